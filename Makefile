@@ -1,0 +1,85 @@
+# Every target does its own set-up: a fresh clone needs git, make, g++, python3 (>= 3.11), python3-dev and python3-venv.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(CURDIR)/$(VENV)/bin
+STAMPS := $(VENV)/.stamps
+export PATH := $(BIN):$(PATH)
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+TOOLS  := 'meson-python>=0.17' 'meson>=1.4' 'ninja>=1.11' 'pybind11>=2.13' 'numpy>=1.26' 'pluggy>=1.5' 'pyyaml>=6.0' 'safetensors>=0.4.3' \
+          'structlog>=24.1' 'tokenizers>=0.20' 'huggingface_hub>=0.25' 'pytest>=8.2' 'pytest-benchmark>=4.0' 'hypothesis>=6.100'
+LINT   := 'ruff>=0.6' 'mypy>=1.11' 'types-PyYAML>=6.0' 'clang-format>=18,<20'
+
+# Wheels, in the order in which they build: the contract, the core, then every plugin folder.
+PLUGINS    := $(sort $(patsubst plugins/%/pyproject.toml,%,$(wildcard plugins/*/pyproject.toml)))
+sources     = $(shell find $(1) -type f -not -path '*/build/*' -not -name '*.pyc' 2>/dev/null)
+INSTALL    := pip install --quiet --no-build-isolation --no-deps --force-reinstall
+SANITIZE   ?=
+
+.PHONY: setup demo test test-slow bench wheels lint format clean check-machine
+.DEFAULT_GOAL := setup
+
+setup: $(STAMPS)/abi $(STAMPS)/core $(PLUGINS:%=$(STAMPS)/plugin-%)
+
+check-machine:
+	@sh .ci/check-machine $(PYTHON)
+
+$(STAMPS)/venv: | check-machine
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@mkdir -p $(STAMPS)
+	@echo "installing build and test tools into $(VENV)"
+	@$(BIN)/python -m pip install --quiet $(TOOLS)
+	@touch $@
+
+$(STAMPS)/lint: $(STAMPS)/venv
+	@$(BIN)/python -m pip install --quiet $(LINT)
+	@touch $@
+
+$(STAMPS)/abi: $(STAMPS)/venv $(call sources,abi)
+	@echo "building infeng-abi"
+	@cd abi && $(INSTALL) . -Cbuild-dir=$(CURDIR)/build/abi
+	@touch $@
+
+$(STAMPS)/core: $(STAMPS)/venv $(STAMPS)/abi pyproject.toml meson.build $(call sources,infeng_core) $(call sources,manifests)
+	@echo "building infeng-core"
+	@$(INSTALL) . -Cbuild-dir=$(CURDIR)/build/core
+	@touch $@
+
+define plugin_rule
+$(STAMPS)/plugin-$(1): $(STAMPS)/venv $(STAMPS)/abi $(STAMPS)/core $(call sources,plugins/$(1))
+	@echo "building infeng-$(1)"
+	@cd plugins/$(1) && $(INSTALL) . -Cbuild-dir=$(CURDIR)/build/$(1)
+	@touch $$@
+endef
+$(foreach plugin,$(PLUGINS),$(eval $(call plugin_rule,$(plugin))))
+
+demo: setup
+	@$(BIN)/infeng demo
+
+test: setup
+	$(BIN)/python -m pytest -m 'not slow' tests
+
+test-slow: setup
+	$(BIN)/python -m pytest -m slow tests
+
+bench: setup
+	$(BIN)/python -m pytest --benchmark-only tests/bench
+
+wheels: setup
+	@for wheel in abi . $(PLUGINS:%=plugins/%); do \
+	  pip wheel --quiet --no-build-isolation --no-deps --wheel-dir dist $$wheel || exit 1; done
+	@ls -1 dist/*.whl
+
+lint: setup $(STAMPS)/lint
+	ruff check .
+	ruff format --check .
+	mypy
+	clang-format --dry-run --Werror $$(git ls-files '*.c' '*.cc' '*.h')
+
+format: $(STAMPS)/lint
+	ruff check --fix-only .
+	ruff format .
+	clang-format -i $$(git ls-files '*.c' '*.cc' '*.h')
+
+clean:
+	rm -rf build dist plugins/*/build abi/build $(STAMPS)

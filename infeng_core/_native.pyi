@@ -1,0 +1,254 @@
+"""Types of the native core. Formats and ops are named as in manifests: "int4-g64", "linear"."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+ABI_VERSION: tuple[int, int]
+
+class NativeError(RuntimeError):
+    """A failure below Python: ``code`` is a short reason such as "missing_symbol", ``str()`` the text."""
+
+    code: str
+
+# ---------------------------------------------------------------------------------------------------------- cpu.cc
+
+def cpu_info() -> dict[str, Any]:
+    """Return {"arch", "vendor", "model", "features": list[str], "masked": {feature: reason}, "cores", "quota", "caches"}.
+
+    A feature is listed only when CPUID offers it and the operating system has enabled its state (XCR0; for AMX also the
+    permission call). One that CPUID offers but that may not be used is in ``masked``.
+    """
+
+# ------------------------------------------------------------------------------------------------------ library.cc
+
+class Problem:
+    """What a kernel is asked to be good for (infeng_problem)."""
+
+    def __init__(
+        self,
+        op: str,
+        *,
+        weight: str | None = None,
+        act: str | None = None,
+        kv: str | None = None,
+        epilogues: Sequence[str] = (),
+        rows: tuple[int, int] = (1, 1),
+        n: int = 0,
+        k: int = 0,
+        context: int = 0,
+        heads: int = 0,
+        kv_heads: int = 0,
+        head_dim: int = 0,
+        workers: int = 1,
+    ) -> None: ...
+    op: str
+    weight: str | None
+    act: str | None
+    kv: str | None
+    epilogues: list[str]
+    rows: tuple[int, int]
+    n: int
+    k: int
+    context: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+
+class Kernel:
+    """One kernel of an opened library; keeps the library alive."""
+
+    library: str
+    name: str
+    op: str
+    features: list[str]
+    numerics: str  # "exact" or "approx"
+    kind: str  # "tiles" or "whole"
+    priority: int
+    fuses: list[str]
+    def accepts(self, problem: Problem) -> bool: ...
+    def workspace(self, problem: Problem) -> tuple[int, int, int]:
+        """Return (shared, per_worker, align) in bytes."""
+
+class Library:
+    name: str
+    version: str
+    path: str
+    abi: tuple[int, int]
+    kernels: list[Kernel]
+
+def open_library(path: str, features: str = "") -> Library:
+    """dlopen a kernel library and read its description; ``features`` are the CPU features it may use, comma separated."""
+
+# ------------------------------------------------------------------------------------------------- pool.cc arena.cc
+
+class Pool:
+    """Worker threads; the thread that calls ``Program.run`` is worker 0."""
+
+    def __init__(self, threads: int, *, pin: bool = False, spin_us: int = 50) -> None: ...
+    threads: int
+    cpus: list[int]
+
+class Arena:
+    """Zeroed anonymous memory, 2 MB aligned, with huge pages on request; supports the buffer protocol (writable bytes)."""
+
+    def __init__(self, nbytes: int, *, huge_pages: bool = True) -> None: ...
+    nbytes: int
+    def huge_bytes(self) -> int:
+        """Return how many bytes really are backed by huge pages."""
+
+# ------------------------------------------------------------------------------------------------------ program.cc
+
+class Weight:
+    """A packed weight: ``panels`` panels of ``panel_bytes`` in ``data`` from byte ``offset`` on (64-byte aligned address)."""
+
+    def __init__(self, format: str, n: int, k: int, panels: int, panel_bytes: int, data: Any, offset: int = 0) -> None: ...
+    format: str
+    n: int
+    k: int
+    panels: int
+
+class KvCache:
+    """Key/value blocks of all layers in one arena."""
+
+    def __init__(self, format: str, *, layers: int, blocks: int, kv_heads: int, head_dim: int, block_tokens: int = 16) -> None: ...
+    nbytes: int
+    block_bytes: int  # bytes of one block in all layers
+    @staticmethod
+    def bytes_per_block(format: str, *, layers: int, kv_heads: int, head_dim: int, block_tokens: int = 16) -> int: ...
+    def layer(self, index: int) -> NDArray[np.uint8]:
+        """Return layer ``index`` as (blocks, kv_heads, slab bytes), a view."""
+
+class Epilogue:
+    """One step of an epilogue list; made by the static methods."""
+
+    @staticmethod
+    def bias(vector: NDArray[np.float32]) -> Epilogue: ...
+    @staticmethod
+    def row_scale(vector: NDArray[np.float32]) -> Epilogue: ...
+    @staticmethod
+    def residual(buffer: int) -> Epilogue: ...
+    @staticmethod
+    def silu_mul() -> Epilogue: ...
+    @staticmethod
+    def quantize(activation: int) -> Epilogue: ...
+
+Bindings = Sequence[tuple[int, Kernel]]
+"""Kernels by batch size: (most rows, kernel), ascending; a step of r rows takes the first with r <= rows."""
+
+class Program:
+    """A flat list of ops bound to kernels; ``run`` executes one step without touching Python.
+
+    Buffers are f32 matrices of ``max_rows`` (or ``max_samples``) rows; their row stride is the columns rounded up to 64,
+    padding is zero. ``epilogues`` are applied in order, all of them by the bound kernel.
+    """
+
+    def __init__(self, pool: Pool, *, max_rows: int, max_samples: int, max_segments: int, context: int) -> None: ...
+    def buffer(self, columns: int, *, samples: bool = False) -> int: ...
+    def activation(self, columns: int, *, samples: bool = False) -> int:
+        """Declare int8 rows with scales and sums for ``columns`` inputs."""
+    def embed(self, kernels: Bindings, weight: Weight, out: int) -> None: ...
+    def rmsnorm(
+        self,
+        kernels: Bindings,
+        x: int,
+        weight: NDArray[np.float32],
+        eps: float,
+        out: int | None,
+        epilogues: Sequence[Epilogue] = (),
+        *,
+        gather_samples: bool = False,
+    ) -> None:
+        """``gather_samples``: read the rows that are sampled, write (samples, k)."""
+    def linear(
+        self, kernels: Bindings, weight: Weight, x: int, out: int | None, epilogues: Sequence[Epilogue] = ()
+    ) -> None:
+        """``x`` is a buffer (f32 and bf16 weights) or an activation (int weights): both share one numbering."""
+    def epilogue(self, kernels: Bindings, x: int, columns: int, out: int | None, epilogues: Sequence[Epilogue]) -> None: ...
+    def rope(
+        self,
+        kernels: Bindings,
+        x: int,
+        *,
+        heads: int,
+        kv_heads: int,
+        head_dim: int,
+        k_column: int,
+        cos: NDArray[np.float32],
+        sin: NDArray[np.float32],
+    ) -> None:
+        """q starts at column 0 of ``x``, k at ``k_column``."""
+    def kv_append(self, kernels: Bindings, x: int, cache: KvCache, layer: int, *, k_column: int, v_column: int) -> None: ...
+    def attention(
+        self,
+        kernels: Bindings,
+        x: int,
+        cache: KvCache,
+        layer: int,
+        out: int,
+        *,
+        heads: int,
+        window: int = 0,
+        scale: float,
+        epilogues: Sequence[Epilogue] = (),
+    ) -> None: ...
+    def finish(self) -> None:
+        """Size and take all scratch memory; no op may be added afterwards and ``run`` allocates nothing."""
+    def run(
+        self,
+        tokens: NDArray[np.int32],  # (rows,)
+        positions: NDArray[np.int32],  # (rows,)
+        segments: NDArray[np.int32],  # (segments, 4): row_begin, row_end, pos0, first index into block_tables
+        block_tables: NDArray[np.int32],  # flat
+        sample_rows: NDArray[np.int32],  # (samples,)
+    ) -> None:
+        """Run all ops on one batch; releases the GIL. Raises NativeError with the failing op, kernel and message."""
+    def cancel(self) -> None:
+        """Make a run in flight stop between two tiles (any thread); it raises NativeError with code "cancelled"."""
+    def view(self, buffer: int) -> NDArray[np.float32]:
+        """Return a buffer as (rows, columns) float32, without padding; a view that the next run overwrites."""
+    def view_activation(self, activation: int) -> tuple[NDArray[np.int8], NDArray[np.float32], NDArray[np.int32]]:
+        """Return (q (rows, k padded to 64), scale (rows, groups), sum (rows, groups)), views."""
+    scratch_bytes: int
+    def op_count(self) -> int: ...
+
+# ------------------------------------------------------------------------------------------------------ packing.cc
+
+def panel_bytes(format: str, k: int) -> int: ...
+def pack(
+    format: str,
+    source: NDArray[Any],  # (n, k) float32, float16, or uint16 holding bf16
+    out: Any,  # writable buffer of whole panels, 64-byte aligned at out_offset
+    *,
+    bf16: bool = False,
+    out_offset: int = 0,
+    first_panel: int = 0,
+    panel_step: int = 1,
+    threads: int = 1,
+) -> None:
+    """Quantize and lay out: panel i of ``source`` becomes panel first_panel + i * panel_step of ``out``; GIL released.
+
+    Raises NativeError: "not_finite" (with the row and column), "out_of_range" (fp16 scale overflow).
+    """
+def unpack(format: str, data: Any, offset: int, panels: int, k: int, *, first_panel: int = 0, panel_step: int = 1) -> NDArray[np.float32]:
+    """Return (panels * 16, k) float32, the values the kernels compute with."""
+
+# ------------------------------------------------------------------------------------------------ rope.cc sampling.cc
+
+def rope_inv_freq(rot: int, theta: float) -> NDArray[np.float64]:
+    """Return theta^(-2i/rot) for i < rot/2, from the core's own exp and log."""
+def rope_tables(inv_freq: NDArray[np.float32], positions: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Return (cos, sin), each (positions, len(inv_freq)) float32."""
+def sample(
+    logits: NDArray[np.float32],  # (samples, vocab)
+    temperature: NDArray[np.float32],  # (samples,) 0: greedy
+    top_k: NDArray[np.int32],  # 0: off
+    top_p: NDArray[np.float32],  # 1: off
+    min_p: NDArray[np.float32],  # 0: off
+    seed: NDArray[np.uint64],
+    position: NDArray[np.int64],
+    out: NDArray[np.int32],  # (samples,)
+) -> None:
+    """Pick one id per row as docs/numerics.md says; raises NativeError "not_finite" naming the row."""
