@@ -6,18 +6,21 @@ STAMPS := $(VENV)/.stamps
 export PATH := $(BIN):$(PATH)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-TOOLS  := 'meson-python>=0.17' 'meson>=1.4' 'ninja>=1.11' 'pybind11>=2.13' 'numpy>=1.26' 'pluggy>=1.5' 'pyyaml>=6.0' 'safetensors>=0.4.3' \
-          'structlog>=24.1' 'tokenizers>=0.20' 'huggingface_hub>=0.25' 'pytest>=8.2' 'pytest-benchmark>=4.0' 'hypothesis>=6.100'
+TOOLS  := 'meson-python>=0.17' 'meson>=1.4' 'ninja>=1.11' 'pybind11>=2.13'
 LINT   := 'ruff>=0.6' 'mypy>=1.11' 'types-PyYAML>=6.0' 'clang-format>=18,<20'
 
 # Wheels, in the order in which they build: the contract, the core, then every plugin folder.
+X86_ONLY   := avx2 avx512 amx
 PLUGINS    := $(sort $(patsubst plugins/%/pyproject.toml,%,$(wildcard plugins/*/pyproject.toml)))
+ifneq ($(shell uname -m),x86_64)
+PLUGINS    := $(filter-out $(X86_ONLY),$(PLUGINS))
+endif
 sources     = $(shell find $(1) -type f -not -path '*/build/*' -not -name '*.pyc' 2>/dev/null)
-INSTALL    := pip install --quiet --no-build-isolation --no-deps --force-reinstall
-SANITIZE   ?=
+INSTALL    := pip install --quiet --no-build-isolation
 
 .PHONY: setup demo test test-slow bench wheels lint format clean check-machine
 .DEFAULT_GOAL := setup
+.NOTPARALLEL: # pip and the shared build folders take one writer at a time
 
 setup: $(STAMPS)/abi $(STAMPS)/core $(PLUGINS:%=$(STAMPS)/plugin-%)
 
@@ -27,7 +30,7 @@ check-machine:
 $(STAMPS)/venv: | check-machine
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@mkdir -p $(STAMPS)
-	@echo "installing build and test tools into $(VENV)"
+	@echo "making $(VENV) with the build tools"
 	@$(BIN)/python -m pip install --quiet $(TOOLS)
 	@touch $@
 
@@ -42,11 +45,11 @@ $(STAMPS)/abi: $(STAMPS)/venv $(call sources,abi)
 
 $(STAMPS)/core: $(STAMPS)/venv $(STAMPS)/abi pyproject.toml meson.build $(call sources,infeng_core) $(call sources,manifests)
 	@echo "building infeng-core"
-	@$(INSTALL) . -Cbuild-dir=$(CURDIR)/build/core
+	@$(INSTALL) '.[test]' -Cbuild-dir=$(CURDIR)/build/core
 	@touch $@
 
 define plugin_rule
-$(STAMPS)/plugin-$(1): $(STAMPS)/venv $(STAMPS)/abi $(STAMPS)/core $(call sources,plugins/$(1))
+$(STAMPS)/plugin-$(1): $(STAMPS)/venv $(STAMPS)/abi $(call sources,plugins/$(1)) | $(STAMPS)/core
 	@echo "building infeng-$(1)"
 	@cd plugins/$(1) && $(INSTALL) . -Cbuild-dir=$(CURDIR)/build/$(1)
 	@touch $$@

@@ -1,0 +1,11 @@
+"""What this wheel adds to the engine: the command `demo`."""
+
+from infeng_core.plug import hookimpl
+
+
+@hookimpl
+def infeng_commands() -> list[object]:
+    """Return the demo command."""
+    from infeng_demo.command import Demo
+
+    return [Demo()]
