@@ -1,0 +1,171 @@
+/* What every reference kernel shares: access to views, exp, silu, sums over a row and quantization, as docs/numerics.md
+ * defines them. Plain scalar C over <infeng/abi.h> and libm; nothing here is shared with the kernels that it judges.
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef INFENG_REFERENCE_COMMON_H
+#define INFENG_REFERENCE_COMMON_H
+
+#include <infeng/abi.h>
+#include <math.h>
+#include <string.h>
+
+#define LANES 16 /* outputs of a panel, tokens of a cache block, virtual lanes of a sum */
+#define GROUP 64 /* inputs that share one activation scale */
+
+#define INLINE static inline __attribute__((always_inline))
+
+/* fmaf is exact on every machine but a slow call where the compiler may not assume the instruction. A function marked
+ * CLONED is compiled a second time for CPUs that have it; both versions round alike, so the bytes are the same. */
+#if defined(__x86_64__) && defined(__linux__) && defined(__GNUC__) && !defined(__clang__) && __GNUC__ >= 12
+#define CLONED __attribute__((target_clones("arch=x86-64-v3", "default")))
+#else
+#define CLONED
+#endif
+
+/* ---------------------------------------------------------------------------------------------------- views --- */
+
+INLINE void* tensor_data(const infeng_tensor* t) { return (char*)t->data + t->byte_offset; }
+INLINE float* f32_row(const infeng_tensor* t, int64_t row) { return (float*)tensor_data(t) + row * t->strides[0]; }
+INLINE int8_t* i8_row(const infeng_tensor* t, int64_t row) { return (int8_t*)tensor_data(t) + row * t->strides[0]; }
+INLINE int32_t* i32_row(const infeng_tensor* t, int64_t row) { return (int32_t*)tensor_data(t) + row * t->strides[0]; }
+
+INLINE int64_t min_i64(int64_t a, int64_t b) { return a < b ? a : b; }
+INLINE int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+/* ---------------------------------------------------------------------------------------------- number types --- */
+
+INLINE float f32_from_bits(uint32_t bits) {
+  float value;
+  memcpy(&value, &bits, sizeof value);
+  return value;
+}
+
+INLINE float f32_from_bf16(uint16_t half) { return f32_from_bits((uint32_t)half << 16); }
+
+/* IEEE binary16, exact; a scale is never infinite or NaN. Subnormals are an integer times 2^-24. */
+INLINE float f32_from_f16(uint16_t half) {
+  const uint32_t sign = (uint32_t)(half & 0x8000u) << 16;
+  const uint32_t exponent = (half >> 10) & 31u;
+  const uint32_t mantissa = half & 1023u;
+  if (exponent == 0) {
+    const float magnitude = (float)mantissa * 0x1p-24f;
+    return sign ? -magnitude : magnitude;
+  }
+  return f32_from_bits(sign | (exponent + 112u) << 23 | mantissa << 13);
+}
+
+/* ------------------------------------------------------------------------------------------------- functions --- */
+
+/* e^x. The polynomial is Cephes' expf (S. Moshier); 2^n is made from exponent bits. */
+INLINE float ref_exp(float x) {
+  if (x < -87.33f) return 0.0f;
+  x = x < 88.0f ? x : 88.0f;
+  const float n = rintf(x * 0x1.715476p+0f);
+  float r = fmaf(n, -0x1.62e430p-1f, x);
+  r = fmaf(n, 0x1.05c610p-29f, r);
+  float p = 1.9875691500e-4f;
+  p = fmaf(p, r, 1.3981999507e-3f);
+  p = fmaf(p, r, 8.3334519073e-3f);
+  p = fmaf(p, r, 4.1665795894e-2f);
+  p = fmaf(p, r, 1.6666665459e-1f);
+  p = fmaf(p, r, 5.0000001201e-1f);
+  const float y = fmaf(p, r * r, r) + 1.0f;
+  return y * f32_from_bits((uint32_t)((int32_t)n + 127) << 23);
+}
+
+INLINE float ref_silu(float x) { return x / (1.0f + ref_exp(-x)); }
+
+/* Sum of 16 lanes: i + 8, then i + 4, i + 2, i + 1. */
+INLINE float ref_tree(float lanes[LANES]) {
+  for (int width = LANES / 2; width > 0; width /= 2) {
+    for (int i = 0; i < width; i++) lanes[i] += lanes[i + width];
+  }
+  return lanes[0];
+}
+
+/* q[0 .. count) = x as int8 with one scale, q[count .. padded) = 0. Returns the scale. A NaN is outside the contract
+ * and becomes some q in range. */
+INLINE float ref_quantize(const float* x, int64_t count, int64_t padded, int8_t* q, int32_t* sum) {
+  float amax = 0.0f;
+  for (int64_t i = 0; i < count; i++) {
+    const float magnitude = fabsf(x[i]);
+    amax = magnitude > amax ? magnitude : amax;
+  }
+  for (int64_t i = 0; i < padded; i++) q[i] = 0;
+  *sum = 0;
+  if (amax < 0x1p-100f) return 0.0f;
+  const float inverse = 127.0f / amax;
+  for (int64_t i = 0; i < count; i++) {
+    float value = rintf(x[i] * inverse);
+    value = value < 127.0f ? value : 127.0f;
+    value = value > -127.0f ? value : -127.0f;
+    q[i] = (int8_t)value;
+    *sum += q[i];
+  }
+  return amax / 127.0f;
+}
+
+/* Quantizes `width` columns of row `row`, starting at a multiple of 64, into an activation's groups. */
+INLINE void quantize_columns(const infeng_activation* act, int64_t row, int64_t column, const float* x, int64_t width) {
+  for (int64_t c = 0; c < width; c += GROUP) {
+    const int64_t group = (column + c) / GROUP;
+    int8_t* q = i8_row(&act->q, row) + group * GROUP;
+    int32_t* sum = i32_row(&act->sum, row) + group;
+    f32_row(&act->scale, row)[group] = ref_quantize(x + c, min_i64(GROUP, width - c), GROUP, q, sum);
+  }
+}
+
+/* ------------------------------------------------------------------------------------------ lists and errors --- */
+
+/* Arrays of structs that may grow are stepped by the size that their writer knew. */
+INLINE const infeng_epilogue* next_epilogue(const infeng_epilogue* e) {
+  return (const infeng_epilogue*)((const char*)e + e->struct_size);
+}
+
+INLINE const infeng_lora_segment* lora_segment(const infeng_lora_segment* first, uint32_t stride, int32_t index) {
+  return (const infeng_lora_segment*)((const char*)first + (size_t)stride * (size_t)index);
+}
+
+INLINE const infeng_kv_segment* kv_segment(const infeng_kv_segment* first, uint32_t stride, int32_t index) {
+  return (const infeng_kv_segment*)((const char*)first + (size_t)stride * (size_t)index);
+}
+
+/* The segment that covers a row, or NULL. */
+INLINE const infeng_kv_segment* find_kv_segment(const infeng_kv_segment* first, uint32_t stride, int32_t count,
+                                                int64_t row) {
+  for (int32_t i = 0; i < count; i++) {
+    const infeng_kv_segment* s = kv_segment(first, stride, i);
+    if (row >= s->row_begin && row < s->row_end) return s;
+  }
+  return NULL;
+}
+
+/* Leaves a text for the host and returns the status. */
+INLINE infeng_status fail(infeng_worker* worker, infeng_status status, const char* text) {
+  if (worker && worker->message && worker->message_size > 0) {
+    size_t length = strlen(text);
+    if (length >= (size_t)worker->message_size) length = (size_t)worker->message_size - 1;
+    memcpy(worker->message, text, length);
+    worker->message[length] = '\0';
+  }
+  return status;
+}
+
+/* What is the same in `accepts` of every op: nothing is fused that the kernel does not fuse. */
+INLINE int32_t fuses_only(const infeng_problem* problem, uint32_t mask) { return (problem->epilogues & ~mask) == 0; }
+
+/* --------------------------------------------------------------------------------------------------- kernels --- */
+
+/* Every kernel of this library: exact, in tiles, without needs. */
+#define KERNEL(symbol, op_, name_, fuses_, accepts_, tiles_, run_)    \
+  const infeng_kernel symbol = {.struct_size = sizeof(infeng_kernel), \
+                                .op = (op_),                          \
+                                .name = (name_),                      \
+                                .features = "",                       \
+                                .numerics = INFENG_NUMERICS_EXACT,    \
+                                .kind = INFENG_KIND_TILES,            \
+                                .fuses = (fuses_),                    \
+                                .accepts = (accepts_),                \
+                                .tiles = (tiles_),                    \
+                                .run = (run_)}
+
+#endif

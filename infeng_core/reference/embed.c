@@ -1,0 +1,79 @@
+/* embed: out[m] = row ids[m] of the weight, widened. SPDX-License-Identifier: Apache-2.0 */
+#include "weights.h"
+
+static int64_t embed_tiles(const infeng_args* args, int32_t phase) {
+  (void)phase;
+  return args->rows;
+}
+
+/* One lane of a panel of an integer format: float(q) * scale. */
+INLINE void lane_int(const uint8_t* panel, int lane, int64_t k, float* out, int_group_fn read, int steps) {
+  for (int64_t g = 0; g * GROUP < k; g++) {
+    int_group group;
+    read(panel, g, &group);
+    const int64_t count = min_i64(GROUP, k - g * GROUP);
+    for (int64_t i = 0; i < count; i++) {
+      out[g * GROUP + i] = (float)group.w[i][lane] * group.scale[i * steps / GROUP][lane];
+    }
+  }
+}
+
+INLINE void lane_float(const void* panel, int lane, int64_t k, float* out, void (*read)(const void*, int64_t, float*)) {
+  for (int64_t i = 0; i < k; i++) {
+    float w[LANES];
+    read(panel, i, w);
+    out[i] = w[lane];
+  }
+}
+
+static infeng_status embed_run(const infeng_args* common, int32_t phase, int64_t first, int64_t last,
+                               infeng_worker* worker) {
+  (void)phase;
+  const infeng_embed_args* args = (const infeng_embed_args*)common;
+  const infeng_weight* weight = &args->weight;
+  if (weight->layout != 0) return fail(worker, INFENG_INVALID_ARGUMENT, "weight is not in a native layout");
+  for (int64_t row = first; row < last; row++) {
+    const int64_t id = args->ids[row];
+    if (id < 0 || id >= weight->n) return fail(worker, INFENG_INVALID_ARGUMENT, "token id lies outside the vocabulary");
+    const uint8_t* panel = (const uint8_t*)weight->data + (id / LANES) * weight->panel_bytes;
+    const int lane = (int)(id % LANES);
+    float* out = f32_row(&args->out, row);
+    switch (weight->format) {
+      case INFENG_WEIGHT_F32:
+        lane_float(panel, lane, weight->k, out, column_f32);
+        break;
+      case INFENG_WEIGHT_BF16:
+        lane_float(panel, lane, weight->k, out, column_bf16);
+        break;
+      case INFENG_WEIGHT_INT8_ROW:
+        lane_int(panel, lane, weight->k, out, group_int8_row, 1);
+        break;
+      case INFENG_WEIGHT_INT4_G64:
+        lane_int(panel, lane, weight->k, out, group_int4_g64, 1);
+        break;
+      case INFENG_WEIGHT_INT4_G32:
+        lane_int(panel, lane, weight->k, out, group_int4_g32, 2);
+        break;
+      default:
+        return fail(worker, INFENG_UNIMPLEMENTED, "embed does not know the weight's format");
+    }
+  }
+  return INFENG_OK;
+}
+
+INLINE int32_t accepts(const infeng_problem* p, uint32_t format) {
+  return p->op == INFENG_OP_EMBED && p->weight_format == format && fuses_only(p, 0);
+}
+static int32_t accepts_f32(const infeng_problem* p) { return accepts(p, INFENG_WEIGHT_F32); }
+static int32_t accepts_bf16(const infeng_problem* p) { return accepts(p, INFENG_WEIGHT_BF16); }
+static int32_t accepts_int8_row(const infeng_problem* p) { return accepts(p, INFENG_WEIGHT_INT8_ROW); }
+static int32_t accepts_int4_g64(const infeng_problem* p) { return accepts(p, INFENG_WEIGHT_INT4_G64); }
+static int32_t accepts_int4_g32(const infeng_problem* p) { return accepts(p, INFENG_WEIGHT_INT4_G32); }
+
+#define EMBED(format, name) \
+  KERNEL(reference_embed_##format, INFENG_OP_EMBED, name, 0, accepts_##format, embed_tiles, embed_run)
+EMBED(f32, "embed_f32");
+EMBED(bf16, "embed_bf16");
+EMBED(int8_row, "embed_int8row");
+EMBED(int4_g64, "embed_int4g64");
+EMBED(int4_g32, "embed_int4g32");

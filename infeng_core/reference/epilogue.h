@@ -1,0 +1,34 @@
+/* The epilogue list, applied to a block of the current matrix. SPDX-License-Identifier: Apache-2.0 */
+#ifndef INFENG_REFERENCE_EPILOGUE_H
+#define INFENG_REFERENCE_EPILOGUE_H
+
+#include "common.h"
+
+#define BLOCK_ROWS 16
+#define BLOCK_COLUMNS 128 /* 8 panels: 64 columns remain after SILU_MUL, one group of an activation */
+
+#define ALL_EPILOGUES                                                                               \
+  (INFENG_EPILOGUE_BIT(INFENG_EPILOGUE_BIAS) | INFENG_EPILOGUE_BIT(INFENG_EPILOGUE_LORA) |          \
+   INFENG_EPILOGUE_BIT(INFENG_EPILOGUE_ROW_SCALE) | INFENG_EPILOGUE_BIT(INFENG_EPILOGUE_RESIDUAL) | \
+   INFENG_EPILOGUE_BIT(INFENG_EPILOGUE_SILU_MUL) | INFENG_EPILOGUE_BIT(INFENG_EPILOGUE_QUANTIZE))
+
+/* Rows [row, row + rows) and columns [column, column + width) of the current matrix. */
+typedef struct block {
+  int64_t row;
+  int64_t rows;
+  int64_t column;
+  int64_t width;
+  float cur[BLOCK_ROWS][BLOCK_COLUMNS];
+} block;
+
+/* Applies the list, then writes the result to `out` if it has data. */
+infeng_status reference_finish_block(const infeng_args* args, const infeng_tensor* out, block* b,
+                                     infeng_worker* worker);
+
+/* Checks a list once per call: one SILU_MUL at most, known kinds. */
+infeng_status reference_check_list(const infeng_args* args, infeng_worker* worker);
+
+/* Columns of cur that one tile takes, so that each tile owns whole groups of whatever it quantizes. */
+int64_t reference_tile_columns(const infeng_args* args);
+
+#endif

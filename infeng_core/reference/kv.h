@@ -1,0 +1,28 @@
+/* Addresses in the paged cache. SPDX-License-Identifier: Apache-2.0 */
+#ifndef INFENG_REFERENCE_KV_H
+#define INFENG_REFERENCE_KV_H
+
+#include "common.h"
+
+#define MAX_HEAD_DIM 512 /* heads are handled on the stack */
+
+/* The parts of one head's slab in one block; which scale pointers mean anything depends on the format. */
+typedef struct kv_slab {
+  void* k;        /* f32 [head_dim][16], or u8 [head_dim / 4][16][4] */
+  void* v;        /* f32 or int8 [16][head_dim] */
+  float* k_scale; /* [16] */
+  float* v_scale; /* [16] */
+} kv_slab;
+
+INLINE kv_slab slab_of(const infeng_kv_cache* cache, int64_t block, int64_t head) {
+  char* base = (char*)cache->base + block * cache->block_stride + head * cache->head_stride;
+  return (kv_slab){base + cache->k_offset, base + cache->v_offset, (float*)(base + cache->k_scale_offset),
+                   (float*)(base + cache->v_scale_offset)};
+}
+
+INLINE int kv_cache_fits(const infeng_kv_cache* cache, uint32_t format) {
+  return cache->format == format && cache->block_tokens == LANES && cache->head_dim > 0 &&
+         cache->head_dim <= MAX_HEAD_DIM;
+}
+
+#endif

@@ -1,0 +1,135 @@
+/* linear: cur = x W^T, then the epilogues, then out. One accumulator per output, outputs in lanes, K ascending.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "epilogue.h"
+#include "weights.h"
+
+/* A tile is 64 outputs, 128 where SILU_MUL will halve them. */
+static int64_t linear_tiles(const infeng_args* common, int32_t phase) {
+  (void)phase;
+  const infeng_linear_args* args = (const infeng_linear_args*)common;
+  return common->rows == 0 ? 0 : ceil_div(args->weight.panels * LANES, reference_tile_columns(common));
+}
+
+/* One panel for the rows of a block, integers: out = fma(float(acc), wscale * xscale, out) per group, ascending. */
+INLINE void panel_int(const infeng_linear_args* args, const uint8_t* panel, block* b, int64_t column, int_group_fn read,
+                      int steps) {
+  const int64_t groups = ceil_div(args->weight.k, GROUP);
+  for (int64_t m = 0; m < b->rows; m++) memset(b->cur[m] + column, 0, LANES * sizeof(float));
+  for (int64_t g = 0; g < groups; g++) {
+    int_group group;
+    read(panel, g, &group);
+    for (int64_t m = 0; m < b->rows; m++) {
+      const int8_t* q = i8_row(&args->in.q, b->row + m) + g * GROUP;
+      const float xscale = f32_row(&args->in.scale, b->row + m)[g];
+      float* out = b->cur[m] + column;
+      for (int s = 0; s < steps; s++) {
+        int32_t acc[LANES] = {0};
+        for (int k = s * GROUP / steps; k < (s + 1) * GROUP / steps; k++) {
+          for (int n = 0; n < LANES; n++) acc[n] += (int32_t)q[k] * (int32_t)group.w[k][n];
+        }
+        for (int n = 0; n < LANES; n++) out[n] = fmaf((float)acc[n], group.scale[s][n] * xscale, out[n]);
+      }
+    }
+  }
+}
+
+/* One panel for the rows of a block, floats: acc = fma(x[k], w[n][k], acc), k ascending over the true K. */
+INLINE void panel_float(const infeng_linear_args* args, const void* panel, block* b, int64_t column,
+                        void (*read)(const void*, int64_t, float*)) {
+  for (int64_t m = 0; m < b->rows; m++) {
+    const float* x = f32_row(&args->in.x, b->row + m);
+    float acc[LANES] = {0};
+    for (int64_t k = 0; k < args->weight.k; k++) {
+      float w[LANES];
+      read(panel, k, w);
+      for (int n = 0; n < LANES; n++) acc[n] = fmaf(x[k], w[n], acc[n]);
+    }
+    memcpy(b->cur[m] + column, acc, sizeof acc);
+  }
+}
+
+CLONED static void panel_int8_row(const infeng_linear_args* args, const void* panel, block* b, int64_t column) {
+  panel_int(args, panel, b, column, group_int8_row, 1);
+}
+CLONED static void panel_int4_g64(const infeng_linear_args* args, const void* panel, block* b, int64_t column) {
+  panel_int(args, panel, b, column, group_int4_g64, 1);
+}
+CLONED static void panel_int4_g32(const infeng_linear_args* args, const void* panel, block* b, int64_t column) {
+  panel_int(args, panel, b, column, group_int4_g32, 2);
+}
+CLONED static void panel_f32(const infeng_linear_args* args, const void* panel, block* b, int64_t column) {
+  panel_float(args, panel, b, column, column_f32);
+}
+CLONED static void panel_bf16(const infeng_linear_args* args, const void* panel, block* b, int64_t column) {
+  panel_float(args, panel, b, column, column_bf16);
+}
+
+typedef void (*panel_fn)(const infeng_linear_args* args, const void* panel, block* b, int64_t column);
+
+static panel_fn panel_function(uint32_t format) {
+  switch (format) {
+    case INFENG_WEIGHT_F32:
+      return panel_f32;
+    case INFENG_WEIGHT_BF16:
+      return panel_bf16;
+    case INFENG_WEIGHT_INT8_ROW:
+      return panel_int8_row;
+    case INFENG_WEIGHT_INT4_G64:
+      return panel_int4_g64;
+    case INFENG_WEIGHT_INT4_G32:
+      return panel_int4_g32;
+    default:
+      return NULL;
+  }
+}
+
+static infeng_status linear_run(const infeng_args* common, int32_t phase, int64_t first, int64_t last,
+                                infeng_worker* worker) {
+  (void)phase;
+  const infeng_linear_args* args = (const infeng_linear_args*)common;
+  const panel_fn compute = panel_function(args->weight.format);
+  if (!compute || args->weight.layout != 0)
+    return fail(worker, INFENG_INVALID_ARGUMENT, "weight is not in a native layout");
+  infeng_status status = reference_check_list(common, worker);
+  const int64_t tile_columns = reference_tile_columns(common);
+  const int64_t columns = args->weight.panels * LANES;
+  for (int64_t tile = first; tile < last; tile++) {
+    for (int64_t row = 0; row < common->rows && status == INFENG_OK; row += BLOCK_ROWS) {
+      block b;
+      b.row = row;
+      b.rows = min_i64(BLOCK_ROWS, common->rows - row);
+      b.column = tile * tile_columns;
+      b.width = min_i64(tile_columns, columns - b.column);
+      for (int64_t c = 0; c < b.width; c += LANES) {
+        const int64_t panel = (b.column + c) / LANES;
+        compute(args, (const char*)args->weight.data + panel * args->weight.panel_bytes, &b, c);
+      }
+      status = reference_finish_block(common, &args->out, &b, worker);
+    }
+  }
+  return status;
+}
+
+INLINE int32_t accepts(const infeng_problem* p, uint32_t weight, uint32_t act) {
+  return p->op == INFENG_OP_LINEAR && p->weight_format == weight && p->act_format == act &&
+         fuses_only(p, ALL_EPILOGUES);
+}
+static int32_t accepts_f32(const infeng_problem* p) { return accepts(p, INFENG_WEIGHT_F32, INFENG_ACT_F32); }
+static int32_t accepts_bf16(const infeng_problem* p) { return accepts(p, INFENG_WEIGHT_BF16, INFENG_ACT_F32); }
+static int32_t accepts_int8_row(const infeng_problem* p) {
+  return accepts(p, INFENG_WEIGHT_INT8_ROW, INFENG_ACT_INT8_G64);
+}
+static int32_t accepts_int4_g64(const infeng_problem* p) {
+  return accepts(p, INFENG_WEIGHT_INT4_G64, INFENG_ACT_INT8_G64);
+}
+static int32_t accepts_int4_g32(const infeng_problem* p) {
+  return accepts(p, INFENG_WEIGHT_INT4_G32, INFENG_ACT_INT8_G64);
+}
+
+#define LINEAR(format, name) \
+  KERNEL(reference_linear_##format, INFENG_OP_LINEAR, name, ALL_EPILOGUES, accepts_##format, linear_tiles, linear_run)
+LINEAR(f32, "linear_f32");
+LINEAR(bf16, "linear_bf16");
+LINEAR(int8_row, "linear_int8row");
+LINEAR(int4_g64, "linear_int4g64");
+LINEAR(int4_g32, "linear_int4g32");

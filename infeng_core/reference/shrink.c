@@ -1,0 +1,101 @@
+/* shrink, the A half of LoRA: u[m][u_column + r] = (x[m] . A[r]) * scaling, per segment.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "weights.h"
+
+#define CHAINS 8
+
+INLINE int64_t panels_of(const infeng_lora_segment* s) { return ceil_div(s->rank, LANES); }
+
+/* A tile is one panel of 16 rank rows of one segment, in the order of the segments. */
+static int64_t shrink_tiles(const infeng_args* common, int32_t phase) {
+  (void)phase;
+  const infeng_shrink_args* args = (const infeng_shrink_args*)common;
+  int64_t tiles = 0;
+  for (int32_t i = 0; i < args->segment_count; i++)
+    tiles += panels_of(lora_segment(args->segments, args->segment_stride, i));
+  return common->rows == 0 ? 0 : tiles;
+}
+
+/* Eight chains, chain c takes k = c mod 8 ascending; then (c0+c4, c1+c5, c2+c6, c3+c7), then 2, then 1. */
+INLINE void dot_float(const float* x, const void* panel, int64_t k, float out[LANES],
+                      void (*read)(const void*, int64_t, float*)) {
+  float chain[CHAINS][LANES] = {{0}};
+  for (int64_t i = 0; i < k; i++) {
+    float w[LANES];
+    read(panel, i, w);
+    for (int n = 0; n < LANES; n++) chain[i % CHAINS][n] = fmaf(x[i], w[n], chain[i % CHAINS][n]);
+  }
+  for (int width = CHAINS / 2; width > 0; width /= 2) {
+    for (int c = 0; c < width; c++) {
+      for (int n = 0; n < LANES; n++) chain[c][n] += chain[c + width][n];
+    }
+  }
+  memcpy(out, chain[0], sizeof chain[0]);
+}
+
+/* As linear with an int8-row weight whose scales are a_scale. */
+INLINE void dot_int8(const infeng_activation* in, int64_t row, const uint8_t* panel, const float* a_scale, int64_t k,
+                     float out[LANES]) {
+  const int8_t* q = i8_row(&in->q, row);
+  const float* xscale = f32_row(&in->scale, row);
+  memset(out, 0, LANES * sizeof(float));
+  for (int64_t g = 0; g * GROUP < k; g++) {
+    int_group group;
+    int32_t acc[LANES] = {0};
+    group_int8_row(panel, g, &group);
+    for (int i = 0; i < GROUP; i++) {
+      for (int n = 0; n < LANES; n++) acc[n] += (int32_t)q[g * GROUP + i] * (int32_t)group.w[i][n];
+    }
+    for (int n = 0; n < LANES; n++) out[n] = fmaf((float)acc[n], a_scale[n] * xscale[g], out[n]);
+  }
+}
+
+CLONED static void shrink_row(const infeng_shrink_args* args, const infeng_lora_segment* s, int64_t panel,
+                              int64_t row) {
+  const int64_t k = args->in.x.data ? args->in.x.shape[1] : args->in.q.shape[1];
+  const int64_t padded = ceil_div(k, GROUP) * GROUP;
+  float* u = f32_row(&args->u, row) + s->u_column + panel * LANES;
+  float sum[LANES];
+  if (s->dtype == INFENG_F32) {
+    dot_float(f32_row(&args->in.x, row), (const float*)s->a + panel * padded * LANES, k, sum, column_f32);
+  } else if (s->dtype == INFENG_BF16) {
+    dot_float(f32_row(&args->in.x, row), (const uint16_t*)s->a + panel * padded * LANES, k, sum, column_bf16);
+  } else {
+    const uint8_t* a = (const uint8_t*)s->a + panel * (64 + padded * LANES);
+    dot_int8(&args->in, row, a, s->a_scale + panel * LANES, k, sum);
+  }
+  for (int n = 0; n < LANES; n++) u[n] = sum[n] * s->scaling;
+}
+
+static infeng_status shrink_run(const infeng_args* common, int32_t phase, int64_t first, int64_t last,
+                                infeng_worker* worker) {
+  (void)phase;
+  const infeng_shrink_args* args = (const infeng_shrink_args*)common;
+  int64_t tile = 0;
+  for (int32_t i = 0; i < args->segment_count; i++) {
+    const infeng_lora_segment* s = lora_segment(args->segments, args->segment_stride, i);
+    const int integer = s->dtype == INFENG_I8;
+    if (!integer && s->dtype != INFENG_F32 && s->dtype != INFENG_BF16) {
+      return fail(worker, INFENG_UNIMPLEMENTED, "adapter is stored in a type that shrink does not know");
+    }
+    if (integer ? !args->in.q.data || !s->a_scale : !args->in.x.data) {
+      return fail(worker, INFENG_INVALID_ARGUMENT, "the input has no values of the type that the adapter's A needs");
+    }
+    for (int64_t panel = 0; panel < panels_of(s); panel++, tile++) {
+      if (tile < first || tile >= last) continue;
+      for (int64_t row = s->row_begin; row < s->row_end; row++) shrink_row(args, s, panel, row);
+    }
+  }
+  return INFENG_OK;
+}
+
+INLINE int32_t accepts(const infeng_problem* p, uint32_t weight, uint32_t act) {
+  return p->op == INFENG_OP_SHRINK && p->weight_format == weight && p->act_format == act && fuses_only(p, 0);
+}
+static int32_t accepts_f32(const infeng_problem* p) { return accepts(p, INFENG_WEIGHT_F32, INFENG_ACT_F32); }
+static int32_t accepts_bf16(const infeng_problem* p) { return accepts(p, INFENG_WEIGHT_BF16, INFENG_ACT_F32); }
+static int32_t accepts_int8(const infeng_problem* p) { return accepts(p, INFENG_WEIGHT_INT8_ROW, INFENG_ACT_INT8_G64); }
+
+KERNEL(reference_shrink_f32, INFENG_OP_SHRINK, "shrink_f32", 0, accepts_f32, shrink_tiles, shrink_run);
+KERNEL(reference_shrink_bf16, INFENG_OP_SHRINK, "shrink_bf16", 0, accepts_bf16, shrink_tiles, shrink_run);
+KERNEL(reference_shrink_int8, INFENG_OP_SHRINK, "shrink_int8", 0, accepts_int8, shrink_tiles, shrink_run);
