@@ -1,0 +1,44 @@
+"""What the core brings itself, through the same hooks as any plugin. Each part is imported when its hook is called."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from infeng_core.plug import hookimpl
+from infeng_core.plug.hookspecs import Backend, Command, KernelLibrary, QuantFormat, SchedulerFactory, TokenizerFactory
+
+
+@hookimpl
+def infeng_kernel_libraries() -> list[KernelLibrary]:
+    """The reference kernels: the fallback and the judge of all others."""
+    return [KernelLibrary("reference", Path(__file__).parent / "libinfeng_reference.so")]
+
+
+@hookimpl
+def infeng_tokenizers() -> dict[str, TokenizerFactory]:
+    """Built-in tokenizers."""
+    return {}
+
+
+@hookimpl
+def infeng_schedulers() -> dict[str, SchedulerFactory]:
+    """Built-in schedulers."""
+    return {}
+
+
+@hookimpl
+def infeng_quant_formats() -> dict[str, QuantFormat]:
+    """Built-in weight formats."""
+    return {}
+
+
+@hookimpl
+def infeng_backends() -> dict[str, Backend]:
+    """Built-in backends."""
+    return {}
+
+
+@hookimpl
+def infeng_commands() -> list[Command]:
+    """Built-in commands; their modules import the engine only inside ``run``."""
+    return []

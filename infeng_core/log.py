@@ -1,0 +1,85 @@
+"""Logs go to stderr through structlog, as text for people or JSON for machines.
+
+``INFENG_LOG`` chooses: ``debug``, ``info``, ``warning`` (default), ``error``, and/or ``json``, separated by commas.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import MutableMapping
+from typing import Any, TextIO
+
+import structlog
+
+from infeng_core.errors import UsageError
+
+LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+
+_configured = False
+
+
+def configure(json: bool = False, level: str = "warning") -> None:
+    """Set format and lowest level of every logger of the engine, those already made included."""
+    if level not in LEVELS:
+        raise UsageError(f"log level {level!r}", "unknown", f"choose one of {', '.join(LEVELS)}")
+    global _configured
+    _configured = True
+    last: Any = structlog.processors.JSONRenderer() if json else _console
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso" if json else "%H:%M:%S", utc=json),
+            structlog.processors.format_exc_info,
+            last,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
+        logger_factory=lambda *_: structlog.PrintLogger(_Stderr()),  # type: ignore[arg-type]  # print() needs write and flush only
+        cache_logger_on_first_use=False,
+    )
+
+
+def get_logger(name: str) -> structlog.typing.FilteringBoundLogger:
+    """Return the logger of a module; the first call reads ``INFENG_LOG``."""
+    if not _configured:
+        configure_from(os.environ.get("INFENG_LOG", ""))
+    logger: structlog.typing.FilteringBoundLogger = structlog.get_logger(module=name)
+    return logger
+
+
+def configure_from(text: str) -> None:
+    """Configure from the text of ``INFENG_LOG``."""
+    words = [word.strip().lower() for word in text.split(",") if word.strip()]
+    unknown = [word for word in words if word != "json" and word not in LEVELS]
+    if unknown:
+        raise UsageError(f"INFENG_LOG={text}", f"unknown word {unknown[0]!r}", f"known: json, {', '.join(LEVELS)}")
+    levels = [word for word in words if word in LEVELS]
+    configure(json="json" in words, level=levels[-1] if levels else "warning")
+
+
+class _Stderr:
+    """stderr as it is when a line is written, so that redirecting it works."""
+
+    def write(self, text: str) -> int:
+        return _stream().write(text)
+
+    def flush(self) -> None:
+        _stream().flush()
+
+
+def _stream() -> TextIO:
+    return sys.stderr if sys.stderr is not None else sys.__stderr__ or open(os.devnull, "w")  # noqa: PTH123
+
+
+def _console(_: Any, __: str, event: MutableMapping[str, Any]) -> str:
+    """Return ``infeng: warning: text key=value``, the way command line tools speak."""
+    level, text, _time = event.pop("level"), event.pop("event"), event.pop("timestamp")
+    event.pop("module", None)
+    trace = event.pop("exception", None)
+    pairs = "".join(
+        f" {key}={value!r}" if isinstance(value, str) and " " in value else f" {key}={value}"
+        for key, value in event.items()
+    )
+    return f"infeng: {level}: {text}{pairs}" + (f"\n{trace}" if trace else "")

@@ -1,0 +1,76 @@
+"""Every hook of the engine. They are called while an engine or the command line is assembled, never per token.
+
+A hook returns plain data; what is behind it is imported when it is used. Built-ins (``infeng_core.builtin``) come
+through the same hooks.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from infeng_core.plug import hookspec
+
+TokenizerFactory = Callable[..., Any]
+"""Called as ``factory(directory: Path, config: EngineConfig)``; returns an ``infeng_core.tokenizer`` tokenizer."""
+SchedulerFactory = Callable[..., Any]
+"""Returns an ``infeng_core.scheduler`` scheduler; its arguments are stated there."""
+QuantFormat = Any
+"""An ``infeng_core.formats`` QuantFormat."""
+Backend = Any
+"""An ``infeng_core.backend.Backend``."""
+
+
+@dataclass(frozen=True)
+class KernelLibrary:
+    """A shared object that exports ``infeng_library``."""
+
+    name: str
+    path: Path
+    features: tuple[str, ...] = ()  # CPU features without which it must not even be mapped
+
+
+class Command(Protocol):
+    """``infeng <name>``."""
+
+    name: str
+    help: str
+
+    def configure(self, parser: argparse.ArgumentParser) -> None:
+        """Add the command's arguments."""
+
+    def run(self, arguments: argparse.Namespace) -> int:
+        """Do it; return the exit status. InfengError is printed by the caller."""
+
+
+@hookspec
+def infeng_kernel_libraries() -> list[KernelLibrary]:  # type: ignore[empty-body]
+    """Return kernel libraries that a plugin's YAML cannot name, such as one found at run time."""
+
+
+@hookspec
+def infeng_tokenizers() -> dict[str, TokenizerFactory]:  # type: ignore[empty-body]
+    """Return tokenizers by the name that ``tokenizer.use`` selects."""
+
+
+@hookspec
+def infeng_schedulers() -> dict[str, SchedulerFactory]:  # type: ignore[empty-body]
+    """Return schedulers by the name that ``scheduler.use`` selects."""
+
+
+@hookspec
+def infeng_quant_formats() -> dict[str, QuantFormat]:  # type: ignore[empty-body]
+    """Return weight formats by the name that ``model.format`` selects."""
+
+
+@hookspec
+def infeng_backends() -> dict[str, Backend]:  # type: ignore[empty-body]
+    """Return backends by the name that ``backend.use`` selects."""
+
+
+@hookspec
+def infeng_commands() -> list[Command]:  # type: ignore[empty-body]
+    """Return commands of the command line."""
