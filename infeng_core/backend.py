@@ -1,0 +1,69 @@
+"""The faces of a backend: it turns a loaded model into something that runs batches. ``native`` is plan.py."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from infeng_core.scheduler import Batch, Limits
+
+if TYPE_CHECKING:
+    from infeng_core.formats import LoadedModel
+    from infeng_core.plug.manifest import EngineConfig
+    from infeng_core.plug.select import Selector
+
+__all__ = ["Backend", "BoundOp", "Executable", "Limits"]
+
+
+@dataclass(frozen=True, slots=True)
+class BoundOp:
+    """One line of what runs: an op of the model, for a range of batch sizes, and the kernel that it got."""
+
+    op: str
+    """As in abi.h: "linear", "attention", ..."""
+    detail: str
+    """Which tensors, formats and sizes, such as "layers.*.qkv_proj int4-g64 2560x2048 x22"."""
+    rows: tuple[int, int]
+    """Batch sizes, in rows, that this kernel is used for."""
+    library: str
+    kernel: str
+    reason: str
+
+
+class Executable(Protocol):
+    """A model that is ready to run. It owns the bytes of the key/value cache."""
+
+    @property
+    def kv_bytes(self) -> int:
+        """Bytes of the key/value cache."""
+
+    @property
+    def scratch_bytes(self) -> int:
+        """Bytes of activations and kernels' workspaces."""
+
+    def run(self, batch: Batch) -> NDArray[np.float32]:
+        """Run one step and return the sampled rows' logits, (samples, vocab) float32, valid until the next run.
+
+        The keys and values of the batch's rows are in the cache afterwards. Running the same batch again is harmless.
+        Raises KernelError if an op fails.
+        """
+
+    def bound(self) -> Sequence[BoundOp]:
+        """Return what runs, in the order of the model."""
+
+    def cancel(self) -> None:
+        """Make a run in flight on another thread stop soon; it raises KernelError."""
+
+    def close(self) -> None:
+        """Give memory and threads back; the executable cannot run afterwards."""
+
+
+class Backend(Protocol):
+    """Makes executables. Registered by name through the hook ``infeng_backends``."""
+
+    def compile(self, model: LoadedModel, config: EngineConfig, limits: Limits, selector: Selector) -> Executable:
+        """Return ``model`` ready to run under ``limits``; raises KernelError where an op finds no kernel."""

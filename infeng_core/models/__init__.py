@@ -1,0 +1,1 @@
+"""Model families: what a config.json means, how tensors are named, and which ops make a forward pass."""

@@ -1,0 +1,154 @@
+"""The ops that a model family is made of: a graph is a list of them over values with names.
+
+A value is a matrix of float32, one row per token of the batch (or one per sampled row). Ops run in order and an op may
+overwrite a value, so that ``hidden`` names the residual stream in every layer. What each op computes is in
+docs/numerics.md; which value is kept as int8, and what is fused, is the backend's business and not said here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from infeng_core.models.config import RopeConfig
+
+PANEL = 16
+"""Outputs of a linear op come in panels of this many columns; the columns past the last output are zero."""
+
+
+def panel_columns(outputs: int) -> int:
+    """Return ``outputs`` rounded up to whole panels."""
+    return -(-outputs // PANEL) * PANEL
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A named matrix: (rows, columns) float32, or (samples, columns) where ``sampled``."""
+
+    columns: int
+    sampled: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Bias:
+    """``cur[m][n] += vector[n]``; ``vector`` names a vector of the model, in panel order."""
+
+    vector: str
+
+
+@dataclass(frozen=True, slots=True)
+class Residual:
+    """``cur[m][n] += value[m][n]``; ``value`` may be the op's own output, which then still holds the old matrix."""
+
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class SiluMul:
+    """Panels alternate gate and up: ``cur`` becomes ``silu(gate) * up``, half as wide."""
+
+
+Step = Bias | Residual | SiluMul
+"""What may follow a linear op before its result is written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Embed:
+    """``out[m] = weight[ids[m]]``."""
+
+    weight: str
+    out: str  # (rows, hidden)
+
+
+@dataclass(frozen=True, slots=True)
+class RmsNorm:
+    """``out = (x / sqrt(mean(x^2) + eps)) * weight``; where ``out`` is sampled and ``x`` is not, only sampled rows."""
+
+    weight: str
+    x: str
+    out: str
+    eps: float
+
+
+@dataclass(frozen=True, slots=True)
+class Linear:
+    """``out = steps(x W^T)``; ``weight`` names a packed tensor of (panels * 16, k)."""
+
+    weight: str
+    x: str  # (rows, k)
+    out: str
+    steps: tuple[Step, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Rope:
+    """Rotates the q heads from column 0 of ``x`` and the k heads from ``k_column`` in place, by each row's position."""
+
+    x: str
+    heads: int
+    kv_heads: int
+    head_dim: int
+    k_column: int
+    rope: RopeConfig
+
+
+@dataclass(frozen=True, slots=True)
+class KvAppend:
+    """Writes k and v of each row to the row's position in the cache of ``layer``."""
+
+    x: str
+    layer: int
+    k_column: int
+    v_column: int
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """Causal attention of the q heads at column 0 of ``x`` over the cache of ``layer``; ``window`` 0 sees all."""
+
+    x: str
+    out: str  # (rows, heads * head_dim)
+    layer: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    scale: float
+    window: int = 0
+
+
+Op = Embed | RmsNorm | Linear | Rope | KvAppend | Attention
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """One forward pass: the values by name and the ops in order; ``logits`` is (samples, vocab padded to panels)."""
+
+    values: Mapping[str, Value]
+    ops: tuple[Op, ...]
+    logits: str
+
+
+def reads(op: Op) -> tuple[str, ...]:
+    """Return the names of the values that ``op`` takes as its input, without those of its steps."""
+    return () if isinstance(op, Embed) else (op.x,)
+
+
+def writes(op: Op) -> str:
+    """Return the name of the value that ``op`` writes, or "" for one that writes only to the cache."""
+    if isinstance(op, KvAppend):
+        return ""
+    return op.x if isinstance(op, Rope) else op.out
+
+
+def consumers(graph: Graph, index: int) -> list[Op]:
+    """Return the ops that take the value which op ``index`` writes as their input, up to where it is overwritten."""
+    name = writes(graph.ops[index])
+    found: list[Op] = []
+    for op in graph.ops[index + 1 :]:
+        if name in reads(op):
+            found.append(op)
+        if writes(op) == name:
+            break
+    return found

@@ -1,0 +1,150 @@
+"""What a caller asks for and what comes back. Everything here is immutable."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from infeng_core.errors import RequestError
+
+FinishReason = Literal["stop", "length", "cancelled"]
+"""``stop``: an end token or a stop string; ``length``: max_tokens or the end of the context; ``cancelled``."""
+
+MAX_SEED = 2**64 - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingParams:
+    """How tokens are chosen and where a completion ends.
+
+    Raises RequestError for a value out of range. docs/numerics.md gives the order in which the filters apply.
+    """
+
+    temperature: float = 1.0
+    """0 is greedy; larger is more even."""
+    top_k: int = 0
+    """Keep the k most likely tokens; 0 keeps all."""
+    top_p: float = 1.0
+    """Keep the fewest most likely tokens whose probabilities reach this sum, in (0, 1]; 1 keeps all."""
+    min_p: float = 0.0
+    """Drop tokens less likely than this share of the most likely one, in [0, 1); 0 drops none."""
+    seed: int | None = None
+    """In [0, 2^64): the same request with the same seed gives the same tokens in any batch; None draws one."""
+    max_tokens: int = 256
+    """Most new tokens."""
+    stop: tuple[str, ...] = ()
+    """The text ends before the first of these strings."""
+    stop_token_ids: tuple[int, ...] = ()
+    """Tokens that end the completion as an end-of-text token does."""
+    ignore_eos: bool = False
+    """Go on past the model's end-of-text tokens (for measurements)."""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.stop, str):
+            object.__setattr__(self, "stop", (self.stop,))
+        object.__setattr__(self, "stop", tuple(self.stop))
+        object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids))
+        _number("temperature", self.temperature, 0.0, math.inf, "0 is greedy, 0.7 to 1.0 is usual")
+        _integer("top_k", self.top_k, 0, 2**31 - 1, "0 keeps all tokens")
+        _number("top_p", self.top_p, 0.0, 1.0, "it must be above 0; 1 keeps all tokens", open_low=True)
+        _number("min_p", self.min_p, 0.0, 1.0, "it must be below 1; 0 drops no token", open_high=True)
+        if self.seed is not None:
+            _integer("seed", self.seed, 0, MAX_SEED, "leave it out for a random one")
+        _integer("max_tokens", self.max_tokens, 1, 2**31 - 1, "ask for at least one token")
+        for text in self.stop:
+            if not isinstance(text, str) or not text:
+                raise RequestError("stop", f"{text!r} is not a text of at least one character", "leave it out")
+        for token in self.stop_token_ids:
+            _integer("stop_token_ids", token, 0, 2**31 - 1, "give token ids")
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One prompt with everything that belongs to it.
+
+    A text is turned into ids by the engine's tokenizer (with a beginning-of-text token where the model wants one); ids
+    are taken as they are.
+    """
+
+    prompt: str | tuple[int, ...]
+    params: SamplingParams = SamplingParams()
+    priority: int = 0
+    """Larger is more urgent; the built-in first-come scheduler does not look at it."""
+    tenant: str = ""
+    """Who asks, for schedulers that share fairly."""
+    adapter: str | None = None
+    """Name of a loaded LoRA adapter; None is the base model."""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.prompt, str):
+            return
+        object.__setattr__(self, "prompt", _ids(self.prompt))
+
+    @staticmethod
+    def of(prompt: Request | str | Sequence[int], params: SamplingParams | None = None) -> Request:
+        """Return ``prompt`` as a request; one that already is a request keeps its own parameters."""
+        if isinstance(prompt, Request):
+            return prompt
+        return Request(prompt if isinstance(prompt, str) else tuple(prompt), params or SamplingParams())
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens that a request took."""
+
+    prompt_tokens: int
+    completion_tokens: int
+
+    @property
+    def total_tokens(self) -> int:
+        """Prompt and completion together."""
+        return self.prompt_tokens + self.completion_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Timings:
+    """Wall-clock seconds of a request's way."""
+
+    queued: float
+    """From its submission to its first step."""
+    first_token: float
+    """From its submission to its first token (TTFT)."""
+    total: float
+    """From its submission to its end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """The whole answer to a request."""
+
+    text: str
+    """Continues the prompt: ``prompt + text`` reads as one text. Stop strings and special tokens are not in it."""
+    token_ids: tuple[int, ...]
+    """All new tokens, an end token included."""
+    finish_reason: FinishReason
+    usage: Usage
+    seed: int
+    """The seed that was used, drawn or given."""
+    timings: Timings
+
+
+def _number(
+    name: str, value: Any, low: float, high: float, remedy: str, *, open_low: bool = False, open_high: bool = False
+) -> None:
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    if not is_number or not low <= value <= high or (open_low and value == low) or (open_high and value == high):
+        raise RequestError(name, f"{value!r} is out of range", remedy)
+
+
+def _integer(name: str, value: Any, low: int, high: int, remedy: str) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+        raise RequestError(name, f"{value!r} is not an integer from {low} to {high}", remedy)
+
+
+def _ids(prompt: Sequence[Any]) -> tuple[int, ...]:
+    try:
+        return tuple(token.__index__() for token in prompt)
+    except AttributeError:
+        raise RequestError("prompt", "it is neither a text nor a sequence of token ids", "give one of them") from None
