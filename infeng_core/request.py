@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from infeng_core.errors import RequestError
@@ -69,7 +69,7 @@ class Request:
     """
 
     prompt: str | tuple[int, ...]
-    params: SamplingParams = SamplingParams()
+    params: SamplingParams = field(default_factory=SamplingParams)
     priority: int = 0
     """Larger is more urgent; the built-in first-come scheduler does not look at it."""
     tenant: str = ""
