@@ -1,0 +1,77 @@
+"""The backend ``numpy``: a loaded model on ``Llama``, behind the faces that the engine knows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from infeng_core.backend import BoundOp
+from infeng_core.errors import KernelError
+from numpy.typing import NDArray
+
+from .cache import F32Cache, Int8Cache
+from .llama import Llama
+from .weights import unpack
+
+if TYPE_CHECKING:
+    from infeng_core.formats import LoadedModel
+    from infeng_core.plug.manifest import EngineConfig
+    from infeng_core.plug.select import Selector
+    from infeng_core.scheduler import Batch, Limits
+
+BLOCK = 16  # positions of a cache block
+CACHES = {"f32": F32Cache, "int8": Int8Cache}
+OPS = ("embed", "rmsnorm", "linear", "rope", "kv_append", "attention")
+
+
+class NumpyBackend:
+    """Makes executables whose every op is NumPy. Formats act as numbers: weights are dequantized to binary64 once."""
+
+    def compile(self, model: LoadedModel, config: EngineConfig, limits: Limits, selector: Selector) -> NumpyExecutable:
+        """Return ``model`` ready to run; raises KernelError for a family or a cache format that it does not know."""
+        if model.config.family != "llama":
+            raise KernelError(
+                "backend numpy", f"it runs the llama family, the model is {model.config.family}", "use backend native"
+            )
+        if config.kv_cache.dtype not in CACHES:
+            known = ", ".join(CACHES)
+            raise KernelError(
+                "backend numpy", f"it has no {config.kv_cache.dtype} cache", f"set kv_cache.dtype to one of {known}"
+            )
+        return NumpyExecutable(model, config.kv_cache.dtype, limits)
+
+
+class NumpyExecutable:
+    """One model with its cache."""
+
+    scratch_bytes = 0  # arrays come and go with each op
+
+    def __init__(self, model: LoadedModel, kv_dtype: str, limits: Limits) -> None:
+        """Dequantize the weights and take memory for ``limits.kv_blocks`` blocks."""
+        c = model.config
+        cache = CACHES[kv_dtype](
+            layers=c.layers, slots=limits.kv_blocks * BLOCK, kv_heads=c.kv_heads, head_dim=c.head_dim
+        )
+        self.kv_bytes = cache.nbytes
+        self.llama = Llama(c, unpack(model), cache, block=BLOCK, int8_kv=kv_dtype == "int8")
+        self._rows = (1, limits.max_rows)
+
+    def run(self, batch: Batch) -> NDArray[np.float32]:
+        """Run one step; returns the logits of the sampled rows, (samples, vocab) float32."""
+        logits = self.llama.forward(
+            batch.tokens, batch.positions, batch.kv_segments, batch.block_tables, batch.sample_rows
+        )  # (samples, vocab) float64
+        return logits.astype(np.float32)
+
+    def bound(self) -> list[BoundOp]:
+        """Return one line per kind of op."""
+        return [
+            BoundOp(op, "the whole model", self._rows, "numpy", f"{op}_float64", "backend.use is numpy") for op in OPS
+        ]
+
+    def cancel(self) -> None:
+        """Do nothing: a step in NumPy runs to its end."""
+
+    def close(self) -> None:
+        """Let go of the weights and the cache."""
+        del self.llama

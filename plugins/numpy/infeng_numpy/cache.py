@@ -1,0 +1,68 @@
+"""Keys and values of all sequences, in blocks of 16 positions that a sequence's block table strings together."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .rounding import quantize
+
+Array = NDArray[np.floating]
+
+
+class PagedCache(Protocol):
+    """Where the model puts keys and values and reads them back."""
+
+    nbytes: int
+
+    def append(self, layer: int, slots: NDArray[np.intp], k: Array, v: Array) -> None:
+        """Write k, v (tokens, kv_heads, head_dim) to slots (tokens,)."""
+
+    def read(self, layer: int, slots: NDArray[np.intp]) -> tuple[Array, Array]:
+        """Return k, v (tokens, kv_heads, head_dim) of slots (tokens,)."""
+
+
+def slots_of(block_table: NDArray[np.int32], positions: NDArray[np.intp], block: int) -> NDArray[np.intp]:
+    """Return the slot of each position (tokens,): block * (its block's number) + its place in the block."""
+    return block_table[positions // block].astype(np.intp) * block + positions % block
+
+
+class F32Cache:
+    """Keys and values as they are, in binary32."""
+
+    def __init__(self, *, layers: int, slots: int, kv_heads: int, head_dim: int) -> None:
+        """Take memory for ``slots`` positions (blocks x positions of a block)."""
+        self._k = np.zeros((layers, slots, kv_heads, head_dim), np.float32)
+        self._v = np.zeros_like(self._k)
+        self.nbytes = self._k.nbytes + self._v.nbytes
+
+    def append(self, layer: int, slots: NDArray[np.intp], k: Array, v: Array) -> None:
+        """Write k, v (tokens, kv_heads, head_dim) to slots (tokens,)."""
+        self._k[layer, slots] = k
+        self._v[layer, slots] = v
+
+    def read(self, layer: int, slots: NDArray[np.intp]) -> tuple[Array, Array]:
+        """Return k, v (tokens, kv_heads, head_dim) of slots (tokens,)."""
+        return self._k[layer, slots], self._v[layer, slots]
+
+
+class Int8Cache:
+    """Keys and values as 8-bit integers, with one scale for each token and head."""
+
+    def __init__(self, *, layers: int, slots: int, kv_heads: int, head_dim: int) -> None:
+        """Take memory for ``slots`` positions (blocks x positions of a block)."""
+        self._q = np.zeros((2, layers, slots, kv_heads, head_dim), np.int8)  # keys, then values
+        self._scale = np.zeros((2, layers, slots, kv_heads, 1), np.float32)
+        self.nbytes = self._q.nbytes + self._scale.nbytes
+
+    def append(self, layer: int, slots: NDArray[np.intp], k: Array, v: Array) -> None:
+        """Write k, v (tokens, kv_heads, head_dim) to slots (tokens,)."""
+        for part, x in enumerate((k, v)):
+            self._q[part, layer, slots], self._scale[part, layer, slots] = quantize(x)
+
+    def read(self, layer: int, slots: NDArray[np.intp]) -> tuple[Array, Array]:
+        """Return k, v (tokens, kv_heads, head_dim) of slots (tokens,)."""
+        k, v = self._q[:, layer, slots] * self._scale[:, layer, slots]
+        return k, v

@@ -1,0 +1,13 @@
+"""What this plugin adds: the backend ``numpy``."""
+
+from __future__ import annotations
+
+from infeng_core.plug import hookimpl
+
+from .backend import NumpyBackend
+
+
+@hookimpl
+def infeng_backends() -> dict[str, NumpyBackend]:
+    """Return the backend under the name that ``backend.use`` selects."""
+    return {"numpy": NumpyBackend()}

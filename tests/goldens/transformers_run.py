@@ -1,0 +1,40 @@
+"""Run a model with transformers in binary32 and write its logits: ``transformers_run.py DIRECTORY OUT.npz``.
+
+Needs an environment with torch and transformers. The directory holds prompt.npy and positions.npy besides the model.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from transformers import LlamaForCausalLM
+
+
+@torch.no_grad()
+def run(
+    directory: Path, prompt: NDArray[np.int32], positions: NDArray[np.int32], steps: int
+) -> dict[str, NDArray[np.generic]]:
+    """Return logits (positions, vocab), ``greedy`` (steps,) and each step's lead of best over second, ``lead``."""
+    torch.set_num_threads(1)
+    model = LlamaForCausalLM.from_pretrained(directory, dtype=torch.float32, attn_implementation="eager").eval()
+    out = model(torch.from_numpy(prompt.astype(np.int64))[None], use_cache=True)
+    logits = out.logits[0, torch.from_numpy(positions.astype(np.int64))].numpy()
+    last, greedy, lead = out.logits[0, -1], [], []
+    for _ in range(steps):
+        best = last.topk(2)
+        greedy.append(int(best.indices[0]))
+        lead.append(float(best.values[0] - best.values[1]))
+        out = model(best.indices[:1][None], past_key_values=out.past_key_values, use_cache=True)
+        last = out.logits[0, -1]
+    return {"logits": logits, "greedy": np.array(greedy, np.int32), "lead": np.array(lead, np.float32)}
+
+
+if __name__ == "__main__":
+    source, destination = Path(sys.argv[1]), Path(sys.argv[2])
+    np.savez_compressed(
+        destination, **run(source, np.load(source / "prompt.npy"), np.load(source / "positions.npy"), 64)
+    )
