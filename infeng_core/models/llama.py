@@ -25,6 +25,9 @@ from infeng_core.models.ops import (
 if TYPE_CHECKING:
     from infeng_core.models.config import ModelConfig
 
+FAMILY = "llama"
+ARCHITECTURES = ("LlamaForCausalLM",)
+
 
 def graph(config: ModelConfig) -> Graph:
     """Return the forward pass of a Llama of this shape.

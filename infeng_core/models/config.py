@@ -1,0 +1,181 @@
+"""What a model is made of: sizes and constants, read strictly from config.json."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from infeng_core.models.families import describe, families
+from infeng_core.models.fields import Fields, show
+from infeng_core.models.rope_config import RopeConfig
+
+__all__ = ["ModelConfig", "RopeConfig"]
+
+# Bounds far above any real model: a size beyond them is a broken file, and products of two stay within 64 bits.
+MAX_WIDTH = 1 << 20
+MAX_LAYERS = 4096
+MAX_HEADS = 1 << 14
+MAX_HEAD_DIM = 4096
+MAX_VOCAB = 1 << 24
+MAX_POSITIONS = 1 << 28
+
+REMEDY = "fix the file or download the model again"
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """Sizes and constants of a decoder-only transformer.
+
+    The attention's inner width is ``heads * head_dim``, which need not equal ``hidden``. ``eos_ids`` end a text,
+    ``bos_id`` starts one; both may be absent.
+    """
+
+    family: str
+    hidden: int
+    intermediate: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    vocab: int
+    max_positions: int
+    rms_eps: float
+    rope: RopeConfig
+    attention_bias: bool = False
+    mlp_bias: bool = False
+    tie_embeddings: bool = False
+    bos_id: int | None = None
+    eos_ids: tuple[int, ...] = ()
+
+    @staticmethod
+    def from_hf(
+        data: Mapping[str, Any], source: Path | str, generation: Mapping[str, Any] | None = None
+    ) -> ModelConfig:
+        """Read a parsed Hugging Face config.json.
+
+        ``source`` is the file's path, for errors. ``generation`` is a parsed generation_config.json: its eos ids come
+        first, as in transformers. Raises ModelError naming file, key, reason and remedy.
+        """
+        fields = Fields(data, source, remedy=REMEDY)
+        family = _family(fields)
+        if fields.has("quantization_config"):
+            fields.fail(
+                "quantization_config", "is set, but only float checkpoints can be read", "use the unquantized model"
+            )
+        activation = fields.text("hidden_act", "silu")
+        if activation not in ("silu", "swish"):
+            fields.fail(
+                "hidden_act", f"is {show(activation)}, only silu is supported", "use a model with SwiGLU layers"
+            )
+        heads = fields.integer("num_attention_heads", 1, MAX_HEADS)
+        hidden = fields.integer("hidden_size", 1, MAX_WIDTH)
+        if not fields.has("head_dim") and hidden % heads:
+            fields.fail(
+                "hidden_size", f"is {hidden}, not a multiple of num_attention_heads = {heads}, and head_dim is absent"
+            )
+        vocab = fields.integer("vocab_size", 1, MAX_VOCAB)
+        positions = fields.integer("max_position_embeddings", 1, MAX_POSITIONS, 2048)
+        eos = fields
+        if generation is not None and generation.get("eos_token_id") is not None:
+            eos = Fields(generation, Path(source).with_name("generation_config.json"), remedy=REMEDY)
+        config = ModelConfig(
+            family=family,
+            hidden=hidden,
+            intermediate=fields.integer("intermediate_size", 1, MAX_WIDTH),
+            layers=fields.integer("num_hidden_layers", 1, MAX_LAYERS),
+            heads=heads,
+            kv_heads=fields.integer("num_key_value_heads", 1, MAX_HEADS, heads),
+            head_dim=fields.integer("head_dim", 1, MAX_HEAD_DIM, max(1, hidden // heads)),
+            vocab=vocab,
+            max_positions=positions,
+            rms_eps=fields.number("rms_norm_eps", 1e-12, 1.0, 1e-6),
+            rope=RopeConfig.from_hf(fields),
+            attention_bias=fields.flag("attention_bias", False),
+            mlp_bias=fields.flag("mlp_bias", False),
+            tie_embeddings=fields.flag("tie_word_embeddings", False),
+            bos_id=fields.optional_integer("bos_token_id", 0, vocab - 1),
+            eos_ids=_ids(eos, "eos_token_id", vocab),
+        )
+        _check(config, fields, "num_attention_heads", "num_key_value_heads")
+        return config
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data that ``from_dict`` reads back to an equal config."""
+        data = dataclasses.asdict(self)
+        data["eos_ids"] = list(self.eos_ids)
+        return data
+
+    @staticmethod
+    def from_dict(data: object, source: Path | str) -> ModelConfig:
+        """Read what ``to_dict`` gave; ``source`` is the file it stands in. Raises ModelError."""
+        fields = Fields(data, source, remedy="convert the model again", prefix="model.")
+        fields.only(*(field.name for field in dataclasses.fields(ModelConfig)))
+        family = fields.text("family")
+        if family not in families():
+            fields.fail(
+                "family", f"is {show(family)}, supported are {describe()}", "update infeng or use another model"
+            )
+        vocab = fields.integer("vocab", 1, MAX_VOCAB)
+        config = ModelConfig(
+            family=family,
+            hidden=fields.integer("hidden", 1, MAX_WIDTH),
+            intermediate=fields.integer("intermediate", 1, MAX_WIDTH),
+            layers=fields.integer("layers", 1, MAX_LAYERS),
+            heads=fields.integer("heads", 1, MAX_HEADS),
+            kv_heads=fields.integer("kv_heads", 1, MAX_HEADS),
+            head_dim=fields.integer("head_dim", 1, MAX_HEAD_DIM),
+            vocab=vocab,
+            max_positions=fields.integer("max_positions", 1, MAX_POSITIONS),
+            rms_eps=fields.number("rms_eps", 1e-12, 1.0),
+            rope=RopeConfig.from_dict(fields.mapping("rope")),
+            attention_bias=fields.flag("attention_bias"),
+            mlp_bias=fields.flag("mlp_bias"),
+            tie_embeddings=fields.flag("tie_embeddings"),
+            bos_id=fields.optional_integer("bos_id", 0, vocab - 1),
+            eos_ids=_ids(fields, "eos_ids", vocab),
+        )
+        _check(config, fields, "heads", "kv_heads")
+        return config
+
+
+def _family(fields: Fields) -> str:
+    """Return the family of a config.json from ``architectures``, else from ``model_type``."""
+    remedy = f"use a model of a supported family: {describe()}"
+    if fields.has("architectures"):
+        names = fields.data["architectures"]
+        if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
+            fields.fail("architectures", f"is {show(names)}, it must be a list of names")
+        for name, module in families().items():
+            if names[0] in module.ARCHITECTURES:
+                return name
+        fields.fail("architectures", f"is {show(names[0])}, which this version does not run", remedy)
+    model_type = fields.text("model_type")
+    if model_type not in families():
+        fields.fail("model_type", f"is {show(model_type)}, which this version does not run", remedy)
+    return model_type
+
+
+def _ids(fields: Fields, key: str, vocab: int) -> tuple[int, ...]:
+    """Return token ids given as one number, a list or null."""
+    value = fields.data.get(key)
+    if value is None:
+        return ()
+    ids = value if isinstance(value, list) else [value]
+    if len(ids) > 1024:
+        fields.fail(key, f"lists {len(ids)} ids, it may list 1024")
+    for item in ids:
+        Fields({key: item}, fields.source, remedy=fields.remedy, prefix=fields.prefix).integer(key, 0, vocab - 1)
+    return tuple(dict.fromkeys(ids))
+
+
+def _check(config: ModelConfig, fields: Fields, heads: str, kv_heads: str) -> None:
+    """Raise ModelError where sizes that are possible alone do not fit each other."""
+    if config.heads % config.kv_heads:
+        fields.fail(heads, f"is {config.heads}, not a multiple of {kv_heads} = {config.kv_heads}")
+    if config.head_dim % 2:
+        fields.fail("head_dim", f"is {config.head_dim}, rotary embeddings need an even number")
+    if config.heads * config.head_dim > MAX_WIDTH:
+        fields.fail(heads, f"times head_dim is {config.heads * config.head_dim}, it may be {MAX_WIDTH} at most")

@@ -1,0 +1,159 @@
+"""Which tensors a model has in memory, and which tensors of its checkpoint they are made of.
+
+Packed tensors (16-row panels, docs/format.md) and f32 vectors, for layer i:
+
+====================================  ======================================================================
+``embed``                             (vocab, hidden); also the head when the embeddings are tied
+``lm_head``                           (vocab, hidden); absent when tied
+``layers.i.qkv_proj``                 q, k, v below each other, each starting on a panel boundary
+``layers.i.o_proj``                   (hidden, heads * head_dim)
+``layers.i.gate_up_proj``             panels alternate gate, up, gate, up ...
+``layers.i.down_proj``                (hidden, intermediate)
+``layers.i.attn_norm``, ``mlp_norm``  (hidden)
+``norm``                              (hidden)
+``<tensor>.bias``                     one value per column of the packed tensor, 0 on padding
+====================================  ======================================================================
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from infeng_core.models.config import ModelConfig
+from infeng_core.models.families import families
+
+PANEL_ROWS = 16
+
+# Buffers that old checkpoints store although they follow from config.json.
+IGNORED = re.compile(r"rotary_emb\.inv_freq$")
+
+
+@dataclass(frozen=True)
+class Part:
+    """A tensor of the checkpoint and its place in a packed one.
+
+    Row r goes to column ``(first_panel + r // 16 * panel_step) * 16 + r % 16``.
+    """
+
+    source: str
+    rows: int
+    first_panel: int = 0
+    panel_step: int = 1
+    alternative: str | None = None  # another name under which a checkpoint may hold the same tensor
+
+    @property
+    def panels(self) -> int:
+        """Panels that the part's rows fill, the last one perhaps in part."""
+        return -(-self.rows // PANEL_ROWS)
+
+    def columns(self) -> NDArray[np.int64]:
+        """Return the column of each row, (rows,)."""
+        row = np.arange(self.rows)
+        return (self.first_panel + row // PANEL_ROWS * self.panel_step) * PANEL_ROWS + row % PANEL_ROWS
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """A packed tensor of ``panels`` panels over ``k`` inputs, made of one or more (rows, k) parts."""
+
+    name: str
+    k: int
+    parts: tuple[Part, ...]
+
+    @property
+    def panels(self) -> int:
+        """All panels, of all parts."""
+        return sum(part.panels for part in self.parts)
+
+    @property
+    def n(self) -> int:
+        """Outputs: the rows of the only part, or every column where several parts are joined."""
+        return self.parts[0].rows if len(self.parts) == 1 else self.panels * PANEL_ROWS
+
+
+@dataclass(frozen=True)
+class VectorSpec:
+    """A vector of ``size`` f32 values, made of one or more (rows,) parts; columns without a part are 0."""
+
+    name: str
+    size: int
+    parts: tuple[Part, ...]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """All tensors and vectors of a model, in the order in which a step reads them."""
+
+    tensors: tuple[TensorSpec, ...]
+    vectors: tuple[VectorSpec, ...]
+
+    def sources(self) -> set[str]:
+        """Return every name that the checkpoint may use."""
+        parts = [part for tensor in self.tensors for part in tensor.parts]
+        parts += [part for vector in self.vectors for part in vector.parts]
+        return {name for part in parts for name in (part.source, part.alternative) if name}
+
+
+def stacked(*sources: tuple[str, int]) -> tuple[Part, ...]:
+    """Place (name, rows) below each other, each on a panel boundary."""
+    parts: list[Part] = []
+    for source, rows in sources:
+        parts.append(Part(source, rows, first_panel=sum(part.panels for part in parts)))
+    return tuple(parts)
+
+
+def alternating(*sources: tuple[str, int]) -> tuple[Part, ...]:
+    """Place (name, rows) of equal rows so that their panels take turns."""
+    return tuple(Part(source, rows, index, len(sources)) for index, (source, rows) in enumerate(sources))
+
+
+@lru_cache(maxsize=16)
+def layout(config: ModelConfig) -> Layout:
+    """Return the tensors of a model: its family's ``weights(config)`` if it defines one, else ``decoder(config)``."""
+    make = getattr(families()[config.family], "weights", decoder)
+    made: Layout = make(config)
+    return made
+
+
+def decoder(config: ModelConfig) -> Layout:
+    """Return the tensors of a Llama-like decoder, under the names that transformers gives them."""
+    hidden, inner = config.hidden, config.intermediate
+    q_rows, kv_rows = config.heads * config.head_dim, config.kv_heads * config.head_dim
+    embed, head = "model.embed_tokens.weight", "lm_head.weight"
+    tied = head if config.tie_embeddings else None
+    tensors = [TensorSpec("embed", hidden, (Part(embed, config.vocab, alternative=tied),))]
+    vectors = []
+    for i in range(config.layers):
+        hf, ours = f"model.layers.{i}", f"layers.{i}"
+        attention, mlp = f"{hf}.self_attn", f"{hf}.mlp"
+        vectors.append(VectorSpec(f"{ours}.attn_norm", hidden, stacked((f"{hf}.input_layernorm.weight", hidden))))
+        vectors.append(
+            VectorSpec(f"{ours}.mlp_norm", hidden, stacked((f"{hf}.post_attention_layernorm.weight", hidden)))
+        )
+        qkv = ((f"{attention}.q_proj", q_rows), (f"{attention}.k_proj", kv_rows), (f"{attention}.v_proj", kv_rows))
+        for name, k, place, sources, bias in (
+            ("qkv_proj", hidden, stacked, qkv, config.attention_bias),
+            ("o_proj", q_rows, stacked, ((f"{attention}.o_proj", hidden),), config.attention_bias),
+            (
+                "gate_up_proj",
+                hidden,
+                alternating,
+                ((f"{mlp}.gate_proj", inner), (f"{mlp}.up_proj", inner)),
+                config.mlp_bias,
+            ),
+            ("down_proj", inner, stacked, ((f"{mlp}.down_proj", hidden),), config.mlp_bias),
+        ):
+            tensor = TensorSpec(f"{ours}.{name}", k, place(*((f"{source}.weight", rows) for source, rows in sources)))
+            tensors.append(tensor)
+            if bias:
+                parts = place(*((f"{source}.bias", rows) for source, rows in sources))
+                vectors.append(VectorSpec(f"{tensor.name}.bias", tensor.panels * PANEL_ROWS, parts))
+    vectors.append(VectorSpec("norm", hidden, stacked(("model.norm.weight", hidden))))
+    if not config.tie_embeddings:
+        tensors.append(TensorSpec("lm_head", hidden, (Part(head, config.vocab),)))
+    return Layout(tuple(tensors), tuple(vectors))
