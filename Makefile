@@ -60,13 +60,13 @@ demo: setup
 	@$(BIN)/infeng demo
 
 test: setup
-	$(BIN)/python -m pytest -m 'not slow' tests
+	$(BIN)/python -P -m pytest -m 'not slow' tests
 
 test-slow: setup
-	$(BIN)/python -m pytest -m slow tests
+	$(BIN)/python -P -m pytest -m slow tests
 
 bench: setup
-	$(BIN)/python -m pytest --benchmark-only tests/bench
+	$(BIN)/python -P -m pytest --benchmark-only tests/bench
 
 wheels: setup
 	@for wheel in abi . $(PLUGINS:%=plugins/%); do \
