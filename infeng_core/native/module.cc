@@ -1,4 +1,11 @@
 // The Python face of the native core: one bind function per file of this folder.
-#include <pybind11/pybind11.h>
+#include "bindings.h"
 
-PYBIND11_MODULE(_native, m) { m.doc() = "INF-ENG's native core."; }
+PYBIND11_MODULE(_native, m) {
+  m.doc() = "INF-ENG's native core.";
+  infeng::bind_error(m);
+  infeng::bind_cpu(m);
+  infeng::bind_library(m);
+  infeng::bind_memory(m);
+  infeng::bind_program(m);
+}

@@ -1,0 +1,53 @@
+// Zeroed anonymous memory for weights, caches and scratch.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace infeng {
+
+inline constexpr int64_t kLine = 64;
+inline constexpr int64_t kHugePage = int64_t{2} << 20;
+
+constexpr int64_t round_up(int64_t value, int64_t step) { return (value + step - 1) / step * step; }
+
+// One mapping, 2 MB aligned, touched lazily: pages that nobody wrote cost nothing.
+class Arena {
+ public:
+  // Throws Error "out_of_memory" when the address space or the overcommit limit does not allow it.
+  explicit Arena(int64_t nbytes, bool huge_pages = true);
+  ~Arena();
+  Arena(Arena&& other) noexcept;
+  Arena(const Arena&) = delete;
+  Arena& operator=(const Arena&) = delete;
+
+  std::byte* data() const { return data_; }
+  int64_t nbytes() const { return nbytes_; }
+
+  // Bytes backed by huge pages now, from /proc/self/smaps; 0 where the system does not say.
+  int64_t huge_bytes() const;
+
+ private:
+  std::byte* data_ = nullptr;
+  int64_t nbytes_ = 0;
+  int64_t mapped_ = 0;
+};
+
+// Many small 64-byte aligned, zeroed pieces that live as long as the allocator.
+class Bump {
+ public:
+  void* take(int64_t nbytes, int64_t align = kLine);
+  template <class T>
+  T* take_array(int64_t count, int64_t align = kLine) {
+    return static_cast<T*>(take(count * static_cast<int64_t>(sizeof(T)), align));
+  }
+  int64_t taken() const { return taken_; }
+
+ private:
+  std::vector<Arena> chunks_;
+  int64_t used_ = 0;
+  int64_t taken_ = 0;
+};
+
+}  // namespace infeng

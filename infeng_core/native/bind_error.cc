@@ -1,0 +1,42 @@
+// infeng::Error becomes NativeError, with its code as an attribute.
+#include <cstring>
+
+#include "bindings.h"
+#include "error.h"
+
+namespace py = pybind11;
+
+namespace infeng {
+namespace {
+
+PyObject* native_error = nullptr;  // lives as long as the interpreter
+
+void translate(std::exception_ptr pointer) {
+  try {
+    if (pointer) std::rethrow_exception(pointer);
+  } catch (const Error& error) {
+    try {
+      py::object instance = py::reinterpret_borrow<py::object>(native_error)(
+          py::reinterpret_steal<py::object>(PyUnicode_DecodeUTF8(error.what(), std::strlen(error.what()), "replace")));
+      instance.attr("code") = error.code();
+      PyErr_SetObject(native_error, instance.ptr());
+    } catch (py::error_already_set& nested) {
+      nested.restore();
+    }
+  }
+}
+
+}  // namespace
+
+void bind_error(py::module_& m) {
+  native_error = PyErr_NewExceptionWithDoc(
+      "infeng_core._native.NativeError",
+      "A failure below Python: ``code`` is a short reason such as \"missing_symbol\", ``str()`` the text.",
+      PyExc_RuntimeError, nullptr);
+  if (native_error == nullptr) throw py::error_already_set();
+  m.attr("NativeError") = py::reinterpret_borrow<py::object>(native_error);
+  py::reinterpret_borrow<py::object>(native_error).attr("code") = "internal";
+  py::register_exception_translator(&translate);
+}
+
+}  // namespace infeng

@@ -1,0 +1,26 @@
+// The bind functions of this folder, in the order in which module.cc calls them.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include <memory>
+
+namespace infeng {
+
+void bind_error(pybind11::module_& m);  // first: the others throw
+void bind_cpu(pybind11::module_& m);
+void bind_library(pybind11::module_& m);
+void bind_memory(pybind11::module_& m);
+void bind_program(pybind11::module_& m);
+
+// A contiguous buffer of a Python object, held until the last copy of the pointer is gone.
+struct HeldBuffer {
+  const std::byte* data = nullptr;
+  int64_t nbytes = 0;
+  std::shared_ptr<const void> owner;
+};
+
+// Throws Error "invalid_argument" naming `what` unless `object` offers contiguous bytes.
+HeldBuffer hold_buffer(const pybind11::object& object, const char* what);
+
+}  // namespace infeng

@@ -1,0 +1,155 @@
+// One step: walks the ops phase by phase, and lets workers claim ranges of tiles.
+#include <algorithm>
+#include <cstring>
+#include <string>
+
+#include "error.h"
+#include "names.h"
+#include "program.h"
+
+namespace infeng {
+
+class Step final : public Job {
+ public:
+  explicit Step(Program& program) : program_(program), threads_(program.pool_->threads()) {}
+
+  Next advance(int worker) override;
+  void work(int worker) override;
+
+  bool failed() const { return failed_.load(std::memory_order_acquire); }
+  const Program::Failure& failure() const { return failure_; }
+
+ private:
+  bool stopped() const {
+    return failed_.load(std::memory_order_relaxed) || program_.cancelled_.load(std::memory_order_relaxed);
+  }
+  bool enter(int worker);
+  bool next_op();
+  bool next_phase(int worker);
+  void run_tiles(int worker, int64_t first, int64_t last);
+  void fail_with(int worker, infeng_status status, const Library* library, const char* text);
+
+  Program& program_;
+  const int threads_;
+  size_t index_ = 0;  // of the op after this one
+  const Op* op_ = nullptr;
+  int32_t phase_ = 0;
+  int32_t phases_ = 0;
+  int64_t tiles_ = 0;
+  Program::Failure failure_;
+  std::atomic_flag reported_;
+  std::atomic<bool> failed_{false};
+  alignas(64) std::atomic<int64_t> claimed_{0};
+};
+
+// Keeps the first failure; `text` replaces the kernel's own message.
+void Step::fail_with(int worker, infeng_status status, const Library* library, const char* text) {
+  if (reported_.test_and_set(std::memory_order_acq_rel)) return;
+  failure_.op = op_;
+  failure_.status = status;
+  failure_.library = library;
+  std::strncpy(failure_.message, text != nullptr ? text : program_.seats_[worker].message, sizeof failure_.message - 1);
+  failed_.store(true, std::memory_order_release);
+}
+
+bool Step::enter(int worker) {
+  if (program_.libraries_.empty()) return true;
+  const Library* culprit = nullptr;
+  const infeng_status status = enter_thread(program_.libraries_, &culprit);
+  if (status != INFENG_OK) fail_with(worker, status, culprit, "its thread_enter failed");
+  return status == INFENG_OK;
+}
+
+void Step::run_tiles(int worker, int64_t first, int64_t last) {
+  Seat& seat = program_.seats_[worker];
+  infeng_status status = INFENG_INTERNAL;
+  try {
+    status = op_->kernel->abi.run(&op_->args.common, phase_, first, last, &seat.worker);
+  } catch (...) {  // a kernel must not throw; one that does would end the process here
+    fail_with(worker, INFENG_INTERNAL, nullptr, "the kernel threw a C++ exception");
+  }
+  if (status != INFENG_OK) fail_with(worker, status, nullptr, nullptr);
+}
+
+// Moves to the next op that has rows in this step.
+bool Step::next_op() {
+  const auto& ops = program_.ops_;
+  do {
+    if (index_ == ops.size()) return false;
+    op_ = ops[index_++].get();
+  } while (op_->args.common.rows == 0);
+  const infeng_kernel& kernel = op_->kernel->abi;
+  phases_ = kernel.phases == nullptr ? 1 : kernel.phases(&op_->args.common);
+  phase_ = -1;
+  return true;
+}
+
+// Moves to the next phase that has tiles. The workers' messages are empty at its start.
+bool Step::next_phase(int worker) {
+  for (;;) {
+    while (++phase_ >= phases_) {
+      if (!next_op()) return false;
+    }
+    tiles_ = op_->kernel->abi.tiles(&op_->args.common, phase_);
+    if (tiles_ < 0) fail_with(worker, INFENG_INTERNAL, nullptr, "its tile count is negative");
+    if (tiles_ != 0) return tiles_ > 0;
+  }
+}
+
+Job::Next Step::advance(int worker) {
+  if (!enter(worker)) return Next::end;
+  while (!stopped() && next_phase(worker)) {
+    const bool whole = op_->kernel->abi.kind == INFENG_KIND_WHOLE;
+    if (whole && threads_ > 1) return Next::alone;
+    const bool small = tiles_ == 1 || op_->args.common.rows <= op_->solo_rows;
+    if (!whole && !small) {
+      claimed_.store(0, std::memory_order_relaxed);
+      return Next::everyone;
+    }
+    run_tiles(worker, 0, tiles_);  // the others wait all the same: a barrier would cost more than it saves
+  }
+  return Next::end;
+}
+
+void Step::work(int worker) {
+  if (!enter(worker)) return;
+  if (op_->kernel->abi.kind == INFENG_KIND_WHOLE) {
+    run_tiles(worker, 0, tiles_);
+    return;
+  }
+  // Ranges shrink with what is left: few claims at first, good balance at the end.
+  int64_t first = claimed_.load(std::memory_order_relaxed);
+  while (first < tiles_ && !stopped()) {
+    const int64_t count = std::max<int64_t>(1, (tiles_ - first) / (2 * threads_));
+    if (!claimed_.compare_exchange_weak(first, first + count, std::memory_order_relaxed)) continue;
+    run_tiles(worker, first, first + count);
+    first = claimed_.load(std::memory_order_relaxed);
+  }
+}
+
+void Program::run(const Batch& batch) {
+  if (!finished_) fail("not_finished", "call finish() before run()");
+  const auto held = pool_->lock();
+  take(batch);
+  patch();
+  for (int i = 0; i < pool_->threads(); ++i) seats_[i].message[0] = '\0';
+  cancelled_.store(false, std::memory_order_relaxed);
+  Step step(*this);
+  pool_->run(held, step);
+  if (step.failed()) throw_failure(step.failure());
+  if (cancelled_.load(std::memory_order_relaxed)) fail("cancelled", "the step was cancelled");
+}
+
+void Program::throw_failure(const Failure& failure) const {
+  const char* code = status_code(failure.status);
+  if (failure.library != nullptr) {
+    fail(code, failure.library->name, ": ", failure.message, " with status ", failure.status, " (", code, ")");
+  }
+  size_t index = 0;
+  while (ops_[index].get() != failure.op) ++index;
+  const char* colon = failure.message[0] == '\0' ? "" : ": ";
+  fail(code, name_of(Vocabulary::op, failure.op->problem.op), " (op ", index, ", kernel ",
+       failure.op->kernel->full_name(), "): status ", failure.status, " (", code, ")", colon, failure.message);
+}
+
+}  // namespace infeng

@@ -1,0 +1,50 @@
+// Kernel libraries: opened once, checked field by field, never unloaded.
+#pragma once
+
+#include <infeng/abi.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace infeng {
+
+class Library;
+
+// One kernel as this core understands it: fields that its library does not have are NULL.
+struct Kernel {
+  const Library* library = nullptr;  // lives as long as the process
+  infeng_kernel abi{};
+  std::string name;
+  std::vector<std::string> features;
+
+  std::string full_name() const;  // "library/kernel"
+  bool accepts(const infeng_problem& problem) const;
+  // Throws Error "bad_workspace" for sizes that cannot be meant.
+  infeng_workspace workspace(const infeng_problem& problem) const;
+};
+
+class Library {
+ public:
+  std::string name;
+  std::string version;
+  std::string path;
+  int abi_major = 0;
+  int abi_minor = 0;
+  infeng_status (*thread_enter)() = nullptr;
+  void (*thread_exit)() = nullptr;
+  std::vector<std::shared_ptr<const Kernel>> kernels;
+};
+
+// Opens `path` and reads its description; `features` are what it may use, comma separated. The same file and features
+// give the same object. Throws Error with one of the codes not_found, bad_file, truncated, wrong_arch, dlopen_failed,
+// missing_symbol, entry_threw, entry_failed, abi_major, abi_minor, bad_struct, bad_extension, null_function.
+std::shared_ptr<const Library> open_library(const std::string& path, const std::string& features);
+
+// Throws before the dynamic loader sees the file: it maps a truncated one and dies with SIGBUS.
+void check_object_file(const std::string& path);
+
+// Calls each library's thread_enter once on this thread; thread_exit follows when the thread ends.
+infeng_status enter_thread(const std::vector<const Library*>& libraries, const Library** culprit);
+
+}  // namespace infeng

@@ -1,0 +1,81 @@
+// Worker threads that run a job phase by phase, with a barrier after every phase.
+//
+// The thread that calls `run` is worker 0. The last worker to reach a barrier prepares the next phase itself and then
+// lets the others go, so a barrier costs one atomic addition per worker and one store. Waiting workers spin for a
+// while, then sleep in the kernel.
+#pragma once
+
+#include <pthread.h>
+
+#include <atomic>
+#include <cstdint>
+#include <mutex>
+#include <vector>
+
+namespace infeng {
+
+// What a pool runs. No member may throw.
+class Job {
+ public:
+  enum class Next {
+    everyone,  // call `work` on all workers
+    alone,     // call `work` on worker 0 only, the others sleep
+    end        // the job is over
+  };
+  virtual Next advance(int worker) = 0;  // one worker at a time, all others wait
+  virtual void work(int worker) = 0;
+
+ protected:
+  ~Job() = default;
+};
+
+class Pool {
+ public:
+  // `pin`: worker i stays on cpus()[i]; the caller's own mask is put back after every run.
+  Pool(int threads, bool pin, int spin_us);
+  ~Pool();
+  Pool(const Pool&) = delete;
+  Pool& operator=(const Pool&) = delete;
+
+  // One job at a time: take the lock, prepare the job, then run it. Throws Error "forked" in a child process, which has
+  // no copies of the threads.
+  std::unique_lock<std::mutex> lock();
+  void run(const std::unique_lock<std::mutex>& held, Job& job);
+
+  int threads() const { return threads_; }
+  const std::vector<int>& cpus() const { return cpus_; }
+
+ private:
+  struct Thread {
+    Pool* pool;
+    int worker;
+    pthread_t handle;
+  };
+
+  static void* start(void* thread);
+  void loop(int worker);
+  void start_threads();
+  void stop_threads();
+  uint32_t wait(uint32_t seen);
+  void publish(uint32_t flags);
+  bool next_phase(int worker);
+  bool arrive(int worker);
+
+  const int threads_;
+  const bool pin_;
+  int spin_us_;
+  std::vector<int> cpus_;
+  const long owner_;  // process id
+  std::mutex mutex_;
+  std::vector<Thread> workers_;
+
+  // Written by the worker that publishes, read by all after they see the new state.
+  Job* job_ = nullptr;
+  // Low bits say what to do, the rest counts; both change in one store, so no worker can take an old order for a new
+  // one.
+  alignas(64) std::atomic<uint32_t> state_{0};
+  alignas(64) std::atomic<int> arrived_{0};
+  alignas(64) std::atomic<int> sleepers_{0};
+};
+
+}  // namespace infeng

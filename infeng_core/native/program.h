@@ -1,0 +1,183 @@
+// A flat list of ops bound to kernels: everything is prepared when an op is added, a step patches rows and pointers
+// only.
+#pragma once
+
+#include <infeng/abi.h>
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "arena.h"
+#include "kv_cache.h"
+#include "library.h"
+#include "pool.h"
+#include "weight.h"
+
+namespace infeng {
+
+// f32 values that kernels read: 64-byte aligned, kept alive by the owner.
+struct Constant {
+  const float* data = nullptr;
+  int64_t size = 0;
+  std::shared_ptr<const void> owner;
+};
+
+struct Limits {
+  int64_t rows = 0;
+  int64_t samples = 0;
+  int64_t segments = 0;
+  int64_t context = 0;
+};
+
+// Kernels by batch size, ascending: a step of r rows takes the first with r <= rows.
+struct Binding {
+  int64_t rows = 0;
+  std::shared_ptr<const Kernel> kernel;
+};
+using Bindings = std::vector<Binding>;
+
+struct EpilogueSpec {
+  uint32_t kind = 0;
+  int value = -1;     // RESIDUAL: a buffer. QUANTIZE: an activation
+  Constant constant;  // BIAS, ROW_SCALE
+};
+using Epilogues = std::vector<EpilogueSpec>;
+
+// A buffer (f32 rows) or an activation (int8 rows with scales and sums).
+struct Value {
+  bool quantized = false;
+  bool samples = false;  // has a row for each sampled row instead of each row of the batch
+  int64_t rows = 0;
+  int64_t columns = 0;
+  int64_t stride = 0;  // columns rounded up to 64
+  int64_t groups = 0;  // of an activation
+  int64_t group_stride = 0;
+  float* x = nullptr;
+  int8_t* q = nullptr;
+  float* scale = nullptr;
+  int32_t* sum = nullptr;
+};
+
+struct Op {
+  union Args {
+    infeng_args common;
+    infeng_embed_args embed;
+    infeng_rmsnorm_args rmsnorm;
+    infeng_linear_args linear;
+    infeng_epilogue_args epilogue;
+    infeng_rope_args rope;
+    infeng_kv_append_args kv_append;
+    infeng_attention_args attention;
+  };
+  Args args{};
+  bool samples = false;
+  int64_t solo_rows = 0;  // up to so many rows one worker is faster than a barrier
+  std::vector<infeng_epilogue> epilogues;
+  std::vector<int64_t*> row_fields;  // shape[0] of every tensor that has the op's rows
+  Bindings bindings;
+  infeng_problem problem{};        // rows_min, rows_max and workers are filled for each binding
+  const Kernel* kernel = nullptr;  // of this step
+};
+
+// A worker's place in the program: what kernels get, with its message beside it.
+struct alignas(64) Seat {
+  infeng_worker worker;
+  char message[200];
+};
+
+// One step's arrays; lengths are rows, rows, segments x 4, any, samples.
+struct Batch {
+  std::span<const int32_t> tokens;
+  std::span<const int32_t> positions;
+  std::span<const int32_t> segments;  // row_begin, row_end, pos0, first index into block_tables
+  std::span<const int32_t> block_tables;
+  std::span<const int32_t> sample_rows;
+};
+
+class Program {
+ public:
+  Program(std::shared_ptr<Pool> pool, const Limits& limits);
+
+  int buffer(int64_t columns, bool samples);
+  int activation(int64_t columns, bool samples);
+
+  void embed(Bindings kernels, std::shared_ptr<const Weight> weight, int out);
+  void rmsnorm(Bindings kernels, int x, Constant weight, float eps, int out, const Epilogues& epilogues, bool gather);
+  void linear(Bindings kernels, std::shared_ptr<const Weight> weight, int x, int out, const Epilogues& epilogues);
+  void epilogue(Bindings kernels, int x, int64_t columns, int out, const Epilogues& epilogues);
+  void rope(Bindings kernels, int x, int64_t heads, int64_t kv_heads, int64_t head_dim, int64_t k_column, Constant cos,
+            Constant sin, int64_t table_rows);
+  void kv_append(Bindings kernels, int x, std::shared_ptr<const KvCache> cache, int64_t layer, int64_t k_column,
+                 int64_t v_column);
+  void attention(Bindings kernels, int x, std::shared_ptr<const KvCache> cache, int64_t layer, int out, int64_t heads,
+                 int64_t window, float scale, const Epilogues& epilogues);
+
+  void finish();
+  void run(const Batch& batch);
+  void cancel() { cancelled_.store(true, std::memory_order_relaxed); }
+
+  const Value& value(int id) const;  // throws Error "invalid_argument"
+  int64_t scratch_bytes() const { return memory_.taken(); }
+  int64_t op_count() const { return static_cast<int64_t>(ops_.size()); }
+
+ private:
+  friend class Step;
+
+  struct Failure {
+    const Op* op = nullptr;
+    infeng_status status = INFENG_OK;
+    const Library* library = nullptr;  // its thread_enter failed; NULL: a kernel did
+    char message[sizeof(Seat::message)] = {};
+  };
+
+  int add_value(int64_t columns, bool samples, bool quantized);
+  const Value& operand(int id, const char* what, bool quantized, int64_t columns, bool samples) const;
+  std::unique_ptr<Op> draft(uint32_t kind, Bindings kernels, bool samples) const;
+  int64_t add_epilogues(Op& op, const Epilogues& epilogues, int64_t columns);
+  infeng_tensor result(int out, int64_t columns, const Op& op) const;
+  void use_cache(std::shared_ptr<const KvCache> cache);
+  void keep(const Constant& constant) { owners_.push_back(constant.owner); }
+  void size_workspace(Op& op, infeng_workspace& most);
+
+  void take(const Batch& batch);
+  void take_segments(const Batch& batch);
+  void patch();
+  [[noreturn]] void throw_failure(const Failure& failure) const;
+
+  std::shared_ptr<Pool> pool_;
+  Limits limits_;
+  Bump memory_;
+  std::vector<Value> values_;
+  std::vector<std::unique_ptr<Op>> ops_;  // args point at each other, so ops do not move
+  std::vector<std::shared_ptr<const void>> owners_;
+  std::vector<const Library*> libraries_;  // with per-thread state
+  bool finished_ = false;
+
+  // Smallest bounds over all ops.
+  int64_t vocabulary_ = INT32_MAX;
+  int64_t positions_limit_ = INT32_MAX;
+  int64_t blocks_limit_ = 0;
+  bool has_cache_ = false;
+
+  // This step's batch, copied so that nothing can change it while workers read it.
+  int32_t* tokens_ = nullptr;
+  int32_t* positions_ = nullptr;
+  int32_t* sample_rows_ = nullptr;
+  int32_t* tables_ = nullptr;  // (segments, table_stride_)
+  int64_t table_stride_ = 0;
+  infeng_kv_segment* segments_ = nullptr;
+  uint32_t* block_step_ = nullptr;  // (blocks) the last step that wrote each block
+  uint32_t step_ = 0;
+  int64_t rows_ = 0;
+  int64_t samples_ = 0;
+  int64_t segment_count_ = 0;
+
+  Seat* seats_ = nullptr;  // (threads)
+  std::atomic<bool> cancelled_{false};
+};
+
+}  // namespace infeng
