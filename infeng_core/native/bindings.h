@@ -12,6 +12,9 @@ void bind_cpu(pybind11::module_& m);
 void bind_library(pybind11::module_& m);
 void bind_memory(pybind11::module_& m);
 void bind_program(pybind11::module_& m);
+void bind_packing(pybind11::module_& m);
+void bind_rope(pybind11::module_& m);
+void bind_sampling(pybind11::module_& m);
 
 // A contiguous buffer of a Python object, held until the last copy of the pointer is gone.
 struct HeldBuffer {
