@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <exception>
 #include <mutex>
 #include <string>
@@ -49,12 +50,13 @@ void for_panels(int64_t panels, int threads, Work work) {
 Source source_of(const py::array& array, bool bf16) {
   if (array.ndim() != 2) fail("invalid_argument", "the source must be a matrix (n, k)");
   const py::dtype type = array.dtype();
+  const bool native = type.byteorder() != (std::endian::native == std::endian::little ? '>' : '<');
   Element element;
-  if (!bf16 && type.is(py::dtype::of<float>())) {
+  if (!bf16 && type.kind() == 'f' && type.itemsize() == 4 && native) {
     element = Element::f32;
-  } else if (!bf16 && type.kind() == 'f' && type.itemsize() == 2) {
+  } else if (!bf16 && type.kind() == 'f' && type.itemsize() == 2 && native) {
     element = Element::f16;
-  } else if (bf16 && type.kind() == 'u' && type.itemsize() == 2) {
+  } else if (bf16 && type.kind() == 'u' && type.itemsize() == 2 && native) {
     element = Element::bf16;
   } else {
     fail("invalid_argument", "the source must be float32, float16, or uint16 with bf16=True");
