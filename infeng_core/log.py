@@ -18,6 +18,7 @@ from infeng_core.errors import UsageError
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 _configured = False
+_warned: set[str] = set()
 
 
 def configure(json: bool = False, level: str = "warning") -> None:
@@ -47,6 +48,14 @@ def get_logger(name: str) -> structlog.typing.FilteringBoundLogger:
         configure_from(os.environ.get("INFENG_LOG", ""))
     logger: structlog.typing.FilteringBoundLogger = structlog.get_logger(module=name)
     return logger
+
+
+def warn_once(logger: structlog.typing.FilteringBoundLogger, event: str, **pairs: object) -> None:
+    """Log a warning unless this process has logged the same one: several engines meet the same broken plugin."""
+    key = repr((event, sorted(pairs.items())))
+    if key not in _warned:
+        _warned.add(key)
+        logger.warning(event, **pairs)
 
 
 def configure_from(text: str) -> None:

@@ -8,9 +8,7 @@ import sys
 from collections.abc import Sequence
 
 import infeng_core
-from infeng_core import builtin
 from infeng_core.errors import InfengError
-from infeng_core.plug.hookspecs import Command
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -29,11 +27,24 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(argv: list[str]) -> int:
-    commands: dict[str, Command] = {command.name: command for command in builtin.infeng_commands()}
     parser = argparse.ArgumentParser(prog="infeng", description="CPU-native LLM inference engine")
     parser.add_argument("--version", action="version", version=f"infeng {infeng_core.__version__}")
+    if argv[:1] == ["--version"]:
+        parser.parse_args(argv)  # answers without looking for plugins, one of which may be what is wrong
+    from infeng_core.plug.manager import Plugins
+    from infeng_core.plug.manifest import load_config
+
+    plugins = Plugins.discover(load_config())
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for name, command in sorted(commands.items()):
-        command.configure(subparsers.add_parser(name, help=command.help, description=command.help))
+    chosen = next((word for word in argv if not word.startswith("-")), None)
+    for name, help in sorted(plugins.commands().items()):
+        # argparse reads % in help texts as a format.
+        text = help.replace("%", "%%")
+        subparser = subparsers.add_parser(name, help=text, description=text)
+        if name == chosen:
+            command = plugins.command(name)  # only this command's plugin is imported
+            command.configure(subparser)
+            subparser.set_defaults(run=command.run)
     arguments = parser.parse_args(argv)
-    return commands[arguments.command].run(arguments)
+    status: int = arguments.run(arguments)
+    return status

@@ -1,0 +1,120 @@
+"""Which plugins there are: entry points of installed wheels and the files that a manifest names, nothing else.
+
+Nothing is imported. The working directory is never searched.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from infeng_core.errors import ManifestError, PluginError
+from infeng_core.plug.config import EngineConfig
+from infeng_core.plug.cpu import Cpu
+from infeng_core.plug.plugin import PluginManifest, read_plugin
+from infeng_core.plug.reason import READY, Reason, unmet
+
+GROUP = "infeng.plugins"
+CORE = Path(__file__).parent.parent / "plugin.yaml"
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a plugin.yaml is said to be."""
+
+    name: str  # until the file is read
+    path: Path
+    origin: str  # "infeng-avx512 0.1.0", "plugins.paths"
+
+
+@dataclass
+class Plugin:
+    """A plugin that was found, and whether it can be used."""
+
+    name: str
+    origin: str
+    source: Path
+    manifest: PluginManifest | None
+    reason: Reason
+
+    @property
+    def usable(self) -> bool:
+        """Whether its Python hooks and its library may be asked for."""
+        return self.manifest is not None and self.reason.code == "ready"
+
+
+def find(config: EngineConfig, cpu: Cpu) -> list[Plugin]:
+    """Return every plugin, the core first, the others by name.
+
+    Raises PluginError if two that are not disabled have one name, or if the core's own file is broken.
+    """
+    plugins = [_read(source, config, cpu) for source in sources(config)]
+    core = plugins[0]
+    if core.reason.code == "disabled":
+        raise PluginError("plugin core", "cannot be disabled", "take it out of plugins.disable")
+    if not core.usable:
+        raise PluginError("plugin core", str(core.reason), "reinstall infeng-core")
+    by_name: dict[str, Plugin] = {}
+    for plugin in plugins:
+        other = by_name.setdefault(plugin.name, plugin)
+        if other is not plugin and "disabled" not in (other.reason.code, plugin.reason.code):
+            first, second = sorted((str(other.source), str(plugin.source)))
+            why = f"two plugins have this name: {first} and {second}"
+            raise PluginError(f"plugin {plugin.name}", why, "uninstall one, or list the name in plugins.disable")
+    return [core, *sorted(plugins[1:], key=lambda plugin: (plugin.name, str(plugin.source)))]
+
+
+def sources(config: EngineConfig) -> list[Source]:
+    """Return where plugins are said to be, the core first."""
+    found = [Source("core", CORE, "built in"), *_wheels()]
+    found += [Source(Path(path).parent.name or path, Path(path), "plugins.paths") for path in config.plugins.paths]
+    unique: dict[Path, Source] = {}
+    for source in found:
+        unique.setdefault(source.path.resolve(), source)
+    return list(unique.values())
+
+
+def _wheels() -> Iterator[Source]:
+    for entry in importlib.metadata.entry_points(group=GROUP):
+        package, _, name = entry.value.partition(":")
+        relative = Path(*package.strip().split("."), name.strip() or "plugin.yaml")
+        dist = entry.dist
+        origin = f"{dist.name} {dist.version}" if dist else "entry point"
+        path = Path(str(dist.locate_file(relative))) if dist else relative
+        if not path.is_file():
+            path = _editable(package.strip(), relative) or path
+        yield Source(entry.name, path, origin)
+
+
+def _editable(package: str, relative: Path) -> Path | None:
+    """Return the file of a development install, whose package lies elsewhere; it is found, not imported."""
+    try:
+        spec = importlib.util.find_spec(package.split(".")[0])
+    except (ImportError, ValueError):
+        return None
+    for folder in spec.submodule_search_locations or () if spec else ():
+        candidate = Path(folder).parent / relative
+        if candidate.is_file():
+            return candidate
+    return None
+
+
+def _read(source: Source, config: EngineConfig, cpu: Cpu) -> Plugin:
+    disabled = set(config.plugins.disable)
+    try:
+        manifest = read_plugin(source.path)
+    except ManifestError as error:
+        code = "invalid" if source.path.is_file() else "missing_file"
+        reason = Reason("disabled") if source.name in disabled else Reason(code, str(error))
+        return Plugin(source.name, source.origin, source.path, None, reason)
+    reason = unmet(cpu, manifest.arch, manifest.features) or READY
+    if manifest.library is not None and not manifest.library.is_file() and reason is READY:
+        reason = Reason("missing_file", f"{manifest.library} is not there", "reinstall the plugin")
+    if manifest.name in disabled:
+        reason = Reason(
+            "disabled", f"listed in plugins.disable ({config.provenance.get('plugins.disable', 'argument')})"
+        )
+    return Plugin(manifest.name, source.origin, source.path, manifest, reason)

@@ -1,0 +1,213 @@
+"""The plugins of one engine: found, filtered by processor and manifest, and asked for what they provide."""
+
+from __future__ import annotations
+
+import importlib
+import types
+from collections.abc import Mapping
+from typing import Any
+
+import pluggy
+
+from infeng_core import _native
+from infeng_core.errors import PluginError
+from infeng_core.log import get_logger, warn_once
+from infeng_core.plug import PROJECT, hookimpl, hookspecs
+from infeng_core.plug.config import EngineConfig
+from infeng_core.plug.cpu import Cpu, detect
+from infeng_core.plug.discovery import Plugin, find
+from infeng_core.plug.hookspecs import Backend, Command, KernelLibrary, QuantFormat, SchedulerFactory, TokenizerFactory
+from infeng_core.plug.libraries import LibraryState, Offer, is_broken, open_libraries
+from infeng_core.plug.reason import Reason
+from infeng_core.plug.schema import unknown_key_remedy
+
+log = get_logger(__name__)
+
+
+class _YamlLibrary:
+    """Lets a plugin whose YAML names a library answer the same hook as one that finds it at run time."""
+
+    def __init__(self, plugin: Plugin) -> None:
+        self.plugin = plugin
+
+    @hookimpl
+    def infeng_kernel_libraries(self) -> list[KernelLibrary]:
+        manifest = self.plugin.manifest
+        assert manifest is not None and manifest.library is not None
+        return [KernelLibrary(manifest.name, manifest.library, manifest.features)]
+
+
+class Plugins:
+    """All plugins, each with its state. Their Python is imported, and their libraries mapped, only when asked for."""
+
+    def __init__(self, config: EngineConfig, cpu: Cpu, plugins: list[Plugin]) -> None:
+        """Use ``discover`` instead."""
+        self.config = config
+        self.cpu = cpu
+        self.manifests = plugins
+        self._manager = pluggy.PluginManager(PROJECT)
+        self._manager.add_hookspecs(hookspecs)
+        self._libraries: list[LibraryState] | None = None
+        for plugin in plugins:
+            self._complain(plugin)
+            if plugin.usable and plugin.manifest and plugin.manifest.library is not None:
+                self._manager.register(_YamlLibrary(plugin), name=f"{plugin.name}/library")
+
+    @classmethod
+    def discover(cls, config: EngineConfig | None = None, cpu: Cpu | None = None) -> Plugins:
+        """Find all plugins without importing or loading any.
+
+        Raises PluginError for two plugins of one name and, under ``kernels.strict``, for a broken one.
+        """
+        config = config if config is not None else EngineConfig()
+        cpu = cpu if cpu is not None else detect()
+        return cls(config, cpu, find(config, cpu))
+
+    @property
+    def hook(self) -> Any:
+        """The hooks of every plugin imported so far."""
+        return self._manager.hook
+
+    def tokenizer(self, name: str) -> TokenizerFactory:
+        """Return the tokenizer called ``name``; raises PluginError naming what there is."""
+        factory: TokenizerFactory = self._provider("tokenizers", name)
+        return factory
+
+    def scheduler(self, name: str) -> SchedulerFactory:
+        """Return the scheduler called ``name``; raises PluginError naming what there is."""
+        factory: SchedulerFactory = self._provider("schedulers", name)
+        return factory
+
+    def backend(self, name: str) -> Backend:
+        """Return the backend called ``name``; raises PluginError naming what there is."""
+        return self._provider("backends", name)
+
+    def quant_format(self, name: str) -> QuantFormat:
+        """Return the weight format called ``name``; raises PluginError naming what there is."""
+        return self._provider("quant_formats", name)
+
+    def names(self, kind: str) -> list[str]:
+        """Return what usable plugins provide of ``kind`` ("tokenizers", "backends", ...), by their YAML."""
+        return sorted({name for p in self.manifests if p.usable and p.manifest for name in p.manifest.provides[kind]})
+
+    def commands(self) -> dict[str, str]:
+        """Return every command with its help; on a contested name the core's wins, then the plugin that sorts first."""
+        result: dict[str, str] = {}
+        for plugin in self.manifests:
+            for name, help in plugin.manifest.commands.items() if plugin.usable and plugin.manifest else ():
+                result.setdefault(name, help)
+        return result
+
+    def command(self, name: str) -> Command:
+        """Import the plugin that brings command ``name`` and return it."""
+        for plugin in self.manifests:
+            if plugin.usable and plugin.manifest and name in plugin.manifest.commands:
+                found: list[Command] = self._ask(plugin, "infeng_commands") or []
+                for command in found:
+                    if command.name == name:
+                        return command
+                self._fail(plugin, f"plugin.yaml promises the command {name}, its hooks do not bring it")
+        raise PluginError(f"command {name}", "no plugin brings it", unknown_key_remedy(name, self.commands()))
+
+    def library_states(self) -> list[LibraryState]:
+        """Return every kernel library in the manifest's order; the first call verifies and opens the usable ones."""
+        if self._libraries is None:
+            offers = [offer for plugin in self.manifests for offer in self._offers(plugin)]
+            self._libraries = open_libraries(offers, self.config, self.cpu)
+            for state in self._libraries:
+                fields = {"library": state.name, "path": str(state.path), "sha256": state.sha256[:16]}
+                log.debug("kernel library", state=state.reason.code, reason=str(state.reason), **fields)
+                if is_broken(state.reason) and self.plugin(state.plugin.name).usable:
+                    self._warn(state.plugin.name, state.reason, path=str(state.path))
+        return self._libraries
+
+    def libraries(self) -> list[_native.Library]:
+        """Return the opened libraries in the manifest's order, the reference among them only if the order names it."""
+        return [s.native for s in self.library_states() if s.native is not None and s.reason.code == "ready"]
+
+    def plugin(self, name: str) -> Plugin:
+        """Return the plugin called ``name``; raises PluginError naming what there is."""
+        for plugin in self.manifests:
+            if plugin.name == name:
+                return plugin
+        raise PluginError(f"plugin {name}", "not installed", unknown_key_remedy(name, [p.name for p in self.manifests]))
+
+    def _offers(self, plugin: Plugin) -> list[Offer]:
+        manifest = plugin.manifest
+        if manifest is None:
+            return []
+        if not plugin.usable:
+            named = [KernelLibrary(manifest.name, manifest.library, manifest.features)] if manifest.library else []
+            return [(library, manifest, plugin.reason) for library in named]
+        imports = manifest.library is None and bool(manifest.kernels)
+        libraries = self._ask(plugin, "infeng_kernel_libraries", imports=imports) or []
+        return [(library, manifest, plugin.reason) for library in libraries]
+
+    def _provider(self, kind: str, name: str) -> Any:
+        offering = [p for p in self.manifests if p.manifest and name in p.manifest.provides[kind]]
+        usable = [p for p in offering if p.usable]
+        what = f"{kind[:-1].replace('_', ' ')} {name}"
+        if len(usable) > 1:
+            why = f"provided by several plugins: {', '.join(p.name for p in usable)}"
+            raise PluginError(what, why, "list all but one in plugins.disable")
+        if not usable and offering:
+            raise PluginError(what, f"plugin {offering[0].name} cannot be used", str(offering[0].reason))
+        if not usable:
+            raise PluginError(what, "no plugin provides it", unknown_key_remedy(name, self.names(kind)))
+        found: Mapping[str, Any] = self._ask(usable[0], f"infeng_{kind}") or {}
+        if name not in found:
+            self._fail(usable[0], f"plugin.yaml promises the {what}, its hooks do not bring it")
+        return found[name]
+
+    def _ask(self, plugin: Plugin, hook: str, *, imports: bool = True) -> Any:
+        """Call ``hook`` of one plugin and merge what it gave; one that fails is marked broken and gives None."""
+        if imports and not self._import(plugin):
+            return None
+        others = [p for name, p in self._manager.list_name_plugin() if name.split("/")[0] != plugin.name]
+        try:
+            answers = self._manager.subset_hook_caller(hook, others)()
+        except (Exception, SystemExit) as error:
+            return self._fail(plugin, f"{hook}() raised {type(error).__name__}: {error}")
+        if all(isinstance(answer, Mapping) for answer in answers):
+            return {name: value for answer in answers for name, value in answer.items()}
+        return [item for answer in answers for item in answer]
+
+    def _import(self, plugin: Plugin) -> bool:
+        assert plugin.manifest is not None
+        module = plugin.manifest.python
+        if module is None or self._manager.has_plugin(plugin.name):
+            return True
+        try:
+            imported = importlib.import_module(module)
+            self._register(imported, plugin.name)
+        except (Exception, SystemExit) as error:
+            self._fail(plugin, f"importing {module} raised {type(error).__name__}: {error}")
+            return False
+        return True
+
+    def _register(self, module: types.ModuleType, name: str) -> None:
+        self._manager.register(module, name=name)
+        try:
+            self._manager.check_pending()
+        except pluggy.PluginValidationError:
+            self._manager.unregister(name=name)
+            raise
+
+    def _fail(self, plugin: Plugin, why: str) -> None:
+        """Mark a plugin broken; the core itself must not be."""
+        plugin.reason = Reason("invalid", why, "reinstall the plugin or ask its author for a repair")
+        if plugin.name == "core":
+            raise PluginError("plugin core", why, "reinstall infeng-core")
+        self._complain(plugin)
+
+    def _complain(self, plugin: Plugin) -> None:
+        if is_broken(plugin.reason):
+            self._warn(plugin.name, plugin.reason, path=str(plugin.source))
+        elif not plugin.usable:
+            log.debug("plugin not used", plugin=plugin.name, reason=str(plugin.reason))
+
+    def _warn(self, name: str, reason: Reason, path: str) -> None:
+        remedy = reason.remedy or f"repair or uninstall it, or add {name} to plugins.disable"
+        if self.config.kernels.strict:
+            raise PluginError(f"plugin {name}", reason.text, remedy)
+        warn_once(log, f"plugin {name} is not used", code=reason.code, reason=reason.text, remedy=remedy, path=path)

@@ -1,0 +1,200 @@
+"""A plugin's static face, ``plugin.yaml``: read without importing or loading anything of the plugin."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from infeng_core.errors import ManifestError
+from infeng_core.plug import yamlfile
+from infeng_core.plug.config import OPS
+from infeng_core.plug.cpu import NEEDS
+from infeng_core.plug.schema import Choice, Kind, ListOf, Text, suggestion, unknown_key_remedy
+from infeng_core.plug.yamlfile import Document, Key, type_name
+
+VERSION = 1
+ARCHES = ("x86_64", "aarch64")
+
+
+class _Abi:
+    """A version such as "0.9"; a YAML number loses zeros, so it must be text."""
+
+    def check(self, value: object) -> tuple[int, int]:
+        major, dot, minor = value.partition(".") if isinstance(value, str) else ("", "", "")
+        if not (dot and major.isdigit() and minor.isdigit()):
+            raise ValueError(f'expected a version in quotes such as "0.9", found {value!r}')
+        return int(major), int(minor)
+
+    def parse(self, text: str) -> tuple[int, int]:
+        return self.check(text)
+
+
+class _Version:
+    """A version such as 0.1.0, quoted or not."""
+
+    def check(self, value: object) -> str:
+        if isinstance(value, bool) or not isinstance(value, str | int | float):
+            raise ValueError(f"expected a version such as 0.1.0, found {type_name(value)}")
+        return str(value)
+
+    def parse(self, text: str) -> str:
+        return text
+
+
+_NAMES = ListOf(Text())
+_FEATURES = ListOf(Choice(tuple(NEEDS)))
+_TOP: Mapping[str, Kind | None] = {  # None: read by a function of its own
+    "infeng_plugin": None,
+    "name": Text(),
+    "version": _Version(),
+    "description": Text(),
+    "abi": _Abi(),
+    "requires": None,
+    "library": Text(),
+    "python": Text(),
+    "provides": None,
+}
+_PROVIDES: Mapping[str, Kind | None] = {
+    "kernels": None,
+    "backends": _NAMES,
+    "tokenizers": _NAMES,
+    "schedulers": _NAMES,
+    "quant_formats": _NAMES,
+    "commands": None,
+}
+
+
+@dataclass(frozen=True)
+class KernelNote:
+    """A kernel as plugin.yaml announces it."""
+
+    name: str
+    op: str
+    features: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class PluginManifest:
+    """A valid plugin.yaml."""
+
+    name: str
+    version: str
+    source: Path
+    description: str = ""
+    abi: tuple[int, int] | None = None
+    arch: str | None = None
+    features: tuple[str, ...] = ()
+    library: Path | None = None
+    python: str | None = None
+    kernels: tuple[KernelNote, ...] = ()
+    provides: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # "tokenizers" -> names
+    commands: Mapping[str, str] = field(default_factory=dict)  # name -> help
+
+
+def read_plugin(path: Path) -> PluginManifest:
+    """Read and check ``path``; raises ManifestError naming file, line, key, reason and remedy."""
+    document = yamlfile.read(path)
+    top = _section(document, (), _TOP)
+    if document.data.get("infeng_plugin") != VERSION:
+        remedy = f"write `infeng_plugin: {VERSION}`"
+        raise ManifestError(
+            document.place(("infeng_plugin",)), f"expected {VERSION}, the version of plugin files", remedy
+        )
+    for key in ("name", "version"):
+        if key not in top:
+            raise ManifestError(document.place(()), f"`{key}` is missing")
+    if "library" in top and "abi" not in top:
+        raise ManifestError(
+            document.place(("library",)), "a library needs `abi`", 'add the ABI it is built for: abi: "0.9"'
+        )
+    requires = _section(document, ("requires",), {"arch": Choice(ARCHES), "features": _FEATURES})
+    provides = _section(document, ("provides",), _PROVIDES)
+    library = top.get("library")
+    if library is not None and Path(library).name != library:
+        raise ManifestError(
+            document.place(("library",)), "not a bare file name", "put the library beside its plugin.yaml"
+        )
+    return PluginManifest(
+        name=top["name"],
+        version=top["version"],
+        source=path,
+        description=top.get("description", ""),
+        abi=top.get("abi"),
+        arch=requires.get("arch"),
+        features=requires.get("features", ()),
+        library=path.parent / library if library is not None else None,
+        python=top.get("python"),
+        kernels=_kernels(document),
+        provides={key: provides.get(key, ()) for key, kind in _PROVIDES.items() if kind is _NAMES},
+        commands=_commands(document),
+    )
+
+
+def _section(document: Document, key: Key, known: Mapping[str, Kind | None]) -> dict[str, Any]:
+    """Return the checked values of the mapping at ``key``; keys whose kind is None are left out."""
+    data = _at(document.data, key)
+    if data is None:
+        return {}
+    if not isinstance(data, Mapping):
+        raise ManifestError(document.place(key), f"expected keys and values, found {type_name(data)}")
+    result = {}
+    for name, value in data.items():
+        place = document.place((*key, name))
+        if name not in known:
+            raise ManifestError(place, "unknown key", unknown_key_remedy(name, known))
+        kind = known[name]
+        if kind is not None:
+            try:
+                result[name] = kind.check(value)
+            except ValueError as error:
+                raise ManifestError(place, str(error)) from None
+    return result
+
+
+def _items(document: Document, key: Key) -> list[object]:
+    data = _at(document.data, key)
+    if data is None:
+        return []
+    if not isinstance(data, list):
+        raise ManifestError(document.place(key), f"expected a list, found {type_name(data)}")
+    return data
+
+
+def _kernels(document: Document) -> tuple[KernelNote, ...]:
+    notes: dict[str, KernelNote] = {}
+    for index, _ in enumerate(_items(document, ("provides", "kernels"))):
+        key = ("provides", "kernels", str(index))
+        item = _section(document, key, {"name": Text(), "op": Text(), "requires": None})
+        if "name" not in item or "op" not in item:
+            raise ManifestError(document.place(key), "a kernel needs `name` and `op`")
+        if item["op"] not in OPS:
+            raise ManifestError(document.place(key), f"no such op: {item['op']}{suggestion(item['op'], OPS)}")
+        if item["name"] in notes:
+            raise ManifestError(document.place(key), f"kernel {item['name']} is listed twice")
+        features = _section(document, (*key, "requires"), {"features": _FEATURES}).get("features", ())
+        notes[item["name"]] = KernelNote(item["name"], item["op"], features)
+    return tuple(notes.values())
+
+
+def _commands(document: Document) -> dict[str, str]:
+    commands: dict[str, str] = {}
+    for index, value in enumerate(_items(document, ("provides", "commands"))):
+        key = ("provides", "commands", str(index))
+        item = {"name": value} if isinstance(value, str) else _section(document, key, {"name": Text(), "help": Text()})
+        if not item.get("name"):
+            raise ManifestError(document.place(key), "a command needs a name")
+        commands[str(item["name"])] = str(item.get("help", ""))
+    return commands
+
+
+def _at(data: object, key: Key) -> object:
+    for name in key:
+        if isinstance(data, Mapping):
+            data = data.get(name)
+        elif isinstance(data, list):
+            data = data[int(name)]
+        else:
+            return None
+    return data

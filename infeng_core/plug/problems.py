@@ -1,0 +1,53 @@
+"""Problems as plain data: to compare, to cache, to send to another process and to show to people."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from infeng_core._native import Problem
+
+Fields = dict[str, Any]
+"""A problem as plain data."""
+
+_FORMATS = ("weight", "act", "kv")
+_SIZES = ("n", "k", "context", "heads", "kv_heads", "head_dim")
+
+
+def fields(problem: Problem) -> dict[str, Any]:
+    """Return what distinguishes ``problem``, ready for JSON; fields that the op does not use are left out."""
+    result: dict[str, Any] = {"op": problem.op}
+    result |= {name: getattr(problem, name) for name in _FORMATS if getattr(problem, name)}
+    if problem.epilogues:
+        result["epilogues"] = list(problem.epilogues)
+    result["rows"] = list(problem.rows)
+    result |= {name: getattr(problem, name) for name in _SIZES if getattr(problem, name)}
+    return result
+
+
+def problem(fields: Mapping[str, Any]) -> Problem:
+    """Return the problem that ``fields`` describes."""
+    rest = {name: value for name, value in fields.items() if name not in ("op", "rows")}
+    return Problem(fields["op"], rows=(fields["rows"][0], fields["rows"][1]), **rest)
+
+
+def key(problem: Problem) -> str:
+    """Return a text that is equal for equal problems."""
+    return json.dumps(fields(problem), sort_keys=True, separators=(",", ":"))
+
+
+def kind(fields: Mapping[str, Any]) -> str:
+    """Return the class of a problem: op, formats and rows, as in ``linear int4-g64 x int8-g64, rows 2-8``."""
+    formats = " x ".join(str(fields[name]) for name in _FORMATS if name in fields)
+    low, high = fields["rows"]
+    rows = f"rows {low}" if low == high else f"rows {low}-{high}"
+    return f"{' '.join(filter(None, (fields['op'], formats)))}, {rows}"
+
+
+def describe(problem: Problem) -> str:
+    """Return a problem as people read it: ``linear int4-g64 x int8-g64 + residual, rows 2-8, n 2048, k 5632``."""
+    data = fields(problem)
+    text, comma, rows = kind(data).partition(",")
+    fused = "".join(f" + {name}" for name in data.get("epilogues", ()))
+    return text + fused + comma + rows + "".join(f", {name} {data[name]}" for name in _SIZES if name in data)

@@ -1,0 +1,76 @@
+"""Why something is or is not used: a code for machines, a sentence and a remedy for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from infeng_core.plug.cpu import Cpu
+
+CODES = {
+    "ready": "can be used",
+    "chosen": "is used",
+    "outranked": "another candidate ranks higher",
+    "not_forced": "the manifest forces another one",
+    "disabled": "switched off by the manifest or the environment",
+    "not_in_order": "kernels.order does not name it",
+    "wrong_arch": "made for another processor architecture",
+    "missing_features": "the processor lacks a feature it needs",
+    "abi_mismatch": "built for another version of the kernel ABI",
+    "invalid": "its plugin.yaml or its hooks are wrong",
+    "missing_file": "a file that it names is not there",
+    "not_a_library": "the file is not a library that this machine can load",
+    "missing_symbol": "the library does not export infeng_library",
+    "crashed": "it killed the process that tried it",
+    "endless": "it did not come to an end",
+    "refused": "the library itself declined",
+    "approximate": "its results are not exact and the manifest asks for exact ones",
+    "cannot_fuse": "it cannot take the epilogues of this operation",
+    "declines": "it does not accept this problem",
+    "wrong_result": "its result differs from the reference's",
+    "failed": "it returned an error when tried",
+}
+"""Every code, with what it means in general; a Reason's text says it of one case."""
+
+
+@dataclass(frozen=True)
+class Reason:
+    """A code of ``CODES``, why in this case, and what to do about it."""
+
+    code: str
+    text: str = ""
+    remedy: str = ""
+
+    def __str__(self) -> str:
+        text = self.text or CODES.get(self.code, self.code)
+        return f"{text}: {self.remedy}" if self.remedy else text
+
+
+READY = Reason("ready")
+
+BROKEN = frozenset(
+    {
+        "invalid",
+        "missing_file",
+        "not_a_library",
+        "missing_symbol",
+        "crashed",
+        "endless",
+        "refused",
+        "abi_mismatch",
+        "wrong_result",
+        "failed",
+    }
+)
+"""Codes that mean a fault of the plugin, worth a warning; the others are circumstances."""
+
+
+def unmet(cpu: Cpu, arch: str | None, features: Iterable[str]) -> Reason | None:
+    """Return why ``cpu`` cannot run code for ``arch`` that needs ``features``; None if it can."""
+    if arch is not None and arch != cpu.arch:
+        return Reason("wrong_arch", f"made for {arch}, this is {cpu.arch}")
+    missing = [name for name in features if name not in cpu.features]
+    if not missing:
+        return None
+    notes = [f"{name} ({cpu.masked[name]})" if name in cpu.masked else name for name in missing]
+    return Reason("missing_features", f"needs {', '.join(notes)}, which this processor does not offer")

@@ -1,0 +1,82 @@
+"""What was learnt about a library, kept between runs: does it load, and are its kernels' results right.
+
+One JSON file per library content, processor features, ABI version and judge. A changed library has another sha256 and
+is tried again; a file that cannot be read is as good as none.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from infeng_core import _native
+
+CASES = 1  # raised when the checks themselves change
+
+
+def cache_dir(environ: Mapping[str, str] = os.environ) -> Path:
+    """Return the user's cache: ``$INFENG_CACHE``, else ``$XDG_CACHE_HOME/infeng``, else ``~/.cache/infeng``."""
+    if environ.get("INFENG_CACHE"):
+        return Path(environ["INFENG_CACHE"])
+    base = environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "infeng"
+
+
+def sha256(path: Path) -> str:
+    """Return the hexadecimal SHA-256 of a file; raises OSError."""
+    status = path.stat()
+    return _sha256(path, status.st_mtime_ns, status.st_size, status.st_ino)
+
+
+@lru_cache(maxsize=256)
+def _sha256(path: Path, *_identity: int) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+class Verdicts:
+    """The verdicts about one library."""
+
+    def __init__(self, library: str, judge: str, features: Iterable[str], folder: Path | None = None) -> None:
+        """Take the sha256 of the library and of the reference, and the features that the library may use."""
+        abi = ".".join(map(str, _native.ABI_VERSION))
+        identity = f"{CASES} {abi} {judge} {','.join(sorted(features))}"
+        name = f"{library[:32]}-{hashlib.sha256(identity.encode()).hexdigest()[:16]}.json"
+        self.path = (folder if folder is not None else cache_dir()) / "verdicts" / name
+        self._stamp = {"library": library, "identity": identity}
+        self._data = self._read()
+
+    def get(self, key: str) -> dict[str, Any] | None:
+        """Return what was stored under ``key``, or None."""
+        value = self._data.get(key)
+        return value if isinstance(value, dict) else None
+
+    def put(self, key: str, value: Mapping[str, Any]) -> None:
+        """Store ``value``; a cache that cannot be written is not an error, it only costs time."""
+        self._data = {**self._read(), **self._data, key: dict(value)}
+        temporary: Path | None = None
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.NamedTemporaryFile("w", dir=self.path.parent, prefix=".", delete=False) as file:
+                temporary = Path(file.name)
+                json.dump({**self._stamp, "verdicts": self._data}, file, indent=1)
+            temporary.replace(self.path)
+        except OSError:
+            if temporary is not None:
+                temporary.unlink(missing_ok=True)
+
+    def _read(self) -> dict[str, Any]:
+        try:
+            data = json.loads(self.path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return {}
+        if not isinstance(data, dict) or any(data.get(name) != value for name, value in self._stamp.items()):
+            return {}
+        verdicts = data.get("verdicts")
+        return verdicts if isinstance(verdicts, dict) else {}

@@ -1,3 +1,0 @@
-"""INF-ENG kernels for AVX-512; everything is in the library that ``plugin.yaml`` names."""
-
-__version__ = "0.1.0"
