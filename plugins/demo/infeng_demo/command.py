@@ -1,0 +1,93 @@
+"""`infeng demo`: three prompts in one batch, streamed side by side, then what ran and how fast."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Iterable
+
+from infeng_core import Engine, SamplingParams
+from infeng_core.stream import Event
+from rich.console import Console, Group
+from rich.live import Live
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from infeng_demo import model_dir
+
+PROMPTS = (
+    "Question: Tom has 3 boxes with 12 apples each. He eats 5 apples. How many apples are left?\nAnswer:",
+    "Once upon a time, there was a little dragon who",
+    "Dorothy and the Scarecrow walked along the road of yellow brick until",
+)
+COLOURS = ("cyan", "magenta", "yellow")
+
+
+class Demo:
+    """The command."""
+
+    name = "demo"
+    help = "answer three prompts in one batch with the embedded model"
+
+    def configure(self, parser: argparse.ArgumentParser) -> None:
+        """Add the command's arguments."""
+        parser.add_argument("-n", "--max-tokens", type=int, default=96, metavar="N", help="most tokens per answer (96)")
+        parser.add_argument("-t", "--threads", type=int, metavar="T", help="worker threads (all that the process may use)")
+
+    def run(self, arguments: argparse.Namespace) -> int:
+        """Run the batch and print the answers on stdout, the rest on stderr."""
+        params = SamplingParams(temperature=0.0, max_tokens=arguments.max_tokens)
+        with Engine(model_dir(), threads=arguments.threads) as engine:
+            start = time.perf_counter()
+            events = engine.stream(PROMPTS, params)
+            tokens = show_live(events) if sys.stdout.isatty() else show_plain(events)
+            seconds = time.perf_counter() - start
+            notes = Console(stderr=True)
+            notes.print(kernel_table(engine))
+            notes.print(
+                f"{tokens} tokens in {seconds:.2f} s: {tokens / seconds:.0f} tokens/s "
+                f"for {len(PROMPTS)} requests in one batch, prompts included, {engine.config.model.format} weights"
+            )
+        return 0
+
+
+def show_live(events: Iterable[Event]) -> int:
+    """Stream every answer into its own coloured panel; return the number of tokens."""
+    answers = [""] * len(PROMPTS)
+    tokens = 0
+    with Live(panels(answers), console=Console(), refresh_per_second=20) as live:
+        for event in events:
+            answers[event.index] += event.text
+            tokens += len(event.token_ids)
+            live.update(panels(answers))
+    return tokens
+
+
+def panels(answers: list[str]) -> Group:
+    """Return prompt (dim) and answer so far (in its colour) of each request."""
+    boxes = []
+    for prompt, answer, colour in zip(PROMPTS, answers, COLOURS, strict=True):
+        boxes.append(Panel(Text.assemble((prompt, "dim"), (answer, colour)), border_style=colour))
+    return Group(*boxes)
+
+
+def show_plain(events: Iterable[Event]) -> int:
+    """Print each answer below its prompt once it is whole; return the number of tokens."""
+    tokens = 0
+    for event in events:
+        tokens += len(event.token_ids)
+        if event.completion is not None:
+            print(f"{PROMPTS[event.index]}{event.completion.text}\n{'-' * 40}", flush=True)
+    return tokens
+
+
+def kernel_table(engine: Engine) -> Table:
+    """Return which kernel serves each op, for which batch sizes, and why."""
+    table = Table("op", "what", "rows", "kernel", "why", title="kernels bound")
+    for op in engine.bound():
+        low, high = op.rows
+        rows = str(low) if low == high else f"{low}-{high}"
+        table.add_row(op.op, op.detail, rows, f"{op.library}/{op.kernel}", op.reason)
+    return table

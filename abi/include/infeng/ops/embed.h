@@ -1,0 +1,93 @@
+// embed: out[m] = row ids[m] of the weight, widened: one lane of a panel. A tile is one row.
+//   f32, bf16: the weight;  int8-row: float(q) * scale[n];  int4: float(q) * float(scale of the group)
+// SPDX-License-Identifier: Apache-2.0
+#ifndef INFENG_OPS_EMBED_H
+#define INFENG_OPS_EMBED_H
+
+#include <infeng/ops/weights.h>
+
+namespace infeng {
+namespace {
+
+struct LaneF32 {
+  static constexpr uint32_t kFormat = INFENG_WEIGHT_F32;
+  template <Vector V>
+  static void read(const uint8_t* panel, int lane, int64_t k, float* out) {
+    const float* w = (const float*)panel + lane;
+    for (int64_t i = 0; i < k; ++i) out[i] = w[i * kLanes];
+  }
+};
+
+struct LaneBf16 {
+  static constexpr uint32_t kFormat = INFENG_WEIGHT_BF16;
+  template <Vector V>
+  static void read(const uint8_t* panel, int lane, int64_t k, float* out) {
+    const uint16_t* w = (const uint16_t*)panel + 2 * lane;
+    for (int64_t i = 0; i < k; ++i) {
+      const uint32_t bits = uint32_t(w[i / 2 * (2 * kLanes) + i % 2]) << 16;
+      __builtin_memcpy(out + i, &bits, 4);
+    }
+  }
+};
+
+template <class Format>
+struct LaneInt {
+  static constexpr uint32_t kFormat = Format::kFormat;
+
+  template <Vector V>
+  static void read(const uint8_t* panel, int lane, int64_t k, float* out) {
+    for (int64_t g = 0; g * kGroup < k; ++g) {
+      alignas(64) float scale[Format::kSteps][kLanes];
+      for (int s = 0; s < Format::kSteps; ++s) V::store(scale[s], Format::template scale<V>(panel, g, s));
+      const uint8_t* lines = panel + Format::lines_at(g) + 4 * lane;
+      const int n = int(min_of(kGroup, k - g * kGroup));
+      for (int i = 0; i < n; ++i)
+        out[g * kGroup + i] = float(weight(lines, i)) * scale[i * Format::kSteps / kGroup][lane];
+    }
+  }
+
+ private:
+  // Input i of a group's 64, of the output whose first byte `lines` points to.
+  static INFENG_INLINE int weight(const uint8_t* lines, int i) {
+    if constexpr (Format::kBits == 8) {
+      return lines[i / 4 * kLine + i % 4] - 128;
+    } else {
+      constexpr int kStep = 8 * Format::kStepLines;  // inputs per step
+      const int step = i / kStep, line = i % kStep / 4 % Format::kStepLines;
+      const bool above = i % kStep / 4 >= Format::kStepLines;
+      const uint8_t byte = lines[(step * Format::kStepLines + line) * kLine + i % 4];
+      return (above ? byte >> 4 : byte & 15) - 8;
+    }
+  }
+};
+
+template <Vector V, class Lane>
+struct Embed {
+  static constexpr uint32_t kOp = INFENG_OP_EMBED;
+  static constexpr uint32_t kFuses = 0;
+
+  static int32_t accepts(const infeng_problem* p) {
+    return p->op == kOp && p->weight_format == Lane::kFormat && p->epilogues == 0;
+  }
+
+  static int64_t tiles(const infeng_args* args, int32_t) { return args->rows; }
+
+  static infeng_status run(const infeng_args* common, int32_t, int64_t first, int64_t last, infeng_worker* worker) {
+    const auto& args = *(const infeng_embed_args*)common;
+    const infeng_weight& weight = args.weight;
+    if (weight.format != Lane::kFormat || weight.layout != 0)
+      return fail(worker, INFENG_INVALID_ARGUMENT, "weight has another format or layout");
+    for (int64_t row = first; row < last; ++row) {
+      const int64_t id = args.ids[row];
+      if (id < 0 || id >= weight.n)
+        return fail(worker, INFENG_INVALID_ARGUMENT, "token id lies outside the vocabulary");
+      const uint8_t* panel = (const uint8_t*)weight.data + id / kLanes * weight.panel_bytes;
+      Lane::template read<V>(panel, int(id % kLanes), weight.k, row_of<float>(args.out, row));
+    }
+    return INFENG_OK;
+  }
+};
+
+}  // namespace
+}  // namespace infeng
+#endif  // INFENG_OPS_EMBED_H

@@ -1,0 +1,98 @@
+// Epilogues: the steps that ride at the end of a producing op, in list order, and the op that applies them alone.
+//   bias       cur += b[n]                       row_scale  cur *= s[n]
+//   residual   cur += residual[m][n]             quantize   act = quantize(cur) in groups of 64 columns
+//   silu_mul   panels alternate gate, up:        cur'[16 p + i] = silu(cur[32 p + i]) * cur[32 p + 16 + i]
+// A producer hands over one row of a tile at a time: `width` columns (a multiple of 16) from `column` on (a multiple of
+// 64, of 128 with SILU_MUL, so that a tile owns whole groups), in scratch that this code may overwrite.
+// LORA has its place here, between the base product and what follows it; no kernel over this file takes it yet.
+// SPDX-License-Identifier: Apache-2.0
+#ifndef INFENG_OPS_EPILOGUE_H
+#define INFENG_OPS_EPILOGUE_H
+
+#include <infeng/ops/exp.h>
+#include <infeng/ops/quantize.h>
+
+namespace infeng {
+namespace {
+
+constexpr uint32_t kFusedEpilogues =
+    INFENG_EPILOGUE_BIT(INFENG_EPILOGUE_BIAS) | INFENG_EPILOGUE_BIT(INFENG_EPILOGUE_ROW_SCALE) |
+    INFENG_EPILOGUE_BIT(INFENG_EPILOGUE_RESIDUAL) | INFENG_EPILOGUE_BIT(INFENG_EPILOGUE_SILU_MUL) |
+    INFENG_EPILOGUE_BIT(INFENG_EPILOGUE_QUANTIZE);
+
+// cur[c] = op(cur[c], operand[c]) over the columns that the operand has; the rest are padding and stay as they are.
+template <Vector V, class Op>
+INFENG_INLINE void combine_columns(float* cur, const float* operand, int64_t count, const Op& op) {
+  int64_t c = 0;
+  for (; c + kLanes <= count; c += kLanes) V::store(cur + c, op(V::load(cur + c), V::load(operand + c)));
+  if (c < count) V::store(cur + c, op(V::load(cur + c), V::load(operand + c, int(count - c))), int(count - c));
+}
+
+template <Vector V>
+INFENG_NOINLINE void finish_row(const infeng_args& args, const infeng_tensor& out, int64_t row, int64_t column,
+                                int64_t width, float* cur) {
+  const auto add = [](auto a, auto b) INFENG_INLINE_LAMBDA { return V::add(a, b); };
+  const auto mul = [](auto a, auto b) INFENG_INLINE_LAMBDA { return V::mul(a, b); };
+  const infeng_epilogue* e = args.epilogues;
+  for (uint32_t i = 0; i < args.epilogue_count; ++i, e = next_epilogue(e)) {
+    const infeng_tensor& operand = e->operand;
+    switch (e->kind) {
+      case INFENG_EPILOGUE_BIAS:
+        combine_columns<V>(cur, row_of<float>(operand, 0) + column, min_of(width, operand.shape[0] - column), add);
+        break;
+      case INFENG_EPILOGUE_ROW_SCALE:
+        combine_columns<V>(cur, row_of<float>(operand, 0) + column, min_of(width, operand.shape[0] - column), mul);
+        break;
+      case INFENG_EPILOGUE_RESIDUAL:
+        combine_columns<V>(cur, row_of<float>(operand, row) + column, min_of(width, operand.shape[1] - column), add);
+        break;
+      case INFENG_EPILOGUE_SILU_MUL:
+        column /= 2;
+        width /= 2;
+        for (int64_t c = 0; c < width; c += kLanes)
+          V::store(cur + c, V::mul(silu<V>(V::load(cur + 2 * c)), V::load(cur + 2 * c + kLanes)));
+        break;
+      case INFENG_EPILOGUE_QUANTIZE:
+        quantize_columns<V>(e->act, row, column, cur, width);
+        break;
+    }
+  }
+  if (!out.data) return;
+  float* target = row_of<float>(out, row) + column;
+  width = min_of(width, out.shape[1] - column);
+  int64_t c = 0;
+  for (; c + kLanes <= width; c += kLanes) V::store(target + c, V::load(cur + c));
+  if (c < width) V::store(target + c, V::load(cur + c), int(width - c));
+}
+
+// The op on its own. A tile is one row, read and written from left to right, so `out` may be `in`.
+template <Vector V>
+struct Epilogue {
+  static constexpr uint32_t kOp = INFENG_OP_EPILOGUE;
+  static constexpr uint32_t kFuses = kFusedEpilogues;
+  static constexpr int64_t kColumns = 2 * kGroup;
+
+  static int32_t accepts(const infeng_problem* p) { return p->op == kOp && (p->epilogues & ~kFuses) == 0; }
+
+  static int64_t tiles(const infeng_args* args, int32_t) { return args->rows; }
+
+  static infeng_status run(const infeng_args* common, int32_t, int64_t first, int64_t last, infeng_worker* worker) {
+    const auto& args = *(const infeng_epilogue_args*)common;
+    if (!epilogues_within(*common, kFuses))
+      return fail(worker, INFENG_UNIMPLEMENTED, "epilogue list holds a kind that this kernel does not fuse");
+    for (int64_t row = first; row < last; ++row) {
+      const float* in = row_of<float>(args.in, row);
+      for (int64_t column = 0; column < args.in.shape[1]; column += kColumns) {
+        const int64_t width = min_of(kColumns, args.in.shape[1] - column);
+        alignas(64) float cur[kColumns];
+        for (int64_t c = 0; c < width; c += kLanes) V::store(cur + c, V::load(in + column + c, int(width - c)));
+        finish_row<V>(*common, args.out, row, column, round_up(width, kLanes), cur);
+      }
+    }
+    return INFENG_OK;
+  }
+};
+
+}  // namespace
+}  // namespace infeng
+#endif  // INFENG_OPS_EPILOGUE_H

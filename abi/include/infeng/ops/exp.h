@@ -1,0 +1,38 @@
+// exp and silu as docs/numerics.md defines them: Cephes' expf (S. Moshier) with 2^n made from exponent bits.
+//   exp(x) = (fma(p(r), r * r, r) + 1) * 2^n,  n = rne(x / ln 2),  r = x - n ln 2;  +0 below -87.33, x at most 88
+//   silu(x) = x / (1 + exp(-x))
+// SPDX-License-Identifier: Apache-2.0
+#ifndef INFENG_OPS_EXP_H
+#define INFENG_OPS_EXP_H
+
+#include <infeng/simd/vec.h>
+
+namespace infeng {
+namespace {
+
+template <Vector V>
+INFENG_INLINE typename V::F exp(typename V::F x0) {
+  // Results below -87.33 are replaced at the end; the clamp keeps 2^n in range for them, minus infinity included.
+  const auto x = V::min(V::max(x0, V::set(-88.0f)), V::set(88.0f));
+  const auto n = V::rne(V::mul(x, V::set(0x1.715476p+0f)));
+  const auto nf = V::to_float(n);
+  auto r = V::fma(nf, V::set(-0x1.62e430p-1f), x);
+  r = V::fma(nf, V::set(0x1.05c610p-29f), r);
+  auto p = V::set(1.9875691500e-4f);
+  p = V::fma(p, r, V::set(1.3981999507e-3f));
+  p = V::fma(p, r, V::set(8.3334519073e-3f));
+  p = V::fma(p, r, V::set(4.1665795894e-2f));
+  p = V::fma(p, r, V::set(1.6666665459e-1f));
+  p = V::fma(p, r, V::set(5.0000001201e-1f));
+  const auto y = V::add(V::fma(p, V::mul(r, r), r), V::set(1.0f));
+  return V::select_less(x0, V::set(-87.33f), V::zero(), V::mul(y, V::exp2i(n)));
+}
+
+template <Vector V>
+INFENG_INLINE typename V::F silu(typename V::F x) {
+  return V::div(x, V::add(V::set(1.0f), exp<V>(V::sub(V::zero(), x))));
+}
+
+}  // namespace
+}  // namespace infeng
+#endif  // INFENG_OPS_EXP_H

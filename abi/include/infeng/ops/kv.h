@@ -1,0 +1,45 @@
+// Addresses in the paged cache. A slab is one kv head of one block of 16 positions:
+//   f32   K [head_dim][16 tokens], V [16 tokens][head_dim]
+//   int8  K [head_dim / 4][16 tokens][4] u8 = q + 128, V [16 tokens][head_dim] int8, a scale per token for each
+// SPDX-License-Identifier: Apache-2.0
+#ifndef INFENG_OPS_KV_H
+#define INFENG_OPS_KV_H
+
+#include <infeng/ops/args.h>
+
+namespace infeng {
+namespace {
+
+constexpr int kMaxHeadDim = 512;  // heads are handled on the stack
+
+struct Slab {
+  char* base;
+  const infeng_kv_cache* cache;
+
+  template <class T>
+  INFENG_INLINE T* k() const {
+    return (T*)(base + cache->k_offset);
+  }
+  template <class T>
+  INFENG_INLINE T* v(int token) const {
+    return (T*)(base + cache->v_offset) + int64_t(token) * cache->head_dim;
+  }
+  INFENG_INLINE float* k_scale() const { return (float*)(base + cache->k_scale_offset); }
+  INFENG_INLINE float* v_scale() const { return (float*)(base + cache->v_scale_offset); }
+};
+
+INFENG_INLINE Slab slab_at(const infeng_kv_cache& cache, int64_t block, int64_t head) {
+  return {(char*)cache.base + block * cache.block_stride + head * cache.head_stride, &cache};
+}
+
+// Bounds that every kernel over these layouts has; the int8 tile needs whole groups of four inputs.
+INFENG_INLINE bool head_dim_fits(uint32_t format, int64_t head_dim) {
+  return head_dim > 0 && head_dim <= kMaxHeadDim && (format != INFENG_KV_INT8 || head_dim % 4 == 0);
+}
+INFENG_INLINE bool cache_fits(const infeng_kv_cache& cache, uint32_t format) {
+  return cache.format == format && cache.block_tokens == kLanes && head_dim_fits(format, cache.head_dim);
+}
+
+}  // namespace
+}  // namespace infeng
+#endif  // INFENG_OPS_KV_H

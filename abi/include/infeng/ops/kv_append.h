@@ -1,0 +1,78 @@
+// kv_append: writes each row's k and v to its position in the cache. f32 is copied; int8 quantizes each token and head
+// over head_dim with one scale for K and one for V. A tile is one row. SPDX-License-Identifier: Apache-2.0
+#ifndef INFENG_OPS_KV_APPEND_H
+#define INFENG_OPS_KV_APPEND_H
+
+#include <infeng/ops/kv.h>
+#include <infeng/ops/quantize.h>
+
+namespace infeng {
+namespace {
+
+template <Vector V>
+struct KvF32 {
+  static constexpr uint32_t kFormat = INFENG_KV_F32;
+
+  static void append(const Slab& slab, int token, const float* k, const float* v, int dim) {
+    float* column = slab.k<float>() + token;
+    for (int d = 0; d < dim; ++d) column[d * kLanes] = k[d];
+    float* row = slab.v<float>(token);
+    for (int d = 0; d < dim; d += kLanes) V::store(row + d, V::load(v + d, dim - d), dim - d);
+  }
+};
+
+template <Vector V>
+struct KvInt8 {
+  static constexpr uint32_t kFormat = INFENG_KV_INT8;
+
+  static void append(const Slab& slab, int token, const float* k, const float* v, int dim) {
+    alignas(64) int8_t q[kMaxHeadDim];
+    slab.k_scale()[token] = quantize<V>(k, dim, q, int(round_up(dim, kLanes))).scale;
+    uint8_t* column = slab.k<uint8_t>() + 4 * token;
+    for (int d = 0; d < dim; d += 4) {
+      uint32_t four;
+      __builtin_memcpy(&four, q + d, 4);
+      four ^= 0x80808080u;  // q + 128 as unsigned bytes
+      __builtin_memcpy(column + d / 4 * kLine, &four, 4);
+    }
+    slab.v_scale()[token] = quantize<V>(v, dim, q, int(round_up(dim, kLanes))).scale;
+    __builtin_memcpy(slab.v<int8_t>(token), q, size_t(dim));
+  }
+};
+
+template <Vector V, class Cache>
+struct KvAppend {
+  static constexpr uint32_t kOp = INFENG_OP_KV_APPEND;
+  static constexpr uint32_t kFuses = 0;
+
+  static int32_t accepts(const infeng_problem* p) {
+    return p->op == kOp && p->kv_format == Cache::kFormat && p->epilogues == 0 &&
+           head_dim_fits(Cache::kFormat, p->head_dim);
+  }
+
+  static int64_t tiles(const infeng_args* args, int32_t) { return args->rows; }
+
+  static infeng_status run(const infeng_args* common, int32_t, int64_t first, int64_t last, infeng_worker* worker) {
+    const auto& args = *(const infeng_kv_append_args*)common;
+    if (!cache_fits(args.cache, Cache::kFormat))
+      return fail(worker, INFENG_INVALID_ARGUMENT, "cache has another format or block size");
+    for (int32_t i = 0; i < args.segment_count; ++i) {
+      const infeng_kv_segment& s = *segment_at(args.segments, args.segment_stride, i);
+      for (int64_t row = max_of(first, s.row_begin); row < min_of(last, s.row_end); ++row) {
+        const int64_t position = s.pos0 + (row - s.row_begin);
+        const int32_t block = s.block_table[position / kLanes];
+        if (block < 0 || block >= args.cache.block_count)
+          return fail(worker, INFENG_INVALID_ARGUMENT, "block lies outside the cache");
+        for (int32_t head = 0; head < args.cache.kv_heads; ++head)
+          Cache::append(slab_at(args.cache, block, head), int(position % kLanes),
+                        row_of<float>(args.k, row) + head * args.k.strides[1],
+                        row_of<float>(args.v, row) + head * args.v.strides[1], args.cache.head_dim);
+      }
+    }
+    return INFENG_OK;
+  }
+};
+
+}  // namespace
+}  // namespace infeng
+#endif  // INFENG_OPS_KV_APPEND_H

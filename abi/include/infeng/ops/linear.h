@@ -1,0 +1,102 @@
+// linear: cur = x W^T, then the epilogues, then out gets cur. This file is what all weight formats share.
+// A tile is 4 panels, 64 outputs, for all rows (8 panels where SILU_MUL will halve them), so that it owns whole groups
+// of whatever it quantizes. Rows go in blocks of kRowBlock whose results stay in the worker's scratch until they are
+// finished. A `Core` supplies the format's multiply; see linear_float.h and linear_int.h. SPDX-License-Identifier:
+// Apache-2.0
+#ifndef INFENG_OPS_LINEAR_H
+#define INFENG_OPS_LINEAR_H
+
+#include <infeng/ops/epilogue.h>
+
+namespace infeng {
+namespace {
+
+constexpr int kRowBlock = 128;
+constexpr int kTileWidth = 2 * kGroup;  // columns of scratch; half of them are used without SILU_MUL
+
+// What a core multiplies: rows [row, row + rows) by `panels` panels that start at `panel`, into cur[rows][kTileWidth].
+// `next` is where the stream of weights will go on, or NULL.
+struct LinearTile {
+  const infeng_linear_args& args;
+  const uint8_t* panel;
+  const uint8_t* next;
+  int64_t panels;
+  int64_t row;
+  int64_t rows;
+  float* cur;
+  uint8_t* scratch;  // Core::kScratch bytes
+};
+
+template <Vector V, class Core>
+struct Linear {
+  static constexpr uint32_t kOp = INFENG_OP_LINEAR;
+  static constexpr uint32_t kFuses = kFusedEpilogues;
+
+  static int32_t accepts(const infeng_problem* p) {
+    return p->op == kOp && p->weight_format == Core::kFormat && p->act_format == Core::kActivation &&
+           (p->epilogues & ~kFuses) == 0;
+  }
+
+  static infeng_status workspace(const infeng_problem*, infeng_workspace* out) {
+    out->align = kLine;
+    out->shared = 0;
+    out->per_worker = int64_t(kRowBlock) * kTileWidth * sizeof(float) + Core::kScratch;
+    return INFENG_OK;
+  }
+
+  static int64_t tiles(const infeng_args* args, int32_t) {
+    return args->rows == 0 ? 0 : ceil_div(((const infeng_linear_args*)args)->weight.panels, tile_panels(*args));
+  }
+
+  static infeng_status run(const infeng_args* common, int32_t, int64_t first, int64_t last, infeng_worker* worker) {
+    const auto& args = *(const infeng_linear_args*)common;
+    const infeng_weight& weight = args.weight;
+    if (weight.format != Core::kFormat || weight.layout != 0)
+      return fail(worker, INFENG_INVALID_ARGUMENT, "weight has another format or layout");
+    if (!epilogues_within(*common, kFuses))
+      return fail(worker, INFENG_UNIMPLEMENTED, "epilogue list holds a kind that this kernel does not fuse");
+    const int64_t step = tile_panels(*common);
+    float* cur = (float*)worker->private_;
+    uint8_t* scratch = (uint8_t*)(cur + kRowBlock * kTileWidth);
+    for (int64_t tile = first; tile < last; ++tile) {
+      const int64_t panel = tile * step, panels = min_of(step, weight.panels - panel);
+      // Workers take tiles in turn, so this one's stream most likely goes on `count` tiles from here.
+      const int64_t ahead = tile + 1 < last ? panel + step : panel + step * worker->count;
+      const uint8_t* data = (const uint8_t*)weight.data;
+      for (int64_t row = 0; row < common->rows; row += kRowBlock) {
+        const int64_t rows = min_of(kRowBlock, common->rows - row);
+        Core::template multiply<V>({args, data + panel * weight.panel_bytes,
+                                    ahead < weight.panels ? data + ahead * weight.panel_bytes : nullptr, panels, row,
+                                    rows, cur, scratch});
+        for (int64_t m = 0; m < rows; ++m)
+          finish_row<V>(*common, args.out, row + m, panel * kLanes, panels * kLanes, cur + m * kTileWidth);
+      }
+    }
+    return INFENG_OK;
+  }
+
+ private:
+  static int64_t tile_panels(const infeng_args& args) { return has_epilogue(args, INFENG_EPILOGUE_SILU_MUL) ? 8 : 4; }
+};
+
+// Calls fn(first panel, Constant<count>) for groups of Most, then of 2 and 1.
+template <int Most, class Fn>
+INFENG_INLINE void for_panels(int64_t panels, const Fn& fn) {
+  int64_t p = 0;
+  for (; p + Most <= panels; p += Most) fn(p, Constant<Most>{});
+  if (Most > 2 && p + 2 <= panels) {
+    fn(p, Constant<2>{});
+    p += 2;
+  }
+  if (p < panels) fn(p, Constant<1>{});
+}
+
+template <Vector V>
+INFENG_INLINE void clear(const LinearTile& t) {
+  for (int64_t m = 0; m < t.rows; ++m)
+    for (int64_t c = 0; c < t.panels * kLanes; c += kLanes) V::store(t.cur + m * kTileWidth + c, V::zero());
+}
+
+}  // namespace
+}  // namespace infeng
+#endif  // INFENG_OPS_LINEAR_H

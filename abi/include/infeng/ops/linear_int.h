@@ -1,0 +1,190 @@
+// linear over integer weights and int8 activations. Per group of 64 k (int4-g32: per half group), ascending:
+//   acc = sum over the group of q_x[k] * q_w[n][k]                  exact, V's group_dot
+//   out = fma(float(acc), wscale * xscale[m][g], out)
+// Two ways through a tile. With few rows each line of weights is used as it streams in from memory: two panels x M rows
+// of int32 and as many f32 accumulators stay in registers. With many rows K goes in chunks: a chunk of four panels
+// becomes plain u8 lines in scratch that stays in the first-level cache while all rows pass. SPDX-License-Identifier:
+// Apache-2.0
+#ifndef INFENG_OPS_LINEAR_INT_H
+#define INFENG_OPS_LINEAR_INT_H
+
+#include <infeng/ops/linear.h>
+#include <infeng/ops/weights.h>
+
+namespace infeng {
+namespace {
+
+// Rows [row, row + M) of an int8 activation.
+template <Vector V, int M>
+struct IntRows {
+  const int8_t* q[M];
+  const float* scale[M];
+  const int32_t* sum[M];
+
+  INFENG_INLINE IntRows(const infeng_activation& in, int64_t row) {
+    INFENG_UNROLL for (int m = 0; m < M; ++m) {
+      q[m] = row_of<int8_t>(in.q, row + m);
+      scale[m] = row_of<float>(in.scale, row + m);
+      sum[m] = row_of<int32_t>(in.sum, row + m);
+    }
+  }
+  // Inputs and their sums for step s of group g.
+  template <int Steps>
+  INFENG_INLINE void step(int64_t g, int s, const int8_t* (&x)[M], int32_t (&total)[M]) const {
+    INFENG_UNROLL for (int m = 0; m < M; ++m) {
+      x[m] = q[m] + g * kGroup + s * (kGroup / Steps);
+      total[m] = Steps == 1 ? sum[m][g] : V::sum_i8(x[m], kGroup / Steps);
+    }
+  }
+};
+
+// Panels of plain u8 lines: those of an int8 weight, or unpacked ones. Strides are bytes.
+struct Lines {
+  const uint8_t* lines;  // of the first group
+  int64_t panel_stride;
+  const uint8_t* scales;
+  int64_t scale_panel_stride;
+  int64_t scale_step;  // from one step to the next; 0 if one scale serves all
+};
+
+template <class Format>
+struct IntCore {
+  static constexpr uint32_t kFormat = Format::kFormat;
+  static constexpr uint32_t kActivation = INFENG_ACT_INT8_G64;
+  static constexpr int kSteps = Format::kSteps;
+  static constexpr int64_t kChunk = 8;  // groups
+  static constexpr int kPanels = 4;
+  static constexpr int64_t kPanelLines = kChunk * kGroup * kLanes;
+  static constexpr int64_t kPanelScales = kChunk * kSteps * kLine;
+  static constexpr int64_t kScratch = Format::kBits == 4 ? kPanels * (kPanelLines + kPanelScales) : 0;
+  static constexpr int kStreamRows = 12;  // up to here unpacking costs more than it saves
+
+  template <Vector V>
+  static void multiply(const LinearTile& t) {
+    const int64_t groups = ceil_div(t.args.weight.k, kGroup);
+    if constexpr (Format::kBits == 4)
+      if (t.rows <= kStreamRows) return stream<V>(t, groups);
+    clear<V>(t);
+    const int64_t bytes = t.args.weight.panel_bytes;
+    for_panels<kPanels>(t.panels, [&](int64_t p, auto count) {
+      const uint8_t* panel = t.panel + p * bytes;
+      for (int64_t g = 0; g < groups; g += kChunk) {
+        const int64_t end = min_of(g + kChunk, groups);
+        Lines source = {panel + Format::lines_at(g), bytes, panel, bytes, 0};
+        if constexpr (Format::kBits == 4) source = unpack<V>(panel, bytes, count.value, g, end, t.scratch);
+        balanced_blocks<V::kBlockRows>(int(t.rows), [&](int m, auto rows) {
+          block<V, rows.value, count.value>(t, source, m, g, end, t.cur + m * kTileWidth + p * kLanes);
+        });
+      }
+    });
+  }
+
+ private:
+  // --- few rows: nibbles straight from the panel ---
+  template <Vector V>
+  static void stream(const LinearTile& t, int64_t groups) {
+    const int64_t chunk = t.rows <= V::kRows ? groups : kChunk;
+    const int64_t bytes = t.args.weight.panel_bytes;
+    for_panels<2>(t.panels, [&](int64_t p, auto count) {
+      const uint8_t* panel = t.panel + p * bytes;
+      const uint8_t* next = p + 2 < t.panels ? panel + 2 * bytes : t.next;
+      for (int64_t g = 0; g < groups; g += chunk)
+        balanced_blocks<V::kRows>(int(t.rows), [&](int m, auto rows) {
+          nibbles<V, rows.value, count.value>(t, panel, m == 0 ? next : nullptr, m, g, min_of(g + chunk, groups),
+                                              t.cur + m * kTileWidth + p * kLanes);
+        });
+    });
+  }
+
+  template <Vector V, int M, int P>
+  static INFENG_NOINLINE void nibbles(const LinearTile& t, const uint8_t* panel, const uint8_t* next, int64_t row,
+                                      int64_t g0, int64_t g1, float* cur) {
+    using F = typename V::F;
+    const int64_t bytes = t.args.weight.panel_bytes;
+    const IntRows<V, M> in(t.args.in, t.row + row);
+    F out[M][P];
+    INFENG_UNROLL for (int m = 0; m < M; ++m) INFENG_UNROLL for (int p = 0; p < P; ++p) out[m][p] =
+        g0 == 0 ? V::zero() : V::load(cur + m * kTileWidth + p * kLanes);
+    for (int64_t g = g0; g < g1; ++g) {
+      const int64_t lines = Format::lines_at(g);
+      if (next)  // the pair of panels that follows, in the order in which it will be read
+        INFENG_UNROLL for (int p = 0; p < P; ++p) INFENG_UNROLL for (int l = 0; l < 9; ++l)
+            V::prefetch(next + p * bytes + lines + (l - 1) * kLine);
+      INFENG_UNROLL for (int s = 0; s < kSteps; ++s) {
+        const int8_t* x[M];
+        int32_t sum[M];
+        const uint8_t* w[P];
+        typename V::I acc[M][P];
+        F scale[P];
+        in.template step<kSteps>(g, s, x, sum);
+        INFENG_UNROLL for (int p = 0; p < P; ++p) w[p] = panel + p * bytes + lines + s * Format::kStepLines * kLine;
+        V::template dot_nibbles<Format::kStepLines, M, P>(acc, w, x, sum);
+        INFENG_UNROLL for (int p = 0; p < P; ++p) scale[p] = Format::template scale<V>(panel + p * bytes, g, s);
+        INFENG_UNROLL for (int m = 0; m < M; ++m) {
+          const F xscale = V::set(in.scale[m][g]);
+          INFENG_UNROLL for (int p = 0; p < P; ++p) out[m][p] =
+              V::fma(V::to_float(acc[m][p]), V::mul(scale[p], xscale), out[m][p]);
+        }
+      }
+    }
+    INFENG_UNROLL for (int m = 0; m < M; ++m) INFENG_UNROLL for (int p = 0; p < P; ++p)
+        V::store(cur + m * kTileWidth + p * kLanes, out[m][p]);
+  }
+
+  // --- many rows: plain lines ---
+  template <Vector V>
+  static INFENG_NOINLINE Lines unpack(const uint8_t* panel, int64_t bytes, int panels, int64_t g0, int64_t g1,
+                                      uint8_t* scratch) {
+    constexpr int L = Format::kStepLines;
+    uint8_t* scales = scratch + kPanels * kPanelLines;
+    for (int p = 0; p < panels; ++p, panel += bytes) {
+      uint8_t* out = scratch + p * kPanelLines;
+      float* scale = (float*)(scales + p * kPanelScales);
+      for (int64_t g = g0; g < g1; ++g)
+        for (int s = 0; s < kSteps; ++s, out += 2 * L * kLine, scale += kLanes) {
+          const uint8_t* lines = panel + Format::lines_at(g) + s * L * kLine;
+          INFENG_UNROLL for (int l = 0; l < L; ++l)
+              V::unpack_nibbles(lines + l * kLine, out + l * kLine, out + (l + L) * kLine);
+          V::store(scale, Format::template scale<V>(panel, g, s));
+        }
+    }
+    return {scratch, kPanelLines, scales, kPanelScales, kLine};
+  }
+
+  template <Vector V, int M, int P>
+  static INFENG_NOINLINE void block(const LinearTile& t, const Lines& source, int64_t row, int64_t g0, int64_t g1,
+                                    float* cur) {
+    constexpr int kStepLines = kLanes / kSteps;
+    const IntRows<V, M> in(t.args.in, t.row + row);
+    const uint8_t* lines = source.lines;
+    const uint8_t* scales = source.scales;
+    for (int64_t g = g0; g < g1; ++g) INFENG_UNROLL for (int s = 0; s < kSteps; ++s) {
+        const int8_t* x[M];
+        int32_t sum[M];
+        const uint8_t* w[P];
+        typename V::I acc[M][P];
+        typename V::F scale[P];
+        in.template step<kSteps>(g, s, x, sum);
+        INFENG_UNROLL for (int p = 0; p < P; ++p) w[p] = lines + p * source.panel_stride;
+        V::template dot_lines<Format::kBits, M, P>(acc, w, kStepLines, x, sum);
+        INFENG_UNROLL for (int p = 0; p < P; ++p) scale[p] =
+            V::load((const float*)(scales + p * source.scale_panel_stride));
+        INFENG_UNROLL for (int m = 0; m < M; ++m) {
+          const auto xscale = V::set(in.scale[m][g]);
+          INFENG_UNROLL for (int p = 0; p < P; ++p) {
+            float* c = cur + m * kTileWidth + p * kLanes;
+            V::store(c, V::fma(V::to_float(acc[m][p]), V::mul(scale[p], xscale), V::load(c)));
+          }
+        }
+        lines += kStepLines * kLine;
+        scales += source.scale_step;
+      }
+  }
+};
+
+template <Vector V, class Format>
+using LinearInt = Linear<V, IntCore<Format>>;
+
+}  // namespace
+}  // namespace infeng
+#endif  // INFENG_OPS_LINEAR_INT_H

@@ -1,0 +1,49 @@
+// Integer weight formats: where the lines, scales and lanes of one 16-row panel are. docs/format.md draws the bytes.
+//   lanes of a line are outputs: byte 4n + j belongs to output n. SPDX-License-Identifier: Apache-2.0
+#ifndef INFENG_OPS_WEIGHTS_H
+#define INFENG_OPS_WEIGHTS_H
+
+#include <infeng/ops/args.h>
+
+namespace infeng {
+namespace {
+
+// 16 f32 scales, then k/4 lines of u8 = q + 128.
+struct Int8Row {
+  static constexpr uint32_t kFormat = INFENG_WEIGHT_INT8_ROW;
+  static constexpr int kBits = 8;
+  static constexpr int kSteps = 1;  // scales per 64 k
+
+  static INFENG_INLINE int64_t lines_at(int64_t g) { return kLine + g * (kGroup * kLanes); }
+  template <Vector V>
+  static INFENG_INLINE auto scale(const uint8_t* panel, int64_t, int) {
+    return V::load((const float*)panel);
+  }
+};
+
+// Nibbles, q + 8. One step has `kStepLines` lines; line l holds input 4l + j below and input 4 (l + kStepLines) + j
+// above.
+template <uint32_t Format, int Steps, int GroupsPerBlock>
+struct Int4 {
+  static constexpr uint32_t kFormat = Format;
+  static constexpr int kBits = 4;
+  static constexpr int kSteps = Steps;
+  static constexpr int kStepLines = 8 / Steps;
+  // A superblock: one line with 2 x 16 f16 scales, then 8 lines per 64 k. A last half one keeps its full scale line.
+  static constexpr int64_t kBlock = kLine + GroupsPerBlock * 8 * kLine;
+
+  static INFENG_INLINE int64_t lines_at(int64_t g) {
+    return g / GroupsPerBlock * kBlock + kLine + g % GroupsPerBlock * (8 * kLine);
+  }
+  template <Vector V>
+  static INFENG_INLINE auto scale(const uint8_t* panel, int64_t g, int step) {
+    const int64_t at = g / GroupsPerBlock * kBlock + (g % GroupsPerBlock + step) * (2 * kLanes);
+    return V::load_f16((const uint16_t*)(panel + at));
+  }
+};
+using Int4G64 = Int4<INFENG_WEIGHT_INT4_G64, 1, 2>;  // a superblock is 128 k
+using Int4G32 = Int4<INFENG_WEIGHT_INT4_G32, 2, 1>;  // a superblock is 64 k
+
+}  // namespace
+}  // namespace infeng
+#endif  // INFENG_OPS_WEIGHTS_H

@@ -1,0 +1,231 @@
+// AVX-512 backends of the vocabulary in vec.h: `Bw` needs F, BW, VL and DQ; `Vnni` also AVX512_VNNI.
+// SPDX-License-Identifier: Apache-2.0
+#ifndef INFENG_SIMD_AVX512_H
+#define INFENG_SIMD_AVX512_H
+
+#include <immintrin.h>
+#include <infeng/simd/vec.h>
+
+namespace infeng::avx512 {
+namespace {
+
+struct Base {
+  using F = __m512;
+  using I = __m512i;
+
+  static INFENG_INLINE __mmask16 lanes(int n) {
+    return n >= kLanes ? __mmask16(0xffff) : n <= 0 ? __mmask16(0) : __mmask16((1u << n) - 1);
+  }
+  static INFENG_INLINE F zero() { return _mm512_setzero_ps(); }
+  static INFENG_INLINE F set(float s) { return _mm512_set1_ps(s); }
+  static INFENG_INLINE F load(const float* x) { return _mm512_loadu_ps(x); }
+  static INFENG_INLINE F load(const float* x, int n) { return _mm512_maskz_loadu_ps(lanes(n), x); }
+  static INFENG_INLINE void store(float* y, F f) { _mm512_storeu_ps(y, f); }
+  static INFENG_INLINE void store(float* y, F f, int n) { _mm512_mask_storeu_ps(y, lanes(n), f); }
+  static INFENG_INLINE F add(F a, F b) { return _mm512_add_ps(a, b); }
+  static INFENG_INLINE F sub(F a, F b) { return _mm512_sub_ps(a, b); }
+  static INFENG_INLINE F mul(F a, F b) { return _mm512_mul_ps(a, b); }
+  static INFENG_INLINE F div(F a, F b) { return _mm512_div_ps(a, b); }
+  static INFENG_INLINE F fma(F a, F b, F c) { return _mm512_fmadd_ps(a, b, c); }
+  static INFENG_INLINE F fms(F a, F b, F c) { return _mm512_fmsub_ps(a, b, c); }
+  static INFENG_INLINE F min(F a, F b) { return _mm512_min_ps(a, b); }
+  static INFENG_INLINE F max(F a, F b) { return _mm512_max_ps(a, b); }
+  static INFENG_INLINE F abs(F a) { return _mm512_abs_ps(a); }
+  static INFENG_INLINE F sqrt(F a) { return _mm512_sqrt_ps(a); }
+  static INFENG_INLINE F select_less(F a, F b, F x, F y) {
+    return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(a, b, _CMP_LT_OQ), y, x);
+  }
+  static INFENG_INLINE F exp2i(I n) {
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_add_epi32(n, _mm512_set1_epi32(127)), 23));
+  }
+  static INFENG_INLINE float tree(F f) {
+    const __m256 l8 = _mm256_add_ps(_mm512_castps512_ps256(f), _mm512_extractf32x8_ps(f, 1));
+    const __m128 l4 = _mm_add_ps(_mm256_castps256_ps128(l8), _mm256_extractf128_ps(l8, 1));
+    const __m128 l2 = _mm_add_ps(l4, _mm_movehl_ps(l4, l4));
+    return _mm_cvtss_f32(_mm_add_ss(l2, _mm_movehdup_ps(l2)));
+  }
+  static INFENG_INLINE float max_lanes(F f) { return _mm512_reduce_max_ps(f); }
+  static INFENG_INLINE I iset(int32_t n) { return _mm512_set1_epi32(n); }
+  static INFENG_INLINE I iadd(I a, I b) { return _mm512_add_epi32(a, b); }
+  static INFENG_INLINE I imin(I a, I b) { return _mm512_min_epi32(a, b); }
+  static INFENG_INLINE I imax(I a, I b) { return _mm512_max_epi32(a, b); }
+  static INFENG_INLINE I rne(F f) { return _mm512_cvt_roundps_epi32(f, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+  static INFENG_INLINE F to_float(I i) { return _mm512_cvtepi32_ps(i); }
+  static INFENG_INLINE int32_t isum(I i) { return _mm512_reduce_add_epi32(i); }
+  static INFENG_INLINE F load_f16(const uint16_t* h) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)h)); }
+  static INFENG_INLINE F load_bf16_even(const void* line) {
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_loadu_si512(line), 16));
+  }
+  static INFENG_INLINE F load_bf16_odd(const void* line) {
+    return _mm512_castsi512_ps(_mm512_and_si512(_mm512_loadu_si512(line), _mm512_set1_epi32(int(0xffff0000u))));
+  }
+  static INFENG_INLINE F load_i8(const int8_t* b) {
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i*)b)));
+  }
+  static INFENG_INLINE F load_i8(const int8_t* b, int n) {
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_maskz_loadu_epi8(lanes(n), b)));
+  }
+  static INFENG_INLINE void store_i8(int8_t* q, I i) { _mm_storeu_si128((__m128i*)q, _mm512_cvtepi32_epi8(i)); }
+  static INFENG_INLINE int32_t sum_i8(const int8_t* b, int n) {
+    const __m256i ones8 = _mm256_set1_epi8(1), ones16 = _mm256_set1_epi16(1);
+    __m256i sum = _mm256_setzero_si256();
+    for (int i = 0; i < n; i += 32) {
+      const __m256i pairs = _mm256_maddubs_epi16(ones8, _mm256_loadu_si256((const __m256i*)(b + i)));
+      sum = _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, ones16));
+    }
+    __m128i s = _mm_add_epi32(_mm256_castsi256_si128(sum), _mm256_extracti128_si256(sum, 1));
+    s = _mm_add_epi32(s, _mm_shuffle_epi32(s, 0x4e));
+    return _mm_cvtsi128_si32(_mm_add_epi32(s, _mm_shuffle_epi32(s, 0xb1)));
+  }
+  static INFENG_INLINE void unpack_nibbles(const void* line, uint8_t* low, uint8_t* high) {
+    const I mask = _mm512_set1_epi8(15), v = _mm512_loadu_si512(line);
+    _mm512_storeu_si512(low, _mm512_and_si512(v, mask));
+    _mm512_storeu_si512(high, _mm512_and_si512(_mm512_srli_epi16(v, 4), mask));
+  }
+  static INFENG_INLINE void prefetch(const void* line) { _mm_prefetch((const char*)line, _MM_HINT_T1); }
+
+ protected:
+  static INFENG_INLINE I line(const uint8_t* w) { return _mm512_loadu_si512(w); }
+  // x[0..3] in every lane; the compiler folds it into the instruction that uses it.
+  static INFENG_INLINE I four(const int8_t* x) {
+    int32_t v;
+    __builtin_memcpy(&v, x, 4);
+    return _mm512_set1_epi32(v);
+  }
+  template <int Shift>
+  static INFENG_INLINE I zero_point(int32_t sum) {
+    return _mm512_sub_epi32(_mm512_setzero_si512(), _mm512_slli_epi32(_mm512_set1_epi32(sum), Shift));
+  }
+};
+
+// Without VNNI: `maddubs` adds pairs of products in saturating int16.
+// 4-bit weights: a pair is at most 2 * 15 * 127 = 3810, so eight of them (30480) are added before widening.
+// 8-bit weights: 255 * 127 * 2 would saturate, so w becomes |w - 128| and its sign moves to x: 2 * 127 * 127 = 32258
+// fits.
+struct Bw : Base {
+  static constexpr int kRows = 4;
+  static constexpr int kBlockRows = 3;
+
+  template <int Bits, int M, int P>
+  static INFENG_INLINE void dot_lines(I (&acc)[M][P], const uint8_t* const (&w)[P], int lines,
+                                      const int8_t* const (&x)[M], const int32_t (&sum)[M]) {
+    const I ones = _mm512_set1_epi16(1);
+    INFENG_UNROLL for (int m = 0; m < M; ++m) INFENG_UNROLL for (int p = 0; p < P; ++p) acc[m][p] =
+        Bits == 4 ? zero_point<3>(sum[m]) : _mm512_setzero_si512();
+    if constexpr (Bits == 4) {
+      for (int first = 0; first < lines; first += 8) {
+        I pairs[M][P];
+        INFENG_UNROLL for (int m = 0; m < M; ++m) INFENG_UNROLL for (int p = 0; p < P; ++p) pairs[m][p] =
+            _mm512_setzero_si512();
+        const int last = lines - first < 8 ? lines : first + 8;
+        for (int l = first; l < last; ++l) INFENG_UNROLL for (int p = 0; p < P; ++p) {
+            const I v = line(w[p] + l * kLine);
+            INFENG_UNROLL for (int m = 0; m < M; ++m) pairs[m][p] =
+                _mm512_add_epi16(pairs[m][p], _mm512_maddubs_epi16(v, four(x[m] + 4 * l)));
+          }
+        INFENG_UNROLL for (int m = 0; m < M; ++m) INFENG_UNROLL for (int p = 0; p < P; ++p) acc[m][p] =
+            _mm512_add_epi32(acc[m][p], _mm512_madd_epi16(pairs[m][p], ones));
+      }
+    } else {
+      static_assert(Bits == 8);
+      for (int l = 0; l < lines; ++l) INFENG_UNROLL for (int p = 0; p < P; ++p) {
+          const I v = _mm512_xor_si512(line(w[p] + l * kLine), _mm512_set1_epi8(-128));
+          const __mmask64 negative = _mm512_movepi8_mask(v);
+          const I magnitude = _mm512_abs_epi8(v);
+          INFENG_UNROLL for (int m = 0; m < M; ++m) {
+            const I b = four(x[m] + 4 * l);
+            const I signed_x = _mm512_mask_sub_epi8(b, negative, _mm512_setzero_si512(), b);
+            const I pairs = _mm512_maddubs_epi16(magnitude, signed_x);
+            acc[m][p] = _mm512_add_epi32(acc[m][p], _mm512_madd_epi16(pairs, ones));
+          }
+        }
+    }
+  }
+
+  template <int L, int M, int P>
+  static INFENG_INLINE void dot_nibbles(I (&acc)[M][P], const uint8_t* const (&w)[P], const int8_t* const (&x)[M],
+                                        const int32_t (&sum)[M]) {
+    static_assert(L <= 8, "more than eight pairs would overflow int16");
+    const I mask = _mm512_set1_epi8(15), ones = _mm512_set1_epi16(1);
+    INFENG_UNROLL for (int p = 0; p < P; ++p) {
+      I low[M], high[M];
+      INFENG_UNROLL for (int m = 0; m < M; ++m) low[m] = high[m] = _mm512_setzero_si512();
+      INFENG_UNROLL for (int l = 0; l < L; ++l) {
+        const I v = line(w[p] + l * kLine);
+        const I lo = _mm512_and_si512(v, mask), hi = _mm512_and_si512(_mm512_srli_epi16(v, 4), mask);
+        INFENG_UNROLL for (int m = 0; m < M; ++m) {
+          low[m] = _mm512_add_epi16(low[m], _mm512_maddubs_epi16(lo, four(x[m] + 4 * l)));
+          high[m] = _mm512_add_epi16(high[m], _mm512_maddubs_epi16(hi, four(x[m] + 4 * (l + L))));
+        }
+      }
+      INFENG_UNROLL for (int m = 0; m < M; ++m) acc[m][p] = _mm512_add_epi32(
+          _mm512_add_epi32(zero_point<3>(sum[m]), _mm512_madd_epi16(low[m], ones)), _mm512_madd_epi16(high[m], ones));
+    }
+  }
+};
+
+#ifdef __AVX512VNNI__
+// `vpdpbusd` adds four u8 * s8 products to an int32 without saturation: exact by itself, and the zero point is the
+// accumulator's initial value.
+struct Vnni : Base {
+  static constexpr int kRows = 6;
+  static constexpr int kBlockRows = 6;
+
+  template <int Bits, int M, int P>
+  static INFENG_INLINE void dot_lines(I (&acc)[M][P], const uint8_t* const (&w)[P], int lines,
+                                      const int8_t* const (&x)[M], const int32_t (&sum)[M]) {
+    INFENG_UNROLL for (int m = 0; m < M; ++m) {
+      const I start = zero_point<Bits - 1>(sum[m]);
+      INFENG_UNROLL for (int p = 0; p < P; ++p) acc[m][p] = start;
+    }
+    for (int l = 0; l < lines; ++l) {
+      I v[P];
+      INFENG_UNROLL for (int p = 0; p < P; ++p) v[p] = line(w[p] + l * kLine);
+      INFENG_UNROLL for (int m = 0; m < M; ++m) {
+        const I b = four(x[m] + 4 * l);
+        INFENG_UNROLL for (int p = 0; p < P; ++p) acc[m][p] = _mm512_dpbusd_epi32(acc[m][p], v[p], b);
+      }
+    }
+  }
+
+  // With few rows the high nibbles stay where they are (16 times too large, divided once per group): that saves a shift
+  // per line and doubles the number of independent chains.
+  template <int L, int M, int P>
+  static INFENG_INLINE void dot_nibbles(I (&acc)[M][P], const uint8_t* const (&w)[P], const int8_t* const (&x)[M],
+                                        const int32_t (&sum)[M]) {
+    constexpr bool kTwoChains = M <= 3;
+    const I mask = _mm512_set1_epi8(15), high_mask = _mm512_set1_epi8(-16);
+    I high[M][P];
+    INFENG_UNROLL for (int m = 0; m < M; ++m) {
+      const I start = zero_point<3>(sum[m]);
+      INFENG_UNROLL for (int p = 0; p < P; ++p) {
+        acc[m][p] = start;
+        high[m][p] = _mm512_setzero_si512();
+      }
+    }
+    INFENG_UNROLL for (int l = 0; l < L; ++l) {
+      I lo[P], hi[P];
+      INFENG_UNROLL for (int p = 0; p < P; ++p) {
+        const I v = line(w[p] + l * kLine);
+        lo[p] = _mm512_and_si512(v, mask);
+        hi[p] = kTwoChains ? _mm512_and_si512(v, high_mask) : _mm512_and_si512(_mm512_srli_epi16(v, 4), mask);
+      }
+      INFENG_UNROLL for (int m = 0; m < M; ++m) {
+        const I a = four(x[m] + 4 * l), b = four(x[m] + 4 * (l + L));
+        INFENG_UNROLL for (int p = 0; p < P; ++p) {
+          acc[m][p] = _mm512_dpbusd_epi32(acc[m][p], lo[p], a);
+          I& target = kTwoChains ? high[m][p] : acc[m][p];
+          target = _mm512_dpbusd_epi32(target, hi[p], b);
+        }
+      }
+    }
+    if constexpr (kTwoChains)
+      INFENG_UNROLL for (int m = 0; m < M; ++m) INFENG_UNROLL for (int p = 0; p < P; ++p) acc[m][p] =
+          _mm512_add_epi32(acc[m][p], _mm512_srai_epi32(high[m][p], 4));
+  }
+};
+#endif
+
+}  // namespace
+}  // namespace infeng::avx512
+#endif  // INFENG_SIMD_AVX512_H

@@ -1,0 +1,182 @@
+// The vocabulary of vec.h as plain loops: what each word means, runnable on any CPU. Ops over it are not fast; they are
+// there so that the one loop of an op can be tested, read and sanitized where no vector unit is.
+// SPDX-License-Identifier: Apache-2.0
+#ifndef INFENG_SIMD_SCALAR_H
+#define INFENG_SIMD_SCALAR_H
+
+#include <infeng/simd/vec.h>
+
+namespace infeng::scalar {
+namespace {
+
+struct Scalar {
+  struct F {
+    float v[kLanes];
+  };
+  struct I {
+    int32_t v[kLanes];
+  };
+  static constexpr int kRows = 2;
+  static constexpr int kBlockRows = 2;
+
+  template <class R, class Fn>
+  static INFENG_INLINE R lanes(const Fn& fn) {
+    R r;
+    for (int i = 0; i < kLanes; ++i) r.v[i] = fn(i);
+    return r;
+  }
+  static F zero() { return set(0.0f); }
+  static F set(float s) {
+    return lanes<F>([&](int) { return s; });
+  }
+  static F load(const float* x) {
+    return lanes<F>([&](int i) { return x[i]; });
+  }
+  static F load(const float* x, int n) {
+    return lanes<F>([&](int i) { return i < n ? x[i] : 0.0f; });
+  }
+  static void store(float* y, F f) { store(y, f, kLanes); }
+  static void store(float* y, F f, int n) {
+    for (int i = 0; i < kLanes && i < n; ++i) y[i] = f.v[i];
+  }
+  static F add(F a, F b) {
+    return lanes<F>([&](int i) { return a.v[i] + b.v[i]; });
+  }
+  static F sub(F a, F b) {
+    return lanes<F>([&](int i) { return a.v[i] - b.v[i]; });
+  }
+  static F mul(F a, F b) {
+    return lanes<F>([&](int i) { return a.v[i] * b.v[i]; });
+  }
+  static F div(F a, F b) {
+    return lanes<F>([&](int i) { return a.v[i] / b.v[i]; });
+  }
+  static F fma(F a, F b, F c) {
+    return lanes<F>([&](int i) { return __builtin_fmaf(a.v[i], b.v[i], c.v[i]); });
+  }
+  static F fms(F a, F b, F c) {
+    return lanes<F>([&](int i) { return __builtin_fmaf(a.v[i], b.v[i], -c.v[i]); });
+  }
+  static F min(F a, F b) {
+    return lanes<F>([&](int i) { return a.v[i] < b.v[i] ? a.v[i] : b.v[i]; });
+  }
+  static F max(F a, F b) {
+    return lanes<F>([&](int i) { return a.v[i] > b.v[i] ? a.v[i] : b.v[i]; });
+  }
+  static F abs(F a) {
+    return lanes<F>([&](int i) { return __builtin_fabsf(a.v[i]); });
+  }
+  static F sqrt(F a) {
+    return lanes<F>([&](int i) { return __builtin_sqrtf(a.v[i]); });
+  }
+  static F select_less(F a, F b, F x, F y) {
+    return lanes<F>([&](int i) { return a.v[i] < b.v[i] ? x.v[i] : y.v[i]; });
+  }
+  static F exp2i(I n) {
+    return lanes<F>([&](int i) { return bits(uint32_t(n.v[i] + 127) << 23); });
+  }
+  static float tree(F f) {
+    for (int half = kLanes / 2; half > 0; half /= 2)
+      for (int i = 0; i < half; ++i) f.v[i] += f.v[i + half];
+    return f.v[0];
+  }
+  static float max_lanes(F f) {
+    float best = f.v[0];
+    for (int i = 1; i < kLanes; ++i) best = f.v[i] > best ? f.v[i] : best;
+    return best;
+  }
+  static I iset(int32_t n) {
+    return lanes<I>([&](int) { return n; });
+  }
+  static I iadd(I a, I b) {
+    return lanes<I>([&](int i) { return a.v[i] + b.v[i]; });
+  }
+  static I imin(I a, I b) {
+    return lanes<I>([&](int i) { return a.v[i] < b.v[i] ? a.v[i] : b.v[i]; });
+  }
+  static I imax(I a, I b) {
+    return lanes<I>([&](int i) { return a.v[i] > b.v[i] ? a.v[i] : b.v[i]; });
+  }
+  static I rne(F f) {
+    return lanes<I>([&](int i) { return int32_t(__builtin_rintf(f.v[i])); });
+  }
+  static F to_float(I n) {
+    return lanes<F>([&](int i) { return float(n.v[i]); });
+  }
+  static int32_t isum(I n) {
+    int32_t sum = 0;
+    for (int i = 0; i < kLanes; ++i) sum += n.v[i];
+    return sum;
+  }
+  static F load_f16(const uint16_t* h) {
+    return lanes<F>([&](int i) { return half(h[i]); });
+  }
+  static F load_bf16_even(const void* line) {
+    return lanes<F>([&](int i) { return bits(uint32_t(((const uint16_t*)line)[2 * i]) << 16); });
+  }
+  static F load_bf16_odd(const void* line) {
+    return lanes<F>([&](int i) { return bits(uint32_t(((const uint16_t*)line)[2 * i + 1]) << 16); });
+  }
+  static F load_i8(const int8_t* b) { return load_i8(b, kLanes); }
+  static F load_i8(const int8_t* b, int n) {
+    return lanes<F>([&](int i) { return i < n ? float(b[i]) : 0.0f; });
+  }
+  static void store_i8(int8_t* q, I n) {
+    for (int i = 0; i < kLanes; ++i) q[i] = int8_t(n.v[i]);
+  }
+  static int32_t sum_i8(const int8_t* b, int n) {
+    int32_t sum = 0;
+    for (int i = 0; i < n; ++i) sum += b[i];
+    return sum;
+  }
+  static void unpack_nibbles(const void* line, uint8_t* low, uint8_t* high) {
+    for (int i = 0; i < kLine; ++i) {
+      const uint8_t byte = ((const uint8_t*)line)[i];
+      low[i] = byte & 15;
+      high[i] = byte >> 4;
+    }
+  }
+  static void prefetch(const void*) {}
+
+  template <int Bits, int M, int P>
+  static void dot_lines(I (&acc)[M][P], const uint8_t* const (&w)[P], int lines, const int8_t* const (&x)[M],
+                        const int32_t (&)[M]) {
+    for (int m = 0; m < M; ++m)
+      for (int p = 0; p < P; ++p) {
+        acc[m][p] = iset(0);
+        for (int l = 0; l < lines; ++l)
+          for (int b = 0; b < kLine; ++b)
+            acc[m][p].v[b / 4] += x[m][4 * l + b % 4] * (w[p][l * kLine + b] - (1 << (Bits - 1)));
+      }
+  }
+  template <int L, int M, int P>
+  static void dot_nibbles(I (&acc)[M][P], const uint8_t* const (&w)[P], const int8_t* const (&x)[M],
+                          const int32_t (&)[M]) {
+    for (int m = 0; m < M; ++m)
+      for (int p = 0; p < P; ++p) {
+        acc[m][p] = iset(0);
+        for (int l = 0; l < L; ++l)
+          for (int b = 0; b < kLine; ++b) {
+            const uint8_t byte = w[p][l * kLine + b];
+            acc[m][p].v[b / 4] += x[m][4 * l + b % 4] * ((byte & 15) - 8);
+            acc[m][p].v[b / 4] += x[m][4 * (l + L) + b % 4] * ((byte >> 4) - 8);
+          }
+      }
+  }
+
+  static float bits(uint32_t u) {
+    float f;
+    __builtin_memcpy(&f, &u, 4);
+    return f;
+  }
+  // IEEE binary16 to binary32, exact; subnormals are a multiple of 2^-24.
+  static float half(uint16_t h) {
+    const uint32_t sign = uint32_t(h & 0x8000) << 16, exponent = (h >> 10) & 31, fraction = h & 1023;
+    if (exponent == 0) return (sign ? -1.0f : 1.0f) * float(fraction) * 0x1p-24f;
+    return bits(sign | (exponent == 31 ? 255u << 23 : (exponent + 112) << 23) | fraction << 13);
+  }
+};
+
+}  // namespace
+}  // namespace infeng::scalar
+#endif  // INFENG_SIMD_SCALAR_H

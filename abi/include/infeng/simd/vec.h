@@ -1,0 +1,96 @@
+// The vector vocabulary that every op is written in, one backend per instruction set.
+//
+// A vector has 16 virtual lanes of 32 bits whatever the machine: one zmm, two ymm or an array. Lanes are outputs (or
+// tokens, or columns of one row), so that no op needs a horizontal sum in its inner loop and the order of additions is
+// the same everywhere. A backend is a struct of static functions that satisfies `Vector` below; an op is a template
+// over it.
+//
+// Everything under simd/ and ops/ lives in unnamed namespaces: a library compiles the same op several times with
+// different flags, and a template with external linkage would be merged by the linker, which may keep the copy that the
+// CPU cannot run. For the same reason nothing here uses a template of the standard library. SPDX-License-Identifier:
+// Apache-2.0
+#ifndef INFENG_SIMD_VEC_H
+#define INFENG_SIMD_VEC_H
+
+#include <stdint.h>
+
+#define INFENG_INLINE inline __attribute__((always_inline))
+#define INFENG_INLINE_LAMBDA __attribute__((always_inline))
+#define INFENG_NOINLINE __attribute__((noinline))
+#define INFENG_UNROLL _Pragma("GCC unroll 32")
+
+namespace infeng {
+namespace {
+
+constexpr int kLanes = 16;
+constexpr int kLine = 64;   // bytes of a cache line: 16 outputs x 4 k of int8, or 16 f32
+constexpr int kGroup = 64;  // k of one activation group
+
+// clang-format off
+template <class V>
+concept Vector = requires(typename V::F f, typename V::I i, const float* x, float* y, const int8_t* b, int8_t* q,
+                          const uint16_t* h, const void* line, float s, int32_t n) {
+  { V::zero() };          // F: +0 in every lane
+  { V::set(s) };          // F: s in every lane
+  { V::load(x) };         // F: 16 floats, any alignment
+  { V::load(x, n) };      // F: min(n, 16) floats, +0 in the other lanes; n <= 0 reads nothing
+  { V::store(y, f) };     // 16 floats
+  { V::store(y, f, n) };  // the first min(n, 16) floats
+  { V::add(f, f) }; { V::sub(f, f) }; { V::mul(f, f) }; { V::div(f, f) };  // IEEE, one rounding each
+  { V::fma(f, f, f) };    // a * b + c, one rounding
+  { V::fms(f, f, f) };    // a * b - c, one rounding
+  { V::min(f, f) }; { V::max(f, f) }; { V::abs(f) }; { V::sqrt(f) };
+  { V::select_less(f, f, f, f) };  // F: a < b ? x : y
+  { V::exp2i(i) };        // F: 2^n for n in [-127, 127], made from exponent bits (n = -127 gives +0)
+  { V::tree(f) };         // float: l[i] += l[i + 8], then 4, 2, 1
+  { V::max_lanes(f) };    // float
+  { V::iset(n) }; { V::iadd(i, i) }; { V::imin(i, i) }; { V::imax(i, i) };
+  { V::rne(f) };          // I: nearest integer, ties to even
+  { V::to_float(i) };     // F
+  { V::isum(i) };         // int32_t: sum of the lanes
+  { V::load_f16(h) };     // F: 16 halves
+  { V::load_bf16_even(line) }; { V::load_bf16_odd(line) };  // F: element 2i, 2i + 1 of 32 bf16
+  { V::load_i8(b) };      // F: 16 int8, widened
+  { V::load_i8(b, n) };   // the same with min(n, 16) lanes
+  { V::store_i8(q, i) };  // 16 lanes in [-128, 127] as int8
+  { V::sum_i8(b, n) };    // int32_t: sum of n int8, n a multiple of 32
+  { V::unpack_nibbles(line, (uint8_t*)q, (uint8_t*)q) };  // low and high nibbles of 64 bytes, each as 64 u8
+  { V::prefetch(line) };  // a hint: this line, into the second-level cache
+  { V::kRows };           // most rows of one dot over nibbles with two panels that stay in registers
+  { V::kBlockRows };      // the same for u8 lines with four panels
+  // group_dot, the integer primitive (each backend documents how it keeps it exact). Weights are unsigned bytes with a
+  // zero point, x is signed; `sum[m]` is the sum of x[m] over the same k, for backends that want the zero point in it:
+  //   dot_lines<Bits, M, P>(acc, w, lines, x, sum):  acc[m][p] = sum over 4 * lines k of x[m][k] * (w[p][k] - 2^(Bits-1))
+  //   dot_nibbles<L, M, P>(acc, w, x, sum):          the same over L lines of nibbles, 8 * L k, zero point 8
+};
+// clang-format on
+
+// A number as a type, so that a run-time count can choose a template.
+template <int N>
+struct Constant {
+  static constexpr int value = N;
+};
+
+// Calls fn(Constant<n>) for n in [1, Max].
+template <int Max, class Fn>
+INFENG_INLINE void dispatch(int n, const Fn& fn) {
+  if constexpr (Max > 1) {
+    if (n < Max) return dispatch<Max - 1>(n, fn);
+  }
+  fn(Constant<Max>{});
+}
+
+// Cuts [0, n) into the fewest blocks of at most Max that differ by at most one, and calls fn(begin, Constant<size>).
+template <int Max, class Fn>
+INFENG_INLINE void balanced_blocks(int n, const Fn& fn) {
+  int blocks = (n + Max - 1) / Max;
+  for (int begin = 0; blocks > 0; --blocks) {
+    const int size = (n - begin + blocks - 1) / blocks;
+    dispatch<Max>(size, [&](auto m) INFENG_INLINE_LAMBDA { fn(begin, m); });
+    begin += size;
+  }
+}
+
+}  // namespace
+}  // namespace infeng
+#endif  // INFENG_SIMD_VEC_H
