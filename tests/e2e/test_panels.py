@@ -1,0 +1,67 @@
+"""Packed weights mean what docs/format.md says they mean, and are as near to their source as the format allows."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from goldens import panels
+from numpy.typing import NDArray
+
+from infeng_core import _native
+
+FORMATS = ("f32", "bf16", "int8-row", "int4-g64")
+SIZES = [(1, 8), (16, 64), (17, 72), (40, 128), (33, 172), (48, 576), (5, 897)]
+
+
+def packed(format: str, source: NDArray[np.float32]) -> NDArray[np.uint8]:
+    """Return the panels of ``source`` (n, k) as (panels, bytes)."""
+    count, size = -(-len(source) // 16), _native.panel_bytes(format, source.shape[1])
+    arena = _native.Arena(count * size, huge_pages=False)
+    _native.pack(format, source, arena)
+    return np.frombuffer(arena, np.uint8)[: count * size].reshape(count, size).copy()
+
+
+def source(n: int, k: int) -> NDArray[np.float32]:
+    """Return weights whose rows differ in size a hundredfold, with a row and a group of zeros."""
+    random = np.random.RandomState(n * 1000 + k)
+    weights = random.standard_normal((n, k)) * np.geomspace(0.01, 1, n)[:, None]
+    weights[n // 2] = 0
+    weights[-1, :64] = 0
+    return weights.astype(np.float32)
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize(("n", "k"), SIZES)
+def test_the_core_reads_panels_as_the_format_page_says(format: str, n: int, k: int) -> None:
+    data = packed(format, source(n, k))
+    ours = panels.read(format, data, k)  # (panels * 16, k)
+    arena = _native.Arena(data.nbytes, huge_pages=False)
+    np.frombuffer(arena, np.uint8)[: data.nbytes] = data.ravel()
+    theirs = _native.unpack(format, arena, 0, len(data), k)
+    np.testing.assert_array_equal(ours.astype(np.float32), theirs)
+    assert not ours[n:].any()
+
+
+@pytest.mark.parametrize(("n", "k"), SIZES)
+def test_packed_weights_are_the_nearest_that_the_format_can_hold(n: int, k: int) -> None:
+    weights = source(n, k).astype(np.float64)
+    got = {format: panels.read(format, packed(format, source(n, k)), k)[:n] for format in FORMATS}
+    np.testing.assert_array_equal(got["f32"], weights)
+    assert (np.abs(got["bf16"] - weights) <= np.abs(weights) * 2.0**-8).all()
+    row_step = np.abs(weights).max(axis=1, keepdims=True) / 127  # (n, 1)
+    assert (np.abs(got["int8-row"] - weights) <= row_step * (0.5 + 1e-4)).all()
+    for begin in range(0, k, 64):
+        group = slice(begin, begin + 64)
+        error = ((got["int4-g64"][:, group] - weights[:, group]) ** 2).sum(axis=1)  # (n,)
+        for levels in (7, -8):
+            plain = ((plain_int4(weights[:, group], levels) - weights[:, group]) ** 2).sum(axis=1)  # (n,)
+            assert (error <= plain * (1 + 1e-5) + 1e-14).all()
+
+
+def plain_int4(weights: NDArray[np.float64], levels: int) -> NDArray[np.float64]:
+    """Round (n, group) to q * scale, where the largest value of a row, with its sign, is ``levels`` steps."""
+    at = np.abs(weights).argmax(axis=1)
+    extreme = weights[np.arange(len(weights)), at][:, None]  # (n, 1)
+    scale = (extreme / levels).astype(np.float16).astype(np.float64)
+    steps = np.divide(weights, scale, out=np.zeros_like(weights), where=scale != 0)
+    return np.clip(np.rint(steps), -8, 7) * scale

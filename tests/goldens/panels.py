@@ -1,0 +1,54 @@
+"""Read weights out of their panels by the text of docs/format.md alone: a second pair of eyes on the layouts.
+
+A panel holds 16 outputs. ``read(format, panels, k)`` takes the bytes of all panels, (panels, panel bytes) uint8, and
+returns (panels * 16, k) float64.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+Panels = NDArray[np.uint8]  # (panels, bytes)
+Matrix = NDArray[np.float64]  # (panels * 16, k)
+
+
+def read(format: str, panels: Panels, k: int) -> Matrix:
+    """Return the numbers that the panels stand for."""
+    readers = {"f32": _f32, "bf16": _bf16, "int8-row": _int8_row, "int4-g64": _int4_g64}
+    padded = readers[format](panels)  # (panels, 16, k padded)
+    return padded[:, :, :k].reshape(-1, k).astype(np.float64)
+
+
+def _f32(panels: Panels) -> NDArray[np.float32]:
+    values = panels.view("<f4")  # (panels, k * 16): for each input its 16 outputs
+    return values.reshape(len(panels), -1, 16).swapaxes(1, 2)
+
+
+def _bf16(panels: Panels) -> NDArray[np.float32]:
+    halves = panels.view("<u2").astype(np.uint32) << 16  # a bf16 is the upper half of a binary32
+    values = halves.view(np.float32).reshape(len(panels), -1, 16, 2)  # (panels, k / 2, 16, 2)
+    return values.swapaxes(1, 2).reshape(len(panels), 16, -1)
+
+
+def _int8_row(panels: Panels) -> NDArray[np.float64]:
+    scale = panels[:, :64].copy().view("<f4").astype(np.float64)  # (panels, 16)
+    q = panels[:, 64:].reshape(len(panels), -1, 16, 4).astype(np.float64) - 128  # (panels, k / 4, 16, 4)
+    return q.swapaxes(1, 2).reshape(len(panels), 16, -1) * scale[:, :, None]
+
+
+def _int4_g64(panels: Panels) -> NDArray[np.float64]:
+    """Go through the 64-byte lines one by one: a line of scales for two groups, then 8 lines of nibbles for each."""
+    lines = panels.reshape(len(panels), -1, 64)
+    columns: list[NDArray[np.float64]] = []  # (panels, 16) for each input
+    at = 0
+    while at < lines.shape[1]:
+        scales = lines[:, at].copy().view("<f2").reshape(-1, 2, 16).astype(np.float64)  # (panels, group, 16)
+        at += 1
+        for group in range(min(2, (lines.shape[1] - at) // 8)):
+            nibbles = lines[:, at : at + 8].reshape(-1, 8, 16, 4)  # (panels, line, output, input of the line)
+            for half in (nibbles & 15, nibbles >> 4):  # inputs 0..31 of the group, then 32..63
+                q = half.astype(np.float64) - 8
+                columns += [q[:, line, :, j] * scales[:, group] for line in range(8) for j in range(4)]
+            at += 8
+    return np.stack(columns, axis=2)
