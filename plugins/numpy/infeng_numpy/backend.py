@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
+
 from infeng_core.backend import BoundOp
 from infeng_core.errors import KernelError
-from numpy.typing import NDArray
 
 from .cache import F32Cache, Int8Cache
 from .llama import Llama
@@ -15,8 +16,9 @@ from .weights import unpack
 
 if TYPE_CHECKING:
     from infeng_core.formats import LoadedModel
-    from infeng_core.plug.manifest import EngineConfig
     from infeng_core.plug.select import Selector
+
+    from infeng_core.plug.manifest import EngineConfig
     from infeng_core.scheduler import Batch, Limits
 
 BLOCK = 16  # positions of a cache block
