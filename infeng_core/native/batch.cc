@@ -108,10 +108,11 @@ void Program::patch() {
     if (op.args.common.rows == rows && op.kernel != nullptr) continue;
     op.args.common.rows = rows;
     for (int64_t* field : op.row_fields) *field = rows;
-    for (const Binding& binding : op.bindings) {
-      op.kernel = binding.kernel.get();
-      if (rows <= binding.rows) break;
-    }
+    const Binding* binding = op.bindings.data();
+    while (binding->rows < rows) ++binding;
+    op.kernel = binding->kernel.get();
+    if (op.problem.op == INFENG_OP_LINEAR) op.args.linear.weight = binding->weight->abi;
+    if (op.problem.op == INFENG_OP_EMBED) op.args.embed.weight = binding->weight->abi;
   }
 }
 

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "error.h"
+#include "fpstate.h"
 #include "names.h"
 #include "program.h"
 
@@ -63,6 +64,7 @@ bool Step::enter(int worker) {
 void Step::run_tiles(int worker, int64_t first, int64_t last) {
   Seat& seat = program_.seats_[worker];
   infeng_status status = INFENG_INTERNAL;
+  fp_write(kFpContract);  // every time: a kernel that leaves another mode behind must not reach its neighbours
   try {
     status = op_->kernel->abi.run(&op_->args.common, phase_, first, last, &seat.worker);
   } catch (...) {  // a kernel must not throw; one that does would end the process here
@@ -84,15 +86,20 @@ bool Step::next_op() {
   return true;
 }
 
-// Moves to the next phase that has tiles. The workers' messages are empty at its start.
+// Moves to the next phase that has tiles.
 bool Step::next_phase(int worker) {
-  for (;;) {
-    while (++phase_ >= phases_) {
-      if (!next_op()) return false;
+  try {
+    for (;;) {
+      while (++phase_ >= phases_) {
+        if (!next_op()) return false;
+      }
+      tiles_ = op_->kernel->abi.tiles(&op_->args.common, phase_);
+      if (tiles_ < 0) fail_with(worker, INFENG_INTERNAL, nullptr, "its tile count is negative");
+      if (tiles_ != 0) return tiles_ > 0;
     }
-    tiles_ = op_->kernel->abi.tiles(&op_->args.common, phase_);
-    if (tiles_ < 0) fail_with(worker, INFENG_INTERNAL, nullptr, "its tile count is negative");
-    if (tiles_ != 0) return tiles_ > 0;
+  } catch (...) {
+    fail_with(worker, INFENG_INTERNAL, nullptr, "the kernel threw a C++ exception");
+    return false;
   }
 }
 

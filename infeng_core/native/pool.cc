@@ -134,7 +134,6 @@ void Pool::loop(int worker) {
     seen = wait(seen);
     if (seen & kStop) return;
     if ((seen & kEveryone) == 0) continue;  // a job has ended, or worker 0 works alone
-    fp_write(kFpContract);
     job_->work(worker);
     arrive(worker);
   }
@@ -202,8 +201,7 @@ std::unique_lock<std::mutex> Pool::lock() {
 void Pool::run(const std::unique_lock<std::mutex>& held, Job& job) {
   if (!held.owns_lock() || held.mutex() != &mutex_) fail("internal", "a job ran without the pool's lock");
   const PinGuard pinned(pin_, cpus_[0]);
-  const FpGuard saved;
-  fp_write(kFpContract);
+  const FpGuard saved;  // jobs set the mode that they need
   job_ = &job;
   if (threads_ == 1) {
     while (job.advance(0) != Job::Next::end) job.work(0);
@@ -215,7 +213,6 @@ void Pool::run(const std::unique_lock<std::mutex>& held, Job& job) {
   for (;;) {
     seen = wait(seen);
     if ((seen & (kEveryone | kAlone)) == 0) return;
-    fp_write(kFpContract);
     job.work(0);
     const bool more = (seen & kAlone) ? next_phase(0) : arrive(0);
     if (!more) return;

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "error.h"
+#include "layout.h"
 #include "names.h"
 
 namespace infeng {
@@ -77,7 +78,7 @@ void Program::finish() {
   if (finished_) fail("finished", "finish() was called before");
   if (ops_.empty()) fail("invalid_argument", "the program has no ops");
   infeng_workspace most{sizeof(infeng_workspace), 64, 0, 0};
-  for (const auto& op : ops_) size_workspace(*op, most);
+  for (const auto& op : ops_) bind_kernels(*op, most);
 
   const auto threads = pool_->threads();
   auto* shared = memory_.take(most.shared, most.align);
@@ -96,12 +97,12 @@ void Program::finish() {
   finished_ = true;
 }
 
-// Asks each bound kernel whether it does the op at all, and how much scratch memory it wants for it.
-void Program::size_workspace(Op& op, infeng_workspace& most) {
+// Asks each bound kernel whether it does the op at all, in which layout, and how much scratch memory it wants.
+void Program::bind_kernels(Op& op, infeng_workspace& most) {
   op.problem.workers = pool_->threads();
   int64_t rows = 0;
   const int64_t all = op.samples ? limits_.samples : limits_.rows;
-  for (const Binding& binding : op.bindings) {
+  for (Binding& binding : op.bindings) {
     const Kernel& kernel = *binding.kernel;
     op.problem.rows_min = std::min(rows + 1, std::max<int64_t>(all, 1));
     op.problem.rows_max = std::max(op.problem.rows_min, std::min(binding.rows, all));
@@ -111,6 +112,7 @@ void Program::size_workspace(Op& op, infeng_workspace& most) {
            op.problem.rows_min, " to ", op.problem.rows_max, " rows (n ", op.problem.n, ", k ", op.problem.k,
            ", weight ", name_of(Vocabulary::weight, op.problem.weight_format), ")");
     }
+    if (op.weight != nullptr) binding.weight = in_layout_of(kernel, op.weight);
     const infeng_workspace wanted = kernel.workspace(op.problem);
     most.align = std::max(most.align, wanted.align);
     most.shared = std::max(most.shared, wanted.shared);

@@ -37,6 +37,7 @@ struct Limits {
 struct Binding {
   int64_t rows = 0;
   std::shared_ptr<const Kernel> kernel;
+  std::shared_ptr<const Weight> weight = nullptr;  // in the layout that the kernel wants; set by finish()
 };
 using Bindings = std::vector<Binding>;
 
@@ -78,6 +79,7 @@ struct Op {
   int64_t solo_rows = 0;  // up to so many rows one worker is faster than a barrier
   std::vector<infeng_epilogue> epilogues;
   std::vector<int64_t*> row_fields;  // shape[0] of every tensor that has the op's rows
+  std::shared_ptr<const Weight> weight;
   Bindings bindings;
   infeng_problem problem{};        // rows_min, rows_max and workers are filled for each binding
   const Kernel* kernel = nullptr;  // of this step
@@ -141,7 +143,7 @@ class Program {
   infeng_tensor result(int out, int64_t columns, const Op& op) const;
   void use_cache(std::shared_ptr<const KvCache> cache);
   void keep(const Constant& constant) { owners_.push_back(constant.owner); }
-  void size_workspace(Op& op, infeng_workspace& most);
+  void bind_kernels(Op& op, infeng_workspace& most);
 
   void take(const Batch& batch);
   void take_segments(const Batch& batch);

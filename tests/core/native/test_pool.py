@@ -1,0 +1,208 @@
+"""The pool: who runs what, in which order, in which mode, and what happens when something goes wrong."""
+
+import os
+import threading
+import time
+
+import numpy as np
+import pytest
+from infeng_core import _native
+
+
+def expect(code: str) -> object:
+    """Return a context that wants a NativeError with ``code``."""
+    return pytest.raises(_native.NativeError, check=lambda error: error.code == code)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 8])
+def test_every_tile_runs_exactly_once_per_op(toy, steps, threads):
+    chain = steps(_native.Pool(threads), *[toy["add_one"]] * 40)
+    chain.program.view(chain.buffers[0])[:] = np.arange(64, dtype=np.float32)[:, None]
+    for rows in (64, 7, 1, 64):
+        assert np.array_equal(chain.run(rows), np.arange(rows, dtype=np.float32)[:, None] + np.full((rows, 4096), 40))
+
+
+def test_all_workers_take_tiles_and_worker_zero_is_the_caller(toy, steps):
+    out = steps(_native.Pool(2), toy["show_worker"]).run()
+    assert set(out[:, 0]) == {0, 1}
+    assert set(out[out[:, 0] == 0, 1]) == {threading.get_native_id() % 10000000}
+    assert np.array_equal(out[:, 2], np.arange(64))
+    assert set(out[:, 4]) == {2}
+
+
+def test_tensors_have_the_rows_of_the_step(toy, steps):
+    chain = steps(_native.Pool(2), toy["show_worker"])
+    assert set(chain.run(5)[:, 3]) == {5}
+    assert set(chain.run(9)[:, 3]) == {9}
+
+
+def test_a_whole_kernel_runs_on_worker_zero_between_tiled_ones(toy, steps):
+    chain = steps(_native.Pool(3), toy["add_one"], toy["whole"], toy["add_one"], rows=12)
+    for _ in range(5):
+        out = chain.run()
+        assert set(out[:, 0]) == {1}  # worker 0, plus one
+        assert set(out[:, 1]) == {threading.get_native_id() % 10000000 + 1}
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_a_phase_sees_all_of_the_phase_before(toy, steps, threads):
+    chain = steps(_native.Pool(threads), toy["total"], rows=32)
+    chain.program.view(chain.buffers[0])[:] = np.arange(32, dtype=np.float32)[:, None]
+    for _ in range(10):
+        assert set(chain.run()[:, 0]) == {float(sum(range(32)))}
+
+
+def test_every_tile_starts_in_the_contract_s_mode_and_the_caller_s_is_put_back(toy, steps):
+    chain = steps(_native.Pool(2), toy["show_mode"], toy["show_mode"], rows=32)
+    for _ in range(3):
+        assert set(chain.run()[:, 0]) == {0x1F80}
+    assert np.float32(1e-40) * np.float32(1) != 0  # the kernel left flush-to-zero behind
+
+
+def test_a_failing_tile_stops_the_run_and_names_op_kernel_and_row(toy, steps):
+    chain = steps(_native.Pool(2), toy["add_one"], toy["fail_last_row"], toy["add_one"])
+    with expect("not_finite") as caught:
+        chain.run()
+    assert str(caught.value) == (
+        "epilogue (op 1, kernel toy/fail_last_row): status 5 (not_finite): row 63 holds NaN"
+    )
+    with expect("not_finite") as caught:
+        chain.run(3)
+    assert "row 2 holds NaN" in str(caught.value)
+
+
+def test_a_message_of_an_earlier_step_is_not_told_again(toy, steps):
+    pool = _native.Pool(1)
+    first, second = steps(pool, toy["fail_last_row"]), steps(pool, toy["fail_silently"])
+    for chain, code in ((first, "not_finite"), (second, "out_of_range"), (first, "not_finite")):
+        with expect(code) as caught:
+            chain.run()
+        assert ("row 63" in str(caught.value)) == (chain is first)
+
+
+def test_a_negative_tile_count_is_an_error(toy, steps):
+    with expect("internal") as caught:
+        steps(_native.Pool(2), toy["negative"]).run()
+    assert "tile count is negative" in str(caught.value)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_cancel_stops_a_run_between_tiles(toy, steps, threads):
+    chain = steps(_native.Pool(threads), toy["slow"], rows=256, columns=256)
+    timer = threading.Timer(0.05, chain.program.cancel)
+    begin = time.monotonic()
+    timer.start()
+    with expect("cancelled"):
+        chain.run()
+    assert time.monotonic() - begin < 1.0  # all of it takes 1.28 s on one thread
+    timer.join()
+
+
+def test_cancel_without_a_run_does_nothing(toy, steps):
+    chain = steps(_native.Pool(2), toy["add_one"])
+    chain.program.cancel()
+    assert set(chain.run()[0]) == {1}
+
+
+def test_programs_of_one_pool_take_turns(toy, steps):
+    pool = _native.Pool(2)
+    chains = [steps(pool, *[toy["add_one"]] * 10, rows=16, columns=2048) for _ in range(4)]
+    wrong = []
+
+    def work(chain):
+        for _ in range(25):
+            if not np.array_equal(chain.run(), np.full((16, 2048), 10)):
+                wrong.append(chain)
+
+    workers = [threading.Thread(target=work, args=(chain,)) for chain in chains]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert not wrong
+
+
+def test_pools_come_and_go(toy, steps):
+    before = threading.active_count(), len(os.listdir("/proc/self/task"))
+    for _ in range(50):
+        assert set(steps(_native.Pool(4), toy["add_one"], rows=4).run()[0]) == {1}
+    assert len(os.listdir("/proc/self/task")) <= before[1]
+
+
+def test_libraries_enter_and_leave_every_thread_once(toy, steps):
+    done = {}
+
+    def one_pool():
+        chain = steps(_native.Pool(3), toy["show_worker"], toy["show_threads"], rows=32)
+        for _ in range(3):
+            done["counts"] = chain.run()[0, :2].copy()
+
+    before = steps(_native.Pool(1), toy["show_threads"], rows=1).run()[0, :2].copy()
+    worker = threading.Thread(target=one_pool)
+    worker.start()
+    worker.join()
+    after = steps(_native.Pool(1), toy["show_threads"], rows=1).run()[0, :2].copy()
+    assert done["counts"][0] == before[0] + 3
+    assert after.tolist() == [before[0] + 3, before[1] + 3]
+
+
+def test_worker_threads_have_names(toy):
+    pool = _native.Pool(3)
+    names = set()
+    for task in os.listdir("/proc/self/task"):
+        with open(f"/proc/self/task/{task}/comm") as file:
+            names.add(file.read().strip())
+    assert {"infeng-1", "infeng-2"} <= names
+    assert pool.threads == 3
+
+
+def test_workers_stay_inside_the_process_s_mask(toy, steps):
+    mask = os.sched_getaffinity(0)
+    one = {min(mask)}
+    os.sched_setaffinity(0, one)
+    try:
+        pool = _native.Pool(2, pin=True)
+        assert set(pool.cpus) == one
+        assert set(steps(pool, toy["add_one"]).run()[0]) == {1}
+    finally:
+        os.sched_setaffinity(0, mask)
+
+
+def test_pinning_leaves_the_caller_s_mask_alone(toy, steps):
+    mask = os.sched_getaffinity(0)
+    chain = steps(_native.Pool(2, pin=True), toy["show_worker"], rows=16)
+    chain.run()
+    assert os.sched_getaffinity(0) == mask
+
+
+def test_a_forked_child_gets_an_error_instead_of_a_hang(toy, steps):
+    chain = steps(_native.Pool(2), toy["add_one"])
+    chain.run()
+    child = os.fork()
+    if child == 0:
+        code = "none"
+        try:
+            chain.run()
+        except _native.NativeError as error:
+            code = error.code
+        del chain
+        fresh = steps(_native.Pool(2), toy["add_one"]).run()  # a new pool works in the child
+        os._exit(0 if code == "forked" and set(fresh[0]) == {1} else 1)
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        done, status = os.waitpid(child, os.WNOHANG)
+        if done:
+            break
+        time.sleep(0.01)
+    else:
+        os.kill(child, 9)
+        os.waitpid(child, 0)
+        pytest.fail("the child hangs")
+    assert os.waitstatus_to_exitcode(status) == 0
+    assert set(chain.run()[0]) == {1}
+
+
+@pytest.mark.parametrize("threads", [0, -1, 100000])
+def test_an_impossible_number_of_threads_is_an_error(threads):
+    with expect("invalid_argument"):
+        _native.Pool(threads)
