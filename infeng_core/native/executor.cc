@@ -124,10 +124,11 @@ void Step::work(int worker) {
     run_tiles(worker, 0, tiles_);
     return;
   }
-  // Ranges shrink with what is left: few claims at first, good balance at the end.
+  // Ranges shrink with what is left: few claims at first, good balance at the end. None is so long that cancel waits.
+  const int64_t most = std::max<int64_t>(1, tiles_ / 16);
   int64_t first = claimed_.load(std::memory_order_relaxed);
   while (first < tiles_ && !stopped()) {
-    const int64_t count = std::max<int64_t>(1, (tiles_ - first) / (2 * threads_));
+    const int64_t count = std::clamp<int64_t>((tiles_ - first) / (2 * threads_), 1, most);
     if (!claimed_.compare_exchange_weak(first, first + count, std::memory_order_relaxed)) continue;
     run_tiles(worker, first, first + count);
     first = claimed_.load(std::memory_order_relaxed);

@@ -1,13 +1,16 @@
 """Kernel libraries compiled for these tests, and the parts most of them need."""
 
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import infeng_abi
-import infeng_core
 import numpy as np
 import pytest
+
+import infeng_core
 from infeng_core import _native
 
 HERE = Path(__file__).parent
@@ -40,6 +43,19 @@ def reference() -> dict[str, _native.Kernel]:
     """Return the reference kernels by name."""
     path = Path(infeng_core.__file__).parent / "libinfeng_reference.so"
     return {kernel.name: kernel for kernel in _native.open_library(str(path)).kernels}
+
+
+@pytest.fixture(scope="session")
+def expect() -> Callable[..., Any]:
+    """Return a context manager that wants a NativeError with a code, and a text if one is given."""
+
+    @contextmanager
+    def wanted(code: str, text: str = "") -> Iterator[pytest.ExceptionInfo[_native.NativeError]]:
+        with pytest.raises(_native.NativeError) as caught:
+            yield caught
+        assert (caught.value.code, text in str(caught.value)) == (code, True), str(caught.value)
+
+    return wanted
 
 
 class Steps:

@@ -19,7 +19,8 @@ static const infeng_kernel* list[2];
 #ifdef __cplusplus
 extern "C"
 #endif
-INFENG_EXPORT infeng_status infeng_library(const infeng_host* host, infeng_library_desc* out) {
+    INFENG_EXPORT infeng_status
+    infeng_library(const infeng_host* host, infeng_library_desc* out) {
   kernel.struct_size = sizeof kernel;
   kernel.op = INFENG_OP_EPILOGUE;
   kernel.name = "plain";
@@ -61,7 +62,7 @@ INFENG_EXPORT infeng_status infeng_library(const infeng_host* host, infeng_libra
 #elif defined(CASE_OLDER_MINOR)
   out->abi_minor = INFENG_ABI_MINOR - 1;
   kernel.struct_size = offsetof(infeng_kernel, pack_size); /* what follows is not the kernel's */
-  kernel.pack_size = (int64_t(*)(const infeng_weight*, uint64_t*))0x10;
+  kernel.pack_size = (int64_t (*)(const infeng_weight*, uint64_t*))0x10;
   kernel.pack = (infeng_status(*)(const infeng_weight*, void*, int64_t, infeng_worker*))0x10;
 #elif defined(CASE_SIZE_TINY)
   kernel.struct_size = 4;

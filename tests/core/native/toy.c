@@ -164,12 +164,9 @@ static infeng_status enter(void) {
 }
 static void leave(void) { atomic_fetch_add(&left, 1); }
 
-#define HEAD(name, op, kind) \
-  sizeof(infeng_kernel), op, NULL, name, "", INFENG_NUMERICS_EXACT, kind, 0, 0, accepts
-#define TILES(name, function)                                                                        \
-  {                                                                                                  \
-    HEAD(name, INFENG_OP_EPILOGUE, INFENG_KIND_TILES), workspace, NULL, rows, function, NULL, NULL \
-  }
+#define HEAD(name, op, kind) sizeof(infeng_kernel), op, NULL, name, "", INFENG_NUMERICS_EXACT, kind, 0, 0, accepts
+#define TILES(name, function) \
+  {HEAD(name, INFENG_OP_EPILOGUE, INFENG_KIND_TILES), workspace, NULL, rows, function, NULL, NULL}
 
 static const infeng_kernel kernels[] = {
     TILES("add_one", add_one),
