@@ -1,0 +1,189 @@
+"""docs/numerics.md in NumPy, with every rounding where the page puts it: results equal a kernel's byte for byte.
+
+A fused multiply-add is computed in double with the rounding error of the sum folded into its last bit (round to odd), so
+that rounding to float32 afterwards is exact (S. Boldo, G. Melquiond, "Emulation of a FMA and correctly rounded sums", 2008).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+F32 = NDArray[np.float32]
+Activation = tuple[NDArray[np.int8], F32, NDArray[np.int32]]
+
+f32 = np.float32
+
+
+def fma(a: ArrayLike, b: ArrayLike, c: ArrayLike) -> F32:
+    """Return a * b + c of float32 values, rounded once."""
+    product = np.asarray(a, np.float64) * np.asarray(b, np.float64)  # 24 + 24 bits fit in 53
+    addend = np.asarray(c, np.float64)
+    total = np.asarray(product + addend)
+    shadow = total - product
+    error = (product - (total - shadow)) + (addend - shadow)
+    bits = total.view(np.int64)
+    inexact_even = (error != 0) & (bits & 1 == 0)
+    towards = np.where(np.signbit(error) == np.signbit(total), 1, -1)
+    return np.where(inexact_even, bits + towards, bits).view(np.float64).astype(np.float32)
+
+
+def exp(x: ArrayLike) -> F32:
+    """Return e^x for x <= 88 as docs/numerics.md computes it."""
+    x = np.asarray(x, np.float32)
+    small = x < f32(-87.33)
+    x = np.minimum(np.where(small, f32(0), x), f32(88))
+    n = np.rint(x * f32(float.fromhex("0x1.715476p+0")))
+    r = fma(n, f32(-float.fromhex("0x1.62e430p-1")), x)
+    r = fma(n, f32(float.fromhex("0x1.05c610p-29")), r)
+    p = np.full_like(r, f32(1.9875691500e-4))
+    for c in (1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1):
+        p = fma(p, r, f32(c))
+    y = fma(p, r * r, r) + f32(1)
+    return np.where(small, f32(0), y * np.exp2(n).astype(np.float32)).astype(np.float32)
+
+
+def silu(x: F32) -> F32:
+    """Return x / (1 + exp(-x))."""
+    return x / (f32(1) + exp(-x))
+
+
+def tree(lanes: F32) -> F32:
+    """Return the sum over the last axis of 16 lanes: i + 8, then 4, 2, 1."""
+    for width in (8, 4, 2, 1):
+        lanes = lanes[..., :width] + lanes[..., width : 2 * width]
+    return lanes[..., 0]
+
+
+def quantize(x: F32) -> tuple[NDArray[np.int8], F32, NDArray[np.int32]]:
+    """Return (q, scale, sum) of the vectors along the last axis, one scale each."""
+    amax = np.abs(x).max(axis=-1)
+    tiny = amax < f32(2.0**-100)
+    safe = np.where(tiny, f32(1), amax)
+    inverse = f32(127) / safe
+    q = np.clip(np.rint(x * inverse[..., None]), -127, 127)
+    q = np.where(tiny[..., None], 0, q).astype(np.int8)
+    scale = np.where(tiny, f32(0), safe / f32(127)).astype(np.float32)
+    return q, scale, q.sum(axis=-1, dtype=np.int32)
+
+
+def quantize_rows(x: F32) -> Activation:
+    """Return an activation of x (rows, k): groups of 64 columns, the last one padded with zeros."""
+    rows, k = x.shape
+    groups = -(-k // 64)
+    padded = np.zeros((rows, groups * 64), np.float32)
+    padded[:, :k] = x
+    q, scale, total = quantize(padded.reshape(rows, groups, 64))
+    return q.reshape(rows, groups * 64), scale, total
+
+
+def rmsnorm(x: F32, w: F32, eps: float) -> F32:
+    """Return (x * 1/sqrt(mean(x^2) + eps)) * w for x (rows, k)."""
+    rows, k = x.shape
+    lanes = np.zeros((rows, 16), np.float32)
+    for i in range(0, k, 16):
+        part = x[:, i : i + 16]
+        width = part.shape[1]
+        lanes[:, :width] = fma(part, part, lanes[:, :width])
+    r = f32(1) / np.sqrt(tree(lanes) / f32(k) + f32(eps))
+    return (x * r[:, None]) * w
+
+
+def linear_float(x: F32, w: F32) -> F32:
+    """Return x (rows, k) times w (n, k) transposed, one chain per output."""
+    acc = np.zeros((len(x), len(w)), np.float32)
+    for k in range(x.shape[1]):
+        acc = fma(x[:, k, None], w[None, :, k], acc)
+    return acc
+
+
+def linear_int(activation: Activation, q_w: NDArray[np.int8], scale_w: F32) -> F32:
+    """Return the linear of q_w (n, k padded to 64) with scale_w (n, steps), k / steps inputs to a scale."""
+    q_x, scale_x, _ = activation
+    size = q_w.shape[1] // scale_w.shape[1]
+    out = np.zeros((len(q_x), len(q_w)), np.float32)
+    for step in range(scale_w.shape[1]):
+        part = slice(step * size, (step + 1) * size)
+        acc = q_x[:, part].astype(np.int32) @ q_w[:, part].astype(np.int32).T
+        scales = scale_w[None, :, step] * scale_x[:, step * size // 64, None]
+        out = fma(acc.astype(np.float32), scales, out)
+    return out
+
+
+def rope(x: F32, cos: F32, sin: F32) -> F32:
+    """Rotate heads x (rows, heads, head_dim) by each row's cos and sin (rows, rot / 2)."""
+    half = cos.shape[1]
+    a, b = x[..., :half], x[..., half : 2 * half]
+    c, s = cos[:, None], sin[:, None]
+    return np.concatenate([fma(a, c, -(b * s)), fma(b, c, a * s), x[..., 2 * half :]], axis=-1)
+
+
+def lora(cur: F32, u: F32, b: NDArray, b_scale: F32 | None = None) -> F32:
+    """Return cur (rows, n) + u (rows, rank) times b (n, rank) transposed; int8 b has one scale per output."""
+    total = cur if b_scale is None else np.zeros_like(cur)
+    for r in range(u.shape[1]):
+        total = fma(u[:, r, None], b[None, :, r].astype(np.float32), total)
+    return total if b_scale is None else fma(total, b_scale[None], cur)
+
+
+def shrink_float(x: F32, a: F32, scaling: float) -> F32:
+    """Return (x (rows, k) times a (rank, k) transposed) * scaling in eight chains."""
+    chains = np.zeros((8, len(x), len(a)), np.float32)
+    for k in range(x.shape[1]):
+        chains[k % 8] = fma(x[:, k, None], a[None, :, k], chains[k % 8])
+    for width in (4, 2, 1):
+        chains = chains[:width] + chains[width : 2 * width]
+    return chains[0] * f32(scaling)
+
+
+class Cache:
+    """One sequence's keys and values of one kv head as a kernel reads them back, (positions, head_dim)."""
+
+    def __init__(self, k: F32, v: F32, fmt: str) -> None:
+        """Store k and v in the format "f32" or "int8"."""
+        self.int8 = fmt == "int8"
+        self.k, self.v = k, v
+        if self.int8:
+            self.qk, self.k_scale, _ = quantize(k)
+            self.qv, self.v_scale, _ = quantize(v)
+
+    def scores(self, q: F32, positions: NDArray[np.intp], scale: np.float32) -> F32:
+        """Return q . k * scale of the given positions."""
+        if self.int8:
+            qq, qs, _ = quantize(q)
+            acc = self.qk[positions].astype(np.int32) @ qq.astype(np.int32)
+            return acc.astype(np.float32) * ((qs * self.k_scale[positions]) * scale)
+        acc = np.zeros(len(positions), np.float32)
+        for d in range(len(q)):
+            acc = fma(q[d], self.k[positions, d], acc)
+        return acc * scale
+
+    def add_value(self, o: F32, p: np.float32, position: int) -> F32:
+        """Return o + p * v[position]."""
+        if self.int8:
+            return fma(p * self.v_scale[position], self.qv[position].astype(np.float32), o)
+        return fma(p, self.v[position], o)
+
+
+def attention(q: F32, cache: Cache, position: int, scale: float, window: int = 0) -> F32:
+    """Return the output (head_dim,) of one query head at one position."""
+    first = max(0, position - window + 1) if window else 0
+    splits = []
+    for start in range(first // 256 * 256, position + 1, 256):
+        positions = np.arange(max(start, first), min(start + 256, position + 1))
+        s = cache.scores(q, positions, f32(scale))
+        m = s.max()
+        p = exp(s - m)
+        lanes = np.zeros(16, np.float32)
+        o = np.zeros(len(q), np.float32)
+        for weight, t in zip(p, positions, strict=True):
+            lanes[t % 16] += weight
+            o = cache.add_value(o, weight, int(t))
+        splits.append((m, tree(lanes), o))
+    largest = max(m for m, _, _ in splits)
+    total, out = f32(0), np.zeros(len(q), np.float32)
+    for m, part, o in splits:
+        weight = exp(m - largest)
+        total = fma(part, weight, total)
+        out = fma(o, weight, out)
+    return out / total

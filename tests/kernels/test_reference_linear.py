@@ -1,0 +1,136 @@
+"""The reference linear, embed, rmsnorm and rope kernels equal an independent NumPy model byte for byte."""
+
+import numpy as np
+import pytest
+from infeng_core import _native as native
+from kernels import model
+from kernels.harness import FLOAT_FORMATS, INT_FORMATS, OneOp, find_kernel, packed, packed_bytes, panels_for
+from kernels.harness import random_rows, reference, unpacked
+
+SHAPES = [(1, 16, 8), (3, 40, 64), (17, 16, 172), (2, 100, 576), (5, 33, 896), (1, 7, 130)]  # rows, n, k
+ROPES = [(8, 8), (64, 64), (80, 64), (96, 96), (128, 128), (256, 64)]  # head_dim, rot
+LIBRARY = reference()
+
+
+def weight_for(n: int, k: int) -> np.ndarray:
+    return random_rows(n + k, n, k)
+
+
+def integers_of(fmt: str, w: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Read q (n, k padded) and scale (n, steps) straight from the packed bytes, by the drawing in docs/format.md."""
+    n, k = w.shape
+    groups = -(-k // 64)
+    panels = np.frombuffer(packed_bytes(fmt, w), np.uint8)[: panels_for(n) * native.panel_bytes(fmt, k)]
+    panels = panels.reshape(panels_for(n), -1)
+    if fmt == "int8-row":
+        scale = panels[:, :64].copy().view(np.float32).reshape(-1, 1)
+        lines = panels[:, 64:].reshape(len(panels), -1, 16, 4).astype(np.int16) - 128  # panel, k / 4, n, 4
+        q = lines.transpose(0, 2, 1, 3).reshape(len(panels) * 16, -1)
+        return q[:n].astype(np.int8), np.repeat(scale, groups, axis=1)[:n]
+    size = int(fmt[-2:])
+    steps = groups * 64 // size
+    q = np.zeros((len(panels), 16, steps, 2, size // 8, 4), np.int8)  # panel, n, group, half, line, j
+    scale = np.zeros((len(panels), 16, steps), np.float32)
+    for g in range(steps):
+        block = (g // 2) * (64 + 16 * size)
+        scale[:, :, g] = panels[:, block + g % 2 * 32 :][:, :32].copy().view(np.float16)
+        lines = panels[:, block + 64 + g % 2 * 8 * size :][:, : 8 * size].reshape(len(panels), size // 8, 16, 4)
+        q[:, :, g, 0] = (lines & 15).transpose(0, 2, 1, 3).astype(np.int8) - 8
+        q[:, :, g, 1] = (lines >> 4).transpose(0, 2, 1, 3).astype(np.int8) - 8
+    return q.reshape(len(panels) * 16, -1)[:n], scale.reshape(len(panels) * 16, -1)[:n]
+
+
+@pytest.mark.parametrize("fmt", FLOAT_FORMATS)
+@pytest.mark.parametrize(("rows", "n", "k"), SHAPES)
+def test_linear_over_float_weights_is_one_fma_chain_per_output(fmt: str, rows: int, n: int, k: int) -> None:
+    x, w = random_rows(1, rows, k), weight_for(n, k)
+    op = OneOp(rows)
+    kernel = find_kernel(LIBRARY, native.Problem("linear", weight=fmt, act="f32", n=n, k=k))
+    out = op.output(panels_for(n) * 16)
+    op.program.linear(op.bind(kernel), packed(fmt, w), op.input(x), out)
+    op.run()
+    got = op.result(out)
+    assert np.array_equal(got[:, :n], model.linear_float(x, unpacked(fmt, w)))
+    assert np.array_equal(got[:, n:], np.zeros_like(got[:, n:]))
+    truth = x.astype(np.float64) @ unpacked(fmt, w).astype(np.float64).T
+    bound = np.abs(x).astype(np.float64) @ np.abs(unpacked(fmt, w)).astype(np.float64).T
+    assert np.all(np.abs(got[:, :n] - truth) <= k * 2.0**-24 * bound)
+
+
+@pytest.mark.parametrize("fmt", INT_FORMATS)
+@pytest.mark.parametrize(("rows", "n", "k"), SHAPES)
+def test_linear_over_integer_weights_adds_exact_group_sums(fmt: str, rows: int, n: int, k: int) -> None:
+    x, w = random_rows(2, rows, k), weight_for(n, k)
+    activation = model.quantize_rows(x)
+    op = OneOp(rows)
+    kernel = find_kernel(LIBRARY, native.Problem("linear", weight=fmt, act="int8-g64", n=n, k=k))
+    out = op.output(panels_for(n) * 16)
+    op.program.linear(op.bind(kernel), packed(fmt, w), op.input_activation(activation, k), out)
+    op.run()
+    q, scale = integers_of(fmt, w)
+    assert np.array_equal(q[:, :k] * np.repeat(scale, q.shape[1] // scale.shape[1], axis=1)[:, :k], unpacked(fmt, w))
+    assert np.array_equal(op.result(out)[:, :n], model.linear_int(activation, q, scale))
+
+
+@pytest.mark.parametrize("fmt", (*FLOAT_FORMATS, *INT_FORMATS))
+@pytest.mark.parametrize(("n", "k"), [(20, 8), (33, 172), (64, 576)])
+def test_embed_gathers_the_dequantized_rows(fmt: str, n: int, k: int) -> None:
+    w = weight_for(n, k)
+    ids = [0, n - 1, 15, 16, 5, 5]
+    op = OneOp(len(ids))
+    out = op.output(k)
+    op.program.embed(op.bind(find_kernel(LIBRARY, native.Problem("embed", weight=fmt, n=n, k=k))), packed(fmt, w), out)
+    op.run(tokens=ids)
+    assert np.array_equal(op.result(out), unpacked(fmt, w)[ids])
+
+
+@pytest.mark.parametrize("k", [8, 64, 172, 576, 896])
+def test_rmsnorm_sums_in_sixteen_lanes_and_fuses_quantize(k: int) -> None:
+    x, w = random_rows(3, 5, k), random_rows(4, 1, k)[0]
+    op = OneOp(5)
+    kernel = find_kernel(LIBRARY, native.Problem("rmsnorm", epilogues=["quantize"], k=k))
+    out, act = op.output(k), op.program.activation(k)
+    op.program.rmsnorm(op.bind(kernel), op.input(x), w, 1e-5, out, [native.Epilogue.quantize(act)])
+    op.run()
+    expected = model.rmsnorm(x, w, 1e-5)
+    assert np.array_equal(op.result(out), expected)
+    for got, want in zip(op.result_activation(act), model.quantize_rows(expected), strict=True):
+        assert np.array_equal(got, want)
+    truth = x / np.sqrt((x.astype(np.float64) ** 2).mean(axis=1, keepdims=True) + 1e-5) * w
+    assert np.allclose(expected, truth, rtol=2e-6, atol=0)
+
+
+def test_rmsnorm_gathers_the_sampled_rows() -> None:
+    x, w = random_rows(5, 6, 64), np.ones(64, np.float32)
+    op = OneOp(6, sample_rows=[5, 0])
+    out = op.output(64, samples=True)
+    kernel = find_kernel(LIBRARY, native.Problem("rmsnorm", k=64))
+    op.program.rmsnorm(op.bind(kernel), op.input(x), w, 1e-6, out, gather_samples=True)
+    op.run()
+    assert np.array_equal(op.result(out), model.rmsnorm(x[[5, 0]], w, 1e-6))
+
+
+@pytest.mark.parametrize(("head_dim", "rot"), ROPES)
+def test_rope_rotates_pairs_half_a_head_apart(head_dim: int, rot: int) -> None:
+    heads, kv_heads, positions = 4, 2, [3, 17, 0]
+    k_column = heads * head_dim
+    x = random_rows(6, 3, k_column + kv_heads * head_dim)
+    cos, sin = native.rope_tables(native.rope_inv_freq(rot, 10000.0).astype(np.float32), 32)
+    op = OneOp(3, positions=positions)
+    buffer = op.input(x)
+    kernel = find_kernel(LIBRARY, native.Problem("rope", heads=heads, kv_heads=kv_heads, head_dim=head_dim))
+    op.program.rope(
+        op.bind(kernel),
+        buffer,
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        k_column=k_column,
+        cos=cos,
+        sin=sin,
+    )
+    op.run()
+    expected = model.rope(x.reshape(3, heads + kv_heads, head_dim), cos[positions], sin[positions])
+    assert np.array_equal(op.result(buffer), expected.reshape(3, -1))
+    norms = np.linalg.norm(x.reshape(3, -1, head_dim), axis=-1)
+    assert np.allclose(np.linalg.norm(expected, axis=-1), norms, rtol=1e-6)
