@@ -24,13 +24,13 @@ constexpr uint32_t kFlags = 7;
 constexpr uint32_t kStep = 8;
 constexpr int kMostThreads = 1024;
 
-void set_name(int worker) {
+void set_name([[maybe_unused]] pthread_t thread, int worker) {
   char name[16];
   std::snprintf(name, sizeof name, "infeng-%d", worker);
 #if defined(__linux__)
-  pthread_setname_np(pthread_self(), name);
+  pthread_setname_np(thread, name);
 #elif defined(__APPLE__)
-  pthread_setname_np(name);
+  pthread_setname_np(name);  // names the calling thread only
 #endif
 }
 
@@ -102,6 +102,9 @@ void Pool::start_threads() {
     Thread& thread = workers_[started];
     thread = {this, static_cast<int>(started) + 1, {}};
     error = pthread_create(&thread.handle, nullptr, &Pool::start, &thread);
+#if defined(__linux__)
+    if (error == 0) set_name(thread.handle, thread.worker);
+#endif
   }
   pthread_sigmask(SIG_SETMASK, &saved, nullptr);
   if (error != 0) {
@@ -121,8 +124,9 @@ void Pool::stop_threads() {
 
 void* Pool::start(void* thread) {
   const auto* self = static_cast<Thread*>(thread);
-  set_name(self->worker);
-#if defined(__linux__)
+#if defined(__APPLE__)
+  set_name(pthread_self(), self->worker);
+#elif defined(__linux__)
   if (self->pool->pin_) pin_to(self->pool->cpus_[static_cast<size_t>(self->worker)]);
 #endif
   self->pool->loop(self->worker);
