@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import infeng_core
 import numpy as np
-from infeng_core import _native as native
 from numpy.typing import NDArray
+
+import infeng_core
+from infeng_core import _native as native
 
 F32 = NDArray[np.float32]
 Activation = tuple[NDArray[np.int8], F32, NDArray[np.int32]]

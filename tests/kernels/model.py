@@ -1,7 +1,7 @@
 """docs/numerics.md in NumPy, with every rounding where the page puts it: results equal a kernel's byte for byte.
 
-A fused multiply-add is computed in double with the rounding error of the sum folded into its last bit (round to odd), so
-that rounding to float32 afterwards is exact (S. Boldo, G. Melquiond, "Emulation of a FMA and correctly rounded sums", 2008).
+A fused multiply-add is computed in double, with the rounding error of the sum folded into its last bit (round to odd),
+so that rounding to float32 afterwards is exact (Boldo, Melquiond: "Emulation of a FMA and correctly rounded sums").
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def exp(x: ArrayLike) -> F32:
     for c in (1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1):
         p = fma(p, r, f32(c))
     y = fma(p, r * r, r) + f32(1)
-    return np.where(small, f32(0), y * np.exp2(n).astype(np.float32)).astype(np.float32)
+    return np.where(small, f32(0), np.ldexp(y, n.astype(np.int32)))
 
 
 def silu(x: F32) -> F32:

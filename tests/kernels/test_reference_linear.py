@@ -2,10 +2,21 @@
 
 import numpy as np
 import pytest
-from infeng_core import _native as native
 from kernels import model
-from kernels.harness import FLOAT_FORMATS, INT_FORMATS, OneOp, find_kernel, packed, packed_bytes, panels_for
-from kernels.harness import random_rows, reference, unpacked
+from kernels.harness import (
+    FLOAT_FORMATS,
+    INT_FORMATS,
+    OneOp,
+    find_kernel,
+    packed,
+    packed_bytes,
+    panels_for,
+    random_rows,
+    reference,
+    unpacked,
+)
+
+from infeng_core import _native as native
 
 SHAPES = [(1, 16, 8), (3, 40, 64), (17, 16, 172), (2, 100, 576), (5, 33, 896), (1, 7, 130)]  # rows, n, k
 ROPES = [(8, 8), (64, 64), (80, 64), (96, 96), (128, 128), (256, 64)]  # head_dim, rot

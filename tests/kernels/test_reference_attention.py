@@ -1,0 +1,184 @@
+"""Keys and values are stored as the format says, and attention over them equals the NumPy model byte for byte."""
+
+import math
+
+import numpy as np
+import pytest
+from kernels import model
+from kernels.harness import OneOp, find_kernel, random_rows, reference
+
+from infeng_core import _native as native
+
+LIBRARY = reference()
+HEADS = [(1, 1, 8), (4, 1, 64), (4, 2, 80), (3, 3, 96), (8, 1, 128), (2, 1, 256)]  # heads, kv heads, head dim
+
+
+class Sequence:
+    """Keys and values of one layer, written to a shuffled cache by kv_append as an engine would."""
+
+    def __init__(self, fmt: str, length: int, kv_heads: int, head_dim: int, seed: int = 0) -> None:
+        self.fmt, self.length, self.kv_heads, self.head_dim = fmt, length, kv_heads, head_dim
+        blocks = -(-length // 16)
+        self.table = np.random.default_rng(seed).permutation(blocks + 2)[:blocks].tolist()
+        self.cache = native.KvCache(fmt, layers=2, blocks=blocks + 2, kv_heads=kv_heads, head_dim=head_dim)
+        self.kv = random_rows(seed, length, 2 * kv_heads * head_dim + 16)  # 16 columns that belong to nobody
+        self.v_column = -(-kv_heads * head_dim // 16) * 16
+
+    def append(self, begin: int, end: int) -> None:
+        op = OneOp(
+            end - begin,
+            context=self.length,
+            positions=range(begin, end),
+            segments=[(0, end - begin, begin, 0)],
+            block_tables=self.table,
+        )
+        problem = native.Problem("kv_append", kv=self.fmt, kv_heads=self.kv_heads, head_dim=self.head_dim)
+        x = op.input(self.kv[begin:end])
+        op.program.kv_append(
+            op.bind(find_kernel(LIBRARY, problem)), x, self.cache, 1, k_column=0, v_column=self.v_column
+        )
+        op.run()
+
+    def model(self, head: int) -> model.Cache:
+        part = slice(head * self.head_dim, (head + 1) * self.head_dim)
+        return model.Cache(self.kv[:, part], self.kv[:, self.v_column :][:, part], self.fmt)
+
+
+@pytest.mark.parametrize("fmt", ["f32", "int8"])
+@pytest.mark.parametrize("head_dim", [8, 64, 80, 128])
+def test_kv_append_stores_each_position_where_its_block_says(fmt: str, head_dim: int) -> None:
+    sequence = Sequence(fmt, 41, 2, head_dim)
+    for begin, end in [(0, 17), (17, 18), (18, 41)]:
+        sequence.append(begin, end)
+    for head in range(2):
+        expected = sequence.model(head)
+        for position in range(41):
+            slab = sequence.cache.layer(1)[sequence.table[position // 16], head]
+            token = position % 16
+            if fmt == "f32":
+                k = slab[: head_dim * 64].view(np.float32).reshape(head_dim, 16)[:, token]
+                v = slab[head_dim * 64 :][: head_dim * 64].view(np.float32).reshape(16, head_dim)[token]
+                assert np.array_equal(k, expected.k[position])
+                assert np.array_equal(v, expected.v[position])
+            else:
+                k = slab[: head_dim * 16].reshape(head_dim // 4, 16, 4)[:, token].reshape(-1).astype(np.int16) - 128
+                assert np.array_equal(k, expected.qk[position])
+    assert not sequence.cache.layer(0).any()
+
+
+def attend(
+    sequence: Sequence, heads: int, first: int, *, window: int = 0, threads: int = 1, quantize: bool = False
+) -> tuple[np.ndarray, np.ndarray, tuple]:
+    """Run attention for rows [first, length); returns (q, out, activation)."""
+    rows, dim = sequence.length - first, sequence.head_dim
+    q = random_rows(99, sequence.length, heads * dim)[first:] * np.float32(0.3)
+    op = OneOp(
+        rows,
+        threads=threads,
+        context=sequence.length,
+        positions=range(first, sequence.length),
+        segments=[(0, rows, first, 0)],
+        block_tables=sequence.table,
+    )
+    names = ["quantize"] if quantize else []
+    kernel = find_kernel(
+        LIBRARY,
+        native.Problem(
+            "attention",
+            kv=sequence.fmt,
+            epilogues=names,
+            heads=heads,
+            kv_heads=sequence.kv_heads,
+            head_dim=dim,
+            context=sequence.length,
+        ),
+    )
+    out, act = op.output(heads * dim), op.program.activation(heads * dim)
+    op.program.attention(
+        op.bind(kernel),
+        op.input(q),
+        sequence.cache,
+        1,
+        out,
+        heads=heads,
+        window=window,
+        scale=1 / math.sqrt(dim),
+        epilogues=[native.Epilogue.quantize(act)] if quantize else [],
+    )
+    op.run()
+    return q, op.result(out), op.result_activation(act)
+
+
+def expected_rows(sequence: Sequence, q: np.ndarray, heads: int, first: int, window: int = 0) -> np.ndarray:
+    dim = sequence.head_dim
+    caches = [sequence.model(h) for h in range(sequence.kv_heads)]
+    scale = float(np.float32(1 / math.sqrt(dim)))
+    out = np.empty_like(q)
+    for row in range(len(q)):
+        for head in range(heads):
+            part = slice(head * dim, (head + 1) * dim)
+            cache = caches[head * sequence.kv_heads // heads]
+            out[row, part] = model.attention(q[row, part], cache, first + row, scale, window)
+    return out
+
+
+@pytest.mark.parametrize("fmt", ["f32", "int8"])
+@pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), HEADS)
+def test_attention_equals_the_model_for_every_head_shape(fmt: str, heads: int, kv_heads: int, head_dim: int) -> None:
+    sequence = Sequence(fmt, 35, kv_heads, head_dim)
+    sequence.append(0, 35)
+    q, out, _ = attend(sequence, heads, 30)
+    assert np.array_equal(out, expected_rows(sequence, q, heads, 30))
+
+
+@pytest.mark.parametrize("fmt", ["f32", "int8"])
+@pytest.mark.parametrize(("length", "window"), [(256, 0), (257, 0), (530, 0), (530, 40), (530, 300), (513, 1)])
+def test_splits_of_256_positions_and_windows_combine_exactly(fmt: str, length: int, window: int) -> None:
+    sequence = Sequence(fmt, length, 1, 16)
+    sequence.append(0, length)
+    q, out, _ = attend(sequence, 2, length - 2, window=window)
+    assert np.array_equal(out, expected_rows(sequence, q, 2, length - 2, window))
+
+
+@pytest.mark.parametrize("fmt", ["f32", "int8"])
+def test_attention_is_softmax_of_q_k_times_v(fmt: str) -> None:
+    sequence = Sequence(fmt, 300, 1, 64)
+    sequence.append(0, 300)
+    q, out, _ = attend(sequence, 4, 299)
+    cache = sequence.model(0)
+    k = cache.qk * cache.k_scale[:, None] if cache.int8 else cache.k
+    v = cache.qv * cache.v_scale[:, None] if cache.int8 else cache.v
+    heads = q.reshape(4, 64).astype(np.float64)
+    if cache.int8:
+        qq, qs, _ = model.quantize(q.reshape(4, 64))
+        heads = qq * qs[:, None].astype(np.float64)
+    scores = heads @ k.T.astype(np.float64) / 8
+    p = np.exp(scores - scores.max(axis=1, keepdims=True))
+    truth = (p / p.sum(axis=1, keepdims=True)) @ v.astype(np.float64)
+    assert np.allclose(out.reshape(4, 64), truth, rtol=0, atol=2e-6 * np.abs(v).max())
+
+
+@pytest.mark.parametrize("fmt", ["f32", "int8"])
+def test_chunks_and_threads_do_not_change_a_byte(fmt: str) -> None:
+    whole, chunked = Sequence(fmt, 80, 2, 64), Sequence(fmt, 80, 2, 64)
+    whole.append(0, 80)
+    for begin, end in [(0, 33), (33, 34), (34, 80)]:
+        chunked.append(begin, end)
+    _, expected, act = attend(whole, 4, 0, quantize=True)
+    for threads in (1, 2):
+        _, out, other = attend(chunked, 4, 0, threads=threads, quantize=True)
+        assert np.array_equal(out, expected)
+        for got, want in zip(other, act, strict=True):
+            assert np.array_equal(got, want)
+    _, last, _ = attend(chunked, 4, 79)
+    assert np.array_equal(last[0], expected[79])
+    for got, want in zip(act, model.quantize_rows(expected), strict=True):
+        assert np.array_equal(got, want)
+
+
+def test_attention_does_not_fuse_quantize_into_heads_that_are_no_multiple_of_64() -> None:
+    for head_dim, fits in [(64, True), (80, False), (128, True)]:
+        problem = native.Problem(
+            "attention", kv="f32", epilogues=["quantize"], heads=2, kv_heads=1, head_dim=head_dim, context=64
+        )
+        assert any(kernel.accepts(problem) for kernel in LIBRARY.kernels if kernel.op == "attention") is fits

@@ -1,0 +1,169 @@
+"""LoRA: shrink and its epilogue, per segment of rows; segments may be empty, overlap and hold any storage type."""
+
+import ctypes as c
+from pathlib import Path
+
+import numpy as np
+import pytest
+from kernels import abi_mirror as abi
+from kernels import model
+from kernels.harness import packed_bytes, random_rows
+
+import infeng_core
+from infeng_core import _native as native
+
+KERNELS = abi.open_kernels(str(Path(infeng_core.__file__).parent / "libinfeng_reference.so"))
+STORED = {"f32": abi.F32, "bf16": abi.BF16, "int8": abi.I8}
+ROWS, K, N = 7, 100, 80
+
+
+def bf16_bits(x: np.ndarray) -> np.ndarray:
+    """Round to bf16, to nearest even."""
+    bits = x.view(np.uint32)
+    return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
+
+
+def bf16_values(bits: np.ndarray) -> np.ndarray:
+    return (bits.astype(np.uint32) << 16).view(np.float32)
+
+
+class Adapter:
+    """A of (rank, K) and B of (N, rank) in one storage type, as the ABI lays them out."""
+
+    def __init__(self, dtype: str, rank: int, seed: int, u_column: int = 0, scaling: float = 0.75) -> None:
+        self.dtype, self.rank, self.u_column, self.scaling = dtype, rank, u_column, scaling
+        a, b = random_rows(seed, rank, K), random_rows(seed + 1, N, rank)
+        panels = -(-rank // 16)
+        fmt = {"f32": "f32", "bf16": "bf16", "int8": "int8-row"}[dtype]
+        self.a_panels = np.frombuffer(packed_bytes(fmt, a), np.uint8)
+        self.a = native.unpack(fmt, self.a_panels, 0, panels, K)[:rank]
+        self.a_scale = self.b_scale = None
+        stored = b
+        if dtype == "bf16":
+            stored = bf16_bits(b)
+            self.b = bf16_values(stored)
+        elif dtype == "int8":
+            stored, self.b_scale, _ = model.quantize(b)
+            self.b = stored
+            head = self.a_panels.reshape(-1)[: panels * native.panel_bytes(fmt, K)].reshape(panels, -1)[:, :64]
+            self.a_scale = np.ascontiguousarray(head).view(np.float32).reshape(-1)
+            self.q_a = np.rint(self.a / np.where(self.a_scale == 0, 1, self.a_scale)[:rank, None])
+        else:
+            self.b = b
+        self.b_panels = np.ascontiguousarray(stored.reshape(N // 16, 16, rank).transpose(0, 2, 1))
+
+    def segment(self, begin: int, end: int) -> abi.LoraSegment:
+        return abi.LoraSegment(
+            row_begin=begin,
+            row_end=end,
+            rank=self.rank,
+            dtype=STORED[self.dtype],
+            u_column=self.u_column,
+            scaling=self.scaling,
+            a=self.a_panels.ctypes.data,
+            b=self.b_panels.ctypes.data,
+            a_scale=None if self.a_scale is None else self.a_scale.ctypes.data,
+            b_scale=None if self.b_scale is None else self.b_scale.ctypes.data,
+        )
+
+    def shrunk(self, x: np.ndarray) -> np.ndarray:
+        if self.dtype != "int8":
+            return model.shrink_float(x, self.a, self.scaling)
+        q, scale, _ = model.quantize_rows(x)
+        padded = np.zeros((self.rank, q.shape[1]), np.int8)
+        padded[:, :K] = self.q_a
+        scales = np.repeat(self.a_scale[: self.rank, None], scale.shape[1], axis=1)
+        return model.linear_int((q, scale, None), padded, scales) * np.float32(self.scaling)
+
+
+def shrink(x: np.ndarray, segments: list[abi.LoraSegment], columns: int, **how: object) -> np.ndarray:
+    """Run shrink over both forms of x; u is filled with a stale value before."""
+    u = np.full((len(x), columns), -7.0, np.float32)
+    parts = model.quantize_rows(x)
+    array = (abi.LoraSegment * max(len(segments), 1))(*segments)
+    args = abi.ShrinkArgs(segments=array, segment_count=len(segments), segment_stride=c.sizeof(abi.LoraSegment))
+    args.common = abi.Args(struct_size=c.sizeof(args), rows=len(x))
+    args.input = abi.Activation(c.sizeof(abi.Activation), 64, abi.tensor(x), *(abi.tensor(part) for part in parts))
+    args.u = abi.tensor(u)
+    assert abi.run(KERNELS["shrink_f32"], args, **how) == (0, "")
+    return u
+
+
+def add_lora(cur: np.ndarray, u: np.ndarray, segments: list[abi.LoraSegment]) -> np.ndarray:
+    out = np.full_like(cur, -7.0)
+    array = (abi.LoraSegment * max(len(segments), 1))(*segments)
+    step = abi.Epilogue(c.sizeof(abi.Epilogue), abi.LORA)
+    step.operand = abi.tensor(u)
+    step.segments, step.segment_count, step.segment_stride = array, len(segments), c.sizeof(abi.LoraSegment)
+    args = abi.EpilogueArgs(input=abi.tensor(cur), out=abi.tensor(out))
+    args.common = abi.Args(c.sizeof(args), 1, None, c.pointer(step), len(cur))
+    assert abi.run(KERNELS["epilogue"], args) == (0, "")
+    return out
+
+
+@pytest.mark.parametrize("dtype", STORED)
+@pytest.mark.parametrize("rank", [1, 8, 16, 24])
+def test_shrink_and_expand_equal_the_model_for_every_storage_type(dtype: str, rank: int) -> None:
+    x, cur = random_rows(1, ROWS, K), random_rows(2, ROWS, N)
+    adapter = Adapter(dtype, rank, seed=3)
+    segments = [adapter.segment(2, 6)]
+    u = shrink(x, segments, 32)
+    expected = adapter.shrunk(x[2:6])
+    assert np.array_equal(u[2:6, :rank], expected)
+    assert not u[2:6, rank : -(-rank // 16) * 16].any()
+    assert np.all(u[[0, 1, 6]] == -7.0)
+    out = add_lora(cur, u, segments)
+    assert np.array_equal(out[2:6], model.lora(cur[2:6], expected, adapter.b, adapter.b_scale))
+    assert np.array_equal(out[[0, 1, 6]], cur[[0, 1, 6]])
+    if dtype == "f32":
+        truth = (x[2:6].astype(np.float64) @ adapter.a.T.astype(np.float64)) * 0.75
+        assert np.allclose(expected, truth, rtol=0, atol=1e-5 * np.abs(truth).max())
+
+
+def test_overlapping_segments_combine_adapters_in_their_order() -> None:
+    x, cur = random_rows(4, ROWS, K), random_rows(5, ROWS, N)
+    first, second = Adapter("f32", 8, seed=6), Adapter("int8", 16, seed=8, u_column=16, scaling=2.0)
+    segments = [first.segment(0, 5), second.segment(3, 7), first.segment(6, 6)]
+    u = shrink(x, segments, 32)
+    out = add_lora(cur, u, segments)
+    expected = cur.copy()
+    expected[:5] = model.lora(expected[:5], first.shrunk(x[:5]), first.b)
+    expected[3:] = model.lora(expected[3:], second.shrunk(x[3:]), second.b, second.b_scale)
+    assert np.array_equal(out, expected)
+
+
+def test_tiles_may_run_in_any_ranges_and_order() -> None:
+    x = random_rows(9, ROWS, K)
+    first, second = Adapter("bf16", 24, seed=10), Adapter("f32", 16, seed=12, u_column=32)
+    segments = [first.segment(0, 4), second.segment(4, 7)]
+    expected = shrink(x, segments, 48)
+    assert np.array_equal(shrink(x, segments, 48, tiles=[(2, 3), (0, 0), (1, 2), (0, 1)]), expected)
+
+
+def test_no_rows_and_no_segments_are_no_work() -> None:
+    assert shrink(random_rows(13, 2, K), [], 16).min() == -7.0
+    assert shrink(np.zeros((0, K), np.float32), [Adapter("f32", 8, seed=14).segment(0, 0)], 16).size == 0
+    cur = random_rows(15, 2, N)
+    assert np.array_equal(add_lora(cur, np.zeros((2, 16), np.float32), []), cur)
+
+
+def test_an_adapter_without_the_input_that_it_needs_is_refused() -> None:
+    segments = (abi.LoraSegment * 1)(Adapter("f32", 8, seed=16).segment(0, 1))
+    args = abi.ShrinkArgs(segments=segments, segment_count=1, segment_stride=c.sizeof(abi.LoraSegment))
+    u, x = np.zeros((1, 16), np.float32), random_rows(17, 1, K)
+    args.common = abi.Args(struct_size=c.sizeof(args), rows=1)
+    q, scale, total = model.quantize_rows(x)
+    args.input = abi.Activation(c.sizeof(abi.Activation), 64, abi.Tensor(), *map(abi.tensor, (q, scale, total)))
+    args.u = abi.tensor(u)
+    status, message = abi.run(KERNELS["shrink_f32"], args)
+    assert (status, "no values of the type" in message) == (2, True)
+
+
+def test_unknown_epilogues_and_a_second_silu_mul_are_refused() -> None:
+    cur = random_rows(18, 1, 64)
+    for kinds, status in [([7], 1), ([0], 1), ([5, 5], 2)]:
+        steps = (abi.Epilogue * len(kinds))(*(abi.Epilogue(c.sizeof(abi.Epilogue), kind) for kind in kinds))
+        args = abi.EpilogueArgs(input=abi.tensor(cur), out=abi.tensor(cur))
+        args.common = abi.Args(c.sizeof(args), len(kinds), None, steps, 1)
+        got, message = abi.run(KERNELS["epilogue"], args)
+        assert (got, "epilogue list" in message) == (status, True)
