@@ -1,3 +1,31 @@
 """INF-ENG: a CPU-native LLM inference engine that serves many LoRA adapters in one batch."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from infeng_core.engine import Engine
+    from infeng_core.request import Completion, Request, SamplingParams
+    from infeng_core.stream import Event, Stream
+
+__all__ = ["Completion", "Engine", "Event", "Request", "SamplingParams", "Stream", "__version__"]
 __version__ = "0.1.0"
+
+_HOMES = {
+    "Completion": "request",
+    "Engine": "engine",
+    "Event": "stream",
+    "Request": "request",
+    "SamplingParams": "request",
+    "Stream": "stream",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import the engine when it is first asked for, so that ``infeng --version`` does not."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f"infeng_core.{_HOMES[name]}"), name)

@@ -17,13 +17,17 @@ def infeng_kernel_libraries() -> list[KernelLibrary]:
 @hookimpl
 def infeng_tokenizers() -> dict[str, TokenizerFactory]:
     """Built-in tokenizers."""
-    return {}
+    from infeng_core.tokenizer import HfTokenizer
+
+    return {"hf": HfTokenizer}
 
 
 @hookimpl
 def infeng_schedulers() -> dict[str, SchedulerFactory]:
     """Built-in schedulers."""
-    return {}
+    from infeng_core.scheduler import FirstCome
+
+    return {"fcfs": FirstCome}
 
 
 @hookimpl
@@ -35,7 +39,9 @@ def infeng_quant_formats() -> dict[str, QuantFormat]:
 @hookimpl
 def infeng_backends() -> dict[str, Backend]:
     """Built-in backends."""
-    return {}
+    from infeng_core.nativebackend import NativeBackend
+
+    return {"native": NativeBackend()}
 
 
 @hookimpl

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from infeng_core.errors import ManifestError, ResourceError
+from infeng_core.errors import ResourceError
 
 BLOCK_TOKENS = 16
 """Positions in one block: a line of the native cache layout holds 16 tokens."""
@@ -73,20 +74,19 @@ class CacheSize:
 
 
 def size(
-    memory: str | int, *, block_bytes: int, context: int, max_running: int, available_bytes: int | None
+    memory: int | Literal["auto"], *, block_bytes: int, context: int, max_running: int, available_bytes: int | None
 ) -> CacheSize:
     """Return how many blocks an engine gets.
 
-    memory: ``kv_cache.memory`` of the manifest: "auto", bytes, or a text such as "512MB".
+    memory: ``kv_cache.memory`` of the manifest: bytes or "auto".
     block_bytes: bytes of one block in all layers.
     context: most positions of one sequence.
     available_bytes: memory that can be had without swapping; None if unknown.
 
-    Raises ManifestError for a text that is no size and ResourceError where not even one block fits.
+    Raises ResourceError where not even one block fits.
     """
-    if memory != "auto":
-        nbytes = memory if isinstance(memory, int) else parse_bytes(memory)
-        wanted = CacheSize(nbytes // block_bytes, f"kv_cache.memory is {memory}")
+    if isinstance(memory, int):
+        wanted = CacheSize(memory // block_bytes, f"kv_cache.memory is {memory} bytes")
     else:
         sequences = min(max_running, AUTO_SEQUENCES)
         wanted = CacheSize(sequences * blocks_for(context), f"{sequences} sequences of {context} tokens")
@@ -100,20 +100,6 @@ def size(
             "set kv_cache.memory to more, or kv_cache.dtype to int8",
         )
     return wanted
-
-
-_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "KI": 2**10, "MI": 2**20, "GI": 2**30}
-
-
-def parse_bytes(text: str) -> int:
-    """Return the bytes that a text such as "512MB", "2GiB" or "1000000" means."""
-    trimmed = text.strip().upper()
-    number = trimmed.rstrip("BKMGI ")
-    unit = trimmed[len(number) :].strip().removesuffix("B")
-    try:
-        return int(float(number) * _UNITS[unit])
-    except (ValueError, KeyError, OverflowError):
-        raise ManifestError("kv_cache.memory", f"{text!r} is not a size", 'write "auto", "512MB" or "2GiB"') from None
 
 
 def available_memory() -> int | None:

@@ -45,13 +45,15 @@ class Sequence:
     """Cache blocks of positions [16 i, 16 i + 16), enough for the whole capacity; empty while waiting."""
     last: int = 0
     """The newest token."""
+    seed: int = 0
+    """Of the random numbers that choose its tokens."""
 
     @staticmethod
-    def start(id_: int, request: Request, prompt: list[int], capacity: int) -> Sequence:
+    def start(id_: int, request: Request, prompt: list[int], capacity: int, seed: int) -> Sequence:
         """Return a sequence of which nothing is computed yet."""
         tokens = np.empty(capacity, np.int32)
         tokens[: len(prompt)] = prompt
-        return Sequence(id_, request, tokens, len(prompt), len(prompt), last=prompt[-1])
+        return Sequence(id_, request, tokens, len(prompt), len(prompt), last=prompt[-1], seed=seed)
 
     def append(self, token: int) -> None:
         """Add a new token."""

@@ -131,8 +131,11 @@ class Graph:
 
 
 def reads(op: Op) -> tuple[str, ...]:
-    """Return the names of the values that ``op`` takes as its input, without those of its steps."""
-    return () if isinstance(op, Embed) else (op.x,)
+    """Return the names of the values that ``op`` takes, those of its steps included."""
+    if isinstance(op, Embed):
+        return ()
+    steps = op.steps if isinstance(op, Linear) else ()
+    return (op.x, *(step.value for step in steps if isinstance(step, Residual)))
 
 
 def writes(op: Op) -> str:
@@ -143,7 +146,7 @@ def writes(op: Op) -> str:
 
 
 def consumers(graph: Graph, index: int) -> list[Op]:
-    """Return the ops that take the value which op ``index`` writes as their input, up to where it is overwritten."""
+    """Return the ops that take the value which op ``index`` writes, up to where it is overwritten."""
     name = writes(graph.ops[index])
     found: list[Op] = []
     for op in graph.ops[index + 1 :]:

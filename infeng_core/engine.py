@@ -1,0 +1,290 @@
+"""The engine: one loop from requests to text."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType, TracebackType
+from typing import Any
+
+from infeng_core import _native, formats, kvcache
+from infeng_core.backend import Backend, BoundOp, Executable, Limits
+from infeng_core.errors import RequestError, UsageError
+from infeng_core.plug.cpu import detect
+from infeng_core.plug.manager import Plugins
+from infeng_core.plug.manifest import EngineConfig, load_config
+from infeng_core.plug.select import Selector
+from infeng_core.request import Completion, Request, SamplingParams
+from infeng_core.sampler import Sampler, draw_seed
+from infeng_core.scheduler import Scheduler
+from infeng_core.scheduler import Sequence as Running
+from infeng_core.stream import Event, Output, StopStrings, Stream, Streams
+from infeng_core.tokenizer import Tokenizer
+
+Prompt = str | Sequence[int] | Request
+"""A text, token ids, or a request that carries its own parameters."""
+
+
+class Engine:
+    """A model, loaded and ready to answer requests; several may live in one process.
+
+    ``generate`` and ``stream`` run the engine themselves, on the thread that calls them. All methods may be called from
+    several threads: one of them runs a step for everybody while the others wait. Use it as a context manager, or call
+    ``close``.
+    """
+
+    def __init__(
+        self,
+        model: str | Path | None = None,
+        *,
+        manifest: str | Path | None = None,
+        threads: int | None = None,
+        format: str | None = None,
+        overrides: Mapping[str, object] = MappingProxyType({}),
+        config: EngineConfig | None = None,
+    ) -> None:
+        """Load a model and bind a kernel to each of its operations.
+
+        model: a Hugging Face directory, an engine-native directory or a hub name; default: the manifest's ``model.path``.
+        manifest: an engine manifest, or the name of a shipped one.
+        threads, format: ``threads.count`` and ``model.format`` of the manifest.
+        overrides: settings by their dotted names, such as ``{"kv_cache.dtype": "f32"}``.
+        config: a configuration that is complete already, instead of the three above.
+
+        Raises ManifestError, ModelError, PluginError, KernelError or ResourceError; each says what to do.
+        """
+        given = {"model.path": None if model is None else str(model), "threads.count": threads, "model.format": format}
+        given = {key: value for key, value in given.items() if value is not None}
+        self.config = config or load_config(manifest, overrides={**given, **overrides})
+        reference = str(model) if model is not None else self.config.model.path
+        if not reference:
+            raise UsageError("model", "none is named", "give a directory or a hub name, or set model.path")
+        self.cpu = detect()
+        self.plugins = Plugins.discover(self.config, self.cpu)
+        self.selector = Selector(self.plugins, self.config, self.cpu)
+        self.model = formats.load(reference, self.config, self.plugins)
+        self.limits = self._limits()
+        backend: Backend = self.plugins.backend(self.config.backend.use)
+        self.executable: Executable = backend.compile(self.model, self.config, self.limits, self.selector)
+        self.tokenizer: Tokenizer = self.plugins.tokenizer(self.config.tokenizer.use)(
+            self.model.tokenizer_dir, self.config
+        )
+        self._pool = kvcache.BlockPool(self.limits.kv_blocks)
+        self._scheduler: Scheduler = self.plugins.scheduler(self.config.scheduler.use)(self.limits, self._pool)
+        self._sampler = Sampler(self.limits.max_samples)
+        self._streams = Streams()
+        self._eos_ids = self._end_tokens()
+        self._ids = itertools.count()
+        self._lock = threading.RLock()
+        self._cancelled: list[Running] = []
+        self._is_open = True
+
+    # -------------------------------------------------------------------------------------------------- the loop ---
+
+    def step(self) -> bool:
+        """Run one batch; return whether there was anything to do.
+
+        Raises KernelError if an operation fails; the requests stay as they were before the step.
+        """
+        with self._lock:
+            self._drop_cancelled()
+            batch = self._scheduler.next_batch()
+            if batch is None:
+                return False
+            logits = self.executable.run(batch)
+            tokens = self._sampler.pick(logits, batch)
+            finished = self._streams.push(batch, tokens)
+            self._scheduler.commit(batch, tokens, finished)
+            self._drop_cancelled()
+            return True
+
+    # ------------------------------------------------------------------------------------------------- requests ---
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[str] | Sequence[Sequence[int]] | Sequence[Request],
+        params: SamplingParams | None = None,
+    ) -> list[Completion]:
+        """Answer prompts, as many at a time as fit, and return the completions in their order.
+
+        prompts: one or several; a list of integers is one prompt of token ids.
+        params: for every prompt that is not a Request.
+
+        Raises RequestError, before anything runs, for a prompt that cannot be served.
+        """
+        streams = [self._start(*prepared, index=i) for i, prepared in enumerate(self._prepare(prompts, params))]
+        try:
+            return [stream.result() for stream in streams]
+        except BaseException:
+            self._abandon(streams)
+            raise
+
+    def stream(
+        self,
+        prompts: Prompt | Sequence[str] | Sequence[Sequence[int]] | Sequence[Request],
+        params: SamplingParams | None = None,
+    ) -> Iterator[Event]:
+        """Answer prompts as ``generate`` does, and return their events as they come; ``Event.index`` says whose.
+
+        Each prompt's last event has its ``completion``. Closing the iterator early cancels what is unfinished.
+        """
+        return self._events(self._prepare(prompts, params))
+
+    def submit(self, prompt: Prompt, params: SamplingParams | None = None) -> Stream:
+        """Add one request to those in flight and return its stream; it moves on whenever anybody runs the engine."""
+        [prepared] = self._prepare([Request.of(prompt, params)], None)
+        return self._start(*prepared, index=0)
+
+    def cancel(self, stream: Stream) -> None:
+        """End a request soon; its last event then says ``cancelled``. Any thread may call this."""
+        stream.cancel()
+
+    def bound(self) -> Sequence[BoundOp]:
+        """Return which kernel serves each operation, for which batch sizes, and why."""
+        return self.executable.bound()
+
+    def tokenize(self, text: str) -> list[int]:
+        """Return the ids that ``text`` becomes as a prompt."""
+        return self.tokenizer.encode([text])[0]
+
+    # ---------------------------------------------------------------------------------------------------- ending ---
+
+    def close(self) -> None:
+        """End what is in flight as cancelled and give memory and threads back; calling it again does nothing."""
+        with self._lock:
+            if not self._is_open:
+                return
+            self._is_open = False
+            for sequence in self._streams.open_sequences():
+                self._streams.cancel(sequence)
+            self.executable.close()
+
+    def __enter__(self) -> Engine:
+        """Return the engine."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Close the engine."""
+        self.close()
+
+    # -------------------------------------------------------------------------------------------------- internals ---
+
+    def _limits(self) -> Limits:
+        """Bound batches by the manifest, and the context by what the model knows and the cache holds."""
+        scheduler, shape = self.config.scheduler, self.model.config
+        running = min(scheduler.max_running, scheduler.max_batch_tokens)
+        block_bytes = _native.KvCache.bytes_per_block(
+            self.config.kv_cache.dtype, layers=shape.layers, kv_heads=shape.kv_heads, head_dim=shape.head_dim
+        )
+        cache = kvcache.size(
+            self.config.kv_cache.memory,
+            block_bytes=block_bytes,
+            context=shape.max_positions,
+            max_running=running,
+            available_bytes=kvcache.available_memory(),
+        )
+        self._cache_reason = cache.reason
+        return Limits(
+            max_rows=scheduler.max_batch_tokens,
+            max_samples=running,
+            max_segments=running,
+            context=min(shape.max_positions, cache.tokens),
+            kv_blocks=cache.blocks,
+        )
+
+    def _end_tokens(self) -> tuple[int, ...]:
+        """Return the tokens that end a text: the model's, or where it names none, the tokenizer's."""
+        if self.model.config.eos_ids:
+            return self.model.config.eos_ids
+        return () if self.tokenizer.eos_id is None else (self.tokenizer.eos_id,)
+
+    def _prepare(self, prompts: Any, params: SamplingParams | None) -> list[tuple[Request, list[int]]]:
+        """Return every prompt as a request with its ids, or raise RequestError."""
+        if not self._is_open:
+            raise UsageError("engine", "it is closed", "make a new one")
+        is_one = isinstance(prompts, (str, Request)) or (len(prompts) > 0 and not isinstance(prompts[0], _PROMPTS))
+        requests = [Request.of(prompt, params) for prompt in ([prompts] if is_one else prompts)]
+        texts = [request.prompt for request in requests if isinstance(request.prompt, str)]
+        encoded = iter(self.tokenizer.encode(texts) if texts else [])
+        prepared = []
+        for request in requests:
+            ids = next(encoded) if isinstance(request.prompt, str) else list(request.prompt)
+            if not ids and request.prompt == "":
+                ids = [self.model.config.bos_id] if self.model.config.bos_id is not None else []
+            prepared.append((request, self._checked(request, ids)))
+        return prepared
+
+    def _checked(self, request: Request, ids: list[int]) -> list[int]:
+        vocab, context = self.model.config.vocab, self.limits.context
+        if request.adapter is not None:
+            raise RequestError(
+                f"adapter {request.adapter!r}", "no adapter is loaded", "leave it out for the base model"
+            )
+        if not ids:
+            raise RequestError("prompt", "it is empty and the model has no beginning-of-text token", "give some text")
+        if not 0 <= min(ids) <= max(ids) < vocab:
+            wrong = next(token for token in ids if not 0 <= token < vocab)
+            raise RequestError("prompt", f"token {wrong} is not in the vocabulary of {vocab}", "check the tokenizer")
+        if len(ids) >= context:
+            bound = "the model's own" if context == self.model.config.max_positions else self._cache_reason
+            raise RequestError(
+                f"prompt of {len(ids)} tokens",
+                f"the context is {context} tokens ({bound}) and one must be free for the answer",
+                "shorten the prompt",
+            )
+        return ids
+
+    def _start(self, request: Request, ids: list[int], *, index: int) -> Stream:
+        params = request.params
+        capacity = min(len(ids) + params.max_tokens, self.limits.context)
+        seed = draw_seed() if params.seed is None else params.seed
+        sequence = Running.start(next(self._ids), request, ids, capacity, seed)
+        ends = {*params.stop_token_ids, *(() if params.ignore_eos else self._eos_ids)}
+        output = Output(sequence, self.tokenizer.detokenizer(ids), StopStrings(params.stop), frozenset(ends), index)
+        with self._lock:
+            self._scheduler.add(sequence)
+            self._streams.open(output)
+        return Stream(output, self._advance, self._cancel)
+
+    def _events(self, prepared: list[tuple[Request, list[int]]]) -> Iterator[Event]:
+        streams = [self._start(request, ids, index=index) for index, (request, ids) in enumerate(prepared)]
+        try:
+            while streams:
+                for stream in streams:
+                    yield from stream.pending()
+                streams = [stream for stream in streams if not stream.finished]
+                if streams:
+                    streams[0].wait()
+        finally:
+            self._abandon(streams)
+
+    def _advance(self, output: Output) -> None:
+        """Run a step unless another thread has meanwhile given ``output`` something to take."""
+        with self._lock:
+            if not output.events and output.completion is None:
+                self.step()
+
+    def _cancel(self, sequence: Running) -> None:
+        self._cancelled.append(sequence)
+        if self._lock.acquire(blocking=False):  # otherwise the thread that runs a step sees to it
+            try:
+                self._drop_cancelled()
+            finally:
+                self._lock.release()
+
+    def _drop_cancelled(self) -> None:
+        while self._cancelled:
+            sequence = self._cancelled.pop()
+            self._scheduler.drop(sequence)
+            self._streams.cancel(sequence)
+
+    def _abandon(self, streams: Sequence[Stream]) -> None:
+        for stream in streams:
+            stream.cancel()
+
+
+_PROMPTS = (str, Request, Sequence)

@@ -1,0 +1,94 @@
+"""The ``native`` backend: a planned program, the worker pool and the key/value cache of the native core."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from infeng_core import _native
+from infeng_core.backend import BoundOp, Limits
+from infeng_core.errors import KernelError
+from infeng_core.models.families import families
+from infeng_core.plan import Planner
+from infeng_core.scheduler import Batch
+
+if TYPE_CHECKING:
+    from infeng_core.formats import LoadedModel
+    from infeng_core.plug.cpu import Cpu
+    from infeng_core.plug.manifest import EngineConfig
+    from infeng_core.plug.select import Selector
+
+
+class NativeBackend:
+    """Compiles a model's graph to a program of the native core."""
+
+    def compile(self, model: LoadedModel, config: EngineConfig, limits: Limits, selector: Selector) -> NativeExecutable:
+        """Return ``model`` ready to run under ``limits``; raises KernelError where an op finds no kernel."""
+        return NativeExecutable(model, config, limits, selector)
+
+
+class NativeExecutable:
+    """A program with what it runs on. One step at a time; ``cancel`` may come from another thread."""
+
+    def __init__(self, model: LoadedModel, config: EngineConfig, limits: Limits, selector: Selector) -> None:
+        """Take threads and memory and bind every op."""
+        shape = model.config
+        pool = _native.Pool(thread_count(config, selector.cpu), pin=pins(config))
+        self._model = model  # the weights' memory
+        self._cache = _native.KvCache(
+            config.kv_cache.dtype,
+            layers=shape.layers,
+            blocks=limits.kv_blocks,
+            kv_heads=shape.kv_heads,
+            head_dim=shape.head_dim,
+        )
+        self._program = _native.Program(
+            pool,
+            max_rows=limits.max_rows,
+            max_samples=limits.max_samples,
+            max_segments=limits.max_segments,
+            context=limits.context,
+        )
+        planner = Planner(model, families()[shape.family].graph(shape), limits, selector, pool.threads)
+        logits = planner.build(self._program, self._cache, config.kv_cache.dtype)
+        self._program.finish()
+        self._logits = self._program.view(logits)[:, : shape.vocab]
+        self._bound = planner.bound_ops()
+        self.kv_bytes = self._cache.nbytes
+        self.scratch_bytes = self._program.scratch_bytes
+
+    def run(self, batch: Batch) -> NDArray[np.float32]:
+        """Run one step; return (samples, vocab) float32, valid until the next run."""
+        try:
+            self._program.run(batch.tokens, batch.positions, batch.kv_segments, batch.block_tables, batch.sample_rows)
+        except _native.NativeError as error:
+            raise KernelError(
+                "step", str(error), "infeng doctor shows the kernels; kernels.disable avoids one"
+            ) from error
+        return self._logits[: len(batch.sample_rows)]
+
+    def bound(self) -> list[BoundOp]:
+        """Return what runs, in the order of the model."""
+        return self._bound
+
+    def cancel(self) -> None:
+        """Make a run in flight on another thread stop between two tiles."""
+        self._program.cancel()
+
+    def close(self) -> None:
+        """Give memory and threads back."""
+        del self._program, self._cache, self._logits, self._model
+
+
+def thread_count(config: EngineConfig, cpu: Cpu) -> int:
+    """Return the number of workers: as set, or one per core that this process may use, within its quota."""
+    if config.threads.count != "auto":
+        return config.threads.count
+    return max(1, min(cpu.cores, int(cpu.quota or cpu.cores)))
+
+
+def pins(config: EngineConfig) -> bool:
+    """Return whether workers stay on one core each; ``auto`` leaves that to the operating system."""
+    return config.threads.pin is True

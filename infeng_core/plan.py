@@ -1,0 +1,342 @@
+"""A family's graph becomes a program of the native core: every op bound to kernels by batch size.
+
+Three things are decided here and nowhere else: which values are kept as int8 (those that a linear op with integer weights
+takes), which steps a kernel takes into itself (as many leading ones as all its row ranges can, the others become an
+``epilogue`` op), and which kernel serves which batch sizes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from infeng_core import _native
+from infeng_core.backend import BoundOp, Limits
+from infeng_core.models import rope
+from infeng_core.models.ops import (
+    Attention,
+    Bias,
+    Embed,
+    Graph,
+    KvAppend,
+    Linear,
+    Op,
+    Residual,
+    RmsNorm,
+    Rope,
+    SiluMul,
+    Step,
+    consumers,
+    panel_columns,
+)
+
+from infeng_core.plug.libraries import rank
+
+if TYPE_CHECKING:
+    from infeng_core.models.config import RopeConfig
+    from infeng_core.formats import LoadedModel
+    from infeng_core.plug.select import Selector
+
+ROW_BREAKPOINTS = (1, 8, 64)
+"""Kernels are chosen anew past these batch sizes: one row is bound by memory, eight ride along, more are arithmetic."""
+
+FLOAT_WEIGHTS = frozenset({"f32", "bf16"})
+"""Weight formats whose linear op takes f32 rows; the others take int8 rows with a scale per group of 64."""
+
+Bindings = list[tuple[int, "_native.Kernel"]]
+Epilogues = list[tuple[str, "_native.Epilogue"]]  # with the name of each step
+Emit = Callable[[Bindings, int | None, Sequence["_native.Epilogue"]], None]
+
+
+class Planner:
+    """Builds one program; used once."""
+
+    def __init__(self, model: LoadedModel, graph: Graph, limits: Limits, selector: Selector, threads: int) -> None:
+        """Plan ``graph`` over the tensors of ``model``; kernels come from ``selector``."""
+        self.bound: dict[tuple[str, str, tuple[int, int], str, str, str], int] = {}
+        self._model = model
+        self._graph = graph
+        self._limits = limits
+        self._selector = selector
+        self._threads = threads
+        self._weights: dict[str, _native.Weight] = {}
+        self._buffers: dict[str, int] = {}
+        self._activations: dict[str, int] = {}
+        self._tables: dict[RopeConfig, tuple[NDArray[np.float32], NDArray[np.float32]]] = {}
+        self._reasons: dict[tuple[str, str], str] = {}  # of the latest choice, by library and kernel
+
+    def build(self, program: _native.Program, cache: _native.KvCache, kv_format: str) -> int:
+        """Add every op of the graph to ``program``; return the buffer of the logits."""
+        self._program, self._cache, self._kv_format = program, cache, kv_format
+        for index, op in enumerate(self._graph.ops):
+            match op:
+                case Embed():
+                    self._embed(index, op)
+                case RmsNorm():
+                    self._rmsnorm(index, op)
+                case Linear():
+                    self._linear(index, op)
+                case Rope():
+                    self._rope(op)
+                case KvAppend():
+                    self._kv_append(op)
+                case Attention():
+                    self._attention(index, op)
+        return self._buffer(self._graph.logits)
+
+    def bound_ops(self) -> list[BoundOp]:
+        """Return what was bound, equal lines of different layers as one."""
+        return [
+            BoundOp(op, f"{detail} x{count}" if count > 1 else detail, rows, library, kernel, reason)
+            for (op, detail, rows, library, kernel, reason), count in self.bound.items()
+        ]
+
+    # ------------------------------------------------------------------------------------------------------ ops ---
+
+    def _embed(self, index: int, op: Embed) -> None:
+        weight = self._weight(op.weight)
+        problem = {"weight": weight.format, "n": weight.panels * 16, "k": weight.k}
+
+        def emit(kernels: Bindings, out: int | None, epilogues: Sequence[_native.Epilogue]) -> None:
+            self._program.embed(kernels, weight, self._buffer(op.out) if out is None else out)
+
+        self._emit(index, "embed", self._detail(op.weight, weight), problem, [], op.out, emit, can_fuse=False)
+
+    def _rmsnorm(self, index: int, op: RmsNorm) -> None:
+        vector = self._model.vectors[op.weight]
+        sampled, x = self._graph.values[op.out].sampled, self._buffer(op.x)
+        gather = sampled and not self._graph.values[op.x].sampled
+
+        def emit(kernels: Bindings, out: int | None, epilogues: Sequence[_native.Epilogue]) -> None:
+            self._program.rmsnorm(kernels, x, vector, op.eps, out, epilogues, gather_samples=gather)
+
+        self._emit(
+            index,
+            "rmsnorm",
+            f"{_role(op.weight)} {len(vector)}",
+            {"n": len(vector), "k": len(vector)},
+            [],
+            op.out,
+            emit,
+        )
+
+    def _linear(self, index: int, op: Linear) -> None:
+        weight = self._weight(op.weight)
+        is_float = weight.format in FLOAT_WEIGHTS
+        x = self._buffer(op.x) if is_float else self._activation(op.x)
+        act = "f32" if is_float else "int8-g64"
+        problem = {"weight": weight.format, "act": act, "n": weight.panels * 16, "k": weight.k}
+
+        def emit(kernels: Bindings, out: int | None, epilogues: Sequence[_native.Epilogue]) -> None:
+            self._program.linear(kernels, weight, x, out, epilogues)
+
+        steps = [self._step(step) for step in op.steps]
+        self._emit(index, "linear", self._detail(op.weight, weight), problem, steps, op.out, emit, weight.panels * 16)
+
+    def _rope(self, op: Rope) -> None:
+        if op.rope not in self._tables:
+            self._tables[op.rope] = rope.tables(op.rope, op.head_dim, self._limits.context)
+        cos, sin = self._tables[op.rope]
+        heads = {"heads": op.heads, "kv_heads": op.kv_heads, "head_dim": op.head_dim}
+        kernels = self._choose("rope", False, {"context": self._limits.context, **heads})
+        self._note("rope", _heads(op.heads, op.kv_heads, op.head_dim), kernels)
+        self._program.rope(kernels, self._buffer(op.x), **heads, k_column=op.k_column, cos=cos, sin=sin)
+
+    def _kv_append(self, op: KvAppend) -> None:
+        config = self._model.config
+        problem = {
+            "kv": self._kv_format,
+            "kv_heads": config.kv_heads,
+            "head_dim": config.head_dim,
+            "context": self._limits.context,
+        }
+        kernels = self._choose("kv_append", False, problem)
+        self._note("kv_append", f"{self._kv_format} {config.kv_heads} heads of {config.head_dim}", kernels)
+        columns = {"k_column": op.k_column, "v_column": op.v_column}
+        self._program.kv_append(kernels, self._buffer(op.x), self._cache, op.layer, **columns)
+
+    def _attention(self, index: int, op: Attention) -> None:
+        heads = {"heads": op.heads, "kv_heads": op.kv_heads, "head_dim": op.head_dim}
+        problem = {"kv": self._kv_format, "context": self._limits.context, **heads}
+        x = self._buffer(op.x)
+
+        def emit(kernels: Bindings, out: int | None, epilogues: Sequence[_native.Epilogue]) -> None:
+            self._program.attention(
+                kernels,
+                x,
+                self._cache,
+                op.layer,
+                self._buffer(op.out) if out is None else out,
+                heads=op.heads,
+                window=op.window,
+                scale=op.scale,
+                epilogues=epilogues,
+            )
+
+        detail = f"{self._kv_format} {_heads(op.heads, op.kv_heads, op.head_dim)}"
+        self._emit(index, "attention", detail, problem, [], op.out, emit)
+
+    # ------------------------------------------------------------------------------------------ fusing, binding ---
+
+    def _emit(
+        self,
+        index: int,
+        op: str,
+        detail: str,
+        problem: dict[str, Any],
+        steps: Epilogues,
+        out: str,
+        emit: Emit,
+        columns: int = 0,
+        *,
+        can_fuse: bool = True,
+    ) -> None:
+        """Add one op that writes the value ``out`` after ``steps``; ``columns`` of its result before them."""
+        sampled = self._graph.values[out].sampled
+        needs_f32, needs_int8 = self._forms(index, out)
+        if needs_int8:
+            steps = [*steps, ("quantize", _native.Epilogue.quantize(self._activation(out)))]
+        names = [name for name, _ in steps]
+        fused = self._fused(op, sampled, problem, names) if can_fuse else 0
+        kernels = self._choose(op, sampled, problem, names[:fused])
+        self._note(op, " + ".join([detail, *names[:fused]]), kernels)
+        rest = steps[fused:]
+        final = self._buffer(out) if needs_f32 else None
+        if not rest:
+            emit(kernels, final, [step for _, step in steps])
+            return
+        # What follows reads the result from f32. It gets a buffer of its own where the value's buffer still holds an
+        # operand (the residual) or has another width.
+        is_only_quantize = names[fused:] == ["quantize"]
+        if is_only_quantize or "silu_mul" in names[:fused]:
+            columns = self._graph.values[out].columns
+        between = self._buffer(out) if is_only_quantize else self._scratch(columns, sampled)
+        emit(kernels, between, [step for _, step in steps[:fused]])
+        kernels = self._choose("epilogue", sampled, {"n": columns, "k": columns}, names[fused:])
+        self._note("epilogue", f"{detail}: {' + '.join(names[fused:])}", kernels)
+        target = None if is_only_quantize else final
+        self._program.epilogue(kernels, between, columns, target, [step for _, step in rest])
+
+    def _forms(self, index: int, out: str) -> tuple[bool, bool]:
+        """Return whether the value that op ``index`` writes is read as f32, and whether as int8."""
+        readers = consumers(self._graph, index)
+        as_int8 = [reader for reader in readers if self._takes_int8(reader, out)]
+        as_operand = [
+            reader
+            for reader in readers
+            if isinstance(reader, Linear) and any(isinstance(s, Residual) and s.value == out for s in reader.steps)
+        ]
+        needs_f32 = len(as_int8) < len(readers) or bool(as_operand) or out == self._graph.logits
+        return needs_f32, bool(as_int8)
+
+    def _takes_int8(self, reader: Op, value: str) -> bool:
+        if not isinstance(reader, Linear) or reader.x != value:
+            return False
+        return self._model.tensors[reader.weight].format not in FLOAT_WEIGHTS
+
+    def _fused(self, op: str, sampled: bool, problem: dict[str, Any], names: list[str]) -> int:
+        """Return how many leading steps the best kernels of all row ranges can take into themselves.
+
+        A library that the manifest puts first keeps the op even if another one could fuse more.
+        """
+        fused = len(names)
+        for rows in self._row_ranges(sampled):
+            if fused and not self._takes_all(self._problem(op, rows, problem, names[:fused])):
+                kernel = self._selector.choose(self._problem(op, rows, problem, []))
+                while fused and not _accepts(kernel, self._problem(op, rows, problem, names[:fused])):
+                    fused -= 1
+        return fused
+
+    def _takes_all(self, problem: _native.Problem) -> bool:
+        """Return whether the best kernel for ``problem`` is from a library that none before it declines."""
+        decision, config = self._selector.decide(problem), self._selector.config
+        if decision.chosen is None:
+            return False
+        place = rank(decision.chosen.library, config)
+        declined = [c for c in decision.candidates if c.reason.code in ("cannot_fuse", "declines")]
+        return not any(rank(candidate.library, config) < place for candidate in declined)
+
+    def _choose(self, op: str, sampled: bool, problem: dict[str, Any], names: Sequence[str] = ()) -> Bindings:
+        """Return the kernel of each row range; neighbours with the same kernel are one range."""
+        bindings: Bindings = []
+        for rows in self._row_ranges(sampled):
+            asked = self._problem(op, rows, problem, names)
+            kernel, chosen = self._selector.choose(asked), self._selector.decide(asked).chosen
+            if bindings and (bindings[-1][1].library, bindings[-1][1].name) == (kernel.library, kernel.name):
+                bindings.pop()
+            bindings.append((rows[1], kernel))
+            self._reasons[kernel.library, kernel.name] = str(chosen.reason) if chosen else ""
+        return bindings
+
+    def _row_ranges(self, sampled: bool) -> list[tuple[int, int]]:
+        most = self._limits.max_samples if sampled else self._limits.max_rows
+        ends = [*(rows for rows in ROW_BREAKPOINTS if rows < most), most]
+        begins = [1, *(rows + 1 for rows in ends[:-1])]
+        return list(zip(begins, ends, strict=True))
+
+    def _problem(
+        self, op: str, rows: tuple[int, int], problem: dict[str, Any], names: Sequence[str]
+    ) -> _native.Problem:
+        return _native.Problem(op, rows=rows, epilogues=list(names), workers=self._threads, **problem)
+
+    def _note(self, op: str, detail: str, kernels: Bindings) -> None:
+        begin = 1
+        for end, kernel in kernels:
+            reason = self._reasons[kernel.library, kernel.name]
+            key = (op, detail, (begin, end), kernel.library, kernel.name, reason)
+            self.bound[key] = self.bound.get(key, 0) + 1
+            begin = end + 1
+
+    # ------------------------------------------------------------------------------------------------- operands ---
+
+    def _weight(self, name: str) -> _native.Weight:
+        if name not in self._weights:
+            self._weights[name] = self._model.tensors[name].native()
+        return self._weights[name]
+
+    def _step(self, step: Step) -> tuple[str, _native.Epilogue]:
+        match step:
+            case Bias(vector):
+                return "bias", _native.Epilogue.bias(self._model.vectors[vector])
+            case Residual(value):
+                return "residual", _native.Epilogue.residual(self._buffer(value))
+            case SiluMul():
+                return "silu_mul", _native.Epilogue.silu_mul()
+
+    def _buffer(self, name: str) -> int:
+        if name not in self._buffers:
+            value = self._graph.values[name]
+            self._buffers[name] = self._program.buffer(value.columns, samples=value.sampled)
+        return self._buffers[name]
+
+    def _activation(self, name: str) -> int:
+        if name not in self._activations:
+            value = self._graph.values[name]
+            self._activations[name] = self._program.activation(value.columns, samples=value.sampled)
+        return self._activations[name]
+
+    def _scratch(self, columns: int, sampled: bool) -> int:
+        name = f"scratch {columns} {sampled}"
+        if name not in self._buffers:
+            self._buffers[name] = self._program.buffer(columns, samples=sampled)
+        return self._buffers[name]
+
+    def _detail(self, name: str, weight: _native.Weight) -> str:
+        return f"{_role(name)} {weight.format} {weight.n}x{weight.k}"
+
+
+def _role(name: str) -> str:
+    """Return a tensor's name without its layer."""
+    return re.sub(r"\.\d+\.", ".*.", name)
+
+
+def _heads(heads: int, kv_heads: int, head_dim: int) -> str:
+    return f"{heads}/{kv_heads} heads of {head_dim}"
+
+
+def _accepts(kernel: _native.Kernel, problem: _native.Problem) -> bool:
+    return set(problem.epilogues) <= set(kernel.fuses) and kernel.accepts(problem)

@@ -1,0 +1,71 @@
+"""Logits to ids: one native call per step, with every request's parameters as arrays."""
+
+from __future__ import annotations
+
+import secrets
+
+import numpy as np
+from numpy.typing import NDArray
+
+from infeng_core import _native
+from infeng_core.errors import KernelError
+from infeng_core.request import MAX_SEED
+from infeng_core.scheduler import Batch, Sequence
+
+
+def draw_seed() -> int:
+    """Return a random seed for a request that names none."""
+    return secrets.randbelow(MAX_SEED + 1)
+
+
+class Sampler:
+    """Picks one token per sampled row; docs/numerics.md says how."""
+
+    def __init__(self, max_samples: int) -> None:
+        """Take the arrays for at most ``max_samples`` rows."""
+        self._rows: list[Sequence] = []  # whose parameters the arrays hold
+        self._temperature = np.zeros(max_samples, np.float32)
+        self._top_k = np.zeros(max_samples, np.int32)
+        self._top_p = np.ones(max_samples, np.float32)
+        self._min_p = np.zeros(max_samples, np.float32)
+        self._seed = np.zeros(max_samples, np.uint64)
+        self._position = np.zeros(max_samples, np.int64)
+        self._out = np.zeros(max_samples, np.int32)
+
+    def pick(self, logits: NDArray[np.float32], batch: Batch) -> NDArray[np.int32]:
+        """Return the chosen ids, (samples,) int32, overwritten by the next call.
+
+        logits: (samples, vocab) float32. Raises KernelError if a row holds NaN or infinity.
+        """
+        rows = [segment.sequence for segment in batch.segments if segment.sampled]
+        if rows != self._rows:
+            self._take_parameters(rows)
+        count = len(rows)
+        out = self._out[:count]
+        # The counter of the random numbers is the position of the token that is being chosen.
+        np.add(batch.positions[batch.sample_rows], 1, out=self._position[:count])
+        if count:
+            try:
+                _native.sample(
+                    logits,
+                    self._temperature[:count],
+                    self._top_k[:count],
+                    self._top_p[:count],
+                    self._min_p[:count],
+                    self._seed[:count],
+                    self._position[:count],
+                    out,
+                )
+            except _native.NativeError as error:
+                raise KernelError("sampling", str(error), "check the weights for NaN, or use a wider format") from error
+        return out
+
+    def _take_parameters(self, rows: list[Sequence]) -> None:
+        for row, sequence in enumerate(rows):
+            params = sequence.request.params
+            self._temperature[row] = params.temperature
+            self._top_k[row] = params.top_k
+            self._top_p[row] = params.top_p
+            self._min_p[row] = params.min_p
+            self._seed[row] = sequence.seed
+        self._rows = rows
