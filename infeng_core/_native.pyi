@@ -96,6 +96,7 @@ class Arena:
 
     def __init__(self, nbytes: int, *, huge_pages: bool = True) -> None: ...
     nbytes: int
+    def __buffer__(self, flags: int, /) -> memoryview: ...
     def huge_bytes(self) -> int:
         """Return how many bytes really are backed by huge pages."""
 

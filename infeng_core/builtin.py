@@ -33,7 +33,9 @@ def infeng_schedulers() -> dict[str, SchedulerFactory]:
 @hookimpl
 def infeng_quant_formats() -> dict[str, QuantFormat]:
     """Built-in weight formats."""
-    return {}
+    from infeng_core.formats.quant import BUILTIN
+
+    return dict(BUILTIN)
 
 
 @hookimpl

@@ -1,0 +1,20 @@
+"""Weights: reading Hugging Face directories, packing them into panels, and the engine-native directory."""
+
+from infeng_core.formats.choice import FormatChoice, choose
+from infeng_core.formats.convert import Conversion, convert
+from infeng_core.formats.loader import find, load
+from infeng_core.formats.quant import BUILTIN, QuantFormat
+from infeng_core.formats.tensors import LoadedModel, PackedTensor
+
+__all__ = [
+    "BUILTIN",
+    "Conversion",
+    "FormatChoice",
+    "LoadedModel",
+    "PackedTensor",
+    "QuantFormat",
+    "choose",
+    "convert",
+    "find",
+    "load",
+]

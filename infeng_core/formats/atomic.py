@@ -1,0 +1,107 @@
+"""Directories that are complete or not there: a temporary name, fsync, rename, and one writer at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from infeng_core.errors import InfengError, ResourceError
+
+FULL = {
+    errno.ENOSPC: "the disk is full",
+    errno.EDQUOT: "the disk quota is used up",
+    errno.EFBIG: "a file got too large",
+}
+
+
+@contextlib.contextmanager
+def locked(destination: Path, waiting: Callable[[], None] = lambda: None) -> Iterator[None]:
+    """Hold the lock of ``destination`` among all processes; ``waiting`` is called once if another one has it.
+
+    The lock is a file beside the destination that is removed at the end; the system frees it when a process dies.
+    """
+    path = destination.with_name(f".{destination.name}.lock")
+    with _disk_errors(destination):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    while True:
+        with _disk_errors(destination):
+            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                waiting()
+                fcntl.flock(handle, fcntl.LOCK_EX)
+            if not _is(path, handle):
+                continue  # the holder before us removed this file: whoever comes now locks another one
+            try:
+                yield
+            finally:
+                path.unlink(missing_ok=True)
+            return
+        finally:
+            os.close(handle)
+
+
+@contextlib.contextmanager
+def replacing(destination: Path) -> Iterator[Path]:
+    """Give a new directory to fill; it becomes ``destination`` when the block ends well and vanishes when it does not.
+
+    An older ``destination`` is replaced. Call under ``locked``. Every file is on the disk before the rename. A full
+    disk is a ResourceError.
+    """
+    partial = destination.with_name(f".{destination.name}.partial")
+    old = destination.with_name(f".{destination.name}.old")
+    try:
+        with _disk_errors(destination):
+            for leftover in (partial, old):  # of a process that was killed
+                shutil.rmtree(leftover, ignore_errors=True)
+            partial.mkdir(parents=True)
+            yield partial
+            for file in partial.iterdir():
+                _sync(file)
+            _sync(partial)
+            if destination.exists():
+                destination.rename(old)
+            partial.rename(destination)
+            _sync(destination.parent)
+    finally:
+        if old.exists() and not destination.exists():
+            old.rename(destination)
+        shutil.rmtree(partial, ignore_errors=True)
+        shutil.rmtree(old, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _disk_errors(destination: Path) -> Iterator[None]:
+    try:
+        yield
+    except InfengError:
+        raise
+    except OSError as error:
+        if error.errno in FULL:
+            remedy = "free some space or choose another place (a conversion's cache is in $INFENG_CACHE)"
+            raise ResourceError(f"{destination}", f"{FULL[error.errno]}, nothing was kept", remedy) from None
+        why = f"cannot be written ({error.strerror})"
+        remedy = "check the path and its permissions, or choose another place (for the cache: set INFENG_CACHE)"
+        raise ResourceError(f"{destination}", why, remedy) from None
+
+
+def _is(path: Path, handle: int) -> bool:
+    try:
+        return os.path.samestat(path.stat(), os.fstat(handle))
+    except FileNotFoundError:
+        return False
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,180 @@
+"""From a Hugging Face directory to an engine-native one."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import shutil
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from tqdm import tqdm
+
+from infeng_core.errors import ModelError, ResourceError
+from infeng_core.formats import atomic, memory, native
+from infeng_core.formats.choice import FormatChoice
+from infeng_core.formats.huggingface import Checkpoint, side_files
+from infeng_core.formats.identity import conversion_key
+from infeng_core.formats.packing import gather_vector, pack_tensor
+from infeng_core.formats.quant import FormatLookup, QuantFormat, builtin_format
+from infeng_core.formats.shards import ALIGN, Entry, aligned_bytes, plan_shards, write_shard
+from infeng_core.log import get_logger
+from infeng_core.models.weights import TensorSpec, VectorSpec
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """What a conversion made. ``reused``: it was there already, from the same source and formats."""
+
+    path: Path
+    id: str
+    nbytes: int  # of packed tensors and vectors
+    seconds: float
+    formats: Mapping[str, str]
+    reused: bool
+
+
+def convert(
+    source: Path,
+    destination: Path,
+    choice: FormatChoice,
+    *,
+    lookup: FormatLookup = builtin_format,
+    force: bool = False,
+    threads: int = 2,
+    progress: bool = True,
+) -> Conversion:
+    """Pack the weights of the Hugging Face directory ``source`` into the engine-native directory ``destination``.
+
+    The destination appears complete or not at all: work goes to a temporary name beside it. A second process that
+    wants the same waits and takes the first one's result. An existing engine-native directory of another origin is
+    replaced only with ``force``; anything else that exists is left alone. About one tensor is in memory at a time.
+    ``progress`` shows a bar where stderr is a terminal. Raises ModelError for a bad source, ResourceError for a full
+    disk.
+    """
+    start = time.monotonic()
+    if native.is_native(source):
+        raise ModelError(f"{source}", "is converted already", "convert the original Hugging Face directory")
+    destination = destination.absolute()
+    key = conversion_key(source, choice)
+    wait = f"{destination}: another process writes it; waiting"
+    with atomic.locked(destination, waiting=lambda: get_logger(__name__).warning(wait)):
+        existing = _existing(destination, key, lookup, force)
+        if existing is not None:
+            return _report(existing, destination, start, reused=True)
+        manifest = _write(source, destination, choice, key, lookup, threads, progress)
+    return _report(manifest, destination, start, reused=False)
+
+
+def _report(manifest: native.Manifest, path: Path, start: float, *, reused: bool) -> Conversion:
+    formats = {name: entry.format for name, entry in manifest.tensors.items()}
+    nbytes = sum(entry.panels * entry.panel_bytes for entry in manifest.tensors.values())
+    nbytes += sum(_padded(entry.size) for entry in manifest.vectors.values())
+    return Conversion(path, manifest.id, nbytes, time.monotonic() - start, formats, reused)
+
+
+def _existing(destination: Path, key: str, lookup: FormatLookup, force: bool) -> native.Manifest | None:
+    """Return the manifest of a destination that is what is wanted; raise ModelError if it must not be touched."""
+    if not destination.exists() or (destination.is_dir() and not any(destination.iterdir())):
+        return None
+    if not destination.is_dir() or not native.is_native(destination):
+        raise ModelError(f"{destination}", "exists and is no engine-native directory", "choose another destination")
+    with contextlib.suppress(ModelError):
+        manifest = native.read_manifest(destination, lookup)
+        if manifest.key == key and not force:
+            return manifest
+    if not force:
+        raise ModelError(
+            f"{destination}", "exists already", "give --force to replace it, or choose another destination"
+        )
+    return None
+
+
+def _write(
+    source: Path, destination: Path, choice: FormatChoice, key: str, lookup: FormatLookup, threads: int, progress: bool
+) -> native.Manifest:
+    checkpoint = Checkpoint(source)
+    formats = choice.for_model(checkpoint.config, lookup)
+    packer = _Packer(checkpoint, {name: lookup(format) for name, format in formats.items()}, threads)
+    shards = plan_shards(packer.entries())
+    total = sum(entry.nbytes for shard in shards.values() for entry in shard)
+    with atomic.replacing(destination) as folder:
+        free = shutil.disk_usage(folder).free
+        if total > free:
+            why = f"the conversion needs {memory.gigabytes(total)}, the disk has {memory.gigabytes(free)} free"
+            raise ResourceError(f"{destination}", why, "free some space or choose another place")
+        place: dict[str, tuple[str, str]] = {}  # tensor: (file, sha256)
+        with tqdm(total=total, desc="converting", unit="B", unit_scale=True, disable=None if progress else True) as bar:
+
+            def fill(entry: Entry) -> NDArray[np.uint8]:
+                bar.update(entry.nbytes)
+                return packer.fill(entry)
+
+            for file, entries in shards.items():
+                digests = write_shard(folder / file, entries, fill)
+                place |= {name: (file, digest) for name, digest in digests.items()}
+        files = {}
+        for name, path in side_files(source).items():
+            data = path.read_bytes()
+            (folder / name).write_bytes(data)
+            files[name] = hashlib.sha256(data).hexdigest()
+        manifest = native.Manifest(
+            model=checkpoint.config,
+            key=key,
+            files=files,
+            weights=tuple(shards),
+            tensors={
+                spec.name: native.TensorEntry(
+                    formats[spec.name], spec.n, spec.k, spec.panels, packer.panel_bytes(spec), *place[spec.name]
+                )
+                for spec in checkpoint.layout.tensors
+            },
+            vectors={spec.name: native.VectorEntry(spec.size, *place[spec.name]) for spec in checkpoint.layout.vectors},
+        )
+        native.write_manifest(manifest, folder / native.MANIFEST)
+    return manifest
+
+
+class _Packer:
+    """Makes the bytes of one tensor after another in one buffer, as large as the largest of them."""
+
+    def __init__(self, checkpoint: Checkpoint, formats: Mapping[str, QuantFormat], threads: int) -> None:
+        self.checkpoint = checkpoint
+        self.formats = formats
+        self.threads = threads
+        self.specs: dict[str, TensorSpec | VectorSpec] = {spec.name: spec for spec in checkpoint.layout.vectors}
+        self.specs |= {spec.name: spec for spec in checkpoint.layout.tensors}
+        self.buffer = aligned_bytes(max(entry.nbytes for entry in self.entries()))
+
+    def panel_bytes(self, spec: TensorSpec) -> int:
+        return self.formats[spec.name].panel_bytes(spec.k)
+
+    def entries(self) -> list[Entry]:
+        """Return what is written, in order: vectors, then tensors as a step reads them."""
+        found = []
+        for name, spec in self.specs.items():
+            if isinstance(spec, TensorSpec):
+                shape: tuple[int, ...] = (spec.panels, self.panel_bytes(spec))
+                found.append(Entry(name, "U8", shape, shape[0] * shape[1]))
+            else:
+                found.append(Entry(name, "F32", (_padded(spec.size) // 4,), _padded(spec.size)))
+        return found
+
+    def fill(self, entry: Entry) -> NDArray[np.uint8]:
+        """Return the bytes of one entry, a view of the buffer."""
+        spec, out = self.specs[entry.name], self.buffer[: entry.nbytes]
+        if isinstance(spec, TensorSpec):
+            pack_tensor(spec, self.checkpoint, self.formats[spec.name], out, self.threads)
+        else:
+            out[:] = 0
+            out[: spec.size * 4] = gather_vector(spec, self.checkpoint).view(np.uint8)
+        return out
+
+
+def _padded(size: int) -> int:
+    """Return the bytes that a vector of ``size`` float32 takes in the file."""
+    return -(-size * 4 // ALIGN) * ALIGN

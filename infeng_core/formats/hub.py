@@ -1,0 +1,51 @@
+"""Models by name: ``org/name`` or ``org/name@revision``, through huggingface_hub and its own cache."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from infeng_core.errors import ModelError
+from infeng_core.formats.huggingface import CONFIG_FILES, INDEX, TOKENIZER_FILES
+
+NAME = re.compile(r"(?P<repo>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(@(?P<revision>[\w./-]+))?", re.ASCII)
+PATTERNS = ["*.safetensors", INDEX, *CONFIG_FILES, *TOKENIZER_FILES, "manifest.yaml"]
+
+
+def is_name(reference: str) -> bool:
+    """Return whether ``reference`` has the form of a hub name."""
+    return NAME.fullmatch(reference) is not None
+
+
+def fetch(reference: str) -> Path:
+    """Return the local directory of a hub model, downloading what the hub's cache lacks.
+
+    HF_HOME, HF_TOKEN and HF_HUB_OFFLINE are honoured by huggingface_hub. Raises ModelError with what to do when the
+    model is not there, not public, or cannot be reached.
+    """
+    match = NAME.fullmatch(reference)
+    if match is None:
+        raise ModelError(reference, "is not a hub name", "write org/name or org/name@revision")
+    from huggingface_hub import constants, errors, snapshot_download
+
+    repo, revision = match["repo"], match["revision"]
+    try:
+        return Path(snapshot_download(repo, revision=revision, allow_patterns=PATTERNS))
+    except errors.GatedRepoError:
+        remedy = f"accept its terms on the hub's page of {repo}, then set HF_TOKEN or run: hf auth login"
+        raise ModelError(reference, "access is restricted", remedy) from None
+    except errors.RevisionNotFoundError:
+        raise ModelError(reference, f"has no revision {revision}", "check the branch, tag or commit") from None
+    except errors.RepositoryNotFoundError:
+        remedy = "check the name; for a private model set HF_TOKEN or run: hf auth login"
+        raise ModelError(reference, "is neither a local directory nor a public model of the hub", remedy) from None
+    except (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled, errors.HfHubHTTPError, OSError) as error:
+        if constants.HF_HUB_OFFLINE:
+            why = "is not in the local hub cache and HF_HUB_OFFLINE is set"
+            remedy = "unset HF_HUB_OFFLINE to download it, or give a local directory"
+        else:
+            why = f"cannot be downloaded ({str(error).splitlines()[0] if str(error) else type(error).__name__})"
+            remedy = (
+                f"check the network and try again, or download it elsewhere (hf download {repo}) and give the directory"
+            )
+        raise ModelError(reference, why, remedy) from None

@@ -1,0 +1,98 @@
+"""From a model reference to tensors in memory."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from infeng_core.errors import ModelError, UsageError
+from infeng_core.formats import hub, native
+from infeng_core.formats.atomic import locked
+from infeng_core.formats.cache import cached_model
+from infeng_core.formats.choice import FormatChoice, choose
+from infeng_core.formats.convert import convert
+from infeng_core.formats.huggingface import refuse_file
+from infeng_core.formats.identity import conversion_key
+from infeng_core.formats.quant import FormatLookup, QuantFormat, builtin_format
+from infeng_core.formats.read import read_native
+from infeng_core.formats.tensors import LoadedModel
+from infeng_core.log import get_logger
+
+if TYPE_CHECKING:
+    from infeng_core.plug.config import EngineConfig
+
+
+class FormatSource(Protocol):
+    """What is needed of ``infeng_core.plug``'s plugins here."""
+
+    def quant_format(self, name: str) -> QuantFormat:
+        """Return a weight format by name; raises an InfengError that lists the known ones."""
+
+
+def load(
+    reference: str | Path,
+    config: EngineConfig,
+    plugins: FormatSource | None = None,
+    *,
+    verify: bool = True,
+    progress: bool = True,
+) -> LoadedModel:
+    """Load a model from an engine-native directory, a Hugging Face directory or a hub name.
+
+    The latter two are converted to ``config.model.format`` and ``formats`` on first use and kept in the cache; they are
+    loaded from there ever after. ``plugins`` finds weight formats; without it only the built-in ones are known.
+    ``verify=False`` skips the checksums. Raises UsageError, ModelError or ResourceError.
+    """
+    lookup: FormatLookup = plugins.quant_format if plugins is not None else builtin_format
+    directory = find(reference)
+    choice = choose(config, lookup)
+    if not native.is_native(directory):
+        return _load_converted(directory, choice, config, lookup, verify, progress)
+    model = read_native(directory, lookup, load=config.model.load, verify=verify)
+    if config.provenance.get("model.format", "default") != "default":
+        _check_formats(model, choice, lookup)
+    return model
+
+
+def find(reference: str | Path) -> Path:
+    """Return the local directory that a model reference names, fetched from the hub if need be."""
+    path = Path(reference).expanduser()
+    if path.is_dir():
+        return path
+    if path.is_file():
+        if path.suffix in (".bin", ".pt", ".pth", ".gguf"):
+            refuse_file(path)
+        raise UsageError(f"{path}", "is a file", "give the directory that holds it together with config.json")
+    if isinstance(reference, str) and hub.is_name(reference) and path.suffix not in (".gguf", ".bin", ".safetensors"):
+        return hub.fetch(reference)
+    raise UsageError(f"{reference}", "no such model directory", "give a directory, or a hub name such as org/name")
+
+
+def _load_converted(
+    source: Path, choice: FormatChoice, config: EngineConfig, lookup: FormatLookup, verify: bool, progress: bool
+) -> LoadedModel:
+    """Load through the cache; a cache entry that turns out to be damaged is made again, once."""
+    destination = cached_model(conversion_key(source, choice))
+    log = get_logger(__name__)
+    for last in (False, True):
+        made = convert(source, destination, choice, lookup=lookup, force=False, progress=progress)
+        if not made.reused:
+            log.info("converted", source=str(source), cache=str(destination), seconds=round(made.seconds, 2))
+        try:
+            return read_native(destination, lookup, load=config.model.load, verify=verify)
+        except ModelError as error:
+            if last:
+                raise
+            log.warning("the cached conversion is damaged and is made again", reason=str(error))
+            with locked(destination):
+                shutil.rmtree(destination, ignore_errors=True)
+    raise AssertionError("unreachable")
+
+
+def _check_formats(model: LoadedModel, choice: FormatChoice, lookup: FormatLookup) -> None:
+    """Raise UsageError where a format was asked for that a converted model does not have."""
+    for name, wanted in choice.for_model(model.config, lookup).items():
+        if model.formats_used[name] != wanted:
+            why = f"{name} is stored as {model.formats_used[name]}, {wanted} was asked for"
+            raise UsageError(f"{model.source}", why, "leave the format out, or convert the original model again")

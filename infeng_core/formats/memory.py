@@ -1,0 +1,71 @@
+"""How much memory this process may still take: the machine's and every control group's above it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from infeng_core.errors import ResourceError
+
+MARGIN = 64 << 20  # what the process itself grows by while it loads
+
+
+def available_bytes(proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup")) -> int | None:
+    """Return MemAvailable or what the tightest control group leaves, whichever is less; None where neither is known."""
+    found = [_mem_available(proc / "meminfo"), *_cgroup_rooms(proc / "self" / "cgroup", cgroup)]
+    return min((value for value in found if value is not None), default=None)
+
+
+def require(needed: int, what: str, available: int | None) -> None:
+    """Raise ResourceError naming needed and available bytes where ``needed`` and a margin do not fit."""
+    if available is not None and needed + MARGIN > available:
+        why = f"needs {needed} bytes ({gigabytes(needed)}), {available} bytes ({gigabytes(available)}) are available"
+        remedy = "free memory, use a smaller format (--format int4-g64), or map the file (--set model.load=mmap)"
+        raise ResourceError(what, why, remedy)
+
+
+def gigabytes(count: int) -> str:
+    """Return a byte count in GB, to one digit after the point, or in MB when small."""
+    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"
+
+
+def _mem_available(meminfo: Path) -> int | None:
+    for line in _read(meminfo).splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    return None
+
+
+def _cgroup_rooms(membership: Path, root: Path) -> list[int | None]:
+    """Return the room left in this process's control group and in each one around it, version 1 and 2."""
+    rooms: list[int | None] = []
+    for line in _read(membership).splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":
+            base, limit, usage = root, "memory.max", "memory.current"
+        elif "memory" in controllers.split(","):
+            base, limit, usage = root / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes"
+        else:
+            continue
+        group = base / path.lstrip("/")
+        for place in (group, *group.parents):
+            rooms.append(_room(place, limit, usage))
+            if place == base:
+                break
+    return rooms
+
+
+def _room(group: Path, limit: str, usage: str) -> int | None:
+    most, used = _read(group / limit).strip(), _read(group / usage).strip()
+    if not most.isdigit() or not used.isdigit():
+        return None
+    # Pages of files count as used, but the inactive ones are given back before anything is refused.
+    stat = dict(line.split()[:2] for line in _read(group / "memory.stat").splitlines() if len(line.split()) == 2)
+    reclaimable = int(stat.get("total_inactive_file", stat.get("inactive_file", "0")))
+    return max(0, int(most) - int(used) + reclaimable)
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""

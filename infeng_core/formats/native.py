@@ -1,0 +1,230 @@
+"""The manifest of an engine-native directory: what docs/format.md describes, read strictly and written."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+import infeng_core
+from infeng_core.errors import InfengError, ModelError
+from infeng_core.formats.quant import FormatLookup
+from infeng_core.models.config import ModelConfig
+from infeng_core.models.fields import Fields, show
+from infeng_core.models.weights import layout
+
+MANIFEST = "manifest.yaml"
+FORMAT_MAJOR, FORMAT_MINOR = 1, 0
+MAX_BYTES = 16 << 20
+SHARD_NAME = re.compile(r"weights-\d{5}\.safetensors")
+SIDE_FILE_NAME = re.compile(r"[\w.-]{1,100}")
+AGAIN = "convert the model again: infeng convert SOURCE DEST --force"
+
+
+@dataclass(frozen=True)
+class TensorEntry:
+    """A packed tensor: where it lies and what its bytes hash to."""
+
+    format: str
+    n: int
+    k: int
+    panels: int
+    panel_bytes: int
+    file: str
+    sha256: str
+
+
+@dataclass(frozen=True)
+class VectorEntry:
+    """A float32 vector of ``size`` values, stored padded with zeros to a multiple of 16."""
+
+    size: int
+    file: str
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """All that an engine-native directory says about itself. ``key`` identifies the conversion it came from."""
+
+    model: ModelConfig
+    key: str
+    files: Mapping[str, str]  # config and tokenizer files and their sha256
+    weights: tuple[str, ...]  # safetensors files
+    tensors: Mapping[str, TensorEntry]
+    vectors: Mapping[str, VectorEntry]
+    version: str = f"{FORMAT_MAJOR}.{FORMAT_MINOR}"
+    written_by: str = infeng_core.__version__
+
+    @property
+    def id(self) -> str:
+        """The sha256 over everything that decides what the model computes."""
+        parts = {
+            "model": self.model.to_dict(),
+            "files": dict(self.files),
+            "tensors": {name: [t.format, t.n, t.k, t.panels, t.sha256] for name, t in self.tensors.items()},
+            "vectors": {name: [v.size, v.sha256] for name, v in self.vectors.items()},
+        }
+        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def is_native(directory: Path) -> bool:
+    """Return whether a directory is engine-native."""
+    return (directory / MANIFEST).is_file()
+
+
+def write_manifest(manifest: Manifest, path: Path) -> None:
+    """Write ``manifest``, one tensor per line."""
+    document = {
+        "infeng_weights": manifest.version,
+        "written_by": manifest.written_by,
+        "id": manifest.id,
+        "key": manifest.key,
+        "model": manifest.model.to_dict(),
+        "files": dict(manifest.files),
+        "weights": list(manifest.weights),
+        "tensors": {name: asdict(entry) for name, entry in manifest.tensors.items()},
+        "vectors": {name: asdict(entry) for name, entry in manifest.vectors.items()},
+    }
+    text = yaml.safe_dump(document, default_flow_style=None, sort_keys=False, width=1 << 20)
+    path.write_text(
+        f"# Weights packed for INF-ENG; docs/format.md says what each byte means.\n{text}", encoding="utf-8"
+    )
+
+
+def read_manifest(directory: Path, lookup: FormatLookup) -> Manifest:
+    """Read and check the manifest of ``directory``; raises ModelError whatever its bytes are."""
+    path = directory / MANIFEST
+    try:
+        if path.stat().st_size > MAX_BYTES:
+            raise ModelError(f"{path}", f"has more than {MAX_BYTES} bytes", AGAIN)
+        data = path.read_bytes()
+    except OSError as error:
+        raise ModelError(f"{path}", f"cannot be read ({error.strerror})", AGAIN) from None
+    return parse_manifest(data, path, lookup)
+
+
+def parse_manifest(data: bytes, path: Path, lookup: FormatLookup) -> Manifest:
+    """Check a manifest's bytes; ``lookup`` finds weight formats. Raises ModelError."""
+    fields = Fields(_parse_yaml(data, path), path, remedy=AGAIN)
+    version = fields.text("infeng_weights")
+    numbers = re.fullmatch(r"(\d{1,6})\.(\d{1,6})", version)
+    if not numbers:
+        fields.fail("infeng_weights", f"is {show(version)}, it must be a version such as 1.0")
+    major, minor = (int(number) for number in numbers.groups())
+    if major != FORMAT_MAJOR:
+        remedy = "update infeng (pip install -U infeng-core)" if major > FORMAT_MAJOR else AGAIN
+        fields.fail("infeng_weights", f"is {version}, this version of infeng reads {FORMAT_MAJOR}.x", remedy)
+    if minor <= FORMAT_MINOR:
+        fields.only("infeng_weights", "written_by", "id", "key", "model", "files", "weights", "tensors", "vectors")
+    files = fields.mapping("files")
+    weights = fields.data.get("weights")
+    if not isinstance(weights, list) or not weights or not all(_matches(SHARD_NAME, name) for name in weights):
+        fields.fail("weights", f"is {show(weights)}, it must be a list of names such as weights-00001.safetensors")
+    tensors, vectors = fields.mapping("tensors"), fields.mapping("vectors")
+    manifest = Manifest(
+        model=ModelConfig.from_dict(fields.mapping("model").data, path),
+        key=fields.text("key"),
+        files={_side_name(files, name): _digest(files, name) for name in files.data},
+        weights=tuple(weights),
+        tensors={name: _tensor(tensors.mapping(name), weights) for name in tensors.data},
+        vectors={name: _vector(vectors.mapping(name), weights) for name in vectors.data},
+        version=version,
+        written_by=fields.text("written_by"),
+    )
+    _check_layout(manifest, tensors, vectors, lookup)
+    if fields.text("id") != manifest.id:
+        fields.fail("id", "does not match the contents: the manifest was changed or damaged")
+    return manifest
+
+
+def _parse_yaml(data: bytes, path: Path) -> object:
+    """Return plain data. The C loader is not used: nesting deep enough overflows its stack."""
+    if b"&" in data or b"*" in data:
+        raise ModelError(f"{path}", "holds & or *: anchors are not part of the format", AGAIN)
+    try:
+        return yaml.load(data.decode("utf-8"), _Loader)  # _Loader is a SafeLoader
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        raise ModelError(f"{path}", f"line {line}: {error.problem or 'not valid YAML'}", AGAIN) from None
+    except RecursionError:
+        raise ModelError(f"{path}", "is nested too deeply", AGAIN) from None
+    except (yaml.YAMLError, ValueError, TypeError, ArithmeticError, LookupError, AttributeError) as error:
+        # PyYAML lets through what its scalars raise: a date such as 2001-99-99, a number without digits.
+        raise ModelError(f"{path}", f"is not a readable YAML file ({type(error).__name__})", AGAIN) from None
+
+
+class _Loader(yaml.SafeLoader):
+    """A safe loader that refuses a key given twice."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        mapping = super().construct_mapping(node, deep=deep)
+        if len(mapping) != len(node.value):
+            raise yaml.constructor.ConstructorError(problem="a key is given twice", problem_mark=node.start_mark)
+        return mapping
+
+
+def _matches(pattern: re.Pattern[str], value: object) -> bool:
+    return isinstance(value, str) and pattern.fullmatch(value) is not None
+
+
+def _side_name(files: Fields, name: object) -> str:
+    if not isinstance(name, str) or not SIDE_FILE_NAME.fullmatch(name) or name.startswith("."):
+        files.fail(show(name), "is not a plain file name")
+    return name
+
+
+def _digest(fields: Fields, key: str) -> str:
+    digest = fields.text(key)
+    if not re.fullmatch(r"[0-9a-f]{64}", digest):
+        fields.fail(key, f"is {show(digest)}, it must be a sha256 in hexadecimal")
+    return digest
+
+
+def _file(fields: Fields, weights: list[str]) -> str:
+    name = fields.text("file")
+    if name not in weights:
+        fields.fail("file", f"is {show(name)}, which is not listed under weights")
+    return name
+
+
+def _tensor(fields: Fields, weights: list[str]) -> TensorEntry:
+    sizes = {key: fields.integer(key, 1, 1 << 48) for key in ("n", "k", "panels", "panel_bytes")}
+    return TensorEntry(fields.text("format"), **sizes, file=_file(fields, weights), sha256=_digest(fields, "sha256"))
+
+
+def _vector(fields: Fields, weights: list[str]) -> VectorEntry:
+    return VectorEntry(fields.integer("size", 1, 1 << 48), _file(fields, weights), _digest(fields, "sha256"))
+
+
+def _check_layout(manifest: Manifest, tensors: Fields, vectors: Fields, lookup: FormatLookup) -> None:
+    """Raise ModelError unless the tensors are exactly those of the model, in sizes that follow from it."""
+    expected = layout(manifest.model)
+    specs = {spec.name: spec for spec in expected.tensors}
+    sizes = {spec.name: spec.size for spec in expected.vectors}
+    for fields, found, names in ((tensors, manifest.tensors.keys(), specs), (vectors, manifest.vectors.keys(), sizes)):
+        for name in names:
+            if name not in found:
+                fields.fail(name, "is missing")
+        for name in found:
+            if name not in names:
+                fields.fail(show(name), "is no tensor of this model")
+    for name, entry in manifest.tensors.items():
+        spec = specs[name]
+        if (entry.n, entry.k, entry.panels) != (spec.n, spec.k, spec.panels):
+            tensors.fail(name, f"has n, k, panels {entry.n, entry.k, entry.panels}, not {spec.n, spec.k, spec.panels}")
+        try:
+            panel_bytes = lookup(entry.format).panel_bytes(entry.k)
+        except InfengError as error:
+            tensors.fail(name, f"has the format {show(entry.format)}, which is not installed", error.remedy)
+        if entry.panel_bytes != panel_bytes:
+            tensors.fail(name, f"has panel_bytes {entry.panel_bytes}, which is wrong for {entry.format}")
+    for name, vector in manifest.vectors.items():
+        if vector.size != sizes[name]:
+            vectors.fail(name, f"has size {vector.size}, not {sizes[name]}")

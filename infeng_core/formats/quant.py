@@ -1,0 +1,82 @@
+"""Weight formats: how a matrix becomes 16-row panels. The built-in ones are packed by the native core."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from infeng_core import _native
+from infeng_core.errors import UsageError
+
+
+@dataclass(frozen=True)
+class QuantFormat:
+    """A weight format, named as in manifests and in the ABI.
+
+    ``activation`` is what a linear op over it reads: f32 rows, or int8 rows with one scale per group of 64. A plugin
+    registers its own through the hook ``infeng_quant_formats``, as an instance of a subclass.
+    """
+
+    name: str
+    activation: Literal["f32", "int8-g64"]
+
+    @property
+    def is_float(self) -> bool:
+        """Whether weights stay floating point."""
+        return self.activation == "f32"
+
+    def panel_bytes(self, k: int) -> int:
+        """Return the bytes of one panel over ``k`` inputs, a multiple of 64."""
+        return _native.panel_bytes(self.name, k)
+
+    def pack(
+        self,
+        source: NDArray[Any],
+        out: NDArray[np.uint8],
+        *,
+        bf16: bool = False,
+        first_panel: int = 0,
+        panel_step: int = 1,
+        threads: int = 1,
+    ) -> None:
+        """Quantize ``source``, (n, k) float32, float16 or uint16 holding bf16, into panels of ``out``.
+
+        Its panel i becomes panel ``first_panel + i * panel_step``. Raises NativeError "not_finite" or "out_of_range".
+        """
+        _native.pack(
+            self.name,
+            source,
+            out,
+            bf16=bf16,
+            first_panel=first_panel,
+            panel_step=panel_step,
+            threads=threads,
+        )
+
+    def unpack(
+        self, data: Any, offset: int, panels: int, k: int, *, first_panel: int = 0, panel_step: int = 1
+    ) -> NDArray[np.float32]:
+        """Return ``panels`` panels as (panels * 16, k) float32, the values that kernels compute with."""
+        return _native.unpack(self.name, data, offset, panels, k, first_panel=first_panel, panel_step=panel_step)
+
+
+BUILTIN: dict[str, QuantFormat] = {
+    "f32": QuantFormat("f32", "f32"),
+    "bf16": QuantFormat("bf16", "f32"),
+    "int8-row": QuantFormat("int8-row", "int8-g64"),
+    "int4-g64": QuantFormat("int4-g64", "int8-g64"),
+}
+
+FormatLookup = Callable[[str], QuantFormat]
+"""From a format's name to the format; raises an InfengError that lists the known ones."""
+
+
+def builtin_format(name: str) -> QuantFormat:
+    """Return a built-in format; raises UsageError for another name."""
+    if name not in BUILTIN:
+        raise UsageError(f"weight format {name!r}", "unknown", f"choose one of {', '.join(BUILTIN)}")
+    return BUILTIN[name]

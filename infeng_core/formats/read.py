@@ -1,0 +1,166 @@
+"""Bringing an engine-native directory into memory: copied to huge pages and verified, or mapped."""
+
+from __future__ import annotations
+
+import hashlib
+import mmap
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from infeng_core import _native
+from infeng_core.errors import ModelError
+from infeng_core.formats import memory, native
+from infeng_core.formats.quant import FormatLookup
+from infeng_core.formats.safetensors import Header, TensorInfo, read_header
+from infeng_core.formats.tensors import LoadedModel, PackedTensor
+
+CHUNK = 1 << 20  # read, then hashed while it is still in a core's cache
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """One tensor of a weight file and the arena's byte at which it goes."""
+
+    name: str
+    sha256: str
+    path: Path
+    info: TensorInfo
+    target: int
+
+
+def read_native(
+    directory: Path,
+    lookup: FormatLookup,
+    *,
+    load: Literal["copy", "mmap"] = "copy",
+    verify: bool = True,
+    threads: int = 2,
+) -> LoadedModel:
+    """Load an engine-native directory.
+
+    ``copy`` reads into an arena of huge pages and, with ``verify``, compares every tensor's sha256 on the way; ``mmap``
+    maps the files and reads nothing. Raises ModelError for anything that does not fit the manifest, ResourceError
+    where the memory does not suffice.
+    """
+    manifest = native.read_manifest(directory, lookup)
+    _check_side_files(directory, manifest)
+    headers = {file: read_header(directory / file) for file in manifest.weights}
+    pieces = list(_pieces(directory, manifest, headers))
+    nbytes = sum(piece.info.nbytes for piece in pieces)
+    if load == "copy":
+        memory.require(nbytes, f"{directory}", memory.available_bytes())
+        arena = _native.Arena(nbytes)
+        _copy(pieces, arena, verify, threads)
+        where: dict[str, tuple[Any, int]] = {piece.name: (arena, piece.target) for piece in pieces}
+    else:
+        maps = {file: _map(directory / file) for file in manifest.weights}
+        where = {piece.name: (maps[piece.path.name], piece.info.begin) for piece in pieces}
+    return _assemble(directory, manifest, lookup, where, nbytes)
+
+
+def _pieces(directory: Path, manifest: native.Manifest, headers: dict[str, Header]) -> Iterator[_Piece]:
+    """Find every tensor of the manifest in the headers; raises ModelError where the two disagree."""
+    expected: dict[str, tuple[str, str, str, tuple[int, ...]]] = {}
+    for name, vector in manifest.vectors.items():
+        expected[name] = (vector.file, vector.sha256, "F32", (-(-vector.size // 16) * 16,))
+    for name, tensor in manifest.tensors.items():
+        expected[name] = (tensor.file, tensor.sha256, "U8", (tensor.panels, tensor.panel_bytes))
+    target = 0
+    for name, (file, sha256, dtype, shape) in expected.items():
+        path, info = directory / file, headers[file].tensors.get(name)
+        if info is None:
+            raise ModelError(f"{path}", f"tensor {name} is missing, the manifest says it is here", native.AGAIN)
+        if (info.dtype, info.shape) != (dtype, shape):
+            why = f"tensor {name} is {info.dtype} {info.shape}, the manifest says {dtype} {shape}"
+            raise ModelError(f"{path}", why, native.AGAIN)
+        if info.begin % 64 or info.nbytes % 64:
+            raise ModelError(f"{path}", f"tensor {name} is not aligned to 64 bytes", native.AGAIN)
+        yield _Piece(name, sha256, path, info, target)
+        target += info.nbytes
+
+
+def _copy(pieces: list[_Piece], arena: _native.Arena, verify: bool, threads: int) -> None:
+    """Read all pieces into the arena, the largest first, several at a time; raises ModelError for a wrong hash."""
+    view = memoryview(arena).cast("B")
+    with ExitStack() as stack:
+        handles: dict[Path, int] = {}
+        for path in {piece.path for piece in pieces}:
+            handles[path] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            stack.callback(os.close, handles[path])
+
+        def read(piece: _Piece) -> None:
+            _read_piece(piece, handles[piece.path], view, verify)
+
+        pool = stack.enter_context(ThreadPoolExecutor(threads, "infeng-load"))
+        # The pool's exit waits for what was submitted: an error drops the rest instead of reading on.
+        try:
+            for _ in pool.map(read, sorted(pieces, key=lambda piece: -piece.info.nbytes)):
+                pass
+        except BaseException:
+            pool.shutdown(wait=True, cancel_futures=True)
+            raise
+
+
+def _read_piece(piece: _Piece, handle: int, view: memoryview, verify: bool) -> None:
+    digest, done, size = hashlib.sha256(), 0, piece.info.nbytes
+    while done < size:
+        chunk = view[piece.target + done : piece.target + min(done + CHUNK, size)]
+        count = os.preadv(handle, [chunk], piece.info.begin + done)
+        if count == 0:
+            raise ModelError(f"{piece.path}", f"ends inside tensor {piece.name}", native.AGAIN)
+        if verify:
+            digest.update(chunk[:count])
+        done += count
+    if verify and digest.hexdigest() != piece.sha256:
+        raise ModelError(f"{piece.path}", f"tensor {piece.name} does not match its checksum", native.AGAIN)
+
+
+def _map(path: Path) -> mmap.mmap:
+    with path.open("rb") as file:
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+
+
+def _check_side_files(directory: Path, manifest: native.Manifest) -> None:
+    for name, sha256 in manifest.files.items():
+        try:
+            data = (directory / name).read_bytes()
+        except OSError as error:
+            why = f"is listed in the manifest, but cannot be read ({error.strerror})"
+            raise ModelError(f"{directory / name}", why, native.AGAIN) from None
+        if hashlib.sha256(data).hexdigest() != sha256:
+            remedy = f"undo the change, or {native.AGAIN}"
+            raise ModelError(f"{directory / name}", "does not match its checksum in the manifest", remedy)
+
+
+def _assemble(
+    directory: Path,
+    manifest: native.Manifest,
+    lookup: Callable[[str], Any],
+    where: dict[str, tuple[Any, int]],
+    nbytes: int,
+) -> LoadedModel:
+    tensors = {}
+    for name, entry in manifest.tensors.items():
+        sizes = (entry.n, entry.k, entry.panels, entry.panel_bytes)
+        tensors[name] = PackedTensor(name, entry.format, *sizes, *where[name], quant=lookup(entry.format))
+    vectors = {}
+    for name, vector in manifest.vectors.items():
+        buffer, offset = where[name]
+        vectors[name] = np.frombuffer(buffer, np.float32, vector.size, offset)
+    return LoadedModel(
+        config=manifest.model,
+        source=directory,
+        tensors=tensors,
+        vectors=vectors,
+        tokenizer_dir=directory,
+        formats_used={name: entry.format for name, entry in manifest.tensors.items()},
+        nbytes=nbytes,
+        id=manifest.id,
+    )

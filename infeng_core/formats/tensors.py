@@ -1,0 +1,80 @@
+"""A loaded model: packed tensors and vectors in memory, ready for a backend."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from infeng_core import _native
+from infeng_core.formats.quant import QuantFormat
+from infeng_core.models.config import ModelConfig
+from infeng_core.models.weights import layout
+
+
+@dataclass(frozen=True)
+class PackedTensor:
+    """``panels`` panels of 16 outputs over ``k`` inputs, from byte ``offset`` of ``buffer`` on (64-byte aligned)."""
+
+    name: str
+    format: str
+    n: int  # outputs; joined tensors count every column
+    k: int
+    panels: int
+    panel_bytes: int
+    buffer: Any = field(repr=False)
+    offset: int
+    quant: QuantFormat = field(repr=False)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all panels."""
+        return self.panels * self.panel_bytes
+
+    def native(self) -> _native.Weight:
+        """Return the weight as the native core takes it; it keeps the buffer alive."""
+        return _native.Weight(self.format, self.n, self.k, self.panels, self.panel_bytes, self.buffer, self.offset)
+
+    def dequantize(self) -> NDArray[np.float32]:
+        """Return (n, k) float32, the values that the kernels compute with."""
+        return self.quant.unpack(self.buffer, self.offset, self.panels, self.k)[: self.n]
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """Everything of a model that a backend needs.
+
+    ``vectors`` are float32, named and padded as ``infeng_core.models.weights`` says. ``source`` is the directory that
+    was read, ``tokenizer_dir`` holds tokenizer.json. ``formats_used`` maps each tensor to its format, ``nbytes`` counts
+    tensors and vectors, ``id`` is equal for equal contents.
+    """
+
+    config: ModelConfig
+    source: Path
+    tensors: Mapping[str, PackedTensor] = field(repr=False)
+    vectors: Mapping[str, NDArray[np.float32]] = field(repr=False)
+    tokenizer_dir: Path
+    formats_used: Mapping[str, str] = field(repr=False)
+    nbytes: int
+    id: str
+
+    def matrix(self, source: str) -> NDArray[np.float32]:
+        """Return what became of one checkpoint tensor, such as "model.layers.0.self_attn.k_proj.weight".
+
+        (rows, k) float32, or (rows,) for a vector, without padding. Raises KeyError for a name the model has not.
+        """
+        for spec in layout(self.config).tensors:
+            for part in spec.parts:
+                if source in (part.source, part.alternative):
+                    packed = self.tensors[spec.name]
+                    joined = packed.quant.unpack(packed.buffer, packed.offset, packed.panels, packed.k)
+                    return joined[part.columns()]
+        for vector in layout(self.config).vectors:
+            for part in vector.parts:
+                if source == part.source:
+                    return self.vectors[vector.name][part.columns()]
+        raise KeyError(source)

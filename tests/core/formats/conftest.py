@@ -1,0 +1,86 @@
+"""Small random models written with the real safetensors library, and the real trained one where it is at hand."""
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from safetensors.numpy import save_file
+
+from infeng_core.models.config import ModelConfig
+from infeng_core.models.weights import layout
+
+Tensors = dict[str, NDArray[Any]]
+ModelMaker = Callable[..., Path]
+
+CONFIG: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 72,
+    "intermediate_size": 100,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 3,
+    "head_dim": 10,
+    "vocab_size": 50,
+    "max_position_embeddings": 64,
+    "rms_norm_eps": 1e-5,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+
+
+def random_tensors(config: Mapping[str, Any], seed: int = 0) -> Tensors:
+    """Every tensor that the config calls for, by its Hugging Face name, float32."""
+    rng = np.random.default_rng(seed)
+    made = layout(ModelConfig.from_hf(dict(config), "config.json"))
+    shapes = {part.source: (part.rows, spec.k) for spec in made.tensors for part in spec.parts}
+    vectors = {part.source: (part.rows,) for spec in made.vectors for part in spec.parts}
+    return {name: rng.standard_normal(shape, np.float32) for name, shape in {**shapes, **vectors}.items()}
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache of the test's own."""
+    monkeypatch.setenv("INFENG_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def make_model(tmp_path: Path) -> ModelMaker:
+    """Write a model directory: config changes as keywords, ``tensors`` and ``change`` for the weights, ``name``."""
+
+    def make(
+        *,
+        name: str = "model",
+        tensors: Tensors | None = None,
+        change: Callable[[Tensors], object] | None = None,
+        tokenizer: bool = True,
+        **config: Any,
+    ) -> Path:
+        settings = CONFIG | config
+        directory = tmp_path / name
+        directory.mkdir(parents=True)
+        weights = random_tensors(settings) if tensors is None else tensors
+        if change is not None:
+            change(weights)
+        save_file(weights, directory / "model.safetensors")
+        (directory / "config.json").write_text(json.dumps(settings))
+        if tokenizer:
+            (directory / "tokenizer.json").write_text('{"version": "1.0"}')
+        return directory
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def stories260k() -> Path:
+    """The trained 260K-parameter model."""
+    folder = os.environ.get("INFENG_TEST_DATA")
+    if not folder:
+        pytest.skip("INFENG_TEST_DATA is not set")
+    return Path(folder) / "stories260k"

@@ -1,0 +1,200 @@
+"""Loading: every weight of a checkpoint is found again, in its place, in each format."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from infeng_core.errors import UsageError
+from infeng_core.formats import LoadedModel, load
+from infeng_core.models.weights import layout
+from infeng_core.plug.manifest import load_config
+
+# Largest error of a row, as a fraction of the row's norm. A row in a wrong place is off by more than 1.
+BOUND = {"f32": 0.0, "bf16": 2.0**-8, "int8-row": 0.02, "int4-g64": 0.2}
+
+Maker = Callable[..., Path]
+
+
+def loaded(directory: Path, **overrides: Any) -> LoadedModel:
+    return load(str(directory), load_config(overrides={key.replace("__", "."): v for key, v in overrides.items()}))
+
+
+def check_matrices(model: LoadedModel, tensors: dict[str, Any]) -> None:
+    for spec in layout(model.config).tensors:
+        for part in spec.parts:
+            bound = BOUND[model.formats_used[spec.name]]
+            expected = tensors[part.source].astype(np.float32)
+            error = np.linalg.norm(model.matrix(part.source) - expected, axis=1)
+            assert (error <= bound * np.linalg.norm(expected, axis=1)).all(), part.source
+    for vector in layout(model.config).vectors:
+        for part in vector.parts:
+            np.testing.assert_array_equal(model.matrix(part.source), tensors[part.source].astype(np.float32))
+
+
+@pytest.mark.parametrize("load_mode", ["copy", "mmap"])
+@pytest.mark.parametrize("format", list(BOUND))
+def test_every_tensor_is_found_again(make_model: Maker, format: str, load_mode: str) -> None:
+    directory = make_model(attention_bias=True, mlp_bias=True)
+    model = loaded(directory, model__format=format, model__load=load_mode)
+    assert set(model.formats_used.values()) == ({format, "int8-row"} if format == "int4-g64" else {format})
+    check_matrices(model, load_file(directory / "model.safetensors"))
+    for tensor in model.tensors.values():
+        weight = tensor.native()
+        assert (weight.format, weight.n, weight.k, weight.panels) == (tensor.format, tensor.n, tensor.k, tensor.panels)
+
+
+def test_padding_of_joined_tensors_and_biases_is_zero(make_model: Maker) -> None:
+    model = loaded(make_model(attention_bias=True, mlp_bias=True), model__format="f32")
+    for spec in layout(model.config).tensors:
+        used = np.concatenate([part.columns() for part in spec.parts])
+        packed = model.tensors[spec.name]
+        every = packed.quant.unpack(packed.buffer, packed.offset, packed.panels, packed.k)
+        assert not np.delete(every, used, axis=0).any()
+        if spec.name.endswith(("qkv_proj", "gate_up_proj")):
+            bias = model.vectors[f"{spec.name}.bias"]
+            assert not np.delete(bias, used).any() and bias[used].any()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_half_precision_checkpoints_are_widened_exactly(make_model: Maker, dtype: str) -> None:
+    directory = make_model()
+    tensors = load_file(directory / "model.safetensors")
+    if dtype == "float16":
+        rounded = {name: value.astype(np.float16) for name, value in tensors.items()}
+        save_file(rounded, directory / "model.safetensors")
+        expected = {name: value.astype(np.float32) for name, value in rounded.items()}
+    else:
+        bits = {name: (value.view(np.uint32) >> 16).astype(np.uint16) for name, value in tensors.items()}
+        write_bf16(directory / "model.safetensors", bits)
+        expected = {name: (value.astype(np.uint32) << 16).view(np.float32) for name, value in bits.items()}
+    check_matrices(loaded(directory, model__format="f32"), expected)
+
+
+def write_bf16(path: Path, tensors: dict[str, Any]) -> None:
+    """numpy has no bf16, so the file is put together by hand."""
+    header, data = {}, b""
+    for name, value in tensors.items():
+        begin = len(data)
+        data += value.tobytes()
+        header[name] = {"dtype": "BF16", "shape": list(value.shape), "data_offsets": [begin, len(data)]}
+    text = json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + data)
+
+
+def test_a_sharded_checkpoint_equals_a_single_file(make_model: Maker) -> None:
+    single, sharded = make_model(), make_model(name="sharded")
+    tensors = load_file(sharded / "model.safetensors")
+    (sharded / "model.safetensors").unlink()
+    names = sorted(tensors)
+    index = {}
+    for number, part in enumerate((names[::2], names[1::2]), 1):
+        file = f"model-{number:05}-of-00002.safetensors"
+        save_file({name: tensors[name] for name in part}, sharded / file)
+        index |= dict.fromkeys(part, file)
+    (sharded / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": index}))
+    assert loaded(single).id == loaded(sharded).id
+
+
+@pytest.mark.parametrize("stored", ["model.embed_tokens.weight", "lm_head.weight", "both"])
+def test_tied_embeddings_load_from_whichever_name_is_stored(make_model: Maker, stored: str) -> None:
+    def change(tensors: dict[str, Any]) -> None:
+        embed = tensors.pop("model.embed_tokens.weight")
+        for name in ("model.embed_tokens.weight", "lm_head.weight") if stored == "both" else (stored,):
+            tensors[name] = embed.copy()
+
+    plain = loaded(make_model(name="plain", tie_word_embeddings=True), model__format="f32")
+    model = loaded(make_model(change=change, tie_word_embeddings=True), model__format="f32")
+    assert model.id == plain.id and "lm_head" not in model.tensors
+    np.testing.assert_array_equal(model.matrix("model.embed_tokens.weight"), plain.matrix("lm_head.weight"))
+
+
+def test_stored_rotary_buffers_are_ignored(make_model: Maker) -> None:
+    def change(tensors: dict[str, Any]) -> None:
+        tensors["model.layers.0.self_attn.rotary_emb.inv_freq"] = np.ones(5, np.float32)
+
+    assert loaded(make_model(change=change)).id == loaded(make_model(name="plain")).id
+
+
+def test_the_second_load_comes_from_the_cache(make_model: Maker, cache: Path) -> None:
+    directory = make_model()
+    first = loaded(directory)
+    (entry,) = (cache / "models").iterdir()
+    stamp = entry.stat().st_mtime_ns, entry.stat().st_ino
+    assert first.source == entry
+    assert loaded(directory).id == first.id
+    assert (entry.stat().st_mtime_ns, entry.stat().st_ino) == stamp
+
+
+def test_a_changed_source_or_format_is_converted_anew(make_model: Maker, cache: Path) -> None:
+    directory = make_model()
+    first = loaded(directory)
+    assert loaded(directory, model__format="bf16").id != first.id
+    tensors = load_file(directory / "model.safetensors")
+    tensors["model.norm.weight"] = tensors["model.norm.weight"] * 2
+    save_file(tensors, directory / "model.safetensors")
+    assert loaded(directory).id != first.id
+    assert len(list((cache / "models").iterdir())) == 3
+
+
+def test_a_damaged_cache_entry_is_made_again(make_model: Maker, cache: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    directory = make_model()
+    good = loaded(directory).id
+    (weights,) = cache.glob("models/*/weights-00001.safetensors")
+    data = bytearray(weights.read_bytes())
+    data[-1] ^= 1
+    weights.write_bytes(data)
+    assert loaded(directory).id == good
+    assert "damaged" in capfd.readouterr().err
+    assert loaded(directory).id == good
+    assert "damaged" not in capfd.readouterr().err
+
+
+def test_formats_are_per_tensor_and_the_last_pattern_wins(make_model: Maker) -> None:
+    formats = {"*": "bf16", "layers.*.down_proj": "int8-row", "layers.1.*": "f32", "lm_head": "int4-g64"}
+    used = loaded(make_model(), model__formats=formats).formats_used
+    assert (used["embed"], used["lm_head"]) == ("bf16", "int4-g64")
+    assert (used["layers.0.down_proj"], used["layers.1.down_proj"], used["layers.0.o_proj"]) == (
+        "int8-row",
+        "f32",
+        "bf16",
+    )
+
+
+def test_by_default_embeddings_stay_at_int8_and_an_untied_head_does_not(make_model: Maker) -> None:
+    used = loaded(make_model()).formats_used
+    assert (used["embed"], used["lm_head"], used["layers.0.o_proj"]) == ("int8-row", "int4-g64", "int4-g64")
+
+
+def test_a_float_format_means_every_tensor_unless_formats_say_otherwise(make_model: Maker, tmp_path: Path) -> None:
+    directory = make_model()
+    assert set(loaded(directory, model__format="f32").formats_used.values()) == {"f32"}
+    used = loaded(directory, model__format="f32", model__formats={"embed": "int8-row"}).formats_used
+    assert used["embed"] == "int8-row"
+    manifest = tmp_path / "engine.yaml"
+    manifest.write_text("infeng: 1\nmodel: {format: bf16, formats: {embed: int8-row}}\n")
+    assert load(directory, load_config(manifest)).formats_used["embed"] == "int8-row"
+    assert load(directory, load_config(manifest, overrides={"model.format": "f32"})).formats_used["embed"] == "f32"
+
+
+def test_a_pattern_that_fits_no_tensor_is_an_error(make_model: Maker) -> None:
+    with pytest.raises(UsageError, match=r"model\.formats\.embd.*fits no tensor.*embed, lm_head"):
+        loaded(make_model(), model__formats={"embd": "f32"})
+    tied = make_model(name="tied", tie_word_embeddings=True)
+    assert "lm_head" not in loaded(tied, model__formats={"lm_head": "f32"}).formats_used
+
+
+def test_an_unknown_format_is_an_error_that_lists_the_known_ones(make_model: Maker) -> None:
+    with pytest.raises(UsageError, match=r"int5.*unknown.*int4-g64"):
+        loaded(make_model(), model__format="int5")
+
+
+def test_the_trained_model_loads_with_its_own_values(stories260k: Path) -> None:
+    tensors = load_file(stories260k / "model.safetensors")
+    for format in BOUND:
+        check_matrices(loaded(stories260k, model__format=format), tensors)
+    assert (loaded(stories260k).tokenizer_dir / "tokenizer.json").is_file()
