@@ -49,4 +49,7 @@ def infeng_backends() -> dict[str, Backend]:
 @hookimpl
 def infeng_commands() -> list[Command]:
     """Built-in commands; their modules import the engine only inside ``run``."""
-    return []
+    from infeng_core.cli.doctor import Doctor
+    from infeng_core.cli.plugins import PluginsCommand
+
+    return [Doctor(), PluginsCommand()]

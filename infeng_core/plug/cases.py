@@ -9,7 +9,7 @@ from infeng_core.plug import problems
 from infeng_core.plug.problems import Fields
 
 CONTEXT = 320  # positions: more than one split of attention (256), and no multiple of it
-ROW_SPAN = 64  # a tail of rows shows within one block of any kernel
+ROW_SPAN = 24  # tails of rows in blocks of up to 16 show within it
 UNCHECKED = ("shrink",)  # programs cannot hold it alone
 
 

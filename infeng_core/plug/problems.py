@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from infeng_core._native import Problem
@@ -45,9 +45,19 @@ def kind(fields: Mapping[str, Any]) -> str:
     return f"{' '.join(filter(None, (fields['op'], formats)))}, {rows}"
 
 
-def describe(problem: Problem) -> str:
+def describe(problem: Problem, rows: str = "") -> str:
     """Return a problem as people read it: ``linear int4-g64 x int8-g64 + residual, rows 2-8, n 2048, k 5632``."""
     data = fields(problem)
-    text, comma, rows = kind(data).partition(",")
+    text, _, own_rows = kind(data).partition(", rows ")
     fused = "".join(f" + {name}" for name in data.get("epilogues", ()))
-    return text + fused + comma + rows + "".join(f", {name} {data[name]}" for name in _SIZES if name in data)
+    return f"{text}{fused}, rows {rows or own_rows}" + "".join(f", {n} {data[n]}" for n in _SIZES if n in data)
+
+
+def describe_all(problems: Iterable[Problem]) -> list[str]:
+    """Return descriptions, those that differ in rows only on one line: ``rope, rows 1 and 2-8 and 9-64, ...``."""
+    groups: dict[str, tuple[Problem, list[str]]] = {}
+    for problem in problems:
+        low, high = problem.rows
+        group = groups.setdefault(describe(problem, "*"), (problem, []))
+        group[1].append(str(low) if low == high else f"{low}-{high}")
+    return [describe(problem, " and ".join(rows)) for problem, rows in groups.values()]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from infeng_core.plug.cpu import Cpu
+from infeng_core.plug.cpu import Cpu, closure
 
 CODES = {
     "ready": "can be used",
@@ -72,5 +72,8 @@ def unmet(cpu: Cpu, arch: str | None, features: Iterable[str]) -> Reason | None:
     missing = [name for name in features if name not in cpu.features]
     if not missing:
         return None
-    notes = [f"{name} ({cpu.masked[name]})" if name in cpu.masked else name for name in missing]
-    return Reason("missing_features", f"needs {', '.join(notes)}, which this processor does not offer")
+    # avx512bw is missing where avx512f is: only the root is worth a word.
+    roots = [name for name in missing if not (closure([name]) - {name}) & set(missing)]
+    notes = [f"{name} ({cpu.masked[name]})" if name in cpu.masked else name for name in roots]
+    allowed = "may not be used here" if all(name in cpu.masked for name in roots) else "is not in this processor"
+    return Reason("missing_features", f"needs {' and '.join(notes)}, which {allowed}")

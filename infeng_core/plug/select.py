@@ -179,9 +179,10 @@ class Selector:
         peers = [other for other in rivals if place(other.library) == place(kernel.library)]
         if all(self._features(other) < self._features(kernel) for other in peers):
             return Reason("chosen", "uses the most of this processor")
-        if all(other.priority < kernel.priority for other in peers):
-            return Reason("chosen", "has the highest priority")
-        return Reason("chosen", "best by kernels.order, features, priority and name")
+        equals = [other for other in peers if not self._features(other) < self._features(kernel)]
+        if all(other.priority < kernel.priority for other in equals):
+            return Reason("chosen", "has the highest priority of those that use the most of this processor")
+        return Reason("chosen", "first by name, equal in kernels.order, features and priority")
 
     def _verify(self, kernel: _native.Kernel, problem: _native.Problem) -> Reason:
         state = self._by_name[kernel.library]

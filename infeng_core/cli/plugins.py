@@ -1,0 +1,168 @@
+"""`infeng plugins list|info|why|lock`: what is installed, and why a kernel is or is not used."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from infeng_core.cli.doctor import table
+from infeng_core.cli.options import add_config_options, config_from
+from infeng_core.errors import UsageError
+from infeng_core.plug import explain, problems
+from infeng_core.plug.config import OPS
+from infeng_core.plug.manager import Plugins
+from infeng_core.plug.reason import CODES
+from infeng_core.plug.schema import unknown_key_remedy
+from infeng_core.plug.select import Decision, Selector
+from infeng_core.plug.typical import Shape, typical
+
+
+class PluginsCommand:
+    """The command."""
+
+    name = "plugins"
+    help = "list plugins, show one, explain the choice of a kernel, write manifest.lock"
+
+    def configure(self, parser: argparse.ArgumentParser) -> None:
+        """Add the four verbs."""
+        verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
+        listing = verbs.add_parser("list", help="every plugin with its state; nothing is loaded")
+        info = verbs.add_parser("info", help="all about one plugin; nothing is loaded")
+        info.add_argument("name", metavar="NAME")
+        why = verbs.add_parser("why", help="every candidate for an operation, with the reason for or against it")
+        why.add_argument("op", metavar="OP", help=", ".join(OPS))
+        why.add_argument("--model", metavar="DIR", help="take the sizes of this model instead of those of a 1.1B Llama")
+        lock = verbs.add_parser("lock", help="write which kernels a model gets, for kernels.lock")
+        lock.add_argument("model", metavar="MODEL", nargs="?", help="default: the manifest's model.path")
+        lock.add_argument("-o", "--output", metavar="FILE", default="manifest.lock")
+        for verb, run in ((listing, self.list), (info, self.info), (why, self.why), (lock, self.lock)):
+            add_config_options(verb)
+            verb.set_defaults(verb_run=run)
+            if verb is not lock:
+                verb.add_argument("--json", action="store_true", help="for machines")
+
+    def run(self, arguments: argparse.Namespace) -> int:
+        """Run the chosen verb."""
+        status: int = arguments.verb_run(arguments)
+        return status
+
+    def list(self, arguments: argparse.Namespace) -> int:
+        """Print one line per plugin."""
+        facts = [explain.plugin_summary(plugin) for plugin in Plugins.discover(config_from(arguments)).manifests]
+        if arguments.json:
+            print(json.dumps(facts, indent=2))
+            return 0
+        rows = []
+        for item in facts:
+            provides = ", ".join(_count(len(names), kind) for kind, names in item["provides"].items())
+            rows.append((item["name"], item["version"] or "-", item["state"], provides or "-", item["origin"]))
+        print("\n".join(table(rows)))
+        for item in facts:
+            if item["state"] != "ready":
+                print(f"\n{item['name']}: {item['reason']}")
+        return 0
+
+    def info(self, arguments: argparse.Namespace) -> int:
+        """Print one plugin."""
+        facts = explain.plugin_details(Plugins.discover(config_from(arguments)).plugin(arguments.name))
+        if arguments.json:
+            print(json.dumps(facts, indent=2))
+            return 0
+        for key in ("name", "version", "description", "origin", "file", "state", "reason", "python"):
+            if facts.get(key):
+                print(f"{key:12}{facts[key]}")
+        requires = facts.get("requires") or {}
+        if requires.get("arch") or requires.get("features"):
+            print(f"{'requires':12}{' '.join(filter(None, (requires['arch'], *requires['features'])))}")
+        for key, value in (facts.get("library") or {}).items():
+            print(f"{'library':12}{key} {value}")
+        for kind, names in facts["provides"].items():
+            if kind != "kernels":
+                print(f"{kind.replace('_', ' '):12}{' '.join(names)}")
+        if facts.get("kernels"):
+            print("kernels")
+            print("\n".join(table([(k["name"], k["op"], " ".join(k["features"])) for k in facts["kernels"]])))
+        return 0
+
+    def why(self, arguments: argparse.Namespace) -> int:
+        """Print every candidate for an operation."""
+        if arguments.op not in OPS:
+            raise UsageError(f"operation {arguments.op}", "unknown", unknown_key_remedy(arguments.op, OPS))
+        config = config_from(arguments)
+        plugins = Plugins.discover(config)
+        selector = Selector(plugins, config, plugins.cpu)
+        shape = _shape(Path(arguments.model)) if arguments.model else Shape()
+        decisions = [selector.decide(problem) for problem in typical(arguments.op, config, shape)]
+        selector.close()
+        if arguments.json:
+            print(json.dumps([explain.decision(item) for item in decisions], indent=2))
+        else:
+            print("\n".join(_why(decisions)))
+        return 0
+
+    def lock(self, arguments: argparse.Namespace) -> int:
+        """Assemble the engine and write what was bound."""
+        from infeng_core import Engine
+
+        config = config_from(arguments)
+        model = arguments.model or config.model.path
+        if model is None:
+            raise UsageError("infeng plugins lock", "no model", "name one, or set model.path in the manifest")
+        with Engine(model, config=config) as engine:
+            text = explain.lock(engine.selector)
+        output = Path(arguments.output)
+        temporary = output.with_name(output.name + ".tmp")
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(output)
+        print(f"wrote {output}; use it with kernels.lock, or --set kernels.lock={output}")
+        return 0
+
+
+def _why(decisions: list[Decision]) -> Iterator[str]:
+    for group, first in explain.by_outcome(decisions):
+        yield from problems.describe_all(item.problem for item in group)
+        mark = {True: ">", False: " "}
+        rows = [
+            (mark[c is first.chosen], f"{c.library}/{c.kernel}", c.reason.code, str(c.reason))
+            for c in first.candidates
+            if c.reason.code != "declines"
+        ]
+        yield from table(rows)
+        others = [f"{c.library}/{c.kernel}" for c in first.candidates if c.reason.code == "declines"]
+        if others:
+            yield f"    {CODES['declines']}: {', '.join(others)}"
+        if first.chosen is None:
+            yield "    no kernel fits"
+        yield ""
+    if not decisions:
+        yield "no problem of this kind under this manifest"
+
+
+def _count(count: int, kind: str) -> str:
+    words = kind.replace("_", " ")
+    return f"{count} {words if count != 1 else words.removesuffix('s')}"
+
+
+def _shape(directory: Path) -> Shape:
+    """Return the sizes in a model directory."""
+    from infeng_core.models.config import ModelConfig
+
+    path = directory / "config.json"
+    try:
+        config = ModelConfig.from_hf(json.loads(path.read_text(encoding="utf-8")), path)
+    except OSError as error:
+        raise UsageError(str(path), error.strerror or str(error), "name a model directory") from None
+    except ValueError as error:
+        raise UsageError(str(path), str(error), "repair the file") from None
+    return Shape(
+        hidden=config.hidden,
+        intermediate=config.intermediate,
+        heads=config.heads,
+        kv_heads=config.kv_heads,
+        head_dim=config.head_dim,
+        vocab=config.vocab,
+        context=config.max_positions,
+        bias=config.attention_bias,
+    )
