@@ -70,7 +70,7 @@ def test_every_sequence_ends_and_no_block_is_lost(arrivals, max_rows, running, b
     pool = BlockPool(blocks)
     scheduler = FirstCome(bounds, pool)
     all_sequences = [sequence(i, prompt, prompt + new) for i, (_, prompt, new, _) in enumerate(arrivals)]
-    started: list[int] = []
+    first_step: dict[int, int] = {}
     ended: set[int] = set()
     step = 0
     while len(ended) < len(arrivals):
@@ -83,7 +83,7 @@ def test_every_sequence_ends_and_no_block_is_lost(arrivals, max_rows, running, b
         batch = scheduler.next_batch()
         if batch is not None:
             check(batch, bounds)
-            started += [g.sequence.id for g in batch.segments if g.sequence.computed == 0]
+            first_step |= {g.sequence.id: step for g in batch.segments if g.sequence.computed == 0}
             finished = [
                 g.sequence for g in batch.segments if g.sampled and g.sequence.length + 1 == len(g.sequence.tokens)
             ]
@@ -92,7 +92,8 @@ def test_every_sequence_ends_and_no_block_is_lost(arrivals, max_rows, running, b
         step += 1
         assert step < 10_000, "a sequence never ends"
     arrived = [i for _, i in sorted((arrives, i) for i, (arrives, *_) in enumerate(arrivals))]
-    assert started == [i for i in arrived if i in started], "somebody was overtaken"
+    started = [first_step[i] for i in arrived if i in first_step]
+    assert started == sorted(started), "somebody was overtaken"
     assert (scheduler.running, scheduler.waiting, pool.free) == (0, 0, blocks)
 
 
