@@ -125,7 +125,7 @@ void Step::work(int worker) {
     return;
   }
   // Ranges shrink with what is left: few claims at first, good balance at the end. None is so long that cancel waits.
-  const int64_t most = std::max<int64_t>(1, tiles_ / 16);
+  const int64_t most = std::max<int64_t>(1, tiles_ / 4);
   int64_t first = claimed_.load(std::memory_order_relaxed);
   while (first < tiles_ && !stopped()) {
     const int64_t count = std::clamp<int64_t>((tiles_ - first) / (2 * threads_), 1, most);

@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -100,6 +101,18 @@ RUN(fail_last_row) {
   return INFENG_OK;
 }
 
+RUN(nothing) { return (void)args, (void)phase, (void)first, (void)last, (void)worker, INFENG_OK; }
+
+RUN(allocates) {
+  (void)phase, (void)worker;
+  for (int64_t m = first; m < last; ++m) {
+    char* volatile memory = malloc(100);
+    out_row(args, m)[0] = memory != NULL;
+    free(memory);
+  }
+  return INFENG_OK;
+}
+
 RUN(fail_silently) { return (void)args, (void)phase, (void)first, (void)last, (void)worker, INFENG_OUT_OF_RANGE; }
 
 RUN(slow) {
@@ -173,6 +186,8 @@ static const infeng_kernel kernels[] = {
     TILES("show_worker", show_worker),
     TILES("fail_last_row", fail_last_row),
     TILES("fail_silently", fail_silently),
+    TILES("nothing", nothing),
+    TILES("allocates", allocates),
     TILES("slow", slow),
     TILES("show_mode", show_mode),
     TILES("show_threads", show_threads),

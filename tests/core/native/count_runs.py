@@ -1,0 +1,64 @@
+"""Run by test_no_allocation.py under count_malloc.c: prints the allocations of one run of several programs as JSON."""
+
+import ctypes
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from infeng_core import _native
+
+sys.path.insert(0, str(Path(__file__).parent))
+from tiny import Tiny
+
+counter, toy_path, reference_path = sys.argv[1:]
+allocations = ctypes.CDLL(counter).allocations
+allocations.restype = ctypes.c_long
+toy = {kernel.name: kernel for kernel in _native.open_library(toy_path).kernels}
+reference = {kernel.name: kernel for kernel in _native.open_library(reference_path).kernels}
+NONE = np.zeros(0, np.int32)
+
+
+def per_run(program, *arrays):
+    """Return the allocations per run over 50 runs, after one run to warm up."""
+    program.run(*arrays)
+    before = allocations()
+    for _ in range(50):
+        program.run(*arrays)
+    return (allocations() - before) / 50
+
+
+def chain(kernel, ops):
+    """Return the count of a program of ``ops`` equal ops."""
+    program = _native.Program(_native.Pool(2), max_rows=8, max_samples=0, max_segments=1, context=8)
+    x, y = program.buffer(8192), program.buffer(8192)
+    for _ in range(ops):
+        program.epilogue([(8, toy[kernel])], x, 8192, y, [])
+    program.finish()
+    return per_run(program, np.zeros(8, np.int32), np.arange(8, dtype=np.int32), np.zeros((0, 4), np.int32), NONE, NONE)
+
+
+def layer(form, kv, rows):
+    """Return the count of a whole transformer layer on ``rows`` rows of two sequences."""
+    half = np.arange(rows // 2, dtype=np.int32)
+    segments = np.array([[0, rows // 2, 0, 0], [rows // 2, rows, 0, 2]], np.int32)
+    tables = np.array([1, 2, 3, 4], np.int32)
+    program = Tiny(_native.Pool(2), reference, form, kv).program
+    return per_run(
+        program, np.zeros(rows, np.int32), np.tile(half, 2), segments, tables, np.arange(rows, dtype=np.int32)
+    )
+
+
+print(
+    json.dumps(
+        {
+            "one op": chain("add_one", 1),
+            "hundred ops": chain("add_one", 100),
+            "a kernel that allocates": chain("allocates", 1),
+            "f32, 2 rows": layer("f32", "f32", 2),
+            "f32, 40 rows": layer("f32", "f32", 40),
+            "int4, 40 rows": layer("int4-g64", "int8", 40),
+        }
+    )
+)
