@@ -49,7 +49,8 @@ def infeng_backends() -> dict[str, Backend]:
 @hookimpl
 def infeng_commands() -> list[Command]:
     """Built-in commands; their modules import the engine only inside ``run``."""
+    from infeng_core.cli.convert import Convert
     from infeng_core.cli.doctor import Doctor
     from infeng_core.cli.plugins import PluginsCommand
 
-    return [Doctor(), PluginsCommand()]
+    return [Convert(), Doctor(), PluginsCommand()]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -44,7 +45,7 @@ def load(
     loaded from there ever after. ``plugins`` finds weight formats; without it only the built-in ones are known.
     ``verify=False`` skips the checksums. Raises UsageError, ModelError or ResourceError.
     """
-    lookup: FormatLookup = plugins.quant_format if plugins is not None else builtin_format
+    lookup: FormatLookup = cache(plugins.quant_format) if plugins is not None else builtin_format
     directory = find(reference)
     choice = choose(config, lookup)
     if not native.is_native(directory):

@@ -1,0 +1,51 @@
+"""``infeng convert``: pack a model's weights once, ahead of time."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from infeng_core.cli.options import add_config_options, config_from
+
+
+class Convert:
+    """``infeng convert SOURCE DEST``."""
+
+    name = "convert"
+    help = "pack a model's weights into an engine-native directory"
+
+    def configure(self, parser: argparse.ArgumentParser) -> None:
+        """Add the arguments."""
+        parser.add_argument("source", metavar="SOURCE", help="Hugging Face directory or hub name")
+        parser.add_argument("dest", metavar="DEST", type=Path, help="directory to write")
+        parser.add_argument("--format", metavar="F", help="weight format: f32, bf16, int8-row or int4-g64 (default)")
+        parser.add_argument("--force", action="store_true", help="replace an engine-native directory at DEST")
+        parser.add_argument("--json", action="store_true", help="print the result as JSON on stdout")
+        add_config_options(parser)
+
+    def run(self, arguments: argparse.Namespace) -> int:
+        """Convert; the summary goes to stdout."""
+        from infeng_core.formats import choose, convert, find
+        from infeng_core.formats.memory import gigabytes
+        from infeng_core.plug.manager import Plugins
+
+        config = config_from(arguments, model__format=arguments.format)
+        lookup = Plugins.discover(config).quant_format
+        choice = choose(config, lookup)
+        made = convert(find(arguments.source), arguments.dest, choice, lookup=lookup, force=arguments.force)
+        if arguments.json:
+            summary = {
+                "path": str(made.path),
+                "id": made.id,
+                "nbytes": made.nbytes,
+                "seconds": round(made.seconds, 3),
+                "formats": made.formats,
+                "reused": made.reused,
+            }
+            print(json.dumps(summary))
+        elif made.reused:
+            print(f"{made.path}: is there already, from the same source ({gigabytes(made.nbytes)})")
+        else:
+            print(f"{made.path}: {gigabytes(made.nbytes)} in {made.seconds:.1f} s")
+        return 0
