@@ -1,7 +1,7 @@
 """Weights: reading Hugging Face directories, packing them into panels, and the engine-native directory."""
 
 from infeng_core.formats.choice import FormatChoice, choose
-from infeng_core.formats.convert import Conversion, convert
+from infeng_core.formats.conversion import Conversion, convert
 from infeng_core.formats.loader import find, load
 from infeng_core.formats.quant import BUILTIN, QuantFormat
 from infeng_core.formats.tensors import LoadedModel, PackedTensor

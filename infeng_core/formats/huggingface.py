@@ -43,7 +43,7 @@ def read_config(directory: Path) -> ModelConfig:
     generation = directory / "generation_config.json"
     extra = read_json(generation) if generation.exists() else None
     if extra is not None:
-        extra = Fields(extra, generation).data
+        extra = Fields(extra, generation, remedy="delete the file or download it again").data
     return ModelConfig.from_hf(read_json(path, "a Hugging Face model has one: give its directory"), path, extra)
 
 
@@ -138,16 +138,24 @@ class Checkpoint:
         unknown = [name for name in self._where if name not in known and not IGNORED.search(name)]
         inside = [name for name in unknown if name.startswith("model.")]
         if inside:
-            place = f"{self._where[inside[0]].path}"
-            why = f"tensor {inside[0]} has no place in this model, nor {len(inside) - 1} others"
-            why = why if len(inside) > 1 else f"tensor {inside[0]} has no place in this model"
-            raise ModelError(place, why, "the file does not match its config.json")
+            others = f" (nor have {len(inside) - 1} others)" if len(inside) > 1 else ""
+            why = f"tensor {inside[0]} has no place in this model{others}"
+            raise ModelError(f"{self._where[inside[0]].path}", why, "the file does not match its config.json")
         if unknown:
-            logger = get_logger(__name__)
-            if not (self.config.tie_embeddings and unknown == ["lm_head.weight"]):
-                logger.warning(
-                    "tensors outside the model are ignored", directory=str(self.directory), tensors=unknown[:8]
-                )
+            log = get_logger(__name__)
+            log.warning("tensors outside the model are ignored", model=str(self.directory), tensors=unknown[:8])
+        self._check_tied()
+
+    def _check_tied(self) -> None:
+        """Warn where a head is stored that differs from the embeddings to which config.json ties it."""
+        part = self.layout.tensors[0].parts[0]
+        if part.alternative in self._where and part.source in self._where:
+            head, embed = (self._where[name].array(name) for name in (part.alternative, part.source))
+            if head.dtype != embed.dtype or not np.array_equal(head, embed):
+                log = get_logger(__name__)
+                log.warning(f"{part.alternative} differs from {part.source} but is tied to it: it is ignored")
+            for name in (part.alternative, part.source):
+                self._where[name].release(name)
 
     def _check_part(self, part: Part, shape: tuple[int, ...]) -> None:
         name = self.name(part)

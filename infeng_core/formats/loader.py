@@ -12,7 +12,7 @@ from infeng_core.formats import hub, native
 from infeng_core.formats.atomic import locked
 from infeng_core.formats.cache import cached_model
 from infeng_core.formats.choice import FormatChoice, choose
-from infeng_core.formats.convert import convert
+from infeng_core.formats.conversion import convert
 from infeng_core.formats.huggingface import refuse_file
 from infeng_core.formats.identity import conversion_key
 from infeng_core.formats.quant import FormatLookup, QuantFormat, builtin_format

@@ -43,6 +43,25 @@ def random_tensors(config: Mapping[str, Any], seed: int = 0) -> Tensors:
     return {name: rng.standard_normal(shape, np.float32) for name, shape in {**shapes, **vectors}.items()}
 
 
+def write(directory: Path, *, change: Callable[[Tensors], object] | None = None, **config: Any) -> Path:
+    """Write a model directory and return it."""
+    settings = CONFIG | config
+    directory.mkdir(parents=True)
+    weights = random_tensors(settings)
+    if change is not None:
+        change(weights)
+    save_file(weights, directory / "model.safetensors")
+    (directory / "config.json").write_text(json.dumps(settings))
+    (directory / "tokenizer.json").write_text('{"version": "1.0"}')
+    return directory
+
+
+@pytest.fixture(scope="session")
+def write_model() -> ModelMaker:
+    """Write a model directory at a given place."""
+    return write
+
+
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cache of the test's own."""
@@ -52,27 +71,10 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def make_model(tmp_path: Path) -> ModelMaker:
-    """Write a model directory: config changes as keywords, ``tensors`` and ``change`` for the weights, ``name``."""
+    """Write a model directory under the test's own: ``name``, ``change`` of the tensors, config changes as keywords."""
 
-    def make(
-        *,
-        name: str = "model",
-        tensors: Tensors | None = None,
-        change: Callable[[Tensors], object] | None = None,
-        tokenizer: bool = True,
-        **config: Any,
-    ) -> Path:
-        settings = CONFIG | config
-        directory = tmp_path / name
-        directory.mkdir(parents=True)
-        weights = random_tensors(settings) if tensors is None else tensors
-        if change is not None:
-            change(weights)
-        save_file(weights, directory / "model.safetensors")
-        (directory / "config.json").write_text(json.dumps(settings))
-        if tokenizer:
-            (directory / "tokenizer.json").write_text('{"version": "1.0"}')
-        return directory
+    def make(*, name: str = "model", change: Callable[[Tensors], object] | None = None, **config: Any) -> Path:
+        return write(tmp_path / name, change=change, **config)
 
     return make
 
