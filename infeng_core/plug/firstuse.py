@@ -26,8 +26,15 @@ Arrays = list[tuple[str, NDArray[np.generic]]]
 Reader = Callable[[int], Arrays]  # rows -> what the kernel wrote
 
 
+class NoJudgeError(LookupError):
+    """The reference has no kernel to compare with, so the format or the op is a plugin's own."""
+
+
 def difference(kernel: Kernel, reference: Library, case: Fields) -> str | None:
-    """Return where ``kernel`` first departs from the reference on ``case``, or None; raises NativeError if it fails."""
+    """Return where ``kernel`` first departs from the reference on ``case``, or None.
+
+    Raises NativeError if the kernel fails and NoJudgeError if there is nothing to compare it with.
+    """
     judge = Case(reference, case, None).run()
     result = Case(reference, case, kernel).run()
     for rows, expected in judge.items():
@@ -145,7 +152,7 @@ class Case:
         for kernel in self.reference.kernels:
             if kernel.op == op and kernel.accepts(problem):
                 return kernel
-        raise LookupError(f"the reference has no kernel for {problems.describe(problem)}")
+        raise NoJudgeError(f"the reference has no kernel for {problems.describe(problem)}")
 
     def _program(self, rows: int) -> Program:
         return Program(_pool(), max_rows=rows, max_samples=1, max_segments=2, context=self.context)

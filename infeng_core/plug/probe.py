@@ -10,6 +10,7 @@ while it is loaded or run (an illegal instruction, abort, an endless loop) ends 
 from __future__ import annotations
 
 import json
+import math
 import os
 import resource
 import select
@@ -42,7 +43,7 @@ def main() -> None:
 def answer(request: dict[str, Any]) -> dict[str, Any]:
     """Do what ``request`` asks, within its limit of processor time."""
     used = resource.getrusage(resource.RUSAGE_SELF)
-    limit = int(used.ru_utime + used.ru_stime + float(request["cpu_s"])) + 1
+    limit = math.ceil(used.ru_utime + used.ru_stime + float(request["cpu_s"]))
     resource.setrlimit(resource.RLIMIT_CPU, (limit, resource.getrlimit(resource.RLIMIT_CPU)[1]))
     try:
         library = _native.open_library(request["open"], request["features"])
@@ -52,7 +53,11 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
 
         reference = _native.open_library(request["reference"], request["features"])
         kernel = next(kernel for kernel in library.kernels if kernel.name == request["check"])
-        return {"ok": True, "difference": firstuse.difference(kernel, reference, request["problem"])}
+        try:
+            difference = firstuse.difference(kernel, reference, request["problem"])
+        except firstuse.NoJudgeError:
+            difference = None
+        return {"ok": True, "difference": difference}
     except _native.NativeError as error:
         return {"ok": False, "code": error.code, "text": str(error)}
 

@@ -75,15 +75,15 @@ class Trial:
                 line = b""
             if line is None:
                 self.close()
-                return Reason("endless", f"did not answer within {WALL_S:g} s", "ask the plugin's author for a repair")
+                return Reason("silent", f"did not answer within {WALL_S:g} s", "ask the plugin's author for a repair")
             if line:
                 result: dict[str, Any] = json.loads(line)
                 if result.pop("ok"):
                     return result
                 return Reason(CODES.get(result["code"], "refused" if not more else "failed"), result["text"])
-            if fresh:
+            if fresh or self._child is None or self._child.wait() != 0:
                 break
-            # An idle child ends by itself; only a fresh one that ends has been killed by the library.
+            # An idle child ends by itself, with status 0; a fresh one that ends has been ended by the library.
         return self._cause_of_death()
 
     def _start(self) -> None:
@@ -93,6 +93,7 @@ class Trial:
         try:
             self._child = subprocess.Popen(
                 [sys.executable, "-P", "-m", "infeng_core.plug.probe", str(writer)],
+                bufsize=0,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
@@ -108,7 +109,6 @@ class Trial:
         """Return the answer's line, b"" if the child ended, None if it took too long."""
         assert self._child is not None and self._child.stdin is not None
         self._child.stdin.write(request)
-        self._child.stdin.flush()
         deadline = time.monotonic() + WALL_S
         answer = b""
         while not answer.endswith(b"\n"):

@@ -1,0 +1,163 @@
+"""No kernel is believed before it has agreed with the reference."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from infeng_core import _native
+from infeng_core.errors import KernelError
+from infeng_core.plug import cases, firstuse, problems, trial
+from infeng_core.plug.manager import Plugins
+from infeng_core.plug.select import Selector
+
+LAST_ROW = "if (m == a->common.rows - 1 && a->common.rows % 4) out[a->weight.k - 1] += 1"
+
+
+def embedded(selector: Selector, problem: _native.Problem, rows: int) -> tuple[str, np.ndarray]:
+    """Run the chosen kernel on ``rows`` rows; returns (library that ran, result)."""
+    kernel = selector.choose(problem)
+    n, k = problem.n, problem.k
+    source = np.random.default_rng(3).standard_normal((n, k), np.float32)
+    data = _native.Arena(n // 16 * _native.panel_bytes("f32", k), huge_pages=False)
+    _native.pack("f32", source, data)
+    program = _native.Program(_native.Pool(1), max_rows=8, max_samples=1, max_segments=1, context=16)
+    out = program.buffer(k)
+    program.embed([(8, kernel)], _native.Weight("f32", n, k, n // 16, _native.panel_bytes("f32", k), data), out)
+    program.finish()
+    ids = np.arange(rows, dtype=np.int32)
+    program.run(ids, ids, np.array([[0, rows, 0, 0]], np.int32), np.zeros(1, np.int32), np.array([0], np.int32))
+    return kernel.library, np.array(program.view(out)[:rows])
+
+
+def test_a_fast_kernel_that_corrupts_tail_rows_is_demoted_and_the_output_is_the_references(workshop, capsys):
+    wrong = workshop.plugin("first", **{"ON_ROW(a,m,out)": LAST_ROW}, PRIORITY=99)
+    selector = workshop.selector(wrong, kernels__order="first,reference")
+    library, result = embedded(selector, workshop.embed, 7)
+    trusted, expected = embedded(workshop.selector(kernels__order="reference"), workshop.embed, 7)
+    assert (library, trusted) == ("reference", "reference")
+    assert result.tobytes() == expected.tobytes()
+    assert workshop.reasons(selector)["first/embed_tiny"] == "wrong_result"
+    warning = capsys.readouterr().err
+    assert warning.count("warning") == 1
+    for word in ("first/embed_tiny", "plugin=first", "differs from the reference row", "kernels.disable"):
+        assert word in warning
+
+
+def test_without_the_check_the_same_kernel_runs_and_is_wrong(workshop):
+    wrong = workshop.plugin("first", **{"ON_ROW(a,m,out)": LAST_ROW})
+    selector = workshop.selector(wrong, kernels__order="first,reference", kernels__verify=False)
+    library, result = embedded(selector, workshop.embed, 7)
+    _, expected = embedded(workshop.selector(kernels__order="reference"), workshop.embed, 7)
+    assert library == "first"
+    assert result.tobytes() != expected.tobytes()
+
+
+def test_strict_makes_a_demotion_an_error(workshop):
+    wrong = workshop.plugin("first", **{"ON_ROW(a,m,out)": LAST_ROW})
+    selector = workshop.selector(wrong, kernels__strict=True)
+    with pytest.raises(KernelError, match=r"first/embed_tiny.*differs from the reference"):
+        selector.choose(workshop.embed)
+
+
+def test_a_forced_kernel_that_is_wrong_is_an_error(workshop):
+    wrong = workshop.plugin("first", **{"ON_ROW(a,m,out)": LAST_ROW})
+    selector = workshop.selector(wrong, kernels__force={"embed": "first"})
+    with pytest.raises(KernelError, match="differs from the reference"):
+        selector.choose(workshop.embed)
+
+
+@pytest.mark.parametrize(
+    ("statement", "code"),
+    [("__builtin_trap()", "crashed"), ("for(;;)", "endless"), ("return INFENG_INTERNAL", "failed")],
+)
+def test_a_kernel_that_fails_while_running_is_demoted(workshop, monkeypatch, statement, code):
+    monkeypatch.setattr(trial, "CPU_S", 0.7)
+    path = workshop.plugin("first", **{"ON_ROW(a,m,out)": statement})
+    selector = workshop.selector(path)
+    assert selector.choose(workshop.embed).library != "first"
+    assert workshop.reasons(selector)["first/embed_tiny"] == code
+
+
+def test_an_approximate_kernel_may_be_close_but_not_wrong(workshop):
+    close, far = ("out[0] += 1e-3f", "out[0] += 10")
+    for statement, library in ((close, "first"), (far, "reference")):
+        path = workshop.plugin("first", NUMERICS="INFENG_NUMERICS_APPROX", **{"ON_ROW(a,m,out)": statement})
+        selector = workshop.selector(path, kernels__numerics="fast", kernels__order="first,reference")
+        assert selector.choose(workshop.embed).library == library
+
+
+def test_verdicts_are_kept(workshop, monkeypatch):
+    wrong, right = workshop.plugin("first", **{"ON_ROW(a,m,out)": LAST_ROW}), workshop.plugin("second")
+    assert workshop.chosen(workshop.selector(wrong, right)) == "second/embed_tiny"
+    monkeypatch.setattr(trial.Trial, "_start", None)  # no child can be started
+    selector = workshop.selector(wrong, right)
+    assert workshop.chosen(selector) == "second/embed_tiny"
+    assert workshop.reasons(selector)["first/embed_tiny"] == "wrong_result"
+
+
+def test_a_verdict_is_not_carried_to_other_features_or_another_library(workshop, monkeypatch, cpu):
+    from dataclasses import replace
+
+    path = workshop.plugin("first")
+    workshop.chosen(workshop.selector(path))
+    asked = []
+    real = trial.Trial.check
+    monkeypatch.setattr(trial.Trial, "check", lambda self, *args: asked.append(args) or real(self, *args))
+    workshop.chosen(workshop.selector(path))
+    assert not asked
+    workshop.chosen(workshop.selector(path, cpu=replace(cpu, features=cpu.features - {"gfni", "bmi2", "dotprod"})))
+    assert len(asked) == 1
+    workshop.chosen(workshop.selector(workshop.plugin("first", PRIORITY=1)))
+    assert len(asked) == 2
+
+
+PROBLEMS = [
+    {"op": "embed", "weight": "int8-row", "rows": [1, 8], "n": 96, "k": 172},
+    {"op": "rmsnorm", "rows": [9, 40], "n": 100, "k": 100, "epilogues": ["quantize"]},
+    {"op": "linear", "weight": "f32", "act": "f32", "rows": [1, 1], "n": 32000, "k": 2048, "epilogues": ["bias"]},
+    {"op": "linear", "weight": "bf16", "act": "f32", "rows": [2, 8], "n": 48, "k": 576, "epilogues": ["residual"]},
+    {"op": "linear", "weight": "int8-row", "act": "int8-g64", "rows": [1, 512], "n": 160, "k": 8192},
+    {"op": "linear", "weight": "int4-g64", "act": "int8-g64", "rows": [65, 512], "n": 11264, "k": 2048,
+     "epilogues": ["silu_mul", "quantize"]},
+    {"op": "epilogue", "rows": [1, 8], "n": 896, "k": 896, "epilogues": ["row_scale", "quantize"]},
+    {"op": "epilogue", "rows": [1, 8], "n": 96, "k": 96, "epilogues": ["silu_mul"]},
+    {"op": "rope", "rows": [1, 8], "heads": 14, "kv_heads": 2, "head_dim": 64, "context": 4096},
+    {"op": "kv_append", "kv": "f32", "rows": [1, 8], "kv_heads": 3, "head_dim": 80, "context": 100},
+    {"op": "kv_append", "kv": "int8", "rows": [9, 64], "kv_heads": 8, "head_dim": 128, "context": 4096},
+    {"op": "attention", "kv": "f32", "rows": [1, 1], "heads": 8, "kv_heads": 8, "head_dim": 8, "context": 512},
+    {"op": "attention", "kv": "int8", "rows": [2, 8], "heads": 32, "kv_heads": 4, "head_dim": 64, "context": 2048,
+     "epilogues": ["quantize"]},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("fields", PROBLEMS, ids=lambda fields: problems.kind(fields))
+def test_the_reference_agrees_with_itself_on_every_op(fields):
+    reference = Plugins.discover().library_states()[-1].native
+    assert reference.name == "reference"
+    problem = problems.problem(fields)
+    kernel = next(k for k in reference.kernels if k.op == fields["op"] and k.accepts(problem))
+    case = cases.small(problem, kernel)
+    assert case is not None
+    assert firstuse.difference(kernel, reference, case) is None
+
+
+@pytest.mark.parametrize("fields", PROBLEMS, ids=lambda fields: problems.kind(fields))
+def test_a_case_reaches_every_row_that_the_op_writes(fields):
+    """The inputs are not so tame that a kernel could leave its output alone and pass."""
+    reference = Plugins.discover().library_states()[-1].native
+    problem = problems.problem(fields)
+    kernel = next(k for k in reference.kernels if k.op == fields["op"] and k.accepts(problem))
+    case = cases.small(problem, kernel)
+    for rows, arrays in firstuse.Case(reference, case, None).run().items():
+        name, result = arrays[0]
+        written = result.reshape(-1, 1) if name == "cache" else result
+        assert np.count_nonzero(written) > 0.3 * min(rows, 4) * (1 if name == "cache" else written.shape[1])
+        if name != "cache":
+            assert written.any(axis=1).all()
+
+
+def test_ops_that_cannot_be_checked_alone_are_said_so():
+    problem = _native.Problem("shrink", weight="f32", act="f32", rows=(1, 8), n=16, k=64)
+    assert cases.small(problem, None) is None
+    assert cases.UNCHECKED == ("shrink",)

@@ -1,0 +1,210 @@
+"""Which kernel wins, and why the others do not."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import random
+from dataclasses import replace
+
+import pytest
+
+from infeng_core.errors import KernelError, PluginError
+from infeng_core.plug.cpu import closure
+
+ROUNDS = 100
+
+
+def test_a_contested_op_has_the_same_winner_in_any_discovery_order(workshop, monkeypatch):
+    paths = [workshop.plugin(name) for name in ("zeta", "alpha", "midway")]
+    real = importlib.metadata.entry_points
+    shuffle = random.Random(1)
+    outcomes = set()
+    for _ in range(ROUNDS):
+        order = shuffle.sample(paths, len(paths))
+
+        def shuffled(**arguments):
+            return shuffle.sample(list(real(**arguments)), len(real(**arguments)))
+
+        monkeypatch.setattr(importlib.metadata, "entry_points", shuffled)
+        selector = workshop.selector(*order)
+        outcomes.add((workshop.chosen(selector), tuple(workshop.reasons(selector).items())))
+    assert len(outcomes) == 1
+    winner, reasons = outcomes.pop()
+    assert winner == "alpha/embed_tiny"  # equal in order, features and priority: the name decides
+    assert dict(reasons)["zeta/embed_tiny"] == dict(reasons)["midway/embed_tiny"] == "outranked"
+
+
+def test_why_names_the_winner_and_every_loser(workshop):
+    selector = workshop.selector(workshop.plugin("alpha"), workshop.plugin("beta"))
+    reasons = {f"{c.library}/{c.kernel}": str(c.reason) for c in selector.decide(workshop.embed).candidates}
+    assert reasons["alpha/embed_tiny"] == "first by name, equal in kernels.order, features and priority"
+    assert reasons["beta/embed_tiny"] == reasons["reference/embed_f32"] == "alpha/embed_tiny ranks higher"
+    assert reasons["reference/embed_bf16"] == "it does not accept this problem"
+
+
+def test_manifest_order_beats_priority(workshop):
+    selector = workshop.selector(workshop.plugin("first"), workshop.plugin("second", PRIORITY=9))
+    assert workshop.chosen(selector) == "first/embed_tiny"
+
+
+def test_a_superset_of_features_beats_priority(workshop, cpu):
+    plain = workshop.plugin("plain", PRIORITY=9)
+    rich = workshop.plugin("rich", FEATURES='"avx2"')
+    masked = replace(cpu, features=cpu.features | closure(["avx2"]))
+    selector = workshop.selector(plain, rich, cpu=masked)
+    assert workshop.chosen(selector) == "rich/embed_tiny"
+    assert selector.decide(workshop.embed).chosen.reason.text == "uses the most of this processor"
+
+
+def test_incomparable_features_leave_the_choice_to_priority(workshop, cpu):
+    ample = replace(cpu, features=cpu.features | closure(["avx2", "gfni"]))
+    one = workshop.plugin("one", FEATURES='"avx2"', PRIORITY=1)
+    two = workshop.plugin("two", FEATURES='"gfni"', PRIORITY=2)
+    assert workshop.chosen(workshop.selector(one, two, cpu=ample)) == "two/embed_tiny"
+
+
+def test_priority_decides_within_a_library(workshop):
+    path = workshop.plugin("pair", SECOND='"embed_better"', SECOND_FEATURES='""', SECOND_PRIORITY=5)
+    assert workshop.chosen(workshop.selector(path)) == "pair/embed_better"
+
+
+def test_a_kernel_that_lacks_a_feature_is_passed_over_by_name(workshop, cpu):
+    path = workshop.plugin("pair", SECOND='"embed_vnni"', SECOND_FEATURES='"avx512_vnni"', SECOND_PRIORITY=5)
+    selector = workshop.selector(path, cpu=replace(cpu, features=cpu.features - {"avx512_vnni"}, masked={}))
+    assert workshop.chosen(selector) == "pair/embed_tiny"
+    reason = next(c.reason for c in selector.decide(workshop.embed).candidates if c.kernel == "embed_vnni")
+    assert reason.text == "needs avx512_vnni, which is not in this processor"
+
+
+def test_approximate_kernels_need_permission(workshop):
+    path = workshop.plugin("loose", NUMERICS="INFENG_NUMERICS_APPROX", PRIORITY=9)
+    exact = workshop.selector(path)
+    assert workshop.reasons(exact)["loose/embed_tiny"] == "approximate"
+    assert exact.choose(workshop.embed).library != "loose"
+    assert workshop.chosen(workshop.selector(path, kernels__numerics="fast")) == "loose/embed_tiny"
+
+
+def test_forcing_an_approximate_kernel_under_exact_says_what_to_set(workshop):
+    path = workshop.plugin("loose", NUMERICS="INFENG_NUMERICS_APPROX")
+    selector = workshop.selector(path, kernels__force={"embed": "loose"})
+    with pytest.raises(KernelError, match=r"loose.*not exact.*set kernels\.numerics: fast"):
+        selector.choose(workshop.embed)
+
+
+def test_a_library_that_the_order_does_not_name_is_not_used(workshop):
+    path = workshop.plugin("stranger")
+    selector = workshop.selector(path, kernels__order="reference")
+    assert workshop.chosen(selector) == "reference/embed_f32"
+    assert workshop.reasons(selector)["stranger/embed_tiny"] == "not_in_order"
+
+
+@pytest.mark.parametrize("target", ["second", "second/embed_tiny"])
+def test_force_wins_over_order(workshop, target):
+    paths = workshop.plugin("first"), workshop.plugin("second")
+    selector = workshop.selector(*paths, kernels__force={"embed": target})
+    assert workshop.chosen(selector) == "second/embed_tiny"
+    assert workshop.reasons(selector)["first/embed_tiny"] == "not_forced"
+
+
+def test_force_reaches_a_library_that_the_order_leaves_out_for_that_op_only(workshop):
+    path = workshop.plugin("stranger")
+    selector = workshop.selector(path, kernels__order="reference", kernels__force={"embed": "stranger"})
+    assert workshop.chosen(selector) == "stranger/embed_tiny"
+    selector = workshop.selector(
+        path, kernels__order="reference", kernels__force={"rope": "reference", "linear": "reference"}
+    )
+    assert workshop.chosen(selector) == "reference/embed_f32"
+
+
+@pytest.mark.parametrize(
+    ("force", "words"),
+    [
+        ({"embed": "frist"}, r"no kernel library frist: did you mean `first`\?"),
+        ({"embed": "first/embed_tinny"}, r"no such kernel for embed: did you mean `embed_tiny`\?"),
+        ({"rope": "first"}, r"first has no kernel for rope: its ops: embed"),
+        ({"embed": "nothing_like_it"}, r"known here: .*first.*reference"),
+    ],
+)
+def test_an_unknown_force_names_what_is_known(workshop, force, words):
+    with pytest.raises(KernelError, match=words):
+        workshop.selector(workshop.plugin("first"), kernels__force=force)
+
+
+def test_an_unknown_op_in_force_is_a_manifest_error(workshop):
+    with pytest.raises(Exception, match=r"kernels\.force\.liner .*did you mean `linear`\?"):
+        workshop.selector(kernels__force={"liner": "reference"})
+
+
+def test_a_forced_library_that_cannot_run_names_the_missing_feature(workshop, cpu):
+    path = workshop.plugin("rich", features=["avx512_vnni"])
+    lacking = replace(cpu, features=cpu.features - {"avx512_vnni"}, masked={"avx512_vnni": "masked by a test"})
+    with pytest.raises(KernelError, match=r"kernels\.force\.embed: rich .*needs avx512_vnni \(masked by a test\)"):
+        workshop.selector(path, cpu=lacking, kernels__force={"embed": "rich"})
+
+
+def test_a_forced_kernel_that_cannot_run_names_the_missing_feature(workshop, cpu):
+    path = workshop.plugin("pair", SECOND='"embed_vnni"', SECOND_FEATURES='"avx512_vnni"', SECOND_PRIORITY=5)
+    lacking = replace(cpu, features=cpu.features - {"avx512_vnni"}, masked={})
+    with pytest.raises(KernelError, match="needs avx512_vnni"):
+        workshop.selector(path, cpu=lacking, kernels__force={"embed": "pair/embed_vnni"})
+
+
+def test_a_forced_kernel_that_declines_is_an_error_not_a_fallback(workshop):
+    selector = workshop.selector(workshop.plugin("first"), kernels__force={"embed": "first"})
+    other = type(workshop.embed)("embed", weight="int8-row", rows=(1, 8), n=96, k=100)
+    with pytest.raises(KernelError, match=r"kernels\.force says first"):
+        selector.choose(other)
+
+
+@pytest.mark.parametrize("disable", ["first", "first/embed_tiny"])
+def test_disabled_kernels_are_not_used(workshop, monkeypatch, disable):
+    monkeypatch.setenv("INFENG_DISABLE", disable)
+    selector = workshop.selector(workshop.plugin("first"))
+    assert workshop.reasons(selector)["first/embed_tiny"] == "disabled"
+    assert selector.choose(workshop.embed).library != "first"
+
+
+def test_force_comes_from_the_environment(workshop, monkeypatch):
+    monkeypatch.setenv("INFENG_FORCE", "embed=reference,rope=reference")
+    assert workshop.chosen(workshop.selector(workshop.plugin("first"))) == "reference/embed_f32"
+
+
+def test_no_kernel_at_all_says_what_to_change(workshop):
+    selector = workshop.selector(workshop.plugin("first"), kernels__order="first")
+    with pytest.raises(KernelError, match=r"add reference to kernels\.order"):
+        selector.choose(type(workshop.embed)("rope", rows=(1, 1), heads=2, kv_heads=1, head_dim=8, context=64))
+
+
+def test_epilogues_that_a_kernel_cannot_fuse_rule_it_out(workshop):
+    selector = workshop.selector(workshop.plugin("first"))
+    fused = type(workshop.embed)("embed", weight="f32", rows=(1, 8), n=96, k=100, epilogues=["quantize"])
+    candidate = next(c for c in selector.decide(fused).candidates if c.library == "first")
+    assert candidate.reason.code == "cannot_fuse"
+    assert "quantize" in candidate.reason.text
+
+
+def test_two_libraries_of_one_name_are_an_error(workshop, monkeypatch):
+    path = workshop.plugin("avx512_twin")
+    text = path.read_text().replace("avx512_twin", "reference", 1)
+    path.write_text(text.replace("name: avx512_twin", "name: reference"))
+    with pytest.raises(PluginError, match=r"kernel library reference: offered by two plugins: core .* and reference"):
+        workshop.selector(path)
+
+
+def test_every_decision_is_one_log_event(workshop, capsys):
+    import json
+
+    from infeng_core import log
+
+    log.configure(json=True, level="info")
+    try:
+        selector = workshop.selector(workshop.plugin("first"))
+        for _ in range(3):
+            selector.choose(workshop.embed)
+    finally:
+        log.configure()
+    events = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    decisions = [event for event in events if event["event"] == "kernel chosen"]
+    assert len(decisions) == 1
+    assert decisions[0]["library"] == "first"
+    assert decisions[0]["others"]["reference/embed_f32"] == "outranked"
