@@ -47,12 +47,12 @@ struct AttentionF32 {
   static INFENG_INLINE void scores(const Slab& slab, int dim, const SplitScratch& scratch, int v, float scale,
                                    typename V::F (&s)[M]) {
     const float* k = slab.k<float>();
-    INFENG_UNROLL for (int m = 0; m < M; ++m) s[m] = V::zero();
+    INFENG_EACH (m, M) s[m] = V::zero();
     for (int d = 0; d < dim; ++d) {
       const auto line = V::load(k + d * kLanes);
-      INFENG_UNROLL for (int m = 0; m < M; ++m) s[m] = V::fma(V::set(scratch.q[v + m][d]), line, s[m]);
+      INFENG_EACH (m, M) s[m] = V::fma(V::set(scratch.q[v + m][d]), line, s[m]);
     }
-    INFENG_UNROLL for (int m = 0; m < M; ++m) s[m] = V::mul(s[m], V::set(scale));
+    INFENG_EACH (m, M) s[m] = V::mul(s[m], V::set(scale));
   }
 
   // The factor of V[t], 16 tokens at once.
@@ -82,14 +82,14 @@ struct AttentionInt8 {
     const int8_t* x[M];
     int32_t sum[M];
     typename V::I acc[M][1];
-    INFENG_UNROLL for (int m = 0; m < M; ++m) {
+    INFENG_EACH (m, M) {
       x[m] = scratch.qq[v + m];
       sum[m] = scratch.qsum[v + m];
     }
     V::template dot_lines<8, M, 1>(acc, k, dim / 4, x, sum);
     const auto ks = V::load(slab.k_scale());
-    INFENG_UNROLL for (int m = 0; m < M; ++m) s[m] =
-        V::mul(V::to_float(acc[m][0]), V::mul(V::mul(V::set(scratch.qs[v + m]), ks), V::set(scale)));
+    INFENG_EACH (m, M)
+      s[m] = V::mul(V::to_float(acc[m][0]), V::mul(V::mul(V::set(scratch.qs[v + m]), ks), V::set(scale)));
   }
 
   static INFENG_INLINE typename V::F weight(const Slab& slab, typename V::F p) {
@@ -161,7 +161,7 @@ struct SplitBlock {
     for (int t = all.begin / kLanes * kLanes; t < all.end; t += kLanes) {
       F s[M];
       Cache::template scores<M>(slab(j, t), args.cache.head_dim, scratch, v, args.scale, s);
-      INFENG_UNROLL for (int m = 0; m < M; ++m) V::store(scratch.s[v + m] + t, s[m]);
+      INFENG_EACH (m, M) V::store(scratch.s[v + m] + t, s[m]);
     }
   }
 
@@ -215,24 +215,24 @@ struct SplitBlock {
     float* o = records + v * stride + kLanes + d;
     const float* p = scratch.s[v];
     F acc[M][C];
-    INFENG_UNROLL for (int m = 0; m < M; ++m) INFENG_UNROLL for (int c = 0; c < C; ++c) acc[m][c] =
-        V::load(o + m * stride + c * kLanes);
+    INFENG_EACH (m, M)
+      INFENG_EACH (c, C) acc[m][c] = V::load(o + m * stride + c * kLanes);
     const int n = args.cache.head_dim - d;
     for (int t = begin; t < end;) {
       const Slab block = slab(j, t);
       const int stop = int(min_of(end, t / kLanes * kLanes + kLanes));
       for (; t < stop; ++t) {
         F value[C];
-        INFENG_UNROLL for (int c = 0; c < C; ++c) value[c] =
-            Tail ? Cache::value(block, t % kLanes, d, n) : Cache::value(block, t % kLanes, d + c * kLanes);
-        INFENG_UNROLL for (int m = 0; m < M; ++m) {
+        INFENG_EACH (c, C)
+          value[c] = Tail ? Cache::value(block, t % kLanes, d, n) : Cache::value(block, t % kLanes, d + c * kLanes);
+        INFENG_EACH (m, M) {
           const F factor = V::set(p[m * kSplit + t]);
-          INFENG_UNROLL for (int c = 0; c < C; ++c) acc[m][c] = V::fma(factor, value[c], acc[m][c]);
+          INFENG_EACH (c, C) acc[m][c] = V::fma(factor, value[c], acc[m][c]);
         }
       }
     }
-    INFENG_UNROLL for (int m = 0; m < M; ++m) INFENG_UNROLL for (int c = 0; c < C; ++c)
-        V::store(o + m * stride + c * kLanes, acc[m][c]);
+    INFENG_EACH (m, M)
+      INFENG_EACH (c, C) V::store(o + m * stride + c * kLanes, acc[m][c]);
   }
 };
 

@@ -61,24 +61,24 @@ struct FloatCore {
     float* cur = t.cur + row * kTileWidth + panel * kLanes;
     const float* x[M];
     F acc[M][P];
-    INFENG_UNROLL for (int m = 0; m < M; ++m) {
+    INFENG_EACH (m, M) {
       x[m] = row_of<float>(t.args.in.x, t.row + row + m);
-      INFENG_UNROLL for (int p = 0; p < P; ++p) acc[m][p] = V::load(cur + m * kTileWidth + p * kLanes);
+      INFENG_EACH (p, P) acc[m][p] = V::load(cur + m * kTileWidth + p * kLanes);
     }
     const auto step = [&](int64_t k, int j) INFENG_INLINE_LAMBDA {
       F v[P];
-      INFENG_UNROLL for (int p = 0; p < P; ++p) v[p] =
-          Panel::template load<V>(w + p * bytes + k / Panel::kStep * kLine, j);
-      INFENG_UNROLL for (int m = 0; m < M; ++m) {
+      INFENG_EACH (p, P) v[p] = Panel::template load<V>(w + p * bytes + k / Panel::kStep * kLine, j);
+      INFENG_EACH (m, M) {
         const F b = V::set(x[m][k + j]);
-        INFENG_UNROLL for (int p = 0; p < P; ++p) acc[m][p] = V::fma(b, v[p], acc[m][p]);
+        INFENG_EACH (p, P) acc[m][p] = V::fma(b, v[p], acc[m][p]);
       }
     };
     int64_t k = k0;
-    for (; k + Panel::kStep <= k1; k += Panel::kStep) INFENG_UNROLL for (int j = 0; j < Panel::kStep; ++j) step(k, j);
+    for (; k + Panel::kStep <= k1; k += Panel::kStep)
+      INFENG_EACH (j, Panel::kStep) step(k, j);
     if (k < k1) step(k, 0);  // the first half of a last pair
-    INFENG_UNROLL for (int m = 0; m < M; ++m) INFENG_UNROLL for (int p = 0; p < P; ++p)
-        V::store(cur + m * kTileWidth + p * kLanes, acc[m][p]);
+    INFENG_EACH (m, M)
+      INFENG_EACH (p, P) V::store(cur + m * kTileWidth + p * kLanes, acc[m][p]);
   }
 };
 

@@ -22,7 +22,7 @@ struct IntRows {
   const int32_t* sum[M];
 
   INFENG_INLINE IntRows(const infeng_activation& in, int64_t row) {
-    INFENG_UNROLL for (int m = 0; m < M; ++m) {
+    INFENG_EACH (m, M) {
       q[m] = row_of<int8_t>(in.q, row + m);
       scale[m] = row_of<float>(in.scale, row + m);
       sum[m] = row_of<int32_t>(in.sum, row + m);
@@ -31,7 +31,7 @@ struct IntRows {
   // Inputs and their sums for step s of group g.
   template <int Steps>
   INFENG_INLINE void step(int64_t g, int s, const int8_t* (&x)[M], int32_t (&total)[M]) const {
-    INFENG_UNROLL for (int m = 0; m < M; ++m) {
+    INFENG_EACH (m, M) {
       x[m] = q[m] + g * kGroup + s * (kGroup / Steps);
       total[m] = Steps == 1 ? sum[m][g] : V::sum_i8(x[m], kGroup / Steps);
     }
@@ -103,32 +103,31 @@ struct IntCore {
     const int64_t bytes = t.args.weight.panel_bytes;
     const IntRows<V, M> in(t.args.in, t.row + row);
     F out[M][P];
-    INFENG_UNROLL for (int m = 0; m < M; ++m) INFENG_UNROLL for (int p = 0; p < P; ++p) out[m][p] =
-        g0 == 0 ? V::zero() : V::load(cur + m * kTileWidth + p * kLanes);
+    INFENG_EACH (m, M)
+      INFENG_EACH (p, P) out[m][p] = g0 == 0 ? V::zero() : V::load(cur + m * kTileWidth + p * kLanes);
     for (int64_t g = g0; g < g1; ++g) {
       const int64_t lines = Format::lines_at(g);
       if (next)  // the pair of panels that follows, in the order in which it will be read
-        INFENG_UNROLL for (int p = 0; p < P; ++p) INFENG_UNROLL for (int l = 0; l < 9; ++l)
-            V::prefetch(next + p * bytes + lines + (l - 1) * kLine);
-      INFENG_UNROLL for (int s = 0; s < kSteps; ++s) {
+        INFENG_EACH (p, P)
+          INFENG_EACH (l, 9) V::prefetch(next + p * bytes + lines + (l - 1) * kLine);
+      INFENG_EACH (s, kSteps) {
         const int8_t* x[M];
         int32_t sum[M];
         const uint8_t* w[P];
         typename V::I acc[M][P];
         F scale[P];
         in.template step<kSteps>(g, s, x, sum);
-        INFENG_UNROLL for (int p = 0; p < P; ++p) w[p] = panel + p * bytes + lines + s * Format::kStepLines * kLine;
+        INFENG_EACH (p, P) w[p] = panel + p * bytes + lines + s * Format::kStepLines * kLine;
         V::template dot_nibbles<Format::kStepLines, M, P>(acc, w, x, sum);
-        INFENG_UNROLL for (int p = 0; p < P; ++p) scale[p] = Format::template scale<V>(panel + p * bytes, g, s);
-        INFENG_UNROLL for (int m = 0; m < M; ++m) {
+        INFENG_EACH (p, P) scale[p] = Format::template scale<V>(panel + p * bytes, g, s);
+        INFENG_EACH (m, M) {
           const F xscale = V::set(in.scale[m][g]);
-          INFENG_UNROLL for (int p = 0; p < P; ++p) out[m][p] =
-              V::fma(V::to_float(acc[m][p]), V::mul(scale[p], xscale), out[m][p]);
+          INFENG_EACH (p, P) out[m][p] = V::fma(V::to_float(acc[m][p]), V::mul(scale[p], xscale), out[m][p]);
         }
       }
     }
-    INFENG_UNROLL for (int m = 0; m < M; ++m) INFENG_UNROLL for (int p = 0; p < P; ++p)
-        V::store(cur + m * kTileWidth + p * kLanes, out[m][p]);
+    INFENG_EACH (m, M)
+      INFENG_EACH (p, P) V::store(cur + m * kTileWidth + p * kLanes, out[m][p]);
   }
 
   // --- many rows: plain lines ---
@@ -143,8 +142,7 @@ struct IntCore {
       for (int64_t g = g0; g < g1; ++g)
         for (int s = 0; s < kSteps; ++s, out += 2 * L * kLine, scale += kLanes) {
           const uint8_t* lines = panel + Format::lines_at(g) + s * L * kLine;
-          INFENG_UNROLL for (int l = 0; l < L; ++l)
-              V::unpack_nibbles(lines + l * kLine, out + l * kLine, out + (l + L) * kLine);
+          INFENG_EACH (l, L) V::unpack_nibbles(lines + l * kLine, out + l * kLine, out + (l + L) * kLine);
           V::store(scale, Format::template scale<V>(panel, g, s));
         }
     }
@@ -158,20 +156,20 @@ struct IntCore {
     const IntRows<V, M> in(t.args.in, t.row + row);
     const uint8_t* lines = source.lines;
     const uint8_t* scales = source.scales;
-    for (int64_t g = g0; g < g1; ++g) INFENG_UNROLL for (int s = 0; s < kSteps; ++s) {
+    for (int64_t g = g0; g < g1; ++g)
+      for (int s = 0; s < kSteps; ++s) {
         const int8_t* x[M];
         int32_t sum[M];
         const uint8_t* w[P];
         typename V::I acc[M][P];
         typename V::F scale[P];
         in.template step<kSteps>(g, s, x, sum);
-        INFENG_UNROLL for (int p = 0; p < P; ++p) w[p] = lines + p * source.panel_stride;
+        INFENG_EACH (p, P) w[p] = lines + p * source.panel_stride;
         V::template dot_lines<Format::kBits, M, P>(acc, w, kStepLines, x, sum);
-        INFENG_UNROLL for (int p = 0; p < P; ++p) scale[p] =
-            V::load((const float*)(scales + p * source.scale_panel_stride));
-        INFENG_UNROLL for (int m = 0; m < M; ++m) {
+        INFENG_EACH (p, P) scale[p] = V::load((const float*)(scales + p * source.scale_panel_stride));
+        INFENG_EACH (m, M) {
           const auto xscale = V::set(in.scale[m][g]);
-          INFENG_UNROLL for (int p = 0; p < P; ++p) {
+          INFENG_EACH (p, P) {
             float* c = cur + m * kTileWidth + p * kLanes;
             V::store(c, V::fma(V::to_float(acc[m][p]), V::mul(scale[p], xscale), V::load(c)));
           }

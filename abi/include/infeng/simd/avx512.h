@@ -110,29 +110,31 @@ struct Bw : Base {
   static INFENG_INLINE void dot_lines(I (&acc)[M][P], const uint8_t* const (&w)[P], int lines,
                                       const int8_t* const (&x)[M], const int32_t (&sum)[M]) {
     const I ones = _mm512_set1_epi16(1);
-    INFENG_UNROLL for (int m = 0; m < M; ++m) INFENG_UNROLL for (int p = 0; p < P; ++p) acc[m][p] =
-        Bits == 4 ? zero_point<3>(sum[m]) : _mm512_setzero_si512();
+    INFENG_EACH (m, M)
+      INFENG_EACH (p, P) acc[m][p] = Bits == 4 ? zero_point<3>(sum[m]) : _mm512_setzero_si512();
     if constexpr (Bits == 4) {
       for (int first = 0; first < lines; first += 8) {
         I pairs[M][P];
-        INFENG_UNROLL for (int m = 0; m < M; ++m) INFENG_UNROLL for (int p = 0; p < P; ++p) pairs[m][p] =
-            _mm512_setzero_si512();
+        INFENG_EACH (m, M)
+          INFENG_EACH (p, P) pairs[m][p] = _mm512_setzero_si512();
         const int last = lines - first < 8 ? lines : first + 8;
-        for (int l = first; l < last; ++l) INFENG_UNROLL for (int p = 0; p < P; ++p) {
+        INFENG_UNROLL_LINES
+        for (int l = first; l < last; ++l)
+          INFENG_EACH (p, P) {
             const I v = line(w[p] + l * kLine);
-            INFENG_UNROLL for (int m = 0; m < M; ++m) pairs[m][p] =
-                _mm512_add_epi16(pairs[m][p], _mm512_maddubs_epi16(v, four(x[m] + 4 * l)));
+            INFENG_EACH (m, M) pairs[m][p] = _mm512_add_epi16(pairs[m][p], _mm512_maddubs_epi16(v, four(x[m] + 4 * l)));
           }
-        INFENG_UNROLL for (int m = 0; m < M; ++m) INFENG_UNROLL for (int p = 0; p < P; ++p) acc[m][p] =
-            _mm512_add_epi32(acc[m][p], _mm512_madd_epi16(pairs[m][p], ones));
+        INFENG_EACH (m, M)
+          INFENG_EACH (p, P) acc[m][p] = _mm512_add_epi32(acc[m][p], _mm512_madd_epi16(pairs[m][p], ones));
       }
     } else {
       static_assert(Bits == 8);
-      for (int l = 0; l < lines; ++l) INFENG_UNROLL for (int p = 0; p < P; ++p) {
+      for (int l = 0; l < lines; ++l)
+        INFENG_EACH (p, P) {
           const I v = _mm512_xor_si512(line(w[p] + l * kLine), _mm512_set1_epi8(-128));
           const __mmask64 negative = _mm512_movepi8_mask(v);
           const I magnitude = _mm512_abs_epi8(v);
-          INFENG_UNROLL for (int m = 0; m < M; ++m) {
+          INFENG_EACH (m, M) {
             const I b = four(x[m] + 4 * l);
             const I signed_x = _mm512_mask_sub_epi8(b, negative, _mm512_setzero_si512(), b);
             const I pairs = _mm512_maddubs_epi16(magnitude, signed_x);
@@ -147,19 +149,20 @@ struct Bw : Base {
                                         const int32_t (&sum)[M]) {
     static_assert(L <= 8, "more than eight pairs would overflow int16");
     const I mask = _mm512_set1_epi8(15), ones = _mm512_set1_epi16(1);
-    INFENG_UNROLL for (int p = 0; p < P; ++p) {
+    INFENG_EACH (p, P) {
       I low[M], high[M];
-      INFENG_UNROLL for (int m = 0; m < M; ++m) low[m] = high[m] = _mm512_setzero_si512();
-      INFENG_UNROLL for (int l = 0; l < L; ++l) {
+      INFENG_EACH (m, M) low[m] = high[m] = _mm512_setzero_si512();
+      INFENG_EACH (l, L) {
         const I v = line(w[p] + l * kLine);
         const I lo = _mm512_and_si512(v, mask), hi = _mm512_and_si512(_mm512_srli_epi16(v, 4), mask);
-        INFENG_UNROLL for (int m = 0; m < M; ++m) {
+        INFENG_EACH (m, M) {
           low[m] = _mm512_add_epi16(low[m], _mm512_maddubs_epi16(lo, four(x[m] + 4 * l)));
           high[m] = _mm512_add_epi16(high[m], _mm512_maddubs_epi16(hi, four(x[m] + 4 * (l + L))));
         }
       }
-      INFENG_UNROLL for (int m = 0; m < M; ++m) acc[m][p] = _mm512_add_epi32(
-          _mm512_add_epi32(zero_point<3>(sum[m]), _mm512_madd_epi16(low[m], ones)), _mm512_madd_epi16(high[m], ones));
+      INFENG_EACH (m, M)
+        acc[m][p] = _mm512_add_epi32(_mm512_add_epi32(zero_point<3>(sum[m]), _mm512_madd_epi16(low[m], ones)),
+                                     _mm512_madd_epi16(high[m], ones));
     }
   }
 };
@@ -174,16 +177,17 @@ struct Vnni : Base {
   template <int Bits, int M, int P>
   static INFENG_INLINE void dot_lines(I (&acc)[M][P], const uint8_t* const (&w)[P], int lines,
                                       const int8_t* const (&x)[M], const int32_t (&sum)[M]) {
-    INFENG_UNROLL for (int m = 0; m < M; ++m) {
+    INFENG_EACH (m, M) {
       const I start = zero_point<Bits - 1>(sum[m]);
-      INFENG_UNROLL for (int p = 0; p < P; ++p) acc[m][p] = start;
+      INFENG_EACH (p, P) acc[m][p] = start;
     }
+    INFENG_UNROLL_LINES
     for (int l = 0; l < lines; ++l) {
       I v[P];
-      INFENG_UNROLL for (int p = 0; p < P; ++p) v[p] = line(w[p] + l * kLine);
-      INFENG_UNROLL for (int m = 0; m < M; ++m) {
+      INFENG_EACH (p, P) v[p] = line(w[p] + l * kLine);
+      INFENG_EACH (m, M) {
         const I b = four(x[m] + 4 * l);
-        INFENG_UNROLL for (int p = 0; p < P; ++p) acc[m][p] = _mm512_dpbusd_epi32(acc[m][p], v[p], b);
+        INFENG_EACH (p, P) acc[m][p] = _mm512_dpbusd_epi32(acc[m][p], v[p], b);
       }
     }
   }
@@ -196,23 +200,23 @@ struct Vnni : Base {
     constexpr bool kTwoChains = M <= 3;
     const I mask = _mm512_set1_epi8(15), high_mask = _mm512_set1_epi8(-16);
     I high[M][P];
-    INFENG_UNROLL for (int m = 0; m < M; ++m) {
+    INFENG_EACH (m, M) {
       const I start = zero_point<3>(sum[m]);
-      INFENG_UNROLL for (int p = 0; p < P; ++p) {
+      INFENG_EACH (p, P) {
         acc[m][p] = start;
         high[m][p] = _mm512_setzero_si512();
       }
     }
-    INFENG_UNROLL for (int l = 0; l < L; ++l) {
+    INFENG_EACH (l, L) {
       I lo[P], hi[P];
-      INFENG_UNROLL for (int p = 0; p < P; ++p) {
+      INFENG_EACH (p, P) {
         const I v = line(w[p] + l * kLine);
         lo[p] = _mm512_and_si512(v, mask);
         hi[p] = kTwoChains ? _mm512_and_si512(v, high_mask) : _mm512_and_si512(_mm512_srli_epi16(v, 4), mask);
       }
-      INFENG_UNROLL for (int m = 0; m < M; ++m) {
+      INFENG_EACH (m, M) {
         const I a = four(x[m] + 4 * l), b = four(x[m] + 4 * (l + L));
-        INFENG_UNROLL for (int p = 0; p < P; ++p) {
+        INFENG_EACH (p, P) {
           acc[m][p] = _mm512_dpbusd_epi32(acc[m][p], lo[p], a);
           I& target = kTwoChains ? high[m][p] : acc[m][p];
           target = _mm512_dpbusd_epi32(target, hi[p], b);
@@ -220,8 +224,8 @@ struct Vnni : Base {
       }
     }
     if constexpr (kTwoChains)
-      INFENG_UNROLL for (int m = 0; m < M; ++m) INFENG_UNROLL for (int p = 0; p < P; ++p) acc[m][p] =
-          _mm512_add_epi32(acc[m][p], _mm512_srai_epi32(high[m][p], 4));
+      INFENG_EACH (m, M)
+        INFENG_EACH (p, P) acc[m][p] = _mm512_add_epi32(acc[m][p], _mm512_srai_epi32(high[m][p], 4));
   }
 };
 #endif

@@ -17,7 +17,10 @@
 #define INFENG_INLINE inline __attribute__((always_inline))
 #define INFENG_INLINE_LAMBDA __attribute__((always_inline))
 #define INFENG_NOINLINE __attribute__((noinline))
-#define INFENG_UNROLL _Pragma("GCC unroll 32")
+// A loop over registers, always unrolled completely.
+#define INFENG_EACH(i, count) _Pragma("GCC unroll 32") for (int i = 0; i < (count); ++i)
+// Before a loop over the lines of a group: a loop that stays one makes GCC spill its accumulators.
+#define INFENG_UNROLL_LINES _Pragma("GCC unroll 16")
 
 namespace infeng {
 namespace {
