@@ -50,14 +50,17 @@ class FormatChoice:
 def choose(config: EngineConfig, lookup: FormatLookup) -> FormatChoice:
     """Return the choice that an engine configuration makes.
 
-    A float ``model.format`` that was given at a stronger place than ``model.formats`` (argument over environment over
-    manifest over default) means every tensor: ``--format f32`` is f32 throughout, although the default keeps
-    embeddings at int8.
+    A float ``model.format`` outranks every entry of ``model.formats`` that was given at a weaker place (argument over
+    environment over manifest over default): ``--format f32`` is f32 throughout, although the default keeps embeddings
+    at int8.
     """
     model, origin = config.model, config.provenance
     patterns = dict(model.formats)
-    if _strength(origin.get("model.format")) > _strength(origin.get("model.formats")) and lookup(model.format).is_float:
-        patterns = {}
+    if lookup(model.format).is_float:
+        strength = _strength(origin.get("model.format"))
+        whole = origin.get("model.formats")
+        entries = {pattern: origin.get(f"model.formats.{pattern}", whole) for pattern in patterns}
+        patterns = {name: format for name, format in patterns.items() if _strength(entries[name]) >= strength}
     return FormatChoice(model.format, patterns)
 
 

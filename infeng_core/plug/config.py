@@ -116,7 +116,8 @@ class EngineConfig:
     """A complete, validated assembly; made by ``load_config``.
 
     ``provenance["kv_cache.dtype"]`` says where a value came from: ``"default"``, ``"engine.yaml:7"``,
-    ``"INFENG_KV_CACHE_DTYPE"`` or ``"argument"``.
+    ``"INFENG_KV_CACHE_DTYPE"`` or ``"argument"``. Where single entries of a map were set, each entry has its own
+    (``provenance["model.formats.embed"]``).
     """
 
     model: ModelSection = field(default_factory=ModelSection)

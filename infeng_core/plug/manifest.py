@@ -46,6 +46,11 @@ def load_config(
             if entry:
                 base = values.get(key, getattr(getattr(EngineConfig(), key.split(".")[0]), key.split(".")[1]))
                 value = {**dict(base), entry: value}  # type: ignore[call-overload]  # maps only, by _split
+                for name in value:
+                    provenance.setdefault(f"{key}.{name}", provenance[key])
+                provenance[dotted] = origin
+            else:
+                provenance = {name: where for name, where in provenance.items() if not name.startswith(f"{key}.")}
             values[key] = value
             provenance[key] = origin
     config = _build(values, provenance)

@@ -175,6 +175,9 @@ def test_a_float_format_means_every_tensor_unless_formats_say_otherwise(make_mod
     assert set(loaded(directory, model__format="f32").formats_used.values()) == {"f32"}
     used = loaded(directory, model__format="f32", model__formats={"embed": "int8-row"}).formats_used
     assert used["embed"] == "int8-row"
+    one_entry = {"model.format": "f32", "model.formats.lm_head": "int8-row"}
+    used = load(directory, load_config(overrides=one_entry)).formats_used
+    assert (used["embed"], used["lm_head"]) == ("f32", "int8-row")
     manifest = tmp_path / "engine.yaml"
     manifest.write_text("infeng: 1\nmodel: {format: bf16, formats: {embed: int8-row}}\n")
     assert load(directory, load_config(manifest)).formats_used["embed"] == "int8-row"

@@ -1,0 +1,252 @@
+"""A conversion is there whole or not at all, whatever stops it; two processes that want the same one make it once."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from infeng_core.errors import ModelError
+from infeng_core.formats import FormatChoice, convert
+from infeng_core.formats.atomic import locked
+
+Maker = Callable[..., Path]
+INT4 = FormatChoice("int4-g64", {"embed": "int8-row"})
+
+
+def left_in(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+def start(code: str, *arguments: object) -> subprocess.Popen[str]:
+    """Run Python code in a process of its own, on the installed package."""
+    command = [sys.executable, "-P", "-c", textwrap.dedent(code), *map(str, arguments)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def infeng(*arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-P", "-c", "import sys; from infeng_core.cli import main; sys.exit(main())"]
+    return subprocess.run([*command, *map(str, arguments)], capture_output=True, text=True, check=False, timeout=60)
+
+
+def test_the_same_conversion_again_is_reused_and_another_needs_force(make_model: Maker, tmp_path: Path) -> None:
+    source, out = make_model(), tmp_path / "out"
+    first = convert(source, out / "m", INT4)
+    assert not first.reused and convert(source, out / "m", INT4).reused
+    with pytest.raises(ModelError, match="exists already: give --force"):
+        convert(source, out / "m", FormatChoice("f32"))
+    replaced = convert(source, out / "m", FormatChoice("f32"), force=True)
+    assert replaced.formats["embed"] == "f32" and replaced.id != first.id
+    assert left_in(out) == {"m"}
+
+
+def test_a_destination_that_is_not_ours_is_never_touched(make_model: Maker, tmp_path: Path) -> None:
+    source, folder, file = make_model(), tmp_path / "folder", tmp_path / "file"
+    folder.mkdir()
+    (folder / "precious").write_text("x")
+    file.write_text("x")
+    for destination in (folder, file, source):
+        with pytest.raises(ModelError, match="no engine-native directory"):
+            convert(source, destination, INT4, force=True)
+    assert left_in(folder) == {"precious"} and file.read_text() == "x" and (source / "model.safetensors").exists()
+
+
+def test_an_error_in_the_middle_leaves_nothing_and_keeps_the_old(make_model: Maker, tmp_path: Path) -> None:
+    good = make_model()
+    bad = make_model(name="bad", change=lambda t: t["lm_head.weight"].__setitem__((49, 71), np.nan))
+    out = tmp_path / "out"
+    for _ in range(2):
+        with pytest.raises(ModelError, match=r"lm_head\.weight: holds nan at row 49, column 71"):
+            convert(bad, out / "m", INT4, force=True)
+        assert left_in(out) <= {"m"}
+        kept = convert(good, out / "m", INT4)
+    assert kept.reused and left_in(out) == {"m"}
+
+
+@pytest.mark.parametrize("limit", [100, 5_000, 20_000])
+def test_a_full_disk_leaves_nothing(make_model: Maker, tmp_path: Path, limit: int) -> None:
+    # A limit on the size of files makes write() fail in the same way at a chosen byte.
+    process = start(
+        """
+        import resource, sys
+        from infeng_core.cli import main
+        source, out, limit = sys.argv[1:]
+        resource.setrlimit(resource.RLIMIT_FSIZE, (int(limit), int(limit)))
+        sys.exit(main(["convert", source, out]))
+        """,
+        make_model(),
+        tmp_path / "out" / "m",
+        limit,
+    )
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert re.search(r"infeng: error: .*m: a file got too large, nothing was kept: free some space", err), err
+    assert "Traceback" not in err and left_in(tmp_path / "out") == set()
+
+
+def test_a_conversion_that_cannot_fit_is_refused_before_it_starts(
+    make_model: Maker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = type("Usage", (), {"free": 1000})
+    monkeypatch.setattr("shutil.disk_usage", lambda path: usage)
+    with pytest.raises(Exception, match=r"the conversion needs \d.* MB, the disk has 0\.0 MB free"):
+        convert(make_model(), tmp_path / "out" / "m", INT4)
+    assert left_in(tmp_path / "out") == set()
+
+
+SLOW = """
+    import signal, sys, time
+    from pathlib import Path
+    from infeng_core.formats import conversion
+    from infeng_core.formats.quant import QuantFormat
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    pack = QuantFormat.pack
+    def slow(self, source, out, **options):
+        print("packing", flush=True)
+        time.sleep(0.1)
+        pack(self, source, out, **options)
+    QuantFormat.pack = slow
+    made = conversion.convert(Path(sys.argv[1]), Path(sys.argv[2]), conversion.FormatChoice("f32"))
+    print("reused" if made.reused else "made", flush=True)
+"""
+
+
+def test_ctrl_c_leaves_nothing(make_model: Maker, tmp_path: Path) -> None:
+    process = start(SLOW, make_model(), tmp_path / "out" / "m")
+    assert process.stdout is not None and process.stdout.readline() == "packing\n"
+    assert left_in(tmp_path / "out") == {".m.lock", ".m.partial"}
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode != 0 and "KeyboardInterrupt" in err
+    assert left_in(tmp_path / "out") == set()
+
+
+def test_what_a_killed_process_left_is_cleared_by_the_next(make_model: Maker, tmp_path: Path) -> None:
+    source = make_model()
+    process = start(SLOW, source, tmp_path / "out" / "m")
+    assert process.stdout is not None and process.stdout.readline() == "packing\n"
+    process.kill()
+    process.wait(timeout=60)
+    process.communicate()
+    assert left_in(tmp_path / "out") == {".m.lock", ".m.partial"}
+    assert not convert(source, tmp_path / "out" / "m", INT4).reused
+    assert left_in(tmp_path / "out") == {"m"}
+
+
+def test_a_second_process_waits_and_uses_the_first_ones_result(make_model: Maker, tmp_path: Path) -> None:
+    source, out = make_model(), tmp_path / "out" / "m"
+    processes = [start(SLOW, source, out) for _ in range(3)]
+    outputs = [process.communicate(timeout=60) for process in processes]
+    assert [process.returncode for process in processes] == [0, 0, 0], outputs
+    said = [text for text, _ in outputs]
+    assert sorted(text.splitlines()[-1] for text in said) == ["made", "reused", "reused"]
+    assert sum("packing" in text for text in said) == 1
+    assert sum("another process writes it; waiting" in err for _, err in outputs) >= 1
+    assert left_in(out.parent) == {"m"}
+
+
+def test_the_lock_lets_one_in_at_a_time(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    code = """
+        import os, sys, time
+        from pathlib import Path
+        from infeng_core.formats.atomic import locked
+        log = os.open(sys.argv[2], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        for _ in range(20):
+            with locked(Path(sys.argv[1])):
+                os.write(log, b"in\\n")
+                time.sleep(0.001)
+                os.write(log, b"out\\n")
+    """
+    processes = [start(code, tmp_path / "m", log) for _ in range(4)]
+    assert [process.communicate(timeout=60)[1] for process in processes] == [""] * 4
+    assert log.read_text().split() == ["in", "out"] * 80
+    assert left_in(tmp_path) == {"log"} | ({"cache"} & left_in(tmp_path))
+
+
+def test_the_lock_is_given_back_after_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="inside"), locked(tmp_path / "m"):
+        raise ValueError("inside")
+    start_time = time.monotonic()
+    with locked(tmp_path / "m"):
+        assert (tmp_path / ".m.lock").exists()
+    assert time.monotonic() - start_time < 1 and not (tmp_path / ".m.lock").exists()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_place_that_cannot_be_written_is_an_error(make_model: Maker, tmp_path: Path) -> None:
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0o500)
+    with pytest.raises(Exception, match="cannot be written"):
+        convert(make_model(), closed / "m", INT4)
+
+
+def test_a_parent_that_is_a_file_is_an_error(make_model: Maker, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(Exception, match=r"cannot be written \(.*\): check the path"):
+        convert(make_model(), tmp_path / "file" / "m", INT4)
+
+
+def test_the_command_converts_and_reports_as_json(make_model: Maker, tmp_path: Path) -> None:
+    source, out = make_model(), tmp_path / "out"
+    done = infeng("convert", source, out, "--format", "bf16", "--set", "model.formats.lm_head=int8-row", "--json")
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert report["path"] == str(out) and not report["reused"] and report["nbytes"] > 0
+    assert (report["formats"]["embed"], report["formats"]["lm_head"]) == ("bf16", "int8-row")
+    assert done.stderr == ""  # a progress bar is for terminals
+    again = infeng("convert", source, out)
+    assert again.returncode == 1 and "--force" in again.stderr and "Traceback" not in again.stderr
+    assert infeng("convert", source, out, "--force").stdout.startswith(f"{out}: 0.")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "text"),
+    [
+        (["absent", "out"], 2, "no such model directory"),
+        (["model", "out", "--format", "int5"], 1, "int5"),
+        (["model", "out", "--set", "model.formats.embd=f32"], 2, "fits no tensor"),
+        (["model"], 2, "DEST"),
+    ],
+)
+def test_wrong_use_of_the_command_has_a_status_and_a_reason(
+    make_model: Maker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], status: int, text: str
+) -> None:
+    make_model()
+    monkeypatch.chdir(tmp_path)
+    done = infeng("convert", *arguments)
+    assert done.returncode == status and text in done.stderr and "Traceback" not in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+def test_memory_stays_near_one_tensor(tmp_path: Path, write_model: Maker) -> None:
+    sizes = {"hidden_size": 1024, "intermediate_size": 2816, "num_attention_heads": 16, "num_key_value_heads": 16}
+    source = write_model(tmp_path / "model", **sizes, head_dim=64, num_hidden_layers=16, vocab_size=8000)
+    process = start(
+        """
+        import resource, sys
+        from pathlib import Path
+        from infeng_core.formats import conversion
+        from infeng_core import _native
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        conversion.convert(Path(sys.argv[1]), Path(sys.argv[2]), conversion.FormatChoice("f32"))
+        print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+        """,
+        source,
+        tmp_path / "out",
+    )
+    out, err = process.communicate(timeout=300)
+    assert process.returncode == 0, err
+    file = (source / "model.safetensors").stat().st_size
+    largest = 8000 * 1024 * 4
+    # The packed tensor and its source; twice that leaves room for what Python takes, and is far below the file.
+    assert int(out) * 1024 < 4 * largest < file / 4
