@@ -22,6 +22,8 @@ INFENG_INLINE float clamped(float x, float low, float high) {
   return x > low ? x : low;
 }
 
+INFENG_INLINE bool is_infinite(uint16_t half) { return (half & 0x7c00u) == 0x7c00u; }
+
 struct Fit {
   float error[kLanes];  // sum of (x - scale * q)^2
   float xq[kLanes];     // sum of x * q
@@ -72,14 +74,14 @@ struct Best {
     float scale[kLanes], reciprocal[kLanes];
     for (int n = 0; n < kLanes; n++) {
       rounded[n] = f16_from_f32(wanted[n]);
-      const bool fits = (rounded[n] & 0x7c00u) != 0x7c00u;
+      const bool fits = !is_infinite(rounded[n]);
       scale[n] = fits ? f32_from_f16(rounded[n]) : 0.0f;
       reciprocal[n] = scale[n] == 0.0f ? 0.0f : 1.0f / scale[n];
     }
     Fit fresh;
     evaluate(x, count, scale, reciprocal, &fresh);
     for (int n = 0; n < kLanes; n++) {
-      const bool fits = (rounded[n] & 0x7c00u) != 0x7c00u;
+      const bool fits = !is_infinite(rounded[n]);
       if (!usable[n] || !fits || (found[n] && !(fresh.error[n] < fit.error[n]))) continue;
       found[n] = true;
       half[n] = scale[n] == 0.0f ? uint16_t(0) : rounded[n];
@@ -97,6 +99,8 @@ uint32_t quantize_int4(GroupInputs x, int count, GroupIntegers q, uint16_t scale
   float extreme[kLanes], wanted[kLanes];
   bool usable[kLanes];
   extremes(x, count, extreme);
+  uint32_t overflow = 0;
+  for (int n = 0; n < kLanes; n++) overflow |= uint32_t(is_infinite(f16_from_f32(extreme[n] / kDivisors[0]))) << n;
   Best best;
   for (const float divisor : kDivisors) {
     for (int n = 0; n < kLanes; n++) {
@@ -110,11 +114,7 @@ uint32_t quantize_int4(GroupInputs x, int count, GroupIntegers q, uint16_t scale
     wanted[n] = usable[n] ? best.fit.xq[n] / best.fit.qq[n] : 0.0f;
   }
   best.consider(x, count, wanted, usable);
-  uint32_t overflow = 0;
-  for (int n = 0; n < kLanes; n++) {
-    scale[n] = best.half[n];
-    if (!best.found[n]) overflow |= 1u << n;
-  }
+  for (int n = 0; n < kLanes; n++) scale[n] = best.half[n];
   assign(x, count, best.inverse, -8.0f, 7.0f, q);
   return overflow;
 }

@@ -12,8 +12,8 @@ inline constexpr int kLanes = 16;
 using GroupInputs = float (*)[kLanes];
 using GroupIntegers = int8_t (*)[kLanes];
 
-// q in [-8, 7] and an fp16 scale per output for `count` inputs. Returns a mask of outputs for which no fp16 scale is
-// large enough.
+// q in [-8, 7] and an fp16 scale per output for `count` inputs. Returns a mask of the outputs whose largest magnitude
+// divided by -8 is too large for an fp16 scale.
 uint32_t quantize_int4(GroupInputs x, int count, GroupIntegers q, uint16_t scale[kLanes]);
 
 // q in [-127, 127] by one scale per output that is already known: scale = amax / 127.
