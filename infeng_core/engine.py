@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Any
 
 from infeng_core import _native, formats, kvcache
 from infeng_core.backend import Backend, BoundOp, Executable, Limits
-from infeng_core.errors import RequestError, UsageError
+from infeng_core.errors import PluginError, RequestError, UsageError
+from infeng_core.formats.memory import available_bytes
 from infeng_core.plug.cpu import detect
 from infeng_core.plug.manager import Plugins
 from infeng_core.plug.manifest import EngineConfig, load_config
@@ -185,7 +186,7 @@ class Engine:
             block_bytes=block_bytes,
             context=shape.max_positions,
             max_running=running,
-            available_bytes=kvcache.available_memory(),
+            available_bytes=available_bytes(),
         )
         self._cache_reason = cache.reason
         return Limits(
@@ -248,7 +249,7 @@ class Engine:
         with self._lock:
             self._scheduler.add(sequence)
             self._streams.open(output)
-        return Stream(output, self._advance, self._cancel)
+        return Stream(output, self._run_until, self._cancel)
 
     def _events(self, prepared: list[tuple[Request, list[int]]]) -> Iterator[Event]:
         streams = [self._start(request, ids, index=index) for index, (request, ids) in enumerate(prepared)]
@@ -262,11 +263,14 @@ class Engine:
         finally:
             self._abandon(streams)
 
-    def _advance(self, output: Output) -> None:
-        """Run a step unless another thread has meanwhile given ``output`` something to take."""
-        with self._lock:
-            if not output.events and output.completion is None:
-                self.step()
+    def _run_until(self, is_done: Callable[[], bool]) -> None:
+        """Run steps until ``is_done``; steps that other threads run in between count as well."""
+        while not is_done():
+            with self._lock:
+                if not is_done() and not self.step() and not is_done():
+                    raise PluginError(
+                        f"scheduler {self.config.scheduler.use}", "requests wait, and it has no batch", "use fcfs"
+                    )
 
     def _cancel(self, sequence: Running) -> None:
         self._cancelled.append(sequence)

@@ -100,15 +100,3 @@ def size(
             "set kv_cache.memory to more, or kv_cache.dtype to int8",
         )
     return wanted
-
-
-def available_memory() -> int | None:
-    """Return the bytes of memory that can be had without swapping, as Linux estimates them; None elsewhere."""
-    try:
-        with open("/proc/meminfo", encoding="ascii") as lines:  # noqa: PTH123 (a virtual file, not a path to handle)
-            for line in lines:
-                if line.startswith("MemAvailable:"):
-                    return int(line.split()[1]) * 1024
-    except (OSError, ValueError):
-        pass
-    return None

@@ -44,9 +44,6 @@ if TYPE_CHECKING:
 ROW_BREAKPOINTS = (1, 8, 64)
 """Kernels are chosen anew past these batch sizes: one row is bound by memory, eight ride along, more are arithmetic."""
 
-FLOAT_WEIGHTS = frozenset({"f32", "bf16"})
-"""Weight formats whose linear op takes f32 rows; the others take int8 rows with a scale per group of 64."""
-
 Bindings = list[tuple[int, "_native.Kernel"]]
 Epilogues = list[tuple[str, "_native.Epilogue"]]  # with the name of each step
 Emit = Callable[[Bindings, int | None, Sequence["_native.Epilogue"]], None]
@@ -126,9 +123,9 @@ class Planner:
 
     def _linear(self, index: int, op: Linear) -> None:
         weight = self._weight(op.weight)
-        is_float = weight.format in FLOAT_WEIGHTS
+        is_float = self._model.tensors[op.weight].quant.is_float
         x = self._buffer(op.x) if is_float else self._activation(op.x)
-        act = "f32" if is_float else "int8-g64"
+        act = self._model.tensors[op.weight].quant.activation
         problem = {"weight": weight.format, "act": act, "n": weight.panels * 16, "k": weight.k}
 
         def emit(kernels: Bindings, out: int | None, epilogues: Sequence[_native.Epilogue]) -> None:
@@ -236,7 +233,7 @@ class Planner:
     def _takes_int8(self, reader: Op, value: str) -> bool:
         if not isinstance(reader, Linear) or reader.x != value:
             return False
-        return self._model.tensors[reader.weight].format not in FLOAT_WEIGHTS
+        return not self._model.tensors[reader.weight].quant.is_float
 
     def _fused(self, op: str, sampled: bool, problem: dict[str, Any], names: list[str]) -> int:
         """Return how many leading steps the best kernels of all row ranges can take into themselves.

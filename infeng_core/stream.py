@@ -156,10 +156,12 @@ class Streams:
 class Stream:
     """One submitted request. Iterating takes its events and runs the engine as far as that needs."""
 
-    def __init__(self, output: Output, advance: Callable[[Output], None], cancel: Callable[[Running], None]) -> None:
+    def __init__(
+        self, output: Output, run_until: Callable[[Callable[[], bool]], None], cancel: Callable[[Running], None]
+    ) -> None:
         """Made by ``Engine.submit``."""
         self._output = output
-        self._advance = advance
+        self._run_until = run_until
         self._cancel = cancel
 
     def __iter__(self) -> Iterator[Event]:
@@ -180,8 +182,8 @@ class Stream:
 
     def wait(self) -> None:
         """Run the engine until there is an event to take or the request has ended."""
-        while not self._output.events and self._output.completion is None:
-            self._advance(self._output)
+        output = self._output
+        self._run_until(lambda: bool(output.events) or output.completion is not None)
 
     def pending(self) -> list[Event]:
         """Take the events that are there, without running the engine."""
@@ -194,9 +196,10 @@ class Stream:
 
     def result(self) -> Completion:
         """Run the engine until the request has ended and return its completion."""
-        while self._output.completion is None:
-            self._advance(self._output)
-        return self._output.completion
+        output = self._output
+        self._run_until(lambda: output.completion is not None)
+        assert output.completion is not None
+        return output.completion
 
 
 def _overlap(text: str, stop: str) -> int:
