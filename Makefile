@@ -18,7 +18,7 @@ endif
 sources     = $(shell find $(1) -type f -not -path '*/build/*' -not -name '*.pyc' 2>/dev/null)
 INSTALL    := pip install --quiet --no-build-isolation
 
-.PHONY: setup demo test test-slow bench wheels lint format clean check-machine
+.PHONY: setup demo test test-slow sanitize bench wheels lint format clean check-machine
 .DEFAULT_GOAL := setup
 .NOTPARALLEL: # pip and the shared build folders take one writer at a time
 
@@ -64,6 +64,16 @@ test: setup
 
 test-slow: setup
 	$(BIN)/python -P -m pytest -m slow tests
+
+# The executor under address, undefined-behaviour and thread sanitizers, with the reference kernels.
+sanitize: $(STAMPS)/venv
+	@mkdir -p build; for kind in address,undefined thread; do \
+	  folder=build/sanitize-$$kind; \
+	  test -d $$folder || meson setup $$folder -Dbuildtype=debugoptimized -Db_sanitize=$$kind -Db_lundef=false -Dnative_tests=true >$$folder.log || { cat $$folder.log; exit 1; }; \
+	  meson compile -C $$folder native_stress infeng_reference >$$folder.log 2>&1 || { cat $$folder.log; exit 1; }; \
+	  echo "native tests under -fsanitize=$$kind"; \
+	  UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 $$folder/tests/core/native/native_stress \
+	    $$folder/infeng_core/reference/libinfeng_reference.so || exit 1; done
 
 bench: setup
 	$(BIN)/python -P -m pytest --benchmark-only tests/bench
