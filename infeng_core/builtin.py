@@ -52,5 +52,6 @@ def infeng_commands() -> list[Command]:
     from infeng_core.cli.convert import Convert
     from infeng_core.cli.doctor import Doctor
     from infeng_core.cli.plugins import PluginsCommand
+    from infeng_core.cli.run import Run
 
-    return [Convert(), Doctor(), PluginsCommand()]
+    return [Convert(), Doctor(), PluginsCommand(), Run()]

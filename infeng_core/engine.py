@@ -48,7 +48,7 @@ class Engine:
     ) -> None:
         """Load a model and bind a kernel to each of its operations.
 
-        model: a Hugging Face directory, an engine-native directory or a hub name; default: the manifest's ``model.path``.
+        model: a Hugging Face directory, an engine-native directory or a hub name; default: ``model.path``.
         manifest: an engine manifest, or the name of a shipped one.
         threads, format: ``threads.count`` and ``model.format`` of the manifest.
         overrides: settings by their dotted names, such as ``{"kv_cache.dtype": "f32"}``.
@@ -145,6 +145,10 @@ class Engine:
     def bound(self) -> Sequence[BoundOp]:
         """Return which kernel serves each operation, for which batch sizes, and why."""
         return self.executable.bound()
+
+    def interrupt(self) -> None:
+        """Make a step that runs on another thread stop between two tiles; it raises KernelError there."""
+        self.executable.cancel()
 
     def tokenize(self, text: str) -> list[int]:
         """Return the ids that ``text`` becomes as a prompt."""

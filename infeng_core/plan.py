@@ -1,8 +1,8 @@
 """A family's graph becomes a program of the native core: every op bound to kernels by batch size.
 
-Three things are decided here and nowhere else: which values are kept as int8 (those that a linear op with integer weights
-takes), which steps a kernel takes into itself (as many leading ones as all its row ranges can, the others become an
-``epilogue`` op), and which kernel serves which batch sizes.
+Three things are decided here and nowhere else: which values are kept as int8 (those that a linear op with integer
+weights takes), which steps a kernel takes into itself (as many leading ones as all its row ranges can, the others become
+an ``epilogue`` op), and which kernel serves which batch sizes.
 """
 
 from __future__ import annotations
@@ -31,14 +31,12 @@ from infeng_core.models.ops import (
     SiluMul,
     Step,
     consumers,
-    panel_columns,
 )
-
 from infeng_core.plug.libraries import rank
 
 if TYPE_CHECKING:
-    from infeng_core.models.config import RopeConfig
     from infeng_core.formats import LoadedModel
+    from infeng_core.models.config import RopeConfig
     from infeng_core.plug.select import Selector
 
 ROW_BREAKPOINTS = (1, 8, 64)

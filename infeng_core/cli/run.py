@@ -1,0 +1,190 @@
+"""`infeng run`: complete one prompt, or several in one batch. The completion alone goes to stdout."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from infeng_core.cli.options import add_config_options, config_from
+from infeng_core.errors import UsageError
+
+if TYPE_CHECKING:
+    from infeng_core.engine import Engine
+    from infeng_core.request import Completion, SamplingParams
+
+
+class Run:
+    """The command."""
+
+    name = "run"
+    help = "complete a prompt with a model"
+
+    def configure(self, parser: argparse.ArgumentParser) -> None:
+        """Add the arguments."""
+        parser.add_argument("model", metavar="MODEL", help="model directory or hub name")
+        parser.add_argument("stdin", nargs="?", choices=["-"], metavar="-", help="read the prompt from standard input")
+        parser.add_argument("-p", "--prompt", action="append", metavar="TEXT", help="prompt; repeats, all in one batch")
+        parser.add_argument("-f", "--file", metavar="FILE", help="file that holds the prompt; - is standard input")
+        parser.add_argument("-t", "--threads", type=int, metavar="N", help="worker threads (default: usable cores)")
+        parser.add_argument("--format", metavar="F", help="weight format: f32, bf16, int8-row or int4-g64")
+        parser.add_argument("--echo", action="store_true", help="print the prompt before its completion")
+        parser.add_argument("--json", action="store_true", help="print one JSON object (a list for several prompts)")
+        group = parser.add_argument_group("sampling")
+        group.add_argument("-n", "--max-tokens", type=int, metavar="N", help="most new tokens (256)")
+        group.add_argument("--temperature", type=float, metavar="T", help="0 is greedy (1)")
+        group.add_argument("--top-k", type=int, metavar="K", help="keep the K most likely tokens; 0 keeps all (0)")
+        group.add_argument("--top-p", type=float, metavar="P", help="keep the fewest tokens that reach P (1)")
+        group.add_argument("--min-p", type=float, metavar="P", help="drop tokens below P times the likeliest (0)")
+        group.add_argument("--seed", type=int, metavar="S", help="seed of the random numbers (default: drawn)")
+        group.add_argument("--stop", action="append", metavar="TEXT", help="end before this text; repeats")
+        group.add_argument("--ignore-eos", action="store_true", help="go on past end-of-text tokens")
+        add_config_options(parser)
+
+    def run(self, arguments: argparse.Namespace) -> int:
+        """Load the model, complete the prompts, print; raises InfengError, KeyboardInterrupt on Ctrl-C."""
+        prompts = read_prompts(arguments)
+        params = sampling_params(arguments)
+        config = config_from(
+            arguments, model__path=arguments.model, model__format=arguments.format, threads__count=arguments.threads
+        )
+        from infeng_core.engine import Engine
+
+        begin = time.perf_counter()
+        with Engine(config=config) as engine:
+            loaded = time.perf_counter() - begin
+            show = show_json if arguments.json else show_text
+            completions = interruptible(
+                engine, lambda stop: show(engine, prompts, params, arguments.echo, loaded, stop)
+            )
+            tokens = sum(completion.usage.completion_tokens for completion in completions)
+            longest = max((completion.timings.total for completion in completions), default=0.0)
+            rate = f", {tokens / longest:.1f} tokens/s" if longest else ""
+            print(f"loaded in {loaded:.2f} s; {tokens} tokens in {longest:.2f} s{rate}", file=sys.stderr)
+        return 0
+
+
+def read_prompts(arguments: argparse.Namespace) -> list[str]:
+    """Return the prompts from wherever they come; raises UsageError unless exactly one source is given."""
+    sources = [arguments.prompt is not None, arguments.file is not None, arguments.stdin is not None]
+    if sum(sources) != 1:
+        why = "none is given" if not any(sources) else "-p, -f and - exclude each other"
+        raise UsageError("prompt", why, "give -p TEXT, -f FILE or - (standard input)")
+    if arguments.prompt is not None:
+        return list(arguments.prompt)
+    name = arguments.file or "-"
+    try:
+        data = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
+    except OSError as error:
+        raise UsageError(name, error.strerror or str(error), "give a file that can be read") from error
+    try:
+        return [data.decode("utf-8")]
+    except UnicodeDecodeError as error:
+        raise UsageError(name, f"byte {error.start} is not UTF-8", "convert the file to UTF-8") from error
+
+
+def sampling_params(arguments: argparse.Namespace) -> SamplingParams:
+    """Return what the options say; those not given keep the library's defaults."""
+    from infeng_core.request import SamplingParams
+
+    names = ("max_tokens", "temperature", "top_k", "top_p", "min_p", "seed")
+    given: dict[str, Any] = {name: getattr(arguments, name) for name in names if getattr(arguments, name) is not None}
+    return SamplingParams(**given, stop=tuple(arguments.stop or ()), ignore_eos=arguments.ignore_eos)
+
+
+def interruptible(engine: Engine, work: Callable[[threading.Event], list[Completion]]) -> list[Completion]:
+    """Run ``work`` beside the main thread, which alone hears Ctrl-C while a step is running, and stop it then."""
+    stop = threading.Event()
+    with ThreadPoolExecutor(1) as executor:
+        future = executor.submit(work, stop)
+        try:
+            return future.result()
+        except KeyboardInterrupt:
+            stop.set()
+            while not future.done():
+                engine.interrupt()
+                time.sleep(0.01)
+            raise
+
+
+def show_text(
+    engine: Engine, prompts: list[str], params: SamplingParams, echo: bool, loaded: float, stop: threading.Event
+) -> list[Completion]:
+    """Stream one completion to stdout, or print several in the order of their prompts, each on a line of its own."""
+    whole: dict[int, Completion] = {}
+    printed = 0
+    if echo and len(prompts) == 1:
+        emit(prompts[0])
+    for event in engine.stream(prompts, params):
+        if stop.is_set():
+            break
+        if len(prompts) == 1:
+            emit(event.text)
+        if event.completion is not None:
+            whole[event.index] = event.completion
+        while len(prompts) > 1 and printed in whole:
+            emit((prompts[printed] if echo else "") + whole[printed].text + "\n")
+            printed += 1
+    if len(prompts) == 1 and sys.stdout.isatty():
+        emit("\n")
+    return [whole[index] for index in sorted(whole)]
+
+
+def show_json(
+    engine: Engine, prompts: list[str], params: SamplingParams, echo: bool, loaded: float, stop: threading.Event
+) -> list[Completion]:
+    """Print everything that is known of the completions as JSON."""
+    completions = engine.generate(prompts, params)
+    kernels = [
+        {
+            "op": op.op,
+            "detail": op.detail,
+            "rows": list(op.rows),
+            "kernel": f"{op.library}/{op.kernel}",
+            "why": op.reason,
+        }
+        for op in engine.bound()
+    ]
+    facts = [
+        as_json(completion, prompt + completion.text if echo else completion.text, loaded) | {"kernels": kernels}
+        for prompt, completion in zip(prompts, completions, strict=True)
+    ]
+    emit(json.dumps(facts[0] if len(facts) == 1 else facts, ensure_ascii=False, indent=2) + "\n")
+    return completions
+
+
+def as_json(completion: Completion, text: str, loaded: float) -> dict[str, Any]:
+    """Return a completion as plain data; times in seconds, rates in tokens per second."""
+    usage, timings = completion.usage, completion.timings
+    decoding = timings.total - timings.first_token
+    more = usage.completion_tokens - 1
+    return {
+        "text": text,
+        "token_ids": list(completion.token_ids),
+        "finish_reason": completion.finish_reason,
+        "seed": completion.seed,
+        "usage": {
+            "prompt_tokens": usage.prompt_tokens,
+            "completion_tokens": usage.completion_tokens,
+            "total_tokens": usage.total_tokens,
+        },
+        "timings": {
+            "load_s": loaded,
+            "queued_s": timings.queued,
+            "first_token_s": timings.first_token,
+            "total_s": timings.total,
+            "decode_tokens_per_s": more / decoding if more > 0 and decoding > 0 else None,
+        },
+    }
+
+
+def emit(text: str) -> None:
+    """Write text to stdout as UTF-8 whatever the locale, at once."""
+    sys.stdout.buffer.write(text.encode("utf-8", errors="replace"))
+    sys.stdout.buffer.flush()
