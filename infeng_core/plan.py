@@ -1,8 +1,8 @@
 """A family's graph becomes a program of the native core: every op bound to kernels by batch size.
 
-Three things are decided here and nowhere else: which values are kept as int8 (those that a linear op with integer
-weights takes), which steps a kernel takes into itself (as many leading ones as all its row ranges can, the others become
-an ``epilogue`` op), and which kernel serves which batch sizes.
+Three things are decided here and nowhere else. Which values are kept as int8: those that a linear op with integer
+weights takes. Which steps a kernel takes into itself: as many leading ones as all its row ranges can, the others become
+an ``epilogue`` op. And which kernel serves which batch sizes.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
@@ -47,6 +48,8 @@ class Sequence:
     """The newest token."""
     seed: int = 0
     """Of the random numbers that choose its tokens."""
+    started: float = 0.0
+    """When the scheduler gave it its blocks, by ``time.perf_counter``; 0 while waiting."""
 
     @staticmethod
     def start(id_: int, request: Request, prompt: list[int], capacity: int, seed: int) -> Sequence:
@@ -200,6 +203,7 @@ class FirstCome:
                 break
             sequence = waiting.popleft()
             sequence.blocks = self._pool.allocate(needed)
+            sequence.started = time.perf_counter()
             running.append(sequence)
             rows_left -= sequence.length
 

@@ -75,7 +75,6 @@ class Output:
     tokens: list[int] = field(default_factory=list)
     pieces: list[str] = field(default_factory=list)
     submitted: float = field(default_factory=time.perf_counter)
-    started: float = 0.0
     first_token: float = 0.0
 
     def push(self, token: int) -> bool:
@@ -108,7 +107,7 @@ class Output:
         now = time.perf_counter()
         self.pieces.append(text)
         timings = Timings(
-            queued=(self.started or now) - self.submitted,
+            queued=(self.sequence.started or now) - self.submitted,
             first_token=(self.first_token or now) - self.submitted,
             total=now - self.submitted,
         )
@@ -134,10 +133,7 @@ class Streams:
         new = iter(tokens.tolist())
         finished: list[Running] = []
         for segment in batch.segments:
-            output = self._outputs[segment.sequence.id]
-            if not output.started:
-                output.started = time.perf_counter()
-            if segment.sampled and output.push(next(new)):
+            if segment.sampled and self._outputs[segment.sequence.id].push(next(new)):
                 finished.append(segment.sequence)
                 del self._outputs[segment.sequence.id]
         return finished

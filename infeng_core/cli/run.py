@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -60,9 +61,7 @@ class Run:
         with Engine(config=config) as engine:
             loaded = time.perf_counter() - begin
             show = show_json if arguments.json else show_text
-            completions = interruptible(
-                engine, lambda stop: show(engine, prompts, params, arguments.echo, loaded, stop)
-            )
+            completions = interruptible(engine, partial(show, engine, prompts, params, arguments.echo, loaded))
             tokens = sum(completion.usage.completion_tokens for completion in completions)
             longest = max((completion.timings.total for completion in completions), default=0.0)
             rate = f", {tokens / longest:.1f} tokens/s" if longest else ""
@@ -145,7 +144,7 @@ def show_json(
         {
             "op": op.op,
             "detail": op.detail,
-            "rows": list(op.rows),
+            "rows": op.rows,
             "kernel": f"{op.library}/{op.kernel}",
             "why": op.reason,
         }
