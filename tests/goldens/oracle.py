@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from goldens.shapes import Case
 from infeng_numpy.cache import F32Cache
-from infeng_numpy.llama import Layer, Linear, Llama, Weights
+from infeng_numpy.llama import Llama
+from infeng_numpy.weights import arrange
 from numpy.typing import NDArray
 
 HERE = Path(__file__).parent
@@ -35,6 +36,9 @@ def read_config(config: Mapping[str, Any], head_dim: int) -> SimpleNamespace:
         head_dim=head_dim,
         layers=config["num_hidden_layers"],
         rms_eps=config["rms_norm_eps"],
+        attention_bias=config["attention_bias"],
+        mlp_bias=config["mlp_bias"],
+        tie_embeddings=config["tie_word_embeddings"],
         rope=SimpleNamespace(
             theta=config.get("rope_theta") or rope["rope_theta"],
             kind=rope.get("rope_type") or rope.get("type") or "default",
@@ -46,44 +50,14 @@ def read_config(config: Mapping[str, Any], head_dim: int) -> SimpleNamespace:
     )
 
 
-def weights(tensors: Tensors, layers: int) -> Weights:
-    """Arrange a checkpoint's tensors."""
-
-    def vector(name: str) -> NDArray[np.float64]:
-        return tensors[f"{name}.weight"].astype(np.float64)
-
-    def linear(name: str) -> Linear:
-        bias = tensors.get(f"{name}.bias")
-        return Linear(vector(name), None if bias is None else bias.astype(np.float64))
-
-    def layer(name: str) -> Layer:
-        attention, mlp = f"{name}.self_attn", f"{name}.mlp"
-        return Layer(
-            attn_norm=vector(f"{name}.input_layernorm"),
-            q=linear(f"{attention}.q_proj"),
-            k=linear(f"{attention}.k_proj"),
-            v=linear(f"{attention}.v_proj"),
-            o=linear(f"{attention}.o_proj"),
-            mlp_norm=vector(f"{name}.post_attention_layernorm"),
-            gate=linear(f"{mlp}.gate_proj"),
-            up=linear(f"{mlp}.up_proj"),
-            down=linear(f"{mlp}.down_proj"),
-        )
-
-    stored = [name for name in ("model.embed_tokens", "lm_head") if f"{name}.weight" in tensors]
-    return Weights(
-        embed=vector(stored[0]),
-        layers=[layer(f"model.layers.{i}") for i in range(layers)],
-        norm=vector("model.norm"),
-        head=linear(stored[-1]),
-    )
-
-
 def model(case: Case, kind: type[Llama] = Llama, tensors: Tensors | None = None) -> Llama:
     """Return the NumPy model of a case; ``kind`` and ``tensors`` let a test change a term or a weight."""
     config = read_config(case.config, case.head_dim)
     cache = F32Cache(layers=config.layers, slots=BLOCKS * 16, kv_heads=config.kv_heads, head_dim=config.head_dim)
-    return kind(config, weights(dict(case.tensors()) if tensors is None else tensors, config.layers), cache)
+    tensors = dict(case.tensors()) if tensors is None else dict(tensors)
+    if case.stored_head:
+        tensors["model.embed_tokens.weight"] = tensors["lm_head.weight"]
+    return kind(config, arrange(config, tensors.__getitem__), cache)
 
 
 def prefill(llama: Llama, prompt: NDArray[np.int32], sampled: NDArray[np.int32]) -> NDArray[np.float64]:

@@ -12,13 +12,12 @@ from infeng_core.errors import KernelError
 
 from .cache import F32Cache, Int8Cache
 from .llama import Llama
-from .weights import unpack
+from .weights import dequantized
 
 if TYPE_CHECKING:
     from infeng_core.formats import LoadedModel
-    from infeng_core.plug.select import Selector
-
     from infeng_core.plug.manifest import EngineConfig
+    from infeng_core.plug.select import Selector
     from infeng_core.scheduler import Batch, Limits
 
 BLOCK = 16  # positions of a cache block
@@ -55,7 +54,7 @@ class NumpyExecutable:
             layers=c.layers, slots=limits.kv_blocks * BLOCK, kv_heads=c.kv_heads, head_dim=c.head_dim
         )
         self.kv_bytes = cache.nbytes
-        self.llama = Llama(c, unpack(model), cache, block=BLOCK, int8_kv=kv_dtype == "int8")
+        self.llama = Llama(c, dequantized(model), cache, block=BLOCK, int8_kv=kv_dtype == "int8")
         self._rows = (1, limits.max_rows)
 
     def run(self, batch: Batch) -> NDArray[np.float32]:
