@@ -1,0 +1,62 @@
+"""What the end-to-end tests share: real models, the real command line, a cache of their own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from goldens.shapes import CASES, Case
+
+INFENG = str(Path(sys.executable).parent / "infeng")
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture(scope="session")
+def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder for conversions and probes, shared by these tests."""
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _own_cache(cache_folder: Path) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("INFENG_CACHE", str(cache_folder))
+        yield
+
+
+@pytest.fixture(scope="session")
+def stories() -> Path:
+    """Return the directory of stories260K."""
+    data = os.environ.get("INFENG_TEST_DATA")
+    if not data or not (Path(data) / "stories260k").is_dir():
+        pytest.skip("INFENG_TEST_DATA does not name a folder with stories260k/")
+    return Path(data) / "stories260k"
+
+
+@pytest.fixture(scope="session")
+def reduced(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Return the Hugging Face directory of each golden case by its name."""
+    root = tmp_path_factory.mktemp("reduced")
+    return {case.name: case.write(root / case.name) for case in CASES}
+
+
+@pytest.fixture(scope="session", params=CASES, ids=lambda case: case.name)
+def case(request: pytest.FixtureRequest) -> Case:
+    """Return one golden case after the other."""
+    return request.param
+
+
+@pytest.fixture
+def infeng() -> Run:
+    """Return a function that runs ``infeng`` with arguments as a process of its own, without a terminal."""
+
+    def run(*arguments: object, timeout: float = 120, **options: object) -> subprocess.CompletedProcess[str]:
+        command = [INFENG, *map(str, arguments)]
+        options = {"capture_output": True, "text": True, "stdin": subprocess.DEVNULL} | options
+        return subprocess.run(command, timeout=timeout, check=False, **options)  # type: ignore[call-overload, no-any-return]
+
+    return run

@@ -1,0 +1,109 @@
+"""Run an engine's executable on rows of our choosing, and watch the logits of an engine at work."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from infeng_core import Engine
+from infeng_core.backend import BoundOp
+from infeng_core.plug.cpu import detect
+from infeng_core.scheduler import Batch
+
+F32 = {"model.format": "f32", "model.formats": {}, "kv_cache.dtype": "f32"}
+"""Weights and cache as they were trained."""
+
+AVX512 = {"avx512f", "avx512bw", "avx512vl", "avx512dq"}
+
+IMPLEMENTATIONS: dict[str, dict[str, object]] = {
+    "reference": {"kernels.order": ["reference"]},
+    "avx512": {"kernels.order": ["avx512", "reference"]},
+    "numpy": {"backend.use": "numpy"},
+}
+"""Settings under which each implementation runs every op that it has."""
+
+
+def missing(implementation: str) -> str:
+    """Return why this machine cannot run an implementation, or nothing."""
+    lacking = sorted(AVX512 - detect().features) if implementation == "avx512" else []
+    return f"this CPU has no {', '.join(lacking)}" if lacking else ""
+
+
+def engine(directory: Path, *settings: Mapping[str, object], threads: int = 1, rows: int = 640) -> Engine:
+    """Return an engine that takes ``rows`` rows in a step and samples any number of them; later settings win."""
+    overrides: dict[str, object] = {"scheduler.max_batch_tokens": rows, "scheduler.max_running": rows}
+    overrides |= {"kv_cache.memory": "64MB"}
+    for more in settings:
+        overrides |= more
+    return Engine(directory, threads=threads, overrides=overrides)
+
+
+def logits(
+    engine: Engine, prompt: Sequence[int] | NDArray[np.int32], sampled: Iterable[int], chunks: int = 1
+) -> NDArray[np.float32]:
+    """Run a prompt in ``chunks`` chunks through scattered cache blocks; returns the logits of rows ``sampled``."""
+    prompt = np.asarray(prompt, np.int32)
+    wanted = np.sort(np.fromiter(sampled, np.int32))
+    blocks = -(-len(prompt) // 16)
+    table = np.random.RandomState(blocks).permutation(engine.limits.kv_blocks)[:blocks].astype(np.int32)
+    parts = []
+    for begin, end in chunk_bounds(len(prompt), chunks):
+        batch = Batch(
+            segments=[],
+            tokens=prompt[begin:end],
+            positions=np.arange(begin, end, dtype=np.int32),
+            kv_segments=np.array([[0, end - begin, begin, 0]], np.int32),
+            block_tables=table,
+            sample_rows=wanted[(wanted >= begin) & (wanted < end)] - begin,
+        )
+        parts.append(engine.executable.run(batch).copy())
+    return np.concatenate(parts)
+
+
+def chunk_bounds(length: int, chunks: int) -> list[tuple[int, int]]:
+    """Cut [0, length) into parts of nearly equal size."""
+    edges = [length * i // chunks for i in range(chunks + 1)]
+    return list(pairwise(edges))
+
+
+def libraries(bound: Iterable[BoundOp], ops: Iterable[str]) -> set[str]:
+    """Return which libraries run these ops."""
+    ops = set(ops)
+    return {line.library for line in bound if line.op in ops}
+
+
+class Recorder:
+    """Stands before an executable and keeps a checksum of every row of logits by request and position."""
+
+    def __init__(self, engine: Engine) -> None:
+        """Watch an engine from now on."""
+        self._inner: Any = engine.executable
+        self.rows: dict[tuple[int, int], int] = {}
+        self.largest_batch = 0
+        self.steps = 0
+        engine.executable = self
+
+    def __getattr__(self, name: str) -> Any:
+        """Pass everything else through."""
+        return getattr(self._inner, name)
+
+    def run(self, batch: Batch) -> NDArray[np.float32]:
+        """Run a step and remember its logits' bytes."""
+        out = self._inner.run(batch)
+        self.steps += 1
+        self.largest_batch = max(self.largest_batch, len(batch.segments))
+        sampled = [segment for segment in batch.segments if segment.sampled]
+        for row, segment in zip(out, sampled, strict=True):
+            position = segment.pos0 + segment.row_end - segment.row_begin - 1
+            self.rows[segment.sequence.id, position] = zlib.crc32(np.ascontiguousarray(row).tobytes())
+        return out
+
+    def of(self, request: int) -> dict[int, int]:
+        """Return the checksums of one request by position."""
+        return {position: checksum for (id_, position), checksum in self.rows.items() if id_ == request}

@@ -1,0 +1,71 @@
+"""One request has one set of logits, to the byte: whatever its batch, threads, chunks, neighbours or kernels."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from e2e import harness
+from goldens.shapes import BIASED
+
+from infeng_core import SamplingParams
+from infeng_core.request import Request
+
+FORMATS: dict[str, dict[str, object]] = {
+    "int4-g64, int8 cache": {"model.format": "int4-g64", "kv_cache.dtype": "int8"},
+    "f32": harness.F32,
+}
+PROMPT = tuple(BIASED.prompt[:301].tolist())  # past the attention split at 256
+PARAMS = SamplingParams(temperature=0.9, seed=11, max_tokens=12, ignore_eos=True)
+
+
+def neighbours(count: int) -> list[Request]:
+    """Return requests of other prompts, lengths and seeds."""
+    prompts = [BIASED.prompt[7 * i : 7 * i + 5 + 11 * i] for i in range(count)]
+    return [
+        Request(tuple(prompt.tolist()), SamplingParams(temperature=1, seed=i, max_tokens=4 + 3 * i, ignore_eos=True))
+        for i, prompt in enumerate(prompts)
+    ]
+
+
+def run(
+    directory: Path, *settings: dict[str, object], threads: int = 1, batch: int = 1, rows: int = 512
+) -> tuple[dict[int, int], harness.Recorder]:
+    """Run the request among ``batch`` - 1 others; returns its logits' checksums by position, and what was seen."""
+    with harness.engine(directory, *settings, threads=threads, rows=rows) as engine:
+        recorder = harness.Recorder(engine)
+        others = neighbours(batch - 1)
+        at = len(others) // 2
+        engine.generate([*others[:at], Request(PROMPT, PARAMS), *others[at:]])
+        rows_of_request = recorder.of(at)
+    assert sorted(rows_of_request) == list(range(len(PROMPT) - 1, len(PROMPT) - 1 + PARAMS.max_tokens))
+    return rows_of_request, recorder
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_the_same_request_has_the_same_bytes(format: str, reduced: dict[str, Path]) -> None:
+    directory, settings = reduced["biased"], FORMATS[format]
+    reference = run(directory, settings, harness.IMPLEMENTATIONS["reference"])[0]
+    fast: dict[str, object] = {}
+    if not harness.missing("avx512"):
+        fast = harness.IMPLEMENTATIONS["avx512"]
+        assert run(directory, settings, fast)[0] == reference
+    assert run(directory, settings, fast, threads=2)[0] == reference
+
+    among_others, seen = run(directory, settings, fast, threads=2, batch=16)
+    assert seen.largest_batch == 16
+    assert among_others == reference
+
+    in_seven_chunks, seen = run(directory, settings, fast, threads=2, rows=43)
+    assert seen.steps == 7 + PARAMS.max_tokens - 1
+    assert in_seven_chunks == reference
+
+    slowly_among_others = run(directory, settings, harness.IMPLEMENTATIONS["reference"], batch=16, rows=43)[0]
+    assert slowly_among_others == reference
+
+
+def test_other_requests_have_other_bytes(reduced: dict[str, Path]) -> None:
+    with harness.engine(reduced["biased"], FORMATS["f32"]) as engine:
+        recorder = harness.Recorder(engine)
+        engine.generate([Request(PROMPT, PARAMS), Request((*PROMPT[:-1], PROMPT[-1] ^ 1), PARAMS)])
+        assert recorder.of(0)[len(PROMPT) - 1] != recorder.of(1)[len(PROMPT) - 1]

@@ -1,0 +1,117 @@
+"""Integer weights and the int8 cache against an independent model of them.
+
+The model reads the engine's panels by the format page alone, rounds activations, keys, values and queries to int8 as
+numbers, and does everything else in binary64. The engine works in binary32, so now and then a value that lies between
+two steps of int8 is rounded to the other one, and the difference travels on: hence a tolerance of a share of the
+logits' spread. An error in a scale, a layout or a term is far outside it, as the last test shows.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from e2e import harness
+from goldens import oracle, panels
+from goldens.shapes import Case
+from infeng_numpy.cache import F32Cache, Int8Cache
+from infeng_numpy.llama import Llama
+from infeng_numpy.weights import arrange
+from numpy.typing import NDArray
+
+from infeng_core import Engine
+
+FORMATS = ("int8-row", "int4-g64")
+MEAN, MOST = 0.01, 0.08  # tolerated difference, as a share of the logits' standard deviation
+
+
+def checkpoint(engine: Engine) -> dict[str, NDArray[np.float64]]:
+    """Return the engine's weights by the names of a checkpoint, read from its panels and cut apart here."""
+    config, model = engine.model.config, engine.model
+    q_rows, kv_rows = config.heads * config.head_dim, config.kv_heads * config.head_dim
+    out: dict[str, NDArray[np.float64]] = {}
+
+    def matrix(name: str) -> NDArray[np.float64]:
+        packed = model.tensors[name]
+        raw = np.frombuffer(packed.buffer, np.uint8, packed.panels * packed.panel_bytes, packed.offset)
+        return panels.read(packed.format, raw.reshape(packed.panels, -1), packed.k)
+
+    def cut(joined: str, names: tuple[str, ...], rows: list[NDArray[np.intp]]) -> None:
+        for name, columns in zip(names, rows, strict=True):
+            out[f"{name}.weight"] = matrix(joined)[columns]
+            if f"{joined}.bias" in model.vectors:
+                out[f"{name}.bias"] = model.vectors[f"{joined}.bias"][columns]
+
+    for i in range(config.layers):
+        ours, theirs = f"layers.{i}", f"model.layers.{i}"
+        attention, mlp = f"{theirs}.self_attn", f"{theirs}.mlp"
+        k_at = whole_panels(q_rows)
+        v_at = k_at + whole_panels(kv_rows)
+        rows = [np.arange(q_rows), k_at + np.arange(kv_rows), v_at + np.arange(kv_rows)]
+        cut(f"{ours}.qkv_proj", tuple(f"{attention}.{x}_proj" for x in "qkv"), rows)
+        cut(f"{ours}.o_proj", (f"{attention}.o_proj",), [np.arange(config.hidden)])
+        turns = np.arange(2 * whole_panels(config.intermediate)).reshape(-1, 2, 16)  # (panel, gate or up, 16)
+        gate, up = (turns[:, half].ravel()[: config.intermediate] for half in (0, 1))
+        cut(f"{ours}.gate_up_proj", (f"{mlp}.gate_proj", f"{mlp}.up_proj"), [gate, up])
+        cut(f"{ours}.down_proj", (f"{mlp}.down_proj",), [np.arange(config.hidden)])
+        out[f"{theirs}.input_layernorm.weight"] = model.vectors[f"{ours}.attn_norm"]
+        out[f"{theirs}.post_attention_layernorm.weight"] = model.vectors[f"{ours}.mlp_norm"]
+    out["model.norm.weight"] = model.vectors["norm"]
+    out["model.embed_tokens.weight"] = matrix("embed")[: config.vocab]
+    if not config.tie_embeddings:
+        out["lm_head.weight"] = matrix("lm_head")[: config.vocab]
+    return out
+
+
+def whole_panels(rows: int) -> int:
+    return -(-rows // 16) * 16
+
+
+def independent(engine: Engine, case: Case, *, int8_kv: bool) -> NDArray[np.float64]:
+    """Return the logits of the case's positions by the independent model."""
+    config = engine.model.config
+    kind = Int8Cache if int8_kv else F32Cache
+    cache = kind(layers=config.layers, slots=oracle.BLOCKS * 16, kv_heads=config.kv_heads, head_dim=config.head_dim)
+    integers = {name for name, packed in engine.model.tensors.items() if packed.format.startswith("int")}
+    weights = arrange(config, checkpoint(engine).__getitem__, integers.__contains__)
+    return oracle.prefill(Llama(config, weights, cache, int8_kv=int8_kv), case.prompt, case.positions)
+
+
+def difference(got: NDArray[np.floating], expected: NDArray[np.float64]) -> tuple[float, float]:
+    """Return the mean and the largest absolute difference over the standard deviation of ``expected``."""
+    off = np.abs(got - expected) / expected.std()
+    return float(off.mean()), float(off.max())
+
+
+@pytest.mark.parametrize("cache", ["f32", "int8"])
+@pytest.mark.parametrize("format", ["f32", "bf16", *FORMATS])
+def test_a_format_computes_what_its_numbers_mean(format: str, cache: str, case: Case, reduced: dict[str, Path]) -> None:
+    settings = {"model.format": format, "model.formats": {}, "kv_cache.dtype": cache}
+    with harness.engine(reduced[case.name], settings) as engine:
+        assert set(engine.model.formats_used.values()) == {format}
+        got = harness.logits(engine, case.prompt, case.positions)
+        expected = independent(engine, case, int8_kv=cache == "int8")
+    mean, most = difference(got, expected)
+    if format not in FORMATS and cache == "f32":
+        assert most < 1e-4
+    assert mean < MEAN
+    assert most < MOST
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_the_numpy_backend_is_the_same_model(format: str, case: Case, reduced: dict[str, Path]) -> None:
+    settings = {"model.format": format, "model.formats": {}, "kv_cache.dtype": "int8", "backend.use": "numpy"}
+    with harness.engine(reduced[case.name], settings) as engine:
+        got = harness.logits(engine, case.prompt, case.positions, chunks=2)
+        expected = independent(engine, case, int8_kv=True)
+    assert difference(got, expected)[1] < 1e-5
+
+
+def test_the_tolerance_tells_formats_apart(case: Case, reduced: dict[str, Path]) -> None:
+    """The same weights without rounding to int8 are another model, and the tolerance sees that."""
+    settings = {"model.format": "int4-g64", "model.formats": {}, "kv_cache.dtype": "int8"}
+    with harness.engine(reduced[case.name], settings) as engine:
+        expected = independent(engine, case, int8_kv=True)
+        without_int8_cache = independent(engine, case, int8_kv=False)
+    assert difference(without_int8_cache, expected)[0] > MEAN

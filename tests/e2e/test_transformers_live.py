@@ -1,0 +1,65 @@
+"""Random shapes against transformers itself, which runs in an environment of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import venv
+from pathlib import Path
+
+import goldens
+import numpy as np
+import pytest
+from e2e import harness
+from goldens import oracle
+from goldens.shapes import GREEDY_STEPS, random_case
+
+from infeng_core import SamplingParams
+
+pytestmark = pytest.mark.slow
+
+TORCH = "torch==2.13.0"
+SCRIPT = Path(goldens.__path__[0]) / "transformers_run.py"
+# Read before the tests' own cache is set: the environment is large and is kept.
+ROOT = Path(os.environ.get("INFENG_CACHE") or Path(__file__).parents[2] / "build")
+
+
+@pytest.fixture(scope="module")
+def python() -> Path:
+    """Return the interpreter of an environment with torch and transformers, made at the first use."""
+    home = ROOT / "transformers-env"
+    interpreter, ready = home / "bin" / "python", home / "ready"
+    if not ready.exists():
+        venv.create(home, with_pip=True, clear=True)
+        for package in (TORCH, "transformers"):  # torch first: its CPU build must not be replaced
+            done = subprocess.run(
+                [interpreter, "-m", "pip", "install", "--quiet", package], capture_output=True, text=True, check=False
+            )
+            if done.returncode:
+                pytest.skip(f"cannot install {package}: {done.stderr.strip().splitlines()[-1]}")
+        ready.touch()
+    return interpreter
+
+
+@pytest.mark.parametrize("seed", range(1, 13))
+def test_a_random_shape_computes_what_transformers_computes(seed: int, python: Path, tmp_path: Path) -> None:
+    case = random_case(seed)
+    directory = case.write(tmp_path / "model")
+    np.save(directory / "prompt.npy", case.prompt)
+    np.save(directory / "positions.npy", case.positions)
+    subprocess.run([python, SCRIPT, directory, tmp_path / "out.npz"], check=True, capture_output=True)
+    with np.load(tmp_path / "out.npz") as file:
+        golden = dict(file)
+    assert golden["logits"].std() >= 1
+    params = SamplingParams(temperature=0, max_tokens=GREEDY_STEPS, ignore_eos=True)
+    for name, settings in harness.IMPLEMENTATIONS.items():
+        if harness.missing(name):
+            continue
+        with harness.engine(directory, harness.F32, settings, threads=2) as engine:
+            logits = harness.logits(engine, case.prompt, case.positions, chunks=2)
+            [completion] = engine.generate([case.prompt.tolist()], params)
+        np.testing.assert_allclose(logits, golden["logits"], rtol=0, atol=oracle.TOLERANCE, err_msg=name)
+        # Where two tokens are nearly tied, rounding may choose either, and the texts part there.
+        sure = golden["lead"] > 2 * oracle.TOLERANCE
+        steps = len(sure) if sure.all() else int(sure.argmin())
+        assert list(completion.token_ids[:steps]) == golden["greedy"][:steps].tolist(), name
