@@ -73,12 +73,12 @@ def find(reference: str | Path) -> Path:
 def _load_converted(
     source: Path, choice: FormatChoice, config: EngineConfig, lookup: FormatLookup, verify: bool, progress: bool
 ) -> LoadedModel:
-    """Load through the cache; a cache entry that turns out to be damaged is made again, once."""
+    """Load through the cache, whose entries are named by what they are made of; a damaged one is made again, once."""
     destination = cached_model(conversion_key(source, choice))
     log = get_logger(__name__)
     for last in (False, True):
-        made = convert(source, destination, choice, lookup=lookup, force=False, progress=progress)
-        if not made.reused:
+        if not native.is_native(destination):
+            made = convert(source, destination, choice, lookup=lookup, progress=progress)
             log.info("converted", source=str(source), cache=str(destination), seconds=round(made.seconds, 2))
         try:
             return read_native(destination, lookup, load=config.model.load, verify=verify)

@@ -2,10 +2,12 @@
 
 import json
 import os
+import pty
 import re
 import signal
 import subprocess
 import sys
+import termios
 import textwrap
 import time
 from collections.abc import Callable
@@ -206,6 +208,18 @@ def test_the_command_converts_and_reports_as_json(make_model: Maker, tmp_path: P
     again = infeng("convert", source, out)
     assert again.returncode == 1 and "--force" in again.stderr and "Traceback" not in again.stderr
     assert infeng("convert", source, out, "--force").stdout.startswith(f"{out}: 0.")
+
+
+def test_on_a_terminal_there_is_a_progress_bar(make_model: Maker, tmp_path: Path) -> None:
+    terminal, inner = pty.openpty()
+    termios.tcsetwinsize(inner, (24, 80))
+    command = [sys.executable, "-P", "-c", "import sys; from infeng_core.cli import main; sys.exit(main())"]
+    command += ["convert", str(make_model()), str(tmp_path / "out")]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=inner, text=True, check=True, timeout=60)
+    os.close(inner)
+    shown = os.read(terminal, 1 << 16).decode()
+    os.close(terminal)
+    assert "converting: 100%" in shown and "converting" not in done.stdout
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,93 @@
+"""docs/format.md describes each byte: panels decoded by it alone, in NumPy, are what the native core computes with."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from safetensors.numpy import load_file
+
+from infeng_core.formats import FormatChoice, convert
+from infeng_core.formats.quant import BUILTIN, builtin_format
+from infeng_core.formats.read import read_native
+
+Maker = Callable[..., Path]
+Bytes = NDArray[np.uint8]
+
+
+def padded(k: int) -> int:
+    return -(-k // 64) * 64
+
+
+def f32(panel: Bytes, k: int) -> NDArray[np.float32]:
+    return panel.view(np.float32).reshape(padded(k), 16).T
+
+
+def bf16(panel: Bytes, k: int) -> NDArray[np.float32]:
+    halves = panel.view(np.uint16).reshape(padded(k) // 2, 16, 2)
+    values = (halves.astype(np.uint32) << 16).view(np.float32)
+    return values.transpose(1, 0, 2).reshape(16, padded(k))
+
+
+def int8_row(panel: Bytes, k: int) -> NDArray[np.float32]:
+    scale = panel[:64].view(np.float32)
+    q = panel[64:].reshape(padded(k) // 4, 16, 4).transpose(1, 0, 2).reshape(16, padded(k)).astype(np.float32) - 128
+    return q * scale[:, None]
+
+
+def int4_g64(panel: Bytes, k: int) -> NDArray[np.float32]:
+    out = np.zeros((16, padded(k)), np.float32)
+    position = 0
+    for block in range(0, padded(k), 128):
+        scales = panel[position : position + 64].view(np.float16).reshape(2, 16).astype(np.float32)
+        position += 64
+        for group in range(min(2, (padded(k) - block) // 64)):
+            lines = panel[position : position + 512].reshape(8, 16, 4)
+            position += 512
+            nibbles = np.concatenate([lines & 15, lines >> 4]).transpose(1, 0, 2).reshape(16, 64)
+            out[:, block + 64 * group : block + 64 * group + 64] = (nibbles.astype(np.float32) - 8) * scales[
+                group, :, None
+            ]
+    assert position == len(panel)
+    return out
+
+
+DECODERS: dict[str, Callable[[Bytes, int], NDArray[np.float32]]] = {
+    "f32": f32,
+    "bf16": bf16,
+    "int8-row": int8_row,
+    "int4-g64": int4_g64,
+}
+PANEL_BYTES = {
+    "f32": lambda k: 64 * padded(k),
+    "bf16": lambda k: 32 * padded(k),
+    "int8-row": lambda k: 64 + 16 * padded(k),
+    "int4-g64": lambda k: 64 * -(-padded(k) // 128) + 8 * padded(k),
+}
+
+
+@pytest.mark.parametrize("format", list(DECODERS))
+def test_a_file_decoded_by_the_page_gives_the_values_of_the_engine(
+    make_model: Maker, tmp_path: Path, format: str
+) -> None:
+    source = make_model(hidden_size=136, intermediate_size=200)  # 3 and 4 groups: a half superblock and whole ones
+    made = convert(source, tmp_path / "native", FormatChoice(format))
+    raw: dict[str, Any] = load_file(made.path / "weights-00001.safetensors")
+    model = read_native(made.path, builtin_format)
+    for name, tensor in model.tensors.items():
+        decoded = np.concatenate([DECODERS[format](panel, tensor.k) for panel in raw[name]])
+        assert not decoded[:, tensor.k :].any()
+        np.testing.assert_array_equal(decoded[: tensor.n, : tensor.k], tensor.dequantize())
+    if format == "f32":
+        q, k, v = (load_file(source / "model.safetensors")[f"model.layers.0.self_attn.{x}_proj.weight"] for x in "qkv")
+        joined = np.concatenate([f32(panel, 136) for panel in raw["layers.0.qkv_proj"]])[:, :136]
+        for part, first in ((q, 0), (k, 64), (v, 96)):  # 60 and 30 rows, each from a panel boundary on
+            np.testing.assert_array_equal(joined[first : first + len(part)], part)
+
+
+@pytest.mark.parametrize("format", list(BUILTIN))
+@pytest.mark.parametrize("k", [1, 8, 64, 65, 128, 172, 576, 896, 2048])
+def test_the_size_of_a_panel_is_as_stated(format: str, k: int) -> None:
+    assert builtin_format(format).panel_bytes(k) == PANEL_BYTES[format](k)
