@@ -90,6 +90,7 @@ class Engine:
         Raises KernelError if an operation fails; the requests stay as they were before the step.
         """
         with self._lock:
+            self._check_open()
             self._drop_cancelled()
             batch = self._scheduler.next_batch()
             if batch is None:
@@ -201,6 +202,10 @@ class Engine:
             kv_blocks=cache.blocks,
         )
 
+    def _check_open(self) -> None:
+        if not self._is_open:
+            raise UsageError("engine", "it is closed", "make a new one")
+
     def _end_tokens(self) -> tuple[int, ...]:
         """Return the tokens that end a text: the model's, or where it names none, the tokenizer's."""
         if self.model.config.eos_ids:
@@ -209,10 +214,12 @@ class Engine:
 
     def _prepare(self, prompts: Any, params: SamplingParams | None) -> list[tuple[Request, list[int]]]:
         """Return every prompt as a request with its ids, or raise RequestError."""
-        if not self._is_open:
-            raise UsageError("engine", "it is closed", "make a new one")
+        self._check_open()
         is_one = isinstance(prompts, (str, Request)) or (len(prompts) > 0 and not isinstance(prompts[0], _PROMPTS))
         requests = [Request.of(prompt, params) for prompt in ([prompts] if is_one else prompts)]
+        for request in requests:
+            if isinstance(request.prompt, str) and not _is_unicode(request.prompt):
+                raise RequestError("prompt", "it is not valid Unicode", "give text, decoded from UTF-8")
         texts = [request.prompt for request in requests if isinstance(request.prompt, str)]
         encoded = iter(self.tokenizer.encode(texts) if texts else [])
         prepared = []
@@ -296,3 +303,8 @@ class Engine:
 
 
 _PROMPTS = (str, Request, Sequence)
+
+
+def _is_unicode(text: str) -> bool:
+    """Return whether ``text`` has no half of a surrogate pair, which is how Python keeps bytes it cannot decode."""
+    return not any("\ud800" <= character <= "\udfff" for character in text)

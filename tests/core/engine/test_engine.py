@@ -1,0 +1,310 @@
+"""What a caller sees of an engine."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import tiny_model
+from engine_parts import MakeEngine, Recorder
+
+from infeng_core import Engine, Event, Request, SamplingParams
+from infeng_core.errors import KernelError, ModelError, RequestError, ResourceError, UsageError
+
+GREEDY = SamplingParams(temperature=0.0, max_tokens=20, ignore_eos=True)
+
+
+def test_stream_and_generate_give_the_same_text_and_tokens(make_engine: MakeEngine):
+    engine = make_engine()
+    [whole] = engine.generate("the quick", GREEDY)
+    events = list(engine.stream("the quick", GREEDY))
+    assert "".join(event.text for event in events) == whole.text
+    assert tuple(token for event in events for token in event.token_ids) == whole.token_ids
+    assert [event.completion is not None for event in events] == [False] * (len(events) - 1) + [True]
+    last = events[-1].completion
+    assert last is not None
+    assert replace(last, timings=whole.timings, seed=whole.seed) == whole
+    assert (whole.finish_reason, whole.usage.completion_tokens, whole.usage.prompt_tokens) == (
+        "length",
+        20,
+        len(engine.tokenize("the quick")),
+    )
+    assert 0 <= whole.timings.queued <= whole.timings.first_token <= whole.timings.total
+
+
+def test_prompts_may_be_texts_ids_or_requests_and_keep_their_order(make_engine: MakeEngine):
+    engine = make_engine()
+    ids = engine.tokenize("the lazy dog")
+    one = engine.generate(ids, GREEDY)
+    several = engine.generate(["fox", "the lazy dog", "x"], GREEDY)
+    requests = engine.generate([Request("the lazy dog", GREEDY), Request(tuple(ids), GREEDY)])
+    assert len(one) == 1
+    assert {one[0].text, several[1].text, requests[0].text, requests[1].text} == {one[0].text}
+    assert engine.generate([], GREEDY) == []
+
+
+def test_events_of_several_prompts_say_whose_they_are(make_engine: MakeEngine):
+    engine = make_engine()
+    texts = ["a", "b", "c"]
+    events = list(engine.stream(texts, GREEDY))
+    whole = engine.generate(texts, GREEDY)
+    for index in range(3):
+        assert "".join(event.text for event in events if event.index == index) == whole[index].text
+    interleaved = [event.index for event in events[:6]]
+    assert interleaved == [0, 1, 2, 0, 1, 2]
+
+
+def test_a_seed_repeats_a_text_in_any_company_and_a_drawn_one_is_reported(make_engine: MakeEngine):
+    engine = make_engine()
+    free = SamplingParams(temperature=1.0, max_tokens=24, ignore_eos=True)
+    [first], [second] = engine.generate("x", free), engine.generate("x", free)
+    assert first.seed != second.seed
+    assert first.token_ids != second.token_ids
+    again = engine.generate(["y", Request("x", replace(free, seed=first.seed)), "z"], free)
+    assert (again[1].token_ids, again[1].seed) == (first.token_ids, first.seed)
+
+
+def test_an_end_token_stops_and_is_not_in_the_text(make_engine: MakeEngine):
+    engine = make_engine()
+    [whole] = engine.generate("the quick", GREEDY)
+    end = next(t for i, t in enumerate(whole.token_ids) if i >= 4 and t not in whole.token_ids[:i])
+    position = whole.token_ids.index(end)
+    [stopped] = engine.generate("the quick", replace(GREEDY, stop_token_ids=(end,)))
+    assert stopped.finish_reason == "stop"
+    assert stopped.token_ids == whole.token_ids[: position + 1]
+    prompt = engine.tokenize("the quick")
+    before = engine.tokenizer.decode(prompt + list(whole.token_ids[:position]))
+    assert "the quick" + stopped.text == before
+
+
+def test_the_models_own_end_token_stops_unless_it_is_ignored(make_engine: MakeEngine, tmp_path: Path):
+    engine = make_engine()
+    [free] = engine.generate("fox", GREEDY)
+    end = free.token_ids[7]
+    shape = tiny_model.Shape(extra={"eos_token_id": [3, end]})
+    other = make_engine(tiny_model.write(tmp_path / "model", shape))
+    [stopped] = other.generate("fox", replace(GREEDY, ignore_eos=False))
+    assert stopped.finish_reason == "stop"
+    assert stopped.token_ids == free.token_ids[: free.token_ids.index(end) + 1]
+    [ignoring] = other.generate("fox", GREEDY)
+    assert ignoring.token_ids == free.token_ids
+
+
+def test_a_stop_string_across_tokens_ends_the_text_before_it(make_engine: MakeEngine):
+    engine = make_engine()
+    [whole] = engine.generate("the quick", GREEDY)
+    assert len(whole.text) >= 10
+    stop = whole.text[4:8]
+    events = list(engine.stream("the quick", replace(GREEDY, stop=(stop,))))
+    completion = events[-1].completion
+    assert completion is not None
+    assert completion.finish_reason == "stop"
+    assert completion.text == whole.text[: whole.text.index(stop)]
+    assert "".join(event.text for event in events) == completion.text
+    assert len(completion.token_ids) < 20
+
+
+def test_generation_ends_with_the_context(make_engine: MakeEngine):
+    engine = make_engine()
+    context = engine.limits.context
+    assert context == 256
+    prompt = [5] * (context - 3)
+    [completion] = engine.generate(prompt, replace(GREEDY, max_tokens=100))
+    assert (completion.finish_reason, completion.usage.completion_tokens) == ("length", 3)
+    with pytest.raises(RequestError, match=r"prompt of 256 tokens: the context is 256 tokens \(the model's own\)"):
+        engine.generate([5] * context, GREEDY)
+
+
+def test_a_small_cache_limits_the_context_and_says_so(make_engine: MakeEngine):
+    engine = make_engine(kv_cache__memory=40_000)
+    assert engine.limits.context < 256
+    assert engine.executable.kv_bytes <= 40_000
+    with pytest.raises(RequestError, match=r"kv_cache\.memory is 40000 bytes"):
+        engine.generate([5] * 250, GREEDY)
+    with pytest.raises(ResourceError, match="not one block of 16 tokens"):
+        make_engine(kv_cache__memory=100)
+
+
+def test_more_requests_than_fit_at_once_wait_their_turn(make_engine: MakeEngine):
+    engine = make_engine(kv_cache__memory=80_000, scheduler__max_running=3, scheduler__max_batch_tokens=8)
+    recorder = Recorder(engine)
+    many = engine.generate([[7 + i] * (1 + i % 20) for i in range(30)], replace(GREEDY, max_tokens=5))
+    assert all(len(completion.token_ids) == 5 for completion in many)
+    assert max(recorder.rows) == 8
+    assert engine._pool.free == engine._pool.total
+
+
+@pytest.mark.parametrize(
+    ("prompt", "text"),
+    [
+        ([400], "token 400 is not in the vocabulary of 320"),
+        ([-1], "token -1 is not in the vocabulary"),
+        ([], "it is empty"),
+        (Request("x", adapter="poet"), "adapter 'poet': no adapter is loaded"),
+        ("\udcff", "not valid Unicode"),
+    ],
+)
+def test_a_prompt_that_cannot_be_served_is_refused(make_engine: MakeEngine, prompt: object, text: str):
+    engine = make_engine()
+    with pytest.raises(RequestError, match=text):
+        engine.generate([prompt], GREEDY)  # type: ignore[list-item]
+    assert engine.generate("x", GREEDY)[0].usage.completion_tokens == 20
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        ({"temperature": -0.1}, "temperature: -0.1 is out of range: 0 is greedy"),
+        ({"temperature": float("nan")}, "temperature: nan is out of range"),
+        ({"top_k": -1}, "top_k: -1 is not an integer"),
+        ({"top_p": 0.0}, "top_p: 0.0 is out of range"),
+        ({"top_p": 1.5}, "top_p: 1.5 is out of range"),
+        ({"min_p": 1.0}, "min_p: 1.0 is out of range"),
+        ({"seed": 2**64}, "seed: 18446744073709551616 is not an integer from 0"),
+        ({"max_tokens": 0}, "max_tokens: 0 is not an integer from 1"),
+        ({"max_tokens": 2.0}, "max_tokens: 2.0 is not an integer"),
+        ({"stop": ("",)}, "stop: '' is not a text of at least one character"),
+        ({"stop_token_ids": ("a",)}, "stop_token_ids: 'a' is not an integer"),
+    ],
+)
+def test_an_impossible_sampling_parameter_is_refused(values: dict[str, object], text: str):
+    with pytest.raises(RequestError) as caught:
+        SamplingParams(**values)  # type: ignore[arg-type]
+    assert str(caught.value).startswith(text)
+
+
+def test_one_stop_string_may_be_given_as_it_is():
+    assert SamplingParams(stop="ab").stop == ("ab",)  # type: ignore[arg-type]
+
+
+def test_cancelling_ends_one_request_and_frees_its_blocks(make_engine: MakeEngine):
+    engine = make_engine()
+    keep, drop = engine.submit("keep", GREEDY), engine.submit("drop", replace(GREEDY, max_tokens=200))
+    for _ in range(5):
+        engine.step()
+    drop.cancel()
+    assert drop.finished
+    partial = drop.result()
+    assert (partial.finish_reason, len(partial.token_ids)) == ("cancelled", 5)
+    assert "".join(event.text for event in drop) == partial.text
+    assert keep.result().token_ids == engine.generate("keep", GREEDY)[0].token_ids
+    drop.cancel()
+    assert engine._pool.free == engine._pool.total
+
+
+def test_a_request_that_waits_can_be_cancelled(make_engine: MakeEngine):
+    engine = make_engine(scheduler__max_running=1)
+    first, second = engine.submit("a", GREEDY), engine.submit("b", GREEDY)
+    engine.step()
+    second.cancel()
+    assert second.result().token_ids == ()
+    assert first.result().finish_reason == "length"
+
+
+def test_leaving_a_stream_early_cancels_what_is_unfinished(make_engine: MakeEngine):
+    engine = make_engine()
+    for event in engine.stream(["a", "b"], GREEDY):
+        assert isinstance(event, Event)
+        break
+    assert engine._pool.free == engine._pool.total
+    assert engine.step() is False
+
+
+def test_several_engines_live_in_one_process(make_engine: MakeEngine, tmp_path: Path):
+    other = tiny_model.write(tmp_path / "model", tiny_model.Shape(seed=9, tie=False, bias=True))
+    first, second = make_engine(threads__count=2), make_engine(other, threads__count=2)
+    alone = [engine.generate("the", GREEDY)[0].token_ids for engine in (first, second)]
+    streams = [engine.submit("the", GREEDY) for engine in (first, second)]
+    while first.step() | second.step():
+        pass
+    assert [stream.result().token_ids for stream in streams] == alone
+    assert alone[0] != alone[1]
+
+
+def test_threads_may_share_an_engine(make_engine: MakeEngine):
+    engine = make_engine(threads__count=2)
+    expected = [engine.generate(f"prompt {i}", GREEDY)[0].token_ids for i in range(8)]
+    found: dict[int, tuple[int, ...]] = {}
+
+    def ask(i: int) -> None:
+        found[i] = engine.generate(f"prompt {i}", GREEDY)[0].token_ids
+
+    threads = [threading.Thread(target=ask, args=(i,)) for i in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=60)
+    assert [found[i] for i in range(8)] == expected
+
+
+def test_another_thread_may_cancel(make_engine: MakeEngine):
+    engine = make_engine()
+    stream = engine.submit("x", replace(GREEDY, max_tokens=250))
+    seen = []
+    for event in stream:
+        seen.append(event)
+        if len(seen) == 3:
+            thread = threading.Thread(target=stream.cancel)
+            thread.start()
+            thread.join()
+    completion = seen[-1].completion
+    assert completion is not None
+    assert completion.finish_reason == "cancelled"
+
+
+def test_closing_ends_what_is_in_flight(make_engine: MakeEngine):
+    engine = make_engine()
+    stream = engine.submit("x", GREEDY)
+    engine.step()
+    engine.close()
+    engine.close()
+    assert stream.result().finish_reason == "cancelled"
+    with pytest.raises(UsageError, match="engine: it is closed"):
+        engine.generate("x", GREEDY)
+    with pytest.raises(UsageError, match="engine: it is closed"):
+        engine.step()
+
+
+def test_a_failed_step_changes_nothing(make_engine: MakeEngine):
+    engine = make_engine()
+    expected = engine.generate("the quick", GREEDY)[0].token_ids
+    stream = engine.submit("the quick", GREEDY)
+    inner, failures = engine.executable, iter([True, False, True, True, False] + [False] * 50)
+
+    class Failing(Recorder):
+        def run(self, batch):  # type: ignore[no-untyped-def]
+            logits = inner.run(batch)
+            if next(failures):
+                raise KernelError("step", "made to fail")
+            return logits
+
+    Failing(engine)
+    raised = 0
+    while not stream.finished:
+        try:
+            engine.step()
+        except KernelError:
+            raised += 1
+    assert raised == 3
+    assert stream.result().token_ids == expected
+
+
+def test_the_kernels_that_run_are_listed(make_engine: MakeEngine):
+    ops = make_engine().bound()
+    assert {op.op for op in ops} >= {"embed", "rmsnorm", "linear", "rope", "kv_append", "attention"}
+    for op in ops:
+        assert op.library
+        assert op.kernel
+        assert op.reason
+        assert 1 <= op.rows[0] <= op.rows[1]
+
+
+def test_a_model_needs_its_tokenizer_and_a_name(make_engine: MakeEngine, tmp_path: Path):
+    directory = tiny_model.write(tmp_path / "model")
+    (directory / "tokenizer.json").unlink()
+    with pytest.raises(ModelError, match=r"tokenizer\.json"):
+        make_engine(directory)
+    with pytest.raises(UsageError, match="model: none is named"):
+        Engine()
