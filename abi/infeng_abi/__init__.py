@@ -11,3 +11,8 @@ CFLAGS = ("-ffp-contract=off", "-fno-fast-math", "-fvisibility=hidden")
 def include_dir() -> Path:
     """Return the folder to put on a compiler's include path, so that `#include <infeng/abi.h>` works."""
     return Path(__file__).parent / "include"
+
+
+def pkg_config_dir() -> Path:
+    """Return the folder to put on PKG_CONFIG_PATH, so that `pkg-config --cflags infeng-abi` works."""
+    return Path(__file__).parent / "pkgconfig"

@@ -1,25 +1,28 @@
-"""Print what a build system needs: ``python -m infeng_abi --includes`` or ``--cflags``."""
+"""Print what a build system needs to build a kernel library, on one line."""
 
 import argparse
 
-from infeng_abi import CFLAGS, include_dir
+from infeng_abi import CFLAGS, __version__, include_dir, pkg_config_dir
 
 
 def main() -> None:
-    """Print the chosen facts on one line."""
+    """Print the chosen fact."""
     parser = argparse.ArgumentParser(prog="python -m infeng_abi", description=__doc__)
-    parser.add_argument("--includes", action="store_true", help="print -I flags")
-    parser.add_argument("--cflags", action="store_true", help="print every required compiler flag, -I included")
-    parser.add_argument("--include-dir", action="store_true", help="print the bare folder")
+    choice = parser.add_mutually_exclusive_group(required=True)
+    choice.add_argument("--includes", action="store_true", help="-I flags")
+    choice.add_argument("--cflags", action="store_true", help="every required compiler flag, -I included")
+    choice.add_argument("--include-dir", action="store_true", help="the bare folder of the headers")
+    choice.add_argument("--pkg-config-dir", action="store_true", help="the folder for PKG_CONFIG_PATH")
+    choice.add_argument("--version", action="version", version=__version__)
     options = parser.parse_args()
     if options.include_dir:
         print(include_dir())
+    elif options.pkg_config_dir:
+        print(pkg_config_dir())
     elif options.cflags:
         print(f"-I{include_dir()}", *CFLAGS)
-    elif options.includes:
-        print(f"-I{include_dir()}")
     else:
-        parser.error("choose --includes, --cflags or --include-dir")
+        print(f"-I{include_dir()}")
 
 
 if __name__ == "__main__":

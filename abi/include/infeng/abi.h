@@ -4,14 +4,14 @@
  * project, and can be read in one sitting. What each operation computes, down to the order of its floating-point
  * operations, is in docs/numerics.md; the rules of evolution are in docs/abi.md.
  *
- * A library exports one symbol, `infeng_library`. It fills a description that lists kernels. A kernel is a pure function
- * over tiles: it starts no thread, allocates nothing, logs nothing and throws nothing. The core owns threads, memory,
- * barriers and cancellation, and calls `run` on ranges of tiles from all of its workers.
+ * A library exports one symbol, `infeng_library`. It fills a description that lists kernels. A kernel is a pure
+ * function over tiles: it starts no thread, allocates nothing, logs nothing and throws nothing. The core owns threads,
+ * memory, barriers and cancellation, and calls `run` on ranges of tiles from all of its workers.
  *
  * Layout rules: every struct that may grow starts with `struct_size`; fields are only ever appended; an extension chain
  * `{size, type, next}` exists from the first version. A function pointer that is NULL means "not implemented".
- * Unless a field says otherwise: strides of a tensor count elements, offsets and strides of caches count bytes, pointers
- * are 64-byte aligned, matrices are row-major. SPDX-License-Identifier: Apache-2.0 */
+ * Unless a field says otherwise: strides of a tensor count elements, offsets and strides of caches count bytes,
+ * pointers are 64-byte aligned, matrices are row-major. SPDX-License-Identifier: Apache-2.0 */
 #ifndef INFENG_ABI_H
 #define INFENG_ABI_H
 
@@ -69,12 +69,12 @@ enum {
 /* Weight formats: the layout of one 16-row panel. docs/format.md draws each byte. */
 enum {
   INFENG_WEIGHT_NONE = 0,
-  INFENG_WEIGHT_F32 = 1,       /* [k][16 n] */
-  INFENG_WEIGHT_BF16 = 2,      /* [k/2][16 n][2 k] */
-  INFENG_WEIGHT_INT8_ROW = 3,  /* 16 f32 scales, then [k/4][16 n][4 k] u8 = q + 128 */
-  INFENG_WEIGHT_INT4_G64 = 4,  /* per 128 k: 2 x 16 fp16 scales, 16 lines of nibbles, q + 8 */
-  INFENG_WEIGHT_INT4_G32 = 5,  /* per  64 k: 2 x 16 fp16 scales,  8 lines of nibbles, q + 8 */
-  INFENG_WEIGHT_FP8_E4M3 = 6,  /* reserved: 16 f32 scales, then [k/4][16 n][4 k] */
+  INFENG_WEIGHT_F32 = 1,        /* [k][16 n] */
+  INFENG_WEIGHT_BF16 = 2,       /* [k/2][16 n][2 k] */
+  INFENG_WEIGHT_INT8_ROW = 3,   /* 16 f32 scales, then [k/4][16 n][4 k] u8 = q + 128 */
+  INFENG_WEIGHT_INT4_G64 = 4,   /* per 128 k: 2 x 16 fp16 scales, 16 lines of nibbles, q + 8 */
+  INFENG_WEIGHT_INT4_G32 = 5,   /* per  64 k: 2 x 16 fp16 scales,  8 lines of nibbles, q + 8 */
+  INFENG_WEIGHT_FP8_E4M3 = 6,   /* reserved: 16 f32 scales, then [k/4][16 n][4 k] */
   INFENG_WEIGHT_INT4_G64_ZP = 7 /* reserved: int4-g64 with zero points */
 };
 
@@ -145,7 +145,7 @@ typedef struct infeng_tensor {
 
 /* A linear weight of `n` outputs by `k` inputs in 16-row panels. Panel p starts at data + p * panel_bytes and holds
  * outputs [16p, 16p + 16). K is padded to 64 and lanes without an output are zero weights, so `panels * 16` outputs can
- * always be computed. `layout` 0 is the native panel layout of docs/format.md; other ids come from a kernel's `pack`. */
+ * always be computed. `layout` 0 is the native panel layout of docs/format.md; other ids come from a `pack`. */
 typedef struct infeng_weight {
   uint32_t struct_size;
   uint32_t format; /* INFENG_WEIGHT_* */
@@ -176,9 +176,9 @@ typedef struct infeng_lora_segment {
   uint32_t dtype;       /* INFENG_F32, INFENG_BF16 or INFENG_I8: storage of a and b */
   int32_t u_column;     /* first column of this segment's u; rank padded to 16 columns are its own */
   float scaling;        /* multiplies u once, in f32 */
-  const void* a;        /* panels of 16 rank rows over k, as a weight of the same dtype */
-  const void* b;        /* [n / 16][rank][16] */
-  const float* a_scale; /* (rank padded to 16) for INFENG_I8, else NULL */
+  const void* a;        /* panels of 16 rank rows over k, as a weight f32, bf16 or int8-row */
+  const void* b;        /* [n / 16][rank][16]; INFENG_I8 is signed */
+  const float* a_scale; /* (rank padded to 16) for INFENG_I8, else NULL; repeats the scales in a's panels */
   const float* b_scale; /* (n padded to 16) for INFENG_I8, else NULL */
 } infeng_lora_segment;
 
@@ -187,17 +187,20 @@ typedef struct infeng_epilogue {
   uint32_t struct_size;
   uint32_t kind; /* INFENG_EPILOGUE_* */
   const infeng_extension* next;
-  infeng_tensor operand; /* BIAS, ROW_SCALE: (n) f32. RESIDUAL: (rows, n) f32, may be `out`. LORA: u, (rows, columns) f32 */
-  infeng_activation act; /* QUANTIZE: where q, scale and sum are written */
+  /* BIAS, ROW_SCALE: (panels * 16) f32. RESIDUAL: (rows, n) f32, may be `out`. LORA: u, (rows, columns) f32. */
+  infeng_tensor operand;
+  infeng_activation act;               /* QUANTIZE: where q, scale and sum are written */
   const infeng_lora_segment* segments; /* LORA */
   int32_t segment_count;
   uint32_t segment_stride; /* bytes from one segment to the next */
 } infeng_epilogue;
 
-/* One layer's paged cache. A block holds `block_tokens` (16) positions of every head. For kv head h of block b the slab is
- * base + b * block_stride + h * head_stride; K, V and scales lie at the offsets below, in bytes.
- * f32:  K [head_dim][16 tokens], V [16 tokens][head_dim].
- * int8: K [head_dim / 4][16 tokens][4] u8 = q + 128, V [16 tokens][head_dim] int8, k_scale [16] f32, v_scale [16] f32. */
+/* One layer's paged cache. A block holds `block_tokens` (16) positions of every head. For kv head h of block b the slab
+ * is base + b * block_stride + h * head_stride; K, V and scales lie at the offsets below, in bytes.
+ *
+ *   f32: K [head_dim][16 tokens], V [16 tokens][head_dim]
+ *   int8: K [head_dim / 4][16 tokens][4] u8 = q + 128, V [16 tokens][head_dim] int8, k_scale and v_scale [16] f32
+ */
 typedef struct infeng_kv_cache {
   uint32_t struct_size;
   uint32_t format; /* INFENG_KV_* */
@@ -214,8 +217,8 @@ typedef struct infeng_kv_cache {
   int32_t head_dim;
 } infeng_kv_cache;
 
-/* Rows [row_begin, row_end) are consecutive positions pos0, pos0 + 1, ... of one sequence: one row when decoding, a chunk
- * when prefilling, k + 1 rows when verifying a draft. Row r attends to positions [0, pos0 + (r - row_begin)]. */
+/* Rows [row_begin, row_end) are consecutive positions pos0, pos0 + 1, ... of one sequence: one row when decoding, a
+ * chunk when prefilling, k + 1 rows when verifying a draft. Row r attends to positions [0, pos0 + (r - row_begin)]. */
 typedef struct infeng_kv_segment {
   int32_t row_begin;
   int32_t row_end;
@@ -231,7 +234,7 @@ typedef struct infeng_args {
   uint32_t struct_size;
   uint32_t epilogue_count;
   const infeng_extension* next;
-  const infeng_epilogue* epilogues; /* applied to the op's result in order; NULL if none */
+  const infeng_epilogue* epilogues; /* applied to the op's result in order, `struct_size` apart; NULL if none */
   int64_t rows;
 } infeng_args;
 
@@ -246,10 +249,10 @@ typedef struct infeng_embed_args {
 /* y = (x * 1/sqrt(mean(x^2) + eps)) * weight. May fuse QUANTIZE. */
 typedef struct infeng_rmsnorm_args {
   infeng_args common;
-  infeng_tensor x;           /* (any, k) f32 */
-  const int32_t* row_index;  /* (rows) rows of x to read; NULL: 0, 1, 2, ... */
-  infeng_tensor weight;      /* (k) f32 */
-  infeng_tensor out;         /* (rows, k) f32; optional when an epilogue writes the result */
+  infeng_tensor x;          /* (any, k) f32 */
+  const int32_t* row_index; /* (rows) rows of x to read; NULL: 0, 1, 2, ... */
+  infeng_tensor weight;     /* (k) f32 */
+  infeng_tensor out;        /* (rows, k) f32; optional when an epilogue writes the result */
   float eps;
   int32_t reserved;
 } infeng_rmsnorm_args;
@@ -259,17 +262,20 @@ typedef struct infeng_linear_args {
   infeng_args common;
   infeng_activation in;
   infeng_weight weight;
-  infeng_tensor out; /* (rows, panels * 16) f32, half as wide after SILU_MUL; optional when QUANTIZE writes the result */
+  /* (rows, panels * 16) f32, half as wide after SILU_MUL; optional when QUANTIZE writes the result */
+  infeng_tensor out;
 } infeng_linear_args;
 
 /* cur = in, then the epilogues, then `out` gets cur. */
 typedef struct infeng_epilogue_args {
   infeng_args common;
-  infeng_tensor in;  /* (rows, n) f32 */
-  infeng_tensor out; /* (rows, n) f32, half as wide after SILU_MUL; may be `in`; optional when QUANTIZE writes the result */
+  infeng_tensor in; /* (rows, n) f32 */
+  /* (rows, n) f32, half as wide after SILU_MUL; may be `in`; optional when QUANTIZE writes the result */
+  infeng_tensor out;
 } infeng_epilogue_args;
 
-/* Rotates q and k in place. Pairs are (i, i + rot/2), rot = 2 * cos.shape[1] <= head_dim; the rest of a head is unchanged. */
+/* Rotates q and k in place. Pairs are (i, i + rot/2), rot = 2 * cos.shape[1] <= head_dim; the rest of a head is
+ * unchanged. */
 typedef struct infeng_rope_args {
   infeng_args common;
   infeng_tensor q;          /* (rows, heads, head_dim) f32 */
@@ -315,8 +321,8 @@ typedef struct infeng_shrink_args {
 
 /* -------------------------------------------------------------------------------------------------- kernels --- */
 
-/* What a kernel is asked to be good for, known when an engine is assembled: types and bounds, no pointers. Fields that an
- * op does not use are 0. */
+/* What a kernel is asked to be good for, known when an engine is assembled: types and bounds, no pointers. Fields that
+ * an op does not use are 0. */
 typedef struct infeng_problem {
   uint32_t struct_size;
   uint32_t op;
@@ -414,8 +420,8 @@ typedef struct infeng_library_desc {
 INFENG_EXPORT infeng_status infeng_library(const infeng_host* host, infeng_library_desc* out);
 typedef infeng_status (*infeng_library_fn)(const infeng_host* host, infeng_library_desc* out);
 
-/* Reserved from the first version: an extension of the library description, type INFENG_EXTENSION_BACKEND, through which a
- * device offers {alloc, copy, submit(program, stream)}. A device does not run tile functions. */
+/* Reserved from the first version: an extension of the library description, type INFENG_EXTENSION_BACKEND, through
+ * which a device offers {alloc, copy, submit(program, stream)}. A device does not run tile functions. */
 enum { INFENG_EXTENSION_BACKEND = 1 };
 
 #ifdef __cplusplus
