@@ -16,11 +16,15 @@ class NativeError(RuntimeError):
 # ---------------------------------------------------------------------------------------------------------- cpu.cc
 
 def cpu_info() -> dict[str, Any]:
-    """Return {"arch", "vendor", "model", "features": list[str], "masked": {feature: reason}, "cores", "quota", "caches"}.
+    """Return "arch", "vendor", "model", "features", "masked", "cores", "quota" and "caches".
 
-    A feature is listed only when CPUID offers it and the operating system has enabled its state (XCR0; for AMX also the
-    permission call). One that CPUID offers but that may not be used is in ``masked``.
+    "features" lists what CPUID offers and the operating system has enabled (XCR0; for AMX also the permission call);
+    "masked" has {feature: reason} for those that CPUID offers but that may not be used. "cores" is the size of the
+    affinity mask, "quota" is ``cpu_quota()``, "caches" are bytes of "l1d", "l2" and "l3" as far as the system tells.
     """
+
+def cpu_quota(root: str = "") -> float | None:
+    """Return the CPUs' worth of time that the control group grants, or None; ``root`` stands before /proc and /sys."""
 
 # ------------------------------------------------------------------------------------------------------ library.cc
 
@@ -56,6 +60,8 @@ class Problem:
     heads: int
     kv_heads: int
     head_dim: int
+    workers: int
+    def __hash__(self) -> int: ...
 
 class Kernel:
     """One kernel of an opened library; keeps the library alive."""
@@ -80,19 +86,28 @@ class Library:
     kernels: list[Kernel]
 
 def open_library(path: str, features: str = "") -> Library:
-    """dlopen a kernel library and read its description; ``features`` are the CPU features it may use, comma separated."""
+    """dlopen a kernel library and read its description; ``features`` are the CPU features it may use, comma separated.
+
+    The same file and features give the same kernels. Raises NativeError with code "not_found", "bad_file",
+    "truncated", "wrong_arch", "dlopen_failed", "missing_symbol", "entry_threw", "entry_failed", "abi_major",
+    "abi_minor", "bad_struct", "bad_extension" or "null_function".
+    """
 
 # ------------------------------------------------------------------------------------------------- pool.cc arena.cc
 
 class Pool:
-    """Worker threads; the thread that calls ``Program.run`` is worker 0."""
+    """Worker threads; the thread that calls ``Program.run`` is worker 0.
+
+    Workers that wait spin for ``spin_us`` microseconds, then sleep. ``pin`` keeps worker i on ``cpus[i]``. In a forked
+    child ``Program.run`` raises NativeError "forked". Programs that share a pool take turns.
+    """
 
     def __init__(self, threads: int, *, pin: bool = False, spin_us: int = 50) -> None: ...
     threads: int
     cpus: list[int]
 
 class Arena:
-    """Zeroed anonymous memory, 2 MB aligned, with huge pages on request; supports the buffer protocol (writable bytes)."""
+    """Zeroed anonymous memory, 2 MB aligned, with huge pages on request; a buffer of writable bytes."""
 
     def __init__(self, nbytes: int, *, huge_pages: bool = True) -> None: ...
     nbytes: int
@@ -103,9 +118,11 @@ class Arena:
 # ------------------------------------------------------------------------------------------------------ program.cc
 
 class Weight:
-    """A packed weight: ``panels`` panels of ``panel_bytes`` in ``data`` from byte ``offset`` on (64-byte aligned address)."""
+    """A packed weight: ``panels`` panels of ``panel_bytes`` in ``data`` from byte ``offset`` on, 64-byte aligned."""
 
-    def __init__(self, format: str, n: int, k: int, panels: int, panel_bytes: int, data: Any, offset: int = 0) -> None: ...
+    def __init__(
+        self, format: str, n: int, k: int, panels: int, panel_bytes: int, data: Any, offset: int = 0
+    ) -> None: ...
     format: str
     n: int
     k: int
@@ -114,7 +131,9 @@ class Weight:
 class KvCache:
     """Key/value blocks of all layers in one arena."""
 
-    def __init__(self, format: str, *, layers: int, blocks: int, kv_heads: int, head_dim: int, block_tokens: int = 16) -> None: ...
+    def __init__(
+        self, format: str, *, layers: int, blocks: int, kv_heads: int, head_dim: int, block_tokens: int = 16
+    ) -> None: ...
     nbytes: int
     block_bytes: int  # bytes of one block in all layers
     @staticmethod
@@ -142,8 +161,8 @@ Bindings = Sequence[tuple[int, Kernel]]
 class Program:
     """A flat list of ops bound to kernels; ``run`` executes one step without touching Python.
 
-    Buffers are f32 matrices of ``max_rows`` (or ``max_samples``) rows; their row stride is the columns rounded up to 64,
-    padding is zero. ``epilogues`` are applied in order, all of them by the bound kernel.
+    Buffers are f32 matrices of ``max_rows`` (or ``max_samples``) rows; their row stride is the columns rounded up to
+    64, padding is zero. ``epilogues`` are applied in order, all of them by the bound kernel.
     """
 
     def __init__(self, pool: Pool, *, max_rows: int, max_samples: int, max_segments: int, context: int) -> None: ...
@@ -167,7 +186,9 @@ class Program:
         self, kernels: Bindings, weight: Weight, x: int, out: int | None, epilogues: Sequence[Epilogue] = ()
     ) -> None:
         """``x`` is a buffer (f32 and bf16 weights) or an activation (int weights): both share one numbering."""
-    def epilogue(self, kernels: Bindings, x: int, columns: int, out: int | None, epilogues: Sequence[Epilogue]) -> None: ...
+    def epilogue(
+        self, kernels: Bindings, x: int, columns: int, out: int | None, epilogues: Sequence[Epilogue]
+    ) -> None: ...
     def rope(
         self,
         kernels: Bindings,
@@ -181,7 +202,9 @@ class Program:
         sin: NDArray[np.float32],
     ) -> None:
         """q starts at column 0 of ``x``, k at ``k_column``."""
-    def kv_append(self, kernels: Bindings, x: int, cache: KvCache, layer: int, *, k_column: int, v_column: int) -> None: ...
+    def kv_append(
+        self, kernels: Bindings, x: int, cache: KvCache, layer: int, *, k_column: int, v_column: int
+    ) -> None: ...
     def attention(
         self,
         kernels: Bindings,
@@ -196,7 +219,10 @@ class Program:
         epilogues: Sequence[Epilogue] = (),
     ) -> None: ...
     def finish(self) -> None:
-        """Size and take all scratch memory; no op may be added afterwards and ``run`` allocates nothing."""
+        """Size and take all scratch memory; no op may be added afterwards and ``run`` allocates nothing.
+
+        Raises NativeError: "not_accepted" when a bound kernel declines its op.
+        """
     def run(
         self,
         tokens: NDArray[np.int32],  # (rows,)
@@ -205,11 +231,17 @@ class Program:
         block_tables: NDArray[np.int32],  # flat
         sample_rows: NDArray[np.int32],  # (samples,)
     ) -> None:
-        """Run all ops on one batch; releases the GIL. Raises NativeError with the failing op, kernel and message."""
+        """Run all ops on one batch; releases the GIL.
+
+        Segments lie one after the other and cover all rows; row r of a segment is at position pos0 + r - row_begin; no
+        two segments write to one block. ``segments`` may be empty, (0, 4), where no op uses a cache. Raises
+        NativeError: "invalid_argument" naming the array and the index, "cancelled", "forked", or what a kernel
+        returned ("not_finite", ...) with the op, the kernel and its message.
+        """
     def cancel(self) -> None:
         """Make a run in flight stop between two tiles (any thread); it raises NativeError with code "cancelled"."""
     def view(self, buffer: int) -> NDArray[np.float32]:
-        """Return a buffer as (rows, columns) float32, without padding; a view that the next run overwrites."""
+        """Return a buffer as (max rows, columns) float32, without padding; writable, overwritten by the next run."""
     def view_activation(self, activation: int) -> tuple[NDArray[np.int8], NDArray[np.float32], NDArray[np.int32]]:
         """Return (q (rows, k padded to 64), scale (rows, groups), sum (rows, groups)), views."""
     scratch_bytes: int
@@ -233,15 +265,20 @@ def pack(
 
     Raises NativeError: "not_finite" (with the row and column), "out_of_range" (fp16 scale overflow).
     """
-def unpack(format: str, data: Any, offset: int, panels: int, k: int, *, first_panel: int = 0, panel_step: int = 1) -> NDArray[np.float32]:
+
+def unpack(
+    format: str, data: Any, offset: int, panels: int, k: int, *, first_panel: int = 0, panel_step: int = 1
+) -> NDArray[np.float32]:
     """Return (panels * 16, k) float32, the values the kernels compute with."""
 
 # ------------------------------------------------------------------------------------------------ rope.cc sampling.cc
 
 def rope_inv_freq(rot: int, theta: float) -> NDArray[np.float64]:
     """Return theta^(-2i/rot) for i < rot/2, from the core's own exp and log."""
+
 def rope_tables(inv_freq: NDArray[np.float32], positions: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Return (cos, sin), each (positions, len(inv_freq)) float32."""
+
 def sample(
     logits: NDArray[np.float32],  # (samples, vocab)
     temperature: NDArray[np.float32],  # (samples,) 0: greedy

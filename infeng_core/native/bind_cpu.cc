@@ -8,11 +8,17 @@ namespace py = pybind11;
 namespace infeng {
 
 void bind_cpu(py::module_& m) {
+  const auto quota_under = [](const std::string& root) {
+    const double quota = cpu_quota(root);
+    return quota > 0 ? py::object(py::float_(quota)) : py::object(py::none());
+  };
+  m.def(
+      "cpu_quota", quota_under, py::arg("root") = "",
+      "Return the CPUs' worth of time that the control group grants, or None; ``root`` stands before /proc and /sys.");
   m.def(
       "cpu_info",
-      [] {
+      [quota_under] {
         const CpuInfo info = detect_cpu();
-        const double quota = cpu_quota();
         py::dict out;
         out["arch"] = info.arch;
         out["vendor"] = info.vendor;
@@ -20,7 +26,7 @@ void bind_cpu(py::module_& m) {
         out["features"] = info.features;
         out["masked"] = info.masked;
         out["cores"] = allowed_cpus().size();
-        out["quota"] = quota > 0 ? py::object(py::float_(quota)) : py::object(py::none());
+        out["quota"] = quota_under("");
         out["caches"] = cache_sizes();
         return out;
       },

@@ -20,8 +20,9 @@ CpuInfo detect_cpu();
 // CPUs this thread may run on, one hardware thread of every core before second ones. Never empty.
 std::vector<int> allowed_cpus();
 
-// CPUs' worth of time that the control group grants (v1 or v2, the smallest of all ancestors); 0 when unlimited.
-double cpu_quota();
+// CPUs' worth of time that the control group grants (v1 or v2, the smallest of all ancestors); 0 when unlimited. `root`
+// stands before /proc and /sys.
+double cpu_quota(const std::string& root = "");
 
 // {"l1d", "l2", "l3"} -> bytes, of CPU 0; without what the system does not tell.
 std::map<std::string, long> cache_sizes();

@@ -50,12 +50,13 @@ double quota_v1(const std::string& directory) {
 
 }  // namespace
 
-double cpu_quota() {
+double cpu_quota(const std::string& root) {
   double least = 0;
   const auto take = [&least](double quota) {
     if (quota > 0 && (least == 0 || quota < least)) least = quota;
   };
-  std::ifstream groups("/proc/self/cgroup");
+  const std::string mounts = root + "/sys/fs/cgroup";
+  std::ifstream groups(root + "/proc/self/cgroup");
   for (std::string line; std::getline(groups, line);) {  // "hierarchy:controllers:path"
     const size_t first = line.find(':');
     const size_t second = line.find(':', first + 1);
@@ -64,10 +65,10 @@ double cpu_quota() {
     std::string path = line.substr(second + 1);
     if (path == "/") path.clear();
     if (controllers == ",,") {
-      take(smallest("/sys/fs/cgroup", path, quota_v2));
+      take(smallest(mounts, path, quota_v2));
     } else if (controllers.find(",cpu,") != std::string::npos) {
-      take(smallest("/sys/fs/cgroup/cpu", path, quota_v1));
-      take(smallest("/sys/fs/cgroup/cpu,cpuacct", path, quota_v1));
+      take(smallest(mounts + "/cpu", path, quota_v1));
+      take(smallest(mounts + "/cpu,cpuacct", path, quota_v1));
     }
   }
   return least;

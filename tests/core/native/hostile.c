@@ -8,6 +8,9 @@
 static int32_t accepts(const infeng_problem* problem) { return problem != NULL; }
 static int64_t tiles(const infeng_args* args, int32_t phase) { return (void)phase, args->rows; }
 static infeng_status run(const infeng_args* args, int32_t phase, int64_t first, int64_t last, infeng_worker* worker) {
+#ifdef CASE_RUN_THROWS
+  if (first >= 0) throw 42;
+#endif
   return (void)args, (void)phase, (void)first, (void)last, (void)worker, INFENG_OK;
 }
 

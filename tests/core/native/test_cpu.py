@@ -63,3 +63,40 @@ def test_caches_grow_with_their_level(info):
     sizes = [info["caches"][level] for level in ("l1d", "l2", "l3") if level in info["caches"]]
     assert sizes == sorted(sizes)
     assert all(size > 0 for size in sizes)
+
+
+QUOTAS = {
+    "v2, own group": ("0::/app\n", {"app/cpu.max": "150000 100000"}, 1.5),
+    "v2, an ancestor is tighter": (
+        "0::/a/b/c\n",
+        {"a/b/c/cpu.max": "400000 100000", "a/cpu.max": "200000 100000"},
+        2.0,
+    ),
+    "v2, unlimited": ("0::/app\n", {"app/cpu.max": "max 100000"}, None),
+    "v2, root of a container": ("0::/\n", {"cpu.max": "50000 100000"}, 0.5),
+    "v1": (
+        "4:memory:/x\n3:cpu,cpuacct:/x\n",
+        {"cpu/x/cpu.cfs_quota_us": "300000", "cpu/x/cpu.cfs_period_us": "100000"},
+        3.0,
+    ),
+    "v1, path of the host": (
+        "3:cpuacct,cpu:/docker/1f\n",
+        {"cpu,cpuacct/cpu.cfs_quota_us": "25000", "cpu,cpuacct/cpu.cfs_period_us": "50000"},
+        0.5,
+    ),
+    "v1, unlimited": ("3:cpu:/\n", {"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, None),
+    "nothing mounted": ("0::/app\n", {}, None),
+}
+
+
+@pytest.mark.parametrize("case", QUOTAS)
+def test_the_quota_is_read_from_either_version_of_control_groups(tmp_path, case):
+    groups, files, expected = QUOTAS[case]
+    for name, text in {
+        "proc/self/cgroup": groups,
+        **{f"sys/fs/cgroup/{k}": v + "\n" for k, v in files.items()},
+    }.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    assert _native.cpu_quota(str(tmp_path)) == expected

@@ -87,6 +87,15 @@ def test_a_negative_tile_count_is_an_error(toy, steps, expect):
 
 
 @pytest.mark.parametrize("threads", [1, 2])
+def test_a_kernel_that_throws_is_an_error_and_not_the_end_of_the_process(build, steps, expect, threads):
+    library = _native.open_library(str(build("hostile.c", "-DCASE_RUN_THROWS", "-xc++", compiler="c++")))
+    chain = steps(_native.Pool(threads), library.kernels[0])
+    for _ in range(3):
+        with expect("internal", "kernel hostile/plain): status 6 (internal): the kernel threw a C++ exception"):
+            chain.run()
+
+
+@pytest.mark.parametrize("threads", [1, 2])
 def test_cancel_stops_a_run_between_tiles(toy, steps, threads, expect):
     chain = steps(_native.Pool(threads), toy["slow"], rows=256, columns=256)
     timer = threading.Timer(0.05, chain.program.cancel)
