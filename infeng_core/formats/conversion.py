@@ -19,6 +19,7 @@ from infeng_core.formats import atomic, memory, native
 from infeng_core.formats.choice import FormatChoice
 from infeng_core.formats.huggingface import Checkpoint, side_files
 from infeng_core.formats.identity import conversion_key
+from infeng_core.formats.oserrors import reading
 from infeng_core.formats.packing import gather_vector, pack_tensor
 from infeng_core.formats.quant import FormatLookup, QuantFormat, builtin_format
 from infeng_core.formats.shards import ALIGN, Entry, aligned_bytes, plan_shards, write_shard
@@ -97,7 +98,9 @@ def _existing(destination: Path, key: str, lookup: FormatLookup, force: bool) ->
 def _write(
     source: Path, destination: Path, choice: FormatChoice, key: str, lookup: FormatLookup, threads: int, progress: bool
 ) -> native.Manifest:
-    checkpoint = Checkpoint(source)
+    with reading(source):
+        checkpoint = Checkpoint(source)
+        sides = {name: path.read_bytes() for name, path in side_files(source).items()}
     formats = choice.for_model(checkpoint.config, lookup)
     packer = _Packer(checkpoint, {name: lookup(format) for name, format in formats.items()}, threads)
     shards = plan_shards(packer.entries())
@@ -118,8 +121,7 @@ def _write(
                 digests = write_shard(folder / file, entries, fill)
                 place |= {name: (file, digest) for name, digest in digests.items()}
         files = {}
-        for name, path in side_files(source).items():
-            data = path.read_bytes()
+        for name, data in sides.items():
             (folder / name).write_bytes(data)
             files[name] = hashlib.sha256(data).hexdigest()
         manifest = native.Manifest(
@@ -148,7 +150,9 @@ class _Packer:
         self.threads = threads
         self.specs: dict[str, TensorSpec | VectorSpec] = {spec.name: spec for spec in checkpoint.layout.vectors}
         self.specs |= {spec.name: spec for spec in checkpoint.layout.tensors}
-        self.buffer = aligned_bytes(max(entry.nbytes for entry in self.entries()))
+        largest = max(entry.nbytes for entry in self.entries())
+        memory.require(largest, f"{checkpoint.directory}", memory.available_bytes())
+        self.buffer = aligned_bytes(largest)
 
     def panel_bytes(self, spec: TensorSpec) -> int:
         return self.formats[spec.name].panel_bytes(spec.k)

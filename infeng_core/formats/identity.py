@@ -6,10 +6,10 @@ import hashlib
 import json
 from pathlib import Path
 
-from infeng_core.errors import ModelError
 from infeng_core.formats.choice import FormatChoice
 from infeng_core.formats.huggingface import INDEX, side_files, weight_files
 from infeng_core.formats.native import FORMAT_MAJOR, FORMAT_MINOR
+from infeng_core.formats.oserrors import reading
 
 
 def conversion_key(source: Path, choice: FormatChoice) -> str:
@@ -18,23 +18,21 @@ def conversion_key(source: Path, choice: FormatChoice) -> str:
     Weight files count by real path, size and time of change, for their contents are too large to hash each time; small
     files count by contents. Raises ModelError where a file is missing.
     """
-    small = dict(side_files(source))
-    if (source / INDEX).is_file():
-        small[INDEX] = source / INDEX
-    identity = {
-        "weights": [_stamp(path) for path in weight_files(source)],
-        "small": {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in small.items()},
-        "format": choice.base,
-        "formats": list(choice.patterns.items()),  # their order decides
-        "version": [FORMAT_MAJOR, FORMAT_MINOR],
-    }
+    with reading(source):
+        small = dict(side_files(source))
+        if (source / INDEX).is_file():
+            small[INDEX] = source / INDEX
+        identity = {
+            "weights": [_stamp(path) for path in weight_files(source)],
+            "small": {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in small.items()},
+            "format": choice.base,
+            "formats": list(choice.patterns.items()),  # their order decides
+            "version": [FORMAT_MAJOR, FORMAT_MINOR],
+        }
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:32]
 
 
 def _stamp(path: Path) -> list[object]:
-    try:
-        real = path.resolve(strict=True)
-        stat = real.stat()
-    except OSError as error:
-        raise ModelError(f"{path}", f"cannot be read ({error.strerror})", "download the missing file") from None
+    real = path.resolve(strict=True)
+    stat = real.stat()
     return [str(real), stat.st_size, stat.st_mtime_ns]

@@ -18,9 +18,18 @@ def available_bytes(proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgr
 def require(needed: int, what: str, available: int | None) -> None:
     """Raise ResourceError naming needed and available bytes where ``needed`` and a margin do not fit."""
     if available is not None and needed + MARGIN > available:
-        why = f"needs {needed} bytes ({gigabytes(needed)}), {available} bytes ({gigabytes(available)}) are available"
-        remedy = "free memory, use a smaller format (--format int4-g64), or map the file (--set model.load=mmap)"
-        raise ResourceError(what, why, remedy)
+        raise too_little(needed, what, available)
+
+
+def too_little(needed: int, what: str, available: int | None) -> ResourceError:
+    """Return the error for ``needed`` bytes that are not to be had."""
+    why = f"needs {needed} bytes ({gigabytes(needed)})"
+    if available is None:
+        why += ", the system refuses them"
+    else:
+        why += f", {available} bytes ({gigabytes(available)}) are available"
+    remedy = "free memory, use a smaller format (--format int4-g64), or map the file (--set model.load=mmap)"
+    return ResourceError(what, why, remedy)
 
 
 def gigabytes(count: int) -> str:

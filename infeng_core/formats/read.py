@@ -17,6 +17,7 @@ import numpy as np
 from infeng_core import _native
 from infeng_core.errors import ModelError
 from infeng_core.formats import memory, native
+from infeng_core.formats.oserrors import reading
 from infeng_core.formats.quant import FormatLookup
 from infeng_core.formats.safetensors import Header, TensorInfo, read_header
 from infeng_core.formats.tensors import LoadedModel, PackedTensor
@@ -49,20 +50,30 @@ def read_native(
     maps the files and reads nothing. Raises ModelError for anything that does not fit the manifest, ResourceError
     where the memory does not suffice.
     """
-    manifest = native.read_manifest(directory, lookup)
-    _check_side_files(directory, manifest)
-    headers = {file: read_header(directory / file) for file in manifest.weights}
-    pieces = list(_pieces(directory, manifest, headers))
-    nbytes = sum(piece.info.nbytes for piece in pieces)
-    if load == "copy":
-        memory.require(nbytes, f"{directory}", memory.available_bytes())
-        arena = _native.Arena(nbytes)
-        _copy(pieces, arena, verify, threads)
-        where: dict[str, tuple[Any, int]] = {piece.name: (arena, piece.target) for piece in pieces}
-    else:
-        maps = {file: _map(directory / file) for file in manifest.weights}
-        where = {piece.name: (maps[piece.path.name], piece.info.begin) for piece in pieces}
-    return _assemble(directory, manifest, lookup, where, nbytes)
+    with reading(directory):
+        manifest = native.read_manifest(directory, lookup)
+        _check_side_files(directory, manifest)
+        headers = {file: read_header(directory / file) for file in manifest.weights}
+        pieces = list(_pieces(directory, manifest, headers))
+        nbytes = sum(piece.info.nbytes for piece in pieces)
+        if load == "copy":
+            arena = _arena(nbytes, directory)
+            _copy(pieces, arena, verify, threads)
+            where: dict[str, tuple[Any, int]] = {piece.name: (arena, piece.target) for piece in pieces}
+        else:
+            maps = {file: _map(directory / file) for file in manifest.weights}
+            where = {piece.name: (maps[piece.path.name], piece.info.begin) for piece in pieces}
+        return _assemble(directory, manifest, lookup, where, nbytes)
+
+
+def _arena(nbytes: int, directory: Path) -> _native.Arena:
+    """Return memory for the weights; raises ResourceError before the system runs out of it, or where it refuses."""
+    available = memory.available_bytes()
+    memory.require(nbytes, f"{directory}", available)
+    try:
+        return _native.Arena(nbytes)
+    except (_native.NativeError, MemoryError):
+        raise memory.too_little(nbytes, f"{directory}", available) from None
 
 
 def _pieces(directory: Path, manifest: native.Manifest, headers: dict[str, Header]) -> Iterator[_Piece]:

@@ -1,7 +1,6 @@
 """A broken model directory is an error that names the file, the reason and the remedy, and leaves nothing behind."""
 
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -186,7 +185,10 @@ def test_an_empty_directory_and_wrong_references_are_usage_errors(tmp_path: Path
 
 def test_unreadable_weights_are_an_error(make_model: Maker, cache: Path) -> None:
     directory = make_model()
-    (directory / "model.safetensors").unlink()
-    (directory / "model.safetensors").mkdir()
-    assert "cannot be read" in refused(directory, cache)
-    shutil.rmtree(directory)
+    path = directory / "model.safetensors"
+    path.unlink()
+    path.mkdir()
+    assert f"{path}: cannot be read" in refused(directory, cache)
+    path.rmdir()
+    path.symlink_to("gone")
+    assert "no model.safetensors" in refused(directory, cache)

@@ -277,7 +277,7 @@ def accepted_or_refused(data: bytes) -> None:
         assert error.what == str(path)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_no_mutation_of_a_manifest_does_worse_than_a_model_error(good_manifest: bytes, data: st.DataObject) -> None:
     mutated = bytearray(good_manifest)
@@ -293,7 +293,7 @@ def test_no_mutation_of_a_manifest_does_worse_than_a_model_error(good_manifest: 
 values = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.just([]) | st.just({})
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_no_value_of_a_manifest_does_worse_than_a_model_error(good_manifest: bytes, data: st.DataObject) -> None:
     document = yaml.safe_load(good_manifest)
@@ -311,6 +311,10 @@ def test_no_value_of_a_manifest_does_worse_than_a_model_error(good_manifest: byt
 def test_loading_asks_for_memory_before_it_takes_any(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("infeng_core.formats.memory.available_bytes", lambda: 1 << 20)
     with pytest.raises(InfengError, match=r"needs \d+ bytes .*, 1048576 bytes .* are available: free memory"):
+        read_native(directory, builtin_format)
+    monkeypatch.setattr("infeng_core.formats.memory.available_bytes", lambda: None)
+    monkeypatch.setattr("infeng_core._native.Arena", lambda nbytes: bytearray(1 << 62))
+    with pytest.raises(InfengError, match=r"needs \d+ bytes .*, the system refuses them: free memory"):
         read_native(directory, builtin_format)
     model: LoadedModel = read_native(directory, builtin_format, load="mmap")
     assert model.nbytes
