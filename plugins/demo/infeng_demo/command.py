@@ -9,6 +9,7 @@ from collections.abc import Iterable
 
 from infeng_core import Engine, SamplingParams
 from infeng_core.stream import Event
+from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group
 from rich.live import Live
 from rich.panel import Panel
@@ -34,17 +35,20 @@ class Demo:
     def configure(self, parser: argparse.ArgumentParser) -> None:
         """Add the command's arguments."""
         parser.add_argument("-n", "--max-tokens", type=int, default=96, metavar="N", help="most tokens per answer (96)")
+        parser.add_argument("--seed", type=int, default=1, metavar="S", help="another seed, other answers (1)")
         parser.add_argument("-t", "--threads", type=int, metavar="T", help="worker threads (all that the process may use)")
 
     def run(self, arguments: argparse.Namespace) -> int:
         """Run the batch and print the answers on stdout, the rest on stderr."""
-        params = SamplingParams(temperature=0.0, max_tokens=arguments.max_tokens)
+        params = SamplingParams(temperature=0.6, top_p=0.95, seed=arguments.seed, max_tokens=arguments.max_tokens)
         with Engine(model_dir(), threads=arguments.threads) as engine:
             start = time.perf_counter()
             events = engine.stream(PROMPTS, params)
             tokens = show_live(events) if sys.stdout.isatty() else show_plain(events)
             seconds = time.perf_counter() - start
             notes = Console(stderr=True)
+            if not notes.is_terminal:
+                notes.width = 180  # nothing wraps a log
             notes.print(kernel_table(engine))
             notes.print(
                 f"{tokens} tokens in {seconds:.2f} s: {tokens / seconds:.0f} tokens/s "
@@ -85,7 +89,7 @@ def show_plain(events: Iterable[Event]) -> int:
 
 def kernel_table(engine: Engine) -> Table:
     """Return which kernel serves each op, for which batch sizes, and why."""
-    table = Table("op", "what", "rows", "kernel", "why", title="kernels bound")
+    table = Table("op", "what", "rows", "kernel", "why", title="kernels bound", box=SIMPLE_HEAD)
     for op in engine.bound():
         low, high = op.rows
         rows = str(low) if low == high else f"{low}-{high}"
