@@ -83,9 +83,15 @@ def size(
     context: most positions of one sequence.
     available_bytes: memory that can be had without swapping; None if unknown.
 
-    Raises ResourceError where not even one block fits.
+    Raises ResourceError where not even one block fits, or where more is asked for than there is.
     """
     if isinstance(memory, int):
+        if available_bytes is not None and memory > available_bytes:
+            raise ResourceError(
+                "kv cache",
+                f"kv_cache.memory is {memory} bytes and {available_bytes} are available",
+                "set kv_cache.memory to less, or to auto",
+            )
         wanted = CacheSize(memory // block_bytes, f"kv_cache.memory is {memory} bytes")
     else:
         sequences = min(max_running, AUTO_SEQUENCES)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -81,7 +82,8 @@ def _load_converted(
             made = convert(source, destination, choice, lookup=lookup, progress=progress)
             log.info("converted", source=str(source), cache=str(destination), seconds=round(made.seconds, 2))
         try:
-            return read_native(destination, lookup, load=config.model.load, verify=verify)
+            model = read_native(destination, lookup, load=config.model.load, verify=verify)
+            return replace(model, tokenizer_dir=source)  # so that an error names the file that its reader knows
         except ModelError as error:
             if last:
                 raise

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from goldens.shapes import CASES, Case
 
+from infeng_core.cli import main
+
 INFENG = str(Path(sys.executable).parent / "infeng")
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -60,3 +62,22 @@ def infeng() -> Run:
         return subprocess.run(command, timeout=timeout, check=False, **options)  # type: ignore[call-overload, no-any-return]
 
     return run
+
+
+@pytest.fixture(params=["called", pytest.param("process", marks=pytest.mark.slow)])
+def command(request: pytest.FixtureRequest, infeng: Run, capfd: pytest.CaptureFixture[str]) -> Run:
+    """Return a function like ``infeng``; called in this process, which is fast, and in the slow tests as a process.
+
+    An exception that leaves the command line fails the test, as a traceback on stderr does.
+    """
+
+    def call(*arguments: object) -> subprocess.CompletedProcess[str]:
+        argv = [str(argument) for argument in arguments]
+        try:
+            status = main(argv)
+        except SystemExit as stop:  # argparse ends that way
+            status = int(stop.code or 0)
+        out, err = capfd.readouterr()
+        return subprocess.CompletedProcess(argv, status, out, err)
+
+    return call if request.param == "called" else infeng

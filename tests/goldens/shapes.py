@@ -213,6 +213,7 @@ def random_case(seed: int) -> Case:
         return values[random.randint(len(values))]
 
     kv_heads, head_dim = pick(1, 2, 3), pick(4, 8, 16, 20, 64)
+    heads = kv_heads * pick(1, 2, 4)
     more: dict[str, Any] = pick(
         {"rope_theta": 10000.0},
         {"rope_theta": 500000.0, "rope_scaling": LLAMA3_SCALING},
@@ -220,10 +221,10 @@ def random_case(seed: int) -> Case:
         {"rope_parameters": {"rope_theta": 10000.0, "rope_type": "linear", "factor": 2.0}},
     )
     config = config_json(
-        hidden=pick(32, 56, 64, 100, 128),
+        hidden=heads * -(-pick(32, 56, 64, 100, 128) // heads),  # transformers wants a multiple of the heads
         inner=pick(48, 96, 172, 200),
         layers=pick(1, 2, 3),
-        heads=kv_heads * pick(1, 2, 4),
+        heads=heads,
         kv_heads=kv_heads,
         vocab=pick(64, 257, 400),
         head_dim=head_dim,

@@ -1,0 +1,152 @@
+"""``infeng run`` as other programs meet it: text on stdout, the rest on stderr, statuses, Ctrl-C, two at once."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from e2e.conftest import INFENG, Run
+from goldens.shapes import Case
+
+GREEDY = ("-p", "t5 t6 t7", "-n", "8", "--temperature", "0")
+
+
+def test_only_the_completion_is_on_stdout(reduced: dict[str, Path], infeng: Run) -> None:
+    plain = infeng("run", reduced["biased"], *GREEDY)
+    echoed = infeng("run", reduced["biased"], *GREEDY, "--echo")
+    assert plain.returncode == echoed.returncode == 0, plain.stderr
+    assert len(plain.stdout.split()) == 8
+    assert all(word.startswith("t") for word in plain.stdout.split())
+    assert echoed.stdout.split() == ["t5", "t6", "t7", *plain.stdout.split()]
+
+
+def test_without_a_terminal_there_are_no_colours_and_no_progress_bars(
+    reduced: dict[str, Path], infeng: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("INFENG_CACHE", str(tmp_path))
+    done = infeng("run", reduced["biased"], *GREEDY)
+    assert done.returncode == 0, done.stderr
+    for text in (done.stdout, done.stderr):
+        assert "\x1b" not in text
+        assert "\r" not in text
+
+
+def test_a_prompt_comes_from_an_argument_a_file_or_stdin(reduced: dict[str, Path], infeng: Run, tmp_path: Path) -> None:
+    (tmp_path / "prompt.txt").write_text("t5 t6 t7")
+    options = ("-n", "8", "--temperature", "0")
+    argument = infeng("run", reduced["biased"], *GREEDY)
+    file = infeng("run", reduced["biased"], "-f", tmp_path / "prompt.txt", *options)
+    stdin = infeng("run", reduced["biased"], "-", *options, input="t5 t6 t7", stdin=None)
+    assert argument.stdout == file.stdout == stdin.stdout != ""
+
+
+def test_json_holds_the_same_text(reduced: dict[str, Path], infeng: Run) -> None:
+    plain, done = infeng("run", reduced["biased"], *GREEDY), infeng("run", reduced["biased"], *GREEDY, "--json")
+    assert done.returncode == 0, done.stderr
+    assert plain.stdout.strip() in json.dumps(json.loads(done.stdout), ensure_ascii=False)
+
+
+def test_a_closed_pipe_is_no_error(reduced: dict[str, Path]) -> None:
+    command = f"{INFENG} run {reduced['biased']} -p t5 -n 400 --temperature 0 --set model.format=f32 | head -c 3"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=120, check=False)
+    assert len(done.stdout) == 3
+    assert "Traceback" not in done.stderr
+    assert "BrokenPipe" not in done.stderr
+
+
+def test_ctrl_c_while_generating_stops_with_status_130(stories: Path) -> None:
+    slow = ("--set", "backend.use=numpy")
+    command = [INFENG, "run", str(stories), "-p", "", "-n", "500", "--temperature", "0", *slow]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout
+    first = process.stdout.read(4)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, errors
+    assert first == "Once"
+    assert "Traceback" not in errors
+
+
+def test_two_processes_that_convert_one_model_both_succeed(
+    reduced: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("INFENG_CACHE", str(tmp_path))
+    command = [INFENG, "run", str(reduced["biased"]), *GREEDY]
+    both = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    outputs = [process.communicate(timeout=120) for process in both]
+    assert [process.returncode for process in both] == [0, 0], outputs
+    assert outputs[0][0] == outputs[1][0] != ""
+
+
+def _small_files_only() -> None:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+
+
+def test_a_full_disk_while_converting_leaves_nothing_behind(
+    reduced: dict[str, Path], infeng: Run, tmp_path: Path
+) -> None:
+    done = infeng("convert", reduced["biased"], tmp_path / "out", preexec_fn=_small_files_only)
+    assert done.returncode == 1, done.stderr
+    assert "Traceback" not in done.stderr
+    assert "infeng: error: " in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a model that takes long enough to convert to be interrupted."""
+    from goldens.shapes import config_json
+
+    config = config_json(hidden=768, inner=2048, layers=6, heads=12, kv_heads=4, vocab=8000, rope_theta=10000.0)
+    return Case("large", seed=1, prompt_length=1, config=config).write(tmp_path_factory.mktemp("large"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("delay", [0.3, 0.6, 0.9, 1.2, 1.5])
+def test_ctrl_c_while_converting_leaves_nothing_half_written(large: Path, tmp_path: Path, delay: float) -> None:
+    command = [INFENG, "convert", str(large), str(tmp_path / "out")]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    time.sleep(delay)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode in (0, 130, -signal.SIGINT), errors  # the interpreter itself may still be starting
+    if process.returncode:
+        assert list(tmp_path.iterdir()) == []
+    else:
+        assert (tmp_path / "out" / "manifest.yaml").is_file()
+
+
+GROWTH = """
+import sys
+from infeng_core import Engine, SamplingParams
+
+def resident():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * 4096
+
+with Engine(sys.argv[1], threads=1) as engine:
+    params = SamplingParams(temperature=0.8, seed=7, max_tokens=100, ignore_eos=True)
+    sizes = []
+    for _ in range(int(sys.argv[2])):
+        for _ in range(5):
+            engine.generate(["t5 t6 t7", "t8", "t9 t4"], params)
+        sizes.append(resident())
+print(*sizes)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads resident memory from /proc")
+@pytest.mark.parametrize("rounds", [4, pytest.param(40, marks=pytest.mark.slow)], ids=["2000 steps", "20000 steps"])
+def test_memory_does_not_grow_over_thousands_of_steps(reduced: dict[str, Path], rounds: int) -> None:
+    command = [sys.executable, "-P", "-c", GROWTH, str(reduced["llama3"]), str(rounds)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False, env=os.environ)
+    assert done.returncode == 0, done.stderr
+    sizes = [int(size) for size in done.stdout.split()]
+    assert sizes[-1] - sizes[0] < 2_000_000, sizes
