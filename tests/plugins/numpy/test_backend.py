@@ -1,0 +1,53 @@
+"""The backend as the engine meets it: found by name, refuses what it does not know, honest about what it runs."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+from e2e import harness
+from goldens.shapes import BIASED
+
+from infeng_core import Engine
+from infeng_core.errors import InfengError, KernelError
+
+NUMPY = {"backend.use": "numpy"}
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return BIASED.write(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("INFENG_CACHE", str(tmp_path))
+
+
+def test_every_op_is_said_to_run_in_numpy(directory: Path) -> None:
+    with harness.engine(directory, harness.F32, NUMPY) as engine:
+        assert {line.library for line in engine.executable.bound()} == {"numpy"}
+        assert engine.executable.kv_bytes == 2 * 2 * engine.limits.kv_blocks * 16 * 2 * 16 * 4
+
+
+def test_logits_do_not_depend_on_how_a_prompt_is_cut(directory: Path) -> None:
+    with harness.engine(directory, harness.F32, NUMPY) as engine:
+        whole = harness.logits(engine, BIASED.prompt[:100], [50, 99])
+        parts = harness.logits(engine, BIASED.prompt[:100], [50, 99], chunks=9)
+    np.testing.assert_allclose(parts, whole, rtol=0, atol=1e-5)
+
+
+def test_another_family_is_refused(directory: Path) -> None:
+    with harness.engine(directory, harness.F32, NUMPY) as engine:
+        backend = engine.plugins.backend("numpy")
+        config = dataclasses.replace(engine.model.config, family="mamba")
+        model = dataclasses.replace(engine.model, config=config)
+        with pytest.raises(KernelError, match="mamba"):
+            backend.compile(model, engine.config, engine.limits, engine.selector)
+
+
+def test_a_disabled_plugin_is_not_used(directory: Path) -> None:
+    with pytest.raises(InfengError, match="numpy"):
+        Engine(directory, overrides=NUMPY | {"plugins.disable": ["numpy"]})
