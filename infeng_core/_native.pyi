@@ -290,3 +290,6 @@ def sample(
     out: NDArray[np.int32],  # (samples,)
 ) -> None:
     """Pick one id per row as docs/numerics.md says; raises NativeError "not_finite" naming the row."""
+
+def philox(key: Sequence[int], counter: Sequence[int]) -> list[int]:
+    """Return Philox4x32-10 of a key of two and a counter of four 32-bit words."""

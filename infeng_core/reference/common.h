@@ -14,8 +14,10 @@
 #define INLINE static inline __attribute__((always_inline))
 
 /* fmaf is exact on every machine but a slow call where the compiler may not assume the instruction. A function marked
- * CLONED is compiled a second time for CPUs that have it; both versions round alike, so the bytes are the same. */
-#if defined(__x86_64__) && defined(__linux__) && defined(__GNUC__) && !defined(__clang__) && __GNUC__ >= 12
+ * CLONED is compiled a second time for CPUs that have it; both versions round alike, so the bytes are the same. A test
+ * builds the library with INFENG_REFERENCE_PLAIN, without the second version, to hold them against each other. */
+#if defined(__x86_64__) && defined(__linux__) && defined(__GNUC__) && !defined(__clang__) && __GNUC__ >= 12 && \
+    !defined(INFENG_REFERENCE_PLAIN)
 #define CLONED __attribute__((target_clones("arch=x86-64-v3", "default")))
 #else
 #define CLONED
