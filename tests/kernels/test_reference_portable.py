@@ -1,4 +1,4 @@
-"""The reference is a definition, not a build: without optimisation and without FMA instructions its bytes are the same."""
+"""The reference is a definition, not a build: without optimisation or FMA instructions its bytes are the same."""
 
 import subprocess
 from pathlib import Path
