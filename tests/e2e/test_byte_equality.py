@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import infeng_demo
 import pytest
 from e2e import harness
 from goldens.shapes import BIASED
@@ -43,8 +44,11 @@ def run(
 
 
 @pytest.mark.parametrize("format", FORMATS)
-def test_the_same_request_has_the_same_bytes(format: str, reduced: dict[str, Path]) -> None:
-    directory, settings = reduced["biased"], FORMATS[format]
+@pytest.mark.parametrize("model", ["biased", pytest.param("demo", marks=pytest.mark.slow)])
+def test_the_same_request_has_the_same_bytes(model: str, format: str, reduced: dict[str, Path]) -> None:
+    """On a model of awkward sizes, and on one that is large enough for many tiles."""
+    directory = infeng_demo.model_dir() if model == "demo" else reduced[model]
+    settings = FORMATS[format]
     reference = run(directory, settings, harness.IMPLEMENTATIONS["reference"])[0]
     fast: dict[str, object] = {}
     if not harness.missing("avx512"):
@@ -62,6 +66,11 @@ def test_the_same_request_has_the_same_bytes(format: str, reduced: dict[str, Pat
 
     slowly_among_others = run(directory, settings, harness.IMPLEMENTATIONS["reference"], batch=16, rows=43)[0]
     assert slowly_among_others == reference
+
+
+def test_the_embedded_model_has_the_same_bytes_on_all_threads_and_under_the_reference() -> None:
+    reference = run(infeng_demo.model_dir(), harness.IMPLEMENTATIONS["reference"], rows=43)[0]
+    assert run(infeng_demo.model_dir(), threads=2, batch=16)[0] == reference
 
 
 def test_other_requests_have_other_bytes(reduced: dict[str, Path]) -> None:
