@@ -86,7 +86,7 @@ struct AttentionInt8 {
       x[m] = scratch.qq[v + m];
       sum[m] = scratch.qsum[v + m];
     }
-    V::template dot_lines<8, M, 1>(acc, k, dim / 4, x, sum);
+    V::template dot_lines<8, M, 1>(acc, k, dim / 4, x, sum, Nothing{});
     const auto ks = V::load(slab.k_scale());
     INFENG_EACH (m, M)
       s[m] = V::mul(V::to_float(acc[m][0]), V::mul(V::mul(V::set(scratch.qs[v + m]), ks), V::set(scale)));

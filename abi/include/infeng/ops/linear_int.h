@@ -40,7 +40,7 @@ struct IntRows {
 
 // Panels of plain u8 lines: those of an int8 weight, or unpacked ones. Strides are bytes.
 struct Lines {
-  const uint8_t* lines;  // of the first group
+  const uint8_t* lines;  // of the chunk's first group
   int64_t panel_stride;
   const uint8_t* scales;
   int64_t scale_panel_stride;
@@ -54,32 +54,52 @@ struct IntCore {
   static constexpr int kSteps = Format::kSteps;
   static constexpr int64_t kChunk = 8;  // groups
   static constexpr int kPanels = 4;
+  static constexpr bool kNibbles = Format::kBits == 4;
   static constexpr int64_t kPanelLines = kChunk * kGroup * kLanes;
   static constexpr int64_t kPanelScales = kChunk * kSteps * kLine;
-  static constexpr int64_t kScratch = Format::kBits == 4 ? kPanels * (kPanelLines + kPanelScales) : 0;
-  static constexpr int kStreamRows = 12;  // up to here unpacking costs more than it saves
+  static constexpr int64_t kScratch = kNibbles ? kPanels * (kPanelLines + kPanelScales) : 0;
 
   template <Vector V>
   static void multiply(const LinearTile& t) {
     const int64_t groups = ceil_div(t.args.weight.k, kGroup);
-    if constexpr (Format::kBits == 4)
-      if (t.rows <= kStreamRows) return stream<V>(t, groups);
+    // Three passes over the nibbles cost as much as unpacking them once.
+    if constexpr (kNibbles)
+      if (t.rows <= 3 * V::kRows) return stream<V>(t, groups);
     clear<V>(t);
     const int64_t bytes = t.args.weight.panel_bytes;
     for_panels<kPanels>(t.panels, [&](int64_t p, auto count) {
+      constexpr int P = count.value;
       const uint8_t* panel = t.panel + p * bytes;
+      const uint8_t* next = p + P < t.panels ? panel + P * bytes : t.next;
       for (int64_t g = 0; g < groups; g += kChunk) {
         const int64_t end = min_of(g + kChunk, groups);
+        const uint8_t* ahead = following(panel, next, g, end, groups);
         Lines source = {panel + Format::lines_at(g), bytes, panel, bytes, 0};
-        if constexpr (Format::kBits == 4) source = unpack<V>(panel, bytes, count.value, g, end, t.scratch);
+        if constexpr (kNibbles) source = unpack<V>(panel, bytes, P, g, end, t.scratch);
+        // The first blocks of rows fetch the chunk that follows: all panels at once where the memory is what one waits
+        // for, a panel each where the rows suffice.
+        int fetched = 0;
         balanced_blocks<V::kBlockRows>(int(t.rows), [&](int m, auto rows) {
-          block<V, rows.value, count.value>(t, source, m, g, end, t.cur + m * kTileWidth + p * kLanes);
+          constexpr int M = rows.value, kFetch = kNibbles ? 1 : P;
+          float* cur = t.cur + m * kTileWidth + p * kLanes;
+          if (fetched < P) {
+            block<V, M, P, kFetch>(t, source, m, g, end, cur, ahead + fetched * bytes);
+            fetched += kFetch;
+          } else {
+            block<V, M, P, 0>(t, source, m, g, end, cur, nullptr);
+          }
         });
       }
     });
   }
 
  private:
+  // Where the chunk after [g, end) starts, as a base to which lines_at of this chunk's groups can be added.
+  static const uint8_t* following(const uint8_t* panel, const uint8_t* next, int64_t g, int64_t end, int64_t groups) {
+    if (end < groups) return panel + Format::lines_at(end) - Format::lines_at(g);
+    return (next ? next : panel) + Format::lines_at(0) - Format::lines_at(g);
+  }
+
   // --- few rows: nibbles straight from the panel ---
   template <Vector V>
   static void stream(const LinearTile& t, int64_t groups) {
@@ -87,10 +107,10 @@ struct IntCore {
     const int64_t bytes = t.args.weight.panel_bytes;
     for_panels<2>(t.panels, [&](int64_t p, auto count) {
       const uint8_t* panel = t.panel + p * bytes;
-      const uint8_t* next = p + 2 < t.panels ? panel + 2 * bytes : t.next;
+      const uint8_t* next = p + 2 < t.panels ? panel + 2 * bytes : t.next ? t.next : panel;
       for (int64_t g = 0; g < groups; g += chunk)
         balanced_blocks<V::kRows>(int(t.rows), [&](int m, auto rows) {
-          nibbles<V, rows.value, count.value>(t, panel, m == 0 ? next : nullptr, m, g, min_of(g + chunk, groups),
+          nibbles<V, rows.value, count.value>(t, panel, next, m, g, min_of(g + chunk, groups),
                                               t.cur + m * kTileWidth + p * kLanes);
         });
     });
@@ -100,16 +120,16 @@ struct IntCore {
   static INFENG_NOINLINE void nibbles(const LinearTile& t, const uint8_t* panel, const uint8_t* next, int64_t row,
                                       int64_t g0, int64_t g1, float* cur) {
     using F = typename V::F;
-    const int64_t bytes = t.args.weight.panel_bytes;
+    const int64_t bytes = t.args.weight.panel_bytes, distance = Format::lines_at(kChunk) - Format::lines_at(0);
     const IntRows<V, M> in(t.args.in, t.row + row);
     F out[M][P];
     INFENG_EACH (m, M)
       INFENG_EACH (p, P) out[m][p] = g0 == 0 ? V::zero() : V::load(cur + m * kTileWidth + p * kLanes);
     for (int64_t g = g0; g < g1; ++g) {
       const int64_t lines = Format::lines_at(g);
-      if (next)  // the pair of panels that follows, in the order in which it will be read
-        INFENG_EACH (p, P)
-          INFENG_EACH (l, 9) V::prefetch(next + p * bytes + lines + (l - 1) * kLine);
+      // Fetch ahead: the same panels a chunk further on, and behind their end the pair that follows. One line for each
+      // that is used: a burst would occupy all fill buffers, and the lines that are due would wait.
+      const uint8_t* ahead = (lines + distance < bytes ? panel : next - bytes) + lines + distance + Format::kFetchFrom;
       INFENG_EACH (s, kSteps) {
         const int8_t* x[M];
         int32_t sum[M];
@@ -118,7 +138,12 @@ struct IntCore {
         F scale[P];
         in.template step<kSteps>(g, s, x, sum);
         INFENG_EACH (p, P) w[p] = panel + p * bytes + lines + s * Format::kStepLines * kLine;
-        V::template dot_nibbles<Format::kStepLines, M, P>(acc, w, x, sum);
+        V::template dot_nibbles<Format::kStepLines, M, P>(acc, w, x, sum, [&](int l) INFENG_INLINE_LAMBDA {
+          const int at = s * Format::kStepLines + l;
+          INFENG_EACH (p, P) V::prefetch(ahead + p * bytes + at * kLine);
+          if (at == 0)
+            INFENG_EACH (p, P) V::prefetch(ahead + p * bytes + (Format::kFetchLines - 1) * kLine);
+        });
         INFENG_EACH (p, P) scale[p] = Format::template scale<V>(panel + p * bytes, g, s);
         INFENG_EACH (m, M) {
           const F xscale = V::set(in.scale[m][g]);
@@ -149,14 +174,17 @@ struct IntCore {
     return {scratch, kPanelLines, scales, kPanelScales, kLine};
   }
 
-  template <Vector V, int M, int P>
+  // Adds groups [g0, g1) of `source` to cur for M rows and P panels, and fetches the lines of `Fetch` panels at
+  // `ahead`.
+  template <Vector V, int M, int P, int Fetch>
   static INFENG_NOINLINE void block(const LinearTile& t, const Lines& source, int64_t row, int64_t g0, int64_t g1,
-                                    float* cur) {
+                                    float* cur, const uint8_t* ahead) {
     constexpr int kStepLines = kLanes / kSteps;
     const IntRows<V, M> in(t.args.in, t.row + row);
     const uint8_t* lines = source.lines;
     const uint8_t* scales = source.scales;
-    for (int64_t g = g0; g < g1; ++g)
+    for (int64_t g = g0; g < g1; ++g) {
+      const uint8_t* fetch = ahead + Format::lines_at(g) + Format::kFetchFrom;
       for (int s = 0; s < kSteps; ++s) {
         const int8_t* x[M];
         int32_t sum[M];
@@ -165,7 +193,11 @@ struct IntCore {
         typename V::F scale[P];
         in.template step<kSteps>(g, s, x, sum);
         INFENG_EACH (p, P) w[p] = lines + p * source.panel_stride;
-        V::template dot_lines<Format::kBits, M, P>(acc, w, kStepLines, x, sum);
+        V::template dot_lines<Format::kBits, M, P>(acc, w, kStepLines, x, sum, [&](int l) INFENG_INLINE_LAMBDA {
+          const int at = s * kStepLines + l;
+          if (at < Format::kFetchLines)
+            INFENG_EACH (p, Fetch) V::prefetch(fetch + p * t.args.weight.panel_bytes + at * kLine);
+        });
         INFENG_EACH (p, P) scale[p] = V::load((const float*)(scales + p * source.scale_panel_stride));
         INFENG_EACH (m, M) {
           const auto xscale = V::set(in.scale[m][g]);
@@ -177,6 +209,7 @@ struct IntCore {
         lines += kStepLines * kLine;
         scales += source.scale_step;
       }
+    }
   }
 };
 

@@ -12,7 +12,9 @@ namespace {
 struct Int8Row {
   static constexpr uint32_t kFormat = INFENG_WEIGHT_INT8_ROW;
   static constexpr int kBits = 8;
-  static constexpr int kSteps = 1;  // scales per 64 k
+  static constexpr int kSteps = 1;            // scales per 64 k
+  static constexpr int kFetchLines = kLanes;  // lines of memory per 64 k
+  static constexpr int64_t kFetchFrom = 0;    // where they start, from lines_at
 
   static INFENG_INLINE int64_t lines_at(int64_t g) { return kLine + g * (kGroup * kLanes); }
   template <Vector V>
@@ -29,6 +31,8 @@ struct Int4 {
   static constexpr int kBits = 4;
   static constexpr int kSteps = Steps;
   static constexpr int kStepLines = 8 / Steps;
+  static constexpr int kFetchLines = 9;
+  static constexpr int64_t kFetchFrom = -kLine;
   // A superblock: one line with 2 x 16 f16 scales, then 8 lines per 64 k. A last half one keeps its full scale line.
   static constexpr int64_t kBlock = kLine + GroupsPerBlock * 8 * kLine;
 

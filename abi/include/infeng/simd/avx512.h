@@ -106,9 +106,9 @@ struct Bw : Base {
   static constexpr int kRows = 4;
   static constexpr int kBlockRows = 3;
 
-  template <int Bits, int M, int P>
+  template <int Bits, int M, int P, class Each>
   static INFENG_INLINE void dot_lines(I (&acc)[M][P], const uint8_t* const (&w)[P], int lines,
-                                      const int8_t* const (&x)[M], const int32_t (&sum)[M]) {
+                                      const int8_t* const (&x)[M], const int32_t (&sum)[M], const Each& each) {
     const I ones = _mm512_set1_epi16(1);
     INFENG_EACH (m, M)
       INFENG_EACH (p, P) acc[m][p] = Bits == 4 ? zero_point<3>(sum[m]) : _mm512_setzero_si512();
@@ -121,6 +121,7 @@ struct Bw : Base {
         INFENG_UNROLL_LINES
         for (int l = first; l < last; ++l)
           INFENG_EACH (p, P) {
+            if (p == 0) each(l);
             const I v = line(w[p] + l * kLine);
             INFENG_EACH (m, M) pairs[m][p] = _mm512_add_epi16(pairs[m][p], _mm512_maddubs_epi16(v, four(x[m] + 4 * l)));
           }
@@ -131,6 +132,7 @@ struct Bw : Base {
       static_assert(Bits == 8);
       for (int l = 0; l < lines; ++l)
         INFENG_EACH (p, P) {
+          if (p == 0) each(l);
           const I v = _mm512_xor_si512(line(w[p] + l * kLine), _mm512_set1_epi8(-128));
           const __mmask64 negative = _mm512_movepi8_mask(v);
           const I magnitude = _mm512_abs_epi8(v);
@@ -144,15 +146,16 @@ struct Bw : Base {
     }
   }
 
-  template <int L, int M, int P>
+  template <int L, int M, int P, class Each>
   static INFENG_INLINE void dot_nibbles(I (&acc)[M][P], const uint8_t* const (&w)[P], const int8_t* const (&x)[M],
-                                        const int32_t (&sum)[M]) {
+                                        const int32_t (&sum)[M], const Each& each) {
     static_assert(L <= 8, "more than eight pairs would overflow int16");
     const I mask = _mm512_set1_epi8(15), ones = _mm512_set1_epi16(1);
     INFENG_EACH (p, P) {
       I low[M], high[M];
       INFENG_EACH (m, M) low[m] = high[m] = _mm512_setzero_si512();
       INFENG_EACH (l, L) {
+        if (p == 0) each(l);
         const I v = line(w[p] + l * kLine);
         const I lo = _mm512_and_si512(v, mask), hi = _mm512_and_si512(_mm512_srli_epi16(v, 4), mask);
         INFENG_EACH (m, M) {
@@ -174,9 +177,9 @@ struct Vnni : Base {
   static constexpr int kRows = 6;
   static constexpr int kBlockRows = 6;
 
-  template <int Bits, int M, int P>
+  template <int Bits, int M, int P, class Each>
   static INFENG_INLINE void dot_lines(I (&acc)[M][P], const uint8_t* const (&w)[P], int lines,
-                                      const int8_t* const (&x)[M], const int32_t (&sum)[M]) {
+                                      const int8_t* const (&x)[M], const int32_t (&sum)[M], const Each& each) {
     INFENG_EACH (m, M) {
       const I start = zero_point<Bits - 1>(sum[m]);
       INFENG_EACH (p, P) acc[m][p] = start;
@@ -184,6 +187,7 @@ struct Vnni : Base {
     INFENG_UNROLL_LINES
     for (int l = 0; l < lines; ++l) {
       I v[P];
+      each(l);
       INFENG_EACH (p, P) v[p] = line(w[p] + l * kLine);
       INFENG_EACH (m, M) {
         const I b = four(x[m] + 4 * l);
@@ -194,9 +198,9 @@ struct Vnni : Base {
 
   // With few rows the high nibbles stay where they are (16 times too large, divided once per group): that saves a shift
   // per line and doubles the number of independent chains.
-  template <int L, int M, int P>
+  template <int L, int M, int P, class Each>
   static INFENG_INLINE void dot_nibbles(I (&acc)[M][P], const uint8_t* const (&w)[P], const int8_t* const (&x)[M],
-                                        const int32_t (&sum)[M]) {
+                                        const int32_t (&sum)[M], const Each& each) {
     constexpr bool kTwoChains = M <= 3;
     const I mask = _mm512_set1_epi8(15), high_mask = _mm512_set1_epi8(-16);
     I high[M][P];
@@ -209,6 +213,7 @@ struct Vnni : Base {
     }
     INFENG_EACH (l, L) {
       I lo[P], hi[P];
+      each(l);
       INFENG_EACH (p, P) {
         const I v = line(w[p] + l * kLine);
         lo[p] = _mm512_and_si512(v, mask);

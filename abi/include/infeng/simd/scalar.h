@@ -138,9 +138,9 @@ struct Scalar {
   }
   static void prefetch(const void*) {}
 
-  template <int Bits, int M, int P>
+  template <int Bits, int M, int P, class Each>
   static void dot_lines(I (&acc)[M][P], const uint8_t* const (&w)[P], int lines, const int8_t* const (&x)[M],
-                        const int32_t (&)[M]) {
+                        const int32_t (&)[M], const Each&) {
     for (int m = 0; m < M; ++m)
       for (int p = 0; p < P; ++p) {
         acc[m][p] = iset(0);
@@ -149,9 +149,9 @@ struct Scalar {
             acc[m][p].v[b / 4] += x[m][4 * l + b % 4] * (w[p][l * kLine + b] - (1 << (Bits - 1)));
       }
   }
-  template <int L, int M, int P>
+  template <int L, int M, int P, class Each>
   static void dot_nibbles(I (&acc)[M][P], const uint8_t* const (&w)[P], const int8_t* const (&x)[M],
-                          const int32_t (&)[M]) {
+                          const int32_t (&)[M], const Each&) {
     for (int m = 0; m < M; ++m)
       for (int p = 0; p < P; ++p) {
         acc[m][p] = iset(0);
