@@ -13,6 +13,7 @@ namespace {
 constexpr int kSplit = 256;       // positions
 constexpr int kVirtualRows = 24;  // (row, query head) pairs of a block
 constexpr int kScoreRows = 6;     // of these at once in registers
+constexpr int kFetchAhead = 96;   // positions from the K that is used to the K that is fetched
 
 constexpr int64_t first_visible(int64_t window, int64_t position) {
   return window > 0 && position >= window ? position - window + 1 : 0;
@@ -39,16 +40,18 @@ struct alignas(64) SplitScratch {
 template <Vector V>
 struct AttentionF32 {
   static constexpr uint32_t kFormat = INFENG_KV_F32;
+  static constexpr bool kScales = false;
 
   static INFENG_INLINE void prepare(const float* q, int, SplitScratch& scratch, int v) { scratch.q[v] = q; }
 
-  // s[m] = scores of 16 tokens for virtual rows [v, v + M)
-  template <int M>
+  // s[m] = scores of 16 tokens for virtual rows [v, v + M); each(l) is called for every line of K.
+  template <int M, class Each>
   static INFENG_INLINE void scores(const Slab& slab, int dim, const SplitScratch& scratch, int v, float scale,
-                                   typename V::F (&s)[M]) {
+                                   typename V::F (&s)[M], const Each& each) {
     const float* k = slab.k<float>();
     INFENG_EACH (m, M) s[m] = V::zero();
     for (int d = 0; d < dim; ++d) {
+      each(d);
       const auto line = V::load(k + d * kLanes);
       INFENG_EACH (m, M) s[m] = V::fma(V::set(scratch.q[v + m][d]), line, s[m]);
     }
@@ -68,6 +71,7 @@ struct AttentionF32 {
 template <Vector V>
 struct AttentionInt8 {
   static constexpr uint32_t kFormat = INFENG_KV_INT8;
+  static constexpr bool kScales = true;
 
   static INFENG_INLINE void prepare(const float* q, int dim, SplitScratch& scratch, int v) {
     const Quantized r = quantize<V>(q, dim, scratch.qq[v], int(round_up(dim, kLanes)));
@@ -75,9 +79,9 @@ struct AttentionInt8 {
     scratch.qsum[v] = r.sum;
   }
 
-  template <int M>
+  template <int M, class Each>
   static INFENG_INLINE void scores(const Slab& slab, int dim, const SplitScratch& scratch, int v, float scale,
-                                   typename V::F (&s)[M]) {
+                                   typename V::F (&s)[M], const Each& each) {
     const uint8_t* const k[1] = {slab.k<uint8_t>()};
     const int8_t* x[M];
     int32_t sum[M];
@@ -86,7 +90,7 @@ struct AttentionInt8 {
       x[m] = scratch.qq[v + m];
       sum[m] = scratch.qsum[v + m];
     }
-    V::template dot_lines<8, M, 1>(acc, k, dim / 4, x, sum, Nothing{});
+    V::template dot_lines<8, M, 1>(acc, k, dim / 4, x, sum, each);
     const auto ks = V::load(slab.k_scale());
     INFENG_EACH (m, M)
       s[m] = V::mul(V::to_float(acc[m][0]), V::mul(V::mul(V::set(scratch.qs[v + m]), ks), V::set(scale)));
@@ -133,7 +137,8 @@ struct SplitBlock {
   INFENG_NOINLINE void run(int64_t j, float* records, int64_t stride) const {
     // The union of what the block sees of this split, relative to its start.
     const Range all = {visible(0, j).begin, visible(rows - 1, j).end};
-    balanced_blocks<kScoreRows>(rows, [&](int v, auto m) { score<m.value>(j, v, all); });
+    balanced_blocks<kScoreRows>(
+        rows, [&](int v, auto m) { v == 0 ? score<m.value, true>(j, v, all) : score<m.value, false>(j, v, all); });
     for (int v = 0; v < rows; ++v) softmax(j, v, records + v * stride);
     const int dim = args.cache.head_dim, full = dim / kLanes;
     for (int c = 0; c < full; c += 4)
@@ -156,11 +161,26 @@ struct SplitBlock {
     return slab_at(args.cache, segment.block_table[(j * kSplit + t) / kLanes], kv_head);
   }
 
-  template <int M>
+  // The first rows to pass also fetch: K some blocks ahead, and V of the same block, which is due after the split's
+  // scores. Slabs are scattered pieces of about 2 KB that no hardware prefetcher follows.
+  template <int M, bool Fetch>
   INFENG_NOINLINE void score(int64_t j, int v, Range all) const {
     for (int t = all.begin / kLanes * kLanes; t < all.end; t += kLanes) {
+      const Slab block = slab(j, t);
       F s[M];
-      Cache::template scores<M>(slab(j, t), args.cache.head_dim, scratch, v, args.scale, s);
+      if constexpr (Fetch) {
+        const int ahead = int(min_of(t + kFetchAhead, segment.length - 1 - j * kSplit));
+        const char* k = slab(j, ahead).template k<char>();
+        const char* values = block.template v<char>(0);
+        if constexpr (Cache::kScales) V::prefetch(slab(j, ahead).k_scale()), V::prefetch(block.v_scale());
+        Cache::template scores<M>(block, args.cache.head_dim, scratch, v, args.scale, s,
+                                  [&](int l) INFENG_INLINE_LAMBDA {
+                                    V::prefetch(k + l * kLine);
+                                    V::prefetch(values + l * kLine);
+                                  });
+      } else {
+        Cache::template scores<M>(block, args.cache.head_dim, scratch, v, args.scale, s, Nothing{});
+      }
       INFENG_EACH (m, M) V::store(scratch.s[v + m] + t, s[m]);
     }
   }
