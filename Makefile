@@ -60,10 +60,10 @@ demo: setup
 	@$(BIN)/infeng demo
 
 test: setup
-	$(BIN)/python -P -m pytest -m 'not slow' tests
+	$(BIN)/python -P -m pytest --benchmark-skip -m 'not slow' tests
 
 test-slow: setup
-	$(BIN)/python -P -m pytest -m slow tests
+	$(BIN)/python -P -m pytest --benchmark-skip -m slow tests
 
 # The executor under address, undefined-behaviour and thread sanitizers, with the reference kernels.
 sanitize: $(STAMPS)/venv

@@ -1,7 +1,7 @@
 """Decode one row side by side with llama.cpp, interleaved A B A B: medians of the ratios, pair by pair.
 
-``python compare.py MODEL_DIR MODEL.gguf --peer-python PEER_ENV/bin/python``. Each engine lives in a process and an environment
-of its own; the one that is not measured sleeps on its standard input. Contexts grow alike on both sides.
+``python compare.py MODEL_DIR MODEL.gguf --peer-python PEER_ENV/bin/python``. Each engine lives in a process and an
+environment of its own; the one that is not measured sleeps on its standard input. Contexts grow alike on both sides.
 """
 
 import argparse

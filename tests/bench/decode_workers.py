@@ -1,7 +1,8 @@
 """Workers of compare.py: load an engine, prefill, then decode N tokens each time a line says so.
 
-``python decode_workers.py infeng|llama_cpp MODEL --threads T --context C``; each line on stdin is a number of tokens, each
-line on stdout a JSON object ``{"seconds": [per step], "context": positions so far}``. Runs in that engine's own environment.
+``python decode_workers.py infeng|llama_cpp MODEL --threads T --context C``; each line on stdin is a number of tokens,
+each line on stdout a JSON object ``{"seconds": [per step], "context": positions so far}``. Runs in that engine's own
+environment.
 """
 
 import argparse
@@ -20,8 +21,9 @@ def open_infeng(model: str, threads: int, prompt: list[int]) -> Step:
     from infeng_core import Engine, SamplingParams
 
     engine = Engine(model, threads=threads)
-    engine.submit(prompt, SamplingParams(temperature=0.0, max_tokens=10**6, ignore_eos=True))
-    engine.step()
+    stream = engine.submit(prompt, SamplingParams(temperature=0.0, max_tokens=10**6, ignore_eos=True))
+    while not stream.pending():  # the prompt takes several steps
+        engine.step()
 
     def step() -> None:
         engine.step()

@@ -1,6 +1,7 @@
-"""Write a Hugging Face Llama as GGUF, quantized by llama.cpp: ``python export_gguf.py MODEL_DIR OUT.gguf [--type q4_0]``.
+"""Write a Hugging Face Llama as GGUF: ``python export_gguf.py MODEL_DIR OUT.gguf [--type q4_0]``.
 
-Runs in the peer's environment (llama-cpp-python, gguf, safetensors, numpy). The vocabulary is made up: only speed is compared.
+llama.cpp itself quantizes. Runs in the peer's environment (llama-cpp-python, gguf, safetensors, numpy). The vocabulary
+is made up: only speed is compared.
 """
 
 import argparse

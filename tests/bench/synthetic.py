@@ -1,7 +1,7 @@
 """Write a random model of given shapes as a Hugging Face directory: ``python synthetic.py tinyllama-1.1b DEST``.
 
-Speed does not depend on the values of weights, so benchmarks need no download. Weights are normal with deviation 0.02 (norm
-weights 1), stored as f16, one safetensors file.
+Speed does not depend on the values of weights, so benchmarks need no download. Weights are normal with deviation 0.02
+(norm weights 1), stored as f16, one safetensors file.
 """
 
 import argparse

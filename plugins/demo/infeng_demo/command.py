@@ -7,8 +7,6 @@ import sys
 import time
 from collections.abc import Iterable
 
-from infeng_core import Engine, SamplingParams
-from infeng_core.stream import Event
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group
 from rich.live import Live
@@ -16,6 +14,8 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from infeng_core import Engine, SamplingParams
+from infeng_core.stream import Event
 from infeng_demo import model_dir
 
 PROMPTS = (
@@ -34,9 +34,11 @@ class Demo:
 
     def configure(self, parser: argparse.ArgumentParser) -> None:
         """Add the command's arguments."""
-        parser.add_argument("-n", "--max-tokens", type=int, default=96, metavar="N", help="most tokens per answer (96)")
+        parser.add_argument("-n", "--max-tokens", type=int, default=96, metavar="N", help="tokens per answer (96)")
         parser.add_argument("--seed", type=int, default=1, metavar="S", help="another seed, other answers (1)")
-        parser.add_argument("-t", "--threads", type=int, metavar="T", help="worker threads (all that the process may use)")
+        parser.add_argument(
+            "-t", "--threads", type=int, metavar="T", help="worker threads (default: all)"
+        )
 
     def run(self, arguments: argparse.Namespace) -> int:
         """Run the batch and print the answers on stdout, the rest on stderr."""

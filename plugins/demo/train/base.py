@@ -1,7 +1,8 @@
 """Train the embedded demo model: ``python base.py MINUTES DATA``; writes tokenizer.json, ckpt/ and model/ here.
 
-DATA is a folder with ``train/gsm8k_train.jsonl``, ``train/wizard_of_oz.txt``, ``text/tinystories.txt``, ``text/tinyshakespeare.txt`` and
-``eval/mbpp.jsonl`` (the last two only widen the tokenizer). Needs torch, transformers and tokenizers.
+DATA is a folder with ``train/gsm8k_train.jsonl``, ``train/wizard_of_oz.txt``, ``text/tinystories.txt``,
+``text/tinyshakespeare.txt`` and ``eval/mbpp.jsonl`` (the last two only widen the tokenizer). Needs torch, transformers
+and tokenizers.
 """
 
 import argparse
@@ -35,7 +36,7 @@ def read_documents(data: Path) -> list[str]:
 
 
 def train_tokenizer(documents: list[str], data: Path) -> Tokenizer:
-    """Return a byte-level BPE with single digits; verse and code join in so that the adapters' texts are not shredded."""
+    """Return a byte-level BPE with single digits; verse and code join in for the adapters' sake."""
     verse = (data / "text/tinyshakespeare.txt").read_text()[:400_000]
     code = "\n".join(json.dumps(json.loads(line)) for line in (data / "eval/mbpp.jsonl").open())[:200_000]
     tokenizer = Tokenizer(models.BPE(unk_token=None))
