@@ -36,9 +36,7 @@ class Demo:
         """Add the command's arguments."""
         parser.add_argument("-n", "--max-tokens", type=int, default=96, metavar="N", help="tokens per answer (96)")
         parser.add_argument("--seed", type=int, default=1, metavar="S", help="another seed, other answers (1)")
-        parser.add_argument(
-            "-t", "--threads", type=int, metavar="T", help="worker threads (default: all)"
-        )
+        parser.add_argument("-t", "--threads", type=int, metavar="T", help="worker threads (default: all)")
 
     def run(self, arguments: argparse.Namespace) -> int:
         """Run the batch and print the answers on stdout, the rest on stderr."""
