@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from infeng_core.cli.doctor import table
@@ -16,7 +17,7 @@ from infeng_core.plug.manager import Plugins
 from infeng_core.plug.reason import CODES
 from infeng_core.plug.schema import unknown_key_remedy
 from infeng_core.plug.select import Decision, Selector
-from infeng_core.plug.typical import Shape, typical
+from infeng_core.plug.typical import FormatOf, Shape, typical
 
 
 class PluginsCommand:
@@ -90,11 +91,16 @@ class PluginsCommand:
         """Print every candidate for an operation."""
         if arguments.op not in OPS:
             raise UsageError(f"operation {arguments.op}", "unknown", unknown_key_remedy(arguments.op, OPS))
+        from infeng_core import formats
+
         config = config_from(arguments)
         plugins = Plugins.discover(config)
         selector = Selector(plugins, config, plugins.cpu)
-        shape = _shape(Path(arguments.model)) if arguments.model else Shape()
-        decisions = [selector.decide(problem) for problem in typical(arguments.op, config, shape)]
+        shape = Shape()
+        format_of: FormatOf = formats.choose(config, plugins.quant_format).of
+        if arguments.model:
+            shape, format_of = _shape(formats.find(arguments.model), plugins, format_of)
+        decisions = [selector.decide(problem) for problem in typical(arguments.op, config, shape, format_of)]
         selector.close()
         if arguments.json:
             print(json.dumps([explain.decision(item) for item in decisions], indent=2))
@@ -107,6 +113,7 @@ class PluginsCommand:
         from infeng_core import Engine
 
         config = config_from(arguments)
+        config = replace(config, kernels=replace(config.kernels, lock=None))  # the old lock does not bind the new one
         model = arguments.model or config.model.path
         if model is None:
             raise UsageError("infeng plugins lock", "no model", "name one, or set model.path in the manifest")
@@ -145,18 +152,16 @@ def _count(count: int, kind: str) -> str:
     return f"{count} {words if count != 1 else words.removesuffix('s')}"
 
 
-def _shape(directory: Path) -> Shape:
-    """Return the sizes in a model directory."""
-    from infeng_core.models.config import ModelConfig
+def _shape(directory: Path, plugins: Plugins, default: FormatOf) -> tuple[Shape, FormatOf]:
+    """Return the sizes in a model directory, and the formats of its tensors."""
+    from infeng_core.formats import huggingface, native
 
-    path = directory / "config.json"
-    try:
-        config = ModelConfig.from_hf(json.loads(path.read_text(encoding="utf-8")), path)
-    except OSError as error:
-        raise UsageError(str(path), error.strerror or str(error), "name a model directory") from None
-    except ValueError as error:
-        raise UsageError(str(path), str(error), "repair the file") from None
-    return Shape(
+    if native.is_native(directory):
+        manifest = native.read_manifest(directory, plugins.quant_format)
+        config, default = manifest.model, lambda name: manifest.tensors[name].format
+    else:
+        config = huggingface.read_config(directory)
+    shape = Shape(
         hidden=config.hidden,
         intermediate=config.intermediate,
         heads=config.heads,
@@ -165,4 +170,6 @@ def _shape(directory: Path) -> Shape:
         vocab=config.vocab,
         context=config.max_positions,
         bias=config.attention_bias,
+        tied=config.tie_embeddings,
     )
+    return shape, default

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 
 from infeng_core._native import Problem
 from infeng_core.plug.config import EngineConfig
 from infeng_core.plug.problems import Fields, problem
+
+FormatOf = Callable[[str], str]
+"""Tensor name to weight format."""
 
 ROW_BREAKPOINTS = (1, 8, 64)
 """Batch sizes, in rows, up to which one kernel is bound: a decode, a few, a crowd; above them prefill."""
@@ -26,6 +28,7 @@ class Shape:
     vocab: int = 32000
     context: int = 2048
     bias: bool = False
+    tied: bool = False
 
 
 def row_ranges(most: int) -> list[tuple[int, int]]:
@@ -34,64 +37,68 @@ def row_ranges(most: int) -> list[tuple[int, int]]:
     return list(zip([1, *(end + 1 for end in ends)], ends, strict=False))
 
 
-def typical(op: str, config: EngineConfig, shape: Shape) -> list[Problem]:
-    """Return the problems of ``op`` under ``config``, by row range; of every op that an adapter-free model has."""
+def typical(op: str, config: EngineConfig, shape: Shape, format_of: FormatOf) -> list[Problem]:
+    """Return the problems of ``op`` under ``config``, by row range; ``format_of`` gives the format of a tensor."""
     ranges = row_ranges(config.scheduler.max_batch_tokens)
-    return [
-        problem({"op": op, "rows": list(rows), **fields}) for fields in _fields(op, config, shape) for rows in ranges
-    ]
+    asked = globals()[f"_{op}"](config, shape, format_of)
+    return [problem({"op": op, "rows": list(rows), **fields}) for fields in asked for rows in ranges]
 
 
-def _fields(op: str, config: EngineConfig, shape: Shape) -> Iterator[Fields]:
-    attention, kv = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
-    gate = _format("layers.0.gate_up_proj", config)
-    quantize = {"epilogues": ["quantize"]}
-    if op == "embed":
-        yield {"weight": _format("embed", config), "n": _up(shape.vocab), "k": shape.hidden}
-    elif op == "rmsnorm":
-        quantized = _act(_format("layers.0.qkv_proj", config)) != "f32"
-        yield {"n": shape.hidden, "k": shape.hidden, **(quantize if quantized else {})}
-    elif op == "linear":
-        bias = {"epilogues": ["bias"]} if shape.bias else {}
-        fused = ["silu_mul", "quantize"] if _act(_format("layers.0.down_proj", config)) != "f32" else ["silu_mul"]
-        yield {**_linear("layers.0.qkv_proj", config), "n": _up(attention + 2 * kv), "k": shape.hidden, **bias}
-        for name, k in (("o_proj", attention), ("down_proj", shape.intermediate)):
-            yield {**_linear(f"layers.0.{name}", config), "n": _up(shape.hidden), "k": k, "epilogues": ["residual"]}
-        yield {
-            "weight": gate,
-            "act": _act(gate),
-            "n": 2 * _up(shape.intermediate),
-            "k": shape.hidden,
-            "epilogues": fused,
-        }
-        yield {**_linear("lm_head", config), "n": _up(shape.vocab), "k": shape.hidden}
-    elif op == "epilogue":
-        yield {"n": _up(shape.hidden), "k": _up(shape.hidden), "epilogues": ["residual"]}
-        yield {"n": _up(shape.hidden), "k": _up(shape.hidden), **quantize}
-    elif op == "rope":
-        heads = {"heads": shape.heads, "kv_heads": shape.kv_heads, "head_dim": shape.head_dim}
-        yield {**heads, "context": shape.context}
-    elif op == "kv_append":
-        sizes = {"kv_heads": shape.kv_heads, "head_dim": shape.head_dim, "context": shape.context}
-        yield {"kv": config.kv_cache.dtype, **sizes}
-    elif op == "attention":
-        sizes = {"kv_heads": shape.kv_heads, "head_dim": shape.head_dim, "context": shape.context}
-        fuses = _act(_format("layers.0.o_proj", config)) != "f32" and shape.head_dim % 64 == 0
-        yield {"kv": config.kv_cache.dtype, "heads": shape.heads, **sizes, **(quantize if fuses else {})}
-    elif op == "shrink":
-        weight = config.adapters.dtype if config.adapters.dtype != "int8" else "int8-row"
-        yield {"weight": weight, "act": "int8-g64" if weight == "int8-row" else "f32", "n": 16, "k": shape.hidden}
+# One function per operation: what a model asks of it, fully fused.
 
 
-def _linear(name: str, config: EngineConfig) -> Fields:
-    format = _format(name, config)
-    return {"weight": format, "act": _act(format)}
+def _embed(config: EngineConfig, shape: Shape, format_of: FormatOf) -> Iterator[Fields]:
+    yield {"weight": format_of("embed"), "n": _up(shape.vocab), "k": shape.hidden}
 
 
-def _format(name: str, config: EngineConfig) -> str:
-    """Return the format of a tensor: the last matching pattern of model.formats, else model.format."""
-    matches = [format for pattern, format in config.model.formats.items() if fnmatchcase(name, pattern)]
-    return matches[-1] if matches else config.model.format
+def _rmsnorm(config: EngineConfig, shape: Shape, format_of: FormatOf) -> Iterator[Fields]:
+    yield {"n": shape.hidden, "k": shape.hidden, **_quantize(format_of("layers.0.qkv_proj"))}
+
+
+def _linear(config: EngineConfig, shape: Shape, format_of: FormatOf) -> Iterator[Fields]:
+    attention, kv = _up(shape.heads * shape.head_dim), _up(shape.kv_heads * shape.head_dim)
+    bias = {"epilogues": ["bias"]} if shape.bias else {}
+    gate_up = ["silu_mul", *_quantize(format_of("layers.0.down_proj")).get("epilogues", ())]
+    for name, n, k, epilogues in (
+        ("layers.0.qkv_proj", attention + 2 * kv, shape.hidden, bias),
+        ("layers.0.o_proj", _up(shape.hidden), shape.heads * shape.head_dim, {"epilogues": ["residual"]}),
+        ("layers.0.gate_up_proj", 2 * _up(shape.intermediate), shape.hidden, {"epilogues": gate_up}),
+        ("layers.0.down_proj", _up(shape.hidden), shape.intermediate, {"epilogues": ["residual"]}),
+        ("embed" if shape.tied else "lm_head", _up(shape.vocab), shape.hidden, {}),
+    ):
+        yield {"weight": format_of(name), "act": _act(format_of(name)), "n": n, "k": k, **epilogues}
+
+
+def _epilogue(config: EngineConfig, shape: Shape, format_of: FormatOf) -> Iterator[Fields]:
+    for step in ("residual", "quantize"):
+        yield {"n": _up(shape.hidden), "k": _up(shape.hidden), "epilogues": [step]}
+
+
+def _rope(config: EngineConfig, shape: Shape, format_of: FormatOf) -> Iterator[Fields]:
+    yield {"heads": shape.heads, **_cache(shape)}
+
+
+def _kv_append(config: EngineConfig, shape: Shape, format_of: FormatOf) -> Iterator[Fields]:
+    yield {"kv": config.kv_cache.dtype, **_cache(shape)}
+
+
+def _attention(config: EngineConfig, shape: Shape, format_of: FormatOf) -> Iterator[Fields]:
+    fused = _quantize(format_of("layers.0.o_proj")) if shape.head_dim % 64 == 0 else {}
+    yield {"kv": config.kv_cache.dtype, "heads": shape.heads, **_cache(shape), **fused}
+
+
+def _shrink(config: EngineConfig, shape: Shape, format_of: FormatOf) -> Iterator[Fields]:
+    weight = "int8-row" if config.adapters.dtype == "int8" else config.adapters.dtype
+    yield {"weight": weight, "act": _act(weight), "n": 16, "k": shape.hidden}
+
+
+def _cache(shape: Shape) -> Fields:
+    return {"kv_heads": shape.kv_heads, "head_dim": shape.head_dim, "context": shape.context}
+
+
+def _quantize(weight: str) -> Fields:
+    """Return the epilogue that makes what a weight of this format reads."""
+    return {"epilogues": ["quantize"]} if _act(weight) != "f32" else {}
 
 
 def _act(weight: str) -> str:

@@ -24,8 +24,12 @@ def cache_dir(environ: Mapping[str, str] = os.environ) -> Path:
     """Return the user's cache: ``$INFENG_CACHE``, else ``$XDG_CACHE_HOME/infeng``, else ``~/.cache/infeng``."""
     if environ.get("INFENG_CACHE"):
         return Path(environ["INFENG_CACHE"])
-    base = environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "infeng"
+    if environ.get("XDG_CACHE_HOME"):
+        return Path(environ["XDG_CACHE_HOME"]) / "infeng"
+    try:
+        return Path.home() / ".cache" / "infeng"
+    except RuntimeError:  # a user without a home: nothing is kept
+        return Path(os.devnull) / "infeng"
 
 
 def sha256(path: Path) -> str:

@@ -1,0 +1,157 @@
+"""The whole engine with the embedded model: whatever plugins do, the tokens are right, and who made them is known."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from infeng_core.plug.cpu import detect
+
+infeng_demo = pytest.importorskip("infeng_demo", reason="the demo wheel is not installed")
+
+TIME_S = 120
+
+SCRIPT = """
+import json, sys
+from infeng_core import Engine, SamplingParams
+model, overrides = json.loads(sys.argv[1])
+with Engine(model, manifest="exact-f32", threads=2, overrides=overrides) as engine:
+    done = engine.generate(["Once upon a time"], SamplingParams(temperature=0.0, max_tokens=8))[0]
+    bound = [(op.op, op.library, op.kernel) for op in engine.executable.bound()]
+maps = {line.split()[-1] for line in open("/proc/self/maps") if ".so" in line}
+print(json.dumps({"text": done.text, "bound": bound, "maps": sorted(maps)}))
+"""
+
+
+class Run:
+    """What one process of the engine did."""
+
+    def __init__(self, data: dict, stderr: str) -> None:
+        self.text: str = data["text"]
+        self.libraries = {library for _, library, _ in data["bound"]}
+        self.embed = {library for op, library, _ in data["bound"] if op == "embed"}
+        self.maps: list[str] = data["maps"]
+        self.stderr = stderr
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture
+def run(cache: Path, tmp_path: Path):
+    def run(*plugins: Path, environ: dict[str, str] | None = None, **overrides: object) -> Run:
+        settings = {name.replace("__", "."): value for name, value in overrides.items()}
+        settings["plugins.paths"] = [str(path) for path in plugins]
+        environment = {**os.environ, "INFENG_CACHE": str(cache), **(environ or {})}
+        arguments = json.dumps([str(infeng_demo.model_dir()), settings])
+        command = [sys.executable, "-P", "-c", SCRIPT, arguments]
+        done = subprocess.run(
+            command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=TIME_S, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        return Run(json.loads(done.stdout.splitlines()[-1]), done.stderr)
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def expected(cache: Path) -> str:
+    """The reference's text."""
+    arguments = json.dumps([str(infeng_demo.model_dir()), {"kernels.order": ["reference"]}])
+    command = [sys.executable, "-P", "-c", SCRIPT, arguments]
+    environment = {**os.environ, "INFENG_CACHE": str(cache)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=TIME_S, check=True)
+    data = json.loads(done.stdout.splitlines()[-1])
+    assert {library for _, library, _ in data["bound"]} == {"reference"}
+    assert data["text"].strip()
+    return str(data["text"])
+
+
+def test_a_good_plugin_is_used_and_changes_nothing(workshop, run, expected):
+    result = run(workshop.plugin("first"), kernels__order=["first", "reference"])
+    assert result.embed == {"first"}
+    assert result.text == expected
+    assert result.stderr == ""
+
+
+def test_a_lying_processor_maps_no_gated_library(run, expected):
+    if "avx512f" not in detect({}).features:
+        pytest.skip("this processor has no AVX-512: nothing to mask")
+    honest = run()
+    masked = run(environ={"INFENG_CPU_FEATURES": "-avx512f"})
+    assert "avx512" in honest.libraries
+    assert any("libinfeng_avx512" in path for path in honest.maps)
+    assert "avx512" not in masked.libraries
+    assert not any("libinfeng_avx512" in path or "libinfeng_amx" in path for path in masked.maps)
+    assert honest.text == masked.text == expected
+
+
+def test_a_library_whose_needs_are_unmet_is_never_mapped(workshop, run, expected):
+    path = workshop.plugin("first", features=["sve"] if detect({}).arch == "x86_64" else ["avx2"])
+    result = run(path, kernels__order=["first", "reference"])
+    assert not any("libfirst" in name for name in result.maps)
+    assert (result.embed, result.text) == ({"reference"}, expected)
+    assert result.stderr == ""  # a circumstance, not a fault
+
+
+@pytest.mark.parametrize(
+    ("macros", "word"),
+    [
+        ({"ON_LOAD": "__builtin_trap()"}, "code=crashed"),
+        ({"ON_ENTRY": "abort()"}, "code=crashed"),
+        ({"NO_ENTRY": 1}, "code=missing_symbol"),
+    ],
+    ids=["illegal instruction", "abort", "no entry point"],
+)
+def test_a_hostile_library_costs_nothing_but_a_warning(workshop, run, expected, macros, word):
+    path = workshop.plugin("first", **macros)
+    result = run(path, kernels__order=["first", "reference"])
+    assert (result.embed, result.text) == ({"reference"}, expected)
+    assert not any("libfirst" in name for name in result.maps)
+    assert "plugin first is not used" in result.stderr
+    assert word in result.stderr
+
+
+def test_a_kernel_that_corrupts_tail_rows_does_not_reach_the_tokens(workshop, run, expected):
+    wrong = {"ON_ROW(a,m,out)": "if (m == a->common.rows - 1 && m % 2) out[3] = -out[3]"}
+    path = workshop.plugin("first", **wrong)
+    result = run(path, kernels__order=["first", "reference"])
+    assert result.embed == {"reference"} or result.embed == {"first", "reference"}  # rows 1 have no tail
+    assert result.text == expected
+    assert "kernel first/embed_tiny is not used" in result.stderr
+    assert "differs from the reference" in result.stderr
+
+
+def test_a_lock_holds_and_breaks_when_the_binding_changes(workshop, cache, tmp_path, monkeypatch):
+    from infeng_core import Engine
+    from infeng_core.cli import main
+    from infeng_core.errors import KernelError
+
+    monkeypatch.setenv("INFENG_CACHE", str(cache))
+    plugin, lock = workshop.plugin("first"), tmp_path / "manifest.lock"
+    manifest = tmp_path / "engine.yaml"
+    manifest.write_text(
+        f"infeng: 1\nmodel: {{path: {infeng_demo.model_dir()}, format: f32, formats: {{}}}}\n"
+        f"kernels: {{order: [first, reference], lock: manifest.lock}}\nplugins: {{paths: [{plugin}]}}\n"
+        "threads: {count: 1}\n"
+    )
+    assert main(["plugins", "lock", "--manifest", str(manifest), "-o", str(lock)]) == 0
+    with Engine(manifest=manifest) as engine:
+        assert "first" in {op.library for op in engine.executable.bound()}
+    with pytest.raises(KernelError, match=r"manifest\.lock: embed f32.*locked to first/embed_tiny, now reference"):
+        Engine(manifest=manifest, overrides={"kernels.disable": "first"})
+    with pytest.raises(KernelError, match=r"manifest\.lock: .*int8.*not in the lock"):
+        Engine(manifest=manifest, format="int8-row")
+    workshop.plugin("first", PRIORITY=3)
+    with pytest.raises(KernelError, match="library first: locked with sha256"):
+        Engine(manifest=manifest)
+    lock.write_text("infeng_lock: 9\n")
+    with pytest.raises(KernelError, match="write it again with `infeng plugins lock`"):
+        Engine(manifest=manifest)
