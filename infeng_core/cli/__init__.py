@@ -14,7 +14,9 @@ from infeng_core.errors import InfengError
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status: 0, 1 (failed) or 2 (wrong use)."""
     try:
-        return _run(sys.argv[1:] if argv is None else list(argv))
+        status = _run(sys.argv[1:] if argv is None else list(argv))
+        sys.stdout.flush()  # a reader that went away is noticed here and not while the interpreter ends
+        return status
     except InfengError as error:
         print(f"infeng: error: {error}", file=sys.stderr)
         return error.exit_status

@@ -106,7 +106,9 @@ class Plugins:
                 for command in found:
                     if command.name == name:
                         return command
-                self._fail(plugin, f"plugin.yaml promises the command {name}, its hooks do not bring it")
+                if plugin.usable:
+                    self._fail(plugin, f"plugin.yaml promises the command {name}, its hooks do not bring it")
+                raise PluginError(f"command {name}", f"plugin {plugin.name} cannot be used", str(plugin.reason))
         raise PluginError(f"command {name}", "no plugin brings it", unknown_key_remedy(name, self.commands()))
 
     def library_states(self) -> list[LibraryState]:
@@ -147,16 +149,17 @@ class Plugins:
         offering = [p for p in self.manifests if p.manifest and name in p.manifest.provides[kind]]
         usable = [p for p in offering if p.usable]
         what = f"{kind[:-1].replace('_', ' ')} {name}"
+        if not offering:
+            raise PluginError(what, "no plugin provides it", unknown_key_remedy(name, self.names(kind)))
         if len(usable) > 1:
             why = f"provided by several plugins: {', '.join(p.name for p in usable)}"
             raise PluginError(what, why, "list all but one in plugins.disable")
-        if not usable and offering:
-            raise PluginError(what, f"plugin {offering[0].name} cannot be used", str(offering[0].reason))
-        if not usable:
-            raise PluginError(what, "no plugin provides it", unknown_key_remedy(name, self.names(kind)))
-        found: Mapping[str, Any] = self._ask(usable[0], f"infeng_{kind}") or {}
+        plugin = usable[0] if usable else offering[0]
+        found: Mapping[str, Any] = (self._ask(plugin, f"infeng_{kind}") if plugin.usable else None) or {}
+        if name not in found and plugin.usable:
+            self._fail(plugin, f"plugin.yaml promises the {what}, its hooks do not bring it")
         if name not in found:
-            self._fail(usable[0], f"plugin.yaml promises the {what}, its hooks do not bring it")
+            raise PluginError(what, f"plugin {plugin.name} cannot be used", str(plugin.reason))
         return found[name]
 
     def _ask(self, plugin: Plugin, hook: str, *, imports: bool = True) -> Any:

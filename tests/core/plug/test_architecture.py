@@ -1,0 +1,193 @@
+"""Who may know whom, and that every hook is explained and used."""
+
+from __future__ import annotations
+
+import ast
+import importlib.metadata
+import inspect
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import infeng_core
+from infeng_core.plug import hookspecs
+from infeng_core.plug.manager import Plugins
+from infeng_core.plug.manifest import load_config
+
+CORE = Path(infeng_core.__file__).parent
+ROOT = Path(__file__).parents[3]
+
+BASE = {"errors", "log"}  # known by all
+KNOWS = {
+    "errors": set(),
+    "log": set(),
+    "_native": set(),
+    "plug": {"_native"},
+    "models": {"_native"},
+    "formats": {"_native", "models"},
+    "request": set(),
+    "kvcache": set(),
+    "tokenizer": set(),
+    "scheduler": {"request", "kvcache"},
+    "sampler": {"_native", "request", "scheduler"},
+    "stream": {"request", "scheduler", "tokenizer"},
+    "backend": {"formats", "scheduler"},
+    "plan": {"_native", "models", "formats", "plug", "backend"},
+    "nativebackend": {"_native", "models", "formats", "plug", "backend", "scheduler", "plan"},
+    "engine": {"_native", "formats", "plug", "request", "kvcache", "tokenizer", "scheduler", "sampler", "stream",
+               "backend"},
+    "cli": {"engine", "plug", "formats", "request", "stream"},
+}  # fmt: skip
+"""Imports at run time. `builtin` registers everything and the package hands out the engine: neither is listed."""
+
+TYPES = {"plug": {"formats", "models", "tokenizer", "scheduler", "sampler", "stream", "backend", "kvcache"}}
+"""Who may name a room's types in annotations without importing it: configuration and selector are handed to them."""
+
+
+def rooms() -> Iterator[tuple[str, Path]]:
+    for path in sorted(CORE.rglob("*.py")):
+        room = path.relative_to(CORE).parts[0].removesuffix(".py")
+        if room not in ("__init__", "builtin"):
+            yield room, path
+
+
+def edges(path: Path) -> Iterator[tuple[str, bool]]:
+    """Yield (room, whether only for types) for every import of the core's own modules in a file."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    guarded = {
+        id(node)
+        for test in ast.walk(tree)
+        if isinstance(test, ast.If) and "TYPE_CHECKING" in ast.dump(test.test)
+        for child in test.body
+        for node in ast.walk(child)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+            parts = node.module.split(".")
+            if parts[0] == "infeng_core":
+                names = [parts[1]] if len(parts) > 1 else [alias.name for alias in node.names]
+                yield from ((name, id(node) in guarded) for name in names)
+        elif isinstance(node, ast.ImportFrom):
+            raise AssertionError(f"{path}: relative import")
+        elif isinstance(node, ast.Import):
+            for alias in node.names:
+                if alias.name.startswith("infeng_core."):
+                    yield alias.name.split(".")[1], id(node) in guarded
+
+
+def test_every_room_has_its_place():
+    assert {room for room, _ in rooms()} <= KNOWS.keys()
+
+
+def test_no_room_imports_what_it_may_not_know():
+    wrong = [
+        f"{path.relative_to(CORE)} imports {target}"
+        for room, path in rooms()
+        for target, only_types in edges(path)
+        if target not in KNOWS[room] | BASE | {room, "__version__"}
+        and not (only_types and (room in TYPES.get(target, ()) or target in KNOWS[room]))
+        and not (room == "cli" and target in ("Engine", "SamplingParams"))
+    ]
+    assert not wrong
+
+
+def test_no_edge_runs_back():
+    done: set[str] = set()
+    while len(done) < len(KNOWS):
+        ready = {room for room, known in KNOWS.items() if room not in done and known <= done}
+        assert ready, f"a cycle among {sorted(KNOWS.keys() - done)}"
+        done |= ready
+
+
+def test_the_test_sees_a_forbidden_import(tmp_path):
+    path = tmp_path / "x.py"
+    path.write_text("from typing import TYPE_CHECKING\nfrom infeng_core.engine import Engine\nimport infeng_core.plan\n"
+                    "if TYPE_CHECKING:\n    from infeng_core import cli\n")  # fmt: skip
+    assert sorted(edges(path)) == [("cli", True), ("engine", False), ("plan", False)]
+
+
+def plugin_packages() -> set[str]:
+    folders = {path.parent.name for path in (ROOT / "plugins").glob("*/infeng_*/__init__.py")}
+    entries = importlib.metadata.entry_points(group="infeng.plugins")
+    return (folders | {entry.value.partition(":")[0] for entry in entries}) - {"infeng_core"}
+
+
+def test_the_core_imports_no_plugin_by_name():
+    packages = plugin_packages()
+    assert packages
+    pattern = re.compile(rf"\b({'|'.join(sorted(packages))})\b")
+    for path in CORE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                assert not pattern.search(node.value), f"{path}: {node.value!r}"
+            names = [node.module] if isinstance(node, ast.ImportFrom) else []
+            names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            assert not any(pattern.search(name or "") for name in names), path
+
+
+def test_the_core_imports_with_no_plugin_and_no_engine_loaded():
+    import subprocess
+    import sys
+
+    code = "import sys, infeng_core.cli; print([m for m in sys.modules if m.startswith('infeng')])"
+    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "['infeng_core', 'infeng_core.errors', 'infeng_core.cli']"
+
+
+HOOKS = {
+    name: function
+    for name, function in vars(hookspecs).items()
+    if inspect.isfunction(function) and name.startswith("infeng_")
+}
+
+
+def test_there_are_the_six_hooks_of_the_design():
+    kinds = {"kernel_libraries", "tokenizers", "schedulers", "quant_formats", "backends", "commands"}
+    assert HOOKS.keys() == {f"infeng_{kind}" for kind in kinds}
+
+
+@pytest.mark.parametrize("name", sorted(HOOKS))
+def test_every_hook_is_documented(name):
+    assert re.fullmatch(r"Return .+\.", inspect.getdoc(HOOKS[name]) or ""), "one line that says what it returns"
+    assert "return" in HOOKS[name].__annotations__
+    assert f"`{name}`" in (ROOT / "docs" / "adding-a-plugin.md").read_text(encoding="utf-8")
+
+
+def test_every_hook_is_called_for_a_plugin_and_implemented_by_the_core(tmp_path, monkeypatch, workshop):
+    library = workshop.plugin("first").parent / "libfirst.so"
+    imported = f"from pathlib import Path\npath = Path({str(library)!r})\n"
+    (tmp_path / "six_hooks.py").write_text(imported + """
+from infeng_core.plug import hookimpl
+from infeng_core.plug.hookspecs import KernelLibrary
+called = set()
+class Command:
+    name = "six"
+@hookimpl
+def infeng_kernel_libraries(): called.add("infeng_kernel_libraries"); return [KernelLibrary("first", path)]
+@hookimpl
+def infeng_commands(): called.add("infeng_commands"); return [Command()]
+""" + "".join(f"""
+@hookimpl
+def infeng_{kind}(): called.add("infeng_{kind}"); return {{"six": "{kind}"}}
+""" for kind in ("tokenizers", "schedulers", "quant_formats", "backends")))  # fmt: skip
+    monkeypatch.syspath_prepend(tmp_path)
+    path = tmp_path / "plugin.yaml"
+    path.write_text(
+        "infeng_plugin: 1\nname: six\nversion: 1\npython: six_hooks\n"
+        "provides:\n  kernels: [{name: embed_tiny, op: embed}]\n  tokenizers: [six]\n  schedulers: [six]\n"
+        "  quant_formats: [six]\n  backends: [six]\n  commands: [six]\n"
+    )
+    plugins = Plugins.discover(load_config(overrides={"plugins.paths": [str(path)]}))
+    found = plugins.tokenizer("six"), plugins.scheduler("six"), plugins.quant_format("six"), plugins.backend("six")
+    assert found == ("tokenizers", "schedulers", "quant_formats", "backends")
+    assert plugins.command("six").name == "six"
+    assert "first" in [library.name for library in plugins.libraries()]
+
+    import six_hooks
+
+    from infeng_core import builtin
+
+    assert six_hooks.called == HOOKS.keys()
+    assert all(getattr(builtin, name)() for name in HOOKS)

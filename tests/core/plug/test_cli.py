@@ -1,0 +1,250 @@
+"""The command line around the plugin system."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+import yaml
+
+from infeng_core import cli
+from infeng_core.plug.config import OPS, SCHEMA
+from infeng_core.plug.cpu import detect
+
+INFENG = str(Path(sys.executable).parent / "infeng")
+
+
+@pytest.fixture
+def infeng(capsys):
+    """Run a command in this process; returns (status, stdout, stderr)."""
+
+    def run(*words: str) -> tuple[int, str, str]:
+        try:
+            status = cli.main(list(words))
+        except SystemExit as end:
+            status = int(end.code or 0)
+        out, err = capsys.readouterr()
+        return status, out, err
+
+    return run
+
+
+def test_version(infeng):
+    assert infeng("--version") == (0, f"infeng {version('infeng-core')}\n", "")
+
+
+def test_version_works_whatever_is_installed(infeng, monkeypatch):
+    monkeypatch.setenv("INFENG_THREADS_COUNT", "many")
+    assert infeng("--version")[0] == 0
+    status, _, err = infeng("doctor")
+    assert (status, err) == (
+        2,
+        "infeng: error: environment variable INFENG_THREADS_COUNT: expected a whole number, found 'many' "
+        "(or the word auto)\n",
+    )
+
+
+def test_help_lists_every_command_and_imports_none():
+    code = (
+        "import sys; from infeng_core.cli import main\n"
+        "try: main(['--help'])\n"
+        "except SystemExit: pass\n"
+        "print([m for m in ('infeng_core.cli.doctor', 'infeng_core.engine', 'infeng_demo') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
+    for name in ("doctor", "plugins", "convert"):
+        assert re.search(rf"^    {name} ", done.stdout, re.MULTILINE)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_an_unknown_command_is_a_usage_error(infeng):
+    status, _, err = infeng("docter")
+    assert status == 2
+    assert "invalid choice: 'docter'" in err
+
+
+def test_a_command_of_a_plugin_runs_and_its_errors_are_printed(infeng, tmp_path, monkeypatch):
+    (tmp_path / "loud_hooks.py").write_text("""
+from infeng_core.errors import ModelError
+from infeng_core.plug import hookimpl
+class Loud:
+    name = "loud"
+    help = "100% loud"
+    def configure(self, parser): parser.add_argument("what")
+    def run(self, arguments):
+        if arguments.what == "error": raise ModelError("a thing", "it broke", "mend it")
+        if arguments.what == "stop": raise KeyboardInterrupt
+        print(arguments.what.upper()); return 5
+@hookimpl
+def infeng_commands(): return [Loud()]
+""")
+    path = tmp_path / "plugin.yaml"
+    path.write_text(
+        "infeng_plugin: 1\nname: loud\nversion: 1\npython: loud_hooks\n"
+        'provides: {commands: [{name: loud, help: "100% loud"}]}\n'
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("INFENG_PLUGINS_PATHS", str(path))
+    assert "100% loud" in infeng("--help")[1]
+    assert infeng("loud", "hello") == (5, "HELLO\n", "")
+    assert infeng("loud", "error") == (1, "", "infeng: error: a thing: it broke: mend it\n")
+    assert infeng("loud", "stop")[0] == 130
+
+
+def test_a_reader_that_goes_away_is_no_error(tmp_path):
+    command = f"{INFENG} doctor; echo status $? >&2"
+    done = subprocess.run(["bash", "-c", f"({command}) | true"], capture_output=True, text=True, check=True)
+    assert done.stderr == "status 0\n"
+
+
+def test_doctor_reports_machine_plugins_settings_and_cache(infeng, monkeypatch, tmp_path):
+    monkeypatch.setenv("INFENG_CPU_FEATURES", "-avx512_vnni,-sve")
+    monkeypatch.setenv("INFENG_KV_CACHE_DTYPE", "f32")
+    status, out, err = infeng("doctor", "--json", "--set", "threads.count=1")
+    facts = json.loads(out)
+    assert (status, err) == (0, "")
+    cpu = detect({})
+    machine = facts["machine"]
+    assert machine["model"] == cpu.model
+    assert set(machine["features"]) == cpu.features - {"avx512_vnni", "sve"}
+    if "avx512_vnni" in cpu.features:
+        assert machine["masked"]["avx512_vnni"] == "masked by INFENG_CPU_FEATURES"
+    assert machine["cores"] == cpu.cores
+    assert machine["memory"]["total"] >= machine["memory"]["available"] > 1 << 20
+    assert facts["settings"].keys() == {f"{s}.{k}" for s, keys in SCHEMA.items() for k in keys}
+    assert facts["settings"]["kv_cache.dtype"] == {"value": "f32", "from": "INFENG_KV_CACHE_DTYPE"}
+    assert facts["settings"]["threads.count"] == {"value": 1, "from": "argument"}
+    assert facts["settings"]["scheduler.use"]["from"] == "default"
+    assert facts["cache"] == {"path": str(tmp_path / "cache"), "bytes": facts["cache"]["bytes"], "writable": True}
+    assert facts["plugins"][0]["name"] == "core"
+    reference = next(item for item in facts["libraries"] if item["name"] == "reference")
+    assert reference["mapped"] and re.fullmatch("[0-9a-f]{64}", reference["sha256"])
+
+
+def test_doctor_says_the_same_to_people(infeng, workshop, monkeypatch):
+    bad = workshop.plugin("culprit", ON_LOAD="abort()")
+    monkeypatch.setenv("INFENG_PLUGINS_PATHS", str(bad))
+    status, out, _ = infeng("doctor", "--manifest", "portable")
+    assert status == 0
+    for pattern in (
+        r"^processor +\S",
+        r"^features .*",
+        r"^huge pages  transparent \w+",
+        r"^  culprit +1 kernels +not_in_order",  # portable allows the reference only: not even tried
+        r"^  kernels\.order +\[\"reference\"\] +.*portable\.yaml:\d+$",
+        r"^  threads\.count +auto +default$",
+    ):
+        assert re.search(pattern, out, re.MULTILINE), pattern
+    out = infeng("doctor")[1]
+    assert re.search(r"^  culprit +1 kernels +crashed +killed its process \(SIGABRT\)", out, re.MULTILINE)
+
+
+def test_list_shows_every_plugin_and_why_one_is_not_used(infeng, workshop, monkeypatch):
+    path = workshop.plugin("picky", features=["sve" if detect({}).arch == "x86_64" else "avx2"])
+    monkeypatch.setenv("INFENG_PLUGINS_PATHS", str(path))
+    status, out, _ = infeng("plugins", "list")
+    assert status == 0
+    assert re.search(r"^  core +\S+ +ready .*built in$", out, re.MULTILINE)
+    assert re.search(r"^  picky +1\.0 +missing_features +1 kernel +plugins\.paths$", out, re.MULTILINE)
+    assert re.search(r"^picky: needs \w+, which is not in this processor$", out, re.MULTILINE)
+    facts = {item["name"]: item for item in json.loads(infeng("plugins", "list", "--json")[1])}
+    assert facts["picky"]["state"] == "missing_features"
+    assert facts["picky"]["provides"] == {"kernels": ["embed_tiny"]}
+
+
+def test_info_shows_one_plugin_without_loading_it(infeng, workshop, monkeypatch):
+    path = workshop.plugin("first", ON_LOAD="abort()")
+    monkeypatch.setenv("INFENG_PLUGINS_PATHS", str(path))
+    status, out, err = infeng("plugins", "info", "first")
+    assert (status, err) == (0, "")
+    for pattern in (
+        r"^name +first$",
+        r"^library +abi 0\.9$",
+        r"^library +sha256 [0-9a-f]{64}$",
+        r"^  embed_tiny +embed$",
+    ):
+        assert re.search(pattern, out, re.MULTILINE), pattern
+    assert json.loads(infeng("plugins", "info", "first", "--json")[1])["library"]["abi"] == "0.9"
+    status, _, err = infeng("plugins", "info", "frist")
+    assert (status, err) == (1, "infeng: error: plugin frist: not installed: did you mean `first`?\n")
+
+
+def test_why_explains_every_candidate(infeng, workshop, monkeypatch):
+    good, gated = workshop.plugin("first"), workshop.plugin("gated", features=["sve", "avx2"])
+    monkeypatch.setenv("INFENG_PLUGINS_PATHS", f"{good},{gated}")
+    words = ("--set", "kernels.order=first,*,reference", "--set", "model.format=f32", "--set", "model.formats=")
+    status, out, err = infeng("plugins", "why", "embed", *words)
+    assert (status, err) == (0, "")
+    assert out.startswith("embed f32, rows 1 and 2-8 and 9-64 and 65-512, n 32000, k 2048\n")
+    assert re.search(r"^  >  first/embed_tiny +chosen +first in kernels\.order$", out, re.MULTILINE)
+    assert re.search(r"^     reference/embed_f32 +outranked +first/embed_tiny ranks higher$", out, re.MULTILINE)
+    assert re.search(r"^     gated/embed_tiny +missing_features +needs ", out, re.MULTILINE)
+    facts = json.loads(infeng("plugins", "why", "embed", *words, "--json")[1])
+    assert [item["problem"]["rows"] for item in facts] == [[1, 1], [2, 8], [9, 64], [65, 512]]
+    assert {item["chosen"] for item in facts} == {"first/embed_tiny"}
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_why_knows_every_operation(infeng, op):
+    facts = json.loads(infeng("plugins", "why", op, "--json", "--manifest", "portable")[1])
+    assert facts
+    for item in facts:
+        assert item["problem"]["op"] == op
+        assert item["chosen"].startswith("reference/")
+
+
+def test_why_takes_the_sizes_of_a_model(infeng, tmp_path):
+    infeng_demo = pytest.importorskip("infeng_demo", reason="the demo wheel is not installed")
+    config = json.loads((infeng_demo.model_dir() / "config.json").read_text())
+    model = str(infeng_demo.model_dir())
+    facts = json.loads(infeng("plugins", "why", "embed", "--model", model, "--json")[1])
+    assert facts[0]["problem"]["k"] == config["hidden_size"]
+    assert infeng("convert", model, str(tmp_path / "native"), "--format", "f32")[0] == 0
+    facts = json.loads(infeng("plugins", "why", "linear", "--model", str(tmp_path / "native"), "--json")[1])
+    assert {item["problem"]["weight"] for item in facts} == {"f32"}
+
+
+def test_why_refuses_an_unknown_operation(infeng):
+    status, _, err = infeng("plugins", "why", "liner")
+    assert (status, err) == (2, "infeng: error: operation liner: unknown: did you mean `linear`?\n")
+
+
+def test_lock_needs_a_model(infeng):
+    status, _, err = infeng("plugins", "lock")
+    assert status == 2
+    assert "name one, or set model.path in the manifest" in err
+
+
+def test_lock_writes_what_is_bound(infeng, tmp_path):
+    infeng_demo = pytest.importorskip("infeng_demo", reason="the demo wheel is not installed")
+    output = tmp_path / "manifest.lock"
+    status, out, _ = infeng(
+        "plugins", "lock", str(infeng_demo.model_dir()), "--manifest", "portable", "-o", str(output)
+    )
+    assert status == 0 and str(output) in out
+    lock = yaml.safe_load(output.read_text())
+    assert lock["libraries"].keys() == {"reference"}
+    assert {kind.split()[0].rstrip(",") for kind in lock["kernels"]} >= {"embed", "linear", "attention", "rope"}
+    assert sorted(tmp_path.glob("manifest.lock*")) == [output]
+
+
+def test_strict_makes_a_broken_plugin_an_error(infeng, workshop, monkeypatch):
+    monkeypatch.setenv("INFENG_PLUGINS_PATHS", str(workshop.plugin("culprit", ON_LOAD="abort()")))
+    status, _, err = infeng("doctor", "--strict")
+    assert status == 1
+    assert "infeng: error: plugin culprit: killed its process (SIGABRT)" in err
+
+
+def test_every_command_says_what_it_does():
+    from infeng_core.builtin import infeng_commands
+
+    for command in infeng_commands():
+        parser = argparse.ArgumentParser()
+        command.configure(parser)
+        assert command.help and not command.help.endswith(".")

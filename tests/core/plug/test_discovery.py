@@ -1,0 +1,252 @@
+"""Plugins are found by entry point or by name, read as static files, and cost nothing when they are broken."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from infeng_core.errors import ManifestError, PluginError
+from infeng_core.plug.manager import Plugins
+from infeng_core.plug.manifest import load_config
+from infeng_core.plug.plugin import read_plugin
+
+GOOD = """infeng_plugin: 1
+name: {name}
+version: 1.0.0
+python: infeng_{name}.hooks
+provides: {{tokenizers: [{name}], commands: [{{name: {name}, help: does it}}]}}
+"""
+HOOKS = """
+from infeng_core.plug import hookimpl
+
+class Command:
+    name = help = "{name}"
+    def configure(self, parser): parser.add_argument("word")
+    def run(self, arguments): print(arguments.word.upper()); return 3
+
+@hookimpl
+def infeng_tokenizers(): return {{"{name}": "a tokenizer of {name}"}}
+
+@hookimpl
+def infeng_commands(): return [Command()]
+"""
+
+
+@pytest.fixture
+def install(tmp_path, monkeypatch):
+    """Install a plugin as pip leaves it: a package and its dist-info on the path."""
+    site = tmp_path / "site"
+    site.mkdir()
+    monkeypatch.syspath_prepend(site)
+
+    def install(name: str, yaml: str = GOOD, hooks: str = HOOKS, init: str = "") -> Path:
+        package, info = site / f"infeng_{name}", site / f"infeng_{name}-1.0.dist-info"
+        package.mkdir()
+        info.mkdir()
+        (package / "__init__.py").write_text(init)
+        (package / "hooks.py").write_text(hooks.format(name=name))
+        path = package / "plugin.yaml"
+        path.write_text(yaml.format(name=name))
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: infeng-{name}\nVersion: 1.0\n")
+        (info / "entry_points.txt").write_text(f"[infeng.plugins]\n{name} = infeng_{name}:plugin.yaml\n")
+        return path
+
+    yield install
+    for module in [module for module in sys.modules if module.startswith("infeng_") and str(site) in str(
+            getattr(sys.modules[module], "__file__", ""))]:  # fmt: skip
+        del sys.modules[module]
+
+
+def discover(**overrides: object) -> Plugins:
+    return Plugins.discover(load_config(overrides={k.replace("__", "."): v for k, v in overrides.items()}))
+
+
+def test_an_installed_plugin_is_found_without_importing_it(install):
+    install("shout", init="raise RuntimeError('imported')")
+    plugin = discover().plugin("shout")
+    assert plugin.usable
+    assert plugin.origin == "infeng-shout 1.0"
+    assert "infeng_shout" not in sys.modules
+
+
+def test_only_what_is_asked_for_is_imported(install):
+    install("shout")
+    install("whisper")
+    plugins = discover()
+    assert "shout" in plugins.commands() and "whisper" in plugins.names("tokenizers")
+    assert not {"infeng_shout.hooks", "infeng_whisper.hooks"} & sys.modules.keys()
+    assert plugins.tokenizer("shout") == "a tokenizer of shout"
+    assert "infeng_shout.hooks" in sys.modules
+    assert "infeng_whisper.hooks" not in sys.modules
+    assert {"shout": "a tokenizer of shout"} in plugins.hook.infeng_tokenizers()
+
+
+def test_the_working_directory_is_never_searched(install, tmp_path, monkeypatch):
+    folder = tmp_path / "here"
+    folder.mkdir()
+    (folder / "plugin.yaml").write_text(GOOD.format(name="here"))
+    monkeypatch.chdir(folder)
+    assert "here" not in [plugin.name for plugin in discover().manifests]
+    assert "here" in [plugin.name for plugin in discover(plugins__paths="plugin.yaml").manifests]
+
+
+def test_a_development_install_is_found_through_its_package(install, tmp_path, monkeypatch):
+    path = install("shout")
+    elsewhere = tmp_path / "checkout"
+    elsewhere.mkdir()
+    path.parent.rename(elsewhere / "infeng_shout")
+    monkeypatch.syspath_prepend(elsewhere)
+    assert discover().plugin("shout").source == elsewhere / "infeng_shout" / "plugin.yaml"
+    assert "infeng_shout" not in sys.modules
+
+
+def test_two_plugins_of_one_name_are_an_error_that_names_both(install):
+    first = install("shout")
+    second = install("whisper", yaml=GOOD.replace("name: {name}\n", "name: shout\n", 1))
+    with pytest.raises(PluginError) as caught:
+        discover()
+    assert "plugin shout: two plugins have this name" in str(caught.value)
+    assert str(first) in str(caught.value) and str(second) in str(caught.value)
+    assert not discover(plugins__disable="shout").plugin("shout").usable
+
+
+def test_the_core_cannot_be_disabled():
+    with pytest.raises(PluginError, match="plugin core: cannot be disabled"):
+        discover(plugins__disable="core")
+
+
+BROKEN = {
+    "a YAML error": ({"yaml": "infeng_plugin: [1\n"}, "plugin.yaml:2"),
+    "an unknown key": ({"yaml": GOOD + "provide: {{}}\n"}, "did you mean `provides`"),
+    "no such version of the file": ({"yaml": GOOD.replace("plugin: 1", "plugin: 7")}, "expected 1"),
+    "a module that raises": ({"hooks": "1 / 0"}, "ZeroDivisionError"),
+    "a module that exits": ({"hooks": "raise SystemExit(9)"}, "SystemExit: 9"),
+    "no such module": ({"yaml": GOOD.replace(".hooks", ".hokks")}, "ModuleNotFoundError"),
+    "a hook that does not exist": ({"hooks": HOOKS.replace("def infeng_tok", "def infeng_tock")}, "unknown hook"),
+    "a hook with other arguments": ({"hooks": HOOKS.replace("tokenizers()", "tokenizers(x)")}, "x"),
+    "a hook that raises": ({"hooks": HOOKS.replace("return {{", "raise OSError() #")}, "tokenizers() raised OSError"),
+    "a broken promise": ({"hooks": HOOKS.replace('return {{"{name}"', 'return {{"other"')}, "promises the tokenizer"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", BROKEN)
+def test_a_broken_plugin_costs_one_warning(install, capsys, kind):
+    broken, words = BROKEN[kind]
+    install("shout", **broken)
+    install("whisper")
+    plugins = discover()
+    with pytest.raises(PluginError):
+        plugins.tokenizer("shout")
+    assert plugins.tokenizer("whisper") == "a tokenizer of whisper"
+    assert plugins.libraries()
+    assert not plugins.plugin("shout").usable
+    warnings = [line for line in capsys.readouterr().err.splitlines() if "warning" in line]
+    assert len(warnings) == 1
+    for word in ("plugin shout is not used", "code=invalid", "remedy=", words):
+        assert word in warnings[0]
+    with pytest.raises(PluginError, match="plugin shout"):
+        discover(kernels__strict=True).tokenizer("shout")
+
+
+def test_a_missing_plugin_yaml_is_named(install, capsys):
+    install("shout").unlink()
+    assert discover().plugin("shout").reason.code == "missing_file"
+    assert "infeng_shout/plugin.yaml" in capsys.readouterr().err
+
+
+def test_what_nobody_provides_is_an_error_with_what_there_is(install):
+    install("shout")
+    with pytest.raises(PluginError, match=r"tokenizer shuot: no plugin provides it: did you mean `shout`\?"):
+        discover().tokenizer("shuot")
+    with pytest.raises(PluginError, match=r"backend nothing: no plugin provides it: known here: .*native"):
+        discover().backend("nothing")
+    with pytest.raises(PluginError, match="scheduler x: no plugin provides it"):
+        discover().scheduler("x")
+    with pytest.raises(PluginError, match=r"quant format int4: no plugin provides it: did you mean `int4-g64`\?"):
+        discover().quant_format("int4")
+
+
+def test_what_a_disabled_plugin_provides_says_so(install):
+    install("shout")
+    with pytest.raises(PluginError, match=r"tokenizer shout: plugin shout cannot be used: listed in plugins.disable"):
+        discover(plugins__disable="shout").tokenizer("shout")
+
+
+def test_a_name_that_two_plugins_provide_is_an_error(install):
+    install("shout")
+    install("whisper", yaml=GOOD.replace("tokenizers: [{name}]", "tokenizers: [shout]"))
+    with pytest.raises(PluginError, match="tokenizer shout: provided by several plugins: shout, whisper"):
+        discover().tokenizer("shout")
+
+
+def test_a_library_can_come_from_a_hook(install, workshop):
+    library = workshop.plugin("first").parent / "libfirst.so"
+    hooks = f"""
+from pathlib import Path
+from infeng_core.plug import hookimpl
+from infeng_core.plug.hookspecs import KernelLibrary
+
+@hookimpl
+def infeng_kernel_libraries(): return [KernelLibrary("first", Path({str(library)!r}))]
+"""
+    kernels = "provides: {{kernels: [{{name: embed_tiny, op: embed}}]}}\n"
+    install("finder", yaml=GOOD.split("provides")[0] + kernels, hooks=hooks)
+    selector = workshop.selector()
+    assert workshop.chosen(selector) == "first/embed_tiny"
+
+
+WRONG = {
+    "infeng_plugin: 1\nversion: 1\n": "plugin.yaml:1: `name` is missing",
+    "infeng_plugin: 1\nname: x\n": "plugin.yaml:1: `version` is missing",
+    "infeng_plugin: 1\nname: x\nversion: 1\nlibrary: x.so\n":
+        'plugin.yaml:4: library: a library needs `abi`: add the ABI it is built for: abi: "0.9"',
+    "infeng_plugin: 1\nname: x\nversion: 1\nabi: 0.9\n":
+        'plugin.yaml:4: abi: expected a version in quotes such as "0.9", found 0.9',
+    'infeng_plugin: 1\nname: x\nversion: 1\nabi: "0.9"\nlibrary: ../x.so\n':
+        "plugin.yaml:5: library: not a bare file name: put the library beside its plugin.yaml",
+    "infeng_plugin: 1\nname: x\nversion: 1\nrequires: {features: [avx512vnni]}\n":
+        "plugin.yaml:4: requires.features: 'avx512vnni' is not one of ",
+    "infeng_plugin: 1\nname: x\nversion: 1\nrequires: {arch: amd64}\n":
+        "plugin.yaml:4: requires.arch: 'amd64' is not one of x86_64, aarch64",
+    "infeng_plugin: 1\nname: x\nversion: 1\nprovides:\n kernels:\n - {name: a, op: embed}\n - {name: b, op: linaer}\n":
+        "plugin.yaml:7: provides.kernels.1: no such op: linaer (did you mean `linear`?)",
+    "infeng_plugin: 1\nname: x\nversion: 1\nprovides:\n kernels:\n - {name: a, op: embed}\n - {name: a, op: embed}\n":
+        "plugin.yaml:7: provides.kernels.1: kernel a is listed twice",
+    "infeng_plugin: 1\nname: x\nversion: 1\nprovides: {kernels: [{name: a}]}\n":
+        "plugin.yaml:4: provides.kernels.0: a kernel needs `name` and `op`",
+    "infeng_plugin: 1\nname: x\nversion: 1\nprovides: {commands: demo}\n":
+        "plugin.yaml:4: provides.commands: expected a list, found text",
+    "infeng_plugin: 1\nname: x\nversion: 1\nprovides: {tokenisers: [a]}\n":
+        "plugin.yaml:4: provides.tokenisers: unknown key: did you mean `tokenizers`?",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("text", WRONG, ids=range(len(WRONG)))
+def test_a_mistake_in_plugin_yaml_is_named_with_its_line(tmp_path, text):
+    path = tmp_path / "plugin.yaml"
+    path.write_text(text)
+    with pytest.raises(ManifestError) as caught:
+        read_plugin(path)
+    assert WRONG[text] in str(caught.value)
+
+
+def test_what_the_core_announces_is_what_it_brings():
+    plugins = discover()
+    core = plugins.plugin("core").manifest
+    state = next(state for state in plugins.library_states() if state.name == "reference")
+    assert [(k.name, k.op) for k in core.kernels] == [(k.name, k.op) for k in state.native.kernels]
+    for kind in ("tokenizers", "schedulers", "quant_formats", "backends"):
+        brought = [name for found in getattr(plugins.hook, f"infeng_{kind}")() for name in found]
+        assert sorted(core.provides[kind]) == sorted(brought)
+    commands = {command.name: command.help for found in plugins.hook.infeng_commands() for command in found}
+    assert dict(core.commands) == commands
+
+
+def test_what_an_installed_kernel_plugin_announces_is_what_it_brings():
+    for state in discover(kernels__order="*").library_states():
+        if state.native is not None:
+            announced = {(k.name, k.op, frozenset(k.features)) for k in state.plugin.kernels}
+            brought = {(k.name, k.op, frozenset(k.features)) for k in state.native.kernels}
+            assert announced == brought, state.name

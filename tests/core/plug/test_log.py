@@ -1,0 +1,69 @@
+"""Logs are quiet by default, and readable by people or machines on request."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from infeng_core import log
+from infeng_core.errors import UsageError
+
+
+@pytest.fixture(autouse=True)
+def restored():
+    yield
+    log.configure()
+
+
+def test_only_warnings_are_seen_by_default(capsys):
+    log.configure()
+    logger = log.get_logger("x")
+    logger.info("quiet")
+    logger.warning("heard", plugin="avx2", reason="two words")
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err == "infeng: warning: heard plugin=avx2 reason='two words'\n"
+
+
+def test_json_is_one_object_per_line(capsys):
+    log.configure_from("json,debug")
+    log.get_logger("room").debug("event", count=3)
+    event = json.loads(capsys.readouterr().err)
+    assert event["event"] == "event" and event["count"] == 3
+    assert event["level"] == "debug" and event["module"] == "room"
+    assert event["timestamp"].endswith("Z")
+
+
+def test_a_logger_made_before_follows_the_new_configuration(capsys):
+    log.configure()
+    logger = log.get_logger("x")
+    log.configure(level="debug")
+    logger.debug("now")
+    assert "debug: now" in capsys.readouterr().err
+
+
+def test_an_exception_is_shown_with_its_trace(capsys):
+    log.configure()
+    try:
+        raise ValueError("inside")
+    except ValueError:
+        log.get_logger("x").exception("it failed")
+    err = capsys.readouterr().err
+    assert err.startswith("infeng: error: it failed\n")
+    assert err.rstrip().endswith("ValueError: inside")
+
+
+def test_an_unknown_word_is_an_error():
+    with pytest.raises(UsageError, match=r"INFENG_LOG=verbose: unknown word 'verbose': known: json, debug"):
+        log.configure_from("verbose")
+    with pytest.raises(UsageError, match="log level 'loud'"):
+        log.configure(level="loud")
+
+
+def test_a_warning_is_given_once(capsys):
+    log.configure()
+    logger = log.get_logger("x")
+    for _ in range(3):
+        log.warn_once(logger, "the same thing", reason="again")
+    assert capsys.readouterr().err.count("the same thing") == 1
