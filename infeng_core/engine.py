@@ -69,6 +69,7 @@ class Engine:
         self.limits = self._limits()
         backend: Backend = self.plugins.backend(self.config.backend.use)
         self.executable: Executable = backend.compile(self.model, self.config, self.limits, self.selector)
+        self.selector.close()  # everything is bound: no library will be tried again
         self.tokenizer: Tokenizer = self.plugins.tokenizer(self.config.tokenizer.use)(
             self.model.tokenizer_dir, self.config
         )

@@ -33,14 +33,12 @@ from infeng_core.models.ops import (
     consumers,
 )
 from infeng_core.plug.libraries import rank
+from infeng_core.plug.problems import row_ranges
 
 if TYPE_CHECKING:
     from infeng_core.formats import LoadedModel
     from infeng_core.models.config import RopeConfig
     from infeng_core.plug.select import Selector
-
-ROW_BREAKPOINTS = (1, 8, 64)
-"""Kernels are chosen anew past these batch sizes: one row is bound by memory, eight ride along, more are arithmetic."""
 
 Bindings = list[tuple[int, "_native.Kernel"]]
 Epilogues = list[tuple[str, "_native.Epilogue"]]  # with the name of each step
@@ -268,10 +266,7 @@ class Planner:
         return bindings
 
     def _row_ranges(self, sampled: bool) -> list[tuple[int, int]]:
-        most = self._limits.max_samples if sampled else self._limits.max_rows
-        ends = [*(rows for rows in ROW_BREAKPOINTS if rows < most), most]
-        begins = [1, *(rows + 1 for rows in ends[:-1])]
-        return list(zip(begins, ends, strict=True))
+        return row_ranges(self._limits.max_samples if sampled else self._limits.max_rows)
 
     def _problem(
         self, op: str, rows: tuple[int, int], problem: dict[str, Any], names: Sequence[str]

@@ -49,13 +49,13 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
         library = _native.open_library(request["open"], request["features"])
         if "check" not in request:
             return {"ok": True, "name": library.name, "version": library.version, "abi": list(library.abi)}
-        from infeng_core.plug import firstuse
+        from infeng_core.plug import firstuse, oneop
 
         reference = _native.open_library(request["reference"], request["features"])
         kernel = next(kernel for kernel in library.kernels if kernel.name == request["check"])
         try:
             difference = firstuse.difference(kernel, reference, request["problem"])
-        except firstuse.NoJudgeError:
+        except oneop.NoJudgeError:
             difference = None
         return {"ok": True, "difference": difference}
     except _native.NativeError as error:

@@ -11,6 +11,9 @@ from infeng_core._native import Problem
 Fields = dict[str, Any]
 """A problem as plain data."""
 
+ROW_BREAKPOINTS = (1, 8, 64)
+"""Kernels are chosen anew past these batch sizes: one row is bound by memory, eight ride along, more are arithmetic."""
+
 _FORMATS = ("weight", "act", "kv")
 _SIZES = ("n", "k", "context", "heads", "kv_heads", "head_dim")
 
@@ -30,6 +33,13 @@ def problem(fields: Mapping[str, Any]) -> Problem:
     """Return the problem that ``fields`` describes."""
     rest = {name: value for name, value in fields.items() if name not in ("op", "rows")}
     return Problem(fields["op"], rows=(fields["rows"][0], fields["rows"][1]), **rest)
+
+
+def row_ranges(most: int) -> list[tuple[int, int]]:
+    """Return the ranges of batch sizes for which kernels are chosen: (1, 1), (2, 8), ... up to ``most`` rows."""
+    ends = [*(rows for rows in ROW_BREAKPOINTS if rows < most), most]
+    begins = [1, *(rows + 1 for rows in ends[:-1])]
+    return list(zip(begins, ends, strict=True))
 
 
 def key(problem: Problem) -> str:

@@ -19,6 +19,8 @@ from infeng_core.plug.reason import Reason
 CPU_S = 3.0  # of one request; a constructor needs milliseconds
 WALL_S = 30.0  # a library that sleeps uses no processor time; a busy machine must not condemn one
 
+AUTHOR = "ask the plugin's author for a repair"
+
 CODES = {
     "not_found": "missing_file",
     "bad_file": "not_a_library",
@@ -37,9 +39,9 @@ class Trial:
     """Tries one library in a process of its own; the process starts at the first request and ends with this object."""
 
     def __init__(self, path: Path, cpu: Cpu, reference: Path | None = None) -> None:
+        self._child: subprocess.Popen[bytes] | None = None
         self._base = {"open": str(path), "features": ",".join(sorted(cpu.features)), "cpu_s": CPU_S}
         self._reference = reference
-        self._child: subprocess.Popen[bytes] | None = None
         self._answers = -1
 
     def open(self) -> dict[str, Any] | Reason:
@@ -75,16 +77,32 @@ class Trial:
                 line = b""
             if line is None:
                 self.close()
-                return Reason("silent", f"did not answer within {WALL_S:g} s", "ask the plugin's author for a repair")
+                return Reason("silent", f"did not answer within {WALL_S:g} s", AUTHOR)
             if line:
-                result: dict[str, Any] = json.loads(line)
-                if result.pop("ok"):
-                    return result
-                return Reason(CODES.get(result["code"], "refused" if not more else "failed"), result["text"])
-            if fresh or self._child is None or self._child.wait() != 0:
+                return self._read(line, "failed" if more else "refused")
+            if fresh or self._status() != 0:
                 break
             # An idle child ends by itself, with status 0; a fresh one that ends has been ended by the library.
         return self._cause_of_death()
+
+    def _read(self, line: bytes, failure: str) -> dict[str, Any] | Reason:
+        try:
+            result: dict[str, Any] = json.loads(line)
+            if result.pop("ok"):
+                return result
+            return Reason(CODES.get(result["code"], failure), result["text"])
+        except (ValueError, KeyError, AttributeError, TypeError):
+            self.close()
+            return Reason("crashed", "wrote over the answer of the process that tried it", AUTHOR)
+
+    def _status(self) -> int:
+        """Return the ended child's exit status; a library that closed the pipe but goes on is killed."""
+        assert self._child is not None
+        try:
+            return self._child.wait(timeout=CPU_S)
+        except subprocess.TimeoutExpired:
+            self._child.kill()
+            return self._child.wait()
 
     def _start(self) -> None:
         reader, writer = os.pipe()
@@ -121,14 +139,12 @@ class Trial:
         return answer
 
     def _cause_of_death(self) -> Reason:
-        assert self._child is not None
-        status = self._child.wait()
+        status = self._status()
         self.close()
-        remedy = "ask the plugin's author for a repair"
         if status == -signal.SIGXCPU:
-            return Reason("endless", f"still busy after {CPU_S:g} s of processor time", remedy)
+            return Reason("endless", f"still busy after {CPU_S:g} s of processor time", AUTHOR)
         if status == -signal.SIGILL:
-            return Reason("crashed", "used an instruction that this processor does not have (SIGILL)", remedy)
+            return Reason("crashed", "used an instruction that this processor does not have (SIGILL)", AUTHOR)
         if status < 0:
-            return Reason("crashed", f"killed its process ({signal.Signals(-status).name})", remedy)
-        return Reason("crashed", f"ended its process with status {status}", remedy)
+            return Reason("crashed", f"killed its process ({signal.Signals(-status).name})", AUTHOR)
+        return Reason("crashed", f"ended its process with status {status}", AUTHOR)

@@ -7,13 +7,10 @@ from dataclasses import dataclass
 
 from infeng_core._native import Problem
 from infeng_core.plug.config import EngineConfig
-from infeng_core.plug.problems import Fields, problem
+from infeng_core.plug.problems import Fields, problem, row_ranges
 
 FormatOf = Callable[[str], str]
 """Tensor name to weight format."""
-
-ROW_BREAKPOINTS = (1, 8, 64)
-"""Batch sizes, in rows, up to which one kernel is bound: a decode, a few, a crowd; above them prefill."""
 
 
 @dataclass(frozen=True)
@@ -29,12 +26,6 @@ class Shape:
     context: int = 2048
     bias: bool = False
     tied: bool = False
-
-
-def row_ranges(most: int) -> list[tuple[int, int]]:
-    """Return (1, 1), (2, 8), ... up to ``most`` rows."""
-    ends = [*(end for end in ROW_BREAKPOINTS if end < most), most]
-    return list(zip([1, *(end + 1 for end in ends)], ends, strict=False))
 
 
 def typical(op: str, config: EngineConfig, shape: Shape, format_of: FormatOf) -> list[Problem]:

@@ -7,7 +7,7 @@ import pytest
 
 from infeng_core import _native
 from infeng_core.errors import KernelError
-from infeng_core.plug import cases, firstuse, problems, trial
+from infeng_core.plug import cases, firstuse, oneop, problems, trial
 from infeng_core.plug.manager import Plugins
 from infeng_core.plug.select import Selector
 
@@ -149,7 +149,7 @@ def test_a_case_reaches_every_row_that_the_op_writes(fields):
     problem = problems.problem(fields)
     kernel = next(k for k in reference.kernels if k.op == fields["op"] and k.accepts(problem))
     case = cases.small(problem, kernel)
-    for rows, arrays in firstuse.Case(reference, case, None).run().items():
+    for rows, arrays in oneop.Case(reference, case, None).run().items():
         name, result = arrays[0]
         written = result.reshape(-1, 1) if name == "cache" else result
         assert np.count_nonzero(written) > 0.3 * min(rows, 4) * (1 if name == "cache" else written.shape[1])

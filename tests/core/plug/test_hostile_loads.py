@@ -35,6 +35,13 @@ HOSTILE = {
     "abort in a constructor": ({"ON_LOAD": "abort()"}, plain, "crashed", "SIGABRT"),
     "exit in a constructor": ({"ON_LOAD": "_exit(0)"}, plain, "crashed", "status 0"),
     "an endless loop in a constructor": ({"ON_LOAD": "for(;;)"}, plain, "endless", "processor time"),
+    "every file closed in a constructor": ({"ON_LOAD": "closefrom(3); sleep(60)"}, plain, "crashed", "SIGKILL"),
+    "nonsense in every file": (
+        {"ON_LOAD": 'for (int f = 3; f < 64; ++f) (void)!write(f, "nonsense\\n", 9)'},
+        plain,
+        "crashed",
+        "wrote over",
+    ),
     "a crash in the entry point": ({"ON_ENTRY": "raise(SIGSEGV)"}, plain, "crashed", "SIGSEGV"),
     "a C++ exception out of the entry point": ("throws.cc", plain, "crashed", "exception|SIGABRT"),
     "a missing symbol": ({"NO_ENTRY": 1}, plain, "missing_symbol", "infeng_library"),

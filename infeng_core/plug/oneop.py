@@ -1,0 +1,254 @@
+"""One operation alone in a program, on random input: what a kernel is judged by before its first use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from infeng_core import _native
+from infeng_core._native import Epilogue, Kernel, KvCache, Library, Pool, Program, Weight
+from infeng_core.plug import problems
+from infeng_core.plug.problems import Fields
+
+SEED = 20
+MAC_BUDGET = 1 << 25  # multiplications of all row counts together: some tens of milliseconds of the reference
+BLOCK = 16
+
+Arrays = list[tuple[str, NDArray[np.generic]]]
+Reader = Callable[[int], Arrays]  # rows -> what the kernel wrote
+
+
+class NoJudgeError(LookupError):
+    """The reference has no kernel to compare with, so the format or the op is a plugin's own."""
+
+
+class Case:
+    """One program with the kernel under test in it; inputs come from a fixed seed, so that two cases see the same."""
+
+    def __init__(self, reference: Library, case: Fields, kernel: Kernel | None) -> None:
+        self.reference = reference
+        self.case = case
+        self.kernel = kernel
+        self.random = np.random.default_rng(SEED)
+        self.counts = row_counts(case)
+        self.rows = self.counts[-1]
+        self.context = max(int(case.get("context", 0)), self.rows + 2 * BLOCK)
+        self.program = self._program(self.rows)
+
+    def run(self) -> dict[int, Arrays]:
+        """Return what the kernel wrote, for each number of rows."""
+        read = getattr(self, f"_{self.case['op']}")()
+        self.program.finish()
+        results = {}
+        for rows in self.counts:
+            self._step(self.program, *self._segments(rows))
+            results[rows] = [(name, array.copy()) for name, array in read(rows)]
+        return results
+
+    # One method per op: adds it to the program and returns the reader of its results.
+
+    def _embed(self) -> Reader:
+        weight = self._weight(self.case["weight"], self.case["n"], self.case["k"])
+        out = self.program.buffer(self.case["k"])
+        self.program.embed([(self.rows, self._subject())], weight, out)
+        return lambda rows: [("out", self.program.view(out)[:rows])]
+
+    def _rmsnorm(self) -> Reader:
+        x, k = self._input(self.program, self.case["k"], self.rows), self.case["k"]
+        out = self.program.buffer(k)
+        steps, read = self._epilogues(k)
+        self.program.rmsnorm([(self.rows, self._subject())], x, self._vector(k), 1e-5, out, steps)
+        return self._reader(out, read)
+
+    def _linear(self) -> Reader:
+        n, k = self.case["n"], self.case["k"]
+        x = self._input(self.program, k, self.rows)
+        if self.case["act"] != "f32":
+            act = self.program.activation(k)
+            judge = self._judge("epilogue", n=k, k=k, epilogues=["quantize"])
+            self.program.epilogue([(self.rows, judge)], x, k, None, [Epilogue.quantize(act)])
+            x = act
+        weight = self._weight(self.case["weight"], n, k)
+        out = self.program.buffer(n // 2 if "silu_mul" in self.case.get("epilogues", ()) else n)
+        steps, read = self._epilogues(n)
+        self.program.linear([(self.rows, self._subject())], weight, x, out, steps)
+        return self._reader(out, read)
+
+    def _epilogue(self) -> Reader:
+        n = self.case["n"]
+        x = self._input(self.program, n, self.rows)
+        out = self.program.buffer(n // 2 if "silu_mul" in self.case.get("epilogues", ()) else n)
+        steps, read = self._epilogues(n)
+        self.program.epilogue([(self.rows, self._subject())], x, n, out, steps)
+        return self._reader(out, read)
+
+    def _rope(self) -> Reader:
+        heads, kv_heads, size = self.case["heads"], self.case["kv_heads"], self.case["head_dim"]
+        k_column = _up(heads * size)
+        x = self._input(self.program, k_column + kv_heads * size, self.rows)
+        cos, sin = (self._normal((self.context, size // 2)) for _ in range(2))
+        self.program.rope(
+            [(self.rows, self._subject())],
+            x,
+            heads=heads,
+            kv_heads=kv_heads,
+            head_dim=size,
+            k_column=k_column,
+            cos=cos,
+            sin=sin,
+        )
+        return lambda rows: [("q and k", self.program.view(x)[:rows])]
+
+    def _kv_append(self) -> Reader:
+        cache = self._cache()
+        self._append(self.program, cache, self._subject(), self.rows)
+        return lambda rows: [("cache", cache.layer(0).reshape(-1))]
+
+    def _attention(self) -> Reader:
+        heads, size = self.case["heads"], self.case["head_dim"]
+        cache = self._cache()
+        self._fill(cache)
+        x = self._input(self.program, heads * size, self.rows)
+        out = self.program.buffer(heads * size)
+        steps, read = self._epilogues(heads * size)
+        scale = float(np.float32(1.0 / np.sqrt(size)))
+        subject = [(self.rows, self._subject())]
+        self.program.attention(subject, x, cache, 0, out, heads=heads, scale=scale, epilogues=steps)
+        return self._reader(out, read)
+
+    # Parts.
+
+    def _subject(self) -> Kernel:
+        if self.kernel is not None:
+            return self.kernel
+        rest = {name: value for name, value in self.case.items() if name not in ("op", "rows")}
+        return self._judge(self.case["op"], **rest)
+
+    def _judge(self, op: str, **fields: object) -> Kernel:
+        problem = problems.problem({"op": op, "rows": self.case["rows"], **fields})
+        for kernel in self.reference.kernels:
+            if kernel.op == op and kernel.accepts(problem):
+                return kernel
+        raise NoJudgeError(f"the reference has no kernel for {problems.describe(problem)}")
+
+    def _program(self, rows: int) -> Program:
+        return Program(_pool(), max_rows=rows, max_samples=1, max_segments=2, context=self.context)
+
+    def _normal(self, shape: tuple[int, ...]) -> NDArray[np.float32]:
+        return self.random.standard_normal(shape, dtype=np.float32)
+
+    def _vector(self, n: int) -> NDArray[np.float32]:
+        return np.float32(1) + self._normal((n,)) / np.float32(4)
+
+    def _weight(self, format: str, n: int, k: int) -> Weight:
+        panels, size = n // BLOCK, _native.panel_bytes(format, k)
+        data = _native.Arena(panels * size, huge_pages=False)
+        source = self._normal((n - 3 if n > BLOCK else n, k))  # lanes without an output are part of the case
+        _native.pack(format, source, data)
+        return Weight(format, len(source), k, panels, size, data)
+
+    def _input(self, program: Program, columns: int, rows: int) -> int:
+        """Return a buffer that holds random rows of different magnitude, with a group of zeros in the first."""
+        source = self._normal((_up(rows), columns)) * np.exp2(np.arange(_up(rows), dtype=np.float32) % 7 - 3)[:, None]
+        source[0, :64] = 0
+        size = _native.panel_bytes("f32", columns)
+        data = _native.Arena(_up(rows) // BLOCK * size, huge_pages=False)
+        _native.pack("f32", np.ascontiguousarray(source, dtype=np.float32), data)
+        weight = Weight("f32", _up(rows), columns, _up(rows) // BLOCK, size, data)
+        buffer = program.buffer(columns)
+        program.embed([(rows, self._judge("embed", weight="f32", n=_up(rows), k=columns))], weight, buffer)
+        return buffer
+
+    def _epilogues(self, columns: int) -> tuple[list[Epilogue], Callable[[int], Arrays]]:
+        steps: list[Epilogue] = []
+        acts: list[int] = []
+        for name in self.case.get("epilogues", ()):
+            if name in ("bias", "row_scale"):
+                steps.append(getattr(Epilogue, name)(self._vector(columns)))
+            elif name == "residual":
+                steps.append(Epilogue.residual(self._input(self.program, columns, self.rows)))
+            elif name == "silu_mul":
+                steps.append(Epilogue.silu_mul())
+                columns //= 2
+            else:
+                acts.append(self.program.activation(columns))
+                steps.append(Epilogue.quantize(acts[-1]))
+
+        def read(rows: int) -> Arrays:
+            result: Arrays = []
+            for act in acts:
+                q, scale, sum = self.program.view_activation(act)
+                result += [("q", q[:rows]), ("scale", scale[:rows]), ("sum", sum[:rows])]
+            return result
+
+        return steps, read
+
+    def _reader(self, out: int, more: Callable[[int], Arrays]) -> Reader:
+        return lambda rows: [("out", self.program.view(out)[:rows]), *more(rows)]
+
+    def _cache(self) -> KvCache:
+        return KvCache(
+            self.case["kv"],
+            layers=1,
+            blocks=2 * _up(self.context) // BLOCK,
+            kv_heads=self.case["kv_heads"],
+            head_dim=self.case["head_dim"],
+        )
+
+    def _append(self, program: Program, cache: KvCache, kernel: Kernel, rows: int) -> None:
+        width = _up(self.case["kv_heads"] * self.case["head_dim"])
+        x = self._input(program, 2 * width, rows)
+        program.kv_append([(rows, kernel)], x, cache, 0, k_column=0, v_column=width)
+
+    def _fill(self, cache: KvCache) -> None:
+        """Give both sequences of the case a past, with the reference."""
+        fields = {name: self.case[name] for name in ("kv", "kv_heads", "head_dim")}
+        program = self._program(2 * self.context)
+        self._append(program, cache, self._judge("kv_append", context=self.context, **fields), 2 * self.context)
+        program.finish()
+        self._step(program, [(0, self.context, 0, 0), (self.context, 2 * self.context, 0, _up(self.context) // BLOCK)])
+
+    def _segments(self, rows: int) -> tuple[list[tuple[int, int, int, int]]]:
+        """Return (begin, end, pos0, table): one sequence at the end of the context, a second near the beginning."""
+        first = (rows + 1) // 2
+        segments = [(0, first, self.context - first, 0)]
+        if rows > first:
+            segments.append((first, rows, 3, _up(self.context) // BLOCK))
+        return (segments,)
+
+    def _step(self, program: Program, segments: list[tuple[int, int, int, int]]) -> None:
+        rows = segments[-1][1]
+        limit = self.case["n"] - 3 if self.case["op"] == "embed" and self.case["n"] > BLOCK else rows
+        # Blocks are numbered backwards, so that a kernel that ignores the table is found out.
+        tables = np.arange(2 * _up(self.context) // BLOCK, dtype=np.int32)[::-1]
+        program.run(
+            np.arange(rows, dtype=np.int32) % limit,
+            np.concatenate([np.arange(p, p + e - b, dtype=np.int32) for b, e, p, _ in segments]),
+            np.array(segments, dtype=np.int32),
+            np.ascontiguousarray(tables),
+            np.array([rows - 1], dtype=np.int32),
+        )
+
+
+def row_counts(case: Fields) -> list[int]:
+    """Return the numbers of rows to try: the ends of the range and a few between, for tails."""
+    low, high = case["rows"]
+    wanted = sorted({row for row in (low, low + 1, low + 3, low + 6, high) if row <= high})
+    cost = case.get("n", 1) * case.get("k", 1)
+    counts = [wanted[0]]
+    for rows in wanted[1:]:
+        if (sum(counts) + rows) * cost <= MAC_BUDGET:
+            counts.append(rows)
+    return counts
+
+
+@cache
+def _pool() -> Pool:
+    return Pool(2, spin_us=0)  # two workers, so that a kernel whose tiles depend on each other is found out
+
+
+def _up(size: int) -> int:
+    return -(-size // BLOCK) * BLOCK
