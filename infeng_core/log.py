@@ -9,44 +9,58 @@ import logging
 import os
 import sys
 from collections.abc import MutableMapping
+from dataclasses import dataclass
 from typing import Any, TextIO
 
 import structlog
 
 from infeng_core.errors import UsageError
 
+_JSON = structlog.processors.JSONRenderer()
+
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
-_configured = False
 _warned: set[str] = set()
+
+
+@dataclass
+class _Settings:
+    """What loggers look up at each event, so that those already made follow a change."""
+
+    configured: bool = False
+    json: bool = False
+    level: int = logging.WARNING
+
+
+_settings = _Settings()
 
 
 def configure(json: bool = False, level: str = "warning") -> None:
     """Set format and lowest level of every logger of the engine, those already made included."""
     if level not in LEVELS:
         raise UsageError(f"log level {level!r}", "unknown", f"choose one of {', '.join(LEVELS)}")
-    global _configured
-    _configured = True
-    last: Any = structlog.processors.JSONRenderer() if json else _console
-    structlog.configure(
-        processors=[
-            structlog.contextvars.merge_contextvars,
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso" if json else "%H:%M:%S", utc=json),
-            structlog.processors.format_exc_info,
-            last,
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
-        logger_factory=lambda *_: structlog.PrintLogger(_Stderr()),  # type: ignore[arg-type]  # print() needs write and flush only
-        cache_logger_on_first_use=False,
-    )
+    _settings.configured, _settings.json, _settings.level = True, json, LEVELS[level]
 
 
 def get_logger(name: str) -> structlog.typing.FilteringBoundLogger:
-    """Return the logger of a module; the first call reads ``INFENG_LOG``."""
-    if not _configured:
+    """Return the logger of a module; the first call reads ``INFENG_LOG``.
+
+    structlog's own configuration, which belongs to the application around the engine, is neither read nor changed.
+    """
+    if not _settings.configured:
         configure_from(os.environ.get("INFENG_LOG", ""))
-    logger: structlog.typing.FilteringBoundLogger = structlog.get_logger(module=name)
+    logger: structlog.typing.FilteringBoundLogger = structlog.wrap_logger(
+        structlog.PrintLogger(_Stderr()),  # type: ignore[arg-type]  # print() needs write and flush only
+        processors=[
+            _filter,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            _render,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG),
+        module=name,
+    )
     return logger
 
 
@@ -82,13 +96,20 @@ def _stream() -> TextIO:
     return sys.stderr if sys.stderr is not None else sys.__stderr__ or open(os.devnull, "w")  # noqa: PTH123
 
 
-def _console(_: Any, __: str, event: MutableMapping[str, Any]) -> str:
-    """Return ``infeng: warning: text key=value``, the way command line tools speak."""
-    level, text, _time = event.pop("level"), event.pop("event"), event.pop("timestamp")
-    event.pop("module", None)
+def _filter(_: Any, method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    if LEVELS.get(method, logging.ERROR) < _settings.level:
+        raise structlog.DropEvent
+    return event
+
+
+def _render(logger: Any, method: str, event: MutableMapping[str, Any]) -> str:
+    """Return JSON, or ``infeng: warning: text key=value``, the way command line tools speak."""
+    if _settings.json:
+        return str(_JSON(logger, method, event))
+    level, text = event.pop("level"), event.pop("event")
     trace = event.pop("exception", None)
-    pairs = "".join(
-        f" {key}={value!r}" if isinstance(value, str) and " " in value else f" {key}={value}"
-        for key, value in event.items()
+    pairs = [(key, value) for key, value in event.items() if key not in ("module", "timestamp")]
+    words = "".join(
+        f" {key}={value!r}" if isinstance(value, str) and " " in value else f" {key}={value}" for key, value in pairs
     )
-    return f"infeng: {level}: {text}{pairs}" + (f"\n{trace}" if trace else "")
+    return f"infeng: {level}: {text}{words}" + (f"\n{trace}" if trace else "")

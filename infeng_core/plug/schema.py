@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import yaml
+
 from infeng_core.plug.yamlfile import type_name
 
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
@@ -142,7 +144,7 @@ class Optional:
 
 @dataclass(frozen=True)
 class ListOf:
-    """A list; as text, its items separated by commas."""
+    """A list; as text, its items separated by commas, or YAML: [a, b]."""
 
     kind: Kind
 
@@ -155,12 +157,14 @@ class ListOf:
         return items
 
     def parse(self, text: str) -> tuple[Any, ...]:
+        if text.lstrip().startswith("["):
+            return self.check(_flow(text))
         return self.check([self.kind.parse(item.strip()) for item in text.split(",") if item.strip()])
 
 
 @dataclass(frozen=True)
 class MapOf:
-    """Names to values; as text, ``name=value`` pairs separated by commas."""
+    """Names to values; as text, ``name=value`` pairs separated by commas, or YAML: {name: value}."""
 
     kind: Kind
 
@@ -170,6 +174,8 @@ class MapOf:
         return {str(name): self.kind.check(item) for name, item in value.items()}
 
     def parse(self, text: str) -> dict[str, Any]:
+        if text.lstrip().startswith("{"):
+            return self.check(_flow(text))
         result: dict[str, Any] = {}
         for pair in filter(None, (part.strip() for part in text.split(","))):
             name, equals, item = (part.strip() for part in pair.partition("="))
@@ -177,6 +183,13 @@ class MapOf:
                 raise ValueError(f"expected name=value, found {pair!r}")
             result[name] = self.kind.parse(item)
         return result
+
+
+def _flow(text: str) -> object:
+    try:
+        return yaml.safe_load(text)
+    except (yaml.YAMLError, RecursionError):
+        raise ValueError(f"not valid YAML: {text!r}") from None
 
 
 def suggestion(word: str, known: Iterable[str]) -> str:

@@ -54,6 +54,16 @@ def test_an_exception_is_shown_with_its_trace(capsys):
     assert err.rstrip().endswith("ValueError: inside")
 
 
+def test_the_structlog_of_the_application_is_left_alone():
+    import structlog
+
+    before = structlog.get_config()
+    log.configure(json=True, level="debug")
+    log.get_logger("x").debug("event")
+    assert structlog.get_config() == before
+    assert not structlog.is_configured()
+
+
 def test_an_unknown_word_is_an_error():
     with pytest.raises(UsageError, match=r"INFENG_LOG=verbose: unknown word 'verbose': known: json, debug"):
         log.configure_from("verbose")

@@ -140,6 +140,9 @@ def test_argument_beats_environment_beats_manifest_beats_default(write):
     [
         ("kernels.order", "avx2, reference", ("avx2", "reference")),
         ("kernels.order", "", ()),
+        ("kernels.order", '[avx2, "*"]', ("avx2", "*")),
+        ("model.formats", '{"layers.*.down_proj": "int8-row"}', {"layers.*.down_proj": "int8-row"}),
+        ("model.formats", "", {}),
         ("kernels.force", "linear=avx512,rope=reference", {"linear": "avx512", "rope": "reference"}),
         ("kernels.strict", "on", True),
         ("threads.pin", "auto", "auto"),
@@ -181,6 +184,7 @@ def test_short_variables(write):
             "environment variable INFENG_THREADS_CONT: unknown setting: did you mean `count`?",
         ),
         ({"INFENG_THREADS_COUNT": "two"}, "INFENG_THREADS_COUNT: expected a whole number, found 'two'"),
+        ({"INFENG_FORCE": "{linear: [}"}, "INFENG_FORCE: not valid YAML"),
         ({"INFENG_FORCE": "linear"}, "INFENG_FORCE: expected name=value, found 'linear'"),
     ],
 )
