@@ -79,7 +79,7 @@ bench: setup
 	$(BIN)/python -P -m pytest --benchmark-only tests/bench
 
 wheels: setup
-	@for wheel in abi . $(PLUGINS:%=plugins/%); do \
+	@for wheel in ./abi . $(PLUGINS:%=./plugins/%); do \
 	  pip wheel --quiet --no-build-isolation --no-deps --wheel-dir dist $$wheel || exit 1; done
 	@ls -1 dist/*.whl
 

@@ -8,7 +8,7 @@ import pytest
 
 from infeng_core import Engine, SamplingParams
 
-CONTEXT = 512
+CONTEXT = 256
 
 
 @pytest.fixture(scope="module")
