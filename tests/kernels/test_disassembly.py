@@ -1,9 +1,8 @@
 """No function of a kernel library holds instructions beyond the CPU features that it declares.
 
 A library compiles the same templates several times with different flags. If two copies had the same name, the linker
-would keep one, and a CPU without VNNI could be handed the copy with it: SIGILL, far from the cause. So the
-built library is disassembled, function by function: those of the VNNI unit carry the backend's name, all others must do
-without.
+would keep one, and a CPU without VNNI could be handed the copy with it: SIGILL, far from the cause. So the built
+library is disassembled, function by function: those of the VNNI unit carry the backend's name, all others do without.
 """
 
 import re

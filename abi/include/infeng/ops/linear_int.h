@@ -86,7 +86,7 @@ struct IntCore {
             block<V, M, P, kFetch>(t, source, m, g, end, cur, ahead + fetched * bytes);
             fetched += kFetch;
           } else {
-            block<V, M, P, 0>(t, source, m, g, end, cur, nullptr);
+            block<V, M, P, 0>(t, source, m, g, end, cur, ahead);
           }
         });
       }

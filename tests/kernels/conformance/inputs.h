@@ -1,0 +1,129 @@
+// Random activations and packed weights. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cmath>
+
+#include "memory.h"
+
+// int8 rows with scales and sums; extreme groups test the limits of narrower arithmetic.
+struct Activation {
+  int64_t rows, k, groups;
+  Bytes q, scale, sum;
+  explicit Activation(int64_t rows_ = 0, int64_t k_ = 0)
+      : rows(rows_),
+        k(k_),
+        groups(up(k_, 64) / 64),
+        q(rows * groups * 64, 0x55),
+        scale(rows * groups * 4, 0x55),
+        sum(rows * groups * 4, 0x55) {}
+  void randomize() {
+    for (int64_t m = 0; m < rows; ++m)
+      for (int64_t g = 0; g < groups; ++g) {
+        const int64_t style = pick(0, 9);
+        int32_t total = 0;
+        for (int64_t i = 0; i < 64; ++i) {
+          int64_t v = style == 0   ? 0
+                      : style == 1 ? 127
+                      : style == 2 ? -127
+                      : style == 3 ? (i % 2 ? 127 : -127)
+                                   : pick(-127, 127);
+          if (g * 64 + i >= k) v = 0;
+          q.as<int8_t>()[(m * groups + g) * 64 + i] = int8_t(v);
+          total += int32_t(v);
+        }
+        scale.as<float>()[m * groups + g] = style == 0 ? 0.0f : std::fabs(normal()) * 0.02f;
+        sum.as<int32_t>()[m * groups + g] = total;
+      }
+  }
+  infeng_activation view() const {
+    infeng_activation a{};
+    a.struct_size = sizeof a;
+    a.group = 64;
+    a.q = matrix(q, INFENG_I8, rows, groups * 64, groups * 64);
+    a.scale = matrix(scale, INFENG_F32, rows, groups, groups);
+    a.sum = matrix(sum, INFENG_I32, rows, groups, groups);
+    return a;
+  }
+  bool operator==(const Activation& o) const { return q == o.q && scale == o.scale && sum == o.sum; }
+  bool intact() const { return q.intact() && scale.intact() && sum.intact(); }
+};
+
+inline uint16_t random_half() {
+  if (chance(0.02)) return 0;
+  if (chance(0.02)) return uint16_t(pick(1, 1023));  // subnormal
+  return uint16_t(pick(10, 14) << 10 | pick(0, 1023));
+}
+
+struct PackedWeight {
+  Bytes data;
+  infeng_weight view{};
+  PackedWeight() = default;
+  PackedWeight(uint32_t format, int64_t n, int64_t k) {
+    const int64_t padded = up(k, 64), panels = up(n, 16) / 16;
+    int64_t bytes = 0;
+    switch (format) {
+      case INFENG_WEIGHT_F32:
+        bytes = padded * 64;
+        break;
+      case INFENG_WEIGHT_BF16:
+        bytes = padded * 32;
+        break;
+      case INFENG_WEIGHT_INT8_ROW:
+        bytes = 64 + padded * 16;
+        break;
+      case INFENG_WEIGHT_INT4_G64:
+        bytes = up(padded, 128) / 128 * 64 + padded * 8;
+        break;
+      case INFENG_WEIGHT_INT4_G32:
+        bytes = padded / 64 * (64 + 512);
+        break;
+    }
+    data = Bytes(panels * bytes);
+    for (int64_t p = 0; p < panels; ++p) fill(format, data.as<uint8_t>(p * bytes), padded);
+    view = {sizeof view, format, 0, n, k, panels, bytes, data.as<void>()};
+  }
+
+ private:
+  static void fill(uint32_t format, uint8_t* out, int64_t padded) {
+    const auto bytes = [&](int64_t count) {
+      const int64_t style = pick(0, 5);
+      for (int64_t i = 0; i < count; ++i) *out++ = uint8_t(style == 0 ? 255 : style == 1 ? 1 : 1 + rng() % 255);
+    };
+    const auto halves = [&] {
+      for (int i = 0; i < 32; ++i, out += 2) {
+        const uint16_t h = random_half();
+        memcpy(out, &h, 2);
+      }
+    };
+    switch (format) {
+      case INFENG_WEIGHT_F32:
+        for (int64_t i = 0; i < padded * 16; ++i) reinterpret_cast<float*>(out)[i] = uniform();
+        break;
+      case INFENG_WEIGHT_BF16:
+        for (int64_t i = 0; i < padded * 16; ++i) {
+          const float v = uniform();
+          uint32_t u;
+          memcpy(&u, &v, 4);
+          reinterpret_cast<uint16_t*>(out)[i] = uint16_t(u >> 16);
+        }
+        break;
+      case INFENG_WEIGHT_INT8_ROW:
+        for (int i = 0; i < 16; ++i) reinterpret_cast<float*>(out)[i] = std::fabs(normal()) * 0.01f;
+        out += 64;
+        for (int64_t g = 0; g < padded / 64; ++g) bytes(1024);
+        break;
+      case INFENG_WEIGHT_INT4_G64:
+        for (int64_t g = 0; g < padded / 64; ++g) {
+          if (g % 2 == 0) halves();
+          bytes(512);
+        }
+        break;
+      case INFENG_WEIGHT_INT4_G32:
+        for (int64_t g = 0; g < padded / 64; ++g) {
+          halves();
+          bytes(512);
+        }
+        break;
+    }
+  }
+};

@@ -1,0 +1,50 @@
+// Runs every kernel of a library on random problems of awkward sizes and compares each result with the reference
+// kernels', byte for byte. Native, so that it can be built with sanitizers:
+//   conformance REFERENCE.so CANDIDATE.so [features] [share of the cases, 0 to 1] [kernel prefix]
+// Prints one line per kernel; exit status 1 if any differs. SPDX-License-Identifier: Apache-2.0
+#include "cache.h"
+#include "rows.h"
+
+namespace {
+
+void check(Checker& c) {
+  switch (c.kernel.op) {
+    case INFENG_OP_EMBED:
+      return check_embed(c);
+    case INFENG_OP_RMSNORM:
+      return check_rmsnorm(c);
+    case INFENG_OP_LINEAR:
+      return check_linear(c);
+    case INFENG_OP_EPILOGUE:
+      return check_epilogue(c);
+    case INFENG_OP_ROPE:
+      return check_rope(c);
+    case INFENG_OP_KV_APPEND:
+      return check_kv_append(c);
+    case INFENG_OP_ATTENTION:
+      return check_attention(c);
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc < 3) Library::die("usage: %s REFERENCE.so CANDIDATE.so [features] [share] [kernel prefix]", argv[0]);
+  const std::string features = argc > 3 ? argv[3] : "", prefix = argc > 5 ? argv[5] : "";
+  const double share = argc > 4 ? atof(argv[4]) : 1.0;
+  const Library reference(argv[1], ""), candidate(argv[2], features.c_str());
+  int failures = 0;
+  for (int32_t i = 0; i < candidate.desc.kernel_count; ++i) {
+    const infeng_kernel& kernel = *candidate.desc.kernels[i];
+    if (std::string(kernel.name).compare(0, prefix.size(), prefix) != 0) continue;
+    if (kernel.features[0] && features.find(kernel.features) == std::string::npos) {
+      printf("%-28s skipped: needs %s\n", kernel.name, kernel.features);
+      continue;
+    }
+    Checker checker{reference, kernel, share};
+    check(checker);
+    printf("%-28s %d of %d cases equal\n", kernel.name, checker.cases - checker.failures, checker.cases);
+    failures += checker.failures || !checker.cases;
+  }
+  return failures != 0;
+}

@@ -1,0 +1,194 @@
+// Cases of the ops over rows: linear, epilogue, rmsnorm, embed, rope. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "epilogues.h"
+
+struct LinearState : State<infeng_linear_args> {
+  std::shared_ptr<PackedWeight> weight;
+  int64_t rows = 0;
+  Activation in;
+  Bytes x, out;
+  bool has_out = true;
+  const infeng_args& args() {
+    a.in = in.view();
+    if (x.size()) a.in.x = matrix(x, INFENG_F32, rows, weight->view.k, weight->view.k);
+    a.weight = weight->view;
+    if (has_out) a.out = matrix(out, INFENG_F32, rows, list.width(), list.width());
+    return finish(rows);
+  }
+  bool same(const LinearState& o) const { return out == o.out && list.act == o.list.act; }
+  bool intact() const { return out.intact() && list.act.intact(); }
+};
+
+inline void check_linear(Checker& c) {
+  for (const uint32_t format : {INFENG_WEIGHT_F32, INFENG_WEIGHT_BF16, INFENG_WEIGHT_INT8_ROW, INFENG_WEIGHT_INT4_G64,
+                                INFENG_WEIGHT_INT4_G32}) {
+    const bool integer = format >= INFENG_WEIGHT_INT8_ROW;
+    for (const int64_t k : {8, 64, 172, 576, 896, 1216})
+      for (const int64_t n : {16, 40, 172, 256, 344})
+        for (const int64_t rows : {1, 2, 3, 4, 5, 6, 7, 8, 12, 13, 18, 19, 31, 129, 300, 1000}) {
+          if (rows > 31 && n * k > 172 * 576) continue;
+          if (rows == 1000 && n * k > 172 * 172) continue;
+          for (size_t i = 0; i < 2; ++i) {
+            const auto& kinds = lists()[size_t(pick(0, int64_t(lists().size()) - 1))];
+            const int64_t outputs = up(n, mask_of(kinds) & INFENG_EPILOGUE_BIT(INFENG_EPILOGUE_SILU_MUL) ? 32 : 16);
+            infeng_problem p = problem_of(c.kernel, rows);
+            p.weight_format = format;
+            p.act_format = integer ? INFENG_ACT_INT8_G64 : INFENG_ACT_F32;
+            p.n = outputs;
+            p.k = k;
+            p.epilogues = mask_of(kinds);
+            if (!c.wants(p)) continue;
+            LinearState s;
+            s.list = List(kinds, rows, outputs);
+            s.rows = rows;
+            s.weight = std::make_shared<PackedWeight>(format, outputs, k);
+            if (integer) {
+              s.in = Activation(rows, k);
+              s.in.randomize();
+            } else {
+              s.x = floats(rows * k);
+            }
+            s.has_out = !(p.epilogues & INFENG_EPILOGUE_BIT(INFENG_EPILOGUE_QUANTIZE)) || chance(0.5);
+            s.out = Bytes(s.has_out ? rows * s.list.width() * 4 : 0, 0x33);
+            c.compare(p, s,
+                      text("format %ld n %ld k %ld rows %ld epilogues %ld", format, outputs, k, rows, p.epilogues));
+          }
+        }
+  }
+}
+
+struct EpilogueState : State<infeng_epilogue_args> {
+  int64_t rows = 0, n = 0;
+  Bytes in, out;
+  bool in_place = false;
+  const infeng_args& args() {
+    a.in = matrix(in, INFENG_F32, rows, n, n);
+    a.out = in_place ? a.in : matrix(out, INFENG_F32, rows, list.width(), list.width());
+    if (in_place) a.out.shape[1] = list.width();
+    return finish(rows);
+  }
+  bool same(const EpilogueState& o) const { return in == o.in && out == o.out && list.act == o.list.act; }
+  bool intact() const { return in.intact() && out.intact() && list.act.intact(); }
+};
+
+inline void check_epilogue(Checker& c) {
+  for (const int64_t n : {8, 64, 172, 352, 576, 896})
+    for (const int64_t rows : {1, 3, 70})
+      for (const auto& kinds : lists())
+        for (const bool in_place : {false, true}) {
+          infeng_problem p = problem_of(c.kernel, rows);
+          p.n = n;
+          p.epilogues = mask_of(kinds);
+          if (n % 32 != 0 && p.epilogues & INFENG_EPILOGUE_BIT(INFENG_EPILOGUE_SILU_MUL)) continue;
+          if (!c.wants(p)) continue;
+          EpilogueState s;
+          s.list = List(kinds, rows, n);
+          s.rows = rows;
+          s.n = n;
+          s.in_place = in_place;
+          s.in = floats(rows * n, 3.0f);
+          s.out = Bytes(in_place ? 0 : rows * s.list.width() * 4, 0x33);
+          c.compare(p, s, text("n %ld rows %ld epilogues %ld in place %ld", n, rows, p.epilogues, in_place));
+        }
+}
+
+struct RmsnormState : State<infeng_rmsnorm_args> {
+  int64_t rows = 0, k = 0;
+  Bytes x, weight, out;
+  std::vector<int32_t> index;
+  const infeng_args& args() {
+    a.x = matrix(x, INFENG_F32, rows + 3, k, k);
+    a.row_index = index.empty() ? nullptr : index.data();
+    a.weight = vector_view(weight, k);
+    if (out.size()) a.out = matrix(out, INFENG_F32, rows, k, k);
+    a.eps = 1e-5f;
+    return finish(rows);
+  }
+  bool same(const RmsnormState& o) const { return out == o.out && list.act == o.list.act; }
+  bool intact() const { return out.intact() && list.act.intact(); }
+};
+
+inline void check_rmsnorm(Checker& c) {
+  for (const int64_t k : {8, 64, 172, 576, 896, 2048})
+    for (const int64_t rows : {1, 4, 65})
+      for (const int variant : {0, 1, 2, 3}) {
+        RmsnormState s;
+        s.list = List(variant & 1 ? std::vector<uint32_t>{INFENG_EPILOGUE_QUANTIZE} : std::vector<uint32_t>{}, rows, k);
+        s.rows = rows;
+        s.k = k;
+        s.x = floats((rows + 3) * k, variant == 1 ? 1e-30f : 1.0f);
+        s.weight = floats(k);
+        s.out = Bytes(variant == 3 ? 0 : rows * k * 4, 0x33);
+        if (variant & 2)
+          for (int64_t i = 0; i < rows; ++i) s.index.push_back(int32_t(pick(0, rows + 2)));
+        infeng_problem p = problem_of(c.kernel, rows);
+        p.k = k;
+        p.epilogues = s.list.mask();
+        if (c.wants(p)) c.compare(p, s, text("k %ld rows %ld variant %ld", k, rows, variant));
+      }
+}
+
+struct EmbedState : State<infeng_embed_args> {
+  std::shared_ptr<PackedWeight> weight;
+  std::vector<int32_t> ids;
+  Bytes out;
+  const infeng_args& args() {
+    a.ids = ids.data();
+    a.weight = weight->view;
+    a.out = matrix(out, INFENG_F32, int64_t(ids.size()), weight->view.k, weight->view.k);
+    return finish(int64_t(ids.size()));
+  }
+  bool same(const EmbedState& o) const { return out == o.out; }
+  bool intact() const { return out.intact(); }
+};
+
+inline void check_embed(Checker& c) {
+  for (const uint32_t format :
+       {INFENG_WEIGHT_F32, INFENG_WEIGHT_BF16, INFENG_WEIGHT_INT8_ROW, INFENG_WEIGHT_INT4_G64, INFENG_WEIGHT_INT4_G32})
+    for (const int64_t k : {8, 64, 172, 576, 896}) {
+      infeng_problem p = problem_of(c.kernel, 50);
+      p.weight_format = format;
+      p.k = k;
+      p.n = 64;
+      if (!c.wants(p)) continue;
+      EmbedState s;
+      s.weight = std::make_shared<PackedWeight>(format, 50, k);
+      for (int32_t id = 0; id < 50; ++id) s.ids.push_back(id);
+      s.out = Bytes(50 * k * 4, 0x33);
+      c.compare(p, s, text("format %ld k %ld", format, k));
+    }
+}
+
+struct RopeState : State<infeng_rope_args> {
+  int64_t rows = 0, heads = 0, kv_heads = 0, dim = 0, rot = 0;
+  Bytes x, cos, sin;
+  std::vector<int32_t> positions;
+  const infeng_args& args() {
+    const int64_t stride = (heads + kv_heads) * dim + 3;
+    a.q = heads_view(x, rows, heads, dim, stride);
+    a.k = heads_view(x, rows, kv_heads, dim, stride, heads * dim);
+    a.positions = positions.data();
+    a.cos = matrix(cos, INFENG_F32, 100, rot / 2, rot / 2);
+    a.sin = matrix(sin, INFENG_F32, 100, rot / 2, rot / 2);
+    return finish(rows);
+  }
+  bool same(const RopeState& o) const { return x == o.x; }
+  bool intact() const { return x.intact(); }
+};
+
+inline void check_rope(Checker& c) {
+  for (const int64_t dim : {8, 64, 80, 96, 128, 256})
+    for (const int64_t rot : {dim, dim / 2, int64_t(6)})
+      for (const int64_t rows : {1, 5}) {
+        RopeState s;
+        s.rows = rows, s.heads = 3, s.kv_heads = 1, s.dim = dim, s.rot = rot;
+        s.x = floats(rows * (4 * dim + 3));
+        s.cos = floats(100 * rot / 2);
+        s.sin = floats(100 * rot / 2);
+        for (int64_t i = 0; i < rows; ++i) s.positions.push_back(int32_t(pick(0, 99)));
+        infeng_problem p = problem_of(c.kernel, rows);
+        p.heads = 3, p.kv_heads = 1, p.head_dim = int32_t(dim);
+        if (c.wants(p)) c.compare(p, s, text("dim %ld rot %ld rows %ld", dim, rot, rows));
+      }
+}

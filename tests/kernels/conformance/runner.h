@@ -1,0 +1,120 @@
+// Plays the core: opens a library, runs a kernel over its tiles, compares it with the reference.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "memory.h"
+
+// A library as the core sees it.
+struct Library {
+  infeng_library_desc desc{};
+  std::string path;
+  explicit Library(const char* file, const char* features) : path(file) {
+    void* handle = dlopen(file, RTLD_NOW | RTLD_LOCAL);
+    if (!handle) die("%s", dlerror());
+    const auto entry = reinterpret_cast<infeng_library_fn>(dlsym(handle, "infeng_library"));
+    if (!entry) die("%s: no infeng_library", file);
+    infeng_host host{};
+    host.struct_size = sizeof host;
+    host.abi_major = INFENG_ABI_MAJOR;
+    host.abi_minor = INFENG_ABI_MINOR;
+    host.version = "conformance";
+    host.features = features;
+    desc.struct_size = sizeof desc;
+    if (entry(&host, &desc) != INFENG_OK) die("%s: infeng_library failed", file);
+  }
+  const infeng_kernel* find(const infeng_problem& problem) const {
+    for (int32_t i = 0; i < desc.kernel_count; ++i)
+      if (desc.kernels[i]->op == problem.op && desc.kernels[i]->accepts(&problem)) return desc.kernels[i];
+    return nullptr;
+  }
+  template <class... A>
+  [[noreturn]] static void die(const char* format, A... a) {
+    fprintf(stderr, format, a...);
+    fputc('\n', stderr);
+    exit(2);
+  }
+};
+
+// Plays the core: scratch full of rubbish, tiles in ranges of random length handed to three workers in turn.
+inline void execute(const infeng_kernel& kernel, const infeng_problem& problem, const infeng_args& args) {
+  infeng_workspace space{};
+  space.struct_size = sizeof space;
+  if (kernel.workspace && kernel.workspace(&problem, &space) != INFENG_OK)
+    Library::die("%s: workspace failed", kernel.name);
+  constexpr int kWorkers = 3;
+  Bytes shared(space.shared, 0xFF);
+  std::vector<Bytes> scratch(kWorkers, Bytes(space.per_worker, 0xFF));
+  char message[256] = "";
+  const int32_t phases = kernel.phases ? kernel.phases(&args) : 1;
+  for (int32_t phase = 0; phase < phases; ++phase) {
+    const int64_t tiles = kernel.tiles(&args, phase);
+    std::vector<std::pair<int64_t, int64_t>> ranges;
+    for (int64_t first = 0; first < tiles;) {
+      const int64_t last = std::min(tiles, first + pick(1, 3));
+      ranges.emplace_back(first, last);
+      first = last;
+    }
+    std::shuffle(ranges.begin(), ranges.end(), rng);
+    int turn = 0;
+    for (const auto& [first, last] : ranges) {
+      const int index = turn++ % kWorkers;
+      infeng_worker worker{
+          sizeof worker, index, kWorkers, sizeof message, shared.as<void>(), scratch[size_t(index)].as<void>(),
+          message};
+      const infeng_status status = kernel.run(&args, phase, first, last, &worker);
+      if (status != INFENG_OK) Library::die("%s: status %d: %s", kernel.name, status, message);
+    }
+  }
+  bool whole = shared.intact();
+  for (const Bytes& b : scratch) whole = whole && b.intact();
+  if (!whole) Library::die("%s wrote past the end of its scratch memory", kernel.name);
+}
+
+struct Checker {
+  const Library& reference;
+  const infeng_kernel& kernel;
+  double share;  // of the cases to run
+  int cases = 0;
+  int failures = 0;
+
+  // To be asked before inputs are made: most of the time goes into those.
+  bool wants(const infeng_problem& problem) const { return kernel.accepts(&problem) && (cases == 0 || chance(share)); }
+
+  // Runs the kernel and the reference on copies of a state, which makes their arguments and compares their outputs.
+  template <class State>
+  void compare(const infeng_problem& problem, const State& input, const std::string& what) {
+    const infeng_kernel* judge = reference.find(problem);
+    if (!judge) Library::die("the reference has no kernel for %s", kernel.name);
+    State expected = input, actual = input;
+    execute(*judge, problem, expected.args());
+    execute(kernel, problem, actual.args());
+    ++cases;
+    const bool same = expected.same(actual), intact = actual.intact();
+    if (same && intact) return;
+    if (failures++ < 5) printf("  %s: %s %s\n", kernel.name, what.c_str(), intact ? "differs" : "wrote past the end");
+  }
+};
+
+inline infeng_problem problem_of(const infeng_kernel& kernel, int64_t rows) {
+  infeng_problem p{};
+  p.struct_size = sizeof p;
+  p.op = kernel.op;
+  p.rows_min = rows;
+  p.rows_max = rows;
+  p.workers = 3;
+  return p;
+}
+
+inline std::string text(const char* format, long a, long b = 0, long c = 0, long d = 0, long e = 0, long f = 0) {
+  char buffer[160];
+  snprintf(buffer, sizeof buffer, format, a, b, c, d, e, f);
+  return buffer;
+}

@@ -1,0 +1,59 @@
+// Every op of the SDK over the portable vectors, as a kernel library: shows that the ops do not depend on an
+// instruction set, and lets a sanitizer look at plain loops. SPDX-License-Identifier: Apache-2.0
+#include <infeng/ops/attention.h>
+#include <infeng/ops/embed.h>
+#include <infeng/ops/kv_append.h>
+#include <infeng/ops/linear_float.h>
+#include <infeng/ops/linear_int.h>
+#include <infeng/ops/rmsnorm.h>
+#include <infeng/ops/rope.h>
+#include <infeng/simd/scalar.h>
+
+namespace infeng {
+namespace {
+
+using V = scalar::Scalar;
+
+constexpr infeng_kernel table[] = {
+    kernel<Embed<V, LaneF32>>("embed_f32", ""),
+    kernel<Embed<V, LaneBf16>>("embed_bf16", ""),
+    kernel<Embed<V, LaneInt<Int8Row>>>("embed_int8row", ""),
+    kernel<Embed<V, LaneInt<Int4G64>>>("embed_int4g64", ""),
+    kernel<Embed<V, LaneInt<Int4G32>>>("embed_int4g32", ""),
+    kernel<Rmsnorm<V>>("rmsnorm", ""),
+    kernel<LinearFloat<V, PanelF32>>("linear_f32", ""),
+    kernel<LinearFloat<V, PanelBf16>>("linear_bf16", ""),
+    kernel<LinearInt<V, Int8Row>>("linear_int8row", ""),
+    kernel<LinearInt<V, Int4G64>>("linear_int4g64", ""),
+    kernel<LinearInt<V, Int4G32>>("linear_int4g32", ""),
+    kernel<Epilogue<V>>("epilogue", ""),
+    kernel<Rope<V>>("rope", ""),
+    kernel<KvAppend<V, KvF32<V>>>("kv_append_f32", ""),
+    kernel<KvAppend<V, KvInt8<V>>>("kv_append_int8", ""),
+    kernel<AttentionRows<V, AttentionF32<V>>>("attention_f32_rows", ""),
+    kernel<AttentionSplits<V, AttentionF32<V>>>("attention_f32_splits", ""),
+    kernel<AttentionRows<V, AttentionInt8<V>>>("attention_int8_rows", ""),
+    kernel<AttentionSplits<V, AttentionInt8<V>>>("attention_int8_splits", ""),
+};
+constexpr int kCount = sizeof table / sizeof *table;
+
+struct Pointers {
+  const infeng_kernel* at[kCount];
+  constexpr Pointers() : at{} {
+    for (int i = 0; i < kCount; ++i) at[i] = table + i;
+  }
+};
+constexpr Pointers pointers;
+
+}  // namespace
+}  // namespace infeng
+
+extern "C" infeng_status infeng_library(const infeng_host*, infeng_library_desc* out) {
+  out->abi_major = INFENG_ABI_MAJOR;
+  out->abi_minor = INFENG_ABI_MINOR;
+  out->name = "scalar";
+  out->version = "0";
+  out->kernels = infeng::pointers.at;
+  out->kernel_count = infeng::kCount;
+  return INFENG_OK;
+}

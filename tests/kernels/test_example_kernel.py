@@ -1,0 +1,109 @@
+"""The example of docs/adding-a-kernel.md builds, is found and exact; a wrong rounding in it would be caught."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from infeng_abi import CFLAGS, include_dir
+from kernels.harness import find_kernel, reference
+from kernels.single_op import cases
+
+from infeng_core import _native as native
+from infeng_core.plug.cpu import detect
+from infeng_core.plug.manager import Plugins
+from infeng_core.plug.manifest import load_config
+from infeng_core.plug.select import Selector
+
+EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "kernel"
+REFERENCE = reference()
+
+
+def build(folder: Path, edit: tuple[str, str] = ("", "")) -> Path:
+    """Compile the example as its page says, after an edit of rmsnorm.c; return the folder with library and YAML."""
+    source = (EXAMPLE / "rmsnorm.c").read_text()
+    assert edit[0] in source
+    (folder / "rmsnorm.c").write_text(source.replace(*edit))
+    flags = ["-O2", "-fPIC", f"-I{include_dir()}", *CFLAGS]
+    for compiler, path in (
+        (["cc", "-std=c11"], EXAMPLE / "library.c"),
+        (["cc", "-std=c11"], folder / "rmsnorm.c"),
+        (["c++", "-std=c++20"], EXAMPLE / "rope.cc"),
+    ):
+        subprocess.run([*compiler, *flags, "-c", str(path), "-o", str(folder / f"{path.stem}.o")], check=True)
+    objects = [str(folder / f"{name}.o") for name in ("library", "rmsnorm", "rope")]
+    subprocess.run(["cc", "-shared", *objects, "-lm", "-o", str(folder / "libinfeng_example.so")], check=True)
+    shutil.copy(EXAMPLE / "infeng_example" / "plugin.yaml", folder)
+    return folder
+
+
+def differing(library: native.Library) -> dict[str, int]:
+    """Return how many of the cases that each kernel accepts differ from the reference."""
+    found = {}
+    for kernel in library.kernels:
+        accepted = [case for case in cases(kernel.op) if kernel.accepts(case.problem)]
+        assert accepted
+        found[kernel.name] = sum(
+            case.run(kernel) != case.run(find_kernel(REFERENCE, case.problem)) for case in accepted
+        )
+    return found
+
+
+def test_the_example_is_found_chosen_when_forced_and_exact(tmp_path: Path) -> None:
+    folder = build(tmp_path)
+    config = load_config(
+        overrides={"plugins.paths": [str(folder / "plugin.yaml")], "kernels.force": {"rmsnorm": "example/rmsnorm_c"}},
+        environ={**os.environ, "INFENG_CACHE": str(tmp_path / "cache")},
+    )
+    plugins = Plugins.discover(config)
+    library = next(library for library in plugins.libraries() if library.name == "example")
+    assert differing(library) == {"rmsnorm_c": 0, "rope_cc": 0}
+    chosen = Selector(plugins, config, detect()).choose(native.Problem("rmsnorm", rows=(1, 8), n=64, k=64))
+    assert (chosen.library, chosen.name) == ("example", "rmsnorm_c")
+
+
+def test_a_product_that_is_rounded_before_it_is_added_is_caught(tmp_path: Path) -> None:
+    folder = build(tmp_path, ("fmaf(x[i], x[i], lanes[i % 16])", "x[i] * x[i] + lanes[i % 16]"))
+    found = differing(native.open_library(str(folder / "libinfeng_example.so")))
+    assert found["rmsnorm_c"] > 0
+    assert found["rope_cc"] == 0
+
+
+def test_the_required_flags_are_enforced(tmp_path: Path) -> None:
+    command = ["cc", "-ffast-math", f"-I{include_dir()}", "-c", str(EXAMPLE / "library.c"), "-o", str(tmp_path / "x.o")]
+    refused = subprocess.run(command, capture_output=True, text=True)
+    assert refused.returncode != 0
+    assert "equal bytes" in refused.stderr
+
+
+@pytest.mark.slow
+def test_the_example_wheel_installs_and_announces_itself(tmp_path: Path) -> None:
+    source, target = tmp_path / "source", tmp_path / "target"
+    shutil.copytree(EXAMPLE, source)
+    pip = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--no-deps",
+        "--no-build-isolation",
+        "--target",
+        str(target),
+    ]
+    tools = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # meson and ninja of the same environment
+    subprocess.run([*pip, str(source)], check=True, env={**os.environ, "PATH": tools})
+    script = (
+        "import json; from infeng_core.plug.manager import Plugins;"
+        "from infeng_core.plug.manifest import load_config;"
+        "plugins = Plugins.discover(load_config(overrides={'kernels.order': ['example', 'reference']}));"
+        "print(json.dumps([k.name for l in plugins.libraries() if l.name == 'example' for k in l.kernels]))"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(target), "INFENG_CACHE": str(tmp_path / "cache")}
+    shown = subprocess.run(
+        [sys.executable, "-P", "-c", script], check=True, capture_output=True, text=True, env=environment, cwd=tmp_path
+    )
+    assert json.loads(shown.stdout) == ["rmsnorm_c", "rope_cc"]

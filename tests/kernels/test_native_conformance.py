@@ -1,0 +1,100 @@
+"""The conformance driver in C++: what a program cannot ask for, exact ends of memory, sanitizers, plain vectors."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from infeng_abi import CFLAGS, include_dir
+
+import infeng_core
+from infeng_core import _native as native
+from infeng_core.plug.manager import Plugins
+
+ROOT = Path(__file__).parents[2]
+SOURCES = ROOT / "tests" / "kernels" / "conformance"
+REFERENCE = Path(infeng_core.__file__).parent / "libinfeng_reference.so"
+SANITIZE = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g")
+
+pytestmark = pytest.mark.slow
+
+
+def compile_to(output: Path, compiler: str, *arguments: str | Path) -> Path:
+    flags = [f"-I{include_dir()}", *CFLAGS, "-fPIC", "-o", str(output)]
+    subprocess.run([compiler, *map(str, arguments), *flags, "-ldl", "-lm"], check=True)
+    return output
+
+
+def run(driver: Path, *arguments: str | Path) -> str:
+    """Run the driver, fail with its output if it finds a difference, and return that output."""
+    environment = {**os.environ, "ASAN_OPTIONS": "detect_leaks=0"}
+    done = subprocess.run([str(driver), *map(str, arguments)], capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return compile_to(
+        tmp_path_factory.mktemp("driver") / "conformance", "c++", "-std=c++20", "-O1", SOURCES / "main.cc"
+    )
+
+
+def avx512() -> Path:
+    for library in Plugins.discover().libraries():
+        if library.name == "avx512":
+            return Path(library.path)
+    pytest.skip("infeng-avx512 is not installed, or this CPU cannot run it")
+
+
+def test_all_kernels_of_the_avx512_library_pass_in_the_driver(driver: Path) -> None:
+    output = run(driver, REFERENCE, avx512(), ",".join(native.cpu_info()["features"]))
+    assert output.count("cases equal") + output.count("skipped") == len(native.open_library(str(avx512())).kernels)
+
+
+def test_the_ops_over_plain_vectors_equal_the_reference(driver: Path, tmp_path: Path) -> None:
+    library = compile_to(
+        tmp_path / "libscalar.so", "c++", "-std=c++20", "-O2", "-shared", SOURCES / "scalar_library.cc"
+    )
+    assert run(driver, REFERENCE, library, "", "0.2").count("cases equal") == 19
+
+
+def test_the_driver_sees_one_wrong_lane(driver: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "include" / "infeng"
+    for folder in ("ops", "simd"):
+        for header in (include_dir() / "infeng" / folder).iterdir():
+            (broken / folder).mkdir(parents=True, exist_ok=True)
+            text = header.read_text()
+            if header.name == "scalar.h":
+                assert "half > 0; half /= 2" in text
+                text = text.replace("half > 0; half /= 2", "half > 1; half /= 2")
+            (broken / folder / header.name).write_text(text)
+    library = compile_to(
+        tmp_path / "libbroken.so",
+        "c++",
+        f"-I{tmp_path / 'include'}",
+        "-std=c++20",
+        "-O2",
+        "-shared",
+        SOURCES / "scalar_library.cc",
+    )
+    done = subprocess.run(
+        [str(driver), str(REFERENCE), str(library), "", "1", "rmsnorm"], capture_output=True, text=True
+    )
+    assert done.returncode == 1
+    assert "differs" in done.stdout
+
+
+def test_no_kernel_reads_or_writes_where_it_may_not(tmp_path: Path) -> None:
+    avx512()
+    reference = sorted((ROOT / "infeng_core" / "reference").glob("*.c"))
+    version = '-DINFENG_REFERENCE_VERSION="0"'
+    judge = compile_to(tmp_path / "libreference.so", "cc", "-std=c11", "-O1", "-shared", version, *SANITIZE, *reference)
+    checked = compile_to(tmp_path / "conformance", "c++", "-std=c++20", "-O1", *SANITIZE, SOURCES / "main.cc")
+    build = tmp_path / "build"
+    meson = [sys.executable, "-m", "mesonbuild.mesonmain"]
+    options = ["-Db_sanitize=address,undefined", "-Db_lundef=false", "--buildtype=debugoptimized", "-Doptimization=1"]
+    subprocess.run([*meson, "setup", str(build), str(ROOT / "plugins" / "avx512"), *options], check=True)
+    subprocess.run([*meson, "compile", "-C", str(build)], check=True)
+    run(checked, judge, build / "libinfeng_avx512.so", ",".join(native.cpu_info()["features"]), "0.1")
