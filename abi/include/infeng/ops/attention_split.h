@@ -169,7 +169,7 @@ struct SplitBlock {
       const Slab block = slab(j, t);
       F s[M];
       if constexpr (Fetch) {
-        const int ahead = int(min_of(t + kFetchAhead, segment.length - 1 - j * kSplit));
+        const int ahead = int(min_of(t + kFetchAhead, view(rows - 1).end - 1 - j * kSplit));
         const char* k = slab(j, ahead).template k<char>();
         const char* values = block.template v<char>(0);
         if constexpr (Cache::kScales) V::prefetch(slab(j, ahead).k_scale()), V::prefetch(block.v_scale());

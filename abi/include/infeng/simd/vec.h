@@ -29,10 +29,16 @@ constexpr int kLanes = 16;
 constexpr int kLine = 64;   // bytes of a cache line: 16 outputs x 4 k of int8, or 16 f32
 constexpr int kGroup = 64;  // k of one activation group
 
+// The `each` of a dot where nothing is to be done between lines.
+struct Nothing {
+  INFENG_INLINE void operator()(int) const {}
+};
+
 // clang-format off
 template <class V>
 concept Vector = requires(typename V::F f, typename V::I i, const float* x, float* y, const int8_t* b, int8_t* q,
-                          const uint16_t* h, const void* line, float s, int32_t n) {
+                          const uint16_t* h, const void* line, float s, int32_t n, typename V::I (&acc)[1][1],
+                          const uint8_t* const (&w)[1], const int8_t* const (&xq)[1], const int32_t (&sum)[1], Nothing each) {
   { V::zero() };          // F: +0 in every lane
   { V::set(s) };          // F: s in every lane
   { V::load(x) };         // F: 16 floats, any alignment
@@ -66,13 +72,10 @@ concept Vector = requires(typename V::F f, typename V::I i, const float* x, floa
   //   dot_lines<Bits, M, P>(acc, w, lines, x, sum, each):  acc[m][p] = sum over 4 * lines k of x[m][k] * (w[p][k] - 2^(Bits-1))
   //   dot_nibbles<L, M, P>(acc, w, x, sum, each):          the same over L lines of nibbles, 8 * L k, zero point 8
   // each(l) is called before line l is used, so that what is needed later can be fetched evenly; it may be ignored.
+  { V::template dot_lines<8, 1, 1>(acc, w, n, xq, sum, each) };
+  { V::template dot_nibbles<8, 1, 1>(acc, w, xq, sum, each) };
 };
 // clang-format on
-
-// For `each` above, where nothing is to be done.
-struct Nothing {
-  INFENG_INLINE void operator()(int) const {}
-};
 
 // A number as a type, so that a run-time count can choose a template.
 template <int N>
