@@ -25,7 +25,7 @@ def infeng_tokenizers() -> dict[str, TokenizerFactory]:
 @hookimpl
 def infeng_schedulers() -> dict[str, SchedulerFactory]:
     """Built-in schedulers."""
-    from infeng_core.scheduler import FirstCome
+    from infeng_core.firstcome import FirstCome
 
     return {"fcfs": FirstCome}
 

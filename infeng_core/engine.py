@@ -11,8 +11,9 @@ from typing import Any
 
 from infeng_core import _native, formats, kvcache
 from infeng_core.backend import Backend, BoundOp, Executable, Limits
-from infeng_core.errors import PluginError, RequestError, UsageError
+from infeng_core.errors import PluginError, UsageError
 from infeng_core.formats.memory import available_bytes
+from infeng_core.intake import Intake, Prompt, Prompts
 from infeng_core.plug.cpu import detect
 from infeng_core.plug.manager import Plugins
 from infeng_core.plug.manifest import EngineConfig, load_config
@@ -23,9 +24,6 @@ from infeng_core.scheduler import Scheduler
 from infeng_core.scheduler import Sequence as Running
 from infeng_core.stream import Event, Output, StopStrings, Stream, Streams
 from infeng_core.tokenizer import Tokenizer
-
-Prompt = str | Sequence[int] | Request
-"""A text, token ids, or a request that carries its own parameters."""
 
 
 class Engine:
@@ -78,6 +76,7 @@ class Engine:
         self._sampler = Sampler(self.limits.max_samples)
         self._streams = Streams()
         self._eos_ids = self._end_tokens()
+        self._intake = self._make_intake()
         self._ids = itertools.count()
         self._lock = threading.RLock()
         self._cancelled: list[Running] = []
@@ -107,7 +106,7 @@ class Engine:
 
     def generate(
         self,
-        prompts: Prompt | Sequence[str] | Sequence[Sequence[int]] | Sequence[Request],
+        prompts: Prompts,
         params: SamplingParams | None = None,
     ) -> list[Completion]:
         """Answer prompts, as many at a time as fit, and return the completions in their order.
@@ -117,7 +116,7 @@ class Engine:
 
         Raises RequestError, before anything runs, for a prompt that cannot be served.
         """
-        streams = [self._start(*prepared, index=i) for i, prepared in enumerate(self._prepare(prompts, params))]
+        streams = self._start_all(self._prepare(prompts, params))
         try:
             return [stream.result() for stream in streams]
         except BaseException:
@@ -126,7 +125,7 @@ class Engine:
 
     def stream(
         self,
-        prompts: Prompt | Sequence[str] | Sequence[Sequence[int]] | Sequence[Request],
+        prompts: Prompts,
         params: SamplingParams | None = None,
     ) -> Iterator[Event]:
         """Answer prompts as ``generate`` does, and return their events as they come; ``Event.index`` says whose.
@@ -203,6 +202,11 @@ class Engine:
             kv_blocks=cache.blocks,
         )
 
+    def _make_intake(self) -> Intake:
+        shape, context = self.model.config, self.limits.context
+        bound = "the model's own" if context == shape.max_positions else self._cache_reason
+        return Intake(self.tokenizer, vocab=shape.vocab, bos_id=shape.bos_id, context=context, bound=bound)
+
     def _check_open(self) -> None:
         if not self._is_open:
             raise UsageError("engine", "it is closed", "make a new one")
@@ -214,42 +218,18 @@ class Engine:
         return () if self.tokenizer.eos_id is None else (self.tokenizer.eos_id,)
 
     def _prepare(self, prompts: Any, params: SamplingParams | None) -> list[tuple[Request, list[int]]]:
-        """Return every prompt as a request with its ids, or raise RequestError."""
         self._check_open()
-        is_one = isinstance(prompts, (str, Request)) or (len(prompts) > 0 and not isinstance(prompts[0], _PROMPTS))
-        requests = [Request.of(prompt, params) for prompt in ([prompts] if is_one else prompts)]
-        for request in requests:
-            if isinstance(request.prompt, str) and not _is_unicode(request.prompt):
-                raise RequestError("prompt", "it is not valid Unicode", "give text, decoded from UTF-8")
-        texts = [request.prompt for request in requests if isinstance(request.prompt, str)]
-        encoded = iter(self.tokenizer.encode(texts) if texts else [])
-        prepared = []
-        for request in requests:
-            ids = next(encoded) if isinstance(request.prompt, str) else list(request.prompt)
-            if not ids and request.prompt == "":
-                ids = [self.model.config.bos_id] if self.model.config.bos_id is not None else []
-            prepared.append((request, self._checked(request, ids)))
-        return prepared
+        return self._intake.take(prompts, params)
 
-    def _checked(self, request: Request, ids: list[int]) -> list[int]:
-        vocab, context = self.model.config.vocab, self.limits.context
-        if request.adapter is not None:
-            raise RequestError(
-                f"adapter {request.adapter!r}", "no adapter is loaded", "leave it out for the base model"
-            )
-        if not ids:
-            raise RequestError("prompt", "it is empty and the model has no beginning-of-text token", "give some text")
-        if not 0 <= min(ids) <= max(ids) < vocab:
-            wrong = next(token for token in ids if not 0 <= token < vocab)
-            raise RequestError("prompt", f"token {wrong} is not in the vocabulary of {vocab}", "check the tokenizer")
-        if len(ids) >= context:
-            bound = "the model's own" if context == self.model.config.max_positions else self._cache_reason
-            raise RequestError(
-                f"prompt of {len(ids)} tokens",
-                f"the context is {context} tokens ({bound}) and one must be free for the answer",
-                "shorten the prompt",
-            )
-        return ids
+    def _start_all(self, prepared: list[tuple[Request, list[int]]]) -> list[Stream]:
+        streams: list[Stream] = []
+        try:
+            for index, (request, ids) in enumerate(prepared):
+                streams.append(self._start(request, ids, index=index))
+        except BaseException:
+            self._abandon(streams)
+            raise
+        return streams
 
     def _start(self, request: Request, ids: list[int], *, index: int) -> Stream:
         params = request.params
@@ -264,14 +244,17 @@ class Engine:
         return Stream(output, self._run_until, self._cancel)
 
     def _events(self, prepared: list[tuple[Request, list[int]]]) -> Iterator[Event]:
-        streams = [self._start(request, ids, index=index) for index, (request, ids) in enumerate(prepared)]
+        streams = self._start_all(prepared)
+
+        def is_any_ready() -> bool:
+            return any(stream.is_ready for stream in streams)
+
         try:
             while streams:
+                self._run_until(is_any_ready)
                 for stream in streams:
                     yield from stream.pending()
-                streams = [stream for stream in streams if not stream.finished]
-                if streams:
-                    streams[0].wait()
+                streams = [stream for stream in streams if stream.is_ready or not stream.finished]
         finally:
             self._abandon(streams)
 
@@ -301,11 +284,3 @@ class Engine:
     def _abandon(self, streams: Sequence[Stream]) -> None:
         for stream in streams:
             stream.cancel()
-
-
-_PROMPTS = (str, Request, Sequence)
-
-
-def _is_unicode(text: str) -> bool:
-    """Return whether ``text`` has no half of a surrogate pair, which is how Python keeps bytes it cannot decode."""
-    return not any("\ud800" <= character <= "\udfff" for character in text)

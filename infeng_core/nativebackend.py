@@ -55,7 +55,7 @@ class NativeExecutable:
         logits = planner.build(self._program, self._cache, config.kv_cache.dtype)
         self._program.finish()
         self._logits = self._program.view(logits)[:, : shape.vocab]
-        self._bound = planner.bound_ops()
+        self._bound = planner.binder.bound_ops()
         self.kv_bytes = self._cache.nbytes
         self.scratch_bytes = self._program.scratch_bytes
 

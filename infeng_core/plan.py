@@ -1,8 +1,8 @@
 """A family's graph becomes a program of the native core: every op bound to kernels by batch size.
 
-Three things are decided here and nowhere else. Which values are kept as int8: those that a linear op with integer
-weights takes. Which steps a kernel takes into itself: as many leading ones as all its row ranges can, the others become
-an ``epilogue`` op. And which kernel serves which batch sizes.
+Two things are decided here and nowhere else. Which values are kept as int8: those that a linear op with integer
+weights takes. And what becomes of the steps that follow an op: as many leading ones as the kernels of all batch sizes
+can take go into the op, the others become an ``epilogue`` op.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from infeng_core import _native
-from infeng_core.backend import BoundOp, Limits
+from infeng_core.backend import Limits
+from infeng_core.binding import Binder, Bindings
 from infeng_core.models import rope
 from infeng_core.models.ops import (
     Attention,
@@ -32,15 +33,12 @@ from infeng_core.models.ops import (
     Step,
     consumers,
 )
-from infeng_core.plug.libraries import rank
-from infeng_core.plug.problems import row_ranges
 
 if TYPE_CHECKING:
     from infeng_core.formats import LoadedModel
     from infeng_core.models.config import RopeConfig
     from infeng_core.plug.select import Selector
 
-Bindings = list[tuple[int, "_native.Kernel"]]
 Epilogues = list[tuple[str, "_native.Epilogue"]]  # with the name of each step
 Emit = Callable[[Bindings, int | None, Sequence["_native.Epilogue"]], None]
 
@@ -50,17 +48,14 @@ class Planner:
 
     def __init__(self, model: LoadedModel, graph: Graph, limits: Limits, selector: Selector, threads: int) -> None:
         """Plan ``graph`` over the tensors of ``model``; kernels come from ``selector``."""
-        self.bound: dict[tuple[str, str, tuple[int, int], str, str, str], int] = {}
         self._model = model
         self._graph = graph
         self._limits = limits
-        self._selector = selector
-        self._threads = threads
+        self.binder = Binder(selector, limits, threads)
         self._weights: dict[str, _native.Weight] = {}
         self._buffers: dict[str, int] = {}
         self._activations: dict[str, int] = {}
         self._tables: dict[RopeConfig, tuple[NDArray[np.float32], NDArray[np.float32]]] = {}
-        self._reasons: dict[tuple[str, str], str] = {}  # of the latest choice, by library and kernel
 
     def build(self, program: _native.Program, cache: _native.KvCache, kv_format: str) -> int:
         """Add every op of the graph to ``program``; return the buffer of the logits."""
@@ -80,13 +75,6 @@ class Planner:
                 case Attention():
                     self._attention(index, op)
         return self._buffer(self._graph.logits)
-
-    def bound_ops(self) -> list[BoundOp]:
-        """Return what was bound, equal lines of different layers as one."""
-        return [
-            BoundOp(op, f"{detail} x{count}" if count > 1 else detail, rows, library, kernel, reason)
-            for (op, detail, rows, library, kernel, reason), count in self.bound.items()
-        ]
 
     # ------------------------------------------------------------------------------------------------------ ops ---
 
@@ -135,8 +123,8 @@ class Planner:
             self._tables[op.rope] = rope.tables(op.rope, op.head_dim, self._limits.context)
         cos, sin = self._tables[op.rope]
         heads = {"heads": op.heads, "kv_heads": op.kv_heads, "head_dim": op.head_dim}
-        kernels = self._choose("rope", False, {"context": self._limits.context, **heads})
-        self._note("rope", _heads(op.heads, op.kv_heads, op.head_dim), kernels)
+        kernels = self.binder.choose("rope", False, {"context": self._limits.context, **heads})
+        self.binder.note("rope", _heads(op.heads, op.kv_heads, op.head_dim), kernels)
         self._program.rope(kernels, self._buffer(op.x), **heads, k_column=op.k_column, cos=cos, sin=sin)
 
     def _kv_append(self, op: KvAppend) -> None:
@@ -147,8 +135,8 @@ class Planner:
             "head_dim": config.head_dim,
             "context": self._limits.context,
         }
-        kernels = self._choose("kv_append", False, problem)
-        self._note("kv_append", f"{self._kv_format} {config.kv_heads} heads of {config.head_dim}", kernels)
+        kernels = self.binder.choose("kv_append", False, problem)
+        self.binder.note("kv_append", f"{self._kv_format} {config.kv_heads} heads of {config.head_dim}", kernels)
         columns = {"k_column": op.k_column, "v_column": op.v_column}
         self._program.kv_append(kernels, self._buffer(op.x), self._cache, op.layer, **columns)
 
@@ -194,9 +182,9 @@ class Planner:
         if needs_int8:
             steps = [*steps, ("quantize", _native.Epilogue.quantize(self._activation(out)))]
         names = [name for name, _ in steps]
-        fused = self._fused(op, sampled, problem, names) if can_fuse else 0
-        kernels = self._choose(op, sampled, problem, names[:fused])
-        self._note(op, " + ".join([detail, *names[:fused]]), kernels)
+        fused = self.binder.fused(op, sampled, problem, names) if can_fuse else 0
+        kernels = self.binder.choose(op, sampled, problem, names[:fused])
+        self.binder.note(op, " + ".join([detail, *names[:fused]]), kernels)
         rest = steps[fused:]
         final = self._buffer(out) if needs_f32 else None
         if not rest:
@@ -209,8 +197,8 @@ class Planner:
             columns = self._graph.values[out].columns
         between = self._buffer(out) if is_only_quantize else self._scratch(columns, sampled)
         emit(kernels, between, [step for _, step in steps[:fused]])
-        kernels = self._choose("epilogue", sampled, {"n": columns, "k": columns}, names[fused:])
-        self._note("epilogue", f"{detail}: {' + '.join(names[fused:])}", kernels)
+        kernels = self.binder.choose("epilogue", sampled, {"n": columns, "k": columns}, names[fused:])
+        self.binder.note("epilogue", f"{detail}: {' + '.join(names[fused:])}", kernels)
         target = None if is_only_quantize else final
         self._program.epilogue(kernels, between, columns, target, [step for _, step in rest])
 
@@ -230,56 +218,6 @@ class Planner:
         if not isinstance(reader, Linear) or reader.x != value:
             return False
         return not self._model.tensors[reader.weight].quant.is_float
-
-    def _fused(self, op: str, sampled: bool, problem: dict[str, Any], names: list[str]) -> int:
-        """Return how many leading steps the best kernels of all row ranges can take into themselves.
-
-        A library that the manifest puts first keeps the op even if another one could fuse more.
-        """
-        fused = len(names)
-        for rows in self._row_ranges(sampled):
-            if fused and not self._takes_all(self._problem(op, rows, problem, names[:fused])):
-                kernel = self._selector.choose(self._problem(op, rows, problem, []))
-                while fused and not _accepts(kernel, self._problem(op, rows, problem, names[:fused])):
-                    fused -= 1
-        return fused
-
-    def _takes_all(self, problem: _native.Problem) -> bool:
-        """Return whether the best kernel for ``problem`` is from a library that none before it declines."""
-        decision, config = self._selector.decide(problem), self._selector.config
-        if decision.chosen is None:
-            return False
-        place = rank(decision.chosen.library, config)
-        declined = [c for c in decision.candidates if c.reason.code in ("cannot_fuse", "declines")]
-        return not any(rank(candidate.library, config) < place for candidate in declined)
-
-    def _choose(self, op: str, sampled: bool, problem: dict[str, Any], names: Sequence[str] = ()) -> Bindings:
-        """Return the kernel of each row range; neighbours with the same kernel are one range."""
-        bindings: Bindings = []
-        for rows in self._row_ranges(sampled):
-            asked = self._problem(op, rows, problem, names)
-            kernel, chosen = self._selector.choose(asked), self._selector.decide(asked).chosen
-            if bindings and (bindings[-1][1].library, bindings[-1][1].name) == (kernel.library, kernel.name):
-                bindings.pop()
-            bindings.append((rows[1], kernel))
-            self._reasons[kernel.library, kernel.name] = str(chosen.reason) if chosen else ""
-        return bindings
-
-    def _row_ranges(self, sampled: bool) -> list[tuple[int, int]]:
-        return row_ranges(self._limits.max_samples if sampled else self._limits.max_rows)
-
-    def _problem(
-        self, op: str, rows: tuple[int, int], problem: dict[str, Any], names: Sequence[str]
-    ) -> _native.Problem:
-        return _native.Problem(op, rows=rows, epilogues=list(names), workers=self._threads, **problem)
-
-    def _note(self, op: str, detail: str, kernels: Bindings) -> None:
-        begin = 1
-        for end, kernel in kernels:
-            reason = self._reasons[kernel.library, kernel.name]
-            key = (op, detail, (begin, end), kernel.library, kernel.name, reason)
-            self.bound[key] = self.bound.get(key, 0) + 1
-            begin = end + 1
 
     # ------------------------------------------------------------------------------------------------- operands ---
 
@@ -326,7 +264,3 @@ def _role(name: str) -> str:
 
 def _heads(heads: int, kv_heads: int, head_dim: int) -> str:
     return f"{heads}/{kv_heads} heads of {head_dim}"
-
-
-def _accepts(kernel: _native.Kernel, problem: _native.Problem) -> bool:
-    return set(problem.epilogues) <= set(kernel.fuses) and kernel.accepts(problem)

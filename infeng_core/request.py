@@ -87,7 +87,7 @@ class Request:
         """Return ``prompt`` as a request; one that already is a request keeps its own parameters."""
         if isinstance(prompt, Request):
             return prompt
-        return Request(prompt if isinstance(prompt, str) else tuple(prompt), params or SamplingParams())
+        return Request(prompt if isinstance(prompt, str) else _ids(prompt), params or SamplingParams())
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +145,8 @@ def _integer(name: str, value: Any, low: int, high: int, remedy: str) -> None:
 
 def _ids(prompt: Sequence[Any]) -> tuple[int, ...]:
     try:
+        if isinstance(prompt, (bytes, bytearray)):
+            raise TypeError
         return tuple(token.__index__() for token in prompt)
-    except AttributeError:
+    except (AttributeError, TypeError):
         raise RequestError("prompt", "it is neither a text nor a sequence of token ids", "give one of them") from None

@@ -1,9 +1,7 @@
-"""Which rows run next: the scheduler's interface, the batch it makes, and the built-in first-come scheduler."""
+"""Which rows run next: the scheduler's interface and the batch it makes. The built-in one is firstcome.py."""
 
 from __future__ import annotations
 
-import time
-from collections import deque
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -11,8 +9,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from infeng_core.errors import RequestError
-from infeng_core.kvcache import BlockPool, blocks_for
+from infeng_core.kvcache import BlockPool
 from infeng_core.request import Request
 
 
@@ -117,135 +114,3 @@ class Scheduler(Protocol):
 
 
 SchedulerFactory = Callable[[Limits, BlockPool], Scheduler]
-
-
-class FirstCome:
-    """First come, first served, with continuous batching and chunked prefill.
-
-    A step holds one row of every sequence that is decoding, then chunks of prompts in order of arrival, up to
-    ``max_rows``. A sequence is admitted when blocks for its prompt and all of its new tokens are free, and nobody
-    overtakes the first that waits: an admitted one always runs to its end, nothing is preempted, nothing deadlocks.
-    """
-
-    def __init__(self, limits: Limits, pool: BlockPool) -> None:
-        """Schedule within ``limits``; blocks come from ``pool``."""
-        self._limits = limits
-        self._pool = pool
-        self._waiting: deque[Sequence] = deque()
-        self._running: list[Sequence] = []
-        self._tokens = np.zeros(limits.max_rows, np.int32)
-        self._positions = np.zeros(limits.max_rows, np.int32)
-        self._kv_segments = np.zeros((limits.max_segments, 4), np.int32)
-        self._sample_rows = np.zeros(limits.max_samples, np.int32)
-        self._order: list[Sequence] = []  # whose blocks the flat table holds
-        self._offsets: list[int] = []
-        self._block_tables = np.zeros(0, np.int32)
-
-    @property
-    def waiting(self) -> int:
-        """Sequences that have not started."""
-        return len(self._waiting)
-
-    @property
-    def running(self) -> int:
-        """Sequences that have cache blocks."""
-        return len(self._running)
-
-    def add(self, sequence: Sequence) -> None:
-        """Queue a sequence; raises RequestError if the whole cache could not hold it."""
-        needed = blocks_for(len(sequence.tokens))
-        if needed > self._pool.total:
-            raise RequestError(
-                f"request of {len(sequence.tokens)} tokens",
-                f"it needs {needed} cache blocks and the engine has {self._pool.total}",
-                "lower max_tokens or raise kv_cache.memory",
-            )
-        self._waiting.append(sequence)
-
-    def drop(self, sequence: Sequence) -> None:
-        """Forget a sequence and free its blocks; one that is not here is ignored."""
-        if sequence in self._running:
-            self._running.remove(sequence)
-            self._pool.release(sequence.blocks)
-        elif sequence in self._waiting:
-            self._waiting.remove(sequence)
-
-    def next_batch(self) -> Batch | None:
-        """Return the rows to compute now, or None when there is nothing to do."""
-        self._admit()
-        if not self._running:
-            return None
-        segments = self._decode_rows()
-        self._prefill_chunks(segments)
-        return self._batch(segments)
-
-    def commit(self, batch: Batch, tokens: NDArray[np.int32], finished: Collection[Sequence]) -> None:
-        """Record the batch's rows as computed, append the new tokens, free what is finished."""
-        new = iter(tokens.tolist())
-        for segment in batch.segments:
-            sequence = segment.sequence
-            sequence.computed = segment.pos0 + segment.row_end - segment.row_begin
-            if segment.sampled:
-                sequence.append(next(new))
-        for sequence in finished:
-            self.drop(sequence)
-
-    def _admit(self) -> None:
-        """Start waiting sequences in order while slots, blocks and rows of this step allow."""
-        waiting, running, limits = self._waiting, self._running, self._limits
-        if not waiting:
-            return
-        slots = min(limits.max_segments, limits.max_samples, limits.max_rows)
-        rows_left = limits.max_rows - sum(sequence.length - sequence.computed for sequence in running)
-        while waiting and rows_left > 0 and len(running) < slots:
-            needed = blocks_for(len(waiting[0].tokens))
-            if needed > self._pool.free:
-                break
-            sequence = waiting.popleft()
-            sequence.blocks = self._pool.allocate(needed)
-            sequence.started = time.perf_counter()
-            running.append(sequence)
-            rows_left -= sequence.length
-
-    def _decode_rows(self) -> list[Segment]:
-        """Return one row of each sequence whose prompt is in the cache."""
-        decoding = [sequence for sequence in self._running if sequence.computed == sequence.length - 1]
-        rows = len(decoding)
-        self._tokens[:rows] = [sequence.last for sequence in decoding]
-        self._positions[:rows] = [sequence.computed for sequence in decoding]
-        return [Segment(sequence, row, row + 1, sequence.computed, True) for row, sequence in enumerate(decoding)]
-
-    def _prefill_chunks(self, segments: list[Segment]) -> None:
-        """Fill the rest of the step with chunks of prompts, first come first."""
-        row = len(segments)
-        for sequence in self._running:
-            begin, left = sequence.computed, sequence.length - sequence.computed
-            if left == 1:
-                continue
-            rows = min(left, self._limits.max_rows - row)
-            if rows == 0:
-                break
-            self._tokens[row : row + rows] = sequence.tokens[begin : begin + rows]
-            self._positions[row : row + rows] = np.arange(begin, begin + rows, dtype=np.int32)
-            segments.append(Segment(sequence, row, row + rows, begin, rows == left))
-            row += rows
-
-    def _batch(self, segments: list[Segment]) -> Batch:
-        order = [segment.sequence for segment in segments]
-        if order != self._order:
-            tables = [sequence.blocks for sequence in order]
-            self._order = order
-            self._offsets = np.cumsum([0, *map(len, tables)]).tolist()
-            self._block_tables = np.concatenate(tables)
-        rows = segments[-1].row_end
-        kv_segments = self._kv_segments[: len(segments)]
-        kv_segments[:] = [
-            (segment.row_begin, segment.row_end, segment.pos0, offset)
-            for segment, offset in zip(segments, self._offsets, strict=False)
-        ]
-        sampled = [segment.row_end - 1 for segment in segments if segment.sampled]
-        sample_rows = self._sample_rows[: len(sampled)]
-        sample_rows[:] = sampled
-        return Batch(
-            segments, self._tokens[:rows], self._positions[:rows], kv_segments, self._block_tables, sample_rows
-        )

@@ -77,8 +77,8 @@ class Output:
     submitted: float = field(default_factory=time.perf_counter)
     first_token: float = 0.0
 
-    def push(self, token: int) -> bool:
-        """Take the next token, queue its event, and return whether it was the last."""
+    def push(self, token: int) -> None:
+        """Take the next token and queue its event; the last one has the completion."""
         if not self.tokens:
             self.first_token = time.perf_counter()
         self.tokens.append(token)
@@ -95,7 +95,6 @@ class Output:
         else:
             self.pieces.append(text)
             self.events.append(Event(self.index, text, (token,)))
-        return self.completion is not None
 
     def cancel(self) -> None:
         """End the text where it is; one that has ended stays as it is."""
@@ -129,13 +128,20 @@ class Streams:
         self._outputs[output.sequence.id] = output
 
     def push(self, batch: Batch, tokens: NDArray[np.int32]) -> list[Running]:
-        """Give each sampled sequence its token, (samples,) int32; return the sequences that are finished."""
-        new = iter(tokens.tolist())
+        """Give each sampled sequence its token, (samples,) int32; return the sequences that are finished.
+
+        A batch that was given out but not committed, because Ctrl-C came in between, comes again with the same tokens;
+        no token is given out twice.
+        """
         finished: list[Running] = []
-        for segment in batch.segments:
-            if segment.sampled and self._outputs[segment.sequence.id].push(next(new)):
-                finished.append(segment.sequence)
-                del self._outputs[segment.sequence.id]
+        sampled = (segment.sequence for segment in batch.segments if segment.sampled)
+        for sequence, token in zip(sampled, tokens.tolist(), strict=True):
+            output = self._outputs.get(sequence.id)
+            if output is not None and len(output.tokens) == sequence.length - sequence.prompt_length:
+                output.push(token)
+            if output is None or output.completion is not None:
+                finished.append(sequence)
+                self._outputs.pop(sequence.id, None)
         return finished
 
     def cancel(self, sequence: Running) -> None:
@@ -166,20 +172,21 @@ class Stream:
 
     def __next__(self) -> Event:
         """Return the next event; errors of a failed step are raised here."""
-        self.wait()
-        if not self._output.events:
+        output = self._output
+        self._run_until(lambda: bool(output.events) or output.completion is not None)
+        if not output.events:
             raise StopIteration
-        return self._output.events.popleft()
+        return output.events.popleft()
 
     @property
     def finished(self) -> bool:
         """Whether the request has ended."""
         return self._output.completion is not None
 
-    def wait(self) -> None:
-        """Run the engine until there is an event to take or the request has ended."""
-        output = self._output
-        self._run_until(lambda: bool(output.events) or output.completion is not None)
+    @property
+    def is_ready(self) -> bool:
+        """Whether there is an event to take."""
+        return bool(self._output.events)
 
     def pending(self) -> list[Event]:
         """Take the events that are there, without running the engine."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import tiny_model
 from engine_parts import MakeEngine, Recorder
@@ -41,6 +44,7 @@ def test_prompts_may_be_texts_ids_or_requests_and_keep_their_order(make_engine: 
     several = engine.generate(["fox", "the lazy dog", "x"], GREEDY)
     requests = engine.generate([Request("the lazy dog", GREEDY), Request(tuple(ids), GREEDY)])
     assert len(one) == 1
+    assert engine.generate(np.array(ids), GREEDY)[0].text == one[0].text
     assert {one[0].text, several[1].text, requests[0].text, requests[1].text} == {one[0].text}
     assert engine.generate([], GREEDY) == []
 
@@ -144,6 +148,8 @@ def test_more_requests_than_fit_at_once_wait_their_turn(make_engine: MakeEngine)
         ([], "it is empty"),
         (Request("x", adapter="poet"), "adapter 'poet': no adapter is loaded"),
         ("\udcff", "not valid Unicode"),
+        (b"abc", "neither a text nor a sequence of token ids"),
+        ([1, "a"], "neither a text nor a sequence of token ids"),
     ],
 )
 def test_a_prompt_that_cannot_be_served_is_refused(make_engine: MakeEngine, prompt: object, text: str):
@@ -289,6 +295,46 @@ def test_a_failed_step_changes_nothing(make_engine: MakeEngine):
             raised += 1
     assert raised == 3
     assert stream.result().token_ids == expected
+
+
+@pytest.mark.parametrize("place", ["before", "after"])
+def test_ctrl_c_between_giving_out_and_recording_repeats_no_token(
+    make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch, place: str
+):
+    engine = make_engine()
+    expected = [completion.token_ids for completion in engine.generate(["the quick", "x"], GREEDY)]
+    streams = [engine.submit(prompt, GREEDY) for prompt in ("the quick", "x")]
+    commit, calls = engine._scheduler.commit, itertools.count()
+
+    def interrupted(*arguments: Any) -> None:
+        hit = next(calls) % 3 == 0
+        if hit and place == "before":
+            raise KeyboardInterrupt
+        commit(*arguments)
+        if hit:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(engine._scheduler, "commit", interrupted)
+    interrupts, is_busy = 0, True
+    while is_busy:
+        try:
+            is_busy = engine.step()
+        except KeyboardInterrupt:
+            interrupts += 1
+    assert interrupts > 5
+    assert [stream.result().token_ids for stream in streams] == expected
+    assert engine._pool.free == engine._pool.total
+
+
+def test_no_event_is_lost_when_the_loop_over_them_runs_the_engine_too(make_engine: MakeEngine):
+    engine = make_engine()
+    expected = [completion.token_ids for completion in engine.generate(["a", "b"], GREEDY)]
+    seen: list[list[int]] = [[], []]
+    for event in engine.stream(["a", "b"], GREEDY):
+        seen[event.index] += event.token_ids
+        for _ in range(7):
+            engine.step()
+    assert [tuple(tokens) for tokens in seen] == expected
 
 
 def test_the_kernels_that_run_are_listed(make_engine: MakeEngine):

@@ -10,7 +10,7 @@ import tiny_model
 from engine_parts import MakeEngine, Recorder
 
 from infeng_core import Engine, SamplingParams
-from infeng_core.plan import Planner
+from infeng_core.binding import Binder
 
 PARAMS = SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True)
 
@@ -42,8 +42,8 @@ def test_steps_that_no_kernel_fuses_become_an_op_of_their_own_with_the_same_byte
     fused = make_engine(biased, model__format=weights)
     assert ops(fused, "epilogue") == []
     expected = logits(fused)
-    real = Planner._fused
-    monkeypatch.setattr(Planner, "_fused", lambda *arguments: min(most, real(*arguments)))
+    real = Binder.fused
+    monkeypatch.setattr(Binder, "fused", lambda *arguments: min(most, real(*arguments)))
     split = make_engine(biased, model__format=weights)
     assert (ops(split, "epilogue") != []) is (most < 2 or weights != "f32")
     assert logits(split) == expected

@@ -31,13 +31,16 @@ KNOWS = {
     "kvcache": set(),
     "tokenizer": set(),
     "scheduler": {"request", "kvcache"},
+    "firstcome": {"request", "kvcache", "scheduler"},
+    "intake": {"request", "tokenizer"},
     "sampler": {"_native", "request", "scheduler"},
     "stream": {"request", "scheduler", "tokenizer"},
     "backend": {"formats", "scheduler"},
-    "plan": {"_native", "models", "formats", "plug", "backend"},
+    "binding": {"_native", "plug", "backend"},
+    "plan": {"_native", "models", "formats", "plug", "backend", "binding"},
     "nativebackend": {"_native", "models", "formats", "plug", "backend", "scheduler", "plan"},
     "engine": {"_native", "formats", "plug", "request", "kvcache", "tokenizer", "scheduler", "sampler", "stream",
-               "backend"},
+               "backend", "intake"},
     "cli": {"engine", "plug", "formats", "request", "stream"},
 }  # fmt: skip
 """Imports at run time. `builtin` registers everything and the package hands out the engine: neither is listed."""

@@ -1,0 +1,77 @@
+"""What callers hand in becomes requests with token ids, or an error before anything runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from infeng_core.errors import RequestError
+from infeng_core.request import Request, SamplingParams
+from infeng_core.tokenizer import Tokenizer
+
+Prompt = str | Sequence[int] | Request
+"""A text, token ids, or a request that carries its own parameters."""
+
+Prompts = Prompt | Sequence[str] | Sequence[Sequence[int]] | Sequence[Request]
+"""One prompt or several; a sequence of integers is one prompt."""
+
+
+class Intake:
+    """Tokenizes and checks prompts for one engine."""
+
+    def __init__(self, tokenizer: Tokenizer, *, vocab: int, bos_id: int | None, context: int, bound: str) -> None:
+        """Accept prompts of ids below ``vocab`` and of fewer than ``context`` tokens.
+
+        bos_id: where an empty text starts if the tokenizer adds nothing. bound: what the context is limited by.
+        """
+        self._tokenizer = tokenizer
+        self._vocab = vocab
+        self._bos_id = bos_id
+        self._context = context
+        self._bound = bound
+
+    def take(self, prompts: Any, params: SamplingParams | None) -> list[tuple[Request, list[int]]]:
+        """Return every prompt as a request with its ids; raises RequestError for one that cannot be served."""
+        requests = [Request.of(prompt, params) for prompt in ([prompts] if _is_one(prompts) else prompts)]
+        for request in requests:
+            if isinstance(request.prompt, str) and not _is_unicode(request.prompt):
+                raise RequestError("prompt", "it is not valid Unicode", "give text, decoded from UTF-8")
+        texts = [request.prompt for request in requests if isinstance(request.prompt, str)]
+        encoded = iter(self._tokenizer.encode(texts) if texts else [])
+        taken = []
+        for request in requests:
+            ids = next(encoded) if isinstance(request.prompt, str) else list(request.prompt)
+            if not ids and request.prompt == "" and self._bos_id is not None:
+                ids = [self._bos_id]
+            self._check(request, ids)
+            taken.append((request, ids))
+        return taken
+
+    def _check(self, request: Request, ids: list[int]) -> None:
+        if request.adapter is not None:
+            what = f"adapter {request.adapter!r}"
+            raise RequestError(what, "no adapter is loaded", "leave it out for the base model")
+        if not ids:
+            raise RequestError("prompt", "it is empty and the model has no beginning-of-text token", "give some text")
+        if not 0 <= min(ids) <= max(ids) < self._vocab:
+            wrong = next(token for token in ids if not 0 <= token < self._vocab)
+            why = f"token {wrong} is not in the vocabulary of {self._vocab}"
+            raise RequestError("prompt", why, "check the tokenizer")
+        if len(ids) >= self._context:
+            raise RequestError(
+                f"prompt of {len(ids)} tokens",
+                f"the context is {self._context} tokens ({self._bound}) and one must be free for the answer",
+                "shorten the prompt",
+            )
+
+
+def _is_one(prompts: Any) -> bool:
+    """Return whether ``prompts`` is a single one: a text, a request, or token ids."""
+    if isinstance(prompts, (str, Request)):
+        return True
+    return len(prompts) > 0 and hasattr(prompts[0], "__index__") and not isinstance(prompts[0], (str, Request))
+
+
+def _is_unicode(text: str) -> bool:
+    """Return whether ``text`` has no half of a surrogate pair, which is how Python keeps bytes it cannot decode."""
+    return not any("\ud800" <= character <= "\udfff" for character in text)
