@@ -218,6 +218,28 @@ class Program:
         scale: float,
         epilogues: Sequence[Epilogue] = (),
     ) -> None: ...
+    def ops(self) -> list[dict[str, Any]]:
+        """Return {"op", "epilogues", "kernels": [(most rows, "library/kernel")]} of every op, in order."""
+    def profile(self, on: bool, *, events: int = 65536) -> None:
+        """Measure every step from now on, from zero, or stop and forget; waits for a step in flight.
+
+        ``events``: of each worker, the latest that are kept for a trace (40 bytes each). Nothing is allocated while
+        steps run, and nothing at all is done where this is off.
+        """
+    def profile_read(self) -> dict[str, Any]:
+        """Return what was measured so far; times are nanoseconds of ``time.perf_counter_ns``.
+
+        steps, rows: whole steps that ran. step_ns = sum of all wall_ns and gap_ns + tail_ns.
+        phases: (phases,) structured: op (index in ``ops``), kernel (index of the op's kernels), phase, calls, rows,
+            tiles, wall_ns (publication to the end of the last worker), gap_ns (what was between it and the phase
+            before), macs, bytes (weights, keys and values; 0 where an op has none).
+        workers: (phases, threads) structured: busy_ns, late_ns (publication to the first tile), tiles. The rest of
+            wall_ns a worker waited for the last one.
+        events: for each worker (events,) structured, oldest first: begin_ns, end_ns, step (from 0), op, kernel, phase,
+            rows, tiles.
+
+        Raises NativeError "not_profiled" while profiling is off.
+        """
     def finish(self) -> None:
         """Size and take all scratch memory; no op may be added afterwards and ``run`` allocates nothing.
 

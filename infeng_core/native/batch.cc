@@ -111,6 +111,7 @@ void Program::patch() {
     const Binding* binding = op.bindings.data();
     while (binding->rows < rows) ++binding;
     op.kernel = binding->kernel.get();
+    op.kernel_index = static_cast<int>(binding - op.bindings.data());
     if (op.problem.op == INFENG_OP_LINEAR) op.args.linear.weight = binding->weight->abi;
     if (op.problem.op == INFENG_OP_EMBED) op.args.embed.weight = binding->weight->abi;
   }

@@ -229,7 +229,17 @@ void bind_program(py::module_& m) {
       .def("view_activation", &view_activation, "activation"_a,
            "Return (q (rows, k padded to 64), scale (rows, groups), sum (rows, groups)), views.")
       .def_property_readonly("scratch_bytes", &Program::scratch_bytes)
-      .def("op_count", &Program::op_count);
+      .def("op_count", &Program::op_count)
+      .def(
+          "ops", [](const BoundProgram& self) { return describe_ops(self); },
+          "Return {op, epilogues, kernels: [(most rows, name)]} of every op.")
+      .def("profile", &Program::profile, "on"_a, py::kw_only(), "events"_a = 1 << 16,
+           py::call_guard<py::gil_scoped_release>(),
+           "Measure every step from now on, from zero, and keep the latest ``events`` of each worker; or stop and "
+           "forget.")
+      .def(
+          "profile_read", [](const BoundProgram& self) { return profile_read(self); },
+          "Return what was measured, as NumPy arrays. Raises NativeError \"not_profiled\".");
 }
 
 }  // namespace infeng

@@ -11,10 +11,16 @@ void bind_error(pybind11::module_& m);  // first: the others throw
 void bind_cpu(pybind11::module_& m);
 void bind_library(pybind11::module_& m);
 void bind_memory(pybind11::module_& m);
+void bind_profile();
 void bind_program(pybind11::module_& m);
 void bind_packing(pybind11::module_& m);
 void bind_rope(pybind11::module_& m);
 void bind_sampling(pybind11::module_& m);
+
+// Methods of Program (bind_profile.cc).
+class Program;
+pybind11::dict profile_read(const Program& program);
+pybind11::list describe_ops(const Program& program);
 
 // A contiguous buffer of a Python object, held until the last copy of the pointer is gone.
 struct HeldBuffer {

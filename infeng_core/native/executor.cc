@@ -12,7 +12,8 @@ namespace infeng {
 
 class Step final : public Job {
  public:
-  explicit Step(Program& program) : program_(program), threads_(program.pool_->threads()) {}
+  explicit Step(Program& program)
+      : program_(program), threads_(program.pool_->threads()), profile_(program.profile_.get()) {}
 
   Next advance(int worker) override;
   void work(int worker) override;
@@ -28,11 +29,14 @@ class Step final : public Job {
   bool next_op();
   bool next_phase(int worker);
   void run_tiles(int worker, int64_t first, int64_t last);
+  void run_alone(int worker);
+  int64_t claim_tiles(int worker);
   void fail_with(int worker, infeng_status status, const Library* library, const char* text);
 
   Program& program_;
   const int threads_;
-  size_t index_ = 0;  // of the op after this one
+  Profile* const profile_;  // NULL: nothing is measured
+  size_t index_ = 0;        // of the op after this one
   const Op* op_ = nullptr;
   int32_t phase_ = 0;
   int32_t phases_ = 0;
@@ -103,9 +107,20 @@ bool Step::next_phase(int worker) {
   }
 }
 
+// All tiles of the phase on the worker that prepares it, while the others wait.
+void Step::run_alone(int worker) {
+  if (profile_ == nullptr) return run_tiles(worker, 0, tiles_);
+  profile_->start(worker);
+  run_tiles(worker, 0, tiles_);
+  profile_->stop(worker, tiles_);
+  profile_->close();
+}
+
 Job::Next Step::advance(int worker) {
+  if (profile_ != nullptr) profile_->close();
   if (!enter(worker)) return Next::end;
   while (!stopped() && next_phase(worker)) {
+    if (profile_ != nullptr) profile_->open(*op_, static_cast<int>(index_) - 1, phase_, tiles_);
     const bool whole = op_->kernel->abi.kind == INFENG_KIND_WHOLE;
     if (whole && threads_ > 1) return Next::alone;
     const bool small = tiles_ == 1 || op_->args.common.rows <= op_->solo_rows;
@@ -113,17 +128,24 @@ Job::Next Step::advance(int worker) {
       claimed_.store(0, std::memory_order_relaxed);
       return Next::everyone;
     }
-    run_tiles(worker, 0, tiles_);  // the others wait all the same: a barrier would cost more than it saves
+    run_alone(worker);  // the others wait all the same: a barrier would cost more than it saves
   }
   return Next::end;
 }
 
 void Step::work(int worker) {
-  if (!enter(worker)) return;
+  if (profile_ != nullptr) profile_->start(worker);
+  const int64_t tiles = enter(worker) ? claim_tiles(worker) : 0;
+  if (profile_ != nullptr) profile_->stop(worker, tiles);
+}
+
+// Runs tiles until none is left; returns how many.
+int64_t Step::claim_tiles(int worker) {
   if (op_->kernel->abi.kind == INFENG_KIND_WHOLE) {
     run_tiles(worker, 0, tiles_);
-    return;
+    return tiles_;
   }
+  int64_t done = 0;
   // Ranges shrink with what is left: few claims at first, good balance at the end. None is so long that cancel waits.
   const int64_t most = std::max<int64_t>(1, tiles_ / 4);
   int64_t first = claimed_.load(std::memory_order_relaxed);
@@ -131,19 +153,23 @@ void Step::work(int worker) {
     const int64_t count = std::clamp<int64_t>((tiles_ - first) / (2 * threads_), 1, most);
     if (!claimed_.compare_exchange_weak(first, first + count, std::memory_order_relaxed)) continue;
     run_tiles(worker, first, first + count);
+    done += count;
     first = claimed_.load(std::memory_order_relaxed);
   }
+  return done;
 }
 
 void Program::run(const Batch& batch) {
   if (!finished_) fail("not_finished", "call finish() before run()");
   const auto held = pool_->lock();
+  if (profile_ != nullptr) profile_->begin_step();
   take(batch);
   patch();
   for (int i = 0; i < pool_->threads(); ++i) seats_[i].message[0] = '\0';
   cancelled_.store(false, std::memory_order_relaxed);
   Step step(*this);
   pool_->run(held, step);
+  if (profile_ != nullptr) profile_->end_step(rows_);
   if (step.failed()) throw_failure(step.failure());
   if (cancelled_.load(std::memory_order_relaxed)) fail("cancelled", "the step was cancelled");
 }

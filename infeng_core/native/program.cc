@@ -97,6 +97,25 @@ void Program::finish() {
   finished_ = true;
 }
 
+void Program::profile(bool on, int64_t events) {
+  constexpr int64_t kMostEvents = int64_t{1} << 24;
+  if (!finished_) fail("not_finished", "call finish() before profile()");
+  if (events < 0 || events > kMostEvents) fail("invalid_argument", "events is 0 to ", kMostEvents, ", not ", events);
+  std::unique_ptr<Profile> fresh;
+  if (on) {
+    std::vector<int> kernels;
+    for (const auto& op : ops_) kernels.push_back(static_cast<int>(op->bindings.size()));
+    fresh = std::make_unique<Profile>(kernels, pool_->threads(), events);
+  }
+  const auto held = pool_->lock();
+  profile_ = std::move(fresh);
+}
+
+const Profile& Program::measured() const {
+  if (profile_ == nullptr) fail("not_profiled", "nothing was measured: call profile(True) first");
+  return *profile_;
+}
+
 // Asks each bound kernel whether it does the op at all, in which layout, and how much scratch memory it wants.
 void Program::bind_kernels(Op& op, infeng_workspace& most) {
   op.problem.workers = pool_->threads();

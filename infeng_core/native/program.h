@@ -15,6 +15,7 @@
 #include "kv_cache.h"
 #include "library.h"
 #include "pool.h"
+#include "profile.h"
 #include "weight.h"
 
 namespace infeng {
@@ -83,6 +84,7 @@ struct Op {
   Bindings bindings;
   infeng_problem problem{};        // rows_min, rows_max and workers are filled for each binding
   const Kernel* kernel = nullptr;  // of this step
+  int kernel_index = 0;            // its place in bindings
 };
 
 // A worker's place in the program: what kernels get, with its message beside it.
@@ -122,9 +124,20 @@ class Program {
   void run(const Batch& batch);
   void cancel() { cancelled_.store(true, std::memory_order_relaxed); }
 
+  // Measures every step from now on, from zero, and keeps the latest `events` of each worker; or stops measuring and
+  // forgets. Both wait for a step in flight.
+  void profile(bool on, int64_t events);
+  // Calls `read` between two steps. Throws Error "not_profiled".
+  template <class Read>
+  void read_profile(Read read) const {
+    const auto held = pool_->lock();
+    read(measured());
+  }
+
   const Value& value(int id) const;  // throws Error "invalid_argument"
   int64_t scratch_bytes() const { return memory_.taken(); }
   int64_t op_count() const { return static_cast<int64_t>(ops_.size()); }
+  const Op& op(int64_t index) const { return *ops_[static_cast<size_t>(index)]; }
 
  private:
   friend class Step;
@@ -148,6 +161,7 @@ class Program {
   void take(const Batch& batch);
   void take_segments(const Batch& batch);
   void patch();
+  const Profile& measured() const;
   [[noreturn]] void throw_failure(const Failure& failure) const;
 
   std::shared_ptr<Pool> pool_;
@@ -179,6 +193,7 @@ class Program {
   int64_t segment_count_ = 0;
 
   Seat* seats_ = nullptr;  // (threads)
+  std::unique_ptr<Profile> profile_;
   std::atomic<bool> cancelled_{false};
 };
 

@@ -29,13 +29,14 @@ def per_run(program, *arrays):
     return (allocations() - before) // 50  # whole ones: the loop itself takes one now and then
 
 
-def chain(kernel, ops):
+def chain(kernel, ops, *, profiled=False):
     """Return the count of a program of ``ops`` equal ops."""
     program = _native.Program(_native.Pool(2), max_rows=8, max_samples=0, max_segments=1, context=8)
     x, y = program.buffer(8192), program.buffer(8192)
     for _ in range(ops):
         program.epilogue([(8, toy[kernel])], x, 8192, y, [])
     program.finish()
+    program.profile(profiled, events=64)  # fewer than there are, so that old ones are overwritten
     return per_run(program, np.zeros(8, np.int32), np.arange(8, dtype=np.int32), np.zeros((0, 4), np.int32), NONE, NONE)
 
 
@@ -55,6 +56,7 @@ print(
         {
             "one op": chain("add_one", 1),
             "hundred ops": chain("add_one", 100),
+            "hundred ops, profiled": chain("add_one", 100, profiled=True),
             "a kernel that allocates": chain("allocates", 1),
             "f32, 2 rows": layer("f32", "f32", 2),
             "f32, 40 rows": layer("f32", "f32", 40),
