@@ -1,0 +1,63 @@
+"""`infeng bench VERB`: each verb is a module, imported when its own arguments are parsed."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+from typing import Any, Protocol
+
+VERBS: dict[str, tuple[str, str]] = {
+    "roofline": ("infeng_bench.roofline", "measure what this machine can do: DRAM bandwidth and int8 peak"),
+}
+"""Verb -> (module, help). The module has ``NAME`` and ``HELP`` (as here), ``configure(parser)``, ``run(arguments)``."""
+
+
+class Verb(Protocol):
+    """The face of a verb's module."""
+
+    NAME: str
+    HELP: str
+
+    def configure(self, parser: argparse.ArgumentParser) -> None:
+        """Add the verb's arguments."""
+
+    def run(self, arguments: argparse.Namespace) -> int:
+        """Measure; return the exit status. Raises InfengError."""
+
+
+def verb(name: str) -> Verb:
+    """Import the module of one of VERBS."""
+    module: Any = importlib.import_module(VERBS[name][0])
+    return module  # type: ignore[no-any-return]
+
+
+class _LazyParser(argparse.ArgumentParser):
+    """A parser that learns its arguments when it is used, so that `infeng bench decode` imports no other verb."""
+
+    verb_name: str | None = None
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse, with the verb's module imported first."""
+        name, self.verb_name = self.verb_name, None
+        if name is not None:
+            module = verb(name)
+            module.configure(self)
+            self.set_defaults(run=module.run)
+        return super().parse_known_args(args, namespace)
+
+
+class Bench:
+    """The command."""
+
+    name = "bench"
+    help = "measure kernels, the engine and this machine"
+
+    def configure(self, parser: argparse.ArgumentParser) -> None:
+        """Add the verbs."""
+        parsers = parser.add_subparsers(dest="verb", metavar="VERB", required=True, parser_class=_LazyParser)
+        for name, (_, help) in VERBS.items():
+            parsers.add_parser(name, help=help, description=help).verb_name = name
+
+    def run(self, arguments: argparse.Namespace) -> int:
+        """Run nothing: a verb, which is required, has put its own function in this one's place."""
+        raise AssertionError("argparse lets no call without a verb through")

@@ -1,0 +1,117 @@
+"""Results as plain data: what every one of them carries, and how they are written."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from infeng_bench import machine
+from infeng_core.backend import BoundOp
+from infeng_core.errors import ResourceError, UsageError
+
+SCHEMA = "infeng-bench/1"
+"""Name and major version of the results' form; ``schema.json`` describes it. Added keys do not change the version."""
+
+LISTS = ("measurements",)
+"""Keys whose value is a list of objects: each object is a line of the CSV."""
+
+
+def record(kind: str, figures: Mapping[str, Any], **context: Any) -> dict[str, Any]:
+    """Return a result: ``figures`` beside the facts that every result carries.
+
+    kind: the verb. context: what was measured, such as ``work=str(work), model=..., format=..., threads=2, seed=0,
+    kernels=[...]``; None is left out. Raises ValueError where a figure has the name of a fact.
+    """
+    facts: dict[str, Any] = {"schema": SCHEMA, "kind": kind, "time": datetime.now(UTC).isoformat(timespec="seconds")}
+    facts |= {name: value for name, value in context.items() if value is not None}
+    facts.setdefault("kernels", [])
+    facts |= {"machine": machine.machine(), "features": machine.features(), "versions": machine.versions()}
+    if clash := facts.keys() & figures.keys():
+        raise ValueError(f"figures cannot be called {', '.join(sorted(clash))}")
+    return {**facts, **figures}
+
+
+def kernels(bound: Iterable[BoundOp]) -> list[dict[str, Any]]:
+    """Return an engine's bound kernels as results show them."""
+    return [
+        {"op": op.op, "what": op.detail, "rows": list(op.rows), "kernel": f"{op.library}/{op.kernel}"} for op in bound
+    ]
+
+
+def schema() -> dict[str, Any]:
+    """Return the JSON Schema (2020-12) of every result."""
+    text = resources.files("infeng_bench").joinpath("schema.json").read_text(encoding="utf-8")
+    loaded: dict[str, Any] = json.loads(text)
+    return loaded
+
+
+def write(path: str | Path, result: Mapping[str, Any]) -> None:
+    """Write a result as JSON; "-" is standard output. Raises ResourceError where the file cannot be written."""
+    _deliver(path, json.dumps(result, indent=1, ensure_ascii=False) + "\n")
+
+
+def write_csv(path: str | Path, result: Mapping[str, Any]) -> None:
+    """Write a result as a table, as ``as_csv`` makes it; "-" is standard output. Raises ResourceError."""
+    _deliver(path, as_csv(result))
+
+
+def read(path: str | Path) -> dict[str, Any]:
+    """Read a result that ``write`` wrote as JSON; raises UsageError for anything else."""
+    try:
+        data = json.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(str(path), error.strerror or str(error), "give a result file") from error
+    except ValueError as error:
+        raise UsageError(str(path), f"not JSON: {error}", "give a file written by infeng bench ... --json") from error
+    found = data.get("schema") if isinstance(data, dict) else None
+    if not isinstance(found, str) or found.partition("/")[0] != SCHEMA.partition("/")[0]:
+        raise UsageError(str(path), "is no result of infeng bench", "give a file written by infeng bench ... --json")
+    if found != SCHEMA:
+        raise UsageError(str(path), f"has the form {found}, this version reads {SCHEMA}", "measure again")
+    result: dict[str, Any] = data
+    return result
+
+
+def as_csv(result: Mapping[str, Any]) -> str:
+    """Return a table with one line per measurement (one line if the result is a single figure), facts repeated.
+
+    Nested objects become columns with dotted names; lists that are no measurements are left out.
+    """
+    facts = {name: value for name, value in result.items() if name not in (*LISTS, "features", "versions", "kernels")}
+    lines: Sequence[Mapping[str, Any]] = next((result[name] for name in LISTS if name in result), [{}])
+    table = [dict(_flat({**facts, **line})) for line in lines]
+    columns = list(dict.fromkeys(name for row in table for name in row))
+    out = io.StringIO()
+    writer = csv.DictWriter(out, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(table)
+    return out.getvalue()
+
+
+def _flat(data: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
+    for name, value in data.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{name}.")
+        elif not isinstance(value, (list, tuple)):
+            yield prefix + name, value
+
+
+def _deliver(path: str | Path, text: str) -> None:
+    if str(path) == "-":
+        print(text, end="")
+        return
+    target = Path(path)
+    partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
+    try:
+        partial.write_text(text, encoding="utf-8")
+        partial.replace(target)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise ResourceError(str(path), f"cannot be written ({error.strerror})", "choose another file") from error

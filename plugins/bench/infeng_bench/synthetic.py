@@ -1,0 +1,131 @@
+"""Random models of known shapes, made once and kept in the cache: speed does not depend on the values of weights.
+
+Weights are normal with deviation 0.02 (norm weights 1), stored as f16 in one safetensors file. The tokenizer gives one id
+per byte and fills the rest of the vocabulary with unused words.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from tqdm import tqdm
+
+from infeng_bench.shapes import hugging_face_config
+from infeng_core.formats import FormatChoice, atomic, convert
+from infeng_core.formats.cache import cache_root, cached_model
+from infeng_core.formats.identity import conversion_key
+from infeng_core.log import get_logger
+from infeng_core.models.config import ModelConfig
+from infeng_core.models.weights import layout
+
+VERSION = 1
+"""Counts changes of what this file writes: other versions do not share a place in the cache."""
+
+EMBED_FORMAT = "int8-row"
+"""Embeddings beside integer linears, as in the engine's default."""
+
+CHUNK = 1 << 22  # values made at a time
+SPECIAL = ("<unk>", "<s>", "</s>")
+
+
+def hf_directory(name_or_config: str | Path) -> Path:
+    """Return a Hugging Face directory of random weights, made on the first call.
+
+    name_or_config: one of ``shapes.SHAPES`` or a config.json. Raises UsageError, ModelError, or ResourceError where the
+    disk is full.
+    """
+    config = hugging_face_config(name_or_config)
+    destination = cache_root() / "bench" / f"{_stem(name_or_config)}-{_digest(config)}"
+    with atomic.locked(destination, waiting=_waiting(destination)):
+        if not (destination / "model.safetensors").is_file():
+            with atomic.replacing(destination) as folder:
+                _write(config, folder)
+    return destination
+
+
+def native_directory(name_or_config: str | Path, format: str) -> Path:
+    """Return an engine-native directory of the same weights in ``format``, made on the first call.
+
+    Linears have ``format``; embeddings are int8-row beside integer formats. Raises what ``hf_directory`` raises and
+    PluginError for an unknown format.
+    """
+    from infeng_core.plug.manager import Plugins
+
+    lookup = Plugins.discover().quant_format
+    patterns = {} if lookup(format).is_float else {"embed": EMBED_FORMAT}
+    source, choice = hf_directory(name_or_config), FormatChoice(format, patterns)
+    return convert(source, cached_model(conversion_key(source, choice)), choice, lookup=lookup).path
+
+
+def tensor_shapes(config: dict[str, Any]) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Yield name and shape of every tensor of the checkpoint that a config.json describes."""
+    model = ModelConfig.from_hf(config, "config.json")
+    plan = layout(model)
+    for tensor in plan.tensors:
+        for part in tensor.parts:
+            yield part.source, (part.rows, tensor.k)
+    for vector in plan.vectors:
+        for part in vector.parts:
+            yield part.source, (part.rows,)
+
+
+def byte_tokenizer(vocab: int) -> Tokenizer:
+    """Return a tokenizer that gives one id per byte and fills the rest of the vocabulary with unused words."""
+    words = [*SPECIAL, *sorted(pre_tokenizers.ByteLevel.alphabet())][:vocab]
+    words += [f"<unused{i}>" for i in range(vocab - len(words))]
+    tokenizer = Tokenizer(models.BPE(vocab={word: i for i, word in enumerate(words)}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
+
+
+def _write(config: dict[str, Any], folder: Path) -> None:
+    """Fill ``folder`` with config.json, tokenizer.json and model.safetensors; one chunk is in memory at a time."""
+    (folder / "config.json").write_text(json.dumps(config, indent=1), encoding="utf-8")
+    byte_tokenizer(config["vocab_size"]).save(str(folder / "tokenizer.json"))
+    shapes = dict(tensor_shapes(config))
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    position = 0
+    for name, shape in shapes.items():
+        nbytes = 2 * int(np.prod(shape))
+        header[name] = {"dtype": "F16", "shape": list(shape), "data_offsets": [position, position + nbytes]}
+        position += nbytes
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    rng = np.random.default_rng(0)
+    bar = tqdm(total=position, desc="making random weights", unit="B", unit_scale=True, disable=None)
+    with bar, (folder / "model.safetensors").open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for shape in shapes.values():
+            rest = int(np.prod(shape))
+            while rest:
+                count = min(rest, CHUNK)
+                if len(shape) == 1:
+                    data = np.ones(count, np.float16)
+                else:
+                    data = (rng.standard_normal(count, np.float32) * np.float32(0.02)).astype(np.float16)
+                file.write(data.data)
+                bar.update(data.nbytes)
+                rest -= count
+
+
+def _stem(name_or_config: str | Path) -> str:
+    path = Path(name_or_config)
+    if path.suffix != ".json":
+        return str(name_or_config)
+    return path.resolve().parent.name if path.stem == "config" else path.stem
+
+
+def _digest(config: dict[str, Any]) -> str:
+    text = json.dumps([VERSION, config], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def _waiting(destination: Path) -> Any:
+    return lambda: get_logger(__name__).warning(f"{destination}: another process writes it; waiting")

@@ -1,0 +1,126 @@
+"""INF-ENG as a process that measures on demand: ``python -m infeng_bench.worker MODEL --threads N``.
+
+One JSON object per line. The first line out is ``{"ready": true, "engine": "infeng", "version", "kernels",
+"bytes_per_token", "details"}``. For each line in, ``{"work": "decode:rows=1,context=1024", "seed": n}``, one line out,
+``{"tokens_per_s", "seconds", "prefill_seconds", "tokens", "step_ms"}`` or ``{"error": text}``; ``{"quit": true}`` or the
+end of the input ends it. Between two lines the engine's threads sleep.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from typing import IO, TYPE_CHECKING, Any
+
+import infeng_core
+from infeng_bench import results
+from infeng_bench.costs import costs
+from infeng_bench.running import perform
+from infeng_bench.spread import spread
+from infeng_bench.works import Work
+from infeng_core.cli.options import add_config_options, config_from
+from infeng_core.errors import InfengError, UsageError
+
+if TYPE_CHECKING:
+    from infeng_core.engine import Engine
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Load the model, say so, and serve requests until told to end; return the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m infeng_bench.worker", description="measure INF-ENG on demand")
+    parser.add_argument("model", metavar="MODEL", help="model directory or hub name")
+    parser.add_argument("--threads", type=int, metavar="N", help="worker threads (default: usable cores)")
+    parser.add_argument("--format", metavar="F", help="weight format (default: as the model directory is)")
+    add_config_options(parser)
+    arguments = parser.parse_args(argv)
+    # The protocol keeps standard output to itself: whatever else prints goes to standard error.
+    with os.fdopen(os.dup(1), "w", encoding="utf-8") as answers:
+        os.dup2(2, 1)
+        try:
+            config = config_from(
+                arguments, model__path=arguments.model, threads__count=arguments.threads, model__format=arguments.format
+            )
+            from infeng_core.engine import Engine
+
+            with Engine(config=config) as engine:
+                _say(answers, introduction(engine))
+                serve(engine, sys.stdin, answers)
+        except InfengError as error:
+            _say(answers, {"error": str(error)})
+            print(f"infeng: error: {error}", file=sys.stderr)
+            return error.exit_status
+    return 0
+
+
+def introduction(engine: Engine) -> dict[str, Any]:
+    """Return the first line: who this is and what a token costs it."""
+    config = engine.config
+    cost = costs(engine.model, config.kv_cache.dtype)
+    details = {
+        "formats": sorted(set(engine.model.formats_used.values())),
+        "kv_dtype": config.kv_cache.dtype,
+        "weight_bytes": engine.model.nbytes,
+        "kv_bytes_per_position": cost.kv_bytes,
+        "macs_per_token": cost.block_macs + cost.head_macs,
+        "attention_macs_per_position": cost.attention_macs,
+        "context": engine.limits.context,
+    }
+    return {
+        "ready": True,
+        "engine": "infeng",
+        "version": infeng_core.__version__,
+        "kernels": results.kernels(engine.bound()),
+        "bytes_per_token": cost.weight_bytes,
+        "details": details,
+    }
+
+
+def serve(engine: Engine, requests: Iterable[str], answers: IO[str]) -> None:
+    """Answer one line after the other."""
+    for line in requests:
+        if not line.strip():
+            continue
+        try:
+            request = _request(line)
+            if request.get("quit"):
+                return
+            answer = measured(engine, Work.parse(str(request["work"])), int(request.get("seed", 0)))
+        except InfengError as error:
+            answer = {"error": str(error)}
+        _say(answers, answer)
+
+
+def measured(engine: Engine, work: Work, seed: int) -> dict[str, Any]:
+    """Do one work and return its figures."""
+    timing = perform(engine, work, seed)
+    return {
+        "tokens_per_s": timing.tokens_per_s,
+        "seconds": timing.seconds,
+        "prefill_seconds": timing.prefill_seconds,
+        "tokens": timing.tokens,
+        "step_ms": spread([1000 * seconds for seconds in timing.steps]),
+    }
+
+
+def _request(line: str) -> dict[str, Any]:
+    remedy = 'send {"work": "decode:rows=1,context=1024", "seed": 0}'
+    try:
+        request = json.loads(line)
+    except ValueError as error:
+        raise UsageError("request", f"not JSON: {error}", remedy) from error
+    if not isinstance(request, dict) or not (request.get("quit") or "work" in request):
+        raise UsageError("request", "it names no work", remedy)
+    if not isinstance(request.get("seed", 0), int):
+        raise UsageError("request", "seed is not a whole number", remedy)
+    return request
+
+
+def _say(answers: IO[str], data: dict[str, Any]) -> None:
+    print(json.dumps(data), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,54 @@
+"""A tiny random model for every test of `infeng bench`, in a cache of its own."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+CONFIG = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_act": "silu",
+    "rms_norm_eps": 1e-5,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 320,
+    "max_position_embeddings": 256,
+    "rope_theta": 10000.0,
+    "tie_word_embeddings": False,
+}
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Keep what the tests make out of the user's cache."""
+    folder = tmp_path_factory.mktemp("cache")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("INFENG_CACHE", str(folder))
+        yield folder
+
+
+@pytest.fixture(scope="session")
+def tiny_config(cache: Path) -> Path:
+    """Return a config.json of shapes that take milliseconds."""
+    path = cache / "tiny.json"
+    path.write_text(json.dumps(CONFIG))
+    return path
+
+
+@pytest.fixture(scope="session")
+def schema() -> Any:
+    """Return a check of a result against the JSON Schema of the wheel; it raises on a difference."""
+    import jsonschema
+    from infeng_bench import results
+
+    loaded = results.schema()
+    jsonschema.Draft202012Validator.check_schema(loaded)
+    return jsonschema.Draft202012Validator(loaded).validate

@@ -1,0 +1,43 @@
+"""The command line of `infeng bench`."""
+
+import subprocess
+import sys
+
+import pytest
+from infeng_bench import command
+
+from infeng_core.cli import main
+
+
+@pytest.mark.parametrize("name", list(command.VERBS))
+def test_a_verb_is_what_the_table_says(name: str) -> None:
+    module = command.verb(name)
+    assert (name, command.VERBS[name][1]) == (module.NAME, module.HELP)
+
+
+@pytest.mark.parametrize("name", list(command.VERBS))
+def test_every_verb_explains_itself(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["bench", name, "--help"])
+    assert caught.value.code == 0
+    assert "--json" in capsys.readouterr().out
+
+
+def test_help_imports_no_verb() -> None:
+    script = (
+        "import sys; from infeng_core.cli import main\n"
+        "try: main(['bench', '--help'])\n"
+        "except SystemExit: pass\n"
+        "from infeng_bench.command import VERBS\n"
+        "print([name for name, (module, _) in VERBS.items() if module in sys.modules], file=sys.stderr)"
+    )
+    ended = subprocess.run([sys.executable, "-P", "-c", script], capture_output=True, text=True, timeout=60)
+    assert ended.stderr.strip() == "[]"
+    assert all(name in ended.stdout for name in command.VERBS)
+
+
+def test_an_unknown_verb_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["bench", "rooflin"])
+    assert caught.value.code == 2
+    assert "roofline" in capsys.readouterr().err

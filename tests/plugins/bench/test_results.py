@@ -1,0 +1,85 @@
+"""What every result carries, and the files that hold it."""
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from infeng_bench import results
+
+from infeng_core.errors import ResourceError, UsageError
+
+FIGURES = {"figure": 1.5, "measurements": [{"rows": 1, "seconds": {"median": 2.0}}, {"rows": 4, "extra": "x"}]}
+
+
+def test_every_result_carries_where_and_with_what_it_was_measured(schema: Any) -> None:
+    result = results.record("anything", FIGURES, threads=2, seed=3, work=None)
+    schema(result)
+    assert result["machine"]["cores"] >= 1
+    assert result["versions"]["infeng-core"]
+    assert result["features"] == sorted(result["features"])
+    assert result["figure"] == 1.5
+    assert result["seed"] == 3
+    assert "work" not in result
+
+
+def test_the_schema_refuses_a_result_without_its_machine(schema: Any) -> None:
+    import jsonschema
+
+    result = results.record("anything", FIGURES)
+    del result["machine"]
+    with pytest.raises(jsonschema.ValidationError, match="machine"):
+        schema(result)
+
+
+def test_a_figure_cannot_hide_a_fact() -> None:
+    with pytest.raises(ValueError, match="machine"):
+        results.record("anything", {"machine": 1})
+
+
+def test_json_is_written_and_read_back(tmp_path: Path) -> None:
+    result = results.record("anything", FIGURES)
+    results.write(tmp_path / "result.json", result)
+    assert results.read(tmp_path / "result.json") == result
+    assert [path.name for path in tmp_path.iterdir()] == ["result.json"]
+
+
+def test_csv_has_a_line_per_measurement_with_the_facts_repeated(tmp_path: Path) -> None:
+    results.write_csv(tmp_path / "result.csv", results.record("anything", FIGURES, threads=2))
+    with (tmp_path / "result.csv").open(newline="") as file:
+        lines = list(csv.DictReader(file))
+    assert [line["rows"] for line in lines] == ["1", "4"]
+    assert [line["seconds.median"] for line in lines] == ["2.0", ""]
+    assert [line["extra"] for line in lines] == ["", "x"]
+    assert all(line["kind"] == "anything" and line["threads"] == "2" and line["machine.cpu"] for line in lines)
+
+
+def test_csv_of_single_figures_is_one_line() -> None:
+    assert len(results.as_csv(results.record("anything", {"figure": 2})).splitlines()) == 2
+
+
+def test_a_file_that_cannot_be_written_is_an_error_and_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(ResourceError, match="cannot be written"):
+        results.write(tmp_path / "missing" / "result.json", {})
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{", "not JSON"),
+        ("[]", "no result"),
+        ('{"schema": "other/1"}', "no result"),
+        (json.dumps({"schema": "infeng-bench/2"}), "has the form infeng-bench/2"),
+    ],
+)
+def test_what_is_no_result_is_refused(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "file").write_text(text)
+    with pytest.raises(UsageError, match=said):
+        results.read(tmp_path / "file")
+
+
+def test_a_missing_result_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="No such file"):
+        results.read(tmp_path / "missing")

@@ -1,0 +1,101 @@
+"""Random models of given shapes: made once, kept, and such that the engine runs them."""
+
+import json
+from pathlib import Path
+
+import pytest
+from infeng_bench import shapes, synthetic
+from safetensors import safe_open
+
+from infeng_core import Engine, SamplingParams
+from infeng_core.errors import InfengError, ModelError, PluginError, UsageError
+from infeng_core.models.config import ModelConfig
+
+
+def test_a_model_is_made_once_and_its_tensors_are_those_of_the_config(tiny_config: Path) -> None:
+    folder = synthetic.hf_directory(tiny_config)
+    stamp = (folder / "model.safetensors").stat().st_mtime_ns
+    assert synthetic.hf_directory(tiny_config) == folder
+    assert (folder / "model.safetensors").stat().st_mtime_ns == stamp
+    with safe_open(folder / "model.safetensors", "np") as file:
+        found = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+        assert 0.01 < file.get_tensor("model.layers.1.mlp.up_proj.weight").std() < 0.03
+        assert (file.get_tensor("model.norm.weight") == 1).all()
+    assert found == dict(synthetic.tensor_shapes(json.loads(tiny_config.read_text())))
+    assert found["model.layers.0.self_attn.k_proj.weight"] == (32, 64)
+    assert found["lm_head.weight"] == (320, 64)
+
+
+@pytest.mark.parametrize("format", ["int4-g64", "f32"])
+def test_the_engine_runs_what_was_made(tiny_config: Path, format: str) -> None:
+    folder = synthetic.native_directory(tiny_config, format)
+    assert synthetic.native_directory(tiny_config, format) == folder
+    with Engine(folder, threads=1) as engine:
+        assert engine.model.formats_used["layers.0.down_proj"] == format
+        assert engine.model.formats_used["embed"] == ("f32" if format == "f32" else "int8-row")
+        completion = engine.generate("abc", SamplingParams(max_tokens=4, temperature=0.0, ignore_eos=True))[0]
+    assert len(completion.token_ids) == 4
+
+
+@pytest.mark.parametrize("name", sorted(shapes.SHAPES))
+def test_known_shapes_are_models_that_the_engine_reads(name: str) -> None:
+    config = shapes.model_config(name)
+    assert config.family == "llama"
+    parameters = sum(
+        int(__import__("math").prod(shape)) for _, shape in synthetic.tensor_shapes(shapes.hugging_face_config(name))
+    )
+    expected = {"tinyllama-1.1b": 1.10e9, "smollm2-135m": 0.1345e9, "llama-3.2-1b": 1.236e9}
+    assert parameters == pytest.approx(expected[name], rel=0.01)
+
+
+def test_llama_3_has_its_own_rotary_scaling_and_tied_embeddings() -> None:
+    config = shapes.model_config("llama-3.2-1b")
+    assert (config.rope.kind, config.rope.factor, config.tie_embeddings) == ("llama3", 32.0, True)
+
+
+def test_a_changed_config_gets_a_place_of_its_own(tiny_config: Path, tmp_path: Path) -> None:
+    changed = tmp_path / "tiny.json"
+    changed.write_text(json.dumps({**json.loads(tiny_config.read_text()), "num_hidden_layers": 1}))
+    assert synthetic.hf_directory(changed) != synthetic.hf_directory(tiny_config)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "kind", "said"),
+    [
+        ("tinylama-1.1b", None, UsageError, "did you mean `tinyllama-1.1b`"),
+        ("missing.json", None, UsageError, "No such file"),
+        ("bad.json", "{", UsageError, "not JSON"),
+        ("list.json", "[]", UsageError, "not a JSON object"),
+        ("foreign.json", '{"architectures": ["GPT2LMHeadModel"]}', ModelError, "GPT2LMHeadModel"),
+    ],
+)
+def test_shapes_that_cannot_be_had_are_an_error(
+    tmp_path: Path, name: str, text: str | None, kind: type[InfengError], said: str
+) -> None:
+    if text is not None:
+        (tmp_path / name).write_text(text)
+    given = tmp_path / name if name.endswith(".json") else name
+    with pytest.raises(kind) as caught:
+        synthetic.hf_directory(given)
+    assert said in str(caught.value)
+
+
+def test_an_unknown_format_is_an_error(tiny_config: Path) -> None:
+    with pytest.raises(PluginError, match="int4-g64"):
+        synthetic.native_directory(tiny_config, "int4-g46")
+
+
+def test_an_interrupted_write_leaves_nothing_behind(
+    tiny_config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("INFENG_CACHE", str(tmp_path))
+    with monkeypatch.context() as patch:
+
+        def interrupt(vocab: int) -> None:
+            raise KeyboardInterrupt
+
+        patch.setattr(synthetic, "byte_tokenizer", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            synthetic.hf_directory(tiny_config)
+    assert list((tmp_path / "bench").iterdir()) == []
+    assert ModelConfig.from_hf(json.loads((synthetic.hf_directory(tiny_config) / "config.json").read_text()), "").hidden
