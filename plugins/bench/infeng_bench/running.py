@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from infeng_bench.works import Work
@@ -61,7 +62,7 @@ def perform(engine: Engine, work: Work, seed: int) -> Timing:
             engine.step()
             ends.append(time.perf_counter())
         tokens = sum(len(event.token_ids) for stream in streams for event in stream.pending())
-        steps = [end - start for start, end in zip(ends, ends[1:], strict=False)]
+        steps = [end - start for start, end in pairwise(ends)]
         return Timing(tokens, ends[-1] - ends[0], first - begin, steps)
     finally:
         for stream in streams:

@@ -1,7 +1,7 @@
 """Random models of known shapes, made once and kept in the cache: speed does not depend on the values of weights.
 
-Weights are normal with deviation 0.02 (norm weights 1), stored as f16 in one safetensors file. The tokenizer gives one id
-per byte and fills the rest of the vocabulary with unused words.
+Weights are normal with deviation 0.02 (norm weights 1), stored as f16 in one safetensors file. The tokenizer gives one
+id per byte and fills the rest of the vocabulary with unused words.
 """
 
 from __future__ import annotations

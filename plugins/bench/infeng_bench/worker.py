@@ -2,8 +2,8 @@
 
 One JSON object per line. The first line out is ``{"ready": true, "engine": "infeng", "version", "kernels",
 "bytes_per_token", "details"}``. For each line in, ``{"work": "decode:rows=1,context=1024", "seed": n}``, one line out,
-``{"tokens_per_s", "seconds", "prefill_seconds", "tokens", "step_ms"}`` or ``{"error": text}``; ``{"quit": true}`` or the
-end of the input ends it. Between two lines the engine's threads sleep.
+``{"tokens_per_s", "seconds", "prefill_seconds", "tokens", "step_ms"}`` or ``{"error": text}``; ``{"quit": true}`` or
+the end of the input ends it. Between two lines the engine's threads sleep.
 """
 
 from __future__ import annotations

@@ -24,9 +24,9 @@ FIRST_ID = 3  # ids below are special tokens in the tokenizers of Llamas
 class Work:
     """One measurement of one engine.
 
-    ``decode``: ``rows`` sequences that hold ``context`` tokens each generate ``steps`` more; the first token of a sequence
-    belongs to its prompt and is not timed. ``prefill``: ``rows`` prompts of ``context`` tokens until each has its first
-    token.
+    ``decode``: ``rows`` sequences that hold ``context`` tokens each generate ``steps`` more; the first token of a
+    sequence belongs to its prompt and is not timed. ``prefill``: ``rows`` prompts of ``context`` tokens until each has
+    its first token.
     """
 
     kind: str

@@ -1,6 +1,7 @@
 """Random models of given shapes: made once, kept, and such that the engine runs them."""
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -41,9 +42,7 @@ def test_the_engine_runs_what_was_made(tiny_config: Path, format: str) -> None:
 def test_known_shapes_are_models_that_the_engine_reads(name: str) -> None:
     config = shapes.model_config(name)
     assert config.family == "llama"
-    parameters = sum(
-        int(__import__("math").prod(shape)) for _, shape in synthetic.tensor_shapes(shapes.hugging_face_config(name))
-    )
+    parameters = sum(math.prod(shape) for _, shape in synthetic.tensor_shapes(shapes.hugging_face_config(name)))
     expected = {"tinyllama-1.1b": 1.10e9, "smollm2-135m": 0.1345e9, "llama-3.2-1b": 1.236e9}
     assert parameters == pytest.approx(expected[name], rel=0.01)
 
