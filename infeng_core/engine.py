@@ -22,6 +22,7 @@ from infeng_core.request import Completion, Request, SamplingParams
 from infeng_core.sampler import Sampler, draw_seed
 from infeng_core.scheduler import Scheduler
 from infeng_core.scheduler import Sequence as Running
+from infeng_core.speculate import MOST_ROWS, Guesses, Ngrams, parse
 from infeng_core.stream import Event, Output, StopStrings, Stream, Streams
 from infeng_core.tokenizer import Tokenizer
 
@@ -41,6 +42,7 @@ class Engine:
         manifest: str | Path | None = None,
         threads: int | None = None,
         format: str | None = None,
+        speculate: str | None = None,
         overrides: Mapping[str, object] = MappingProxyType({}),
         config: EngineConfig | None = None,
     ) -> None:
@@ -49,14 +51,15 @@ class Engine:
         model: a Hugging Face directory, an engine-native directory or a hub name; default: ``model.path``.
         manifest: an engine manifest, or the name of a shipped one.
         threads, format: ``threads.count`` and ``model.format`` of the manifest.
+        speculate: "ngram" or "ngram:K": guess up to K tokens ahead (``speculation.use``, ``speculation.tokens``).
         overrides: settings by their dotted names, such as ``{"kv_cache.dtype": "f32"}``.
-        config: a configuration that is complete already, instead of the three above.
+        config: a configuration that is complete already, instead of those above.
 
         Raises ManifestError, ModelError, PluginError, KernelError or ResourceError; each says what to do.
         """
         given = {"model.path": None if model is None else str(model), "threads.count": threads, "model.format": format}
         given = {key: value for key, value in given.items() if value is not None}
-        self.config = config or load_config(manifest, overrides={**given, **overrides})
+        self.config = config or load_config(manifest, overrides={**given, **parse(speculate), **overrides})
         reference = str(model) if model is not None else self.config.model.path
         if not reference:
             raise UsageError("model", "none is named", "give a directory or a hub name, or set model.path")
@@ -196,11 +199,20 @@ class Engine:
         self._cache_reason = cache.reason
         return Limits(
             max_rows=scheduler.max_batch_tokens,
-            max_samples=running,
+            max_samples=min(running + self._most_guesses(running), scheduler.max_batch_tokens),
             max_segments=running,
             context=min(shape.max_positions, cache.tokens),
             kv_blocks=cache.blocks,
         )
+
+    def _most_guesses(self, running: int) -> int:
+        """Return how many guessed rows a step may have."""
+        speculation = self.config.speculation
+        return 0 if speculation.use == "none" else min(running * speculation.tokens, MOST_ROWS)
+
+    def _guesses(self, ids: list[int]) -> Guesses | None:
+        speculation = self.config.speculation
+        return None if speculation.use == "none" else Guesses(Ngrams(ids), speculation.tokens)
 
     def _make_intake(self) -> Intake:
         shape, context = self.model.config, self.limits.context
@@ -236,6 +248,7 @@ class Engine:
         capacity = min(len(ids) + params.max_tokens, self.limits.context)
         seed = draw_seed() if params.seed is None else params.seed
         sequence = Running.start(next(self._ids), request, ids, capacity, seed)
+        sequence.guesses = self._guesses(ids)
         ends = {*params.stop_token_ids, *(() if params.ignore_eos else self._eos_ids)}
         output = Output(sequence, self.tokenizer.detokenizer(ids), StopStrings(params.stop), frozenset(ends), index)
         with self._lock:

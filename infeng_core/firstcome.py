@@ -7,7 +7,6 @@ from collections import deque
 from collections.abc import Collection
 
 import numpy as np
-from numpy.typing import NDArray
 
 from infeng_core.errors import RequestError
 from infeng_core.kvcache import BlockPool, blocks_for
@@ -18,8 +17,9 @@ class FirstCome:
     """Serves sequences in the order of their arrival.
 
     A step holds one row of every sequence that is decoding, then chunks of prompts in order of arrival, up to
-    ``max_rows``. A sequence is admitted when blocks for its prompt and all of its new tokens are free, and nobody
-    overtakes the first that waits: an admitted one always runs to its end, nothing is preempted, nothing deadlocks.
+    ``max_rows``; rows that are left over go to guessed tokens. A sequence is admitted when blocks for its prompt and
+    all of its new tokens are free, and nobody overtakes the first that waits: an admitted one always runs to its end,
+    nothing is preempted, nothing deadlocks.
     """
 
     def __init__(self, limits: Limits, pool: BlockPool) -> None:
@@ -74,14 +74,14 @@ class FirstCome:
         self._prefill_chunks(segments)
         return self._batch(segments)
 
-    def commit(self, batch: Batch, tokens: NDArray[np.int32], finished: Collection[Sequence]) -> None:
+    def commit(self, batch: Batch, tokens: list[list[int]], finished: Collection[Sequence]) -> None:
         """Record the batch's rows as computed, append the new tokens, free what is finished."""
-        new = iter(tokens.tolist())
+        new = iter(tokens)
         for segment in batch.segments:
-            sequence = segment.sequence
-            sequence.computed = segment.pos0 + segment.row_end - segment.row_begin
             if segment.sampled:
-                sequence.append(next(new))
+                segment.sequence.extend(next(new), segment.sampled - 1)
+            else:
+                segment.sequence.computed = segment.pos0 + segment.row_end - segment.row_begin
         for sequence in finished:
             self.drop(sequence)
 
@@ -103,16 +103,36 @@ class FirstCome:
             rows_left -= sequence.length
 
     def _decode_rows(self) -> list[Segment]:
-        """Return one row of each sequence whose prompt is in the cache."""
-        decoding = [sequence for sequence in self._running if sequence.computed == sequence.length - 1]
-        rows = len(decoding)
-        self._tokens[:rows] = [sequence.last for sequence in decoding]
-        self._positions[:rows] = [sequence.computed for sequence in decoding]
-        return [Segment(sequence, row, row + 1, sequence.computed, True) for row, sequence in enumerate(decoding)]
+        """Return one row of each sequence whose prompt is in the cache, and its guesses as far as rows are left."""
+        segments: list[Segment] = []
+        tokens: list[int] = []
+        positions: list[int] = []
+        spare = self._spare_rows()
+        for sequence in self._running:
+            begin = sequence.computed
+            if begin != sequence.length - 1:
+                continue
+            row = len(tokens)
+            tokens.append(sequence.last)
+            if spare > 0 and (draft := sequence.draft[:spare]):
+                tokens += draft
+                spare -= len(draft)
+            rows = len(tokens) - row
+            positions.extend(range(begin, begin + rows))
+            segments.append(Segment(sequence, row, row + rows, begin, rows))
+        self._tokens[: len(tokens)] = tokens
+        self._positions[: len(tokens)] = positions
+        return segments
+
+    def _spare_rows(self) -> int:
+        """Return the rows that remain when every sequence has what it needs in this step."""
+        limits, running = self._limits, self._running
+        needed = sum(sequence.length - sequence.computed for sequence in running)
+        return min(limits.max_rows - needed, limits.max_samples - len(running))
 
     def _prefill_chunks(self, segments: list[Segment]) -> None:
         """Fill the rest of the step with chunks of prompts, first come first."""
-        row = len(segments)
+        row = segments[-1].row_end if segments else 0
         for sequence in self._running:
             begin, left = sequence.computed, sequence.length - sequence.computed
             if left == 1:
@@ -122,7 +142,7 @@ class FirstCome:
                 break
             self._tokens[row : row + rows] = sequence.tokens[begin : begin + rows]
             self._positions[row : row + rows] = np.arange(begin, begin + rows, dtype=np.int32)
-            segments.append(Segment(sequence, row, row + rows, begin, rows == left))
+            segments.append(Segment(sequence, row, row + rows, begin, int(rows == left)))
             row += rows
 
     def _batch(self, segments: list[Segment]) -> Batch:
@@ -138,7 +158,7 @@ class FirstCome:
             (segment.row_begin, segment.row_end, segment.pos0, offset)
             for segment, offset in zip(segments, self._offsets, strict=False)
         ]
-        sampled = [segment.row_end - 1 for segment in segments if segment.sampled]
+        sampled = [row for segment in segments for row in range(segment.row_end - segment.sampled, segment.row_end)]
         sample_rows = self._sample_rows[: len(sampled)]
         sample_rows[:] = sampled
         return Batch(

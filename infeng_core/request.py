@@ -96,11 +96,20 @@ class Usage:
 
     prompt_tokens: int
     completion_tokens: int
+    drafted_tokens: int = 0
+    """Tokens that speculation guessed and a step verified."""
+    accepted_tokens: int = 0
+    """Those of the completion's tokens that had been guessed."""
 
     @property
     def total_tokens(self) -> int:
         """Prompt and completion together."""
         return self.prompt_tokens + self.completion_tokens
+
+    @property
+    def acceptance(self) -> float | None:
+        """Share of the guesses that were right and of use; None where nothing was guessed."""
+        return self.accepted_tokens / self.drafted_tokens if self.drafted_tokens else None
 
 
 @dataclass(frozen=True, slots=True)

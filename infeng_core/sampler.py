@@ -18,6 +18,18 @@ def draw_seed() -> int:
     return secrets.randbelow(MAX_SEED + 1)
 
 
+def confirmed(drawn: list[int], guesses: list[int]) -> list[int]:
+    """Return the tokens that sampling one at a time would have given.
+
+    drawn: the first follows the last known token, each other one follows a guess: (guesses + 1,). They stand as far as
+    the guesses before them were drawn too; the first that was not guessed still counts, it is what a plain step gives.
+    """
+    right = 0
+    while right < len(guesses) and guesses[right] == drawn[right]:
+        right += 1
+    return drawn[: right + 1]
+
+
 class Sampler:
     """Picks one token per sampled row; docs/numerics.md says how."""
 
@@ -32,12 +44,27 @@ class Sampler:
         self._position = np.zeros(max_samples, np.int64)
         self._out = np.zeros(max_samples, np.int32)
 
-    def pick(self, logits: NDArray[np.float32], batch: Batch) -> NDArray[np.int32]:
-        """Return the chosen ids, (samples,) int32, overwritten by the next call.
+    def pick(self, logits: NDArray[np.float32], batch: Batch) -> list[list[int]]:
+        """Return the new tokens of each segment that has sampled rows: one, and one more for each right guess.
 
         logits: (samples, vocab) float32. Raises KernelError if a row holds NaN or infinity.
         """
-        rows = [segment.sequence for segment in batch.segments if segment.sampled]
+        drawn = self._draw(logits, batch)
+        tokens: list[list[int]] = []
+        row = 0
+        for segment in batch.segments:
+            count = segment.sampled
+            if count == 1:
+                tokens.append([drawn[row]])
+            elif count:
+                guesses = batch.tokens[segment.row_end - count + 1 : segment.row_end].tolist()
+                tokens.append(confirmed(drawn[row : row + count], guesses))
+            row += count
+        return tokens
+
+    def _draw(self, logits: NDArray[np.float32], batch: Batch) -> list[int]:
+        """Return the id that each sampled row gives."""
+        rows = [segment.sequence for segment in batch.segments for _ in range(segment.sampled)]
         if rows != self._rows:
             self._take_parameters(rows)
         count = len(rows)
@@ -58,7 +85,8 @@ class Sampler:
                 )
             except _native.NativeError as error:
                 raise KernelError("sampling", str(error), "check the weights for NaN, or use a wider format") from error
-        return out
+        drawn: list[int] = out.tolist()
+        return drawn
 
     def _take_parameters(self, rows: list[Sequence]) -> None:
         for row, sequence in enumerate(rows):

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from infeng_core.kvcache import BlockPool
 from infeng_core.request import Request
+from infeng_core.speculate import Guesses
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,8 @@ class Sequence:
     """Of the random numbers that choose its tokens."""
     started: float = 0.0
     """When the scheduler gave it its blocks, by ``time.perf_counter``; 0 while waiting."""
+    guesses: Guesses | None = None
+    """What may come next; None without speculation."""
 
     @staticmethod
     def start(id_: int, request: Request, prompt: list[int], capacity: int, seed: int) -> Sequence:
@@ -55,22 +58,37 @@ class Sequence:
         tokens[: len(prompt)] = prompt
         return Sequence(id_, request, tokens, len(prompt), len(prompt), last=prompt[-1], seed=seed)
 
-    def append(self, token: int) -> None:
-        """Add a new token."""
-        self.tokens[self.length] = token
-        self.length += 1
-        self.last = token
+    @property
+    def draft(self) -> list[int]:
+        """Guesses of the tokens after the last, nearest first; as many as fit into its capacity, often none."""
+        if self.guesses is None:
+            return []
+        return self.guesses.draft[: len(self.tokens) - self.length - 1]
+
+    def extend(self, new: list[int], drafted: int) -> None:
+        """Add what a step gave: ``new`` tokens, from a segment that had ``drafted`` guessed rows."""
+        end = self.length + len(new)
+        self.tokens[self.length : end] = new
+        self.length = end
+        self.last = new[-1]
+        self.computed = end - 1  # what was computed for wrong guesses will be overwritten
+        if self.guesses is not None:
+            self.guesses.follow(new, drafted)
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Rows [row_begin, row_end) are positions pos0, pos0 + 1, ... of one sequence; ``sampled``: the last row is."""
+    """Rows [row_begin, row_end) are positions pos0, pos0 + 1, ... of one sequence, of which the last ``sampled`` are.
+
+    Logits are wanted of no row within a prompt, of one row at its end and while decoding, and of ``1 + d`` rows where
+    ``d`` guessed tokens follow the last known one.
+    """
 
     sequence: Sequence
     row_begin: int
     row_end: int
     pos0: int
-    sampled: bool
+    sampled: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +106,10 @@ class Batch:
 class Scheduler(Protocol):
     """Decides the order of work and owns the cache blocks of the sequences it runs.
 
-    The engine calls it under its lock. Nothing changes between ``next_batch`` and ``commit``: a batch that failed is
-    made again. Registered by name through the hook ``infeng_schedulers``.
+    The engine calls it under its lock. Where a step has room that nobody needs, a scheduler may put a sequence's
+    ``draft``, or its beginning, behind the last token as further rows, all of them sampled. Nothing changes between
+    ``next_batch`` and ``commit``: a batch that failed is made again. Registered by name through the hook
+    ``infeng_schedulers``.
     """
 
     def add(self, sequence: Sequence) -> None:
@@ -98,8 +118,11 @@ class Scheduler(Protocol):
     def next_batch(self) -> Batch | None:
         """Return the rows to compute now, or None when there is nothing to do."""
 
-    def commit(self, batch: Batch, tokens: NDArray[np.int32], finished: Collection[Sequence]) -> None:
-        """Record that ``batch`` ran and gave ``tokens`` (samples,); let go of the sequences that are finished."""
+    def commit(self, batch: Batch, tokens: list[list[int]], finished: Collection[Sequence]) -> None:
+        """Record that ``batch`` ran and let go of the sequences that are finished.
+
+        tokens: for each segment with a sampled row the tokens it gave, at least one, at most ``sampled``.
+        """
 
     def drop(self, sequence: Sequence) -> None:
         """Let go of a sequence wherever it is, between two batches."""

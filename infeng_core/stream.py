@@ -7,9 +7,6 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
-from numpy.typing import NDArray
-
 from infeng_core.request import Completion, FinishReason, Timings, Usage
 from infeng_core.scheduler import Batch
 from infeng_core.scheduler import Sequence as Running
@@ -76,6 +73,23 @@ class Output:
     pieces: list[str] = field(default_factory=list)
     submitted: float = field(default_factory=time.perf_counter)
     first_token: float = 0.0
+    drafted: int = 0
+    accepted: int = 0
+
+    def take(self, new: list[int], drafted: int) -> None:
+        """Take what a step gave: ``new`` tokens, all but the first of them guessed right of ``drafted``.
+
+        What follows the end of the text is dropped. A step that ran again, because Ctrl-C came before it was recorded,
+        gives the same tokens again; none is given out twice.
+        """
+        given = len(self.tokens) - (self.sequence.length - self.sequence.prompt_length)
+        if given == 0:
+            self.drafted += drafted
+        for index in range(given, len(new)):
+            if self.completion is not None:
+                return
+            self.accepted += index > 0
+            self.push(new[index])
 
     def push(self, token: int) -> None:
         """Take the next token and queue its event; the last one has the completion."""
@@ -110,7 +124,7 @@ class Output:
             first_token=(self.first_token or now) - self.submitted,
             total=now - self.submitted,
         )
-        usage = Usage(self.sequence.prompt_length, len(self.tokens))
+        usage = Usage(self.sequence.prompt_length, len(self.tokens), self.drafted, self.accepted)
         seed = self.sequence.seed
         self.completion = Completion("".join(self.pieces), tuple(self.tokens), reason, usage, seed, timings)
         self.events.append(Event(self.index, text, tokens, self.completion))
@@ -127,18 +141,15 @@ class Streams:
         """Follow a request."""
         self._outputs[output.sequence.id] = output
 
-    def push(self, batch: Batch, tokens: NDArray[np.int32]) -> list[Running]:
-        """Give each sampled sequence its token, (samples,) int32; return the sequences that are finished.
-
-        A batch that was given out but not committed, because Ctrl-C came in between, comes again with the same tokens;
-        no token is given out twice.
-        """
+    def push(self, batch: Batch, tokens: list[list[int]]) -> list[Running]:
+        """Give each sampled sequence its new tokens; return the sequences that are finished."""
         finished: list[Running] = []
-        sampled = (segment.sequence for segment in batch.segments if segment.sampled)
-        for sequence, token in zip(sampled, tokens.tolist(), strict=True):
+        sampled = (segment for segment in batch.segments if segment.sampled)
+        for segment, new in zip(sampled, tokens, strict=True):
+            sequence = segment.sequence
             output = self._outputs.get(sequence.id)
-            if output is not None and len(output.tokens) == sequence.length - sequence.prompt_length:
-                output.push(token)
+            if output is not None:
+                output.take(new, segment.sampled - 1)
             if output is None or output.completion is not None:
                 finished.append(sequence)
                 self._outputs.pop(sequence.id, None)

@@ -34,7 +34,7 @@ class Recorder:
         """Run a step and listen."""
         logits = self._inner.run(batch)
         self.rows.append(len(batch.tokens))
-        sampled = [segment.sequence.id for segment in batch.segments if segment.sampled]
+        sampled = [segment.sequence.id for segment in batch.segments for _ in range(segment.sampled)]
         for id_, row in zip(sampled, logits, strict=True):
             self.logits[id_].append(row.tobytes())
         return logits

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from infeng_core.cli.options import add_config_options, config_from
 from infeng_core.errors import UsageError
+from infeng_core.speculate import parse
 
 if TYPE_CHECKING:
     from infeng_core.engine import Engine
@@ -37,6 +38,9 @@ class Run:
         parser.add_argument("--format", metavar="F", help="weight format: f32, bf16, int8-row or int4-g64")
         parser.add_argument("--echo", action="store_true", help="print the prompt before its completion")
         parser.add_argument("--json", action="store_true", help="print one JSON object (a list for several prompts)")
+        parser.add_argument(
+            "--speculate", metavar="ngram[:K]", help="guess up to K tokens ahead from the text itself (off; K is 4)"
+        )
         group = parser.add_argument_group("sampling")
         group.add_argument("-n", "--max-tokens", type=int, metavar="N", help="most new tokens (256)")
         group.add_argument("--temperature", type=float, metavar="T", help="0 is greedy (1)")
@@ -53,7 +57,11 @@ class Run:
         prompts = read_prompts(arguments)
         params = sampling_params(arguments)
         config = config_from(
-            arguments, model__path=arguments.model, model__format=arguments.format, threads__count=arguments.threads
+            arguments,
+            **{key.replace(".", "__"): value for key, value in parse(arguments.speculate).items()},
+            model__path=arguments.model,
+            model__format=arguments.format,
+            threads__count=arguments.threads,
         )
         from infeng_core.engine import Engine
 
@@ -65,8 +73,16 @@ class Run:
             tokens = sum(completion.usage.completion_tokens for completion in completions)
             longest = max((completion.timings.total for completion in completions), default=0.0)
             rate = f", {tokens / longest:.1f} tokens/s" if longest else ""
-            print(f"loaded in {loaded:.2f} s; {tokens} tokens in {longest:.2f} s{rate}", file=sys.stderr)
+            guessed = guessing(completions)
+            print(f"loaded in {loaded:.2f} s; {tokens} tokens in {longest:.2f} s{rate}{guessed}", file=sys.stderr)
         return 0
+
+
+def guessing(completions: list[Completion]) -> str:
+    """Return what the summary says of speculation: nothing where nothing was guessed."""
+    drafted = sum(completion.usage.drafted_tokens for completion in completions)
+    accepted = sum(completion.usage.accepted_tokens for completion in completions)
+    return f"; {accepted} of {drafted} guessed tokens were right ({accepted / drafted:.0%})" if drafted else ""
 
 
 def read_prompts(arguments: argparse.Namespace) -> list[str]:
@@ -172,6 +188,8 @@ def as_json(completion: Completion, text: str, loaded: float) -> dict[str, Any]:
             "prompt_tokens": usage.prompt_tokens,
             "completion_tokens": usage.completion_tokens,
             "total_tokens": usage.total_tokens,
+            "drafted_tokens": usage.drafted_tokens,
+            "accepted_tokens": usage.accepted_tokens,
         },
         "timings": {
             "load_s": loaded,

@@ -73,6 +73,16 @@ class SchedulerSection:
 
 
 @dataclass(frozen=True)
+class SpeculationSection:
+    """Guessing the next tokens; a text does not depend on it."""
+
+    use: Literal["none", "ngram"] = setting(
+        "none", Choice(("none", "ngram")), "ngram repeats what stood earlier in the same text"
+    )
+    tokens: int = setting(4, Int(1, 16), "most guessed tokens of one request in a step")
+
+
+@dataclass(frozen=True)
 class AdaptersSection:
     """LoRA adapters."""
 
@@ -124,6 +134,7 @@ class EngineConfig:
     kernels: KernelsSection = field(default_factory=KernelsSection)
     kv_cache: KvCacheSection = field(default_factory=KvCacheSection)
     scheduler: SchedulerSection = field(default_factory=SchedulerSection)
+    speculation: SpeculationSection = field(default_factory=SpeculationSection)
     adapters: AdaptersSection = field(default_factory=AdaptersSection)
     tokenizer: TokenizerSection = field(default_factory=TokenizerSection)
     threads: ThreadsSection = field(default_factory=ThreadsSection)
@@ -141,6 +152,7 @@ SECTIONS: dict[str, type[Any]] = {
     "kernels": KernelsSection,
     "kv_cache": KvCacheSection,
     "scheduler": SchedulerSection,
+    "speculation": SpeculationSection,
     "adapters": AdaptersSection,
     "tokenizer": TokenizerSection,
     "threads": ThreadsSection,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -69,6 +70,21 @@ def test_json_holds_everything_that_is_known(tiny: Path, expected: list[str], ca
     assert [facts["text"] for facts in json.loads(capsysbinary.readouterr().out)] == expected
 
 
+def test_speculation_changes_the_summary_alone(tiny: Path, capsysbinary: Capture):
+    arguments = ["run", str(tiny), "-p", "the the the the", "-n", "80", "--temperature", "0", "--ignore-eos", "-t", "1"]
+    assert main(arguments) == 0
+    plain = capsysbinary.readouterr()
+    assert b"guessed" not in plain.err
+    assert main([*arguments, "--speculate", "ngram"]) == 0
+    guessing = capsysbinary.readouterr()
+    assert guessing.out == plain.out
+    assert re.search(rb"tokens/s; \d+ of \d+ guessed tokens were right \(\d+%\)", guessing.err)
+    assert main([*arguments, "--speculate", "ngram:2", "--json"]) == 0
+    facts = json.loads(capsysbinary.readouterr().out)
+    assert facts["text"].encode() == plain.out
+    assert 0 < facts["usage"]["accepted_tokens"] <= facts["usage"]["drafted_tokens"]
+
+
 def test_stop_ends_the_text(tiny: Path, expected: list[str], capsysbinary: Capture):
     stop = expected[0][3:6]
     assert main(["run", str(tiny), "-p", "the quick", "--stop", stop, *GREEDY]) == 0
@@ -92,6 +108,8 @@ def test_settings_reach_the_engine(tiny: Path, capsysbinary: Capture):
         (["-p", "a", "-n", "0"], "max_tokens: 0 is not an integer from 1"),
         (["-p", "a", "--temperature", "-1"], "temperature: -1.0 is out of range"),
         (["-p", "a" * 3000], "prompt of 3001 tokens: the context is 256 tokens"),
+        (["-p", "a", "--speculate", "ngram:many"], "speculate ngram:many: 'many' is not a number of tokens"),
+        (["-p", "a", "--speculate", "gram"], "speculation.use: 'gram' is not one of none, ngram"),
         (["-p", "a", "--set", "kv_cache.dtypo=f32"], "did you mean"),
         (["-p", "\udcff"], "prompt: it is not valid Unicode"),
     ],

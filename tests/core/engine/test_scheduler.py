@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -12,6 +15,7 @@ from infeng_core.firstcome import FirstCome
 from infeng_core.kvcache import BlockPool, blocks_for
 from infeng_core.request import Request
 from infeng_core.scheduler import Batch, Limits, Sequence
+from infeng_core.speculate import Guesses
 
 
 def limits(max_rows: int = 16, running: int = 4, context: int = 128, blocks: int = 12) -> Limits:
@@ -42,12 +46,15 @@ def check(batch: Batch, bounds: Limits) -> None:
         assert pos0 == s.computed
         count = end - begin
         np.testing.assert_array_equal(batch.positions[begin:end], np.arange(pos0, pos0 + count))
-        np.testing.assert_array_equal(batch.tokens[begin:end], s.tokens[pos0 : pos0 + count])
+        known = s.tokens[pos0 : min(pos0 + count, s.length)]
+        np.testing.assert_array_equal(batch.tokens[begin : begin + len(known)], known)
         needed = blocks_for(pos0 + count)
         np.testing.assert_array_equal(batch.block_tables[offset : offset + needed], s.blocks[:needed])
-        assert segment.sampled == (pos0 + count == s.length)
-        if segment.sampled:
-            expected_samples.append(end - 1)
+        drafted = max(0, pos0 + count - s.length)
+        assert pos0 + count < len(s.tokens) or drafted == 0
+        np.testing.assert_array_equal(batch.tokens[end - drafted : end], s.draft[:drafted])
+        assert segment.sampled == (1 + drafted if pos0 + count >= s.length else 0)
+        expected_samples += range(end - segment.sampled, end)
     assert batch.sample_rows.tolist() == expected_samples
     in_use = np.concatenate([segment.sequence.blocks for segment in segments])
     assert len(set(in_use.tolist())) == len(in_use), "two sequences share a block"
@@ -88,7 +95,7 @@ def test_every_sequence_ends_and_no_block_is_lost(arrivals, max_rows, running, b
             finished = [
                 g.sequence for g in batch.segments if g.sampled and g.sequence.length + 1 == len(g.sequence.tokens)
             ]
-            scheduler.commit(batch, np.arange(len(batch.sample_rows), dtype=np.int32), finished)
+            scheduler.commit(batch, [[i] for i in range(len(batch.sample_rows))], finished)
             ended |= {s.id for s in finished}
         step += 1
         assert step < 10_000, "a sequence never ends"
@@ -106,7 +113,7 @@ def test_a_long_prompt_is_cut_and_others_decode_beside_it():
     first = scheduler.next_batch()
     assert first is not None
     assert [(g.sequence.id, g.row_end - g.row_begin, g.sampled) for g in first.segments] == [(0, 3, True)]
-    scheduler.commit(first, np.array([42], np.int32), [])
+    scheduler.commit(first, [[42]], [])
     scheduler.add(long)
     shapes = []
     for token in range(4):
@@ -114,13 +121,62 @@ def test_a_long_prompt_is_cut_and_others_decode_beside_it():
         assert batch is not None
         check(batch, bounds)
         shapes.append([(g.sequence.id, g.row_end - g.row_begin, g.sampled) for g in batch.segments])
-        scheduler.commit(batch, np.full(len(batch.sample_rows), token, np.int32), [])
+        scheduler.commit(batch, [[token]] * len(batch.sample_rows), [])
     assert shapes == [
         [(0, 1, True), (1, 7, False)],
         [(0, 1, True), (1, 7, False)],
         [(0, 1, True), (1, 6, True)],
         [(0, 1, True), (1, 1, True)],
     ]
+
+
+class Repeat:
+    """A drafter that guesses one token over and over."""
+
+    def extend(self, tokens: list[int]) -> None:
+        """Learn nothing."""
+
+    def draft(self, count: int) -> list[int]:
+        """Return ``count`` guesses."""
+        return [1] * count
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    sizes=st.lists(st.tuples(st.integers(1, 30), st.integers(1, 12), st.integers(0, 6)), min_size=1, max_size=8),
+    max_rows=st.integers(1, 40),
+    running=st.integers(1, 6),
+    more=st.integers(0, 8),
+    right=st.lists(st.integers(0, 6), min_size=1, max_size=20),
+)
+def test_guesses_take_only_rows_that_nobody_needs(sizes, max_rows, running, more, right):
+    bounds = replace(limits(max_rows, running, blocks=16), max_samples=min(max_rows, running + more))
+    scheduler = FirstCome(bounds, BlockPool(16))
+    for i, (prompt, new, guessed) in enumerate(sizes):
+        s = sequence(i, prompt, prompt + new)
+        s.guesses = Guesses(Repeat(), guessed) if guessed else None
+        scheduler.add(s)
+    steps = itertools.cycle(right)
+    while (batch := scheduler.next_batch()) is not None:
+        check(batch, bounds)
+        real = [(g.sequence.id, g.pos0, g.row_end - g.row_begin - max(0, g.sampled - 1)) for g in batch.segments]
+        drafts = {g.sequence.id: g.sampled - 1 for g in batch.segments if g.sampled > 1}
+        kept = [(s, s.guesses) for s in scheduler._running]
+        for s, _ in kept:
+            s.guesses = None
+        plain = scheduler.next_batch()
+        assert plain is not None
+        assert [(g.sequence.id, g.pos0, g.row_end - g.row_begin) for g in plain.segments] == real
+        assert len(plain.tokens) + sum(drafts.values()) <= bounds.max_rows
+        for s, guesses in kept:
+            s.guesses = guesses
+        batch = scheduler.next_batch()
+        assert batch is not None
+        new = [[1] * min(1 + next(steps), g.sampled) for g in batch.segments if g.sampled]
+        sampled = [g.sequence for g in batch.segments if g.sampled]
+        ended = [s for s, tokens in zip(sampled, new, strict=True) if s.length + len(tokens) == len(s.tokens)]
+        scheduler.commit(batch, new, ended)
+    assert (scheduler.running, scheduler.waiting) == (0, 0)
 
 
 def test_the_same_batch_is_made_again_after_a_failed_step():

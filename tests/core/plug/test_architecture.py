@@ -30,7 +30,8 @@ KNOWS = {
     "request": set(),
     "kvcache": set(),
     "tokenizer": set(),
-    "scheduler": {"request", "kvcache"},
+    "speculate": set(),
+    "scheduler": {"request", "kvcache", "speculate"},
     "firstcome": {"request", "kvcache", "scheduler"},
     "intake": {"request", "tokenizer"},
     "sampler": {"_native", "request", "scheduler"},
@@ -40,8 +41,8 @@ KNOWS = {
     "plan": {"_native", "models", "formats", "plug", "backend", "binding"},
     "nativebackend": {"_native", "models", "formats", "plug", "backend", "scheduler", "plan"},
     "engine": {"_native", "formats", "plug", "request", "kvcache", "tokenizer", "scheduler", "sampler", "stream",
-               "backend", "intake"},
-    "cli": {"engine", "plug", "formats", "request", "stream"},
+               "backend", "intake", "speculate"},
+    "cli": {"engine", "plug", "formats", "request", "speculate", "stream"},
 }  # fmt: skip
 """Imports at run time. `builtin` registers everything and the package hands out the engine: neither is listed."""
 

@@ -1,0 +1,129 @@
+"""Guesses at the tokens that come next, which ride in a step as extra rows and cost nothing but time when wrong.
+
+A step draws a token for every guessed row too. A guess counts only if it is what was drawn in the row before it, so a
+request's tokens do not depend on guessing: docs/decisions.md, "A guess is right if it is what would have been drawn".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from infeng_core.errors import UsageError
+
+MOST_ROWS = 64
+"""Guessed rows of one step, of all sequences together: beyond, a step is bound by arithmetic and guesses do not pay."""
+
+LONGEST_WAIT = 32
+"""Tokens that a sequence of which nothing was guessed right goes without guesses, at most."""
+
+
+class Drafter(Protocol):
+    """Guesses how one sequence goes on. A wrong guess costs time; it never changes a text."""
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        """Take the tokens that the sequence has gained."""
+
+    def draft(self, count: int) -> list[int]:
+        """Return up to ``count`` guesses of the tokens that come next."""
+
+
+class Ngrams:
+    """Repeats what followed the last tokens when they stood earlier in the same sequence (prompt lookup).
+
+    Places that end in the same two tokens are chained from the newest to the oldest, as in LZ77 compressors: a token
+    costs one dictionary entry, a look-up walks at most ``PLACES`` of the chain. The longest match wins, the newest
+    among equals. A match that runs into the sequence's end goes on in what it has copied.
+    """
+
+    PLACES = 24
+    LONGEST = 12
+    """Tokens that are compared; a match as long as this is good enough."""
+
+    def __init__(self, tokens: Sequence[int]) -> None:
+        """Start with the prompt."""
+        self._tokens: list[int] = []
+        self._newest: dict[int, int] = {}  # two tokens as one integer -> index of the second where they stood last
+        self._older: list[int] = []  # by index: the same two tokens' place before, or -1
+        self.extend(tokens)
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        """Take the tokens that the sequence has gained."""
+        known, newest, older = self._tokens, self._newest, self._older
+        before = known[-1] if known else -1  # no token: its pair is never looked up
+        for index, token in enumerate(tokens, len(known)):
+            pair = before << 32 | token
+            older.append(newest.get(pair, -1))
+            newest[pair] = index
+            before = token
+        known.extend(tokens)
+
+    def draft(self, count: int) -> list[int]:
+        """Return ``count`` guesses, or none where the last two tokens are new."""
+        tokens, older = self._tokens, self._older
+        last = len(tokens) - 1
+        best, place, length = -1, older[last], 1
+        for _ in range(self.PLACES):
+            if place < 1 or length == self.LONGEST:
+                break
+            same = 2
+            while same < self.LONGEST and same <= place and tokens[place - same] == tokens[last - same]:
+                same += 1
+            if same > length:
+                best, length = place, same
+            place = older[place]
+        if best < 0:
+            return []
+        copied = tokens[best + 1 : best + 1 + count]
+        while len(copied) < count:
+            copied += copied[: count - len(copied)]
+        return copied
+
+
+class Guesses:
+    """The guesses of one sequence, and how many it may make.
+
+    A draft has at most one token more than the one before it had right, and never more than ``most``. After a draft
+    that was all wrong the sequence waits for 1, 2, 4, ... ``LONGEST_WAIT`` tokens, twice as long each time, until one
+    is right.
+    """
+
+    def __init__(self, drafter: Drafter, most: int) -> None:
+        """Ask ``drafter`` for at most ``most`` tokens at a time."""
+        self._drafter = drafter
+        self._most = most
+        self._width = most
+        self._penalty = 1
+        self._wait = 0
+        self.draft: list[int] = []
+        """Guesses of the next tokens, the nearest first."""
+
+    def follow(self, new: Sequence[int], drafted: int) -> None:
+        """Take the ``new`` tokens that a step gave, which had ``drafted`` guesses in it, and guess again."""
+        self._drafter.extend(new)
+        self._wait = max(0, self._wait - len(new))
+        self._learn(drafted, len(new) - 1)
+        self.draft = [] if self._wait else self._drafter.draft(self._width)
+
+    def _learn(self, drafted: int, right: int) -> None:
+        if drafted == 0:
+            return
+        whole = right == drafted
+        self._width = min(self._most, max(self._width, right + 1) if whole else right + 1)
+        if right:
+            self._penalty = 1
+        else:
+            self._wait = self._penalty
+            self._penalty = min(2 * self._penalty, LONGEST_WAIT)
+
+
+def parse(text: str | None) -> dict[str, object]:
+    """Return the settings that ``ngram`` or ``ngram:K`` stands for, by their dotted names; raises UsageError."""
+    if text is None:
+        return {}
+    name, colon, count = text.partition(":")
+    if not colon:
+        return {"speculation.use": name}
+    if not (count.isascii() and count.isdigit()):
+        raise UsageError(f"speculate {text}", f"{count!r} is not a number of tokens", "say ngram, or ngram:4")
+    return {"speculation.use": name, "speculation.tokens": int(count)}
