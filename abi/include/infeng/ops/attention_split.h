@@ -141,8 +141,9 @@ struct SplitBlock {
         rows, [&](int v, auto m) { v == 0 ? score<m.value, true>(j, v, all) : score<m.value, false>(j, v, all); });
     for (int v = 0; v < rows; ++v) softmax(j, v, records + v * stride);
     const int dim = args.cache.head_dim, full = dim / kLanes;
-    for (int c = 0; c < full; c += 4)
-      dispatch<4>(full - c, [&](auto columns) { values<columns.value, false>(j, c * kLanes, records, stride); });
+    for (int c = 0; c < full; c += V::kColumns)
+      dispatch<V::kColumns>(full - c,
+                            [&](auto columns) { values<columns.value, false>(j, c * kLanes, records, stride); });
     if (dim % kLanes) values<1, true>(j, full * kLanes, records, stride);
   }
 

@@ -37,14 +37,13 @@ struct FloatCore {
   static constexpr int64_t kScratch = 0;
   static constexpr int64_t kChunk = 128;  // k
   static constexpr int kRows = 6;
-  static constexpr int kPanels = 4;  // 24 accumulators
 
   template <Vector V>
   static void multiply(const LinearTile& t) {
     const int64_t k = t.args.weight.k;
     const int64_t chunk = t.rows <= kRows ? k : kChunk;
     clear<V>(t);
-    for_panels<kPanels>(t.panels, [&](int64_t p, auto count) {
+    for_panels<V::kColumns>(t.panels, [&](int64_t p, auto count) {
       for (int64_t k0 = 0; k0 < k; k0 += chunk)
         balanced_blocks<kRows>(int(t.rows), [&](int m, auto rows) {
           block<V, rows.value, count.value>(t, p, m, k0, min_of(k0 + chunk, k));

@@ -12,6 +12,7 @@ namespace {
 struct Base {
   using F = __m512;
   using I = __m512i;
+  static constexpr int kColumns = 4;
 
   static INFENG_INLINE __mmask16 lanes(int n) {
     return n >= kLanes ? __mmask16(0xffff) : n <= 0 ? __mmask16(0) : __mmask16((1u << n) - 1);

@@ -18,6 +18,7 @@ struct Scalar {
   };
   static constexpr int kRows = 2;
   static constexpr int kBlockRows = 2;
+  static constexpr int kColumns = 4;
 
   template <class R, class Fn>
   static INFENG_INLINE R lanes(const Fn& fn) {

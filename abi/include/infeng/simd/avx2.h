@@ -1,0 +1,344 @@
+// AVX2 backends of the vocabulary in vec.h, for CPUs since Haswell: `Avx2` needs AVX2, FMA and F16C; `AvxVnni` also
+// AVX-VNNI. A vector is two ymm registers, so sixteen of those hold half of what zmm registers would: integer products
+// go panel by panel, and what a group has added up waits in memory. SPDX-License-Identifier: Apache-2.0
+#ifndef INFENG_SIMD_AVX2_H
+#define INFENG_SIMD_AVX2_H
+
+#include <immintrin.h>
+#include <infeng/simd/vec.h>
+
+namespace infeng::avx2 {
+namespace {
+
+struct Base {
+  struct F {
+    __m256 a, b;  // lanes 0-7 and 8-15
+  };
+  struct I {
+    __m256i a, b;
+  };
+  static constexpr int kColumns = 1;
+
+  static INFENG_INLINE F zero() { return set(0.0f); }
+  static INFENG_INLINE F set(float s) { return {_mm256_set1_ps(s), _mm256_set1_ps(s)}; }
+  static INFENG_INLINE F load(const float* x) { return {_mm256_loadu_ps(x), _mm256_loadu_ps(x + 8)}; }
+  static INFENG_INLINE F load(const float* x, int n) {
+    if (n >= kLanes) return load(x);
+    return {_mm256_maskload_ps(x, first(n)), _mm256_maskload_ps(x + 8, first(n - 8))};
+  }
+  static INFENG_INLINE void store(float* y, F f) {
+    _mm256_storeu_ps(y, f.a);
+    _mm256_storeu_ps(y + 8, f.b);
+  }
+  static INFENG_INLINE void store(float* y, F f, int n) {
+    if (n >= kLanes) return store(y, f);
+    _mm256_maskstore_ps(y, first(n), f.a);
+    _mm256_maskstore_ps(y + 8, first(n - 8), f.b);
+  }
+  static INFENG_INLINE F add(F x, F y) { return {_mm256_add_ps(x.a, y.a), _mm256_add_ps(x.b, y.b)}; }
+  static INFENG_INLINE F sub(F x, F y) { return {_mm256_sub_ps(x.a, y.a), _mm256_sub_ps(x.b, y.b)}; }
+  static INFENG_INLINE F mul(F x, F y) { return {_mm256_mul_ps(x.a, y.a), _mm256_mul_ps(x.b, y.b)}; }
+  static INFENG_INLINE F div(F x, F y) { return {_mm256_div_ps(x.a, y.a), _mm256_div_ps(x.b, y.b)}; }
+  static INFENG_INLINE F fma(F x, F y, F z) { return {_mm256_fmadd_ps(x.a, y.a, z.a), _mm256_fmadd_ps(x.b, y.b, z.b)}; }
+  static INFENG_INLINE F fms(F x, F y, F z) { return {_mm256_fmsub_ps(x.a, y.a, z.a), _mm256_fmsub_ps(x.b, y.b, z.b)}; }
+  static INFENG_INLINE F min(F x, F y) { return {_mm256_min_ps(x.a, y.a), _mm256_min_ps(x.b, y.b)}; }
+  static INFENG_INLINE F max(F x, F y) { return {_mm256_max_ps(x.a, y.a), _mm256_max_ps(x.b, y.b)}; }
+  static INFENG_INLINE F abs(F x) {
+    const __m256 sign = _mm256_set1_ps(-0.0f);
+    return {_mm256_andnot_ps(sign, x.a), _mm256_andnot_ps(sign, x.b)};
+  }
+  static INFENG_INLINE F sqrt(F x) { return {_mm256_sqrt_ps(x.a), _mm256_sqrt_ps(x.b)}; }
+  static INFENG_INLINE F select_less(F x, F y, F yes, F no) {
+    return {_mm256_blendv_ps(no.a, yes.a, _mm256_cmp_ps(x.a, y.a, _CMP_LT_OQ)),
+            _mm256_blendv_ps(no.b, yes.b, _mm256_cmp_ps(x.b, y.b, _CMP_LT_OQ))};
+  }
+  static INFENG_INLINE F exp2i(I n) {
+    const __m256i bias = _mm256_set1_epi32(127);
+    return {_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(n.a, bias), 23)),
+            _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(n.b, bias), 23))};
+  }
+  static INFENG_INLINE float tree(F f) {
+    const __m256 l8 = _mm256_add_ps(f.a, f.b);
+    const __m128 l4 = _mm_add_ps(_mm256_castps256_ps128(l8), _mm256_extractf128_ps(l8, 1));
+    const __m128 l2 = _mm_add_ps(l4, _mm_movehl_ps(l4, l4));
+    return _mm_cvtss_f32(_mm_add_ss(l2, _mm_movehdup_ps(l2)));
+  }
+  static INFENG_INLINE float max_lanes(F f) {
+    const __m256 l8 = _mm256_max_ps(f.a, f.b);
+    const __m128 l4 = _mm_max_ps(_mm256_castps256_ps128(l8), _mm256_extractf128_ps(l8, 1));
+    const __m128 l2 = _mm_max_ps(l4, _mm_movehl_ps(l4, l4));
+    return _mm_cvtss_f32(_mm_max_ss(l2, _mm_movehdup_ps(l2)));
+  }
+  static INFENG_INLINE I iset(int32_t n) { return {_mm256_set1_epi32(n), _mm256_set1_epi32(n)}; }
+  static INFENG_INLINE I iadd(I x, I y) { return {_mm256_add_epi32(x.a, y.a), _mm256_add_epi32(x.b, y.b)}; }
+  static INFENG_INLINE I imin(I x, I y) { return {_mm256_min_epi32(x.a, y.a), _mm256_min_epi32(x.b, y.b)}; }
+  static INFENG_INLINE I imax(I x, I y) { return {_mm256_max_epi32(x.a, y.a), _mm256_max_epi32(x.b, y.b)}; }
+  // To nearest even, as the host's MXCSR says (docs/numerics.md).
+  static INFENG_INLINE I rne(F f) { return {_mm256_cvtps_epi32(f.a), _mm256_cvtps_epi32(f.b)}; }
+  static INFENG_INLINE F to_float(I i) { return {_mm256_cvtepi32_ps(i.a), _mm256_cvtepi32_ps(i.b)}; }
+  static INFENG_INLINE int32_t isum(I i) { return sum_of_eight(_mm256_add_epi32(i.a, i.b)); }
+  static INFENG_INLINE F load_f16(const uint16_t* h) {
+    return {_mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)h)),
+            _mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)(h + 8)))};
+  }
+  static INFENG_INLINE F load_bf16_even(const void* line) {
+    return {_mm256_castsi256_ps(_mm256_slli_epi32(half(line, 0), 16)),
+            _mm256_castsi256_ps(_mm256_slli_epi32(half(line, 1), 16))};
+  }
+  static INFENG_INLINE F load_bf16_odd(const void* line) {
+    const __m256i upper = _mm256_set1_epi32(int(0xffff0000u));
+    return {_mm256_castsi256_ps(_mm256_and_si256(half(line, 0), upper)),
+            _mm256_castsi256_ps(_mm256_and_si256(half(line, 1), upper))};
+  }
+  static INFENG_INLINE F load_i8(const int8_t* b) {
+    return to_float({_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i*)b)),
+                     _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i*)(b + 8)))});
+  }
+  static INFENG_INLINE F load_i8(const int8_t* b, int n) {
+    if (n >= kLanes) return load_i8(b);
+    int8_t bytes[kLanes] = {};
+    for (int i = 0; i < n; ++i) bytes[i] = b[i];
+    return load_i8(bytes);
+  }
+  static INFENG_INLINE void store_i8(int8_t* q, I i) {
+    const __m256i words = _mm256_permute4x64_epi64(_mm256_packs_epi32(i.a, i.b), 0xd8);
+    _mm_storeu_si128((__m128i*)q, _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1)));
+  }
+  static INFENG_INLINE int32_t sum_i8(const int8_t* b, int n) {
+    __m256i sum = _mm256_setzero_si256();
+    for (int i = 0; i < n; i += 32)
+      sum = _mm256_add_epi32(sum, widen(_mm256_maddubs_epi16(_mm256_set1_epi8(1), half(b + i, 0))));
+    return sum_of_eight(sum);
+  }
+  static INFENG_INLINE void unpack_nibbles(const void* line, uint8_t* low, uint8_t* high) {
+    INFENG_EACH (h, 2) {
+      const __m256i v = half(line, h);
+      _mm256_storeu_si256((__m256i*)low + h, low_nibbles(v));
+      _mm256_storeu_si256((__m256i*)high + h, low_nibbles(_mm256_srli_epi16(v, 4)));
+    }
+  }
+  static INFENG_INLINE void prefetch(const void* line) { _mm_prefetch((const char*)line, _MM_HINT_T1); }
+
+ protected:
+  // All ones in the first n of eight lanes.
+  static INFENG_INLINE __m256i first(int n) {
+    return _mm256_cmpgt_epi32(_mm256_set1_epi32(n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+  }
+  // Bytes [32 h, 32 h + 32) of a line: outputs 8 h and on.
+  static INFENG_INLINE __m256i half(const void* line, int h) { return _mm256_loadu_si256((const __m256i*)line + h); }
+  static INFENG_INLINE __m256i low_nibbles(__m256i v) { return _mm256_and_si256(v, _mm256_set1_epi8(15)); }
+  // x[0..3] in every lane.
+  static INFENG_INLINE __m256i four(const int8_t* x) {
+    int32_t v;
+    __builtin_memcpy(&v, x, 4);
+    return _mm256_set1_epi32(v);
+  }
+  // Sums of two int16 as one int32.
+  static INFENG_INLINE __m256i widen(__m256i pairs) { return _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)); }
+  static INFENG_INLINE int32_t sum_of_eight(__m256i l8) {
+    __m128i s = _mm_add_epi32(_mm256_castsi256_si128(l8), _mm256_extracti128_si256(l8, 1));
+    s = _mm_add_epi32(s, _mm_shuffle_epi32(s, 0x4e));
+    return _mm_cvtsi128_si32(_mm_add_epi32(s, _mm_shuffle_epi32(s, 0xb1)));
+  }
+  // What the weights' zero point, 2^Shift, adds to each row's dot, in memory, from where a broadcast is free.
+  template <int Shift, int M>
+  static INFENG_INLINE void zero_points(int32_t (&start)[M], const int32_t (&sum)[M]) {
+    INFENG_EACH (m, M) start[m] = -sum[m] * (1 << Shift);
+    __asm__ volatile("" : : "r"(start) : "memory");
+  }
+  // Between lines: x is read again for each, or GCC would keep its broadcasts from panel to panel, on the stack.
+  static INFENG_INLINE void forget_loads() { __asm__ volatile("" : : : "memory"); }
+  // A sum that is due now: or GCC would put off the additions of a whole group, and keep its products on the stack.
+  static INFENG_INLINE void settle(__m256i& sum) { __asm__("" : "+x"(sum)); }
+  // In pass `pass` of `Passes` over the lines: calls each(l) for every l once, evenly over all passes.
+  template <int Passes, class Each>
+  static INFENG_INLINE void spread(int pass, int lines, int l, const Each& each) {
+    const int at = pass * lines + l;
+    if (at % Passes == 0) each(at / Passes);
+  }
+};
+
+// `maddubs` adds pairs of products in saturating int16.
+// 4-bit weights: a pair is at most 2 * 15 * 127 = 3810, so eight of them (30480) are added before widening.
+// 8-bit weights: 255 * 127 * 2 would saturate, so w becomes |w - 128| and its sign moves to x: 2 * 127 * 127 = 32258.
+struct Avx2 : Base {
+  static constexpr int kRows = 4;
+  static constexpr int kBlockRows = 5;
+
+  template <int Bits, int M, int P, class Each>
+  static INFENG_INLINE void dot_lines(I (&acc)[M][P], const uint8_t* const (&w)[P], int lines,
+                                      const int8_t* const (&x)[M], const int32_t (&sum)[M], const Each& each) {
+    if constexpr (Bits == 4) {
+      // `lines` is a multiple of eight.
+      int32_t start[M];
+      zero_points<3>(start, sum);
+      INFENG_EACH (p, P) {
+        INFENG_EACH (m, M) acc[m][p] = iset(start[m]);
+        for (int from = 0; from < lines; from += 8) {
+          __m256i pairs[M][2];
+          INFENG_EACH (m, M) pairs[m][0] = pairs[m][1] = _mm256_setzero_si256();
+          INFENG_EACH (i, 8) {
+            const int l = from + i;
+            spread<P>(p, lines, l, each);
+            add_pairs(pairs, half(w[p] + l * kLine, 0), half(w[p] + l * kLine, 1), x, l);
+          }
+          INFENG_EACH (m, M) {
+            acc[m][p].a = _mm256_add_epi32(acc[m][p].a, widen(pairs[m][0]));
+            acc[m][p].b = _mm256_add_epi32(acc[m][p].b, widen(pairs[m][1]));
+          }
+        }
+      }
+    } else {
+      static_assert(Bits == 8);
+      INFENG_EACH (p, P) {
+        INFENG_EACH (h, 2) {
+          __m256i total[M];
+          INFENG_EACH (m, M) total[m] = _mm256_setzero_si256();
+          for (int l = 0; l < lines; ++l) {
+            spread<2 * P>(2 * p + h, lines, l, each);
+            const __m256i v = _mm256_xor_si256(half(w[p] + l * kLine, h), _mm256_set1_epi8(-128));
+            const __m256i magnitude = _mm256_abs_epi8(v);
+            INFENG_EACH (m, M) {
+              const __m256i signed_x = _mm256_sign_epi8(four(x[m] + 4 * l), v);
+              total[m] = _mm256_add_epi32(total[m], widen(_mm256_maddubs_epi16(magnitude, signed_x)));
+              settle(total[m]);
+            }
+          }
+          INFENG_EACH (m, M) (h == 0 ? acc[m][p].a : acc[m][p].b) = total[m];
+        }
+      }
+    }
+  }
+
+  // Low and high nibbles are two passes over a panel's lines, so that both halves of a line use one broadcast of x.
+  template <int L, int M, int P, class Each>
+  static INFENG_INLINE void dot_nibbles(I (&acc)[M][P], const uint8_t* const (&w)[P], const int8_t* const (&x)[M],
+                                        const int32_t (&sum)[M], const Each& each) {
+    static_assert(L == 4 || L == 8, "more than eight pairs would overflow int16");
+    int32_t start[M];
+    zero_points<3>(start, sum);
+    INFENG_EACH (p, P) {
+      __m256i pairs[M][2];
+      INFENG_EACH (m, M) pairs[m][0] = pairs[m][1] = _mm256_setzero_si256();
+      INFENG_EACH (l, L) {
+        const uint8_t* line = w[p] + l * kLine;
+        spread<2 * P>(2 * p, L, l, each);
+        add_pairs(pairs, low_nibbles(half(line, 0)), low_nibbles(half(line, 1)), x, l);
+      }
+      INFENG_EACH (m, M) {
+        if constexpr (L == 8) {
+          acc[m][p] = iadd(iset(start[m]), {widen(pairs[m][0]), widen(pairs[m][1])});
+          pairs[m][0] = pairs[m][1] = _mm256_setzero_si256();
+        }
+      }
+      INFENG_EACH (l, L) {
+        const uint8_t* line = w[p] + l * kLine;
+        spread<2 * P>(2 * p + 1, L, l, each);
+        add_pairs(pairs, low_nibbles(_mm256_srli_epi16(half(line, 0), 4)),
+                  low_nibbles(_mm256_srli_epi16(half(line, 1), 4)), x, L + l);
+      }
+      INFENG_EACH (m, M) {
+        acc[m][p] = iadd(L == 8 ? acc[m][p] : iset(start[m]), {widen(pairs[m][0]), widen(pairs[m][1])});
+      }
+    }
+  }
+
+ private:
+  // pairs[m] += the products of x[m][4 l ..] with the two halves of a line.
+  template <int M>
+  static INFENG_INLINE void add_pairs(__m256i (&pairs)[M][2], __m256i a, __m256i b, const int8_t* const (&x)[M],
+                                      int l) {
+    forget_loads();
+    INFENG_EACH (m, M) {
+      const __m256i v = four(x[m] + 4 * l);
+      pairs[m][0] = _mm256_add_epi16(pairs[m][0], _mm256_maddubs_epi16(a, v));
+      pairs[m][1] = _mm256_add_epi16(pairs[m][1], _mm256_maddubs_epi16(b, v));
+      settle(pairs[m][0]);
+      settle(pairs[m][1]);
+    }
+  }
+};
+
+#ifdef __AVXVNNI__
+// `vpdpbusd` adds four u8 * s8 products to an int32 without saturation: exact by itself, and the zero point is the
+// accumulator's initial value.
+struct AvxVnni : Base {
+  static constexpr int kRows = 6;
+  static constexpr int kBlockRows = 6;
+
+  template <int Bits, int M, int P, class Each>
+  static INFENG_INLINE void dot_lines(I (&acc)[M][P], const uint8_t* const (&w)[P], int lines,
+                                      const int8_t* const (&x)[M], const int32_t (&sum)[M], const Each& each) {
+    int32_t start[M];
+    zero_points<Bits - 1>(start, sum);
+    INFENG_EACH (p, P) {
+      __m256i total[M][2];
+      INFENG_EACH (m, M) total[m][0] = total[m][1] = _mm256_set1_epi32(start[m]);
+      INFENG_UNROLL_LINES
+      for (int l = 0; l < lines; ++l) {
+        spread<P>(p, lines, l, each);
+        add_products(total, half(w[p] + l * kLine, 0), half(w[p] + l * kLine, 1), x, l);
+      }
+      INFENG_EACH (m, M) acc[m][p] = {total[m][0], total[m][1]};
+    }
+  }
+
+  // With few rows the high nibbles stay where they are (16 times too large, divided once per group), which saves a
+  // shift per line.
+  template <int L, int M, int P, class Each>
+  static INFENG_INLINE void dot_nibbles(I (&acc)[M][P], const uint8_t* const (&w)[P], const int8_t* const (&x)[M],
+                                        const int32_t (&sum)[M], const Each& each) {
+    constexpr bool kTwoChains = M <= 3;
+    int32_t start[M];
+    zero_points<3>(start, sum);
+    INFENG_EACH (p, P) {
+      __m256i total[M][2];
+      INFENG_EACH (m, M) total[m][0] = total[m][1] = _mm256_set1_epi32(start[m]);
+      INFENG_EACH (l, L) {
+        const uint8_t* line = w[p] + l * kLine;
+        spread<2 * P>(2 * p, L, l, each);
+        add_products(total, low_nibbles(half(line, 0)), low_nibbles(half(line, 1)), x, l);
+      }
+      if constexpr (kTwoChains) {
+        INFENG_EACH (m, M) {
+          acc[m][p] = {total[m][0], total[m][1]};
+          total[m][0] = total[m][1] = _mm256_setzero_si256();
+        }
+      }
+      INFENG_EACH (l, L) {
+        const uint8_t* line = w[p] + l * kLine;
+        spread<2 * P>(2 * p + 1, L, l, each);
+        add_products(total, high_nibbles<kTwoChains>(half(line, 0)), high_nibbles<kTwoChains>(half(line, 1)), x, L + l);
+      }
+      INFENG_EACH (m, M) {
+        if constexpr (kTwoChains) {
+          acc[m][p] = iadd(acc[m][p], {_mm256_srai_epi32(total[m][0], 4), _mm256_srai_epi32(total[m][1], 4)});
+        } else {
+          acc[m][p] = {total[m][0], total[m][1]};
+        }
+      }
+    }
+  }
+
+ private:
+  template <bool InPlace>
+  static INFENG_INLINE __m256i high_nibbles(__m256i v) {
+    return InPlace ? _mm256_and_si256(v, _mm256_set1_epi8(-16)) : low_nibbles(_mm256_srli_epi16(v, 4));
+  }
+  // total[m] += the products of x[m][4 l ..] with the two halves of a line.
+  template <int M>
+  static INFENG_INLINE void add_products(__m256i (&total)[M][2], __m256i a, __m256i b, const int8_t* const (&x)[M],
+                                         int l) {
+    forget_loads();
+    INFENG_EACH (m, M) {
+      const __m256i v = four(x[m] + 4 * l);
+      total[m][0] = _mm256_dpbusd_avx_epi32(total[m][0], a, v);
+      total[m][1] = _mm256_dpbusd_avx_epi32(total[m][1], b, v);
+    }
+  }
+};
+#endif
+
+}  // namespace
+}  // namespace infeng::avx2
+#endif  // INFENG_SIMD_AVX2_H
