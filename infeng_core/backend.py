@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from infeng_core.plug.manifest import EngineConfig
     from infeng_core.plug.select import Selector
 
-__all__ = ["Backend", "BoundOp", "Executable", "Limits"]
+__all__ = ["Backend", "BoundOp", "Executable", "Limits", "Measurable", "Measured", "OpNames"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +60,46 @@ class Executable(Protocol):
 
     def close(self) -> None:
         """Give memory and threads back; the executable cannot run afterwards."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpNames:
+    """One op of a program."""
+
+    op: str
+    detail: str
+    """As in BoundOp, without the number of layers."""
+    kernels: tuple[str, ...]
+    """"library/kernel" of each range of batch sizes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What an executable measured of its own steps; times in nanoseconds of ``time.perf_counter_ns``.
+
+    step_ns = sum of wall_ns + sum of gap_ns + tail_ns. The fields of the arrays are those of
+    ``_native.Program.profile_read``.
+    """
+
+    ops: tuple[OpNames, ...]
+    steps: int
+    rows: int
+    step_ns: int
+    tail_ns: int
+    phases: NDArray[Any]  # (phases,) structured
+    workers: NDArray[Any]  # (phases, threads) structured
+    events: list[NDArray[Any]]  # of each worker, (events,) structured
+
+
+@runtime_checkable
+class Measurable(Protocol):
+    """What an executable may offer besides: the time of every op."""
+
+    def profile(self, on: bool, *, events: int = 65536) -> None:
+        """Measure every step from now on, from zero, and keep the latest ``events`` of each worker; or stop."""
+
+    def measured(self) -> Measured:
+        """Return what was measured since ``profile(True)``; raises KernelError if nothing was."""
 
 
 class Backend(Protocol):

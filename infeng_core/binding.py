@@ -33,6 +33,8 @@ class Binder:
         self._limits = limits
         self._threads = threads
         self._reasons: dict[tuple[str, str], str] = {}  # of the latest choice, by library and kernel
+        self.noted: list[tuple[str, str]] = []
+        """(op, detail) of every op of the program, in its order."""
         self._bound: dict[tuple[str, str, tuple[int, int], str, str, str], int] = {}
 
     def fused(self, op: str, sampled: bool, problem: Problem, steps: Sequence[str]) -> int:
@@ -64,7 +66,8 @@ class Binder:
         return bindings
 
     def note(self, op: str, detail: str, kernels: Bindings) -> None:
-        """Remember that an op got ``kernels``, for ``bound_ops``."""
+        """Remember that the program's next op got ``kernels``, for ``bound_ops``."""
+        self.noted.append((op, detail))
         begin = 1
         for end, kernel in kernels:
             reason = self._reasons[kernel.library, kernel.name]

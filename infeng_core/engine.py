@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Any
@@ -24,7 +25,18 @@ from infeng_core.scheduler import Scheduler
 from infeng_core.scheduler import Sequence as Running
 from infeng_core.speculate import MOST_ROWS, Guesses, Ngrams, parse
 from infeng_core.stream import Event, Output, StopStrings, Stream, Streams
+from infeng_core.telemetry import Profile, measuring
 from infeng_core.tokenizer import Tokenizer
+
+_STAGES: Mapping[str, Mapping[str, str] | str] = {
+    "_intake": {"take": "tokenize"},
+    "_scheduler": {"next_batch": "schedule", "commit": "schedule"},
+    "executable": {"run": "run"},
+    "_sampler": {"pick": "sample"},
+    "_streams": {"push": "detokenize"},
+    "step": "step",
+}
+"""What a profile times: methods of the engine's parts, and of the engine."""
 
 
 class Engine:
@@ -153,6 +165,18 @@ class Engine:
     def interrupt(self) -> None:
         """Make a step that runs on another thread stop between two tiles; it raises KernelError there."""
         self.executable.cancel()
+
+    def profile(self, *, events: int = 65536) -> AbstractContextManager[Profile]:
+        """Measure what the engine does inside of a ``with`` block: ``with engine.profile() as profile: ...``.
+
+        Afterwards ``profile.table()`` is a text, ``profile.write_trace(path)`` writes a trace for Perfetto. It costs
+        less than 1% of the time, and nothing outside of the block. Steps of other threads are measured too.
+        events: of each thread, the latest that are kept for the trace.
+
+        Raises UsageError where a profile is being taken already.
+        """
+        self._check_open()
+        return measuring(self, _STAGES, self.executable, self._lock, events)
 
     def tokenize(self, text: str) -> list[int]:
         """Return the ids that ``text`` becomes as a prompt."""

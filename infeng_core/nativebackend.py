@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from infeng_core import _native
-from infeng_core.backend import BoundOp, Limits
+from infeng_core.backend import BoundOp, Limits, Measured, OpNames
 from infeng_core.errors import KernelError
 from infeng_core.models.families import families
 from infeng_core.plan import Planner
@@ -56,6 +56,10 @@ class NativeExecutable:
         self._program.finish()
         self._logits = self._program.view(logits)[:, : shape.vocab]
         self._bound = planner.binder.bound_ops()
+        self._ops = tuple(
+            OpNames(op, detail, tuple(kernel for _, kernel in native["kernels"]))
+            for (op, detail), native in zip(planner.binder.noted, self._program.ops(), strict=True)
+        )
         self.kv_bytes = self._cache.nbytes
         self.scratch_bytes = self._program.scratch_bytes
 
@@ -76,6 +80,19 @@ class NativeExecutable:
     def cancel(self) -> None:
         """Make a run in flight on another thread stop between two tiles."""
         self._program.cancel()
+
+    def profile(self, on: bool, *, events: int = 65536) -> None:
+        """Measure every step from now on, from zero, and keep the latest ``events`` of each worker; or stop."""
+        self._program.profile(on, events=events)
+
+    def measured(self) -> Measured:
+        """Return what was measured since ``profile(True)``; raises KernelError if nothing was."""
+        if not hasattr(self, "_program"):
+            raise KernelError("profile", "the engine is closed", "end the profile first")
+        try:
+            return Measured(self._ops, **self._program.profile_read())
+        except _native.NativeError as error:
+            raise KernelError("profile", str(error), "call profile(True) before the steps") from error
 
     def close(self) -> None:
         """Give memory and threads back."""

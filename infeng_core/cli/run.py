@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from infeng_core.cli.options import add_config_options, config_from
+from infeng_core.cli.profiling import add_profile_option, profiled
 from infeng_core.errors import UsageError
 from infeng_core.speculate import parse
 
@@ -41,6 +42,7 @@ class Run:
         parser.add_argument(
             "--speculate", metavar="ngram[:K]", help="guess up to K tokens ahead from the text itself (off; K is 4)"
         )
+        add_profile_option(parser)
         group = parser.add_argument_group("sampling")
         group.add_argument("-n", "--max-tokens", type=int, metavar="N", help="most new tokens (256)")
         group.add_argument("--temperature", type=float, metavar="T", help="0 is greedy (1)")
@@ -69,7 +71,8 @@ class Run:
         with Engine(config=config) as engine:
             loaded = time.perf_counter() - begin
             show = show_json if arguments.json else show_text
-            completions = interruptible(engine, partial(show, engine, prompts, params, arguments.echo, loaded))
+            work = partial(show, engine, prompts, params, arguments.echo, loaded)
+            completions = interruptible(engine, partial(measured, engine, arguments.profile, work))
             tokens = sum(completion.usage.completion_tokens for completion in completions)
             longest = max((completion.timings.total for completion in completions), default=0.0)
             rate = f", {tokens / longest:.1f} tokens/s" if longest else ""
@@ -126,6 +129,17 @@ def interruptible(engine: Engine, work: Callable[[threading.Event], list[Complet
                 engine.interrupt()
                 time.sleep(0.01)
             raise
+
+
+def measured(
+    engine: Engine,
+    file: str | None,
+    work: Callable[[threading.Event], list[Completion]],
+    stop: threading.Event,
+) -> list[Completion]:
+    """Do ``work`` on this thread, under a profile if ``file`` names where its trace goes."""
+    with profiled(engine, file):
+        return work(stop)
 
 
 def show_text(

@@ -40,9 +40,10 @@ KNOWS = {
     "binding": {"_native", "plug", "backend"},
     "plan": {"_native", "models", "formats", "plug", "backend", "binding"},
     "nativebackend": {"_native", "models", "formats", "plug", "backend", "scheduler", "plan"},
+    "telemetry": {"backend"},
     "engine": {"_native", "formats", "plug", "request", "kvcache", "tokenizer", "scheduler", "sampler", "stream",
-               "backend", "intake", "speculate"},
-    "cli": {"engine", "plug", "formats", "request", "speculate", "stream"},
+               "backend", "intake", "speculate", "telemetry"},
+    "cli": {"engine", "plug", "formats", "request", "speculate", "stream", "telemetry"},
 }  # fmt: skip
 """Imports at run time. `builtin` registers everything and the package hands out the engine: neither is listed."""
 

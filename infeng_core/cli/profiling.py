@@ -1,0 +1,45 @@
+"""``--profile``: what several commands do with it."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from infeng_core.errors import UsageError
+
+if TYPE_CHECKING:
+    from infeng_core.engine import Engine
+
+TRACE = "infeng-trace.json"
+
+
+def add_profile_option(parser: argparse.ArgumentParser) -> None:
+    """Add ``--profile [FILE]``."""
+    parser.add_argument(
+        "--profile",
+        nargs="?",
+        const=TRACE,
+        metavar="FILE",
+        help=f"print where the time goes, and write a trace for ui.perfetto.dev to FILE ({TRACE})",
+    )
+
+
+@contextmanager
+def profiled(engine: Engine, file: str | None) -> Iterator[None]:
+    """Measure what happens inside of the ``with`` block; print the table to standard error and write the trace.
+
+    file: None does nothing at all. Raises UsageError, before anything runs, if its folder does not exist.
+    """
+    if file is None:
+        yield
+        return
+    if not Path(file).absolute().parent.is_dir() or Path(file).is_dir():
+        raise UsageError(file, "no file can be written there", "give --profile a file in a folder that exists")
+    with engine.profile() as profile:
+        yield
+    profile.write_trace(file)
+    print(f"{profile.table()}\ntrace       {file}, for https://ui.perfetto.dev", file=sys.stderr)

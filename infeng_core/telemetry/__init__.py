@@ -1,0 +1,9 @@
+"""Where an engine's time goes: stages, ops, workers, cores and counters; a table and a trace of them.
+
+Nothing here runs unless a profile is being taken: ``Engine.profile`` puts timed stand-ins before the engine's parts and
+takes them away again.
+"""
+
+from infeng_core.telemetry.profile import Profile, measuring
+
+__all__ = ["Profile", "measuring"]

@@ -1,0 +1,127 @@
+"""One profile: what an engine did between two moments, and on what it spent its time."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from threading import RLock
+from typing import Any
+
+from infeng_core.backend import Executable, Measurable, Measured
+from infeng_core.errors import KernelError, UsageError
+from infeng_core.telemetry import process, table, trace
+from infeng_core.telemetry.counters import Counters, Counts
+from infeng_core.telemetry.process import HugePages, Meter, Usage
+from infeng_core.telemetry.stages import Stages, StageTotal
+from infeng_core.telemetry.totals import OpTotal, op_totals
+
+Parts = Mapping[str, Mapping[str, str] | str]
+"""Attributes of an engine: {part: {method: stage}}, and {method of the engine itself: stage}."""
+
+
+class Profile:
+    """What an engine did while it was measured. Complete once the ``with`` block that made it has ended.
+
+    ``print(profile.table())``, ``profile.write_trace("trace.json")``, ``profile.as_dict()`` for machines.
+    """
+
+    def __init__(self, events: int) -> None:
+        """Made by ``Engine.profile``."""
+        self.timers = Stages(events)
+        self.measured: Measured | None = None
+        """The ops; None for a backend that does not measure, or an engine that was closed meanwhile."""
+        self.usage: Usage | None = None
+        self.peak_rss: int | None = None
+        """Most bytes of memory that the process has had, from its start on."""
+        self.huge_pages: HugePages | None = None
+        self.counters = Counts()
+        self._meter = Meter()
+        self._counters = Counters()
+
+    @property
+    def stages(self) -> dict[str, StageTotal]:
+        """The stages by name: tokenize, schedule, run, sample, detokenize, step (which holds all but the first)."""
+        return self.timers.totals()
+
+    @property
+    def ops(self) -> list[OpTotal]:
+        """One entry per op and kernel, the layers together, in the order of the model."""
+        return op_totals(self.measured) if self.measured else []
+
+    def table(self) -> str:
+        """Return the profile as a text for people."""
+        return "\n".join(table.lines(self))
+
+    def write_trace(self, path: str | Path) -> None:
+        """Write a Chrome trace for https://ui.perfetto.dev or chrome://tracing; raises UsageError if it cannot."""
+        try:
+            with Path(path).open("w", encoding="utf-8") as file:
+                json.dump(trace.chrome(self.timers.slices, self.measured), file)
+        except OSError as error:
+            raise UsageError(str(path), error.strerror or str(error), "give a file that can be written") from error
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return everything but the single events as plain data; times in seconds, sizes in bytes."""
+        measured, pages = self.measured, self.huge_pages
+        return {
+            "stages": {name: {"calls": s.calls, "seconds": s.seconds} for name, s in self.stages.items()},
+            "ops": [asdict(op) | {"gmacs_per_s": op.gmacs_per_s, "gbytes_per_s": op.gbytes_per_s} for op in self.ops],
+            "steps": measured.steps if measured else None,
+            "rows": measured.rows if measured else None,
+            "program_seconds": measured.step_ns / 1e9 if measured else None,
+            "threads": len(measured.events) if measured else None,
+            "usage": asdict(self.usage) if self.usage else None,
+            "peak_rss_bytes": self.peak_rss,
+            "huge_pages": asdict(pages) | {"coverage": pages.coverage} if pages else None,
+            "counters": {"values": dict(self.counters.values), "unavailable": dict(self.counters.unavailable)},
+        }
+
+    def end(self, measured: Measured | None) -> None:
+        """Take the final readings; ``Engine.profile`` calls it."""
+        self.measured = measured
+        self.usage = self._meter.read()
+        self.counters = self._counters.read()
+        self._counters.close()
+        self.peak_rss, self.huge_pages = process.peak_rss(), process.huge_pages()
+
+
+@contextmanager
+def measuring(engine: Any, parts: Parts, executable: Executable, lock: RLock, events: int) -> Iterator[Profile]:
+    """Put timers before an engine's ``parts`` and let ``executable`` measure its ops, for the length of a ``with``.
+
+    lock: held while parts are exchanged. events: of each thread, the latest that are kept for a trace.
+    Raises UsageError where the engine is being measured already.
+    """
+    with lock:
+        if any(name in vars(engine) for name, stages in parts.items() if isinstance(stages, str)):
+            raise UsageError("profile", "this engine is being measured already", "end that profile first")
+        plain = {name: getattr(engine, name) for name, stages in parts.items() if not isinstance(stages, str)}
+        profile = Profile(events)
+        if isinstance(executable, Measurable):
+            executable.profile(True, events=events)
+        for name, stages in parts.items():
+            old = getattr(engine, name)
+            timers = profile.timers
+            setattr(engine, name, timers.timed(stages, old) if isinstance(stages, str) else timers.before(old, stages))
+    try:
+        yield profile
+    finally:
+        with lock:
+            for name in parts:
+                delattr(engine, name)
+            vars(engine).update(plain)
+            profile.end(_measured(executable))
+
+
+def _measured(executable: Executable) -> Measured | None:
+    if not isinstance(executable, Measurable):
+        return None
+    try:
+        measured = executable.measured()
+    except KernelError:  # the engine was closed
+        return None
+    executable.profile(False)
+    return measured

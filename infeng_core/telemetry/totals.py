@@ -1,0 +1,82 @@
+"""Sums over the phases of a program: one line per op and kernel, layers together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+from infeng_core.backend import Measured
+
+
+@dataclass(frozen=True, slots=True)
+class OpTotal:
+    """What equal ops of all layers took together under one kernel."""
+
+    op: str
+    detail: str
+    kernel: str
+    calls: int
+    rows: int
+    seconds: float
+    """From the moment an op could start to the end of its last worker, all phases."""
+    gap_seconds: float
+    """Before it: the barrier, and the choice of what comes next."""
+    busy_seconds: float
+    """Of all workers together, in tiles."""
+    late_seconds: float
+    """Of all workers together, from that moment to their first tile."""
+    macs: int
+    """Multiply-adds of matrix products; 0 for ops without."""
+    bytes: int
+    """Of weights, keys and values, each read or written once; 0 for ops without."""
+
+    @property
+    def gmacs_per_s(self) -> float | None:
+        """Billions of multiply-adds a second, if it has any."""
+        return self.macs / self.seconds / 1e9 if self.macs and self.seconds else None
+
+    @property
+    def gbytes_per_s(self) -> float | None:
+        """Billions of bytes a second, if it has any."""
+        return self.bytes / self.seconds / 1e9 if self.bytes and self.seconds else None
+
+
+def op_totals(measured: Measured) -> list[OpTotal]:
+    """Return the ops that ran, in the order of the model."""
+    groups: dict[tuple[str, str, str], list[int]] = {}
+    for index, phase in enumerate(measured.phases):
+        names = measured.ops[phase["op"]]
+        groups.setdefault((names.op, names.detail, names.kernels[phase["kernel"]]), []).append(index)
+    return [_sum(measured, *key, members) for key, members in groups.items()]
+
+
+def op_classes(ops: Sequence[OpTotal]) -> list[OpTotal]:
+    """Return the sums per kind of op ("linear", "attention", ...), in the order of the model."""
+    kinds = dict.fromkeys(op.op for op in ops)
+    sums = [field.name for field in fields(OpTotal) if field.name not in ("op", "detail", "kernel")]
+    return [
+        OpTotal(kind, "", "", **{name: sum(getattr(op, name) for op in ops if op.op == kind) for name in sums})
+        for kind in kinds
+    ]
+
+
+def _sum(measured: Measured, op: str, detail: str, kernel: str, members: list[int]) -> OpTotal:
+    phases, workers = measured.phases[members], measured.workers[members]
+    # A phase without tiles is not counted, so the phase that ran most often says how many calls there were.
+    calls: dict[int, tuple[int, int]] = {}
+    for phase in phases:
+        key = int(phase["op"])
+        calls[key] = max(calls.get(key, (0, 0)), (int(phase["calls"]), int(phase["rows"])))
+    return OpTotal(
+        op,
+        detail,
+        kernel,
+        calls=sum(count for count, _ in calls.values()),
+        rows=sum(rows for _, rows in calls.values()),
+        seconds=int(phases["wall_ns"].sum()) / 1e9,
+        gap_seconds=int(phases["gap_ns"].sum()) / 1e9,
+        busy_seconds=int(workers["busy_ns"].sum()) / 1e9,
+        late_seconds=int(workers["late_ns"].sum()) / 1e9,
+        macs=int(phases["macs"].sum()),
+        bytes=int(phases["bytes"].sum()),
+    )
