@@ -7,6 +7,8 @@ import importlib
 from typing import Any, Protocol
 
 VERBS: dict[str, tuple[str, str]] = {
+    "gemm": ("infeng_bench.gemm", "measure the linears of a model one by one"),
+    "attention": ("infeng_bench.attention", "measure attention over the cache, decoding and prefilling"),
     "roofline": ("infeng_bench.roofline", "measure what this machine can do: DRAM bandwidth and int8 peak"),
 }
 """Verb -> (module, help). The module has ``NAME`` and ``HELP`` (as here), ``configure(parser)``, ``run(arguments)``."""

@@ -5,11 +5,18 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterable, Mapping
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from infeng_bench import results
+from infeng_core.cli.options import add_config_options, config_from
 from infeng_core.errors import UsageError
+from infeng_core.nativebackend import thread_count
+from infeng_core.plug.config import EngineConfig
 from infeng_core.plug.cpu import detect
+
+if TYPE_CHECKING:
+    from infeng_bench.roofline import Roofline
 
 UNITS = {"": 1, "k": 1000, "kb": 1000, "m": 10**6, "mb": 10**6, "g": 10**9, "gb": 10**9}
 
@@ -19,11 +26,32 @@ def add_threads(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-t", "--threads", type=positive, metavar="N", help="worker threads (default: usable cores)")
 
 
-def threads(arguments: argparse.Namespace) -> int:
-    """Return the number of threads asked for, or one per core that this process may use, within its quota."""
-    cpu = detect()
-    count: int | None = arguments.threads
-    return count or max(1, min(cpu.cores, int(cpu.quota or cpu.cores)))
+def add_model(parser: argparse.ArgumentParser) -> None:
+    """Add the model, its format, threads, and the engine's assembly."""
+    group = parser.add_argument_group("model")
+    group.add_argument(
+        "--synthetic", metavar="NAME", help="random weights of known shapes, such as tinyllama-1.1b, or a config.json"
+    )
+    group.add_argument("--model", metavar="PATH", help="a real model: directory or hub name")
+    group.add_argument("--format", metavar="F", help="weight format, such as int4-g64")
+    add_threads(parser)
+    add_config_options(parser)
+
+
+def add_sampling(parser: argparse.ArgumentParser, rounds: int) -> None:
+    """Add ``--rounds`` and ``--seed``."""
+    parser.add_argument("--rounds", type=positive, default=rounds, metavar="N", help=f"readings of each ({rounds})")
+    parser.add_argument("--seed", type=natural, default=0, metavar="S", help="seed of prompts and values (0)")
+
+
+def add_roofline(parser: argparse.ArgumentParser) -> None:
+    """Add ``--roofline``."""
+    parser.add_argument(
+        "--roofline",
+        default="measure",
+        metavar="R",
+        help="what figures are compared with: measure (default), none, or a result of infeng bench roofline",
+    )
 
 
 def add_output(parser: argparse.ArgumentParser) -> None:
@@ -33,17 +61,66 @@ def add_output(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--csv", metavar="OUT", help="write a table; - is standard output")
 
 
-def deliver(result: Mapping[str, Any], arguments: argparse.Namespace, lines: Iterable[tuple[str, str]]) -> None:
+def config(arguments: argparse.Namespace, **more: object) -> EngineConfig:
+    """Return the engine's configuration that the options ask for; ``more`` as in ``config_from``."""
+    return config_from(arguments, model__format=arguments.format, threads__count=arguments.threads, **more)
+
+
+def threads(arguments: argparse.Namespace) -> int:
+    """Return the number of threads asked for, or one per core that this process may use, within its quota."""
+    return arguments.threads or thread_count(EngineConfig(), detect())
+
+
+def model_name(arguments: argparse.Namespace) -> str:
+    """Return what results call the model; raises UsageError unless exactly one is named."""
+    if (arguments.model is None) == (arguments.synthetic is None):
+        why = "none is given" if arguments.model is None else "--model and --synthetic exclude each other"
+        raise UsageError("model", why, "give --synthetic NAME or --model PATH")
+    if arguments.model is None:
+        return f"synthetic:{Path(arguments.synthetic).name}"
+    path = Path(arguments.model)
+    return path.resolve().name if path.is_dir() else str(arguments.model)
+
+
+def model_directory(arguments: argparse.Namespace, format: str) -> str:
+    """Return what an engine loads: the model named, or the directory of its random weights."""
+    model_name(arguments)
+    if arguments.model is not None:
+        return str(arguments.model)
+    from infeng_bench import synthetic
+
+    return str(synthetic.native_directory(arguments.synthetic, format))
+
+
+def roofline(arguments: argparse.Namespace, threads: int) -> Roofline | None:
+    """Return the ceilings to compare with: measured now, read from a file, or none."""
+    from infeng_bench import roofline as module
+
+    if arguments.roofline == "none":
+        return None
+    if arguments.roofline == "measure":
+        return module.measure(threads)
+    return module.from_result(arguments.roofline, threads)
+
+
+def deliver(result: Mapping[str, Any], arguments: argparse.Namespace, lines: Iterable[str]) -> None:
     """Write the files that were asked for, and show ``lines`` to people: on stdout unless a result goes there."""
     taken = "-" in (arguments.json, arguments.csv)
-    shown = list(lines)
-    width = max((len(name) for name, _ in shown), default=0)
-    for name, value in shown:
-        print(f"{name:{width}}  {value}".rstrip(), file=sys.stderr if taken else sys.stdout)
+    for line in lines:
+        print(line.rstrip(), file=sys.stderr if taken else sys.stdout)
     if arguments.json:
         results.write(arguments.json, result)
     if arguments.csv:
         results.write_csv(arguments.csv, result)
+
+
+def columns(table: Iterable[Iterable[object]]) -> list[str]:
+    """Return a table's rows as lines: the first column flush left, the others flush right."""
+    rows = [[str(cell) for cell in row] for row in table]
+    widths = [max(len(row[i]) for row in rows if i < len(row)) for i in range(max(map(len, rows), default=0))]
+    return [
+        "  ".join(cell.rjust(widths[i]) if i else cell.ljust(widths[i]) for i, cell in enumerate(row)) for row in rows
+    ]
 
 
 def positive(text: str) -> int:
@@ -53,13 +130,11 @@ def positive(text: str) -> int:
     return int(text)
 
 
-def size(text: str) -> int:
-    """Read a number of bytes such as 512MB."""
-    number = text.rstrip("kKmMgGbB")
-    unit = text[len(number) :].lower()
-    if not number.isdigit() or unit not in UNITS:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a size such as 512MB")
-    return int(number) * UNITS[unit]
+def natural(text: str) -> int:
+    """Read a whole number of at least 0."""
+    if not (text.isascii() and text.isdigit()):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 0")
+    return int(text)
 
 
 def counts(text: str) -> list[int]:
@@ -67,13 +142,15 @@ def counts(text: str) -> list[int]:
     return [positive(part) for part in text.split(",")]
 
 
-def model_directory(arguments: argparse.Namespace) -> str:
-    """Return what ``--model`` or ``--synthetic`` names as something that an engine loads."""
-    if (arguments.model is None) == (arguments.synthetic is None):
-        why = "none is given" if arguments.model is None else "--model and --synthetic exclude each other"
-        raise UsageError("model", why, "give --synthetic NAME or --model PATH")
-    if arguments.model is not None:
-        return str(arguments.model)
-    from infeng_bench import synthetic
+def words(text: str) -> list[str]:
+    """Read words separated by commas."""
+    return [part for part in text.split(",") if part]
 
-    return str(synthetic.native_directory(arguments.synthetic, arguments.format or "int4-g64"))
+
+def size(text: str) -> int:
+    """Read a number of bytes such as 512MB."""
+    number = text.rstrip("kKmMgGbB")
+    unit = text[len(number) :].lower()
+    if not (number.isascii() and number.isdigit()) or unit not in UNITS:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size such as 512MB")
+    return int(number) * UNITS[unit]

@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
-from infeng_bench import options, probe, results
+from infeng_bench import machine, options, probe, results
+from infeng_core.errors import UsageError
 from infeng_core.plug import system
 from infeng_core.plug.cpu import closure, detect
 
@@ -56,7 +58,7 @@ def measure(threads: int, *, buffer: int | None = None, rounds: int = ROUNDS, se
 
     buffer: bytes to read; by default ``default_buffer()``. rounds: readings per setting. seconds: of one int8 reading.
     """
-    clock = max(probe.clock_hz() for _ in range(3))
+    clock = probe.clock_hz()
     with probe.memory(buffer or default_buffer(), threads) as memory:
         settings = [(streams, prefetch) for streams in STREAMS for prefetch in PREFETCH]
         first = {setting: memory.read(threads, *setting) for setting in settings}
@@ -66,6 +68,29 @@ def measure(threads: int, *, buffer: int | None = None, rounds: int = ROUNDS, se
         one = max(memory.read(1, streams, prefetch) for _ in range(max(1, rounds // 2)))
     int8 = {isa: max(probe.int8_macs_per_s(isa, threads, seconds) for _ in range(rounds)) for isa in probe.int8_isas()}
     return Roofline(threads, max(*first.values(), *again.values()), one, int8, clock, _reading(streams, prefetch))
+
+
+def from_result(path: str | Path, threads: int) -> Roofline:
+    """Return what an earlier result says; raises UsageError where it is none, or of another machine or thread count."""
+    result = results.read(path)
+    if result["kind"] != NAME:
+        raise UsageError(str(path), f"is a result of {result['kind']}", "give one of infeng bench roofline")
+    here = machine.machine()
+    for what, then, now in (
+        ("threads", result["threads"], threads),
+        ("processor", result["machine"]["cpu"], here["cpu"]),
+        ("features", result["features"], machine.features()),
+    ):
+        if then != now:
+            raise UsageError(str(path), f"{what}: measured with {then}, now {now}", "measure again")
+    return Roofline(
+        threads,
+        result["dram_bytes_per_s"],
+        result["dram_bytes_per_s_one_thread"],
+        result["int8_macs_per_s"],
+        result["clock_hz"],
+        result["dram_reading"],
+    )
 
 
 def default_buffer() -> int:
@@ -94,18 +119,20 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def show(found: Roofline) -> list[tuple[str, str]]:
+def show(found: Roofline) -> list[str]:
     """Return lines for people."""
+    reading = f"{found.reading['streams']} streams a thread, prefetch {found.reading['prefetch']} bytes ahead"
     lines = [
         (f"DRAM read, {found.threads} threads", f"{found.dram_bytes_per_s / 1e9:.1f} GB/s"),
         ("DRAM read, 1 thread", f"{found.dram_one_thread / 1e9:.1f} GB/s"),
-        ("best with", f"{found.reading['streams']} streams a thread, prefetch {found.reading['prefetch']} bytes ahead"),
+        ("best with", reading),
         ("clock", f"{found.clock_hz / 1e9:.2f} GHz"),
     ]
     for isa, rate in found.int8.items():
         cycle = rate / found.clock_hz / found.threads
         lines.append((f"int8, {isa}", f"{rate / 1e9:.0f} GMAC/s, {cycle:.0f} MAC/cycle a core"))
-    return lines
+    width = max(len(name) for name, _ in lines)
+    return [f"{name:{width}}  {value}" for name, value in lines]
 
 
 def _reading(streams: int, prefetch: int) -> dict[str, int]:

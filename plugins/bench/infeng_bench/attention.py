@@ -1,0 +1,127 @@
+"""`infeng bench attention`: attention over the paged cache by itself, decoding and prefilling."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from typing import Any
+
+from infeng_bench import attending, options, oracles, probe, results, subjects
+from infeng_bench.figures import Ceiling, rates
+from infeng_bench.modelshape import model_shape
+from infeng_bench.roofline import Roofline
+from infeng_bench.works import Work
+from infeng_core.models.config import ModelConfig
+
+NAME = "attention"
+HELP = "measure attention over the cache, decoding and prefilling"
+
+WORKS = (
+    "decode:rows=1,context=1024",
+    "decode:rows=4,context=512",
+    "decode:rows=16,context=512",
+    "prefill:rows=1,context=1024",
+)
+ROUNDS = 10
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments."""
+    parser.add_argument(
+        "--work",
+        action="append",
+        type=Work.parse,
+        metavar="WORK",
+        help=f"what to do, repeats ({' '.join(WORKS)}); decode: one row of each sequence; prefill: whole prompts",
+    )
+    parser.add_argument(
+        "--kv", type=options.words, metavar="T,T", help="how keys and values are stored (kv_cache.dtype)"
+    )
+    parser.add_argument(
+        "--kernel", type=options.words, default=[], metavar="K,K", help="these instead of the engine's choice; all"
+    )
+    options.add_sampling(parser, ROUNDS)
+    options.add_roofline(parser)
+    oracles.add_arguments(parser)
+    options.add_model(parser)
+    options.add_output(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Measure, print and write."""
+    threads = options.threads(arguments)
+    works = arguments.work or [Work.parse(text) for text in WORKS]
+    formats = arguments.kv or [options.config(arguments).kv_cache.dtype]
+    configs = [options.config(arguments, kv_cache__dtype=kv) for kv in formats]  # a wrong name is found before any work
+    measured: list[dict[str, Any]] = []
+    ceilings = options.roofline(arguments, threads)
+    with oracles.started(arguments, threads) as others:
+        for config in configs:
+            bench = attending.Attending(config, arguments.kernel, threads)
+            try:
+                shape = model_shape(arguments, config, bench.lookup)
+                for work in works:
+                    # The oracle's own caches are what they are: it is measured beside the first of ours.
+                    asked = others if config is configs[0] else []
+                    measured += _measure(bench, shape.config, work, asked, ceilings, arguments.rounds)
+            finally:
+                bench.close()
+        versions = {oracle.engine: oracle.version for oracle in others}
+    result = results.record(
+        NAME,
+        {"measurements": measured, **({"roofline": ceilings.to_dict()} if ceilings else {})},
+        model=shape.name,
+        threads=threads,
+        seed=arguments.seed,
+        rounds=arguments.rounds,
+        kernels=sorted({line["kernel"] for line in measured if not line.get("oracle")}),
+        oracles=versions or None,
+    )
+    options.deliver(result, arguments, options.columns(_table(measured)))
+    return 0
+
+
+def _measure(
+    bench: attending.Attending,
+    shape: ModelConfig,
+    work: Work,
+    others: list[oracles.Oracle],
+    ceilings: Roofline | None,
+    rounds: int,
+) -> Iterator[dict[str, Any]]:
+    """Yield a measurement for each kernel and oracle, taken in turn."""
+    kernels, ours = bench.subjects(shape, work)
+    theirs = [subject for oracle in others for subject in oracle.attention(**attending.oracle_size(shape, work))]
+    times = subjects.readings([*ours, *theirs], rounds)
+    for oracle in others:
+        oracle.clear()
+    clock = probe.clock_hz()
+    macs = attending.macs(shape, work)
+    nbytes = attending.kv_bytes(shape, work, bench.kv)
+    for kernel, seconds in zip(kernels, times, strict=False):
+        ceiling = Ceiling.of(ceilings, kernel.features, is_int8=False)  # half of the multiplications are of floats
+        shown = rates(macs, nbytes, seconds, threads=bench.threads, clock_hz=clock, ceiling=ceiling)
+        yield {"work": _name(work), "kv_dtype": bench.kv, "kernel": kernel.name, **shown}
+    for subject, seconds in zip(theirs, times[len(ours) :], strict=True):
+        shown = rates(macs, subject.nbytes, seconds, threads=bench.threads, clock_hz=clock, ceiling=None)
+        yield {"work": _name(work), "kv_dtype": subject.format, "kernel": subject.name, "oracle": True, **shown}
+
+
+def _name(work: Work) -> str:
+    """Return a work without steps: one step is measured."""
+    return str(Work(work.kind, work.rows, work.context))
+
+
+def _table(measured: list[dict[str, Any]]) -> Iterator[list[str]]:
+    yield ["work", "cache", "kernel", "us a layer", "GMAC/s", "MAC/cycle", "GB/s", "of DRAM"]
+    for line in measured:
+        yield [
+            line["work"],
+            line["kv_dtype"],
+            line["kernel"],
+            f"{line['seconds']['median'] * 1e6:.0f}",
+            f"{line['gmacs_per_s']:.1f}",
+            f"{line['macs_per_cycle']:.1f}",
+            f"{line['bytes_per_s'] / 1e9:.1f}",
+            f"{line['dram_fraction']:.0%}" if "dram_fraction" in line else "",
+        ]

@@ -1,0 +1,143 @@
+"""`infeng bench gemm`: each linear of a model by itself, with the kernels that the engine would bind, or others."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from typing import Any
+
+from infeng_bench import linears, options, oracles, probe, results, subjects
+from infeng_bench.figures import Ceiling, rates
+from infeng_bench.linears import Linear
+from infeng_bench.modelshape import model_shape
+from infeng_bench.roofline import Roofline
+from infeng_core.errors import UsageError
+from infeng_core.plug.config import EngineConfig
+from infeng_core.plug.schema import unknown_key_remedy
+
+NAME = "gemm"
+HELP = "measure the linears of a model one by one"
+
+ROWS = "1,4,16,64,256"
+ROUNDS = 10
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments."""
+    parser.add_argument("--rows", type=options.counts, default=ROWS, metavar="N,N", help=f"batch sizes ({ROWS})")
+    parser.add_argument(
+        "--linear", type=options.words, default=[], metavar="NAME,NAME", help="only these, such as down_proj"
+    )
+    parser.add_argument(
+        "--kernel",
+        type=options.words,
+        default=[],
+        metavar="K,K",
+        help="these instead of the engine's choice, such as avx512 or avx512/NAME; all: every one that accepts",
+    )
+    options.add_sampling(parser, ROUNDS)
+    options.add_roofline(parser)
+    oracles.add_arguments(parser)
+    options.add_model(parser)
+    options.add_output(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Measure, print and write."""
+    config = options.config(arguments)
+    threads = options.threads(arguments)
+    choices = subjects.Choices(config, "linear", arguments.kernel)
+    try:
+        lookup = choices.plugins.quant_format
+        shape = model_shape(arguments, config, lookup)
+        every = linears.linears(shape, lookup)
+        wanted = _wanted(every, arguments.linear)
+        ceilings = options.roofline(arguments, threads)
+        with oracles.started(arguments, threads) as others:
+            bench = _Bench(config, choices, threads, sum(linear.nbytes * linear.count for linear in every), ceilings)
+            measured = [
+                line
+                for linear in wanted
+                for rows in arguments.rows
+                for line in bench.measure(linear, rows, arguments.rounds, others)
+            ]
+            versions = {oracle.engine: oracle.version for oracle in others}
+    finally:
+        choices.close()
+    result = results.record(
+        NAME,
+        {"measurements": measured, **({"roofline": ceilings.to_dict()} if ceilings else {})},
+        model=shape.name,
+        format=shape.formats["layers.0.down_proj"],
+        threads=threads,
+        seed=arguments.seed,
+        rounds=arguments.rounds,
+        kernels=sorted({line["kernel"] for line in measured if not line.get("oracle")}),
+        oracles=versions or None,
+    )
+    options.deliver(result, arguments, options.columns(_table(measured)))
+    return 0
+
+
+class _Bench:
+    """What all measurements of a run share."""
+
+    def __init__(
+        self, config: EngineConfig, choices: subjects.Choices, threads: int, footprint: int, ceilings: Roofline | None
+    ) -> None:
+        self._choices = choices
+        self._threads = threads
+        self._footprint = footprint
+        self._ceilings = ceilings
+        self._pool = subjects.pool(config, threads)
+
+    def measure(self, linear: Linear, rows: int, rounds: int, others: list[oracles.Oracle]) -> Iterator[dict[str, Any]]:
+        """Yield a measurement for each kernel and oracle, taken in turn."""
+        quant = linear.quant
+        fields = {"weight": quant.name, "act": quant.activation, "n": linear.panels * linears.PANEL, "k": linear.k}
+        kernels = self._choices.of(rows, workers=self._threads, **fields)
+        copies = linears.copies_for(linear, rows, self._footprint)
+        weight = linears.weights(linear, copies)
+        ours = [linears.subject(linear, kernel, weight, copies, rows, self._pool) for kernel in kernels]
+        theirs = [subject for oracle in others for subject in oracle.linear(linear, rows, copies)]
+        times = subjects.readings([*ours, *theirs], rounds)
+        for oracle in others:
+            oracle.clear()
+        clock = probe.clock_hz()
+        macs = rows * linear.n * linear.k
+        facts = {"linear": linear.name, "n": linear.n, "k": linear.k, "rows": rows}
+        for kernel, seconds in zip(kernels, times, strict=False):
+            ceiling = Ceiling.of(self._ceilings, kernel.features, not quant.is_float)
+            shown = rates(macs, linear.nbytes, seconds, threads=self._threads, clock_hz=clock, ceiling=ceiling)
+            yield {**facts, "format": quant.name, "kernel": kernel.name, "copies": copies, **shown}
+        for subject, seconds in zip(theirs, times[len(ours) :], strict=True):
+            shown = rates(macs, subject.nbytes, seconds, threads=self._threads, clock_hz=clock, ceiling=None)
+            facts_of = {"format": subject.format, "kernel": subject.name, "copies": subject.calls, "oracle": True}
+            yield {**facts, **facts_of, **shown}
+
+
+def _wanted(every: list[Linear], names: list[str]) -> list[Linear]:
+    """Return the linears that were named, by their last part or in full."""
+    known = {linear.name: linear for linear in every} | {linear.name.rsplit(".", 1)[-1]: linear for linear in every}
+    for name in names:
+        if name not in known:
+            short = [linear.name.rsplit(".", 1)[-1] for linear in every]
+            raise UsageError(f"--linear {name}", "the model has no such linear", unknown_key_remedy(name, short))
+    return [known[name] for name in names] or every
+
+
+def _table(measured: list[dict[str, Any]]) -> Iterator[list[str]]:
+    yield ["linear", "n x k", "rows", "kernel", "us", "GMAC/s", "MAC/cycle", "GB/s", "of DRAM", "of int8", "bound"]
+    for line in measured:
+        yield [
+            line["linear"],
+            f"{line['n']}x{line['k']}",
+            line["rows"],
+            line["kernel"],
+            f"{line['seconds']['median'] * 1e6:.0f}",
+            f"{line['gmacs_per_s']:.1f}",
+            f"{line['macs_per_cycle']:.1f}",
+            f"{line['bytes_per_s'] / 1e9:.1f}",
+            *(f"{line[name]:.0%}" if name in line else "" for name in ("dram_fraction", "int8_fraction")),
+            line.get("bound", ""),
+        ]

@@ -1,0 +1,40 @@
+"""The sizes of the model that a command names, without its weights."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from infeng_bench import options, shapes
+from infeng_core.formats import choose, find, native
+from infeng_core.formats.huggingface import read_config
+from infeng_core.formats.quant import FormatLookup
+from infeng_core.models.config import ModelConfig
+from infeng_core.plug.config import EngineConfig
+
+
+@dataclass(frozen=True)
+class ModelShape:
+    """A model's name in results, its sizes, and the format of each of its tensors."""
+
+    name: str
+    config: ModelConfig
+    formats: Mapping[str, str]
+
+
+def model_shape(arguments: argparse.Namespace, config: EngineConfig, lookup: FormatLookup) -> ModelShape:
+    """Return what ``--synthetic`` or ``--model`` names; nothing is built. Raises UsageError or ModelError.
+
+    Formats are those that an engine under ``config`` would choose; a converted model has its own.
+    """
+    name = options.model_name(arguments)
+    if arguments.model is None:
+        shape = shapes.model_config(arguments.synthetic)
+    else:
+        directory = find(arguments.model)
+        if native.is_native(directory):
+            manifest = native.read_manifest(directory, lookup)
+            return ModelShape(name, manifest.model, {key: entry.format for key, entry in manifest.tensors.items()})
+        shape = read_config(directory)
+    return ModelShape(name, shape, choose(config, lookup).for_model(shape, lookup))

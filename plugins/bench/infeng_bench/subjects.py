@@ -1,0 +1,150 @@
+"""Kernels to be measured: which ones, and a program of nothing but one of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from infeng_core import _native
+from infeng_core.errors import KernelError
+from infeng_core.nativebackend import pins
+from infeng_core.plug.config import EngineConfig
+from infeng_core.plug.libraries import REFERENCE
+from infeng_core.plug.manager import Plugins
+from infeng_core.plug.problems import describe, row_ranges
+from infeng_core.plug.select import Selector
+
+ALL = "all"
+
+
+Batch = tuple[NDArray[Any], ...]
+"""tokens, positions, segments, block_tables and sample_rows, as ``Program.run`` takes them."""
+
+
+class Subject(Protocol):
+    """Something that does one op again and again."""
+
+    name: str
+    calls: int
+    """How often ``once`` does the op."""
+
+    def once(self) -> float:
+        """Do it and return the seconds of all calls together."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A kernel with the features that it may use."""
+
+    name: str  # library/kernel
+    kernel: _native.Kernel
+    features: frozenset[str]
+
+
+class Choices:
+    """The kernels that an engine, or the user, would choose.
+
+    wanted: empty for the engine's own choice, "all" for every kernel that accepts a problem (the reference only if it
+    is named), or names such as "avx512" or "avx512/linear_vnni". Raises KernelError for a name that is none.
+    """
+
+    def __init__(self, config: EngineConfig, op: str, wanted: Sequence[str]) -> None:
+        """Find the libraries."""
+        self._op = op
+        self._most = config.scheduler.max_batch_tokens
+        self.plugins = Plugins.discover(config)
+        self._plain = Selector(self.plugins, config, self.plugins.cpu)
+        self._forced = []
+        self._all = ALL in wanted
+        for name in wanted:
+            if name != ALL:
+                forced = _with_force(config, op, name)
+                self._forced.append(Selector(Plugins.discover(forced), forced, self.plugins.cpu))
+
+    def of(self, rows: int, **fields: Any) -> list[Choice]:
+        """Return the kernels for batches of ``rows``, best first; raises KernelError where none accepts."""
+        span = next(span for span in row_ranges(max(self._most, rows)) if span[0] <= rows <= span[1])
+        problem = _native.Problem(self._op, rows=span, **fields)
+        found: dict[str, Choice] = {}
+        for selector in self._forced or [self._plain]:
+            kernel = selector.choose(problem)
+            found[f"{kernel.library}/{kernel.name}"] = self._choice(selector, kernel)
+        if self._all:
+            found |= self._every(problem)
+        if not found:
+            raise KernelError(describe(problem), "no kernel accepts it", "infeng doctor shows the kernels")
+        return list(found.values())
+
+    def close(self) -> None:
+        """End the processes that tried libraries."""
+        for selector in (self._plain, *self._forced):
+            selector.close()
+
+    def _every(self, problem: _native.Problem) -> dict[str, Choice]:
+        able = {
+            f"{candidate.library}/{candidate.kernel}"
+            for candidate in self._plain.decide(problem).candidates
+            if candidate.reason.code in ("chosen", "outranked") and candidate.library != REFERENCE
+        }
+        return {
+            f"{state.name}/{kernel.name}": self._choice(self._plain, kernel)
+            for state in self._plain.states
+            for kernel in (state.native.kernels if state.native else ())
+            if kernel.op == self._op and f"{state.name}/{kernel.name}" in able
+        }
+
+    def _choice(self, selector: Selector, kernel: _native.Kernel) -> Choice:
+        state = next(state for state in selector.states if state.name == kernel.library)
+        return Choice(f"{kernel.library}/{kernel.name}", kernel, state.features_of(kernel.name, kernel.features))
+
+
+class OneOp:
+    """A program that does one op ``calls`` times in a step, on a batch that is always the same."""
+
+    def __init__(
+        self, name: str, program: _native.Program, calls: int, batches: Sequence[Sequence[NDArray[Any]]]
+    ) -> None:
+        """Run ``program`` on each of ``batches``."""
+        self.name = name
+        self.calls = calls
+        self._program = program
+        self._batches = batches
+
+    def once(self) -> float:
+        """Run every batch once; return the seconds."""
+        start = time.perf_counter()
+        for batch in self._batches:
+            self._program.run(*batch)
+        return time.perf_counter() - start
+
+
+def pool(config: EngineConfig, threads: int) -> _native.Pool:
+    """Return workers as an engine would have them."""
+    return _native.Pool(threads, pin=pins(config))
+
+
+def plain_batch(rows: int) -> Batch:
+    """Return a batch of ``rows`` for an op that uses no cache."""
+    empty = np.zeros(0, np.int32)
+    return np.zeros(rows, np.int32), np.arange(rows, dtype=np.int32), empty.reshape(0, 4), empty, empty
+
+
+def readings(subjects: Sequence[Subject], rounds: int) -> list[list[float]]:
+    """Return seconds per call, ``rounds`` of each subject, taken in turn: A B C A B C."""
+    for subject in subjects:
+        subject.once()  # memory is touched, caches and clock settle
+    found: list[list[float]] = [[] for _ in subjects]
+    for _ in range(rounds):
+        for times, subject in zip(found, subjects, strict=True):
+            times.append(subject.once() / subject.calls)
+    return found
+
+
+def _with_force(config: EngineConfig, op: str, name: str) -> EngineConfig:
+    provenance = {**config.provenance, "kernels.force": "--kernel"}
+    return replace(config, kernels=replace(config.kernels, force={op: name}), provenance=provenance)

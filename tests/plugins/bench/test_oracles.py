@@ -1,0 +1,39 @@
+"""The process that computes the same op elsewhere."""
+
+import sys
+from pathlib import Path
+
+import pytest
+from infeng_bench import oracles
+
+from infeng_core.errors import PluginError
+
+
+def test_one_that_ends_at_once_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = tmp_path / "ends.py"
+    script.write_text("print('hello')")
+    monkeypatch.setitem(oracles.SCRIPTS, "torch", str(script))
+    with pytest.raises(PluginError, match="ended without an answer"):
+        oracles.Oracle("torch", sys.executable, 1)
+
+
+def test_what_it_complains_of_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = tmp_path / "complains.py"
+    script.write_text(
+        'import json, sys\nprint(json.dumps({"ready": True, "types": {"attention": ["f32"]}}), flush=True)\n'
+        'for line in sys.stdin: print(json.dumps({"error": "no memory"}), flush=True)'
+    )
+    monkeypatch.setitem(oracles.SCRIPTS, "torch", str(script))
+    with oracles.Oracle("torch", sys.executable, 1) as oracle, pytest.raises(PluginError, match="no memory"):
+        oracle.attention(heads=1)
+    assert oracle._process.returncode == 0
+
+
+def test_one_that_dies_between_two_questions_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = tmp_path / "dies.py"
+    script.write_text('import json\nprint(json.dumps({"ready": True}), flush=True)')
+    monkeypatch.setitem(oracles.SCRIPTS, "torch", str(script))
+    with oracles.Oracle("torch", sys.executable, 1) as oracle:
+        oracle._process.wait()
+        with pytest.raises(PluginError, match="ended without an answer"):
+            oracle.clear()
