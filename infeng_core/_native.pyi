@@ -158,6 +158,9 @@ class Epilogue:
 Bindings = Sequence[tuple[int, Kernel]]
 """Kernels by batch size: (most rows, kernel), ascending; a step of r rows takes the first with r <= rows."""
 
+def barrier_times(pool: Pool, rounds: int) -> NDArray[np.int64]:
+    """Return (rounds,) the nanoseconds that phases without work take, one after the other on all workers of a pool."""
+
 class Program:
     """A flat list of ops bound to kernels; ``run`` executes one step without touching Python.
 

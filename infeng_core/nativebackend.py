@@ -16,7 +16,6 @@ from infeng_core.scheduler import Batch
 
 if TYPE_CHECKING:
     from infeng_core.formats import LoadedModel
-    from infeng_core.plug.cpu import Cpu
     from infeng_core.plug.manifest import EngineConfig
     from infeng_core.plug.select import Selector
 
@@ -35,7 +34,7 @@ class NativeExecutable:
     def __init__(self, model: LoadedModel, config: EngineConfig, limits: Limits, selector: Selector) -> None:
         """Take threads and memory and bind every op."""
         shape = model.config
-        pool = _native.Pool(thread_count(config, selector.cpu), pin=pins(config))
+        pool = _native.Pool(selector.cpu.workers(config.threads.count), pin=pins(config))
         self._model = model  # the weights' memory
         self._cache = _native.KvCache(
             config.kv_cache.dtype,
@@ -97,13 +96,6 @@ class NativeExecutable:
     def close(self) -> None:
         """Give memory and threads back."""
         del self._program, self._cache, self._logits, self._model
-
-
-def thread_count(config: EngineConfig, cpu: Cpu) -> int:
-    """Return the number of workers: as set, or one per core that this process may use, within its quota."""
-    if config.threads.count != "auto":
-        return config.threads.count
-    return max(1, min(cpu.cores, int(cpu.quota or cpu.cores)))
 
 
 def pins(config: EngineConfig) -> bool:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from infeng_core.cli.options import add_config_options, config_from
 from infeng_core.plug import explain
 from infeng_core.plug.manager import Plugins
+from infeng_core.plug.manifest import EngineConfig
 
 
 class Doctor:
@@ -20,14 +22,39 @@ class Doctor:
 
     def configure(self, parser: argparse.ArgumentParser) -> None:
         """Add the arguments."""
+        parser.add_argument("--model", metavar="M", help="also load this model and show where its memory lies")
         add_config_options(parser)
         parser.add_argument("--json", action="store_true", help="for machines")
 
     def run(self, arguments: argparse.Namespace) -> int:
         """Print the report."""
-        facts = explain.doctor(Plugins.discover(config_from(arguments)))
+        config = config_from(arguments, model__path=arguments.model)
+        facts = explain.doctor(Plugins.discover(config))
+        if arguments.model is not None:
+            facts["model"] = loaded(config)
         print(json.dumps(facts, indent=2) if arguments.json else "\n".join(report(facts)))
         return 0
+
+
+def loaded(config: EngineConfig) -> dict[str, Any]:
+    """Load the model of ``config``, let it answer one token, and return what memory it took, in bytes."""
+    from infeng_core.engine import Engine
+    from infeng_core.request import SamplingParams
+    from infeng_core.telemetry import process
+
+    begin = time.perf_counter()
+    with Engine(config=config) as engine:
+        seconds = time.perf_counter() - begin
+        engine.generate([[0]], SamplingParams(temperature=0.0, max_tokens=1))  # touches the scratch memory
+        pages = process.huge_pages()
+        return {
+            "path": config.model.path,
+            "load_s": seconds,
+            "kv_bytes": engine.executable.kv_bytes,
+            "scratch_bytes": engine.executable.scratch_bytes,
+            "peak_rss_bytes": process.peak_rss(),
+            "huge_pages": {"resident": pages.resident, "huge": pages.huge} if pages else None,
+        }
 
 
 def report(facts: Mapping[str, Any]) -> Iterator[str]:
@@ -37,9 +64,9 @@ def report(facts: Mapping[str, Any]) -> Iterator[str]:
     yield f"infeng {facts['version']}, kernel ABI {facts['abi']}, Python {facts['python']}, {machine['system']}"
     yield ""
     yield f"processor   {machine['model']} ({machine['arch']})"
-    quota = f", limited to {machine['quota']:g} cores' worth of time" if machine["quota"] else ""
-    nodes = f", {machine['numa_nodes']} NUMA nodes" if (machine["numa_nodes"] or 1) > 1 else ""
-    yield f"cores       {machine['cores']}{quota}{nodes}"
+    yield f"cores       {_cores(machine)}"
+    yield f"workers     {_workers(facts['workers'])}"
+    yield f"numa        {_numa(machine['topology']['nodes'])}"
     yield f"caches      {', '.join(f'{name} {size(value)}' for name, value in machine['caches'].items())}"
     yield f"features    {' '.join(machine['features'])}"
     for name, why in machine["masked"].items():
@@ -48,6 +75,8 @@ def report(facts: Mapping[str, Any]) -> Iterator[str]:
     if "total" in memory:
         yield f"memory      {size(memory['total'])}, {size(memory.get('available', 0))} available{limit}"
     yield f"huge pages  {_huge_pages(pages)}"
+    if "model" in facts:
+        yield f"model       {_model(facts['model'])}"
     yield f"cache       {cache['path']} ({size(cache['bytes'])}{'' if cache['writable'] else ', NOT writable'})"
     yield ""
     yield "plugins"
@@ -63,6 +92,49 @@ def report(facts: Mapping[str, Any]) -> Iterator[str]:
     yield ""
     yield "settings"
     yield from table([(name, show(item["value"]), item["from"]) for name, item in facts["settings"].items()])
+
+
+def _cores(machine: Mapping[str, Any]) -> str:
+    found = machine["topology"]
+    text = str(found.get("cores", machine["cores"]))
+    if found.get("threads_per_core", 1) > 1:
+        text += f" with {found['threads_per_core']} hardware threads each (a core's second adds little)"
+    if found.get("online", found["allowed"]) > found["allowed"]:
+        text += f", {found['allowed']} of {found['online']} hardware threads allowed"
+    if found.get("sockets", 1) > 1:
+        text += f", in {found['sockets']} sockets"
+    return text + (f", limited to {machine['quota']:g} cores' worth of time" if machine["quota"] else "")
+
+
+def _workers(workers: Mapping[str, Any]) -> str:
+    barrier, pinned = workers["barrier_us"], "pinned" if workers["pinned"] else "not pinned"
+    return (
+        f"{workers['count']}, {pinned}; a barrier takes {barrier['median']:.1f} us, "
+        f"in 99 of 100 cases at most {barrier['p99']:.1f} us"
+    )
+
+
+def _numa(nodes: Sequence[Mapping[str, int]]) -> str:
+    if not nodes:
+        return "unknown"
+    if len(nodes) == 1:
+        return "1 node: nothing to place"
+    each = "; ".join(
+        f"{node['node']}: {node['cpus']} hardware threads, {size(node.get('memory', 0))}" for node in nodes
+    )
+    return (
+        f"{len(nodes)} nodes ({each}): memory stays on the node that first touches it, and workers are not bound to "
+        "nodes; run one engine per node: numactl --cpunodebind=N --membind=N infeng ..."
+    )
+
+
+def _model(model: Mapping[str, Any]) -> str:
+    pages, peak = model["huge_pages"], model["peak_rss_bytes"]
+    text = f"{model['path']}: loaded in {model['load_s']:.2f} s"
+    if pages and pages["resident"]:
+        share = pages["huge"] / pages["resident"]
+        text += f"; huge pages back {share:.0%} of {size(pages['resident'])} of weights, cache and scratch"
+    return text + (f"; {size(peak)} at most" if peak else "")
 
 
 def _huge_pages(pages: Mapping[str, Any]) -> str:

@@ -3,10 +3,12 @@
 #include <pybind11/stl.h>
 
 #include "bindings.h"
+#include "error.h"
 #include "names.h"
 #include "program.h"
 
 namespace py = pybind11;
+using namespace py::literals;
 
 namespace infeng {
 namespace {
@@ -54,6 +56,30 @@ Reading read(const Program& program, const Profile& profile) {
   return out;
 }
 
+// Phases without work: what is left is the barrier.
+class Rounds final : public Job {
+ public:
+  explicit Rounds(int64_t rounds) : begins_(static_cast<size_t>(rounds) + 1) {}
+
+  Next advance(int) override {
+    begins_[at_] = std::chrono::steady_clock::now();
+    return ++at_ == begins_.size() ? Next::end : Next::everyone;
+  }
+  void work(int) override {}
+
+  std::vector<int64_t> times() const {
+    std::vector<int64_t> out;
+    for (size_t i = 1; i < begins_.size(); ++i) {
+      out.push_back(std::chrono::duration_cast<std::chrono::nanoseconds>(begins_[i] - begins_[i - 1]).count());
+    }
+    return out;
+  }
+
+ private:
+  std::vector<std::chrono::steady_clock::time_point> begins_;
+  size_t at_ = 0;
+};
+
 template <class T>
 py::array_t<T> array(const std::vector<T>& values) {
   return py::array_t<T>(static_cast<py::ssize_t>(values.size()), values.data());
@@ -81,6 +107,16 @@ py::dict profile_read(const Program& program) {
   return out;
 }
 
+py::array_t<int64_t> barrier_times(Pool& pool, int64_t rounds) {
+  if (rounds < 1 || rounds > 1 << 20) fail("invalid_argument", "rounds is 1 to ", 1 << 20, ", not ", rounds);
+  Rounds job(rounds);
+  {
+    const py::gil_scoped_release release;
+    pool.run(pool.lock(), job);
+  }
+  return array(job.times());
+}
+
 py::list describe_ops(const Program& program) {
   py::list out;
   for (int64_t index = 0; index < program.op_count(); ++index) {
@@ -97,10 +133,12 @@ py::list describe_ops(const Program& program) {
   return out;
 }
 
-void bind_profile() {
+void bind_profile(py::module_& m) {
   PYBIND11_NUMPY_DTYPE(PhaseRow, op, kernel, phase, calls, rows, tiles, wall_ns, gap_ns, macs, bytes);
   PYBIND11_NUMPY_DTYPE(WorkerTotals, busy_ns, late_ns, tiles);
   PYBIND11_NUMPY_DTYPE(Event, begin_ns, end_ns, step, op, kernel, phase, rows, tiles);
+  m.def("barrier_times", &barrier_times, "pool"_a, "rounds"_a,
+        "Return (rounds,) int64: nanoseconds that phases without work take, one after the other.");
 }
 
 }  // namespace infeng

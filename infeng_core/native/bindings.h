@@ -11,7 +11,7 @@ void bind_error(pybind11::module_& m);  // first: the others throw
 void bind_cpu(pybind11::module_& m);
 void bind_library(pybind11::module_& m);
 void bind_memory(pybind11::module_& m);
-void bind_profile();
+void bind_profile(pybind11::module_& m);
 void bind_program(pybind11::module_& m);
 void bind_packing(pybind11::module_& m);
 void bind_rope(pybind11::module_& m);

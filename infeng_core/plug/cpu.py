@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal
 
 from infeng_core import _native
 from infeng_core.errors import UsageError
@@ -53,6 +53,10 @@ class Cpu:
     cores: int  # that this process may run on
     quota: float | None = None  # cores' worth of time that the control group allows
     caches: Mapping[str, Any] = field(default_factory=dict)
+
+    def workers(self, count: int | Literal["auto"]) -> int:
+        """Return how many workers ``threads.count`` means: as set, or one per core within the quota."""
+        return max(1, min(self.cores, int(self.quota or self.cores))) if count == "auto" else count
 
 
 def detect(environ: Mapping[str, str] = os.environ) -> Cpu:

@@ -6,6 +6,8 @@ import platform
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import numpy as np
+
 import infeng_core
 from infeng_core import _native
 from infeng_core.plug import problems, system
@@ -28,6 +30,7 @@ def doctor(plugins: Plugins) -> dict[str, Any]:
         "abi": ".".join(map(str, _native.ABI_VERSION)),
         "python": platform.python_version(),
         "machine": system.machine(plugins.cpu),
+        "workers": workers(plugins),
         "plugins": [plugin_summary(plugin) for plugin in plugins.manifests],
         "libraries": [library(state) for state in states],
         "settings": settings(plugins),
@@ -37,6 +40,19 @@ def doctor(plugins: Plugins) -> dict[str, Any]:
             "writable": system.writable(folder),
         },
     }
+
+
+def workers(plugins: Plugins) -> dict[str, Any]:
+    """Return {"count", "pinned", "barrier_us": {"median", "p99"}}: the threads of an engine, and what a barrier costs.
+
+    Measured over phases without work, while the workers are awake: handing a phase to all of them and waiting for the
+    last.
+    """
+    config = plugins.config.threads
+    pool = _native.Pool(plugins.cpu.workers(config.count), pin=config.pin is True)
+    times = np.sort(_native.barrier_times(pool, 2000)) / 1e3
+    barrier = {"median": float(times[len(times) // 2]), "p99": float(times[len(times) * 99 // 100])}
+    return {"count": pool.threads, "pinned": config.pin is True, "barrier_us": barrier}
 
 
 def settings(plugins: Plugins) -> dict[str, dict[str, Any]]:

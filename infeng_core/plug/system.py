@@ -8,11 +8,12 @@ import re
 from pathlib import Path
 from typing import Any
 
+from infeng_core.plug import topology
 from infeng_core.plug.cpu import Cpu
 
 
 def machine(cpu: Cpu) -> dict[str, Any]:
-    """Return processor, memory, huge pages and NUMA nodes."""
+    """Return processor, cores and NUMA nodes, memory and huge pages."""
     return {
         "system": f"{platform.system()} {platform.release()}",
         "arch": cpu.arch,
@@ -22,7 +23,8 @@ def machine(cpu: Cpu) -> dict[str, Any]:
         "caches": dict(cpu.caches),
         "features": sorted(cpu.features),
         "masked": dict(cpu.masked),
-        "numa_nodes": len(list(Path("/sys/devices/system/node").glob("node[0-9]*"))) or None,
+        "numa_nodes": len(topology.nodes()) or None,
+        "topology": topology.topology(),
         "memory": memory(),
         "huge_pages": huge_pages(),
     }

@@ -32,6 +32,17 @@ def test_all_workers_take_tiles_and_worker_zero_is_the_caller(toy, steps):
     assert set(out[:, 4]) == {2}
 
 
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_a_pool_times_its_own_barrier(threads, expect):
+    pool = _native.Pool(threads)
+    times = _native.barrier_times(pool, 100)
+    assert (times.shape, times.dtype) == ((100,), np.int64)
+    assert (times >= 0).all()
+    for rounds in (0, 1 << 21):
+        with expect("invalid_argument", "rounds is 1 to"):
+            _native.barrier_times(pool, rounds)
+
+
 def test_tensors_have_the_rows_of_the_step(toy, steps):
     chain = steps(_native.Pool(2), toy["show_worker"])
     assert set(chain.run(5)[:, 3]) == {5}

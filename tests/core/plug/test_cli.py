@@ -11,6 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+import tiny_model
 import yaml
 
 from infeng_core import cli
@@ -115,7 +116,10 @@ def test_doctor_reports_machine_plugins_settings_and_cache(infeng, monkeypatch, 
     assert set(machine["features"]) == cpu.features - {"avx512_vnni", "sve"}
     if "avx512_vnni" in cpu.features:
         assert machine["masked"]["avx512_vnni"] == "masked by INFENG_CPU_FEATURES"
-    assert machine["cores"] == cpu.cores
+    assert machine["cores"] == cpu.cores == machine["topology"]["allowed"]
+    assert facts["workers"]["count"] == 1
+    assert 0 < facts["workers"]["barrier_us"]["median"] <= facts["workers"]["barrier_us"]["p99"]
+    assert "model" not in facts
     assert machine["memory"]["total"] >= machine["memory"]["available"] > 1 << 20
     assert facts["settings"].keys() == {f"{s}.{k}" for s, keys in SCHEMA.items() for k in keys}
     assert facts["settings"]["kv_cache.dtype"] == {"value": "f32", "from": "INFENG_KV_CACHE_DTYPE"}
@@ -134,6 +138,9 @@ def test_doctor_says_the_same_to_people(infeng, workshop, monkeypatch):
     assert status == 0
     for pattern in (
         r"^processor +\S",
+        r"^cores +\d+",
+        r"^workers +\d+, not pinned; a barrier takes \d+\.\d us, in 99 of 100 cases at most \d+\.\d us$",
+        r"^numa +(unknown|\d+ nodes? ?.*)",
         r"^features .*",
         r"^huge pages  transparent \w+",
         r"^  culprit +1 kernels +not_in_order",  # portable allows the reference only: not even tried
@@ -143,6 +150,26 @@ def test_doctor_says_the_same_to_people(infeng, workshop, monkeypatch):
         assert re.search(pattern, out, re.MULTILINE), pattern
     out = infeng("doctor")[1]
     assert re.search(r"^  culprit +1 kernels +crashed +killed its process \(SIGABRT\)", out, re.MULTILINE)
+
+
+def test_doctor_loads_a_model_and_shows_where_its_memory_lies(infeng, tmp_path):
+    model = tiny_model.write(tmp_path / "tiny")
+    status, out, _ = infeng("doctor", "--model", str(model), "--json", "--set", "threads.count=1")
+    assert status == 0
+    facts = json.loads(out)["model"]
+    assert facts["path"] == str(model)
+    assert 0 < facts["load_s"] < 60
+    assert facts["kv_bytes"] > 0
+    assert facts["scratch_bytes"] > 0
+    if facts["huge_pages"] is not None:
+        assert 0 <= facts["huge_pages"]["huge"] <= facts["huge_pages"]["resident"]
+        assert facts["huge_pages"]["resident"] >= facts["scratch_bytes"] // 2
+        assert facts["peak_rss_bytes"] >= facts["huge_pages"]["resident"]
+    status, out, _ = infeng("doctor", "--model", str(model), "--set", "threads.count=1")
+    assert re.search(rf"^model +{re.escape(str(model))}: loaded in [\d.]+ s", out, re.MULTILINE)
+    status, _, err = infeng("doctor", "--model", str(tmp_path / "none"))
+    assert status == 2
+    assert "none" in err
 
 
 def test_list_shows_every_plugin_and_why_one_is_not_used(infeng, workshop, monkeypatch):
