@@ -19,11 +19,12 @@ from infeng_core.scheduler import Batch
 F32 = {"model.format": "f32", "model.formats": {}, "kv_cache.dtype": "f32"}
 """Weights and cache as they were trained."""
 
-AVX512 = {"avx512f", "avx512bw", "avx512vl", "avx512dq"}
+FEATURES = {"avx512": {"avx512f", "avx512bw", "avx512vl", "avx512dq"}, "avx2": {"avx2", "fma", "f16c"}}
 
 IMPLEMENTATIONS: dict[str, dict[str, object]] = {
     "reference": {"kernels.order": ["reference"]},
     "avx512": {"kernels.order": ["avx512", "reference"]},
+    "avx2": {"kernels.order": ["avx2", "reference"]},
     "numpy": {"backend.use": "numpy"},
 }
 """Settings under which each implementation runs every op that it has."""
@@ -31,7 +32,7 @@ IMPLEMENTATIONS: dict[str, dict[str, object]] = {
 
 def missing(implementation: str) -> str:
     """Return why this machine cannot run an implementation, or nothing."""
-    lacking = sorted(AVX512 - detect().features) if implementation == "avx512" else []
+    lacking = sorted(FEATURES.get(implementation, set()) - detect().features)
     return f"this CPU has no {', '.join(lacking)}" if lacking else ""
 
 

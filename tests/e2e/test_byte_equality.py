@@ -51,9 +51,10 @@ def test_the_same_request_has_the_same_bytes(model: str, format: str, reduced: d
     settings = FORMATS[format]
     reference = run(directory, settings, harness.IMPLEMENTATIONS["reference"])[0]
     fast: dict[str, object] = {}
-    if not harness.missing("avx512"):
-        fast = harness.IMPLEMENTATIONS["avx512"]
-        assert run(directory, settings, fast)[0] == reference
+    for library in ("avx2", "avx512"):
+        if not harness.missing(library):
+            fast = harness.IMPLEMENTATIONS[library]
+            assert run(directory, settings, fast)[0] == reference
     assert run(directory, settings, fast, threads=2)[0] == reference
 
     among_others, seen = run(directory, settings, fast, threads=2, batch=16)

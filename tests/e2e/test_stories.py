@@ -15,11 +15,9 @@ CHARACTERS = 460  # of the expected text; its last 4 need one token more than 19
 def test_stories260k_tells_the_expected_story(implementation: str, stories: Path, infeng: Run) -> None:
     if reason := harness.missing(implementation):
         pytest.skip(reason)
-    settings = {
-        "reference": ["--set", "kernels.order=reference"],
-        "avx512": ["--set", "kernels.order=avx512,reference"],
-        "numpy": ["--set", "backend.use=numpy"],
-    }[implementation]
+    settings = []
+    for key, value in harness.IMPLEMENTATIONS[implementation].items():
+        settings += ["--set", f"{key}={value if isinstance(value, str) else ','.join(value)}"]
     options = ("-n", "199", "--temperature", "0", "--format", "f32", "--set", "kv_cache.dtype=f32", *settings)
     done = infeng("run", stories, "-p", "", *options)
     assert done.returncode == 0, done.stderr

@@ -1,66 +1,122 @@
-"""No function of a kernel library holds instructions beyond the CPU features that it declares.
+"""No kernel can reach an instruction beyond the CPU features that it declares.
 
 A library compiles the same templates several times with different flags. If two copies had the same name, the linker
-would keep one, and a CPU without VNNI could be handed the copy with it: SIGILL, far from the cause. So the built
-library is disassembled, function by function: those of the VNNI unit carry the backend's name, all others do without.
+would keep one, and a CPU without VNNI could be handed the copy with it: SIGILL, far from the cause. So every library
+that is installed is disassembled, and what each kernel calls is assembled again for a CPU that has just what the kernel
+declares. Nothing is executed, so libraries that this CPU cannot run are checked as well.
 """
 
-import re
+import platform
 import shutil
 import subprocess
-from collections import defaultdict
 from functools import cache
+from pathlib import Path
 
 import pytest
+from infeng_abi import CFLAGS, include_dir
+from kernels.disassembly import Code, assembles, entry_points
 
+from infeng_core.plug.libraries import LibraryState
 from infeng_core.plug.manager import Plugins
 
-VNNI = re.compile(r"\bvpdp(busds?|wssds?)\b")
-# Mnemonics of extensions that no unit declares: VBMI, VBMI2, GFNI, IFMA, CD, BITALG, VPOPCNTDQ, BF16, FP16, AMX.
-UNDECLARED = re.compile(
-    r"\b(vpermi2b|vpermt2b|vpermb|vpmultishiftqb|vpshldv?[wdq]|vpshrdv?[wdq]|vp(compress|expand)[bw]|v?gf2p8\w+|vpmadd52\w+"
-    r"|vpconflict\w|vplzcnt\w|vpopcnt\w|vpshufbitqmb|vdpbf16ps|vcvtne\w+|v(add|sub|mul|div|fmadd\d+|sqrt)[ps]h|tdp\w+|tileload\w*)\b"
-)
+STATES = {state.name: state for state in Plugins.discover().library_states()}
+
+pytestmark = [
+    pytest.mark.skipif(platform.machine() != "x86_64", reason="x86-64 instructions"),
+    pytest.mark.skipif(not (shutil.which("objdump") and shutil.which("as")), reason="binutils is not installed"),
+]
+
+libraries = pytest.mark.parametrize("state", STATES.values(), ids=STATES)
 
 
 @cache
-def functions() -> dict[str, str]:
-    """Disassemble the AVX-512 library: {mangled name of the function: its text}."""
-    states = {state.name: state for state in Plugins.discover().library_states()}
-    if "avx512" not in states:
-        pytest.skip("infeng-avx512 is not installed")
-    if shutil.which("objdump") is None:
-        pytest.skip("objdump (binutils) is not installed")
-    listing = subprocess.run(
-        ["objdump", "-d", "--no-show-raw-insn", str(states["avx512"].path)], check=True, capture_output=True, text=True
-    ).stdout
-    found: dict[str, list[str]] = defaultdict(list)
-    name = ""
-    for line in listing.splitlines():
-        if header := re.match(r"[0-9a-f]+ <(.+)>:", line):
-            name = header[1]
-        elif name:
-            found[name].append(line)
-    return {name: "\n".join(lines) for name, lines in found.items()}
+def code(path: Path) -> Code:
+    return Code(path)
 
 
-def test_only_the_vnni_unit_holds_vnni_instructions() -> None:
-    inside = {name for name, text in functions().items() if VNNI.search(text)}
-    assert inside, "the VNNI unit holds no VNNI instruction: its functions were replaced by others"
-    assert {name for name in inside if "4Vnni" not in name} == set()
+@libraries
+def test_loading_a_library_takes_any_x86(state: LibraryState) -> None:
+    library = code(state.path)
+    startup = [address for address, name in library.names.items() if name in ("_init", "_fini", "frame_dummy")]
+    functions = library.reachable([library.address("infeng_library"), *startup])
+    assert library.beyond(functions, ()) == []
 
 
-def test_no_function_uses_an_extension_that_the_library_does_not_declare() -> None:
-    found = {name: match[0] for name, text in functions().items() if (match := UNDECLARED.search(text))}
-    assert found == {}
+@libraries
+def test_no_kernel_reaches_an_instruction_that_it_does_not_declare(state: LibraryState) -> None:
+    library = code(state.path)
+    groups: dict[frozenset[str], set[int]] = {}
+    for name, (own, addresses) in entry_points(state.path).items():
+        groups.setdefault(state.features_of(name, own), set()).update(library.reachable(addresses))
+    assert groups
+    assert {
+        features: beyond for features, reached in groups.items() if (beyond := library.beyond(reached, features))
+    } == {}
 
 
-def test_the_entry_point_runs_on_any_x86() -> None:
-    assert "zmm" not in functions()["infeng_library"]
-    assert "ymm" not in functions()["infeng_library"]
+@libraries
+def test_no_function_at_all_goes_beyond_what_the_whole_library_declares(state: LibraryState) -> None:
+    library = code(state.path)
+    declared = frozenset[str]().union(
+        *(state.features_of(name, own) for name, (own, _) in entry_points(state.path).items())
+    )
+    assert library.beyond(library.names, declared) == []
 
 
-def test_both_units_of_a_template_exist_side_by_side() -> None:
-    names = [name for name in functions() if "nibbles" in name]
-    assert any("4Vnni" in name for name in names)
-    assert any("2Bw" in name for name in names)
+@libraries
+def test_a_kernel_that_asks_for_a_feature_uses_it(state: LibraryState) -> None:
+    """Else its functions were replaced by those of another unit, and the feature keeps CPUs out for nothing."""
+    library = code(state.path)
+    for name, (own, addresses) in entry_points(state.path).items():
+        reached = library.reachable(addresses)
+        for feature in own:
+            assert library.beyond(reached, state.features_of(name, own) - {feature}), f"{name} does not use {feature}"
+
+
+KERNEL = """
+#include <infeng/abi.h>
+template <class T> __attribute__((noinline)) T sum(const T* x) {
+  T s = 0;
+  for (int i = 0; i < 64; ++i) s += x[i] & 3;
+  return s;
+}
+static infeng_status run(const infeng_args* a, int32_t, int64_t, int64_t, infeng_worker*) { return sum((const int*)a); }
+#define ROW(title, needs) extern "C" constinit const infeng_kernel title = {            \\
+  .struct_size = sizeof(infeng_kernel), .op = INFENG_OP_ROPE, .name = #title, .features = needs, .run = run};
+"""
+LIBRARY = """
+#include <infeng/abi.h>
+extern "C" const infeng_kernel fast, plain;
+static const infeng_kernel* const kernels[] = {&fast, &plain};
+extern "C" infeng_status infeng_library(const infeng_host*, infeng_library_desc* out) {
+  out->kernels = kernels;
+  out->kernel_count = 2;
+  return INFENG_OK;
+}
+"""
+
+
+def test_the_assembler_knows_what_belongs_to_which_feature() -> None:
+    texts = ["vpaddd %ymm1,%ymm2,%ymm3", "{vex} vpdpbusd %ymm1,%ymm2,%ymm3", "vpdpbusd %zmm1,%zmm2,%zmm3", "nop"]
+    assert assembles(texts, []) == [False, False, False, True]
+    assert assembles(texts, ["avx2"]) == [True, False, False, True]
+    assert assembles(texts, ["avx_vnni"]) == [True, True, False, True]
+    assert assembles(texts, ["avx512_vnni"]) == [True, False, True, True]
+
+
+def test_a_library_that_says_less_than_it_uses_is_found_out(tmp_path: Path) -> None:
+    """The linker merges two copies of a function, as it does with templates, and keeps the one with AVX2."""
+    flags = [f"-I{include_dir()}", *CFLAGS, "-fPIC", "-O2"]
+    (tmp_path / "kernel.h").write_text(KERNEL)
+    for name, feature, extra in (("fast", "avx2", ["-O3", "-mavx2"]), ("plain", "", ["-O3"])):
+        source = tmp_path / f"{name}.cc"
+        source.write_text(f'#include "kernel.h"\nROW({name}, "{feature}")\n')
+        subprocess.run(["c++", "-std=c++20", *flags, *extra, "-c", source, "-o", tmp_path / f"{name}.o"], check=True)
+    (tmp_path / "library.cc").write_text(LIBRARY)
+    path = tmp_path / "libmerged.so"
+    objects = [tmp_path / "fast.o", tmp_path / "plain.o"]
+    subprocess.run(["c++", "-std=c++20", *flags, "-shared", *objects, tmp_path / "library.cc", "-o", path], check=True)
+    library = Code(path)
+    entries = entry_points(path)
+    assert library.beyond(library.reachable(entries["fast"][1]), ["avx2"]) == []
+    assert any("ymm" in text for text in library.beyond(library.reachable(entries["plain"][1]), []))

@@ -15,6 +15,7 @@ from infeng_core.plug.manager import Plugins
 ROOT = Path(__file__).parents[2]
 SOURCES = ROOT / "tests" / "kernels" / "conformance"
 REFERENCE = Path(infeng_core.__file__).parent / "libinfeng_reference.so"
+LIBRARIES = sorted(path.parent.name for path in (ROOT / "plugins").glob("*/library.cc"))
 SANITIZE = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g")
 
 pytestmark = pytest.mark.slow
@@ -41,16 +42,18 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
 
 
-def avx512() -> Path:
+def installed(name: str) -> Path:
     for library in Plugins.discover().libraries():
-        if library.name == "avx512":
+        if library.name == name:
             return Path(library.path)
-    pytest.skip("infeng-avx512 is not installed, or this CPU cannot run it")
+    pytest.skip(f"infeng-{name} is not installed, or this CPU cannot run it")
 
 
-def test_all_kernels_of_the_avx512_library_pass_in_the_driver(driver: Path) -> None:
-    output = run(driver, REFERENCE, avx512(), ",".join(native.cpu_info()["features"]))
-    assert output.count("cases equal") + output.count("skipped") == len(native.open_library(str(avx512())).kernels)
+@pytest.mark.parametrize("name", LIBRARIES)
+def test_all_kernels_of_a_library_pass_in_the_driver(name: str, driver: Path) -> None:
+    path = installed(name)
+    output = run(driver, REFERENCE, path, ",".join(native.cpu_info()["features"]))
+    assert output.count("cases equal") + output.count("skipped") == len(native.open_library(str(path)).kernels)
 
 
 def test_the_ops_over_plain_vectors_equal_the_reference(driver: Path, tmp_path: Path) -> None:
@@ -86,8 +89,9 @@ def test_the_driver_sees_one_wrong_lane(driver: Path, tmp_path: Path) -> None:
     assert "differs" in done.stdout
 
 
-def test_no_kernel_reads_or_writes_where_it_may_not(tmp_path: Path) -> None:
-    avx512()
+@pytest.mark.parametrize("name", LIBRARIES)
+def test_no_kernel_reads_or_writes_where_it_may_not(name: str, tmp_path: Path) -> None:
+    installed(name)
     reference = sorted((ROOT / "infeng_core" / "reference").glob("*.c"))
     version = '-DINFENG_REFERENCE_VERSION="0"'
     judge = compile_to(tmp_path / "libreference.so", "cc", "-std=c11", "-O1", "-shared", version, *SANITIZE, *reference)
@@ -95,6 +99,6 @@ def test_no_kernel_reads_or_writes_where_it_may_not(tmp_path: Path) -> None:
     build = tmp_path / "build"
     meson = [sys.executable, "-m", "mesonbuild.mesonmain"]
     options = ["-Db_sanitize=address,undefined", "-Db_lundef=false", "--buildtype=debugoptimized", "-Doptimization=1"]
-    subprocess.run([*meson, "setup", str(build), str(ROOT / "plugins" / "avx512"), *options], check=True)
+    subprocess.run([*meson, "setup", str(build), str(ROOT / "plugins" / name), *options], check=True)
     subprocess.run([*meson, "compile", "-C", str(build)], check=True)
-    run(checked, judge, build / "libinfeng_avx512.so", ",".join(native.cpu_info()["features"]), "0.1")
+    run(checked, judge, build / f"libinfeng_{name}.so", ",".join(native.cpu_info()["features"]), "0.1")
