@@ -9,6 +9,10 @@ from typing import Any, Protocol
 VERBS: dict[str, tuple[str, str]] = {
     "gemm": ("infeng_bench.gemm", "measure the linears of a model one by one"),
     "attention": ("infeng_bench.attention", "measure attention over the cache, decoding and prefilling"),
+    "decode": ("infeng_bench.decode", "measure decoding: tokens per second of sequences that hold a context"),
+    "prefill": ("infeng_bench.prefill", "measure prefilling: tokens of prompts per second"),
+    "throughput": ("infeng_bench.throughput", "measure many requests in flight: throughput and latencies"),
+    "tokenizer": ("infeng_bench.tokenizer", "measure the tokenizer: encoding, and decoding token by token"),
     "roofline": ("infeng_bench.roofline", "measure what this machine can do: DRAM bandwidth and int8 peak"),
 }
 """Verb -> (module, help). The module has ``NAME`` and ``HELP`` (as here), ``configure(parser)``, ``run(arguments)``."""

@@ -22,13 +22,15 @@ class Timing:
     """What one work took."""
 
     tokens: int
-    """Tokens that count, as ``Work.tokens`` says; more where a step gave more than one a row."""
+    """Tokens that count, as ``Work.tokens`` says; more where guesses of the engine were right."""
     seconds: float
     """Wall-clock seconds of the part that counts."""
     prefill_seconds: float
     """Until every sequence had its first token."""
     steps: Sequence[float]
     """Seconds of each of the engine's steps of the part that counts."""
+    first_tokens: Sequence[float]
+    """Of each sequence, seconds from the beginning until its first token."""
 
     @property
     def tokens_per_s(self) -> float:
@@ -42,19 +44,18 @@ def perform(engine: Engine, work: Work, seed: int) -> Timing:
     Raises UsageError where the engine is too small for it.
     """
     _check(engine, work)
-    # A sequence whose prompt is done decodes while the others prefill, so each gets room for that beside its steps.
-    waiting = -(-work.rows * work.context // engine.limits.max_rows) + 1
-    most = min(work.positions + waiting, engine.limits.context) - work.context
-    params = SamplingParams(temperature=0.0, max_tokens=max(most, 1), ignore_eos=True)
+    params = SamplingParams(temperature=0.0, max_tokens=_room(engine, work), ignore_eos=True)
     prompts = work.prompts(seed, engine.model.config.vocab)
     streams: list[Stream] = []
     try:
         begin = time.perf_counter()
         streams += [engine.submit(prompt, params) for prompt in prompts]
-        prefill_steps = _until_first_tokens(engine, streams)
-        first = time.perf_counter()
+        ends, firsts = _until_first_tokens(engine, streams)
+        prefill = ends[-1] - begin
+        first_tokens = [moment - begin for moment in firsts]
         if work.kind == "prefill":
-            return Timing(work.tokens, first - begin, first - begin, prefill_steps)
+            steps = [end - start for start, end in pairwise([begin, *ends])]
+            return Timing(work.tokens, prefill, prefill, steps, first_tokens)
         for stream in streams:
             stream.pending()
         ends = [time.perf_counter()]
@@ -63,19 +64,34 @@ def perform(engine: Engine, work: Work, seed: int) -> Timing:
             ends.append(time.perf_counter())
         tokens = sum(len(event.token_ids) for stream in streams for event in stream.pending())
         steps = [end - start for start, end in pairwise(ends)]
-        return Timing(tokens, ends[-1] - ends[0], first - begin, steps)
+        return Timing(tokens, ends[-1] - ends[0], prefill, steps, first_tokens)
     finally:
         for stream in streams:
             stream.cancel()
 
 
-def _until_first_tokens(engine: Engine, streams: Sequence[Stream]) -> list[float]:
-    steps = []
-    while not all(stream.is_ready for stream in streams):
-        start = time.perf_counter()
+def _until_first_tokens(engine: Engine, streams: Sequence[Stream]) -> tuple[list[float], list[float]]:
+    """Run steps until every stream has a token; return when each step ended, and when each stream had its token."""
+    ends: list[float] = []
+    firsts: dict[int, float] = {}
+    while len(firsts) < len(streams):
         engine.step()
-        steps.append(time.perf_counter() - start)
-    return steps
+        ends.append(time.perf_counter())
+        for index, stream in enumerate(streams):
+            if index not in firsts and stream.is_ready:
+                firsts[index] = ends[-1]
+    return ends, [firsts[index] for index in range(len(streams))]
+
+
+def _room(engine: Engine, work: Work) -> int:
+    """Return the most new tokens of a sequence: none ends before the steps are over, as far as the context allows."""
+    speculation = engine.config.speculation
+    per_step = 1 if speculation.use == "none" else 1 + speculation.tokens
+    # A sequence whose prompt is done decodes while the others prefill, so each gets room for that beside its steps.
+    waiting = -(-work.rows * work.context // engine.limits.max_rows) + 1
+    wanted = (work.positions - work.context + waiting) * per_step
+    free = engine.limits.kv_blocks // work.rows * 16  # positions that each sequence can have
+    return max(1, min(wanted, min(engine.limits.context, free) - work.context))
 
 
 def _check(engine: Engine, work: Work) -> None:

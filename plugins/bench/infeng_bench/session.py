@@ -1,0 +1,115 @@
+"""An engine under measurement: opened as the options say, with what its results have in common."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from infeng_bench import options, results
+from infeng_bench.costs import Costs, costs
+from infeng_bench.figures import Ceiling
+from infeng_bench.roofline import Roofline
+from infeng_bench.running import perform
+from infeng_bench.works import Work
+from infeng_core.engine import Engine
+from infeng_core.nativebackend import thread_count
+from infeng_core.telemetry import process
+
+WARM_UP = 16  # tokens of the prompt, and steps, before anything is timed
+
+
+class Session:
+    """An engine, and the machine's ceilings."""
+
+    def __init__(self, engine: Engine, name: str, loaded: float, ceilings: Roofline | None) -> None:
+        """Made by ``opened``."""
+        self.engine = engine
+        self.threads = thread_count(engine.config, engine.cpu)
+        self.cost: Costs = costs(engine.model, engine.config.kv_cache.dtype)
+        self._name = name
+        self._loaded = loaded
+        self._ceilings = ceilings
+        self._meter = Meter(self.threads)
+
+    def restart(self) -> None:
+        """Count the process's time from now on."""
+        self._meter = Meter(self.threads)
+
+    def ceiling(self, rows: int) -> Ceiling | None:
+        """Return what linears on ``rows`` rows could reach with the instructions that their kernels use."""
+        states = {state.name: state for state in self.engine.selector.states}
+        features: set[str] = set()
+        integer = False
+        for op in self.engine.bound():
+            state = states.get(op.library)  # None for a backend with kernels of its own
+            if (
+                op.op == "linear"
+                and op.rows[0] <= rows <= op.rows[1]
+                and state is not None
+                and state.native is not None
+            ):
+                own = next(kernel.features for kernel in state.native.kernels if kernel.name == op.kernel)
+                features |= state.features_of(op.kernel, own)
+                integer = integer or "int" in op.detail
+        return Ceiling.of(self._ceilings, features, integer)
+
+    def record(self, kind: str, figures: Mapping[str, Any], **context: Any) -> dict[str, Any]:
+        """Return a result with the figures of the process and of the engine."""
+        config, formats = self.engine.config, self.engine.model.formats_used
+        common: dict[str, Any] = {
+            "cpu_utilization": self._meter.utilization(),
+            "peak_rss_bytes": process.peak_rss(),
+            "load_seconds": self._loaded,
+            "bytes_per_token": self.cost.weight_bytes,
+            "kv_bytes_per_position": self.cost.kv_bytes,
+            "macs_per_token": self.cost.block_macs + self.cost.head_macs,
+        }
+        if self._ceilings is not None:
+            common["roofline"] = self._ceilings.to_dict()
+        if config.speculation.use != "none":
+            context["speculate"] = f"{config.speculation.use}:{config.speculation.tokens}"
+        return results.record(
+            kind,
+            {name: value for name, value in {**figures, **common}.items() if value is not None},
+            model=self._name,
+            format=formats["layers.0.down_proj"],
+            kv_dtype=config.kv_cache.dtype,
+            threads=self.threads,
+            kernels=results.kernels(self.engine.bound()),
+            **context,
+        )
+
+
+class Meter:
+    """The share of the workers' cores that this process kept busy since its making."""
+
+    def __init__(self, threads: int) -> None:
+        """Begin."""
+        self._threads = threads
+        self._wall, self._cpu = time.perf_counter(), time.process_time()
+
+    def utilization(self) -> float:
+        """Return processor time over wall time and threads: 1 is all of them all the time."""
+        wall, cpu = time.perf_counter() - self._wall, time.process_time() - self._cpu
+        return cpu / wall / self._threads
+
+
+@contextlib.contextmanager
+def opened(arguments: argparse.Namespace, **settings: object) -> Iterator[Session]:
+    """Load the model that the options name, warm up, and measure the machine if that was asked for.
+
+    settings: as in ``options.config``, for what the verb needs unless the user said otherwise.
+    """
+    name = options.model_name(arguments)
+    config = options.config(arguments, **settings)
+    path = options.model_directory(arguments, config.model.format)
+    config = options.config(arguments, model__path=path, **settings)
+    start = time.perf_counter()
+    with Engine(config=config) as engine:
+        loaded = time.perf_counter() - start
+        ceilings = options.roofline(arguments, thread_count(engine.config, engine.cpu))
+        perform(engine, Work("decode", 1, min(WARM_UP, engine.limits.context // 4), 4), seed=2**31)
+        yield Session(engine, name, loaded, ceilings)

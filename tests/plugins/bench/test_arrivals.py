@@ -1,0 +1,60 @@
+"""When requests come in and how long they are."""
+
+import math
+import statistics
+
+import numpy as np
+import pytest
+from infeng_bench.arrivals import Lengths, arrivals
+
+from infeng_core.errors import UsageError
+
+
+@pytest.mark.parametrize("text", ["512", "1", "128:1024", "lognormal:256:0.8"])
+def test_a_distribution_is_read_and_written_back(text: str) -> None:
+    assert str(Lengths.parse(text)) == text
+
+
+@pytest.mark.parametrize(
+    "text", ["", "0", "5:", "a:b", "9:3", "1:2:3", "lognormal:256", "lognormal:0:1", "lognormal:9:0"]
+)
+def test_what_is_no_distribution_is_an_error(text: str) -> None:
+    with pytest.raises(UsageError, match="is no distribution"):
+        Lengths.parse(text)
+
+
+def test_lengths_keep_to_their_bounds() -> None:
+    rng = np.random.default_rng(0)
+    assert set(Lengths.parse("3:5").draw(rng, 200, 100)) == {3, 4, 5}
+    assert set(Lengths.parse("3:5").draw(rng, 200, 4)) == {3, 4}
+    drawn = Lengths.parse("lognormal:100:0.5").draw(rng, 2000, 10**6)
+    assert statistics.median(drawn) == pytest.approx(100, rel=0.1)
+    assert min(drawn) >= 1
+
+
+def test_all_at_once_is_a_rate_without_bound() -> None:
+    fixed = Lengths.parse("8")
+    assert {request.at for request in arrivals(5, math.inf, fixed, fixed, 0, 100)} == {0.0}
+
+
+def test_a_poisson_process_has_its_rate_and_repeats_by_seed() -> None:
+    fixed = Lengths.parse("8")
+    made = arrivals(4000, 50.0, fixed, fixed, seed=3, context=100)
+    assert made == arrivals(4000, 50.0, fixed, fixed, seed=3, context=100)
+    assert made != arrivals(4000, 50.0, fixed, fixed, seed=4, context=100)
+    assert made[0].at == 0.0
+    gaps = np.diff([request.at for request in made])
+    assert gaps.min() > 0
+    assert gaps.mean() == pytest.approx(1 / 50, rel=0.1)
+    assert gaps.std() == pytest.approx(1 / 50, rel=0.1)  # an exponential's deviation is its mean
+
+
+def test_other_lengths_leave_the_moments_of_arrival_alone() -> None:
+    short, long = Lengths.parse("1:9"), Lengths.parse("10:99")
+    first, second = (arrivals(50, 5.0, lengths, lengths, 1, 1000) for lengths in (short, long))
+    assert [request.at for request in first] == [request.at for request in second]
+
+
+def test_every_request_fits_into_the_context() -> None:
+    made = arrivals(100, math.inf, Lengths.parse("1:300"), Lengths.parse("1:300"), 0, context=64)
+    assert all(1 <= request.prompt < 64 and 1 <= request.new <= 64 - request.prompt for request in made)
