@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import pytest
-
 from infeng_bench import synthetic
 
 
