@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from infeng_bench import results
 from infeng_core.cli.options import add_config_options, config_from
 from infeng_core.errors import UsageError
-from infeng_core.nativebackend import thread_count
 from infeng_core.plug.config import EngineConfig
 from infeng_core.plug.cpu import detect
 
@@ -68,7 +67,7 @@ def config(arguments: argparse.Namespace, **more: object) -> EngineConfig:
 
 def threads(arguments: argparse.Namespace) -> int:
     """Return the number of threads asked for, or one per core that this process may use, within its quota."""
-    return arguments.threads or thread_count(EngineConfig(), detect())
+    return detect().workers(arguments.threads or "auto")
 
 
 def model_name(arguments: argparse.Namespace) -> str:

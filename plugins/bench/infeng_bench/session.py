@@ -15,7 +15,6 @@ from infeng_bench.roofline import Roofline
 from infeng_bench.running import perform
 from infeng_bench.works import Work
 from infeng_core.engine import Engine
-from infeng_core.nativebackend import thread_count
 from infeng_core.telemetry import process
 
 WARM_UP = 16  # tokens of the prompt, and steps, before anything is timed
@@ -27,7 +26,7 @@ class Session:
     def __init__(self, engine: Engine, name: str, loaded: float, ceilings: Roofline | None) -> None:
         """Made by ``opened``."""
         self.engine = engine
-        self.threads = thread_count(engine.config, engine.cpu)
+        self.threads = engine.cpu.workers(engine.config.threads.count)
         self.cost: Costs = costs(engine.model, engine.config.kv_cache.dtype)
         self._name = name
         self._loaded = loaded
@@ -110,6 +109,6 @@ def opened(arguments: argparse.Namespace, **settings: object) -> Iterator[Sessio
     start = time.perf_counter()
     with Engine(config=config) as engine:
         loaded = time.perf_counter() - start
-        ceilings = options.roofline(arguments, thread_count(engine.config, engine.cpu))
+        ceilings = options.roofline(arguments, engine.cpu.workers(engine.config.threads.count))
         perform(engine, Work("decode", 1, min(WARM_UP, engine.limits.context // 4), 4), seed=2**31)
         yield Session(engine, name, loaded, ceilings)
