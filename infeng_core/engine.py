@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Any
 
 from infeng_core import _native, formats, kvcache
 from infeng_core.backend import Backend, BoundOp, Executable, Limits
-from infeng_core.errors import PluginError, UsageError
+from infeng_core.errors import PluginError, RequestError, UsageError
 from infeng_core.formats.memory import available_bytes
 from infeng_core.intake import Intake, Prompt, Prompts
 from infeng_core.plug.cpu import detect
@@ -24,9 +24,10 @@ from infeng_core.sampler import Sampler, draw_seed
 from infeng_core.scheduler import Scheduler
 from infeng_core.scheduler import Sequence as Running
 from infeng_core.speculate import MOST_ROWS, Guesses, Ngrams, parse
-from infeng_core.stream import Event, Output, StopStrings, Stream, Streams
+from infeng_core.stream import Event, Output, StopStrings, Stream, Streams, taken
 from infeng_core.telemetry import Profile, measuring
 from infeng_core.tokenizer import Tokenizer
+from infeng_core.turns import Turns
 
 _STAGES: Mapping[str, Mapping[str, str] | str] = {
     "_intake": {"take": "tokenize"},
@@ -43,7 +44,8 @@ class Engine:
     """A model, loaded and ready to answer requests; several may live in one process.
 
     ``generate`` and ``stream`` run the engine themselves, on the thread that calls them. All methods may be called from
-    several threads: one of them runs a step for everybody while the others wait. Use it as a context manager, or call
+    several threads: one of them runs a step for everybody while the others sleep. Nobody waits for a step to submit or
+    to cancel. Use it as a context manager, or call
     ``close``.
     """
 
@@ -93,8 +95,9 @@ class Engine:
         self._eos_ids = self._end_tokens()
         self._intake = self._make_intake()
         self._ids = itertools.count()
-        self._lock = threading.RLock()
-        self._cancelled: list[Running] = []
+        self._turns = Turns()
+        self._arrived: deque[Output] = deque()
+        self._cancelled: deque[Running] = deque()
         self._is_open = True
 
     # -------------------------------------------------------------------------------------------------- the loop ---
@@ -104,9 +107,9 @@ class Engine:
 
         Raises KernelError if an operation fails; the requests stay as they were before the step.
         """
-        with self._lock:
+        with self._turns:
             self._check_open()
-            self._drop_cancelled()
+            self._settle()
             batch = self._scheduler.next_batch()
             if batch is None:
                 return False
@@ -114,7 +117,7 @@ class Engine:
             tokens = self._sampler.pick(logits, batch)
             finished = self._streams.push(batch, tokens)
             self._scheduler.commit(batch, tokens, finished)
-            self._drop_cancelled()
+            self._settle()
             return True
 
     # ------------------------------------------------------------------------------------------------- requests ---
@@ -152,7 +155,7 @@ class Engine:
     def submit(self, prompt: Prompt, params: SamplingParams | None = None) -> Stream:
         """Add one request to those in flight and return its stream; it moves on whenever anybody runs the engine."""
         [prepared] = self._prepare([Request.of(prompt, params)], None)
-        return self._start(*prepared, index=0)
+        return self._start(*prepared)
 
     def cancel(self, stream: Stream) -> None:
         """End a request soon; its last event then says ``cancelled``. Any thread may call this."""
@@ -176,7 +179,7 @@ class Engine:
         Raises UsageError where a profile is being taken already.
         """
         self._check_open()
-        return measuring(self, _STAGES, self.executable, self._lock, events)
+        return measuring(self, _STAGES, self.executable, self._turns, events)
 
     def tokenize(self, text: str) -> list[int]:
         """Return the ids that ``text`` becomes as a prompt."""
@@ -186,9 +189,10 @@ class Engine:
 
     def close(self) -> None:
         """End what is in flight as cancelled and give memory and threads back; calling it again does nothing."""
-        with self._lock:
+        with self._turns:
             if not self._is_open:
                 return
+            self._settle()
             self._is_open = False
             for sequence in self._streams.open_sequences():
                 self._streams.cancel(sequence)
@@ -257,17 +261,21 @@ class Engine:
         self._check_open()
         return self._intake.take(prompts, params)
 
-    def _start_all(self, prepared: list[tuple[Request, list[int]]]) -> list[Stream]:
+    def _start_all(
+        self, prepared: list[tuple[Request, list[int]]], events: deque[Event | Exception] | None = None
+    ) -> list[Stream]:
         streams: list[Stream] = []
         try:
             for index, (request, ids) in enumerate(prepared):
-                streams.append(self._start(request, ids, index=index))
+                streams.append(self._start(request, ids, index, events))
         except BaseException:
             self._abandon(streams)
             raise
         return streams
 
-    def _start(self, request: Request, ids: list[int], *, index: int) -> Stream:
+    def _start(
+        self, request: Request, ids: list[int], index: int = 0, events: deque[Event | Exception] | None = None
+    ) -> Stream:
         params = request.params
         capacity = min(len(ids) + params.max_tokens, self.limits.context)
         seed = draw_seed() if params.seed is None else params.seed
@@ -275,46 +283,49 @@ class Engine:
         sequence.guesses = self._guesses(ids)
         ends = {*params.stop_token_ids, *(() if params.ignore_eos else self._eos_ids)}
         output = Output(sequence, self.tokenizer.detokenizer(ids), StopStrings(params.stop), frozenset(ends), index)
-        with self._lock:
-            self._scheduler.add(sequence)
-            self._streams.open(output)
+        if events is not None:
+            output.events = events  # those of one call come in the order of their steps
+        self._arrived.append(output)
         return Stream(output, self._run_until, self._cancel)
 
     def _events(self, prepared: list[tuple[Request, list[int]]]) -> Iterator[Event]:
-        streams = self._start_all(prepared)
-
-        def is_any_ready() -> bool:
-            return any(stream.is_ready for stream in streams)
-
+        events: deque[Event | Exception] = deque()
+        streams = self._start_all(prepared, events)
+        unfinished = len(streams)
         try:
-            while streams:
-                self._run_until(is_any_ready)
-                for stream in streams:
-                    yield from stream.pending()
-                streams = [stream for stream in streams if stream.is_ready or not stream.finished]
+            while unfinished:
+                self._run_until(lambda: bool(events))
+                event = taken(events)
+                unfinished -= event.completion is not None
+                yield event
         finally:
             self._abandon(streams)
 
     def _run_until(self, is_done: Callable[[], bool]) -> None:
         """Run steps until ``is_done``; steps that other threads run in between count as well."""
-        while not is_done():
-            with self._lock:
-                if not is_done() and not self.step() and not is_done():
-                    raise PluginError(
-                        f"scheduler {self.config.scheduler.use}", "requests wait, and it has no batch", "use fcfs"
-                    )
+
+        def work() -> None:
+            if not self.step() and not is_done():
+                name = self.config.scheduler.use
+                raise PluginError(f"scheduler {name}", "requests wait, and it has no batch", "use fcfs")
+
+        self._turns.run_until(is_done, work)
 
     def _cancel(self, sequence: Running) -> None:
         self._cancelled.append(sequence)
-        if self._lock.acquire(blocking=False):  # otherwise the thread that runs a step sees to it
-            try:
-                self._drop_cancelled()
-            finally:
-                self._lock.release()
+        self._turns.attempt(self._settle)  # otherwise the thread that runs a step sees to it
 
-    def _drop_cancelled(self) -> None:
+    def _settle(self) -> None:
+        """Take in what has arrived since the last step, and let go of what was cancelled."""
+        while self._arrived:
+            output = self._arrived.popleft()
+            self._streams.open(output)
+            try:
+                self._scheduler.add(output.sequence)
+            except RequestError as error:
+                self._streams.fail(output.sequence, error)
         while self._cancelled:
-            sequence = self._cancelled.pop()
+            sequence = self._cancelled.popleft()
             self._scheduler.drop(sequence)
             self._streams.cancel(sequence)
 

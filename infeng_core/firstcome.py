@@ -33,7 +33,6 @@ class FirstCome:
         self._kv_segments = np.zeros((limits.max_segments, 4), np.int32)
         self._sample_rows = np.zeros(limits.max_samples, np.int32)
         self._order: list[Sequence] = []  # whose blocks the flat table holds
-        self._offsets: list[int] = []
         self._block_tables = np.zeros(0, np.int32)
 
     @property
@@ -107,7 +106,7 @@ class FirstCome:
         segments: list[Segment] = []
         tokens: list[int] = []
         positions: list[int] = []
-        spare = self._spare_rows()
+        spare = self._spare_rows() if any(sequence.guesses is not None for sequence in self._running) else 0
         for sequence in self._running:
             begin = sequence.computed
             if begin != sequence.length - 1:
@@ -147,17 +146,14 @@ class FirstCome:
 
     def _batch(self, segments: list[Segment]) -> Batch:
         order = [segment.sequence for segment in segments]
+        kv_segments = self._kv_segments[: len(segments)]
         if order != self._order:
             tables = [sequence.blocks for sequence in order]
             self._order = order
-            self._offsets = np.cumsum([0, *map(len, tables)]).tolist()
             self._block_tables = np.concatenate(tables)
+            kv_segments[:, 3] = np.cumsum([0, *map(len, tables[:-1])])
         rows = segments[-1].row_end
-        kv_segments = self._kv_segments[: len(segments)]
-        kv_segments[:] = [
-            (segment.row_begin, segment.row_end, segment.pos0, offset)
-            for segment, offset in zip(segments, self._offsets, strict=False)
-        ]
+        kv_segments[:, :3] = [segment[1:4] for segment in segments]  # row_begin, row_end, pos0
         sampled = [row for segment in segments for row in range(segment.row_end - segment.sampled, segment.row_end)]
         sample_rows = self._sample_rows[: len(sampled)]
         sample_rows[:] = sampled

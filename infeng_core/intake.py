@@ -74,4 +74,8 @@ def _is_one(prompts: Any) -> bool:
 
 def _is_unicode(text: str) -> bool:
     """Return whether ``text`` has no half of a surrogate pair, which is how Python keeps bytes it cannot decode."""
-    return not any("\ud800" <= character <= "\udfff" for character in text)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

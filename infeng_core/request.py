@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -156,6 +157,6 @@ def _ids(prompt: Sequence[Any]) -> tuple[int, ...]:
     try:
         if isinstance(prompt, (bytes, bytearray)):
             raise TypeError
-        return tuple(token.__index__() for token in prompt)
-    except (AttributeError, TypeError):
+        return tuple(map(operator.index, prompt))
+    except TypeError:
         raise RequestError("prompt", "it is neither a text nor a sequence of token ids", "give one of them") from None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -76,8 +76,7 @@ class Sequence:
             self.guesses.follow(new, drafted)
 
 
-@dataclass(frozen=True, slots=True)
-class Segment:
+class Segment(NamedTuple):
     """Rows [row_begin, row_end) are positions pos0, pos0 + 1, ... of one sequence, of which the last ``sampled`` are.
 
     Logits are wanted of no row within a prompt, of one row at its end and while decoding, and of ``1 + d`` rows where
@@ -91,8 +90,7 @@ class Segment:
     sampled: int
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
+class Batch(NamedTuple):
     """One step's work, as the arrays that a backend reads. They are overwritten by the scheduler's next batch."""
 
     segments: list[Segment]

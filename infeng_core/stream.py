@@ -67,8 +67,9 @@ class Output:
     stops: StopStrings
     ends: frozenset[int]  # tokens that end the text
     index: int = 0
-    events: deque[Event] = field(default_factory=deque)
+    events: deque[Event | Exception] = field(default_factory=deque)
     completion: Completion | None = None
+    error: Exception | None = None
     tokens: list[int] = field(default_factory=list)
     pieces: list[str] = field(default_factory=list)
     submitted: float = field(default_factory=time.perf_counter)
@@ -116,6 +117,11 @@ class Output:
             text, is_stopped = self.stops.push(self.detokenizer.finish())
             self._end("cancelled", text if is_stopped else text + self.stops.finish(), ())
 
+    def fail(self, error: Exception) -> None:
+        """End without a completion: whoever asks for the next event or the result gets ``error``."""
+        self.error = error
+        self.events.append(error)
+
     def _end(self, reason: FinishReason, text: str, tokens: tuple[int, ...]) -> None:
         now = time.perf_counter()
         self.pieces.append(text)
@@ -161,6 +167,10 @@ class Streams:
         if output is not None:
             output.cancel()
 
+    def fail(self, sequence: Running, error: Exception) -> None:
+        """End a request that cannot be served."""
+        self._outputs.pop(sequence.id).fail(error)
+
     def open_sequences(self) -> list[Running]:
         """Return the sequences that have not ended."""
         return [output.sequence for output in self._outputs.values()]
@@ -184,15 +194,15 @@ class Stream:
     def __next__(self) -> Event:
         """Return the next event; errors of a failed step are raised here."""
         output = self._output
-        self._run_until(lambda: bool(output.events) or output.completion is not None)
+        self._run_until(lambda: bool(output.events) or self.finished)
         if not output.events:
             raise StopIteration
-        return output.events.popleft()
+        return taken(output.events)
 
     @property
     def finished(self) -> bool:
         """Whether the request has ended."""
-        return self._output.completion is not None
+        return self._output.completion is not None or self._output.error is not None
 
     @property
     def is_ready(self) -> bool:
@@ -202,7 +212,7 @@ class Stream:
     def pending(self) -> list[Event]:
         """Take the events that are there, without running the engine."""
         events = self._output.events
-        return [events.popleft() for _ in range(len(events))]
+        return [taken(events) for _ in range(len(events))]
 
     def cancel(self) -> None:
         """End the request soon; its last event then says ``cancelled``. Any thread may call this."""
@@ -211,9 +221,18 @@ class Stream:
     def result(self) -> Completion:
         """Run the engine until the request has ended and return its completion."""
         output = self._output
-        self._run_until(lambda: output.completion is not None)
-        assert output.completion is not None
+        self._run_until(lambda: self.finished)
+        if output.completion is None:
+            raise output.error or AssertionError("a request ended without a completion")
         return output.completion
+
+
+def taken(events: deque[Event | Exception]) -> Event:
+    """Take the next event; raises what stands in its place where a request could not be served."""
+    event = events.popleft()
+    if isinstance(event, Exception):
+        raise event
+    return event
 
 
 def _overlap(text: str, stop: str) -> int:

@@ -80,6 +80,7 @@ class HfTokenizer:
         self._eos = self._special_id(settings.get("eos_token"))
         added = self._fast.get_added_tokens_decoder()
         self._hidden = frozenset(token for token, entry in added.items() if entry.special)
+        self._texts: dict[int, str | None] = {}  # of single tokens, as they are needed
         self._bytes = frozenset(self._byte_tokens())
 
     @property
@@ -114,9 +115,12 @@ class HfTokenizer:
         """Return a detokenizer of the tokens that follow ``prompt``."""
         return StreamingDetokenizer(self, prompt)
 
-    def is_visible(self, token: int) -> bool:
-        """Return whether ``token`` takes part in decoding: it is in the vocabulary and not special."""
-        return token not in self._hidden and self._fast.id_to_token(token) is not None
+    def text(self, token: int) -> str | None:
+        """Return what ``token`` alone decodes to; None where it takes no part in decoding: special or unknown."""
+        if token not in self._texts:
+            is_visible = token not in self._hidden and self._fast.id_to_token(token) is not None
+            self._texts[token] = self.decode([token]) if is_visible else None
+        return self._texts[token]
 
     def is_byte(self, token: int) -> bool:
         """Return whether ``token`` is one raw byte of a run that only decodes as a whole (SentencePiece fallback)."""
@@ -151,7 +155,8 @@ class StreamingDetokenizer:
     def push(self, token: int) -> str:
         """Take the next token and return the text that is now certain."""
         tokenizer = self._tokenizer
-        if not tokenizer.is_visible(token):
+        alone = tokenizer.text(token)
+        if alone is None:
             return ""
         self._window.append(token)
         if tokenizer.is_byte(token):
@@ -163,7 +168,7 @@ class StreamingDetokenizer:
         # The newest tokens stay as the left context of the next ones: a decoder may treat a text's first token apart.
         self._window = self._window[self._given :]
         self._given = len(self._window)
-        self._text = tokenizer.decode(self._window)
+        self._text = alone if self._given == 1 else tokenizer.decode(self._window)
         return piece
 
     def finish(self) -> str:
@@ -176,13 +181,14 @@ class StreamingDetokenizer:
 
 def _safe_tail(tokenizer: HfTokenizer, prompt: Sequence[int]) -> list[int]:
     """Return the last visible tokens of ``prompt``, starting where neither a character nor a byte run is cut."""
-    visible = [token for token in prompt if tokenizer.is_visible(token)]
-    begin = max(len(visible) - CONTEXT_TOKENS, 0)
-    while begin > 0 and (
-        tokenizer.is_byte(visible[begin]) or tokenizer.decode(visible[begin:]).startswith(REPLACEMENT)
-    ):
-        begin -= 1
-    return visible[begin:]
+    tail: list[int] = []
+    for token in reversed(prompt):
+        if tokenizer.text(token) is not None:
+            tail.insert(0, token)
+            is_long = len(tail) >= CONTEXT_TOKENS
+            if is_long and not tokenizer.is_byte(token) and not tokenizer.decode(tail).startswith(REPLACEMENT):
+                break
+    return tail
 
 
 def _shared(text: str, before: str) -> int:

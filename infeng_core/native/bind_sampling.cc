@@ -3,6 +3,7 @@
 #include <pybind11/stl.h>
 
 #include <cmath>
+#include <optional>
 
 #include "bindings.h"
 #include "error.h"
@@ -13,6 +14,8 @@ namespace py = pybind11;
 
 namespace infeng {
 namespace {
+
+constexpr int64_t kMany = int64_t{1} << 19;  // tokens to choose from: about a millisecond with filters
 
 template <class T>
 using Vector = py::array_t<T, py::array::c_style>;
@@ -51,7 +54,9 @@ void sample(const py::array_t<float>& logits, const Vector<float>& temperature, 
   const auto row_bytes = logits.strides(0);
   const char* base = reinterpret_cast<const char*>(logits.data());
   auto ids = out.mutable_unchecked<1>();
-  const py::gil_scoped_release released;
+  // Another thread may keep the GIL for a switch interval, longer than a few rows take.
+  std::optional<py::gil_scoped_release> released;
+  if (rows * logits.shape(1) >= kMany) released.emplace();
   for (int64_t row = 0; row < rows; row++) {
     const SamplingSettings settings{temperature.data()[row], top_k.data()[row], top_p.data()[row],
                                     min_p.data()[row],       seed.data()[row],  position.data()[row]};

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from threading import RLock
 from typing import Any
 
 from infeng_core.backend import Executable, Measurable, Measured
@@ -89,13 +88,15 @@ class Profile:
 
 
 @contextmanager
-def measuring(engine: Any, parts: Parts, executable: Executable, lock: RLock, events: int) -> Iterator[Profile]:
+def measuring(
+    engine: Any, parts: Parts, executable: Executable, turns: AbstractContextManager[None], events: int
+) -> Iterator[Profile]:
     """Put timers before an engine's ``parts`` and let ``executable`` measure its ops, for the length of a ``with``.
 
-    lock: held while parts are exchanged. events: of each thread, the latest that are kept for a trace.
+    turns: held while parts are exchanged. events: of each thread, the latest that are kept for a trace.
     Raises UsageError where the engine is being measured already.
     """
-    with lock:
+    with turns:
         if any(name in vars(engine) for name, stages in parts.items() if isinstance(stages, str)):
             raise UsageError("profile", "this engine is being measured already", "end that profile first")
         plain = {name: getattr(engine, name) for name, stages in parts.items() if not isinstance(stages, str)}
@@ -109,7 +110,7 @@ def measuring(engine: Any, parts: Parts, executable: Executable, lock: RLock, ev
     try:
         yield profile
     finally:
-        with lock:
+        with turns:
             for name in parts:
                 delattr(engine, name)
             vars(engine).update(plain)

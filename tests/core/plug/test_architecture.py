@@ -31,6 +31,7 @@ KNOWS = {
     "kvcache": set(),
     "tokenizer": set(),
     "speculate": set(),
+    "turns": set(),
     "scheduler": {"request", "kvcache", "speculate"},
     "firstcome": {"request", "kvcache", "scheduler"},
     "intake": {"request", "tokenizer"},
@@ -42,7 +43,7 @@ KNOWS = {
     "nativebackend": {"_native", "models", "formats", "plug", "backend", "scheduler", "plan"},
     "telemetry": {"backend"},
     "engine": {"_native", "formats", "plug", "request", "kvcache", "tokenizer", "scheduler", "sampler", "stream",
-               "backend", "intake", "speculate", "telemetry"},
+               "backend", "intake", "speculate", "telemetry", "turns"},
     "cli": {"engine", "plug", "formats", "request", "speculate", "stream", "telemetry"},
 }  # fmt: skip
 """Imports at run time. `builtin` registers everything and the package hands out the engine: neither is listed."""
