@@ -76,7 +76,7 @@ sanitize: $(STAMPS)/venv
 	    $$folder/infeng_core/reference/libinfeng_reference.so || exit 1; done
 
 bench: setup
-	$(BIN)/python -P -m pytest --benchmark-only tests/bench
+	$(BIN)/python -P -m pytest --benchmark-only --benchmark-columns=min,median,iqr,rounds tests/bench
 
 wheels: setup
 	@for wheel in ./abi . $(PLUGINS:%=./plugins/%); do \

@@ -3,6 +3,8 @@
 import os
 import signal
 
+import pytest
+
 # Matrices of tests are small: threads of a BLAS only wait for each other, and where cores are shared they wait long.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
@@ -10,3 +12,16 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 # programs whose Ctrl-C is tested.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let the benchmarks of kernels (bench/test_kernels.py) be fewer, longer or others."""
+
+    def rows(text: str) -> list[int]:
+        return [int(word) for word in text.split(",")]
+
+    group = parser.getgroup("infeng", "benchmarks of kernels")
+    group.addoption("--bench-rows", type=rows, default=[1, 4, 16, 128], metavar="R,R", help="batch sizes (1,4,16,128)")
+    group.addoption("--bench-threads", type=int, default=0, metavar="N", help="workers (as an engine would have)")
+    group.addoption("--bench-budget", type=float, default=0.15, metavar="S", help="seconds for each kernel (0.15)")
+    group.addoption("--bench-slowest", type=float, default=0.25, metavar="S", help="leave out slower calls (0.25)")

@@ -1,0 +1,80 @@
+"""What is measured by `make bench`: every kernel of every library, on problems that a model poses, with honest sums."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from kernels import typical_op
+from kernels.typical_op import BLOCK, CONTEXT, MAKERS
+
+from infeng_core import _native as native
+from infeng_core.plug.config import OPS
+from infeng_core.plug.manager import Plugins
+
+POOL = native.Pool(2, spin_us=0)
+PLUGINS = Plugins.discover()
+
+
+def kernels() -> Iterator[native.Kernel]:
+    for library in PLUGINS.libraries():
+        yield from (kernel for kernel in library.kernels if set(kernel.features) <= PLUGINS.cpu.features)
+
+
+def accepted(kernel: native.Kernel, rows: int) -> list[dict[str, object]]:
+    return [
+        fields
+        for fields in typical_op.cases(kernel.op)
+        if kernel.accepts(typical_op.problem(fields, rows, POOL.threads))
+    ]
+
+
+@pytest.mark.parametrize("kernel", list(kernels()), ids=lambda kernel: f"{kernel.library}/{kernel.name}")
+def test_every_kernel_of_an_op_that_models_use_has_a_case_and_runs_it(kernel: native.Kernel) -> None:
+    if kernel.op not in MAKERS:
+        assert kernel.op == "shrink", "an op that models use needs a maker"
+        return
+    rows, fields = [(rows, fields) for rows in (1, 4) for fields in accepted(kernel, rows)][-1]
+    made = typical_op.build(fields, kernel, rows, POOL)
+    made.once()
+    macs, nbytes = made.work()
+    assert (macs > 0) == (kernel.op in ("linear", "attention"))
+    assert (nbytes > 0) == (kernel.op in ("linear", "attention", "kv_append"))
+
+
+def test_names_are_unique_and_cover_every_op_but_adapters() -> None:
+    found = list(typical_op.all_cases())
+    names = [typical_op.key(fields) for fields in found]
+    assert len(set(names)) == len(names)
+    assert {fields["op"] for fields in found} == set(OPS) - {"shrink"}
+    assert {fields["weight"] for fields in found if fields["op"] == "linear"} == set(typical_op.FORMATS)
+    shapes = {(fields["n"], fields["k"]) for fields in found if fields.get("weight") == "int4-g64"}
+    assert {(2560, 2048), (2048, 2048), (11264, 2048), (2048, 5632), (32000, 2048)} <= shapes
+
+
+@pytest.mark.parametrize("rows", [1, 4, 40])
+def test_attention_reads_the_whole_context(rows: int) -> None:
+    [fields] = [fields for fields in typical_op.cases("attention") if fields["kv"] == "f32"][:1]
+    problem = typical_op.problem(fields, rows, POOL.threads)
+    reference = next(library for library in PLUGINS.libraries() if library.name == "reference")
+    kernel = next(kernel for kernel in reference.kernels if kernel.op == "attention" and kernel.accepts(problem))
+    made = typical_op.build(fields, kernel, rows, POOL)
+    macs, nbytes = made.work()
+    seen = rows * CONTEXT if rows <= 16 else sum(range(CONTEXT - rows + 1, CONTEXT + 1))
+    assert macs == 2 * 32 * 64 * seen
+    block = native.KvCache.bytes_per_block("f32", layers=1, kv_heads=4, head_dim=64)
+    assert nbytes == (rows if rows <= 16 else 1) * CONTEXT // BLOCK * block
+
+
+def test_a_weight_s_panels_all_hold_packed_values() -> None:
+    fields = {"op": "linear", "weight": "int4-g64", "act": "int8-g64", "n": 112, "k": 128}
+    reference = next(library for library in PLUGINS.libraries() if library.name == "reference")
+    kernel = next(k for k in reference.kernels if k.accepts(typical_op.problem(fields, 1, 2)))
+    weight = typical_op.Maker(fields, kernel, 1, POOL).weight()
+    assert (weight.panels, weight.n, weight.k) == (7, 112, 128)
+    made = typical_op.build(fields, kernel, 1, POOL)
+    made.once()
+    out = made.program.view(1)
+    assert np.array_equal(out[0, :48], out[0, 64:112])  # four panels, repeated
+    assert (out[0] != 0).all()
