@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
+
 
 class InfengError(Exception):
     """Base of every error that the engine raises on purpose.
@@ -51,3 +54,16 @@ class RequestError(UsageError):
 
 class ResourceError(InfengError):
     """Memory, disk or another resource does not suffice."""
+
+
+def closest(word: str, known: Iterable[str]) -> str | None:
+    """Return the known word that a typing error could have turned into ``word``."""
+    matches = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return matches[0] if matches else None
+
+
+def unknown_key_remedy(word: str, known: Iterable[str]) -> str:
+    """Return the remedy for an unknown key: the likely intention, or all that is known."""
+    names = sorted(known)
+    close = closest(word, names)
+    return f"did you mean `{close}`?" if close else f"known here: {', '.join(names)}"

@@ -39,6 +39,7 @@ class Doctor:
 def loaded(config: EngineConfig) -> dict[str, Any]:
     """Load the model of ``config``, let it answer one token, and return what memory it took, in bytes."""
     from infeng_core.engine import Engine
+    from infeng_core.formats import by_format
     from infeng_core.request import SamplingParams
     from infeng_core.telemetry import process
 
@@ -50,6 +51,7 @@ def loaded(config: EngineConfig) -> dict[str, Any]:
         return {
             "path": config.model.path,
             "load_s": seconds,
+            "formats": by_format(engine.model.formats_used),
             "kv_bytes": engine.executable.kv_bytes,
             "scratch_bytes": engine.executable.scratch_bytes,
             "peak_rss_bytes": process.peak_rss(),
@@ -77,6 +79,8 @@ def report(facts: Mapping[str, Any]) -> Iterator[str]:
     yield f"huge pages  {_huge_pages(pages)}"
     if "model" in facts:
         yield f"model       {_model(facts['model'])}"
+        for format, names in facts["model"]["formats"].items():
+            yield f"  {format:9} {', '.join(names)}"
     yield f"cache       {cache['path']} ({size(cache['bytes'])}{'' if cache['writable'] else ', NOT writable'})"
     yield ""
     yield "plugins"

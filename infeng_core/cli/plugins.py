@@ -10,12 +10,11 @@ from pathlib import Path
 
 from infeng_core.cli.doctor import table
 from infeng_core.cli.options import add_config_options, config_from
-from infeng_core.errors import UsageError
+from infeng_core.errors import UsageError, unknown_key_remedy
 from infeng_core.plug import explain, problems
 from infeng_core.plug.config import OPS
 from infeng_core.plug.manager import Plugins
 from infeng_core.plug.reason import CODES
-from infeng_core.plug.schema import unknown_key_remedy
 from infeng_core.plug.select import Decision, Selector
 from infeng_core.plug.typical import FormatOf, Shape, typical
 

@@ -36,7 +36,7 @@ class Run:
         parser.add_argument("-p", "--prompt", action="append", metavar="TEXT", help="prompt; repeats, all in one batch")
         parser.add_argument("-f", "--file", metavar="FILE", help="file that holds the prompt; - is standard input")
         parser.add_argument("-t", "--threads", type=int, metavar="N", help="worker threads (default: usable cores)")
-        parser.add_argument("--format", metavar="F", help="weight format: f32, bf16, int8-row or int4-g64")
+        parser.add_argument("--format", metavar="F", help="weight format: f32, bf16, int8-row, int4-g64 or int4-g32")
         parser.add_argument("--echo", action="store_true", help="print the prompt before its completion")
         parser.add_argument("--json", action="store_true", help="print one JSON object (a list for several prompts)")
         parser.add_argument(

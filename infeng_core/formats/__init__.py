@@ -1,6 +1,6 @@
 """Weights: reading Hugging Face directories, packing them into panels, and the engine-native directory."""
 
-from infeng_core.formats.choice import FormatChoice, choose
+from infeng_core.formats.choice import FormatChoice, by_format, choose
 from infeng_core.formats.conversion import Conversion, convert
 from infeng_core.formats.loader import find, load
 from infeng_core.formats.quant import BUILTIN, QuantFormat
@@ -13,6 +13,7 @@ __all__ = [
     "LoadedModel",
     "PackedTensor",
     "QuantFormat",
+    "by_format",
     "choose",
     "convert",
     "find",

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
-from infeng_core.errors import UsageError
+from infeng_core.errors import UsageError, unknown_key_remedy
 from infeng_core.formats.quant import FormatLookup
 from infeng_core.models.config import ModelConfig
 from infeng_core.models.weights import layout
@@ -29,8 +30,12 @@ class FormatChoice:
 
     def of(self, name: str) -> str:
         """Return the format of one tensor."""
-        matching = [format for pattern, format in self.patterns.items() if fnmatchcase(name, pattern)]
-        return matching[-1] if matching else self.base
+        pattern = self.pattern_of(name)
+        return self.base if pattern is None else self.patterns[pattern]
+
+    def pattern_of(self, name: str) -> str | None:
+        """Return the pattern that decides a tensor's format, or None where ``base`` does."""
+        return next((pattern for pattern in reversed(list(self.patterns)) if fnmatchcase(name, pattern)), None)
 
     def for_model(self, config: ModelConfig, lookup: FormatLookup) -> dict[str, str]:
         """Return the format of every tensor of a model.
@@ -41,8 +46,9 @@ class FormatChoice:
         for pattern, format in self.patterns.items():
             lookup(format)
             if not any(fnmatchcase(name, pattern) for name in (*names, "lm_head")):
-                known = "embed, lm_head, layers.*.qkv_proj, layers.*.o_proj, layers.*.gate_up_proj, layers.*.down_proj"
-                raise UsageError(f"model.formats.{pattern}", "fits no tensor of the model", f"tensors are {known}")
+                known = {_in_any_layer(name) for name in (*names, "lm_head")}
+                remedy = unknown_key_remedy(pattern, known)
+                raise UsageError(f"model.formats.{pattern}", "fits no tensor of the model", remedy)
         lookup(self.base)
         return {name: self.of(name) for name in names}
 
@@ -62,6 +68,29 @@ def choose(config: EngineConfig, lookup: FormatLookup) -> FormatChoice:
         entries = {pattern: origin.get(f"model.formats.{pattern}", whole) for pattern in patterns}
         patterns = {name: format for name, format in patterns.items() if _strength(entries[name]) >= strength}
     return FormatChoice(model.format, patterns)
+
+
+def by_format(formats: Mapping[str, str]) -> dict[str, list[str]]:
+    """Return the tensors of each format, {name: format} the other way round.
+
+    One that has the same format in every layer is ``layers.*.down_proj``.
+    """
+    in_layers: dict[str, set[str]] = {}
+    for name, format in formats.items():
+        in_layers.setdefault(_in_any_layer(name), set()).add(format)
+    found: dict[str, list[str]] = {}
+    for name, format in formats.items():
+        shown = _in_any_layer(name)
+        names = found.setdefault(format, [])
+        if len(in_layers[shown]) > 1:
+            names.append(name)
+        elif shown not in names:
+            names.append(shown)
+    return found
+
+
+def _in_any_layer(name: str) -> str:
+    return re.sub(r"^layers\.\d+\.", "layers.*.", name)
 
 
 def _strength(origin: str | None) -> int:

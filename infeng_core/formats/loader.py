@@ -52,8 +52,7 @@ def load(
     if not native.is_native(directory):
         return _load_converted(directory, choice, config, lookup, verify, progress)
     model = read_native(directory, lookup, load=config.model.load, verify=verify)
-    if config.provenance.get("model.format", "default") != "default":
-        _check_formats(model, choice, lookup)
+    _check_formats(model, choice, config, lookup)
     return model
 
 
@@ -93,9 +92,13 @@ def _load_converted(
     raise AssertionError("unreachable")
 
 
-def _check_formats(model: LoadedModel, choice: FormatChoice, lookup: FormatLookup) -> None:
-    """Raise UsageError where a format was asked for that a converted model does not have."""
+def _check_formats(model: LoadedModel, choice: FormatChoice, config: EngineConfig, lookup: FormatLookup) -> None:
+    """Raise UsageError where a format was asked for that a converted model does not have; defaults ask for nothing."""
+    origins = config.provenance
     for name, wanted in choice.for_model(model.config, lookup).items():
-        if model.formats_used[name] != wanted:
+        pattern = choice.pattern_of(name)
+        entry = f"model.formats.{pattern}"
+        setting = "model.format" if pattern is None else entry if entry in origins else "model.formats"
+        if origins.get(setting, "default") != "default" and model.formats_used[name] != wanted:
             why = f"{name} is stored as {model.formats_used[name]}, {wanted} was asked for"
             raise UsageError(f"{model.source}", why, "leave the format out, or convert the original model again")

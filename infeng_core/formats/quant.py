@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from infeng_core import _native
-from infeng_core.errors import UsageError
+from infeng_core.errors import UsageError, unknown_key_remedy
 
 
 @dataclass(frozen=True)
@@ -69,6 +69,7 @@ BUILTIN: dict[str, QuantFormat] = {
     "bf16": QuantFormat("bf16", "f32"),
     "int8-row": QuantFormat("int8-row", "int8-g64"),
     "int4-g64": QuantFormat("int4-g64", "int8-g64"),
+    "int4-g32": QuantFormat("int4-g32", "int8-g64"),
 }
 
 FormatLookup = Callable[[str], QuantFormat]
@@ -78,5 +79,5 @@ FormatLookup = Callable[[str], QuantFormat]
 def builtin_format(name: str) -> QuantFormat:
     """Return a built-in format; raises UsageError for another name."""
     if name not in BUILTIN:
-        raise UsageError(f"weight format {name!r}", "unknown", f"choose one of {', '.join(BUILTIN)}")
+        raise UsageError(f"weight format {name!r}", "unknown", unknown_key_remedy(name, BUILTIN))
     return BUILTIN[name]

@@ -9,8 +9,7 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from infeng_core import _native
-from infeng_core.errors import UsageError
-from infeng_core.plug.schema import unknown_key_remedy
+from infeng_core.errors import UsageError, unknown_key_remedy
 
 VARIABLE = "INFENG_CPU_FEATURES"
 

@@ -10,7 +10,7 @@ from typing import Any
 import pluggy
 
 from infeng_core import _native
-from infeng_core.errors import PluginError
+from infeng_core.errors import PluginError, unknown_key_remedy
 from infeng_core.log import get_logger, warn_once
 from infeng_core.plug import PROJECT, hookimpl, hookspecs
 from infeng_core.plug.config import EngineConfig
@@ -19,7 +19,6 @@ from infeng_core.plug.discovery import Plugin, find
 from infeng_core.plug.hookspecs import Backend, Command, KernelLibrary, QuantFormat, SchedulerFactory, TokenizerFactory
 from infeng_core.plug.libraries import LibraryState, Offer, is_broken, open_libraries
 from infeng_core.plug.reason import Reason
-from infeng_core.plug.schema import unknown_key_remedy
 
 log = get_logger(__name__)
 

@@ -8,10 +8,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from infeng_core.errors import ManifestError
+from infeng_core.errors import ManifestError, unknown_key_remedy
 from infeng_core.plug import yamlfile
 from infeng_core.plug.config import OPS, SCHEMA, SECTIONS, EngineConfig
-from infeng_core.plug.schema import MapOf, unknown_key_remedy
+from infeng_core.plug.schema import MapOf
 from infeng_core.plug.yamlfile import Document, type_name
 
 __all__ = ["EngineConfig", "default_manifest", "load_config", "parse_assignment", "shipped_manifests"]

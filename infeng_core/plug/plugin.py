@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from infeng_core.errors import ManifestError
+from infeng_core.errors import ManifestError, unknown_key_remedy
 from infeng_core.plug import yamlfile
 from infeng_core.plug.config import OPS
 from infeng_core.plug.cpu import NEEDS
-from infeng_core.plug.schema import Choice, Kind, ListOf, Text, suggestion, unknown_key_remedy
+from infeng_core.plug.schema import Choice, Kind, ListOf, Text, suggestion
 from infeng_core.plug.yamlfile import Document, Key, type_name
 
 VERSION = 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -10,6 +9,8 @@ from typing import Any, Protocol
 
 import yaml
 
+from infeng_core.errors import closest
+from infeng_core.errors import unknown_key_remedy as unknown_key_remedy
 from infeng_core.plug.yamlfile import type_name
 
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
@@ -196,16 +197,3 @@ def suggestion(word: str, known: Iterable[str]) -> str:
     """Return `` (did you mean `order`?)`` when a known word is close to ``word``, else ''."""
     close = closest(word, known)
     return f" (did you mean `{close}`?)" if close else ""
-
-
-def closest(word: str, known: Iterable[str]) -> str | None:
-    """Return the known word that a typing error could have turned into ``word``."""
-    matches = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
-    return matches[0] if matches else None
-
-
-def unknown_key_remedy(word: str, known: Iterable[str]) -> str:
-    """Return the remedy for an unknown key: the likely intention, or all that is known."""
-    names = sorted(known)
-    close = closest(word, names)
-    return f"did you mean `{close}`?" if close else f"known here: {', '.join(names)}"

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from infeng_core import _native
-from infeng_core.errors import KernelError
+from infeng_core.errors import KernelError, unknown_key_remedy
 from infeng_core.log import get_logger, warn_once
 from infeng_core.plug import problems
 from infeng_core.plug.check import FirstUse
@@ -21,7 +21,6 @@ from infeng_core.plug.libraries import REFERENCE, LibraryState, is_broken, rank
 from infeng_core.plug.lock import Lock
 from infeng_core.plug.manager import Plugins
 from infeng_core.plug.reason import READY, Reason, unmet
-from infeng_core.plug.schema import unknown_key_remedy
 
 log = get_logger(__name__)
 

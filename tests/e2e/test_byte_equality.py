@@ -14,6 +14,11 @@ from infeng_core.request import Request
 
 FORMATS: dict[str, dict[str, object]] = {
     "int4-g64, int8 cache": {"model.format": "int4-g64", "kv_cache.dtype": "int8"},
+    "int4-g32, int8-row, f32 cache": {
+        "model.format": "int4-g32",
+        "model.formats": {"embed": "int8-row", "layers.*.down_proj": "int8-row"},
+        "kv_cache.dtype": "f32",
+    },
     "f32": harness.F32,
 }
 PROMPT = tuple(BIASED.prompt[:301].tolist())  # past the attention split at 256

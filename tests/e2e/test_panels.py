@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from infeng_core import _native
 
-FORMATS = ("f32", "bf16", "int8-row", "int4-g64")
+FORMATS = ("f32", "bf16", "int8-row", "int4-g64", "int4-g32")
 SIZES = [(1, 8), (16, 64), (17, 72), (40, 128), (33, 172), (48, 576), (5, 897)]
 
 
@@ -50,12 +50,13 @@ def test_packed_weights_are_the_nearest_that_the_format_can_hold(n: int, k: int)
     assert (np.abs(got["bf16"] - weights) <= np.abs(weights) * 2.0**-8).all()
     row_step = np.abs(weights).max(axis=1, keepdims=True) / 127  # (n, 1)
     assert (np.abs(got["int8-row"] - weights) <= row_step * (0.5 + 1e-4)).all()
-    for begin in range(0, k, 64):
-        group = slice(begin, begin + 64)
-        error = ((got["int4-g64"][:, group] - weights[:, group]) ** 2).sum(axis=1)  # (n,)
-        for levels in (7, -8):
-            plain = ((plain_int4(weights[:, group], levels) - weights[:, group]) ** 2).sum(axis=1)  # (n,)
-            assert (error <= plain * (1 + 1e-5) + 1e-14).all()
+    for format, size in (("int4-g64", 64), ("int4-g32", 32)):
+        for begin in range(0, k, size):
+            group = slice(begin, begin + size)
+            error = ((got[format][:, group] - weights[:, group]) ** 2).sum(axis=1)  # (n,)
+            for levels in (7, -8):
+                plain = ((plain_int4(weights[:, group], levels) - weights[:, group]) ** 2).sum(axis=1)  # (n,)
+                assert (error <= plain * (1 + 1e-5) + 1e-14).all()
 
 
 def plain_int4(weights: NDArray[np.float64], levels: int) -> NDArray[np.float64]:

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from infeng_core import Engine
 
-FORMATS = ("int8-row", "int4-g64")
+FORMATS = ("int8-row", "int4-g64", "int4-g32")
 MEAN, MOST = 0.01, 0.08  # tolerated difference, as a share of the logits' standard deviation
 
 

@@ -15,7 +15,7 @@ Matrix = NDArray[np.float64]  # (panels * 16, k)
 
 def read(format: str, panels: Panels, k: int) -> Matrix:
     """Return the numbers that the panels stand for."""
-    readers = {"f32": _f32, "bf16": _bf16, "int8-row": _int8_row, "int4-g64": _int4_g64}
+    readers = {"f32": _f32, "bf16": _bf16, "int8-row": _int8_row, "int4-g64": _int4_g64, "int4-g32": _int4_g32}
     padded = readers[format](panels)  # (panels, 16, k padded)
     return padded[:, :, :k].reshape(-1, k).astype(np.float64)
 
@@ -51,4 +51,18 @@ def _int4_g64(panels: Panels) -> NDArray[np.float64]:
                 q = half.astype(np.float64) - 8
                 columns += [q[:, line, :, j] * scales[:, group] for line in range(8) for j in range(4)]
             at += 8
+    return np.stack(columns, axis=2)
+
+
+def _int4_g32(panels: Panels) -> NDArray[np.float64]:
+    """A line of scales for two groups of 32, then 4 lines of nibbles for each."""
+    lines = panels.reshape(len(panels), -1, 9, 64)
+    columns: list[NDArray[np.float64]] = []  # (panels, 16) for each input
+    for block in range(lines.shape[1]):
+        scales = lines[:, block, 0].copy().view("<f2").reshape(-1, 2, 16).astype(np.float64)  # (panels, group, 16)
+        for group in (0, 1):
+            nibbles = lines[:, block, 1 + 4 * group : 5 + 4 * group].reshape(-1, 4, 16, 4)
+            for half in (nibbles & 15, nibbles >> 4):  # inputs 0..15 of the group, then 16..31
+                q = half.astype(np.float64) - 8
+                columns += [q[:, line, :, j] * scales[:, group] for line in range(4) for j in range(4)]
     return np.stack(columns, axis=2)

@@ -11,9 +11,8 @@ from infeng_bench.figures import Ceiling, rates
 from infeng_bench.linears import Linear
 from infeng_bench.modelshape import model_shape
 from infeng_bench.roofline import Roofline
-from infeng_core.errors import UsageError
+from infeng_core.errors import UsageError, unknown_key_remedy
 from infeng_core.plug.config import EngineConfig
-from infeng_core.plug.schema import unknown_key_remedy
 
 NAME = "gemm"
 HELP = "measure the linears of a model one by one"

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from infeng_core.errors import PluginError, UsageError
+from infeng_core.errors import PluginError, UsageError, unknown_key_remedy
 from infeng_core.formats.cache import cache_root
-from infeng_core.plug.schema import unknown_key_remedy
 
 if TYPE_CHECKING:
     from infeng_bench.linears import Linear

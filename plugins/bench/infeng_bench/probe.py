@@ -8,9 +8,8 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from infeng_core.errors import ResourceError, UsageError
+from infeng_core.errors import ResourceError, UsageError, unknown_key_remedy
 from infeng_core.plug.cpu import NEEDS, closure, detect
-from infeng_core.plug.schema import unknown_key_remedy
 
 HUGE = 2 << 20
 

@@ -6,8 +6,7 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from infeng_core.errors import UsageError
-from infeng_core.plug.schema import unknown_key_remedy
+from infeng_core.errors import UsageError, unknown_key_remedy
 
 KINDS = {
     "decode": ("rows", "context", "steps"),

@@ -54,17 +54,27 @@ def int4_g64(panel: Bytes, k: int) -> NDArray[np.float32]:
     return out
 
 
+def int4_g32(panel: Bytes, k: int) -> NDArray[np.float32]:
+    blocks = panel.reshape(padded(k) // 64, 576)
+    scales = np.ascontiguousarray(blocks[:, :64]).view(np.float16).reshape(-1, 2, 16).astype(np.float32)
+    lines = blocks[:, 64:].reshape(-1, 2, 4, 16, 4)  # (block of 64, group of 32, line, output, input of the line)
+    q = np.concatenate([lines & 15, lines >> 4], axis=2).astype(np.float32) - 8
+    return (q * scales[:, :, None, :, None]).transpose(3, 0, 1, 2, 4).reshape(16, padded(k))
+
+
 DECODERS: dict[str, Callable[[Bytes, int], NDArray[np.float32]]] = {
     "f32": f32,
     "bf16": bf16,
     "int8-row": int8_row,
     "int4-g64": int4_g64,
+    "int4-g32": int4_g32,
 }
 PANEL_BYTES = {
     "f32": lambda k: 64 * padded(k),
     "bf16": lambda k: 32 * padded(k),
     "int8-row": lambda k: 64 + 16 * padded(k),
     "int4-g64": lambda k: 64 * -(-padded(k) // 128) + 8 * padded(k),
+    "int4-g32": lambda k: 9 * padded(k),
 }
 
 

@@ -1,6 +1,7 @@
 """Loading: every weight of a checkpoint is found again, in its place, in each format."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,12 +11,12 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from infeng_core.errors import UsageError
-from infeng_core.formats import LoadedModel, load
+from infeng_core.formats import LoadedModel, by_format, load
 from infeng_core.models.weights import layout
 from infeng_core.plug.manifest import load_config
 
 # Largest error of a row, as a fraction of the row's norm. A row in a wrong place is off by more than 1.
-BOUND = {"f32": 0.0, "bf16": 2.0**-8, "int8-row": 0.02, "int4-g64": 0.2}
+BOUND = {"f32": 0.0, "bf16": 2.0**-8, "int8-row": 0.02, "int4-g64": 0.2, "int4-g32": 0.15}
 
 Maker = Callable[..., Path]
 
@@ -41,7 +42,7 @@ def check_matrices(model: LoadedModel, tensors: dict[str, Any]) -> None:
 def test_every_tensor_is_found_again(make_model: Maker, format: str, load_mode: str) -> None:
     directory = make_model(attention_bias=True, mlp_bias=True)
     model = loaded(directory, model__format=format, model__load=load_mode)
-    assert set(model.formats_used.values()) == ({format, "int8-row"} if format == "int4-g64" else {format})
+    assert set(model.formats_used.values()) == ({format, "int8-row"} if format.startswith("int4") else {format})
     check_matrices(model, load_file(directory / "model.safetensors"))
     for tensor in model.tensors.values():
         weight = tensor.native()
@@ -165,6 +166,16 @@ def test_formats_are_per_tensor_and_the_last_pattern_wins(make_model: Maker) -> 
     )
 
 
+def test_formats_are_summed_up_by_tensor_unless_layers_differ() -> None:
+    used = {"embed": "int8-row", "layers.0.o_proj": "f32", "layers.0.down_proj": "f32"}
+    used |= {"layers.1.o_proj": "f32", "layers.1.down_proj": "bf16"}
+    assert by_format(used) == {
+        "int8-row": ["embed"],
+        "f32": ["layers.*.o_proj", "layers.0.down_proj"],
+        "bf16": ["layers.1.down_proj"],
+    }
+
+
 def test_by_default_embeddings_stay_at_int8_and_an_untied_head_does_not(make_model: Maker) -> None:
     used = loaded(make_model()).formats_used
     assert (used["embed"], used["lm_head"], used["layers.0.o_proj"]) == ("int8-row", "int4-g64", "int4-g64")
@@ -185,15 +196,44 @@ def test_a_float_format_means_every_tensor_unless_formats_say_otherwise(make_mod
 
 
 def test_a_pattern_that_fits_no_tensor_is_an_error(make_model: Maker) -> None:
-    with pytest.raises(UsageError, match=r"model\.formats\.embd.*fits no tensor.*embed, lm_head"):
-        loaded(make_model(), model__formats={"embd": "f32"})
+    for pattern, remedy in (
+        ("embd", "did you mean `embed`?"),
+        ("layers.*.dwn_proj", "did you mean `layers.*.down_proj`?"),
+        ("layers.7.down_proj", "did you mean `layers.*.down_proj`?"),  # the model has two layers
+        ("model.layers.0.mlp.down_proj.weight", "did you mean `layers.*.down_proj`?"),  # the checkpoint's name for it
+        (
+            "attention",
+            "known here: embed, layers.*.down_proj, layers.*.gate_up_proj, layers.*.o_proj, layers.*.qkv_proj",
+        ),
+    ):
+        with pytest.raises(
+            UsageError, match=re.escape(f"model.formats.{pattern}: fits no tensor of the model: {remedy}")
+        ):
+            loaded(make_model(name=pattern), model__formats={pattern: "f32"})
     tied = make_model(name="tied", tie_word_embeddings=True)
     assert "lm_head" not in loaded(tied, model__formats={"lm_head": "f32"}).formats_used
 
 
 def test_an_unknown_format_is_an_error_that_lists_the_known_ones(make_model: Maker) -> None:
-    with pytest.raises(UsageError, match=r"int5.*unknown.*int4-g64"):
+    with pytest.raises(UsageError, match=r"int5.*unknown.*int4-g32, int4-g64"):
         loaded(make_model(), model__format="int5")
+    with pytest.raises(UsageError, match=r"int8-rows.*unknown: did you mean `int8-row`\?"):
+        loaded(make_model(name="typo"), model__formats={"layers.*.down_proj": "int8-rows"})
+
+
+def test_every_choice_of_formats_is_a_conversion_of_its_own(make_model: Maker, cache: Path) -> None:
+    directory = make_model()
+    choices = [
+        {},
+        {"embed": "int8-row"},
+        {"embed": "int4-g32"},
+        {"layers.0.down_proj": "int8-row", "embed": "int8-row"},
+    ]
+    choices += [{"*": "bf16", "embed": "f32"}, {"embed": "f32", "*": "bf16"}]  # the last match wins: another model
+    ids = [loaded(directory, model__formats=formats).id for formats in choices]
+    assert len(set(ids)) == len(ids) == len(list((cache / "models").iterdir()))
+    again = [loaded(directory, model__formats=formats).id for formats in choices]
+    assert again == ids and len(list((cache / "models").iterdir())) == len(ids)
 
 
 def test_the_trained_model_loads_with_its_own_values(stories260k: Path) -> None:

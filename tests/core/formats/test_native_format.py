@@ -255,6 +255,11 @@ def test_a_format_that_a_converted_model_has_not_is_a_usage_error(directory: Pat
     assert load(directory, load_config(overrides={"model.format": "int4-g64"})).nbytes
     with pytest.raises(UsageError, match=r"is stored as int\S+, f32 was asked for: leave the format out"):
         load(directory, load_config(overrides={"model.format": "f32"}))
+    with pytest.raises(UsageError, match=r"layers\.0\.o_proj is stored as int4-g64, int4-g32 was asked for"):
+        load(directory, load_config(overrides={"model.formats": {"layers.*.o_proj": "int4-g32"}}))
+    with pytest.raises(UsageError, match="embed is stored as int8-row, bf16 was asked for"):
+        load(directory, load_config(overrides={"model.formats.embed": "bf16"}))
+    assert load(directory, load_config(overrides={"model.formats.embed": "int8-row"})).nbytes
 
 
 def test_converting_a_converted_model_is_refused(directory: Path, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ _spec.loader.exec_module(tiny)
 
 TOKENS = [int(t) for t in np.random.default_rng(5).integers(0, tiny.VOCAB, 40)]
 TABLE = [7, 2, 11]
-FORMS = [("f32", "f32"), ("bf16", "f32"), ("int8-row", "int8"), ("int4-g64", "int8")]
+FORMS = [("f32", "f32"), ("bf16", "f32"), ("int8-row", "int8"), ("int4-g64", "int8"), ("int4-g32", "int8")]
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +27,7 @@ def whole(reference):
 def test_logits_equal_those_of_numpy(whole):
     expected = tiny.numpy_logits(tiny.make_weights(), TOKENS)
     assert expected.std() > 0.5
-    for forms, bound in zip(FORMS, (2e-6, 0.01, 0.05, 0.4), strict=True):
+    for forms, bound in zip(FORMS, (2e-6, 0.01, 0.05, 0.4, 0.35), strict=True):
         # f32: rounding only. The others: their formats' rounding of weights, activations and cache.
         assert (whole[forms] - expected).std() < bound * expected.std(), forms
 

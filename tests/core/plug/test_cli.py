@@ -165,7 +165,14 @@ def test_doctor_loads_a_model_and_shows_where_its_memory_lies(infeng, tmp_path):
         assert 0 <= facts["huge_pages"]["huge"] <= facts["huge_pages"]["resident"]
         assert facts["huge_pages"]["resident"] >= facts["scratch_bytes"] // 2
         assert facts["peak_rss_bytes"] >= facts["huge_pages"]["resident"]
-    status, out, _ = infeng("doctor", "--model", str(model), "--set", "threads.count=1")
+    one = ("--set", "model.format=int4-g32", "--set", "model.formats.layers.1.down_proj=f32")
+    status, out, _ = infeng("doctor", "--model", str(model), "--set", "threads.count=1", *one)
+    for line in (
+        r"int8-row +embed",
+        r"int4-g32 +.*layers\.\*\.qkv_proj.*layers\.0\.down_proj",
+        r"f32 +layers\.1\.down_proj",
+    ):
+        assert re.search(rf"^  {line}", out, re.MULTILINE), line
     assert re.search(rf"^model +{re.escape(str(model))}: loaded in [\d.]+ s", out, re.MULTILINE)
     status, _, err = infeng("doctor", "--model", str(tmp_path / "none"))
     assert status == 2
