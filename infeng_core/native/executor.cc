@@ -9,6 +9,14 @@
 #include "program.h"
 
 namespace infeng {
+namespace {
+
+// What a worker fetches of the next weight while it waits: a fraction of a second-level cache, and only for batches
+// that wait for memory.
+constexpr int64_t kFetchBytes = 256 << 10;
+constexpr int64_t kFetchRows = 16;
+
+}  // namespace
 
 class Step final : public Job {
  public:
@@ -31,6 +39,7 @@ class Step final : public Job {
   void run_tiles(int worker, int64_t first, int64_t last);
   void run_alone(int worker);
   int64_t claim_tiles(int worker);
+  void fetch_ahead(int worker);
   void fail_with(int worker, infeng_status status, const Library* library, const char* text);
 
   Program& program_;
@@ -44,7 +53,7 @@ class Step final : public Job {
   Program::Failure failure_;
   std::atomic_flag reported_;
   std::atomic<bool> failed_{false};
-  alignas(64) std::atomic<int64_t> claimed_{0};
+  alignas(64) std::atomic<int> finished_{0};  // workers that found no tile left in the phase
 };
 
 // Keeps the first failure; `text` replaces the kernel's own message.
@@ -98,8 +107,9 @@ bool Step::next_phase(int worker) {
         if (!next_op()) return false;
       }
       tiles_ = op_->kernel->abi.tiles(&op_->args.common, phase_);
-      if (tiles_ < 0) fail_with(worker, INFENG_INTERNAL, nullptr, "its tile count is negative");
-      if (tiles_ != 0) return tiles_ > 0;
+      const bool countable = tiles_ >= 0 && tiles_ <= INT32_MAX;
+      if (!countable) fail_with(worker, INFENG_INTERNAL, nullptr, "its tile count is negative or beyond 2^31");
+      if (tiles_ != 0) return countable;
     }
   } catch (...) {
     fail_with(worker, INFENG_INTERNAL, nullptr, "the kernel threw a C++ exception");
@@ -125,7 +135,8 @@ Job::Next Step::advance(int worker) {
     if (whole && threads_ > 1) return Next::alone;
     const bool small = tiles_ == 1 || op_->args.common.rows <= op_->solo_rows;
     if (!whole && !small) {
-      claimed_.store(0, std::memory_order_relaxed);
+      program_.shares_.deal(tiles_);
+      finished_.store(0, std::memory_order_relaxed);
       return Next::everyone;
     }
     run_alone(worker);  // the others wait all the same: a barrier would cost more than it saves
@@ -146,17 +157,31 @@ int64_t Step::claim_tiles(int worker) {
     return tiles_;
   }
   int64_t done = 0;
-  // Ranges shrink with what is left: few claims at first, good balance at the end. None is so long that cancel waits.
-  const int64_t most = std::max<int64_t>(1, tiles_ / 4);
-  int64_t first = claimed_.load(std::memory_order_relaxed);
-  while (first < tiles_ && !stopped()) {
-    const int64_t count = std::clamp<int64_t>((tiles_ - first) / (2 * threads_), 1, most);
-    if (!claimed_.compare_exchange_weak(first, first + count, std::memory_order_relaxed)) continue;
-    run_tiles(worker, first, first + count);
-    done += count;
-    first = claimed_.load(std::memory_order_relaxed);
+  while (!stopped()) {
+    const TileRange range = program_.shares_.claim(worker);
+    if (range.empty()) break;
+    run_tiles(worker, range.first, range.last);
+    done += range.last - range.first;
   }
+  fetch_ahead(worker);
   return done;
+}
+
+// A worker that has nothing left to do while others still run fetches the start of its part of the next weight into its
+// second-level cache: memory would idle otherwise, and with few rows memory is what a step waits for.
+void Step::fetch_ahead(int worker) {
+  constexpr int64_t kBurst = 16;  // lines; about what a core has in flight
+  const bool is_last = finished_.fetch_add(1, std::memory_order_relaxed) + 1 == threads_;
+  const Op* next = op_->upcoming;
+  if (is_last || next == nullptr || next->args.common.rows > kFetchRows) return;
+  const infeng_weight& weight = next->args.linear.weight;
+  const auto* line =
+      static_cast<const char*>(weight.data) + own_range(weight.panels, worker, threads_).first * weight.panel_bytes;
+  const char* const end =
+      std::min(line + kFetchBytes, static_cast<const char*>(weight.data) + weight.panels * weight.panel_bytes);
+  while (line < end && finished_.load(std::memory_order_relaxed) < threads_) {
+    for (int64_t i = 0; i < kBurst; ++i, line += 64) __builtin_prefetch(line, 0, 2);
+  }
 }
 
 void Program::run(const Batch& batch) {

@@ -79,6 +79,11 @@ void Program::finish() {
   if (ops_.empty()) fail("invalid_argument", "the program has no ops");
   infeng_workspace most{sizeof(infeng_workspace), 64, 0, 0};
   for (const auto& op : ops_) bind_kernels(*op, most);
+  const Op* upcoming = nullptr;
+  for (auto op = ops_.rbegin(); op != ops_.rend(); ++op) {
+    (*op)->upcoming = upcoming;
+    if ((*op)->problem.op == INFENG_OP_LINEAR) upcoming = op->get();
+  }
 
   const auto threads = pool_->threads();
   auto* shared = memory_.take(most.shared, most.align);
@@ -93,6 +98,7 @@ void Program::finish() {
                    memory_.take(most.per_worker, most.align),
                    seat.message};
   }
+  shares_.resize(threads);
   block_step_ = memory_.take_array<uint32_t>(blocks_limit_);
   finished_ = true;
 }

@@ -16,6 +16,7 @@
 #include "library.h"
 #include "pool.h"
 #include "profile.h"
+#include "shares.h"
 #include "weight.h"
 
 namespace infeng {
@@ -83,6 +84,7 @@ struct Op {
   std::shared_ptr<const Weight> weight;
   Bindings bindings;
   infeng_problem problem{};        // rows_min, rows_max and workers are filled for each binding
+  const Op* upcoming = nullptr;    // the next op that streams a weight, if any
   const Kernel* kernel = nullptr;  // of this step
   int kernel_index = 0;            // its place in bindings
 };
@@ -193,6 +195,7 @@ class Program {
   int64_t segment_count_ = 0;
 
   Seat* seats_ = nullptr;  // (threads)
+  Shares shares_;          // of the phase that runs
   std::unique_ptr<Profile> profile_;
   std::atomic<bool> cancelled_{false};
 };

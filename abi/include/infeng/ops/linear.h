@@ -1,6 +1,7 @@
 // linear: cur = x W^T, then the epilogues, then out gets cur. This file is what all weight formats share.
 // A tile is 4 panels, 64 outputs, for all rows (8 panels where SILU_MUL will halve them), so that it owns whole groups
-// of whatever it quantizes. Rows go in blocks of kRowBlock whose results stay in the worker's scratch until they are
+// of whatever it quantizes; 2 panels where nothing is quantized and few rows make a tile a matter of streaming, so that
+// workers finish together. Rows go in blocks of kRowBlock whose results stay in the worker's scratch until they are
 // finished. A `Core` supplies the format's multiply; see linear_float.h and linear_int.h. SPDX-License-Identifier:
 // Apache-2.0
 #ifndef INFENG_OPS_LINEAR_H
@@ -12,6 +13,7 @@ namespace infeng {
 namespace {
 
 constexpr int kRowBlock = 128;
+constexpr int kFewRows = 8;
 constexpr int kTileWidth = 2 * kGroup;  // columns of scratch; half of them are used without SILU_MUL
 
 // What a core multiplies: rows [row, row + rows) by `panels` panels that start at `panel`, into cur[rows][kTileWidth].
@@ -60,8 +62,7 @@ struct Linear {
     uint8_t* scratch = (uint8_t*)(cur + kRowBlock * kTileWidth);
     for (int64_t tile = first; tile < last; ++tile) {
       const int64_t panel = tile * step, panels = min_of(step, weight.panels - panel);
-      // Workers take tiles in turn, so this one's stream most likely goes on `count` tiles from here.
-      const int64_t ahead = tile + 1 < last ? panel + step : panel + step * worker->count;
+      const int64_t ahead = panel + panels;  // a worker's tiles are consecutive: its stream goes on there
       const uint8_t* data = (const uint8_t*)weight.data;
       for (int64_t row = 0; row < common->rows; row += kRowBlock) {
         const int64_t rows = min_of(kRowBlock, common->rows - row);
@@ -76,7 +77,11 @@ struct Linear {
   }
 
  private:
-  static int64_t tile_panels(const infeng_args& args) { return has_epilogue(args, INFENG_EPILOGUE_SILU_MUL) ? 8 : 4; }
+  static int64_t tile_panels(const infeng_args& args) {
+    if (has_epilogue(args, INFENG_EPILOGUE_SILU_MUL)) return 8;
+    if (has_epilogue(args, INFENG_EPILOGUE_QUANTIZE)) return 4;
+    return args.rows <= kFewRows ? 2 : 4;
+  }
 };
 
 // Calls fn(first panel, Constant<count>) for groups of Most, then of 2 and 1.
