@@ -13,6 +13,9 @@ VERBS: dict[str, tuple[str, str]] = {
     "prefill": ("infeng_bench.prefill", "measure prefilling: tokens of prompts per second"),
     "throughput": ("infeng_bench.throughput", "measure many requests in flight: throughput and latencies"),
     "tokenizer": ("infeng_bench.tokenizer", "measure the tokenizer: encoding, and decoding token by token"),
+    "compare": ("infeng_bench.compare", "measure engines side by side, interleaved, with ratios pair by pair"),
+    "peers": ("infeng_bench.peers.verb", "install, list and remove other engines, each in an environment of its own"),
+    "report": ("infeng_bench.report", "write a self-contained page of tables and charts from result files"),
     "roofline": ("infeng_bench.roofline", "measure what this machine can do: DRAM bandwidth and int8 peak"),
 }
 """Verb -> (module, help). The module has ``NAME`` and ``HELP`` (as here), ``configure(parser)``, ``run(arguments)``."""

@@ -86,7 +86,7 @@ def as_csv(result: Mapping[str, Any]) -> str:
     """
     facts = {name: value for name, value in result.items() if name not in (*LISTS, "features", "versions", "kernels")}
     lines: Sequence[Mapping[str, Any]] = next((result[name] for name in LISTS if name in result), [{}])
-    table = [dict(_flat({**facts, **line})) for line in lines]
+    table = [dict(flat({**facts, **line})) for line in lines]
     columns = list(dict.fromkeys(name for row in table for name in row))
     out = io.StringIO()
     writer = csv.DictWriter(out, columns, lineterminator="\n")
@@ -95,10 +95,11 @@ def as_csv(result: Mapping[str, Any]) -> str:
     return out.getvalue()
 
 
-def _flat(data: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
+def flat(data: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
+    """Yield the single values in nested objects under dotted names."""
     for name, value in data.items():
         if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{name}.")
+            yield from flat(value, f"{prefix}{name}.")
         elif not isinstance(value, (list, tuple)):
             yield prefix + name, value
 

@@ -23,6 +23,7 @@ from infeng_bench.spread import spread
 from infeng_bench.works import Work
 from infeng_core.cli.options import add_config_options, config_from
 from infeng_core.errors import InfengError, UsageError
+from infeng_core.plug.manager import Plugins
 
 if TYPE_CHECKING:
     from infeng_core.engine import Engine
@@ -65,8 +66,12 @@ def introduction(engine: Engine) -> dict[str, Any]:
         "weight_bytes": engine.model.nbytes,
         "kv_bytes_per_position": cost.kv_bytes,
         "macs_per_token": cost.block_macs + cost.head_macs,
+        "block_macs": cost.block_macs,
+        "head_macs": cost.head_macs,
         "attention_macs_per_position": cost.attention_macs,
         "context": engine.limits.context,
+        "max_rows": engine.limits.max_rows,
+        "kernel_features": kernel_features(engine),
     }
     return {
         "ready": True,
@@ -76,6 +81,19 @@ def introduction(engine: Engine) -> dict[str, Any]:
         "bytes_per_token": cost.weight_bytes,
         "details": details,
     }
+
+
+def kernel_features(engine: Engine) -> dict[str, list[str]]:
+    """Return the processor features that each bound kernel, "library/kernel", may use."""
+    states = {state.name: state for state in Plugins.discover(engine.config).library_states()}
+    found = {}
+    for op in engine.bound():
+        state = states.get(op.library)
+        offered = state.native.kernels if state is not None and state.native else []
+        own = next((kernel.features for kernel in offered if kernel.name == op.kernel), ())
+        if state is not None:
+            found[f"{op.library}/{op.kernel}"] = sorted(state.features_of(op.kernel, own))
+    return found
 
 
 def serve(engine: Engine, requests: Iterable[str], answers: IO[str]) -> None:

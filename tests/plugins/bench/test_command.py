@@ -20,7 +20,9 @@ def test_every_verb_explains_itself(name: str, capsys: pytest.CaptureFixture[str
     with pytest.raises(SystemExit) as caught:
         main(["bench", name, "--help"])
     assert caught.value.code == 0
-    assert "--json" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert f"infeng bench {name}" in shown
+    assert ("--json OUT" in shown) == (name not in ("peers", "report"))  # what measures writes a result
 
 
 def test_help_imports_no_verb() -> None:

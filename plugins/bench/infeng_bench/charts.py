@@ -1,0 +1,120 @@
+"""Charts of results, drawn by Plotly; its script is put into the page once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from infeng_bench.compare import measurements
+from infeng_core.errors import UsageError
+
+BAR_HEIGHT = 26  # pixels
+
+
+class Figures:
+    """Draws charts as pieces of one HTML page. Raises UsageError where Plotly is not installed."""
+
+    def __init__(self) -> None:
+        """Import Plotly."""
+        try:
+            import plotly.graph_objects as plotly
+            import plotly.io as output
+        except ImportError as error:
+            raise UsageError(
+                "report", f"{error.name} is not installed", "pip install 'infeng-bench[report]'"
+            ) from error
+        self._plotly = plotly
+        self._output = output
+        self._has_script = False
+
+    def across(self, found: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
+        """Return the ratios of all comparisons, each with its lower bound; "" if there are none."""
+        named = [
+            (f"{one['work']}<br>{result.get('model', '')} {result.get('format', '')} ({name})", one)
+            for name, result in found
+            if result["kind"] == "compare"
+            for one in measurements(result)
+        ]
+        figure = self._plotly.Figure()
+        for peer in dict.fromkeys(peer for _, one in named for peer in one["ratios"]):
+            shown = [(label, one) for label, one in named if peer in one["ratios"]]
+            ratios = [one["ratios"][peer] for _, one in shown]
+            figure.add_scatter(
+                x=ratios,
+                y=[label for label, _ in shown],
+                name=f"against {peer}",
+                mode="markers",
+                marker={"size": 11},
+                error_x={
+                    "type": "data",
+                    "symmetric": False,
+                    "array": [0] * len(shown),
+                    "arrayminus": [one["ratios"][peer] - one["ratio_low"][peer] for _, one in shown],
+                },
+            )
+        if not named:
+            return ""
+        figure.add_vline(x=1, line_dash="dot", line_color="grey")
+        figure.update_layout(
+            title="Ratio of tokens/s, median of pairs; the bar ends at its lower bound",
+            xaxis={"title": "times as fast", "rangemode": "tozero"},
+            yaxis={"autorange": "reversed"},
+            scattermode="group",
+            height=160 + 3 * BAR_HEIGHT * len(named),
+        )
+        return self._html(figure)
+
+    def compare(self, result: Mapping[str, Any]) -> str:
+        """Return tokens/s of each engine per work, with the smallest and the largest reading."""
+        shown = measurements(result)
+        figure = self._plotly.Figure()
+        for name in shown[0]["engines"]:
+            rates = [one["engines"][name]["tokens_per_s"] for one in shown]
+            figure.add_bar(
+                x=[one["work"] for one in shown],
+                y=[rate["median"] for rate in rates],
+                name=name,
+                error_y={
+                    "type": "data",
+                    "symmetric": False,
+                    "array": [rate["max"] - rate["median"] for rate in rates],
+                    "arrayminus": [rate["median"] - rate["min"] for rate in rates],
+                },
+            )
+        figure.update_layout(title="Tokens/s: median, smallest, largest", yaxis_title="tokens/s", barmode="group")
+        return self._html(figure)
+
+    def gemm(self, result: Mapping[str, Any]) -> str:
+        """Return the roofline picture of linears: GMAC/s over MAC per byte, under what memory and arithmetic allow."""
+        figure = self._plotly.Figure()
+        points = [(one["gmacs_per_s"] * 1e9 / one["bytes_per_s"], one) for one in result["measurements"]]
+        for kernel in dict.fromkeys(one["kernel"] for _, one in points):
+            own = [(density, one) for density, one in points if one["kernel"] == kernel]
+            figure.add_scatter(
+                x=[density for density, _ in own],
+                y=[one["gmacs_per_s"] for _, one in own],
+                text=[f"{one['linear']} {one['n']}x{one['k']}, {one['rows']} rows" for _, one in own],
+                name=kernel,
+                mode="markers",
+            )
+        limits = result.get("roofline") or {}
+        if limits and points:
+            densities = [density for density, _ in points]
+            across = np.geomspace(min(densities) / 2, max(densities) * 2, 200)
+            for isa, peak in limits["int8_macs_per_s"].items():
+                allowed = np.minimum(across * limits["dram_bytes_per_s"], peak) / 1e9
+                figure.add_scatter(x=across.tolist(), y=allowed.tolist(), name=f"limit: DRAM, {isa}", mode="lines")
+        figure.update_layout(
+            title="Roofline: linears",
+            xaxis={"title": "multiply-adds per byte of weights", "type": "log"},
+            yaxis={"title": "GMAC/s", "type": "log"},
+        )
+        return self._html(figure)
+
+    def _html(self, figure: Any) -> str:
+        script = not self._has_script
+        self._has_script = True
+        text: str = self._output.to_html(figure, include_plotlyjs=script, full_html=False)
+        return text

@@ -1,0 +1,202 @@
+"""`infeng bench compare`: this engine and others, side by side on the same shapes, threads and lengths."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from infeng_bench import comparison, options, peers, results, synthetic
+from infeng_bench.comparison import OURS
+from infeng_bench.engines import EngineProcess
+from infeng_bench.peers import environment, models, serve
+from infeng_bench.works import Work
+from infeng_core.cli.options import add_config_options
+from infeng_core.errors import UsageError
+from infeng_core.formats.cache import cache_root
+from infeng_core.plug.schema import unknown_key_remedy
+
+NAME = "compare"
+HELP = "measure engines side by side, interleaved, with ratios pair by pair"
+
+PAIRS = 20
+TIMEOUT = 600.0
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments."""
+    parser.add_argument(
+        "--engines", required=True, metavar="A,B,...", help=f"of {OURS}, {', '.join(peers.NAMES)}; ratios are {OURS}/B"
+    )
+    model = parser.add_mutually_exclusive_group(required=True)
+    model.add_argument("--synthetic", metavar="NAME", help="random weights of known shapes, or of a CONFIG.json")
+    model.add_argument("--model", metavar="DIR", help="a Hugging Face directory of a Llama")
+    parser.add_argument("--format", default="int4-g64", metavar="F", help="weight format of the linears (int4-g64)")
+    parser.add_argument(
+        "--work", action="append", required=True, metavar="W", help="such as decode:rows=1,context=1024; repeats"
+    )
+    parser.add_argument("--pairs", type=options.positive, default=PAIRS, metavar="N", help=f"rounds kept ({PAIRS})")
+    parser.add_argument("--seed", type=options.natural, default=0, metavar="N", help="of the prompts (0)")
+    parser.add_argument("--timeout", type=float, default=TIMEOUT, metavar="S", help=f"of one answer ({TIMEOUT:g} s)")
+    parser.add_argument(
+        "--option", action="append", default=[], metavar="PEER.KEY=VALUE", help="a setting of a peer; repeats"
+    )
+    options.add_roofline(parser)
+    options.add_threads(parser)
+    add_config_options(parser)
+    options.add_output(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Measure, print and write; each work is written as soon as it is done."""
+    begin = time.monotonic()
+    works = [Work.parse(text) for text in arguments.work]
+    threads = options.threads(arguments)
+    source = _source(arguments)
+    commands = {name: _command(name, arguments, source, threads) for name in _engines(arguments.engines)}
+    found: list[dict[str, Any]] = []
+    result: dict[str, Any] = {}
+    bar = tqdm(total=len(works) * len(commands) * (arguments.pairs + 1), unit="sample", disable=None, file=sys.stderr)
+    with _running(commands, arguments.timeout) as engines, bar:
+        introductions = {engine.name: engine.introduction for engine in engines}
+        machine = options.roofline(arguments, threads)  # the engines sleep meanwhile
+        for number, work in enumerate(works):
+            bar.set_description(str(work))
+            seed = arguments.seed + number * (arguments.pairs + 1)
+            measured = comparison.rounds(engines, work, arguments.pairs, seed, bar.update)
+            found.append(comparison.compared(work, measured, introductions, machine))
+            seconds = time.monotonic() - begin
+            result = _result(arguments, threads, introductions, found, seconds)
+            if arguments.json and arguments.json != "-":
+                results.write(arguments.json, result)
+    options.deliver(result, arguments, show(found, result["seconds_in_all"]))
+    return 0
+
+
+def measurements(result: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return a result's comparisons: those listed, or the result itself where there is but one."""
+    listed: list[Mapping[str, Any]] | None = result.get("measurements")
+    return [result] if listed is None else listed
+
+
+def show(found: Sequence[Mapping[str, Any]], seconds: float) -> list[str]:
+    """Return lines for people."""
+    lines = []
+    for one in found:
+        lines.append(f"{one['work']}, {one['pair_count']} pairs")
+        lines += [f"  {name:14}{_engine_line(one, name)}" for name in one["engines"]]
+        share = one["roofline"]
+        if share["dram_fraction"] is not None:
+            text = f"{share['dram_fraction']:.0%} of DRAM"
+            text += f", {share['int8_fraction']:.0%} of int8 ({share['int8_isa']})" if share["int8_fraction"] else ""
+            lines.append(f"  {'limit':14}{text}")
+        if one["starved"]:
+            lines.append(
+                f"  {'starved':14}{one['starved_pairs']} pairs with an engine below half its median; they count"
+            )
+    lines.append(f"total time {seconds:.0f} s")
+    return lines
+
+
+def _engine_line(one: Mapping[str, Any], name: str) -> str:
+    engine = one["engines"][name]
+    rate = engine["tokens_per_s"]
+    text = f"{rate['median']:.1f} tokens/s ({rate['min']:.1f} to {rate['max']:.1f})"
+    if "bytes_per_token" in engine:
+        text += f", {engine['bytes_per_token'] / 1e6:.0f} MB a token"
+    if name in one["ratios"]:
+        low, sure = one["ratio_low"][name], one["ratio_low_confidence"][name]
+        text += f"; {one['base']} is {one['ratios'][name]:.2f} x, at least {low:.2f} ({sure:.0%})"
+    return text
+
+
+def _result(
+    arguments: argparse.Namespace,
+    threads: int,
+    introductions: Mapping[str, Mapping[str, Any]],
+    found: Sequence[dict[str, Any]],
+    seconds: float,
+) -> dict[str, Any]:
+    figures: dict[str, Any] = {"seconds_in_all": seconds, "engine_details": {}}
+    for name, told in introductions.items():
+        figures["engine_details"][name] = {"version": told.get("version"), **told.get("details", {})}
+    figures |= found[0] if len(arguments.work) == 1 else {"measurements": list(found)}
+    work = figures.pop("work", None)
+    return results.record(
+        NAME,
+        figures,
+        work=work,
+        model=options.model_name(arguments),
+        format=arguments.format,
+        threads=threads,
+        seed=arguments.seed,
+        kernels={name: told.get("kernels", []) for name, told in introductions.items()},
+    )
+
+
+def _engines(text: str) -> list[str]:
+    names = text.split(",")
+    for name in names:
+        if name not in (OURS, *peers.NAMES):
+            raise UsageError(f"engine {name!r}", "unknown", unknown_key_remedy(name, (OURS, *peers.NAMES)))
+    if len(set(names)) != len(names) or len(names) < 2:
+        raise UsageError("--engines", f"{text!r} does not name two different engines", f"give {OURS},llama_cpp")
+    return names
+
+
+def _source(arguments: argparse.Namespace) -> Path:
+    if arguments.synthetic:
+        return synthetic.hf_directory(arguments.synthetic)
+    source = Path(arguments.model).expanduser()
+    if not (source / "config.json").is_file():
+        raise UsageError(str(source), "no config.json is there", "give a Hugging Face directory, or --synthetic NAME")
+    return source
+
+
+def _command(name: str, arguments: argparse.Namespace, source: Path, threads: int) -> list[str]:
+    """Return how to start an engine on ``source``, its own form of the weights made before."""
+    if name == OURS:
+        if arguments.synthetic:
+            model = [str(synthetic.native_directory(arguments.synthetic, arguments.format))]
+        else:
+            model = [str(source), "--format", arguments.format]
+        settings = ["--manifest", arguments.manifest] if arguments.manifest else []
+        settings += [word for text in arguments.assignments for word in ("--set", text)]
+        settings += ["--strict"] if arguments.strict else []
+        return [sys.executable, "-P", "-m", "infeng_bench.worker", *model, "--threads", str(threads), *settings]
+    peer = peers.peer(name)
+    place = environment.Environment(peer)
+    place.require()
+    model_path = models.peer_model(peer, source, arguments.format)
+    command = [str(place.python), "-P", str(serve.__file__), str(peer.__file__), str(model_path)]
+    command += ["--threads", str(threads)]
+    for text in arguments.option:
+        key, equals, _ = text.partition("=")
+        owner, dot, setting = key.partition(".")
+        if not equals or not dot or owner not in peers.NAMES:
+            raise UsageError(f"--option {text!r}", "is not PEER.KEY=VALUE", "give one such as llama_cpp.kv=q8_0")
+        if owner == name:
+            if setting not in peer.OPTIONS:
+                raise UsageError(f"--option {text!r}", "unknown", unknown_key_remedy(setting, peer.OPTIONS))
+            command += ["--set", text.partition(".")[2]]
+    return command
+
+
+@contextlib.contextmanager
+def _running(commands: Mapping[str, Sequence[str]], timeout: float) -> Iterator[list[EngineProcess]]:
+    """Load every engine, one after the other; all are resident and asleep until they are asked."""
+    logs = cache_root() / "bench" / "peers"
+    with contextlib.ExitStack() as stack:
+        engines = []
+        for name, command in commands.items():
+            engine = EngineProcess(name, command, logs / f"{name}.log", timeout)
+            stack.callback(engine.close)
+            engine.ready()
+            engines.append(engine)
+        yield engines

@@ -1,0 +1,161 @@
+"""Engines side by side: interleaved rounds, and what they say about rates, ratios and the machine's limit."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from infeng_bench import pairs
+from infeng_bench.costs import Costs
+from infeng_bench.spread import spread
+from infeng_bench.works import Work
+
+if TYPE_CHECKING:
+    from infeng_bench.engines import EngineProcess
+    from infeng_bench.roofline import Roofline
+
+OURS = "infeng"
+
+
+@dataclass(frozen=True)
+class Round:
+    """One measurement of each engine, one after the other: A B C, then the next round A B C."""
+
+    rates: Mapping[str, float]  # tokens/s
+    prefill_seconds: Mapping[str, float]
+    steal: float  # share of the processors' time that the host gave to others meanwhile
+
+
+def rounds(
+    engines: Sequence[EngineProcess], work: Work, count: int, seed: int, done: Callable[[], object] = lambda: None
+) -> list[Round]:
+    """Measure ``work`` ``count`` times with each engine in turn, after one round that warms up and is not kept.
+
+    All engines of a round get the same prompts; no two rounds share them: seeds seed, seed + 1, ... seed + count.
+    """
+    found = []
+    for number in range(count + 1):
+        before = steal_time()
+        answers = {}
+        for engine in engines:
+            answers[engine.name] = engine.measure(str(work), seed + number)
+            done()
+        lost, total = (after - earlier for after, earlier in zip(steal_time(), before, strict=True))
+        found.append(
+            Round(
+                {name: float(answer["tokens_per_s"]) for name, answer in answers.items()},
+                {name: float(answer["prefill_seconds"]) for name, answer in answers.items()},
+                lost / total if total else 0.0,
+            )
+        )
+    return found[1:]
+
+
+def compared(
+    work: Work, found: Sequence[Round], introductions: Mapping[str, Mapping[str, Any]], roofline: Roofline | None
+) -> dict[str, Any]:
+    """Return the figures of one work; the first engine, or ours, is set against each other one.
+
+    introductions: each engine's first line, by name.
+    """
+    names = list(introductions)
+    base = OURS if OURS in names else names[0]
+    rates = {name: [one.rates[name] for one in found] for name in names}
+    against = {name: pairs.ratios(rates[base], rates[name]) for name in names if name != base}
+    bounds = {name: pairs.lower_bound(values) for name, values in against.items()}
+    engines: dict[str, Any] = {}
+    for name in names:
+        engines[name] = {"tokens_per_s": spread(rates[name])} | traffic(work, introductions[name])
+        if work.kind == "decode":
+            engines[name]["prefill_seconds"] = spread([one.prefill_seconds[name] for one in found])
+    starved = pairs.starved(list(rates.values()))
+    return {
+        "work": str(work),
+        "base": base,
+        "engines": engines,
+        "ratios": {name: spread(values)["median"] for name, values in against.items()},
+        "ratio_low": {name: bound.value for name, bound in bounds.items()},
+        "ratio_spread": {name: spread(values) for name, values in against.items()},
+        "ratio_low_confidence": {name: bound.confidence for name, bound in bounds.items()},
+        "roofline": limits(work, engines[base]["tokens_per_s"]["median"], introductions[base], roofline),
+        "pair_count": len(found),
+        "starved_pairs": len(starved),
+        "starved": starved,
+        "steal": spread([one.steal for one in found]),
+        "pairs": [{**one.rates, "steal": round(one.steal, 4)} for one in found],
+    }
+
+
+def traffic(work: Work, introduction: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the bytes that an engine reads: weights of one pass, cache per position, both per decoded token."""
+    weights = introduction.get("bytes_per_token")
+    cache = introduction.get("details", {}).get("kv_bytes_per_position")
+    found = {"weight_bytes": weights, "kv_bytes_per_position": cache}
+    if work.kind == "decode" and weights is not None and cache is not None:
+        found["bytes_per_token"] = weights / work.rows + cache * _mean_context(work)
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def limits(work: Work, rate: float, introduction: Mapping[str, Any], roofline: Roofline | None) -> dict[str, Any]:
+    """Return the shares of this machine's limits that ``rate`` tokens/s of our engine are.
+
+    ``int8_fraction`` compares with the peak of the instructions that the bound linear kernels may use (``int8_isa``);
+    ``int8_fractions`` with every instruction set of this processor. Prompts read the weights once per step of
+    ``max_rows`` rows. Both shares are None where the limits are unknown, or for an engine that does not tell its costs.
+    """
+    if roofline is None or introduction.get("engine") != OURS:
+        return {"dram_fraction": None, "int8_fraction": None, **(roofline.to_dict() if roofline else {})}
+    details = introduction["details"]
+    cost = Costs(
+        introduction["bytes_per_token"],
+        details["block_macs"],
+        details["head_macs"],
+        details["attention_macs_per_position"],
+        details["kv_bytes_per_position"],
+    )
+    seconds = work.tokens / rate
+    if work.kind == "decode":
+        context = round(_mean_context(work))
+        nbytes = work.steps * cost.decode_bytes(work.rows, context)
+        macs = work.steps * cost.decode_macs(work.rows, context)
+        rows = work.rows
+    else:
+        rows = min(work.rows * work.context, details["max_rows"])
+        nbytes = -(-work.rows * work.context // rows) * cost.weight_bytes
+        macs = cost.prefill_macs(work.rows, work.context)
+    peak = roofline.int8_of(_linear_features(introduction, rows))
+    return {
+        "dram_fraction": nbytes / seconds / roofline.dram_bytes_per_s,
+        "int8_fraction": macs / seconds / peak if peak else None,
+        "int8_isa": next((isa for isa, value in roofline.int8.items() if value == peak), None),
+        "int8_fractions": {isa: macs / seconds / value for isa, value in roofline.int8.items()},
+        "bytes_per_s": nbytes / seconds,
+        "macs_per_s": macs / seconds,
+        **roofline.to_dict(),
+    }
+
+
+def steal_time(stat: str = "/proc/stat") -> tuple[int, int]:
+    """Return (stolen, all) ticks of all processors since the start; (0, 0) where the system does not say."""
+    try:
+        with open(stat, encoding="ascii") as file:  # noqa: PTH123 (a pseudo file)
+            ticks = [int(word) for word in file.readline().split()[1:9]]
+    except (OSError, ValueError):
+        return 0, 0
+    return (ticks[7], sum(ticks)) if len(ticks) == 8 else (0, 0)
+
+
+def _mean_context(work: Work) -> float:
+    return work.context + (work.steps + 1) / 2
+
+
+def _linear_features(introduction: Mapping[str, Any], rows: int) -> Collection[str]:
+    """Return the features of the kernels that serve linears of integer weights at ``rows`` rows."""
+    found: set[str] = set()
+    for kernel in introduction["kernels"]:
+        low, high = kernel.get("rows", (0, 0))
+        if kernel["op"] == "linear" and low <= rows <= high and re.search(r"\bint\d", kernel.get("what", "")):
+            found.update(introduction["details"]["kernel_features"].get(kernel["kernel"], ()))
+    return found

@@ -1,0 +1,64 @@
+"""What interleaved measurements say: ratios pair by pair, and how sure one can be of their median."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import comb
+
+CONFIDENCE = 0.95
+STARVED = 0.5  # of an engine's own median
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A lower bound of a median."""
+
+    value: float
+    confidence: float
+    """Probability, at least, that the true median is not below ``value``; under 0.95 if there are too few pairs."""
+
+
+def lower_bound(values: Sequence[float], confidence: float = CONFIDENCE) -> Bound:
+    """Return the one-sided lower bound of the median by order statistics (the sign test turned round).
+
+    The k-th smallest of n independent values lies above the true median with probability P(Bin(n, 1/2) < k): the
+    largest k for which that is at most 1 - confidence. No shape of the distribution is assumed and nothing is drawn at
+    random. With fewer than 5 values not even the smallest is sure enough: it is returned with the confidence it has,
+    1 - 2^-n. Raises ValueError without values.
+    """
+    ordered = sorted(values)
+    count = len(ordered)
+    if not count:
+        raise ValueError("no values")
+    at_most = comb(count, 0) / 2**count  # P(Bin(count, 1/2) <= place), for place = 0, 1, ...
+    place = 0
+    while place + 1 < count:
+        more = at_most + comb(count, place + 1) / 2**count
+        if more > 1 - confidence:
+            break
+        place, at_most = place + 1, more
+    return Bound(ordered[place], 1 - at_most)
+
+
+def ratios(base: Sequence[float], other: Sequence[float]) -> list[float]:
+    """Return base / other pair by pair; raises ValueError for unequal lengths or a rate that is not above 0."""
+    if len(base) != len(other):
+        raise ValueError(f"{len(base)} against {len(other)} values are no pairs")
+    if min(*base, *other) <= 0:
+        raise ValueError("a rate is not above 0")
+    return [a / b for a, b in zip(base, other, strict=True)]
+
+
+def starved(rates: Sequence[Sequence[float]]) -> list[int]:
+    """Return the indices of pairs in which an engine ran below half its own median: a disturbed machine, most likely.
+
+    rates: per engine, one value a pair. Such pairs stay in every figure; results only name them.
+    """
+    medians = [statistics.median(values) for values in rates]
+    return [
+        pair
+        for pair in range(len(rates[0]))
+        if any(values[pair] < STARVED * median for values, median in zip(rates, medians, strict=True))
+    ]

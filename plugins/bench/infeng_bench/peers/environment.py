@@ -1,0 +1,179 @@
+"""The virtual environment of a peer, under the user's cache: made, looked at and removed."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import IO, Any
+
+from infeng_bench.peers import Peer, PeerError
+from infeng_core.errors import UsageError
+from infeng_core.formats import atomic
+from infeng_core.formats.cache import cache_root
+from infeng_core.log import get_logger
+from infeng_core.plug.cpu import detect
+
+RECORD = "infeng-peer.json"  # written last: an environment without it is not complete
+TAIL = 400  # characters of a log that an error shows
+
+
+@dataclass(frozen=True)
+class Environment:
+    """Where one peer lives."""
+
+    peer: Peer
+
+    @property
+    def folder(self) -> Path:
+        """Return the virtual environment's folder."""
+        return cache_root() / "bench" / "peers" / self.peer.NAME
+
+    @property
+    def log(self) -> Path:
+        """Return the file that keeps what installers, exporters and the peer itself say."""
+        return self.folder.with_name(f"{self.peer.NAME}.log")
+
+    @property
+    def tools(self) -> Path:
+        """Return the folder of its programs."""
+        return self.folder / "bin"
+
+    @property
+    def python(self) -> Path:
+        """Return its interpreter."""
+        return self.tools / "python"
+
+    def record(self) -> dict[str, Any] | None:
+        """Return what the installation wrote, {"versions", "flags", "requirements", ...}; None if it is not whole."""
+        try:
+            data: dict[str, Any] = json.loads((self.folder / RECORD).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
+        return data if self.python.exists() else None
+
+    def missing(self) -> str:
+        """Return why the peer cannot run, "" if it can."""
+        if not self.folder.exists():
+            return "not installed"
+        if not self.python.exists():
+            return "its interpreter is gone"
+        record = self.record()
+        if record is None:
+            return "its installation did not end"
+        if record["requirements"] != list(self.peer.REQUIREMENTS):
+            return "other versions are installed than this wheel asks for"
+        return ""
+
+    def require(self) -> dict[str, Any]:
+        """Return the record of a peer that can run; raises PeerError with the way to get it."""
+        if why := self.missing():
+            raise PeerError(self.peer.NAME, why, f"run infeng bench peers install {self.peer.NAME}")
+        return self.record() or {}
+
+    def install(self, *, force: bool = False) -> dict[str, Any]:
+        """Build the environment unless it is there and whole; return its record. Raises PeerError.
+
+        force: build it anew in any case.
+        """
+        warn = get_logger(__name__).warning
+        with atomic.locked(self.folder, waiting=lambda: warn(f"{self.folder}: another process installs it; waiting")):
+            if not force and not self.missing():
+                return self.require()
+            shutil.rmtree(self.folder, ignore_errors=True)
+            gcc = compiler() if self.peer.NEEDS_COMPILER else None
+            flags = self.peer.build_environment(detect().features, gcc)
+            with self.log.open("w", encoding="utf-8") as log:
+                try:
+                    self._build(flags, log)
+                except BaseException:
+                    shutil.rmtree(self.folder, ignore_errors=True)
+                    raise
+        return self.require()
+
+    def remove(self) -> bool:
+        """Delete the environment and its log; return whether there was one."""
+        with atomic.locked(self.folder):
+            there = self.folder.is_symlink() or self.folder.exists()
+            if self.folder.is_symlink():
+                self.folder.unlink()
+            elif there:
+                shutil.rmtree(self.folder)
+            self.log.unlink(missing_ok=True)
+        return there
+
+    def execute(
+        self, command: Sequence[str], what: str, log: IO[str], environ: Mapping[str, str] | None = None
+    ) -> None:
+        """Run a program to its end with its output in ``log``; raises PeerError with the log's name and last words."""
+        log.write(f"$ {' '.join(command)}\n")
+        log.flush()
+        try:
+            status = subprocess.run(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=clean(environ or {}), check=False
+            ).returncode
+        except OSError as error:
+            raise PeerError(self.peer.NAME, f"{what}: {command[0]}: {error.strerror}", "install it again") from error
+        if status != 0:
+            why = f"{what} failed with status {status}: {last_words(self.log)}"
+            raise PeerError(self.peer.NAME, why, f"see {self.log}")
+
+    def _build(self, flags: Mapping[str, str], log: IO[str]) -> None:
+        pip = [str(self.python), "-m", "pip", "--disable-pip-version-check"]
+        install = [*pip, "install", "--progress-bar", "off", *self.peer.PIP_OPTIONS, *self.peer.REQUIREMENTS]
+        self.execute([sys.executable, "-m", "venv", str(self.folder)], "making the environment", log)
+        self.execute(install, "the installation", log, flags)
+        if self.peer.UNWANTED:
+            self.execute([*pip, "uninstall", "-y", *self.peer.UNWANTED], "removing what is unwanted", log)
+        trial = "; ".join(f"import {name}" for name in self.peer.IMPORTS)
+        self.execute([str(self.python), "-P", "-c", trial], "the trial import", log)
+        listed = subprocess.run([*pip, "list", "--format", "json"], capture_output=True, check=True, text=True)
+        record = {
+            "peer": self.peer.NAME,
+            "requirements": list(self.peer.REQUIREMENTS),
+            "versions": {entry["name"]: entry["version"] for entry in json.loads(listed.stdout)},
+            "flags": dict(flags),
+            "python": platform.python_version(),
+            "time": datetime.now(UTC).isoformat(timespec="seconds"),
+        }
+        (self.folder / RECORD).write_text(json.dumps(record, indent=1), encoding="utf-8")
+
+
+def clean(more: Mapping[str, str]) -> dict[str, str]:
+    """Return this process's environment variables without what would lead another Python astray, and ``more``."""
+    kept = {
+        name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
+    }
+    return {**kept, **more}
+
+
+def last_words(log: Path) -> str:
+    """Return the end of a log in one line: its last error where there is one."""
+    try:
+        lines = [line.strip() for line in log.read_text(encoding="utf-8", errors="replace").splitlines()]
+    except OSError:
+        return "it said nothing"
+    told = [line for line in lines if line]
+    errors = [line for line in told if "error" in line.lower()]
+    return (errors or told or ["it said nothing"])[-1][-TAIL:]
+
+
+def compiler() -> int | None:
+    """Return the major version of the C++ compiler if it is GCC, else None; raises UsageError without a compiler."""
+    name = os.environ.get("CXX", "c++").split()
+    try:
+        shown = subprocess.run(
+            [*name, "-dM", "-E", "-x", "c++", os.devnull], capture_output=True, text=True, check=True
+        )
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise UsageError("C++ compiler", f"{' '.join(name)} does not work here", "install g++ or set CXX") from error
+    words = (line.split(None, 2) for line in shown.stdout.splitlines() if line.startswith("#define "))
+    macros = {entry[1]: entry[2] for entry in words if len(entry) == 3}
+    return None if "__clang__" in macros or "__GNUC__" not in macros else int(macros["__GNUC__"])

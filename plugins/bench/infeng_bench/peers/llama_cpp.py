@@ -1,0 +1,185 @@
+"""llama.cpp through llama-cpp-python, built from source for this processor.
+
+The upper half describes the environment and runs in ours; ``open_model`` runs in the peer's and speaks llama.cpp's own
+low-level interface: several sequences decode in one ``llama_batch``.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+NAME = "llama_cpp"
+ABOUT = "llama.cpp (llama-cpp-python), built from source with native flags; some minutes on few cores"
+REQUIREMENTS = ("llama-cpp-python==0.3.36", "gguf>=0.17", "safetensors>=0.4.3", "numpy>=1.26")
+PIP_OPTIONS = ("--no-binary", "llama-cpp-python", "--no-cache-dir")  # a cached wheel may be of another machine
+UNWANTED = ()
+IMPORTS = ("llama_cpp", "gguf", "safetensors")
+NEEDS_COMPILER = True
+FORMATS = {
+    "int4-g64": "q4_0",
+    "int4-g32": "q4_0",
+    "int8-row": "q8_0",
+    "bf16": "f16",
+    "f16": "f16",
+    "f32": "f16",
+}
+"""Our weight format -> the type of GGUF that stands against it. Q4_0 has groups of 32, llama.cpp's fastest 4 bits."""
+
+OPTIONS = {"flash_attn": "best", "kv": "f16", "ubatch": "512"}
+"""``flash_attn`` on, off, auto, or best: on for prompts and off for decoding, which is what was fastest where it was
+tried (16 rows decode five times slower with it). ``kv`` f16 or q8_0, which needs it on. ``ubatch`` rows of one pass."""
+
+
+def build_environment(features: Collection[str], gcc: int | None) -> dict[str, str]:
+    """Return environment variables of the build. gcc: major version of the compiler, None if it is not GCC.
+
+    GCC before 13 drops the stores to the tile configuration that llama.cpp hands to ``_tile_loadconfig``, and the
+    process dies of a general protection fault at the first AMX product: there, dead-store elimination is turned off.
+    """
+    flags = ["-DGGML_NATIVE=ON"]
+    if "amx_tile" in features and gcc is not None and gcc < 13:
+        flags.append('"-DCMAKE_CXX_FLAGS=-fno-tree-dse -fno-dse"')
+    return {"CMAKE_ARGS": " ".join(flags)}
+
+
+def export_commands(tools: Path, source: Path, folder: Path, kind: str) -> list[list[str]]:
+    """Return the commands that write ``folder/model.gguf`` from the Hugging Face directory ``source``."""
+    exporter = Path(__file__).parents[1] / "gguf.py"
+    return [[str(tools / "python"), "-P", str(exporter), str(source), str(folder / "model.gguf"), "--type", kind]]
+
+
+def model_path(folder: Path) -> Path:
+    """Return what ``open_model`` takes."""
+    return folder / "model.gguf"
+
+
+def open_model(model: str, threads: int, options: dict[str, str]) -> Any:
+    """Load a GGUF; raises RuntimeError where llama.cpp refuses it."""
+    import ctypes
+
+    import llama_cpp as native
+    import numpy as np
+
+    keep: list[Any] = []
+
+    @native.llama_log_callback
+    def log(_level: int, text: bytes, _data: Any) -> None:
+        sys.stderr.write(text.decode(errors="replace"))
+
+    keep.append(log)
+    native.llama_log_set(log, ctypes.c_void_p(0))
+    native.llama_backend_init()
+    parameters = native.llama_model_default_params()
+    parameters.n_gpu_layers = 0
+    weights = native.llama_model_load_from_file(model.encode(), parameters)
+    if not weights:
+        raise RuntimeError(f"llama.cpp cannot load {model}")
+    types = {"f16": native.GGML_TYPE_F16, "q8_0": native.GGML_TYPE_Q8_0}
+    flash = {
+        "auto": native.LLAMA_FLASH_ATTN_TYPE_AUTO,
+        "on": native.LLAMA_FLASH_ATTN_TYPE_ENABLED,
+        "off": native.LLAMA_FLASH_ATTN_TYPE_DISABLED,
+    }
+
+    class LlamaCpp:
+        vocab = native.llama_vocab_n_tokens(native.llama_model_get_vocab(weights))
+
+        def __init__(self) -> None:
+            self.shape: tuple[str, int, int] | None = None
+            self.context: Any = None
+            self.batch: Any = None
+            self.keep = keep
+
+        def introduction(self) -> dict[str, Any]:
+            told = native.llama_print_system_info().decode().replace("CPU :", "").split("|")
+            layers, heads = native.llama_model_n_layer(weights), native.llama_model_n_head_kv(weights)
+            width = native.llama_model_n_embd(weights) // native.llama_model_n_head(weights)
+            bits = {"f16": 16.0, "q8_0": 8.5}[options["kv"]]
+            return {
+                "version": native.__version__,
+                "kernels": [word.removesuffix("= 1").strip() for word in map(str.strip, told) if word.endswith("= 1")],
+                "bytes_per_token": _weights_read(model),
+                "details": {
+                    "weight_bytes": native.llama_model_size(weights),
+                    "kv_bytes_per_position": int(2 * layers * heads * width * bits / 8),
+                },
+            }
+
+        def prepare(self, kind: str, rows: int, positions: int) -> None:
+            if self.shape == (kind, rows, positions):
+                return
+            if self.context is not None:
+                native.llama_batch_free(self.batch)
+                native.llama_free(self.context)
+            settings = native.llama_context_default_params()
+            settings.n_seq_max = rows
+            settings.n_ctx = rows * (-(-positions // 256) * 256)  # each sequence has a cache of its own
+            settings.n_batch, settings.n_ubatch = 2048, int(options["ubatch"])
+            settings.n_threads = settings.n_threads_batch = threads
+            best = "on" if kind == "prefill" or options["kv"] != "f16" else "off"
+            settings.flash_attn_type = flash[options["flash_attn"].replace("best", best)]
+            settings.type_k = settings.type_v = types[options["kv"]]
+            settings.kv_unified = False
+            self.context = native.llama_init_from_model(weights, settings)
+            if not self.context:
+                raise RuntimeError(f"llama.cpp cannot make a context of {rows} x {positions} positions")
+            self.batch = native.llama_batch_init(2048, 0, 1)
+            self.shape = (kind, rows, positions)
+
+        def start(self, prompts: list[list[int]]) -> None:
+            self.lengths = [len(prompt) for prompt in prompts]
+            self.last = [0] * len(prompts)
+            for row, prompt in enumerate(prompts):
+                for position, token in enumerate(prompt):
+                    wanted = position + 1 == len(prompt)
+                    self._add(token, position, row, wanted)
+                    if self.batch.n_tokens == 2048:
+                        self._decode()
+            self._decode()
+
+        def step(self) -> int:
+            for row, token in enumerate(self.last):
+                self._add(token, self.lengths[row], row, True)
+                self.lengths[row] += 1
+            self._decode()
+            return len(self.last)
+
+        def stop(self) -> None:
+            self.batch.n_tokens = 0
+            native.llama_memory_clear(native.llama_get_memory(self.context), False)
+
+        def _add(self, token: int, position: int, row: int, wanted: bool) -> None:
+            at = self.batch.n_tokens
+            self.batch.token[at] = token
+            self.batch.pos[at] = position
+            self.batch.n_seq_id[at] = 1
+            self.batch.seq_id[at][0] = row
+            self.batch.logits[at] = wanted
+            self.batch.n_tokens = at + 1
+
+        def _decode(self) -> None:
+            if not self.batch.n_tokens:
+                return
+            status = native.llama_decode(self.context, self.batch)
+            if status != 0:
+                raise RuntimeError(f"llama_decode returned {status}")
+            for at in range(self.batch.n_tokens):
+                if self.batch.logits[at]:
+                    logits = native.llama_get_logits_ith(self.context, at)
+                    row = self.batch.seq_id[at][0]
+                    self.last[row] = int(np.ctypeslib.as_array(logits, (self.vocab,)).argmax())
+            self.batch.n_tokens = 0
+
+    return LlamaCpp()
+
+
+def _weights_read(model: str) -> int:
+    """Return the bytes of weights that one token reads: all but the embedding, unless that is the head as well."""
+    import gguf
+
+    tensors = {tensor.name: int(tensor.n_bytes) for tensor in gguf.GGUFReader(model).tensors}
+    unread = tensors["token_embd.weight"] if "output.weight" in tensors else 0
+    return sum(tensors.values()) - unread

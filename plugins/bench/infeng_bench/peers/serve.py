@@ -1,0 +1,124 @@
+"""The process in which a peer runs: ``PEER_PYTHON -P serve.py PEER.py MODEL --threads N --set KEY=VALUE``.
+
+Run by the peer's own interpreter, so this file imports nothing but the standard library and NumPy. ``PEER.py`` is one
+of its neighbours; its ``open_model(model, threads, options)`` returns an object with these members:
+
+- ``vocab``: number of token ids.
+- ``introduction()``: ``{"version", "kernels", "bytes_per_token", "details"}``.
+- ``prepare(kind, rows, positions)``: allocate for "decode" or "prefill" of so many sequences of so many positions; not
+  timed.
+- ``start(prompts)``: process the prompts until each has its first new token; timed as prefill.
+- ``step()``: decode until every sequence has one more token at least; returns how many tokens came.
+- ``stop()``: drop the sequences; not timed.
+
+One JSON object per line: the first says ``{"ready": true, ...}``, then each ``{"work": "decode:rows=1,context=1024",
+"seed": n}`` is answered by ``{"tokens_per_s", "seconds", "prefill_seconds", "tokens"}`` or ``{"error": text}``.
+``{"quit": true}`` or the end of the input ends it.
+"""
+
+import argparse
+import importlib.util
+import json
+import os
+import sys
+import time
+import traceback
+
+import numpy as np
+
+STEPS = 32  # decoded where a work does not say
+FIRST_ID = 3  # ids below are special tokens in the tokenizers of Llamas
+
+
+def parse_work(text):
+    """Read ``KIND:NAME=NUMBER,...`` as (kind, rows, context, steps); the caller has checked it."""
+    kind, _, rest = text.partition(":")
+    numbers = {"rows": 1, "context": 1024, "steps": STEPS}
+    numbers |= {name: int(value) for name, _, value in (part.partition("=") for part in rest.split(",") if part)}
+    if kind not in ("decode", "prefill"):
+        raise ValueError(f"this peer knows no work {kind!r}")
+    return kind, numbers["rows"], numbers["context"], numbers["steps"]
+
+
+def prompts_of(rows, context, seed, vocab):
+    """Return the same random prompts that every other engine gets for this seed."""
+    first = min(FIRST_ID, vocab - 1)
+    return [np.random.default_rng([seed, row]).integers(first, vocab, context).tolist() for row in range(rows)]
+
+
+def perform(engine, text, seed):
+    """Do one work and return its figures; the first token of a sequence belongs to its prompt."""
+    kind, rows, context, steps = parse_work(text)
+    prompts = prompts_of(rows, context, seed, engine.vocab)
+    engine.prepare(kind, rows, context + (steps if kind == "decode" else 0) + 1)
+    try:
+        begin = time.perf_counter()
+        engine.start(prompts)
+        first = time.perf_counter()
+        if kind == "prefill":
+            seconds, tokens = first - begin, rows * context
+        else:
+            begin_decode = time.perf_counter()
+            tokens = sum(engine.step() for _ in range(steps))
+            seconds = time.perf_counter() - begin_decode
+    finally:
+        engine.stop()
+    return {
+        "tokens_per_s": tokens / seconds,
+        "seconds": seconds,
+        "prefill_seconds": first - begin,
+        "tokens": tokens,
+    }
+
+
+def load_peer(path):
+    """Import the peer's file under a name that hides no package of its own."""
+    spec = importlib.util.spec_from_file_location("infeng_peer", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def main():
+    """Load the model, say so and serve requests."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("peer")
+    parser.add_argument("model")
+    parser.add_argument("--threads", type=int, required=True)
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="settings")
+    arguments = parser.parse_args()
+    # The protocol keeps standard output to itself: whatever else prints goes to standard error.
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+
+    def say(data):
+        print(json.dumps(data), file=answers, flush=True)
+
+    peer = load_peer(arguments.peer)
+    options = peer.OPTIONS | dict(setting.split("=", 1) for setting in arguments.settings)
+    try:
+        engine = peer.open_model(arguments.model, arguments.threads, options)
+        introduction = engine.introduction()
+        introduction["details"] |= options
+    except Exception as error:
+        traceback.print_exc()
+        say({"error": f"{type(error).__name__}: {error}"})
+        return 1
+    say({"ready": True, "engine": peer.NAME, **introduction})
+    for line in sys.stdin:
+        if not line.strip():
+            continue
+        request = json.loads(line)
+        if request.get("quit"):
+            break
+        try:
+            answer = perform(engine, request["work"], request.get("seed", 0))
+        except Exception as error:
+            traceback.print_exc()
+            answer = {"error": f"{type(error).__name__}: {error}"}
+        say(answer)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,142 @@
+"""`infeng bench report`: one HTML page, with nothing to download, from any set of result files."""
+
+from __future__ import annotations
+
+import argparse
+import html
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from infeng_bench import charts, results
+from infeng_bench.compare import measurements
+from infeng_core.errors import ResourceError, UsageError
+
+NAME = "report"
+HELP = "write a self-contained page of tables and charts from result files"
+
+FACTS = ("schema", "kind", "time", "kernels", "machine", "features", "versions")
+DEEP = ("pairs", "engine_details", "starved")  # long: shown in the raw result only
+STYLE = """
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 70rem; margin: 2rem auto; padding: 0 1rem; color: #222 }
+table { border-collapse: collapse; margin: 1rem 0; display: block; overflow-x: auto }
+td, th { border: 1px solid #ccc; padding: .25rem .6rem; text-align: right; white-space: nowrap }
+td:first-child, th { text-align: left } th { background: #f3f3f3 }
+h2 { margin-top: 3rem; border-bottom: 2px solid #ddd } pre { overflow-x: auto; background: #f7f7f7; padding: .8rem }
+"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments."""
+    parser.add_argument("files", nargs="+", metavar="FILE", help="results that infeng bench ... --json wrote")
+    parser.add_argument("-o", "--output", default="report.html", metavar="OUT", help="the page (report.html)")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Read, check and write. Raises UsageError for a file that is no result, or where a package is missing."""
+    found = [(Path(name).name, _checked(name)) for name in arguments.files]
+    target = Path(arguments.output)
+    try:
+        target.write_text(page(found), encoding="utf-8")
+    except OSError as error:
+        raise ResourceError(str(target), f"cannot be written ({error.strerror})", "choose another file") from error
+    print(f"{target}: {len(found)} results")
+    return 0
+
+
+def page(found: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
+    """Return the HTML of results with the names that they are shown under."""
+    figures = charts.Figures()
+    sections = [_section(name, result, figures) for name, result in found]
+    links = "".join(f"<li><a href='#{_anchor(name)}'>{_text(name)}</a>: {_text(_title(r))}</li>" for name, r in found)
+    return (
+        "<!doctype html><html lang='en'><head><meta charset='utf-8'><title>INF-ENG benchmarks</title>"
+        f"<style>{STYLE}</style></head><body><h1>INF-ENG benchmarks</h1><ul>{links}</ul>"
+        f"{figures.across(found)}{''.join(sections)}</body></html>\n"
+    )
+
+
+def _checked(name: str) -> dict[str, Any]:
+    try:
+        import jsonschema
+    except ImportError as error:
+        raise UsageError("report", f"{error.name} is not installed", "pip install 'infeng-bench[report]'") from error
+    result = results.read(name)
+    try:
+        jsonschema.Draft202012Validator(results.schema()).validate(result)
+    except jsonschema.ValidationError as error:
+        where = ".".join(str(part) for part in error.absolute_path) or "the result"
+        raise UsageError(name, f"{where}: {error.message}", "measure again with this version") from error
+    return result
+
+
+def _section(name: str, result: Mapping[str, Any], figures: charts.Figures) -> str:
+    parts = [f"<h2 id='{_anchor(name)}'>{_text(name)}: {_text(_title(result))}</h2>"]
+    machine = result["machine"]
+    facts = f"{machine['cpu']}, {machine['cores']} cores, {machine['system']}; {result['time']}"
+    parts.append(f"<p>{_text(facts)}</p>")
+    if result["kind"] == "compare":
+        parts.append(_table(_compare_rows(result)))
+        parts.append(figures.compare(result))
+    elif result["kind"] == "gemm":
+        parts.append(figures.gemm(result))
+    parts.append(_table(_rows(result)))
+    raw = _text(json.dumps(result, indent=1, ensure_ascii=False))
+    parts.append(f"<details><summary>the whole result</summary><pre>{raw}</pre></details>")
+    return f"<section>{''.join(parts)}</section>"
+
+
+def _compare_rows(result: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return a line per work and engine."""
+    rows = []
+    for one in measurements(result):
+        for name, engine in one["engines"].items():
+            rate = engine["tokens_per_s"]
+            row = {"work": one["work"], "engine": name, "tokens/s": rate["median"]}
+            row["min to max"] = f"{_number(rate['min'])} to {_number(rate['max'])}"
+            row["MB a token"] = engine.get("bytes_per_token", 0) / 1e6 or ""
+            row[f"{one['base']} / engine"] = one["ratios"].get(name, "")
+            row["at least"] = one["ratio_low"].get(name, "")
+            share = one["roofline"] if name == one["base"] else {}
+            row["of DRAM"] = share.get("dram_fraction") or ""
+            row["of int8 peak"] = share.get("int8_fraction") or ""
+            rows.append(row)
+    return rows
+
+
+def _rows(result: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the figures of any result: a line per measurement, or a single one; nested names are joined by dots."""
+    lists = [result[name] for name in results.LISTS if name in result]
+    lines: Iterable[Any] = lists[0] if lists else [result]
+    skipped = (*FACTS, *results.LISTS, *DEEP)
+    return [dict(results.flat({name: value for name, value in line.items() if name not in skipped})) for line in lines]
+
+
+def _table(rows: Sequence[Mapping[str, Any]]) -> str:
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    if len(rows) == 1 and len(columns) > 8:  # a single line reads better downwards
+        pairs = "".join(f"<tr><th>{_text(name)}</th><td>{_text(_number(rows[0][name]))}</td></tr>" for name in columns)
+        return f"<table>{pairs}</table>"
+    head = "".join(f"<th>{_text(name)}</th>" for name in columns)
+    body = "".join(
+        "<tr>" + "".join(f"<td>{_text(_number(row.get(name, '')))}</td>" for name in columns) + "</tr>" for row in rows
+    )
+    return f"<table><tr>{head}</tr>{body}</table>"
+
+
+def _title(result: Mapping[str, Any]) -> str:
+    words = [result["kind"], *(str(result[name]) for name in ("work", "model", "format") if name in result)]
+    return " ".join(words) + (f", {result['threads']} threads" if "threads" in result else "")
+
+
+def _number(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) and abs(value) < 1e5 else f"{value}"
+
+
+def _anchor(name: str) -> str:
+    return html.escape(name.replace(" ", "-"), quote=True)
+
+
+def _text(value: Any) -> str:
+    return html.escape(str(value), quote=True)

@@ -1,0 +1,229 @@
+"""`infeng bench compare` from end to end: our engine and a peer in a process and an environment of its own."""
+
+import json
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from infeng_bench import comparison, peers, results
+from infeng_bench.comparison import Round
+from infeng_bench.peers import environment
+from infeng_bench.roofline import Roofline
+from infeng_bench.works import Work
+
+from infeng_core.cli import main
+from infeng_core.formats.cache import cache_root
+
+PEER = """
+NAME = "fake"
+OPTIONS = {"pace": "1"}
+
+
+def open_model(model, threads, options):
+    class Fake:
+        vocab = 320
+
+        def introduction(self):
+            details = {"kv_bytes_per_position": 100, "model": model, "threads": threads}
+            return {"version": "7", "kernels": ["fast"], "bytes_per_token": 1000, "details": details}
+
+        def prepare(self, kind, rows, positions):
+            self.rows = rows
+            if options["pace"] == "broken":
+                raise MemoryError("no room for the cache")
+
+        def start(self, prompts):
+            print("a line that is none of the protocol")
+            assert len(prompts) == self.rows
+
+        def step(self):
+            return self.rows
+
+        def stop(self):
+            pass
+
+    return Fake()
+"""
+
+
+@pytest.fixture
+def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """Put an installed peer called "fake" into the registry."""
+    file = tmp_path / "fake.py"
+    file.write_text(PEER)
+    peer = SimpleNamespace(
+        NAME="fake",
+        ABOUT="for tests",
+        REQUIREMENTS=("fake==7",),
+        FORMATS={"int4-g64": "q4"},
+        OPTIONS={"pace": "1"},
+        NEEDS_COMPILER=False,
+        export_commands=lambda tools, source, folder, kind: [],
+        model_path=lambda folder: folder,
+        __file__=str(file),
+    )
+    monkeypatch.setattr(peers, "NAMES", (*peers.NAMES, "fake"))
+    known = peers.peer
+    monkeypatch.setattr(peers, "peer", lambda name: peer if name == "fake" else known(name))
+    place = environment.Environment(peer)
+    place.tools.mkdir(parents=True, exist_ok=True)
+    wrapper = place.tools / "python"
+    wrapper.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    wrapper.chmod(0o755)
+    record = {"requirements": ["fake==7"], "versions": {"fake": "7"}, "flags": {}, "python": "3"}
+    (place.folder / environment.RECORD).write_text(json.dumps(record))
+    return peer
+
+
+@pytest.fixture
+def roofline(tmp_path: Path) -> Path:
+    """Return a result of `infeng bench roofline`, so that no test measures the machine."""
+    ceilings = Roofline(1, 1e10, 1e10, {"avx2": 1e11, "avx512_vnni": 1e12, "amx_int8": 4e12}, 3e9, {})
+    path = tmp_path / "roofline.json"
+    results.write(path, results.record("roofline", ceilings.to_dict(), threads=1))
+    return path
+
+
+def compare(tiny_config: Path, roofline: Path, *more: str) -> int:
+    call = ["bench", "compare", "--engines", "infeng,fake", "--synthetic", str(tiny_config), "--format", "int4-g64"]
+    return main([*call, "--threads", "1", "--roofline", str(roofline), *more])
+
+
+def test_one_work_gives_the_keys_that_scripts_read(
+    fake: Any, tiny_config: Path, roofline: Path, tmp_path: Path, schema: Any
+) -> None:
+    out = tmp_path / "out.json"
+    work = "decode:rows=2,context=32,steps=4"
+    assert compare(tiny_config, roofline, "--work", work, "--pairs", "5", "--json", str(out)) == 0
+    result = json.loads(out.read_text())
+    schema(result)
+    assert result["work"] == work
+    assert len(result["pairs"]) == 5
+    for name in ("infeng", "fake"):
+        rate = result["engines"][name]["tokens_per_s"]
+        assert 0 < rate["min"] <= rate["median"] <= rate["max"]
+    ratios = sorted(pair["infeng"] / pair["fake"] for pair in result["pairs"])
+    assert result["ratios"] == {"fake": pytest.approx(ratios[2])}
+    assert result["ratio_low"] == {"fake": pytest.approx(ratios[0])}
+    assert result["ratio_low_confidence"]["fake"] == pytest.approx(1 - 1 / 32)
+    assert result["roofline"]["dram_fraction"] > 0
+    assert result["roofline"]["int8_fraction"] is None or result["roofline"]["int8_fraction"] > 0
+    assert result["engines"]["fake"]["bytes_per_token"] == 1000 / 2 + 100 * (32 + 2.5)
+    assert result["kernels"]["fake"] == ["fast"]
+    assert {line["op"] for line in result["kernels"]["infeng"]} >= {"linear", "attention"}
+    assert result["engine_details"]["fake"]["threads"] == 1
+    assert "machine" in result and "features" in result and result["seconds_in_all"] > 0
+
+
+def test_several_works_are_a_list_and_a_table(
+    fake: Any, tiny_config: Path, roofline: Path, tmp_path: Path, schema: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, table = tmp_path / "out.json", tmp_path / "out.csv"
+    works = ["--work", "decode:rows=1,context=16,steps=2", "--work", "prefill:rows=2,context=16"]
+    assert compare(tiny_config, roofline, *works, "--pairs", "1", "--json", str(out), "--csv", str(table)) == 0
+    result = json.loads(out.read_text())
+    schema(result)
+    assert [one["work"] for one in result["measurements"]] == works[1::2]
+    assert "prefill_seconds" not in result["measurements"][1]["engines"]["fake"]
+    assert len(table.read_text().splitlines()) == 3
+    shown = capsys.readouterr().out
+    assert "1 pairs" in shown and "total time" in shown and "infeng is " in shown
+
+
+def test_a_peer_that_fails_ends_the_comparison_with_its_name_and_log(
+    fake: Any, tiny_config: Path, roofline: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert compare(tiny_config, roofline, "--work", "prefill:context=8", "--option", "fake.pace=broken") == 1
+    told = capsys.readouterr().err
+    assert "fake: prefill:rows=1,context=8: MemoryError: no room for the cache" in told
+    log = cache_root() / "bench" / "peers" / "fake.log"
+    assert str(log) in told
+    assert "Traceback" in log.read_text()
+
+
+@pytest.mark.parametrize(
+    ("more", "text"),
+    [
+        (["--engines", "infeng,lama_cpp"], "did you mean `llama_cpp`"),
+        (["--engines", "infeng"], "does not name two different engines"),
+        (["--engines", "infeng,llama_cpp"], "not installed: run infeng bench peers install llama_cpp"),
+        (["--work", "decod"], "did you mean `decode`"),
+        (["--format", "int8-row"], "nothing that stands against int8-row"),
+        (["--option", "fake"], "is not PEER.KEY=VALUE"),
+        (["--option", "fake.space=1"], "did you mean `pace`"),
+    ],
+)
+def test_a_wrong_call_is_an_error_before_anything_runs(
+    fake: Any, tiny_config: Path, roofline: Path, capsys: pytest.CaptureFixture[str], more: list[str], text: str
+) -> None:
+    assert compare(tiny_config, roofline, "--work", "decode", *more) != 0
+    assert text.lower() in capsys.readouterr().err.lower()
+
+
+def test_limits_follow_from_the_costs_that_the_engine_tells() -> None:
+    ceilings = Roofline(2, 100.0, 50.0, {"avx2": 1000.0, "avx512_vnni": 4000.0, "amx_int8": 20000.0}, 1.0, {})
+    told = {
+        "engine": "infeng",
+        "bytes_per_token": 40,
+        "kernels": [
+            {"op": "linear", "what": "qkv int4-g64 8x8", "rows": [1, 4], "kernel": "a/small"},
+            {"op": "linear", "what": "qkv int4-g64 8x8", "rows": [5, 512], "kernel": "a/large"},
+        ],
+        "details": {
+            "block_macs": 90,
+            "head_macs": 10,
+            "attention_macs_per_position": 2,
+            "kv_bytes_per_position": 1,
+            "max_rows": 512,
+            "kernel_features": {"a/small": ["avx512_vnni", "avx512bw"], "a/large": ["amx_int8"]},
+        },
+    }
+    found = [Round({"infeng": 1.0, "peer": 0.5}, {"infeng": 1.0, "peer": 1.0}, 0.0)] * 5
+    work = Work.parse("decode:rows=1,context=10,steps=19")
+    result = comparison.compared(work, found, {"infeng": told, "peer": {}}, ceilings)
+    assert result["roofline"]["dram_fraction"] == pytest.approx(
+        (40 + 20) / 100
+    )  # one step a second; context 10 + 20 / 2
+    assert result["roofline"]["int8_fraction"] == pytest.approx((100 + 20 * 2) / 4000)
+    assert result["roofline"]["int8_isa"] == "avx512_vnni"
+    assert result["roofline"]["int8_fractions"]["amx_int8"] == pytest.approx(140 / 20000)
+    prompts = comparison.compared(Work.parse("prefill:context=1024"), found, {"infeng": told, "peer": {}}, ceilings)
+    assert prompts["roofline"]["int8_isa"] == "amx_int8"
+    macs = 1024 * 90 + 10 + 1024 * 1025 // 2 * 2
+    assert prompts["roofline"]["int8_fraction"] == pytest.approx(macs / 1024 / 20000)
+    assert prompts["roofline"]["dram_fraction"] == pytest.approx(2 * 40 / 1024 / 100)
+    assert result["ratios"] == {"peer": 2.0}
+
+
+def test_a_starved_pair_stays_and_is_named() -> None:
+    rates = [10.0, 10.0, 10.0, 1.0, 10.0]
+    found = [Round({"infeng": 20.0, "peer": rate}, {"infeng": 1.0, "peer": 1.0}, 0.1) for rate in rates]
+    result = comparison.compared(Work.parse("prefill"), found, {"infeng": {}, "peer": {}}, None)
+    assert result["starved"] == [3]
+    assert result["pair_count"] == len(result["pairs"]) == 5
+    assert result["ratio_spread"]["peer"] == {"median": 2.0, "min": 2.0, "max": 20.0}
+    assert result["roofline"] == {"dram_fraction": None, "int8_fraction": None}
+
+
+def test_every_round_has_prompts_of_its_own_and_the_first_is_not_kept() -> None:
+    asked: list[tuple[str, str, int]] = []
+
+    def engine(name: str) -> Any:
+        def measure(work: str, seed: int) -> dict[str, float]:
+            asked.append((name, work, seed))
+            return {"tokens_per_s": seed + 1.0, "prefill_seconds": 0.0}
+
+        return SimpleNamespace(name=name, measure=measure)
+
+    found = comparison.rounds([engine("a"), engine("b")], Work.parse("prefill:rows=2,context=9"), 2, 40)
+    work = "prefill:rows=2,context=9"
+    assert asked == [(name, work, seed) for seed in (40, 41, 42) for name in ("a", "b")]  # A B A B A B
+    assert [one.rates["a"] for one in found] == [42, 43]
+
+
+def test_stolen_time_is_read_from_the_system(tmp_path: Path) -> None:
+    (tmp_path / "stat").write_text("cpu  1 2 3 4 5 6 7 8 0 0\ncpu0 1\n")
+    assert comparison.steal_time(str(tmp_path / "stat")) == (8, 36)
+    assert comparison.steal_time(str(tmp_path / "none")) == (0, 0)

@@ -1,0 +1,219 @@
+"""The registry of peers and their environments: built, shown and removed; failures say why and where the log is."""
+
+import json
+import zipfile
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from infeng_bench import peers, synthetic
+from infeng_bench.peers import PeerError, environment, models, verb
+from infeng_bench.peers.environment import Environment
+
+from infeng_core.cli import main
+from infeng_core.errors import UsageError
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("INFENG_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def wheel(folder: Path, name: str) -> Path:
+    """Write a package of one module without dependencies."""
+    path = folder / f"{name}-1.0-py3-none-any.whl"
+    info = f"{name}-1.0.dist-info"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr(f"{name}.py", "VALUE = 1\n")
+        archive.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr(f"{info}/RECORD", "")
+    return path
+
+
+def small_peer(**more: Any) -> Any:
+    """Return a peer that installs without network."""
+    facts = {
+        "NAME": "small",
+        "ABOUT": "for tests",
+        "REQUIREMENTS": (),
+        "PIP_OPTIONS": ("--no-index",),
+        "UNWANTED": (),
+        "IMPORTS": (),
+        "NEEDS_COMPILER": False,
+        "FORMATS": {"int4-g64": "q4"},
+        "OPTIONS": {},
+        "build_environment": lambda features, gcc: {"SMALL_FLAGS": "-O9"},
+        "model_path": lambda folder: folder / "model.bin",
+    }
+    return SimpleNamespace(**{**facts, **more})
+
+
+@pytest.mark.parametrize("name", peers.NAMES)
+def test_every_peer_has_the_face_that_others_rely_on(name: str, tmp_path: Path) -> None:
+    peer = peers.peer(name)
+    assert name == peer.NAME
+    assert all("=" in requirement or ">" in requirement for requirement in peer.REQUIREMENTS)  # pinned
+    assert set(peer.FORMATS) >= {"int4-g64", "int4-g32", "bf16"}
+    for variables in (peer.build_environment({"amx_tile"}, 12), peer.build_environment(set(), None)):
+        assert all(isinstance(value, str) for value in variables.values())
+    for kind in set(peer.FORMATS.values()):
+        commands = peer.export_commands(tmp_path / "bin", tmp_path / "source", tmp_path / "out", kind)
+        assert all(command[0].startswith(str(tmp_path / "bin")) for command in commands)
+        if commands:
+            assert peer.model_path(tmp_path / "out").is_relative_to(tmp_path / "out")
+
+
+def test_an_unknown_peer_is_an_error_with_what_was_meant(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "peers", "install", "openvin"]) == 2
+    assert "did you mean `openvino`" in capsys.readouterr().err.lower()
+
+
+@pytest.mark.parametrize(
+    ("features", "gcc", "is_careful"),
+    [({"amx_tile"}, 12, True), ({"amx_tile"}, 13, False), ({"amx_tile"}, None, False), ({"avx512f"}, 12, False)],
+)
+def test_llama_cpp_is_built_around_a_fault_of_old_gcc(features: set[str], gcc: int | None, is_careful: bool) -> None:
+    flags = peers.peer("llama_cpp").build_environment(features, gcc)["CMAKE_ARGS"]
+    assert "-DGGML_NATIVE=ON" in flags
+    assert ('"-DCMAKE_CXX_FLAGS=-fno-tree-dse -fno-dse"' in flags) == is_careful
+
+
+def test_the_compiler_is_asked_who_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "c++"
+    monkeypatch.setenv("CXX", str(program))
+    for macros, version in (("#define __GNUC__ 12", 12), ("#define __GNUC__ 4\n#define __clang__ 1", None)):
+        program.write_text(f"#!/bin/sh\ncat <<'END'\n{macros}\nEND\n")
+        program.chmod(0o755)
+        assert environment.compiler() == version
+    monkeypatch.setenv("CXX", str(tmp_path / "none"))
+    with pytest.raises(UsageError, match="install g"):
+        environment.compiler()
+
+
+def test_the_list_says_what_is_missing(own_cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    halfway = Environment(peers.peer("openvino"))
+    halfway.tools.mkdir(parents=True)
+    halfway.python.touch()
+    whole = Environment(peers.peer("transformers"))
+    whole.tools.mkdir(parents=True)
+    whole.python.touch()
+    record = {
+        "requirements": list(whole.peer.REQUIREMENTS),
+        "versions": {"torch": "2.13.0+cpu", "transformers": "5"},
+        "flags": {},
+        "python": "3.12",
+    }
+    (whole.folder / environment.RECORD).write_text(json.dumps(record))
+    assert main(["bench", "peers", "list"]) == 0
+    shown = capsys.readouterr().out
+    assert "llama_cpp     not installed: infeng bench peers install llama_cpp" in shown
+    assert "openvino      its installation did not end" in shown
+    assert "transformers  torch 2.13.0+cpu, transformers 5" in shown
+    assert main(["bench", "peers", "list", "--json"]) == 0
+    listed = {entry["name"]: entry for entry in json.loads(capsys.readouterr().out)}
+    assert listed["llama_cpp"]["missing"] == "not installed"
+    assert listed["transformers"]["missing"] == ""
+    record["requirements"] = ["torch==1"]
+    (whole.folder / environment.RECORD).write_text(json.dumps(record))
+    assert whole.missing() == "other versions are installed than this wheel asks for"
+
+
+def test_remove_takes_the_environment_away(capsys: pytest.CaptureFixture[str]) -> None:
+    place = Environment(peers.peer("openvino"))
+    place.tools.mkdir(parents=True)
+    place.log.touch()
+    assert main(["bench", "peers", "remove", "openvino"]) == 0
+    assert not place.folder.exists()
+    assert not place.log.exists()
+    assert main(["bench", "peers", "remove", "openvino"]) == 0
+    assert "openvino: was not installed" in capsys.readouterr().out
+
+
+def test_a_failing_program_is_an_error_with_its_last_error(own_cache: Path) -> None:
+    place = Environment(small_peer())
+    place.folder.mkdir(parents=True)
+    script = "echo 'ERROR: no matching distribution'; echo 'a notice'; exit 7"
+    with place.log.open("w") as log, pytest.raises(PeerError) as caught:
+        place.execute(["sh", "-c", script], "the installation", log)
+    assert f"small: the installation failed with status 7: ERROR: no matching distribution: see {place.log}" == str(
+        caught.value
+    )
+
+
+def test_an_export_is_made_once_and_beside_the_source(tiny_config: Path) -> None:
+    source = synthetic.hf_directory(tiny_config)
+
+    def commands(tools: Path, source: Path, folder: Path, kind: str) -> list[list[str]]:
+        return [["sh", "-c", f"echo {kind} >>{folder}/model.bin"]]
+
+    peer = small_peer(export_commands=commands)
+    place = Environment(peer)
+    place.tools.mkdir(parents=True)
+    place.python.touch()
+    record = {"requirements": [], "versions": {}, "flags": {}, "python": "3"}
+    (place.folder / environment.RECORD).write_text(json.dumps(record))
+    first = models.peer_model(peer, source, "int4-g64")
+    assert first.read_text() == "q4\n"
+    assert first.parent.parent == source.parent
+    assert models.peer_model(peer, source, "int4-g64") == first
+    assert first.read_text() == "q4\n"
+    with pytest.raises(UsageError, match="nothing that stands against int8-row"):
+        models.peer_model(peer, source, "int8-row")
+
+
+@pytest.mark.parametrize(("script", "text"), [("exit 1", "failed with status 1"), ("true", "wrote nothing")])
+def test_an_export_that_fails_leaves_nothing(tiny_config: Path, script: str, text: str) -> None:
+    source = synthetic.hf_directory(tiny_config)
+    peer = small_peer(export_commands=lambda tools, source, folder, kind: [["sh", "-c", script]])
+    place = Environment(peer)
+    place.tools.mkdir(parents=True)
+    place.python.touch()
+    (place.folder / environment.RECORD).write_text(json.dumps({"requirements": [], "versions": {}}))
+    with pytest.raises(PeerError, match=text):
+        models.peer_model(peer, source, "int4-g64")
+    assert sorted(path.name for path in source.parent.iterdir()) == sorted([source.name, "peers"])
+
+
+@pytest.mark.slow
+def test_an_environment_is_built_used_again_and_rebuilt_by_force(tmp_path: Path) -> None:
+    package = wheel(tmp_path, "tinypeer")
+    place = Environment(small_peer(REQUIREMENTS=(str(package),), IMPORTS=("tinypeer",)))
+    record = place.install()
+    assert record["versions"]["tinypeer"] == "1.0"
+    assert record["flags"] == {"SMALL_FLAGS": "-O9"}
+    assert not place.missing()
+    mark = place.folder / "mark"
+    mark.touch()
+    place.install()
+    assert mark.exists()
+    place.install(force=True)
+    assert not mark.exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("facts", "what"),
+    [
+        ({"REQUIREMENTS": ("no-such-package==1",)}, "the installation failed with status 1: ERROR: "),
+        ({"IMPORTS": ("no_such_module",)}, "the trial import failed with status 1: ModuleNotFoundError"),
+    ],
+)
+def test_an_installation_that_fails_leaves_its_log_and_nothing_else(
+    tmp_path: Path, facts: dict[str, Any], what: str
+) -> None:
+    requirements = (str(wheel(tmp_path, "tinypeer")),)
+    place = Environment(small_peer(**{"REQUIREMENTS": requirements, **facts}))
+    with pytest.raises(PeerError) as caught:
+        place.install()
+    assert what in str(caught.value)
+    assert f"see {place.log}" in str(caught.value)
+    assert place.log.read_text()
+    assert not place.folder.exists()
+
+
+def test_versions_are_shown_under_the_names_that_were_asked_for() -> None:
+    record = {"requirements": ["llama-cpp-python==0.3.36", "gguf>=0.17"], "versions": {"llama_cpp_python": "0.3.36"}}
+    assert verb._versions(record) == "llama-cpp-python 0.3.36, gguf ?"
