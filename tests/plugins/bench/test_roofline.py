@@ -1,6 +1,9 @@
 """What the machine can do: structure and arithmetic, not figures."""
 
 import json
+import re
+import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -75,3 +78,18 @@ def test_a_bad_number_is_a_usage_error(arguments: list[str], capsys: pytest.Capt
         main(["bench", "roofline", *arguments])
     assert caught.value.code == 2
     assert arguments[1] in capsys.readouterr().err
+
+
+@pytest.mark.skipif(detect().arch != "x86_64", reason="the loops are x86 assembly")
+@pytest.mark.skipif(shutil.which("objdump") is None, reason="objdump (binutils) is not installed")
+def test_a_loop_holds_the_products_that_are_counted_and_nothing_is_spilled() -> None:
+    library = Path(probe.__file__).with_name("libinfeng_bench.so")
+    listing = subprocess.run(["objdump", "-d", "-C", str(library)], check=True, capture_output=True, text=True).stdout
+    found = {}
+    for name, body in re.findall(
+        r"<infeng_bench::\(anonymous namespace\)::(\w+)\(unsigned long\)>:\n(.*?)\n\n", listing, re.S
+    ):
+        found[name] = (len(re.findall(r"\bvpmaddubsw\b", body)), len(re.findall(r"\b(?:vpdpbusd|tdpbusd)\b", body)))
+        assert name == "amx_int8" or "%rsp" not in body
+    assert found.items() >= {"avx2": (48, 0), "avx512bw": (48, 0), "avx512_vnni": (0, 12)}.items()
+    assert {found.get("avx_vnni", (0, 12)), found.get("amx_int8", (0, 4))} == {(0, 12), (0, 4)}
