@@ -31,15 +31,14 @@ namespace {
 
 // Without products of four: eight pairs are added in 16 bits before they are widened, the cheapest way that cannot
 // overflow for int4 weights (8 * 2 * 15 * 127 < 2^15). Six sums; 6, 7, 8 take products in turn, 9 and 10 the wide sums,
-// 13 is ones.
+// 13 stands for ones (values do not matter).
 #define FIRST(R, S) "vpmaddubsw %%" R "15, %%" R "14, %%" R #S "\n\t"
 #define ADD(R, S, T) "vpmaddubsw %%" R "15, %%" R "14, %%" R #T "\n\tvpaddw %%" R #T ", %%" R #S ", %%" R #S "\n\t"
 #define NEXT(R) ADD(R, 0, 6) ADD(R, 1, 7) ADD(R, 2, 8) ADD(R, 3, 6) ADD(R, 4, 7) ADD(R, 5, 8)
 #define WIDEN(R, S, T, W) "vpmaddwd %%" R "13, %%" R #S ", %%" R #T "\n\tvpaddd %%" R #T ", %%" R #W ", %%" R #W "\n\t"
-#define PAIRS(R)                                                                                                 \
-  EACH6(FIRST, R)                                                                                                \
-  NEXT(R) NEXT(R) NEXT(R) NEXT(R) NEXT(R) NEXT(R) NEXT(R) WIDEN(R, 0, 6, 9) WIDEN(R, 1, 7, 10) WIDEN(R, 2, 8, 9) \
-      WIDEN(R, 3, 6, 10) WIDEN(R, 4, 7, 9) WIDEN(R, 5, 8, 10)
+#define WIDE(R) \
+  WIDEN(R, 0, 6, 9) WIDEN(R, 1, 7, 10) WIDEN(R, 2, 8, 9) WIDEN(R, 3, 6, 10) WIDEN(R, 4, 7, 9) WIDEN(R, 5, 8, 10)
+#define PAIRS(R) EACH6(FIRST, R) NEXT(R) NEXT(R) NEXT(R) NEXT(R) NEXT(R) NEXT(R) NEXT(R) WIDE(R)
 
 LOOP(avx2, "avx2", "ymm", PAIRS("ymm"))
 LOOP(avx512bw, "avx512bw", "zmm", PAIRS("zmm"))
