@@ -223,21 +223,22 @@ class Program:
     ) -> None: ...
     def ops(self) -> list[dict[str, Any]]:
         """Return {"op", "epilogues", "kernels": [(most rows, "library/kernel")]} of every op, in order."""
-    def profile(self, on: bool, *, events: int = 65536) -> None:
+    def profile(self, on: bool, *, events: int = 65536, groups: Sequence[int] = ()) -> None:
         """Measure every step from now on, from zero, or stop and forget; waits for a step in flight.
 
         ``events``: of each worker, the latest that are kept for a trace (40 bytes each). Nothing is allocated while
-        steps run, and nothing at all is done where this is off.
+        steps run, and nothing at all is done where this is off. ``groups``: for each op the first of the ops that share
+        its totals, which must have as many kernels; empty: each op has its own.
         """
     def profile_read(self) -> dict[str, Any]:
         """Return what was measured so far; times are nanoseconds of ``time.perf_counter_ns``.
 
-        steps, rows: whole steps that ran. step_ns = sum of all wall_ns and gap_ns + tail_ns.
-        phases: (phases,) structured: op (index in ``ops``), kernel (index of the op's kernels), phase, calls, rows,
-            tiles, wall_ns (publication to the end of the last worker), gap_ns (what was between it and the phase
-            before), macs, bytes (weights, keys and values; 0 where an op has none).
-        workers: (phases, threads) structured: busy_ns, late_ns (publication to the first tile), tiles. The rest of
-            wall_ns a worker waited for the last one.
+        steps, rows: whole steps that ran. step_ns = head_ns + sum of wall_ns + tail_ns.
+        phases: (phases,) structured: op (index in ``ops``, of a group the first), kernel (index of the op's kernels),
+            phase, calls, rows, tiles, wall_ns (from the arrival of the last worker at the barrier before to that at its
+            own), macs, bytes (weights, keys and values; 0 where an op has none).
+        workers: (phases, threads) structured: busy_ns, late_ns (beginning of the phase to the first tile), tiles. The
+            rest of wall_ns a worker waited for the last one.
         events: for each worker (events,) structured, oldest first: begin_ns, end_ns, step (from 0), op, kernel, phase,
             rows, tiles.
 

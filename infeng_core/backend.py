@@ -77,7 +77,7 @@ class OpNames:
 class Measured:
     """What an executable measured of its own steps; times in nanoseconds of ``time.perf_counter_ns``.
 
-    step_ns = sum of wall_ns + sum of gap_ns + tail_ns. The fields of the arrays are those of
+    step_ns = head_ns + sum of wall_ns + tail_ns. The fields of the arrays are those of
     ``_native.Program.profile_read``.
     """
 
@@ -85,6 +85,7 @@ class Measured:
     steps: int
     rows: int
     step_ns: int
+    head_ns: int
     tail_ns: int
     phases: NDArray[Any]  # (phases,) structured
     workers: NDArray[Any]  # (phases, threads) structured

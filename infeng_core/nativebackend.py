@@ -82,7 +82,10 @@ class NativeExecutable:
 
     def profile(self, on: bool, *, events: int = 65536) -> None:
         """Measure every step from now on, from zero, and keep the latest ``events`` of each worker; or stop."""
-        self._program.profile(on, events=events)
+        # Equal ops of all layers share their totals.
+        first: dict[OpNames, int] = {}
+        groups = [first.setdefault(names, index) for index, names in enumerate(self._ops)]
+        self._program.profile(on, events=events, groups=groups)
 
     def measured(self) -> Measured:
         """Return what was measured since ``profile(True)``; raises KernelError if nothing was."""

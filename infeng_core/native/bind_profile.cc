@@ -21,9 +21,14 @@ struct PhaseRow {
   int64_t rows;
   int64_t tiles;
   int64_t wall_ns;
-  int64_t gap_ns;
   int64_t macs;
   int64_t bytes;
+};
+
+struct WorkerRow {
+  int64_t busy_ns;
+  int64_t late_ns;
+  int64_t tiles;
 };
 
 // The phases that ran, in the order of the program, and each worker's part of them.
@@ -31,25 +36,41 @@ struct Reading {
   int64_t steps = 0;
   int64_t rows = 0;
   int64_t step_ns = 0;
+  int64_t head_ns = 0;
   int64_t tail_ns = 0;
   int threads = 0;
   std::vector<PhaseRow> phases;
-  std::vector<WorkerTotals> parts;  // (phases, threads)
+  std::vector<WorkerRow> parts;  // (phases, threads)
   std::vector<std::vector<Event>> events;
 };
 
 Reading read(const Program& program, const Profile& profile) {
-  Reading out{profile.steps, profile.rows, profile.step_ns, profile.tail_ns, profile.threads(), {}, {}, {}};
+  Reading out{
+      profile.steps, profile.rows, profile.step_ns, profile.head_ns, profile.tail_ns, profile.threads(), {}, {}, {}};
+  int64_t last = -1;  // slots come in order; ops that share an earlier one's add none
   for (int op = 0; op < program.op_count(); ++op) {
     const int kernels = static_cast<int>(program.op(op).bindings.size());
     for (int index = 0; index < kernels * kPhases; ++index) {
       const int kernel = index / kPhases;
       const int phase = index % kPhases;
       const int64_t slot = profile.slot(op, kernel, phase);
-      const PhaseTotals& t = profile.phase(slot);
-      if (t.calls == 0) continue;
-      out.phases.push_back({op, kernel, phase, t.calls, t.rows, t.tiles, t.wall_ns, t.gap_ns, t.macs, t.bytes});
-      for (int w = 0; w < out.threads; ++w) out.parts.push_back(profile.part(slot, w));
+      PhaseRow row{op, kernel, phase, 0, 0, 0, 0, 0, 0};
+      for (int w = 0; w < out.threads; ++w) {
+        const PhaseTotals& t = profile.totals(w, slot);
+        row.calls += t.calls;
+        row.rows += t.rows;
+        row.tiles += t.tiles;
+        row.wall_ns += t.wall_ns;
+        row.macs += t.macs;
+        row.bytes += t.bytes;
+      }
+      if (row.calls == 0 || slot <= last) continue;
+      last = slot;
+      out.phases.push_back(row);
+      for (int w = 0; w < out.threads; ++w) {
+        const PhaseTotals& t = profile.totals(w, slot);
+        out.parts.push_back({t.busy_ns, t.late_ns, t.own_tiles});
+      }
     }
   }
   for (int w = 0; w < out.threads; ++w) out.events.push_back(profile.events(w));
@@ -100,6 +121,7 @@ py::dict profile_read(const Program& program) {
   out["steps"] = reading.steps;
   out["rows"] = reading.rows;
   out["step_ns"] = reading.step_ns;
+  out["head_ns"] = reading.head_ns;
   out["tail_ns"] = reading.tail_ns;
   out["phases"] = array(reading.phases);
   out["workers"] = array(reading.parts).reshape({phases, static_cast<py::ssize_t>(reading.threads)});
@@ -134,8 +156,8 @@ py::list describe_ops(const Program& program) {
 }
 
 void bind_profile(py::module_& m) {
-  PYBIND11_NUMPY_DTYPE(PhaseRow, op, kernel, phase, calls, rows, tiles, wall_ns, gap_ns, macs, bytes);
-  PYBIND11_NUMPY_DTYPE(WorkerTotals, busy_ns, late_ns, tiles);
+  PYBIND11_NUMPY_DTYPE(PhaseRow, op, kernel, phase, calls, rows, tiles, wall_ns, macs, bytes);
+  PYBIND11_NUMPY_DTYPE(WorkerRow, busy_ns, late_ns, tiles);
   PYBIND11_NUMPY_DTYPE(Event, begin_ns, end_ns, step, op, kernel, phase, rows, tiles);
   m.def("barrier_times", &barrier_times, "pool"_a, "rounds"_a,
         "Return (rounds,) int64: nanoseconds that phases without work take, one after the other.");

@@ -233,7 +233,7 @@ void bind_program(py::module_& m) {
       .def(
           "ops", [](const BoundProgram& self) { return describe_ops(self); },
           "Return {op, epilogues, kernels: [(most rows, name)]} of every op.")
-      .def("profile", &Program::profile, "on"_a, py::kw_only(), "events"_a = 1 << 16,
+      .def("profile", &Program::profile, "on"_a, py::kw_only(), "events"_a = 1 << 16, "groups"_a = std::vector<int>(),
            py::call_guard<py::gil_scoped_release>(),
            "Measure every step from now on, from zero, and keep the latest ``events`` of each worker; or stop and "
            "forget.")

@@ -20,14 +20,15 @@ constexpr int64_t kFetchRows = 16;
 
 class Step final : public Job {
  public:
-  explicit Step(Program& program)
-      : program_(program), threads_(program.pool_->threads()), profile_(program.profile_.get()) {}
+  Step(Program& program, int64_t begin_ns)
+      : program_(program), threads_(program.pool_->threads()), profile_(program.profile_.get()), begin_ns_(begin_ns) {}
 
   Next advance(int worker) override;
   void work(int worker) override;
 
   bool failed() const { return failed_.load(std::memory_order_acquire); }
   const Program::Failure& failure() const { return failure_; }
+  int64_t end_ns() const { return begin_ns_; }  // of the last phase
 
  private:
   bool stopped() const {
@@ -36,6 +37,9 @@ class Step final : public Job {
   bool enter(int worker);
   bool next_op();
   bool next_phase(int worker);
+  void mark(int worker, int64_t now);
+  void open(int worker);
+  void record(int worker, int64_t begin_ns, int64_t end_ns, int64_t tiles);
   void run_tiles(int worker, int64_t first, int64_t last);
   void run_alone(int worker);
   int64_t claim_tiles(int worker);
@@ -45,11 +49,16 @@ class Step final : public Job {
   Program& program_;
   const int threads_;
   Profile* const profile_;  // NULL: nothing is measured
-  size_t index_ = 0;        // of the op after this one
+
+  // What all workers read in every phase: one line.
+  alignas(64) size_t index_ = 0;  // of the op after this one
   const Op* op_ = nullptr;
   int32_t phase_ = 0;
   int32_t phases_ = 0;
   int64_t tiles_ = 0;
+  int64_t slot_ = -1;  // of the phase in the profile; -1: none is open
+  int64_t begin_ns_;   // of the phase, or of what is between two
+
   Program::Failure failure_;
   std::atomic_flag reported_;
   std::atomic<bool> failed_{false};
@@ -117,20 +126,43 @@ bool Step::next_phase(int worker) {
   }
 }
 
+// What went on until now ends here.
+void Step::mark(int worker, int64_t now) {
+  if (slot_ >= 0) {
+    profile_->ended(worker, slot_, now - begin_ns_);
+  } else {
+    profile_->head_ns += now - begin_ns_;
+  }
+  slot_ = -1;
+  begin_ns_ = now;
+}
+
+void Step::open(int worker) {
+  slot_ = profile_->slot(static_cast<int>(index_) - 1, op_->kernel_index, phase_);
+  profile_->begun(worker, slot_, *op_, phase_, tiles_);
+}
+
+void Step::record(int worker, int64_t begin_ns, int64_t end_ns, int64_t tiles) {
+  const auto narrow = [](int64_t value) { return static_cast<int32_t>(value); };
+  profile_->part(worker, slot_, begin_ns - begin_ns_,
+                 {begin_ns, end_ns, narrow(profile_->steps), narrow(static_cast<int64_t>(index_)) - 1,
+                  op_->kernel_index, phase_, narrow(op_->args.common.rows), narrow(tiles)});
+}
+
 // All tiles of the phase on the worker that prepares it, while the others wait.
 void Step::run_alone(int worker) {
-  if (profile_ == nullptr) return run_tiles(worker, 0, tiles_);
-  profile_->start(worker);
   run_tiles(worker, 0, tiles_);
-  profile_->stop(worker, tiles_);
-  profile_->close();
+  if (profile_ == nullptr) return;
+  const int64_t now = Profile::now();
+  record(worker, begin_ns_, now, tiles_);
+  mark(worker, now);
 }
 
 Job::Next Step::advance(int worker) {
-  if (profile_ != nullptr) profile_->close();
+  if (profile_ != nullptr) mark(worker, Profile::now());
   if (!enter(worker)) return Next::end;
   while (!stopped() && next_phase(worker)) {
-    if (profile_ != nullptr) profile_->open(*op_, static_cast<int>(index_) - 1, phase_, tiles_);
+    if (profile_ != nullptr) open(worker);
     const bool whole = op_->kernel->abi.kind == INFENG_KIND_WHOLE;
     if (whole && threads_ > 1) return Next::alone;
     const bool small = tiles_ == 1 || op_->args.common.rows <= op_->solo_rows;
@@ -145,9 +177,9 @@ Job::Next Step::advance(int worker) {
 }
 
 void Step::work(int worker) {
-  if (profile_ != nullptr) profile_->start(worker);
+  const int64_t begin_ns = profile_ == nullptr ? 0 : Profile::now();
   const int64_t tiles = enter(worker) ? claim_tiles(worker) : 0;
-  if (profile_ != nullptr) profile_->stop(worker, tiles);
+  if (profile_ != nullptr) record(worker, begin_ns, Profile::now(), tiles);
 }
 
 // Runs tiles until none is left; returns how many.
@@ -187,14 +219,14 @@ void Step::fetch_ahead(int worker) {
 void Program::run(const Batch& batch) {
   if (!finished_) fail("not_finished", "call finish() before run()");
   const auto held = pool_->lock();
-  if (profile_ != nullptr) profile_->begin_step();
+  const int64_t begin_ns = profile_ == nullptr ? 0 : Profile::now();
   take(batch);
   patch();
   for (int i = 0; i < pool_->threads(); ++i) seats_[i].message[0] = '\0';
   cancelled_.store(false, std::memory_order_relaxed);
-  Step step(*this);
+  Step step(*this, begin_ns);
   pool_->run(held, step);
-  if (profile_ != nullptr) profile_->end_step(rows_);
+  if (profile_ != nullptr) profile_->add_step(rows_, begin_ns, step.end_ns());
   if (step.failed()) throw_failure(step.failure());
   if (cancelled_.load(std::memory_order_relaxed)) fail("cancelled", "the step was cancelled");
 }

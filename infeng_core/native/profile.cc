@@ -48,13 +48,13 @@ Work work_of(const Op& op) {
 
 }  // namespace
 
-Profile::Profile(const std::vector<int>& kernels, int threads, int64_t events) {
+Profile::Profile(const std::vector<int>& kernels, const std::vector<int>& groups, int threads, int64_t events) {
   int64_t slots = 0;
-  for (const int count : kernels) {
-    first_slot_.push_back(slots);
-    slots += int64_t{count} * kPhases;
+  for (size_t op = 0; op < kernels.size(); ++op) {
+    const auto group = static_cast<size_t>(groups[op]);
+    first_slot_.push_back(group < op ? first_slot_[group] : slots);
+    if (group == op) slots += int64_t{kernels[op]} * kPhases;
   }
-  phases_.resize(static_cast<size_t>(slots));
   seats_.resize(static_cast<size_t>(threads));
   for (Seat& seat : seats_) {
     seat.totals.resize(static_cast<size_t>(slots));
@@ -66,63 +66,45 @@ int64_t Profile::slot(int op, int kernel, int phase) const {
   return first_slot_[static_cast<size_t>(op)] + kernel * kPhases + std::min(phase, kPhases - 1);
 }
 
-void Profile::begin_step() { step_begin_ns_ = mark_ns_ = now(); }
-
-void Profile::end_step(int64_t step_rows) {
-  const int64_t end = now();
-  tail_ns += end - mark_ns_;
-  step_ns += end - step_begin_ns_;
+void Profile::add_step(int64_t step_rows, int64_t begin_ns, int64_t last_phase_end_ns) {
+  const int64_t end_ns = now();
+  tail_ns += end_ns - last_phase_end_ns;
+  step_ns += end_ns - begin_ns;
   rows += step_rows;
   ++steps;
 }
 
-void Profile::open(const Op& op, int op_index, int phase, int64_t tiles) {
-  slot_ = slot(op_index, op.kernel_index, phase);
-  PhaseTotals& totals = phases_[static_cast<size_t>(slot_)];
-  const int64_t op_rows = op.args.common.rows;
-  ++totals.calls;
-  totals.rows += op_rows;
-  totals.tiles += tiles;
-  if (phase == 0) {
-    const Work work = work_of(op);
-    totals.macs += work.macs;
-    totals.bytes += work.bytes;
-  }
-  open_ = {0, 0, static_cast<int32_t>(steps), op_index, op.kernel_index, phase, static_cast<int32_t>(op_rows), 0};
-  is_open_ = true;
-  opened_ns_ = now();
-  totals.gap_ns += opened_ns_ - mark_ns_;
+void Profile::begun(int worker, int64_t slot, const Op& op, int phase, int64_t tiles) {
+  PhaseTotals& sum = totals(worker, slot);
+  ++sum.calls;
+  sum.rows += op.args.common.rows;
+  sum.tiles += tiles;
+  if (phase > 0) return;
+  const Work work = work_of(op);
+  sum.macs += work.macs;
+  sum.bytes += work.bytes;
 }
 
-void Profile::stop(int worker, int64_t tiles) {
+void Profile::part(int worker, int64_t slot, int64_t late_ns, const Event& event) {
+  PhaseTotals& sum = totals(worker, slot);
+  sum.busy_ns += event.end_ns - event.begin_ns;
+  sum.late_ns += late_ns;
+  sum.own_tiles += event.tiles;
   Seat& seat = seats_[static_cast<size_t>(worker)];
-  const int64_t end_ns = now();
-  WorkerTotals& totals = seat.totals[static_cast<size_t>(slot_)];
-  totals.busy_ns += end_ns - seat.begin_ns;
-  totals.late_ns += seat.begin_ns - opened_ns_;
-  totals.tiles += tiles;
   if (seat.ring.empty()) return;
-  Event& event = seat.ring[static_cast<size_t>(seat.count++) % seat.ring.size()];
-  event = open_;
-  event.begin_ns = seat.begin_ns;
-  event.end_ns = end_ns;
-  event.tiles = static_cast<int32_t>(tiles);
-}
-
-void Profile::close() {
-  if (!is_open_) return;
-  is_open_ = false;
-  mark_ns_ = now();
-  phases_[static_cast<size_t>(slot_)].wall_ns += mark_ns_ - opened_ns_;
+  seat.ring[static_cast<size_t>(seat.next)] = event;
+  if (++seat.next == static_cast<int64_t>(seat.ring.size())) {
+    seat.next = 0;
+    seat.is_full = true;
+  }
 }
 
 std::vector<Event> Profile::events(int worker) const {
   const Seat& seat = seats_[static_cast<size_t>(worker)];
-  const auto size = static_cast<int64_t>(seat.ring.size());
+  const auto next = seat.ring.begin() + seat.next;
   std::vector<Event> out;
-  for (int64_t i = std::max<int64_t>(0, seat.count - size); i < seat.count; ++i) {
-    out.push_back(seat.ring[static_cast<size_t>(i % size)]);
-  }
+  if (seat.is_full) out.assign(next, seat.ring.end());
+  out.insert(out.end(), seat.ring.begin(), next);
   return out;
 }
 

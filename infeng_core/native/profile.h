@@ -1,9 +1,10 @@
 // Where the time of steps goes: totals per op, kernel and phase, and the latest events of every worker for a trace.
 //
 // Times are nanoseconds of the steady clock, which is Python's time.perf_counter_ns() too. A phase lasts from the
-// moment it is published to the moment its last worker has finished; the gap before it is what the barrier, the choice
-// of the phase and, in front of the first op, the check of the batch cost. So over any number of whole steps
-//   step_ns = sum of wall_ns + sum of gap_ns + tail_ns.
+// arrival of the last worker at the barrier before it to the arrival of the last one at its own, so that one reading of
+// the clock serves both; head_ns is what comes before the first phase of a step, tail_ns what comes after the last:
+//   step_ns = head_ns + sum of wall_ns + tail_ns.
+// Equal ops of different layers may share their totals: few of them stay in the cache while weights stream through it.
 #pragma once
 
 #include <chrono>
@@ -16,22 +17,19 @@ struct Op;
 
 inline constexpr int kPhases = 4;  // kept apart; later phases of an op count as the fourth
 
-// One phase of one op under one kernel.
+// One phase of one op under one kernel, as one worker saw it; the fields above the line are added up over workers, for
+// each phase is begun by one of them and ended by one.
 struct PhaseTotals {
   int64_t calls;
   int64_t rows;
   int64_t tiles;
   int64_t wall_ns;
-  int64_t gap_ns;
   int64_t macs;   // multiply-adds of matrix products; 0 for ops without
   int64_t bytes;  // of weights, keys and values, each read or written once; 0 for ops without
-};
-
-// One worker's part of it. What is missing to wall_ns it spent waiting for the last one.
-struct WorkerTotals {
+  // This worker's own part. What is missing to wall_ns it spent waiting for the last one.
   int64_t busy_ns;
-  int64_t late_ns;  // from the publication to its first tile
-  int64_t tiles;
+  int64_t late_ns;  // from the beginning of the phase to its first tile
+  int64_t own_tiles;
 };
 
 struct Event {
@@ -45,60 +43,54 @@ struct Event {
   int32_t tiles;  // that this worker ran
 };
 
-// Written on the step path without allocating; read between steps.
+// Written on the step path without allocating, by each worker into memory of its own; read between steps. What changes
+// from phase to phase lies in the step, beside what workers read there anyway: a line that has to come from another
+// core costs more than all that is done here.
 class Profile {
  public:
-  // `kernels`: the number of kernels of each op. `events`: kept of each worker.
-  Profile(const std::vector<int>& kernels, int threads, int64_t events);
-
-  void begin_step();
-  void end_step(int64_t step_rows);  // not called for a batch that was refused
-
-  // A phase: open, then start and stop on each worker that takes part, then close.
-  void open(const Op& op, int op_index, int phase, int64_t tiles);
-  void start(int worker) { seats_[static_cast<size_t>(worker)].begin_ns = now(); }
-  void stop(int worker, int64_t tiles);
-  void close();  // does nothing where none is open
-
-  int64_t steps = 0;
-  int64_t rows = 0;
-  int64_t step_ns = 0;
-  int64_t tail_ns = 0;
-
-  // Indices into phases() and a worker's totals().
-  int64_t slot(int op, int kernel, int phase) const;
-  int64_t slots() const { return static_cast<int64_t>(phases_.size()); }
-  const PhaseTotals& phase(int64_t slot) const { return phases_[static_cast<size_t>(slot)]; }
-  const WorkerTotals& part(int64_t slot, int worker) const {
-    return seats_[static_cast<size_t>(worker)].totals[static_cast<size_t>(slot)];
-  }
-  int threads() const { return static_cast<int>(seats_.size()); }
-  std::vector<Event> events(int worker) const;  // oldest first
-
- private:
-  struct alignas(64) Seat {
-    int64_t begin_ns = 0;
-    std::vector<WorkerTotals> totals;
-    std::vector<Event> ring;
-    int64_t count = 0;  // of events ever
-  };
+  // `kernels`: the number of kernels of each op. `groups`: the first of the ops with which each op shares its totals,
+  // all of which have as many kernels. `events`: kept of each worker.
+  Profile(const std::vector<int>& kernels, const std::vector<int>& groups, int threads, int64_t events);
 
   static int64_t now() {
     return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
         .count();
   }
 
-  std::vector<int64_t> first_slot_;  // of each op
-  std::vector<PhaseTotals> phases_;
-  std::vector<Seat> seats_;
+  int64_t slot(int op, int kernel, int phase) const;
 
-  // The phase that is open, and the end of what was before it.
-  bool is_open_ = false;
-  int64_t slot_ = 0;
-  int64_t opened_ns_ = 0;
-  Event open_{};
-  int64_t step_begin_ns_ = 0;
-  int64_t mark_ns_ = 0;
+  void add_step(int64_t step_rows, int64_t begin_ns, int64_t last_phase_end_ns);  // that ends now
+  // Counts the beginning of a phase, then its duration, then each worker's part in it.
+  void begun(int worker, int64_t slot, const Op& op, int phase, int64_t tiles);
+  void ended(int worker, int64_t slot, int64_t wall_ns) { totals(worker, slot).wall_ns += wall_ns; }
+  void part(int worker, int64_t slot, int64_t late_ns, const Event& event);
+
+  int64_t steps = 0;
+  int64_t rows = 0;
+  int64_t step_ns = 0;
+  int64_t head_ns = 0;
+  int64_t tail_ns = 0;
+
+  int threads() const { return static_cast<int>(seats_.size()); }
+  const PhaseTotals& totals(int worker, int64_t slot) const {
+    return seats_[static_cast<size_t>(worker)].totals[static_cast<size_t>(slot)];
+  }
+  std::vector<Event> events(int worker) const;  // oldest first
+
+ private:
+  struct alignas(64) Seat {
+    std::vector<PhaseTotals> totals;
+    std::vector<Event> ring;
+    int64_t next = 0;      // where the next event goes
+    bool is_full = false;  // once, so that the events after it are the oldest
+  };
+
+  PhaseTotals& totals(int worker, int64_t slot) {
+    return seats_[static_cast<size_t>(worker)].totals[static_cast<size_t>(slot)];
+  }
+
+  std::vector<int64_t> first_slot_;  // of each op
+  std::vector<Seat> seats_;
 };
 
 }  // namespace infeng

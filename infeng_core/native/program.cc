@@ -2,6 +2,7 @@
 #include "program.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "error.h"
@@ -103,7 +104,7 @@ void Program::finish() {
   finished_ = true;
 }
 
-void Program::profile(bool on, int64_t events) {
+void Program::profile(bool on, int64_t events, std::vector<int> groups) {
   constexpr int64_t kMostEvents = int64_t{1} << 24;
   if (!finished_) fail("not_finished", "call finish() before profile()");
   if (events < 0 || events > kMostEvents) fail("invalid_argument", "events is 0 to ", kMostEvents, ", not ", events);
@@ -111,7 +112,18 @@ void Program::profile(bool on, int64_t events) {
   if (on) {
     std::vector<int> kernels;
     for (const auto& op : ops_) kernels.push_back(static_cast<int>(op->bindings.size()));
-    fresh = std::make_unique<Profile>(kernels, pool_->threads(), events);
+    if (groups.empty()) {
+      groups.resize(ops_.size());
+      std::iota(groups.begin(), groups.end(), 0);
+    }
+    if (groups.size() != ops_.size()) fail("invalid_argument", groups.size(), " groups for ", ops_.size(), " ops");
+    for (size_t op = 0; op < groups.size(); ++op) {
+      const auto group = static_cast<size_t>(groups[op]);
+      if (group > op || groups[group] != groups[op] || kernels[group] != kernels[op]) {
+        fail("invalid_argument", "groups[", op, "] is ", groups[op], ", not the first op of a group of its kind");
+      }
+    }
+    fresh = std::make_unique<Profile>(kernels, groups, pool_->threads(), events);
   }
   const auto held = pool_->lock();
   profile_ = std::move(fresh);

@@ -127,8 +127,9 @@ class Program {
   void cancel() { cancelled_.store(true, std::memory_order_relaxed); }
 
   // Measures every step from now on, from zero, and keeps the latest `events` of each worker; or stops measuring and
-  // forgets. Both wait for a step in flight.
-  void profile(bool on, int64_t events);
+  // forgets. Both wait for a step in flight. `groups`: for each op the first of those that share its totals, which must
+  // have as many kernels; empty: each op has its own.
+  void profile(bool on, int64_t events, std::vector<int> groups);
   // Calls `read` between two steps. Throws Error "not_profiled".
   template <class Read>
   void read_profile(Read read) const {

@@ -24,9 +24,9 @@ def lines(profile: Profile) -> Iterator[str]:
     yield from _aligned(("stage", "calls", "ms", "share", "ms/step"), list(_stages(profile, ops)))
     if ops:
         yield ""
-        heads = ("op", "calls", "ms", "share", "ms/step", "gap ms", "busy", "GMAC/s", "GB/s", "kernel")
+        heads = ("op", "calls", "ms", "share", "ms/step", "busy", "late", "wait", "GMAC/s", "GB/s", "kernel")
         yield from _aligned(heads, [_op(profile, op) for op in ops])
-        yield "share: of the steps; gap: barrier before the op; busy: workers' time in tiles"
+        yield "share: of the steps; busy, late, wait: workers' time in tiles, before the first, after the last"
     yield ""
     yield from _process(profile)
 
@@ -45,10 +45,9 @@ def _stages(profile: Profile, ops: Sequence[OpTotal]) -> Iterator[tuple[str, ...
         if name in stages:
             yield _row(profile, name, stages[name].calls, stages[name].seconds)
         if name == "run" and measured and name in stages:
-            kinds = op_classes(ops)
-            for kind in kinds:
+            for kind in op_classes(ops):
                 yield _row(profile, f"  {kind.op}", kind.calls, kind.seconds)
-            yield _row(profile, "  barriers", None, sum(kind.gap_seconds for kind in kinds) + measured.tail_ns / 1e9)
+            yield _row(profile, "  check", None, (measured.head_ns + measured.tail_ns) / 1e9)
             yield _row(profile, "  call", None, stages[name].seconds - measured.step_ns / 1e9)
     rest = stages["step"].seconds - sum(stages[name].seconds for name in INSIDE if name in stages)
     yield _row(profile, "rest", None, rest)
@@ -68,14 +67,12 @@ def _times(profile: Profile, seconds: float) -> tuple[str, str, str]:
 
 
 def _op(profile: Profile, op: OpTotal) -> tuple[str, ...]:
-    assert profile.measured is not None
-    whole = op.seconds * len(profile.measured.events)
+    waiting = op.worker_seconds - op.busy_seconds - op.late_seconds
     return (
         f"{op.op} {op.detail}",
         str(op.calls),
         *_times(profile, op.seconds),
-        f"{op.gap_seconds * 1e3:.2f}",
-        f"{100 * op.busy_seconds / whole:.0f}%" if whole else "",
+        *(f"{100 * part / op.worker_seconds:.0f}%" for part in (op.busy_seconds, op.late_seconds, waiting)),
         "" if op.gmacs_per_s is None else f"{op.gmacs_per_s:.1f}",
         "" if op.gbytes_per_s is None else f"{op.gbytes_per_s:.1f}",
         op.kernel,

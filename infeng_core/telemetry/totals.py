@@ -19,8 +19,8 @@ class OpTotal:
     rows: int
     seconds: float
     """From the moment an op could start to the end of its last worker, all phases."""
-    gap_seconds: float
-    """Before it: the barrier, and the choice of what comes next."""
+    worker_seconds: float
+    """The same, times the number of workers: in tiles, late or waiting."""
     busy_seconds: float
     """Of all workers together, in tiles."""
     late_seconds: float
@@ -74,7 +74,7 @@ def _sum(measured: Measured, op: str, detail: str, kernel: str, members: list[in
         calls=sum(count for count, _ in calls.values()),
         rows=sum(rows for _, rows in calls.values()),
         seconds=int(phases["wall_ns"].sum()) / 1e9,
-        gap_seconds=int(phases["gap_ns"].sum()) / 1e9,
+        worker_seconds=int(phases["wall_ns"].sum()) * workers.shape[1] / 1e9,
         busy_seconds=int(workers["busy_ns"].sum()) / 1e9,
         late_seconds=int(workers["late_ns"].sum()) / 1e9,
         macs=int(phases["macs"].sum()),

@@ -22,16 +22,16 @@ def chrome(slices: Iterable[Slice], measured: Measured | None) -> dict[str, Any]
     Threads that call the engine come first, with worker 0's ops inside of their "run" slices, then the other workers.
     An op whose "run" slice was forgotten is left out.
     """
-    kept = sorted(slices, key=lambda each: (each.begin_ns, -each.end_ns))
-    tracks = {thread: number for number, thread in enumerate(dict.fromkeys(each.thread for each in kept))}
-    names = {number: f"engine (thread {thread})" for thread, number in tracks.items()}
+    kept = sorted(slices, key=lambda each: (each[2], -each[3]))
+    tracks = {thread: number for number, thread in enumerate(dict.fromkeys(thread for _, thread, _, _ in kept))}
+    names = {number: "engine" + (f" {number + 1}" if number else "") for number in tracks.values()}
     events: list[tuple[Any, ...]] = [
-        (tracks[each.thread], each.begin_ns, each.end_ns, each.stage, "stage", {}) for each in kept
+        (tracks[thread], begin, end, stage, "stage", {}) for stage, thread, begin, end in kept
     ]
     if measured is not None:
         for worker in range(1, len(measured.events)):
             names[len(tracks) + worker - 1] = f"worker {worker}"
-        events += _ops(measured, [each for each in kept if each.stage == RUN], tracks)
+        events += _ops(measured, [each for each in kept if each[0] == RUN], tracks)
     origin = min((begin for _, begin, *_ in events), default=0)
     found = [
         {
@@ -52,15 +52,15 @@ def _metadata(names: dict[int, str]) -> Iterator[dict[str, Any]]:
 
 
 def _ops(measured: Measured, runs: list[Slice], tracks: dict[int, int]) -> Iterator[tuple[Any, ...]]:
-    begins = [run.begin_ns for run in runs]
+    begins = [begin for _, _, begin, _ in runs]
     for worker, events in enumerate(measured.events):
         for event in events.tolist():
             begin, end, step, op, kernel, phase, rows, tiles = event
             place = bisect.bisect_right(begins, begin) - 1
-            if place < 0 or end > runs[place].end_ns:
+            if place < 0 or end > runs[place][3]:
                 continue
             names = measured.ops[op]
             args = {"op": names.op, "index": op, "kernel": names.kernels[kernel], "rows": rows, "tiles": tiles}
             name = f"{names.op} {names.detail}" + (f" phase {phase}" if phase else "")
-            track = tracks[runs[place].thread] if worker == 0 else len(tracks) + worker - 1
+            track = tracks[runs[place][1]] if worker == 0 else len(tracks) + worker - 1
             yield track, begin, end, name, names.op, args | {"phase": phase, "step": step}
