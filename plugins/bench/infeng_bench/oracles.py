@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from infeng_bench.peers import peer
+from infeng_bench.peers.environment import Environment
 from infeng_core.errors import PluginError, UsageError, unknown_key_remedy
-from infeng_core.formats.cache import cache_root
 
 if TYPE_CHECKING:
     from infeng_bench.linears import Linear
@@ -21,7 +22,9 @@ if TYPE_CHECKING:
 SCRIPTS = {"torch": "oracle_torch.py"}
 """Oracle -> its program, a single file that imports nothing of ours."""
 
-PACKAGES = {"torch": "torch numpy"}
+PEERS = {"torch": "transformers"}
+"""Oracle -> the peer in whose environment it is."""
+
 PAUSE = 0.005  # seconds after its turn until an oracle's idle threads have gone to sleep
 
 
@@ -41,15 +44,18 @@ def started(arguments: argparse.Namespace, threads: int) -> Iterator[list[Oracle
 
 
 def interpreter(name: str, given: str | None) -> str:
-    """Return the Python that has an oracle; raises UsageError with the commands that make one."""
+    """Return the Python that has an oracle; raises UsageError or PeerError with the command that gets one."""
     if name not in SCRIPTS:
         raise UsageError(f"--against {name}", "there is no such oracle", unknown_key_remedy(name, SCRIPTS))
-    folder = cache_root() / "bench" / "peers" / name
-    path = Path(given) if given else folder / "bin" / "python"
-    if not path.is_file():
-        remedy = f"python3 -m venv {folder} && {folder}/bin/pip install {PACKAGES[name]}"
-        raise UsageError(f"oracle {name}", f"{path} is not there", f"make its environment: {remedy}")
-    return str(path)
+    if given is None:
+        environment = Environment(peer(PEERS[name]))
+        environment.require()
+        return str(environment.python)
+    if not Path(given).is_file():
+        raise UsageError(
+            f"--oracle-python {given}", "it is not there", "give the interpreter of an environment with it"
+        )
+    return given
 
 
 @dataclass(eq=False)

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from infeng_bench import options, results
+from infeng_bench.bound import kernel_features
 from infeng_bench.costs import Costs, costs
 from infeng_bench.figures import Ceiling
 from infeng_bench.roofline import Roofline
@@ -29,6 +30,7 @@ class Session:
         self.threads = engine.cpu.workers(engine.config.threads.count)
         self.cost: Costs = costs(engine.model, engine.config.kv_cache.dtype)
         self._name = name
+        self._features = kernel_features(engine)
         self._loaded = loaded
         self._ceilings = ceilings
         self._meter = Meter(self.threads)
@@ -39,19 +41,11 @@ class Session:
 
     def ceiling(self, rows: int) -> Ceiling | None:
         """Return what linears on ``rows`` rows could reach with the instructions that their kernels use."""
-        states = {state.name: state for state in self.engine.selector.states}
         features: set[str] = set()
         integer = False
         for op in self.engine.bound():
-            state = states.get(op.library)  # None for a backend with kernels of its own
-            if (
-                op.op == "linear"
-                and op.rows[0] <= rows <= op.rows[1]
-                and state is not None
-                and state.native is not None
-            ):
-                own = next(kernel.features for kernel in state.native.kernels if kernel.name == op.kernel)
-                features |= state.features_of(op.kernel, own)
+            if op.op == "linear" and op.rows[0] <= rows <= op.rows[1]:
+                features |= {*self._features.get(f"{op.library}/{op.kernel}", ())}
                 integer = integer or "int" in op.detail
         return Ceiling.of(self._ceilings, features, integer)
 

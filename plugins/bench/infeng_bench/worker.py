@@ -17,13 +17,13 @@ from typing import IO, TYPE_CHECKING, Any
 
 import infeng_core
 from infeng_bench import results
+from infeng_bench.bound import kernel_features
 from infeng_bench.costs import costs
 from infeng_bench.running import perform
 from infeng_bench.spread import spread
 from infeng_bench.works import Work
 from infeng_core.cli.options import add_config_options, config_from
 from infeng_core.errors import InfengError, UsageError
-from infeng_core.plug.manager import Plugins
 
 if TYPE_CHECKING:
     from infeng_core.engine import Engine
@@ -81,19 +81,6 @@ def introduction(engine: Engine) -> dict[str, Any]:
         "bytes_per_token": cost.weight_bytes,
         "details": details,
     }
-
-
-def kernel_features(engine: Engine) -> dict[str, list[str]]:
-    """Return the processor features that each bound kernel, "library/kernel", may use."""
-    states = {state.name: state for state in Plugins.discover(engine.config).library_states()}
-    found = {}
-    for op in engine.bound():
-        state = states.get(op.library)
-        offered = state.native.kernels if state is not None and state.native else []
-        own = next((kernel.features for kernel in offered if kernel.name == op.kernel), ())
-        if state is not None:
-            found[f"{op.library}/{op.kernel}"] = sorted(state.features_of(op.kernel, own))
-    return found
 
 
 def serve(engine: Engine, requests: Iterable[str], answers: IO[str]) -> None:

@@ -137,8 +137,8 @@ def test_an_oracle_is_measured_in_turn(
         (["--format", "int4-g46"], 1, "did you mean `int4-g64`"),
         (["--model", "also"], 2, "exclude each other"),
         (["--against", "tensorflow"], 2, "no such oracle"),
-        (["--against", "torch", "--oracle-python", "/missing/python"], 2, "pip install torch numpy"),
-        (["--against", "torch"], 2, "python3 -m venv"),
+        (["--against", "torch", "--oracle-python", "/missing/python"], 2, "it is not there"),
+        (["--against", "torch"], 1, "infeng bench peers install transformers"),
         (["--roofline", "missing.json"], 2, "No such file"),
     ],
 )
