@@ -16,6 +16,8 @@
   X(linear_int8row_vnni)      \
   X(linear_int4g64_vnni)      \
   X(linear_int4g32_vnni)      \
+  X(linear_int4g64_gfni)      \
+  X(linear_int4g32_gfni)      \
   X(epilogue)                 \
   X(rope)                     \
   X(kv_append_f32)            \

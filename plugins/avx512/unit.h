@@ -5,7 +5,11 @@
 
 #include <infeng/simd/avx512.h>
 
-#ifdef __AVX512VNNI__
+#if defined(__GFNI__)
+#define INFENG_UNIT(name) name##_gfni
+#define INFENG_UNIT_FEATURES "avx512_vnni,gfni"
+using Unit = infeng::avx512::Gfni;
+#elif defined(__AVX512VNNI__)
 #define INFENG_UNIT(name) name##_vnni
 #define INFENG_UNIT_FEATURES "avx512_vnni"
 using Unit = infeng::avx512::Vnni;

@@ -26,6 +26,14 @@ void check(Checker& c) {
   }
 }
 
+// Whether each of the `needed` features, separated by commas, is in the list `have`.
+bool all_in(std::string needed, const std::string& have) {
+  needed += ',';
+  for (size_t begin = 0, end; (end = needed.find(',', begin)) != std::string::npos; begin = end + 1)
+    if (("," + have + ",").find("," + needed.substr(begin, end - begin) + ",") == std::string::npos) return false;
+  return true;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -37,7 +45,7 @@ int main(int argc, char** argv) {
   for (int32_t i = 0; i < candidate.desc.kernel_count; ++i) {
     const infeng_kernel& kernel = *candidate.desc.kernels[i];
     if (std::string(kernel.name).compare(0, prefix.size(), prefix) != 0) continue;
-    if (kernel.features[0] && features.find(kernel.features) == std::string::npos) {
+    if (kernel.features[0] && !all_in(kernel.features, features)) {
       printf("%-28s skipped: needs %s\n", kernel.name, kernel.features);
       continue;
     }

@@ -162,7 +162,7 @@ struct Base {
 // 4-bit weights: a pair is at most 2 * 15 * 127 = 3810, so eight of them (30480) are added before widening.
 // 8-bit weights: 255 * 127 * 2 would saturate, so w becomes |w - 128| and its sign moves to x: 2 * 127 * 127 = 32258.
 struct Avx2 : Base {
-  static constexpr int kRows = 4;
+  static constexpr int kRows = 5;
   static constexpr int kBlockRows = 5;
 
   template <int Bits, int M, int P, class Each>

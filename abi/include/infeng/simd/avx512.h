@@ -1,4 +1,5 @@
-// AVX-512 backends of the vocabulary in vec.h: `Bw` needs F, BW, VL and DQ; `Vnni` also AVX512_VNNI.
+// AVX-512 backends of the vocabulary in vec.h: `Bw` needs F, BW, VL and DQ; `Vnni` also AVX512_VNNI; `Gfni` that and
+// GFNI.
 // SPDX-License-Identifier: Apache-2.0
 #ifndef INFENG_SIMD_AVX512_H
 #define INFENG_SIMD_AVX512_H
@@ -172,9 +173,25 @@ struct Bw : Base {
 };
 
 #ifdef __AVX512VNNI__
+// How high nibbles become bytes.
+struct ShiftedNibbles {
+  static INFENG_INLINE __m512i high(__m512i v) {
+    return _mm512_and_si512(_mm512_srli_epi16(v, 4), _mm512_set1_epi8(15));
+  }
+};
+#ifdef __GFNI__
+// One multiplication by a matrix of bits: bit i of the result is bit i + 4, the upper four are 0.
+struct AffineNibbles {
+  static INFENG_INLINE __m512i high(__m512i v) {
+    return _mm512_gf2p8affine_epi64_epi8(v, _mm512_set1_epi64(0x1020408000000000), 0);
+  }
+};
+#endif
+
 // `vpdpbusd` adds four u8 * s8 products to an int32 without saturation: exact by itself, and the zero point is the
 // accumulator's initial value.
-struct Vnni : Base {
+template <class Nibbles>
+struct WithVnni : Base {
   static constexpr int kRows = 6;
   static constexpr int kBlockRows = 6;
 
@@ -218,7 +235,7 @@ struct Vnni : Base {
       INFENG_EACH (p, P) {
         const I v = line(w[p] + l * kLine);
         lo[p] = _mm512_and_si512(v, mask);
-        hi[p] = kTwoChains ? _mm512_and_si512(v, high_mask) : _mm512_and_si512(_mm512_srli_epi16(v, 4), mask);
+        hi[p] = kTwoChains ? _mm512_and_si512(v, high_mask) : Nibbles::high(v);
       }
       INFENG_EACH (m, M) {
         const I a = four(x[m] + 4 * l), b = four(x[m] + 4 * (l + L));
@@ -234,6 +251,10 @@ struct Vnni : Base {
         INFENG_EACH (p, P) acc[m][p] = _mm512_add_epi32(acc[m][p], _mm512_srai_epi32(high[m][p], 4));
   }
 };
+using Vnni = WithVnni<ShiftedNibbles>;
+#ifdef __GFNI__
+using Gfni = WithVnni<AffineNibbles>;
+#endif
 #endif
 
 }  // namespace
