@@ -2,6 +2,8 @@
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 
+#include <chrono>
+
 #include "bindings.h"
 #include "error.h"
 #include "names.h"
@@ -31,6 +33,17 @@ struct WorkerRow {
   int64_t tiles;
 };
 
+struct EventRow {
+  int64_t begin_ns;
+  int64_t end_ns;
+  int32_t step;
+  int32_t op;
+  int32_t kernel;
+  int32_t phase;
+  int32_t rows;
+  int32_t tiles;
+};
+
 // The phases that ran, in the order of the program, and each worker's part of them.
 struct Reading {
   int64_t steps = 0;
@@ -41,12 +54,18 @@ struct Reading {
   int threads = 0;
   std::vector<PhaseRow> phases;
   std::vector<WorkerRow> parts;  // (phases, threads)
-  std::vector<std::vector<Event>> events;
+  std::vector<std::vector<EventRow>> events;
 };
 
 Reading read(const Program& program, const Profile& profile) {
-  Reading out{
-      profile.steps, profile.rows, profile.step_ns, profile.head_ns, profile.tail_ns, profile.threads(), {}, {}, {}};
+  const TickScale scale = profile.scale();
+  Reading out;
+  out.steps = profile.steps;
+  out.rows = profile.rows;
+  out.step_ns = scale.span(profile.step);
+  out.head_ns = scale.span(profile.head);
+  out.tail_ns = scale.span(profile.tail);
+  out.threads = profile.threads();
   int64_t last = -1;  // slots come in order; ops that share an earlier one's add none
   for (int op = 0; op < program.op_count(); ++op) {
     const int kernels = static_cast<int>(program.op(op).bindings.size());
@@ -60,7 +79,7 @@ Reading read(const Program& program, const Profile& profile) {
         row.calls += t.calls;
         row.rows += t.rows;
         row.tiles += t.tiles;
-        row.wall_ns += t.wall_ns;
+        row.wall_ns += scale.span(t.wall);
         row.macs += t.macs;
         row.bytes += t.bytes;
       }
@@ -69,11 +88,16 @@ Reading read(const Program& program, const Profile& profile) {
       out.phases.push_back(row);
       for (int w = 0; w < out.threads; ++w) {
         const PhaseTotals& t = profile.totals(w, slot);
-        out.parts.push_back({t.busy_ns, t.late_ns, t.own_tiles});
+        out.parts.push_back({scale.span(t.busy), scale.span(t.late), t.own_tiles});
       }
     }
   }
-  for (int w = 0; w < out.threads; ++w) out.events.push_back(profile.events(w));
+  for (int w = 0; w < out.threads; ++w) {
+    auto& rows = out.events.emplace_back();
+    for (const Event& e : profile.events(w)) {
+      rows.push_back({scale.at(e.begin), scale.at(e.end), e.step, e.op, e.kernel, e.phase, e.rows, e.tiles});
+    }
+  }
   return out;
 }
 
@@ -158,7 +182,7 @@ py::list describe_ops(const Program& program) {
 void bind_profile(py::module_& m) {
   PYBIND11_NUMPY_DTYPE(PhaseRow, op, kernel, phase, calls, rows, tiles, wall_ns, macs, bytes);
   PYBIND11_NUMPY_DTYPE(WorkerRow, busy_ns, late_ns, tiles);
-  PYBIND11_NUMPY_DTYPE(Event, begin_ns, end_ns, step, op, kernel, phase, rows, tiles);
+  PYBIND11_NUMPY_DTYPE(EventRow, begin_ns, end_ns, step, op, kernel, phase, rows, tiles);
   m.def("barrier_times", &barrier_times, "pool"_a, "rounds"_a,
         "Return (rounds,) int64: nanoseconds that phases without work take, one after the other.");
 }

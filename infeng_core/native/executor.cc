@@ -20,15 +20,15 @@ constexpr int64_t kFetchRows = 16;
 
 class Step final : public Job {
  public:
-  Step(Program& program, int64_t begin_ns)
-      : program_(program), threads_(program.pool_->threads()), profile_(program.profile_.get()), begin_ns_(begin_ns) {}
+  Step(Program& program, int64_t begin)
+      : program_(program), threads_(program.pool_->threads()), profile_(program.profile_.get()), begin_(begin) {}
 
   Next advance(int worker) override;
   void work(int worker) override;
 
   bool failed() const { return failed_.load(std::memory_order_acquire); }
   const Program::Failure& failure() const { return failure_; }
-  int64_t end_ns() const { return begin_ns_; }  // of the last phase
+  int64_t end() const { return begin_; }  // of the last phase
 
  private:
   bool stopped() const {
@@ -39,7 +39,7 @@ class Step final : public Job {
   bool next_phase(int worker);
   void mark(int worker, int64_t now);
   void open(int worker);
-  void record(int worker, int64_t begin_ns, int64_t end_ns, int64_t tiles);
+  void record(int worker, int64_t begin, int64_t end, int64_t tiles);
   void run_tiles(int worker, int64_t first, int64_t last);
   void run_alone(int worker);
   int64_t claim_tiles(int worker);
@@ -57,7 +57,8 @@ class Step final : public Job {
   int32_t phases_ = 0;
   int64_t tiles_ = 0;
   int64_t slot_ = -1;  // of the phase in the profile; -1: none is open
-  int64_t begin_ns_;   // of the phase, or of what is between two
+  int64_t begin_;      // of the phase, or of what is between two
+  int publisher_ = 0;  // the worker that began it
 
   Program::Failure failure_;
   std::atomic_flag reported_;
@@ -129,37 +130,38 @@ bool Step::next_phase(int worker) {
 // What went on until now ends here.
 void Step::mark(int worker, int64_t now) {
   if (slot_ >= 0) {
-    profile_->ended(worker, slot_, now - begin_ns_);
+    profile_->ended(worker, slot_, now - begin_);
   } else {
-    profile_->head_ns += now - begin_ns_;
+    profile_->head += now - begin_;
   }
   slot_ = -1;
-  begin_ns_ = now;
+  begin_ = now;
 }
 
 void Step::open(int worker) {
+  publisher_ = worker;
   slot_ = profile_->slot(static_cast<int>(index_) - 1, op_->kernel_index, phase_);
   profile_->begun(worker, slot_, *op_, phase_, tiles_);
 }
 
-void Step::record(int worker, int64_t begin_ns, int64_t end_ns, int64_t tiles) {
+void Step::record(int worker, int64_t begin, int64_t end, int64_t tiles) {
   const auto narrow = [](int64_t value) { return static_cast<int32_t>(value); };
-  profile_->part(worker, slot_, begin_ns - begin_ns_,
-                 {begin_ns, end_ns, narrow(profile_->steps), narrow(static_cast<int64_t>(index_)) - 1,
-                  op_->kernel_index, phase_, narrow(op_->args.common.rows), narrow(tiles)});
+  profile_->part(worker, slot_, std::max<int64_t>(0, begin - begin_),
+                 {begin, end, narrow(profile_->steps), narrow(static_cast<int64_t>(index_)) - 1, op_->kernel_index,
+                  phase_, narrow(op_->args.common.rows), narrow(tiles)});
 }
 
 // All tiles of the phase on the worker that prepares it, while the others wait.
 void Step::run_alone(int worker) {
   run_tiles(worker, 0, tiles_);
   if (profile_ == nullptr) return;
-  const int64_t now = Profile::now();
-  record(worker, begin_ns_, now, tiles_);
+  const int64_t now = ticks();
+  record(worker, begin_, now, tiles_);
   mark(worker, now);
 }
 
 Job::Next Step::advance(int worker) {
-  if (profile_ != nullptr) mark(worker, Profile::now());
+  if (profile_ != nullptr) mark(worker, ticks());
   if (!enter(worker)) return Next::end;
   while (!stopped() && next_phase(worker)) {
     if (profile_ != nullptr) open(worker);
@@ -177,9 +179,11 @@ Job::Next Step::advance(int worker) {
 }
 
 void Step::work(int worker) {
-  const int64_t begin_ns = profile_ == nullptr ? 0 : Profile::now();
-  const int64_t tiles = enter(worker) ? claim_tiles(worker) : 0;
-  if (profile_ != nullptr) record(worker, begin_ns, Profile::now(), tiles);
+  const int64_t begin = profile_ == nullptr || worker == publisher_ ? begin_ : ticks();
+  const bool entered = enter(worker);
+  const int64_t tiles = entered ? claim_tiles(worker) : 0;
+  if (profile_ != nullptr) record(worker, begin, ticks(), tiles);
+  if (entered && op_->kernel->abi.kind != INFENG_KIND_WHOLE) fetch_ahead(worker);
 }
 
 // Runs tiles until none is left; returns how many.
@@ -195,7 +199,6 @@ int64_t Step::claim_tiles(int worker) {
     run_tiles(worker, range.first, range.last);
     done += range.last - range.first;
   }
-  fetch_ahead(worker);
   return done;
 }
 
@@ -219,14 +222,14 @@ void Step::fetch_ahead(int worker) {
 void Program::run(const Batch& batch) {
   if (!finished_) fail("not_finished", "call finish() before run()");
   const auto held = pool_->lock();
-  const int64_t begin_ns = profile_ == nullptr ? 0 : Profile::now();
+  const int64_t begin = profile_ == nullptr ? 0 : ticks();
   take(batch);
   patch();
   for (int i = 0; i < pool_->threads(); ++i) seats_[i].message[0] = '\0';
   cancelled_.store(false, std::memory_order_relaxed);
-  Step step(*this, begin_ns);
+  Step step(*this, begin);
   pool_->run(held, step);
-  if (profile_ != nullptr) profile_->add_step(rows_, begin_ns, step.end_ns());
+  if (profile_ != nullptr) profile_->add_step(rows_, begin, step.end());
   if (step.failed()) throw_failure(step.failure());
   if (cancelled_.load(std::memory_order_relaxed)) fail("cancelled", "the step was cancelled");
 }

@@ -66,10 +66,10 @@ int64_t Profile::slot(int op, int kernel, int phase) const {
   return first_slot_[static_cast<size_t>(op)] + kernel * kPhases + std::min(phase, kPhases - 1);
 }
 
-void Profile::add_step(int64_t step_rows, int64_t begin_ns, int64_t last_phase_end_ns) {
-  const int64_t end_ns = now();
-  tail_ns += end_ns - last_phase_end_ns;
-  step_ns += end_ns - begin_ns;
+void Profile::add_step(int64_t step_rows, int64_t begin, int64_t last_phase_end) {
+  const int64_t end = ticks();
+  tail += end - last_phase_end;
+  step += end - begin;
   rows += step_rows;
   ++steps;
 }
@@ -85,10 +85,10 @@ void Profile::begun(int worker, int64_t slot, const Op& op, int phase, int64_t t
   sum.bytes += work.bytes;
 }
 
-void Profile::part(int worker, int64_t slot, int64_t late_ns, const Event& event) {
+void Profile::part(int worker, int64_t slot, int64_t late, const Event& event) {
   PhaseTotals& sum = totals(worker, slot);
-  sum.busy_ns += event.end_ns - event.begin_ns;
-  sum.late_ns += late_ns;
+  sum.busy += event.end - event.begin;
+  sum.late += late;
   sum.own_tiles += event.tiles;
   Seat& seat = seats_[static_cast<size_t>(worker)];
   if (seat.ring.empty()) return;

@@ -1,15 +1,17 @@
 // Where the time of steps goes: totals per op, kernel and phase, and the latest events of every worker for a trace.
 //
-// Times are nanoseconds of the steady clock, which is Python's time.perf_counter_ns() too. A phase lasts from the
-// arrival of the last worker at the barrier before it to the arrival of the last one at its own, so that one reading of
-// the clock serves both; head_ns is what comes before the first phase of a step, tail_ns what comes after the last:
-//   step_ns = head_ns + sum of wall_ns + tail_ns.
+// Times are ticks; Python gets them as nanoseconds of the steady clock, its time.perf_counter_ns(). A phase lasts from
+// the arrival of the last worker at the barrier before it to the arrival of the last one at its own, so that one
+// reading of the clock serves both; `head` is what comes before the first phase of a step, `tail` what comes after the
+// last:
+//   step = head + sum of wall + tail.
 // Equal ops of different layers may share their totals: few of them stay in the cache while weights stream through it.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <vector>
+
+#include "ticks.h"
 
 namespace infeng {
 
@@ -23,18 +25,18 @@ struct PhaseTotals {
   int64_t calls;
   int64_t rows;
   int64_t tiles;
-  int64_t wall_ns;
+  int64_t wall;
   int64_t macs;   // multiply-adds of matrix products; 0 for ops without
   int64_t bytes;  // of weights, keys and values, each read or written once; 0 for ops without
-  // This worker's own part. What is missing to wall_ns it spent waiting for the last one.
-  int64_t busy_ns;
-  int64_t late_ns;  // from the beginning of the phase to its first tile
+  // This worker's own part. What is missing to wall it spent waiting for the last one.
+  int64_t busy;
+  int64_t late;  // from the beginning of the phase to its first tile
   int64_t own_tiles;
 };
 
 struct Event {
-  int64_t begin_ns;
-  int64_t end_ns;
+  int64_t begin;
+  int64_t end;
   int32_t step;  // counted from 0
   int32_t op;
   int32_t kernel;  // which of the op's kernels
@@ -52,24 +54,20 @@ class Profile {
   // all of which have as many kernels. `events`: kept of each worker.
   Profile(const std::vector<int>& kernels, const std::vector<int>& groups, int threads, int64_t events);
 
-  static int64_t now() {
-    return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
-        .count();
-  }
-
   int64_t slot(int op, int kernel, int phase) const;
 
-  void add_step(int64_t step_rows, int64_t begin_ns, int64_t last_phase_end_ns);  // that ends now
+  void add_step(int64_t step_rows, int64_t begin, int64_t last_phase_end);  // that ends now
   // Counts the beginning of a phase, then its duration, then each worker's part in it.
   void begun(int worker, int64_t slot, const Op& op, int phase, int64_t tiles);
-  void ended(int worker, int64_t slot, int64_t wall_ns) { totals(worker, slot).wall_ns += wall_ns; }
-  void part(int worker, int64_t slot, int64_t late_ns, const Event& event);
+  void ended(int worker, int64_t slot, int64_t wall) { totals(worker, slot).wall += wall; }
+  void part(int worker, int64_t slot, int64_t late, const Event& event);
 
   int64_t steps = 0;
   int64_t rows = 0;
-  int64_t step_ns = 0;
-  int64_t head_ns = 0;
-  int64_t tail_ns = 0;
+  int64_t step = 0;
+  int64_t head = 0;
+  int64_t tail = 0;
+  TickScale scale() const { return TickScale(origin_); }
 
   int threads() const { return static_cast<int>(seats_.size()); }
   const PhaseTotals& totals(int worker, int64_t slot) const {
@@ -89,6 +87,7 @@ class Profile {
     return seats_[static_cast<size_t>(worker)].totals[static_cast<size_t>(slot)];
   }
 
+  TickScale::Moment origin_;
   std::vector<int64_t> first_slot_;  // of each op
   std::vector<Seat> seats_;
 };

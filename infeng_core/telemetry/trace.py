@@ -56,9 +56,11 @@ def _ops(measured: Measured, runs: list[Slice], tracks: dict[int, int]) -> Itera
     for worker, events in enumerate(measured.events):
         for event in events.tolist():
             begin, end, step, op, kernel, phase, rows, tiles = event
-            place = bisect.bisect_right(begins, begin) - 1
-            if place < 0 or end > runs[place][3]:
+            place = bisect.bisect_right(begins, (begin + end) // 2) - 1
+            if place < 0 or begin > runs[place][3]:
                 continue
+            # Both clocks are one, but the native reading is scaled: it may be some nanoseconds off.
+            begin, end = max(begin, runs[place][2]), min(end, runs[place][3])
             names = measured.ops[op]
             args = {"op": names.op, "index": op, "kernel": names.kernels[kernel], "rows": rows, "tiles": tiles}
             name = f"{names.op} {names.detail}" + (f" phase {phase}" if phase else "")

@@ -4,6 +4,7 @@ import importlib.util
 import json
 import os
 import platform
+import signal
 import subprocess
 import sys
 import threading
@@ -43,6 +44,12 @@ def by_op(layer, field):
     return sums
 
 
+def adds_up(reading):
+    """Return whether the parts of the steps are the steps, up to the rounding of each to a nanosecond."""
+    parts = reading["head_ns"] + reading["phases"]["wall_ns"].sum() + reading["tail_ns"]
+    return abs(parts - reading["step_ns"]) <= len(reading["phases"]) + 3
+
+
 @pytest.mark.parametrize("threads", [1, 2, 3])
 def test_walls_head_and_tail_add_up_to_the_steps(tiny, threads):
     layer = tiny(threads)
@@ -52,9 +59,8 @@ def test_walls_head_and_tail_add_up_to_the_steps(tiny, threads):
     layer.run(([3], 30, TABLE))
     elapsed = time.perf_counter_ns() - began
     reading = layer.program.profile_read()
-    phases = reading["phases"]
     assert (reading["steps"], reading["rows"]) == (6, 151)
-    assert reading["head_ns"] + phases["wall_ns"].sum() + reading["tail_ns"] == reading["step_ns"]
+    assert adds_up(reading)
     assert 0 < reading["step_ns"] < elapsed
     assert set(by_op(layer, "calls")) == {op["op"] for op in layer.program.ops()}
 
@@ -68,7 +74,8 @@ def test_the_workers_tiles_are_the_phases_tiles_and_none_is_busier_than_the_phas
     phases, workers = reading["phases"], reading["workers"]
     assert workers.shape == (len(phases), threads)
     assert np.array_equal(workers["tiles"].sum(1), phases["tiles"])
-    assert (workers["busy_ns"] + workers["late_ns"] <= phases["wall_ns"][:, None]).all()
+    slack = 100 * phases["calls"][:, None]  # counters of two cores may differ by some nanoseconds
+    assert (workers["busy_ns"] + workers["late_ns"] <= phases["wall_ns"][:, None] + slack).all()
     assert (workers["busy_ns"].sum(1) > 0).all()
 
 
@@ -142,8 +149,8 @@ def test_events_are_in_order_on_each_worker_and_within_the_run(tiny, threads):
         assert (events["begin_ns"][1:] >= events["end_ns"][:-1]).all()
         assert (np.diff(events["step"]) >= 0).all()
         if len(events):
-            assert began <= events["begin_ns"][0]
-            assert events["end_ns"][-1] <= ended
+            assert began - 1000 <= events["begin_ns"][0]
+            assert events["end_ns"][-1] <= ended + 1000
     both = np.concatenate(reading["events"])
     assert set(both["step"]) == {0, 1, 2}
     assert both["tiles"].sum() == reading["phases"]["tiles"].sum()
@@ -157,7 +164,7 @@ def test_ops_of_a_group_share_their_totals_and_keep_their_events(toy, steps, exp
     reading = chain.program.profile_read()
     phases = reading["phases"]
     assert [(p["op"], p["calls"], p["rows"]) for p in phases] == [(0, 2, 128), (1, 2, 128)]
-    assert reading["head_ns"] + phases["wall_ns"].sum() + reading["tail_ns"] == reading["step_ns"]
+    assert adds_up(reading)
     assert set(np.concatenate(reading["events"])["op"]) == {0, 1, 2, 3}
     for groups, what in (
         ([0, 1], "2 groups for 4 ops"),
@@ -232,7 +239,7 @@ def test_a_refused_batch_and_a_failing_step_leave_sums_that_add_up(toy, steps, e
     reading = chain.program.profile_read()
     phases = reading["phases"]
     assert (reading["steps"], set(phases["op"])) == (1, {0, 1})
-    assert reading["head_ns"] + phases["wall_ns"].sum() + reading["tail_ns"] == reading["step_ns"]
+    assert adds_up(reading)
 
 
 def test_a_profile_can_be_read_and_restarted_while_another_thread_runs_steps(tiny):
@@ -247,8 +254,7 @@ def test_a_profile_can_be_read_and_restarted_while_another_thread_runs_steps(tin
     try:
         for _ in range(20):
             reading = layer.program.profile_read()
-            phases = reading["phases"]
-            assert reading["head_ns"] + phases["wall_ns"].sum() + reading["tail_ns"] == reading["step_ns"]
+            assert adds_up(reading)
             layer.program.profile(True, events=100)
     finally:
         done.set()
@@ -279,5 +285,15 @@ def test_no_clock_is_read_when_off_and_few_when_on(build):
     )
     counts = json.loads(done.stdout)
     assert counts["off 1"] == counts["off 2"] == 0
-    assert 100 <= counts["on 1"] <= 3 * 100 + 3
-    assert 100 <= counts["on 2"] <= 5 * 100 + 3
+    assert counts["on 1"] <= 3 * 100 + 3
+    assert counts["on 2"] <= 5 * 100 + 3
+
+
+@pytest.mark.parametrize(("state", "status"), [("off", 0), ("on", -signal.SIGSEGV)])
+def test_the_processor_s_counter_is_read_only_when_on(build, state, status):
+    if platform.machine() != "x86_64" or platform.system() != "Linux":
+        pytest.skip("only Linux on x86-64 lets a thread forbid itself to read the counter")
+    done = subprocess.run(
+        [sys.executable, "-P", Path(__file__).with_name("forbid_counter.py"), build("toy.c"), state], check=False
+    )
+    assert done.returncode == status

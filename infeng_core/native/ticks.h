@@ -1,0 +1,62 @@
+// Cheap readings of time: the processor's counter where it runs at one rate always, else the steady clock.
+//
+// A reading of the clock takes 25 ns and waits for everything before it; one of the counter takes half of that and
+// waits for nothing. Ticks become nanoseconds afterwards, by two readings of both.
+#pragma once
+
+#include <chrono>
+#include <cmath>
+#include <cstdint>
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#include <x86intrin.h>
+#endif
+
+namespace infeng {
+
+inline int64_t steady_ns() {
+  const auto since = std::chrono::steady_clock::now().time_since_epoch();
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(since).count();
+}
+
+// CPUID 8000_0007, EDX bit 8: the counter does not stop and does not change its rate (Intel SDM vol. 3, 18.17.1).
+inline bool has_steady_counter() {
+#if defined(__x86_64__)
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  return __get_cpuid(0x80000007, &a, &b, &c, &d) != 0 && (d & 1u << 8) != 0;
+#else
+  return false;
+#endif
+}
+
+inline const bool kSteadyCounter = has_steady_counter();
+
+inline int64_t ticks() {
+#if defined(__x86_64__)
+  if (kSteadyCounter) return static_cast<int64_t>(__rdtsc());
+#endif
+  return steady_ns();
+}
+
+// Turns ticks into nanoseconds of the steady clock: `origin` is an earlier moment, the scale is taken now.
+class TickScale {
+ public:
+  struct Moment {
+    int64_t ticks = infeng::ticks();
+    int64_t ns = steady_ns();
+  };
+
+  explicit TickScale(const Moment& origin) : origin_(origin) {
+    const Moment now;
+    if (now.ticks > origin.ticks) ns_ = static_cast<double>(now.ns - origin.ns) / (now.ticks - origin.ticks);
+  }
+  int64_t span(int64_t ticks) const { return std::llround(static_cast<double>(ticks) * ns_); }
+  int64_t at(int64_t ticks) const { return origin_.ns + span(ticks - origin_.ticks); }
+
+ private:
+  Moment origin_;
+  double ns_ = 1;  // per tick
+};
+
+}  // namespace infeng
