@@ -12,10 +12,18 @@
 #ifndef INFENG_OPS_ATTENTION_H
 #define INFENG_OPS_ATTENTION_H
 
+#include <infeng/ops/attention_combine.h>
 #include <infeng/ops/attention_split.h>
 
 namespace infeng {
 namespace {
+
+// Most virtual rows of a block whose rows see that many splits: long rows get smaller blocks, so that a block's records
+// stay in the second-level cache.
+constexpr int64_t kRecords = 2048, kLeastVirtualRows = 8;
+INFENG_INLINE int64_t most_virtual_rows(int64_t splits) {
+  return min_of(kVirtualRows, max_of(kRecords / max_of(splits, 1), kLeastVirtualRows));
+}
 
 // What one call's tiles are: for each segment, kv heads x blocks of virtual rows (x splits).
 struct AttentionShape {
@@ -26,11 +34,17 @@ struct AttentionShape {
 
   const infeng_kv_segment& segment(int64_t i) const { return *segment_at(args.segments, args.segment_stride, i); }
   int64_t virtual_rows(const infeng_kv_segment& s) const { return (s.row_end - s.row_begin) * shared; }
-  int64_t blocks(const infeng_kv_segment& s) const { return ceil_div(virtual_rows(s), kVirtualRows); }
+  int64_t blocks(const infeng_kv_segment& s) const { return ceil_div(virtual_rows(s), most_virtual_rows(splits(s))); }
+  int64_t block_rows(const infeng_kv_segment& s) const { return ceil_div(virtual_rows(s), max_of(blocks(s), 1)); }
   int64_t first_split(const infeng_kv_segment& s) const { return first_visible(args.window, s.pos0) / kSplit; }
   int64_t splits(const infeng_kv_segment& s) const {
     const int64_t end = s.pos0 + (s.row_end - s.row_begin);
     return ceil_div(end, kSplit) - first_split(s);
+  }
+  template <Vector V, class Cache>
+  SplitBlock<V, Cache> block(const infeng_kv_segment& s, int64_t kv_head, int64_t index, SplitScratch& scratch) const {
+    const int64_t rows = block_rows(s), from = index * rows;
+    return {args, s, shared, kv_head, from, int(min_of(rows, virtual_rows(s) - from)), scratch};
   }
   // Splits that any segment has at most: the stride of a row's records.
   int64_t most_splits() const {
@@ -61,6 +75,9 @@ struct AttentionBase {
     return INFENG_OK;
   }
 
+  // Splits that a row of the problem sees at most.
+  static int64_t splits(const infeng_problem* p) { return ceil_div(p->context, kSplit) + 1; }
+
   // Writes one row and head from its records, one per split.
   static void finish(const infeng_attention_args& args, int64_t row, int64_t head, float* records, int64_t count) {
     const int dim = args.cache.head_dim;
@@ -75,16 +92,18 @@ struct AttentionBase {
   }
 };
 
-// Any number of rows: a tile is one block of virtual rows of one kv head.
+// Any number of rows: a tile is one block of virtual rows of one kv head, later rows, which see more, first.
 template <Vector V, class Cache>
 struct AttentionRows : AttentionBase<V, Cache> {
   using Base = AttentionBase<V, Cache>;
 
   static infeng_status workspace(const infeng_problem* p, infeng_workspace* out) {
+    const int64_t splits = Base::splits(p);
+    const int64_t rows = min_of(p->rows_max * (p->heads / p->kv_heads), kVirtualRows);
+    const int64_t records = min_of(rows * splits, max_of(kRecords, kLeastVirtualRows * splits));
     out->align = kLine;
     out->shared = 0;
-    out->per_worker = int64_t(sizeof(SplitScratch)) + kVirtualRows * (ceil_div(p->context, kSplit) + 1) *
-                                                          record_floats(p->head_dim) * int64_t(sizeof(float));
+    out->per_worker = int64_t(sizeof(SplitScratch)) + records * record_floats(p->head_dim) * int64_t(sizeof(float));
     return INFENG_OK;
   }
 
@@ -101,28 +120,29 @@ struct AttentionRows : AttentionBase<V, Cache> {
     if (const infeng_status status = Base::check(args, worker)) return status;
     const AttentionShape shape(args);
     auto& scratch = *(SplitScratch*)worker->private_;
-    float* records = (float*)(&scratch + 1);
-    const int64_t floats = record_floats(args.cache.head_dim);
     int64_t begin = 0;
     for (int32_t i = 0; i < args.segment_count; ++i) {
       const infeng_kv_segment& s = shape.segment(i);
       const int64_t blocks = shape.blocks(s), tiles = blocks * args.cache.kv_heads;
       for (int64_t tile = max_of(first, begin); tile < min_of(last, begin + tiles); ++tile) {
-        const int64_t kv_head = (tile - begin) / blocks, from = (tile - begin) % blocks * kVirtualRows;
-        SplitBlock<V, Cache> block(args, s, shape.shared, kv_head, from,
-                                   int(min_of(kVirtualRows, shape.virtual_rows(s) - from)), scratch);
-        const int64_t stride = (block.last_split() - block.first_split()) * floats;
-        for (int64_t j = block.first_split(); j < block.last_split(); ++j)
-          block.run(j, records + (j - block.first_split()) * floats, stride);
-        for (int v = 0; v < block.rows; ++v) {
-          const int64_t j0 = block.view(v).begin / kSplit, j1 = ceil_div(block.view(v).end, kSplit);
-          Base::finish(args, block.row(v), block.head(v), records + v * stride + (j0 - block.first_split()) * floats,
-                       j1 - j0);
-        }
+        const int64_t index = tile - begin;
+        run_block(args, shape.template block<V, Cache>(s, index / blocks, blocks - 1 - index % blocks, scratch),
+                  (float*)(&scratch + 1));
       }
       begin += tiles;
     }
     return INFENG_OK;
+  }
+
+ private:
+  static void run_block(const infeng_attention_args& args, const SplitBlock<V, Cache>& block, float* records) {
+    const int64_t floats = record_floats(args.cache.head_dim), j0 = block.first_split(), j1 = block.last_split();
+    const auto record = [&](int v, int64_t j) { return records + (v * (j1 - j0) + j - j0) * floats; };
+    block.run(j0, j1, record);
+    for (int v = 0; v < block.rows; ++v) {
+      const int64_t begin = block.view(v).begin / kSplit, end = ceil_div(block.view(v).end, kSplit);
+      Base::finish(args, block.row(v), block.head(v), record(v, begin), end - begin);
+    }
   }
 };
 
@@ -131,13 +151,15 @@ template <Vector V, class Cache>
 struct AttentionSplits : AttentionBase<V, Cache> {
   using Base = AttentionBase<V, Cache>;
   static constexpr int64_t kMostRows = 8;
+  static constexpr int64_t kMostShared = int64_t(16) << 20;  // bytes of records; beyond, rows keep to one worker
 
-  static int32_t accepts(const infeng_problem* p) { return Base::accepts(p) && p->rows_max <= kMostRows; }
+  static int32_t accepts(const infeng_problem* p) {
+    return Base::accepts(p) && p->rows_max <= kMostRows && records_bytes(p) <= kMostShared;
+  }
 
   static infeng_status workspace(const infeng_problem* p, infeng_workspace* out) {
     out->align = kLine;
-    out->shared = p->rows_max * p->heads * (ceil_div(p->context, kSplit) + 1) * record_floats(p->head_dim) *
-                  int64_t(sizeof(float));
+    out->shared = records_bytes(p);
     out->per_worker = int64_t(sizeof(SplitScratch));
     return INFENG_OK;
   }
@@ -156,17 +178,16 @@ struct AttentionSplits : AttentionBase<V, Cache> {
     const auto& args = *(const infeng_attention_args*)common;
     if (const infeng_status status = Base::check(args, worker)) return status;
     const AttentionShape shape(args);
-    const int64_t stride = shape.most_splits() * record_floats(args.cache.head_dim);
+    const Records records(shape, (float*)worker->shared);
     int64_t begin = 0;
     for (int32_t i = 0; i < args.segment_count; ++i) {
       const infeng_kv_segment& s = shape.segment(i);
       const int64_t tiles = segment_tiles(shape, s, phase);
-      for (int64_t tile = max_of(first, begin); tile < min_of(last, begin + tiles); ++tile) {
-        if (phase == 0) {
-          split_tile(shape, s, tile - begin, stride, *(SplitScratch*)worker->private_, (float*)worker->shared);
-        } else {
-          combine_tile(shape, s, tile - begin, stride, (float*)worker->shared);
-        }
+      const int64_t from = max_of(first, begin) - begin, to = min_of(last, begin + tiles) - begin;
+      if (phase == 0) {
+        run_splits(shape, s, from, to, *(SplitScratch*)worker->private_, records);
+      } else {
+        for (int64_t tile = from; tile < to; ++tile) combine(shape, s, tile, records);
       }
       begin += tiles;
     }
@@ -174,36 +195,49 @@ struct AttentionSplits : AttentionBase<V, Cache> {
   }
 
  private:
+  // Records of (row, head) lie one after the other, from the first split of the row's segment on.
+  struct Records {
+    float* base;
+    int64_t floats, head_stride, row_stride;
+    Records(const AttentionShape& shape, float* shared)
+        : base(shared),
+          floats(record_floats(shape.args.cache.head_dim)),
+          head_stride(shape.most_splits() * floats),
+          row_stride(shape.args.q.shape[1] * head_stride) {}
+    float* at(int64_t row, int64_t head, int64_t split) const {
+      return base + row * row_stride + head * head_stride + split * floats;
+    }
+  };
+
+  static int64_t records_bytes(const infeng_problem* p) {
+    return p->rows_max * p->heads * Base::splits(p) * record_floats(p->head_dim) * int64_t(sizeof(float));
+  }
+
   static int64_t segment_tiles(const AttentionShape& shape, const infeng_kv_segment& s, int32_t phase) {
     const int64_t heads = shape.args.cache.kv_heads;
     return phase == 0 ? shape.splits(s) * shape.blocks(s) * heads : (s.row_end - s.row_begin) * heads;
   }
 
-  // Records of (row, head) start at (row * heads + head) * stride, from the segment's first split on.
-  static void split_tile(const AttentionShape& shape, const infeng_kv_segment& s, int64_t tile, int64_t stride,
-                         SplitScratch& scratch, float* records) {
-    const auto& args = shape.args;
-    const int64_t splits = shape.splits(s), blocks = shape.blocks(s), floats = record_floats(args.cache.head_dim);
-    const int64_t split = tile % splits, kv_head = tile / splits / blocks, from = tile / splits % blocks * kVirtualRows;
-    SplitBlock<V, Cache> block(args, s, shape.shared, kv_head, from,
-                               int(min_of(kVirtualRows, shape.virtual_rows(s) - from)), scratch);
-    alignas(64) float local[kVirtualRows * record_floats(kMaxHeadDim)];
-    block.run(shape.first_split(s) + split, local, floats);
-    for (int v = 0; v < block.rows; ++v) {
-      float* target = records + (block.row(v) * args.q.shape[1] + block.head(v)) * stride + split * floats;
-      for (int64_t c = 0; c < floats; c += kLanes) V::store(target + c, V::load(local + v * floats + c));
+  // Tiles [from, to): splits vary fastest, so a range of tiles is a few runs of splits of one block each.
+  static void run_splits(const AttentionShape& shape, const infeng_kv_segment& s, int64_t from, int64_t to,
+                         SplitScratch& scratch, const Records& records) {
+    const int64_t splits = shape.splits(s), blocks = shape.blocks(s), j0 = shape.first_split(s);
+    for (int64_t tile = from; tile < to;) {
+      const int64_t index = tile / splits, end = min_of(to, (index + 1) * splits);
+      const auto block = shape.template block<V, Cache>(s, index / blocks, index % blocks, scratch);
+      block.run(j0 + tile - index * splits, j0 + end - index * splits,
+                [&](int v, int64_t j) { return records.at(block.row(v), block.head(v), j - j0); });
+      tile = end;
     }
   }
 
-  static void combine_tile(const AttentionShape& shape, const infeng_kv_segment& s, int64_t tile, int64_t stride,
-                           float* records) {
+  static void combine(const AttentionShape& shape, const infeng_kv_segment& s, int64_t tile, const Records& records) {
     const auto& args = shape.args;
     const int64_t row = s.row_begin + tile / args.cache.kv_heads, kv_head = tile % args.cache.kv_heads;
-    const int64_t position = s.pos0 + (row - s.row_begin), floats = record_floats(args.cache.head_dim);
+    const int64_t position = s.pos0 + (row - s.row_begin);
     const int64_t j0 = first_visible(args.window, position) / kSplit, j1 = ceil_div(position + 1, kSplit);
     for (int64_t head = kv_head * shape.shared; head < (kv_head + 1) * shape.shared; ++head)
-      Base::finish(args, row, head,
-                   records + (row * args.q.shape[1] + head) * stride + (j0 - shape.first_split(s)) * floats, j1 - j0);
+      Base::finish(args, row, head, records.at(row, head, j0 - shape.first_split(s)), j1 - j0);
   }
 };
 

@@ -1,127 +1,54 @@
-// One split of attention for a block of virtual rows, and the combination of splits; attention.h has the formulas.
+// Splits of attention for a block of virtual rows; attention.h has the formulas.
 // SPDX-License-Identifier: Apache-2.0
 #ifndef INFENG_OPS_ATTENTION_SPLIT_H
 #define INFENG_OPS_ATTENTION_SPLIT_H
 
+#include <infeng/ops/attention_cache.h>
 #include <infeng/ops/exp.h>
-#include <infeng/ops/kv.h>
-#include <infeng/ops/quantize.h>
 
 namespace infeng {
 namespace {
 
-constexpr int kSplit = 256;       // positions
-constexpr int kVirtualRows = 24;  // (row, query head) pairs of a block
-constexpr int kScoreRows = 6;     // of these at once in registers
-constexpr int kFetchAhead = 96;   // positions from the K that is used to the K that is fetched
+constexpr int kSplitBlocks = kSplit / kLanes;
 
 constexpr int64_t first_visible(int64_t window, int64_t position) {
   return window > 0 && position >= window ? position - window + 1 : 0;
 }
 
-// A record is one split of one virtual row: m, l, the weight of the combination, then o[d] from float 16 on.
-constexpr int64_t record_floats(int64_t head_dim) { return kLanes + (head_dim + kLanes - 1) / kLanes * kLanes; }
-
-// Positions [begin, end) that a virtual row sees.
+// Positions [begin, end) of a sequence that a virtual row sees.
 struct View {
   int64_t begin;
   int64_t end;
-};
-
-// Of one worker: scores of the block, and its queries in the form that the cache's dot product takes.
-struct alignas(64) SplitScratch {
-  float s[kVirtualRows][kSplit];
-  int8_t qq[kVirtualRows][kMaxHeadDim];
-  float qs[kVirtualRows];
-  int32_t qsum[kVirtualRows];
-  const float* q[kVirtualRows];
-};
-
-template <Vector V>
-struct AttentionF32 {
-  static constexpr uint32_t kFormat = INFENG_KV_F32;
-  static constexpr bool kScales = false;
-
-  static INFENG_INLINE void prepare(const float* q, int, SplitScratch& scratch, int v) { scratch.q[v] = q; }
-
-  // s[m] = scores of 16 tokens for virtual rows [v, v + M); each(l) is called for every line of K.
-  template <int M, class Each>
-  static INFENG_INLINE void scores(const Slab& slab, int dim, const SplitScratch& scratch, int v, float scale,
-                                   typename V::F (&s)[M], const Each& each) {
-    const float* k = slab.k<float>();
-    INFENG_EACH (m, M) s[m] = V::zero();
-    for (int d = 0; d < dim; ++d) {
-      each(d);
-      const auto line = V::load(k + d * kLanes);
-      INFENG_EACH (m, M) s[m] = V::fma(V::set(scratch.q[v + m][d]), line, s[m]);
-    }
-    INFENG_EACH (m, M) s[m] = V::mul(s[m], V::set(scale));
-  }
-
-  // The factor of V[t], 16 tokens at once.
-  static INFENG_INLINE typename V::F weight(const Slab&, typename V::F p) { return p; }
-  static INFENG_INLINE typename V::F value(const Slab& slab, int token, int d) {
-    return V::load(slab.v<float>(token) + d);
-  }
-  static INFENG_INLINE typename V::F value(const Slab& slab, int token, int d, int n) {
-    return V::load(slab.v<float>(token) + d, n);
-  }
-};
-
-template <Vector V>
-struct AttentionInt8 {
-  static constexpr uint32_t kFormat = INFENG_KV_INT8;
-  static constexpr bool kScales = true;
-
-  static INFENG_INLINE void prepare(const float* q, int dim, SplitScratch& scratch, int v) {
-    const Quantized r = quantize<V>(q, dim, scratch.qq[v], int(round_up(dim, kLanes)));
-    scratch.qs[v] = r.scale;
-    scratch.qsum[v] = r.sum;
-  }
-
-  template <int M, class Each>
-  static INFENG_INLINE void scores(const Slab& slab, int dim, const SplitScratch& scratch, int v, float scale,
-                                   typename V::F (&s)[M], const Each& each) {
-    const uint8_t* const k[1] = {slab.k<uint8_t>()};
-    const int8_t* x[M];
-    int32_t sum[M];
-    typename V::I acc[M][1];
-    INFENG_EACH (m, M) {
-      x[m] = scratch.qq[v + m];
-      sum[m] = scratch.qsum[v + m];
-    }
-    V::template dot_lines<8, M, 1>(acc, k, dim / 4, x, sum, each);
-    const auto ks = V::load(slab.k_scale());
-    INFENG_EACH (m, M)
-      s[m] = V::mul(V::to_float(acc[m][0]), V::mul(V::mul(V::set(scratch.qs[v + m]), ks), V::set(scale)));
-  }
-
-  static INFENG_INLINE typename V::F weight(const Slab& slab, typename V::F p) {
-    return V::mul(p, V::load(slab.v_scale()));
-  }
-  static INFENG_INLINE typename V::F value(const Slab& slab, int token, int d) {
-    return V::load_i8(slab.v<int8_t>(token) + d);
-  }
-  static INFENG_INLINE typename V::F value(const Slab& slab, int token, int d, int n) {
-    return V::load_i8(slab.v<int8_t>(token) + d, n);
-  }
 };
 
 // Virtual rows [from, from + rows) of one segment and kv head; virtual row v is row v / shared, head v % shared.
 template <Vector V, class Cache>
 struct SplitBlock {
   using F = typename V::F;
+  using Value = typename Cache::Value;
+  // Rows whose sums for one or more vectors of columns stay in registers. V that must be converted is widened once for
+  // all rows of the block, unless it is needed only once.
+  static constexpr int kRows = 6, kCachedRows = V::kColumns > 1 ? 8 : kRows;
+
   const infeng_attention_args& args;
   const infeng_kv_segment& segment;
   int64_t shared, kv_head, from;
-  int rows;
+  int rows, dim, width;  // of a head; rounded up to whole vectors
   SplitScratch& scratch;
 
   SplitBlock(const infeng_attention_args& a, const infeng_kv_segment& s, int64_t shared_heads, int64_t head_index,
              int64_t first, int count, SplitScratch& space)
-      : args(a), segment(s), shared(shared_heads), kv_head(head_index), from(first), rows(count), scratch(space) {
+      : args(a),
+        segment(s),
+        shared(shared_heads),
+        kv_head(head_index),
+        from(first),
+        rows(count),
+        dim(a.cache.head_dim),
+        width(int(round_up(dim, kLanes))),
+        scratch(space) {
     for (int v = 0; v < rows; ++v)
-      Cache::prepare(row_of<float>(args.q, row(v)) + head(v) * args.q.strides[1], args.cache.head_dim, scratch, v);
+      Cache::prepare(row_of<float>(args.q, row(v)) + head(v) * args.q.strides[1], dim, scratch, v);
   }
 
   int64_t row(int v) const { return segment.row_begin + (from + v) / shared; }
@@ -133,152 +60,253 @@ struct SplitBlock {
   int64_t first_split() const { return view(0).begin / kSplit; }
   int64_t last_split() const { return ceil_div(view(rows - 1).end, kSplit); }
 
-  // Fills the record of split j of every virtual row; one that sees nothing of it is left alone. Strides are floats.
-  INFENG_NOINLINE void run(int64_t j, float* records, int64_t stride) const {
-    // The union of what the block sees of this split, relative to its start.
-    const Range all = {visible(0, j).begin, visible(rows - 1, j).end};
-    balanced_blocks<kScoreRows>(
-        rows, [&](int v, auto m) { v == 0 ? score<m.value, true>(j, v, all) : score<m.value, false>(j, v, all); });
-    for (int v = 0; v < rows; ++v) softmax(j, v, records + v * stride);
-    const int dim = args.cache.head_dim, full = dim / kLanes;
-    for (int c = 0; c < full; c += V::kColumns)
-      dispatch<V::kColumns>(full - c,
-                            [&](auto columns) { values<columns.value, false>(j, c * kLanes, records, stride); });
-    if (dim % kLanes) values<1, true>(j, full * kLanes, records, stride);
+  // Splits [first, last): fills record j of each virtual row, at record(v, j); a row that sees nothing of j is left
+  // out.
+  template <class Record>
+  void run(int64_t first, int64_t last, const Record& record) const {
+    Slabs now = slabs(first), next;
+    fetch(now, now.begin, V::kColumns);
+    for (int64_t j = first; j < last; ++j, now = next) {
+      next = j + 1 < last ? slabs(j + 1) : now;
+      for (int v = 0; v < rows; ++v) scratch.seen[v] = visible(v, j);
+      scores(now, next);
+      if constexpr (Cache::kScaled)
+        for (int b = now.begin; b < now.end; ++b)
+          V::store(scratch.v_scale + b * kLanes, V::load(now.slab[b].v_scale()));
+      for (int v = 0; v < rows;) {
+        const int count = v + 1 < rows && sees_all(v, now) && sees_all(v + 1, now) ? 2 : 1;
+        float* to[2] = {record(v, j), count == 2 ? record(v + 1, j) : nullptr};
+        dispatch<2>(count, [&](auto n) { softmax<n.value>(v, now, to); });
+        v += count;
+      }
+      values(now, j + 1 < last ? &next : nullptr);
+      for (int v = 0; v < rows; ++v) {
+        if (scratch.seen[v].begin >= scratch.seen[v].end) continue;
+        float* target = record(v, j) + kLanes;
+        for (int d = 0; d < width; d += kLanes) V::store(target + d, V::load(scratch.o + v * width + d));
+      }
+    }
   }
 
  private:
-  struct Range {
-    int begin;
-    int end;
+  // The blocks of one split that any row sees, [begin, end) of its 16.
+  struct Slabs {
+    Slab slab[kSplitBlocks];
+    int begin, end;
   };
 
-  // Positions of split j that virtual row v sees, relative to the split's start; empty if begin >= end.
+  // What virtual row v sees of split j; empty if begin >= end.
   Range visible(int v, int64_t j) const {
     const View w = view(v);
     return {int(max_of(w.begin - j * kSplit, 0)), int(min_of(w.end - j * kSplit, kSplit))};
   }
-  INFENG_INLINE Slab slab(int64_t j, int t) const {
-    return slab_at(args.cache, segment.block_table[(j * kSplit + t) / kLanes], kv_head);
+
+  Slabs slabs(int64_t j) const {
+    Slabs s;
+    s.begin = visible(0, j).begin / kLanes;
+    s.end = int(ceil_div(visible(rows - 1, j).end, kLanes));
+    for (int b = s.begin; b < s.end; ++b)
+      s.slab[b] = slab_at(args.cache, segment.block_table[j * kSplitBlocks + b], kv_head);
+    return s;
   }
 
-  // The first rows to pass also fetch: K some blocks ahead, and V of the same block, which is due after the split's
-  // scores. Slabs are scattered pieces of about 2 KB that no hardware prefetcher follows.
-  template <int M, bool Fetch>
-  INFENG_NOINLINE void score(int64_t j, int v, Range all) const {
-    for (int t = all.begin / kLanes * kLanes; t < all.end; t += kLanes) {
-      const Slab block = slab(j, t);
-      F s[M];
-      if constexpr (Fetch) {
-        const int ahead = int(min_of(t + kFetchAhead, view(rows - 1).end - 1 - j * kSplit));
-        const char* k = slab(j, ahead).template k<char>();
-        const char* values = block.template v<char>(0);
-        if constexpr (Cache::kScales) V::prefetch(slab(j, ahead).k_scale()), V::prefetch(block.v_scale());
-        Cache::template scores<M>(block, args.cache.head_dim, scratch, v, args.scale, s,
-                                  [&](int l) INFENG_INLINE_LAMBDA {
-                                    V::prefetch(k + l * kLine);
-                                    V::prefetch(values + l * kLine);
-                                  });
-      } else {
-        Cache::template scores<M>(block, args.cache.head_dim, scratch, v, args.scale, s, Nothing{});
-      }
-      INFENG_EACH (m, M) V::store(scratch.s[v + m] + t, s[m]);
+  // K of up to `count` blocks from `block` on. Slabs are scattered pieces of a few KB that no hardware prefetcher
+  // follows, so every line is asked for.
+  INFENG_INLINE void fetch(const Slabs& s, int block, int count) const {
+    for (int b = block; b < s.end && b < block + count; ++b) {
+      const char* k = s.slab[b].template k<char>();
+      for (int64_t at = 0; at < args.cache.v_offset; at += kLine) V::prefetch(k + at);
+      if constexpr (Cache::kScaled) V::prefetch(s.slab[b].k_scale());
     }
   }
 
-  // Scores of row v become the factors of V; the record gets m, l and o = +0.
-  void softmax(int64_t j, int v, float* record) const {
-    const Range seen = visible(v, j);
-    if (seen.begin >= seen.end) return;
-    float* s = scratch.s[v];
-    const int begin = seen.begin / kLanes * kLanes, end = int(round_up(seen.end, kLanes));
-    for (int t = begin; t < seen.begin; ++t) s[t] = -__builtin_inff();
-    for (int t = seen.end; t < end; ++t) s[t] = -__builtin_inff();
-    F largest = V::load(s + begin);
-    for (int t = begin + kLanes; t < end; t += kLanes) largest = V::max(largest, V::load(s + t));
-    const float m = V::max_lanes(largest);
-    F l = V::zero();
-    for (int t = begin; t < end; t += kLanes) {
-      const F p = exp<V>(V::sub(V::load(s + t), V::set(m)));
-      l = V::add(l, p);
-      V::store(s + t, Cache::weight(slab(j, t), p));
-    }
-    record[0] = m;
-    record[1] = V::tree(l);
-    for (int d = 0; d < args.cache.head_dim; d += kLanes) V::store(record + kLanes + d, V::zero());
-  }
-
-  // o[d .. d + 16 C) of all virtual rows. Rows of one register block share the tokens that all of them see; what only
-  // some of them see, at either end, is added row by row, so that each row's order stays ascending.
-  template <int C, bool Tail>
-  void values(int64_t j, int d, float* records, int64_t stride) const {
-    balanced_blocks<kScoreRows>(rows, [&](int v, auto count) {
+  void scores(const Slabs& now, const Slabs& next) const {
+    constexpr int P = Cache::kScoreBlocks;
+    balanced_blocks<Cache::kScoreRows>(rows, [&](int v, auto count) {
       constexpr int M = count.value;
-      Range common = {0, kSplit};
-      for (int m = 0; m < M; ++m) {
-        const Range seen = visible(v + m, j);
-        common = {int(max_of(common.begin, seen.begin)), int(min_of(common.end, seen.end))};
+      int b = now.begin;
+      for (; b + P <= now.end; b += P) {
+        if (v == 0) fetch(b + P < now.end ? now : next, b + P < now.end ? b + P : next.begin, P);
+        score<M, P>(now, b, v);
       }
-      if (common.begin >= common.end) common = {kSplit, kSplit};
-      for (int m = 0; m < M; ++m) {
-        const Range seen = visible(v + m, j);
-        accumulate<1, C, Tail>(j, v + m, seen.begin, int(min_of(seen.end, common.begin)), d, records, stride);
+      for (; b < now.end; ++b) {
+        if (v == 0) fetch(b + 1 < now.end ? now : next, b + 1 < now.end ? b + 1 : next.begin, P);
+        score<M, 1>(now, b, v);
       }
-      accumulate<M, C, Tail>(j, v, common.begin, common.end, d, records, stride);
-      for (int m = 0; m < M; ++m)
-        accumulate<1, C, Tail>(j, v + m, common.end, visible(v + m, j).end, d, records, stride);
     });
   }
 
-  template <int M, int C, bool Tail>
-  INFENG_NOINLINE void accumulate(int64_t j, int v, int begin, int end, int d, float* records, int64_t stride) const {
+  // The first rows to pass also fetch V of the same blocks, which is due after the split's scores.
+  template <int M, int P>
+  INFENG_NOINLINE void score(const Slabs& now, int b, int v) const {
+    const Slab* slab = now.slab + b;
+    F largest[M];
+    INFENG_EACH (m, M) largest[m] = b == now.begin ? V::set(-__builtin_inff()) : V::load(scratch.largest[v + m]);
+    const auto take = [&](int m, int p, F s) INFENG_INLINE_LAMBDA {
+      V::store(scratch.s[v + m] + (b + p) * kLanes, s);
+      largest[m] = V::max(largest[m], s);
+    };
+    if (v == 0) {
+      const char* values[P];
+      INFENG_EACH (p, P) {
+        values[p] = slab[p].template v<char>(0);
+        if constexpr (Cache::kScaled) V::prefetch(slab[p].v_scale());
+      }
+      Cache::template scores<M, P>(
+          slab, dim, scratch, v, args.scale,
+          [&](int l) INFENG_INLINE_LAMBDA {
+            INFENG_EACH (p, P) V::prefetch(values[p] + l * Cache::kLineBytes);
+          },
+          take);
+    } else {
+      Cache::template scores<M, P>(slab, dim, scratch, v, args.scale, Nothing{}, take);
+    }
+    INFENG_EACH (m, M) V::store(scratch.largest[v + m], largest[m]);
+  }
+
+  bool sees_all(int v, const Slabs& now) const {
+    return scratch.seen[v].begin <= now.begin * kLanes && scratch.seen[v].end >= now.end * kLanes;
+  }
+
+  // Hides from row v what it does not see of its first and last block, and returns those blocks' positions.
+  Range mask(int v) const {
+    const Range seen = scratch.seen[v];
+    const Range whole = {seen.begin / kLanes * kLanes, int(round_up(seen.end, kLanes))};
+    float* s = scratch.s[v];
+    for (int t = whole.begin; t < seen.begin; ++t) s[t] = -__builtin_inff();
+    for (int t = seen.end; t < whole.end; ++t) s[t] = -__builtin_inff();
+    F largest = V::set(-__builtin_inff());
+    for (int t = whole.begin; t < whole.end; t += kLanes) largest = V::max(largest, V::load(s + t));
+    V::store(scratch.largest[v], largest);
+    return whole;
+  }
+
+  // Scores of rows [v, v + N) become the factors of V; the records get m and l, o becomes +0. Two rows at once, which
+  // see the same, hide each other's latencies.
+  template <int N>
+  INFENG_NOINLINE void softmax(int v, const Slabs& now, float* const* records) const {
+    Range range = {now.begin * kLanes, now.end * kLanes};
+    if (N == 1 && !sees_all(v, now)) {
+      if (scratch.seen[v].begin >= scratch.seen[v].end) return;
+      range = mask(v);
+    }
+    float* s = scratch.s[v];
+    F l[N], m[N];
+    INFENG_EACH (n, N) {
+      l[n] = V::zero();
+      const float largest = V::max_lanes(V::load(scratch.largest[v + n]));
+      records[n][0] = largest;
+      m[n] = V::set(largest);
+    }
+    for (int t = range.begin; t < range.end; t += kLanes) {
+      F scale;
+      if constexpr (Cache::kScaled) scale = V::load(scratch.v_scale + t);
+      INFENG_EACH (n, N) {
+        F p = exp_of_negative<V>(V::sub(V::load(s + n * kScoreStride + t), m[n]));
+        l[n] = V::add(l[n], p);
+        if constexpr (Cache::kScaled) p = V::mul(p, scale);
+        V::store(s + n * kScoreStride + t, p);
+      }
+    }
+    INFENG_EACH (n, N) records[n][1] = V::tree(l[n]);
+    for (int d = 0; d < N * width; d += kLanes) V::store(scratch.o + v * width + d, V::zero());
+  }
+
+  // Rows that V is taken from: the cache as it is, or a chunk widened to f32.
+  struct Cached {
+    const Slab* slab;
+    int step;
+    INFENG_INLINE const Value* row(int t) const { return slab[t / kLanes].template v<Value>(t % kLanes); }
+    static INFENG_INLINE F load(const Value* v) { return Cache::value(v); }
+    static INFENG_INLINE F load(const Value* v, int n) { return Cache::value(v, n); }
+  };
+  struct Wide {
+    const float* chunk;
+    int begin, step;
+    INFENG_INLINE const float* row(int t) const { return chunk + (t - begin) * step; }
+    static INFENG_INLINE F load(const float* v) { return V::load(v); }
+    static INFENG_INLINE F load(const float* v, int n) { return V::load(v, n); }
+  };
+
+  void values(const Slabs& now, const Slabs* next) const {
+    const int step = int(max_of(kWideFloats / width / kLanes, 1));
+    for (int b = now.begin; b < now.end; b += step) {
+      const int begin = b * kLanes, end = int(min_of(b + step, now.end)) * kLanes;
+      if (next) fetch(*next, next->begin + b - now.begin, step);
+      if (Cache::kConverted && rows > kCachedRows) {
+        widen(now, begin, end);
+        columns<kRows>(Wide{scratch.wide, begin, width}, width, begin, end);
+      } else {
+        columns<kCachedRows>(Cached{now.slab, dim}, dim, begin, end);
+      }
+    }
+  }
+
+  INFENG_NOINLINE void widen(const Slabs& now, int begin, int end) const {
+    const int count = dim, step = width, blocks = count / (4 * kLanes);
+    float* target = scratch.wide;
+    for (int b = begin / kLanes; b < end / kLanes; ++b) {
+      const Value* v = now.slab[b].template v<Value>(0);
+      for (int t = 0; t < kLanes; ++t, v += count, target += step) {
+        for (int d = 0; d < blocks; ++d)
+          INFENG_EACH (c, 4) V::store(target + (4 * d + c) * kLanes, Cache::value(v + (4 * d + c) * kLanes));
+        for (int d = 4 * blocks * kLanes; d < count; d += kLanes) V::store(target + d, Cache::value(v + d, count - d));
+      }
+    }
+  }
+
+  // Adds tokens [begin, end) to o of all rows. Rows of one register block share the tokens that all of them see (what
+  // rows see begins and ends in their order); the rest, at either end, is added row by row, so that each row's order
+  // stays ascending.
+  template <int Most, class Source>
+  void columns(const Source& source, int count, int begin, int end) const {
+    balanced_blocks<Most>(rows, [&](int v, auto size) {
+      constexpr int M = size.value;
+      const Range* seen = scratch.seen + v;
+      Range common = {int(max_of(begin, seen[M - 1].begin)), int(min_of(end, seen[0].end))};
+      if (common.begin >= common.end) common = {end, end};
+      for (int m = 0; m < M; ++m)
+        pass<1>(source, count, v + m, int(max_of(begin, seen[m].begin)), int(min_of(common.begin, seen[m].end)));
+      pass<M>(source, count, v, common.begin, common.end);
+      for (int m = 0; m < M; ++m)
+        pass<1>(source, count, v + m, int(max_of(common.end, seen[m].begin)), int(min_of(end, seen[m].end)));
+    });
+  }
+
+  template <int M, class Source>
+  void pass(const Source& source, int count, int v, int begin, int end) const {
     if (begin >= end) return;
-    float* o = records + v * stride + kLanes + d;
+    constexpr int C = M <= kRows ? V::kColumns : V::kColumns / 2;
+    const int full = count / kLanes;
+    for (int c = 0; c < full; c += C)
+      dispatch<C>(full - c, [&](auto now) { accumulate<M, now.value, false>(source, v, begin, end, c * kLanes); });
+    if (count % kLanes) accumulate<M, 1, true>(source, v, begin, end, full * kLanes);
+  }
+
+  // o[d .. d + 16 C) of virtual rows [v, v + M).
+  template <int M, int C, bool Tail, class Source>
+  INFENG_NOINLINE void accumulate(const Source& source, int v, int begin, int end, int d) const {
+    float* o = scratch.o + v * width + d;
     const float* p = scratch.s[v];
     F acc[M][C];
     INFENG_EACH (m, M)
-      INFENG_EACH (c, C) acc[m][c] = V::load(o + m * stride + c * kLanes);
-    const int n = args.cache.head_dim - d;
-    for (int t = begin; t < end;) {
-      const Slab block = slab(j, t);
-      const int stop = int(min_of(end, t / kLanes * kLanes + kLanes));
-      for (; t < stop; ++t) {
+      INFENG_EACH (c, C) acc[m][c] = V::load(o + m * width + c * kLanes);
+    while (begin < end) {
+      const int stop = int(min_of(end, round_up(begin + 1, kLanes)));
+      const auto* values = source.row(begin) + d;
+      for (; begin < stop; ++begin, values += source.step) {
         F value[C];
-        INFENG_EACH (c, C)
-          value[c] = Tail ? Cache::value(block, t % kLanes, d, n) : Cache::value(block, t % kLanes, d + c * kLanes);
+        INFENG_EACH (c, C) value[c] = Tail ? source.load(values, dim - d) : source.load(values + c * kLanes);
         INFENG_EACH (m, M) {
-          const F factor = V::set(p[m * kSplit + t]);
+          const F factor = V::set(p[m * kScoreStride + begin]);
           INFENG_EACH (c, C) acc[m][c] = V::fma(factor, value[c], acc[m][c]);
         }
       }
     }
     INFENG_EACH (m, M)
-      INFENG_EACH (c, C) V::store(o + m * stride + c * kLanes, acc[m][c]);
+      INFENG_EACH (c, C) V::store(o + m * width + c * kLanes, acc[m][c]);
   }
 };
-
-// out[0 .. dim) from `count` consecutive records.
-template <Vector V>
-INFENG_INLINE void combine_splits(float* records, int64_t count, int dim, float* out) {
-  const int64_t floats = record_floats(dim);
-  float largest = records[0];
-  for (int64_t j = 1; j < count; ++j) largest = records[j * floats] > largest ? records[j * floats] : largest;
-  auto sum = V::zero();
-  for (int64_t j = 0; j < count; ++j) {
-    float* r = records + j * floats;
-    const auto weight = exp<V>(V::set(r[0] - largest));
-    V::store(r + 2, weight, 1);
-    sum = V::fma(V::set(r[1]), weight, sum);
-  }
-  for (int d = 0; d < dim; d += kLanes) {
-    auto o = V::zero();
-    for (int64_t j = 0; j < count; ++j) {
-      const float* r = records + j * floats;
-      o = V::fma(V::load(r + kLanes + d), V::set(r[2]), o);
-    }
-    V::store(out + d, V::div(o, sum));
-  }
-}
 
 }  // namespace
 }  // namespace infeng

@@ -10,10 +10,9 @@
 namespace infeng {
 namespace {
 
+// exp of x, which is x0 brought into [-88, 88]: what lies below -87.33, minus infinity included, is +0.
 template <Vector V>
-INFENG_INLINE typename V::F exp(typename V::F x0) {
-  // Results below -87.33 are replaced at the end; the clamp keeps 2^n in range for them, minus infinity included.
-  const auto x = V::min(V::max(x0, V::set(-88.0f)), V::set(88.0f));
+INFENG_INLINE typename V::F exp_within(typename V::F x0, typename V::F x) {
   const auto n = V::rne(V::mul(x, V::set(0x1.715476p+0f)));
   const auto nf = V::to_float(n);
   auto r = V::fma(nf, V::set(-0x1.62e430p-1f), x);
@@ -26,6 +25,17 @@ INFENG_INLINE typename V::F exp(typename V::F x0) {
   p = V::fma(p, r, V::set(5.0000001201e-1f));
   const auto y = V::add(V::fma(p, V::mul(r, r), r), V::set(1.0f));
   return V::select_less(x0, V::set(-87.33f), V::zero(), V::mul(y, V::exp2i(n)));
+}
+
+template <Vector V>
+INFENG_INLINE typename V::F exp(typename V::F x) {
+  return exp_within<V>(x, V::min(V::max(x, V::set(-88.0f)), V::set(88.0f)));
+}
+
+// exp of x <= 0: the upper bound is not needed.
+template <Vector V>
+INFENG_INLINE typename V::F exp_of_negative(typename V::F x) {
+  return exp_within<V>(x, V::max(x, V::set(-88.0f)));
 }
 
 template <Vector V>

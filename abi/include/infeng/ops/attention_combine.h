@@ -1,0 +1,45 @@
+// What splits leave behind, and how they become one row of attention; attention.h has the formulas.
+// SPDX-License-Identifier: Apache-2.0
+#ifndef INFENG_OPS_ATTENTION_COMBINE_H
+#define INFENG_OPS_ATTENTION_COMBINE_H
+
+#include <infeng/ops/args.h>
+#include <infeng/ops/exp.h>
+
+namespace infeng {
+namespace {
+
+// A record is one split of one virtual row: m, l, the weight of the combination, then o[d] from float 16 on.
+constexpr int64_t record_floats(int64_t head_dim) { return kLanes + (head_dim + kLanes - 1) / kLanes * kLanes; }
+
+// out[0 .. dim) from `count` consecutive records.
+template <Vector V>
+INFENG_INLINE void combine_splits(float* records, int64_t count, int dim, float* out) {
+  const int64_t floats = record_floats(dim);
+  float largest = records[0];
+  for (int64_t j = 1; j < count; ++j) largest = records[j * floats] > largest ? records[j * floats] : largest;
+  auto sum = V::zero();
+  for (int64_t first = 0; first < count; first += kLanes) {  // the exponents of 16 splits at once
+    const int64_t last = min_of(first + kLanes, count);
+    alignas(64) float weight[kLanes] = {};
+    for (int64_t j = first; j < last; ++j) weight[j - first] = records[j * floats] - largest;
+    V::store(weight, exp_of_negative<V>(V::load(weight)));
+    for (int64_t j = first; j < last; ++j) {
+      float* r = records + j * floats;
+      r[2] = weight[j - first];
+      sum = V::fma(V::set(r[1]), V::set(r[2]), sum);
+    }
+  }
+  for (int d = 0; d < dim; d += kLanes) {
+    auto o = V::zero();
+    for (int64_t j = 0; j < count; ++j) {
+      const float* r = records + j * floats;
+      o = V::fma(V::load(r + kLanes + d), V::set(r[2]), o);
+    }
+    V::store(out + d, V::div(o, sum));
+  }
+}
+
+}  // namespace
+}  // namespace infeng
+#endif  // INFENG_OPS_ATTENTION_COMBINE_H
