@@ -2,8 +2,10 @@
 
 import io
 import json
+import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -127,6 +129,30 @@ def test_the_process_speaks_nothing_but_the_protocol_on_stdout(tiny_config: Path
     lines = [json.loads(line) for line in ended.stdout.splitlines()]
     assert ended.returncode == 0, ended.stderr
     assert (lines[0]["ready"], lines[0]["engine"], lines[1]["tokens"]) == (True, "infeng", 2)
+
+
+def test_a_worker_that_waits_for_the_next_line_uses_no_processor_time(tiny_config: Path) -> None:
+    folder = synthetic.native_directory(tiny_config, "int4-g64")
+    command = [sys.executable, "-P", "-m", "infeng_bench.worker", str(folder), "--threads", "3"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdout.readline()
+        print('{"work": "decode:context=8,steps=4"}', file=process.stdin, flush=True)
+        assert json.loads(process.stdout.readline())["tokens"] == 4
+        time.sleep(0.1)  # an idle thread may spin for a moment before it sleeps
+        before = cpu_seconds(process.pid)
+        time.sleep(0.5)
+        used = cpu_seconds(process.pid) - before
+        print('{"quit": true}', file=process.stdin, flush=True)
+    assert process.returncode == 0
+    assert used <= 0.05
+
+
+def cpu_seconds(pid: int) -> float:
+    """Return the processor time of a process, all threads."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def test_a_model_that_is_not_there_is_said_in_the_protocol_too(tmp_path: Path) -> None:
