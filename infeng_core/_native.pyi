@@ -265,7 +265,10 @@ class Program:
         returned ("not_finite", ...) with the op, the kernel and its message.
         """
     def cancel(self) -> None:
-        """Make a run in flight stop between two tiles (any thread); it raises NativeError with code "cancelled"."""
+        """Stop a run, between two tiles or while it waits for its pool; it raises NativeError with code "cancelled".
+
+        Any thread may call this; without a run it does nothing.
+        """
     def view(self, buffer: int) -> NDArray[np.float32]:
         """Return a buffer as (max rows, columns) float32, without padding; writable, overwritten by the next run."""
     def view_activation(self, activation: int) -> tuple[NDArray[np.int8], NDArray[np.float32], NDArray[np.int32]]:

@@ -219,14 +219,29 @@ void Step::fetch_ahead(int worker) {
   }
 }
 
+// A cancel counts from the moment on that a run asks for the pool. Runs of one program may wait behind each other: the
+// mark of an earlier cancel goes away when none is left.
+class Program::InFlight {
+ public:
+  explicit InFlight(Program& program) : program_(program) {
+    if (program_.in_flight_.fetch_add(1) == 0) program_.cancelled_.store(false);
+  }
+  ~InFlight() { program_.in_flight_.fetch_sub(1); }
+  InFlight(const InFlight&) = delete;
+  InFlight& operator=(const InFlight&) = delete;
+
+ private:
+  Program& program_;
+};
+
 void Program::run(const Batch& batch) {
   if (!finished_) fail("not_finished", "call finish() before run()");
-  const auto held = pool_->lock();
+  const InFlight in_flight(*this);
+  const auto held = pool_->lock(cancelled_);
   const int64_t begin = profile_ == nullptr ? 0 : ticks();
   take(batch);
   patch();
   for (int i = 0; i < pool_->threads(); ++i) seats_[i].message[0] = '\0';
-  cancelled_.store(false, std::memory_order_relaxed);
   Step step(*this, begin);
   pool_->run(held, step);
   if (profile_ != nullptr) profile_->add_step(rows_, begin, step.end());

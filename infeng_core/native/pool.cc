@@ -194,15 +194,29 @@ bool Pool::arrive(int worker) {
   return next_phase(worker);
 }
 
-std::unique_lock<std::mutex> Pool::lock() {
+void Pool::check_process() const {
   if (static_cast<long>(getpid()) != owner_) {
     fail("forked", "this pool belongs to process ", owner_, " and a forked child has none of its threads: ",
          "start the child with the \"spawn\" method, or make the engine after the fork");
   }
-  return std::unique_lock(mutex_);
 }
 
-void Pool::run(const std::unique_lock<std::mutex>& held, Job& job) {
+Pool::Lock Pool::lock() {
+  check_process();
+  return Lock(mutex_);
+}
+
+Pool::Lock Pool::lock(const std::atomic<bool>& cancelled) {
+  constexpr auto kGlance = std::chrono::milliseconds(2);
+  check_process();
+  Lock held(mutex_, std::try_to_lock);
+  while (!held.owns_lock() && !held.try_lock_for(kGlance)) {
+    if (cancelled.load(std::memory_order_relaxed)) fail("cancelled", "the step was cancelled before it began");
+  }
+  return held;
+}
+
+void Pool::run(const Lock& held, Job& job) {
   if (!held.owns_lock() || held.mutex() != &mutex_) fail("internal", "a job ran without the pool's lock");
   const PinGuard pinned(pin_, cpus_[0]);
   const FpGuard saved;  // jobs set the mode that they need

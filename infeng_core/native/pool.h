@@ -38,9 +38,11 @@ class Pool {
   Pool& operator=(const Pool&) = delete;
 
   // One job at a time: take the lock, prepare the job, then run it. Throws Error "forked" in a child process, which has
-  // no copies of the threads.
-  std::unique_lock<std::mutex> lock();
-  void run(const std::unique_lock<std::mutex>& held, Job& job);
+  // no copies of the threads, and "cancelled" if `cancelled` becomes true while another job has the lock.
+  using Lock = std::unique_lock<std::timed_mutex>;
+  Lock lock();
+  Lock lock(const std::atomic<bool>& cancelled);
+  void run(const Lock& held, Job& job);
 
   int threads() const { return threads_; }
   const std::vector<int>& cpus() const { return cpus_; }
@@ -53,6 +55,7 @@ class Pool {
   };
 
   static void* start(void* thread);
+  void check_process() const;
   void loop(int worker);
   void start_threads();
   void stop_threads();
@@ -66,7 +69,7 @@ class Pool {
   int spin_us_;
   std::vector<int> cpus_;
   const long owner_;  // process id
-  std::mutex mutex_;
+  std::timed_mutex mutex_;
   std::vector<Thread> workers_;
 
   // Written by the worker that publishes, read by all after they see the new state.

@@ -124,6 +124,7 @@ class Program {
 
   void finish();
   void run(const Batch& batch);
+  // Stops all runs that are in flight or wait for the pool.
   void cancel() { cancelled_.store(true, std::memory_order_relaxed); }
 
   // Measures every step from now on, from zero, and keeps the latest `events` of each worker; or stops measuring and
@@ -144,6 +145,7 @@ class Program {
 
  private:
   friend class Step;
+  class InFlight;
 
   struct Failure {
     const Op* op = nullptr;
@@ -199,6 +201,7 @@ class Program {
   Shares shares_;          // of the phase that runs
   std::unique_ptr<Profile> profile_;
   std::atomic<bool> cancelled_{false};
+  std::atomic<int> in_flight_{0};
 };
 
 }  // namespace infeng

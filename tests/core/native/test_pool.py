@@ -118,6 +118,35 @@ def test_cancel_stops_a_run_between_tiles(toy, steps, threads, expect):
     timer.join()
 
 
+def test_cancel_reaches_a_run_that_waits_for_the_pool(toy, steps):
+    pool = _native.Pool(2)
+    long, short = steps(pool, toy["slow"], rows=256, columns=256), steps(pool, toy["add_one"])
+    ended = {}
+
+    def run(name, chain):
+        try:
+            chain.run()
+            ended[name] = "ran"
+        except _native.NativeError as error:
+            ended[name] = error.code
+
+    runner = threading.Thread(target=run, args=("long", long))
+    runner.start()
+    time.sleep(0.05)
+    waiters = [threading.Thread(target=run, args=(i, short)) for i in range(2)]
+    for waiter in waiters:
+        waiter.start()
+    time.sleep(0.05)
+    assert not ended
+    short.program.cancel()
+    for waiter in waiters:
+        waiter.join(timeout=10)
+    assert ended == {0: "cancelled", 1: "cancelled"}, "the long run must not have ended, nor been stopped"
+    runner.join(timeout=30)
+    assert ended["long"] == "ran"
+    assert set(short.run()[0]) == {1}
+
+
 def test_cancel_without_a_run_does_nothing(toy, steps):
     chain = steps(_native.Pool(2), toy["add_one"])
     chain.program.cancel()
