@@ -10,6 +10,7 @@
 #include <mutex>
 #include <set>
 
+#include "cpu.h"
 #include "error.h"
 #include "fpstate.h"
 #include "names.h"
@@ -210,6 +211,10 @@ std::shared_ptr<const Library> open_library(const std::string& path, const std::
   // A full path: dlopen would search its own folders for a bare name.
   if (realpath(path.c_str(), resolved) == nullptr) fail("not_found", path, ": ", std::strerror(errno));
   check_object_file(resolved);
+  // Linux gives tile registers to a process that asks, and its children by exec, such as the one in which a library is
+  // tried, begin without. Looking at the processor asks.
+  static const CpuInfo cpu = detect_cpu();
+  static_cast<void>(cpu);
   FpGuard fp;
   void* handle = dlopen(resolved, RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) fail("dlopen_failed", path, ": ", dlerror());

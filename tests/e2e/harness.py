@@ -19,7 +19,11 @@ from infeng_core.scheduler import Batch
 F32 = {"model.format": "f32", "model.formats": {}, "kv_cache.dtype": "f32"}
 """Weights and cache as they were trained."""
 
-FEATURES = {"avx512": {"avx512f", "avx512bw", "avx512vl", "avx512dq"}, "avx2": {"avx2", "fma", "f16c"}}
+FEATURES = {
+    "amx": {"amx_tile", "amx_int8", "avx512f", "avx512bw", "avx512vl", "avx512dq", "fma"},
+    "avx512": {"avx512f", "avx512bw", "avx512vl", "avx512dq"},
+    "avx2": {"avx2", "fma", "f16c"},
+}
 
 IMPLEMENTATIONS: dict[str, dict[str, object]] = {
     "reference": {"kernels.order": ["reference"]},

@@ -108,4 +108,4 @@ def test_a_library_that_the_processor_cannot_run_is_not_even_mapped(runs: dict[s
 def test_the_widest_vectors_that_there_are_come_first(runs: dict[str, dict]) -> None:
     libraries = {kernel.partition("/")[0] for kernel in runs["all that this one has"]["bound"]}
     best = "avx512" if not harness.missing("avx512") else "avx2" if not harness.missing("avx2") else "reference"
-    assert libraries <= {"amx", best}
+    assert libraries == {best} | (set() if harness.missing("amx") else {"amx"})

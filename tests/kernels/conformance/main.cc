@@ -2,6 +2,11 @@
 // kernels', byte for byte. Native, so that it can be built with sanitizers:
 //   conformance REFERENCE.so CANDIDATE.so [features] [share of the cases, 0 to 1] [kernel prefix]
 // Prints one line per kernel; exit status 1 if any differs. SPDX-License-Identifier: Apache-2.0
+#if defined(__linux__) && defined(__x86_64__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
 #include "cache.h"
 #include "rows.h"
 
@@ -34,12 +39,21 @@ bool all_in(std::string needed, const std::string& have) {
   return true;
 }
 
+// Tiles are usable only by a process that has asked for them, as the core does: ARCH_REQ_XCOMP_PERM of the tile data.
+// Where that is refused, a library that needs them is not to be handed over.
+void ask_for_tiles() {
+#if defined(__linux__) && defined(__x86_64__)
+  syscall(SYS_arch_prctl, 0x1023, 18);
+#endif
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   if (argc < 3) Library::die("usage: %s REFERENCE.so CANDIDATE.so [features] [share] [kernel prefix]", argv[0]);
   const std::string features = argc > 3 ? argv[3] : "", prefix = argc > 5 ? argv[5] : "";
   const double share = argc > 4 ? atof(argv[4]) : 1.0;
+  ask_for_tiles();
   const Library reference(argv[1], ""), candidate(argv[2], features.c_str());
   int failures = 0;
   for (int32_t i = 0; i < candidate.desc.kernel_count; ++i) {

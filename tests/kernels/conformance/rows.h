@@ -33,6 +33,8 @@ inline void check_linear(Checker& c) {
             const auto& kinds = lists()[size_t(pick(0, int64_t(lists().size()) - 1))];
             const int64_t outputs = up(n, mask_of(kinds) & INFENG_EPILOGUE_BIT(INFENG_EPILOGUE_SILU_MUL) ? 32 : 16);
             infeng_problem p = problem_of(c.kernel, rows);
+            p.rows_min = 1;  // a kernel that is offered for many rows must also be right for few
+            p.rows_max = up(rows, 64);
             p.weight_format = format;
             p.act_format = integer ? INFENG_ACT_INT8_G64 : INFENG_ACT_F32;
             p.n = outputs;

@@ -5,9 +5,10 @@
 #include <infeng/ops/kv_append.h>
 #include <infeng/ops/linear_float.h>
 #include <infeng/ops/linear_int.h>
+#include <infeng/ops/linear_tiles.h>
 #include <infeng/ops/rmsnorm.h>
 #include <infeng/ops/rope.h>
-#include <infeng/simd/scalar.h>
+#include <infeng/simd/tiles_scalar.h>
 
 namespace infeng {
 namespace {
@@ -26,6 +27,9 @@ constexpr infeng_kernel table[] = {
     kernel<LinearInt<V, Int8Row>>("linear_int8row", ""),
     kernel<LinearInt<V, Int4G64>>("linear_int4g64", ""),
     kernel<LinearInt<V, Int4G32>>("linear_int4g32", ""),
+    kernel<LinearTiles<V, scalar::Tiles, Int8Row, 1>>("linear_int8row_tiles", ""),
+    kernel<LinearTiles<V, scalar::Tiles, Int4G64, 1>>("linear_int4g64_tiles", ""),
+    kernel<LinearTiles<V, scalar::Tiles, Int4G32, 1>>("linear_int4g32_tiles", ""),
     kernel<Epilogue<V>>("epilogue", ""),
     kernel<Rope<V>>("rope", ""),
     kernel<KvAppend<V, KvF32<V>>>("kv_append_f32", ""),

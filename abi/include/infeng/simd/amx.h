@@ -1,0 +1,47 @@
+// Tiles in hardware: AMX_TILE and AMX_INT8, next to AVX-512 F and BW. The instructions are written here instead of
+// through the compiler's intrinsics: GCC's name no memory for the loads and 8 of the configuration's 64 bytes, so that
+// it drops or moves the stores that fill them. SPDX-License-Identifier: Apache-2.0
+#ifndef INFENG_SIMD_AMX_H
+#define INFENG_SIMD_AMX_H
+
+#include <infeng/simd/avx512.h>
+#include <infeng/simd/tiles.h>
+
+namespace infeng::amx {
+namespace {
+
+struct Tiles {
+  static INFENG_INLINE void configure(const TileConfig& config) { __asm__ volatile("ldtilecfg %0" ::"m"(config)); }
+  static INFENG_INLINE void release() { __asm__ volatile("tilerelease" ::: "memory"); }
+  template <int Tile>
+  static INFENG_INLINE void zero() {
+    __asm__ volatile("tilezero %%tmm%c0" ::"i"(Tile));
+  }
+  template <int Tile>
+  static INFENG_INLINE void load(const void* from, int64_t stride) {
+    __asm__ volatile("tileloadd (%1,%2,1), %%tmm%c0" ::"i"(Tile), "r"(from), "r"(stride) : "memory");
+  }
+  template <int Tile>
+  static INFENG_INLINE void store(void* to, int64_t stride) {
+    __asm__ volatile("tilestored %%tmm%c0, (%1,%2,1)" ::"i"(Tile), "r"(to), "r"(stride) : "memory");
+  }
+  template <int C, int A, int B>
+  static INFENG_INLINE void dot() {
+    __asm__ volatile("tdpbssd %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(C), "i"(A), "i"(B));
+  }
+  static INFENG_INLINE __m512 floats(const int32_t* products) {
+    return _mm512_cvtepi32_ps(_mm512_loadu_si512(products));
+  }
+  static INFENG_INLINE void unpack_nibbles(const void* line, uint8_t* low, uint8_t* high) {
+    const __m512i mask = _mm512_set1_epi8(15), eight = _mm512_set1_epi8(8), v = _mm512_loadu_si512(line);
+    _mm512_storeu_si512(low, _mm512_sub_epi8(_mm512_and_si512(v, mask), eight));
+    _mm512_storeu_si512(high, _mm512_sub_epi8(_mm512_and_si512(_mm512_srli_epi16(v, 4), mask), eight));
+  }
+  static INFENG_INLINE void unpack_bytes(const void* line, uint8_t* out) {
+    _mm512_storeu_si512(out, _mm512_xor_si512(_mm512_loadu_si512(line), _mm512_set1_epi8(-128)));
+  }
+};
+
+}  // namespace
+}  // namespace infeng::amx
+#endif  // INFENG_SIMD_AMX_H

@@ -1,0 +1,51 @@
+// The tile vocabulary that matrix kernels are written in, one backend per machine: `amx::Tiles` in amx.h is the
+// hardware, `scalar::Tiles` in tiles_scalar.h does the same in plain loops and traps where the hardware would.
+// Eight tiles of up to 16 rows of 64 bytes; a configuration gives each its rows and bytes per row (`colsb`). A tile
+// that is loaded, zeroed or multiplied is zero outside its rows and columns. SPDX-License-Identifier: Apache-2.0
+#ifndef INFENG_SIMD_TILES_H
+#define INFENG_SIMD_TILES_H
+
+#include <infeng/simd/vec.h>
+
+namespace infeng {
+namespace {
+
+constexpr int kTileRows = 16;
+constexpr int kTiles = 8;
+
+// What LDTILECFG reads (Intel SDM volume 1, 18.2): 64 bytes, all of them meaningful.
+struct alignas(64) TileConfig {
+  uint8_t palette = 1;
+  uint8_t start_row = 0;
+  uint8_t reserved[14] = {};
+  uint16_t colsb[16] = {};
+  uint8_t rows[16] = {};
+
+  INFENG_INLINE void set(int tile, int tile_rows, int tile_colsb) {
+    rows[tile] = uint8_t(tile_rows);
+    colsb[tile] = uint16_t(tile_colsb);
+  }
+};
+static_assert(sizeof(TileConfig) == 64, "LDTILECFG reads 64 bytes");
+
+// clang-format off
+template <class T, class V>
+concept Tiles = Vector<V> && requires(const TileConfig& config, const void* from, void* to, int64_t stride,
+                                      const int32_t* products, uint8_t* bytes) {
+  { T::configure(config) };                  // on this thread; all tiles become zero
+  { T::release() };                          // no tile is in use any more
+  { T::template zero<0>() };
+  { T::template load<0>(from, stride) };     // row r from `from + r * stride` bytes
+  { T::template store<0>(to, stride) };
+  // c[m][n] += sum over k of a[m][k] * b[k/4][4 n + k % 4], signed bytes, exact int32. Rows of c are those of a, columns
+  // those of b, and b has a row for every four columns of a.
+  { T::template dot<0, 1, 2>() };
+  { T::floats(products) };                   // V::F: 16 int32, converted
+  { T::unpack_nibbles(from, bytes, bytes) }; // low and high nibbles of 64 bytes, each minus 8, as 64 int8
+  { T::unpack_bytes(from, bytes) };          // 64 u8, each minus 128, as 64 int8
+};
+// clang-format on
+
+}  // namespace
+}  // namespace infeng
+#endif  // INFENG_SIMD_TILES_H

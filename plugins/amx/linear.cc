@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <infeng/ops/linear_tiles.h>
+#include <infeng/simd/amx.h>
+
+using namespace infeng;
+
+// Measured against the AVX-512 VNNI kernels with weights in the cache: about the same at 8 rows, 1.8 times as fast
+// at 16.
+constexpr int kFewestRows = 9;
+
+#define KERNEL(name, format)                      \
+  extern "C" constinit const infeng_kernel name = \
+      infeng::kernel<LinearTiles<avx512::Bw, amx::Tiles, format, kFewestRows>>(#name, "");
+
+KERNEL(linear_int8row, Int8Row)
+KERNEL(linear_int4g64, Int4G64)
+KERNEL(linear_int4g32, Int4G32)

@@ -1,0 +1,87 @@
+"""Tiles in plain loops stand for AMX where there is none: they give its bytes and refuse what it refuses."""
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from infeng_abi import CFLAGS, include_dir
+
+from infeng_core.plug.cpu import detect
+from infeng_core.plug.manager import Plugins
+
+TESTS = Path(__file__).parents[1]
+SOURCE = TESTS / "kernels" / "conformance" / "tiles.cc"
+MISUSES = (
+    "unconfigured",
+    "released",
+    "palette",
+    "rows",
+    "columns",
+    "half-empty",
+    "ninth-tile",
+    "fourth-tile",
+    "depth",
+    "height",
+    "width",
+)
+NEEDS = {"amx_int8", "avx512f", "avx512bw", "avx512vl", "avx512dq"}
+
+without_amx = pytest.mark.skipif(not detect().features >= NEEDS, reason="this CPU has no AMX, or may not use it")
+
+
+def build(folder: Path, *flags: str) -> Path:
+    program = folder / "tiles"
+    command = ["c++", "-std=c++20", "-O1", f"-I{include_dir()}", *CFLAGS, *flags, str(SOURCE), "-o", str(program)]
+    subprocess.run(command, check=True)
+    return program
+
+
+@pytest.fixture(scope="module")
+def loops(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(tmp_path_factory.mktemp("tiles"))
+
+
+@pytest.mark.parametrize("misuse", MISUSES)
+def test_what_the_hardware_refuses_the_loops_refuse(loops: Path, misuse: str) -> None:
+    done = subprocess.run([loops, misuse], check=False, capture_output=True, text=True)
+    assert done.returncode in (-signal.SIGILL, -signal.SIGTRAP), done.stdout
+
+
+def test_the_loops_accept_what_is_right(loops: Path) -> None:
+    assert subprocess.run([loops, "nothing wrong"], check=False, capture_output=True).returncode == 0
+
+
+@without_amx
+def test_the_loops_give_the_bytes_of_the_hardware(tmp_path: Path) -> None:
+    flags = ["-DHARDWARE", "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mfma"]
+    assert subprocess.run([build(tmp_path, *flags), "compare"], check=False).returncode == 0
+
+
+SCRIPT = """
+import sys
+from threading import Thread
+from infeng_core import _native as native
+library = native.open_library(sys.argv[1])
+from kernels.harness import find_kernel, reference
+from kernels.single_op import linear_case
+case = linear_case("int4-g64", 40, 96, 192, ("bias",))
+results = [case.run(find_kernel(reference(), case.problem))]
+threads = [Thread(target=lambda: results.append(case.run(find_kernel(library, case.problem)))) for _ in range(2)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+print(len(results), len(set(results)))
+"""
+
+
+@without_amx
+def test_opening_a_library_is_enough_for_a_fresh_process_and_all_its_threads_to_use_tiles() -> None:
+    path = next((s.path for s in Plugins.discover().library_states() if s.name == "amx"), None)
+    if path is None:
+        pytest.skip("infeng-amx is not installed")
+    command = [sys.executable, "-P", "-c", f"import sys; sys.path.insert(0, {str(TESTS)!r})\n{SCRIPT}", str(path)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert done.stdout == "3 1\n", done.stderr
