@@ -27,6 +27,10 @@ infeng_kv_cache shape_of(uint32_t format, int64_t blocks, int64_t kv_heads, int6
     cache.v_offset = round_up(head_dim * tokens * 4, kLine);
     cache.k_scale_offset = cache.v_scale_offset = cache.head_stride =
         cache.v_offset + round_up(head_dim * tokens * 4, kLine);
+  } else if (format == INFENG_KV_F16) {
+    cache.v_offset = round_up(head_dim * tokens * 2, kLine);
+    cache.k_scale_offset = cache.v_scale_offset = cache.head_stride =
+        cache.v_offset + round_up(head_dim * tokens * 2, kLine);
   } else if (format == INFENG_KV_INT8) {
     cache.v_offset = round_up(round_up(head_dim, 4) * tokens, kLine);
     cache.k_scale_offset = cache.v_offset + round_up(head_dim * tokens, kLine);

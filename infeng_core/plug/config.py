@@ -58,7 +58,9 @@ class KernelsSection:
 class KvCacheSection:
     """The key/value cache."""
 
-    dtype: Literal["int8", "f32"] = setting("int8", Choice(("int8", "f32")), "how keys and values are stored")
+    dtype: Literal["int8", "f16", "f32"] = setting(
+        "int8", Choice(("int8", "f16", "f32")), "how keys and values are stored"
+    )
     block: int = setting(16, Int(16, 16), "positions per block, fixed by the ABI")
     memory: int | Literal["auto"] = setting("auto", Auto(Size()), 'bytes, "512MB" or auto')
 

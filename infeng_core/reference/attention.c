@@ -15,7 +15,7 @@ typedef struct query {
   int64_t begin;
   int64_t end;
   float scale;
-  const float* q;          /* f32 cache */
+  const float* q;          /* f32 and f16 caches */
   int8_t qq[MAX_HEAD_DIM]; /* int8 cache: the head quantized with one scale */
   float qs;
 } query;
@@ -34,6 +34,15 @@ INLINE void scores_f32(const query* x, const kv_slab* slab, float s[LANES]) {
   for (int t = 0; t < LANES; t++) s[t] = a[t] * x->scale;
 }
 
+INLINE void scores_f16(const query* x, const kv_slab* slab, float s[LANES]) {
+  float a[LANES] = {0};
+  const uint16_t* k = slab->k;
+  for (int64_t d = 0; d < x->cache->head_dim; d++) {
+    for (int t = 0; t < LANES; t++) a[t] = fmaf(x->q[d], f32_from_f16(k[d * LANES + t]), a[t]);
+  }
+  for (int t = 0; t < LANES; t++) s[t] = a[t] * x->scale;
+}
+
 INLINE void scores_int8(const query* x, const kv_slab* slab, float s[LANES]) {
   int32_t a[LANES] = {0};
   const uint8_t* k = slab->k;
@@ -46,13 +55,15 @@ INLINE void scores_int8(const query* x, const kv_slab* slab, float s[LANES]) {
 
 /* Scores of the visible positions of the split that starts at `start`; returns the largest. s is indexed by position -
  * start. */
-INLINE float split_scores(const query* x, int64_t start, float s[SPLIT], int int8) {
+INLINE float split_scores(const query* x, int64_t start, float s[SPLIT], uint32_t format) {
   float largest = -INFINITY;
   for (int64_t t0 = start; t0 < start + SPLIT; t0 += LANES) {
     if (t0 + LANES <= x->begin || t0 >= x->end) continue;
     const kv_slab slab = slab_at(x, t0);
-    if (int8) {
+    if (format == INFENG_KV_INT8) {
       scores_int8(x, &slab, s + (t0 - start));
+    } else if (format == INFENG_KV_F16) {
+      scores_f16(x, &slab, s + (t0 - start));
     } else {
       scores_f32(x, &slab, s + (t0 - start));
     }
@@ -64,7 +75,7 @@ INLINE float split_scores(const query* x, int64_t start, float s[SPLIT], int int
 }
 
 /* o[d] = sum over the split's visible t of p[t] V[t][d], t ascending; returns l, the sum of p. */
-INLINE float split_values(const query* x, int64_t start, const float s[SPLIT], float m, float* o, int int8) {
+INLINE float split_values(const query* x, int64_t start, const float s[SPLIT], float m, float* o, uint32_t format) {
   const int64_t dim = x->cache->head_dim;
   float lanes[LANES] = {0};
   memset(o, 0, (size_t)dim * sizeof(float));
@@ -73,10 +84,13 @@ INLINE float split_values(const query* x, int64_t start, const float s[SPLIT], f
     const kv_slab slab = slab_at(x, t);
     const float p = ref_exp(s[t - start] - m);
     lanes[t % LANES] += p;
-    if (int8) {
+    if (format == INFENG_KV_INT8) {
       const int8_t* v = (const int8_t*)slab.v + (t % LANES) * dim;
       const float weight = p * slab.v_scale[t % LANES];
       for (int64_t d = 0; d < dim; d++) o[d] = fmaf(weight, (float)v[d], o[d]);
+    } else if (format == INFENG_KV_F16) {
+      const uint16_t* v = (const uint16_t*)slab.v + (t % LANES) * dim;
+      for (int64_t d = 0; d < dim; d++) o[d] = fmaf(p, f32_from_f16(v[d]), o[d]);
     } else {
       const float* v = (const float*)slab.v + (t % LANES) * dim;
       for (int64_t d = 0; d < dim; d++) o[d] = fmaf(p, v[d], o[d]);
@@ -86,7 +100,7 @@ INLINE float split_values(const query* x, int64_t start, const float s[SPLIT], f
 }
 
 /* out = (sum over splits of o_j exp(m_j - M)) / (sum of l_j exp(m_j - M)) */
-INLINE void attend(const query* x, float* out, int int8) {
+INLINE void attend(const query* x, float* out, uint32_t format) {
   const int64_t dim = x->cache->head_dim;
   const int64_t start = x->begin / SPLIT * SPLIT;
   float s[SPLIT];
@@ -94,13 +108,13 @@ INLINE void attend(const query* x, float* out, int int8) {
   float sum = 0.0f;
   float largest = -INFINITY;
   for (int64_t j = start; j < x->end; j += SPLIT) {
-    const float m = split_scores(x, j, s, int8);
+    const float m = split_scores(x, j, s, format);
     largest = m > largest ? m : largest;
   }
   memset(out, 0, (size_t)dim * sizeof(float));
   for (int64_t j = start; j < x->end; j += SPLIT) {
-    const float m = split_scores(x, j, s, int8);
-    const float l = split_values(x, j, s, m, o, int8);
+    const float m = split_scores(x, j, s, format);
+    const float l = split_values(x, j, s, m, o, format);
     const float weight = ref_exp(m - largest);
     sum = fmaf(l, weight, sum);
     for (int64_t d = 0; d < dim; d++) out[d] = fmaf(o[d], weight, out[d]);
@@ -108,8 +122,9 @@ INLINE void attend(const query* x, float* out, int int8) {
   for (int64_t d = 0; d < dim; d++) out[d] = out[d] / sum;
 }
 
-CLONED static void attend_f32(const query* x, float* out) { attend(x, out, 0); }
-CLONED static void attend_int8(const query* x, float* out) { attend(x, out, 1); }
+CLONED static void attend_f32(const query* x, float* out) { attend(x, out, INFENG_KV_F32); }
+CLONED static void attend_f16(const query* x, float* out) { attend(x, out, INFENG_KV_F16); }
+CLONED static void attend_int8(const query* x, float* out) { attend(x, out, INFENG_KV_INT8); }
 
 /* A tile is one row and one key/value head with all query heads that share it. */
 static int64_t attention_tiles(const infeng_args* common, int32_t phase) {
@@ -136,6 +151,8 @@ static void attention_tile(const infeng_attention_args* args, const infeng_kv_se
       int32_t sum;
       x.qs = ref_quantize(x.q, dim, dim, x.qq, &sum);
       attend_int8(&x, out);
+    } else if (args->cache.format == INFENG_KV_F16) {
+      attend_f16(&x, out);
     } else {
       attend_f32(&x, out);
     }
@@ -152,7 +169,8 @@ static infeng_status attention_run(const infeng_args* common, int32_t phase, int
   (void)phase;
   const infeng_attention_args* args = (const infeng_attention_args*)common;
   const infeng_kv_cache* cache = &args->cache;
-  if (!kv_cache_fits(cache, INFENG_KV_F32) && !kv_cache_fits(cache, INFENG_KV_INT8)) {
+  if (!kv_cache_fits(cache, INFENG_KV_F32) && !kv_cache_fits(cache, INFENG_KV_F16) &&
+      !kv_cache_fits(cache, INFENG_KV_INT8)) {
     return fail(worker, INFENG_INVALID_ARGUMENT, "cache has another format or block size");
   }
   const infeng_epilogue* e = common->epilogues;
@@ -176,9 +194,12 @@ INLINE int32_t accepts(const infeng_problem* p, uint32_t format) {
          p->head_dim <= MAX_HEAD_DIM && (!quantizes || p->head_dim % GROUP == 0);
 }
 static int32_t accepts_f32(const infeng_problem* p) { return accepts(p, INFENG_KV_F32); }
+static int32_t accepts_f16(const infeng_problem* p) { return accepts(p, INFENG_KV_F16); }
 static int32_t accepts_int8(const infeng_problem* p) { return accepts(p, INFENG_KV_INT8); }
 
 KERNEL(reference_attention_f32, INFENG_OP_ATTENTION, "attention_f32", FUSES, accepts_f32, attention_tiles,
+       attention_run);
+KERNEL(reference_attention_f16, INFENG_OP_ATTENTION, "attention_f16", FUSES, accepts_f16, attention_tiles,
        attention_run);
 KERNEL(reference_attention_int8, INFENG_OP_ATTENTION, "attention_int8", FUSES, accepts_int8, attention_tiles,
        attention_run);

@@ -55,6 +55,20 @@ INLINE float f32_from_f16(uint16_t half) {
   return f32_from_bits(sign | (exponent + 112u) << 23 | mantissa << 13);
 }
 
+/* To IEEE binary16, to nearest even; what lies beyond the largest half becomes that. */
+INLINE uint16_t f16_from_f32(float value) {
+  value = value < 65504.0f ? value : 65504.0f;
+  value = value > -65504.0f ? value : -65504.0f;
+  uint32_t bits;
+  memcpy(&bits, &value, sizeof bits);
+  const uint32_t sign = (bits >> 16) & 0x8000u;
+  const uint32_t magnitude = bits & 0x7fffffffu;
+  if (magnitude < 0x38800000u) { /* below 2^-14: a multiple of 2^-24 */
+    return (uint16_t)(sign | (uint32_t)rintf(f32_from_bits(magnitude) * 0x1p24f));
+  }
+  return (uint16_t)(sign | (((magnitude + 0xfffu + ((magnitude >> 13) & 1u)) >> 13) - (112u << 10)));
+}
+
 /* ------------------------------------------------------------------------------------------------- functions --- */
 
 /* e^x. The polynomial is Cephes' expf (S. Moshier); 2^n is made from exponent bits. */

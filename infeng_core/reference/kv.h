@@ -8,8 +8,8 @@
 
 /* The parts of one head's slab in one block; which scale pointers mean anything depends on the format. */
 typedef struct kv_slab {
-  void* k;        /* f32 [head_dim][16], or u8 [head_dim / 4][16][4] */
-  void* v;        /* f32 or int8 [16][head_dim] */
+  void* k;        /* f32 or f16 [head_dim][16], or u8 [head_dim / 4][16][4] */
+  void* v;        /* f32, f16 or int8 [16][head_dim] */
   float* k_scale; /* [16] */
   float* v_scale; /* [16] */
 } kv_slab;

@@ -1,5 +1,5 @@
-/* kv_append: writes each row's k and v to its position in the cache. f32 is copied; int8 has one scale per token and
- * head, for K and for V, and K is stored as q + 128. SPDX-License-Identifier: Apache-2.0 */
+/* kv_append: writes each row's k and v to its position in the cache. f32 is copied; f16 is rounded; int8 has one scale
+ * per token and head, for K and for V, and K is stored as q + 128. SPDX-License-Identifier: Apache-2.0 */
 #include "kv.h"
 
 static int64_t kv_append_tiles(const infeng_args* args, int32_t phase) {
@@ -10,6 +10,13 @@ static int64_t kv_append_tiles(const infeng_args* args, int32_t phase) {
 static void append_f32(const kv_slab* slab, int token, const float* k, const float* v, int64_t dim) {
   for (int64_t d = 0; d < dim; d++) ((float*)slab->k)[d * LANES + token] = k[d];
   memcpy((float*)slab->v + token * dim, v, (size_t)dim * sizeof(float));
+}
+
+static void append_f16(const kv_slab* slab, int token, const float* k, const float* v, int64_t dim) {
+  for (int64_t d = 0; d < dim; d++) {
+    ((uint16_t*)slab->k)[d * LANES + token] = f16_from_f32(k[d]);
+    ((uint16_t*)slab->v)[token * dim + d] = f16_from_f32(v[d]);
+  }
 }
 
 static void append_int8(const kv_slab* slab, int token, const float* k, const float* v, int64_t dim) {
@@ -40,7 +47,9 @@ static infeng_status append(const infeng_args* common, int64_t first, int64_t la
       const kv_slab slab = slab_of(cache, block, head);
       const float* k = f32_row(&args->k, row) + head * args->k.strides[1];
       const float* v = f32_row(&args->v, row) + head * args->v.strides[1];
-      (format == INFENG_KV_F32 ? append_f32 : append_int8)(&slab, (int)(position % LANES), k, v, cache->head_dim);
+      (format == INFENG_KV_F32   ? append_f32
+       : format == INFENG_KV_F16 ? append_f16
+                                 : append_int8)(&slab, (int)(position % LANES), k, v, cache->head_dim);
     }
   }
   return INFENG_OK;
@@ -50,6 +59,11 @@ static infeng_status run_f32(const infeng_args* args, int32_t phase, int64_t fir
                              infeng_worker* worker) {
   (void)phase;
   return append(args, first, last, worker, INFENG_KV_F32);
+}
+static infeng_status run_f16(const infeng_args* args, int32_t phase, int64_t first, int64_t last,
+                             infeng_worker* worker) {
+  (void)phase;
+  return append(args, first, last, worker, INFENG_KV_F16);
 }
 static infeng_status run_int8(const infeng_args* args, int32_t phase, int64_t first, int64_t last,
                               infeng_worker* worker) {
@@ -61,7 +75,9 @@ INLINE int32_t accepts(const infeng_problem* p, uint32_t format) {
   return p->op == INFENG_OP_KV_APPEND && p->kv_format == format && p->head_dim <= MAX_HEAD_DIM && fuses_only(p, 0);
 }
 static int32_t accepts_f32(const infeng_problem* p) { return accepts(p, INFENG_KV_F32); }
+static int32_t accepts_f16(const infeng_problem* p) { return accepts(p, INFENG_KV_F16); }
 static int32_t accepts_int8(const infeng_problem* p) { return accepts(p, INFENG_KV_INT8); }
 
 KERNEL(reference_kv_append_f32, INFENG_OP_KV_APPEND, "kv_append_f32", 0, accepts_f32, kv_append_tiles, run_f32);
+KERNEL(reference_kv_append_f16, INFENG_OP_KV_APPEND, "kv_append_f16", 0, accepts_f16, kv_append_tiles, run_f16);
 KERNEL(reference_kv_append_int8, INFENG_OP_KV_APPEND, "kv_append_int8", 0, accepts_int8, kv_append_tiles, run_int8);

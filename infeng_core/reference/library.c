@@ -18,8 +18,10 @@
   X(reference_epilogue)        \
   X(reference_rope)            \
   X(reference_kv_append_f32)   \
+  X(reference_kv_append_f16)   \
   X(reference_kv_append_int8)  \
   X(reference_attention_f32)   \
+  X(reference_attention_f16)   \
   X(reference_attention_int8)  \
   X(reference_shrink_f32)      \
   X(reference_shrink_bf16)     \

@@ -4,4 +4,5 @@
 #include "unit.h"
 
 KERNEL(kv_append_f32, 0, infeng::KvAppend<Unit, infeng::KvF32<Unit>>)
+KERNEL(kv_append_f16, 0, infeng::KvAppend<Unit, infeng::KvF16<Unit>>)
 KERNEL(kv_append_int8, 0, infeng::KvAppend<Unit, infeng::KvInt8<Unit>>)

@@ -19,9 +19,12 @@
   X(epilogue)                      \
   X(rope)                          \
   X(kv_append_f32)                 \
+  X(kv_append_f16)                 \
   X(kv_append_int8)                \
   X(attention_f32_rows)            \
   X(attention_f32_splits)          \
+  X(attention_f16_rows)            \
+  X(attention_f16_splits)          \
   X(attention_int8_rows_maddubs)   \
   X(attention_int8_splits_maddubs) \
   X(attention_int8_rows_vnni)      \

@@ -96,7 +96,7 @@ def test_a_wrong_setting_is_named(
     ("text", "said"),
     [
         ("infeng: 1\nkv_cach: {dtype: f32}\n", ":2"),
-        ("infeng: 1\nkv_cache:\n  dtype: f16\n", ":3"),
+        ("infeng: 1\nkv_cache:\n  dtype: f17\n", ":3"),
         ("infeng: 9\n", ":1"),
         ("infeng: 1\nkv_cache: [\n", "engine.yaml"),
         ("- 1\n", "engine.yaml"),

@@ -19,6 +19,7 @@ FORMATS: dict[str, dict[str, object]] = {
         "model.formats": {"embed": "int8-row", "layers.*.down_proj": "int8-row"},
         "kv_cache.dtype": "f32",
     },
+    "int4-g64, f16 cache": {"model.format": "int4-g64", "kv_cache.dtype": "f16"},
     "f32": harness.F32,
 }
 PROMPT = tuple(BIASED.prompt[:301].tolist())  # past the attention split at 256

@@ -55,6 +55,10 @@ def test_the_demo_model_in_f32_has_the_perplexity_of_its_checkpoint() -> None:
     assert measure(infeng_demo.model_dir(), TEXTS, "f32", "f32") == pytest.approx(DEMO_F32, rel=1e-4)
 
 
+def test_an_f16_cache_costs_the_demo_model_nothing_that_shows() -> None:
+    assert measure(infeng_demo.model_dir(), TEXTS, "f32", "f16") == pytest.approx(DEMO_F32, rel=1e-3)
+
+
 @pytest.mark.parametrize("format", ["bf16", "int8-row", "int4-g64", "int4-g32"])
 def test_a_format_costs_the_demo_model_little(format: str) -> None:
     check(infeng_demo.model_dir(), TEXTS, DEMO_F32, format, "int8", BOUNDS)
@@ -70,7 +74,7 @@ def test_a_format_costs_stories260k_little(format: str, stories: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("cache", ["f32", "int8"])
+@pytest.mark.parametrize("cache", ["f32", "f16", "int8"])
 @pytest.mark.parametrize("format", BOUNDS)
 @pytest.mark.parametrize("name", ["demo", "stories"])
 def test_every_format_and_cache_on_long_texts(name: str, format: str, cache: str, stories: Path) -> None:

@@ -15,7 +15,7 @@ import pytest
 from e2e import harness
 from goldens import oracle, panels
 from goldens.shapes import Case
-from infeng_numpy.cache import F32Cache, Int8Cache
+from infeng_numpy.backend import CACHES
 from infeng_numpy.llama import Llama
 from infeng_numpy.weights import arrange
 from numpy.typing import NDArray
@@ -68,14 +68,15 @@ def whole_panels(rows: int) -> int:
     return -(-rows // 16) * 16
 
 
-def independent(engine: Engine, case: Case, *, int8_kv: bool) -> NDArray[np.float64]:
-    """Return the logits of the case's positions by the independent model."""
+def independent(engine: Engine, case: Case, kv: str) -> NDArray[np.float64]:
+    """Return the logits of the case's positions by the independent model with a cache of ``kv``."""
     config = engine.model.config
-    kind = Int8Cache if int8_kv else F32Cache
-    cache = kind(layers=config.layers, slots=oracle.BLOCKS * 16, kv_heads=config.kv_heads, head_dim=config.head_dim)
+    cache = CACHES[kv](
+        layers=config.layers, slots=oracle.BLOCKS * 16, kv_heads=config.kv_heads, head_dim=config.head_dim
+    )
     integers = {name for name, packed in engine.model.tensors.items() if packed.format.startswith("int")}
     weights = arrange(config, checkpoint(engine).__getitem__, integers.__contains__)
-    return oracle.prefill(Llama(config, weights, cache, int8_kv=int8_kv), case.prompt, case.positions)
+    return oracle.prefill(Llama(config, weights, cache, int8_kv=kv == "int8"), case.prompt, case.positions)
 
 
 def difference(got: NDArray[np.floating], expected: NDArray[np.float64]) -> tuple[float, float]:
@@ -84,14 +85,14 @@ def difference(got: NDArray[np.floating], expected: NDArray[np.float64]) -> tupl
     return float(off.mean()), float(off.max())
 
 
-@pytest.mark.parametrize("cache", ["f32", "int8"])
+@pytest.mark.parametrize("cache", ["f32", "f16", "int8"])
 @pytest.mark.parametrize("format", ["f32", "bf16", *FORMATS])
 def test_a_format_computes_what_its_numbers_mean(format: str, cache: str, case: Case, reduced: dict[str, Path]) -> None:
     settings = {"model.format": format, "model.formats": {}, "kv_cache.dtype": cache}
     with harness.engine(reduced[case.name], settings) as engine:
         assert set(engine.model.formats_used.values()) == {format}
         got = harness.logits(engine, case.prompt, case.positions)
-        expected = independent(engine, case, int8_kv=cache == "int8")
+        expected = independent(engine, case, cache)
     mean, most = difference(got, expected)
     if format not in FORMATS and cache == "f32":
         assert most < 1e-4
@@ -104,7 +105,7 @@ def test_the_numpy_backend_is_the_same_model(format: str, case: Case, reduced: d
     settings = {"model.format": format, "model.formats": {}, "kv_cache.dtype": "int8", "backend.use": "numpy"}
     with harness.engine(reduced[case.name], settings) as engine:
         got = harness.logits(engine, case.prompt, case.positions, chunks=2)
-        expected = independent(engine, case, int8_kv=True)
+        expected = independent(engine, case, "int8")
     assert difference(got, expected)[1] < 1e-5
 
 
@@ -112,6 +113,6 @@ def test_the_tolerance_tells_formats_apart(case: Case, reduced: dict[str, Path])
     """The same weights without rounding to int8 are another model, and the tolerance sees that."""
     settings = {"model.format": "int4-g64", "model.formats": {}, "kv_cache.dtype": "int8"}
     with harness.engine(reduced[case.name], settings) as engine:
-        expected = independent(engine, case, int8_kv=True)
-        without_int8_cache = independent(engine, case, int8_kv=False)
+        expected = independent(engine, case, "int8")
+        without_int8_cache = independent(engine, case, "f32")
     assert difference(without_int8_cache, expected)[0] > MEAN

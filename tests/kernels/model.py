@@ -140,9 +140,11 @@ class Cache:
     """One sequence's keys and values of one kv head as a kernel reads them back, (positions, head_dim)."""
 
     def __init__(self, k: F32, v: F32, fmt: str) -> None:
-        """Store k and v in the format "f32" or "int8"."""
+        """Store k and v in the format "f32", "f16" or "int8"."""
         self.int8 = fmt == "int8"
         self.k, self.v = k, v
+        if fmt == "f16":
+            self.k, self.v = (np.clip(x, -65504, 65504).astype(np.float16).astype(np.float32) for x in (k, v))
         if self.int8:
             self.qk, self.k_scale, _ = quantize(k)
             self.qv, self.v_scale, _ = quantize(v)

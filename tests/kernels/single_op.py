@@ -257,7 +257,7 @@ class Layout:
 
 
 def kv_append() -> Iterator[Case]:
-    for kv in ("f32", "int8"):
+    for kv in ("f32", "f16", "int8"):
         for dim in (8, 64, 80, 96, 128, 256):
             for i in (0, 5, 8):
                 layout = Layout(SEGMENTS[i], kv, 2, dim)
@@ -279,6 +279,9 @@ def fill(kv_cache: native.KvCache, kv: str, dim: int) -> None:
     if kv == "f32":
         slabs.view(np.float32)[:] = rng.standard_normal(slabs.view(np.float32).shape)
         return
+    if kv == "f16":
+        slabs.view(np.float16)[:] = rng.standard_normal(slabs.view(np.float16).shape)
+        return
     scales = slabs[..., -128:].view(np.float32)
     slabs[:] = rng.integers(1, 256, slabs.shape, dtype=np.uint8)
     v = slabs[..., 16 * dim : 32 * dim]
@@ -288,7 +291,7 @@ def fill(kv_cache: native.KvCache, kv: str, dim: int) -> None:
 
 def attention() -> Iterator[Case]:
     heads = ((8, 8), (64, 1), (64, 8), (80, 3), (96, 2), (128, 4), (128, 7), (256, 5))  # head size, heads per kv head
-    for kv in ("f32", "int8"):
+    for kv in ("f32", "f16", "int8"):
         for i, shape in enumerate(SEGMENTS):
             for j, (dim, shared) in enumerate(heads):
                 if sum(rows for rows, _ in shape) < 50 or (i + j) % 4 == 0:

@@ -44,7 +44,7 @@ class Sequence:
         return model.Cache(self.kv[:, part], self.kv[:, self.v_column :][:, part], self.fmt)
 
 
-@pytest.mark.parametrize("fmt", ["f32", "int8"])
+@pytest.mark.parametrize("fmt", ["f32", "f16", "int8"])
 @pytest.mark.parametrize("head_dim", [8, 64, 80, 128])
 def test_kv_append_stores_each_position_where_its_block_says(fmt: str, head_dim: int) -> None:
     sequence = Sequence(fmt, 41, 2, head_dim)
@@ -55,15 +55,28 @@ def test_kv_append_stores_each_position_where_its_block_says(fmt: str, head_dim:
         for position in range(41):
             slab = sequence.cache.layer(1)[sequence.table[position // 16], head]
             token = position % 16
-            if fmt == "f32":
-                k = slab[: head_dim * 64].view(np.float32).reshape(head_dim, 16)[:, token]
-                v = slab[head_dim * 64 :][: head_dim * 64].view(np.float32).reshape(16, head_dim)[token]
+            if fmt != "int8":
+                bytes_, dtype = (64, np.float32) if fmt == "f32" else (32, np.float16)
+                k = slab[: head_dim * bytes_].view(dtype).reshape(head_dim, 16)[:, token]
+                v = slab[head_dim * bytes_ :][: head_dim * bytes_].view(dtype).reshape(16, head_dim)[token]
                 assert np.array_equal(k, expected.k[position])
                 assert np.array_equal(v, expected.v[position])
             else:
                 k = slab[: head_dim * 16].reshape(head_dim // 4, 16, 4)[:, token].reshape(-1).astype(np.int16) - 128
                 assert np.array_equal(k, expected.qk[position])
     assert not sequence.cache.layer(0).any()
+
+
+def test_a_half_is_rounded_to_even_and_what_is_too_large_becomes_the_largest() -> None:
+    values = [65504.0, 65519.0, 65520.0, 1e30, 2049.0, 2051.0, 2**-24, 2**-25, 3 * 2**-25, 2**-14 - 2**-26, 1e-20, 0.0]
+    sequence = Sequence("f16", 1, 1, 2 * len(values))
+    sequence.kv[0, : 2 * len(values)] = [*values, *(-value for value in values)]
+    sequence.append(0, 1)
+    slab = sequence.cache.layer(1)[sequence.table[0], 0]
+    stored = slab[: 2 * len(values) * 32].view(np.float16).reshape(-1, 16)[:, 0]
+    wanted = [65504, 65504, 65504, 65504, 2048, 2052, 2**-24, 0, 2**-23, 2**-14, 0, 0]
+    assert stored.astype(np.float64).tolist() == [*wanted, *(-value for value in wanted)]
+    assert np.signbit(stored[len(values) :]).all()
 
 
 def attend(
@@ -122,7 +135,7 @@ def expected_rows(sequence: Sequence, q: np.ndarray, heads: int, first: int, win
     return out
 
 
-@pytest.mark.parametrize("fmt", ["f32", "int8"])
+@pytest.mark.parametrize("fmt", ["f32", "f16", "int8"])
 @pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), HEADS)
 def test_attention_equals_the_model_for_every_head_shape(fmt: str, heads: int, kv_heads: int, head_dim: int) -> None:
     sequence = Sequence(fmt, 35, kv_heads, head_dim)
@@ -131,7 +144,7 @@ def test_attention_equals_the_model_for_every_head_shape(fmt: str, heads: int, k
     assert np.array_equal(out, expected_rows(sequence, q, heads, 30))
 
 
-@pytest.mark.parametrize("fmt", ["f32", "int8"])
+@pytest.mark.parametrize("fmt", ["f32", "f16", "int8"])
 @pytest.mark.parametrize(("length", "window"), [(256, 0), (257, 0), (530, 0), (530, 40), (530, 300), (513, 1)])
 def test_splits_of_256_positions_and_windows_combine_exactly(fmt: str, length: int, window: int) -> None:
     sequence = Sequence(fmt, length, 1, 16)
@@ -140,7 +153,7 @@ def test_splits_of_256_positions_and_windows_combine_exactly(fmt: str, length: i
     assert np.array_equal(out, expected_rows(sequence, q, 2, length - 2, window))
 
 
-@pytest.mark.parametrize("fmt", ["f32", "int8"])
+@pytest.mark.parametrize("fmt", ["f32", "f16", "int8"])
 def test_attention_is_softmax_of_q_k_times_v(fmt: str) -> None:
     sequence = Sequence(fmt, 300, 1, 64)
     sequence.append(0, 300)
@@ -158,7 +171,7 @@ def test_attention_is_softmax_of_q_k_times_v(fmt: str) -> None:
     assert np.allclose(out.reshape(4, 64), truth, rtol=0, atol=2e-6 * np.abs(v).max())
 
 
-@pytest.mark.parametrize("fmt", ["f32", "int8"])
+@pytest.mark.parametrize("fmt", ["f32", "f16", "int8"])
 def test_chunks_and_threads_do_not_change_a_byte(fmt: str) -> None:
     whole, chunked = Sequence(fmt, 80, 2, 64), Sequence(fmt, 80, 2, 64)
     whole.append(0, 80)

@@ -89,7 +89,7 @@ enum {
 enum {
   INFENG_KV_NONE = 0,
   INFENG_KV_F32 = 1,
-  INFENG_KV_F16 = 2,  /* reserved */
+  INFENG_KV_F16 = 2,  /* IEEE binary16, no scales */
   INFENG_KV_INT8 = 3, /* one f32 scale per token and head, for K and for V */
   INFENG_KV_FP8 = 4,  /* reserved */
   INFENG_KV_INT4 = 5  /* reserved */
@@ -198,7 +198,7 @@ typedef struct infeng_epilogue {
 /* One layer's paged cache. A block holds `block_tokens` (16) positions of every head. For kv head h of block b the slab
  * is base + b * block_stride + h * head_stride; K, V and scales lie at the offsets below, in bytes.
  *
- *   f32: K [head_dim][16 tokens], V [16 tokens][head_dim]
+ *   f32, f16: K [head_dim][16 tokens], V [16 tokens][head_dim]
  *   int8: K [head_dim / 4][16 tokens][4] u8 = q + 128, V [16 tokens][head_dim] int8, k_scale and v_scale [16] f32
  */
 typedef struct infeng_kv_cache {

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from infeng_core.backend import BoundOp
 from infeng_core.errors import KernelError
 
-from .cache import F32Cache, Int8Cache
+from .cache import F16Cache, F32Cache, Int8Cache
 from .llama import Llama
 from .weights import dequantized
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from infeng_core.scheduler import Batch, Limits
 
 BLOCK = 16  # positions of a cache block
-CACHES = {"f32": F32Cache, "int8": Int8Cache}
+CACHES = {"f32": F32Cache, "f16": F16Cache, "int8": Int8Cache}
 OPS = ("embed", "rmsnorm", "linear", "rope", "kv_append", "attention")
 
 

@@ -32,9 +32,11 @@ def slots_of(block_table: NDArray[np.int32], positions: NDArray[np.intp], block:
 class F32Cache:
     """Keys and values as they are, in binary32."""
 
+    dtype: type[np.floating] = np.float32
+
     def __init__(self, *, layers: int, slots: int, kv_heads: int, head_dim: int) -> None:
         """Take memory for ``slots`` positions (blocks x positions of a block)."""
-        self._k = np.zeros((layers, slots, kv_heads, head_dim), np.float32)
+        self._k = np.zeros((layers, slots, kv_heads, head_dim), self.dtype)
         self._v = np.zeros_like(self._k)
         self.nbytes = self._k.nbytes + self._v.nbytes
 
@@ -46,6 +48,22 @@ class F32Cache:
     def read(self, layer: int, slots: NDArray[np.intp]) -> tuple[Array, Array]:
         """Return k, v (tokens, kv_heads, head_dim) of slots (tokens,)."""
         return self._k[layer, slots], self._v[layer, slots]
+
+
+class F16Cache(F32Cache):
+    """Keys and values in binary16, rounded to nearest even; what lies beyond the largest half becomes that."""
+
+    dtype = np.float16
+
+    def append(self, layer: int, slots: NDArray[np.intp], k: Array, v: Array) -> None:
+        """Write k, v (tokens, kv_heads, head_dim) to slots (tokens,)."""
+        most = np.finfo(np.float16).max
+        super().append(layer, slots, np.clip(k, -most, most), np.clip(v, -most, most))
+
+    def read(self, layer: int, slots: NDArray[np.intp]) -> tuple[Array, Array]:
+        """Return k, v (tokens, kv_heads, head_dim) of slots (tokens,), widened."""
+        k, v = super().read(layer, slots)
+        return k.astype(np.float32), v.astype(np.float32)
 
 
 class Int8Cache:

@@ -9,15 +9,16 @@ struct Cache {
   Bytes data;
   infeng_kv_cache view() const {
     infeng_kv_cache c{};
-    const int64_t k = format == INFENG_KV_F32 ? dim * 64 : up(dim, 4) / 4 * 64,
-                  v = format == INFENG_KV_F32 ? dim * 64 : up(dim * 16, 64);
+    const int64_t number = format == INFENG_KV_F32 ? 4 : 2;  // bytes
+    const int64_t k = format == INFENG_KV_INT8 ? up(dim, 4) / 4 * 64 : up(dim * 16 * number, 64),
+                  v = format == INFENG_KV_INT8 ? up(dim * 16, 64) : k;
     c.struct_size = sizeof c;
     c.format = format;
     c.base = data.as<void>();
     c.v_offset = k;
     c.k_scale_offset = k + v;
     c.v_scale_offset = k + v + 64;
-    c.head_stride = k + v + (format == INFENG_KV_F32 ? 0 : 128);
+    c.head_stride = k + v + (format == INFENG_KV_INT8 ? 128 : 0);
     c.block_stride = c.head_stride * heads;
     c.block_tokens = 16;
     c.block_count = int32_t(blocks);
@@ -33,6 +34,11 @@ struct Cache {
       uint8_t* slab = data.as<uint8_t>(i * c.head_stride);
       if (format == INFENG_KV_F32) {
         for (int64_t j = 0; j < dim * 32; ++j) reinterpret_cast<float*>(slab)[j] = uniform();
+        continue;
+      }
+      if (format == INFENG_KV_F16) {
+        for (int64_t j = 0; j < dim * 32; ++j)
+          reinterpret_cast<uint16_t*>(slab)[j] = uint16_t(random_half() | pick(0, 1) << 15);
         continue;
       }
       for (int64_t j = 0; j < c.v_offset; ++j) slab[j] = uint8_t(1 + rng() % 255);
@@ -97,7 +103,7 @@ struct AppendState : State<infeng_kv_append_args> {
 };
 
 inline void check_kv_append(Checker& c) {
-  for (const uint32_t format : {INFENG_KV_F32, INFENG_KV_INT8})
+  for (const uint32_t format : {INFENG_KV_F32, INFENG_KV_F16, INFENG_KV_INT8})
     for (const int64_t dim : {8, 64, 80, 96, 128, 256})
       for (const auto& shape : kShapes) {
         AppendState s;
@@ -136,7 +142,7 @@ struct AttentionState : State<infeng_attention_args> {
 };
 
 inline void check_attention(Checker& c) {
-  for (const uint32_t format : {INFENG_KV_F32, INFENG_KV_INT8})
+  for (const uint32_t format : {INFENG_KV_F32, INFENG_KV_F16, INFENG_KV_INT8})
     for (const int64_t dim : {8, 64, 80, 96, 128, 256})
       for (const auto& shape : kShapes)
         for (const int64_t shared : {1, 2, 3, 4, 7, 8}) {

@@ -33,9 +33,12 @@ constexpr infeng_kernel table[] = {
     kernel<Epilogue<V>>("epilogue", ""),
     kernel<Rope<V>>("rope", ""),
     kernel<KvAppend<V, KvF32<V>>>("kv_append_f32", ""),
+    kernel<KvAppend<V, KvF16<V>>>("kv_append_f16", ""),
     kernel<KvAppend<V, KvInt8<V>>>("kv_append_int8", ""),
     kernel<AttentionRows<V, AttentionF32<V>>>("attention_f32_rows", ""),
     kernel<AttentionSplits<V, AttentionF32<V>>>("attention_f32_splits", ""),
+    kernel<AttentionRows<V, AttentionF16<V>>>("attention_f16_rows", ""),
+    kernel<AttentionSplits<V, AttentionF16<V>>>("attention_f16_splits", ""),
     kernel<AttentionRows<V, AttentionInt8<V>>>("attention_int8_rows", ""),
     kernel<AttentionSplits<V, AttentionInt8<V>>>("attention_int8_splits", ""),
 };

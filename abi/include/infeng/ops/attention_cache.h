@@ -81,6 +81,32 @@ struct AttentionF32 {
   static INFENG_INLINE typename V::F value(const float* v, int n) { return V::load(v, n); }
 };
 
+// As f32, widened when it is read.
+template <Vector V>
+struct AttentionF16 {
+  static constexpr uint32_t kFormat = INFENG_KV_F16;
+  static constexpr int kScoreRows = 6;
+  static constexpr int kScoreBlocks = V::kColumns;
+  static constexpr int kLineBytes = 32;
+  static constexpr bool kScaled = false;
+  static constexpr bool kConverted = true;
+  using Value = uint16_t;
+
+  static INFENG_INLINE void prepare(const float* q, int, SplitScratch& scratch, int v) { scratch.q[v] = q; }
+
+  template <int M, int P, class Each, class Take>
+  static INFENG_INLINE void scores(const Slab* slabs, int dim, const SplitScratch& scratch, int v, float scale,
+                                   const Each& each, const Take& take) {
+    const uint16_t* k[P];
+    INFENG_EACH (p, P) k[p] = slabs[p].k<uint16_t>();
+    float_scores<V, M, P>([&](int p, int d) INFENG_INLINE_LAMBDA { return V::load_f16(k[p] + d * kLanes); }, dim,
+                          scratch.q + v, scale, each, take);
+  }
+
+  static INFENG_INLINE typename V::F value(const uint16_t* v) { return V::load_f16(v); }
+  static INFENG_INLINE typename V::F value(const uint16_t* v, int n) { return V::load_f16(v, n); }
+};
+
 template <Vector V>
 struct AttentionInt8 {
   static constexpr uint32_t kFormat = INFENG_KV_INT8;

@@ -1,6 +1,6 @@
 // Addresses in the paged cache. A slab is one kv head of one block of 16 positions:
-//   f32   K [head_dim][16 tokens], V [16 tokens][head_dim]
-//   int8  K [head_dim / 4][16 tokens][4] u8 = q + 128, V [16 tokens][head_dim] int8, a scale per token for each
+//   f32, f16   K [head_dim][16 tokens], V [16 tokens][head_dim]
+//   int8       K [head_dim / 4][16 tokens][4] u8 = q + 128, V [16 tokens][head_dim] int8, a scale per token for each
 // SPDX-License-Identifier: Apache-2.0
 #ifndef INFENG_OPS_KV_H
 #define INFENG_OPS_KV_H

@@ -1,4 +1,5 @@
-// kv_append: writes each row's k and v to its position in the cache. f32 is copied; int8 quantizes each token and head
+// kv_append: writes each row's k and v to its position in the cache. f32 is copied; f16 is rounded, what lies
+// beyond +-65504 becomes that; int8 quantizes each token and head
 // over head_dim with one scale for K and one for V. A tile is one row. SPDX-License-Identifier: Apache-2.0
 #ifndef INFENG_OPS_KV_APPEND_H
 #define INFENG_OPS_KV_APPEND_H
@@ -18,6 +19,26 @@ struct KvF32 {
     for (int d = 0; d < dim; ++d) column[d * kLanes] = k[d];
     float* row = slab.v<float>(token);
     for (int d = 0; d < dim; d += kLanes) V::store(row + d, V::load(v + d, dim - d), dim - d);
+  }
+};
+
+template <Vector V>
+struct KvF16 {
+  static constexpr uint32_t kFormat = INFENG_KV_F16;
+
+  static void append(const Slab& slab, int token, const float* k, const float* v, int dim) {
+    alignas(64) uint16_t half[kMaxHeadDim];
+    convert(k, dim, half);
+    uint16_t* column = slab.k<uint16_t>() + token;
+    for (int d = 0; d < dim; ++d) column[d * kLanes] = half[d];
+    convert(v, dim, half);
+    __builtin_memcpy(slab.v<uint16_t>(token), half, size_t(dim) * sizeof(uint16_t));
+  }
+
+ private:
+  static void convert(const float* x, int dim, uint16_t* half) {
+    for (int d = 0; d < dim; d += kLanes)
+      V::store_f16(half + d, V::min(V::max(V::load(x + d, dim - d), V::set(-65504.0f)), V::set(65504.0f)));
   }
 };
 

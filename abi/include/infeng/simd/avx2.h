@@ -81,6 +81,16 @@ struct Base {
     return {_mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)h)),
             _mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)(h + 8)))};
   }
+  static INFENG_INLINE F load_f16(const uint16_t* h, int n) {
+    if (n >= kLanes) return load_f16(h);
+    uint16_t halves[kLanes] = {};
+    for (int i = 0; i < n; ++i) halves[i] = h[i];
+    return load_f16(halves);
+  }
+  static INFENG_INLINE void store_f16(uint16_t* h, F f) {
+    _mm_storeu_si128((__m128i*)h, _mm256_cvtps_ph(f.a, _MM_FROUND_TO_NEAREST_INT));
+    _mm_storeu_si128((__m128i*)(h + 8), _mm256_cvtps_ph(f.b, _MM_FROUND_TO_NEAREST_INT));
+  }
   static INFENG_INLINE F load_bf16_even(const void* line) {
     return {_mm256_castsi256_ps(_mm256_slli_epi32(half(line, 0), 16)),
             _mm256_castsi256_ps(_mm256_slli_epi32(half(line, 1), 16))};

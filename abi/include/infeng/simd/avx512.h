@@ -55,6 +55,12 @@ struct Base {
   static INFENG_INLINE F to_float(I i) { return _mm512_cvtepi32_ps(i); }
   static INFENG_INLINE int32_t isum(I i) { return _mm512_reduce_add_epi32(i); }
   static INFENG_INLINE F load_f16(const uint16_t* h) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)h)); }
+  static INFENG_INLINE F load_f16(const uint16_t* h, int n) {
+    return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(lanes(n), h));
+  }
+  static INFENG_INLINE void store_f16(uint16_t* h, F f) {
+    _mm256_storeu_si256((__m256i*)h, _mm512_cvtps_ph(f, _MM_FROUND_TO_NEAREST_INT));
+  }
   static INFENG_INLINE F load_bf16_even(const void* line) {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_loadu_si512(line), 16));
   }

@@ -112,6 +112,12 @@ struct Scalar {
   static F load_f16(const uint16_t* h) {
     return lanes<F>([&](int i) { return half(h[i]); });
   }
+  static F load_f16(const uint16_t* h, int n) {
+    return lanes<F>([&](int i) { return i < n ? half(h[i]) : 0.0f; });
+  }
+  static void store_f16(uint16_t* h, F f) {
+    for (int i = 0; i < kLanes; ++i) h[i] = to_half(f.v[i]);
+  }
   static F load_bf16_even(const void* line) {
     return lanes<F>([&](int i) { return bits(uint32_t(((const uint16_t*)line)[2 * i]) << 16); });
   }
@@ -169,6 +175,14 @@ struct Scalar {
     float f;
     __builtin_memcpy(&f, &u, 4);
     return f;
+  }
+  // Binary32 of at most 65504 to binary16, to nearest even.
+  static uint16_t to_half(float f) {
+    uint32_t u;
+    __builtin_memcpy(&u, &f, 4);
+    const uint32_t sign = (u >> 16) & 0x8000u, magnitude = u & 0x7fffffffu;
+    if (magnitude < 0x38800000u) return uint16_t(sign | uint32_t(__builtin_rintf(bits(magnitude) * 0x1p24f)));
+    return uint16_t(sign | (((magnitude + 0xfffu + ((magnitude >> 13) & 1u)) >> 13) - (112u << 10)));
   }
   // IEEE binary16 to binary32, exact; subnormals are a multiple of 2^-24.
   static float half(uint16_t h) {

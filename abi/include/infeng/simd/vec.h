@@ -58,6 +58,8 @@ concept Vector = requires(typename V::F f, typename V::I i, const float* x, floa
   { V::to_float(i) };     // F
   { V::isum(i) };         // int32_t: sum of the lanes
   { V::load_f16(h) };     // F: 16 halves
+  { V::load_f16(h, n) };  // F: min(n, 16) halves, +0 in the other lanes
+  { V::store_f16((uint16_t*)y, f) };  // 16 halves, to nearest even; |f| <= 65504
   { V::load_bf16_even(line) }; { V::load_bf16_odd(line) };  // F: element 2i, 2i + 1 of 32 bf16
   { V::load_i8(b) };      // F: 16 int8, widened
   { V::load_i8(b, n) };   // the same with min(n, 16) lanes
