@@ -60,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
             bench = attending.Attending(config, arguments.kernel, threads)
             try:
                 shape = model_shape(arguments, config, bench.lookup)
-                for work in works:
+                for work in options.progress(works, f"{config.kv_cache.dtype} cache"):
                     # The oracle's own caches are what they are: it is measured beside the first of ours.
                     asked = others if config is configs[0] else []
                     measured += _measure(bench, shape.config, work, asked, ceilings, arguments.rounds)

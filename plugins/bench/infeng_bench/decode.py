@@ -35,9 +35,9 @@ def run(arguments: argparse.Namespace) -> int:
     works = [Work(NAME, rows, context, arguments.steps) for rows in arguments.rows for context in arguments.context]
     with opened(arguments) as session:
         timings: dict[Work, list[Timing]] = {work: [] for work in works}
-        for index in range(arguments.rounds):
-            for work in works:
-                timings[work].append(perform(session.engine, work, arguments.seed + index))
+        turns = [(index, work) for index in range(arguments.rounds) for work in works]
+        for index, work in options.progress(turns, NAME):
+            timings[work].append(perform(session.engine, work, arguments.seed + index))
         measured = [measurement(session, work, timings[work]) for work in works]
         result = session.record(NAME, {"measurements": measured}, seed=arguments.seed, rounds=arguments.rounds)
     options.deliver(result, arguments, options.columns(_table(measured)))

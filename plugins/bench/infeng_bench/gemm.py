@@ -56,8 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
             bench = _Bench(config, choices, threads, sum(linear.nbytes * linear.count for linear in every), ceilings)
             measured = [
                 line
-                for linear in wanted
-                for rows in arguments.rows
+                for linear, rows in options.progress([(a, b) for a in wanted for b in arguments.rows], "linears")
                 for line in bench.measure(linear, rows, arguments.rounds, others)
             ]
             versions = {oracle.engine: oracle.version for oracle in others}
@@ -67,7 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
         NAME,
         {"measurements": measured, **({"roofline": ceilings.to_dict()} if ceilings else {})},
         model=shape.name,
-        format=shape.formats["layers.0.down_proj"],
+        format=shape.format,
         threads=threads,
         seed=arguments.seed,
         rounds=arguments.rounds,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -21,6 +22,16 @@ class ModelShape:
     name: str
     config: ModelConfig
     formats: Mapping[str, str]
+
+    @property
+    def format(self) -> str:
+        """The format of most tensors."""
+        return most_common(self.formats)
+
+
+def most_common(formats: Mapping[str, str]) -> str:
+    """Return the format of most of a model's tensors."""
+    return Counter(formats.values()).most_common(1)[0][0]
 
 
 def model_shape(arguments: argparse.Namespace, config: EngineConfig, lookup: FormatLookup) -> ModelShape:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from tqdm import tqdm
 
 from infeng_bench import results
 from infeng_core.cli.options import add_config_options, config_from
@@ -16,6 +18,8 @@ from infeng_core.plug.cpu import detect
 
 if TYPE_CHECKING:
     from infeng_bench.roofline import Roofline
+
+T = TypeVar("T")
 
 UNITS = {"": 1, "k": 1000, "kb": 1000, "m": 10**6, "mb": 10**6, "g": 10**9, "gb": 10**9}
 
@@ -111,6 +115,12 @@ def deliver(result: Mapping[str, Any], arguments: argparse.Namespace, lines: Ite
         results.write(arguments.json, result)
     if arguments.csv:
         results.write_csv(arguments.csv, result)
+
+
+def progress(items: Sequence[T], what: str) -> Iterable[T]:
+    """Iterate over ``items`` with a bar on standard error where that is a terminal."""
+    bar: Iterable[T] = tqdm(items, desc=what, leave=False, disable=None)
+    return bar
 
 
 def columns(table: Iterable[Iterable[object]]) -> list[str]:

@@ -12,6 +12,7 @@ from infeng_bench import options, results
 from infeng_bench.bound import kernel_features
 from infeng_bench.costs import Costs, costs
 from infeng_bench.figures import Ceiling
+from infeng_bench.modelshape import most_common
 from infeng_bench.roofline import Roofline
 from infeng_bench.running import perform
 from infeng_bench.works import Work
@@ -68,7 +69,7 @@ class Session:
             kind,
             {name: value for name, value in {**figures, **common}.items() if value is not None},
             model=self._name,
-            format=formats["layers.0.down_proj"],
+            format=most_common(formats),
             kv_dtype=config.kv_cache.dtype,
             threads=self.threads,
             kernels=results.kernels(self.engine.bound()),

@@ -11,6 +11,7 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+from tqdm import tqdm
 
 from infeng_bench import options
 from infeng_bench.arrivals import Arrival, Lengths, arrivals
@@ -92,6 +93,7 @@ def serve(engine: Engine, requests: Sequence[Arrival], seed: int, temperature: f
     waiting = [(request, _prompt(request, seed, index, vocab)) for index, request in enumerate(requests)][::-1]
     traces: list[Trace] = []
     running: list[Trace] = []
+    bar = tqdm(total=len(requests), desc="requests", leave=False, disable=None)
     begin = time.perf_counter()
     while waiting or running:
         now = time.perf_counter() - begin
@@ -114,7 +116,10 @@ def serve(engine: Engine, requests: Sequence[Arrival], seed: int, temperature: f
                 if event.completion is not None:
                     trace.drafted = event.completion.usage.drafted_tokens
                     trace.accepted = event.completion.usage.accepted_tokens
+        open_before = len(running)
         running = [trace for trace in running if not trace.stream.finished]
+        bar.update(open_before - len(running))
+    bar.close()
     return traces
 
 
