@@ -36,8 +36,13 @@ def start(tmp_path: Path) -> Iterator[Started]:
 
 
 def state(pid: int) -> str:
-    """Return the letter of a process's state: T is stopped."""
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    """Return the letter of a process's state: T is stopped, which follows the signal within a moment."""
+    for _ in range(200):
+        letter = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        if letter == "T":
+            break
+        time.sleep(0.01)
+    return letter
 
 
 def test_an_engine_answers_and_sleeps_in_between(start: Started) -> None:
