@@ -34,7 +34,9 @@ class NativeExecutable:
     def __init__(self, model: LoadedModel, config: EngineConfig, limits: Limits, selector: Selector) -> None:
         """Take threads and memory and bind every op."""
         shape = model.config
-        pool = _native.Pool(selector.cpu.workers(config.threads.count), pin=pins(config))
+        cpu = selector.cpu
+        workers = cpu.workers(config.threads.count)
+        pool = _native.Pool(workers, pin=cpu.pins(config.threads.pin, workers))
         self._model = model  # the weights' memory
         self._cache = _native.KvCache(
             config.kv_cache.dtype,
@@ -99,8 +101,3 @@ class NativeExecutable:
     def close(self) -> None:
         """Give memory and threads back."""
         del self._program, self._cache, self._logits, self._model
-
-
-def pins(config: EngineConfig) -> bool:
-    """Return whether workers stay on one core each; ``auto`` leaves that to the operating system."""
-    return config.threads.pin is True

@@ -105,7 +105,9 @@ class ThreadsSection:
     """The worker pool."""
 
     count: int | Literal["auto"] = setting("auto", Auto(Int(1, 1024)), "workers; auto: cores this process may use")
-    pin: bool | Literal["auto"] = setting("auto", Auto(Bool()), "bind each worker to a core")
+    pin: bool | Literal["auto"] = setting(
+        "auto", Auto(Bool()), "bind each worker to a core; auto: as many workers as cores"
+    )
 
 
 @dataclass(frozen=True)

@@ -57,6 +57,14 @@ class Cpu:
         """Return how many workers ``threads.count`` means: as set, or one per core within the quota."""
         return max(1, min(self.cores, int(self.quota or self.cores))) if count == "auto" else count
 
+    def pins(self, pin: bool | Literal["auto"], workers: int) -> bool:
+        """Return whether workers stay on one core each; ``auto`` does that where there are as many as cores.
+
+        A worker whose core a busy stranger shares keeps its part of it, and the others take its tiles. Without, the
+        stranger's visits move workers about, and two of them meet on one core.
+        """
+        return workers == self.cores > 1 if pin == "auto" else pin
+
 
 def detect(environ: Mapping[str, str] = os.environ) -> Cpu:
     """Return the processor: CPUID and what the operating system enabled, less what ``INFENG_CPU_FEATURES`` takes away.

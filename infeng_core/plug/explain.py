@@ -49,10 +49,12 @@ def workers(plugins: Plugins) -> dict[str, Any]:
     last.
     """
     config = plugins.config.threads
-    pool = _native.Pool(plugins.cpu.workers(config.count), pin=config.pin is True)
+    workers = plugins.cpu.workers(config.count)
+    pinned = plugins.cpu.pins(config.pin, workers)
+    pool = _native.Pool(workers, pin=pinned)
     times = np.sort(_native.barrier_times(pool, 2000)) / 1e3
     barrier = {"median": float(times[len(times) // 2]), "p99": float(times[len(times) * 99 // 100])}
-    return {"count": pool.threads, "pinned": config.pin is True, "barrier_us": barrier}
+    return {"count": pool.threads, "pinned": pinned, "barrier_us": barrier}
 
 
 def settings(plugins: Plugins) -> dict[str, dict[str, Any]]:

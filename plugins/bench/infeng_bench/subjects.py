@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from infeng_core import _native
 from infeng_core.errors import KernelError
-from infeng_core.nativebackend import pins
 from infeng_core.plug.config import EngineConfig
+from infeng_core.plug.cpu import detect
 from infeng_core.plug.libraries import REFERENCE
 from infeng_core.plug.manager import Plugins
 from infeng_core.plug.problems import describe, row_ranges
@@ -125,7 +125,7 @@ class OneOp:
 
 def pool(config: EngineConfig, threads: int) -> _native.Pool:
     """Return workers as an engine would have them."""
-    return _native.Pool(threads, pin=pins(config))
+    return _native.Pool(threads, pin=detect().pins(config.threads.pin, threads))
 
 
 def plain_batch(rows: int) -> Batch:

@@ -173,7 +173,7 @@ int main(int argc, char** argv) {
     for (int threads = 1; threads <= 4; ++threads) {
       for (int spin : {0, 50}) {
         Model model(std::make_shared<Pool>(threads, spin == 0, spin));
-        model.program.profile(threads % 2 == 0, 100);
+        model.program.profile(threads % 2 == 0, 100, {});
         for (int chunk : {40, 13, 1}) expect(model.run(chunk) == expected, "threads or chunks changed the logits");
         fuzz(model, static_cast<unsigned>(threads), 300);
       }

@@ -139,7 +139,7 @@ def test_doctor_says_the_same_to_people(infeng, workshop, monkeypatch):
     for pattern in (
         r"^processor +\S",
         r"^cores +\d+",
-        r"^workers +\d+, not pinned; a barrier takes \d+\.\d us, in 99 of 100 cases at most \d+\.\d us$",
+        r"^workers +\d+, (not )?pinned; a barrier takes \d+\.\d us, in 99 of 100 cases at most \d+\.\d us$",
         r"^numa +(unknown|\d+ nodes? ?.*)",
         r"^features .*",
         r"^huge pages  transparent \w+",
