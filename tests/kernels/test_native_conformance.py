@@ -60,7 +60,8 @@ def test_the_ops_over_plain_vectors_equal_the_reference(driver: Path, tmp_path: 
     library = compile_to(
         tmp_path / "libscalar.so", "c++", "-std=c++20", "-O2", "-shared", SOURCES / "scalar_library.cc"
     )
-    assert run(driver, REFERENCE, library, "", "0.2").count("cases equal") == 22
+    output = run(driver, REFERENCE, library, "", "0.2")
+    assert output.count("cases equal") == len(native.open_library(str(library)).kernels)
 
 
 def test_the_driver_sees_one_wrong_lane(driver: Path, tmp_path: Path) -> None:
