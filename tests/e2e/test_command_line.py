@@ -117,10 +117,10 @@ def test_ctrl_c_while_converting_leaves_nothing_half_written(large: Path, tmp_pa
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=120)
     assert process.returncode in (0, 130, -signal.SIGINT), errors  # the interpreter itself may still be starting
-    if process.returncode:
-        assert list(tmp_path.iterdir()) == []
-    else:
-        assert (tmp_path / "out" / "manifest.yaml").is_file()
+    left = [path.name for path in tmp_path.iterdir()]
+    assert left in ([], ["out"])  # the signal may come when all is done, before the process has ended
+    assert (tmp_path / "out" / "manifest.yaml").is_file() == bool(left)
+    assert left or process.returncode
 
 
 GROWTH = """
