@@ -10,7 +10,6 @@ from typing import Any, Protocol
 import yaml
 
 from infeng_core.errors import closest
-from infeng_core.errors import unknown_key_remedy as unknown_key_remedy
 from infeng_core.plug.yamlfile import type_name
 
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}

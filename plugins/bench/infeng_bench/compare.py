@@ -18,9 +18,8 @@ from infeng_bench.engines import EngineProcess
 from infeng_bench.peers import environment, models, serve
 from infeng_bench.works import Work
 from infeng_core.cli.options import add_config_options
-from infeng_core.errors import UsageError
+from infeng_core.errors import UsageError, unknown_key_remedy
 from infeng_core.formats.cache import cache_root
-from infeng_core.plug.schema import unknown_key_remedy
 
 NAME = "compare"
 HELP = "measure engines side by side, interleaved, with ratios pair by pair"
