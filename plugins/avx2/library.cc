@@ -1,5 +1,5 @@
 // The kernel table of the AVX2 library. One line here registers a kernel. SPDX-License-Identifier: Apache-2.0
-#include <infeng/abi.h>
+#include <infeng/ops/library.h>
 
 #define KERNELS(X)                 \
   X(embed_f32)                     \
@@ -30,19 +30,4 @@
   X(attention_int8_rows_vnni)      \
   X(attention_int8_splits_vnni)
 
-#define DECLARE(name) extern "C" const infeng_kernel name;
-#define ADDRESS(name) &name,
-KERNELS(DECLARE)
-static const infeng_kernel* const kernels[] = {KERNELS(ADDRESS)};
-
-extern "C" infeng_status infeng_library(const infeng_host* host, infeng_library_desc* out) {
-  out->abi_major = INFENG_ABI_MAJOR;
-  out->abi_minor = INFENG_ABI_MINOR;
-  if (host->abi_major != INFENG_ABI_MAJOR || host->abi_minor < INFENG_ABI_MINOR || out->struct_size < sizeof *out)
-    return INFENG_UNSUPPORTED_ABI;
-  out->name = "avx2";
-  out->version = INFENG_AVX2_VERSION;
-  out->kernels = kernels;
-  out->kernel_count = sizeof kernels / sizeof *kernels;
-  return INFENG_OK;
-}
+INFENG_LIBRARY("avx2", INFENG_AVX2_VERSION, KERNELS)
