@@ -1,0 +1,117 @@
+"""A low-rank adapter in memory, packed for the kernels: what a backend is given for ``Executable.load_adapter``.
+
+For one linear layer with weight W (n, k), ``y = x W^T`` becomes ``y = (x W^T + (x A^T * scaling) B^T) * row_scale + bias``.
+The projections that share an input (q, k and v; gate and up) lie in one packed tensor, and so do their A's: row by row
+below each other without gaps, so that one pass over x makes the ``u = x A^T * scaling`` of all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from infeng_core.formats.tensors import PackedTensor
+
+AdapterDtype = Literal["f32", "bf16", "int8"]
+"""How A and B are stored; an engine has one for all of its adapters."""
+
+MAX_RANK = 256
+"""The largest rank of one projection."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoraPart:
+    """What an adapter does to one projection: outputs ``panels`` panels, placed as ``models.weights.Part`` places them.
+
+    Reads columns [u_column, u_column + rank) of the tensor's u. Rank 0: ``row_scale`` or ``bias`` alone.
+    """
+
+    rank: int
+    u_column: int
+    first_panel: int
+    panel_step: int
+    panels: int
+    b: NDArray[Any] = field(repr=False)  # (panels, rank, 16): float32, uint16 holding bf16, or int8
+    b_scale: NDArray[np.float32] | None = field(default=None, repr=False)  # (panels * 16,), with int8
+    row_scale: NDArray[np.float32] | None = field(default=None, repr=False)  # (panels * 16,), DoRA; 1 on padding
+    bias: NDArray[np.float32] | None = field(default=None, repr=False)  # (panels * 16,), added last; 0 on padding
+
+
+@dataclass(frozen=True, slots=True)
+class LoraTensor:
+    """What an adapter does to one packed tensor; ``rank`` counts the stacked rank rows of all parts."""
+
+    rank: int
+    a: NDArray[np.uint8] = field(repr=False)  # ceil(rank / 16) panels over k: weight format f32, bf16 or int8-row
+    scaling: NDArray[np.float32] = field(repr=False)  # (rank padded to 16,), 0 on padding
+    parts: tuple[LoraPart, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LoraEmbedding:
+    """What an adapter does to the embeddings: ``row(id) += (a[id] * scaling) B^T``; ``part`` covers the hidden width."""
+
+    rank: int
+    a: NDArray[np.float32] = field(repr=False)  # (vocab, rank)
+    scaling: float
+    part: LoraPart
+
+
+@dataclass(frozen=True)
+class PackedAdapter:
+    """Everything of an adapter that a backend needs.
+
+    ``tensors`` is keyed by packed tensor: "layers.0.qkv_proj", and "lm_head" even where the head is tied.
+    ``saved_tensors`` ("embed", "lm_head") and ``saved_vectors`` ("norm", "layers.0.attn_norm") take the place of the
+    base's while a row uses this adapter; tensors are packed in the base's format, vectors are as long as the base's.
+    Equal ``id`` means equal outputs over the base with the id ``base``.
+    """
+
+    id: str
+    base: str
+    dtype: AdapterDtype
+    source: Path
+    tensors: Mapping[str, LoraTensor] = field(repr=False)
+    embedding: LoraEmbedding | None = field(default=None, repr=False)
+    saved_tensors: Mapping[str, PackedTensor] = field(default_factory=dict, repr=False)
+    saved_vectors: Mapping[str, NDArray[np.float32]] = field(default_factory=dict, repr=False)
+
+    @property
+    def stacked_rank(self) -> int:
+        """The most stacked rank rows, padded to 16, of any tensor."""
+        return max((tensor.scaling.size for tensor in self.tensors.values()), default=0)
+
+    @property
+    def is_dora(self) -> bool:
+        """Whether outputs are rescaled, so that the adapter's weight can only be 1."""
+        return any(part.row_scale is not None for tensor in self.tensors.values() for part in tensor.parts)
+
+    @property
+    def saves_modules(self) -> bool:
+        """Whether some modules of the base are replaced, so that no other such adapter can be combined with it."""
+        return bool(self.saved_tensors or self.saved_vectors)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all arrays."""
+        arrays = sum(array.nbytes for array in self._arrays())
+        return arrays + sum(tensor.nbytes for tensor in self.saved_tensors.values())
+
+    def _arrays(self) -> Iterator[NDArray[Any]]:
+        for tensor in self.tensors.values():
+            yield from (tensor.a, tensor.scaling)
+            for part in tensor.parts:
+                yield from _part_arrays(part)
+        if self.embedding is not None:
+            yield self.embedding.a
+            yield from _part_arrays(self.embedding.part)
+        yield from self.saved_vectors.values()
+
+
+def _part_arrays(part: LoraPart) -> Iterator[NDArray[Any]]:
+    yield from (array for array in (part.b, part.b_scale, part.row_scale, part.bias) if array is not None)
