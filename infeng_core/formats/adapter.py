@@ -1,6 +1,6 @@
 """A low-rank adapter in memory, packed for the kernels: what a backend is given for ``Executable.load_adapter``.
 
-For one linear layer with weight W (n, k), ``y = x W^T`` becomes ``y = (x W^T + (x A^T * scaling) B^T) * row_scale + bias``.
+One linear layer's ``y = x W^T``, W (n, k), becomes ``y = (x W^T + (x A^T * scaling) B^T) * row_scale + bias``.
 The projections that share an input (q, k and v; gate and up) lie in one packed tensor, and so do their A's: row by row
 below each other without gaps, so that one pass over x makes the ``u = x A^T * scaling`` of all of them.
 """
@@ -54,7 +54,7 @@ class LoraTensor:
 
 @dataclass(frozen=True, slots=True)
 class LoraEmbedding:
-    """What an adapter does to the embeddings: ``row(id) += (a[id] * scaling) B^T``; ``part`` covers the hidden width."""
+    """What an adapter does to embeddings: ``row(id) += (a[id] * scaling) B^T``; ``part`` covers the hidden width."""
 
     rank: int
     a: NDArray[np.float32] = field(repr=False)  # (vocab, rank)
