@@ -56,9 +56,9 @@ static void add_residual(block* b, const infeng_tensor* residual) {
   }
 }
 
-/* 16 elements of row r of panel p of B, [n / 16][rank][16], widened. */
-INLINE void read_b(const infeng_lora_segment* s, int64_t panel, int64_t r, float out[LANES]) {
-  const int64_t at = (panel * s->rank + r) * LANES;
+/* 16 elements of rank r of panel i of B, [panel_count][rank][16], widened. */
+INLINE void read_b(const infeng_lora_segment* s, int64_t i, int64_t r, float out[LANES]) {
+  const int64_t at = (i * s->rank + r) * LANES;
   for (int n = 0; n < LANES; n++) {
     switch (s->dtype) {
       case INFENG_F32:
@@ -74,28 +74,34 @@ INLINE void read_b(const infeng_lora_segment* s, int64_t panel, int64_t r, float
   }
 }
 
-/* cur = fma(u[m][r], B[n][r], cur), r ascending; int8 B sums apart and is scaled once. */
+/* cur = fma(u[r], B[n][r], cur), r ascending; int8 B sums apart and is scaled once. Then row_scale, then bias. */
+INLINE void add_lora_panel(const infeng_lora_segment* s, int64_t i, const float* u, float* cur) {
+  float t[LANES] = {0};
+  float* chain = s->dtype == INFENG_I8 ? t : cur;
+  for (int64_t r = 0; r < s->rank; r++) {
+    float weight[LANES];
+    read_b(s, i, r, weight);
+    for (int n = 0; n < LANES; n++) chain[n] = fmaf(u[r], weight[n], chain[n]);
+  }
+  if (s->dtype == INFENG_I8 && s->rank > 0) {
+    for (int n = 0; n < LANES; n++) cur[n] = fmaf(t[n], s->b_scale[i * LANES + n], cur[n]);
+  }
+  for (int n = 0; n < LANES && s->row_scale; n++) cur[n] = cur[n] * s->row_scale[i * LANES + n];
+  for (int n = 0; n < LANES && s->bias; n++) cur[n] = cur[n] + s->bias[i * LANES + n];
+}
+
+/* Each segment in order, on the rows and panels that it covers. */
 CLONED static void add_lora(block* b, const infeng_epilogue* e) {
   for (int32_t i = 0; i < e->segment_count; i++) {
     const infeng_lora_segment* s = lora_segment(e->segments, e->segment_stride, i);
     for (int64_t m = 0; m < b->rows; m++) {
       const int64_t row = b->row + m;
       if (row < s->row_begin || row >= s->row_end) continue;
-      const float* u = f32_row(&e->operand, row) + s->u_column;
-      for (int64_t n0 = 0; n0 < b->width; n0 += LANES) {
-        const int64_t panel = (b->column + n0) / LANES;
-        float* cur = b->cur[m] + n0;
-        float weight[LANES];
-        float t[LANES] = {0};
-        for (int64_t r = 0; r < s->rank; r++) {
-          read_b(s, panel, r, weight);
-          float* chain = s->dtype == INFENG_I8 ? t : cur;
-          for (int n = 0; n < LANES; n++) chain[n] = fmaf(u[r], weight[n], chain[n]);
-        }
-        if (s->dtype == INFENG_I8) {
-          const float* scale = s->b_scale + panel * LANES;
-          for (int n = 0; n < LANES; n++) cur[n] = fmaf(t[n], scale[n], cur[n]);
-        }
+      for (int64_t p = 0; p < s->panel_count; p++) {
+        const int64_t n0 = (s->panel_begin + p * s->panel_step) * LANES - b->column;
+        if (n0 < 0 || n0 >= b->width) continue;
+        const float* u = s->rank ? f32_row(&e->operand, row) + s->u_column : NULL;
+        add_lora_panel(s, p, u, b->cur[m] + n0);
       }
     }
   }

@@ -1,4 +1,4 @@
-/* shrink, the A half of LoRA: u[m][u_column + r] = (x[m] . A[r]) * scaling, per segment.
+/* shrink, the A half of LoRA: u[m][u_column + r] = ((x[m] . A[r]) * scaling[r]) * weight, per segment.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "weights.h"
 
@@ -33,9 +33,8 @@ INLINE void dot_float(const float* x, const void* panel, int64_t k, float out[LA
   memcpy(out, chain[0], sizeof chain[0]);
 }
 
-/* As linear with an int8-row weight whose scales are a_scale. */
-INLINE void dot_int8(const infeng_activation* in, int64_t row, const uint8_t* panel, const float* a_scale, int64_t k,
-                     float out[LANES]) {
+/* As linear with an int8-row weight. */
+INLINE void dot_int8(const infeng_activation* in, int64_t row, const uint8_t* panel, int64_t k, float out[LANES]) {
   const int8_t* q = i8_row(&in->q, row);
   const float* xscale = f32_row(&in->scale, row);
   memset(out, 0, LANES * sizeof(float));
@@ -46,7 +45,7 @@ INLINE void dot_int8(const infeng_activation* in, int64_t row, const uint8_t* pa
     for (int i = 0; i < GROUP; i++) {
       for (int n = 0; n < LANES; n++) acc[n] += (int32_t)q[g * GROUP + i] * (int32_t)group.w[i][n];
     }
-    for (int n = 0; n < LANES; n++) out[n] = fmaf((float)acc[n], a_scale[n] * xscale[g], out[n]);
+    for (int n = 0; n < LANES; n++) out[n] = fmaf((float)acc[n], group.scale[0][n] * xscale[g], out[n]);
   }
 }
 
@@ -61,10 +60,9 @@ CLONED static void shrink_row(const infeng_shrink_args* args, const infeng_lora_
   } else if (s->dtype == INFENG_BF16) {
     dot_float(f32_row(&args->in.x, row), (const uint16_t*)s->a + panel * padded * LANES, k, sum, column_bf16);
   } else {
-    const uint8_t* a = (const uint8_t*)s->a + panel * (64 + padded * LANES);
-    dot_int8(&args->in, row, a, s->a_scale + panel * LANES, k, sum);
+    dot_int8(&args->in, row, (const uint8_t*)s->a + panel * (64 + padded * LANES), k, sum);
   }
-  for (int n = 0; n < LANES; n++) u[n] = sum[n] * s->scaling;
+  for (int n = 0; n < LANES; n++) u[n] = (sum[n] * s->scaling[panel * LANES + n]) * s->weight;
 }
 
 static infeng_status shrink_run(const infeng_args* common, int32_t phase, int64_t first, int64_t last,
@@ -78,7 +76,7 @@ static infeng_status shrink_run(const infeng_args* common, int32_t phase, int64_
     if (!integer && s->dtype != INFENG_F32 && s->dtype != INFENG_BF16) {
       return fail(worker, INFENG_UNIMPLEMENTED, "adapter is stored in a type that shrink does not know");
     }
-    if (integer ? !args->in.q.data || !s->a_scale : !args->in.x.data) {
+    if (integer ? !args->in.q.data : !args->in.x.data) {
       return fail(worker, INFENG_INVALID_ARGUMENT, "the input has no values of the type that the adapter's A needs");
     }
     for (int64_t panel = 0; panel < panels_of(s); panel++, tile++) {

@@ -44,11 +44,17 @@ class LoraSegment(c.Structure):
         ("rank", c.c_int32),
         ("dtype", c.c_uint32),
         ("u_column", c.c_int32),
-        ("scaling", c.c_float),
+        ("weight", c.c_float),
+        ("panel_begin", c.c_int32),
+        ("panel_step", c.c_int32),
+        ("panel_count", c.c_int32),
+        ("reserved", c.c_int32),
         ("a", c.c_void_p),
+        ("scaling", c.c_void_p),
         ("b", c.c_void_p),
-        ("a_scale", c.c_void_p),
         ("b_scale", c.c_void_p),
+        ("row_scale", c.c_void_p),
+        ("bias", c.c_void_p),
     )
 
 

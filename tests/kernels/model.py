@@ -118,22 +118,40 @@ def rope(x: F32, cos: F32, sin: F32) -> F32:
     return np.concatenate([fma(a, c, -(b * s)), fma(b, c, a * s), x[..., 2 * half :]], axis=-1)
 
 
-def lora(cur: F32, u: F32, b: NDArray, b_scale: F32 | None = None) -> F32:
-    """Return cur (rows, n) + u (rows, rank) times b (n, rank) transposed; int8 b has one scale per output."""
+def lora(
+    cur: F32,
+    u: F32,
+    b: NDArray,
+    b_scale: F32 | None = None,
+    row_scale: F32 | None = None,
+    bias: F32 | None = None,
+) -> F32:
+    """Return (cur (rows, n) + u (rows, rank) times b (n, rank) transposed) * row_scale + bias, one segment's part.
+
+    int8 b has one scale per output.
+    """
     total = cur if b_scale is None else np.zeros_like(cur)
     for r in range(u.shape[1]):
         total = fma(u[:, r, None], b[None, :, r].astype(np.float32), total)
-    return total if b_scale is None else fma(total, b_scale[None], cur)
+    if b_scale is not None:
+        total = fma(total, b_scale[None], cur) if u.shape[1] else cur
+    total = total if row_scale is None else total * row_scale
+    return total if bias is None else total + bias
 
 
-def shrink_float(x: F32, a: F32, scaling: float) -> F32:
-    """Return (x (rows, k) times a (rank, k) transposed) * scaling in eight chains."""
+def scaled(total: F32, scaling: F32, weight: float) -> F32:
+    """Return u of sums (rows, rank): times the adapter's scaling (rank,), then times the request's weight."""
+    return (total * scaling) * f32(weight)
+
+
+def shrink_float(x: F32, a: F32) -> F32:
+    """Return x (rows, k) times a (rank, k) transposed, in eight chains."""
     chains = np.zeros((8, len(x), len(a)), np.float32)
     for k in range(x.shape[1]):
         chains[k % 8] = fma(x[:, k, None], a[None, :, k], chains[k % 8])
     for width in (4, 2, 1):
         chains = chains[:width] + chains[width : 2 * width]
-    return chains[0] * f32(scaling)
+    return chains[0]
 
 
 class Cache:

@@ -28,29 +28,48 @@ def bf16_values(bits: np.ndarray) -> np.ndarray:
 
 
 class Adapter:
-    """A of (rank, K) and B of (N, rank) in one storage type, as the ABI lays them out."""
+    """A of (rank, K) and B of (panels * 16, rank) in one storage type, as the ABI lays them out.
 
-    def __init__(self, dtype: str, rank: int, seed: int, u_column: int = 0, scaling: float = 0.75) -> None:
-        self.dtype, self.rank, self.u_column, self.scaling = dtype, rank, u_column, scaling
-        a, b = random_rows(seed, rank, K), random_rows(seed + 1, N, rank)
-        panels = -(-rank // 16)
+    B's outputs are those of panels ``first``, ``first + step`` and so on. ``dora`` adds a row scale and a bias.
+    """
+
+    def __init__(
+        self,
+        dtype: str,
+        rank: int,
+        seed: int,
+        u_column: int = 0,
+        *,
+        weight: float = 1.0,
+        panels: tuple[int, int, int] = (0, 1, N // 16),
+        dora: bool = False,
+    ) -> None:
+        self.dtype, self.rank, self.u_column, self.weight = dtype, rank, u_column, weight
+        self.first, self.step, self.count = panels
+        rows = -(-rank // 16) * 16
+        outputs = self.count * 16
+        a, b = random_rows(seed, rows, K)[:rank], random_rows(seed + 1, outputs, max(rank, 1))[:, :rank]
+        self.scaling = np.zeros(rows, np.float32)
+        self.scaling[:rank] = random_rows(seed + 2, 1, max(rank, 1))[0, :rank]
+        self.row_scale, self.bias = random_rows(seed + 3, 2, outputs) if dora else (None, None)
         fmt = {"f32": "f32", "bf16": "bf16", "int8": "int8-row"}[dtype]
-        self.a_panels = np.frombuffer(packed_bytes(fmt, a), np.uint8)
-        self.a = native.unpack(fmt, self.a_panels, 0, panels, K)[:rank]
-        self.a_scale = self.b_scale = None
+        self.a_panels = np.frombuffer(packed_bytes(fmt, a if rank else np.zeros((1, K), np.float32)), np.uint8)
+        self.a = native.unpack(fmt, self.a_panels, 0, rows // 16, K)[:rank]
+        self.b_scale = None
         stored = b
         if dtype == "bf16":
             stored = bf16_bits(b)
             self.b = bf16_values(stored)
         elif dtype == "int8":
-            stored, self.b_scale, _ = model.quantize(b)
+            stored, self.b_scale, _ = model.quantize(b) if rank else (b.astype(np.int8), np.zeros(outputs, "f4"), None)
             self.b = stored
-            head = self.a_panels.reshape(-1)[: panels * native.panel_bytes(fmt, K)].reshape(panels, -1)[:, :64]
-            self.a_scale = np.ascontiguousarray(head).view(np.float32).reshape(-1)
-            self.q_a = np.rint(self.a / np.where(self.a_scale == 0, 1, self.a_scale)[:rank, None])
+            size = native.panel_bytes(fmt, K)
+            heads = self.a_panels[: rows // 16 * size].reshape(-1, size)[:, :64]
+            self.a_scale = np.ascontiguousarray(heads).view(np.float32).reshape(-1)[:rank]
+            self.q_a = np.rint(self.a / np.where(self.a_scale == 0, 1, self.a_scale)[:, None])
         else:
             self.b = b
-        self.b_panels = np.ascontiguousarray(stored.reshape(N // 16, 16, rank).transpose(0, 2, 1))
+        self.b_panels = np.ascontiguousarray(stored.reshape(self.count, 16, rank).transpose(0, 2, 1))
 
     def segment(self, begin: int, end: int) -> abi.LoraSegment:
         return abi.LoraSegment(
@@ -59,21 +78,41 @@ class Adapter:
             rank=self.rank,
             dtype=STORED[self.dtype],
             u_column=self.u_column,
-            scaling=self.scaling,
-            a=self.a_panels.ctypes.data,
-            b=self.b_panels.ctypes.data,
-            a_scale=None if self.a_scale is None else self.a_scale.ctypes.data,
-            b_scale=None if self.b_scale is None else self.b_scale.ctypes.data,
+            weight=self.weight,
+            panel_begin=self.first,
+            panel_step=self.step,
+            panel_count=self.count,
+            **{
+                name: None if (array := getattr(self, attribute)) is None else array.ctypes.data
+                for name, attribute in (
+                    ("a", "a_panels"),
+                    ("scaling", "scaling"),
+                    ("b", "b_panels"),
+                    ("b_scale", "b_scale"),
+                    ("row_scale", "row_scale"),
+                    ("bias", "bias"),
+                )
+            },
         )
 
     def shrunk(self, x: np.ndarray) -> np.ndarray:
+        scaling = self.scaling[: self.rank]
         if self.dtype != "int8":
-            return model.shrink_float(x, self.a, self.scaling)
+            return model.scaled(model.shrink_float(x, self.a), scaling, self.weight)
         q, scale, _ = model.quantize_rows(x)
         padded = np.zeros((self.rank, q.shape[1]), np.int8)
         padded[:, :K] = self.q_a
-        scales = np.repeat(self.a_scale[: self.rank, None], scale.shape[1], axis=1)
-        return model.linear_int((q, scale, None), padded, scales) * np.float32(self.scaling)
+        scales = np.repeat(self.a_scale[:, None], scale.shape[1], axis=1)
+        return model.scaled(model.linear_int((q, scale, None), padded, scales), scaling, self.weight)
+
+    def added(self, cur: np.ndarray, u: np.ndarray) -> np.ndarray:
+        """Return cur (rows, N) with this adapter's part on its panels; u (rows, rank)."""
+        out = cur.reshape(len(cur), -1, 16).copy()
+        mine = slice(self.first, self.first + self.count * self.step, self.step)
+        part = np.ascontiguousarray(out[:, mine]).reshape(len(cur), -1)
+        part = model.lora(part, u, self.b, self.b_scale, self.row_scale, self.bias)
+        out[:, mine] = part.reshape(len(cur), -1, 16)
+        return out.reshape(cur.shape)
 
 
 def shrink(x: np.ndarray, segments: list[abi.LoraSegment], columns: int, **how: object) -> np.ndarray:
@@ -113,23 +152,39 @@ def test_shrink_and_expand_equal_the_model_for_every_storage_type(dtype: str, ra
     assert not u[2:6, rank : -(-rank // 16) * 16].any()
     assert np.all(u[[0, 1, 6]] == -7.0)
     out = add_lora(cur, u, segments)
-    assert np.array_equal(out[2:6], model.lora(cur[2:6], expected, adapter.b, adapter.b_scale))
+    assert np.array_equal(out[2:6], adapter.added(cur[2:6], expected))
     assert np.array_equal(out[[0, 1, 6]], cur[[0, 1, 6]])
     if dtype == "f32":
-        truth = (x[2:6].astype(np.float64) @ adapter.a.T.astype(np.float64)) * 0.75
+        truth = (x[2:6].astype(np.float64) @ adapter.a.T.astype(np.float64)) * adapter.scaling[:rank]
         assert np.allclose(expected, truth, rtol=0, atol=1e-5 * np.abs(truth).max())
 
 
 def test_overlapping_segments_combine_adapters_in_their_order() -> None:
     x, cur = random_rows(4, ROWS, K), random_rows(5, ROWS, N)
-    first, second = Adapter("f32", 8, seed=6), Adapter("int8", 16, seed=8, u_column=16, scaling=2.0)
+    first, second = Adapter("f32", 8, seed=6), Adapter("int8", 16, seed=8, u_column=16, weight=2.0)
     segments = [first.segment(0, 5), second.segment(3, 7), first.segment(6, 6)]
     u = shrink(x, segments, 32)
     out = add_lora(cur, u, segments)
     expected = cur.copy()
-    expected[:5] = model.lora(expected[:5], first.shrunk(x[:5]), first.b)
-    expected[3:] = model.lora(expected[3:], second.shrunk(x[3:]), second.b, second.b_scale)
+    expected[:5] = first.added(expected[:5], first.shrunk(x[:5]))
+    expected[3:] = second.added(expected[3:], second.shrunk(x[3:]))
     assert np.array_equal(out, expected)
+
+
+@pytest.mark.parametrize("dtype", STORED)
+@pytest.mark.parametrize("rank", [0, 5])
+@pytest.mark.parametrize("panels", [(0, 2, 3), (1, 2, 2), (3, 1, 2), (4, 1, 1)])
+def test_a_segment_reaches_its_panels_and_scales_and_moves_them(
+    dtype: str, rank: int, panels: tuple[int, int, int]
+) -> None:
+    cur, u = random_rows(19, ROWS, N), random_rows(20, ROWS, 24)
+    cur[:, 5] = -0.0  # an empty sum does not make it +0
+    adapter = Adapter(dtype, rank, seed=21, u_column=11, panels=panels, dora=True)
+    out = add_lora(cur, u, [adapter.segment(1, 4)])
+    expected = cur.copy()
+    expected[1:4] = adapter.added(cur[1:4], u[1:4, 11 : 11 + rank])
+    assert not np.array_equal(expected, cur)
+    assert out.tobytes() == expected.tobytes()
 
 
 def test_tiles_may_run_in_any_ranges_and_order() -> None:

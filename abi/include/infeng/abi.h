@@ -113,8 +113,8 @@ enum {
 /* Steps that may ride at the end of a producing op, in the order in which the list gives them. */
 enum {
   INFENG_EPILOGUE_BIAS = 1,      /* cur[m][n] += vector[n] */
-  INFENG_EPILOGUE_LORA = 2,      /* cur[m][n] += sum over r of u[m][r] * B[n][r], per segment */
-  INFENG_EPILOGUE_ROW_SCALE = 3, /* cur[m][n] *= vector[n] (DoRA's magnitude) */
+  INFENG_EPILOGUE_LORA = 2,      /* cur[m][n] += sum over r of u[m][r] * B[n][r], per segment; first in the list */
+  INFENG_EPILOGUE_ROW_SCALE = 3, /* cur[m][n] *= vector[n] */
   INFENG_EPILOGUE_RESIDUAL = 4,  /* cur[m][n] += matrix[m][n] */
   INFENG_EPILOGUE_SILU_MUL = 5,  /* gate and up panels alternate: cur becomes silu(gate) * up, half as wide */
   INFENG_EPILOGUE_QUANTIZE = 6   /* act gets cur as int8 groups of 64; cur stays as it is */
@@ -168,18 +168,26 @@ typedef struct infeng_activation {
 } infeng_activation;
 
 /* Rows [row_begin, row_end) use one adapter. Segments are sorted by row_begin, may overlap (adapters combine) and apply
- * in order. A row that no segment covers costs nothing. */
+ * in order. A row that no segment covers costs nothing. SHRINK has one segment for each adapter and op: the A's of all
+ * its projections are stacked (q, k and v share x). LORA has one for each projection: the output panels of one. */
 typedef struct infeng_lora_segment {
   int32_t row_begin;
   int32_t row_end;
-  int32_t rank;
-  uint32_t dtype;       /* INFENG_F32, INFENG_BF16 or INFENG_I8: storage of a and b */
-  int32_t u_column;     /* first column of this segment's u; rank padded to 16 columns are its own */
-  float scaling;        /* multiplies u once, in f32 */
-  const void* a;        /* panels of 16 rank rows over k, as a weight f32, bf16 or int8-row */
-  const void* b;        /* [n / 16][rank][16]; INFENG_I8 is signed */
-  const float* a_scale; /* (rank padded to 16) for INFENG_I8, else NULL; repeats the scales in a's panels */
-  const float* b_scale; /* (n padded to 16) for INFENG_I8, else NULL */
+  int32_t rank;        /* columns of u that SHRINK makes or LORA reads; 0 in LORA: row_scale or bias only */
+  uint32_t dtype;      /* INFENG_F32, INFENG_BF16 or INFENG_I8: storage of a and b */
+  int32_t u_column;    /* the first of them; SHRINK owns rank padded to 16 columns */
+  float weight;        /* SHRINK: u = (sum * scaling[r]) * weight */
+  int32_t panel_begin; /* LORA: the outputs of panels panel_begin + i * panel_step, i < panel_count */
+  int32_t panel_step;
+  int32_t panel_count;
+  int32_t reserved;
+  /* SHRINK: ceil(rank / 16) panels of 16 rank rows over k, as a weight f32, bf16 or int8-row (scales at its head) */
+  const void* a;
+  const float* scaling;   /* SHRINK: (rank padded to 16) */
+  const void* b;          /* LORA: [panel_count][rank][16]; INFENG_I8 is signed */
+  const float* b_scale;   /* LORA: (panel_count * 16) for INFENG_I8, else NULL */
+  const float* row_scale; /* LORA, optional: (panel_count * 16): cur *= row_scale[n] after the sum (DoRA) */
+  const float* bias;      /* LORA, optional: (panel_count * 16): cur += bias[n] after row_scale */
 } infeng_lora_segment;
 
 /* One step of an epilogue list. Which fields are read depends on `kind`. */
@@ -309,7 +317,7 @@ typedef struct infeng_attention_args {
   int32_t window;          /* attend to the last `window` positions only; 0: all */
 } infeng_attention_args;
 
-/* u[m][u_column + r] = (x[m] . A[r]) * scaling, per segment. */
+/* u[m][u_column + r] = ((x[m] . A[r]) * scaling[r]) * weight, per segment. */
 typedef struct infeng_shrink_args {
   infeng_args common;
   infeng_activation in;
@@ -420,9 +428,26 @@ typedef struct infeng_library_desc {
 INFENG_EXPORT infeng_status infeng_library(const infeng_host* host, infeng_library_desc* out);
 typedef infeng_status (*infeng_library_fn)(const infeng_host* host, infeng_library_desc* out);
 
-/* Reserved from the first version: an extension of the library description, type INFENG_EXTENSION_BACKEND, through
- * which a device offers {alloc, copy, submit(program, stream)}. A device does not run tile functions. */
-enum { INFENG_EXTENSION_BACKEND = 1 };
+/* Types of extensions.
+ *
+ * BACKEND is reserved from the first version: it extends the library description, and a device offers {alloc, copy,
+ * submit(program, stream)} through it. A device does not run tile functions.
+ *
+ * FETCH extends the args of a linear, as infeng_fetch: memory that a later op of this step reads. It is a hint. A
+ * kernel may fetch it into its second-level cache while it streams its weight: tile t of T takes bytes [bytes * t / T,
+ * bytes * (t + 1) / T) of each range. */
+enum { INFENG_EXTENSION_BACKEND = 1, INFENG_EXTENSION_FETCH = 2 };
+
+typedef struct infeng_range {
+  const void* data;
+  int64_t bytes;
+} infeng_range;
+
+typedef struct infeng_fetch {
+  infeng_extension head;
+  const infeng_range* ranges;
+  int64_t count;
+} infeng_fetch;
 
 #ifdef __cplusplus
 }

@@ -50,17 +50,23 @@ AT(infeng_activation, q, 104, 96);
 AT(infeng_activation, scale, 200, 96);
 AT(infeng_activation, sum, 296, 96);
 
-SIZE(infeng_lora_segment, 56);
+SIZE(infeng_lora_segment, 88);
 AT(infeng_lora_segment, row_begin, 0, 4);
 AT(infeng_lora_segment, row_end, 4, 4);
 AT(infeng_lora_segment, rank, 8, 4);
 AT(infeng_lora_segment, dtype, 12, 4);
 AT(infeng_lora_segment, u_column, 16, 4);
-AT(infeng_lora_segment, scaling, 20, 4);
-AT(infeng_lora_segment, a, 24, 8);
-AT(infeng_lora_segment, b, 32, 8);
-AT(infeng_lora_segment, a_scale, 40, 8);
-AT(infeng_lora_segment, b_scale, 48, 8);
+AT(infeng_lora_segment, weight, 20, 4);
+AT(infeng_lora_segment, panel_begin, 24, 4);
+AT(infeng_lora_segment, panel_step, 28, 4);
+AT(infeng_lora_segment, panel_count, 32, 4);
+AT(infeng_lora_segment, reserved, 36, 4);
+AT(infeng_lora_segment, a, 40, 8);
+AT(infeng_lora_segment, scaling, 48, 8);
+AT(infeng_lora_segment, b, 56, 8);
+AT(infeng_lora_segment, b_scale, 64, 8);
+AT(infeng_lora_segment, row_scale, 72, 8);
+AT(infeng_lora_segment, bias, 80, 8);
 
 SIZE(infeng_epilogue, 520);
 AT(infeng_epilogue, struct_size, 0, 4);
@@ -236,6 +242,15 @@ AT(infeng_library_desc, thread_enter, 48, 8);
 AT(infeng_library_desc, thread_exit, 56, 8);
 AT(infeng_library_desc, shutdown, 64, 8);
 
+SIZE(infeng_range, 16);
+AT(infeng_range, data, 0, 8);
+AT(infeng_range, bytes, 8, 8);
+
+SIZE(infeng_fetch, 32);
+AT(infeng_fetch, head, 0, 16);
+AT(infeng_fetch, ranges, 16, 8);
+AT(infeng_fetch, count, 24, 8);
+
 IS(INFENG_OK, 0);
 IS(INFENG_UNIMPLEMENTED, 1);
 IS(INFENG_INVALID_ARGUMENT, 2);
@@ -289,5 +304,6 @@ IS(INFENG_NUMERICS_APPROX, 2);
 IS(INFENG_KIND_TILES, 1);
 IS(INFENG_KIND_WHOLE, 2);
 IS(INFENG_EXTENSION_BACKEND, 1);
+IS(INFENG_EXTENSION_FETCH, 2);
 IS(INFENG_MAX_DIMS, 4);
 IS(INFENG_EPILOGUE_BIT(INFENG_EPILOGUE_QUANTIZE), 64);
