@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from tqdm import tqdm
 
 from infeng_bench.shapes import hugging_face_config
+from infeng_bench.tensorfile import header
 from infeng_core.formats import FormatChoice, atomic, convert
 from infeng_core.formats.cache import cache_root, cached_model
 from infeng_core.formats.identity import conversion_key
@@ -90,20 +92,13 @@ def _write(config: dict[str, Any], folder: Path) -> None:
     (folder / "config.json").write_text(json.dumps(config, indent=1), encoding="utf-8")
     byte_tokenizer(config["vocab_size"]).save(str(folder / "tokenizer.json"))
     shapes = dict(tensor_shapes(config))
-    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
-    position = 0
-    for name, shape in shapes.items():
-        nbytes = 2 * int(np.prod(shape))
-        header[name] = {"dtype": "F16", "shape": list(shape), "data_offsets": [position, position + nbytes]}
-        position += nbytes
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
     rng = np.random.default_rng(0)
-    bar = tqdm(total=position, desc="making random weights", unit="B", unit_scale=True, disable=None)
+    nbytes = 2 * sum(math.prod(shape) for shape in shapes.values())
+    bar = tqdm(total=nbytes, desc="making random weights", unit="B", unit_scale=True, disable=None)
     with bar, (folder / "model.safetensors").open("wb") as file:
-        file.write(len(text).to_bytes(8, "little") + text)
+        file.write(header("F16", shapes))
         for shape in shapes.values():
-            rest = int(np.prod(shape))
+            rest = math.prod(shape)
             while rest:
                 count = min(rest, CHUNK)
                 if len(shape) == 1:
