@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from .adapter import Adapted, Rows
 from .cache import PagedCache, slots_of
-from .rounding import round_activations, round_to_int8
+from .rounding import round_to_int8
 
 if TYPE_CHECKING:
     from infeng_core.models.config import ModelConfig
@@ -34,6 +35,7 @@ class Linear:
     weight: Real  # (outputs, inputs)
     bias: Real | None = None  # (outputs,)
     int8_input: bool = False
+    name: str = ""  # of the module in a checkpoint, by which adapters know it
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,7 @@ class Weights:
     head: Linear  # (vocab, hidden); the embedding itself when tied
 
 
-class Llama:
+class Llama(Adapted):
     """A Llama over a paged cache."""
 
     def __init__(
@@ -84,16 +86,22 @@ class Llama:
         ],  # (segments, 4): first row, last row + 1, first position, offset of its block table
         block_tables: NDArray[np.int32],  # flat
         sample_rows: NDArray[np.int32],  # (samples,)
+        rows: Sequence[Rows] = (),  # which rows use which adapters
     ) -> Real:
         """Append the rows to the cache and return the logits of the sampled rows, (samples, vocab)."""
-        x = self.embed(tokens)  # (rows, hidden)
+        self.rows = rows
+        x = self.adapt_embedding(self.embed(tokens), tokens)  # (rows, hidden)
         for index, layer in enumerate(self.weights.layers):
-            h = self.norm(x, layer.attn_norm)  # (rows, hidden)
+            name = f"model.layers.{index}"
+            h = self.norm(x, self.adapt_norm(f"{name}.input_layernorm", layer.attn_norm, len(x)))  # (rows, hidden)
             x = self.add_attention(
                 x, self.attention(index, layer, h, positions, segments, block_tables)
             )  # (rows, hidden)
-            h = self.norm(x, layer.mlp_norm)  # (rows, hidden)
+            h = self.norm(
+                x, self.adapt_norm(f"{name}.post_attention_layernorm", layer.mlp_norm, len(x))
+            )  # (rows, hidden)
             x = self.add_mlp(x, self.mlp(layer, h))  # (rows, hidden)
+        self.rows = self.sampled_rows(rows, sample_rows)
         last = self.final_norm(x[sample_rows])  # (samples, hidden)
         return self.head(last)  # (samples, vocab)
 
@@ -105,7 +113,7 @@ class Llama:
 
     def final_norm(self, x: Real) -> Real:
         """Normalise what the last layer leaves: (samples, hidden) -> the same shape."""
-        return self.norm(x, self.weights.norm)
+        return self.norm(x, self.adapt_norm("model.norm", self.weights.norm, len(x)))
 
     def head(self, x: Real) -> Real:
         """Score every token: (samples, hidden) -> (samples, vocab)."""
@@ -239,8 +247,6 @@ class Llama:
         return x / np.sqrt(mean_square + self.config.rms_eps) * weight  # (rows, hidden)
 
     def linear(self, x: Real, linear: Linear) -> Real:
-        """Return x W^T + b: (rows, inputs) -> (rows, outputs)."""
-        if linear.int8_input:
-            x = round_activations(x)
-        y = x @ linear.weight.T  # (rows, outputs)
+        """Return x W^T + b with what adapters change: (rows, inputs) -> (rows, outputs)."""
+        y = self.adapt_linear(linear.name, x, self.product(x, linear))  # (rows, outputs)
         return y if linear.bias is None else y + linear.bias

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -34,7 +35,7 @@ def arrange(config: ModelConfig, read: Read, has_int8_input: Callable[[str], boo
         return read(name).astype(np.float64)
 
     def linear(name: str, packed: str, bias: bool = False) -> Linear:
-        return Linear(real(f"{name}.weight"), real(f"{name}.bias") if bias else None, has_int8_input(packed))
+        return Linear(real(f"{name}.weight"), real(f"{name}.bias") if bias else None, has_int8_input(packed), name)
 
     def layer(index: int) -> Layer:
         name, packed = f"model.layers.{index}", f"layers.{index}"
@@ -52,9 +53,10 @@ def arrange(config: ModelConfig, read: Read, has_int8_input: Callable[[str], boo
         )
 
     tied = config.tie_embeddings
+    head = linear("model.embed_tokens" if tied else "lm_head", "embed" if tied else "lm_head")
     return Weights(
         embed=real("model.embed_tokens.weight"),
         layers=[layer(index) for index in range(config.layers)],
         norm=real("model.norm.weight"),
-        head=linear("model.embed_tokens" if tied else "lm_head", "embed" if tied else "lm_head"),
+        head=replace(head, name="lm_head"),
     )
