@@ -1,5 +1,7 @@
 """Weights: reading Hugging Face directories, packing them into panels, and the engine-native directory."""
 
+from infeng_core.formats.adapter import PackedAdapter
+from infeng_core.formats.adapter_load import load_adapter
 from infeng_core.formats.choice import FormatChoice, by_format, choose
 from infeng_core.formats.conversion import Conversion, convert
 from infeng_core.formats.loader import find, load
@@ -11,6 +13,7 @@ __all__ = [
     "Conversion",
     "FormatChoice",
     "LoadedModel",
+    "PackedAdapter",
     "PackedTensor",
     "QuantFormat",
     "by_format",
@@ -18,4 +21,5 @@ __all__ = [
     "convert",
     "find",
     "load",
+    "load_adapter",
 ]

@@ -80,6 +80,7 @@ class PackedAdapter:
     embedding: LoraEmbedding | None = field(default=None, repr=False)
     saved_tensors: Mapping[str, PackedTensor] = field(default_factory=dict, repr=False)
     saved_vectors: Mapping[str, NDArray[np.float32]] = field(default_factory=dict, repr=False)
+    base_name: str = ""  # what the adapter says that it was trained on
 
     @property
     def stacked_rank(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from infeng_core.errors import ModelError
@@ -17,8 +18,8 @@ def is_name(reference: str) -> bool:
     return NAME.fullmatch(reference) is not None
 
 
-def fetch(reference: str) -> Path:
-    """Return the local directory of a hub model, downloading what the hub's cache lacks.
+def fetch(reference: str, files: Sequence[str] = PATTERNS, kind: str = "model") -> Path:
+    """Return the local directory of a hub model, downloading what the hub's cache lacks of ``files``.
 
     HF_HOME, HF_TOKEN and HF_HUB_OFFLINE are honoured by huggingface_hub. Raises ModelError with what to do when the
     model is not there, not public, or cannot be reached.
@@ -30,7 +31,7 @@ def fetch(reference: str) -> Path:
 
     repo, revision = match["repo"], match["revision"]
     try:
-        return Path(snapshot_download(repo, revision=revision, allow_patterns=PATTERNS))
+        return Path(snapshot_download(repo, revision=revision, allow_patterns=list(files)))
     except errors.GatedRepoError:
         remedy = f"accept its terms on the hub's page of {repo}, then set HF_TOKEN or run: hf auth login"
         raise ModelError(reference, "access is restricted", remedy) from None
@@ -38,7 +39,7 @@ def fetch(reference: str) -> Path:
         raise ModelError(reference, f"has no revision {revision}", "check the branch, tag or commit") from None
     except errors.RepositoryNotFoundError:
         remedy = "check the name; for a private model set HF_TOKEN or run: hf auth login"
-        raise ModelError(reference, "is neither a local directory nor a public model of the hub", remedy) from None
+        raise ModelError(reference, f"is neither a local directory nor a public {kind} of the hub", remedy) from None
     except (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled, errors.HfHubHTTPError, OSError) as error:
         if constants.HF_HUB_OFFLINE:
             why = "is not in the local hub cache and HF_HUB_OFFLINE is set"

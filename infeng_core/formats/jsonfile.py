@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import stat
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -11,15 +12,17 @@ from infeng_core.errors import ModelError
 MAX_BYTES = 64 << 20  # an index of the largest models has a few megabytes
 
 
-def read_json(path: Path, remedy: str = "download the file again") -> Any:
-    """Return the document in ``path``; raises ModelError naming file, place and reason.
+def read_json(path: Path, remedy: str = "download the file again", limit: int = MAX_BYTES) -> Any:
+    """Return the document in ``path``, of ``limit`` bytes at most; raises ModelError naming file, place and reason.
 
     Stricter than ``json.loads``: a key given twice and the constants NaN and Infinity are errors.
     """
     try:
-        if path.stat().st_size > MAX_BYTES:
-            raise ModelError(f"{path}", f"has more than {MAX_BYTES} bytes", remedy)
-        data = path.read_bytes()
+        require_regular(path)
+        with path.open("rb") as file:
+            data = file.read(limit + 1)
+        if len(data) > limit:
+            raise ModelError(f"{path}", f"has more than {limit} bytes", remedy)
     except FileNotFoundError:
         raise ModelError(f"{path}", "no such file", remedy) from None
     except OSError as error:
@@ -28,6 +31,12 @@ def read_json(path: Path, remedy: str = "download the file again") -> Any:
         return parse_json(data)
     except ValueError as error:
         raise ModelError(f"{path}", f"not valid JSON ({error})", remedy) from None
+
+
+def require_regular(path: Path) -> None:
+    """Raise ModelError for a pipe, a device or a directory, which could be read without end; OSError as ``stat``."""
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise ModelError(f"{path}", "cannot be read (it is no regular file)", "check the file and its permissions")
 
 
 def parse_json(data: bytes) -> Any:

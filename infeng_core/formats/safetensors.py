@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from infeng_core.errors import ModelError
-from infeng_core.formats.jsonfile import parse_json
+from infeng_core.formats.jsonfile import parse_json, require_regular
 
 MAX_HEADER = 100_000_000  # the limit of the format's own library
 DTYPE_BITS = {
@@ -54,24 +54,28 @@ class Header:
     tensors: Mapping[str, TensorInfo]
 
 
-def read_header(path: Path) -> Header:
-    """Read and check the header of ``path``; raises ModelError naming the file, the tensor and the reason."""
+def read_header(path: Path, limit: int = MAX_HEADER) -> Header:
+    """Read and check the header of ``path``, of ``limit`` bytes at most.
+
+    Raises ModelError naming the file, the tensor and the reason.
+    """
     try:
+        require_regular(path)
         with path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
-            length = header_length(file.read(8), size, path)
+            length = header_length(file.read(8), size, path, limit)
             return parse_header(file.read(length), size, path)
     except OSError as error:
         raise _unreadable(path, error) from None
 
 
-def header_length(start: bytes, file_size: int, path: Path) -> int:
+def header_length(start: bytes, file_size: int, path: Path, limit: int = MAX_HEADER) -> int:
     """Return the header's length from the file's first 8 bytes."""
     if len(start) < 8 or file_size < 8:
         _fail(path, f"has {file_size} bytes, too few for a safetensors file")
     length = int.from_bytes(start[:8], "little")
-    if length > MAX_HEADER:
-        _fail(path, f"claims a header of {length} bytes, more than the format's limit of {MAX_HEADER}")
+    if length > limit:
+        _fail(path, f"claims a header of {length} bytes, more than the limit of {limit}")
     if 8 + length > file_size:
         _fail(path, f"claims a header of {length} bytes, but has {file_size} bytes in all")
     return length

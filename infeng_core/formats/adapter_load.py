@@ -1,0 +1,56 @@
+"""From an adapter reference to a packed adapter."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+from infeng_core.errors import AdapterError, ModelError
+from infeng_core.formats import hub
+from infeng_core.formats.adapter import AdapterDtype, PackedAdapter
+from infeng_core.formats.adapter_image import A_FORMAT
+from infeng_core.formats.adapter_packing import pack
+from infeng_core.formats.peft import WEIGHTS_FILE, is_peft, read_peft
+from infeng_core.formats.peft_config import CONFIG_FILE
+from infeng_core.formats.tensors import LoadedModel
+
+HUB_FILES = (CONFIG_FILE, WEIGHTS_FILE)
+
+
+def load_adapter(
+    reference: str | Path, model: LoadedModel, dtype: AdapterDtype, *, scale: float = 1.0
+) -> PackedAdapter:
+    """Load an adapter over ``model`` from a PEFT directory, an artifact or a hub name (``org/name[@revision]``).
+
+    ``scale`` multiplies alpha / r. Raises AdapterError for anything that is broken, that does not fit the base or that
+    is not run.
+    """
+    if dtype not in A_FORMAT:
+        raise AdapterError(f"{reference}", f"unknown storage {dtype!r}", f"known are {', '.join(A_FORMAT)}")
+    if not math.isfinite(scale):
+        raise AdapterError(f"{reference}", f"cannot be scaled by {scale}", "give a finite scale")
+    directory = find_adapter(reference)
+    adapter = read_peft(directory, model.config)
+    return pack(adapter, model, dtype, scale).adapter(model, directory, adapter.config.base_name)
+
+
+def find_adapter(reference: str | Path) -> Path:
+    """Return the directory of an adapter, fetched from the hub if need be; raises AdapterError."""
+    path = Path(reference).expanduser()
+    try:
+        if path.is_dir():
+            if is_peft(path):
+                return path
+            raise AdapterError(f"{path}", f"holds no adapter (no {CONFIG_FILE})", "give a directory that PEFT saved")
+        if path.exists():
+            raise AdapterError(f"{path}", "is a file", "give the directory that holds it")
+    except (OSError, ValueError) as error:
+        raise AdapterError(
+            str(reference)[:200], f"is no usable path ({error})", "give a directory or org/name"
+        ) from None
+    if isinstance(reference, str) and hub.is_name(reference):
+        try:
+            return hub.fetch(reference, HUB_FILES, "adapter")
+        except ModelError as error:
+            raise AdapterError(error.what, error.why, error.remedy) from None
+    raise AdapterError(f"{reference}", "no such adapter directory", "give a directory, or a hub name such as org/name")

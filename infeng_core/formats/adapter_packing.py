@@ -1,0 +1,188 @@
+"""From an adapter as PEFT holds it to the bytes that kernels read. The rules are in docs/numerics.md."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from infeng_core._native import NativeError
+from infeng_core.errors import AdapterError
+from infeng_core.formats.adapter import AdapterDtype
+from infeng_core.formats.adapter_image import A_FORMAT, AdapterImage, AdapterSpec, PartSpec, Pieces, digest
+from infeng_core.formats.adapter_norms import row_scales
+from infeng_core.formats.peft import Delta, Floats, PeftAdapter
+from infeng_core.formats.shards import aligned_bytes
+from infeng_core.formats.sites import EMBED, HEAD, Site, base_tensor, sites
+from infeng_core.formats.tensors import LoadedModel, PackedTensor
+from infeng_core.models.weights import Part
+
+SMALLEST = np.float32(2.0**-100)  # a row whose largest magnitude lies below counts as zero
+Arrays = Mapping[str, NDArray[Any]]
+
+
+def pack(adapter: PeftAdapter, model: LoadedModel, dtype: AdapterDtype, scale: float = 1.0) -> AdapterImage:
+    """Pack an adapter over ``model``; ``scale`` multiplies alpha / r.
+
+    Raises AdapterError naming the tensor for a value that is too large for ``dtype``.
+    """
+    return _Packer(adapter, model, dtype, scale).image()
+
+
+class _Packer:
+    def __init__(self, adapter: PeftAdapter, model: LoadedModel, dtype: AdapterDtype, scale: float) -> None:
+        self.adapter = adapter
+        self.model = model
+        self.dtype = dtype
+        self.scale = scale
+        self.known = sites(model.config)
+        self.saved = self._saved_tensors()
+
+    def image(self) -> AdapterImage:
+        deltas = self.adapter.deltas
+        by_tensor: dict[str, list[Site]] = {name: [] for name in self.known.specs if name != EMBED}
+        for site in self.known.matrices.values():
+            if site.kind != "embedding":
+                by_tensor[site.tensor].append(site)
+        specs = {name: tuple(self._part_spec(site.module) for site in found) for name, found in by_tensor.items()}
+        embedding = next((delta for delta in deltas.values() if delta.site.kind == "embedding"), None)
+        vectors = {self.known.norms[module][0]: module for module in self.adapter.saved if module in self.known.norms}
+        spec = AdapterSpec(
+            dtype=self.dtype,
+            tensors={name: parts for name, parts in specs.items() if not all(part.is_empty for part in parts)},
+            embedding=None if embedding is None else self._part_spec(embedding.site.module),
+            saved_tensors={name: base_tensor(self.model, name).format for name in self.saved},
+            saved_vectors=tuple(vectors),
+        )
+        pieces = Pieces(spec, self.model)
+        data = aligned_bytes(pieces.total)
+        data[:] = 0
+        arrays = pieces.views(data)
+        for name in spec.tensors:
+            self._fill_tensor(name, by_tensor[name], arrays[name])
+        if embedding is not None:
+            arrays["embedding"]["a"][:] = embedding.a.T
+            rows = Part("", embedding.site.k)
+            self._fill_part(embedding.site, rows, arrays["embedding"], "")
+        for name, panels in self.saved.items():
+            arrays[f"saved.{name}"]["panels"][:] = panels
+        for name, module in vectors.items():
+            arrays[f"saved.{name}"]["vector"][:] = self.adapter.saved[module]
+        return AdapterImage(spec, data, digest(data))
+
+    def _part_spec(self, module: str) -> PartSpec:
+        delta = self.adapter.deltas.get(module)
+        changed = module in self.adapter.biases
+        if delta is None:
+            return PartSpec(bias=changed)
+        scaling = delta.scaling * self.scale
+        return PartSpec(delta.a.shape[0], scaling, delta.magnitude is not None, changed or delta.bias is not None)
+
+    def _fill_tensor(self, name: str, found: list[Site], arrays: Arrays) -> None:
+        deltas = [self.adapter.deltas[site.module] for site in found if site.module in self.adapter.deltas]
+        if deltas:
+            rows = np.concatenate([delta.a for delta in deltas])
+            try:
+                A_FORMAT[self.dtype].pack(rows, arrays["a"])
+            except NativeError as error:
+                raise self._does_not_fit(f"A of {name}", str(error)) from None
+        for index, site in enumerate(found):
+            self._fill_part(site, site.part, arrays, f"{index}.")
+
+    def _fill_part(self, site: Site, place: Part, arrays: Arrays, prefix: str) -> None:
+        delta = self.adapter.deltas.get(site.module)
+        if delta is not None:
+            self._fill_b(delta, arrays[f"{prefix}b"], arrays.get(f"{prefix}b_scale"))
+            if delta.magnitude is not None:
+                base = self.saved_base(site)
+                scales = arrays[f"{prefix}row_scale"]
+                scales[:] = 1.0
+                scales[: place.rows] = row_scales(delta, delta.scaling * self.scale, base)
+        if f"{prefix}bias" in arrays:
+            arrays[f"{prefix}bias"][: place.rows] = self._bias(site, delta)
+
+    def _bias(self, site: Site, delta: Delta | None) -> Floats:
+        """Return what is added to the outputs: the new bias less the base's, and the product's own bias."""
+        total = np.zeros(site.part.rows, np.float32)
+        if site.module in self.adapter.biases:
+            total = self.adapter.biases[site.module] - self.model.matrix(f"{site.module}.bias")
+        if delta is not None and delta.bias is not None:
+            total = total + delta.bias * np.float32(delta.scaling * self.scale)
+        return total
+
+    def _fill_b(self, delta: Delta, out: NDArray[Any], scales: NDArray[Any] | None) -> None:
+        panels, rank, lanes = out.shape
+        rows = delta.b.shape[0]
+        values: NDArray[Any] = delta.b
+        if self.dtype == "int8":
+            assert scales is not None
+            values, scales[:rows] = quantize_rows(delta.b)
+        elif self.dtype == "bf16":
+            values = to_bf16(delta.b)
+            if ((values & 0x7F80) == 0x7F80).any():
+                raise self._does_not_fit(f"B of {delta.site.module}", "a value is too large")
+        if rows == panels * lanes:
+            out[:] = values.reshape(panels, lanes, rank).transpose(0, 2, 1)
+        else:
+            whole = np.zeros((panels * lanes, rank), values.dtype)
+            whole[:rows] = values
+            out[:] = whole.reshape(panels, lanes, rank).transpose(0, 2, 1)
+
+    def _does_not_fit(self, what: str, why: str) -> AdapterError:
+        remedy = "store adapters in another format (adapters.dtype), or use another copy"
+        return AdapterError(f"{self.adapter.directory}", f"{what} does not fit {self.dtype} ({why})", remedy)
+
+    def saved_base(self, site: Site) -> PackedTensor:
+        """Return the packed weight under a module: the adapter's own where it brings one, else the base's."""
+        base = base_tensor(self.model, site.tensor)
+        if site.tensor not in self.saved:
+            return base
+        sizes = (base.n, base.k, base.panels, base.panel_bytes)
+        return PackedTensor(site.tensor, base.format, *sizes, self.saved[site.tensor], 0, base.quant)
+
+    def _saved_tensors(self) -> dict[str, NDArray[np.uint8]]:
+        """Return the panels of what takes the place of embeddings and head, in the base's formats.
+
+        PEFT stores the embeddings below an embedding's LoRA, as a rule just the base's: equal panels are dropped.
+        """
+        found: dict[str, NDArray[np.uint8]] = {}
+        for module, site in self.known.matrices.items():
+            if module in self.adapter.saved:
+                found[site.tensor] = self._panels(site, self.adapter.saved[module])
+        for module, values in self.adapter.base_weights.items():
+            site = self.known.matrices[module]
+            base, panels = base_tensor(self.model, site.tensor), self._panels(site, values)
+            if not np.array_equal(np.frombuffer(base.buffer, np.uint8, base.nbytes, base.offset), panels):
+                # Where the two are tied, PEFT loads this into the one weight that both use.
+                for name in (EMBED, HEAD) if self.model.config.tie_embeddings else (site.tensor,):
+                    found.setdefault(name, panels)
+        return dict(sorted(found.items()))
+
+    def _panels(self, site: Site, values: Floats) -> NDArray[np.uint8]:
+        base = base_tensor(self.model, site.tensor)
+        out = aligned_bytes(base.nbytes)
+        try:
+            base.quant.pack(values, out, threads=2)
+        except NativeError as error:
+            raise self._does_not_fit(f"{site.module}.weight in {base.format}", str(error)) from None
+        return out
+
+
+def quantize_rows(values: Floats) -> tuple[NDArray[np.int8], Floats]:
+    """Return int8 rows and a scale for each, (rows, n) and (rows,): the rule of ``int8-row``."""
+    amax = np.abs(values).max(axis=1)
+    usable = amax >= SMALLEST
+    safe = np.where(usable, amax, np.float32(1.0))
+    scale = np.where(usable, amax / np.float32(127.0), np.float32(0.0))
+    inverse = np.where(usable, np.float32(127.0) / safe, np.float32(0.0))
+    scaled = values * inverse[:, None]
+    np.rint(scaled, out=scaled)
+    return np.clip(scaled, -127.0, 127.0, out=scaled).astype(np.int8), scale
+
+
+def to_bf16(values: Floats) -> NDArray[np.uint16]:
+    """Return the upper halves of the values, rounded to nearest even."""
+    bits = np.ascontiguousarray(values).view(np.uint32)
+    return ((bits + np.uint32(0x7FFF) + (bits >> np.uint32(16) & np.uint32(1))) >> np.uint32(16)).astype(np.uint16)

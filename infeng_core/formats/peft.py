@@ -1,0 +1,210 @@
+"""Adapters as PEFT saves them: adapter_config.json and adapter_model.safetensors, checked against the base.
+
+PEFT prefixes names with ``base_model.model.`` and leaves the adapter's own name out
+(``peft/utils/save_and_load.py``, ``get_peft_model_state_dict``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from infeng_core.errors import AdapterError
+from infeng_core.formats.adapterfile import TensorFile, as_adapter_error
+from infeng_core.formats.peft_config import CONFIG_FILE, PeftConfig, read_peft_config
+from infeng_core.formats.safetensors import Header, read_header
+from infeng_core.formats.sites import Site, Sites, sites
+from infeng_core.models.config import ModelConfig
+from infeng_core.models.fields import show
+
+WEIGHTS_FILE = "adapter_model.safetensors"
+PICKLES = ("adapter_model.bin", "adapter_model.pt")
+PREFIX = "base_model.model."
+MAX_HEADER = 16 << 20  # 150 bytes for each tensor of a model with thousands of layers
+TO_SAFETENSORS = "load it with PEFT and save it again: model.save_pretrained(DIR, safe_serialization=True)"
+
+Floats = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Delta:
+    """The low-rank part of one module: the product is ``scaling * b @ a``; an embedding's ``a`` is (rank, vocab)."""
+
+    site: Site
+    a: Floats = field(repr=False)  # (rank, k)
+    b: Floats = field(repr=False)  # (rows, rank)
+    scaling: float
+    magnitude: Floats | None = field(repr=False)  # (rows,), DoRA
+    bias: Floats | None = field(repr=False)  # (rows,), of the product, to be multiplied by ``scaling``
+
+
+@dataclass(frozen=True)
+class PeftAdapter:
+    """All that a PEFT directory holds, as float32 and by module name."""
+
+    directory: Path
+    config: PeftConfig
+    deltas: Mapping[str, Delta]
+    biases: Mapping[str, Floats]  # that take the place of the base's
+    saved: Mapping[str, Floats]  # matrices and norms that take the place of the base's
+    base_weights: Mapping[str, Floats]  # embeddings and head below their adapters, where PEFT saved them too
+
+
+def is_peft(directory: Path) -> bool:
+    """Return whether a directory holds, or should hold, a PEFT adapter."""
+    return any((directory / name).exists() for name in (CONFIG_FILE, WEIGHTS_FILE, *PICKLES))
+
+
+def read_peft(directory: Path, base: ModelConfig) -> PeftAdapter:
+    """Read an adapter and check that it fits ``base``; raises AdapterError naming file, tensor, reason and remedy."""
+    path = directory / WEIGHTS_FILE
+    with as_adapter_error(directory):
+        config = read_peft_config(directory)
+        if not path.exists():
+            _refuse_pickle(directory)
+        return _Reader(directory, config, read_header(path, MAX_HEADER), base).read()
+
+
+def _refuse_pickle(directory: Path) -> NoReturn:
+    for name in PICKLES:
+        if (directory / name).exists():
+            why = "PyTorch pickle files can run code and are not read"
+            raise AdapterError(f"{directory / name}", why, TO_SAFETENSORS)
+    raise AdapterError(
+        f"{directory}", f"has no {WEIGHTS_FILE}", f"give a complete adapter; a pickled one: {TO_SAFETENSORS}"
+    )
+
+
+class _Reader:
+    """Decides what must be in the file, compares, then reads."""
+
+    def __init__(self, directory: Path, config: PeftConfig, header: Header, base: ModelConfig) -> None:
+        self.directory = directory
+        self.path = directory / WEIGHTS_FILE
+        self.config = config
+        self.header = header
+        self.base = base
+        self.sites: Sites = sites(base)
+        self.used: set[str] = set()
+
+    def read(self) -> PeftAdapter:
+        targets = [site for site in self.sites.matrices.values() if self._is_target(site)]
+        saved = self._saved_modules()
+        if not targets and not saved:
+            self.config.fields.fail("target_modules", f"is {show(self.config.target_modules)}, which fits no module")
+        self._check_tying(targets, saved)
+        plans = {site.module: self._expect_delta(site) for site in targets}
+        saved_names = {module: self._expect(f"{module}.weight", shape) for module, shape in saved.items()}
+        biases = self._expect_biases()
+        below = self._expect_base_weights(targets)
+        self._refuse_unknown()
+        file = TensorFile(self.path, self.header)
+        return PeftAdapter(
+            directory=self.directory,
+            config=self.config,
+            deltas={
+                module: Delta(
+                    self.sites.matrices[module],
+                    scaling=self.config.scaling_of(module),
+                    **{key: None if name is None else file.floats(name) for key, name in plan.items()},  # type: ignore[arg-type]
+                )
+                for module, plan in plans.items()
+            },
+            biases={module: file.floats(name) for module, name in biases.items()},
+            saved={module: file.floats(name) for module, name in saved_names.items()},
+            base_weights={module: file.floats(name) for module, name in below.items()},
+        )
+
+    def _is_target(self, site: Site) -> bool:
+        return self.config.is_target(site.module, plain=site.kind == "linear")
+
+    def _saved_modules(self) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of the modules that ``modules_to_save`` names; raises for one that cannot be replaced."""
+        shapes: dict[str, tuple[int, ...]] = {module: (size,) for module, (_, size) in self.sites.norms.items()}
+        for site in self.sites.matrices.values():
+            if site.kind != "linear":
+                shapes[site.module] = (site.part.rows, site.k)
+        for module in sorted(self.sites.modules()):
+            if self.config.saves(module) and module not in shapes:
+                why = f"names {module}; only embeddings, head and norms can be replaced"
+                self.config.fields.fail("modules_to_save", why, "train such modules by LoRA instead")
+        return {module: shape for module, shape in shapes.items() if self.config.saves(module)}
+
+    def _check_tying(self, targets: list[Site], saved: Mapping[str, object]) -> None:
+        ends = [site.module for site in self.sites.matrices.values() if site.kind != "linear"]
+        changed = any(site.kind != "linear" for site in targets) or any(module in saved for module in ends)
+        if self.config.ensure_weight_tying and self.base.tie_embeddings and changed:
+            remedy = "train without it, or name embed_tokens and lm_head both"
+            self.config.fields.fail("ensure_weight_tying", "is set over tied embeddings, which is not run", remedy)
+
+    def _expect_delta(self, site: Site) -> dict[str, str | None]:
+        """Return the names of one module's tensors by field of Delta."""
+        rank, rows, module = self.config.rank_of(site.module), site.part.rows, site.module
+        found: dict[str, str | None] = {"magnitude": None, "bias": None}
+        if site.kind == "embedding":
+            # PEFT turns the embedding around: A is (rank, vocab), B is (hidden, rank), and so is the magnitude.
+            found["a"] = self._expect(f"{module}.lora_embedding_A", (rank, rows))
+            found["b"] = self._expect(f"{module}.lora_embedding_B", (site.k, rank))
+            rows = site.k
+        else:
+            found["a"] = self._expect(f"{module}.lora_A.weight", (rank, site.k))
+            found["b"] = self._expect(f"{module}.lora_B.weight", (rows, rank))
+            if self.config.lora_bias:
+                found["bias"] = self._expect(f"{module}.lora_B.bias", (rows,))
+        if self.config.use_dora:
+            found["magnitude"] = self._expect(f"{module}.lora_magnitude_vector", (rows,))
+        return found
+
+    def _expect_biases(self) -> dict[str, str]:
+        """Return the names of changed biases; PEFT saves those of targets below ``base_layer``, others beside it."""
+        found: dict[str, str] = {}
+        if self.config.bias == "none":
+            return found
+        for module in self.sites.biased:
+            for name in (f"{module}.base_layer.bias", f"{module}.bias"):
+                if PREFIX + name in self.header.tensors:
+                    found[module] = self._expect(name, (self.sites.matrices[module].part.rows,))
+        return found
+
+    def _expect_base_weights(self, targets: list[Site]) -> dict[str, str]:
+        """Return the names of the embeddings and the head that PEFT saves together with an embedding's LoRA."""
+        found: dict[str, str] = {}
+        for site in targets:
+            name = f"{site.module}.base_layer.weight"
+            if site.kind != "linear" and PREFIX + name in self.header.tensors:
+                found[site.module] = self._expect(name, (site.part.rows, site.k))
+        return found
+
+    def _expect(self, name: str, shape: tuple[int, ...]) -> str:
+        """Return the full name of a tensor that must be there with this shape."""
+        name = PREFIX + name
+        info = self.header.tensors.get(name)
+        if info is None:
+            why = f"tensor {name} is missing, although {CONFIG_FILE} calls for it"
+            raise AdapterError(f"{self.path}", why, "the adapter is incomplete: save or download it again")
+        if info.shape != shape:
+            raise AdapterError(f"{self.path}", f"tensor {name} is {info.shape}, {shape} is expected", self._remedy())
+        self.used.add(name)
+        return name
+
+    def _remedy(self) -> str:
+        made_for = f"it was made for {show(self.config.base_name)}: " if self.config.base_name else ""
+        return f"{made_for}load it over the model that it was trained on, with the {CONFIG_FILE} that belongs to it"
+
+    def _refuse_unknown(self) -> None:
+        unknown = [name for name in self.header.tensors if name not in self.used]
+        if not unknown:
+            return
+        others = f" (nor have {len(unknown) - 1} others)" if len(unknown) > 1 else ""
+        module = unknown[0].removeprefix(PREFIX).partition(".lora_")[0]
+        reason = "has no place in this base"
+        if not unknown[0].startswith(PREFIX):
+            reason = f"does not begin with {PREFIX}, as PEFT's names do"
+        elif module in self.sites.matrices:
+            reason = f"is not called for by {CONFIG_FILE}"
+        raise AdapterError(f"{self.path}", f"tensor {unknown[0][:200]} {reason}{others}", self._remedy())

@@ -1,0 +1,254 @@
+"""adapter_config.json of PEFT: which modules an adapter changes, with which rank and scaling, and what is refused.
+
+The rules are those of PEFT's own loader (``peft/tuners/tuners_utils.py``, ``check_target_module_exists``;
+``peft/tuners/lora/layer.py``, ``update_layer``; ``peft/utils/other.py``, ``get_pattern_key`` and ``_set_trainable``).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from infeng_core.formats import patterns
+from infeng_core.formats.adapter import MAX_RANK
+from infeng_core.formats.jsonfile import read_json
+from infeng_core.models.fields import Fields, show
+
+CONFIG_FILE = "adapter_config.json"
+MAX_BYTES = 4 << 20  # rank_pattern may name every module of a large model
+MAX_NAMES = 1 << 14
+REMEDY = "fix the file, or save the adapter again"
+DEFAULT_TARGETS = ("q_proj", "v_proj")  # what PEFT takes for Llama and Qwen2 where target_modules is null
+
+# Fields that decide how an adapter was trained or where it came from, and nothing that it computes. fan_in_fan_out is
+# about the base's matrices in memory: PEFT sets it to false over linear layers, and A and B lie the same way always.
+HARMLESS = [
+    "auto_mapping",
+    "base_model_name_or_path",
+    "corda_config",
+    "ephemeral_gpu_offload",
+    "eva_config",
+    "fan_in_fan_out",
+    "inference_mode",
+    "lora_dropout",
+    "lora_ga_config",
+    "loftq_config",
+    "megatron_core",
+    "merge_weights",
+    "peft_version",
+    "qalora_group_size",
+    "revision",
+    "runtime_config",
+    "task_type",
+]
+READ = [
+    "alpha_pattern",
+    "bias",
+    "ensure_weight_tying",
+    "exclude_modules",
+    "init_lora_weights",
+    "layers_pattern",
+    "layers_to_transform",
+    "lora_alpha",
+    "lora_bias",
+    "modules_to_save",
+    "peft_type",
+    "r",
+    "rank_pattern",
+    "target_modules",
+    "use_dora",
+    "use_rslora",
+]
+# An initialization that also changes the base: without that base the adapter says something else.
+CHANGES_BASE = re.compile(r"pissa.*|olora|corda|loftq|lora_ga")
+CHANGES_NOTHING = ("gaussian", "eva", "orthogonal", "mica")
+
+Modules = Sequence[str] | str | None
+
+
+@dataclass(frozen=True)
+class PeftConfig:
+    """What adapter_config.json says that matters here."""
+
+    source: Path
+    base_name: str
+    rank: int
+    alpha: float
+    rank_pattern: Mapping[str, int]
+    alpha_pattern: Mapping[str, float]
+    target_modules: Sequence[str] | str
+    exclude_modules: Modules
+    layers_to_transform: tuple[int, ...]
+    layers_pattern: tuple[str, ...]
+    modules_to_save: tuple[str, ...]
+    bias: Literal["none", "all", "lora_only"]
+    use_dora: bool
+    use_rslora: bool
+    lora_bias: bool
+    ensure_weight_tying: bool
+    fields: Fields = field(repr=False)
+
+    def is_target(self, module: str, *, plain: bool = True) -> bool:
+        """Return whether PEFT puts an adapter on ``module`` ("model.layers.0.mlp.up_proj"); raises ModelError.
+
+        ``plain`` says that "all-linear" means it too: a linear layer other than the output embedding.
+        """
+        if self.exclude_modules and self._named("exclude_modules", self.exclude_modules, module):
+            return False
+        if any(self._contains("modules_to_save", name, module) for name in self.modules_to_save):
+            return False
+        if isinstance(self.target_modules, str) and self.target_modules.lower() == "all-linear":
+            return plain
+        if not self._named("target_modules", self.target_modules, module):
+            return False
+        return not self.layers_to_transform or self._layer(module) in self.layers_to_transform
+
+    def rank_of(self, module: str) -> int:
+        """Return the rank of one module."""
+        return int(self._pattern("rank_pattern", self.rank_pattern, module, self.rank))
+
+    def scaling_of(self, module: str) -> float:
+        """Return what the product of A and B is multiplied by: alpha / r, or alpha / sqrt(r) for rsLoRA."""
+        rank = self.rank_of(module)
+        alpha = float(self._pattern("alpha_pattern", self.alpha_pattern, module, self.alpha))
+        return alpha / (math.sqrt(rank) if self.use_rslora else rank)
+
+    def saves(self, module: str) -> bool:
+        """Return whether ``modules_to_save`` names a module; PEFT compares the ends of names."""
+        return module.endswith(self.modules_to_save)
+
+    def _named(self, key: str, names: Sequence[str] | str, module: str) -> bool:
+        if isinstance(names, str):
+            return self._match(key, names, module)
+        return module in names or any(module.endswith(f".{name}") for name in names)
+
+    def _layer(self, module: str) -> int | None:
+        """Return the layer's number as PEFT finds it: the first one that follows any or one of the given names."""
+        for pattern in self.layers_pattern or (r"[^.]*",):
+            for found in re.finditer(r"\.(\d+)\.", module):
+                before = module[: found.start()]
+                if self._ends("layers_pattern", pattern, before) and (self.layers_pattern or "." in before):
+                    return int(found[1])
+        return None
+
+    def _pattern(self, key: str, values: Mapping[str, Any], module: str, default: Any) -> Any:
+        return next((value for pattern, value in values.items() if self._ends(key, pattern, module)), default)
+
+    def _contains(self, key: str, pattern: str, module: str) -> bool:
+        """Return whether some run of whole segments of the name matches."""
+        parts = module.split(".")
+        return any(self._ends(key, pattern, ".".join(parts[:end])) for end in range(1, len(parts) + 1))
+
+    def _match(self, key: str, pattern: str, module: str) -> bool:
+        return self._asked(key, pattern, lambda: patterns.fullmatch(pattern, module))
+
+    def _ends(self, key: str, pattern: str, module: str) -> bool:
+        return self._asked(key, pattern, lambda: patterns.matches_end(pattern, module))
+
+    def _asked(self, key: str, pattern: str, ask: Callable[[], bool]) -> bool:
+        try:
+            return ask()
+        except patterns.PatternError as error:
+            self.fields.fail(key, f"holds {show(pattern)}, which {error}")
+
+
+def read_peft_config(directory: Path) -> PeftConfig:
+    """Read adapter_config.json of ``directory``; raises ModelError naming the field that is wrong or not supported."""
+    path = directory / CONFIG_FILE
+    document = read_json(path, "give the directory that PEFT's save_pretrained wrote", MAX_BYTES)
+    fields = Fields(document, path, remedy=REMEDY)
+    kind = fields.text("peft_type")
+    if kind != "LORA":
+        fields.fail("peft_type", f"is {show(kind)}, only LORA adapters (rsLoRA and DoRA among them) are run")
+    _refuse_what_is_not_run(fields)
+    bias = fields.text("bias", "none")
+    if bias not in ("none", "all", "lora_only"):
+        fields.fail("bias", f"is {show(bias)}, it must be none, all or lora_only")
+    use_dora, lora_bias = fields.flag("use_dora", False), fields.flag("lora_bias", False)
+    if use_dora and lora_bias:
+        fields.fail("lora_bias", "is set together with use_dora, which PEFT does not define")
+    targets = _modules(fields, "target_modules")
+    transform = fields.data.get("layers_to_transform")
+    if isinstance(targets, str) and (transform is not None or fields.has("layers_pattern")):
+        fields.fail("layers_to_transform", "cannot be used where target_modules is a string")
+    return PeftConfig(
+        source=path,
+        base_name=fields.text("base_model_name_or_path", "") or "",
+        rank=fields.integer("r", 1, MAX_RANK, 8),
+        alpha=_alpha(fields, "lora_alpha", 8.0),
+        rank_pattern=_values(fields, "rank_pattern", lambda inner, key: inner.integer(key, 1, MAX_RANK)),
+        alpha_pattern=_values(fields, "alpha_pattern", lambda inner, key: _alpha(inner, key)),
+        target_modules=DEFAULT_TARGETS if targets is None else targets,
+        exclude_modules=_modules(fields, "exclude_modules"),
+        layers_to_transform=_layers(fields, [transform] if isinstance(transform, int) else transform),
+        layers_pattern=_names(fields, "layers_pattern"),
+        modules_to_save=_names(fields, "modules_to_save"),
+        bias=bias,  # type: ignore[arg-type]
+        use_dora=use_dora,
+        use_rslora=fields.flag("use_rslora", False),
+        lora_bias=lora_bias,
+        ensure_weight_tying=fields.flag("ensure_weight_tying", False),
+        fields=fields,
+    )
+
+
+def _refuse_what_is_not_run(fields: Fields) -> None:
+    """Raise ModelError for a field that is set and that neither we nor, perhaps, anybody here knows."""
+    for key, value in fields.data.items():
+        if key in HARMLESS or key in READ or value in (None, False, "", [], {}):
+            continue
+        fields.fail(show(key).strip("'"), f"is {show(value)}, which is not run here", "use an adapter without it")
+    start = fields.data.get("init_lora_weights")
+    if isinstance(start, str) and start not in CHANGES_NOTHING:
+        if not CHANGES_BASE.fullmatch(start.lower()):
+            fields.fail("init_lora_weights", f"is {show(start)}, which is not known here")
+        remedy = "save it as a plain LoRA adapter: save_pretrained(..., path_initial_model_for_weight_conversion=...)"
+        fields.fail("init_lora_weights", f"is {show(start)}, which also changes the base model", remedy)
+
+
+def _alpha(fields: Fields, key: str, default: float | None = None) -> float:
+    return fields.number(key, -1e6, 1e6, default)
+
+
+def _modules(fields: Fields, key: str) -> Sequence[str] | str | None:
+    """Return a pattern, names, or None where the field is absent."""
+    value = fields.data.get(key)
+    if value is None or isinstance(value, str):
+        return value
+    return _names(fields, key)
+
+
+def _names(fields: Fields, key: str) -> tuple[str, ...]:
+    value = fields.data.get(key)
+    names = [value] if isinstance(value, str) and value else value or []
+    if not isinstance(names, list) or len(names) > MAX_NAMES or not all(map(_is_name, names)):
+        fields.fail(key, f"is {show(value)}, it must be a list of names")
+    return tuple(names)
+
+
+def _is_name(value: object) -> bool:
+    return isinstance(value, str) and 0 < len(value) <= patterns.MAX_LENGTH
+
+
+def _layers(fields: Fields, value: object) -> tuple[int, ...]:
+    if value is None:
+        return ()
+    if not isinstance(value, list) or len(value) > MAX_NAMES or not all(type(item) is int for item in value):
+        fields.fail("layers_to_transform", f"is {show(value)}, it must be a layer's number or a list of them")
+    return tuple(value)
+
+
+def _values(fields: Fields, key: str, read: Callable[[Fields, str], Any]) -> Mapping[str, Any]:
+    if not fields.has(key):
+        return {}
+    inner = fields.mapping(key)
+    if len(inner.data) > MAX_NAMES:
+        fields.fail(key, f"has {len(inner.data)} entries, it may have {MAX_NAMES}")
+    for name in inner.data:
+        if not _is_name(name):
+            inner.fail(show(name), "is no name of a module")
+    return {name: read(inner, name) for name in inner.data}

@@ -1,0 +1,74 @@
+"""Where an adapter can act: the modules of a model under their PEFT names, and their places in packed tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Literal
+
+from infeng_core.formats.tensors import LoadedModel, PackedTensor
+from infeng_core.models.config import ModelConfig
+from infeng_core.models.weights import Part, TensorSpec, layout
+
+HEAD, EMBED = "lm_head", "embed"
+
+
+@dataclass(frozen=True)
+class Site:
+    """A module with a matrix: rows [0, part.rows) of ``tensor``, placed as ``part`` says, over ``k`` inputs."""
+
+    module: str  # "model.layers.0.self_attn.q_proj"
+    tensor: str  # "layers.0.qkv_proj"; "lm_head" even where the head is tied
+    part: Part
+    k: int
+    kind: Literal["linear", "head", "embedding"]
+
+
+@dataclass(frozen=True)
+class Sites:
+    """The modules of a model by PEFT name."""
+
+    matrices: Mapping[str, Site]  # in the order of the packed tensors and of the parts in them
+    norms: Mapping[str, tuple[str, int]]  # (our vector, its size)
+    biased: frozenset[str]  # the modules that have a bias
+    specs: Mapping[str, TensorSpec]  # the packed tensors by name, "lm_head" always among them
+
+    def modules(self) -> set[str]:
+        """Return every module's name, those that only hold others included."""
+        leaves = {*self.matrices, *self.norms}
+        return {
+            ".".join(parts[:end]) for parts in (name.split(".") for name in leaves) for end in range(1, len(parts) + 1)
+        }
+
+
+@lru_cache(maxsize=16)
+def sites(config: ModelConfig) -> Sites:
+    """Return where adapters can act on a model of this shape."""
+    made = layout(config)
+    matrices: dict[str, Site] = {}
+    specs = {spec.name: spec for spec in made.tensors}
+    if HEAD not in specs:
+        embed = specs[EMBED]
+        specs[HEAD] = TensorSpec(HEAD, embed.k, (Part(f"{HEAD}.weight", embed.parts[0].rows),))
+    for spec in specs.values():
+        for part in spec.parts:
+            module = part.source.removesuffix(".weight")
+            kind: Literal["linear", "head", "embedding"] = "linear"
+            if spec.name in (HEAD, EMBED):
+                kind = "head" if spec.name == HEAD else "embedding"
+            matrices[module] = Site(module, spec.name, part, spec.k, kind)
+    norms = {
+        vector.parts[0].source.removesuffix(".weight"): (vector.name, vector.size)
+        for vector in made.vectors
+        if len(vector.parts) == 1 and vector.parts[0].source.endswith(".weight")
+    }
+    vectors = [part.source for vector in made.vectors for part in vector.parts]
+    biased = frozenset(source.removesuffix(".bias") for source in vectors if source.endswith(".bias"))
+    return Sites(MappingProxyType(matrices), MappingProxyType(norms), biased, MappingProxyType(specs))
+
+
+def base_tensor(model: LoadedModel, name: str) -> PackedTensor:
+    """Return the base's packed tensor; the head of a model with tied embeddings is ``embed``."""
+    return model.tensors[name] if name in model.tensors else model.tensors[EMBED]
