@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import csv
 import math
 from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
 
 import numpy as np
 
@@ -78,3 +81,46 @@ def arrivals(count: int, rate: float, prompts: Lengths, answers: Lengths, seed: 
         Arrival(float(at), size, min(new, context - size))
         for at, size, new in zip(np.cumsum(gaps), sizes, wanted, strict=True)
     ]
+
+
+COLUMNS = (
+    ("TIMESTAMP", "ContextTokens", "GeneratedTokens"),
+    ("arrival", "prompt_tokens", "output_tokens"),
+)
+"""What a trace may call arrival, prompt and new tokens: the Azure LLM inference trace, and plainer names."""
+
+
+def trace(path: str | Path, count: int, speed: float, context: int) -> list[Arrival]:
+    """Return the first ``count`` requests of a trace, in order of arrival, the first at 0 seconds.
+
+    path: CSV with a header of COLUMNS; arrivals are seconds, or dates and times. speed: 2 lets them come twice as fast.
+    context: as in ``arrivals``. Raises UsageError for a file that is no such trace.
+    """
+    try:
+        with Path(path).open(encoding="utf-8", newline="") as file:
+            reader = csv.DictReader(file)
+            named = next((names for names in COLUMNS if set(names) <= set(reader.fieldnames or ())), None)
+            if named is None:
+                remedy = f"give a CSV with the columns {' or '.join(','.join(names) for names in COLUMNS)}"
+                raise UsageError(str(path), "its first line does not name the columns of a trace", remedy)
+            lines = [[line[name] for name in named] for line, _ in zip(reader, range(count), strict=False)]
+        found = sorted((_moment(at), int(prompt), int(new)) for at, prompt, new in lines)
+    except (OSError, UnicodeDecodeError, ValueError, TypeError) as error:
+        raise UsageError(str(path), f"cannot be read as a trace ({error})", "give a CSV file") from error
+    if not found or min(min(prompt, new) for _, prompt, new in found) < 0:
+        raise UsageError(str(path), "it has no request, or one of negative length", "give another trace")
+    first = found[0][0]
+    sizes = [min(max(prompt, 1), context - 1) for _, prompt, _ in found]
+    return [
+        Arrival((at - first) / speed, size, min(max(new, 1), context - size))
+        for (at, _, new), size in zip(found, sizes, strict=True)
+    ]
+
+
+def _moment(text: str) -> float:
+    """Return seconds; dates may have more digits after the point than Python keeps."""
+    try:
+        return float(text)
+    except ValueError:
+        whole, _, rest = text.strip().partition(".")
+        return datetime.fromisoformat(whole).timestamp() + (float(f"0.{rest}") if rest else 0.0)

@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tqdm import tqdm
 
-from infeng_bench import comparison, options, peers, results, synthetic
+from infeng_bench import comparison, lineup, options, peers, results
 from infeng_bench.comparison import OURS
-from infeng_bench.engines import EngineProcess
-from infeng_bench.peers import environment, models, serve
 from infeng_bench.works import Work
 from infeng_core.cli.options import add_config_options
-from infeng_core.errors import UsageError, unknown_key_remedy
-from infeng_core.formats.cache import cache_root
 
 NAME = "compare"
 HELP = "measure engines side by side, interleaved, with ratios pair by pair"
@@ -57,12 +51,14 @@ def run(arguments: argparse.Namespace) -> int:
     begin = time.monotonic()
     works = [Work.parse(text) for text in arguments.work]
     threads = options.threads(arguments)
-    source = _source(arguments)
-    commands = {name: _command(name, arguments, source, threads) for name in _engines(arguments.engines)}
+    source = lineup.source(arguments)
+    commands = {
+        name: lineup.command(name, arguments, source, threads) for name in lineup.names(arguments.engines, fewest=2)
+    }
     found: list[dict[str, Any]] = []
     result: dict[str, Any] = {}
     bar = tqdm(total=len(works) * len(commands) * (arguments.pairs + 1), unit="sample", disable=None, file=sys.stderr)
-    with _running(commands, arguments.timeout) as engines, bar:
+    with lineup.running(commands, arguments.timeout) as engines, bar:
         introductions = {engine.name: engine.introduction for engine in engines}
         machine = options.roofline(arguments, threads)  # the engines sleep meanwhile
         for number, work in enumerate(works):
@@ -137,65 +133,3 @@ def _result(
         seed=arguments.seed,
         kernels={name: told.get("kernels", []) for name, told in introductions.items()},
     )
-
-
-def _engines(text: str) -> list[str]:
-    names = text.split(",")
-    for name in names:
-        if name not in (OURS, *peers.NAMES):
-            raise UsageError(f"engine {name!r}", "unknown", unknown_key_remedy(name, (OURS, *peers.NAMES)))
-    if len(set(names)) != len(names) or len(names) < 2:
-        raise UsageError("--engines", f"{text!r} does not name two different engines", f"give {OURS},llama_cpp")
-    return names
-
-
-def _source(arguments: argparse.Namespace) -> Path:
-    if arguments.synthetic:
-        return synthetic.hf_directory(arguments.synthetic)
-    source = Path(arguments.model).expanduser()
-    if not (source / "config.json").is_file():
-        raise UsageError(str(source), "no config.json is there", "give a Hugging Face directory, or --synthetic NAME")
-    return source
-
-
-def _command(name: str, arguments: argparse.Namespace, source: Path, threads: int) -> list[str]:
-    """Return how to start an engine on ``source``, its own form of the weights made before."""
-    if name == OURS:
-        if arguments.synthetic:
-            model = [str(synthetic.native_directory(arguments.synthetic, arguments.format))]
-        else:
-            model = [str(source), "--format", arguments.format]
-        settings = ["--manifest", arguments.manifest] if arguments.manifest else []
-        settings += [word for text in arguments.assignments for word in ("--set", text)]
-        settings += ["--strict"] if arguments.strict else []
-        return [sys.executable, "-P", "-m", "infeng_bench.worker", *model, "--threads", str(threads), *settings]
-    peer = peers.peer(name)
-    place = environment.Environment(peer)
-    place.require()
-    model_path = models.peer_model(peer, source, arguments.format)
-    command = [str(place.python), "-P", str(serve.__file__), str(peer.__file__), str(model_path)]
-    command += ["--threads", str(threads)]
-    for text in arguments.option:
-        key, equals, _ = text.partition("=")
-        owner, dot, setting = key.partition(".")
-        if not equals or not dot or owner not in peers.NAMES:
-            raise UsageError(f"--option {text!r}", "is not PEER.KEY=VALUE", "give one such as llama_cpp.kv=q8_0")
-        if owner == name:
-            if setting not in peer.OPTIONS:
-                raise UsageError(f"--option {text!r}", "unknown", unknown_key_remedy(setting, peer.OPTIONS))
-            command += ["--set", text.partition(".")[2]]
-    return command
-
-
-@contextlib.contextmanager
-def _running(commands: Mapping[str, Sequence[str]], timeout: float) -> Iterator[list[EngineProcess]]:
-    """Load every engine, one after the other; all are resident and asleep until they are asked."""
-    logs = cache_root() / "bench" / "peers"
-    with contextlib.ExitStack() as stack:
-        engines = []
-        for name, command in commands.items():
-            engine = EngineProcess(name, command, logs / f"{name}.log", timeout)
-            stack.callback(engine.close)
-            engine.ready()
-            engines.append(engine)
-        yield engines

@@ -9,12 +9,13 @@ import selectors
 import signal
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from infeng_bench.peers import PeerError
 from infeng_bench.peers.environment import clean, last_words
+from infeng_bench.serving import Job, Served
 
 SHOWN = 120  # characters of a line that is no answer
 GRACE = 5.0  # seconds to end in
@@ -57,14 +58,36 @@ class EngineProcess:
 
     def measure(self, work: str, seed: int) -> dict[str, Any]:
         """Do one work and return its figures; the process is awake for that only. Raises PeerError."""
-        self._signal(signal.SIGCONT)
-        self._send({"work": work, "seed": seed})
-        answer = self._answer(work)
-        self._signal(signal.SIGSTOP)
+        answer = self._ask({"work": work, "seed": seed}, work)
         rate = answer.get("tokens_per_s")
         if not isinstance(rate, (int, float)) or not rate > 0:
             raise self._error(f"{work}: its answer has no tokens_per_s above 0")
         return answer
+
+    def adapters(self, wanted: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+        """Let the engine hold ``wanted``, each {"name", "path", "scale"}, and no others; return milliseconds of each.
+
+        Raises PeerError.
+        """
+        taken = self._ask({"adapters": list(wanted)}, "loading adapters").get("load_ms")
+        if not isinstance(taken, dict) or set(taken) != {adapter["name"] for adapter in wanted}:
+            raise self._error("loading adapters: its answer does not have the time of each")
+        return {name: float(value) for name, value in taken.items()}
+
+    def serve(self, jobs: Sequence[Job], places: int) -> Served:
+        """Let the engine answer ``jobs``, at most ``places`` at a time.
+
+        Raises PeerError, also where a request did not get the tokens that it asked for.
+        """
+        answer = self._ask({"serve": {"requests": [job.to_dict() for job in jobs], "places": places}}, "serving")
+        try:
+            served = Served.of(jobs, answer)
+        except (KeyError, TypeError, ValueError) as error:
+            raise self._error(f"serving: its answer is not whole ({type(error).__name__}: {error})") from error
+        for number, trace in enumerate(served.traces):
+            if not len(trace.tokens) == len(trace.ids) == trace.job.new:
+                raise self._error(f"serving: request {number} got {len(trace.ids)} of {trace.job.new} tokens")
+        return served
 
     def close(self) -> None:
         """End the process, by force where it does not listen."""
@@ -75,6 +98,13 @@ class EngineProcess:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.process.wait(GRACE)
         self._kill()
+
+    def _ask(self, request: dict[str, Any], doing: str) -> dict[str, Any]:
+        self._signal(signal.SIGCONT)
+        self._send(request)
+        answer = self._answer(doing)
+        self._signal(signal.SIGSTOP)
+        return answer
 
     def _send(self, request: dict[str, Any]) -> None:
         assert self.process.stdin is not None

@@ -146,6 +146,17 @@ def natural(text: str) -> int:
     return int(text)
 
 
+def rate(text: str) -> float:
+    """Read a number of requests a second above 0, or inf."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not number > 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of requests a second above 0, or inf")
+    return number
+
+
 def counts(text: str) -> list[int]:
     """Read whole numbers separated by commas."""
     return [positive(part) for part in text.split(",")]

@@ -4,23 +4,16 @@ from __future__ import annotations
 
 import argparse
 import math
-import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Any
 
-import numpy as np
 from tqdm import tqdm
 
 from infeng_bench import options
 from infeng_bench.arrivals import Arrival, Lengths, arrivals
+from infeng_bench.prompts import random_ids
+from infeng_bench.serving import Job, serve, summary
 from infeng_bench.session import opened
-from infeng_bench.spread import latencies
-from infeng_bench.works import FIRST_ID
-from infeng_core.engine import Engine
-from infeng_core.request import SamplingParams
-from infeng_core.stream import Stream
 
 NAME = "throughput"
 HELP = "measure many requests in flight: throughput and latencies"
@@ -29,9 +22,8 @@ HELP = "measure many requests in flight: throughput and latencies"
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
     parser.add_argument("--requests", type=options.positive, default=64, metavar="N", help="how many (64)")
-    parser.add_argument(
-        "--rate", type=_rate, default=math.inf, metavar="R", help="requests a second, Poisson (default: all at once)"
-    )
+    help = "requests a second, Poisson (default: all at once)"
+    parser.add_argument("--rate", type=options.rate, default=math.inf, metavar="R", help=help)
     form = "N, LOW:HIGH or lognormal:MEDIAN:SIGMA"
     parser.add_argument(
         "--input-len", type=Lengths.parse, default="64:512", metavar="L", help=f"tokens of prompts: {form} (64:512)"
@@ -59,9 +51,13 @@ def run(arguments: argparse.Namespace) -> int:
             arguments.seed,
             context,
         )
+        wanted = jobs(requests, arguments.seed, engine.model.config.vocab, arguments.temperature)
         session.restart()
-        traces = serve(engine, requests, arguments.seed, arguments.temperature)
-        figures = summary(traces)
+        with tqdm(total=len(wanted), desc="requests", leave=False, disable=None) as bar:
+            traces = serve(engine, wanted, done=bar.update)
+        drafted = sum(trace.drafted for trace in traces)
+        acceptance = sum(trace.accepted for trace in traces) / drafted if drafted else None
+        figures = {**summary(traces), "acceptance": acceptance}
         result = session.record(
             NAME,
             figures,
@@ -75,96 +71,12 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-@dataclass(eq=False)
-class Trace:
-    """What became of one request; moments are seconds after the beginning."""
-
-    arrival: Arrival
-    stream: Stream
-    tokens: list[float] = field(default_factory=list)
-    """When each new token was there."""
-    drafted: int = 0
-    accepted: int = 0
-
-
-def serve(engine: Engine, requests: Sequence[Arrival], seed: int, temperature: float) -> list[Trace]:
-    """Submit each request when its time has come, run the engine, and note when every token was there."""
-    vocab = engine.model.config.vocab
-    waiting = [(request, _prompt(request, seed, index, vocab)) for index, request in enumerate(requests)][::-1]
-    traces: list[Trace] = []
-    running: list[Trace] = []
-    bar = tqdm(total=len(requests), desc="requests", leave=False, disable=None)
-    begin = time.perf_counter()
-    while waiting or running:
-        now = time.perf_counter() - begin
-        while waiting and waiting[-1][0].at <= now:
-            request, prompt = waiting.pop()
-            params = SamplingParams(
-                temperature=temperature, max_tokens=request.new, ignore_eos=True, seed=seed + len(traces)
-            )
-            trace = Trace(request, engine.submit(prompt, params))
-            traces.append(trace)
-            running.append(trace)
-        if not running:
-            time.sleep(max(0.0, waiting[-1][0].at - (time.perf_counter() - begin)))
-            continue
-        engine.step()
-        now = time.perf_counter() - begin
-        for trace in running:
-            for event in trace.stream.pending():
-                trace.tokens += [now] * len(event.token_ids)
-                if event.completion is not None:
-                    trace.drafted = event.completion.usage.drafted_tokens
-                    trace.accepted = event.completion.usage.accepted_tokens
-        open_before = len(running)
-        running = [trace for trace in running if not trace.stream.finished]
-        bar.update(open_before - len(running))
-    bar.close()
-    return traces
-
-
-def summary(traces: Sequence[Trace]) -> dict[str, Any]:
-    """Return the figures by the names of ``vllm bench serve``.
-
-    Latencies count from a request's arrival, also while it waits for a place in the batch. TPOT is a request's mean
-    time per token after its first, ITL the time between two steps that gave it tokens.
-    """
-    duration = max(trace.tokens[-1] for trace in traces)
-    prompts = sum(trace.arrival.prompt for trace in traces)
-    new = sum(len(trace.tokens) for trace in traces)
-    several = [trace for trace in traces if len(trace.tokens) > 1]
-    gaps = [late - early for trace in traces for early, late in pairwise(trace.tokens) if late > early]
-    drafted = sum(trace.drafted for trace in traces)
-    return {
-        "completed": len(traces),
-        "duration": duration,
-        "total_input_tokens": prompts,
-        "total_output_tokens": new,
-        "request_throughput": len(traces) / duration,
-        "output_throughput": new / duration,
-        "total_token_throughput": (prompts + new) / duration,
-        **latencies("ttft", [trace.tokens[0] - trace.arrival.at for trace in traces]),
-        **latencies("tpot", [(t.tokens[-1] - t.tokens[0]) / (len(t.tokens) - 1) for t in several]),
-        **latencies("itl", gaps),
-        **latencies("e2el", [trace.tokens[-1] - trace.arrival.at for trace in traces]),
-        "acceptance": sum(trace.accepted for trace in traces) / drafted if drafted else None,
-    }
-
-
-def _prompt(request: Arrival, seed: int, index: int, vocab: int) -> list[int]:
-    rng = np.random.default_rng([seed, 2, index])
-    drawn: list[int] = rng.integers(min(FIRST_ID, vocab - 1), vocab, request.prompt).tolist()
-    return drawn
-
-
-def _rate(text: str) -> float:
-    try:
-        rate = float(text)
-    except ValueError:
-        rate = 0.0
-    if not rate > 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of requests a second above 0, or inf")
-    return rate
+def jobs(requests: Sequence[Arrival], seed: int, vocab: int, temperature: float) -> list[Job]:
+    """Return the requests with random prompts."""
+    return [
+        Job(request.at, random_ids(request.prompt, seed, index, vocab), request.new, None, temperature, seed + index)
+        for index, request in enumerate(requests)
+    ]
 
 
 def _table(result: dict[str, Any]) -> Iterator[list[str]]:

@@ -3,7 +3,8 @@
 One JSON object per line. The first line out is ``{"ready": true, "engine": "infeng", "version", "kernels",
 "bytes_per_token", "details"}``. For each line in, ``{"work": "decode:rows=1,context=1024", "seed": n}``, one line out,
 ``{"tokens_per_s", "seconds", "prefill_seconds", "tokens", "step_ms"}`` or ``{"error": text}``; ``{"quit": true}`` or
-the end of the input ends it. Between two lines the engine's threads sleep.
+the end of the input ends it. Between two lines the engine's threads sleep. Adapters and requests that use them are
+asked for as ``peers/serve.py`` says: ``{"adapters": [...]}``, ``{"serve": {"requests": [...], "places": n}}``.
 """
 
 from __future__ import annotations
@@ -12,18 +13,21 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any
 
 import infeng_core
-from infeng_bench import results
+from infeng_bench import results, serving
 from infeng_bench.bound import kernel_features
 from infeng_bench.costs import costs
 from infeng_bench.running import perform
+from infeng_bench.serving import Job, Served
 from infeng_bench.spread import spread
 from infeng_bench.works import Work
 from infeng_core.cli.options import add_config_options, config_from
 from infeng_core.errors import InfengError, UsageError
+from infeng_core.telemetry import process
 
 if TYPE_CHECKING:
     from infeng_core.engine import Engine
@@ -71,6 +75,7 @@ def introduction(engine: Engine) -> dict[str, Any]:
         "attention_macs_per_position": cost.attention_macs,
         "context": engine.limits.context,
         "max_rows": engine.limits.max_rows,
+        "vocab": engine.model.config.vocab,
         "kernel_features": kernel_features(engine),
     }
     return {
@@ -92,7 +97,12 @@ def serve(engine: Engine, requests: Iterable[str], answers: IO[str]) -> None:
             request = _request(line)
             if request.get("quit"):
                 return
-            answer = measured(engine, Work.parse(str(request["work"])), int(request.get("seed", 0)))
+            if "adapters" in request:
+                answer = {"load_ms": loaded(engine, request["adapters"])}
+            elif "serve" in request:
+                answer = served(engine, request["serve"])
+            else:
+                answer = measured(engine, Work.parse(str(request["work"])), int(request.get("seed", 0)))
         except InfengError as error:
             answer = {"error": str(error)}
         _say(answers, answer)
@@ -110,13 +120,35 @@ def measured(engine: Engine, work: Work, seed: int) -> dict[str, Any]:
     }
 
 
+def loaded(engine: Engine, wanted: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Let the engine hold ``wanted`` instead of what it has; return what each took in milliseconds."""
+    for info in engine.adapters():
+        engine.unload_adapter(info.name)
+    taken = {}
+    for adapter in wanted:
+        begin = time.perf_counter()
+        engine.load_adapter(adapter["name"], adapter["path"], scale=adapter["scale"])
+        taken[adapter["name"]] = 1000 * (time.perf_counter() - begin)
+    return taken
+
+
+def served(engine: Engine, wanted: Mapping[str, Any]) -> dict[str, Any]:
+    """Answer requests and return what became of each."""
+    jobs = [Job.from_dict(request) for request in wanted["requests"]]
+    cpu, begin = time.process_time(), time.perf_counter()
+    traces = serving.serve(engine, jobs, wanted["places"])
+    seconds = time.perf_counter() - begin
+    return Served(traces, seconds, time.process_time() - cpu, process.peak_rss() or 0).to_dict()
+
+
 def _request(line: str) -> dict[str, Any]:
     remedy = 'send {"work": "decode:rows=1,context=1024", "seed": 0}'
     try:
         request = json.loads(line)
     except ValueError as error:
         raise UsageError("request", f"not JSON: {error}", remedy) from error
-    if not isinstance(request, dict) or not (request.get("quit") or "work" in request):
+    known = ("work", "adapters", "serve")
+    if not isinstance(request, dict) or not (request.get("quit") or any(name in request for name in known)):
         raise UsageError("request", "it names no work", remedy)
     if not isinstance(request.get("seed", 0), int):
         raise UsageError("request", "seed is not a whole number", remedy)

@@ -2,10 +2,11 @@
 
 import math
 import statistics
+from pathlib import Path
 
 import numpy as np
 import pytest
-from infeng_bench.arrivals import Lengths, arrivals
+from infeng_bench.arrivals import Arrival, Lengths, arrivals, trace
 
 from infeng_core.errors import UsageError
 
@@ -58,3 +59,40 @@ def test_other_lengths_leave_the_moments_of_arrival_alone() -> None:
 def test_every_request_fits_into_the_context() -> None:
     made = arrivals(100, math.inf, Lengths.parse("1:300"), Lengths.parse("1:300"), 0, context=64)
     assert all(1 <= request.prompt < 64 and 1 <= request.new <= 64 - request.prompt for request in made)
+
+
+AZURE = """TIMESTAMP,ContextTokens,GeneratedTokens
+2023-11-16 18:15:46.6805900,374,44
+2023-11-16 18:15:50.9951690,396,109
+2023-11-16 18:16:00.0000000,9,1
+"""
+
+
+def test_a_trace_tells_when_requests_come_and_how_long_they_are(tmp_path: Path) -> None:
+    path = tmp_path / "trace.csv"
+    path.write_text(AZURE)
+    found = trace(path, 2, 2.0, 400)
+    assert [(one.prompt, one.new) for one in found] == [(374, 26), (396, 4)]  # cut to the context of 400
+    assert found[0].at == 0
+    assert found[1].at == pytest.approx((50.995169 - 46.68059) / 2, abs=1e-5)
+    path.write_text("arrival,prompt_tokens,output_tokens\n2.5,7,3\n1.5,0,0\n")
+    assert trace(path, 9, 1.0, 100) == [Arrival(0.0, 1, 1), Arrival(1.0, 7, 3)]
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        ("a,b,c\n1,2,3\n", "does not name the columns"),
+        ("", "does not name the columns"),
+        ("arrival,prompt_tokens,output_tokens\n", "it has no request"),
+        ("arrival,prompt_tokens,output_tokens\n1,-5,2\n", "negative length"),
+        ("arrival,prompt_tokens,output_tokens\n1,x,2\n", "cannot be read as a trace"),
+        ("arrival,prompt_tokens,output_tokens\n1,2\n", "cannot be read as a trace"),
+        ("arrival,prompt_tokens,output_tokens\nsoon,2,2\n", "cannot be read as a trace"),
+    ],
+)
+def test_a_file_that_is_no_trace_is_named(tmp_path: Path, content: str, text: str) -> None:
+    path = tmp_path / "trace.csv"
+    path.write_text(content)
+    with pytest.raises(UsageError, match=text):
+        trace(path, 9, 1.0, 100)

@@ -2,9 +2,9 @@
 
 The file is read twice. This project takes ``ABOUT``, ``REQUIREMENTS`` (pinned versions that are known to work),
 ``PIP_OPTIONS``, ``UNWANTED`` (removed after the installation), ``IMPORTS`` (must succeed at its end),
-``NEEDS_COMPILER``, ``FORMATS``, ``OPTIONS``, ``build_environment``, ``export_commands`` and ``model_path``; the peer's
-own interpreter (``serve.py``) calls ``open_model``. So whatever is not in the standard library is imported inside
-functions.
+``NEEDS_COMPILER``, ``FORMATS``, ``OPTIONS``, ``build_environment``, ``export_commands`` and ``model_path``, and where
+requests with adapters can be put to it ``adapter_commands`` and ``adapter_path``; the peer's own interpreter
+(``serve.py``) calls ``open_model``. So whatever is not in the standard library is imported inside functions.
 """
 
 from __future__ import annotations
@@ -49,6 +49,16 @@ class Peer(Protocol):
 
     def model_path(self, folder: Path) -> Path:
         """Return what ``open_model`` loads: of ``folder``, or of the source where nothing is exported."""
+
+
+class AdapterPeer(Peer, Protocol):
+    """The face of a peer that serves requests with adapters."""
+
+    def adapter_commands(self, tools: Path, adapter: Path, base: Path, folder: Path) -> list[list[str]]:
+        """Return commands that turn the PEFT directory ``adapter`` of ``base`` into ``folder``, as above."""
+
+    def adapter_path(self, folder: Path) -> Path:
+        """Return what ``load_adapter`` takes: of ``folder``, or of the PEFT directory."""
 
 
 def peer(name: str) -> Peer:

@@ -28,9 +28,21 @@ FORMATS = {
 }
 """Our weight format -> the type of GGUF that stands against it. Q4_0 has groups of 32, llama.cpp's fastest 4 bits."""
 
-OPTIONS = {"flash_attn": "best", "kv": "f16", "ubatch": "512"}
+OPTIONS = {
+    "flash_attn": "best",
+    "kv": "f16",
+    "ubatch": "512",
+    "turns": "rotate",
+    "contexts": "adapter",
+    "lora": "f16",
+    "unified": "off",
+}
 """``flash_attn`` on, off, auto, or best: on for prompts and off for decoding, which is what was fastest where it was
 tried (16 rows decode five times slower with it). ``kv`` f16 or q8_0, which needs it on. ``ubatch`` rows of one pass."""
+
+
+BATCH = 2048  # rows of one call
+SERVING_FLASH = "off"
 
 
 def build_environment(features: Collection[str], gcc: int | None) -> dict[str, str]:
@@ -54,6 +66,17 @@ def export_commands(tools: Path, source: Path, folder: Path, kind: str) -> list[
 def model_path(folder: Path) -> Path:
     """Return what ``open_model`` takes."""
     return folder / "model.gguf"
+
+
+def adapter_commands(tools: Path, adapter: Path, base: Path, folder: Path) -> list[list[str]]:
+    """Return the command that writes ``folder/adapter.gguf`` from a PEFT directory."""
+    exporter = Path(__file__).parents[1] / "gguf_adapter.py"
+    return [[str(tools / "python"), "-P", str(exporter), str(adapter), str(base), str(folder / "adapter.gguf")]]
+
+
+def adapter_path(folder: Path) -> Path:
+    """Return what ``load_adapter`` takes."""
+    return folder / "adapter.gguf"
 
 
 def open_model(model: str, threads: int, options: dict[str, str]) -> Any:
@@ -87,10 +110,14 @@ def open_model(model: str, threads: int, options: dict[str, str]) -> Any:
     class LlamaCpp:
         vocab = native.llama_vocab_n_tokens(native.llama_model_get_vocab(weights))
 
+        mixes = False  # a llama_context has one set of adapters for all rows of a call
+
         def __init__(self) -> None:
-            self.shape: tuple[str, int, int] | None = None
+            self.shape: tuple[object, ...] | None = None
             self.context: Any = None
-            self.batch: Any = None
+            self.contexts: dict[str | None, Any] = {}
+            self.adapters: dict[str | None, tuple[Any, float]] = {}
+            self.batch = native.llama_batch_init(BATCH, 0, 1)
             self.keep = keep
 
         def introduction(self) -> dict[str, Any]:
@@ -109,47 +136,105 @@ def open_model(model: str, threads: int, options: dict[str, str]) -> Any:
             }
 
         def prepare(self, kind: str, rows: int, positions: int) -> None:
-            if self.shape == (kind, rows, positions):
-                return
-            if self.context is not None:
-                native.llama_batch_free(self.batch)
-                native.llama_free(self.context)
-            settings = native.llama_context_default_params()
-            settings.n_seq_max = rows
-            settings.n_ctx = rows * (-(-positions // 256) * 256)  # each sequence has a cache of its own
-            settings.n_batch, settings.n_ubatch = 2048, int(options["ubatch"])
-            settings.n_threads = settings.n_threads_batch = threads
             best = "on" if kind == "prefill" or options["kv"] != "f16" else "off"
-            settings.flash_attn_type = flash[options["flash_attn"].replace("best", best)]
-            settings.type_k = settings.type_v = types[options["kv"]]
-            settings.kv_unified = False
-            self.context = native.llama_init_from_model(weights, settings)
-            if not self.context:
-                raise RuntimeError(f"llama.cpp cannot make a context of {rows} x {positions} positions")
-            self.batch = native.llama_batch_init(2048, 0, 1)
-            self.shape = (kind, rows, positions)
+            self._allocate([None], rows, positions, best)
+            self.context = self.contexts[None]
 
         def start(self, prompts: list[list[int]]) -> None:
-            self.lengths = [len(prompt) for prompt in prompts]
-            self.last = [0] * len(prompts)
             for row, prompt in enumerate(prompts):
-                for position, token in enumerate(prompt):
-                    wanted = position + 1 == len(prompt)
-                    self._add(token, position, row, wanted)
-                    if self.batch.n_tokens == 2048:
-                        self._decode()
-            self._decode()
+                self.admit(row, prompt, None)
+            self.advance(range(len(prompts)))
 
         def step(self) -> int:
-            for row, token in enumerate(self.last):
-                self._add(token, self.lengths[row], row, True)
-                self.lengths[row] += 1
-            self._decode()
-            return len(self.last)
+            return len(self.advance(range(len(self.pending))))
 
         def stop(self) -> None:
             self.batch.n_tokens = 0
             native.llama_memory_clear(native.llama_get_memory(self.context), False)
+
+        def drop_adapters(self) -> None:
+            self._free()
+            for adapter, _ in self.adapters.values():
+                native.llama_adapter_lora_free(adapter)
+            self.adapters = {}
+
+        def load_adapter(self, name: str, path: str, scale: float) -> None:
+            adapter = native.llama_adapter_lora_init(weights, path.encode())
+            if not adapter:
+                raise RuntimeError(f"llama.cpp cannot load the adapter {path}")
+            self.adapters[name] = adapter, scale
+
+        def open(self, slots: int, positions: int) -> None:
+            own = options["contexts"] == "adapter"
+            self._allocate([None, *(self.adapters if own else ())], slots, positions, SERVING_FLASH)
+
+        def admit(self, slot: int, prompt: list[int], adapter: str | None) -> None:
+            self.pending[slot] = prompt
+            self.lengths[slot] = 0
+            self.users[slot] = adapter
+            memory = native.llama_get_memory(self.contexts.get(adapter, self.contexts[None]))
+            native.llama_memory_seq_rm(memory, slot, -1, -1)
+
+        def advance(self, slots: Any) -> list[tuple[int, int]]:
+            user = self.users[slots[0]]
+            self.context = self.contexts.get(user, self.contexts[None])
+            self._apply(user)
+            for slot in slots:
+                ends = self.lengths[slot] + len(self.pending[slot])
+                for token in self.pending[slot]:
+                    self._add(token, self.lengths[slot], slot, self.lengths[slot] + 1 == ends)
+                    self.lengths[slot] += 1
+                    if self.batch.n_tokens == BATCH:
+                        self._decode()
+            self._decode()
+            for slot in slots:
+                self.pending[slot] = [self.last[slot]]
+            return [(slot, self.last[slot]) for slot in slots]
+
+        def release(self, slot: int) -> None:
+            self.pending[slot] = []
+
+        def _allocate(self, users: list[str | None], rows: int, positions: int, flash_attn: str) -> None:
+            """Make a context for each of ``users``, empty, unless there are such."""
+            positions = -(-positions // 256) * 256
+            shape = (*users, rows, positions, flash_attn)
+            self.pending: list[list[int]] = [[] for _ in range(rows)]
+            self.lengths, self.last = [0] * rows, [0] * rows
+            self.users: list[str | None] = [None] * rows
+            self.batch.n_tokens = 0
+            if self.shape == shape:
+                for context in self.contexts.values():
+                    native.llama_memory_clear(native.llama_get_memory(context), False)
+                return
+            self._free()
+            settings = native.llama_context_default_params()
+            settings.n_seq_max = rows
+            settings.n_ctx = rows * positions  # each sequence has a cache of its own
+            settings.n_batch, settings.n_ubatch = BATCH, int(options["ubatch"])
+            settings.n_threads = settings.n_threads_batch = threads
+            settings.flash_attn_type = flash[options["flash_attn"].replace("best", flash_attn)]
+            settings.type_k = settings.type_v = types[options["kv"]]
+            settings.kv_unified = options["unified"] == "on"
+            for user in users:
+                self.contexts[user] = native.llama_init_from_model(weights, settings)
+                if not self.contexts[user]:
+                    raise RuntimeError(f"llama.cpp cannot make a context of {rows} x {positions} positions")
+                self._apply(user)
+            self.shape = shape
+
+        def _free(self) -> None:
+            for context in self.contexts.values():
+                native.llama_free(context)
+            self.contexts, self.shape = {}, None
+
+        def _apply(self, user: str | None) -> None:
+            """Let the user's context work with its adapter; llama.cpp does nothing where it does already."""
+            context = self.contexts.get(user, self.contexts[None])
+            kept = [self.adapters[user]] if user is not None else []
+            pointers = (native.llama_adapter_lora_p_ctypes * len(kept))(*(adapter for adapter, _ in kept))
+            scales = (ctypes.c_float * len(kept))(*(scale for _, scale in kept))
+            if native.llama_set_adapters_lora(context, pointers, len(kept), scales) != 0:
+                raise RuntimeError(f"llama.cpp does not take the adapter {user}")
 
         def _add(self, token: int, position: int, row: int, wanted: bool) -> None:
             at = self.batch.n_tokens

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from infeng_bench.peers import Peer, PeerError
 from infeng_bench.peers.environment import Environment
@@ -26,22 +28,54 @@ def peer_model(peer: Peer, source: Path, format: str) -> Path:
     if kind is None:
         remedy = f"use one of {', '.join(peer.FORMATS)}"
         raise UsageError(f"{peer.NAME}", f"it has nothing that stands against {format}", remedy)
-    environment = Environment(peer)
+    tools = Environment(peer).tools
     destination = _place(peer, source, kind)
-    if not peer.export_commands(environment.tools, source, destination, kind):
+    if not peer.export_commands(tools, source, destination, kind):
         return peer.model_path(source)
+    _export(peer, destination, kind, lambda folder: peer.export_commands(tools, source, folder, kind), peer.model_path)
+    return peer.model_path(destination)
+
+
+def peer_adapter(peer: Any, adapter: Path, base: Path) -> Path:
+    """Return a PEFT directory as ``peer`` reads it, exported on the first call.
+
+    base: the Hugging Face directory of its base. Raises UsageError for a peer without adapters, and PeerError where
+    the export fails.
+    """
+    if not hasattr(peer, "adapter_commands"):
+        raise UsageError(peer.NAME, "requests with different adapters cannot be put to it", "leave this peer out")
+    tools = Environment(peer).tools
+    destination = _place(peer, adapter, f"of-{_digest(base)}")
+    if not peer.adapter_commands(tools, adapter, base, destination):
+        return Path(peer.adapter_path(adapter))
+    what = f"adapter {adapter.name}"
+    _export(
+        peer, destination, what, lambda folder: peer.adapter_commands(tools, adapter, base, folder), peer.adapter_path
+    )
+    return Path(peer.adapter_path(destination))
+
+
+def _export(
+    peer: Peer,
+    destination: Path,
+    kind: str,
+    commands: Callable[[Path], list[list[str]]],
+    made: Callable[[Path], Path],
+) -> None:
+    """Fill ``destination`` by ``commands`` unless it is there."""
+    environment = Environment(peer)
     log = get_logger(__name__)
     with atomic.locked(destination, waiting=lambda: log.warning(f"{destination}: another process writes it; waiting")):
-        if not destination.is_dir():
-            record = environment.require()
-            log.info(f"exporting {source} for {peer.NAME} as {kind}", versions=len(record["versions"]))
-            with atomic.replacing(destination) as folder, environment.log.open("a", encoding="utf-8") as output:
-                offline = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
-                for command in peer.export_commands(environment.tools, source, folder, kind):
-                    environment.execute(command, f"the export to {kind}", output, offline)
-                if not peer.model_path(folder).exists():
-                    raise PeerError(peer.NAME, f"the export to {kind} wrote nothing", f"see {environment.log}")
-    return peer.model_path(destination)
+        if destination.is_dir():
+            return
+        record = environment.require()
+        log.info(f"exporting {destination.name} for {peer.NAME}", kind=kind, versions=len(record["versions"]))
+        with atomic.replacing(destination) as folder, environment.log.open("a", encoding="utf-8") as output:
+            offline = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
+            for command in commands(folder):
+                environment.execute(command, f"the export to {kind}", output, offline)
+            if not made(folder).exists():
+                raise PeerError(peer.NAME, f"the export to {kind} wrote nothing", f"see {environment.log}")
 
 
 def _place(peer: Peer, source: Path, kind: str) -> Path:
@@ -50,9 +84,13 @@ def _place(peer: Peer, source: Path, kind: str) -> Path:
     suffix = f"{peer.NAME}-{kind}-{VERSION}"
     if source.parent == root:
         return root / f"{source.name}-{suffix}"
-    facts = [str(source.resolve())]
-    for file in sorted(source.iterdir()):
+    return root / f"{source.resolve().name}-{_digest(source)}-{suffix}"
+
+
+def _digest(folder: Path) -> str:
+    """Return what names a directory and the state of its files."""
+    facts = [str(folder.resolve())]
+    for file in sorted(folder.iterdir()):
         status = file.stat()
         facts.append(f"{file.name} {status.st_size} {status.st_mtime_ns}")
-    digest = hashlib.sha256("\n".join(facts).encode()).hexdigest()[:8]
-    return root / f"{source.resolve().name}-{digest}-{suffix}"
+    return hashlib.sha256("\n".join(facts).encode()).hexdigest()[:8]

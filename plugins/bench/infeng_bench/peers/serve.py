@@ -11,9 +11,16 @@ of its neighbours; its ``open_model(model, threads, options)`` returns an object
 - ``step()``: decode until every sequence has one more token at least; returns how many tokens came.
 - ``stop()``: drop the sequences; not timed.
 
-One JSON object per line: the first says ``{"ready": true, ...}``, then each ``{"work": "decode:rows=1,context=1024",
-"seed": n}`` is answered by ``{"tokens_per_s", "seconds", "prefill_seconds", "tokens"}`` or ``{"error": text}``.
-``{"quit": true}`` or the end of the input ends it.
+A peer that serves requests with adapters also has the members that ``slots.py`` describes.
+
+One JSON object per line: the first says ``{"ready": true, ...}``, then each line is answered by one, or by
+``{"error": text}``:
+
+- ``{"work": "decode:rows=1,context=1024", "seed": n}``: ``{"tokens_per_s", "seconds", "prefill_seconds", "tokens"}``.
+- ``{"adapters": [{"name", "path", "scale"}, ...]}``, to hold these and no others: ``{"load_ms": {name: ...}}``.
+- ``{"serve": {"requests": [...], "places": n}}``: ``{"requests": [{"admitted", "times", "ids"}], "seconds",
+  "tokens_per_s", "cpu_seconds", "peak_rss_bytes"}``.
+- ``{"quit": true}``, or the end of the input, ends it.
 """
 
 import argparse
@@ -23,6 +30,7 @@ import os
 import sys
 import time
 import traceback
+from pathlib import Path
 
 import numpy as np
 
@@ -71,9 +79,31 @@ def perform(engine, text, seed):
     }
 
 
-def load_peer(path):
-    """Import the peer's file under a name that hides no package of its own."""
-    spec = importlib.util.spec_from_file_location("infeng_peer", path)
+def answer_to(engine, request, options):
+    """Do what a line asks for."""
+    if "adapters" in request:
+        return {"load_ms": loaded(engine, request["adapters"])}
+    if "serve" in request:
+        wanted = request["serve"]
+        slots = load_file(Path(__file__).with_name("slots.py"), "infeng_slots")
+        return slots.serve(engine, wanted["requests"], wanted["places"], options.get("turns", slots.RULES[0]))
+    return perform(engine, request["work"], request.get("seed", 0))
+
+
+def loaded(engine, wanted):
+    """Let the engine hold ``wanted`` instead of what it has; return what each took in milliseconds."""
+    engine.drop_adapters()
+    taken = {}
+    for adapter in wanted:
+        begin = time.perf_counter()
+        engine.load_adapter(adapter["name"], adapter["path"], adapter["scale"])
+        taken[adapter["name"]] = 1000 * (time.perf_counter() - begin)
+    return taken
+
+
+def load_file(path, name="infeng_peer"):
+    """Import a file under a name that hides no package of the peer's own."""
+    spec = importlib.util.spec_from_file_location(name, path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -94,12 +124,12 @@ def main():
     def say(data):
         print(json.dumps(data), file=answers, flush=True)
 
-    peer = load_peer(arguments.peer)
+    peer = load_file(arguments.peer)
     options = peer.OPTIONS | dict(setting.split("=", 1) for setting in arguments.settings)
     try:
         engine = peer.open_model(arguments.model, arguments.threads, options)
         introduction = engine.introduction()
-        introduction["details"] |= options
+        introduction["details"] |= {"vocab": engine.vocab, **options}
     except Exception as error:
         traceback.print_exc()
         say({"error": f"{type(error).__name__}: {error}"})
@@ -112,7 +142,7 @@ def main():
         if request.get("quit"):
             break
         try:
-            answer = perform(engine, request["work"], request.get("seed", 0))
+            answer = answer_to(engine, request, options)
         except Exception as error:
             traceback.print_exc()
             answer = {"error": f"{type(error).__name__}: {error}"}

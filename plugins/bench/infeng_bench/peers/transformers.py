@@ -1,4 +1,4 @@
-"""transformers on PyTorch, eager: what people have before they look for an engine.
+"""transformers on PyTorch, eager, with PEFT's adapters: what people have before they look for an engine.
 
 The upper half describes the environment and runs in ours; ``open_model`` runs in the peer's.
 """
@@ -19,8 +19,9 @@ NEEDS_COMPILER = False
 FORMATS = dict.fromkeys(("int4-g64", "int4-g32", "int8-row", "bf16", "f16", "f32"), "bf16")
 """It has no CPU path for quantized weights: every format stands against bf16."""
 
-OPTIONS = {"dtype": "bfloat16", "attention": "sdpa"}
-"""``dtype`` bfloat16 or float32, ``attention`` sdpa or eager."""
+OPTIONS = {"dtype": "bfloat16", "attention": "sdpa", "turns": "rotate", "mix": "off"}
+"""``dtype`` bfloat16 or float32, ``attention`` sdpa or eager. ``mix`` on: rows of different adapters in one pass, by
+PEFT's ``adapter_names``; off: by turns, as ``turns`` says (rotate, drain or sort, see ``slots.py``)."""
 
 
 def build_environment(features: Collection[str], gcc: int | None) -> dict[str, str]:
@@ -38,8 +39,21 @@ def model_path(folder: Path) -> Path:
     return folder
 
 
+def adapter_commands(tools: Path, adapter: Path, base: Path, folder: Path) -> list[list[str]]:
+    """Return no command: it reads PEFT directories."""
+    return []
+
+
+def adapter_path(folder: Path) -> Path:
+    """Return what ``load_adapter`` takes."""
+    return folder
+
+
 def open_model(model: str, threads: int, options: dict[str, str]) -> Any:
     """Load a Hugging Face directory."""
+    import contextlib
+
+    import peft
     import torch
     import transformers
 
@@ -55,6 +69,7 @@ def open_model(model: str, threads: int, options: dict[str, str]) -> Any:
 
     class Transformers:
         vocab = config.vocab_size
+        mixes = options["mix"] == "on"
 
         def introduction(self) -> dict[str, Any]:
             sizes = {name: tensor.numel() * tensor.element_size() for name, tensor in weights.named_parameters()}
@@ -70,23 +85,116 @@ def open_model(model: str, threads: int, options: dict[str, str]) -> Any:
                 },
             }
 
+        def __init__(self) -> None:
+            self.model = weights
+            self.cohorts: list[Any] = []
+            self.prompts: dict[int, tuple[list[int], str | None]] = {}
+            self.last: dict[int, int] = {}
+
         def prepare(self, kind: str, rows: int, positions: int) -> None:
-            self.cache: Any = None
+            self.open(rows, positions)
 
         def start(self, prompts: list[list[int]]) -> None:
-            self.cache = transformers.DynamicCache()
-            self._forward(torch.tensor(prompts))
+            for row, prompt in enumerate(prompts):
+                self.admit(row, prompt, None)
+            self.advance(list(range(len(prompts))))
 
         def step(self) -> int:
-            self._forward(self.last)
-            return len(self.last)
+            return len(self.advance(list(self.last)))
 
         def stop(self) -> None:
-            self.cache = None
+            self.cohorts, self.prompts, self.last = [], {}, {}
+
+        def drop_adapters(self) -> None:
+            if self.model is not weights:
+                self.model.unload()
+            self.model = weights
+
+        def load_adapter(self, name: str, path: str, scale: float) -> None:
+            as_stored = {"adapter_name": name, "autocast_adapter_dtype": False}
+            if self.model is weights:
+                self.model = peft.PeftModel.from_pretrained(weights, path, **as_stored)
+            else:
+                self.model.load_adapter(path, **as_stored)
+            for module in self.model.modules():
+                if isinstance(getattr(module, "scaling", None), dict) and name in module.scaling:
+                    module.scaling[name] *= scale
+            self.model.eval()
+
+        def open(self, slots: int, positions: int) -> None:
+            self.stop()
+
+        def admit(self, slot: int, prompt: list[int], adapter: str | None) -> None:
+            self.prompts[slot] = prompt, adapter
+
+        def advance(self, slots: list[int]) -> list[tuple[int, int]]:
+            """Prompts that came in go first, together; they then decode together to their ends."""
+            fresh = [slot for slot in slots if slot in self.prompts]
+            if fresh:
+                self.cohorts.append(Cohort({slot: self.prompts.pop(slot) for slot in fresh}))
+                moved = [self.cohorts[-1]]
+            else:
+                moved = [cohort for cohort in self.cohorts if not set(cohort.slots).isdisjoint(slots)]
+            for cohort in moved:
+                self.last.update(zip(cohort.slots, self._forward(cohort), strict=True))
+            return [(slot, self.last[slot]) for cohort in moved for slot in cohort.slots]
+
+        def release(self, slot: int) -> None:
+            del self.last[slot]
+            for cohort in self.cohorts:
+                if slot in cohort.slots:
+                    cohort.remove(slot)
+            self.cohorts = [cohort for cohort in self.cohorts if cohort.slots]
 
         @torch.inference_mode()
-        def _forward(self, ids: Any) -> None:
-            out = weights(ids, past_key_values=self.cache, use_cache=True, logits_to_keep=1)
-            self.last = out.logits[:, -1].argmax(-1, keepdim=True)
+        def _forward(self, cohort: Any) -> list[int]:
+            with contextlib.ExitStack() as stack:
+                more: dict[str, Any] = {}
+                if self.model is not weights and self.mixes:
+                    more["adapter_names"] = [name or "__base__" for name in cohort.adapters]
+                elif cohort.adapters[0] is not None:
+                    if self.model.active_adapter != cohort.adapters[0]:
+                        self.model.set_adapter(cohort.adapters[0])
+                elif self.model is not weights:
+                    stack.enter_context(self.model.disable_adapter())
+                out = self.model(
+                    cohort.ids,
+                    attention_mask=cohort.mask,
+                    position_ids=cohort.positions(),
+                    past_key_values=cohort.cache,
+                    use_cache=True,
+                    logits_to_keep=1,
+                    **more,
+                )
+            return cohort.take(out.logits[:, -1].argmax(-1, keepdim=True))
+
+    class Cohort:
+        """Sequences that go through the model together, padded on the left to the longest."""
+
+        def __init__(self, prompts: dict[int, tuple[list[int], str | None]]) -> None:
+            self.slots = list(prompts)
+            self.adapters = [adapter for _, adapter in prompts.values()]
+            longest = max(len(prompt) for prompt, _ in prompts.values())
+            padded = [[0] * (longest - len(prompt)) + prompt for prompt, _ in prompts.values()]
+            self.ids = torch.tensor(padded)
+            self.mask = torch.tensor([[0] * (longest - len(p)) + [1] * len(p) for p, _ in prompts.values()])
+            self.cache = transformers.DynamicCache()
+
+        def positions(self) -> Any:
+            return (self.mask.cumsum(-1) - 1).clamp(min=0)[:, -self.ids.shape[1] :]
+
+        def take(self, ids: Any) -> list[int]:
+            self.ids = ids
+            self.mask = torch.cat([self.mask, torch.ones_like(ids)], 1)
+            return [int(token) for token in ids[:, 0]]
+
+        def remove(self, slot: int) -> None:
+            kept = [row for row, other in enumerate(self.slots) if other != slot]
+            self.slots = [self.slots[row] for row in kept]
+            self.adapters = [self.adapters[row] for row in kept]
+            rows = torch.tensor(kept, dtype=torch.long)
+            self.ids, self.mask = self.ids[rows], self.mask[rows]
+            if kept:
+                self.cache.batch_select_indices(rows)
 
     return Transformers()

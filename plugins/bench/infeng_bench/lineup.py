@@ -1,0 +1,81 @@
+"""The engines that a command names: how each is started on the model, and all of them running."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from infeng_bench import peers, synthetic
+from infeng_bench.comparison import OURS
+from infeng_bench.engines import EngineProcess
+from infeng_bench.peers import environment, models, serve
+from infeng_core.errors import UsageError, unknown_key_remedy
+from infeng_core.formats.cache import cache_root
+
+
+def names(text: str, fewest: int = 1) -> list[str]:
+    """Read names separated by commas, at least ``fewest`` different ones; raises UsageError with what was meant."""
+    found = text.split(",")
+    for name in found:
+        if name not in (OURS, *peers.NAMES):
+            raise UsageError(f"engine {name!r}", "unknown", unknown_key_remedy(name, (OURS, *peers.NAMES)))
+    if len(set(found)) != len(found) or len(found) < fewest:
+        why = f"{text!r} does not name {'two ' if fewest > 1 else ''}different engines"
+        raise UsageError("engines", why, f"give {OURS},llama_cpp")
+    return found
+
+
+def source(arguments: argparse.Namespace) -> Path:
+    """Return the Hugging Face directory of ``--synthetic`` or ``--model``; raises UsageError where there is none."""
+    if arguments.synthetic:
+        return synthetic.hf_directory(arguments.synthetic)
+    folder = Path(arguments.model).expanduser()
+    if not (folder / "config.json").is_file():
+        raise UsageError(str(folder), "no config.json is there", "give a Hugging Face directory, or --synthetic NAME")
+    return folder
+
+
+def command(name: str, arguments: argparse.Namespace, source: Path, threads: int) -> list[str]:
+    """Return how to start an engine on ``source``, its own form of the weights made before."""
+    if name == OURS:
+        if arguments.synthetic:
+            model = [str(synthetic.native_directory(arguments.synthetic, arguments.format))]
+        else:
+            model = [str(source), "--format", arguments.format]
+        settings = ["--manifest", arguments.manifest] if arguments.manifest else []
+        settings += [word for text in arguments.assignments for word in ("--set", text)]
+        settings += ["--strict"] if arguments.strict else []
+        return [sys.executable, "-P", "-m", "infeng_bench.worker", *model, "--threads", str(threads), *settings]
+    peer = peers.peer(name)
+    place = environment.Environment(peer)
+    place.require()
+    model_path = models.peer_model(peer, source, arguments.format)
+    command = [str(place.python), "-P", str(serve.__file__), str(peer.__file__), str(model_path)]
+    command += ["--threads", str(threads)]
+    for text in arguments.option:
+        key, equals, _ = text.partition("=")
+        owner, dot, setting = key.partition(".")
+        if not equals or not dot or owner not in peers.NAMES:
+            raise UsageError(f"--option {text!r}", "is not PEER.KEY=VALUE", "give one such as llama_cpp.kv=q8_0")
+        if owner == name:
+            if setting not in peer.OPTIONS:
+                raise UsageError(f"--option {text!r}", "unknown", unknown_key_remedy(setting, peer.OPTIONS))
+            command += ["--set", text.partition(".")[2]]
+    return command
+
+
+@contextlib.contextmanager
+def running(commands: Mapping[str, Sequence[str]], timeout: float) -> Iterator[list[EngineProcess]]:
+    """Load every engine, one after the other; all are resident and asleep until they are asked."""
+    logs = cache_root() / "bench" / "peers"
+    with contextlib.ExitStack() as stack:
+        engines = []
+        for name, command in commands.items():
+            engine = EngineProcess(name, command, logs / f"{name}.log", timeout)
+            stack.callback(engine.close)
+            engine.ready()
+            engines.append(engine)
+        yield engines

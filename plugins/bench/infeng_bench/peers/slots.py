@@ -1,0 +1,111 @@
+"""Requests in flight, for peers: who comes in when, and which of them take the next step together.
+
+Read by ``serve.py`` in the peer's own interpreter, so only the standard library is imported. An engine that serves
+requests has, beside the members that ``serve.py`` describes:
+
+- ``drop_adapters()``, ``load_adapter(name, path, scale)``.
+- ``mixes``: whether one step may have requests of different adapters.
+- ``open(slots, positions)``: allocate for so many sequences of so many positions each; not timed.
+- ``admit(slot, prompt, adapter)``: a sequence begins in a free slot; adapter is a name or None.
+- ``advance(slots)``: one step of these; returns ``[(slot, token), ...]`` for those that have a new token, at least one.
+- ``release(slot)``: its sequence has ended.
+"""
+
+import resource
+import sys
+import time
+
+RULES = ("rotate", "drain", "sort")
+"""How an engine that cannot mix adapters takes turns. ``rotate``: a step of each adapter in flight, one after the
+other. ``drain``: steps of the oldest request's adapter until it has no request in flight, as llama.cpp's server does.
+``sort``: likewise, and requests that wait overtake others whose adapter is not running (a queue that is all known)."""
+
+
+class Flight:
+    """The requests in flight, by slot."""
+
+    def __init__(self, rule, mixes, slots):
+        if rule not in RULES:
+            raise ValueError(f"{rule!r} is none of {', '.join(RULES)}")
+        self.rule = rule
+        self.mixes = mixes
+        self.free = list(range(slots))[::-1]
+        self.adapters = {}  # of each taken slot, in order of admission
+        self.last = None
+
+    def choose(self, waiting):
+        """Return the place in ``waiting``, adapters of requests that have come in, of the one to admit next."""
+        if self.rule == "sort" and not self.mixes:
+            running = set(self.adapters.values()) or {self.last}
+            return next((place for place, adapter in enumerate(waiting) if adapter in running), 0)
+        return 0
+
+    def admit(self, adapter):
+        """Return the slot of a new request."""
+        slot = self.free.pop()
+        self.adapters[slot] = adapter
+        return slot
+
+    def release(self, slot):
+        """Free a slot."""
+        del self.adapters[slot]
+        self.free.append(slot)
+
+    def group(self):
+        """Return the slots of the next step."""
+        if self.mixes:
+            return list(self.adapters)
+        running = list(dict.fromkeys(self.adapters.values()))
+        if self.rule == "rotate":
+            turn = (running.index(self.last) + 1) % len(running) if self.last in running else 0
+            self.last = running[turn]
+        elif self.last not in running:
+            self.last = running[0]
+        return [slot for slot, adapter in self.adapters.items() if adapter == self.last]
+
+
+def serve(engine, requests, places, rule):
+    """Answer ``requests``, at most ``places`` at a time, and return what ``engines.py`` on the asking side reads.
+
+    requests: ``{"at": seconds, "prompt": ids, "new": tokens, "adapter": name or None}`` in order of arrival.
+    """
+    flight = Flight(rule, engine.mixes, places)
+    engine.open(places, max(len(request["prompt"]) + request["new"] for request in requests) + 1)
+    traces = [{"admitted": 0.0, "times": [], "ids": []} for _ in requests]
+    waiting, running = list(range(len(requests))), {}
+    cpu, begin = time.process_time(), time.perf_counter()
+    while waiting or running:
+        now = time.perf_counter() - begin
+        while flight.free and waiting and requests[waiting[0]]["at"] <= now:
+            here = [requests[index]["adapter"] for index in waiting if requests[index]["at"] <= now]
+            index = waiting.pop(flight.choose(here))
+            slot = flight.admit(requests[index]["adapter"])
+            traces[index]["admitted"] = now
+            running[slot] = index
+            engine.admit(slot, requests[index]["prompt"], requests[index]["adapter"])
+        if not running:
+            time.sleep(max(0.0, requests[waiting[0]]["at"] - (time.perf_counter() - begin)))
+            continue
+        produced = engine.advance(flight.group())
+        now = time.perf_counter() - begin
+        for slot, token in produced:
+            index = running[slot]
+            traces[index]["times"].append(now)
+            traces[index]["ids"].append(token)
+            if len(traces[index]["ids"]) == requests[index]["new"]:
+                engine.release(slot)
+                flight.release(slot)
+                del running[slot]
+    return {
+        "requests": traces,
+        "seconds": now,
+        "tokens_per_s": sum(len(trace["ids"]) for trace in traces) / now,
+        "cpu_seconds": time.process_time() - cpu,
+        "peak_rss_bytes": peak_rss(),
+    }
+
+
+def peak_rss():
+    """Return the most memory that this process has had, in bytes."""
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most * (1 if sys.platform == "darwin" else 1024)

@@ -1,0 +1,175 @@
+"""Requests in flight on our engine: submitted when their time has come, as many at a time as there are places."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from infeng_bench.spread import latencies
+from infeng_core.errors import UsageError
+from infeng_core.request import Request, SamplingParams
+
+if TYPE_CHECKING:
+    from infeng_core.engine import Engine
+    from infeng_core.stream import Stream
+
+
+@dataclass(frozen=True)
+class Job:
+    """One request: ``at`` seconds after the beginning comes ``prompt``, and ``new`` tokens are wanted."""
+
+    at: float
+    prompt: Sequence[int]
+    new: int
+    adapter: str | None = None
+    temperature: float = 0.0
+    seed: int | None = None
+
+    @staticmethod
+    def from_dict(data: Mapping[str, Any]) -> Job:
+        """Read what ``to_dict`` made; raises UsageError for anything else."""
+        try:
+            return Job(float(data["at"]), [int(token) for token in data["prompt"]], int(data["new"]), data["adapter"])
+        except (KeyError, TypeError, ValueError) as error:
+            remedy = 'send {"at": 0, "prompt": [1, 2], "new": 3, "adapter": null}'
+            raise UsageError("request to serve", f"it has no {error}", remedy) from error
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the form in which a request goes to an engine's process; it is answered greedily there."""
+        return {"at": self.at, "prompt": list(self.prompt), "new": self.new, "adapter": self.adapter}
+
+
+@dataclass(eq=False)
+class Trace:
+    """What became of one request; moments are seconds after the beginning."""
+
+    job: Job
+    admitted: float = 0.0
+    """When it had a place: before, it waits outside of the engine."""
+    tokens: list[float] = field(default_factory=list)
+    """When each new token was there."""
+    ids: list[int] = field(default_factory=list)
+    drafted: int = 0
+    accepted: int = 0
+
+    def since(self, is_closed: bool) -> float:
+        """Return from when latencies count: its arrival, or its place in a closed loop, where the next one comes as
+        soon as one has gone.
+        """
+        return self.admitted if is_closed else self.job.at
+
+
+@dataclass(frozen=True)
+class Served:
+    """All requests of one round on one engine, and what the process took."""
+
+    traces: Sequence[Trace]
+    seconds: float
+    cpu_seconds: float
+    peak_rss_bytes: int
+
+    @staticmethod
+    def of(jobs: Sequence[Job], answer: Mapping[str, Any]) -> Served:
+        """Read what ``to_dict`` made; raises KeyError, TypeError or ValueError for anything else."""
+        pairs = zip(jobs, answer["requests"], strict=True)
+        traces = [Trace(job, float(one["admitted"]), list(one["times"]), list(one["ids"])) for job, one in pairs]
+        return Served(traces, float(answer["seconds"]), float(answer["cpu_seconds"]), int(answer["peak_rss_bytes"]))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the form in which an engine's process answers."""
+        return {
+            "requests": [{"admitted": one.admitted, "times": one.tokens, "ids": one.ids} for one in self.traces],
+            "seconds": self.seconds,
+            "tokens_per_s": sum(len(trace.ids) for trace in self.traces) / self.seconds,
+            "cpu_seconds": self.cpu_seconds,
+            "peak_rss_bytes": self.peak_rss_bytes,
+        }
+
+
+def serve(
+    engine: Engine, jobs: Sequence[Job], places: float = math.inf, done: Callable[[], object] = lambda: None
+) -> list[Trace]:
+    """Run the engine until every job, in order of arrival, is answered; call ``done`` after each.
+
+    places: most jobs in flight; others wait their turn.
+    """
+    traces = [Trace(job) for job in jobs]
+    waiting = deque(traces)
+    running: list[tuple[Trace, Stream]] = []
+    begin = time.perf_counter()
+    while waiting or running:
+        now = time.perf_counter() - begin
+        while waiting and waiting[0].job.at <= now and len(running) < places:
+            trace = waiting.popleft()
+            trace.admitted = now
+            running.append((trace, _submit(engine, trace.job)))
+        if not running:
+            time.sleep(max(0.0, waiting[0].job.at - (time.perf_counter() - begin)))
+            continue
+        engine.step()
+        now = time.perf_counter() - begin
+        for trace, stream in running:
+            for event in stream.pending():
+                trace.tokens += [now] * len(event.token_ids)
+                trace.ids += event.token_ids
+                if event.completion is not None:
+                    trace.drafted = event.completion.usage.drafted_tokens
+                    trace.accepted = event.completion.usage.accepted_tokens
+        for _ in filter(lambda one: one[1].finished, running):
+            done()
+        running = [(trace, stream) for trace, stream in running if not stream.finished]
+    return traces
+
+
+def summary(traces: Sequence[Trace], *, is_closed: bool = False) -> dict[str, Any]:
+    """Return the figures by the names of ``vllm bench serve``.
+
+    Latencies count from a request's arrival, also while it waits for a place in the batch; in a closed loop it arrives
+    when it has one. TPOT is a request's mean time per token after its first, ITL the time between two steps that gave
+    it tokens. ``prefill_tokens_per_s`` are the prompts' tokens over the time in which some request waited, admitted,
+    for its first token; ``decode_tokens_per_s`` the others over the time in which some request had had its first.
+    """
+    duration = max(trace.tokens[-1] for trace in traces)
+    prompts = sum(len(trace.job.prompt) for trace in traces)
+    new = sum(len(trace.tokens) for trace in traces)
+    several = [trace for trace in traces if len(trace.tokens) > 1]
+    gaps = [late - early for trace in traces for early, late in pairwise(trace.tokens) if late > early]
+    return {
+        "completed": len(traces),
+        "duration": duration,
+        "total_input_tokens": prompts,
+        "total_output_tokens": new,
+        "request_throughput": len(traces) / duration,
+        "output_throughput": new / duration,
+        "total_token_throughput": (prompts + new) / duration,
+        **_rate("prefill", prompts, [(trace.admitted, trace.tokens[0]) for trace in traces]),
+        **_rate("decode", new - len(traces), [(trace.tokens[0], trace.tokens[-1]) for trace in several]),
+        **latencies("ttft", [trace.tokens[0] - trace.since(is_closed) for trace in traces]),
+        **latencies("tpot", [(t.tokens[-1] - t.tokens[0]) / (len(t.tokens) - 1) for t in several]),
+        **latencies("itl", gaps),
+        **latencies("e2el", [trace.tokens[-1] - trace.since(is_closed) for trace in traces]),
+    }
+
+
+def covered(spans: Sequence[tuple[float, float]]) -> float:
+    """Return the seconds that lie in at least one of the spans (begin, end)."""
+    total, end = 0.0, -math.inf
+    for low, high in sorted(spans):
+        total += max(0.0, high - max(low, end))
+        end = max(end, high)
+    return total
+
+
+def _rate(name: str, tokens: int, spans: Sequence[tuple[float, float]]) -> dict[str, float]:
+    seconds = covered(spans)
+    return {f"{name}_tokens_per_s": tokens / seconds} if tokens and seconds > 0 else {}
+
+
+def _submit(engine: Engine, job: Job) -> Stream:
+    params = SamplingParams(temperature=job.temperature, max_tokens=job.new, ignore_eos=True, seed=job.seed)
+    return engine.submit(Request(tuple(job.prompt), params, adapter=job.adapter))
