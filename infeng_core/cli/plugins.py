@@ -154,6 +154,7 @@ def _count(count: int, kind: str) -> str:
 def _shape(directory: Path, plugins: Plugins, default: FormatOf) -> tuple[Shape, FormatOf]:
     """Return the sizes in a model directory, and the formats of its tensors."""
     from infeng_core.formats import huggingface, native
+    from infeng_core.formats.sites import sites
 
     if native.is_native(directory):
         manifest = native.read_manifest(directory, plugins.quant_format)
@@ -168,7 +169,7 @@ def _shape(directory: Path, plugins: Plugins, default: FormatOf) -> tuple[Shape,
         head_dim=config.head_dim,
         vocab=config.vocab,
         context=config.max_positions,
-        bias=config.attention_bias,
+        bias=bool(sites(config).biased),
         tied=config.tie_embeddings,
     )
     return shape, default

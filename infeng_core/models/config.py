@@ -61,6 +61,7 @@ class ModelConfig:
         """
         fields = Fields(data, source, remedy=REMEDY)
         family = _family(fields)
+        getattr(families()[family], "check", lambda _: None)(fields)
         if fields.has("quantization_config"):
             fields.fail(
                 "quantization_config", "is set, but only float checkpoints can be read", "use the unquantized model"

@@ -2,7 +2,8 @@
 
 A family's module holds ``FAMILY`` (``model_type`` of its config.json), ``ARCHITECTURES`` (the class names that
 config.json lists) and ``graph(config)``; one whose checkpoint names or joins tensors otherwise also defines
-``weights(config)`` (see ``infeng_core.models.weights``). So adding a family adds one file.
+``weights(config)`` (see ``infeng_core.models.weights``), one that does not run every config.json of its kind
+``check(fields)``, which raises ModelError. So adding a family adds one file.
 """
 
 from __future__ import annotations

@@ -21,6 +21,7 @@ from infeng_core.models.ops import (
     Value,
     panel_columns,
 )
+from infeng_core.models.weights import layout
 
 if TYPE_CHECKING:
     from infeng_core.models.config import ModelConfig
@@ -30,7 +31,7 @@ ARCHITECTURES = ("LlamaForCausalLM",)
 
 
 def graph(config: ModelConfig) -> Graph:
-    """Return the forward pass of a Llama of this shape.
+    """Return the forward pass of a Llama of this shape, or of a family that differs only in which linears have biases.
 
     Weights are named as ``models.weights`` packs them: q, k and v are one tensor in which each part starts on a panel,
     gate and up are one tensor whose panels alternate.
@@ -47,29 +48,31 @@ def graph(config: ModelConfig) -> Graph:
         "sampled": Value(hidden, sampled=True),
         "logits": Value(panel_columns(config.vocab), sampled=True),
     }
+    biases = frozenset(vector.name for vector in layout(config).vectors if vector.name.endswith(".bias"))
     ops: list[Op] = [Embed("embed", "hidden")]
     for layer in range(config.layers):
-        ops += _block(config, layer, k_column=q_columns, v_column=q_columns + kv_columns)
+        ops += _block(config, layer, biases, k_column=q_columns, v_column=q_columns + kv_columns)
     head = "embed" if config.tie_embeddings else "lm_head"
     ops += [RmsNorm("norm", "hidden", "sampled", config.rms_eps), Linear(head, "sampled", "logits")]
     return Graph(values, tuple(ops), "logits")
 
 
-def _block(config: ModelConfig, layer: int, *, k_column: int, v_column: int) -> list[Op]:
+def _block(config: ModelConfig, layer: int, biases: frozenset[str], *, k_column: int, v_column: int) -> list[Op]:
     name = f"layers.{layer}"
     heads, kv_heads, head_dim = config.heads, config.kv_heads, config.head_dim
 
-    def bias(weight: str, present: bool) -> tuple[Step, ...]:
-        return (Bias(f"{name}.{weight}.bias"),) if present else ()
+    def bias(weight: str) -> tuple[Step, ...]:
+        vector = f"{name}.{weight}.bias"
+        return (Bias(vector),) if vector in biases else ()
 
     return [
         RmsNorm(f"{name}.attn_norm", "hidden", "normed", config.rms_eps),
-        Linear(f"{name}.qkv_proj", "normed", "qkv", bias("qkv_proj", config.attention_bias)),
+        Linear(f"{name}.qkv_proj", "normed", "qkv", bias("qkv_proj")),
         Rope("qkv", heads, kv_heads, head_dim, k_column, config.rope),
         KvAppend("qkv", layer, k_column, v_column),
         Attention("qkv", "attended", layer, heads, kv_heads, head_dim, scale=1.0 / math.sqrt(head_dim)),
-        Linear(f"{name}.o_proj", "attended", "hidden", (*bias("o_proj", config.attention_bias), Residual("hidden"))),
+        Linear(f"{name}.o_proj", "attended", "hidden", (*bias("o_proj"), Residual("hidden"))),
         RmsNorm(f"{name}.mlp_norm", "hidden", "normed", config.rms_eps),
-        Linear(f"{name}.gate_up_proj", "normed", "gated", (*bias("gate_up_proj", config.mlp_bias), SiluMul())),
-        Linear(f"{name}.down_proj", "gated", "hidden", (*bias("down_proj", config.mlp_bias), Residual("hidden"))),
+        Linear(f"{name}.gate_up_proj", "normed", "gated", (*bias("gate_up_proj"), SiluMul())),
+        Linear(f"{name}.down_proj", "gated", "hidden", (*bias("down_proj"), Residual("hidden"))),
     ]

@@ -120,8 +120,13 @@ def layout(config: ModelConfig) -> Layout:
     return made
 
 
-def decoder(config: ModelConfig) -> Layout:
-    """Return the tensors of a Llama-like decoder, under the names that transformers gives them."""
+def decoder(config: ModelConfig, *, qkv_bias: bool | None = None, o_bias: bool | None = None) -> Layout:
+    """Return the tensors of a Llama-like decoder, under the names that transformers gives them.
+
+    ``qkv_bias`` and ``o_bias`` say which linears of attention have biases; by default ``config.attention_bias`` does.
+    """
+    qkv_bias = config.attention_bias if qkv_bias is None else qkv_bias
+    o_bias = config.attention_bias if o_bias is None else o_bias
     hidden, inner = config.hidden, config.intermediate
     q_rows, kv_rows = config.heads * config.head_dim, config.kv_heads * config.head_dim
     embed, head = "model.embed_tokens.weight", "lm_head.weight"
@@ -137,8 +142,8 @@ def decoder(config: ModelConfig) -> Layout:
         )
         qkv = ((f"{attention}.q_proj", q_rows), (f"{attention}.k_proj", kv_rows), (f"{attention}.v_proj", kv_rows))
         for name, k, place, sources, bias in (
-            ("qkv_proj", hidden, stacked, qkv, config.attention_bias),
-            ("o_proj", q_rows, stacked, ((f"{attention}.o_proj", hidden),), config.attention_bias),
+            ("qkv_proj", hidden, stacked, qkv, qkv_bias),
+            ("o_proj", q_rows, stacked, ((f"{attention}.o_proj", hidden),), o_bias),
             (
                 "gate_up_proj",
                 hidden,

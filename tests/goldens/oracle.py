@@ -31,6 +31,7 @@ def read_config(config: Mapping[str, Any], head_dim: int) -> SimpleNamespace:
     """Read a config.json of a test, in the three ways of writing rope scaling; the fields of a ModelConfig."""
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
     return SimpleNamespace(
+        family=config["model_type"],
         heads=config["num_attention_heads"],
         kv_heads=config["num_key_value_heads"],
         head_dim=head_dim,

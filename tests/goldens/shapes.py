@@ -52,7 +52,8 @@ class Case:
         c, random = self.config, np.random.RandomState(self.seed)
         hidden, inner, dim = c["hidden_size"], c["intermediate_size"], self.head_dim
         q_rows, kv_rows = c["num_attention_heads"] * dim, c["num_key_value_heads"] * dim
-        tied = c["tie_word_embeddings"]
+        tied, bias = c["tie_word_embeddings"], c["attention_bias"]
+        qwen2 = c["model_type"] == "qwen2"  # biases on q, k and v, whatever config.json says
 
         def matrix(rows: int, columns: int, gain: float) -> NDArray[np.float32]:
             return (random.standard_normal((rows, columns)) * gain / np.sqrt(columns)).astype(np.float32)
@@ -72,10 +73,10 @@ class Case:
         for i in range(c["num_hidden_layers"]):
             layer = f"model.layers.{i}"
             yield f"{layer}.input_layernorm.weight", norm()
-            yield from linear(f"{layer}.self_attn.q_proj", q_rows, hidden, 1.4, c["attention_bias"])
-            yield from linear(f"{layer}.self_attn.k_proj", kv_rows, hidden, 1.4, c["attention_bias"])
-            yield from linear(f"{layer}.self_attn.v_proj", kv_rows, hidden, 1.4, c["attention_bias"])
-            yield from linear(f"{layer}.self_attn.o_proj", hidden, q_rows, 1.4, c["attention_bias"])
+            yield from linear(f"{layer}.self_attn.q_proj", q_rows, hidden, 1.4, bias or qwen2)
+            yield from linear(f"{layer}.self_attn.k_proj", kv_rows, hidden, 1.4, bias or qwen2)
+            yield from linear(f"{layer}.self_attn.v_proj", kv_rows, hidden, 1.4, bias or qwen2)
+            yield from linear(f"{layer}.self_attn.o_proj", hidden, q_rows, 1.4, bias and not qwen2)
             yield f"{layer}.post_attention_layernorm.weight", norm()
             yield from linear(f"{layer}.mlp.gate_proj", inner, hidden, 1.4, c["mlp_bias"])
             yield from linear(f"{layer}.mlp.up_proj", inner, hidden, 1.4, c["mlp_bias"])
@@ -202,7 +203,29 @@ LINEAR = Case(
     ),
 )
 
-CASES = (BIASED, LLAMA3, LINEAR)
+# Qwen2: biases on q, k and v alone, tied embeddings, seven queries to a group.
+QWEN2 = Case(
+    "qwen2",
+    seed=2,
+    prompt_length=300,
+    config=config_json(
+        hidden=112,
+        inner=208,
+        layers=2,
+        heads=14,
+        kv_heads=2,
+        vocab=271,
+        tie_word_embeddings=True,
+        rope_theta=1000000.0,
+        architectures=["Qwen2ForCausalLM"],
+        model_type="qwen2",
+        use_sliding_window=False,
+        sliding_window=32,
+        max_window_layers=1,
+    ),
+)
+
+CASES = (BIASED, LLAMA3, LINEAR, QWEN2)
 
 
 def random_case(seed: int) -> Case:

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from transformers import LlamaForCausalLM
+from transformers import AutoModelForCausalLM
 
 
 @torch.no_grad()
@@ -20,7 +20,7 @@ def run(
 ) -> dict[str, NDArray[np.generic]]:
     """Return logits (positions, vocab), ``greedy`` (steps,) and each step's lead of best over second, ``lead``."""
     torch.set_num_threads(1)
-    model = LlamaForCausalLM.from_pretrained(directory, dtype=torch.float32, attn_implementation="eager").eval()
+    model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32, attn_implementation="eager").eval()
     out = model(torch.from_numpy(prompt.astype(np.int64))[None], use_cache=True)
     logits = out.logits[0, torch.from_numpy(positions.astype(np.int64))].numpy()
     last, greedy, lead = out.logits[0, -1], [], []

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 BLOCK = 16  # positions of a cache block
 CACHES = {"f32": F32Cache, "f16": F16Cache, "int8": Int8Cache}
+FAMILIES = ("llama", "qwen2")
 OPS = ("embed", "rmsnorm", "linear", "rope", "kv_append", "attention")
 
 
@@ -30,9 +31,11 @@ class NumpyBackend:
 
     def compile(self, model: LoadedModel, config: EngineConfig, limits: Limits, selector: Selector) -> NumpyExecutable:
         """Return ``model`` ready to run; raises KernelError for a family or a cache format that it does not know."""
-        if model.config.family != "llama":
+        if model.config.family not in FAMILIES:
             raise KernelError(
-                "backend numpy", f"it runs the llama family, the model is {model.config.family}", "use backend native"
+                "backend numpy",
+                f"it runs {' and '.join(FAMILIES)}, the model is {model.config.family}",
+                "use backend native",
             )
         if config.kv_cache.dtype not in CACHES:
             known = ", ".join(CACHES)

@@ -25,7 +25,7 @@ def dequantized(model: LoadedModel) -> Weights:
 
 
 def arrange(config: ModelConfig, read: Read, has_int8_input: Callable[[str], bool] = lambda packed: False) -> Weights:
-    """Return the weights of a Llama in binary64.
+    """Return the weights of a Llama or Qwen2 in binary64.
 
     ``has_int8_input`` says of a packed tensor (``infeng_core.models.weights`` names them) whether the kernels feed it
     with int8 activations.
@@ -37,15 +37,18 @@ def arrange(config: ModelConfig, read: Read, has_int8_input: Callable[[str], boo
     def linear(name: str, packed: str, bias: bool = False) -> Linear:
         return Linear(real(f"{name}.weight"), real(f"{name}.bias") if bias else None, has_int8_input(packed), name)
 
+    qwen2 = config.family == "qwen2"  # whose biases no field of the configuration names
+    qkv_bias, o_bias = config.attention_bias or qwen2, config.attention_bias and not qwen2
+
     def layer(index: int) -> Layer:
         name, packed = f"model.layers.{index}", f"layers.{index}"
         attention, mlp = f"{name}.self_attn", f"{name}.mlp"
         return Layer(
             attn_norm=real(f"{name}.input_layernorm.weight"),
-            q=linear(f"{attention}.q_proj", f"{packed}.qkv_proj", config.attention_bias),
-            k=linear(f"{attention}.k_proj", f"{packed}.qkv_proj", config.attention_bias),
-            v=linear(f"{attention}.v_proj", f"{packed}.qkv_proj", config.attention_bias),
-            o=linear(f"{attention}.o_proj", f"{packed}.o_proj", config.attention_bias),
+            q=linear(f"{attention}.q_proj", f"{packed}.qkv_proj", qkv_bias),
+            k=linear(f"{attention}.k_proj", f"{packed}.qkv_proj", qkv_bias),
+            v=linear(f"{attention}.v_proj", f"{packed}.qkv_proj", qkv_bias),
+            o=linear(f"{attention}.o_proj", f"{packed}.o_proj", o_bias),
             mlp_norm=real(f"{name}.post_attention_layernorm.weight"),
             gate=linear(f"{mlp}.gate_proj", f"{packed}.gate_up_proj", config.mlp_bias),
             up=linear(f"{mlp}.up_proj", f"{packed}.gate_up_proj", config.mlp_bias),

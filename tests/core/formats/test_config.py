@@ -89,8 +89,10 @@ def test_a_config_survives_its_plain_form() -> None:
     assert ModelConfig.from_dict(json.loads(json.dumps(config.to_dict())), "manifest.yaml") == config
 
 
-@pytest.mark.parametrize("name", ["TinyLlama-1.1B-Chat-v1.0", "Llama-3.2-1B-Instruct", "SmolLM2-135M"])
-def test_published_llama_configs_are_accepted(name: str) -> None:
+@pytest.mark.parametrize(
+    "name", ["TinyLlama-1.1B-Chat-v1.0", "Llama-3.2-1B-Instruct", "SmolLM2-135M", "Qwen2.5-0.5B-Instruct"]
+)
+def test_published_configs_are_accepted(name: str) -> None:
     folder = os.environ.get("INFENG_TEST_DATA")
     if not folder:
         pytest.skip("INFENG_TEST_DATA is not set")
