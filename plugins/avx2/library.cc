@@ -28,6 +28,10 @@
   X(attention_int8_rows_maddubs)   \
   X(attention_int8_splits_maddubs) \
   X(attention_int8_rows_vnni)      \
-  X(attention_int8_splits_vnni)
+  X(attention_int8_splits_vnni)    \
+  X(shrink_f32)                    \
+  X(shrink_bf16)                   \
+  X(shrink_int8_maddubs)           \
+  X(shrink_int8_vnni)
 
 INFENG_LIBRARY("avx2", INFENG_AVX2_VERSION, KERNELS)

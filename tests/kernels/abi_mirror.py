@@ -108,6 +108,31 @@ class Worker(c.Structure):
     )
 
 
+class Workspace(c.Structure):
+    _fields_ = (("struct_size", c.c_uint32), ("align", c.c_uint32), ("shared", c.c_int64), ("per_worker", c.c_int64))
+
+
+class Problem(c.Structure):
+    _fields_ = (
+        ("struct_size", c.c_uint32),
+        ("op", c.c_uint32),
+        ("next", c.c_void_p),
+        ("weight_format", c.c_uint32),
+        ("act_format", c.c_uint32),
+        ("kv_format", c.c_uint32),
+        ("epilogues", c.c_uint32),
+        ("rows_min", c.c_int64),
+        ("rows_max", c.c_int64),
+        ("n", c.c_int64),
+        ("k", c.c_int64),
+        ("context", c.c_int64),
+        ("heads", c.c_int32),
+        ("kv_heads", c.c_int32),
+        ("head_dim", c.c_int32),
+        ("workers", c.c_int32),
+    )
+
+
 class Kernel(c.Structure):
     _fields_ = (
         ("struct_size", c.c_uint32),
@@ -120,7 +145,7 @@ class Kernel(c.Structure):
         ("priority", c.c_int32),
         ("fuses", c.c_uint32),
         ("accepts", c.c_void_p),
-        ("workspace", c.c_void_p),
+        ("workspace", c.CFUNCTYPE(c.c_int32, c.POINTER(Problem), c.POINTER(Workspace))),
         ("phases", c.c_void_p),
         ("tiles", c.CFUNCTYPE(c.c_int64, c.c_void_p, c.c_int32)),
         ("run", c.CFUNCTYPE(c.c_int32, c.c_void_p, c.c_int32, c.c_int64, c.c_int64, c.POINTER(Worker))),
@@ -185,8 +210,20 @@ def run(kernel: Kernel, args: Any, *, tiles: list[tuple[int, int]] | None = None
     """Run all tiles, or the given ranges of them in that order; return (status, message)."""
     text = c.create_string_buffer(200)
     worker = Worker(struct_size=c.sizeof(Worker), count=1, message_size=200, message=c.cast(text, c.c_char_p))
+    scratch = _scratch(kernel, args.common.rows)
+    worker.private = scratch.ctypes.data
     for first, last in tiles or [(0, kernel.tiles(c.byref(args), 0))]:
         status = kernel.run(c.byref(args), 0, first, last, c.byref(worker))
         if status:
             return status, text.value.decode()
     return 0, ""
+
+
+def _scratch(kernel: Kernel, rows: int) -> np.ndarray:
+    """Return what one worker needs, filled with a value that is not zero."""
+    space = Workspace(struct_size=c.sizeof(Workspace))
+    if kernel.workspace:
+        problem = Problem(c.sizeof(Problem), kernel.op, rows_min=rows, rows_max=rows)
+        assert kernel.workspace(c.byref(problem), c.byref(space)) == 0
+    memory = np.full(space.per_worker + 64, 0xFF, np.uint8)
+    return memory[-memory.ctypes.data % 64 :]

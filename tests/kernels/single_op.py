@@ -7,10 +7,13 @@ from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
+from kernels import abi_mirror as abi
+from kernels import adapters
 from kernels.harness import FLOAT_FORMATS, INT_FORMATS, OneOp, packed, panels_for, random_rows
 from numpy.typing import NDArray
 
 from infeng_core import _native as native
+from infeng_core.plug.manager import Plugins
 
 Run = Callable[[native.Kernel], tuple[bytes, ...]]
 
@@ -323,6 +326,38 @@ def attention_case(layout: Layout, shared: int, window: int, name: str) -> Case:
     return Case(f"{name}-window{window}", problem, run)
 
 
+# ------------------------------------------------------------------------------------------------------------ LoRA
+
+
+PATHS = {library.name: library.path for library in Plugins.discover().libraries()}
+
+
+@cache
+def direct(library: str) -> dict[str, abi.Kernel]:
+    """Return a library's kernels as functions to call."""
+    return abi.open_kernels(PATHS[library])
+
+
+def shrink() -> Iterator[Case]:
+    shapes = [(rows, k) for k in K for rows in (1, 4, 19)] + [(70, 192), (130, 64)]
+    for dtype, fmt in adapters.FORMAT.items():
+        for rows, k in shapes:
+
+            def run(kernel: native.Kernel, dtype: str = dtype, rows: int = rows, k: int = k) -> tuple[bytes, ...]:
+                column, made = 0, []
+                for i, rank in enumerate((8, 17, 64, 1)):
+                    made.append(adapters.Adapter(dtype, rank, 30 + i, column, weight=1 - i / 4, k=k))
+                    column += -(-rank // 16) * 16
+                ends = ((0, rows), (0, rows // 2), (rows // 3, rows), (rows - 1, rows))
+                segments = [each.segment(*rows_of) for each, rows_of in zip(made, ends, strict=True)]
+                x = random_rows(13, rows, k)
+                return (adapters.shrink(direct(kernel.library)[kernel.name], x, segments, column).tobytes(),)
+
+            act = "int8-g64" if dtype == "int8" else "f32"
+            problem = native.Problem("shrink", weight=fmt, act=act, rows=(rows, rows), n=96, k=k, workers=2)
+            yield Case(f"{dtype}-{rows}x{k}", problem, run)
+
+
 MAKERS = {
     "embed": embed,
     "rmsnorm": rmsnorm,
@@ -331,4 +366,5 @@ MAKERS = {
     "rope": rope,
     "kv_append": kv_append,
     "attention": attention,
+    "shrink": shrink,
 }

@@ -2,7 +2,7 @@
 // Apache-2.0
 #pragma once
 
-#include "inputs.h"
+#include "lora.h"
 #include "runner.h"
 
 inline uint32_t mask_of(const std::vector<uint32_t>& kinds) {
@@ -14,8 +14,9 @@ inline uint32_t mask_of(const std::vector<uint32_t>& kinds) {
 struct List {
   std::vector<uint32_t> kinds;
   int64_t rows = 0, columns = 0;  // of the op's result
-  Bytes bias, scale, residual;
+  Bytes bias, scale, residual, u;
   Activation act;
+  LoraSegments segments;
   std::vector<infeng_epilogue> built;
 
   List() = default;
@@ -24,6 +25,7 @@ struct List {
     for (uint32_t kind : kinds) {
       if (kind == INFENG_EPILOGUE_SILU_MUL) width /= 2;
       if (kind == INFENG_EPILOGUE_QUANTIZE) act = Activation(rows, width);
+      if (kind == INFENG_EPILOGUE_LORA) segments = expanding(rows, up(width, 16) / 16, u);
     }
     bias = floats(columns);
     scale = floats(columns);
@@ -43,6 +45,12 @@ struct List {
       if (kind == INFENG_EPILOGUE_ROW_SCALE) e.operand = vector_view(scale, now);
       if (kind == INFENG_EPILOGUE_RESIDUAL) e.operand = matrix(residual, INFENG_F32, rows, width(), width());
       if (kind == INFENG_EPILOGUE_QUANTIZE) e.act = act.view();
+      if (kind == INFENG_EPILOGUE_LORA) {
+        e.operand = matrix(u, INFENG_F32, rows, segments.columns, segments.columns);
+        e.segments = segments.build();
+        e.segment_count = int32_t(segments.count());
+        e.segment_stride = sizeof *e.segments;
+      }
       built.push_back(e);
     }
     return built.data();
@@ -50,10 +58,12 @@ struct List {
 };
 
 inline const std::vector<std::vector<uint32_t>>& lists() {
-  constexpr uint32_t B = INFENG_EPILOGUE_BIAS, S = INFENG_EPILOGUE_ROW_SCALE, R = INFENG_EPILOGUE_RESIDUAL,
-                     U = INFENG_EPILOGUE_SILU_MUL, Q = INFENG_EPILOGUE_QUANTIZE;
+  constexpr uint32_t B = INFENG_EPILOGUE_BIAS, L = INFENG_EPILOGUE_LORA, S = INFENG_EPILOGUE_ROW_SCALE,
+                     R = INFENG_EPILOGUE_RESIDUAL, U = INFENG_EPILOGUE_SILU_MUL, Q = INFENG_EPILOGUE_QUANTIZE;
   static const std::vector<std::vector<uint32_t>> all = {
-      {}, {B}, {R}, {B, R}, {U}, {U, Q}, {B, U, Q}, {Q}, {B, Q}, {S, B, R, Q}, {S}, {S, U, R, Q}, {R, Q}};
+      {},        {B},          {R},    {B, R},       {U},       {U, Q},   {B, U, Q}, {Q},
+      {B, Q},    {S, B, R, Q}, {S},    {S, U, R, Q}, {R, Q},    {L},      {L, B},    {L, R},
+      {L, U, Q}, {L, B, U, Q}, {L, Q}, {L, B, R, Q}, {B, L, R}, {U, L, Q}};
   return all;
 }
 

@@ -28,6 +28,8 @@ void check(Checker& c) {
       return check_kv_append(c);
     case INFENG_OP_ATTENTION:
       return check_attention(c);
+    case INFENG_OP_SHRINK:
+      return check_shrink(c);
   }
 }
 

@@ -1,4 +1,4 @@
-// Cases of the ops over rows: linear, epilogue, rmsnorm, embed, rope. SPDX-License-Identifier: Apache-2.0
+// Cases of the ops over rows: linear, epilogue, rmsnorm, embed, rope, shrink. SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include "epilogues.h"
@@ -192,5 +192,52 @@ inline void check_rope(Checker& c) {
         infeng_problem p = problem_of(c.kernel, rows);
         p.heads = 3, p.kv_heads = 1, p.head_dim = int32_t(dim);
         if (c.wants(p)) c.compare(p, s, text("dim %ld rot %ld rows %ld", dim, rot, rows));
+      }
+}
+
+struct ShrinkState : State<infeng_shrink_args> {
+  int64_t rows = 0, k = 0;
+  LoraSegments segments;
+  Activation in;
+  Bytes x, u;
+  const infeng_args& args() {
+    a.in = in.view();
+    if (x.size()) a.in.x = matrix(x, INFENG_F32, rows, k, k);
+    a.u = matrix(u, INFENG_F32, rows, segments.columns, segments.columns);
+    a.segments = segments.build();
+    a.segment_count = int32_t(segments.count());
+    a.segment_stride = sizeof *a.segments;
+    return finish(rows);
+  }
+  bool same(const ShrinkState& o) const { return u == o.u; }
+  bool intact() const { return u.intact(); }
+};
+
+inline void check_shrink(Checker& c) {
+  for (const uint32_t format : {INFENG_WEIGHT_F32, INFENG_WEIGHT_BF16, INFENG_WEIGHT_INT8_ROW})
+    for (const int64_t k : {8, 61, 64, 172, 576, 1216})
+      for (const int64_t rows : {1, 2, 4, 7, 9, 16, 33, 64, 65, 150}) {
+        const bool integer = format == INFENG_WEIGHT_INT8_ROW;
+        infeng_problem p = problem_of(c.kernel, rows);
+        p.rows_max = up(rows, 64);
+        p.weight_format = format;
+        p.act_format = integer ? INFENG_ACT_INT8_G64 : INFENG_ACT_F32;
+        p.n = 256;
+        p.k = k;
+        for (int i = 0; i < 3; ++i) {
+          if (!c.wants(p)) continue;
+          ShrinkState s;
+          s.rows = rows;
+          s.k = k;
+          s.segments = shrinking(rows, format, k);
+          if (integer) {
+            s.in = Activation(rows, k);
+            s.in.randomize();
+          } else {
+            s.x = floats(rows * k);
+          }
+          s.u = Bytes(rows * s.segments.columns * 4, 0x33);
+          c.compare(p, s, text("format %ld k %ld rows %ld", format, k, rows));
+        }
       }
 }

@@ -8,6 +8,7 @@
 #include <infeng/ops/linear_tiles.h>
 #include <infeng/ops/rmsnorm.h>
 #include <infeng/ops/rope.h>
+#include <infeng/ops/shrink.h>
 #include <infeng/simd/tiles_scalar.h>
 
 namespace infeng {
@@ -30,6 +31,10 @@ constexpr infeng_kernel table[] = {
     kernel<LinearTiles<V, scalar::Tiles, Int8Row, 1>>("linear_int8row_tiles", ""),
     kernel<LinearTiles<V, scalar::Tiles, Int4G64, 1>>("linear_int4g64_tiles", ""),
     kernel<LinearTiles<V, scalar::Tiles, Int4G32, 1>>("linear_int4g32_tiles", ""),
+    kernel<Shrink<V, ChainCore<PanelF32>>>("shrink_f32", ""),
+    kernel<Shrink<V, ChainCore<PanelBf16>>>("shrink_bf16", ""),
+    kernel<Shrink<V, IntCore<Int8Row>>>("shrink_int8", ""),
+    kernel<Shrink<V, TileCore<scalar::Tiles, Int8Row>>>("shrink_int8_tiles", ""),
     kernel<Epilogue<V>>("epilogue", ""),
     kernel<Rope<V>>("rope", ""),
     kernel<KvAppend<V, KvF32<V>>>("kv_append_f32", ""),

@@ -2,23 +2,25 @@
 //   bias       cur += b[n]                       row_scale  cur *= s[n]
 //   residual   cur += residual[m][n]             quantize   act = quantize(cur) in groups of 64 columns
 //   silu_mul   panels alternate gate, up:        cur'[16 p + i] = silu(cur[32 p + i]) * cur[32 p + 16 + i]
-// A producer hands over one row of a tile at a time: `width` columns (a multiple of 16) from `column` on (a multiple of
-// 64, of 128 with SILU_MUL, so that a tile owns whole groups), in scratch that this code may overwrite.
-// LORA has its place here, between the base product and what follows it; no kernel over this file takes it yet.
+//   lora       per segment, see lora.h
+// A producer hands over the rows of a tile: `width` columns (a multiple of 16) from `column` on (a multiple of 64, of
+// 128 with SILU_MUL, so that a tile owns whole groups), in scratch that this code may overwrite. LORA comes first in a
+// linear's list and takes all rows at once, since rows share an adapter; the rest goes row by row.
 // SPDX-License-Identifier: Apache-2.0
 #ifndef INFENG_OPS_EPILOGUE_H
 #define INFENG_OPS_EPILOGUE_H
 
 #include <infeng/ops/exp.h>
+#include <infeng/ops/lora.h>
 #include <infeng/ops/quantize.h>
 
 namespace infeng {
 namespace {
 
 constexpr uint32_t kFusedEpilogues =
-    INFENG_EPILOGUE_BIT(INFENG_EPILOGUE_BIAS) | INFENG_EPILOGUE_BIT(INFENG_EPILOGUE_ROW_SCALE) |
-    INFENG_EPILOGUE_BIT(INFENG_EPILOGUE_RESIDUAL) | INFENG_EPILOGUE_BIT(INFENG_EPILOGUE_SILU_MUL) |
-    INFENG_EPILOGUE_BIT(INFENG_EPILOGUE_QUANTIZE);
+    INFENG_EPILOGUE_BIT(INFENG_EPILOGUE_BIAS) | INFENG_EPILOGUE_BIT(INFENG_EPILOGUE_LORA) |
+    INFENG_EPILOGUE_BIT(INFENG_EPILOGUE_ROW_SCALE) | INFENG_EPILOGUE_BIT(INFENG_EPILOGUE_RESIDUAL) |
+    INFENG_EPILOGUE_BIT(INFENG_EPILOGUE_SILU_MUL) | INFENG_EPILOGUE_BIT(INFENG_EPILOGUE_QUANTIZE);
 
 // cur[c] = op(cur[c], operand[c]) over the columns that the operand has; the rest are padding and stay as they are.
 template <Vector V, class Op>
@@ -28,15 +30,20 @@ INFENG_INLINE void combine_columns(float* cur, const float* operand, int64_t cou
   if (c < count) V::store(cur + c, op(V::load(cur + c), V::load(operand + c, int(count - c))), int(count - c));
 }
 
+// The list from step `from` on, for one row.
 template <Vector V>
-INFENG_NOINLINE void finish_row(const infeng_args& args, const infeng_tensor& out, int64_t row, int64_t column,
-                                int64_t width, float* cur) {
+INFENG_NOINLINE void finish_row(const infeng_args& args, uint32_t from, const infeng_tensor& out, int64_t row,
+                                int64_t column, int64_t width, float* cur) {
   const auto add = [](auto a, auto b) INFENG_INLINE_LAMBDA { return V::add(a, b); };
   const auto mul = [](auto a, auto b) INFENG_INLINE_LAMBDA { return V::mul(a, b); };
   const infeng_epilogue* e = args.epilogues;
   for (uint32_t i = 0; i < args.epilogue_count; ++i, e = next_epilogue(e)) {
+    if (i < from) continue;
     const infeng_tensor& operand = e->operand;
     switch (e->kind) {
+      case INFENG_EPILOGUE_LORA:
+        add_lora<V>(*e, row, 1, column, width, cur, 0);
+        break;
       case INFENG_EPILOGUE_BIAS:
         combine_columns<V>(cur, row_of<float>(operand, 0) + column, min_of(width, operand.shape[0] - column), add);
         break;
@@ -65,6 +72,18 @@ INFENG_NOINLINE void finish_row(const infeng_args& args, const infeng_tensor& ou
   if (c < width) V::store(target + c, V::load(cur + c), int(width - c));
 }
 
+// The whole list for rows that lie `stride` floats apart.
+template <Vector V>
+INFENG_INLINE void finish_rows(const infeng_args& args, const infeng_tensor& out, int64_t row, int64_t rows,
+                               int64_t column, int64_t width, float* cur, int64_t stride) {
+  uint32_t from = 0;
+  if (args.epilogue_count > 0 && args.epilogues->kind == INFENG_EPILOGUE_LORA) {
+    if (args.epilogues->segment_count > 0) add_lora<V>(*args.epilogues, row, rows, column, width, cur, stride);
+    from = 1;
+  }
+  for (int64_t m = 0; m < rows; ++m) finish_row<V>(args, from, out, row + m, column, width, cur + m * stride);
+}
+
 // The op on its own. A tile is one row, read and written from left to right, so `out` may be `in`.
 template <Vector V>
 struct Epilogue {
@@ -86,7 +105,7 @@ struct Epilogue {
         const int64_t width = min_of(kColumns, args.in.shape[1] - column);
         alignas(64) float cur[kColumns];
         for (int64_t c = 0; c < width; c += kLanes) V::store(cur + c, V::load(in + column + c, int(width - c)));
-        finish_row<V>(*common, args.out, row, column, round_up(width, kLanes), cur);
+        finish_row<V>(*common, 0, args.out, row, column, round_up(width, kLanes), cur);
       }
     }
     return INFENG_OK;

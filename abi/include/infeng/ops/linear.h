@@ -69,8 +69,7 @@ struct Linear {
         Core::template multiply<V>({args, data + panel * weight.panel_bytes,
                                     ahead < weight.panels ? data + ahead * weight.panel_bytes : nullptr, panels, row,
                                     rows, cur, scratch});
-        for (int64_t m = 0; m < rows; ++m)
-          finish_row<V>(*common, args.out, row + m, panel * kLanes, panels * kLanes, cur + m * kTileWidth);
+        finish_rows<V>(*common, args.out, row, rows, panel * kLanes, panels * kLanes, cur, kTileWidth);
       }
     }
     return INFENG_OK;
@@ -83,18 +82,6 @@ struct Linear {
     return args.rows <= kFewRows ? 2 : 4;
   }
 };
-
-// Calls fn(first panel, Constant<count>) for groups of Most, then of 2 and 1.
-template <int Most, class Fn>
-INFENG_INLINE void for_panels(int64_t panels, const Fn& fn) {
-  int64_t p = 0;
-  for (; p + Most <= panels; p += Most) fn(p, Constant<Most>{});
-  if (Most > 2 && p + 2 <= panels) {
-    fn(p, Constant<2>{});
-    p += 2;
-  }
-  if (p < panels) fn(p, Constant<1>{});
-}
 
 template <Vector V>
 INFENG_INLINE void clear(const LinearTile& t) {

@@ -91,6 +91,11 @@ struct Base {
     _mm_storeu_si128((__m128i*)h, _mm256_cvtps_ph(f.a, _MM_FROUND_TO_NEAREST_INT));
     _mm_storeu_si128((__m128i*)(h + 8), _mm256_cvtps_ph(f.b, _MM_FROUND_TO_NEAREST_INT));
   }
+  static INFENG_INLINE F load_bf16(const uint16_t* h) {
+    const __m256i a = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i*)h));
+    const __m256i b = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i*)(h + 8)));
+    return {_mm256_castsi256_ps(_mm256_slli_epi32(a, 16)), _mm256_castsi256_ps(_mm256_slli_epi32(b, 16))};
+  }
   static INFENG_INLINE F load_bf16_even(const void* line) {
     return {_mm256_castsi256_ps(_mm256_slli_epi32(half(line, 0), 16)),
             _mm256_castsi256_ps(_mm256_slli_epi32(half(line, 1), 16))};

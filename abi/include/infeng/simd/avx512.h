@@ -61,6 +61,9 @@ struct Base {
   static INFENG_INLINE void store_f16(uint16_t* h, F f) {
     _mm256_storeu_si256((__m256i*)h, _mm512_cvtps_ph(f, _MM_FROUND_TO_NEAREST_INT));
   }
+  static INFENG_INLINE F load_bf16(const uint16_t* h) {
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)h)), 16));
+  }
   static INFENG_INLINE F load_bf16_even(const void* line) {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_loadu_si512(line), 16));
   }

@@ -118,6 +118,9 @@ struct Scalar {
   static void store_f16(uint16_t* h, F f) {
     for (int i = 0; i < kLanes; ++i) h[i] = to_half(f.v[i]);
   }
+  static F load_bf16(const uint16_t* h) {
+    return lanes<F>([&](int i) { return bits(uint32_t(h[i]) << 16); });
+  }
   static F load_bf16_even(const void* line) {
     return lanes<F>([&](int i) { return bits(uint32_t(((const uint16_t*)line)[2 * i]) << 16); });
   }

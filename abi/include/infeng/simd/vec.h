@@ -60,6 +60,7 @@ concept Vector = requires(typename V::F f, typename V::I i, const float* x, floa
   { V::load_f16(h) };     // F: 16 halves
   { V::load_f16(h, n) };  // F: min(n, 16) halves, +0 in the other lanes
   { V::store_f16((uint16_t*)y, f) };  // 16 halves, to nearest even; |f| <= 65504
+  { V::load_bf16(h) };    // F: 16 bf16
   { V::load_bf16_even(line) }; { V::load_bf16_odd(line) };  // F: element 2i, 2i + 1 of 32 bf16
   { V::load_i8(b) };      // F: 16 int8, widened
   { V::load_i8(b, n) };   // the same with min(n, 16) lanes
@@ -105,6 +106,18 @@ INFENG_INLINE void balanced_blocks(int n, const Fn& fn) {
     dispatch<Max>(size, [&](auto m) INFENG_INLINE_LAMBDA { fn(begin, m); });
     begin += size;
   }
+}
+
+// Calls fn(first panel, Constant<count>) for groups of Most, then of 2 and 1.
+template <int Most, class Fn>
+INFENG_INLINE void for_panels(int64_t panels, const Fn& fn) {
+  int64_t p = 0;
+  for (; p + Most <= panels; p += Most) fn(p, Constant<Most>{});
+  if (Most > 2 && p + 2 <= panels) {
+    fn(p, Constant<2>{});
+    p += 2;
+  }
+  if (p < panels) fn(p, Constant<1>{});
 }
 
 }  // namespace

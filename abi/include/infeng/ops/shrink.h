@@ -1,0 +1,174 @@
+// shrink, the A half of LoRA: u[m][u_column + r] = ((x[m] . A[r]) * scaling[r]) * weight, per segment. A is a weight of
+// few panels, so an integer A goes through the core of its linear. A float A has eight chains instead of one, which do
+// not wait for each other: chain c takes k = c mod 8 ascending, then c0 + c4 and so on, then 2, then 1.
+// A tile is a part of one segment: a panel where few rows share it and reading A is what takes time, else up to four
+// panels for a block of rows. SPDX-License-Identifier: Apache-2.0
+#ifndef INFENG_OPS_SHRINK_H
+#define INFENG_OPS_SHRINK_H
+
+#include <infeng/ops/linear_float.h>
+#include <infeng/ops/linear_int.h>
+
+namespace infeng {
+namespace {
+
+// A core as linear.h has them, over panels of f32 or bf16.
+template <class Panel>
+struct ChainCore {
+  static constexpr uint32_t kFormat = Panel::kFormat;
+  static constexpr uint32_t kActivation = INFENG_ACT_F32;
+  static constexpr int64_t kScratch = 0;
+  static constexpr int kChains = 8;
+  static constexpr int kRows = 3;
+  static constexpr int64_t kAhead = 4096;  // bytes
+
+  template <Vector V>
+  static void multiply(const LinearTile& t) {
+    for (int64_t p = 0; p < t.panels; ++p)
+      balanced_blocks<kRows>(int(t.rows), [&](int m, auto rows) { block<V, rows.value>(t, p, m); });
+  }
+
+ private:
+  template <Vector V, int M>
+  static INFENG_NOINLINE void block(const LinearTile& t, int64_t panel, int64_t row) {
+    // What stays in registers with M rows; the lines of other chains are another pass.
+    constexpr int C = V::kColumns > 1 ? kChains : 2;
+    alignas(64) float chain[kChains][M][kLanes];
+    for (int from = 0; from < kChains; from += C) pass<V, M, C>(t, panel, row, from, chain);
+    INFENG_EACH (m, M) {
+      const auto at = [&](int c) INFENG_INLINE_LAMBDA { return V::load(chain[c][m]); };
+      const auto even = V::add(V::add(at(0), at(4)), V::add(at(2), at(6)));
+      const auto odd = V::add(V::add(at(1), at(5)), V::add(at(3), at(7)));
+      V::store(t.cur + (row + m) * kTileWidth + panel * kLanes, V::add(even, odd));
+    }
+  }
+
+  // Chains [from, from + C).
+  template <Vector V, int M, int C>
+  static INFENG_INLINE void pass(const LinearTile& t, int64_t panel, int64_t row, int from,
+                                 float (&chain)[kChains][M][kLanes]) {
+    using F = typename V::F;
+    constexpr int S = Panel::kStep;
+    static_assert(C % S == 0, "a line belongs to one pass");
+    const uint8_t* w = t.panel + panel * t.args.weight.panel_bytes + from / S * kLine;
+    const int64_t k = t.args.weight.k;
+    const float* x[M];
+    F acc[M][C];
+    INFENG_EACH (m, M) {
+      x[m] = row_of<float>(t.args.in.x, t.row + row + m) + from;
+      INFENG_EACH (c, C) acc[m][c] = V::zero();
+    }
+    const auto add = [&](int64_t at, int c) INFENG_INLINE_LAMBDA {
+      const F v = Panel::template load<V>(w + (at + c) / S * kLine, c % S);
+      INFENG_EACH (m, M) acc[m][c] = V::fma(V::set(x[m][at + c]), v, acc[m][c]);
+    };
+    int64_t at = 0;
+    for (; at + kChains <= k; at += kChains) {
+      INFENG_EACH (c, C / S) V::prefetch(w + at / S * kLine + c * kLine + kAhead);
+      INFENG_EACH (c, C) add(at, c);
+    }
+    INFENG_EACH (c, C)
+      if (at + from + c < k) add(at, c);
+    INFENG_EACH (m, M)
+      INFENG_EACH (c, C) V::store(chain[from + c][m], acc[m][c]);
+  }
+};
+
+template <Vector V, class Core>
+struct Shrink {
+  static constexpr uint32_t kOp = INFENG_OP_SHRINK;
+  static constexpr uint32_t kFuses = 0;
+  static constexpr int64_t kRows = 64;  // of a tile
+  static constexpr int64_t kPanels = 4;
+
+  static int32_t accepts(const infeng_problem* p) {
+    return p->op == kOp && p->weight_format == Core::kFormat && p->act_format == Core::kActivation && p->epilogues == 0;
+  }
+
+  static infeng_status workspace(const infeng_problem*, infeng_workspace* out) {
+    out->align = kLine;
+    out->shared = 0;
+    out->per_worker = kRows * kTileWidth * int64_t(sizeof(float)) + Core::kScratch;
+    return INFENG_OK;
+  }
+
+  static int64_t tiles(const infeng_args* common, int32_t) {
+    const auto& args = *(const infeng_shrink_args*)common;
+    int64_t tiles = 0;
+    for (int32_t i = 0; i < args.segment_count; ++i)
+      tiles += Part(*segment_at(args.segments, args.segment_stride, i)).tiles();
+    return common->rows == 0 ? 0 : tiles;
+  }
+
+  static infeng_status run(const infeng_args* common, int32_t, int64_t first, int64_t last, infeng_worker* worker) {
+    const auto& args = *(const infeng_shrink_args*)common;
+    constexpr bool kInteger = Core::kActivation == INFENG_ACT_INT8_G64;
+    const infeng_tensor& x = kInteger ? args.in.q : args.in.x;
+    if (!x.data)
+      return fail(worker, INFENG_INVALID_ARGUMENT, "the input has no values of the type that the adapter's A needs");
+    infeng_linear_args linear{};
+    linear.in = args.in;
+    linear.weight.k = x.shape[1];
+    linear.weight.panel_bytes = panel_bytes(x.shape[1]);
+    for (int32_t i = 0; i < args.segment_count && first < last; ++i) {
+      const infeng_lora_segment& s = *segment_at(args.segments, args.segment_stride, i);
+      if (s.dtype != dtype()) return fail(worker, INFENG_INVALID_ARGUMENT, "an adapter is stored in another type");
+      const Part part(s);
+      const int64_t tiles = part.tiles();
+      linear.common.rows = s.row_end;
+      for (; first < tiles && first < last; ++first) shrink(args, linear, s, part, i, first, worker);
+      first -= tiles;
+      last -= tiles;
+      if (first < 0) first = 0;
+    }
+    return INFENG_OK;
+  }
+
+ private:
+  // How a segment is cut into tiles.
+  struct Part {
+    int64_t rows, panels, step, groups;
+    explicit Part(const infeng_lora_segment& s)
+        : rows(s.row_end - s.row_begin),
+          panels(ceil_div(s.rank, kLanes)),
+          step(rows <= kFewRows ? 1 : kPanels),
+          groups(ceil_div(panels, step)) {}
+    int64_t tiles() const { return rows <= 0 ? 0 : groups * ceil_div(rows, kRows); }
+  };
+
+  static constexpr uint32_t dtype() {
+    return Core::kFormat == INFENG_WEIGHT_F32    ? INFENG_F32
+           : Core::kFormat == INFENG_WEIGHT_BF16 ? INFENG_BF16
+                                                 : INFENG_I8;
+  }
+  static int64_t panel_bytes(int64_t k) {
+    const int64_t lanes = round_up(k, kGroup) * kLanes;
+    return dtype() == INFENG_F32 ? 4 * lanes : dtype() == INFENG_BF16 ? 2 * lanes : kLine + lanes;
+  }
+
+  static void shrink(const infeng_shrink_args& args, const infeng_linear_args& linear, const infeng_lora_segment& s,
+                     const Part& part, int32_t index, int64_t tile, infeng_worker* worker) {
+    const int64_t panel = tile % part.groups * part.step, panels = min_of(part.step, part.panels - panel);
+    const int64_t row = s.row_begin + tile / part.groups * kRows, rows = min_of(kRows, s.row_end - row);
+    const uint8_t* data = (const uint8_t*)s.a + panel * linear.weight.panel_bytes;
+    const uint8_t* next = nullptr;
+    if (panel + panels < part.panels)
+      next = data + panels * linear.weight.panel_bytes;
+    else if (index + 1 < args.segment_count)
+      next = (const uint8_t*)segment_at(args.segments, args.segment_stride, index + 1)->a;
+    float* cur = (float*)worker->private_;
+    Core::template multiply<V>({linear, data, next, panels, row, rows, cur, (uint8_t*)(cur + kRows * kTileWidth)});
+    const auto weight = V::set(s.weight);
+    for (int64_t p = 0; p < panels; ++p) {
+      const int64_t column = (panel + p) * kLanes;
+      const auto scaling = V::load(s.scaling + column);
+      for (int64_t m = 0; m < rows; ++m)
+        V::store(row_of<float>(args.u, row + m) + s.u_column + column,
+                 V::mul(V::mul(V::load(cur + m * kTileWidth + p * kLanes), scaling), weight));
+    }
+  }
+};
+
+}  // namespace
+}  // namespace infeng
+#endif  // INFENG_OPS_SHRINK_H

@@ -1,0 +1,117 @@
+// Segments of LoRA over random adapters: awkward ranks, ranges of rows that overlap or leave gaps, panels in steps.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+
+#include "inputs.h"
+
+inline int64_t random_rank() {
+  static const int64_t ranks[] = {1, 3, 8, 16, 17, 24, 64, 256};
+  return ranks[pick(0, chance(0.1) ? 7 : 6)];
+}
+
+// An adapter's half that one op reads: A and its scaling, or B and what follows it.
+struct LoraHalf {
+  infeng_lora_segment fields{};
+  Bytes a, scaling, b, b_scale, row_scale, bias;
+  infeng_lora_segment segment() const {
+    const auto floats_or_null = [](const Bytes& bytes) { return bytes.size() ? bytes.as<float>() : nullptr; };
+    infeng_lora_segment s = fields;
+    s.a = a.size() ? a.as<void>() : nullptr;
+    s.scaling = floats_or_null(scaling);
+    s.b = b.size() ? b.as<void>() : nullptr;
+    s.b_scale = floats_or_null(b_scale);
+    s.row_scale = floats_or_null(row_scale);
+    s.bias = floats_or_null(bias);
+    return s;
+  }
+};
+
+// [first, last) of up to `rows` rows; a single one, none or all of them more often than by chance.
+inline void random_rows(LoraHalf& half, int64_t rows) {
+  const int64_t begin = chance(0.3) ? 0 : pick(0, rows - 1);
+  const int64_t end = chance(0.3) ? rows : chance(0.3) ? begin + 1 : chance(0.1) ? begin : pick(begin, rows);
+  half.fields.row_begin = int32_t(begin);
+  half.fields.row_end = int32_t(end);
+}
+
+// Segments sorted by their first row, each with columns of u of its own. What lies between those is NaN: reading it
+// would show.
+struct LoraSegments {
+  std::vector<LoraHalf> halves;
+  int64_t columns = 0;
+  std::vector<infeng_lora_segment> built;
+
+  int64_t count() const { return int64_t(halves.size()); }
+  void add(LoraHalf half, int64_t width) {
+    half.fields.u_column = int32_t(columns);
+    columns += width + pick(0, 3);
+    halves.push_back(std::move(half));
+  }
+  void sort() {
+    std::stable_sort(halves.begin(), halves.end(),
+                     [](const LoraHalf& x, const LoraHalf& y) { return x.fields.row_begin < y.fields.row_begin; });
+  }
+  const infeng_lora_segment* build() {
+    built.clear();
+    for (const LoraHalf& half : halves) built.push_back(half.segment());
+    return built.data();
+  }
+};
+
+// For the epilogue: parts of `panels` panels, among them the alternating ones of gate and up.
+inline LoraSegments expanding(int64_t rows, int64_t panels, Bytes& u) {
+  LoraSegments made;
+  for (int64_t i = pick(0, 6); i > 0; --i) {
+    LoraHalf half;
+    infeng_lora_segment& s = half.fields;
+    random_rows(half, rows);
+    s.rank = chance(0.1) ? 0 : int32_t(random_rank());
+    s.dtype = uint32_t(std::vector<int>{INFENG_F32, INFENG_BF16, INFENG_I8}[size_t(pick(0, 2))]);
+    s.panel_step = int32_t(chance(0.5) ? 1 : pick(2, 3));
+    s.panel_begin = int32_t(chance(0.4) ? 0 : pick(0, panels - 1));
+    const int64_t most = (panels - s.panel_begin + s.panel_step - 1) / s.panel_step;
+    s.panel_count = int32_t(chance(0.6) ? most : pick(1, most));
+    const int64_t outputs = s.panel_count * 16, values = outputs * s.rank;
+    const bool integer = s.dtype == INFENG_I8;
+    half.b = integer ? Bytes(values) : floats(values);
+    for (int64_t j = 0; integer && j < values; ++j) half.b.as<int8_t>()[j] = int8_t(pick(-127, 127));
+    if (s.dtype == INFENG_BF16) {
+      Bytes halves(values * 2);
+      for (int64_t j = 0; j < values; ++j) halves.as<uint16_t>()[j] = half.b.as<uint16_t>()[2 * j + 1];
+      half.b = halves;
+    }
+    if (integer) half.b_scale = floats(outputs, 0.01f);
+    if (chance(0.2)) half.row_scale = floats(outputs);
+    if (chance(0.2)) half.bias = floats(outputs);
+    made.add(std::move(half), s.rank);
+  }
+  made.sort();
+  u = Bytes(rows * made.columns * 4, 0xFF);
+  for (const LoraHalf& half : made.halves)
+    for (int64_t m = half.fields.row_begin; m < half.fields.row_end; ++m)
+      for (int64_t r = 0; r < half.fields.rank; ++r)
+        u.as<float>()[m * made.columns + half.fields.u_column + r] = normal();
+  return made;
+}
+
+// For shrink, stored as weights of `format`.
+inline LoraSegments shrinking(int64_t rows, uint32_t format, int64_t k) {
+  LoraSegments made;
+  for (int64_t i = pick(1, 5); i > 0; --i) {
+    LoraHalf half;
+    random_rows(half, rows);
+    half.fields.rank = int32_t(random_rank());
+    half.fields.dtype = format == INFENG_WEIGHT_F32    ? INFENG_F32
+                        : format == INFENG_WEIGHT_BF16 ? INFENG_BF16
+                                                       : INFENG_I8;
+    half.fields.weight = chance(0.5) ? 1.0f : normal();
+    const int64_t padded = up(half.fields.rank, 16);
+    half.a = PackedWeight(format, padded, k).data;
+    half.scaling = floats(padded);
+    made.add(std::move(half), padded);
+  }
+  made.sort();
+  return made;
+}
