@@ -154,6 +154,26 @@ class Epilogue:
     def silu_mul() -> Epilogue: ...
     @staticmethod
     def quantize(activation: int) -> Epilogue: ...
+    @staticmethod
+    def lora(slot: int) -> Epilogue: ...
+
+AdapterPart = tuple[
+    int,  # rank
+    int,  # u_column
+    int,  # first_panel
+    int,  # panel_step
+    int,  # panels
+    NDArray[Any],  # b, (panels, rank, 16)
+    NDArray[np.float32] | None,  # b_scale
+    NDArray[np.float32] | None,  # row_scale
+    NDArray[np.float32] | None,  # bias
+]
+"""A projection, as formats.adapter.LoraPart says."""
+
+class Adapter:
+    """An adapter in one piece of memory of its own, which goes back with the last reference; see Program.adapter."""
+
+    nbytes: int
 
 Bindings = Sequence[tuple[int, Kernel]]
 """Kernels by batch size: (most rows, kernel), ascending; a step of r rows takes the first with r <= rows."""
@@ -172,7 +192,13 @@ class Program:
     def buffer(self, columns: int, *, samples: bool = False) -> int: ...
     def activation(self, columns: int, *, samples: bool = False) -> int:
         """Declare int8 rows with scales and sums for ``columns`` inputs."""
-    def embed(self, kernels: Bindings, weight: Weight, out: int) -> None: ...
+    def open_adapters(self, dtype: str, *, columns: int, max_ranges: int) -> None:
+        """Make room for adapters stored as ``dtype`` ("f32", "bf16" or "int8"); comes before the ops.
+
+        ``columns`` of u: stacked rank rows of all adapters of one row. ``max_ranges``: of rows, in one step.
+        """
+    def embed(self, kernels: Bindings, weight: Weight, out: int, *, module: str = "") -> None:
+        """``module``, here and below: the name under which adapters may replace the weight; "": they may not."""
     def rmsnorm(
         self,
         kernels: Bindings,
@@ -183,12 +209,42 @@ class Program:
         epilogues: Sequence[Epilogue] = (),
         *,
         gather_samples: bool = False,
+        module: str = "",
     ) -> None:
         """``gather_samples``: read the rows that are sampled, write (samples, k)."""
     def linear(
-        self, kernels: Bindings, weight: Weight, x: int, out: int | None, epilogues: Sequence[Epilogue] = ()
+        self,
+        kernels: Bindings,
+        weight: Weight,
+        x: int,
+        out: int | None,
+        epilogues: Sequence[Epilogue] = (),
+        *,
+        module: str = "",
     ) -> None:
         """``x`` is a buffer (f32 and bf16 weights) or an activation (int weights): both share one numbering."""
+    def shrink(self, kernels: Bindings, name: str, x: int, *, k: int, panels: int) -> int:
+        """Make u before the linear ``name`` of ``panels`` panels over ``k`` inputs; returns the slot for its LORA step.
+
+        ``x`` is an activation where adapters are stored as int8, else a buffer. The step comes first in the list of the
+        linear, or of an epilogue op behind it.
+        """
+    def embedding_slot(self, *, vocabulary: int, panels: int) -> int:
+        """Return the slot for a LORA step behind the embeddings; u of a token is looked up, not computed."""
+    def adapter(
+        self,
+        dtype: str,
+        tensors: list[tuple[str, int, NDArray[np.uint8], NDArray[np.float32], list[AdapterPart]]],
+        *,
+        embedding: tuple[int, NDArray[np.float32], float, AdapterPart] | None = None,
+        saved_tensors: list[tuple[str, Weight]] = ...,
+        saved_vectors: list[tuple[str, NDArray[np.float32]]] = ...,
+    ) -> Adapter:
+        """Copy an adapter into memory of its own; any thread, while steps run, releases the GIL.
+
+        tensors: (name, stacked rank, a, scaling, projections); embedding: (rank, a, scaling, projection). Raises
+        NativeError "invalid_argument" naming what does not fit, or "out_of_memory".
+        """
     def epilogue(
         self, kernels: Bindings, x: int, columns: int, out: int | None, epilogues: Sequence[Epilogue]
     ) -> None: ...
@@ -256,6 +312,7 @@ class Program:
         segments: NDArray[np.int32],  # (segments, 4): row_begin, row_end, pos0, first index into block_tables
         block_tables: NDArray[np.int32],  # flat
         sample_rows: NDArray[np.int32],  # (samples,)
+        adapters: Sequence[tuple[int, int, Any, float]] = (),  # row_begin, row_end, Adapter, weight
     ) -> None:
         """Run all ops on one batch; releases the GIL.
 

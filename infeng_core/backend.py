@@ -9,14 +9,25 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from infeng_core.scheduler import Batch, Limits
+from infeng_core.scheduler import AdapterHandle, AdapterRows, Batch, Limits
 
 if TYPE_CHECKING:
     from infeng_core.formats import LoadedModel
+    from infeng_core.formats.adapter import PackedAdapter
     from infeng_core.plug.manifest import EngineConfig
     from infeng_core.plug.select import Selector
 
-__all__ = ["Backend", "BoundOp", "Executable", "Limits", "Measurable", "Measured", "OpNames"]
+__all__ = [
+    "AdapterHandle",
+    "AdapterRows",
+    "Backend",
+    "BoundOp",
+    "Executable",
+    "Limits",
+    "Measurable",
+    "Measured",
+    "OpNames",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +61,18 @@ class Executable(Protocol):
 
         The keys and values of the batch's rows are in the cache afterwards. Running the same batch again is harmless.
         Raises KernelError if an op fails.
+        """
+
+    @property
+    def max_stacked_rank(self) -> int:
+        """The most ``PackedAdapter.stacked_rank`` of the adapters of one row together; 0 without adapters."""
+
+    def load_adapter(self, adapter: PackedAdapter) -> AdapterHandle:
+        """Copy an adapter into memory of this executable, on any thread, while steps run.
+
+        Batches name it in ``adapters``; its memory goes back when the last reference to the handle is dropped. Raises
+        AdapterError for one that does not fit, ResourceError without memory and PluginError where a backend has no
+        adapters.
         """
 
     def bound(self) -> Sequence[BoundOp]:

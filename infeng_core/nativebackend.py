@@ -9,13 +9,15 @@ from numpy.typing import NDArray
 
 from infeng_core import _native
 from infeng_core.backend import BoundOp, Limits, Measured, OpNames
-from infeng_core.errors import KernelError
+from infeng_core.errors import AdapterError, KernelError, ResourceError
 from infeng_core.models.families import families
-from infeng_core.plan import Planner
+from infeng_core.nativeadapter import place
+from infeng_core.plan import MAX_STACKED_RANK, Planner
 from infeng_core.scheduler import Batch
 
 if TYPE_CHECKING:
     from infeng_core.formats import LoadedModel
+    from infeng_core.formats.adapter import PackedAdapter
     from infeng_core.plug.manifest import EngineConfig
     from infeng_core.plug.select import Selector
 
@@ -52,7 +54,9 @@ class NativeExecutable:
             max_segments=limits.max_segments,
             context=limits.context,
         )
-        planner = Planner(model, families()[shape.family].graph(shape), limits, selector, pool.threads)
+        self._dtype = config.adapters.dtype if config.adapters.max_resident else None
+        graph = families()[shape.family].graph(shape)
+        planner = Planner(model, graph, limits, selector, pool.threads, self._dtype)
         logits = planner.build(self._program, self._cache, config.kv_cache.dtype)
         self._program.finish()
         self._logits = self._program.view(logits)[:, : shape.vocab]
@@ -67,12 +71,35 @@ class NativeExecutable:
     def run(self, batch: Batch) -> NDArray[np.float32]:
         """Run one step; return (samples, vocab) float32, valid until the next run."""
         try:
-            self._program.run(batch.tokens, batch.positions, batch.kv_segments, batch.block_tables, batch.sample_rows)
+            self._program.run(*batch[1:])
         except _native.NativeError as error:
             raise KernelError(
                 "step", str(error), "infeng doctor shows the kernels; kernels.disable avoids one"
             ) from error
         return self._logits[: len(batch.sample_rows)]
+
+    @property
+    def max_stacked_rank(self) -> int:
+        """The most stacked rank rows of the adapters of one row together."""
+        return MAX_STACKED_RANK if self._dtype else 0
+
+    def load_adapter(self, adapter: PackedAdapter) -> _native.Adapter:
+        """Copy an adapter into memory of its own; raises AdapterError or ResourceError."""
+        what = f"adapter {adapter.source}"
+        if self._dtype is None:
+            raise AdapterError(what, "the engine was made without adapters", "set adapters.max_resident above 0")
+        if adapter.base != self._model.id:
+            why = f"it was packed for the base {adapter.base[:12]}, this one is {self._model.id[:12]}"
+            raise AdapterError(what, why, "load it again for this model")
+        if adapter.dtype != self._dtype:
+            why = f"it is stored as {adapter.dtype}, the engine's adapters as {self._dtype}"
+            raise AdapterError(what, why, f"load it with dtype {self._dtype}, or set adapters.dtype")
+        try:
+            return place(self._program, adapter)
+        except _native.NativeError as error:
+            if error.code == "out_of_memory":
+                raise ResourceError(what, str(error), "unload another adapter") from error
+            raise AdapterError(what, str(error), "it does not fit this model; convert it again") from error
 
     def bound(self) -> list[BoundOp]:
         """Return what runs, in the order of the model."""

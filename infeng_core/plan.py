@@ -1,8 +1,8 @@
 """A family's graph becomes a program of the native core: every op bound to kernels by batch size.
 
 Two things are decided here and nowhere else. Which values are kept as int8: those that a linear op with integer
-weights takes. And what becomes of the steps that follow an op: as many leading ones as the kernels of all batch sizes
-can take go into the op, the others become an ``epilogue`` op.
+weights takes, or its adapters where they are stored as int8. And what becomes of the steps that follow an op: as many
+leading ones as the kernels of all batch sizes can take go into the op, the others become an ``epilogue`` op.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from infeng_core.backend import Limits
 from infeng_core.binding import Binder, Bindings
 from infeng_core.models import rope
 from infeng_core.models.ops import (
+    PANEL,
     Attention,
     Bias,
     Embed,
@@ -32,12 +33,17 @@ from infeng_core.models.ops import (
     SiluMul,
     Step,
     consumers,
+    panel_columns,
 )
 
 if TYPE_CHECKING:
     from infeng_core.formats import LoadedModel
+    from infeng_core.formats.adapter import AdapterDtype
     from infeng_core.models.config import RopeConfig
     from infeng_core.plug.select import Selector
+
+MAX_STACKED_RANK = 1024
+"""Columns of u: stacked rank rows of all adapters of one row in one linear op."""
 
 Epilogues = list[tuple[str, "_native.Epilogue"]]  # with the name of each step
 Emit = Callable[[Bindings, int | None, Sequence["_native.Epilogue"]], None]
@@ -46,8 +52,20 @@ Emit = Callable[[Bindings, int | None, Sequence["_native.Epilogue"]], None]
 class Planner:
     """Builds one program; used once."""
 
-    def __init__(self, model: LoadedModel, graph: Graph, limits: Limits, selector: Selector, threads: int) -> None:
-        """Plan ``graph`` over the tensors of ``model``; kernels come from ``selector``."""
+    def __init__(
+        self,
+        model: LoadedModel,
+        graph: Graph,
+        limits: Limits,
+        selector: Selector,
+        threads: int,
+        adapters: AdapterDtype | None = None,
+    ) -> None:
+        """Plan ``graph`` over the tensors of ``model``; kernels come from ``selector``.
+
+        adapters: how those that rows may use are stored; None: there will be none.
+        """
+        self._adapters = adapters
         self._model = model
         self._graph = graph
         self._limits = limits
@@ -60,6 +78,9 @@ class Planner:
     def build(self, program: _native.Program, cache: _native.KvCache, kv_format: str) -> int:
         """Add every op of the graph to ``program``; return the buffer of the logits."""
         self._program, self._cache, self._kv_format = program, cache, kv_format
+        if self._adapters is not None:
+            ranges = self._limits.max_segments * MAX_STACKED_RANK // PANEL
+            program.open_adapters(self._adapters, columns=MAX_STACKED_RANK, max_ranges=ranges)
         for index, op in enumerate(self._graph.ops):
             match op:
                 case Embed():
@@ -83,9 +104,23 @@ class Planner:
         problem = {"weight": weight.format, "n": weight.panels * 16, "k": weight.k}
 
         def emit(kernels: Bindings, out: int | None, epilogues: Sequence[_native.Epilogue]) -> None:
-            self._program.embed(kernels, weight, self._buffer(op.out) if out is None else out)
+            self._program.embed(kernels, weight, self._buffer(op.out) if out is None else out, module=op.weight)
 
-        self._emit(index, "embed", self._detail(op.weight, weight), problem, [], op.out, emit, can_fuse=False)
+        detail = self._detail(op.weight, weight)
+        if self._adapters is None:
+            self._emit(index, "embed", detail, problem, [], op.out, emit, can_fuse=False)
+            return
+        # What follows reads the rows after the adapters' products are added, in place.
+        emit_alone = self.binder.choose("embed", False, problem)
+        self.binder.note("embed", detail, emit_alone)
+        out = self._buffer(op.out)
+        emit(emit_alone, out, [])
+        columns = panel_columns(weight.k)
+        slot = self._program.embedding_slot(vocabulary=weight.n, panels=columns // PANEL)
+        self._epilogue(detail, out, columns, out, [("lora", _native.Epilogue.lora(slot))])
+        if self._forms(index, op.out)[1]:
+            quantize = _native.Epilogue.quantize(self._activation(op.out))
+            self._epilogue(detail, out, columns, None, [("quantize", quantize)])
 
     def _rmsnorm(self, index: int, op: RmsNorm) -> None:
         vector = self._model.vectors[op.weight]
@@ -93,7 +128,7 @@ class Planner:
         gather = sampled and not self._graph.values[op.x].sampled
 
         def emit(kernels: Bindings, out: int | None, epilogues: Sequence[_native.Epilogue]) -> None:
-            self._program.rmsnorm(kernels, x, vector, op.eps, out, epilogues, gather_samples=gather)
+            self._program.rmsnorm(kernels, x, vector, op.eps, out, epilogues, gather_samples=gather, module=op.weight)
 
         self._emit(
             index,
@@ -113,10 +148,26 @@ class Planner:
         problem = {"weight": weight.format, "act": act, "n": weight.panels * 16, "k": weight.k}
 
         def emit(kernels: Bindings, out: int | None, epilogues: Sequence[_native.Epilogue]) -> None:
-            self._program.linear(kernels, weight, x, out, epilogues)
+            self._program.linear(kernels, weight, x, out, epilogues, module="lm_head" if is_head else "")
 
-        steps = [self._step(step) for step in op.steps]
+        # Adapters know the head by this name even where it is tied to the embeddings.
+        is_head = op.out == self._graph.logits
+        lora = self._shrink(op, "lm_head" if is_head else op.weight, weight)
+        steps = [*lora, *(self._step(step) for step in op.steps)]
         self._emit(index, "linear", self._detail(op.weight, weight), problem, steps, op.out, emit, weight.panels * 16)
+
+    def _shrink(self, op: Linear, name: str, weight: _native.Weight) -> Epilogues:
+        """Add the op that makes u for the adapters of a linear op; return the step that expands it."""
+        if self._adapters is None:
+            return []
+        is_int8 = self._adapters == "int8"
+        form, act = ("int8-row", "int8-g64") if is_int8 else (self._adapters, "f32")
+        problem = {"weight": form, "act": act, "n": MAX_STACKED_RANK, "k": weight.k}
+        kernels = self.binder.choose("shrink", self._graph.values[op.out].sampled, problem)
+        self.binder.note("shrink", f"{_role(name)} {form} {weight.k}", kernels)
+        x = self._activation(op.x) if is_int8 else self._buffer(op.x)
+        slot = self._program.shrink(kernels, name, x, k=weight.k, panels=weight.panels)
+        return [("lora", _native.Epilogue.lora(slot))]
 
     def _rope(self, op: Rope) -> None:
         if op.rope not in self._tables:
@@ -197,22 +248,29 @@ class Planner:
             columns = self._graph.values[out].columns
         between = self._buffer(out) if is_only_quantize else self._scratch(columns, sampled)
         emit(kernels, between, [step for _, step in steps[:fused]])
-        kernels = self.binder.choose("epilogue", sampled, {"n": columns, "k": columns}, names[fused:])
-        self.binder.note("epilogue", f"{detail}: {' + '.join(names[fused:])}", kernels)
-        target = None if is_only_quantize else final
-        self._program.epilogue(kernels, between, columns, target, [step for _, step in rest])
+        self._epilogue(detail, between, columns, None if is_only_quantize else final, rest, sampled)
+
+    def _epilogue(
+        self, detail: str, x: int, columns: int, out: int | None, steps: Epilogues, sampled: bool = False
+    ) -> None:
+        """Add an op that does nothing but ``steps``."""
+        names = [name for name, _ in steps]
+        kernels = self.binder.choose("epilogue", sampled, {"n": columns, "k": columns}, names)
+        self.binder.note("epilogue", f"{detail}: {' + '.join(names)}", kernels)
+        self._program.epilogue(kernels, x, columns, out, [step for _, step in steps])
 
     def _forms(self, index: int, out: str) -> tuple[bool, bool]:
         """Return whether the value that op ``index`` writes is read as f32, and whether as int8."""
         readers = consumers(self._graph, index)
         as_int8 = [reader for reader in readers if self._takes_int8(reader, out)]
+        adapters = [self._adapters for reader in readers if isinstance(reader, Linear) and reader.x == out]
         as_operand = [
             reader
             for reader in readers
             if isinstance(reader, Linear) and any(isinstance(s, Residual) and s.value == out for s in reader.steps)
         ]
         needs_f32 = len(as_int8) < len(readers) or bool(as_operand) or out == self._graph.logits
-        return needs_f32, bool(as_int8)
+        return needs_f32 or "f32" in adapters or "bf16" in adapters, bool(as_int8) or "int8" in adapters
 
     def _takes_int8(self, reader: Op, value: str) -> bool:
         if not isinstance(reader, Linear) or reader.x != value:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import abc
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
@@ -90,6 +91,23 @@ class Segment(NamedTuple):
     sampled: int
 
 
+class AdapterHandle(Protocol):
+    """An adapter in the memory of an executable, which goes back when the last reference is dropped."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of that memory."""
+
+
+class AdapterRows(NamedTuple):
+    """Rows [row_begin, row_end) of a batch use an adapter, its products times ``weight``."""
+
+    row_begin: int
+    row_end: int
+    handle: AdapterHandle
+    weight: float
+
+
 class Batch(NamedTuple):
     """One step's work, as the arrays that a backend reads. They are overwritten by the scheduler's next batch."""
 
@@ -99,6 +117,8 @@ class Batch(NamedTuple):
     kv_segments: NDArray[np.int32]  # (segments, 4): row_begin, row_end, pos0, first index into block_tables
     block_tables: NDArray[np.int32]  # flat: the blocks of each segment's sequence, one after the other
     sample_rows: NDArray[np.int32]  # (samples,) rows whose logits are wanted, ascending
+    adapters: abc.Sequence[AdapterRows] = ()
+    """Sorted by row. Adapters that combine have the same rows and follow each other in the order of the request."""
 
 
 class Scheduler(Protocol):

@@ -42,6 +42,11 @@ void Program::take(const Batch& batch) {
     }
   }
   take_segments(batch);
+  if (lora_.is_open()) {
+    lora_.take(batch.adapters, rows_, {sample_rows_, static_cast<size_t>(samples_)});
+  } else if (!batch.adapters.empty()) {
+    fail(kBad, "adapters: the program was made without");
+  }
 }
 
 void Program::take_segments(const Batch& batch) {
@@ -96,24 +101,45 @@ void Program::take_segments(const Batch& batch) {
   if (covered != rows_) fail(kBad, "segments: cover ", covered, " of ", rows_, " rows");
 }
 
+void Op::set_rows(int64_t begin, int64_t count) {
+  args.common.rows = count;
+  for (const RowView& view : views) {
+    view.tensor->shape[0] = count;
+    view.tensor->data = view.data + begin * view.row_bytes;
+  }
+  const Binding* binding = bindings.data();
+  while (binding->rows < count) ++binding;
+  kernel = binding->kernel.get();
+  kernel_index = static_cast<int>(binding - bindings.data());
+  if (problem.op == INFENG_OP_LINEAR) args.linear.weight = binding->weight->abi;
+  if (problem.op == INFENG_OP_EMBED) args.embed.weight = binding->weight->abi;
+  rows_set = begin == 0 ? count : -1;
+}
+
 void Program::patch() {
+  if (lora_.is_open()) lora_.patch(tokens_, value(u_).x, value(u_).stride);
   for (const auto& each : ops_) {
     Op& op = *each;
-    const int64_t rows = op.samples ? samples_ : rows_;
+    int64_t rows = op.samples ? samples_ : rows_;
     if (op.problem.op == INFENG_OP_KV_APPEND) {
       op.args.kv_append.segment_count = static_cast<int32_t>(segment_count_);
     } else if (op.problem.op == INFENG_OP_ATTENTION) {
       op.args.attention.segment_count = static_cast<int32_t>(segment_count_);
+    } else if (op.problem.op == INFENG_OP_SHRINK) {
+      if (op.args.shrink.segment_count == 0) rows = 0;
+    } else if (op.only_adds) {
+      if (op.epilogues[0].segment_count == 0) rows = 0;
     }
-    if (op.args.common.rows == rows && op.kernel != nullptr) continue;
-    op.args.common.rows = rows;
-    for (int64_t* field : op.row_fields) *field = rows;
-    const Binding* binding = op.bindings.data();
-    while (binding->rows < rows) ++binding;
-    op.kernel = binding->kernel.get();
-    op.kernel_index = static_cast<int>(binding - op.bindings.data());
-    if (op.problem.op == INFENG_OP_LINEAR) op.args.linear.weight = binding->weight->abi;
-    if (op.problem.op == INFENG_OP_EMBED) op.args.embed.weight = binding->weight->abi;
+    if (op.is_sliced) join_slices(op);
+    op.is_sliced = rows > 0 && lora_.replaces(op);
+    if (op.is_sliced) {
+      op.slice_end = 0;
+      op.slices_rows = rows;
+      op.args.common.rows = rows;
+      op.rows_set = -1;
+    } else if (op.rows_set != rows) {
+      op.set_rows(0, rows);
+    }
   }
 }
 

@@ -8,6 +8,7 @@
 
 #include "bindings.h"
 #include "error.h"
+#include "names.h"
 #include "program.h"
 
 namespace py = pybind11;
@@ -88,11 +89,40 @@ std::span<const int32_t> integers(const py::array& array, const char* what, int6
   return {static_cast<const int32_t*>(array.data()), static_cast<size_t>(array.size())};
 }
 
+// (row_begin, row_end, adapter, weight) for each range; the memory is kept from step to step.
+class HeldRows {
+ public:
+  HeldRows() = default;
+  ~HeldRows() { rows_.clear(); }
+  HeldRows(const HeldRows&) = delete;
+  HeldRows& operator=(const HeldRows&) = delete;
+
+  std::span<const AdapterRows> take(const py::sequence& adapters) {
+    for (const py::handle& each : adapters) {
+      if (!py::isinstance<py::tuple>(each) || py::len(each) != 4) {
+        fail("invalid_argument", "adapters: needs (row_begin, row_end, adapter, weight) for each range");
+      }
+      const auto range = py::reinterpret_borrow<py::tuple>(each);
+      rows_.push_back({range[0].cast<int32_t>(), range[1].cast<int32_t>(), range[3].cast<float>(),
+                       range[2].cast<std::shared_ptr<Adapter>>()});
+    }
+    return rows_;
+  }
+
+ private:
+  std::vector<AdapterRows>& rows_ = memory();
+  static std::vector<AdapterRows>& memory() {
+    thread_local std::vector<AdapterRows> rows;
+    return rows;
+  }
+};
+
 void run(Program& program, const py::array& tokens, const py::array& positions, const py::array& segments,
-         const py::array& block_tables, const py::array& sample_rows) {
-  const Batch batch{integers(tokens, "tokens", 0), integers(positions, "positions", 0),
-                    integers(segments, "segments", 4), integers(block_tables, "block_tables", 0),
-                    integers(sample_rows, "sample_rows", 0)};
+         const py::array& block_tables, const py::array& sample_rows, const py::sequence& adapters) {
+  HeldRows held;
+  const Batch batch{integers(tokens, "tokens", 0),           integers(positions, "positions", 0),
+                    integers(segments, "segments", 4),       integers(block_tables, "block_tables", 0),
+                    integers(sample_rows, "sample_rows", 0), held.take(adapters)};
   const py::gil_scoped_release release;
   program.run(batch);
 }
@@ -129,7 +159,8 @@ void bind_epilogue(py::module_& m) {
       .def_static("silu_mul", [] { return PyEpilogue{INFENG_EPILOGUE_SILU_MUL, -1, {}}; })
       .def_static(
           "quantize", [](int activation) { return PyEpilogue{INFENG_EPILOGUE_QUANTIZE, activation, {}}; },
-          "activation"_a);
+          "activation"_a)
+      .def_static("lora", [](int slot) { return PyEpilogue{INFENG_EPILOGUE_LORA, slot, {}}; }, "slot"_a);
 }
 
 using Class = py::class_<BoundProgram, std::shared_ptr<BoundProgram>>;
@@ -141,27 +172,38 @@ void bind_ops(Class& program) {
   program
       .def(
           "embed",
-          [](BoundProgram& self, const PyBindings& kernels, WeightPtr weight, int out) {
-            self.embed(bindings(kernels), std::move(weight), out);
+          [](BoundProgram& self, const PyBindings& kernels, WeightPtr weight, int out, const std::string& module) {
+            self.embed(bindings(kernels), std::move(weight), out, module);
           },
-          "kernels"_a, py::arg("weight").none(false), "out"_a)
+          "kernels"_a, py::arg("weight").none(false), "out"_a, py::kw_only(), "module"_a = "")
       .def(
           "rmsnorm",
           [](BoundProgram& self, const PyBindings& kernels, int x, const py::object& weight, float eps, OptionalId out,
-             const List& epilogues, bool gather) {
+             const List& epilogues, bool gather, const std::string& module) {
             self.rmsnorm(bindings(kernels), x, self.constant(weight, "rmsnorm weight"), eps, out.value_or(-1),
-                         specs(self, epilogues), gather);
+                         specs(self, epilogues), gather, module);
           },
           "kernels"_a, "x"_a, "weight"_a, "eps"_a, "out"_a, "epilogues"_a = List(), py::kw_only(),
-          "gather_samples"_a = false, "``gather_samples``: read the rows that are sampled, write (samples, k).")
+          "gather_samples"_a = false, "module"_a = "",
+          "``gather_samples``: read the rows that are sampled, write (samples, k).")
       .def(
           "linear",
           [](BoundProgram& self, const PyBindings& kernels, WeightPtr weight, int x, OptionalId out,
-             const List& epilogues) {
-            self.linear(bindings(kernels), std::move(weight), x, out.value_or(-1), specs(self, epilogues));
+             const List& epilogues, const std::string& module) {
+            self.linear(bindings(kernels), std::move(weight), x, out.value_or(-1), specs(self, epilogues), module);
           },
-          "kernels"_a, py::arg("weight").none(false), "x"_a, "out"_a, "epilogues"_a = List(),
+          "kernels"_a, py::arg("weight").none(false), "x"_a, "out"_a, "epilogues"_a = List(), py::kw_only(),
+          "module"_a = "",
           "``x`` is a buffer (f32 and bf16 weights) or an activation (int weights): both share one numbering.")
+      .def(
+          "shrink",
+          [](BoundProgram& self, const PyBindings& kernels, const std::string& name, int x, int64_t k, int64_t panels) {
+            return self.shrink(bindings(kernels), name, x, k, panels);
+          },
+          "kernels"_a, "name"_a, "x"_a, py::kw_only(), "k"_a, "panels"_a,
+          "Make u before a linear of ``panels`` panels; returns the slot for its LORA step.")
+      .def("embedding_slot", &Program::embedding_slot, py::kw_only(), "vocabulary"_a, "panels"_a,
+           "Return the slot for a LORA step behind the embeddings.")
       .def(
           "epilogue",
           [](BoundProgram& self, const PyBindings& kernels, int x, int64_t columns, OptionalId out,
@@ -209,18 +251,34 @@ void bind_program(py::module_& m) {
            }),
            py::arg("pool").none(false), py::kw_only(), "max_rows"_a, "max_samples"_a, "max_segments"_a, "context"_a)
       .def("buffer", &Program::buffer, "columns"_a, py::kw_only(), "samples"_a = false)
+      .def(
+          "open_adapters",
+          [](BoundProgram& self, const std::string& dtype, int64_t columns, int64_t max_ranges) {
+            self.open_adapters(number_of(Vocabulary::dtype, dtype), columns, max_ranges);
+          },
+          "dtype"_a, py::kw_only(), "columns"_a, "max_ranges"_a,
+          "Make room for adapters stored as ``dtype``; comes before the ops.")
       .def("activation", &Program::activation, "columns"_a, py::kw_only(), "samples"_a = false,
            "Declare int8 rows with scales and sums for ``columns`` inputs.");
   bind_ops(program);
+  program.def(
+      "adapter",
+      [](const BoundProgram& self, const std::string& dtype, const py::list& tensors, const py::object& embedding,
+         const py::list& saved_tensors, const py::list& saved_vectors) {
+        return make_adapter(self, dtype, tensors, embedding, saved_tensors, saved_vectors);
+      },
+      "dtype"_a, "tensors"_a, py::kw_only(), "embedding"_a = py::none(), "saved_tensors"_a = py::list(),
+      "saved_vectors"_a = py::list(), "Copy an adapter into memory of its own; any thread, while steps run.");
   program
       .def("finish", &BoundProgram::finish_bound,
            "Size and take all scratch memory; no op may be added afterwards and ``run`` allocates nothing.")
       .def(
           "run",
           [](BoundProgram& self, const py::array& tokens, const py::array& positions, const py::array& segments,
-             const py::array& block_tables,
-             const py::array& sample_rows) { run(self, tokens, positions, segments, block_tables, sample_rows); },
-          "tokens"_a, "positions"_a, "segments"_a, "block_tables"_a, "sample_rows"_a,
+             const py::array& block_tables, const py::array& sample_rows, const py::sequence& adapters) {
+            run(self, tokens, positions, segments, block_tables, sample_rows, adapters);
+          },
+          "tokens"_a, "positions"_a, "segments"_a, "block_tables"_a, "sample_rows"_a, "adapters"_a = py::tuple(),
           "Run all ops on one batch; releases the GIL. Raises NativeError with the failing op, kernel and message.")
       .def("cancel", &Program::cancel,
            "Make a run in flight stop between two ranges of tiles (any thread); it raises NativeError \"cancelled\".")

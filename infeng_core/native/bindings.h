@@ -4,6 +4,7 @@
 #include <pybind11/pybind11.h>
 
 #include <memory>
+#include <string>
 
 namespace infeng {
 
@@ -13,6 +14,7 @@ void bind_library(pybind11::module_& m);
 void bind_memory(pybind11::module_& m);
 void bind_profile(pybind11::module_& m);
 void bind_program(pybind11::module_& m);
+void bind_adapter(pybind11::module_& m);
 void bind_packing(pybind11::module_& m);
 void bind_rope(pybind11::module_& m);
 void bind_sampling(pybind11::module_& m);
@@ -21,6 +23,12 @@ void bind_sampling(pybind11::module_& m);
 class Program;
 pybind11::dict profile_read(const Program& program);
 pybind11::list describe_ops(const Program& program);
+
+// A method of Program (bind_adapter.cc); the lists hold tuples, as _native.pyi says.
+class Adapter;
+std::shared_ptr<Adapter> make_adapter(const Program& program, const std::string& dtype, const pybind11::list& tensors,
+                                      const pybind11::object& embedding, const pybind11::list& saved_tensors,
+                                      const pybind11::list& saved_vectors);
 
 // A contiguous buffer of a Python object, held until the last copy of the pointer is gone.
 struct HeldBuffer {

@@ -52,7 +52,7 @@ class Step final : public Job {
 
   // What all workers read in every phase: one line.
   alignas(64) size_t index_ = 0;  // of the op after this one
-  const Op* op_ = nullptr;
+  Op* op_ = nullptr;
   int32_t phase_ = 0;
   int32_t phases_ = 0;
   int64_t tiles_ = 0;
@@ -96,13 +96,16 @@ void Step::run_tiles(int worker, int64_t first, int64_t last) {
   if (status != INFENG_OK) fail_with(worker, status, nullptr, nullptr);
 }
 
-// Moves to the next op that has rows in this step.
+// Moves to the op's next slice, or to the next op that has rows in this step.
 bool Step::next_op() {
   const auto& ops = program_.ops_;
-  do {
-    if (index_ == ops.size()) return false;
-    op_ = ops[index_++].get();
-  } while (op_->args.common.rows == 0);
+  if (op_ == nullptr || !program_.next_slice(*op_)) {
+    do {
+      if (index_ == ops.size()) return false;
+      op_ = ops[index_++].get();
+    } while (op_->args.common.rows == 0);
+    program_.next_slice(*op_);
+  }
   const infeng_kernel& kernel = op_->kernel->abi;
   phases_ = kernel.phases == nullptr ? 1 : kernel.phases(&op_->args.common);
   phase_ = -1;

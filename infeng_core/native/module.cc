@@ -8,6 +8,7 @@ PYBIND11_MODULE(_native, m) {
   infeng::bind_library(m);
   infeng::bind_memory(m);
   infeng::bind_profile(m);
+  infeng::bind_adapter(m);
   infeng::bind_program(m);
   infeng::bind_packing(m);
   infeng::bind_rope(m);

@@ -33,6 +33,7 @@ constexpr Word kKvs[] = {{INFENG_KV_F32, "f32"},
 constexpr Word kEpilogues[] = {{INFENG_EPILOGUE_BIAS, "bias"},           {INFENG_EPILOGUE_LORA, "lora"},
                                {INFENG_EPILOGUE_ROW_SCALE, "row_scale"}, {INFENG_EPILOGUE_RESIDUAL, "residual"},
                                {INFENG_EPILOGUE_SILU_MUL, "silu_mul"},   {INFENG_EPILOGUE_QUANTIZE, "quantize"}};
+constexpr Word kDtypes[] = {{INFENG_F32, "f32"}, {INFENG_BF16, "bf16"}, {INFENG_I8, "int8"}};
 constexpr Word kNumerics[] = {{INFENG_NUMERICS_EXACT, "exact"}, {INFENG_NUMERICS_APPROX, "approx"}};
 constexpr Word kKinds[] = {{INFENG_KIND_TILES, "tiles"}, {INFENG_KIND_WHOLE, "whole"}};
 
@@ -48,6 +49,8 @@ std::span<const Word> words(Vocabulary vocabulary) {
       return kKvs;
     case Vocabulary::epilogue:
       return kEpilogues;
+    case Vocabulary::dtype:
+      return kDtypes;
     case Vocabulary::numerics:
       return kNumerics;
     case Vocabulary::kind:
@@ -68,6 +71,8 @@ const char* title(Vocabulary vocabulary) {
       return "cache format";
     case Vocabulary::epilogue:
       return "epilogue";
+    case Vocabulary::dtype:
+      return "storage of adapters";
     case Vocabulary::numerics:
       return "numerics class";
     case Vocabulary::kind:

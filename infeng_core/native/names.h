@@ -9,7 +9,7 @@
 
 namespace infeng {
 
-enum class Vocabulary { op, weight, act, kv, epilogue, numerics, kind };
+enum class Vocabulary { op, weight, act, kv, epilogue, dtype, numerics, kind };
 
 // Throws Error "unknown_name" that lists the words of the vocabulary.
 uint32_t number_of(Vocabulary vocabulary, std::string_view name);

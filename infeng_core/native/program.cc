@@ -80,6 +80,7 @@ void Program::finish() {
   if (ops_.empty()) fail("invalid_argument", "the program has no ops");
   infeng_workspace most{sizeof(infeng_workspace), 64, 0, 0};
   for (const auto& op : ops_) bind_kernels(*op, most);
+  lora_.finish(ops_);
   const Op* upcoming = nullptr;
   for (auto op = ops_.rbegin(); op != ops_.rend(); ++op) {
     (*op)->upcoming = upcoming;

@@ -14,6 +14,7 @@
 #include "arena.h"
 #include "kv_cache.h"
 #include "library.h"
+#include "lora.h"
 #include "pool.h"
 #include "profile.h"
 #include "shares.h"
@@ -45,7 +46,7 @@ using Bindings = std::vector<Binding>;
 
 struct EpilogueSpec {
   uint32_t kind = 0;
-  int value = -1;     // RESIDUAL: a buffer. QUANTIZE: an activation
+  int value = -1;     // RESIDUAL: a buffer. QUANTIZE: an activation. LORA: a slot
   Constant constant;  // BIAS, ROW_SCALE
 };
 using Epilogues = std::vector<EpilogueSpec>;
@@ -65,6 +66,13 @@ struct Value {
   int32_t* sum = nullptr;
 };
 
+// A tensor that has the op's rows, and where its first row is.
+struct RowView {
+  infeng_tensor* tensor;
+  char* data;
+  int64_t row_bytes;
+};
+
 struct Op {
   union Args {
     infeng_args common;
@@ -75,18 +83,38 @@ struct Op {
     infeng_rope_args rope;
     infeng_kv_append_args kv_append;
     infeng_attention_args attention;
+    infeng_shrink_args shrink;
   };
   Args args{};
   bool samples = false;
   int64_t solo_rows = 0;  // up to so many rows one worker is faster than a barrier
   std::vector<infeng_epilogue> epilogues;
-  std::vector<int64_t*> row_fields;  // shape[0] of every tensor that has the op's rows
+  std::vector<RowView> views;
   std::shared_ptr<const Weight> weight;
   Bindings bindings;
-  infeng_problem problem{};        // rows_min, rows_max and workers are filled for each binding
-  const Op* upcoming = nullptr;    // the next op that streams a weight, if any
-  const Kernel* kernel = nullptr;  // of this step
-  int kernel_index = 0;            // its place in bindings
+  infeng_problem problem{};      // rows_min, rows_max and workers are filled for each binding
+  const Op* upcoming = nullptr;  // the next op that streams a weight, if any
+  int module = -1;               // of those whose weight adapters may replace
+  int lora_slot = -1;            // of the LORA step at the head of the list
+  void* vector = nullptr;        // an rmsnorm's own weight
+  bool only_adds = false;        // nothing but LORA, in place: has no rows in a step without segments
+  infeng_fetch fetch{};          // chained to the args of a linear
+
+  // Of this step.
+  const Kernel* kernel = nullptr;
+  int kernel_index = 0;     // its place in bindings
+  int64_t rows_set = -1;    // the rows that all views have, from the first on; -1: not so
+  bool is_sliced = false;   // runs slice by slice, as the weights of its rows are
+  int64_t slice_end = 0;    // rows that have run or run now
+  int64_t slices_rows = 0;  // rows of all slices
+
+  // Rows [begin, begin + count) in all views, and the kernel for so many.
+  void set_rows(int64_t begin, int64_t count);
+
+  void use_segments(std::span<const infeng_lora_segment> segments) {
+    epilogues[0].segments = segments.data();
+    epilogues[0].segment_count = static_cast<int32_t>(segments.size());
+  }
 };
 
 // A worker's place in the program: what kernels get, with its message beside it.
@@ -102,18 +130,29 @@ struct Batch {
   std::span<const int32_t> segments;  // row_begin, row_end, pos0, first index into block_tables
   std::span<const int32_t> block_tables;
   std::span<const int32_t> sample_rows;
+  std::span<const AdapterRows> adapters = {};  // sorted by row
 };
 
 class Program {
  public:
   Program(std::shared_ptr<Pool> pool, const Limits& limits);
 
+  // Makes room for adapters stored as `dtype`, whose stacked ranks have up to `columns` on one row. Before any op.
+  void open_adapters(uint32_t dtype, int64_t columns, int64_t ranges);
+
   int buffer(int64_t columns, bool samples);
   int activation(int64_t columns, bool samples);
 
-  void embed(Bindings kernels, std::shared_ptr<const Weight> weight, int out);
-  void rmsnorm(Bindings kernels, int x, Constant weight, float eps, int out, const Epilogues& epilogues, bool gather);
-  void linear(Bindings kernels, std::shared_ptr<const Weight> weight, int x, int out, const Epilogues& epilogues);
+  // An op with a `module` is one whose weight adapters may replace, under that name; "": none.
+  void embed(Bindings kernels, std::shared_ptr<const Weight> weight, int out, const std::string& module = "");
+  void rmsnorm(Bindings kernels, int x, Constant weight, float eps, int out, const Epilogues& epilogues, bool gather,
+               const std::string& module = "");
+  void linear(Bindings kernels, std::shared_ptr<const Weight> weight, int x, int out, const Epilogues& epilogues,
+              const std::string& module = "");
+  // The op before a linear of `panels` panels over the `k` columns of x; returns the slot for its LORA step.
+  int shrink(Bindings kernels, const std::string& name, int x, int64_t k, int64_t panels);
+  // The slot for an epilogue op behind the embeddings, before any SHRINK.
+  int embedding_slot(int64_t vocabulary, int64_t panels);
   void epilogue(Bindings kernels, int x, int64_t columns, int out, const Epilogues& epilogues);
   void rope(Bindings kernels, int x, int64_t heads, int64_t kv_heads, int64_t head_dim, int64_t k_column, Constant cos,
             Constant sin, int64_t table_rows);
@@ -139,6 +178,8 @@ class Program {
   }
 
   const Value& value(int id) const;  // throws Error "invalid_argument"
+  const Lora& lora() const { return lora_; }
+  bool is_finished() const { return finished_; }
   int64_t scratch_bytes() const { return memory_.taken(); }
   int64_t op_count() const { return static_cast<int64_t>(ops_.size()); }
   const Op& op(int64_t index) const { return *ops_[static_cast<size_t>(index)]; }
@@ -157,6 +198,7 @@ class Program {
   int add_value(int64_t columns, bool samples, bool quantized);
   const Value& operand(int id, const char* what, bool quantized, int64_t columns, bool samples) const;
   std::unique_ptr<Op> draft(uint32_t kind, Bindings kernels, bool samples) const;
+  void add_lora(Op& op, int slot, int64_t columns);
   int64_t add_epilogues(Op& op, const Epilogues& epilogues, int64_t columns);
   infeng_tensor result(int out, int64_t columns, const Op& op) const;
   void use_cache(std::shared_ptr<const KvCache> cache);
@@ -166,6 +208,9 @@ class Program {
   void take(const Batch& batch);
   void take_segments(const Batch& batch);
   void patch();
+  bool next_slice(Op& op);
+  void join_slices(Op& op);
+  void use_module(Op& op, const std::string& name);
   const Profile& measured() const;
   [[noreturn]] void throw_failure(const Failure& failure) const;
 
@@ -196,6 +241,11 @@ class Program {
   int64_t rows_ = 0;
   int64_t samples_ = 0;
   int64_t segment_count_ = 0;
+
+  Lora lora_;
+  int u_ = -1;                      // (rows, columns) that SHRINK makes and LORA reads
+  int sample_u_ = -1;               // the same memory for sampled rows
+  int32_t* slice_index_ = nullptr;  // (rows) ids or row indices of one slice
 
   Seat* seats_ = nullptr;  // (threads)
   Shares shares_;          // of the phase that runs

@@ -58,6 +58,7 @@ std::unique_ptr<Op> Program::draft(uint32_t kind, Bindings kernels, bool samples
   op->bindings = std::move(kernels);
   op->problem.struct_size = sizeof(infeng_problem);
   op->problem.op = kind;
+  op->fetch.head = {sizeof op->fetch, INFENG_EXTENSION_FETCH, nullptr};
   return op;
 }
 
@@ -89,6 +90,9 @@ int64_t Program::add_epilogues(Op& op, const Epilogues& specs, int64_t columns) 
       case INFENG_EPILOGUE_QUANTIZE:
         epilogue.act = describe(operand(spec.value, name.c_str(), true, columns, op.samples));
         track(op, epilogue.act);
+        break;
+      case INFENG_EPILOGUE_LORA:
+        add_lora(op, spec.value, columns);
         break;
       default:
         fail("unsupported", "epilogue ", name, " cannot be added to a program");

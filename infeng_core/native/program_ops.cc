@@ -19,7 +19,7 @@ void check_apart(const char* op, int x, int out) {
 
 }  // namespace
 
-void Program::embed(Bindings kernels, std::shared_ptr<const Weight> weight, int out) {
+void Program::embed(Bindings kernels, std::shared_ptr<const Weight> weight, int out, const std::string& module) {
   auto draft_op = draft(INFENG_OP_EMBED, std::move(kernels), false);
   Op& op = *draft_op;
   infeng_embed_args& args = op.args.embed;
@@ -34,11 +34,12 @@ void Program::embed(Bindings kernels, std::shared_ptr<const Weight> weight, int 
   op.solo_rows = kSoloElements / weight->abi.k;
   vocabulary_ = std::min(vocabulary_, weight->abi.n);
   op.weight = std::move(weight);
+  use_module(op, module);
   ops_.push_back(std::move(draft_op));
 }
 
 void Program::rmsnorm(Bindings kernels, int x, Constant weight, float eps, int out, const Epilogues& epilogues,
-                      bool gather) {
+                      bool gather, const std::string& module) {
   const bool samples = gather || value(x).samples;
   auto draft_op = draft(INFENG_OP_RMSNORM, std::move(kernels), samples);
   Op& op = *draft_op;
@@ -53,6 +54,7 @@ void Program::rmsnorm(Bindings kernels, int x, Constant weight, float eps, int o
     track(op, args.x);
   }
   args.weight = vector(weight);
+  op.vector = args.weight.data;
   keep(weight);
   args.eps = eps;
   op.problem.n = op.problem.k = k;
@@ -60,11 +62,12 @@ void Program::rmsnorm(Bindings kernels, int x, Constant weight, float eps, int o
   args.out = result(out, k, op);
   track(op, args.out);
   op.solo_rows = kSoloElements / k;
+  use_module(op, module);
   ops_.push_back(std::move(draft_op));
 }
 
-void Program::linear(Bindings kernels, std::shared_ptr<const Weight> weight, int x, int out,
-                     const Epilogues& epilogues) {
+void Program::linear(Bindings kernels, std::shared_ptr<const Weight> weight, int x, int out, const Epilogues& epilogues,
+                     const std::string& module) {
   const infeng_weight& w = weight->abi;
   const bool samples = value(x).samples;
   auto draft_op = draft(INFENG_OP_LINEAR, std::move(kernels), samples);
@@ -85,6 +88,8 @@ void Program::linear(Bindings kernels, std::shared_ptr<const Weight> weight, int
   args.out = result(out, columns, op);
   track(op, args.out);
   op.weight = std::move(weight);
+  use_module(op, module);
+  if (lora_.is_open()) args.common.next = &op.fetch.head;
   ops_.push_back(std::move(draft_op));
 }
 
@@ -103,6 +108,7 @@ void Program::epilogue(Bindings kernels, int x, int64_t columns, int out, const 
   args.out = result(out, left, op);
   track(op, args.out);
   op.solo_rows = kSoloElements / columns;
+  op.only_adds = x == out && op.problem.epilogues == INFENG_EPILOGUE_BIT(INFENG_EPILOGUE_LORA);
   ops_.push_back(std::move(draft_op));
 }
 

@@ -55,7 +55,9 @@ infeng_activation describe(const Value& value) {
 }
 
 void track(Op& op, infeng_tensor& tensor) {
-  if (tensor.data != nullptr) op.row_fields.push_back(&tensor.shape[0]);
+  if (tensor.data == nullptr) return;
+  const int64_t size = tensor.dtype == INFENG_I8 ? 1 : 4;
+  op.views.push_back({&tensor, static_cast<char*>(tensor.data), tensor.strides[0] * size});
 }
 
 void track(Op& op, infeng_activation& activation) {

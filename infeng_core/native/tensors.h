@@ -20,7 +20,7 @@ infeng_tensor heads(const Value& value, int64_t column, int64_t count, int64_t h
 // The int8 part of an activation; empty for a buffer.
 infeng_activation describe(const Value& value);
 
-// Remembers where the tensor says how many rows it has, so that a step can change it.
+// Remembers the tensor, so that a step can say which rows of it the op has.
 void track(Op& op, infeng_tensor& tensor);
 void track(Op& op, infeng_activation& activation);
 
