@@ -39,25 +39,27 @@ def ops(engine: Engine, op: str) -> list[str]:
 def test_steps_that_no_kernel_fuses_become_an_op_of_their_own_with_the_same_bytes(
     make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch, biased: Path, weights: str, most: int
 ):
-    fused = make_engine(biased, model__format=weights)
+    settings = {"model__format": weights, "adapters__max_resident": 0}
+    fused = make_engine(biased, **settings)
     assert ops(fused, "epilogue") == []
     expected = logits(fused)
     real = Binder.fused
     monkeypatch.setattr(Binder, "fused", lambda *arguments: min(most, real(*arguments)))
-    split = make_engine(biased, model__format=weights)
+    split = make_engine(biased, **settings)
     assert (ops(split, "epilogue") != []) is (most < 2 or weights != "f32")
     assert logits(split) == expected
 
 
 def test_attention_quantizes_itself_only_where_groups_fit_its_heads(make_engine: MakeEngine, biased: Path):
     assert all("quantize" in detail for detail in ops(make_engine(biased), "attention"))
-    small_heads = make_engine()
+    small_heads = make_engine(adapters__max_resident=0)
     assert not any("quantize" in detail for detail in ops(small_heads, "attention"))
     assert ops(small_heads, "epilogue") == ["int8 4/2 heads of 16: quantize x2"]
 
 
 def test_values_are_int8_only_for_integer_weights(make_engine: MakeEngine):
-    mixed = make_engine(model__format="f32", model__formats={"layers.*.down_proj": "int4-g64"})
+    formats = {"model__format": "f32", "model__formats": {"layers.*.down_proj": "int4-g64"}}
+    mixed = make_engine(**formats, adapters__max_resident=0)
     linear = ops(mixed, "linear")
     quantizing = [detail for detail in linear + ops(mixed, "rmsnorm") if "quantize" in detail]
     assert [detail.split()[0] for detail in quantizing] == ["layers.*.gate_up_proj"]

@@ -26,8 +26,8 @@ INSIDE = ("schedule", "run", "sample", "detokenize")
 
 @pytest.fixture
 def measured(make_engine: MakeEngine) -> tuple[Engine, Profile]:
-    """An engine, and the profile of three requests."""
-    engine = make_engine()
+    """An engine without ops that wait for adapters, and the profile of three requests."""
+    engine = make_engine(adapters__max_resident=0)
     with engine.profile() as profile:
         engine.generate(PROMPTS, GREEDY)
     return engine, profile
