@@ -89,7 +89,10 @@ class AdaptersSection:
     """LoRA adapters."""
 
     max_resident: int = setting(16, Int(0, 1 << 16), "most adapters in memory")
+    memory: int | Literal["auto"] = setting("auto", Auto(Size()), 'most bytes of all of them: bytes, "512MB" or auto')
     dtype: Literal["int8", "bf16", "f32"] = setting("int8", Choice(("int8", "bf16", "f32")), "storage of A and B")
+    paths: Mapping[str, str] = setting({}, MapOf(Text()), "name to directory, artifact or hub name", path=True)
+    warm: tuple[str, ...] = setting((), ListOf(Text()), "names that are loaded at the start and stay in memory")
 
 
 @dataclass(frozen=True)

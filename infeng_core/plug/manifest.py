@@ -129,6 +129,8 @@ def _beside(manifest: Path, value: Any) -> Any:
     """Resolve a path relative to its manifest; what is not there (a hub name) stays as it is."""
     if isinstance(value, tuple):
         return tuple(_beside(manifest, item) for item in value)
+    if isinstance(value, dict):
+        return {name: _beside(manifest, item) for name, item in value.items()}
     if value is None or Path(value).is_absolute():
         return value
     candidate = manifest.parent / value

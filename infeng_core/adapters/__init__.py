@@ -1,0 +1,7 @@
+"""Adapters by name: what is loaded, who uses it, and what leaves the memory when something else is wanted."""
+
+from infeng_core.adapters.lease import Lease
+from infeng_core.adapters.records import AdapterInfo
+from infeng_core.adapters.registry import Registry
+
+__all__ = ["AdapterInfo", "Lease", "Registry"]

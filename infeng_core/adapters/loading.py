@@ -1,0 +1,189 @@
+"""From a source to a resident, on the loader's thread: read, check, pack, make room, place."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from infeng_core.adapters.loader import Loader
+from infeng_core.adapters.records import Entry, Resident
+from infeng_core.adapters.shelf import Shelf
+from infeng_core.errors import AdapterError, InfengError, ResourceError, UsageError
+from infeng_core.log import get_logger
+
+if TYPE_CHECKING:
+    from infeng_core.formats.adapter import PackedAdapter
+
+_log = get_logger(__name__)
+
+Read = Callable[[str, float], "PackedAdapter"]
+"""(source, scale) to packed contents; raises InfengError."""
+
+Place = Callable[["PackedAdapter"], Any]
+"""A backend's ``load_adapter``: packed contents to an AdapterHandle."""
+
+
+class Loading:
+    """Brings contents into a shelf, for requests that wait or for a caller who does."""
+
+    def __init__(self, shelf: Shelf, read: Read, place: Place, fail: Callable[[Entry, InfengError], None]) -> None:
+        """Load by ``read`` and ``place``; ``fail`` ends the requests that wait for an entry, called under the lock."""
+        self._shelf = shelf
+        self._read = read
+        self._place = place
+        self._fail = fail
+        self._loader = Loader()
+        self._is_placing = False
+        self._is_closed = False
+        self.kept: set[Entry] = set()
+        """What requests that wait will use first: it does not leave for others that wait."""
+
+    def begin(self, entry: Entry) -> None:
+        """Load for requests that wait; called under the lock, once ``entry`` has room on the shelf."""
+        self._shelf.coming[entry] = entry.nbytes or 0
+        self._loader.add(partial(self._load_lazily, entry))
+
+    def now(self, entry: Entry, *, pin: bool = False, is_reload: bool = False) -> None:
+        """Load and wait for it; raises what goes wrong. Called without the lock."""
+        done: Future[None] = Future()
+        self._loader.add(partial(self._load_for_caller, entry, done, pin, is_reload))
+        done.result()
+
+    def is_wanted(self, resident: Resident) -> bool:
+        """Return whether a request that waits will use it soon."""
+        return not self.kept.isdisjoint(resident.entries)
+
+    def close(self) -> None:
+        """Begin no load any more and wait for the backend to be left alone; reading may go on and comes to nothing."""
+        with self._shelf.lock:
+            self._is_closed = True
+            self._shelf.coming.clear()
+            self._shelf.ring()
+            while self._is_placing:
+                self._shelf.lock.wait()
+
+    def _load_lazily(self, entry: Entry) -> None:
+        try:
+            if self._is_due(entry):
+                self._load(entry, pin=False, is_reload=False)
+        except InfengError as error:
+            self._note(entry, error)
+            with self._shelf.lock:
+                self._fail(entry, error)
+        finally:
+            self._end(entry)
+
+    def _load_for_caller(self, entry: Entry, done: Future[None], pin: bool, is_reload: bool) -> None:
+        try:
+            self._load(entry, pin=pin, is_reload=is_reload)
+        except InfengError as error:
+            self._note(entry, error)
+            self._end(entry)
+            done.set_exception(error)
+        else:
+            self._end(entry)
+            done.set_result(None)
+
+    def _is_due(self, entry: Entry) -> bool:
+        with self._shelf.lock:
+            return not self._is_closed and bool(entry.waiting) and entry.resident is None
+
+    def _note(self, entry: Entry, error: InfengError) -> None:
+        entry.error = str(error)
+        if not self._is_closed:
+            _log.warning("adapter not loaded", name=entry.name, error=str(error))
+
+    def _end(self, entry: Entry) -> None:
+        with self._shelf.lock:
+            self._shelf.coming.pop(entry, None)
+            self._shelf.ring()
+
+    def _load(self, entry: Entry, *, pin: bool, is_reload: bool) -> None:
+        begin = time.perf_counter()
+        shelf = self._shelf
+        packed = self._packed(entry)
+        with shelf.lock:
+            self._check(entry, packed, is_reload)
+            resident = shelf.residents.get(packed.id)
+            if resident is not None:
+                self._take(entry, resident, begin, pin, is_reload)
+                return
+            entry.nbytes = packed.nbytes
+            if not self._has_room(entry, packed.nbytes, pin, is_reload):
+                return
+            shelf.coming[entry] = packed.nbytes
+            self._is_placing = True
+        shelf.gone.clear()
+        try:
+            resident = Resident.of(packed, self._placed(entry, packed))
+        finally:
+            with shelf.lock:
+                self._is_placing = False
+                shelf.lock.notify_all()
+        with shelf.lock:
+            if not self._is_closed:
+                shelf.put(resident)
+                self._take(entry, resident, begin, pin, is_reload)
+
+    def _packed(self, entry: Entry) -> PackedAdapter:
+        try:
+            return self._read(entry.source, entry.scale)
+        except InfengError:
+            raise
+        except MemoryError:
+            raise ResourceError(f"adapter {entry.name}", "there is no memory to read it", "free some") from None
+        except Exception as error:
+            _log.exception("reading an adapter failed", name=entry.name)
+            why = f"it cannot be read ({type(error).__name__}: {error})"
+            raise AdapterError(f"adapter {entry.name}", why, "check its files") from error
+
+    def _placed(self, entry: Entry, packed: PackedAdapter) -> Any:
+        try:
+            return self._place(packed)
+        except InfengError:
+            raise
+        except MemoryError:
+            raise ResourceError(f"adapter {entry.name}", f"no {packed.nbytes} bytes are free", "free some") from None
+        except Exception as error:
+            _log.exception("placing an adapter failed", name=entry.name)
+            why = f"the backend cannot take it ({type(error).__name__}: {error})"
+            raise AdapterError(f"adapter {entry.name}", why, "use backend native") from error
+
+    def _check(self, entry: Entry, packed: PackedAdapter, is_reload: bool) -> None:
+        if self._is_closed:
+            raise UsageError("engine", "it is closed", "make a new one")
+        if entry.id not in (None, packed.id) and not is_reload:
+            why = "its files have changed since they were first read"
+            raise AdapterError(f"adapter {entry.name}", why, "reload it to use them as they are now")
+
+    def _has_room(self, entry: Entry, nbytes: int, pin: bool, is_reload: bool) -> bool:
+        """Make room if that is possible; a request waits on without it, a caller who wants it pinned gets an error."""
+        shelf = self._shelf
+        if is_reload:  # both versions stay until the old one leaves, which is at once where nobody uses it
+            shelf.make_room(1, nbytes, lambda resident: resident is entry.resident)
+            return True
+        reserved = shelf.coming.get(entry)
+        places, more = (1, nbytes) if reserved is None else (0, nbytes - reserved)
+        has_room = shelf.make_room(places, more, (lambda _: False) if pin else self.is_wanted)
+        if pin and not has_room:
+            why = "what is in memory is in use or pinned, and it does not fit beside that"
+            remedy = "try again later, or raise adapters.max_resident and adapters.memory"
+            raise ResourceError(f"adapter {entry.name} ({nbytes} bytes)", why, remedy)
+        return has_room
+
+    def _take(self, entry: Entry, resident: Resident, begin: float, pin: bool, is_reload: bool) -> None:
+        """Let the name mean what was loaded, unless nobody wants it any more."""
+        shelf = self._shelf
+        shelf.coming.pop(entry, None)
+        if not entry.is_gone or entry.waiting:
+            shelf.attach(entry, resident)
+            entry.is_pinned |= pin and not entry.is_gone
+            entry.loads += 1
+            entry.load_seconds, entry.error = time.perf_counter() - begin, None
+            text = "adapter reloaded" if is_reload else "adapter loaded"
+            facts = {"id": resident.id[:12], "rank": resident.rank, "bytes": resident.nbytes}
+            _log.info(text, name=entry.name, **facts, seconds=round(entry.load_seconds, 4))
+        shelf.forget(resident)

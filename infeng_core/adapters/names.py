@@ -1,0 +1,58 @@
+"""What an adapter may be called, and where it may lie."""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+
+from infeng_core.errors import AdapterError
+
+BASE = "base"
+"""Stands for the model without an adapter wherever a name is asked for."""
+
+_NAME = re.compile(r"\w[\w.-]{0,127}")
+_HUB = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(@[\w./-]+)?", re.ASCII)
+
+
+def base_names(reference: str) -> frozenset[str]:
+    """Return the names that mean the base model: "base", its reference and the last part of that."""
+    return frozenset({BASE, reference, Path(reference.partition("@")[0]).name})
+
+
+def check_name(name: object, base: frozenset[str]) -> str:
+    """Return ``name`` if an adapter may have it; raises AdapterError.
+
+    Names end up in URLs, file names and lists with commas, so they hold letters, digits, ``_``, ``.`` and ``-`` and
+    begin with a letter, a digit or ``_``.
+    """
+    remedy = "use letters, digits, _, - and ., at most 128, not beginning with - or ."
+    if not isinstance(name, str) or not name:
+        raise AdapterError(f"adapter name {name!r}", "it is empty or not a text", remedy)
+    if name in base:
+        raise AdapterError(f"adapter name {name!r}", "it means the base model", "choose another")
+    if _NAME.fullmatch(name) is None:
+        raise AdapterError(f"adapter name {name!r}", "it has characters that a name may not have", remedy)
+    return name
+
+
+def check_source(name: str, reference: object, scale: object) -> tuple[str, float]:
+    """Return reference and scale if something may be there; nothing is read. Raises AdapterError.
+
+    A reference without a local file is left to the hub if it has the form of a hub name.
+    """
+    if isinstance(scale, bool) or not isinstance(scale, (int, float)) or not math.isfinite(scale):
+        raise AdapterError(f"adapter {name}", f"its scale {scale!r} is not a finite number", "1 leaves it as trained")
+    text = str(reference) if isinstance(reference, Path) else reference
+    if not isinstance(text, str) or not text or "\0" in text:
+        raise AdapterError(
+            f"adapter {name}", f"{reference!r} is not a path", "give a directory, an artifact or org/name"
+        )
+    try:
+        is_there = Path(text).exists()
+    except OSError:  # a part of the path is too long, or may not be read
+        is_there = False
+    if not is_there and _HUB.fullmatch(text) is None:
+        why = f"{text} is not there"
+        raise AdapterError(f"adapter {name}", why, "give a PEFT directory, an adapter artifact or a hub name org/name")
+    return text, float(scale)

@@ -1,0 +1,245 @@
+"""The registry: names to adapters, and what happens between a name and a batch."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from typing import Any
+
+from infeng_core.adapters.combining import check_combination
+from infeng_core.adapters.lease import Lease
+from infeng_core.adapters.loading import Loading, Place, Read
+from infeng_core.adapters.names import check_name, check_source
+from infeng_core.adapters.records import AdapterInfo, Entry
+from infeng_core.adapters.shelf import Shelf
+from infeng_core.adapters.staging import stage
+from infeng_core.errors import AdapterError, InfengError, RequestError, unknown_key_remedy
+from infeng_core.log import get_logger
+
+_log = get_logger(__name__)
+
+Spec = str | tuple[tuple[str, float], ...]
+"""A name, or names with weights that combine: ``Request.adapter``."""
+
+
+class Registry:
+    """Adapters of one engine. Any thread may call any method; none waits for a step, and no step for a load.
+
+    A name means an ``Entry``; its contents, when in memory, are a ``Resident``, found by content hash. A request holds
+    entries while it waits and residents while it runs: it uses the contents that its names had when it started.
+    """
+
+    def __init__(
+        self,
+        read: Read,
+        place: Place,
+        *,
+        most: int,
+        budget: int | None,
+        base: frozenset[str] = frozenset(),
+        max_stacked_rank: int = 1024,
+    ) -> None:
+        """Hold at most ``most`` adapters of together ``budget`` bytes (None: any) in memory.
+
+        read, place: called on the loader's thread. base: names that mean the base model. max_stacked_rank: of all
+        adapters of a request.
+        """
+        self._base = base
+        self._max_stacked_rank = max_stacked_rank
+        self._entries: dict[str, Entry] = {}
+        self._shelf = Shelf(most, budget)
+        self._loading = Loading(self._shelf, read, place, self._fail_waiting)
+        self.failed: deque[Lease] = deque()
+        """Leases that got an error while they waited; the engine takes them."""
+
+    # --------------------------------------------------------------------------------------------------- by name ---
+
+    def add(self, name: str, source: Any, *, scale: float = 1.0, pin: bool = False) -> None:
+        """Give an adapter a name. Nothing is read before its first use, unless it is pinned: then it is loaded now.
+
+        Raises AdapterError for a name or a source that cannot be, ResourceError where a pinned one does not fit.
+        """
+        name = check_name(name, self._base)
+        text, scale = check_source(name, source, scale)
+        with self._shelf.lock:
+            if self._shelf.most == 0:
+                raise AdapterError(f"adapter {name}", "adapters.max_resident is 0", "set it to how many may be loaded")
+            if name in self._entries:
+                why = "there is an adapter of that name"
+                raise AdapterError(f"adapter {name}", why, "unload it first, or reload it if its files have changed")
+            entry = self._entries[name] = Entry(name, text, scale)
+        if not pin:
+            return
+        try:
+            self._loading.now(entry, pin=True)
+        except BaseException:
+            with self._shelf.lock:
+                if self._entries.get(name) is entry:
+                    self.remove(name)
+            raise
+
+    def remove(self, name: str) -> None:
+        """Unload: nobody can name it from now on; requests that have named it are served."""
+        with self._shelf.lock:
+            entry = self._find(name)
+            del self._entries[name]
+            entry.is_gone, entry.is_pinned = True, False
+            self._retire(entry)
+            self._shelf.ring()
+        _log.info("adapter unloaded", name=name)
+
+    def pin(self, name: str, pinned: bool = True) -> None:
+        """Load an adapter if it is not in memory and keep it there, or let it leave again."""
+        with self._shelf.lock:
+            entry = self._find(name)
+            if not pinned or entry.resident is not None:
+                entry.is_pinned = pinned
+                self._shelf.ring()
+                return
+        self._loading.now(entry, pin=True)
+
+    def reload(self, name: str) -> None:
+        """Read an adapter's files again; requests that run finish on what they started with.
+
+        The old contents serve until the new ones are in memory, and stay if those cannot be loaded: then the error is
+        raised. An adapter that is not in memory is read at its next use.
+        """
+        with self._shelf.lock:
+            entry = self._find(name)
+            if entry.resident is None and entry not in self._shelf.coming:
+                entry.id = None
+                return
+        self._loading.now(entry, is_reload=True)
+
+    def infos(self) -> list[AdapterInfo]:
+        """Return what is known of every name, in the order in which they came."""
+        with self._shelf.lock:
+            return [entry.info(is_loading=entry in self._shelf.coming) for entry in self._entries.values()]
+
+    def _find(self, name: str) -> Entry:
+        entry = self._entries.get(name)
+        if entry is None:
+            raise AdapterError(f"adapter {name!r}", "there is none of that name", self._known(name))
+        return entry
+
+    def _known(self, name: str) -> str:
+        return unknown_key_remedy(name, self._entries) if self._entries else "load it with Engine.load_adapter"
+
+    # ------------------------------------------------------------------------------------------------ by request ---
+
+    def lease(self, spec: Spec) -> Lease:
+        """Return a request's claim on its adapters; raises RequestError for what can be seen to be wrong now."""
+        pairs = ((spec, 1.0),) if isinstance(spec, str) else spec
+        with self._shelf.lock:
+            unknown = next((name for name, _ in pairs if name not in self._entries), None)
+            if unknown is not None:
+                what = f"adapter {unknown!r}"
+                raise RequestError(what, "no adapter of that name is loaded", self._known(unknown))
+            if len(pairs) > self._shelf.most:
+                why = f"adapters.max_resident is {self._shelf.most}"
+                raise RequestError(f"{len(pairs)} adapters", why, "name fewer, or raise it")
+            lease = Lease(self, tuple(self._entries[name] for name, _ in pairs), tuple(weight for _, weight in pairs))
+            self._check(lease)
+            for entry in lease.entries:
+                entry.waiting.add(lease)
+            return lease
+
+    def acquire(self, lease: Lease) -> bool:
+        """Give a request its adapters if all are in memory; one whose adapters do not go together fails."""
+        with self._shelf.lock:
+            residents = tuple(entry.resident for entry in lease.entries if entry.resident is not None)
+            if lease.error is not None or lease.is_closed or len(residents) < len(lease.entries):
+                return False
+            try:
+                self._check(lease)
+            except RequestError as error:
+                self._fail(lease, error)
+                return False
+            for resident in residents:
+                resident.references += 1
+                self._shelf.touch(resident)
+            lease.residents = residents
+            lease.rows = tuple((r.handle, weight) for r, weight in zip(residents, lease.weights, strict=True))
+            self._stop_waiting(lease)
+            return True
+
+    def release(self, lease: Lease) -> None:
+        """Take a request's adapters back, or forget that it waits."""
+        with self._shelf.lock:
+            if lease.is_closed:
+                return
+            lease.is_closed = True
+            residents, lease.residents, lease.rows, lease.owner = lease.residents, (), (), None
+            for resident in residents:
+                resident.references -= 1
+                self._shelf.touch(resident)
+                self._shelf.forget(resident)
+            self._stop_waiting(lease)
+            self._shelf.ring()
+
+    def stage(self, leases: Iterable[Lease]) -> None:
+        """Begin to load what requests that wait need, the first of ``leases`` before the others (staging.py)."""
+        with self._shelf.lock:
+            stage(self._shelf, self._loading, leases, self._fail)
+
+    def _check(self, lease: Lease) -> None:
+        known = [(e.name, e.resident, w) for e, w in zip(lease.entries, lease.weights, strict=True) if e.resident]
+        check_combination(known, self._max_stacked_rank)
+
+    def _fail_waiting(self, entry: Entry, error: InfengError) -> None:
+        for lease in list(entry.waiting):
+            self._fail(lease, error)
+
+    def _fail(self, lease: Lease, error: InfengError) -> None:
+        lease.error = error
+        self._stop_waiting(lease)
+        self.failed.append(lease)
+        self._shelf.ring()
+
+    def _stop_waiting(self, lease: Lease) -> None:
+        for entry in lease.entries:
+            entry.waiting.discard(lease)
+            self._retire(entry)
+
+    def _retire(self, entry: Entry) -> None:
+        """Part an unloaded name from its contents once nobody waits for them."""
+        if entry.is_gone and not entry.waiting:
+            self._shelf.detach(entry)
+
+    # ----------------------------------------------------------------------------------------------- by the loop ---
+
+    @property
+    def changes(self) -> int:
+        """Counts whatever may let a request start that could not before."""
+        return self._shelf.changes
+
+    @property
+    def evictions(self) -> int:
+        """Contents that have left the memory for others."""
+        return self._shelf.evictions
+
+    def ring(self) -> None:
+        """Wake a step that waits for an adapter: there may be something else to do."""
+        with self._shelf.lock:
+            self._shelf.ring()
+
+    def wait(self, mark: int) -> bool:
+        """Sleep until ``changes`` is not ``mark``; return False at once if no load is under way that could do that.
+
+        Raises KernelError where ``interrupt`` is called meanwhile.
+        """
+        return self._shelf.wait(mark)
+
+    def interrupt(self) -> None:
+        """Make a step that waits for an adapter raise KernelError."""
+        self._shelf.interrupt()
+
+    def close(self) -> None:
+        """Forget everything; loads that are under way come to nothing."""
+        self._loading.close()
+        with self._shelf.lock:
+            for entry in self._entries.values():
+                entry.is_gone = True
+                self._shelf.detach(entry)
+            self._entries.clear()
+            self._shelf.gone.clear()

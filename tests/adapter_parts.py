@@ -1,0 +1,92 @@
+"""Adapters whose contents a test decides, and what tests of the registry do with them."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from infeng_core.adapters import AdapterInfo, Lease, Registry
+from infeng_core.formats.adapter import LoraPart, LoraTensor, PackedAdapter
+
+
+class Store:
+    """Where adapters lie: {source: contents or an error}. ``gate`` holds every read until it is set."""
+
+    def __init__(self) -> None:
+        self.contents: dict[str, bytes | Exception] = {}
+        self.rank = 8
+        self.is_dora = False
+        self.reads: list[str] = []
+        self.gate = threading.Event()
+        self.gate.set()
+        self.placed = 0  # handles that are alive
+        self.most_placed = 0
+        self._lock = threading.Lock()
+
+    def read(self, source: str, scale: float) -> PackedAdapter:
+        self.reads.append(source)
+        assert self.gate.wait(20)
+        contents = self.contents.get(source, source.encode())
+        if isinstance(contents, Exception):
+            raise contents
+        id_ = hashlib.sha256(contents + repr(scale).encode()).hexdigest()
+        row_scale = np.ones(16, np.float32) if self.is_dora else None
+        part = LoraPart(self.rank, 0, 0, 1, 1, np.zeros((1, self.rank, 16), np.float32), None, row_scale, None)
+        padded = -(-self.rank // 16) * 16
+        tensor = LoraTensor(self.rank, np.zeros(padded * 4, np.uint8), np.ones(padded, np.float32), (part,))
+        return PackedAdapter(id_, "base", "f32", Path(source), {"layers.0.qkv_proj": tensor})
+
+    def place(self, packed: PackedAdapter) -> Any:
+        with self._lock:
+            self.placed += 1
+            self.most_placed = max(self.most_placed, self.placed)
+        return Handle(self, packed)
+
+
+class Handle:
+    """What a backend would give."""
+
+    def __init__(self, store: Store, packed: PackedAdapter) -> None:
+        self.nbytes = packed.nbytes
+        self.id = packed.id
+        self._store = store
+
+    def __del__(self) -> None:
+        with self._store._lock:
+            self._store.placed -= 1
+
+
+def until(condition: Callable[[], bool], seconds: float = 10) -> None:
+    """Wait for another thread."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it never happens"
+        time.sleep(0.001)
+
+
+def start(registry: Registry, spec: Any) -> Lease:
+    """Wait until a request has its adapters; raises the error that it gets."""
+    lease = registry.lease(spec)
+    end = time.monotonic() + 10
+    while not lease.acquire():
+        if lease.error is not None:
+            raise lease.error
+        mark = registry.changes
+        registry.stage([lease])
+        registry.wait(mark)
+        assert time.monotonic() < end, "it never starts"
+    return lease
+
+
+def info(registry: Registry, name: str) -> AdapterInfo:
+    return next(info for info in registry.infos() if info.name == name)
+
+
+def resident(registry: Registry) -> list[str]:
+    return [info.name for info in registry.infos() if info.state == "resident"]

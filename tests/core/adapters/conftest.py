@@ -1,0 +1,34 @@
+"""A registry over contents that a test decides, without a backend."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from adapter_parts import Store
+
+from infeng_core.adapters import Registry
+
+
+@pytest.fixture
+def store() -> Store:
+    return Store()
+
+
+MakeRegistry = Callable[..., Registry]
+
+
+@pytest.fixture
+def make(store: Store) -> Iterator[MakeRegistry]:
+    """Return ``make(most=4, budget=None)``; registries are closed after the test."""
+    made: list[Registry] = []
+
+    def registry(most: int = 4, budget: int | None = None, **more: Any) -> Registry:
+        made.append(Registry(store.read, store.place, most=most, budget=budget, **more))
+        return made[-1]
+
+    yield registry
+    store.gate.set()
+    for one in made:
+        one.close()
