@@ -11,7 +11,6 @@ from infeng_bench.figures import Ceiling, rates
 from infeng_bench.linears import Linear
 from infeng_bench.modelshape import model_shape
 from infeng_bench.roofline import Roofline
-from infeng_core.errors import UsageError, unknown_key_remedy
 from infeng_core.plug.config import EngineConfig
 
 NAME = "gemm"
@@ -50,7 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
         lookup = choices.plugins.quant_format
         shape = model_shape(arguments, config, lookup)
         every = linears.linears(shape, lookup)
-        wanted = _wanted(every, arguments.linear)
+        wanted = linears.named(every, arguments.linear)
         ceilings = options.roofline(arguments, threads)
         with oracles.started(arguments, threads) as others:
             bench = _Bench(config, choices, threads, sum(linear.nbytes * linear.count for linear in every), ceilings)
@@ -112,16 +111,6 @@ class _Bench:
             shown = rates(macs, subject.nbytes, seconds, threads=self._threads, clock_hz=clock, ceiling=None)
             facts_of = {"format": subject.format, "kernel": subject.name, "copies": subject.calls, "oracle": True}
             yield {**facts, **facts_of, **shown}
-
-
-def _wanted(every: list[Linear], names: list[str]) -> list[Linear]:
-    """Return the linears that were named, by their last part or in full."""
-    known = {linear.name: linear for linear in every} | {linear.name.rsplit(".", 1)[-1]: linear for linear in every}
-    for name in names:
-        if name not in known:
-            short = [linear.name.rsplit(".", 1)[-1] for linear in every]
-            raise UsageError(f"--linear {name}", "the model has no such linear", unknown_key_remedy(name, short))
-    return [known[name] for name in names] or every
 
 
 def _table(measured: list[dict[str, Any]]) -> Iterator[list[str]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from infeng_bench.modelshape import ModelShape
 from infeng_bench.subjects import Choice, OneOp, plain_batch
 from infeng_core import _native
+from infeng_core.errors import UsageError, unknown_key_remedy
 from infeng_core.formats.quant import FormatLookup, QuantFormat
 from infeng_core.models.weights import layout
 
@@ -51,6 +52,16 @@ def linears(shape: ModelShape, lookup: FormatLookup) -> list[Linear]:
     if "embed" in found:
         found["embed"] = found.pop("embed")  # the head comes last
     return list(found.values())
+
+
+def named(every: list[Linear], names: Sequence[str]) -> list[Linear]:
+    """Return the linears that the user named, by their last part or in full; all where none is named."""
+    known = {linear.name: linear for linear in every} | {linear.name.rsplit(".", 1)[-1]: linear for linear in every}
+    for name in names:
+        if name not in known:
+            short = [linear.name.rsplit(".", 1)[-1] for linear in every]
+            raise UsageError(f"--linear {name}", "the model has no such linear", unknown_key_remedy(name, short))
+    return [known[name] for name in names] or every
 
 
 def copies_for(linear: Linear, rows: int, footprint: int) -> int:

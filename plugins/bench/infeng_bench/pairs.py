@@ -13,11 +13,11 @@ STARVED = 0.5  # of an engine's own median
 
 @dataclass(frozen=True)
 class Bound:
-    """A lower bound of a median."""
+    """A lower or an upper bound of a median."""
 
     value: float
     confidence: float
-    """Probability, at least, that the true median is not below ``value``; under 0.95 if there are too few pairs."""
+    """Probability, at least, that the true median is not beyond ``value``; under 0.95 if there are too few pairs."""
 
 
 def lower_bound(values: Sequence[float], confidence: float = CONFIDENCE) -> Bound:
@@ -40,6 +40,12 @@ def lower_bound(values: Sequence[float], confidence: float = CONFIDENCE) -> Boun
             break
         place, at_most = place + 1, more
     return Bound(ordered[place], 1 - at_most)
+
+
+def upper_bound(values: Sequence[float], confidence: float = CONFIDENCE) -> Bound:
+    """Return the one-sided upper bound of the median, as ``lower_bound`` from the other end."""
+    turned = lower_bound([-value for value in values], confidence)
+    return Bound(-turned.value, turned.confidence)
 
 
 def ratios(base: Sequence[float], other: Sequence[float]) -> list[float]:

@@ -43,7 +43,7 @@ def perform(engine: Engine, work: Work, seed: int) -> Timing:
 
     Raises UsageError where the engine is too small for it.
     """
-    _check(engine, work)
+    check(engine, work)
     params = SamplingParams(temperature=0.0, max_tokens=_room(engine, work), ignore_eos=True)
     prompts = work.prompts(seed, engine.model.config.vocab)
     streams: list[Stream] = []
@@ -94,7 +94,8 @@ def _room(engine: Engine, work: Work) -> int:
     return max(1, min(wanted, min(engine.limits.context, free) - work.context))
 
 
-def _check(engine: Engine, work: Work) -> None:
+def check(engine: Engine, work: Work) -> None:
+    """Raise UsageError where ``engine`` is too small for ``work``."""
     limits = engine.limits
     running = min(limits.max_segments, limits.max_samples)
     if work.rows > running:

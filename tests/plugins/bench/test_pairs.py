@@ -52,3 +52,9 @@ def test_what_are_no_pairs_is_refused() -> None:
 def test_a_pair_with_an_engine_below_half_its_median_is_named() -> None:
     assert pairs.starved([[10, 10, 10, 4.9], [1, 0.4, 1, 1]]) == [1, 3]
     assert pairs.starved([[10, 10, 5], [1, 1, 1]]) == []
+
+
+def test_the_upper_bound_is_the_lower_one_from_the_other_end() -> None:
+    bound = pairs.upper_bound([float(value) for value in range(1, 21)])
+    assert bound == pairs.Bound(15, pairs.lower_bound(range(1, 21)).confidence)
+    assert pairs.upper_bound([3.0, 2.0]) == pairs.Bound(3.0, 0.75)
