@@ -50,8 +50,9 @@ def infeng_backends() -> dict[str, Backend]:
 def infeng_commands() -> list[Command]:
     """Built-in commands; their modules import the engine only inside ``run``."""
     from infeng_core.cli.convert import Convert
+    from infeng_core.cli.convert_adapter import ConvertAdapter
     from infeng_core.cli.doctor import Doctor
     from infeng_core.cli.plugins import PluginsCommand
     from infeng_core.cli.run import Run
 
-    return [Convert(), Doctor(), PluginsCommand(), Run()]
+    return [Convert(), ConvertAdapter(), Doctor(), PluginsCommand(), Run()]

@@ -1,6 +1,7 @@
 """Weights: reading Hugging Face directories, packing them into panels, and the engine-native directory."""
 
 from infeng_core.formats.adapter import PackedAdapter
+from infeng_core.formats.adapter_conversion import AdapterConversion, convert_adapter
 from infeng_core.formats.adapter_load import load_adapter
 from infeng_core.formats.choice import FormatChoice, by_format, choose
 from infeng_core.formats.conversion import Conversion, convert
@@ -10,6 +11,7 @@ from infeng_core.formats.tensors import LoadedModel, PackedTensor
 
 __all__ = [
     "BUILTIN",
+    "AdapterConversion",
     "Conversion",
     "FormatChoice",
     "LoadedModel",
@@ -19,6 +21,7 @@ __all__ = [
     "by_format",
     "choose",
     "convert",
+    "convert_adapter",
     "find",
     "load",
     "load_adapter",

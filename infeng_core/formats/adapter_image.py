@@ -18,14 +18,14 @@ import hashlib
 import json
 import math
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from infeng_core.errors import AdapterError
 from infeng_core.formats.adapter import AdapterDtype, LoraEmbedding, LoraPart, LoraTensor, PackedAdapter
 from infeng_core.formats.quant import BUILTIN, QuantFormat
 from infeng_core.formats.shards import ALIGN
@@ -39,8 +39,9 @@ A_FORMAT: Mapping[AdapterDtype, QuantFormat] = {
     "int8": BUILTIN["int8-row"],
 }
 B_TYPE: Mapping[AdapterDtype, Any] = {"f32": np.float32, "bf16": np.uint16, "int8": np.int8}
-DIGEST_CHUNK = 1 << 20
 Shape = tuple[str, Any, tuple[int, ...]]  # name, dtype, shape of an array
+Arrays = Mapping[str, NDArray[Any]]
+ITEM_BYTES = {np.float32: 4, np.uint16: 2, np.int8: 1, np.uint8: 1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,14 @@ class PartSpec:
     def is_empty(self) -> bool:
         """Whether the adapter leaves the projection alone."""
         return not (self.rank or self.row_scale or self.bias)
+
+    def to_list(self) -> list[object]:
+        """Return plain data."""
+        return [self.rank, self.scaling, self.row_scale, self.bias]
+
+    def scaled(self, scale: float) -> PartSpec:
+        """Return the part with its product multiplied."""
+        return replace(self, scaling=self.scaling * scale)
 
 
 @dataclass(frozen=True)
@@ -78,9 +87,23 @@ class AdapterSpec:
         """Whether it is right over the very base alone that it was packed for: DoRA, biases, saved tensors."""
         return self.fixed_scale or bool(self.saved_tensors)
 
+    def scaled(self, scale: float) -> AdapterSpec:
+        """Return the spec with every scaling multiplied."""
+        if scale == 1.0:
+            return self
+        tensors = {name: tuple(part.scaled(scale) for part in parts) for name, parts in self.tensors.items()}
+        embedding = None if self.embedding is None else self.embedding.scaled(scale)
+        return replace(self, tensors=tensors, embedding=embedding)
+
     def to_dict(self) -> dict[str, Any]:
         """Return plain data."""
-        return asdict(self)
+        return {
+            "dtype": self.dtype,
+            "tensors": {name: [part.to_list() for part in parts] for name, parts in self.tensors.items()},
+            "embedding": None if self.embedding is None else self.embedding.to_list(),
+            "saved_tensors": dict(self.saved_tensors),
+            "saved_vectors": list(self.saved_vectors),
+        }
 
     def _parts(self) -> Iterator[PartSpec]:
         for parts in self.tensors.values():
@@ -99,13 +122,14 @@ class AdapterImage:
     """A spec and its bytes over the shapes of a base."""
 
     spec: AdapterSpec
+    pieces: Pieces = field(repr=False)
     data: NDArray[np.uint8] = field(repr=False)
     digest: str  # of the data
 
     def adapter(self, model: LoadedModel, source: Path, base_name: str = "") -> PackedAdapter:
         """Return the adapter whose arrays are views of ``data``."""
         content = json.dumps([self.spec.to_dict(), self.digest, model.id], sort_keys=True)
-        views = Views(self.spec, model, self.data)
+        views = Views(self.spec, model, self.pieces.views(self.data))
         return PackedAdapter(
             id=hashlib.sha256(content.encode()).hexdigest(),
             base=model.id,
@@ -167,7 +191,8 @@ class Pieces:
         found: dict[str, dict[str, NDArray[Any]]] = {}
         offset = 0
         for name, shapes in self.shapes.items():
-            arrays = found[name] = {}
+            arrays: dict[str, NDArray[Any]] = {}
+            found[name] = arrays
             for shape in shapes:
                 key, dtype, sizes = shape
                 count = math.prod(sizes)
@@ -177,16 +202,15 @@ class Pieces:
 
 
 def _bytes(shape: Shape) -> int:
-    return padded(math.prod(shape[2]) * np.dtype(shape[1]).itemsize, ALIGN)
+    return padded(math.prod(shape[2]) * ITEM_BYTES[shape[1]], ALIGN)
 
 
 class Views:
     """The parts of a PackedAdapter over the bytes of an image."""
 
-    def __init__(self, spec: AdapterSpec, model: LoadedModel, data: NDArray[np.uint8]) -> None:
+    def __init__(self, spec: AdapterSpec, model: LoadedModel, arrays: Mapping[str, Arrays]) -> None:
         """Make them; nothing is copied."""
         known = sites(model.config).specs
-        arrays = Pieces(spec, model).views(data)
         self.tensors = {name: _tensor(known[name].parts, parts, arrays[name]) for name, parts in spec.tensors.items()}
         self.embedding = None
         if spec.embedding is not None:
@@ -203,7 +227,7 @@ class Views:
         self.saved_vectors = {name: arrays[f"saved.{name}"]["vector"] for name in spec.saved_vectors}
 
 
-def _tensor(places: tuple[Part, ...], parts: tuple[PartSpec, ...], arrays: Mapping[str, NDArray[Any]]) -> LoraTensor:
+def _tensor(places: tuple[Part, ...], parts: tuple[PartSpec, ...], arrays: Arrays) -> LoraTensor:
     rank = sum(part.rank for part in parts)
     scaling = np.zeros(padded(rank, PANEL_ROWS), np.float32)
     made: list[LoraPart] = []
@@ -216,7 +240,7 @@ def _tensor(places: tuple[Part, ...], parts: tuple[PartSpec, ...], arrays: Mappi
     return LoraTensor(rank, arrays.get("a", np.empty(0, np.uint8)), scaling, tuple(made))
 
 
-def _part(place: Part, part: PartSpec, column: int, arrays: Mapping[str, NDArray[Any]], prefix: str) -> LoraPart:
+def _part(place: Part, part: PartSpec, column: int, arrays: Arrays, prefix: str) -> LoraPart:
     return LoraPart(
         rank=part.rank,
         u_column=column,
@@ -230,10 +254,23 @@ def _part(place: Part, part: PartSpec, column: int, arrays: Mapping[str, NDArray
     )
 
 
-def digest(data: NDArray[np.uint8]) -> str:
-    """Return the sha256 over the sha256 of each MiB, which two threads make twice as fast."""
-    view = data.data
-    chunks = [view[start : start + DIGEST_CHUNK] for start in range(0, len(view), DIGEST_CHUNK)]
-    with ThreadPoolExecutor(2, "infeng-digest") as pool:
-        parts = list(pool.map(lambda chunk: hashlib.sha256(chunk).digest(), chunks))
-    return hashlib.sha256(b"".join(parts)).hexdigest()
+def check_finite(image: AdapterImage, model: LoadedModel, path: Path) -> None:
+    """Raise AdapterError where a number of a file's image is NaN or infinite."""
+    for name, arrays in image.pieces.views(image.data).items():
+        for key, array in arrays.items():
+            if not _is_finite(image.spec, model, name, key, array):
+                raise AdapterError(f"{path}", f"{name} holds NaN or infinity in its {key}", "convert the adapter again")
+
+
+def _is_finite(spec: AdapterSpec, model: LoadedModel, name: str, key: str, array: NDArray[Any]) -> bool:
+    if key == "panels":
+        base = base_tensor(model, name.removeprefix("saved."))
+        return bool(np.isfinite(base.quant.unpack(array, 0, base.panels, base.k)).all())
+    if key == "a" and array.dtype == np.uint8:
+        if spec.dtype == "int8":  # a panel begins with its 16 scales
+            panel_bytes = A_FORMAT["int8"].panel_bytes(sites(model.config).specs[name].k)
+            return bool(np.isfinite(array.reshape(-1, panel_bytes)[:, :64].copy().view(np.float32)).all())
+        array = array.view(np.float32 if spec.dtype == "f32" else np.uint16)
+    if array.dtype == np.uint16:
+        return bool(((array & 0x7F80) != 0x7F80).all())
+    return array.dtype == np.int8 or bool(np.isfinite(array).all())

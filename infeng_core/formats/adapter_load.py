@@ -10,11 +10,12 @@ from infeng_core.formats import hub
 from infeng_core.formats.adapter import AdapterDtype, PackedAdapter
 from infeng_core.formats.adapter_image import A_FORMAT
 from infeng_core.formats.adapter_packing import pack
+from infeng_core.formats.artifact import FILE, is_artifact, load_artifact
 from infeng_core.formats.peft import WEIGHTS_FILE, is_peft, read_peft
 from infeng_core.formats.peft_config import CONFIG_FILE
 from infeng_core.formats.tensors import LoadedModel
 
-HUB_FILES = (CONFIG_FILE, WEIGHTS_FILE)
+HUB_FILES = (CONFIG_FILE, WEIGHTS_FILE, FILE)
 
 
 def load_adapter(
@@ -30,6 +31,8 @@ def load_adapter(
     if not math.isfinite(scale):
         raise AdapterError(f"{reference}", f"cannot be scaled by {scale}", "give a finite scale")
     directory = find_adapter(reference)
+    if is_artifact(directory):
+        return load_artifact(directory, model, dtype, scale)
     adapter = read_peft(directory, model.config)
     return pack(adapter, model, dtype, scale).adapter(model, directory, adapter.config.base_name)
 
@@ -39,9 +42,15 @@ def find_adapter(reference: str | Path) -> Path:
     path = Path(reference).expanduser()
     try:
         if path.is_dir():
-            if is_peft(path):
-                return path
-            raise AdapterError(f"{path}", f"holds no adapter (no {CONFIG_FILE})", "give a directory that PEFT saved")
+            found = is_peft(path), is_artifact(path)
+            if not any(found):
+                raise AdapterError(
+                    f"{path}", f"holds no adapter (no {CONFIG_FILE})", "give a directory that PEFT saved"
+                )
+            if all(found):
+                why = f"holds {CONFIG_FILE} and {FILE}, of which only one can be meant"
+                raise AdapterError(f"{path}", why, "keep them in two directories")
+            return path
         if path.exists():
             raise AdapterError(f"{path}", "is a file", "give the directory that holds it")
     except (OSError, ValueError) as error:

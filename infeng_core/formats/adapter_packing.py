@@ -11,13 +11,14 @@ from numpy.typing import NDArray
 from infeng_core._native import NativeError
 from infeng_core.errors import AdapterError
 from infeng_core.formats.adapter import AdapterDtype
-from infeng_core.formats.adapter_image import A_FORMAT, AdapterImage, AdapterSpec, PartSpec, Pieces, digest
+from infeng_core.formats.adapter_image import A_FORMAT, AdapterImage, AdapterSpec, PartSpec, Pieces
 from infeng_core.formats.adapter_norms import row_scales
 from infeng_core.formats.peft import Delta, Floats, PeftAdapter
 from infeng_core.formats.shards import aligned_bytes
 from infeng_core.formats.sites import EMBED, HEAD, Site, base_tensor, sites
 from infeng_core.formats.tensors import LoadedModel, PackedTensor
-from infeng_core.models.weights import Part
+from infeng_core.formats.wholefile import digest
+from infeng_core.models.weights import PANEL_ROWS, Part
 
 SMALLEST = np.float32(2.0**-100)  # a row whose largest magnitude lies below counts as zero
 Arrays = Mapping[str, NDArray[Any]]
@@ -70,7 +71,7 @@ class _Packer:
             arrays[f"saved.{name}"]["panels"][:] = panels
         for name, module in vectors.items():
             arrays[f"saved.{name}"]["vector"][:] = self.adapter.saved[module]
-        return AdapterImage(spec, data, digest(data))
+        return AdapterImage(spec, pieces, data, digest(data))
 
     def _part_spec(self, module: str) -> PartSpec:
         delta = self.adapter.deltas.get(module)
@@ -113,22 +114,14 @@ class _Packer:
         return total
 
     def _fill_b(self, delta: Delta, out: NDArray[Any], scales: NDArray[Any] | None) -> None:
-        panels, rank, lanes = out.shape
-        rows = delta.b.shape[0]
-        values: NDArray[Any] = delta.b
+        values = in_panels(delta.b, out.shape[0])
         if self.dtype == "int8":
             assert scales is not None
-            values, scales[:rows] = quantize_rows(delta.b)
-        elif self.dtype == "bf16":
-            values = to_bf16(delta.b)
-            if ((values & 0x7F80) == 0x7F80).any():
-                raise self._does_not_fit(f"B of {delta.site.module}", "a value is too large")
-        if rows == panels * lanes:
-            out[:] = values.reshape(panels, lanes, rank).transpose(0, 2, 1)
-        else:
-            whole = np.zeros((panels * lanes, rank), values.dtype)
-            whole[:rows] = values
-            out[:] = whole.reshape(panels, lanes, rank).transpose(0, 2, 1)
+            scales.reshape(-1, PANEL_ROWS)[:] = quantize_panels(values, out)
+            return
+        out[:] = to_bf16(values) if self.dtype == "bf16" else values
+        if self.dtype == "bf16" and ((out & 0x7F80) == 0x7F80).any():
+            raise self._does_not_fit(f"B of {delta.site.module}", "a value is too large")
 
     def _does_not_fit(self, what: str, why: str) -> AdapterError:
         remedy = "store adapters in another format (adapters.dtype), or use another copy"
@@ -170,16 +163,25 @@ class _Packer:
         return out
 
 
-def quantize_rows(values: Floats) -> tuple[NDArray[np.int8], Floats]:
-    """Return int8 rows and a scale for each, (rows, n) and (rows,): the rule of ``int8-row``."""
+def in_panels(values: Floats, panels: int) -> Floats:
+    """Return (rows, rank) as (panels, rank, 16), zero on padding."""
+    rows, rank = values.shape
+    if rows != panels * PANEL_ROWS:
+        values = np.concatenate([values, np.zeros((panels * PANEL_ROWS - rows, rank), np.float32)])
+    return np.ascontiguousarray(values.reshape(panels, PANEL_ROWS, rank).transpose(0, 2, 1))
+
+
+def quantize_panels(values: Floats, out: NDArray[np.int8]) -> Floats:
+    """Quantize (panels, rank, 16) into ``out`` by the rule of ``int8-row``; return the scales, (panels, 16).
+
+    The rule's clamp to [-127, 127] has nothing to do: ``amax * (127 / amax)`` rounds to 127.
+    """
     amax = np.abs(values).max(axis=1)
     usable = amax >= SMALLEST
-    safe = np.where(usable, amax, np.float32(1.0))
-    scale = np.where(usable, amax / np.float32(127.0), np.float32(0.0))
-    inverse = np.where(usable, np.float32(127.0) / safe, np.float32(0.0))
-    scaled = values * inverse[:, None]
-    np.rint(scaled, out=scaled)
-    return np.clip(scaled, -127.0, 127.0, out=scaled).astype(np.int8), scale
+    inverse = np.where(usable, np.float32(127.0) / np.where(usable, amax, np.float32(1.0)), np.float32(0.0))
+    scaled = values * inverse[:, None, :]
+    out[:] = np.rint(scaled, out=scaled)
+    return np.where(usable, amax / np.float32(127.0), np.float32(0.0))
 
 
 def to_bf16(values: Floats) -> NDArray[np.uint16]:

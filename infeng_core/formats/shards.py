@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,9 +46,9 @@ def plan_shards(entries: Iterable[Entry], limit: int = MAX_SHARD_BYTES) -> dict[
     return {f"weights-{index:05}.safetensors": shard for index, shard in enumerate(shards, 1)}
 
 
-def header(entries: Iterable[Entry]) -> bytes:
+def header(entries: Iterable[Entry], metadata: Mapping[str, str] = MappingProxyType({"format": "infeng"})) -> bytes:
     """Return length and header of a safetensors file, padded with spaces so that the data starts 64-byte aligned."""
-    document: dict[str, object] = {"__metadata__": {"format": "infeng"}}
+    document: dict[str, object] = {"__metadata__": dict(metadata)}
     position = 0
     for entry in entries:
         end = position + entry.nbytes
@@ -62,15 +63,15 @@ def write_shard(path: Path, entries: list[Entry], fill: Callable[[Entry], NDArra
     """Write one file; ``fill`` gives the bytes of each entry in turn. Return the sha256 of each entry by name."""
     digests: dict[str, str] = {}
     with path.open("wb", buffering=0) as file:
-        _write_all(file.write, header(entries))
+        write_all(file.write, header(entries))
         for entry in entries:
             data = fill(entry)
-            _write_all(file.write, data.data)
+            write_all(file.write, data.data)
             digests[entry.name] = hashlib.sha256(data.data).hexdigest()
     return digests
 
 
-def _write_all(write: Callable[[memoryview], int | None], data: bytes | memoryview) -> None:
+def write_all(write: Callable[[memoryview], int | None], data: bytes | memoryview) -> None:
     """Write every byte: one call writes 2 GB at most, and fewer where the disk is nearly full."""
     rest = memoryview(data)
     while rest:

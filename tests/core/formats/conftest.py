@@ -8,11 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from goldens.adapted import Adapted
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
+from infeng_core.formats import LoadedModel, load
 from infeng_core.models.config import ModelConfig
 from infeng_core.models.weights import layout
+from infeng_core.plug.manifest import load_config
 
 Tensors = dict[str, NDArray[Any]]
 ModelMaker = Callable[..., Path]
@@ -77,6 +80,23 @@ def make_model(tmp_path: Path) -> ModelMaker:
         return write(tmp_path / name, change=change, **config)
 
     return make
+
+
+@pytest.fixture(scope="session")
+def bases(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., LoadedModel]:
+    """The models under the goldens' adapters: ``bases(case, format)``."""
+    made: dict[tuple[str, str], LoadedModel] = {}
+    folder = tmp_path_factory.mktemp("bases")
+
+    def base(case: Adapted, format: str) -> LoadedModel:
+        key = case.base.name, format
+        if key not in made:
+            directory = case.base.write(folder / case.base.name)
+            config = load_config(None, overrides={"model.format": format, "model.formats": {"embed": format}})
+            made[key] = load(directory, config, progress=False)
+        return made[key]
+
+    return base
 
 
 @pytest.fixture(scope="session")

@@ -11,11 +11,10 @@ from goldens.peft_files import read, tensors_of
 from numpy.typing import NDArray
 
 from infeng_core.errors import AdapterError
-from infeng_core.formats import LoadedModel, PackedAdapter, load, load_adapter
+from infeng_core.formats import LoadedModel, PackedAdapter, load_adapter
 from infeng_core.formats.adapter import LoraPart, LoraTensor
 from infeng_core.formats.quant import BUILTIN
 from infeng_core.formats.sites import sites
-from infeng_core.plug.manifest import load_config
 
 SINGLE = [case for case in ADAPTED if not case.combines]
 FORMAT = {"f32": "f32", "bf16": "bf16", "int8": "int8-row"}
@@ -23,22 +22,6 @@ FORMAT = {"f32": "f32", "bf16": "bf16", "int8": "int8-row"}
 TOLERANCE = {"f32": 2e-6, "bf16": 2**-7, "int8": 0.03}
 
 Bases = Callable[[Adapted, str], LoadedModel]
-
-
-@pytest.fixture(scope="module")
-def bases(tmp_path_factory: pytest.TempPathFactory) -> Bases:
-    """The models of the goldens, in a format."""
-    folder, made = tmp_path_factory.mktemp("bases"), {}
-
-    def base(case: Adapted, format: str) -> LoadedModel:
-        key = case.base.name, format
-        if key not in made:
-            directory = case.base.write(folder / case.base.name)
-            config = load_config(None, overrides={"model.format": format, "model.formats": {"embed": format}})
-            made[key] = load(directory, config, progress=False)
-        return made[key]
-
-    return base
 
 
 def b_of(part: LoraPart, dtype: str) -> NDArray[np.float32]:

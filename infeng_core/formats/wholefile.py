@@ -6,8 +6,10 @@ A mapped file that somebody overwrites, as people do who train while they serve,
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,8 @@ from infeng_core.formats.huggingface import FLOAT_DTYPES, widened
 from infeng_core.formats.oserrors import reading
 from infeng_core.formats.safetensors import NUMPY_DTYPES, REMEDY, Header, TensorInfo
 from infeng_core.formats.shards import aligned_bytes
+
+DIGEST_CHUNK = 1 << 20
 
 
 @contextlib.contextmanager
@@ -34,17 +38,42 @@ def as_adapter_error(path: Path) -> Iterator[None]:
 def read_bytes(path: Path, begin: int, count: int) -> NDArray[np.uint8]:
     """Return ``count`` bytes of a file from byte ``begin`` on, 64-byte aligned; AdapterError where there are fewer."""
     out = aligned_bytes(count)
-    view, done = out.data, 0
-    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        while done < count:
-            got = os.preadv(handle, [view[done : done + (1 << 26)]], begin + done)
-            if got == 0:
-                raise AdapterError(f"{path}", f"ends {count - done} bytes too early", REMEDY)
-            done += got
-    finally:
-        os.close(handle)
+    with path.open("rb", buffering=0) as file:
+        _fill(file.fileno(), out.data, begin, path)
     return out
+
+
+def read_digested(path: Path, begin: int, count: int) -> tuple[NDArray[np.uint8], str]:
+    """Return ``count`` bytes as ``read_bytes`` does, and their ``digest``, hashed while they are in a core's cache."""
+    out = aligned_bytes(count)
+    with path.open("rb", buffering=0) as file:
+
+        def load(first: int, chunk: memoryview) -> memoryview:
+            _fill(file.fileno(), chunk, begin + first, path)
+            return chunk
+
+        return out, digest(out, load)
+
+
+def digest(data: NDArray[np.uint8], load: Callable[[int, memoryview], memoryview] = lambda _, chunk: chunk) -> str:
+    """Return the sha256 over the sha256 of each MiB, by two threads; ``load(first byte, chunk)`` may fill it first."""
+    view = data.data
+
+    def part(first: int) -> bytes:
+        return hashlib.sha256(load(first, view[first : first + DIGEST_CHUNK])).digest()
+
+    with ThreadPoolExecutor(2, "infeng-digest") as pool:
+        parts = list(pool.map(part, range(0, len(view), DIGEST_CHUNK)))
+    return hashlib.sha256(b"".join(parts)).hexdigest()
+
+
+def _fill(handle: int, view: memoryview, begin: int, path: Path) -> None:
+    done = 0
+    while done < len(view):
+        got = os.preadv(handle, [view[done : done + (1 << 26)]], begin + done)
+        if got == 0:
+            raise AdapterError(f"{path}", f"ends {len(view) - done} bytes too early", REMEDY)
+        done += got
 
 
 class TensorFile:

@@ -1,0 +1,71 @@
+"""From a PEFT adapter to an engine-native one."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from infeng_core.errors import AdapterError
+from infeng_core.formats import atomic
+from infeng_core.formats.adapter import AdapterDtype
+from infeng_core.formats.adapter_load import find_adapter
+from infeng_core.formats.adapter_packing import pack
+from infeng_core.formats.artifact import Artifact, describe, is_artifact, read_artifact, write_artifact
+from infeng_core.formats.peft import read_peft
+from infeng_core.formats.tensors import LoadedModel
+from infeng_core.log import get_logger
+
+
+@dataclass(frozen=True)
+class AdapterConversion:
+    """What a conversion made. ``reused``: the same was there already. ``bound``: it fits this very base alone."""
+
+    path: Path
+    id: str
+    nbytes: int
+    seconds: float
+    dtype: AdapterDtype
+    bound: bool
+    reused: bool
+
+
+def convert_adapter(
+    reference: str | Path, destination: Path, model: LoadedModel, dtype: AdapterDtype, *, force: bool = False
+) -> AdapterConversion:
+    """Pack a PEFT adapter over ``model`` into the directory ``destination``, which appears whole or not at all.
+
+    An existing artifact with other contents is replaced only with ``force``; anything else that exists is left alone.
+    Raises AdapterError for a bad adapter or destination, ResourceError for a full disk.
+    """
+    start = time.monotonic()
+    directory = find_adapter(reference)
+    if is_artifact(directory):
+        raise AdapterError(f"{directory}", "is converted already", "convert the original PEFT directory")
+    adapter = read_peft(directory, model.config)
+    image = pack(adapter, model, dtype)
+    artifact = describe(image, model, adapter.config.base_name)
+    destination = destination.absolute()
+    wait = f"{destination}: another process writes it; waiting"
+    with atomic.locked(destination, waiting=lambda: get_logger(__name__).warning(wait)):
+        reused = _is_there(destination, artifact, force)
+        if not reused:
+            with atomic.replacing(destination) as folder:
+                write_artifact(image, artifact, folder)
+    seconds = time.monotonic() - start
+    return AdapterConversion(destination, artifact.id, image.data.nbytes, seconds, dtype, image.spec.is_bound, reused)
+
+
+def _is_there(destination: Path, wanted: Artifact, force: bool) -> bool:
+    """Return whether the destination holds what is wanted; raise AdapterError if it must not be touched."""
+    if not destination.exists() or (destination.is_dir() and not any(destination.iterdir())):
+        return False
+    if not destination.is_dir() or not is_artifact(destination):
+        raise AdapterError(f"{destination}", "exists and is no engine-native adapter", "choose another destination")
+    if force:
+        return False
+    with contextlib.suppress(AdapterError):
+        if read_artifact(destination)[0].id == wanted.id:
+            return True
+    raise AdapterError(f"{destination}", "exists already", "give --force to replace it, or choose another destination")

@@ -1,0 +1,223 @@
+"""The engine-native adapter: a directory with one safetensors file that is read as it is used. See docs/format.md."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import infeng_core
+from infeng_core.errors import AdapterError
+from infeng_core.formats.adapter import MAX_RANK, AdapterDtype, PackedAdapter
+from infeng_core.formats.adapter_image import A_FORMAT, AdapterImage, AdapterSpec, PartSpec, Pieces, check_finite
+from infeng_core.formats.jsonfile import parse_json
+from infeng_core.formats.peft import MAX_HEADER
+from infeng_core.formats.safetensors import Header, read_header
+from infeng_core.formats.shards import Entry, header, write_all
+from infeng_core.formats.sites import EMBED, HEAD, base_tensor, sites
+from infeng_core.formats.tensors import LoadedModel
+from infeng_core.formats.wholefile import as_adapter_error, read_digested
+from infeng_core.models.config import ModelConfig
+from infeng_core.models.fields import Fields, show
+
+FILE = "infeng_adapter.safetensors"
+MAJOR, MINOR = 1, 0
+MAX_SCALING = 1e12  # alpha is at most 1e6 in an adapter_config.json
+AGAIN = "convert the adapter again: infeng convert-adapter PEFT DEST --model MODEL --force"
+SHAPE_FIELDS = (
+    "family",
+    "hidden",
+    "intermediate",
+    "layers",
+    "heads",
+    "kv_heads",
+    "head_dim",
+    "vocab",
+    "tie_embeddings",
+)
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """What the header of an artifact says."""
+
+    spec: AdapterSpec
+    digest: str  # of the data
+    shapes: Mapping[str, object]  # of the base
+    base: str  # its id
+    base_name: str
+
+    @property
+    def id(self) -> str:
+        """The sha256 over all that decides the output: equal for equal contents over the same base."""
+        content = [self.spec.to_dict(), self.digest, dict(self.shapes), self.base]
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def is_artifact(directory: Path) -> bool:
+    """Return whether a directory holds an engine-native adapter."""
+    return (directory / FILE).exists()
+
+
+def shapes_of(config: ModelConfig) -> dict[str, object]:
+    """Return what two bases must have in common for an adapter to fit both."""
+    return {name: getattr(config, name) for name in SHAPE_FIELDS}
+
+
+def describe(image: AdapterImage, model: LoadedModel, base_name: str) -> Artifact:
+    """Return the header's contents for an image over ``model``."""
+    return Artifact(image.spec, image.digest, shapes_of(model.config), model.id, base_name)
+
+
+def write_artifact(image: AdapterImage, artifact: Artifact, directory: Path) -> None:
+    """Write the file of an artifact into ``directory``."""
+    entries = [Entry(name, "U8", (nbytes,), nbytes) for name, nbytes in image.pieces.nbytes.items()]
+    document = {
+        "id": artifact.id,
+        "base": artifact.base,
+        "base_name": artifact.base_name,
+        "shapes": dict(artifact.shapes),
+        "digest": image.digest,
+        **image.spec.to_dict(),
+    }
+    metadata = {
+        "format": "infeng",
+        "infeng_adapter": f"{MAJOR}.{MINOR}",
+        "written_by": infeng_core.__version__,
+        "adapter": json.dumps(document, separators=(",", ":")),
+    }
+    with (directory / FILE).open("wb", buffering=0) as file:
+        write_all(file.write, header(entries, metadata))
+        write_all(file.write, image.data.data)
+
+
+def read_artifact(directory: Path) -> tuple[Artifact, Header]:
+    """Read and check the header of an artifact; raises AdapterError."""
+    path = directory / FILE
+    with as_adapter_error(path):
+        found = read_header(path, MAX_HEADER)
+        version = Fields(found.metadata, path, remedy=AGAIN)
+        _check_version(version)
+        try:
+            document = parse_json(version.text("adapter").encode())
+        except ValueError as error:
+            version.fail("adapter", f"is not valid JSON ({error})")
+        fields = Fields(document, path, remedy=AGAIN)
+        artifact = _parse(fields)
+        if fields.text("id") != artifact.id:
+            fields.fail("id", "does not match the contents: the file was changed or damaged")
+        return artifact, found
+
+
+def load_artifact(directory: Path, model: LoadedModel, dtype: AdapterDtype, scale: float) -> PackedAdapter:
+    """Load an artifact over ``model``; raises AdapterError where it is damaged or does not fit."""
+    path = directory / FILE
+    artifact, found = read_artifact(directory)
+    _check_fit(artifact, path, model, dtype, scale)
+    with as_adapter_error(path):
+        pieces = _check_pieces(artifact, found, path, model)
+        data, digest = read_digested(path, found.data_begin, pieces.total)
+    if digest != artifact.digest:
+        raise AdapterError(f"{path}", "does not match its checksum: it was changed or damaged", AGAIN)
+    image = AdapterImage(artifact.spec.scaled(scale), pieces, data, digest)
+    check_finite(image, model, path)
+    return image.adapter(model, directory, artifact.base_name)
+
+
+def _check_version(fields: Fields) -> None:
+    version = fields.text("infeng_adapter")
+    numbers = re.fullmatch(r"(\d{1,6})\.(\d{1,6})", version)
+    if not numbers:
+        fields.fail("infeng_adapter", f"is {show(version)}, it must be a version such as 1.0")
+    if int(numbers[1]) != MAJOR:
+        remedy = "update infeng (pip install -U infeng-core)" if int(numbers[1]) > MAJOR else AGAIN
+        fields.fail("infeng_adapter", f"is {version}, this version of infeng reads {MAJOR}.x", remedy)
+
+
+def _parse(fields: Fields) -> Artifact:
+    dtype = fields.text("dtype")
+    if dtype not in A_FORMAT:
+        fields.fail("dtype", f"is {show(dtype)}, known are {', '.join(A_FORMAT)}")
+    tensors, saved, shapes = fields.mapping("tensors"), fields.mapping("saved_tensors"), fields.mapping("shapes")
+    embedding = fields.data.get("embedding")
+    vectors = fields.data.get("saved_vectors")
+    if not isinstance(vectors, list) or not all(isinstance(name, str) for name in vectors):
+        fields.fail("saved_vectors", f"is {show(vectors)}, it must be a list of names")
+    spec = AdapterSpec(
+        dtype=dtype,  # type: ignore[arg-type]
+        tensors={name: _parts(tensors, name, parts) for name, parts in tensors.data.items()},
+        embedding=None if embedding is None else _part(fields, "embedding", embedding),
+        saved_tensors={name: saved.text(name) for name in saved.data},
+        saved_vectors=tuple(vectors),
+    )
+    digest, base = fields.text("digest"), fields.text("base")
+    return Artifact(spec, digest, dict(shapes.data), base, fields.text("base_name", "") or "")
+
+
+def _parts(fields: Fields, name: str, parts: object) -> tuple[PartSpec, ...]:
+    if not isinstance(parts, list) or not 1 <= len(parts) <= 16:
+        fields.fail(name, f"is {show(parts)}, it must be a list of parts")
+    return tuple(_part(fields, name, part) for part in parts)
+
+
+def _part(fields: Fields, name: str, part: object) -> PartSpec:
+    if not isinstance(part, list) or len(part) != 4:
+        fields.fail(show(name), f"holds {show(part)}, it must be rank, scaling and two flags")
+    rank, scaling, row_scale, bias = part
+    ranked = type(rank) is int and 0 <= rank <= MAX_RANK
+    scaled = type(scaling) in (int, float) and abs(scaling) <= MAX_SCALING
+    if not ranked or not scaled or {type(row_scale), type(bias)} != {bool}:
+        fields.fail(show(name), f"holds {show(part)}, it must be rank, scaling and two flags")
+    return PartSpec(rank, float(scaling), row_scale, bias)
+
+
+def _check_fit(artifact: Artifact, path: Path, model: LoadedModel, dtype: AdapterDtype, scale: float) -> None:
+    """Raise AdapterError where the artifact is for another base, storage or scale."""
+    spec, mine = artifact.spec, shapes_of(model.config)
+    named = f" ({show(artifact.base_name)})" if artifact.base_name else ""
+    for name, value in mine.items():
+        if artifact.shapes.get(name) != value:
+            why = f"its base{named} has {name} = {show(artifact.shapes.get(name))}, this one has {value}"
+            raise AdapterError(f"{path}", why, "load it over the model that it was trained on")
+    if spec.is_bound and artifact.base != model.id:
+        why = f"it holds what was computed from another base or another format of it{named}"
+        raise AdapterError(f"{path}", why, f"{AGAIN}, with this model and format")
+    if spec.dtype != dtype:
+        why = f"is stored as {spec.dtype}, this engine's adapters are {dtype}"
+        raise AdapterError(
+            f"{path}", why, f"set adapters.dtype to {spec.dtype}, or convert it again with --dtype {dtype}"
+        )
+    if scale != 1.0 and spec.fixed_scale:
+        raise AdapterError(
+            f"{path}", f"cannot be scaled by {scale}: it was packed with a scale", "load the PEFT directory"
+        )
+
+
+def _check_pieces(artifact: Artifact, found: Header, path: Path, model: LoadedModel) -> Pieces:
+    """Return the pieces that the spec has over the model; raises where a name or a size of the file is another."""
+    spec, known = artifact.spec, sites(model.config)
+    fields = Fields({}, path, remedy=AGAIN)
+    for name, parts in spec.tensors.items():
+        if name == EMBED or name not in known.specs or len(parts) != len(known.specs[name].parts):
+            fields.fail(show(name), "is no tensor of the base, or has other parts there")
+    for name, format in spec.saved_tensors.items():
+        if name not in (EMBED, HEAD) or format != base_tensor(model, name).format:
+            fields.fail(show(name), f"is saved as {show(format)}, which the base's is not")
+    norms = {vector for vector, _ in known.norms.values()}
+    if not set(spec.saved_vectors) <= norms or len(set(spec.saved_vectors)) != len(spec.saved_vectors):
+        fields.fail("saved_vectors", "names what is no norm of the base")
+    if spec.embedding is not None and not spec.embedding.rank:
+        fields.fail("embedding", "has no rank")
+    pieces = Pieces(spec, model)
+    position = found.data_begin
+    for name, nbytes in pieces.nbytes.items():
+        info = found.tensors.get(name)
+        if info is None or (info.dtype, info.begin, info.nbytes) != ("U8", position, nbytes) or position % 64:
+            fields.fail(show(name), f"is not the {nbytes} bytes from {position} on that it must be")
+        position += nbytes
+    if len(found.tensors) != len(pieces.nbytes):
+        fields.fail("the file", "holds tensors that its header does not describe")
+    return pieces

@@ -1,0 +1,292 @@
+"""The engine-native adapter: what comes back is what was packed, damage is found, another base is refused."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from goldens.adapted import ADAPTED, Adapted
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from infeng_core.cli import main
+from infeng_core.errors import AdapterError, InfengError, ResourceError
+from infeng_core.formats import LoadedModel, PackedAdapter, convert_adapter, load_adapter
+from infeng_core.formats.artifact import FILE
+from infeng_core.formats.wholefile import digest
+
+CASES = {case.name: case for case in ADAPTED if not case.combines}
+Bases = Callable[[Adapted, str], LoadedModel]
+
+
+def arrays(adapter: PackedAdapter) -> list[Any]:
+    """Everything that decides the output, in order."""
+    found: list[Any] = [adapter.id, adapter.base, adapter.dtype, adapter.base_name]
+    for name, tensor in adapter.tensors.items():
+        found += [name, tensor.rank, tensor.a, tensor.scaling]
+        for part in tensor.parts:
+            found += [part.rank, part.u_column, part.first_panel, part.panel_step, part.panels]
+            found += [part.b, part.b_scale, part.row_scale, part.bias]
+    if adapter.embedding is not None:
+        part = adapter.embedding.part
+        found += [adapter.embedding.a, adapter.embedding.scaling, part.b, part.b_scale, part.row_scale]
+    for name, packed in adapter.saved_tensors.items():
+        found += [name, packed.format, packed.n, packed.k, packed.dequantize()]
+    for name, vector in adapter.saved_vectors.items():
+        found += [name, vector]
+    return found
+
+
+def equal(one: Any, other: Any) -> bool:
+    if isinstance(one, np.ndarray):
+        return isinstance(other, np.ndarray) and one.dtype == other.dtype and np.array_equal(one, other)
+    return bool(one == other)
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "int8"])
+@pytest.mark.parametrize("case", CASES.values(), ids=lambda case: case.name)
+def test_an_artifact_is_the_adapter_that_it_was_made_from(
+    case: Adapted, dtype: Any, bases: Bases, tmp_path: Path
+) -> None:
+    model = bases(case, "int8-row")
+    made = convert_adapter(case.directory, tmp_path / "artifact", model, dtype)
+    wanted, found = load_adapter(case.directory, model, dtype), load_adapter(made.path, model, dtype)
+    assert all(equal(*pair) for pair in zip(arrays(wanted), arrays(found), strict=True))
+    assert found.nbytes == wanted.nbytes and not made.reused
+    assert (tmp_path / "artifact" / FILE).stat().st_size % 64 == 0
+
+
+@pytest.fixture(scope="module")
+def artifact(bases: Bases, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("artifact") / "plain"
+    return convert_adapter(CASES["lora"].directory, folder, bases(CASES["lora"], "f32"), "int8").path
+
+
+def copy_with(artifact: Path, tmp_path: Path, change: Callable[[bytes], bytes]) -> Path:
+    """Return a copy whose bytes are changed."""
+    copy = tmp_path / "copy"
+    copy.mkdir(exist_ok=True)
+    (copy / FILE).write_bytes(change((artifact / FILE).read_bytes()))
+    return copy
+
+
+def rewrite(data: bytes, change: Callable[[dict[str, Any], dict[str, Any]], object]) -> bytes:
+    """Change the metadata and the description in it, and write a file that is whole otherwise."""
+    length = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + length])
+    document = json.loads(header["__metadata__"]["adapter"])
+    change(header["__metadata__"], document)
+    header["__metadata__"].setdefault("adapter", "")
+    if header["__metadata__"]["adapter"]:
+        header["__metadata__"]["adapter"] = json.dumps(document)
+    text = json.dumps(header).encode()
+    text += b" " * (-(8 + len(text)) % 64)
+    return len(text).to_bytes(8, "little") + text + data[8 + length :]
+
+
+def test_plain_lora_fits_every_base_of_its_shapes(artifact: Path, bases: Bases) -> None:
+    adapters = [load_adapter(artifact, bases(CASES["lora"], format), "int8") for format in ("f32", "int4-g32")]
+    assert adapters[0].id != adapters[1].id and adapters[0].base != adapters[1].base
+
+
+@pytest.mark.parametrize("name", ["dora", "bias-all", "lora-bias", "saved"])
+def test_what_depends_on_the_base_is_bound_to_it(name: str, bases: Bases, tmp_path: Path) -> None:
+    case = CASES[name]
+    made = convert_adapter(case.directory, tmp_path / "bound", bases(case, "f32"), "int8")
+    assert made.bound
+    with pytest.raises(AdapterError, match=r"computed from another base or another format.*with this model and format"):
+        load_adapter(made.path, bases(case, "int8-row"), "int8")
+
+
+def test_another_shape_or_storage_or_scale_is_refused(artifact: Path, bases: Bases, tmp_path: Path) -> None:
+    with pytest.raises(AdapterError, match=r"its base .* has hidden = 72, this one has 64"):
+        load_adapter(artifact, bases(CASES["rslora"], "f32"), "int8")
+    with pytest.raises(AdapterError, match=r"is stored as int8.*--dtype bf16"):
+        load_adapter(artifact, bases(CASES["lora"], "f32"), "bf16")
+    model = bases(CASES["lora"], "f32")
+    halved, wanted = (load_adapter(d, model, "int8", scale=0.5) for d in (artifact, CASES["lora"].directory))
+    assert halved.id == wanted.id and halved.id != load_adapter(artifact, model, "int8").id
+    bound = convert_adapter(CASES["dora"].directory, tmp_path / "bound", bases(CASES["dora"], "f32"), "int8")
+    with pytest.raises(AdapterError, match=r"cannot be scaled by 0.5"):
+        load_adapter(bound.path, bases(CASES["dora"], "f32"), "int8", scale=0.5)
+
+
+def test_any_changed_byte_is_found(artifact: Path, bases: Bases, tmp_path: Path) -> None:
+    size, model = (artifact / FILE).stat().st_size, bases(CASES["lora"], "f32")
+    random = np.random.default_rng(0)
+
+    def spoil(place: int) -> Callable[[bytes], bytes]:
+        return lambda data: data[:place] + bytes([data[place] ^ (1 << random.integers(8))]) + data[place + 1 :]
+
+    whole = load_adapter(artifact, model, "int8").id
+    for place in (*range(12), *random.integers(0, size, 150).tolist(), size - 1):
+        try:
+            found = load_adapter(copy_with(artifact, tmp_path, spoil(place)), model, "int8")
+        except AdapterError as error:
+            assert error.remedy
+        else:  # a space of the header's padding, or the version of the writer: nothing that is used
+            assert found.id == whole
+
+
+@settings(max_examples=150, deadline=None)
+@given(cut=st.floats(0, 1), tail=st.binary(max_size=64))
+def test_a_truncated_or_lengthened_file_is_refused(
+    artifact: Path, bases: Bases, tmp_path_factory: pytest.TempPathFactory, cut: float, tail: bytes
+) -> None:
+    data = (artifact / FILE).read_bytes()
+    changed = data[: int(len(data) * cut)] + tail
+    if changed != data:
+        copy = copy_with(artifact, tmp_path_factory.mktemp("cut"), lambda _: changed)
+        with pytest.raises(AdapterError):
+            load_adapter(copy, bases(CASES["lora"], "f32"), "int8")
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda m, d: m.update(infeng_adapter="2.0"), "reads 1.x: update infeng"),
+        (lambda m, d: m.update(infeng_adapter="one"), "must be a version"),
+        (lambda m, d: m.pop("infeng_adapter"), "infeng_adapter is missing"),
+        (lambda m, d: m.update(adapter=""), "not valid JSON"),
+        (lambda m, d: d.update(dtype="int4"), "dtype is 'int4'"),
+        (lambda m, d: d.update(id="0" * 64), "id does not match the contents"),
+        (lambda m, d: d["tensors"].update({"layers.0.qkv_proj": [[4, 2.0, False]]}), "two flags"),
+        (lambda m, d: d["tensors"].update({"layers.0.qkv_proj": [[1 << 40, 2.0, False, False]] * 3}), "two flags"),
+        (lambda m, d: d["tensors"].update({"layers.0.qkv_proj": [[4, 1e300, False, False]] * 3}), "two flags"),
+        (lambda m, d: d["tensors"].update({"layers.0.qkv_proj": []}), "list of parts"),
+        (lambda m, d: d.update(tensors=[]), "tensors is \\[\\], it must be a mapping"),
+        (lambda m, d: d.update(saved_vectors={}), "must be a list of names"),
+        (lambda m, d: d.update(embedding=7), "two flags"),
+    ],
+)
+def test_a_wrong_description_is_refused(artifact: Path, bases: Bases, tmp_path: Path, change: Any, reason: str) -> None:
+    copy = copy_with(artifact, tmp_path, lambda data: rewrite(data, change))
+    with pytest.raises(AdapterError, match=reason):
+        load_adapter(copy, bases(CASES["lora"], "f32"), "int8")
+
+
+def forged(artifact: Path, tmp_path: Path, change: Callable[[dict[str, Any]], object], data: bytes = b"") -> Path:
+    """Return an artifact of a stranger who can compute checksums: its id and its digest are right."""
+    from infeng_core.formats.artifact import Artifact, _parse
+    from infeng_core.models.fields import Fields
+
+    whole = (artifact / FILE).read_bytes()
+    length = int.from_bytes(whole[:8], "little")
+    payload = data or whole[8 + length :]
+
+    def sign(metadata: dict[str, Any], document: dict[str, Any]) -> None:
+        change(document)
+        document["digest"] = digest(np.frombuffer(payload, np.uint8))
+        parsed: Artifact = _parse(Fields(document, "forged"))
+        document["id"] = parsed.id
+
+    return copy_with(artifact, tmp_path, lambda _: rewrite(whole[: 8 + length] + payload, sign))
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda d: d["tensors"].update({"layers.9.qkv_proj": [[1, 1.0, False, False]] * 3}), "no tensor of the base"),
+        (lambda d: d["tensors"].update({"embed": [[1, 1.0, False, False]]}), "no tensor of the base"),
+        (lambda d: d["tensors"].update({"layers.0.o_proj": [[1, 1.0, False, False]] * 2}), "no tensor of the base"),
+        (lambda d: d["tensors"].update({"layers.0.o_proj": [[200, 1.0, False, False]]}), "that it must be"),
+        (lambda d: d["tensors"].pop("layers.0.o_proj"), "that it must be"),
+        (lambda d: d["saved_tensors"].update({"embed": "int4-g64"}), "computed from another base|saved as"),
+        (lambda d: d["saved_vectors"].append("layers.0.qkv_proj.bias"), "no norm of the base"),
+        (lambda d: d["saved_vectors"].extend(["norm", "norm"]), "no norm of the base"),
+        (lambda d: d.update(embedding=[0, 1.0, False, False]), "no rank"),
+    ],
+)
+def test_a_forged_description_that_does_not_fit_the_data_is_refused(
+    artifact: Path, bases: Bases, tmp_path: Path, change: Any, reason: str
+) -> None:
+    model = bases(CASES["lora"], "f32")
+    assert load_adapter(forged(artifact, tmp_path, lambda d: None), model, "int8").tensors
+    with pytest.raises(AdapterError, match=reason):
+        load_adapter(forged(artifact, tmp_path, change), model, "int8")
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "int8"])
+def test_nan_in_a_forged_file_is_refused(dtype: Any, bases: Bases, tmp_path: Path) -> None:
+    case, model = CASES["dora"], bases(CASES["dora"], "f32")
+    made = convert_adapter(case.directory, tmp_path / "made", model, dtype).path
+    whole = (made / FILE).read_bytes()
+    length = int.from_bytes(whole[:8], "little")
+    nan = {"f32": np.float32(np.nan).tobytes(), "bf16": b"\xc0\x7f", "int8": np.float32(np.inf).tobytes()}[dtype]
+    data = nan + whole[8 + length + len(nan) :]
+    with pytest.raises(AdapterError, match=r"layers\.0\.qkv_proj holds NaN or infinity in its a"):
+        load_adapter(forged(made, tmp_path, lambda d: None, data), model, dtype)
+
+
+def test_a_destination_is_replaced_only_when_it_may_be(bases: Bases, tmp_path: Path) -> None:
+    model, place = bases(CASES["lora"], "f32"), tmp_path / "place"
+    first = convert_adapter(CASES["lora"].directory, place, model, "int8")
+    again = convert_adapter(CASES["lora"].directory, place, model, "int8")
+    assert again.reused and again.id == first.id
+    with pytest.raises(AdapterError, match="exists already: give --force"):
+        convert_adapter(CASES["thin"].directory, place, model, "int8")
+    assert not convert_adapter(CASES["thin"].directory, place, model, "int8", force=True).reused
+    assert load_adapter(place, model, "int8").id == load_adapter(CASES["thin"].directory, model, "int8").id
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "precious").write_text("do not touch")
+    for force in (False, True):
+        with pytest.raises(AdapterError, match="no engine-native adapter: choose another destination"):
+            convert_adapter(CASES["lora"].directory, other, model, "int8", force=force)
+    assert (other / "precious").read_text() == "do not touch"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["other", "place"]
+
+
+def test_a_failed_write_leaves_nothing_and_the_old_artifact(
+    bases: Bases, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, place = bases(CASES["lora"], "f32"), tmp_path / "place"
+    convert_adapter(CASES["lora"].directory, place, model, "int8")
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("infeng_core.formats.artifact.write_all", full)
+    with pytest.raises(ResourceError, match="the disk is full, nothing was kept"):
+        convert_adapter(CASES["thin"].directory, place, model, "int8", force=True)
+    assert load_adapter(place, model, "int8").tensors
+    assert [path.name for path in tmp_path.iterdir()] == ["place"]
+
+
+def test_an_artifact_is_no_source_and_no_neighbour_of_a_peft_adapter(
+    artifact: Path, bases: Bases, tmp_path: Path
+) -> None:
+    model = bases(CASES["lora"], "f32")
+    with pytest.raises(AdapterError, match="is converted already"):
+        convert_adapter(artifact, tmp_path / "again", model, "int8")
+    copy = copy_with(artifact, tmp_path, lambda data: data)
+    (copy / "adapter_config.json").write_bytes((CASES["lora"].directory / "adapter_config.json").read_bytes())
+    with pytest.raises(AdapterError, match="of which only one can be meant"):
+        load_adapter(copy, model, "int8")
+
+
+def test_the_command_converts_and_says_what_it_fits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    case = CASES["lora"]
+    model, place = case.base.write(tmp_path / "model"), tmp_path / "artifact"
+    command = ["convert-adapter", str(case.directory), str(place), "--model", str(model), "--format", "int8-row"]
+    assert main([*command, "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["path"] == str(place) and report["dtype"] == "int8" and not report["bound"] and not report["reused"]
+    assert main(command) == 0
+    assert "is there already, with the same contents" in capsys.readouterr().out
+    assert main([*command, "--dtype", "bf16"]) == 1
+    assert "give --force" in capsys.readouterr().err
+    assert main([*command, "--dtype", "bf16", "--force"]) == 0
+    assert "as bf16" in capsys.readouterr().out
+    assert main(["convert-adapter", str(tmp_path), str(place), "--model", str(model)]) == 1
+    assert "holds no adapter" in capsys.readouterr().err
+
+
+def test_errors_are_of_one_class(artifact: Path, bases: Bases) -> None:
+    assert issubclass(AdapterError, InfengError)
+    with pytest.raises(AdapterError, match="no such adapter directory"):
+        load_adapter(artifact / "absent", bases(CASES["lora"], "f32"), "int8")
+    with pytest.raises(AdapterError, match="is a file: give the directory"):
+        load_adapter(artifact / FILE, bases(CASES["lora"], "f32"), "int8")
