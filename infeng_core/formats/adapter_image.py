@@ -211,11 +211,13 @@ class Views:
     def __init__(self, spec: AdapterSpec, model: LoadedModel, arrays: Mapping[str, Arrays]) -> None:
         """Make them; nothing is copied."""
         known = sites(model.config).specs
-        self.tensors = {name: _tensor(known[name].parts, parts, arrays[name]) for name, parts in spec.tensors.items()}
+        self.tensors = {
+            name: _tensor(known[name].parts, parts, arrays[name], spec.dtype) for name, parts in spec.tensors.items()
+        }
         self.embedding = None
         if spec.embedding is not None:
             piece, scaling = arrays["embedding"], np.float32(spec.embedding.scaling)
-            part = _part(Part("", known[EMBED].k), spec.embedding, 0, piece, "")
+            part = _part(Part("", known[EMBED].k), spec.embedding, 0, piece, "", spec.dtype)
             self.embedding = LoraEmbedding(spec.embedding.rank, piece["a"], float(scaling), part)
         self.saved_tensors: dict[str, PackedTensor] = {}
         for name, format in spec.saved_tensors.items():
@@ -227,7 +229,7 @@ class Views:
         self.saved_vectors = {name: arrays[f"saved.{name}"]["vector"] for name in spec.saved_vectors}
 
 
-def _tensor(places: tuple[Part, ...], parts: tuple[PartSpec, ...], arrays: Arrays) -> LoraTensor:
+def _tensor(places: tuple[Part, ...], parts: tuple[PartSpec, ...], arrays: Arrays, dtype: AdapterDtype) -> LoraTensor:
     rank = sum(part.rank for part in parts)
     scaling = np.zeros(padded(rank, PANEL_ROWS), np.float32)
     made: list[LoraPart] = []
@@ -235,19 +237,19 @@ def _tensor(places: tuple[Part, ...], parts: tuple[PartSpec, ...], arrays: Array
     for index, (place, part) in enumerate(zip(places, parts, strict=True)):
         scaling[column : column + part.rank] = part.scaling
         if not part.is_empty:
-            made.append(_part(place, part, column, arrays, f"{index}."))
+            made.append(_part(place, part, column, arrays, f"{index}.", dtype))
         column += part.rank
     return LoraTensor(rank, arrays.get("a", np.empty(0, np.uint8)), scaling, tuple(made))
 
 
-def _part(place: Part, part: PartSpec, column: int, arrays: Arrays, prefix: str) -> LoraPart:
+def _part(place: Part, part: PartSpec, column: int, arrays: Arrays, prefix: str, dtype: AdapterDtype) -> LoraPart:
     return LoraPart(
         rank=part.rank,
         u_column=column,
         first_panel=place.first_panel,
         panel_step=place.panel_step,
         panels=place.panels,
-        b=arrays.get(f"{prefix}b", np.empty((place.panels, 0, PANEL_ROWS), np.float32)),
+        b=arrays.get(f"{prefix}b", np.empty((place.panels, 0, PANEL_ROWS), B_TYPE[dtype])),
         b_scale=arrays.get(f"{prefix}b_scale"),
         row_scale=arrays.get(f"{prefix}row_scale"),
         bias=arrays.get(f"{prefix}bias"),

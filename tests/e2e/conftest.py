@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from goldens import environment
 from goldens.shapes import CASES, Case
 
 from infeng_core.cli import main
@@ -50,6 +51,15 @@ def reduced(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def case(request: pytest.FixtureRequest) -> Case:
     """Return one golden case after the other."""
     return request.param
+
+
+@pytest.fixture(scope="session")
+def torch_python() -> Path:
+    """Return the interpreter of an environment with torch, transformers and PEFT, made at the first use."""
+    interpreter = environment.make()
+    if isinstance(interpreter, str):
+        pytest.skip(interpreter)
+    return interpreter
 
 
 @pytest.fixture

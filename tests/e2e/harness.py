@@ -6,18 +6,23 @@ import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from infeng_core import Engine
-from infeng_core.backend import BoundOp
+from infeng_core.backend import AdapterHandle, AdapterRows, BoundOp
+from infeng_core.formats import load_adapter
 from infeng_core.plug.cpu import detect
 from infeng_core.scheduler import Batch
 
-F32 = {"model.format": "f32", "model.formats": {}, "kv_cache.dtype": "f32"}
-"""Weights and cache as they were trained."""
+F32 = {"model.format": "f32", "model.formats": {}, "kv_cache.dtype": "f32", "adapters.dtype": "f32"}
+"""Weights, cache and adapters as they were trained."""
+
+Applied = Sequence[tuple[AdapterHandle, float]]
+"""Adapters that combine, with their weights."""
 
 FEATURES = {
     "amx": {"amx_tile", "amx_int8", "avx512f", "avx512bw", "avx512vl", "avx512dq", "fma"},
@@ -40,17 +45,39 @@ def missing(implementation: str) -> str:
     return f"this CPU has no {', '.join(lacking)}" if lacking else ""
 
 
-def engine(directory: Path, *settings: Mapping[str, object], threads: int = 1, rows: int = 640) -> Engine:
-    """Return an engine that takes ``rows`` rows in a step and samples any number of them; later settings win."""
+def engine(
+    directory: Path,
+    *settings: Mapping[str, object],
+    threads: int = 1,
+    rows: int = 640,
+    adapters: Mapping[str, Path] = MappingProxyType({}),
+) -> Engine:
+    """Return an engine that takes ``rows`` rows in a step and samples any number of them; later settings win.
+
+    ``adapters`` are PEFT directories by the names that requests use.
+    """
     overrides: dict[str, object] = {"scheduler.max_batch_tokens": rows, "scheduler.max_running": rows}
     overrides |= {"kv_cache.memory": "64MB"}
     for more in settings:
         overrides |= more
-    return Engine(directory, threads=threads, overrides=overrides)
+    named = {"adapters": adapters} if adapters else {}
+    return Engine(directory, threads=threads, overrides=overrides, **named)
+
+
+def applied(engine: Engine, adapters: Iterable[tuple[Path, float]]) -> Applied:
+    """Load PEFT directories with their weights into an engine's executable, stored as its configuration says."""
+    dtype = engine.config.adapters.dtype
+    return [
+        (engine.executable.load_adapter(load_adapter(path, engine.model, dtype)), weight) for path, weight in adapters
+    ]
 
 
 def logits(
-    engine: Engine, prompt: Sequence[int] | NDArray[np.int32], sampled: Iterable[int], chunks: int = 1
+    engine: Engine,
+    prompt: Sequence[int] | NDArray[np.int32],
+    sampled: Iterable[int],
+    chunks: int = 1,
+    adapters: Applied = (),
 ) -> NDArray[np.float32]:
     """Run a prompt in ``chunks`` chunks through scattered cache blocks; returns the logits of rows ``sampled``."""
     prompt = np.asarray(prompt, np.int32)
@@ -66,6 +93,7 @@ def logits(
             kv_segments=np.array([[0, end - begin, begin, 0]], np.int32),
             block_tables=table,
             sample_rows=wanted[(wanted >= begin) & (wanted < end)] - begin,
+            adapters=[AdapterRows(0, end - begin, handle, weight) for handle, weight in adapters],
         )
         parts.append(engine.executable.run(batch).copy())
     return np.concatenate(parts)
@@ -103,10 +131,14 @@ class Recorder:
         out = self._inner.run(batch)
         self.steps += 1
         self.largest_batch = max(self.largest_batch, len(batch.segments))
-        sampled = [segment for segment in batch.segments if segment.sampled]
-        for row, segment in zip(out, sampled, strict=True):
-            position = segment.pos0 + segment.row_end - segment.row_begin - 1
-            self.rows[segment.sequence.id, position] = zlib.crc32(np.ascontiguousarray(row).tobytes())
+        # Rows of guessed tokens are sampled too; where a guess was wrong, a later step computes its position again.
+        sampled = [
+            (segment.sequence.id, segment.pos0 + segment.row_end - segment.row_begin - back)
+            for segment in batch.segments
+            for back in range(segment.sampled, 0, -1)
+        ]
+        for row, place in zip(out, sampled, strict=True):
+            self.rows[place] = zlib.crc32(np.ascontiguousarray(row).tobytes())
         return out
 
     def of(self, request: int) -> dict[int, int]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
-import venv
 from pathlib import Path
 
 import goldens
@@ -18,36 +16,16 @@ from infeng_core import SamplingParams
 
 pytestmark = pytest.mark.slow
 
-TORCH = "torch==2.13.0"
 SCRIPT = Path(goldens.__path__[0]) / "transformers_run.py"
-# Read before the tests' own cache is set: the environment is large and is kept.
-ROOT = Path(os.environ.get("INFENG_CACHE") or Path(__file__).parents[2] / "build")
-
-
-@pytest.fixture(scope="module")
-def python() -> Path:
-    """Return the interpreter of an environment with torch and transformers, made at the first use."""
-    home = ROOT / "transformers-env"
-    interpreter, ready = home / "bin" / "python", home / "ready"
-    if not ready.exists():
-        venv.create(home, with_pip=True, clear=True)
-        for package in (TORCH, "transformers"):  # torch first: its CPU build must not be replaced
-            done = subprocess.run(
-                [interpreter, "-m", "pip", "install", "--quiet", package], capture_output=True, text=True, check=False
-            )
-            if done.returncode:
-                pytest.skip(f"cannot install {package}: {done.stderr.strip().splitlines()[-1]}")
-        ready.touch()
-    return interpreter
 
 
 @pytest.mark.parametrize("seed", range(1, 13))
-def test_a_random_shape_computes_what_transformers_computes(seed: int, python: Path, tmp_path: Path) -> None:
+def test_a_random_shape_computes_what_transformers_computes(seed: int, torch_python: Path, tmp_path: Path) -> None:
     case = random_case(seed)
     directory = case.write(tmp_path / "model")
     np.save(directory / "prompt.npy", case.prompt)
     np.save(directory / "positions.npy", case.positions)
-    command = [python, SCRIPT, directory, tmp_path / "out.npz"]
+    command = [torch_python, SCRIPT, directory, tmp_path / "out.npz"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     with np.load(tmp_path / "out.npz") as file:

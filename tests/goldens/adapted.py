@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from goldens.shapes import BIASED, LINEAR, LLAMA3, Case
+from goldens.shapes import BIASED, LINEAR, LLAMA3, QWEN2, Case
 from numpy.typing import NDArray
+
+STEPS = 32  # greedy tokens after each prompt
 
 HERE = Path(__file__).parent / "adapters"
 
@@ -107,5 +109,22 @@ ADAPTED = (
     Adapted(
         "saved-head", LLAMA3, {"r": 2, "target_modules": ["gate_proj"], "modules_to_save": ["lm_head"]}, 4, "bfloat16"
     ),
+    Adapted("qv", QWEN2, {"r": 8, "lora_alpha": 16, "target_modules": ["q_proj", "v_proj"]}, 1, "bfloat16"),
+    Adapted(
+        "trained-biases",
+        QWEN2,
+        {
+            "r": 2,
+            "bias": "all",
+            "target_modules": ["gate_proj", "k_proj"],
+            "modules_to_save": ["norm", "input_layernorm"],
+        },
+        1,
+        "bfloat16",
+    ),
+    Adapted(
+        "dora-qko", QWEN2, {"r": 4, "use_dora": True, "target_modules": ["q_proj", "k_proj", "o_proj"]}, 1, "bfloat16"
+    ),
     Adapted("combined", BIASED, seed=1, combines=(("lora", 0.5), ("thin", -1.25))),
+    Adapted("combined-dora", BIASED, seed=1, combines=(("lora", 0.5), ("dora", 1.0))),
 )

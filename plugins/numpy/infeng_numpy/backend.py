@@ -10,12 +10,15 @@ from numpy.typing import NDArray
 from infeng_core.backend import BoundOp
 from infeng_core.errors import KernelError
 
+from .adapter import Rows
 from .cache import F16Cache, F32Cache, Int8Cache
 from .llama import Llama
+from .packed import Handle, unpacked
 from .weights import dequantized
 
 if TYPE_CHECKING:
     from infeng_core.formats import LoadedModel
+    from infeng_core.formats.adapter import PackedAdapter
     from infeng_core.plug.manifest import EngineConfig
     from infeng_core.plug.select import Selector
     from infeng_core.scheduler import Batch, Limits
@@ -49,6 +52,7 @@ class NumpyExecutable:
     """One model with its cache."""
 
     scratch_bytes = 0  # arrays come and go with each op
+    max_stacked_rank = 1024  # as the native backend's by default; nothing here depends on it
 
     def __init__(self, model: LoadedModel, kv_dtype: str, limits: Limits) -> None:
         """Dequantize the weights and take memory for ``limits.kv_blocks`` blocks."""
@@ -60,10 +64,15 @@ class NumpyExecutable:
         self.llama = Llama(c, dequantized(model), cache, block=BLOCK, int8_kv=kv_dtype == "int8")
         self._rows = (1, limits.max_rows)
 
+    def load_adapter(self, adapter: PackedAdapter) -> Handle:
+        """Dequantize an adapter; its memory goes with the last reference to what is returned."""
+        return unpacked(adapter, self.llama.config)
+
     def run(self, batch: Batch) -> NDArray[np.float32]:
         """Run one step; returns the logits of the sampled rows, (samples, vocab) float32."""
+        rows = [Rows(use.row_begin, use.row_end, use.handle.adapter, use.weight) for use in batch.adapters]
         logits = self.llama.forward(
-            batch.tokens, batch.positions, batch.kv_segments, batch.block_tables, batch.sample_rows
+            batch.tokens, batch.positions, batch.kv_segments, batch.block_tables, batch.sample_rows, rows
         )  # (samples, vocab) float64
         return logits.astype(np.float32)
 

@@ -1,0 +1,97 @@
+"""From an adapter as it is packed for kernels to the matrices of the model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from infeng_core.formats.quant import builtin_format
+from infeng_core.models.weights import TensorSpec, layout
+
+from .adapter import Adapter, Change
+from .llama import Linear
+
+if TYPE_CHECKING:
+    from infeng_core.formats.adapter import LoraPart, LoraTensor, PackedAdapter
+    from infeng_core.models.config import ModelConfig
+
+Real = NDArray[np.float64]
+
+A_FORMATS = {"f32": "f32", "bf16": "bf16", "int8": "int8-row"}
+"""The weight format in whose panels A lies, by the adapter's dtype."""
+
+
+@dataclass(frozen=True)
+class Handle:
+    """An adapter that the backend holds; its arrays go with it."""
+
+    adapter: Adapter
+    nbytes: int  # of the matrices in binary64
+
+
+def unpacked(packed: PackedAdapter, config: ModelConfig) -> Handle:
+    """Return the numbers that an adapter computes with."""
+    specs = {spec.name: spec for spec in layout(config).tensors}
+    if config.tie_embeddings:
+        specs["lm_head"] = specs["embed"]
+    changes: dict[str, Change] = {}
+    for name, tensor in packed.tensors.items():
+        changes |= _of_tensor(name, tensor, specs[name], packed.dtype)
+    if packed.embedding is not None:
+        a, part = packed.embedding.a.T.astype(np.float64), packed.embedding.part  # (rank, vocab)
+        scaling = np.full(len(a), packed.embedding.scaling, np.float64)
+        changes["model.embed_tokens"] = _change(a, scaling, part, slice(config.hidden), int8_input=False)
+    head = packed.saved_tensors.get("lm_head")
+    embed = packed.saved_tensors.get("embed")
+    adapter = Adapter(
+        changes,
+        None if embed is None else _real(embed.dequantize()),
+        None if head is None else Linear(_real(head.dequantize()), int8_input=not head.quant.is_float),
+        {_norm(name): _real(vector[: config.hidden]) for name, vector in packed.saved_vectors.items()},
+    )
+    return Handle(adapter, _nbytes(adapter))
+
+
+def _of_tensor(name: str, tensor: LoraTensor, spec: TensorSpec, dtype: str) -> dict[str, Change]:
+    """Return what an adapter does to each projection that a packed tensor joins, by the projection's name."""
+    panels = -(-tensor.rank // 16)
+    a = _real(builtin_format(A_FORMATS[dtype]).unpack(tensor.a, 0, panels, spec.k))  # (panels * 16, k)
+    found = {}
+    for lora in tensor.parts:
+        [part] = (p for p in spec.parts if (p.first_panel, p.panel_step) == (lora.first_panel, lora.panel_step))
+        rows = slice(lora.u_column, lora.u_column + lora.rank)
+        module = "lm_head" if name == "lm_head" else part.source.removesuffix(".weight")
+        scaling = _real(tensor.scaling[rows])  # (rank,)
+        found[module] = _change(a[rows], scaling, lora, slice(part.rows), int8_input=dtype == "int8")
+    return found
+
+
+def _change(a: Real, scaling: Real, part: LoraPart, rows: slice, *, int8_input: bool) -> Change:
+    b = part.b  # (panels, rank, 16)
+    if b.dtype == np.uint16:  # the upper half of a binary32
+        b = (b.astype(np.uint32) << 16).view(np.float32)
+    b = _real(b).transpose(0, 2, 1).reshape(part.panels * 16, part.rank)  # (panels * 16, rank)
+    if part.b_scale is not None:
+        b *= part.b_scale[:, None]
+    row_scale, bias = (None if v is None else _real(v[rows]) for v in (part.row_scale, part.bias))
+    return Change(a, b[rows], scaling, row_scale, bias, int8_input)
+
+
+def _norm(name: str) -> str:
+    """Return a norm's name in a checkpoint: "layers.0.attn_norm" is "model.layers.0.input_layernorm"."""
+    renamed = name.replace("attn_norm", "input_layernorm").replace("mlp_norm", "post_attention_layernorm")
+    return f"model.{renamed}"
+
+
+def _real(array: NDArray[Any]) -> Real:
+    return array.astype(np.float64)
+
+
+def _nbytes(adapter: Adapter) -> int:
+    arrays = [adapter.embed, None if adapter.head is None else adapter.head.weight, *adapter.norms.values()]
+    for change in adapter.changes.values():
+        arrays += [change.a, change.b, change.scaling, change.row_scale, change.bias]
+    return sum(array.nbytes for array in arrays if array is not None)
