@@ -32,9 +32,6 @@ def accepted(kernel: native.Kernel, rows: int) -> list[dict[str, object]]:
 
 @pytest.mark.parametrize("kernel", list(kernels()), ids=lambda kernel: f"{kernel.library}/{kernel.name}")
 def test_every_kernel_of_an_op_that_models_use_has_a_case_and_runs_it(kernel: native.Kernel) -> None:
-    if kernel.op not in MAKERS:
-        assert kernel.op == "shrink", "an op that models use needs a maker"
-        return
     rows, fields = [(rows, fields) for rows in (1, 4, 16) for fields in accepted(kernel, rows)][-1]
     made = typical_op.build(fields, kernel, rows, POOL)
     made.once()
@@ -43,11 +40,11 @@ def test_every_kernel_of_an_op_that_models_use_has_a_case_and_runs_it(kernel: na
     assert (nbytes > 0) == (kernel.op in ("linear", "attention", "kv_append"))
 
 
-def test_names_are_unique_and_cover_every_op_but_adapters() -> None:
+def test_names_are_unique_and_cover_every_op() -> None:
     found = list(typical_op.all_cases())
     names = [typical_op.key(fields) for fields in found]
     assert len(set(names)) == len(names)
-    assert {fields["op"] for fields in found} == set(OPS) - {"shrink"}
+    assert {fields["op"] for fields in found} == set(OPS) == set(MAKERS)
     assert {fields["weight"] for fields in found if fields["op"] == "linear"} == set(typical_op.FORMATS)
     shapes = {(fields["n"], fields["k"]) for fields in found if fields.get("weight") == "int4-g64"}
     assert {(2560, 2048), (2048, 2048), (11264, 2048), (2048, 5632), (32000, 2048)} <= shapes
@@ -78,3 +75,17 @@ def test_a_weight_s_panels_all_hold_packed_values() -> None:
     out = made.program.view(1)
     assert np.array_equal(out[0, :48], out[0, 64:112])  # four panels, repeated
     assert (out[0] != 0).all()
+
+
+@pytest.mark.parametrize("op", ["linear", "shrink"])
+def test_adapters_are_on_every_row(op: str) -> None:
+    fields = next(f for f in typical_op.cases(op) if op == "shrink" or "lora" in f.get("epilogues", ()))
+    reference = next(library for library in PLUGINS.libraries() if library.name == "reference")
+    problem = typical_op.problem(fields, 6, POOL.threads)
+    kernel = next(kernel for kernel in reference.kernels if kernel.accepts(problem))
+    made = typical_op.build(fields, kernel, 6, POOL)
+    assert [(begin, end) for begin, end, _, _ in made.adapters] == [(0, 1), (1, 3), (3, 4), (4, 6)]
+    u = made.program.view(0)  # what programs with adapters have first
+    assert not u.any()
+    made.once()
+    assert u[:, : typical_op.RANK].any(axis=1).all()

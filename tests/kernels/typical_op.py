@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from infeng_core import _native as native
 from infeng_core.plug import problems
 from infeng_core.plug.config import OPS, SCHEMA
+from infeng_core.plug.manager import Plugins
 from infeng_core.plug.manifest import load_config
 from infeng_core.plug.typical import Shape, typical
 
@@ -27,14 +28,20 @@ CONTEXT = 1024
 SHAPE = Shape(context=CONTEXT)
 MODEL_PANELS = 4  # packed for real; the rest of a weight repeats them, for values do not matter
 SMALL = 1 << 22  # multiply-adds or elements below which one op is too short to be timed alone
+RANK = 16  # of adapters, which share the rows of a step
+MOST_ADAPTERS = 4
 MOST_SEQUENCES = 16  # more rows than that are a chunk of one prompt
 
 
 def cases(op: str) -> list[problems.Fields]:
-    """Return what a model asks of ``op``, without the number of rows; an op that no program has yet asks nothing."""
-    if op not in MAKERS:
-        return []
+    """Return what a model asks of ``op``, without the number of rows."""
     found: dict[str, problems.Fields] = {}
+    if op == "shrink":
+        for dtype in SCHEMA["adapters"]["dtype"].metadata["kind"].words:
+            config = load_config(overrides={"adapters.dtype": dtype})
+            asked = [problems.fields(problem) for problem in typical(op, config, SHAPE, lambda name: FORMATS[0])]
+            found |= {key(fields): fields for fields in asked}
+        return [{name: value for name, value in fields.items() if name != "rows"} for fields in found.values()]
     for weight in FORMATS:
         for kv in SCHEMA["kv_cache"]["dtype"].metadata["kind"].words:
             config = load_config(overrides={"kv_cache.dtype": kv})
@@ -43,6 +50,9 @@ def cases(op: str) -> list[problems.Fields]:
             each = {key(fields): fields for fields in asked}
             if op == "linear" and not is_default:  # down_proj: the longest sums, and a residual
                 each = {name: fields for name, fields in each.items() if fields["k"] == SHAPE.intermediate}
+            if op == "linear" and is_default:
+                adapted = [fields | {"epilogues": ["lora", *fields.get("epilogues", ())]} for fields in asked]
+                each |= {key(fields): fields for fields in adapted}
             found |= each
     return [{name: value for name, value in fields.items() if name != "rows"} for fields in found.values()]
 
@@ -74,10 +84,11 @@ class Typical:
     batch: tuple[NDArray[np.int32], ...]
     calls: int
     keep: tuple[Any, ...] = ()
+    adapters: tuple[tuple[int, int, native.Adapter, float], ...] = ()
 
     def once(self) -> None:
         """Do the op ``calls`` times."""
-        self.program.run(*self.batch)
+        self.program.run(*self.batch, self.adapters)
 
     def work(self) -> tuple[int, int]:
         """Return (multiply-adds, bytes) of one call, as the program's own profile counts them."""
@@ -104,6 +115,9 @@ class Maker:
         self.bound = [(rows, kernel)]
         self.program = native.Program(pool, max_rows=rows, max_samples=1, max_segments=rows, context=CONTEXT)
         self.random = np.random.default_rng(1)
+        self.lora: Lora | None = None
+        if fields["op"] == "shrink" or "lora" in fields.get("epilogues", ()):
+            self.lora = Lora(self.program, fields, rows)
         self.inputs: list[int] = []
         self.activations: list[int] = []
 
@@ -137,7 +151,9 @@ class Maker:
         """Return the case's list, and the columns that are left of ``columns``."""
         steps: list[native.Epilogue] = []
         for name in self.fields.get("epilogues", ()):
-            if name == "residual":
+            if name == "lora":
+                steps.append(self.lora.expand(columns))
+            elif name == "residual":
                 steps.append(native.Epilogue.residual(self.input(columns)))
             elif name == "quantize":
                 steps.append(native.Epilogue.quantize(self.program.activation(columns)))
@@ -163,7 +179,8 @@ class Maker:
             q[:] = self.random.integers(-127, 128, q.shape)
             scale[:] = 0.01
             sums[:] = q.reshape(len(q), -1, 64).sum(axis=2, dtype=np.int32)
-        return Typical(self.program, self.batch(cached), calls, keep)
+        adapters = () if self.lora is None else self.lora.ranges()
+        return Typical(self.program, self.batch(cached), calls, keep, adapters)
 
     def batch(self, cached: bool) -> tuple[NDArray[np.int32], ...]:
         """Return the arrays of a step."""
@@ -191,6 +208,47 @@ class Maker:
             kv_heads=self.fields["kv_heads"],
             head_dim=self.fields["head_dim"],
         )
+
+
+class Lora:
+    """Adapters of RANK on the rows of a program, as many as there are rows up to MOST_ADAPTERS.
+
+    What is timed alone has no other half: the u of a linear is looked up as that of embeddings is, and nothing is
+    expanded behind a shrink.
+    """
+
+    def __init__(self, program: native.Program, fields: problems.Fields, rows: int) -> None:
+        self._program, self._rows = program, rows
+        is_float = fields["op"] == "shrink" and fields["act"] == "f32"
+        self._dtype = fields["weight"] if is_float else "int8"
+        self._format = fields["weight"] if fields["op"] == "shrink" else "int8-row"
+        self._random = np.random.default_rng(2)
+        self._tensors: list[Any] = []
+        self._embedding: Any = None
+        program.open_adapters(self._dtype, columns=RANK, max_ranges=rows)
+
+    def shrink(self, kernels: Any, x: int, k: int) -> int:
+        """Add a shrink over ``k`` inputs; return its slot, for which a panel of outputs has to be there."""
+        slot = self._program.shrink(kernels, f"call{len(self._tensors)}", x, k=k, panels=1)
+        arena = native.Arena(native.panel_bytes(self._format, k), huge_pages=False)
+        native.pack(self._format, self._random.standard_normal((RANK, k), np.float32), arena)
+        a = _bytes(arena)[: native.panel_bytes(self._format, k)]
+        self._tensors.append((f"call{len(self._tensors)}", RANK, a, np.ones(RANK, np.float32), []))
+        return slot
+
+    def expand(self, columns: int) -> native.Epilogue:
+        """Return a step that adds int8 products to ``columns`` outputs; a program can have one."""
+        panels = columns // BLOCK
+        b = self._random.integers(-127, 128, (panels, RANK, BLOCK), np.int8)
+        part = (RANK, 0, 0, 1, panels, b, np.full(columns, 1e-3, np.float32), None, None)
+        self._embedding = (RANK, self._random.standard_normal((1, RANK), np.float32), 1.0, part)
+        return native.Epilogue.lora(self._program.embedding_slot(vocabulary=1, panels=panels))
+
+    def ranges(self) -> tuple[tuple[int, int, native.Adapter, float], ...]:
+        """Return which rows use which adapter."""
+        rows, count = self._rows, min(self._rows, MOST_ADAPTERS)
+        made = [self._program.adapter(self._dtype, self._tensors, embedding=self._embedding) for _ in range(count)]
+        return tuple((rows * i // count, rows * (i + 1) // count, adapter, 1.0) for i, adapter in enumerate(made))
 
 
 def _embed(make: Maker) -> Typical:
@@ -265,6 +323,20 @@ def _attention(make: Maker) -> Typical:
     return make.finish(calls, cached=True)
 
 
+def _shrink(make: Maker) -> Typical:
+    k = make.fields["k"]
+    x = make.input(k) if make.fields["act"] == "f32" else make.input_activation(k)
+    out = make.program.buffer(BLOCK)
+    asked = problems.problem({"op": "epilogue", "rows": [1, make.rows], "n": BLOCK, "k": BLOCK, "epilogues": ["lora"]})
+    libraries = Plugins.discover().libraries()
+    expand = next(k for library in libraries for k in library.kernels if k.op == "epilogue" and k.accepts(asked))
+    calls = make.calls(make.rows * RANK * k)
+    for _ in range(calls):
+        slot = make.lora.shrink(make.bound, x, k)
+        make.program.epilogue([(make.rows, expand)], out, BLOCK, out, [native.Epilogue.lora(slot)])
+    return make.finish(calls)
+
+
 MAKERS = {
     "embed": _embed,
     "rmsnorm": _rmsnorm,
@@ -273,6 +345,7 @@ MAKERS = {
     "rope": _rope,
     "kv_append": _kv_append,
     "attention": _attention,
+    "shrink": _shrink,
 }
 
 
