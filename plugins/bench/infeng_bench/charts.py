@@ -11,6 +11,7 @@ from infeng_bench.compare import measurements
 from infeng_core.errors import UsageError
 
 BAR_HEIGHT = 26  # pixels
+DASHES = ("solid", "dash", "dot", "dashdot")  # of the engines in one picture
 
 
 class Figures:
@@ -32,10 +33,11 @@ class Figures:
     def across(self, found: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
         """Return the ratios of all comparisons, each with its lower bound; "" if there are none."""
         named = [
-            (f"{one['work']}<br>{result.get('model', '')} {result.get('format', '')} ({name})", one)
+            (f"{_what(one)}<br>{result.get('model', '')} {result.get('format', '')} ({name})", one)
             for name, result in found
-            if result["kind"] == "compare"
+            if result["kind"] in ("compare", "zipf")
             for one in measurements(result)
+            if "ratios" in one
         ]
         figure = self._plotly.Figure()
         for peer in dict.fromkeys(peer for _, one in named for peer in one["ratios"]):
@@ -86,6 +88,37 @@ class Figures:
         figure.update_layout(title="Tokens/s: median, smallest, largest", yaxis_title="tokens/s", barmode="group")
         return self._html(figure)
 
+    def zipf(self, result: Mapping[str, Any]) -> str:
+        """Return new tokens/s over the number of adapters, a line for each engine and rank."""
+        shown = measurements(result)
+        engines = list(shown[0].get("engines") or {"": None})
+        figure = self._plotly.Figure()
+        for engine in engines:
+            for rank in dict.fromkeys(one.get("rank") for one in shown):
+                own = [one for one in shown if one.get("rank") == rank]
+                spreads = [(one["engines"][engine] if engine else one)["output_throughput_spread"] for one in own]
+                name = " ".join(word for word in (engine, f"rank {rank}" if rank else "") if word)
+                figure.add_scatter(
+                    x=[one["adapters"] for one in own],
+                    y=[spread["median"] for spread in spreads],
+                    name=name,
+                    mode="lines+markers",
+                    line_dash=DASHES[engines.index(engine) % len(DASHES)],
+                    error_y={
+                        "type": "data",
+                        "symmetric": False,
+                        "array": [spread["max"] - spread["median"] for spread in spreads],
+                        "arrayminus": [spread["median"] - spread["min"] for spread in spreads],
+                    },
+                )
+        figure.update_layout(
+            title=f"Requests with adapters, Zipf {result['zipf_alpha']:g}, {result['concurrency']} at a time",
+            xaxis={"title": "adapters", "tickvals": sorted({one["adapters"] for one in shown})},
+            yaxis={"title": "new tokens/s: median, smallest, largest", "rangemode": "tozero"},
+            showlegend=True,
+        )
+        return self._html(figure)
+
     def gemm(self, result: Mapping[str, Any]) -> str:
         """Return the roofline picture of linears: GMAC/s over MAC per byte, under what memory and arithmetic allow."""
         figure = self._plotly.Figure()
@@ -118,3 +151,10 @@ class Figures:
         self._has_script = True
         text: str = self._output.to_html(figure, include_plotlyjs=script, full_html=False)
         return text
+
+
+def _what(one: Mapping[str, Any]) -> str:
+    """Return what was compared: a work, or requests with adapters."""
+    if "work" in one:
+        return str(one["work"])
+    return f"{one['adapters']} adapters" + (f", rank {one['rank']}" if "rank" in one else "")

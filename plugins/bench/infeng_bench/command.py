@@ -14,6 +14,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "gemm-lora": ("infeng_bench.gemm_lora", "measure linears with adapters: fused, unfused and without"),
     "throughput": ("infeng_bench.throughput", "measure many requests in flight: throughput and latencies"),
     "tokenizer": ("infeng_bench.tokenizer", "measure the tokenizer: encoding, and decoding token by token"),
+    "zipf": ("infeng_bench.zipf", "measure requests with many adapters, popular ones and others, beside other engines"),
     "compare": ("infeng_bench.compare", "measure engines side by side, interleaved, with ratios pair by pair"),
     "peers": ("infeng_bench.peers.verb", "install, list and remove other engines, each in an environment of its own"),
     "report": ("infeng_bench.report", "write a self-contained page of tables and charts from result files"),

@@ -30,7 +30,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     model = parser.add_mutually_exclusive_group(required=True)
     model.add_argument("--synthetic", metavar="NAME", help="random weights of known shapes, or of a CONFIG.json")
     model.add_argument("--model", metavar="DIR", help="a Hugging Face directory of a Llama")
-    parser.add_argument("--format", default="int4-g64", metavar="F", help="weight format of the linears (int4-g64)")
+    parser.add_argument("--format", default=lineup.FORMAT, metavar="F", help="weight format of the linears (int4-g64)")
     parser.add_argument(
         "--work", action="append", required=True, metavar="W", help="such as decode:rows=1,context=1024; repeats"
     )

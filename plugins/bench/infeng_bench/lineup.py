@@ -15,6 +15,9 @@ from infeng_bench.peers import environment, models, serve
 from infeng_core.errors import UsageError, unknown_key_remedy
 from infeng_core.formats.cache import cache_root
 
+FORMAT = "int4-g64"
+"""Of the linears, where none is asked for."""
+
 
 def names(text: str, fewest: int = 1) -> list[str]:
     """Read names separated by commas, at least ``fewest`` different ones; raises UsageError with what was meant."""
@@ -42,9 +45,9 @@ def command(name: str, arguments: argparse.Namespace, source: Path, threads: int
     """Return how to start an engine on ``source``, its own form of the weights made before."""
     if name == OURS:
         if arguments.synthetic:
-            model = [str(synthetic.native_directory(arguments.synthetic, arguments.format))]
+            model = [str(synthetic.native_directory(arguments.synthetic, arguments.format or FORMAT))]
         else:
-            model = [str(source), "--format", arguments.format]
+            model = [str(source), *(["--format", arguments.format] if arguments.format else [])]
         settings = ["--manifest", arguments.manifest] if arguments.manifest else []
         settings += [word for text in arguments.assignments for word in ("--set", text)]
         settings += ["--strict"] if arguments.strict else []
@@ -52,7 +55,7 @@ def command(name: str, arguments: argparse.Namespace, source: Path, threads: int
     peer = peers.peer(name)
     place = environment.Environment(peer)
     place.require()
-    model_path = models.peer_model(peer, source, arguments.format)
+    model_path = models.peer_model(peer, source, arguments.format or FORMAT)
     command = [str(place.python), "-P", str(serve.__file__), str(peer.__file__), str(model_path)]
     command += ["--threads", str(threads)]
     for text in arguments.option:

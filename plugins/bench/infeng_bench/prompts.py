@@ -48,9 +48,9 @@ def texts(name: str, folder: str | None) -> list[str]:
 
 
 def shuffled(prompts: Sequence[list[int]], seed: int) -> Iterator[list[int]]:
-    """Yield prompts without end, each once before any comes again, in an order that the seed decides."""
+    """Yield prompts without end, each once before any comes again, in an order that the seed decides; none of none."""
     rng = np.random.default_rng([seed, 4])
-    while True:
+    while prompts:
         yield from (prompts[index] for index in rng.permutation(len(prompts)))
 
 

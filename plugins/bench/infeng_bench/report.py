@@ -18,6 +18,7 @@ HELP = "write a self-contained page of tables and charts from result files"
 
 FACTS = ("schema", "kind", "time", "kernels", "machine", "features", "versions")
 DEEP = ("pairs", "engine_details", "starved")  # long: shown in the raw result only
+DEEP_OF = {"zipf": ("engines",)}  # shown in a table of its own
 STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 70rem; margin: 2rem auto; padding: 0 1rem; color: #222 }
 table { border-collapse: collapse; margin: 1rem 0; display: block; overflow-x: auto }
@@ -81,6 +82,9 @@ def _section(name: str, result: Mapping[str, Any], figures: charts.Figures) -> s
         parts.append(figures.compare(result))
     elif result["kind"] == "gemm":
         parts.append(figures.gemm(result))
+    elif result["kind"] == "zipf":
+        parts.append(_table(_zipf_rows(result)))
+        parts.append(figures.zipf(result))
     parts.append(_table(_rows(result)))
     raw = _text(json.dumps(result, indent=1, ensure_ascii=False))
     parts.append(f"<details><summary>the whole result</summary><pre>{raw}</pre></details>")
@@ -105,11 +109,32 @@ def _compare_rows(result: Mapping[str, Any]) -> list[dict[str, Any]]:
     return rows
 
 
+def _zipf_rows(result: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return a line per set of adapters and engine."""
+    rows = []
+    for one in measurements(result):
+        for name, engine in (one.get("engines") or {"": one}).items():
+            row = {"adapters": one["adapters"], "rank": one.get("rank", ""), "engine": name}
+            row["new tokens/s"] = engine["output_throughput"]
+            spread = engine["output_throughput_spread"]
+            row["min to max"] = f"{_number(spread['min'])} to {_number(spread['max'])}"
+            for figure in ("ttft", "tpot", "e2el"):
+                row[f"{figure} ms"] = engine.get(f"median_{figure}_ms", "")
+                row[f"{figure} p99"] = engine.get(f"p99_{figure}_ms", "")
+            row["swap ms"] = engine["adapter_swap_ms"]
+            row[f"{one.get('base', '')} / engine"] = one.get("ratios", {}).get(name, "")
+            row["at least"] = one.get("ratio_low", {}).get(name, "")
+            row["adapters cost"] = engine.get("lora_tax", "")
+            row["mixed / one adapter"] = engine.get("mixed_over_single", "")
+            rows.append(row)
+    return rows
+
+
 def _rows(result: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the figures of any result: a line per measurement, or a single one; nested names are joined by dots."""
     lists = [result[name] for name in results.LISTS if name in result]
     lines: Iterable[Any] = lists[0] if lists else [result]
-    skipped = (*FACTS, *results.LISTS, *DEEP)
+    skipped = (*FACTS, *results.LISTS, *DEEP, *DEEP_OF.get(result["kind"], ()))
     return [dict(results.flat({name: value for name, value in line.items() if name not in skipped})) for line in lines]
 
 

@@ -134,11 +134,14 @@ def summary(traces: Sequence[Trace], *, is_closed: bool = False) -> dict[str, An
     it tokens. ``prefill_tokens_per_s`` are the prompts' tokens over the time in which some request waited, admitted,
     for its first token; ``decode_tokens_per_s`` the others over the time in which some request had had its first.
     """
+    return {**rates(traces), **delays(traces, is_closed=is_closed)}
+
+
+def rates(traces: Sequence[Trace]) -> dict[str, Any]:
+    """Return how much was done, and how much of it a second."""
     duration = max(trace.tokens[-1] for trace in traces)
     prompts = sum(len(trace.job.prompt) for trace in traces)
     new = sum(len(trace.tokens) for trace in traces)
-    several = [trace for trace in traces if len(trace.tokens) > 1]
-    gaps = [late - early for trace in traces for early, late in pairwise(trace.tokens) if late > early]
     return {
         "completed": len(traces),
         "duration": duration,
@@ -148,7 +151,15 @@ def summary(traces: Sequence[Trace], *, is_closed: bool = False) -> dict[str, An
         "output_throughput": new / duration,
         "total_token_throughput": (prompts + new) / duration,
         **_rate("prefill", prompts, [(trace.admitted, trace.tokens[0]) for trace in traces]),
-        **_rate("decode", new - len(traces), [(trace.tokens[0], trace.tokens[-1]) for trace in several]),
+        **_rate("decode", new - len(traces), [(trace.tokens[0], trace.tokens[-1]) for trace in traces]),
+    }
+
+
+def delays(traces: Sequence[Trace], *, is_closed: bool = False) -> dict[str, Any]:
+    """Return the latencies; traces may be of several rounds."""
+    several = [trace for trace in traces if len(trace.tokens) > 1]
+    gaps = [late - early for trace in traces for early, late in pairwise(trace.tokens) if late > early]
+    return {
         **latencies("ttft", [trace.tokens[0] - trace.since(is_closed) for trace in traces]),
         **latencies("tpot", [(t.tokens[-1] - t.tokens[0]) / (len(t.tokens) - 1) for t in several]),
         **latencies("itl", gaps),

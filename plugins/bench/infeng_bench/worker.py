@@ -76,6 +76,7 @@ def introduction(engine: Engine) -> dict[str, Any]:
         "context": engine.limits.context,
         "max_rows": engine.limits.max_rows,
         "vocab": engine.model.config.vocab,
+        "adapter_dtype": config.adapters.dtype,
         "kernel_features": kernel_features(engine),
     }
     return {

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from infeng_bench import comparison, results
+from infeng_bench import comparison, popularity, results
 from infeng_bench.comparison import Round
 from infeng_bench.roofline import Roofline
+from infeng_bench.serving import Job, Served, Trace
 from infeng_bench.works import Work
 
 from infeng_core.cli import main
@@ -75,6 +76,41 @@ def test_the_table_shows_ratio_and_bound(files: list[Path], tmp_path: Path) -> N
     cells = re.findall(r"<td>(.*?)</td>", row)
     assert "5.25" in cells  # the median of 5.0 ... 5.5
     assert "5" in cells  # the smallest of six: the lower bound
+
+
+def swept() -> dict[str, Any]:
+    """Return a sweep over one and two adapters, ranks 8 and 16, on two engines."""
+    pace = {("infeng", 8): 0.1, ("infeng", 16): 0.125, ("llama_cpp", 8): 0.5, ("llama_cpp", 16): 0.625}
+    cells = []
+    for count, rank in ((1, 8), (2, 8), (1, 16), (2, 16)):
+        engines = {}
+        for name in ("infeng", "llama_cpp"):
+            step = pace[name, rank] * count
+            job = Job(0.0, [1] * 4, 2, "a0")
+            trace = Trace(job, 0.0, [step, 2 * step], [5, 6])
+            engines[name] = {"mixed": [Served([trace], 2 * step, step, 1000)] * 5}
+        figures = popularity.compared(engines, 1, is_closed=True)
+        times = {"adapter_load_ms": 9.0, "adapter_swap_ms": 3.0}
+        figures["engines"] = {name: {**one, **times} for name, one in figures["engines"].items()}
+        cells.append({"adapters": count, "rank": rank, "targets": "all", **figures, **times})
+    facts: dict[str, Any] = {"model": "m", "format": "int4-g64", "threads": 1, "seed": 0, "num_requests": 1}
+    facts |= {"concurrency": 4, "zipf_alpha": 1.3, "include_base": False, "arrival": "closed", "lora_scale": 1.0}
+    told = {"seconds_in_all": 1.0, "engine_details": {}, "measurements": cells}
+    return results.record("zipf", told, warmup=1, iters=5, **facts)
+
+
+def test_a_sweep_of_adapters_is_a_table_and_a_chart(tmp_path: Path, schema: Any) -> None:
+    pytest.importorskip("plotly", reason=NO_PLOTLY)
+    result, file, out = swept(), tmp_path / "zipf.json", tmp_path / "report.html"
+    schema(result)
+    results.write(file, result)
+    assert main(["bench", "report", str(file), "-o", str(out)]) == 0
+    text = out.read_text(encoding="utf-8")
+    assert "infeng rank 8" in text and "llama_cpp rank 16" in text
+    assert "Zipf 1.3, 4 at a time" in text
+    assert "<td>2</td><td>16</td><td>llama_cpp</td><td>0.8</td><td>0.8 to 0.8</td>" in text
+    assert "against llama_cpp" in text  # among the ratios of all files
+    assert text.count("Plotly.newPlot(") == 2
 
 
 def broken(path: Path, change: dict[str, Any]) -> None:

@@ -1,0 +1,214 @@
+"""`infeng bench zipf`: requests with many adapters, some popular and most not, on one engine or several in turn."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import math
+import statistics
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from infeng_bench import adapters, lineup, options, peers, popularity, prompts, results, zipfoptions
+from infeng_bench.arrivals import trace
+from infeng_bench.comparison import OURS
+from infeng_bench.engines import EngineProcess
+from infeng_bench.peers import models
+from infeng_bench.workload import Workload
+from infeng_core.errors import UsageError
+
+NAME = "zipf"
+HELP = "measure requests with many adapters, popular ones and others, beside other engines"
+
+configure = zipfoptions.configure
+
+
+@dataclass(frozen=True)
+class Cell:
+    """The adapters of one measurement: names and PEFT directories, the most popular first."""
+
+    paths: Mapping[str, Path]
+    facts: Mapping[str, Any]
+    """What results say about them."""
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Measure, print and write; each part of a sweep is written as soon as it is done."""
+    begin = time.monotonic()
+    zipfoptions.check(arguments)
+    names = lineup.names(arguments.engine)
+    source = _source(arguments, names)
+    threads = options.threads(arguments)
+    cells = list(_cells(arguments, source))
+    _make_room(arguments, max(len(cell.paths) for cell in cells))
+    commands = {name: lineup.command(name, arguments, source, threads) for name in names}
+    kinds = ["mixed", *arguments.against]
+    count = len(cells) * len(names) * len(kinds) * (arguments.warmup + arguments.iters)
+    found: list[dict[str, Any]] = []
+    result: dict[str, Any] = {}
+    bar = tqdm(total=count, unit="round", disable=None, file=sys.stderr)
+    with lineup.running(commands, arguments.timeout) as engines, bar:
+        told = {engine.name: engine.introduction for engine in engines}
+        vocab = min(int(one["details"]["vocab"]) for one in told.values())
+        context = _context(arguments, told, source)
+        load = _workload(arguments, source, context)
+        for cell in cells:
+            times = {engine.name: _give(engine, cell, arguments.lora_scale, source) for engine in engines}
+            measured = popularity.rounds(
+                engines,
+                load,
+                list(cell.paths),
+                vocab,
+                context,
+                places=arguments.concurrency,
+                warmup=arguments.warmup,
+                count=arguments.iters,
+                variants=kinds,
+                done=bar.update,
+            )
+            figures = popularity.compared(measured, threads, is_closed=_is_closed(arguments))
+            found.append({**cell.facts, **_with_times(figures, times)})
+            result = _result(arguments, threads, told, found, time.monotonic() - begin)
+            zipfoptions.save(result, arguments, is_last=False)
+    zipfoptions.save(result, arguments, is_last=True)
+    options.deliver(result, arguments, zipfoptions.show(found, profile=arguments.profile))
+    return 0
+
+
+def _source(arguments: argparse.Namespace, names: Sequence[str]) -> Path:
+    """Return the model's directory; other engines than ours read Hugging Face's only."""
+    if arguments.synthetic or set(names) != {OURS}:
+        return lineup.source(arguments)
+    from infeng_core.formats.loader import find
+
+    return find(arguments.model)
+
+
+def _cells(arguments: argparse.Namespace, source: Path) -> Iterator[Cell]:
+    """Yield the adapters of each measurement, random ones made before."""
+    if arguments.adapter:
+        yield Cell(arguments.adapter, {"adapters": len(arguments.adapter)})
+        return
+    model = arguments.synthetic or source
+    sweep = arguments.sweep or {"adapters": [arguments.adapters], "rank": [arguments.rank]}
+    for count, rank in itertools.product(sweep["adapters"], sweep["rank"]):
+        ranks = [int(part) for part in str(rank).split(",")]
+        paths = {
+            f"a{k}": adapters.peft_directory(model, ranks[k % len(ranks)], arguments.targets, k) for k in range(count)
+        }
+        shown = ranks[0] if len(ranks) == 1 else str(rank)
+        yield Cell(paths, {"adapters": count, "rank": shown, "targets": arguments.targets})
+
+
+def _make_room(arguments: argparse.Namespace, count: int) -> None:
+    """Let our engine have as many requests in flight, and adapters in memory, as are asked for."""
+    for setting, needed in (("scheduler.max_running", arguments.concurrency), ("adapters.max_resident", count)):
+        default = {"scheduler.max_running": 32, "adapters.max_resident": 16}[setting]
+        if needed > default and not any(text.startswith(f"{setting}=") for text in arguments.assignments):
+            arguments.assignments.append(f"{setting}={needed}")
+
+
+def _workload(arguments: argparse.Namespace, source: Path, context: int) -> Workload:
+    lengths = prompts.random_lengths(arguments.prompts)
+    texts: list[list[int]] = []
+    if lengths is None and not arguments.trace:
+        texts = _encoded(prompts.texts(arguments.prompts, arguments.data), source)
+    arrived = []
+    if arguments.trace:
+        arrived = trace(arguments.trace, arguments.num_requests, arguments.speed, context)
+    return Workload(
+        arguments.num_requests,
+        arguments.max_new_tokens or (None if arrived else zipfoptions.NEW),
+        arguments.zipf_alpha,
+        arguments.include_base,
+        arguments.seed,
+        math.inf if arguments.rate is None else arguments.rate,
+        lengths,
+        texts,
+        arrived,
+    )
+
+
+def _encoded(texts: Sequence[str], source: Path) -> list[list[int]]:
+    from infeng_core.plug.config import EngineConfig
+    from infeng_core.tokenizer import HfTokenizer
+
+    found = [ids for ids in HfTokenizer(source, EngineConfig()).encode(list(texts)) if ids]
+    if not found:
+        raise UsageError("prompts", "no prompt has a token", "give other prompts")
+    return found
+
+
+def _context(arguments: argparse.Namespace, told: Mapping[str, Mapping[str, Any]], source: Path) -> int:
+    """Return the most positions of a request: what is asked for, what the engines have, or what the model knows."""
+    known = [int(one["details"]["context"]) for one in told.values() if "context" in one["details"]]
+    if not known:
+        known = [int(json.loads((source / "config.json").read_text(encoding="utf-8"))["max_position_embeddings"])]
+    return min([*known, *([arguments.n_ctx] if arguments.n_ctx else [])])
+
+
+def _give(engine: EngineProcess, cell: Cell, scale: float, source: Path) -> dict[str, float]:
+    """Let the engine have the adapters; return what loading one takes: the first time, and again."""
+    paths = dict(cell.paths)
+    if engine.name != OURS:
+        peer = peers.peer(engine.name)
+        paths = {name: models.peer_adapter(peer, path, source) for name, path in paths.items()}
+    wanted = [{"name": name, "path": str(path), "scale": scale} for name, path in paths.items()]
+    first, again = engine.adapters(wanted), engine.adapters(wanted)
+    return {
+        "adapter_load_ms": statistics.median(first.values()),
+        "adapter_swap_ms": statistics.median(again.values()),
+    }
+
+
+def _with_times(figures: dict[str, Any], times: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
+    """Return the figures with what loading adapters took."""
+    base = figures.get("base", next(iter(times)))
+    if "engines" in figures:
+        figures["engines"] = {name: {**one, **times[name]} for name, one in figures["engines"].items()}
+    return {**figures, **times[base]}
+
+
+def _is_closed(arguments: argparse.Namespace) -> bool:
+    return arguments.trace is None and arguments.rate is None
+
+
+def _result(
+    arguments: argparse.Namespace,
+    threads: int,
+    told: Mapping[str, Mapping[str, Any]],
+    found: Sequence[dict[str, Any]],
+    seconds: float,
+) -> dict[str, Any]:
+    details = {name: {"version": one.get("version"), **one.get("details", {})} for name, one in told.items()}
+    shown = dict(found[0]) if arguments.sweep is None else {"measurements": list(found)}
+    kernels = {name: one.get("kernels", []) for name, one in told.items()}
+    return results.record(
+        NAME,
+        {"seconds_in_all": seconds, "engine_details": details, **shown},
+        model=options.model_name(arguments),
+        format=arguments.format or details.get(OURS, {}).get("formats", [lineup.FORMAT])[0],
+        threads=threads,
+        seed=arguments.seed,
+        kernels=kernels if len(kernels) > 1 else next(iter(kernels.values())),
+        num_requests=arguments.num_requests,
+        concurrency=arguments.concurrency,
+        zipf_alpha=arguments.zipf_alpha,
+        include_base=arguments.include_base,
+        prompts=arguments.prompts if arguments.trace is None else None,
+        max_new_tokens=arguments.max_new_tokens or (zipfoptions.NEW if arguments.trace is None else None),
+        arrival="closed" if _is_closed(arguments) else "poisson" if arguments.trace is None else "trace",
+        request_rate=arguments.rate,
+        trace=None if arguments.trace is None else Path(arguments.trace).name,
+        speed=None if arguments.trace is None else arguments.speed,
+        lora_scale=arguments.lora_scale,
+        warmup=arguments.warmup,
+        iters=arguments.iters,
+    )
