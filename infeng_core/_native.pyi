@@ -292,7 +292,7 @@ class Program:
         steps, rows: whole steps that ran. step_ns = head_ns + sum of wall_ns + tail_ns.
         phases: (phases,) structured: op (index in ``ops``, of a group the first), kernel (index of the op's kernels),
             phase, calls, rows, tiles, wall_ns (from the arrival of the last worker at the barrier before to that at its
-            own), macs, bytes (weights, keys and values; 0 where an op has none).
+            own), macs, bytes (weights, adapters, keys and values; 0 where an op has none).
         workers: (phases, threads) structured: busy_ns, late_ns (beginning of the phase to the first tile), tiles. The
             rest of wall_ns a worker waited for the last one.
         events: for each worker (events,) structured, oldest first: begin_ns, end_ns, step (from 0), op, kernel, phase,

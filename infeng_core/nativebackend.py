@@ -12,7 +12,8 @@ from infeng_core.backend import BoundOp, Limits, Measured, OpNames
 from infeng_core.errors import AdapterError, KernelError, ResourceError
 from infeng_core.models.families import families
 from infeng_core.nativeadapter import place
-from infeng_core.plan import MAX_STACKED_RANK, Planner
+from infeng_core.plan import Planner
+from infeng_core.plug.problems import MAX_STACKED_RANK
 from infeng_core.scheduler import Batch
 
 if TYPE_CHECKING:

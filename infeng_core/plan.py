@@ -35,15 +35,13 @@ from infeng_core.models.ops import (
     consumers,
     panel_columns,
 )
+from infeng_core.plug.problems import MAX_STACKED_RANK
 
 if TYPE_CHECKING:
     from infeng_core.formats import LoadedModel
     from infeng_core.formats.adapter import AdapterDtype
     from infeng_core.models.config import RopeConfig
     from infeng_core.plug.select import Selector
-
-MAX_STACKED_RANK = 1024
-"""Columns of u: stacked rank rows of all adapters of one row in one linear op."""
 
 Epilogues = list[tuple[str, "_native.Epilogue"]]  # with the name of each step
 Emit = Callable[[Bindings, int | None, Sequence["_native.Epilogue"]], None]

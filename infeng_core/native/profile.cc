@@ -1,6 +1,7 @@
 #include "profile.h"
 
 #include <algorithm>
+#include <span>
 
 #include "program.h"
 
@@ -28,13 +29,45 @@ Work attention_work(const infeng_attention_args& args) {
   return {2 * heads * cache.head_dim * seen, read * cache.kv_heads * cache.head_stride / cache.block_tokens};
 }
 
+int64_t bytes_of(uint32_t dtype) { return dtype == INFENG_F32 ? 4 : dtype == INFENG_BF16 ? 2 : 1; }
+
+// The A of each segment.
+Work shrink_work(const Op& op) {
+  const infeng_shrink_args& args = op.args.shrink;
+  const int64_t panel = panel_bytes_of(op.problem.weight_format, op.problem.k);
+  Work work;
+  for (const infeng_lora_segment& s : std::span(args.segments, static_cast<size_t>(args.segment_count))) {
+    work.macs += int64_t{s.row_end - s.row_begin} * s.rank * op.problem.k;
+    work.bytes += (s.rank + kPanel - 1) / kPanel * panel;
+  }
+  return work;
+}
+
+// The B of each segment, where the op has adapters.
+Work lora_work(const Op& op) {
+  Work work;
+  if (op.lora_slot < 0) return work;
+  const infeng_epilogue& step = op.epilogues[0];
+  for (const infeng_lora_segment& s : std::span(step.segments, static_cast<size_t>(step.segment_count))) {
+    const int64_t products = int64_t{s.panel_count} * kPanel * s.rank;
+    work.macs += (s.row_end - s.row_begin) * products;
+    work.bytes += products * bytes_of(s.dtype);
+  }
+  return work;
+}
+
 Work work_of(const Op& op) {
   const int64_t rows = op.args.common.rows;
   switch (op.problem.op) {
     case INFENG_OP_LINEAR: {
       const infeng_weight& weight = op.args.linear.weight;
-      return {rows * weight.n * weight.k, weight.panels * weight.panel_bytes};
+      const Work lora = lora_work(op);
+      return {rows * weight.n * weight.k + lora.macs, weight.panels * weight.panel_bytes + lora.bytes};
     }
+    case INFENG_OP_SHRINK:
+      return shrink_work(op);
+    case INFENG_OP_EPILOGUE:
+      return lora_work(op);
     case INFENG_OP_ATTENTION:
       return attention_work(op.args.attention);
     case INFENG_OP_KV_APPEND: {

@@ -27,7 +27,7 @@ struct PhaseTotals {
   int64_t tiles;
   int64_t wall;
   int64_t macs;   // multiply-adds of matrix products; 0 for ops without
-  int64_t bytes;  // of weights, keys and values, each read or written once; 0 for ops without
+  int64_t bytes;  // of weights, adapters, keys and values, each read or written once; 0 for ops without
   // This worker's own part. What is missing to wall it spent waiting for the last one.
   int64_t busy;
   int64_t late;  // from the beginning of the phase to its first tile

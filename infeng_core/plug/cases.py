@@ -6,18 +6,16 @@ from collections.abc import Iterator
 
 from infeng_core._native import Kernel, Problem
 from infeng_core.plug import problems
+from infeng_core.plug.onelora import COLUMNS
 from infeng_core.plug.problems import Fields
 
 CONTEXT = 320  # positions: more than one split of attention (256), and no multiple of it
 ROW_SPAN = 24  # tails of rows in blocks of up to 16 show within it
-UNCHECKED = ("shrink",)  # programs cannot hold it alone
 
 
 def small(problem: Problem, kernel: Kernel) -> Fields | None:
     """Return the fields of a small problem that ``kernel`` accepts, or None where no case can be made."""
     fields = problems.fields(problem)
-    if fields["op"] in UNCHECKED or "lora" in fields.get("epilogues", ()):
-        return None
     low, high = fields["rows"]
     fields["rows"] = [low, min(high, low + ROW_SPAN)]
     for sizes in (*_sizes(fields), {}):
@@ -34,6 +32,8 @@ def _sizes(fields: Fields) -> Iterator[dict[str, int]]:
         for n in (80, 96, 128, 256):
             if n <= fields["n"] and not ("silu_mul" in fields.get("epilogues", ()) and n % 32):
                 yield {"n": n, "k": _cut(fields["k"])}
+    elif op == "shrink":
+        yield {"n": min(fields["n"], COLUMNS), "k": _cut(fields["k"])}
     elif op in ("rmsnorm", "epilogue"):
         yield {"n": _cut(fields["n"]), "k": _cut(fields["n"])}
     else:

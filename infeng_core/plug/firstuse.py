@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from infeng_core._native import Kernel, Library
+from infeng_core.plug.onelora import dtypes
 from infeng_core.plug.oneop import Case
 from infeng_core.plug.problems import Fields
 
@@ -21,13 +22,15 @@ def difference(kernel: Kernel, reference: Library, case: Fields) -> str | None:
 
     Raises NativeError if the kernel fails and NoJudgeError if there is nothing to compare it with.
     """
-    judge = Case(reference, case, None).run()
-    result = Case(reference, case, kernel).run()
-    for rows, expected in judge.items():
-        for (name, wanted), (_, found) in zip(expected, result[rows], strict=True):
-            place = _exact(wanted, found) if kernel.numerics == "exact" else _close(wanted, found)
-            if place is not None:
-                return f"with {rows} rows, {name} {place}"
+    for dtype in dtypes(case):
+        judge = Case(reference, case, None, dtype).run()
+        result = Case(reference, case, kernel, dtype).run()
+        for rows, expected in judge.items():
+            for (name, wanted), (_, found) in zip(expected, result[rows], strict=True):
+                place = _exact(wanted, found) if kernel.numerics == "exact" else _close(wanted, found)
+                if place is not None:
+                    adapters = f" and adapters in {dtype}" if dtype else ""
+                    return f"with {rows} rows{adapters}, {name} {place}"
     return None
 
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from infeng_core import _native
 from infeng_core._native import Epilogue, Kernel, KvCache, Library, Pool, Program, Weight
-from infeng_core.plug import problems
+from infeng_core.plug import onelora, problems
+from infeng_core.plug.onelora import Adapters
 from infeng_core.plug.problems import Fields
 
 SEED = 20
@@ -28,13 +30,16 @@ class NoJudgeError(LookupError):
 class Case:
     """One program with the kernel under test in it; inputs come from a fixed seed, so that two cases see the same."""
 
-    def __init__(self, reference: Library, case: Fields, kernel: Kernel | None) -> None:
+    def __init__(self, reference: Library, case: Fields, kernel: Kernel | None, dtype: str | None = None) -> None:
         self.reference = reference
         self.case = case
         self.kernel = kernel
         self.random = np.random.default_rng(SEED)
-        self.counts = row_counts(case)
-        self.rows = self.counts[-1]
+        self.dtype = dtype  # of adapters
+        self.adapters: Adapters | None = None
+        counts = row_counts(case)
+        self.counts = counts if dtype is None else _dealt(counts, dtype, onelora.dtypes(case))
+        self.rows = counts[-1]
         self.context = max(int(case.get("context", 0)), self.rows + 2 * BLOCK)
         self.program = self._program(self.rows)
 
@@ -42,9 +47,12 @@ class Case:
         """Return what the kernel wrote, for each number of rows."""
         read = getattr(self, f"_{self.case['op']}")()
         self.program.finish()
+        if self.adapters is not None:
+            place = self.adapters.place_columns if self.case["op"] == "shrink" else self.adapters.place
+            place(self.program)
         results = {}
         for rows in self.counts:
-            self._step(self.program, *self._segments(rows))
+            self._step(self.program, *self._segments(rows), self.adapters.rows(rows) if self.adapters else [])
             results[rows] = [(name, array.copy()) for name, array in read(rows)]
         return results
 
@@ -59,21 +67,18 @@ class Case:
     def _rmsnorm(self) -> Reader:
         x, k = self._input(self.program, self.case["k"], self.rows), self.case["k"]
         out = self.program.buffer(k)
-        steps, read = self._epilogues(k)
+        steps, read = self._epilogues(k, x, k)
         self.program.rmsnorm([(self.rows, self._subject())], x, self._vector(k), 1e-5, out, steps)
         return self._reader(out, read)
 
     def _linear(self) -> Reader:
         n, k = self.case["n"], self.case["k"]
         x = self._input(self.program, k, self.rows)
+        steps, read = self._epilogues(n, x, k)
         if self.case["act"] != "f32":
-            act = self.program.activation(k)
-            judge = self._judge("epilogue", n=k, k=k, epilogues=["quantize"])
-            self.program.epilogue([(self.rows, judge)], x, k, None, [Epilogue.quantize(act)])
-            x = act
+            x = self._quantized(x, k)
         weight = self._weight(self.case["weight"], n, k)
         out = self.program.buffer(n // 2 if "silu_mul" in self.case.get("epilogues", ()) else n)
-        steps, read = self._epilogues(n)
         self.program.linear([(self.rows, self._subject())], weight, x, out, steps)
         return self._reader(out, read)
 
@@ -81,9 +86,17 @@ class Case:
         n = self.case["n"]
         x = self._input(self.program, n, self.rows)
         out = self.program.buffer(n // 2 if "silu_mul" in self.case.get("epilogues", ()) else n)
-        steps, read = self._epilogues(n)
+        steps, read = self._epilogues(n, x, n)
         self.program.epilogue([(self.rows, self._subject())], x, n, out, steps)
         return self._reader(out, read)
+
+    def _shrink(self) -> Reader:
+        k = self.case["k"]
+        step = self._lora(self._input(self.program, k, self.rows), k, onelora.COLUMNS, self._subject())
+        zero, out = self.program.buffer(onelora.COLUMNS), self.program.buffer(onelora.COLUMNS)
+        judge = self._judge("epilogue", n=onelora.COLUMNS, k=onelora.COLUMNS, epilogues=["lora"])
+        self.program.epilogue([(self.rows, judge)], zero, onelora.COLUMNS, out, [step])
+        return lambda rows: [("u", self.program.view(out)[:rows])]
 
     def _rope(self) -> Reader:
         heads, kv_heads, size = self.case["heads"], self.case["kv_heads"], self.case["head_dim"]
@@ -113,7 +126,7 @@ class Case:
         self._fill(cache)
         x = self._input(self.program, heads * size, self.rows)
         out = self.program.buffer(heads * size)
-        steps, read = self._epilogues(heads * size)
+        steps, read = self._epilogues(heads * size, x, heads * size)
         scale = float(np.float32(1.0 / np.sqrt(size)))
         subject = [(self.rows, self._subject())]
         self.program.attention(subject, x, cache, 0, out, heads=heads, scale=scale, epilogues=steps)
@@ -135,7 +148,10 @@ class Case:
         raise NoJudgeError(f"the reference has no kernel for {problems.describe(problem)}")
 
     def _program(self, rows: int) -> Program:
-        return Program(_pool(), max_rows=rows, max_samples=1, max_segments=2, context=self.context)
+        program = Program(_pool(), max_rows=rows, max_samples=1, max_segments=2, context=self.context)
+        if self.dtype is not None:
+            program.open_adapters(self.dtype, columns=onelora.COLUMNS, max_ranges=onelora.RANGES)
+        return program
 
     def _normal(self, shape: tuple[int, ...]) -> NDArray[np.float32]:
         return self.random.standard_normal(shape, dtype=np.float32)
@@ -162,11 +178,30 @@ class Case:
         program.embed([(rows, self._judge("embed", weight="f32", n=_up(rows), k=columns))], weight, buffer)
         return buffer
 
-    def _epilogues(self, columns: int) -> tuple[list[Epilogue], Callable[[int], Arrays]]:
+    def _quantized(self, x: int, k: int) -> int:
+        act = self.program.activation(k)
+        judge = self._judge("epilogue", n=k, k=k, epilogues=["quantize"])
+        self.program.epilogue([(self.rows, judge)], x, k, None, [Epilogue.quantize(act)])
+        return act
+
+    def _lora(self, x: int, k: int, columns: int, kernel: Kernel | None = None) -> Epilogue:
+        """Add a shrink of buffer ``x``, by the judge unless ``kernel`` is given; return the step that expands it."""
+        assert self.dtype is not None
+        format, act = onelora.form(self.dtype)
+        kernel = kernel or self._judge("shrink", weight=format, act=act, n=onelora.COLUMNS, k=k)
+        source = self._quantized(x, k) if act != "f32" else x
+        slot = self.program.shrink([(self.rows, kernel)], "lora", source, k=k, panels=columns // BLOCK)
+        self.adapters = Adapters(self.random, self.dtype, k, columns // BLOCK)
+        return Epilogue.lora(slot)
+
+    def _epilogues(self, columns: int, x: int, k: int) -> tuple[list[Epilogue], Callable[[int], Arrays]]:
+        """Return the steps behind ``columns`` columns, and what reads their results; ``x`` (rows, k) is the input."""
         steps: list[Epilogue] = []
         acts: list[int] = []
         for name in self.case.get("epilogues", ()):
-            if name in ("bias", "row_scale"):
+            if name == "lora":
+                steps.append(self._lora(x, k, columns))
+            elif name in ("bias", "row_scale"):
                 steps.append(getattr(Epilogue, name)(self._vector(columns)))
             elif name == "residual":
                 steps.append(Epilogue.residual(self._input(self.program, columns, self.rows)))
@@ -219,7 +254,12 @@ class Case:
             segments.append((first, rows, 3, _up(self.context) // BLOCK))
         return (segments,)
 
-    def _step(self, program: Program, segments: list[tuple[int, int, int, int]]) -> None:
+    def _step(
+        self,
+        program: Program,
+        segments: list[tuple[int, int, int, int]],
+        adapters: Sequence[tuple[int, int, Any, float]] = (),
+    ) -> None:
         rows = segments[-1][1]
         limit = self.case["n"] - 3 if self.case["op"] == "embed" and self.case["n"] > BLOCK else rows
         # Blocks are numbered backwards, so that a kernel that ignores the table is found out.
@@ -230,6 +270,7 @@ class Case:
             np.array(segments, dtype=np.int32),
             np.ascontiguousarray(tables),
             np.array([rows - 1], dtype=np.int32),
+            adapters,
         )
 
 
@@ -243,6 +284,12 @@ def row_counts(case: Fields) -> list[int]:
         if (sum(counts) + rows) * cost <= MAC_BUDGET:
             counts.append(rows)
     return counts
+
+
+def _dealt(counts: list[int], dtype: str, dtypes: Sequence[str | None]) -> list[int]:
+    """Return the row counts that are tried with ``dtype``: together the types need no more steps than one would."""
+    own = counts[dtypes.index(dtype) :: len(dtypes)]
+    return own or counts[-1:]
 
 
 @cache

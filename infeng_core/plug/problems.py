@@ -14,6 +14,9 @@ Fields = dict[str, Any]
 ROW_BREAKPOINTS = (1, 8, 64)
 """Kernels are chosen anew past these batch sizes: one row is bound by memory, eight ride along, more are arithmetic."""
 
+MAX_STACKED_RANK = 1024
+"""Columns of u: stacked rank rows of all adapters of one row in one linear op."""
+
 _FORMATS = ("weight", "act", "kv")
 _SIZES = ("n", "k", "context", "heads", "kv_heads", "head_dim")
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from infeng_core._native import Problem
 from infeng_core.plug.config import EngineConfig
-from infeng_core.plug.problems import Fields, problem, row_ranges
+from infeng_core.plug.problems import MAX_STACKED_RANK, Fields, problem, row_ranges
 
 FormatOf = Callable[[str], str]
 """Tensor name to weight format."""
@@ -48,20 +48,22 @@ def _rmsnorm(config: EngineConfig, shape: Shape, format_of: FormatOf) -> Iterato
 
 def _linear(config: EngineConfig, shape: Shape, format_of: FormatOf) -> Iterator[Fields]:
     attention, kv = _up(shape.heads * shape.head_dim), _up(shape.kv_heads * shape.head_dim)
-    bias = {"epilogues": ["bias"]} if shape.bias else {}
     gate_up = ["silu_mul", *_quantize(format_of("layers.0.down_proj")).get("epilogues", ())]
-    for name, n, k, epilogues in (
-        ("layers.0.qkv_proj", attention + 2 * kv, shape.hidden, bias),
-        ("layers.0.o_proj", _up(shape.hidden), shape.heads * shape.head_dim, {"epilogues": ["residual"]}),
-        ("layers.0.gate_up_proj", 2 * _up(shape.intermediate), shape.hidden, {"epilogues": gate_up}),
-        ("layers.0.down_proj", _up(shape.hidden), shape.intermediate, {"epilogues": ["residual"]}),
-        ("embed" if shape.tied else "lm_head", _up(shape.vocab), shape.hidden, {}),
+    for name, n, k, steps in (
+        ("layers.0.qkv_proj", attention + 2 * kv, shape.hidden, ["bias"] if shape.bias else []),
+        ("layers.0.o_proj", _up(shape.hidden), shape.heads * shape.head_dim, ["residual"]),
+        ("layers.0.gate_up_proj", 2 * _up(shape.intermediate), shape.hidden, gate_up),
+        ("layers.0.down_proj", _up(shape.hidden), shape.intermediate, ["residual"]),
+        ("embed" if shape.tied else "lm_head", _up(shape.vocab), shape.hidden, []),
     ):
-        yield {"weight": format_of(name), "act": _act(format_of(name)), "n": n, "k": k, **epilogues}
+        steps = ["lora", *steps] if config.adapters.max_resident else steps
+        fused = {"epilogues": steps} if steps else {}
+        yield {"weight": format_of(name), "act": _act(format_of(name)), "n": n, "k": k, **fused}
 
 
 def _epilogue(config: EngineConfig, shape: Shape, format_of: FormatOf) -> Iterator[Fields]:
-    for step in ("residual", "quantize"):
+    adapters = ("lora",) if config.adapters.max_resident else ()
+    for step in (*adapters, "residual", "quantize"):
         yield {"n": _up(shape.hidden), "k": _up(shape.hidden), "epilogues": [step]}
 
 
@@ -80,7 +82,8 @@ def _attention(config: EngineConfig, shape: Shape, format_of: FormatOf) -> Itera
 
 def _shrink(config: EngineConfig, shape: Shape, format_of: FormatOf) -> Iterator[Fields]:
     weight = "int8-row" if config.adapters.dtype == "int8" else config.adapters.dtype
-    yield {"weight": weight, "act": _act(weight), "n": 16, "k": shape.hidden}
+    if config.adapters.max_resident:
+        yield {"weight": weight, "act": _act(weight), "n": MAX_STACKED_RANK, "k": shape.hidden}
 
 
 def _cache(shape: Shape) -> Fields:

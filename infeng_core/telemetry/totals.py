@@ -28,7 +28,7 @@ class OpTotal:
     macs: int
     """Multiply-adds of matrix products; 0 for ops without."""
     bytes: int
-    """Of weights, keys and values, each read or written once; 0 for ops without."""
+    """Of weights, adapters, keys and values, each read or written once; 0 for ops without."""
 
     @property
     def gmacs_per_s(self) -> float | None:

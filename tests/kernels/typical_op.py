@@ -44,7 +44,7 @@ def cases(op: str) -> list[problems.Fields]:
         return [{name: value for name, value in fields.items() if name != "rows"} for fields in found.values()]
     for weight in FORMATS:
         for kv in SCHEMA["kv_cache"]["dtype"].metadata["kind"].words:
-            config = load_config(overrides={"kv_cache.dtype": kv})
+            config = load_config(overrides={"kv_cache.dtype": kv, "adapters.max_resident": 0})
             asked = [problems.fields(problem) for problem in typical(op, config, SHAPE, lambda name, f=weight: f)]
             is_default = weight == config.model.format
             each = {key(fields): fields for fields in asked}

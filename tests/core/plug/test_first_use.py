@@ -7,7 +7,7 @@ import pytest
 
 from infeng_core import _native
 from infeng_core.errors import KernelError
-from infeng_core.plug import cases, firstuse, oneop, problems, trial
+from infeng_core.plug import cases, firstuse, onelora, oneop, problems, trial
 from infeng_core.plug.manager import Plugins
 from infeng_core.plug.select import Selector
 
@@ -128,6 +128,13 @@ PROBLEMS = [
     {"op": "attention", "kv": "f32", "rows": [1, 1], "heads": 8, "kv_heads": 8, "head_dim": 8, "context": 512},
     {"op": "attention", "kv": "int8", "rows": [2, 8], "heads": 32, "kv_heads": 4, "head_dim": 64, "context": 2048,
      "epilogues": ["quantize"]},
+    {"op": "linear", "weight": "f32", "act": "f32", "rows": [1, 1], "n": 2048, "k": 576, "epilogues": ["lora"]},
+    {"op": "linear", "weight": "int4-g64", "act": "int8-g64", "rows": [2, 8], "n": 11264, "k": 2048,
+     "epilogues": ["lora", "silu_mul", "quantize"]},
+    {"op": "epilogue", "rows": [1, 8], "n": 896, "k": 896, "epilogues": ["lora", "residual"]},
+    {"op": "shrink", "weight": "int8-row", "act": "int8-g64", "rows": [1, 8], "n": 1024, "k": 2048},
+    {"op": "shrink", "weight": "bf16", "act": "f32", "rows": [9, 64], "n": 1024, "k": 100},
+    {"op": "shrink", "weight": "f32", "act": "f32", "rows": [1, 1], "n": 1024, "k": 5632},
 ]  # fmt: skip
 
 
@@ -149,15 +156,33 @@ def test_a_case_reaches_every_row_that_the_op_writes(fields):
     problem = problems.problem(fields)
     kernel = next(k for k in reference.kernels if k.op == fields["op"] and k.accepts(problem))
     case = cases.small(problem, kernel)
-    for rows, arrays in oneop.Case(reference, case, None).run().items():
-        name, result = arrays[0]
-        written = result.reshape(-1, 1) if name == "cache" else result
-        assert np.count_nonzero(written) > 0.3 * min(rows, 4) * (1 if name == "cache" else written.shape[1])
-        if name != "cache":
-            assert written.any(axis=1).all()
+    for dtype in onelora.dtypes(case):
+        for rows, arrays in oneop.Case(reference, case, None, dtype).run().items():
+            name, result = arrays[0]
+            written = result.reshape(-1, 1) if name == "cache" else result
+            assert np.count_nonzero(written) > 0.3 * min(rows, 4) * (1 if name == "cache" else written.shape[1])
+            if name != "cache":
+                assert written.any(axis=1).all()
 
 
-def test_ops_that_cannot_be_checked_alone_are_said_so():
-    problem = _native.Problem("shrink", weight="f32", act="f32", rows=(1, 8), n=16, k=64)
-    assert cases.small(problem, None) is None
-    assert cases.UNCHECKED == ("shrink",)
+ADAPTED = [fields for fields in PROBLEMS if fields["op"] == "shrink" or "lora" in fields.get("epilogues", ())]
+
+
+@pytest.mark.parametrize("fields", ADAPTED, ids=lambda fields: problems.kind(fields))
+def test_a_kernel_that_leaves_adapters_out_would_be_found(fields, monkeypatch):
+    reference = Plugins.discover().library_states()[-1].native
+    kernel = next(k for k in reference.kernels if k.op == fields["op"] and k.accepts(problems.problem(fields)))
+    case = cases.small(problems.problem(fields), kernel)
+    tried = []
+    for dtype in onelora.dtypes(case):
+        whole = oneop.Case(reference, case, None, dtype).run()
+        with monkeypatch.context() as patch:
+            patch.setattr(onelora.Adapters, "rows", lambda self, rows: [])
+            without = oneop.Case(reference, case, None, dtype).run()
+        for rows, [(_, result), *_] in whole.items():
+            adapted = rows if fields["op"] == "shrink" else -(-2 * rows // 3)
+            changed = (result != without[rows][0][1]).any(axis=1)
+            assert changed[:adapted].all()
+            assert not changed[adapted:].any()
+        tried.append(dtype)
+    assert tried == ([tried[0]] if fields["op"] == "shrink" else ["int8", "bf16", "f32"])
