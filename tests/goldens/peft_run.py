@@ -52,12 +52,11 @@ def make(
     for name, parameter in sorted(adapted.named_parameters()):
         if not parameter.requires_grad:
             continue
-        shape, rank = parameter.shape, min(parameter.shape)
+        shape, rank = parameter.shape, parameter.shape[-1]
         normal = random.standard_normal(shape)
         scaling = next((value for module, value in scalings.items() if name.startswith(f"{module}.")), 1.0)
-        fading = 0.8 ** np.arange(rank) / np.sqrt(
-            (0.64 ** np.arange(rank)).sum()
-        )  # of the ranks, as training leaves them
+        fading = 0.8 ** np.arange(rank)  # of the ranks, as training leaves them
+        fading /= np.linalg.norm(fading)
         if "lora_embedding_A" in name:
             value = normal
         elif "lora_embedding_B" in name:
