@@ -73,7 +73,7 @@ class Adapters:
     def _adapter(self, program: _native.Program, rank: int, parts: list[Any]) -> _native.Adapter:
         panels = -(-rank // LANES)
         format = _FORMATS[self._dtype]
-        data = _native.Arena(panels * _native.panel_bytes(format, self._k), huge_pages=False)
+        data: Any = _native.Arena(panels * _native.panel_bytes(format, self._k), huge_pages=False)
         a = self._normal(rank, self._k) / np.float32(np.sqrt(self._k))
         _native.pack(format, a, data)
         scaling = np.zeros(panels * LANES, np.float32)

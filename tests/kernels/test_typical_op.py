@@ -36,8 +36,8 @@ def test_every_kernel_of_an_op_that_models_use_has_a_case_and_runs_it(kernel: na
     made = typical_op.build(fields, kernel, rows, POOL)
     made.once()
     macs, nbytes = made.work()
-    assert (macs > 0) == (kernel.op in ("linear", "attention"))
-    assert (nbytes > 0) == (kernel.op in ("linear", "attention", "kv_append"))
+    assert (macs > 0) == (kernel.op in ("linear", "attention", "shrink"))
+    assert (nbytes > 0) == (kernel.op in ("linear", "attention", "kv_append", "shrink"))
 
 
 def test_names_are_unique_and_cover_every_op() -> None:
