@@ -21,7 +21,7 @@ class ConvertAdapter:
         parser.add_argument("dest", metavar="DEST", type=Path, help="directory to write")
         parser.add_argument("--model", required=True, help="the base: a model directory or a hub name")
         parser.add_argument("--format", metavar="F", help="the base's format, which DoRA's norms follow")
-        parser.add_argument("--dtype", choices=("int8", "bf16", "f32"), default="int8", help="storage (int8)")
+        parser.add_argument("--dtype", choices=("int8", "bf16", "f32"), help="storage, else adapters.dtype")
         parser.add_argument("--force", action="store_true", help="replace an engine-native adapter at DEST")
         parser.add_argument("--json", action="store_true", help="print the result as JSON on stdout")
         add_config_options(parser)
@@ -34,7 +34,8 @@ class ConvertAdapter:
 
         config = config_from(arguments, model__format=arguments.format)
         model = load(arguments.model, config, Plugins.discover(config))
-        made = convert_adapter(arguments.adapter, arguments.dest, model, arguments.dtype, force=arguments.force)
+        dtype = arguments.dtype or config.adapters.dtype
+        made = convert_adapter(arguments.adapter, arguments.dest, model, dtype, force=arguments.force)
         if arguments.json:
             summary = {
                 "path": str(made.path),

@@ -39,8 +39,8 @@ def load_adapter(
 
 def find_adapter(reference: str | Path) -> Path:
     """Return the directory of an adapter, fetched from the hub if need be; raises AdapterError."""
-    path = Path(reference).expanduser()
     try:
+        path = Path(reference).expanduser()
         if path.is_dir():
             found = is_peft(path), is_artifact(path)
             if not any(found):
@@ -53,7 +53,7 @@ def find_adapter(reference: str | Path) -> Path:
             return path
         if path.exists():
             raise AdapterError(f"{path}", "is a file", "give the directory that holds it")
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RuntimeError) as error:
         raise AdapterError(
             str(reference)[:200], f"is no usable path ({error})", "give a directory or org/name"
         ) from None

@@ -17,6 +17,9 @@ from typing import Any
 
 MAX_LENGTH = 4096  # of a pattern
 MAX_TEXT = 512
+CHARACTERS = (op.LITERAL, op.NOT_LITERAL, op.ANY, op.IN)
+REPEATS = (op.MAX_REPEAT, op.MIN_REPEAT)  # greedy or lazy: the set of matches is the same
+LOOKS = (op.ASSERT, op.ASSERT_NOT)  # (?=...) and (?!...)
 TRIVIAL = re.compile(r"[\w.\-^$\\]*", re.ASCII)  # no repeats, no choices: nothing to backtrack over
 
 
@@ -29,7 +32,10 @@ def fullmatch(pattern: str, text: str, start: int = 0) -> bool:
     compiled = _compile(pattern)
     if isinstance(compiled, re.Pattern):
         return compiled.fullmatch(text, start) is not None
-    return len(text) in _Matcher(text).ends(compiled, start)
+    try:
+        return len(text) in _Matcher(text).ends(compiled, start)
+    except RecursionError:
+        raise PatternError("is nested too deeply") from None
 
 
 def matches_end(pattern: str, name: str) -> bool:
@@ -46,11 +52,28 @@ def _compile(pattern: str) -> Any:
         if TRIVIAL.fullmatch(pattern):
             return re.compile(pattern)
         tree = _parser.parse(pattern)
+        _check(tree)
     except (re.error, RecursionError, OverflowError) as error:
         raise PatternError(f"is no regular expression ({error})") from None
     if tree.state.flags & ~re.UNICODE:
         raise PatternError("sets flags, which names of modules do not need")
     return tree
+
+
+def _check(tree: Any) -> None:
+    """Raise PatternError for a part that the matcher does not know: references, conditions, looks behind."""
+    for code, argument in tree:
+        if code is op.SUBPATTERN and not (argument[1] or argument[2]):  # no flags of its own
+            _check(argument[3])
+        elif code is op.BRANCH:
+            for branch in argument[1]:
+                _check(branch)
+        elif code in REPEATS:
+            _check(argument[2])
+        elif code in LOOKS and argument[0] == 1:  # ahead
+            _check(argument[1])
+        elif code not in CHARACTERS and code is not op.AT:
+            raise PatternError(f"uses {str(code).lower()}, which is not supported here")
 
 
 class _Matcher:
@@ -80,19 +103,17 @@ class _Matcher:
 
     def _step(self, code: Any, argument: Any, at: int) -> Iterable[int]:
         """Return where a match of one node that begins at ``at`` ends."""
-        if code in (op.LITERAL, op.NOT_LITERAL, op.ANY, op.IN):
+        if code in CHARACTERS:
             return (at + 1,) if at < len(self.text) and _accepts(code, argument, self.text[at]) else ()
-        if code is op.SUBPATTERN and not (argument[1] or argument[2]):  # no flags of its own
+        if code is op.SUBPATTERN:
             return self.ends(argument[3], at)
         if code is op.BRANCH:
             return frozenset(end for tree in argument[1] for end in self.ends(tree, at))
-        if code in (op.MAX_REPEAT, op.MIN_REPEAT):  # greedy or lazy: the set of matches is the same
+        if code in REPEATS:
             return self._repeat(argument[0], argument[1], argument[2], at)
         if code is op.AT:
             return (at,) if self._is_at(argument, at) else ()
-        if code in (op.ASSERT, op.ASSERT_NOT) and argument[0] == 1:  # (?=...) and (?!...)
-            return (at,) if bool(self.ends(argument[1], at)) == (code is op.ASSERT) else ()
-        raise PatternError(f"uses {str(code).lower()}, which is not supported here")
+        return (at,) if bool(self.ends(argument[1], at)) == (code is op.ASSERT) else ()
 
     def _repeat(self, low: int, high: int, tree: Any, at: int) -> frozenset[int]:
         reached = frozenset((at,))

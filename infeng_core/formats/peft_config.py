@@ -105,6 +105,8 @@ class PeftConfig:
             return plain
         if not self._named("target_modules", self.target_modules, module):
             return False
+        if not isinstance(self.target_modules, str) and module in self.target_modules:
+            return True  # one that is named in full is meant whatever the layers are
         return not self.layers_to_transform or self._layer(module) in self.layers_to_transform
 
     def rank_of(self, module: str) -> int:

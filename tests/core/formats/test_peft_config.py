@@ -1,0 +1,152 @@
+"""adapter_config.json means here what it means to PEFT, and what is not run is refused by name."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from goldens import targets
+
+from infeng_core.errors import ModelError
+from infeng_core.formats.peft_config import PeftConfig, read_peft_config
+from infeng_core.formats.sites import sites
+from infeng_core.models.config import ModelConfig
+
+SITES = sites(ModelConfig.from_hf({"architectures": ["LlamaForCausalLM"], **targets.MODEL}, "config.json"))
+PLAIN = {"peft_type": "LORA", "r": 8, "lora_alpha": 16, "target_modules": ["q_proj"]}
+
+
+def read(folder: Path, **changes: Any) -> PeftConfig:
+    document = {key: value for key, value in (PLAIN | changes).items() if value != "absent"}
+    (folder / "adapter_config.json").write_text(json.dumps(document))
+    return read_peft_config(folder)
+
+
+@pytest.mark.parametrize(("config", "answer"), list(zip(targets.CONFIGS, targets.answers(), strict=True)))
+def test_the_modules_ranks_and_scalings_are_pefts(config: Any, answer: Any, tmp_path: Path) -> None:
+    found = read(tmp_path, **config)
+    lora = {
+        name: [found.rank_of(name), found.scaling_of(name)]
+        for name, site in SITES.matrices.items()
+        if found.is_target(name, plain=site.kind == "linear")
+    }
+    saved = {name for name in SITES.modules() if found.saves(name)}
+    assert lora == ({} if answer is None else answer["lora"])
+    assert answer is None or saved == set(answer["saved"])
+
+
+def test_fields_that_do_not_decide_the_output_are_passed_over(tmp_path: Path) -> None:
+    for changes in (
+        {"inference_mode": True, "lora_dropout": 0.1, "task_type": "CAUSAL_LM", "revision": "main"},
+        {"auto_mapping": {"base_model_class": "X"}, "peft_version": "0.99", "megatron_core": "megatron.core"},
+        {"fan_in_fan_out": True, "qalora_group_size": 16, "loftq_config": {"a": 1}, "merge_weights": False},
+        {"init_lora_weights": "gaussian"},
+        {"init_lora_weights": "eva", "eva_config": {"rho": 2.0}},
+        {"init_lora_weights": False},
+        {"use_qalora": False, "layer_replication": None, "target_parameters": [], "velora_config": {}},
+        {"something_of_tomorrow": None},
+    ):
+        assert read(tmp_path, **changes).rank == 8
+
+
+@pytest.mark.parametrize(
+    ("changes", "field", "reason"),
+    [
+        ({"peft_type": "IA3"}, "peft_type", "only LORA adapters"),
+        ({"peft_type": "absent"}, "peft_type", "is missing"),
+        ({"alora_invocation_tokens": [1, 2]}, "alora_invocation_tokens", "not run here"),
+        ({"use_qalora": True}, "use_qalora", "not run here"),
+        ({"megatron_config": {"a": 1}}, "megatron_config", "not run here"),
+        ({"layer_replication": [[0, 2], [1, 3]]}, "layer_replication", "not run here"),
+        ({"target_parameters": ["mlp.experts"]}, "target_parameters", "not run here"),
+        ({"arrow_config": {"top_k": 3}}, "arrow_config", "not run here"),
+        ({"velora_config": {"scale": 1.0}}, "velora_config", "not run here"),
+        ({"use_bdlora": {"nblocks": 2}}, "use_bdlora", "not run here"),
+        ({"monteclora_config": {"a": 1}}, "monteclora_config", "not run here"),
+        ({"kasa_config": {"beta": 1e-4}}, "kasa_config", "not run here"),
+        ({"trainable_token_indices": [5]}, "trainable_token_indices", "not run here"),
+        ({"something_of_tomorrow": 1}, "something_of_tomorrow", "not run here"),
+        ({"init_lora_weights": "pissa"}, "init_lora_weights", "changes the base model"),
+        ({"init_lora_weights": "pissa_niter_16"}, "init_lora_weights", "changes the base model"),
+        ({"init_lora_weights": "OLoRA"}, "init_lora_weights", "path_initial_model_for_weight_conversion"),
+        ({"init_lora_weights": "corda"}, "init_lora_weights", "changes the base model"),
+        ({"init_lora_weights": "loftq"}, "init_lora_weights", "changes the base model"),
+        ({"init_lora_weights": "lora_ga"}, "init_lora_weights", "changes the base model"),
+        ({"init_lora_weights": "magic"}, "init_lora_weights", "not known here"),
+        ({"r": 0}, "r", "from 1 to 256"),
+        ({"r": 257}, "r", "from 1 to 256"),
+        ({"r": 8.0}, "r", "whole number"),
+        ({"r": True}, "r", "whole number"),
+        ({"rank_pattern": {"q_proj": 1 << 40}}, "rank_pattern.q_proj", "from 1 to 256"),
+        ({"rank_pattern": ["q_proj"]}, "rank_pattern", "mapping"),
+        ({"rank_pattern": {"": 4}}, "rank_pattern", "no name of a module"),
+        ({"alpha_pattern": {"q_proj": "x"}}, "alpha_pattern.q_proj", "number"),
+        ({"lora_alpha": 1e300}, "lora_alpha", "from"),
+        ({"bias": "some"}, "bias", "none, all or lora_only"),
+        ({"use_dora": "yes"}, "use_dora", "true or false"),
+        ({"use_dora": True, "lora_bias": True}, "lora_bias", "together with use_dora"),
+        ({"target_modules": 7}, "target_modules", "list of names"),
+        ({"target_modules": ["q_proj", 7]}, "target_modules", "list of names"),
+        ({"target_modules": ["q" * 5000]}, "target_modules", "list of names"),
+        ({"target_modules": ".*", "layers_to_transform": [1]}, "layers_to_transform", "target_modules is a string"),
+        ({"layers_to_transform": "1"}, "layers_to_transform", "number"),
+        ({"layers_to_transform": [True]}, "layers_to_transform", "number"),
+        ({"modules_to_save": {"a": 1}}, "modules_to_save", "list of names"),
+        ({"base_model_name_or_path": 5}, "base_model_name_or_path", "string"),
+    ],
+)
+def test_what_is_wrong_or_not_run_is_refused_by_name(changes: Any, field: str, reason: str, tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=reason) as caught:
+        read(tmp_path, **changes)
+    assert caught.value.why.startswith(field) and caught.value.remedy
+    assert caught.value.what == str(tmp_path / "adapter_config.json")
+
+
+@pytest.mark.parametrize("key", ["target_modules", "exclude_modules"])
+@pytest.mark.parametrize("pattern", ["(", r"(q)\1", "(?i)Q_PROJ"])
+def test_a_bad_pattern_is_an_error_that_names_the_field(key: str, pattern: str, tmp_path: Path) -> None:
+    config = read(tmp_path, **{key: pattern})
+    with pytest.raises(ModelError, match=rf"{key} holds .*, which (is no|uses|sets)"):
+        config.is_target("model.layers.0.self_attn.q_proj")
+
+
+def test_a_hostile_pattern_in_each_field_is_answered(tmp_path: Path) -> None:
+    hostile = "((.*)*)*x"
+    config = read(
+        tmp_path,
+        target_modules=hostile,
+        exclude_modules=hostile,
+        modules_to_save=[hostile],
+        rank_pattern={hostile: 3},
+        alpha_pattern={hostile: 3},
+    )
+    assert not config.is_target("model.layers.0.self_attn.q_proj")
+    assert config.rank_of("model.layers.0.self_attn.q_proj") == 8
+    layers = read(tmp_path, layers_to_transform=[0], layers_pattern=hostile)
+    assert not layers.is_target("model.layers.0.self_attn.q_proj")
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"", "not valid JSON"),
+        (b"[]", "not a mapping"),
+        (b"[" * 200_000, "nested too deeply"),
+        (b'{"r": ' + b"[" * 200_000, "nested too deeply"),
+        (b'{"r": 8, "r": 9}', "given twice"),
+        (b'{"lora_alpha": NaN}', "not a JSON number"),
+        (b"\xff\xfe{}", "not UTF-8"),
+        (b" " * ((4 << 20) + 1), "more than 4194304 bytes"),
+    ],
+)
+def test_a_file_that_is_no_configuration_is_refused(data: bytes, reason: str, tmp_path: Path) -> None:
+    (tmp_path / "adapter_config.json").write_bytes(data)
+    with pytest.raises(ModelError, match=reason):
+        read_peft_config(tmp_path)
+
+
+def test_a_config_of_a_gigabyte_is_not_read(tmp_path: Path) -> None:
+    with (tmp_path / "adapter_config.json").open("wb") as file:
+        file.truncate(1 << 30)
+    with pytest.raises(ModelError, match="more than 4194304 bytes"):
+        read_peft_config(tmp_path)
