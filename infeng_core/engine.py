@@ -6,24 +6,27 @@ import itertools
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Any
 
-from infeng_core import _native, formats, kvcache
-from infeng_core.backend import Backend, BoundOp, Executable, Limits
-from infeng_core.errors import PluginError, RequestError, UsageError
-from infeng_core.formats.memory import available_bytes
-from infeng_core.intake import Intake, Prompt, Prompts
+from infeng_core import formats, kvcache
+from infeng_core.adapters import AdapterInfo, Registry, base_names
+from infeng_core.backend import Backend, BoundOp, Executable
+from infeng_core.errors import InfengError, PluginError, UsageError
+from infeng_core.formats.adapter import AdapterDtype
+from infeng_core.intake import AdaptersOf, Intake, Prompt, Prompts
 from infeng_core.plug.cpu import detect
 from infeng_core.plug.manager import Plugins
 from infeng_core.plug.manifest import EngineConfig, load_config
 from infeng_core.plug.select import Selector
-from infeng_core.request import Completion, Request, SamplingParams
+from infeng_core.request import Adapters, Completion, Request, SamplingParams
 from infeng_core.sampler import Sampler, draw_seed
-from infeng_core.scheduler import Scheduler
+from infeng_core.scheduler import Batch, Scheduler
 from infeng_core.scheduler import Sequence as Running
-from infeng_core.speculate import MOST_ROWS, Guesses, Ngrams, parse
+from infeng_core.sizing import adapters_budget, limits_of
+from infeng_core.speculate import Guesses, Ngrams, parse
 from infeng_core.stream import Event, Output, StopStrings, Stream, Streams, taken
 from infeng_core.telemetry import Profile, measuring
 from infeng_core.tokenizer import Tokenizer
@@ -57,6 +60,7 @@ class Engine:
         threads: int | None = None,
         format: str | None = None,
         speculate: str | None = None,
+        adapters: Mapping[str, str | Path] = MappingProxyType({}),
         overrides: Mapping[str, object] = MappingProxyType({}),
         config: EngineConfig | None = None,
     ) -> None:
@@ -66,10 +70,11 @@ class Engine:
         manifest: an engine manifest, or the name of a shipped one.
         threads, format: ``threads.count`` and ``model.format`` of the manifest.
         speculate: "ngram" or "ngram:K": guess up to K tokens ahead (``speculation.use``, ``speculation.tokens``).
+        adapters: names to PEFT directories, artifacts or hub names, loaded when first asked for.
         overrides: settings by their dotted names, such as ``{"kv_cache.dtype": "f32"}``.
         config: a configuration that is complete already, instead of those above.
 
-        Raises ManifestError, ModelError, PluginError, KernelError or ResourceError; each says what to do.
+        Raises ManifestError, ModelError, AdapterError, PluginError, KernelError or ResourceError; each says what to do.
         """
         given = {"model.path": None if model is None else str(model), "threads.count": threads, "model.format": format}
         given = {key: value for key, value in given.items() if value is not None}
@@ -81,7 +86,7 @@ class Engine:
         self.plugins = Plugins.discover(self.config, self.cpu)
         self.selector = Selector(self.plugins, self.config, self.cpu)
         self.model = formats.load(reference, self.config, self.plugins)
-        self.limits = self._limits()
+        self.limits, bound = limits_of(self.config, self.model.config)
         backend: Backend = self.plugins.backend(self.config.backend.use)
         self.executable: Executable = backend.compile(self.model, self.config, self.limits, self.selector)
         self.selector.close()  # everything is bound: no library will be tried again
@@ -93,26 +98,41 @@ class Engine:
         self._sampler = Sampler(self.limits.max_samples)
         self._streams = Streams()
         self._eos_ids = self._end_tokens()
-        self._intake = self._make_intake()
+        shape = self.model.config
+        self._intake = Intake(
+            self.tokenizer, vocab=shape.vocab, bos_id=shape.bos_id, context=self.limits.context, bound=bound
+        )
         self._ids = itertools.count()
         self._turns = Turns()
         self._arrived: deque[Output] = deque()
         self._cancelled: deque[Running] = deque()
         self._is_open = True
+        self._adapters = self._make_registry(reference)
+        try:
+            for name, path in {**self.config.adapters.paths, **adapters}.items():
+                self.load_adapter(name, path)
+            for name in self.config.adapters.warm:
+                self._adapters.pin(name)
+        except BaseException:
+            self.close()
+            raise
 
     # -------------------------------------------------------------------------------------------------- the loop ---
 
     def step(self) -> bool:
-        """Run one batch; return whether there was anything to do.
+        """Run one batch, or where all requests wait for adapters, sleep until there is news of one.
 
-        Raises KernelError if an operation fails; the requests stay as they were before the step.
+        Returns whether there was anything to do. Raises KernelError if an operation fails; the requests stay as they
+        were before the step.
         """
         with self._turns:
             self._check_open()
+            mark = self._adapters.changes
             self._settle()
             batch = self._scheduler.next_batch()
             if batch is None:
-                return False
+                return self._scheduler.waiting > 0 and self._adapters.wait(mark)
+            self._check(batch)
             logits = self.executable.run(batch)
             tokens = self._sampler.pick(logits, batch)
             finished = self._streams.push(batch, tokens)
@@ -126,15 +146,19 @@ class Engine:
         self,
         prompts: Prompts,
         params: SamplingParams | None = None,
+        *,
+        adapters: AdaptersOf = None,
     ) -> list[Completion]:
         """Answer prompts, as many at a time as fit, and return the completions in their order.
 
         prompts: one or several; a list of integers is one prompt of token ids.
-        params: for every prompt that is not a Request.
+        params, adapters: for every prompt that is not a Request. Adapters are names, or ``((name, weight), ...)`` that
+        combine; a list has one for each prompt, None is the base model.
 
-        Raises RequestError, before anything runs, for a prompt that cannot be served.
+        Raises RequestError, before anything runs, for a prompt that cannot be served, and AdapterError or ResourceError
+        for one whose adapter cannot be loaded.
         """
-        streams = self._start_all(self._prepare(prompts, params))
+        streams = self._start_all(self._prepare(prompts, params, adapters))
         try:
             return [stream.result() for stream in streams]
         except BaseException:
@@ -145,16 +169,20 @@ class Engine:
         self,
         prompts: Prompts,
         params: SamplingParams | None = None,
+        *,
+        adapters: AdaptersOf = None,
     ) -> Iterator[Event]:
         """Answer prompts as ``generate`` does, and return their events as they come; ``Event.index`` says whose.
 
         Each prompt's last event has its ``completion``. Closing the iterator early cancels what is unfinished.
         """
-        return self._events(self._prepare(prompts, params))
+        return self._events(self._prepare(prompts, params, adapters))
 
-    def submit(self, prompt: Prompt, params: SamplingParams | None = None) -> Stream:
+    def submit(
+        self, prompt: Prompt, params: SamplingParams | None = None, *, adapter: Adapters | None = None
+    ) -> Stream:
         """Add one request to those in flight and return its stream; it moves on whenever anybody runs the engine."""
-        [prepared] = self._prepare([Request.of(prompt, params)], None)
+        [prepared] = self._prepare([Request.of(prompt, params, adapter)], None, None)
         return self._start(*prepared)
 
     def cancel(self, stream: Stream) -> None:
@@ -168,6 +196,7 @@ class Engine:
     def interrupt(self) -> None:
         """Make a step that runs on another thread stop between two tiles; it raises KernelError there."""
         self.executable.cancel()
+        self._adapters.interrupt()
 
     def profile(self, *, events: int = 65536) -> AbstractContextManager[Profile]:
         """Measure what the engine does inside of a ``with`` block: ``with engine.profile() as profile: ...``.
@@ -185,6 +214,41 @@ class Engine:
         """Return the ids that ``text`` becomes as a prompt."""
         return self.tokenizer.encode([text])[0]
 
+    # -------------------------------------------------------------------------------------------------- adapters ---
+
+    def load_adapter(self, name: str, path: str | Path, *, scale: float = 1.0, pin: bool = False) -> None:
+        """Give a PEFT directory, an artifact or a hub name a name that requests can use.
+
+        It is read when it is first asked for, beside the running batch, and may leave the memory when others are asked
+        for; pinned, it is read now and stays. scale multiplies its alpha / r.
+
+        Raises AdapterError for a name that cannot be, is taken or is the base's, and for a path that is not there;
+        pinned, also for an adapter that cannot be used, and ResourceError where there is no room.
+        """
+        self._check_open()
+        self._adapters.add(name, path, scale=scale, pin=pin)
+
+    def unload_adapter(self, name: str) -> None:
+        """Forget a name; requests that have named it are served. Raises AdapterError where there is none."""
+        self._adapters.remove(name)
+
+    def pin_adapter(self, name: str, pinned: bool = True) -> None:
+        """Load an adapter now if need be and keep it in memory, or let it leave again; raises as ``load_adapter``."""
+        self._check_open()
+        self._adapters.pin(name, pinned)
+
+    def reload_adapter(self, name: str) -> None:
+        """Read an adapter's files again; requests that run finish on what they started with.
+
+        Where they cannot be used, the old ones stay and AdapterError or ResourceError is raised.
+        """
+        self._check_open()
+        self._adapters.reload(name)
+
+    def adapters(self) -> list[AdapterInfo]:
+        """Return what is known of every adapter, in the order in which they were named."""
+        return self._adapters.infos()
+
     # ---------------------------------------------------------------------------------------------------- ending ---
 
     def close(self) -> None:
@@ -195,7 +259,9 @@ class Engine:
             self._settle()
             self._is_open = False
             for sequence in self._streams.open_sequences():
+                self._scheduler.drop(sequence)
                 self._streams.cancel(sequence)
+            self._adapters.close()
             self.executable.close()
 
     def __enter__(self) -> Engine:
@@ -210,46 +276,30 @@ class Engine:
 
     # -------------------------------------------------------------------------------------------------- internals ---
 
-    def _limits(self) -> Limits:
-        """Bound batches by the manifest, and the context by what the model knows and the cache holds."""
-        scheduler, shape = self.config.scheduler, self.model.config
-        running = min(scheduler.max_running, scheduler.max_batch_tokens)
-        block_bytes = _native.KvCache.bytes_per_block(
-            self.config.kv_cache.dtype, layers=shape.layers, kv_heads=shape.kv_heads, head_dim=shape.head_dim
+    def _make_registry(self, reference: str) -> Registry:
+        config = self.config.adapters
+        return Registry(
+            partial(_read_adapter, self.model, config.dtype),
+            self.executable.load_adapter,
+            most=config.max_resident,
+            budget=adapters_budget(config, self.executable.kv_bytes),
+            base=base_names(reference),
+            max_stacked_rank=self.executable.max_stacked_rank,
         )
-        cache = kvcache.size(
-            self.config.kv_cache.memory,
-            block_bytes=block_bytes,
-            context=shape.max_positions,
-            max_running=running,
-            available_bytes=available_bytes(),
-        )
-        self._cache_reason = cache.reason
-        return Limits(
-            max_rows=scheduler.max_batch_tokens,
-            max_samples=min(running + self._most_guesses(running), scheduler.max_batch_tokens),
-            max_segments=running,
-            context=min(shape.max_positions, cache.tokens),
-            kv_blocks=cache.blocks,
-        )
-
-    def _most_guesses(self, running: int) -> int:
-        """Return how many guessed rows a step may have."""
-        speculation = self.config.speculation
-        return 0 if speculation.use == "none" else min(running * speculation.tokens, MOST_ROWS)
 
     def _guesses(self, ids: list[int]) -> Guesses | None:
         speculation = self.config.speculation
         return None if speculation.use == "none" else Guesses(Ngrams(ids), speculation.tokens)
 
-    def _make_intake(self) -> Intake:
-        shape, context = self.model.config, self.limits.context
-        bound = "the model's own" if context == shape.max_positions else self._cache_reason
-        return Intake(self.tokenizer, vocab=shape.vocab, bos_id=shape.bos_id, context=context, bound=bound)
-
     def _check_open(self) -> None:
         if not self._is_open:
             raise UsageError("engine", "it is closed", "make a new one")
+
+    def _check(self, batch: Batch) -> None:
+        """Raise PluginError where a scheduler knows nothing of adapters: the base would answer in their stead."""
+        if not batch.adapters and any(segment.sequence.lease is not None for segment in batch.segments):
+            name = self.config.scheduler.use
+            raise PluginError(f"scheduler {name}", "it runs requests without their adapters", "use fcfs")
 
     def _end_tokens(self) -> tuple[int, ...]:
         """Return the tokens that end a text: the model's, or where it names none, the tokenizer's."""
@@ -257,9 +307,13 @@ class Engine:
             return self.model.config.eos_ids
         return () if self.tokenizer.eos_id is None else (self.tokenizer.eos_id,)
 
-    def _prepare(self, prompts: Any, params: SamplingParams | None) -> list[tuple[Request, list[int]]]:
+    def _prepare(self, prompts: Any, params: SamplingParams | None, adapters: Any) -> list[tuple[Request, list[int]]]:
         self._check_open()
-        return self._intake.take(prompts, params)
+        prepared = self._intake.take(prompts, params, adapters)
+        for request, _ in prepared:
+            if request.adapter is not None:
+                self._adapters.check(request.adapter)
+        return prepared
 
     def _start_all(
         self, prepared: list[tuple[Request, list[int]]], events: deque[Event | Exception] | None = None
@@ -285,7 +339,11 @@ class Engine:
         output = Output(sequence, self.tokenizer.detokenizer(ids), StopStrings(params.stop), frozenset(ends), index)
         if events is not None:
             output.events = events  # those of one call come in the order of their steps
+        if request.adapter is not None:
+            sequence.lease = self._adapters.lease(request.adapter)
+            sequence.lease.owner = sequence
         self._arrived.append(output)
+        self._adapters.ring()
         return Stream(output, self._run_until, self._cancel)
 
     def _events(self, prepared: list[tuple[Request, list[int]]]) -> Iterator[Event]:
@@ -313,22 +371,41 @@ class Engine:
 
     def _cancel(self, sequence: Running) -> None:
         self._cancelled.append(sequence)
+        self._adapters.ring()
         self._turns.attempt(self._settle)  # otherwise the thread that runs a step sees to it
 
     def _settle(self) -> None:
-        """Take in what has arrived since the last step, and let go of what was cancelled."""
+        """Take in what has arrived since the last step, and let go of what was cancelled or cannot be served."""
         while self._arrived:
             output = self._arrived.popleft()
+            sequence = output.sequence
             self._streams.open(output)
             try:
-                self._scheduler.add(output.sequence)
-            except RequestError as error:
-                self._streams.fail(output.sequence, error)
+                if sequence.lease is not None and sequence.lease.error is not None:
+                    raise sequence.lease.error
+                self._scheduler.add(sequence)
+            except InfengError as error:
+                self._end(sequence, error)
+        while self._adapters.failed:
+            lease = self._adapters.failed.popleft()
+            sequence = lease.owner
+            if sequence is not None and lease.error is not None:  # else it is seen to above, or has ended
+                self._scheduler.drop(sequence)
+                self._end(sequence, lease.error)
         while self._cancelled:
             sequence = self._cancelled.popleft()
             self._scheduler.drop(sequence)
             self._streams.cancel(sequence)
 
+    def _end(self, sequence: Running, error: InfengError) -> None:
+        self._streams.fail(sequence, error)
+        if sequence.lease is not None:
+            sequence.lease.close()
+
     def _abandon(self, streams: Sequence[Stream]) -> None:
         for stream in streams:
             stream.cancel()
+
+
+def _read_adapter(model: formats.LoadedModel, dtype: AdapterDtype, source: str, scale: float) -> formats.PackedAdapter:
+    return formats.load_adapter(source, model, dtype, scale=scale)

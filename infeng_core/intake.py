@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from infeng_core.errors import RequestError
-from infeng_core.request import Request, SamplingParams
+from infeng_core.request import Adapters, Request, SamplingParams
 from infeng_core.tokenizer import Tokenizer
 
 Prompt = str | Sequence[int] | Request
@@ -14,6 +14,9 @@ Prompt = str | Sequence[int] | Request
 
 Prompts = Prompt | Sequence[str] | Sequence[Sequence[int]] | Sequence[Request]
 """One prompt or several; a sequence of integers is one prompt."""
+
+AdaptersOf = Adapters | Sequence[Adapters | None] | None
+"""For all prompts the same, or a list with one for each."""
 
 
 class Intake:
@@ -30,9 +33,11 @@ class Intake:
         self._context = context
         self._bound = bound
 
-    def take(self, prompts: Any, params: SamplingParams | None) -> list[tuple[Request, list[int]]]:
+    def take(self, prompts: Any, params: SamplingParams | None, adapters: Any) -> list[tuple[Request, list[int]]]:
         """Return every prompt as a request with its ids; raises RequestError for one that cannot be served."""
-        requests = [Request.of(prompt, params) for prompt in ([prompts] if _is_one(prompts) else prompts)]
+        several = [prompts] if _is_one(prompts) else list(prompts)
+        named = _adapters_of(adapters, len(several))
+        requests = [Request.of(prompt, params, adapter) for prompt, adapter in zip(several, named, strict=True)]
         for request in requests:
             if isinstance(request.prompt, str) and not _is_unicode(request.prompt):
                 raise RequestError("prompt", "it is not valid Unicode", "give text, decoded from UTF-8")
@@ -48,9 +53,6 @@ class Intake:
         return taken
 
     def _check(self, request: Request, ids: list[int]) -> None:
-        if request.adapter is not None:
-            what = f"adapter {request.adapter!r}"
-            raise RequestError(what, "no adapter is loaded", "leave it out for the base model")
         if not ids:
             raise RequestError("prompt", "it is empty and the model has no beginning-of-text token", "give some text")
         if not 0 <= min(ids) <= max(ids) < self._vocab:
@@ -70,6 +72,26 @@ def _is_one(prompts: Any) -> bool:
     if isinstance(prompts, (str, Request)):
         return True
     return len(prompts) > 0 and hasattr(prompts[0], "__index__") and not isinstance(prompts[0], (str, Request))
+
+
+def _adapters_of(adapters: Any, count: int) -> list[Any]:
+    """Return the adapters of each of ``count`` prompts: one for all, or a list with one for each."""
+    if adapters is None or isinstance(adapters, str) or (len(adapters) > 0 and _is_pair(adapters[0])):
+        return [adapters] * count
+    if len(adapters) != count:
+        why = f"{len(adapters)} for {count} prompts"
+        raise RequestError("adapters", why, "give one for all, or a list with one for each prompt; None is the base")
+    return list(adapters)
+
+
+def _is_pair(item: Any) -> bool:
+    """Return whether ``item`` is a name with a weight."""
+    return (
+        isinstance(item, (tuple, list))
+        and len(item) == 2
+        and isinstance(item[0], str)
+        and not isinstance(item[1], (str, tuple, list))
+    )
 
 
 def _is_unicode(text: str) -> bool:

@@ -10,6 +10,9 @@ from typing import Any, Literal
 
 from infeng_core.errors import RequestError
 
+Adapters = str | tuple[tuple[str, float], ...]
+"""Which adapters answer: one by its name, or several that combine, each (name, weight)."""
+
 FinishReason = Literal["stop", "length", "cancelled"]
 """``stop``: an end token or a stop string; ``length``: max_tokens or the end of the context; ``cancelled``."""
 
@@ -75,20 +78,20 @@ class Request:
     """Larger is more urgent; the built-in first-come scheduler does not look at it."""
     tenant: str = ""
     """Who asks, for schedulers that share fairly."""
-    adapter: str | None = None
-    """Name of a loaded LoRA adapter; None is the base model."""
+    adapter: Adapters | None = None
+    """Name of a loaded LoRA adapter, or ((name, weight), ...) of several that combine; None is the base model."""
 
     def __post_init__(self) -> None:
-        if isinstance(self.prompt, str):
-            return
-        object.__setattr__(self, "prompt", _ids(self.prompt))
+        object.__setattr__(self, "adapter", _adapters(self.adapter))
+        if not isinstance(self.prompt, str):
+            object.__setattr__(self, "prompt", _ids(self.prompt))
 
     @staticmethod
-    def of(prompt: Request | str | Sequence[int], params: SamplingParams | None = None) -> Request:
-        """Return ``prompt`` as a request; one that already is a request keeps its own parameters."""
+    def of(prompt: Request | str | Sequence[int], params: SamplingParams | None = None, adapter: Any = None) -> Request:
+        """Return ``prompt`` as a request; one that already is a request keeps its own parameters and adapter."""
         if isinstance(prompt, Request):
             return prompt
-        return Request(prompt if isinstance(prompt, str) else _ids(prompt), params or SamplingParams())
+        return Request(prompt if isinstance(prompt, str) else _ids(prompt), params or SamplingParams(), adapter=adapter)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +154,23 @@ def _number(
 def _integer(name: str, value: Any, low: int, high: int, remedy: str) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
         raise RequestError(name, f"{value!r} is not an integer from {low} to {high}", remedy)
+
+
+def _adapters(adapter: Any) -> Adapters | None:
+    if adapter is None or (isinstance(adapter, str) and adapter):
+        return adapter
+    remedy = 'give a name, or names with weights: (("a", 1.0), ("b", 0.5))'
+    if not isinstance(adapter, (tuple, list)) or not adapter:
+        raise RequestError("adapter", f"{adapter!r} is no adapter", remedy)
+    pairs: list[tuple[str, float]] = []
+    for pair in adapter:
+        if not isinstance(pair, (tuple, list)) or len(pair) != 2 or not isinstance(pair[0], str) or not pair[0]:
+            raise RequestError("adapter", f"{pair!r} is not a name and its weight", remedy)
+        _number(f"weight of adapter {pair[0]}", pair[1], -math.inf, math.inf, "1 is as it was trained")
+        pairs.append((pair[0], float(pair[1])))
+    if len({name for name, _ in pairs}) < len(pairs):
+        raise RequestError("adapter", "the same one is named twice", "add up its weights")
+    return pairs[0][0] if len(pairs) == 1 and pairs[0][1] == 1.0 else tuple(pairs)
 
 
 def _ids(prompt: Sequence[Any]) -> tuple[int, ...]:

@@ -10,6 +10,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from infeng_core.adapters import Lease
 from infeng_core.kvcache import BlockPool
 from infeng_core.request import Request
 from infeng_core.speculate import Guesses
@@ -51,6 +52,8 @@ class Sequence:
     """When the scheduler gave it its blocks, by ``time.perf_counter``; 0 while waiting."""
     guesses: Guesses | None = None
     """What may come next; None without speculation."""
+    lease: Lease | None = None
+    """Its adapters; None for the base alone."""
 
     @staticmethod
     def start(id_: int, request: Request, prompt: list[int], capacity: int, seed: int) -> Sequence:
@@ -121,13 +124,33 @@ class Batch(NamedTuple):
     """Sorted by row. Adapters that combine have the same rows and follow each other in the order of the request."""
 
 
+def adapter_rows(segments: abc.Sequence[Segment]) -> list[AdapterRows]:
+    """Return which rows use which adapters; neighbours that use the same ones share their entries."""
+    ranges: list[AdapterRows] = []
+    last: tuple[tuple[AdapterHandle, float], ...] = ()
+    begin = end = 0
+    for segment in segments:
+        lease = segment.sequence.lease
+        rows = () if lease is None else lease.rows
+        if rows != last:
+            ranges += [AdapterRows(begin, end, handle, weight) for handle, weight in last]
+            last, begin = rows, segment.row_begin
+        end = segment.row_end
+    ranges += [AdapterRows(begin, end, handle, weight) for handle, weight in last]
+    return ranges
+
+
 class Scheduler(Protocol):
     """Decides the order of work and owns the cache blocks of the sequences it runs.
 
     The engine calls it under its lock. Where a step has room that nobody needs, a scheduler may put a sequence's
     ``draft``, or its beginning, behind the last token as further rows, all of them sampled. Nothing changes between
-    ``next_batch`` and ``commit``: a batch that failed is made again. Registered by name through the hook
-    ``infeng_schedulers``.
+    ``next_batch`` and ``commit``: a batch that failed is made again.
+
+    A sequence with a ``lease`` may run once ``lease.acquire()`` has said so, and then until ``drop`` calls
+    ``lease.close()``; its rows are those of ``Batch.adapters`` that ``adapter_rows`` gives. Until then a scheduler
+    shows the leases of those that wait to ``Registry.stage``, which brings their adapters in. Registered by name
+    through the hook ``infeng_schedulers``.
     """
 
     def add(self, sequence: Sequence) -> None:

@@ -168,8 +168,10 @@ class Streams:
             output.cancel()
 
     def fail(self, sequence: Running, error: Exception) -> None:
-        """End a request that cannot be served."""
-        self._outputs.pop(sequence.id).fail(error)
+        """End a request that cannot be served; one that has ended is ignored."""
+        output = self._outputs.pop(sequence.id, None)
+        if output is not None:
+            output.fail(error)
 
     def open_sequences(self) -> list[Running]:
         """Return the sequences that have not ended."""

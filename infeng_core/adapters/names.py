@@ -7,12 +7,12 @@ import re
 from pathlib import Path
 
 from infeng_core.errors import AdapterError
+from infeng_core.formats import hub
 
 BASE = "base"
 """Stands for the model without an adapter wherever a name is asked for."""
 
 _NAME = re.compile(r"\w[\w.-]{0,127}")
-_HUB = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(@[\w./-]+)?", re.ASCII)
 
 
 def base_names(reference: str) -> frozenset[str]:
@@ -39,7 +39,7 @@ def check_name(name: object, base: frozenset[str]) -> str:
 def check_source(name: str, reference: object, scale: object) -> tuple[str, float]:
     """Return reference and scale if something may be there; nothing is read. Raises AdapterError.
 
-    A reference without a local file is left to the hub if it has the form of a hub name.
+    A path is made absolute. One that is not there is left to the hub if it has the form of a hub name.
     """
     if isinstance(scale, bool) or not isinstance(scale, (int, float)) or not math.isfinite(scale):
         raise AdapterError(f"adapter {name}", f"its scale {scale!r} is not a finite number", "1 leaves it as trained")
@@ -49,10 +49,12 @@ def check_source(name: str, reference: object, scale: object) -> tuple[str, floa
             f"adapter {name}", f"{reference!r} is not a path", "give a directory, an artifact or org/name"
         )
     try:
-        is_there = Path(text).exists()
-    except OSError:  # a part of the path is too long, or may not be read
-        is_there = False
-    if not is_there and _HUB.fullmatch(text) is None:
-        why = f"{text} is not there"
-        raise AdapterError(f"adapter {name}", why, "give a PEFT directory, an adapter artifact or a hub name org/name")
-    return text, float(scale)
+        path = Path(text).expanduser()
+        if path.exists():
+            return str(path.absolute()), float(scale)
+    except (OSError, RuntimeError):  # too long, not to be read, or of a user who does not exist
+        pass
+    if hub.is_name(text):
+        return text, float(scale)
+    remedy = "give a PEFT directory, an adapter artifact or a hub name org/name"
+    raise AdapterError(f"adapter {name}", f"{text} is not there", remedy)

@@ -129,20 +129,28 @@ class Registry:
 
     def lease(self, spec: Spec) -> Lease:
         """Return a request's claim on its adapters; raises RequestError for what can be seen to be wrong now."""
-        pairs = ((spec, 1.0),) if isinstance(spec, str) else spec
         with self._shelf.lock:
-            unknown = next((name for name, _ in pairs if name not in self._entries), None)
-            if unknown is not None:
-                what = f"adapter {unknown!r}"
-                raise RequestError(what, "no adapter of that name is loaded", self._known(unknown))
-            if len(pairs) > self._shelf.most:
-                why = f"adapters.max_resident is {self._shelf.most}"
-                raise RequestError(f"{len(pairs)} adapters", why, "name fewer, or raise it")
-            lease = Lease(self, tuple(self._entries[name] for name, _ in pairs), tuple(weight for _, weight in pairs))
-            self._check(lease)
+            lease = self._claim(spec)
             for entry in lease.entries:
                 entry.waiting.add(lease)
             return lease
+
+    def check(self, spec: Spec) -> None:
+        """Raise the RequestError that ``lease`` would raise."""
+        with self._shelf.lock:
+            self._claim(spec)
+
+    def _claim(self, spec: Spec) -> Lease:
+        pairs = ((spec, 1.0),) if isinstance(spec, str) else spec
+        unknown = next((name for name, _ in pairs if name not in self._entries), None)
+        if unknown is not None:
+            raise RequestError(f"adapter {unknown!r}", "no adapter of that name is loaded", self._known(unknown))
+        if len(pairs) > self._shelf.most:
+            why = f"adapters.max_resident is {self._shelf.most}"
+            raise RequestError(f"{len(pairs)} adapters", why, "name fewer, or raise it")
+        lease = Lease(self, tuple(self._entries[name] for name, _ in pairs), tuple(weight for _, weight in pairs))
+        self._check(lease)
+        return lease
 
     def acquire(self, lease: Lease) -> bool:
         """Give a request its adapters if all are in memory; one whose adapters do not go together fails."""

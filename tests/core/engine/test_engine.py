@@ -146,7 +146,7 @@ def test_more_requests_than_fit_at_once_wait_their_turn(make_engine: MakeEngine)
         ([400], "token 400 is not in the vocabulary of 320"),
         ([-1], "token -1 is not in the vocabulary"),
         ([], "it is empty"),
-        (Request("x", adapter="poet"), "adapter 'poet': no adapter is loaded"),
+        (Request("x", adapter="poet"), "adapter 'poet': no adapter of that name is loaded"),
         ("\udcff", "not valid Unicode"),
         (b"abc", "neither a text nor a sequence of token ids"),
         ([1, "a"], "neither a text nor a sequence of token ids"),

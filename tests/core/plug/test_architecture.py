@@ -34,7 +34,9 @@ KNOWS = {
     "speculate": set(),
     "turns": set(),
     "scheduler": {"adapters", "request", "kvcache", "speculate"},
-    "firstcome": {"request", "kvcache", "scheduler"},
+    "admission": {"scheduler"},
+    "firstcome": {"admission", "kvcache", "scheduler"},
+    "sizing": {"_native", "formats", "kvcache", "models", "plug", "scheduler", "speculate"},
     "intake": {"request", "tokenizer"},
     "sampler": {"_native", "request", "scheduler"},
     "stream": {"request", "scheduler", "tokenizer"},
@@ -44,9 +46,9 @@ KNOWS = {
     "nativeadapter": {"_native", "formats"},
     "nativebackend": {"_native", "models", "formats", "plug", "backend", "scheduler", "plan", "nativeadapter"},
     "telemetry": {"backend"},
-    "engine": {"_native", "adapters", "formats", "plug", "request", "kvcache", "tokenizer", "scheduler", "sampler",
-               "stream", "backend", "intake", "speculate", "telemetry", "turns"},
-    "cli": {"engine", "plug", "formats", "request", "speculate", "stream", "telemetry"},
+    "engine": {"adapters", "formats", "plug", "request", "kvcache", "tokenizer", "scheduler", "sampler", "stream",
+               "backend", "intake", "sizing", "speculate", "telemetry", "turns"},
+    "cli": {"adapters", "engine", "plug", "formats", "request", "speculate", "stream", "telemetry"},
 }  # fmt: skip
 """Imports at run time. `builtin` registers everything and the package hands out the engine: neither is listed."""
 
