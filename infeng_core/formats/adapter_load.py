@@ -54,9 +54,8 @@ def find_adapter(reference: str | Path) -> Path:
         if path.exists():
             raise AdapterError(f"{path}", "is a file", "give the directory that holds it")
     except (OSError, ValueError, RuntimeError) as error:
-        raise AdapterError(
-            str(reference)[:200], f"is no usable path ({error})", "give a directory or org/name"
-        ) from None
+        why = f"is no usable path ({getattr(error, 'strerror', None) or error})"
+        raise AdapterError(str(reference)[:200], why, "give a directory or org/name") from None
     if isinstance(reference, str) and hub.is_name(reference):
         try:
             return hub.fetch(reference, HUB_FILES, "adapter")
