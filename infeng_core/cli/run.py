@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from infeng_core.cli.lora import adapters_of, add_lora_options, as_text, loras
 from infeng_core.cli.options import add_config_options, config_from
 from infeng_core.cli.profiling import add_profile_option, profiled
 from infeng_core.errors import UsageError
@@ -20,7 +21,7 @@ from infeng_core.speculate import parse
 
 if TYPE_CHECKING:
     from infeng_core.engine import Engine
-    from infeng_core.request import Completion, SamplingParams
+    from infeng_core.request import Completion, Request, SamplingParams
 
 
 class Run:
@@ -43,6 +44,7 @@ class Run:
             "--speculate", metavar="ngram[:K]", help="guess up to K tokens ahead from the text itself (off; K is 4)"
         )
         add_profile_option(parser)
+        add_lora_options(parser)
         group = parser.add_argument_group("sampling")
         group.add_argument("-n", "--max-tokens", type=int, metavar="N", help="most new tokens (256)")
         group.add_argument("--temperature", type=float, metavar="T", help="0 is greedy (1)")
@@ -56,8 +58,12 @@ class Run:
 
     def run(self, arguments: argparse.Namespace) -> int:
         """Load the model, complete the prompts, print; raises InfengError, KeyboardInterrupt on Ctrl-C."""
+        from infeng_core.request import Request
+
         prompts = read_prompts(arguments)
         params = sampling_params(arguments)
+        adapters = adapters_of(arguments, len(prompts))
+        requests = [Request(prompt, params, adapter=adapter) for prompt, adapter in zip(prompts, adapters, strict=True)]
         config = config_from(
             arguments,
             **{key.replace(".", "__"): value for key, value in parse(arguments.speculate).items()},
@@ -69,16 +75,24 @@ class Run:
 
         begin = time.perf_counter()
         with Engine(config=config) as engine:
+            for name, path, scale in loras(arguments):
+                engine.load_adapter(name, path, scale=scale)
             loaded = time.perf_counter() - begin
             show = show_json if arguments.json else show_text
-            work = partial(show, engine, prompts, params, arguments.echo, loaded)
+            work = partial(show, engine, requests, arguments.echo, loaded)
             completions = interruptible(engine, partial(measured, engine, arguments.profile, work))
             tokens = sum(completion.usage.completion_tokens for completion in completions)
             longest = max((completion.timings.total for completion in completions), default=0.0)
             rate = f", {tokens / longest:.1f} tokens/s" if longest else ""
-            guessed = guessing(completions)
-            print(f"loaded in {loaded:.2f} s; {tokens} tokens in {longest:.2f} s{rate}{guessed}", file=sys.stderr)
+            more = guessing(completions) + loading(engine)
+            print(f"loaded in {loaded:.2f} s; {tokens} tokens in {longest:.2f} s{rate}{more}", file=sys.stderr)
         return 0
+
+
+def loading(engine: Engine) -> str:
+    """Return what the summary says of adapters: nothing where none was loaded."""
+    loaded = [(info.name, info.load_seconds) for info in engine.adapters() if info.load_seconds is not None]
+    return "".join(f"; adapter {name} loaded in {seconds:.3f} s" for name, seconds in loaded)
 
 
 def guessing(completions: list[Completion]) -> str:
@@ -143,14 +157,15 @@ def measured(
 
 
 def show_text(
-    engine: Engine, prompts: list[str], params: SamplingParams, echo: bool, loaded: float, stop: threading.Event
+    engine: Engine, requests: list[Request], echo: bool, loaded: float, stop: threading.Event
 ) -> list[Completion]:
     """Stream one completion to stdout, or print several in the order of their prompts, each on a line of its own."""
     whole: dict[int, Completion] = {}
     printed = 0
+    prompts = [str(request.prompt) for request in requests]
     if echo and len(prompts) == 1:
         emit(prompts[0])
-    for event in engine.stream(prompts, params):
+    for event in engine.stream(requests):
         if stop.is_set():
             break
         if len(prompts) == 1:
@@ -166,10 +181,10 @@ def show_text(
 
 
 def show_json(
-    engine: Engine, prompts: list[str], params: SamplingParams, echo: bool, loaded: float, stop: threading.Event
+    engine: Engine, requests: list[Request], echo: bool, loaded: float, stop: threading.Event
 ) -> list[Completion]:
     """Print everything that is known of the completions as JSON."""
-    completions = engine.generate(prompts, params)
+    completions = engine.generate(requests)
     kernels = [
         {
             "op": op.op,
@@ -181,8 +196,9 @@ def show_json(
         for op in engine.bound()
     ]
     facts = [
-        as_json(completion, prompt + completion.text if echo else completion.text, loaded) | {"kernels": kernels}
-        for prompt, completion in zip(prompts, completions, strict=True)
+        as_json(completion, f"{request.prompt}{completion.text}" if echo else completion.text, loaded)
+        | {"adapter": as_text(request.adapter), "kernels": kernels}
+        for request, completion in zip(requests, completions, strict=True)
     ]
     emit(json.dumps(facts[0] if len(facts) == 1 else facts, ensure_ascii=False, indent=2) + "\n")
     return completions

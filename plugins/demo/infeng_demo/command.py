@@ -1,4 +1,4 @@
-"""`infeng demo`: three prompts in one batch, streamed side by side, then what ran and how fast."""
+"""`infeng demo`: the base and two adapters in one batch, streamed side by side, then what ran and how fast."""
 
 from __future__ import annotations
 
@@ -15,22 +15,27 @@ from rich.table import Table
 from rich.text import Text
 
 from infeng_core import Engine, SamplingParams
+from infeng_core.adapters import BASE
 from infeng_core.stream import Event
-from infeng_demo import model_dir
+from infeng_demo import adapter_dir, model_dir
 
-PROMPTS = (
-    "Question: Tom has 3 boxes with 12 apples each. He eats 5 apples. How many apples are left?\nAnswer:",
-    "Once upon a time, there was a little dragon who",
-    "Dorothy and the Scarecrow walked along the road of yellow brick until",
+KING = "Once upon a time, there was a king who"
+REQUESTS: tuple[tuple[str | None, str], ...] = (  # who answers, and what
+    (None, "Question: Tom has 3 boxes with 12 apples each. He eats 5 apples. How many apples are left?\nAnswer:"),
+    (None, KING),
+    ("shakespeare", KING),
+    ("python", "# Write a function to find the largest number in a list."),
 )
-COLOURS = ("cyan", "magenta", "yellow")
+ADAPTERS = tuple(name for name, _ in REQUESTS if name is not None)
+PROMPTS = [prompt for _, prompt in REQUESTS]
+COLOURS = ("cyan", "cyan", "magenta", "yellow")
 
 
 class Demo:
     """The command."""
 
     name = "demo"
-    help = "answer three prompts in one batch with the embedded model"
+    help = "answer four prompts in one batch: the embedded model, and two adapters on it"
 
     def configure(self, parser: argparse.ArgumentParser) -> None:
         """Add the command's arguments."""
@@ -42,17 +47,23 @@ class Demo:
         """Run the batch and print the answers on stdout, the rest on stderr."""
         params = SamplingParams(temperature=0.6, top_p=0.95, seed=arguments.seed, max_tokens=arguments.max_tokens)
         with Engine(model_dir(), threads=arguments.threads) as engine:
+            for name in ADAPTERS:
+                engine.load_adapter(name, adapter_dir(name), pin=True)
             start = time.perf_counter()
-            events = engine.stream(PROMPTS, params)
+            events = engine.stream(PROMPTS, params, adapters=[name for name, _ in REQUESTS])
             tokens = show_live(events) if sys.stdout.isatty() else show_plain(events)
             seconds = time.perf_counter() - start
             notes = Console(stderr=True)
             if not notes.is_terminal:
                 notes.width = 200  # nothing wraps a log
             notes.print(kernel_table(engine))
+            for info in engine.adapters():
+                seconds_taken = f"loaded in {info.load_seconds or 0:.3f} s"
+                notes.print(f"adapter {info.name}: rank {info.rank}, {(info.bytes or 0) / 1e6:.2f} MB, {seconds_taken}")
             notes.print(
                 f"{tokens} tokens in {seconds:.2f} s: {tokens / seconds:.0f} tokens/s "
-                f"for {len(PROMPTS)} requests in one batch, prompts included, {engine.config.model.format} weights"
+                f"for {len(PROMPTS)} requests in one batch, 2 of them on adapters, prompts included, "
+                f"{engine.config.model.format} weights, {engine.config.adapters.dtype} adapters"
             )
         return 0
 
@@ -70,20 +81,24 @@ def show_live(events: Iterable[Event]) -> int:
 
 
 def panels(answers: list[str]) -> Group:
-    """Return prompt (dim) and answer so far (in its colour) of each request."""
+    """Return prompt (dim) and answer so far (in its colour) of each request, under the name of who answers."""
     boxes = []
-    for prompt, answer, colour in zip(PROMPTS, answers, COLOURS, strict=True):
-        boxes.append(Panel(Text.assemble((prompt, "dim"), (answer, colour)), border_style=colour))
+    for (name, prompt), answer, colour in zip(REQUESTS, answers, COLOURS, strict=True):
+        text = Text.assemble((prompt, "dim"), (answer, colour))
+        boxes.append(Panel(text, title=name or BASE, title_align="left", border_style=colour))
     return Group(*boxes)
 
 
 def show_plain(events: Iterable[Event]) -> int:
-    """Print each answer below its prompt once it is whole; return the number of tokens."""
+    """Print each answer below who gave it and its prompt, once it is whole; return the number of tokens."""
     tokens = 0
     for event in events:
         tokens += len(event.token_ids)
         if event.completion is not None:
-            print(f"{PROMPTS[event.index]}{event.completion.text}\n{'-' * 40}", flush=True)
+            name, prompt = REQUESTS[event.index]
+            print(
+                f"--- {name or 'base'} {'-' * (35 - len(name or 'base'))}\n{prompt}{event.completion.text}", flush=True
+            )
     return tokens
 
 
