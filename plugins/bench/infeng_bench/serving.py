@@ -11,12 +11,13 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from infeng_bench.spread import latencies
-from infeng_core.errors import UsageError
 from infeng_core.request import Request, SamplingParams
 
 if TYPE_CHECKING:
     from infeng_core.engine import Engine
     from infeng_core.stream import Stream
+
+PAUSE = 0.0005  # seconds, where all requests wait for their adapters to be read
 
 
 @dataclass(frozen=True)
@@ -32,12 +33,8 @@ class Job:
 
     @staticmethod
     def from_dict(data: Mapping[str, Any]) -> Job:
-        """Read what ``to_dict`` made; raises UsageError for anything else."""
-        try:
-            return Job(float(data["at"]), [int(token) for token in data["prompt"]], int(data["new"]), data["adapter"])
-        except (KeyError, TypeError, ValueError) as error:
-            remedy = 'send {"at": 0, "prompt": [1, 2], "new": 3, "adapter": null}'
-            raise UsageError("request to serve", f"it has no {error}", remedy) from error
+        """Read what ``to_dict`` made; raises KeyError, TypeError or ValueError for anything else."""
+        return Job(float(data["at"]), [int(token) for token in data["prompt"]], int(data["new"]), data["adapter"])
 
     def to_dict(self) -> dict[str, Any]:
         """Return the form in which a request goes to an engine's process; it is answered greedily there."""
@@ -101,6 +98,22 @@ def serve(
     traces = [Trace(job) for job in jobs]
     waiting = deque(traces)
     running: list[tuple[Trace, Stream]] = []
+    try:
+        _run(engine, waiting, running, places, done)
+    finally:
+        for _, stream in running:
+            stream.cancel()
+    return traces
+
+
+def _run(
+    engine: Engine,
+    waiting: deque[Trace],
+    running: list[tuple[Trace, Stream]],
+    places: float,
+    done: Callable[[], object],
+) -> None:
+    """Empty ``waiting`` and ``running``."""
     begin = time.perf_counter()
     while waiting or running:
         now = time.perf_counter() - begin
@@ -111,7 +124,8 @@ def serve(
         if not running:
             time.sleep(max(0.0, waiting[0].job.at - (time.perf_counter() - begin)))
             continue
-        engine.step()
+        if not engine.step():
+            time.sleep(PAUSE)
         now = time.perf_counter() - begin
         for trace, stream in running:
             for event in stream.pending():
@@ -122,8 +136,7 @@ def serve(
                     trace.accepted = event.completion.usage.accepted_tokens
         for _ in filter(lambda one: one[1].finished, running):
             done()
-        running = [(trace, stream) for trace, stream in running if not stream.finished]
-    return traces
+        running[:] = [(trace, stream) for trace, stream in running if not stream.finished]
 
 
 def summary(traces: Sequence[Trace], *, is_closed: bool = False) -> dict[str, Any]:

@@ -21,6 +21,7 @@ import infeng_core
 from infeng_bench import results, serving
 from infeng_bench.bound import kernel_features
 from infeng_bench.costs import costs
+from infeng_bench.holding import Holder
 from infeng_bench.running import perform
 from infeng_bench.serving import Job, Served
 from infeng_bench.spread import spread
@@ -91,22 +92,23 @@ def introduction(engine: Engine) -> dict[str, Any]:
 
 def serve(engine: Engine, requests: Iterable[str], answers: IO[str]) -> None:
     """Answer one line after the other."""
-    for line in requests:
-        if not line.strip():
-            continue
-        try:
-            request = _request(line)
-            if request.get("quit"):
-                return
-            if "adapters" in request:
-                answer = {"load_ms": loaded(engine, request["adapters"])}
-            elif "serve" in request:
-                answer = served(engine, request["serve"])
-            else:
-                answer = measured(engine, Work.parse(str(request["work"])), int(request.get("seed", 0)))
-        except InfengError as error:
-            answer = {"error": str(error)}
-        _say(answers, answer)
+    with Holder(engine) as holder:
+        for line in requests:
+            if not line.strip():
+                continue
+            try:
+                request = _request(line)
+                if request.get("quit"):
+                    return
+                if "adapters" in request:
+                    answer = {"load_ms": holder.replace(request["adapters"])}
+                elif "serve" in request:
+                    answer = served(engine, request["serve"])
+                else:
+                    answer = measured(engine, Work.parse(str(request["work"])), int(request.get("seed", 0)))
+            except InfengError as error:
+                answer = {"error": str(error)}
+            _say(answers, answer)
 
 
 def measured(engine: Engine, work: Work, seed: int) -> dict[str, Any]:
@@ -121,23 +123,16 @@ def measured(engine: Engine, work: Work, seed: int) -> dict[str, Any]:
     }
 
 
-def loaded(engine: Engine, wanted: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Let the engine hold ``wanted`` instead of what it has; return what each took in milliseconds."""
-    for info in engine.adapters():
-        engine.unload_adapter(info.name)
-    taken = {}
-    for adapter in wanted:
-        begin = time.perf_counter()
-        engine.load_adapter(adapter["name"], adapter["path"], scale=adapter["scale"])
-        taken[adapter["name"]] = 1000 * (time.perf_counter() - begin)
-    return taken
-
-
 def served(engine: Engine, wanted: Mapping[str, Any]) -> dict[str, Any]:
-    """Answer requests and return what became of each."""
-    jobs = [Job.from_dict(request) for request in wanted["requests"]]
+    """Answer requests and return what became of each; raises UsageError for what is none."""
+    try:
+        jobs = [Job.from_dict(request) for request in wanted["requests"]]
+        places = int(wanted["places"])
+    except (KeyError, TypeError, ValueError) as error:
+        remedy = 'send {"serve": {"requests": [{"at": 0, "prompt": [1, 2], "new": 3, "adapter": null}], "places": 4}}'
+        raise UsageError("requests", f"not in the form that is expected ({error})", remedy) from error
     cpu, begin = time.process_time(), time.perf_counter()
-    traces = serving.serve(engine, jobs, wanted["places"])
+    traces = serving.serve(engine, jobs, places)
     seconds = time.perf_counter() - begin
     return Served(traces, seconds, time.process_time() - cpu, process.peak_rss() or 0).to_dict()
 

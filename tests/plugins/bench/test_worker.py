@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from infeng_bench import synthetic, worker
+from infeng_bench import adapters, synthetic, worker
 from infeng_bench.running import perform
 from infeng_bench.works import Work
 
@@ -103,6 +103,76 @@ def test_a_bad_request_is_answered_with_an_error_and_the_worker_goes_on(engine: 
     answers = converse(engine, line, '{"work": "prefill:context=4"}')
     assert said in answers[0]["error"]
     assert answers[1]["tokens"] == 4
+
+
+@pytest.fixture(scope="module")
+def directories(tiny_config: Path) -> list[Path]:
+    return [adapters.peft_directory(tiny_config, 4, "all", seed) for seed in range(3)]
+
+
+def held(*directories: Path, scale: float = 4.0) -> str:
+    """Return the line that asks for adapters a, b, ..."""
+    names = "abcdef"[: len(directories)]
+    wanted = [{"name": n, "path": str(path), "scale": scale} for n, path in zip(names, directories, strict=True)]
+    return json.dumps({"adapters": wanted})
+
+
+def ask(*adapters: str | None, places: int = 2, new: int = 6) -> str:
+    """Return the line that asks the same of each adapter."""
+    requests = [{"at": 0.0, "prompt": [5, 6, 7, 8], "new": new, "adapter": name} for name in adapters]
+    return json.dumps({"serve": {"requests": requests, "places": places}})
+
+
+def test_requests_are_served_with_the_adapters_that_they_name(engine: Engine, directories: list[Path]) -> None:
+    lines = [
+        held(*directories[:2]),
+        ask("a", "b", None, "a"),
+        held(*directories[1:]),
+        ask("a", None),
+        held(),
+        ask(None),
+    ]
+    first, mixed, second, others, none, base = converse(engine, *lines)
+    assert set(first["load_ms"]) == set(second["load_ms"]) == {"a", "b"}
+    assert none["load_ms"] == {}
+    a, b, plain, again = (request["ids"] for request in mixed["requests"])
+    assert a == again
+    assert len({str(ids) for ids in (a, b, plain)}) == 3
+    assert others["requests"][0]["ids"] == b  # what was b is now a, from its engine-native form
+    assert others["requests"][1]["ids"] == base["requests"][0]["ids"] == plain
+    assert all(len(request["times"]) == 6 for request in mixed["requests"])
+    assert mixed["seconds"] >= mixed["requests"][3]["times"][-1] >= mixed["requests"][3]["admitted"] > 0
+    assert mixed["peak_rss_bytes"] > 1 << 20
+    assert mixed["tokens_per_s"] == pytest.approx(24 / mixed["seconds"])
+    assert not engine.adapters()
+
+
+def test_more_adapters_than_fit_take_turns_in_memory(tiny_config: Path, directories: list[Path]) -> None:
+    model, few = synthetic.native_directory(tiny_config, "int4-g64"), {"adapters.max_resident": 1}
+    with Engine(model, threads=1, overrides=few) as small:
+        _, alone, _, crowded = converse(
+            small, held(directories[0]), ask("a"), held(*directories), ask("a", "b", "c", "a", places=4)
+        )
+    assert crowded["requests"][0]["ids"] == crowded["requests"][3]["ids"] == alone["requests"][0]["ids"]
+    assert len({str(request["ids"]) for request in crowded["requests"]}) == 3
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ('{"adapters": [{"name": "a"}]}', "not in the form that is expected"),
+        ('{"adapters": 5}', "not in the form that is expected"),
+        ('{"adapters": [{"name": "a", "path": "/nowhere", "scale": 1}]}', "/nowhere"),
+        ('{"serve": {"requests": []}}', "not in the form that is expected"),
+        ('{"serve": {"requests": [{"at": 0}], "places": 1}}', "not in the form that is expected"),
+        (ask("nobody"), "nobody"),
+    ],
+)
+def test_adapters_and_requests_that_cannot_be_are_answered_with_an_error(engine: Engine, line: str, said: str) -> None:
+    answers = converse(engine, line, ask(None))
+    assert said in answers[0]["error"]
+    assert len(answers[1]["requests"][0]["ids"]) == 6
+    assert engine.step() is False
 
 
 def test_the_introduction_counts_bytes_and_multiplications(engine: Engine) -> None:

@@ -190,6 +190,30 @@ def test_requests_come_by_poisson_or_as_a_trace_says(
     assert result["duration"] >= 0.03
 
 
+def test_our_engine_takes_part(fakes: None, tiny_config: Path, tmp_path: Path, schema: Any) -> None:
+    options = (
+        "--engine",
+        "infeng,all",
+        "--iters",
+        "2",
+        "--against",
+        "base,single",
+        "--adapters",
+        "17",
+        "--rank",
+        "1,3",
+    )
+    result = zipf(tiny_config, tmp_path / "out.json", *options, "--lora-scale", "8", "--max-new-tokens", "8")
+    schema(result)
+    assert (result["base"], result["rank"], result["adapters"]) == ("infeng", "1,3", 17)
+    assert result["answers_changed"] > 0.5
+    assert result["adapter_swap_ms"] > 0
+    details = result["engine_details"]
+    assert (details["infeng"]["adapter_dtype"], details["all"]["vocab"]) == ("int8", 320)
+    assert {line["op"] for line in result["kernels"]["infeng"]} >= {"linear", "shrink"}
+    assert result["kernels"]["all"] == ["fast"]
+
+
 @pytest.mark.parametrize(
     ("more", "text"),
     [
