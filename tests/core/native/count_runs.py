@@ -18,6 +18,7 @@ allocations.restype = ctypes.c_long
 toy = {kernel.name: kernel for kernel in _native.open_library(toy_path).kernels}
 reference = {kernel.name: kernel for kernel in _native.open_library(reference_path).kernels}
 NONE = np.zeros(0, np.int32)
+F32 = np.float32
 
 
 def per_run(program, *arrays):
@@ -51,6 +52,37 @@ def layer(form, kv, rows):
     )
 
 
+def linears(count, *, adapters, changing=False):
+    """Return the count of linears with adapters on 8 rows; ``changing``: other rows have them in every step."""
+    program = _native.Program(_native.Pool(2), max_rows=8, max_samples=8, max_segments=1, context=8)
+    program.open_adapters("f32", columns=64, max_ranges=16)
+    x, y = program.buffer(64), program.buffer(64)
+    weight = Tiny.pack("f32", np.ones((64, 64), F32))
+    for i in range(count):
+        slot = program.shrink([(8, reference["shrink_f32"])], f"{i}", x, k=64, panels=4)
+        program.linear([(8, reference["linear_f32"])], weight, x, y, [_native.Epilogue.lora(slot)], module=f"{i}")
+        program.rmsnorm([(8, reference["rmsnorm"])], y, np.ones(64, F32), 1e-5, x, module=f"norm {i}")
+    program.finish()
+    part = (16, 0, 0, 1, 4, np.ones((4, 16, 16), F32), None, None, None)
+    a = np.ones(16 * 64 * 4, np.uint8)
+    tensors = [(f"{i}", 16, a, np.ones(16, F32), [part]) for i in range(count)]
+    saved = [(f"norm {i}", np.ones(64, F32)) for i in range(count)]
+    plain = program.adapter("f32", tensors)
+    own = program.adapter("f32", tensors, saved_vectors=saved, saved_tensors=[(f"{i}", weight) for i in range(count)])
+    steps = []
+    for end in range(1, 8) if changing else [4]:
+        ranges = [(0, end, plain, 0.5), (0, end, own, 1.0), (end, 8, plain, 1.0)] if adapters else []
+        steps.append(
+            (np.zeros(8, np.int32), np.arange(8, dtype=np.int32), np.zeros((0, 4), np.int32), NONE, NONE, ranges)
+        )
+    for step in steps:
+        program.run(*step)
+    before = allocations()
+    for i in range(49):
+        program.run(*steps[i % len(steps)])
+    return (allocations() - before) // 49
+
+
 print(
     json.dumps(
         {
@@ -58,6 +90,10 @@ print(
             "hundred ops": chain("add_one", 100),
             "hundred ops, profiled": chain("add_one", 100, profiled=True),
             "a kernel that allocates": chain("allocates", 1),
+            "adapters, none used": linears(9, adapters=False),
+            "adapters, 1 linear": linears(1, adapters=True),
+            "adapters, 9 linears": linears(9, adapters=True),
+            "adapters, 9 linears, changing": linears(9, adapters=True, changing=True),
             "f32, 2 rows": layer("f32", "f32", 2),
             "f32, 40 rows": layer("f32", "f32", 40),
             "int4, 40 rows": layer("int4-g64", "int8", 40),

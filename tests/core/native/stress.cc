@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
+#include <mutex>
 #include <random>
 #include <thread>
 
@@ -59,37 +60,47 @@ std::shared_ptr<const Weight> weight(uint32_t format, int64_t n, int64_t k, unsi
   return make_weight(format, n, k, panels, bytes, data, arena->nbytes(), arena);
 }
 
-// embed, norm + quantize, int4 qkv, rope, append, attention, f32 o + residual, head: every kind of op and operand.
+// embed, norm + quantize, int4 qkv, rope, append, attention, f32 o + residual, head: every kind of op and operand, and
+// all that adapters may change.
 struct Model {
   std::shared_ptr<KvCache> cache = std::make_shared<KvCache>(INFENG_KV_INT8, 1, 16, kKvHeads, kHeadDim, 16);
   Program program;
   int logits;
 
   explicit Model(std::shared_ptr<Pool> pool) : program(std::move(pool), {kRows, kRows, 4, kContext}) {
+    program.open_adapters(INFENG_F32, 64, kRows);
     const int x = program.buffer(kHidden, false);
+    const int normed = program.buffer(kHidden, false);
     const int q = program.activation(kHidden, false);
     const int qkv = program.buffer(kQkv, false);
     const int attended = program.buffer(kHidden, false);
     const int y = program.buffer(kHidden, true);
     logits = program.buffer(kVocab, true);
-    program.embed(bind("embed_f32"), weight(INFENG_WEIGHT_F32, kVocab, kHidden, 1), x);
-    program.rmsnorm(bind("rmsnorm"), x, constant(kHidden, 1.0f), 1e-5f, -1, {{INFENG_EPILOGUE_QUANTIZE, q, {}}}, false);
+    program.embed(bind("embed_f32"), weight(INFENG_WEIGHT_F32, kVocab, kHidden, 1), x, "embed");
+    program.epilogue(bind("epilogue"), x, kHidden, x,
+                     {{INFENG_EPILOGUE_LORA, program.embedding_slot(kVocab, kHidden / kPanel), {}}});
+    program.rmsnorm(bind("rmsnorm"), x, constant(kHidden, 1.0f), 1e-5f, normed, {{INFENG_EPILOGUE_QUANTIZE, q, {}}},
+                    false, "norm");
+    const int qkv_slot = program.shrink(bind("shrink_f32"), "qkv", normed, kHidden, kQkv / kPanel);
     program.linear(bind("linear_int4g64"), weight(INFENG_WEIGHT_INT4_G64, kQkv, kHidden, 2), q, qkv,
-                   {{INFENG_EPILOGUE_BIAS, -1, constant(kQkv, 0.1f)}});
+                   {{INFENG_EPILOGUE_LORA, qkv_slot, {}}, {INFENG_EPILOGUE_BIAS, -1, constant(kQkv, 0.1f)}});
     const int64_t k = kHeads * kHeadDim;
     program.rope(bind("rope"), qkv, kHeads, kKvHeads, kHeadDim, k, constant(kContext * 8, 0.8f),
                  constant(kContext * 8, 0.6f), kContext);
     program.kv_append(bind("kv_append_int8"), qkv, cache, 0, k, k + kKvHeads * kHeadDim);
     program.attention(bind("attention_int8"), qkv, cache, 0, attended, kHeads, 0, 0.25f, {});
+    const int o_slot = program.shrink(bind("shrink_f32"), "o", attended, kHidden, kHidden / kPanel);
     program.linear(bind("linear_f32"), weight(INFENG_WEIGHT_F32, kHidden, kHidden, 3), attended, x,
-                   {{INFENG_EPILOGUE_RESIDUAL, x, {}}});
-    program.rmsnorm(bind("rmsnorm"), x, constant(kHidden, 1.0f), 1e-5f, y, {}, true);
-    program.linear(bind("linear_f32"), weight(INFENG_WEIGHT_F32, kVocab, kHidden, 4), y, logits, {});
+                   {{INFENG_EPILOGUE_LORA, o_slot, {}}, {INFENG_EPILOGUE_RESIDUAL, x, {}}});
+    program.rmsnorm(bind("rmsnorm"), x, constant(kHidden, 1.0f), 1e-5f, y, {}, true, "final_norm");
+    const int head_slot = program.shrink(bind("shrink_f32"), "head", y, kHidden, kVocab / kPanel);
+    program.linear(bind("linear_f32"), weight(INFENG_WEIGHT_F32, kVocab, kHidden, 4), y, logits,
+                   {{INFENG_EPILOGUE_LORA, head_slot, {}}}, "head");
     program.finish();
   }
 
-  // One sequence of kRows tokens in chunks of `chunk`; returns all logits.
-  std::vector<float> run(int chunk) {
+  // One sequence of kRows tokens in chunks of `chunk`, with adapters on its rows; returns all logits.
+  std::vector<float> run(int chunk, const std::vector<AdapterRows>& adapters = {}) {
     std::vector<float> out;
     const int32_t table[] = {5, 0, 9};
     for (int32_t begin = 0; begin < kRows; begin += chunk) {
@@ -101,7 +112,13 @@ struct Model {
         samples.push_back(r);
       }
       const int32_t segment[] = {0, rows, begin, 0};
-      program.run({tokens, positions, segment, table, samples});
+      std::vector<AdapterRows> here;
+      for (AdapterRows each : adapters) {
+        each.begin = std::max(each.begin - begin, 0);
+        each.end = std::min(each.end - begin, rows);
+        if (each.begin < each.end) here.push_back(each);
+      }
+      program.run({tokens, positions, segment, table, samples, here});
       const Value& value = program.value(logits);
       for (int32_t r = 0; r < rows; ++r) {
         out.insert(out.end(), value.x + r * value.stride, value.x + r * value.stride + kVocab);
@@ -111,9 +128,106 @@ struct Model {
   }
 };
 
+using AdapterPtr = std::shared_ptr<const Adapter>;
+
+// An adapter of a seed: products everywhere, and with an odd one modules of its own and DoRA's scales.
+AdapterPtr adapter(const Program& program, unsigned seed) {
+  std::mt19937 random(seed);
+  std::uniform_real_distribution<float> value(-0.2f, 0.2f);
+  std::vector<std::vector<float>> memory;
+  const auto floats = [&](int64_t count) {
+    std::vector<float>& made = memory.emplace_back(static_cast<size_t>(count));
+    std::generate(made.begin(), made.end(), [&] { return value(random); });
+    return Bytes{made.data(), count * 4};
+  };
+  const int64_t rank = 3 + seed % 14;
+  const auto part = [&](int64_t panels) {
+    AdapterSpec::Part out;
+    out.rank = rank;
+    out.panels = panels;
+    out.b = floats(panels * kPanel * rank);
+    if (seed % 2 == 1) out.row_scale = floats(panels * kPanel);
+    return out;
+  };
+  AdapterSpec spec;
+  spec.dtype = INFENG_F32;
+  for (const auto& [name, outputs] : {std::pair{"qkv", kQkv}, {"o", kHidden}, {"head", kVocab}}) {
+    const int64_t rows = round_up(rank, kPanel);
+    spec.tensors.push_back({name,
+                            rank,
+                            floats(rows / kPanel * panel_bytes_of(INFENG_WEIGHT_F32, kHidden) / 4),
+                            floats(rows),
+                            {part(outputs / kPanel)}});
+  }
+  spec.embedding = AdapterSpec::Embedding{rank, floats(kVocab * rank), 0.5f, part(kHidden / kPanel)};
+  if (seed % 2 == 1) {
+    spec.saved_tensors.push_back({"embed", weight(INFENG_WEIGHT_F32, kVocab, kHidden, seed)});
+    spec.saved_tensors.push_back({"head", weight(INFENG_WEIGHT_F32, kVocab, kHidden, seed + 1)});
+    spec.saved_vectors.push_back({"norm", floats(kHidden)});
+    spec.saved_vectors.push_back({"final_norm", floats(kHidden)});
+  }
+  return std::make_shared<Adapter>(program, spec);
+}
+
+constexpr int kKinds = 5;
+
+// Ways in which a sequence may use adapters of seeds 1 to 4.
+std::vector<AdapterRows> kind_of(int kind, const std::vector<AdapterPtr>& a) {
+  switch (kind) {
+    case 0:
+      return {{0, kRows, 1, a[0]}};
+    case 1:
+      return {{5, 17, 0.5f, a[1]}, {17, 18, 1, a[2]}, {20, kRows, -1, a[3]}};
+    case 2:
+      return {{0, 31, 1, a[0]}, {0, 31, 0.25f, a[1]}, {33, 37, 2, a[3]}, {33, 37, 1, a[1]}};
+    case 3:
+      return {{kRows - 1, kRows, 1, a[2]}};
+    default:
+      return {};
+  }
+}
+
+std::vector<AdapterPtr> adapters_of(const Program& program) {
+  std::vector<AdapterPtr> made;
+  for (unsigned seed = 1; seed <= 4; ++seed) made.push_back(adapter(program, seed));
+  return made;
+}
+
+// Adapters are made and dropped by two threads while steps use them, and a step holds the last reference.
+void attach_and_drop(const std::vector<std::vector<float>>& expected) {
+  Model model(std::make_shared<Pool>(3, false, 20));
+  std::vector<AdapterPtr> current = adapters_of(model.program);
+  std::mutex mutex;
+  std::atomic<bool> done{false};
+  std::vector<std::thread> makers;
+  for (unsigned thread = 0; thread < 2; ++thread) {
+    makers.emplace_back([&, thread] {
+      for (unsigned round = 0; !done; ++round) {
+        const unsigned seed = 1 + (round * 2 + thread) % 4;
+        AdapterPtr fresh = adapter(model.program, seed);
+        const std::lock_guard lock(mutex);
+        current[seed - 1].swap(fresh);
+      }
+    });
+  }
+  for (int round = 0; round < 25; ++round) {
+    const int kind = round % kKinds;
+    std::vector<AdapterRows> rows;
+    {
+      const std::lock_guard lock(mutex);
+      rows = kind_of(kind, current);
+    }
+    const int chunk = round % 3 == 0 ? kRows : 7 + round;
+    expect(model.run(chunk, rows) == expected[static_cast<size_t>(kind)], "a swap of adapters changed the logits");
+  }
+  done = true;
+  for (std::thread& maker : makers) maker.join();
+}
+
 // Arrays of nonsense: run either works or throws an Error.
 void fuzz(Model& model, unsigned seed, int rounds) {
   std::mt19937 random(seed);
+  const std::vector<AdapterPtr> made = adapters_of(model.program);
   const auto pick = [&](std::vector<int32_t> choices) { return choices[random() % choices.size()]; };
   for (int round = 0; round < rounds; ++round) {
     const auto array = [&](size_t size, int32_t usual) {
@@ -127,8 +241,15 @@ void fuzz(Model& model, unsigned seed, int rounds) {
     for (size_t r = 0; r < rows; ++r) positions[r] = random() % 8 ? int32_t(r) : positions[r];
     std::vector<int32_t> segments = array(4 * (random() % 3), 0);
     if (segments.size() >= 4 && random() % 4) segments[1] = int32_t(rows);
+    std::vector<AdapterRows> adapters;
+    for (size_t i = random() % 4, row = 0; i-- > 0; row += random() % 3) {
+      const auto begin = static_cast<int32_t>(random() % 8 ? row : random() % 9);
+      adapters.push_back({begin, begin + static_cast<int32_t>(random() % 3), random() % 4 ? 1 : 0.5f,
+                          random() % 16 ? made[random() % 4] : nullptr});
+    }
     try {
-      model.program.run({array(rows, 3), positions, segments, array(random() % 4, 2), array(random() % 5, 0)});
+      model.program.run(
+          {array(rows, 3), positions, segments, array(random() % 4, 2), array(random() % 5, 0), adapters});
     } catch (const Error& error) {
       expect(error.code() == "invalid_argument", error.what());
     }
@@ -169,16 +290,30 @@ int main(int argc, char** argv) {
   if (argc != 2) return 2;
   try {
     reference = open_library(argv[1], "");
-    const std::vector<float> expected = Model(std::make_shared<Pool>(1, false, 0)).run(kRows);
+    Model alone(std::make_shared<Pool>(1, false, 0));
+    const std::vector<float> expected = alone.run(kRows);
+    std::vector<std::vector<float>> adapted;
+    for (int kind = 0; kind < kKinds; ++kind) {
+      adapted.push_back(alone.run(kRows, kind_of(kind, adapters_of(alone.program))));
+      expect((adapted.back() == expected) == (kind == kKinds - 1), "adapters change nothing, or too much");
+    }
     for (int threads = 1; threads <= 4; ++threads) {
       for (int spin : {0, 50}) {
         Model model(std::make_shared<Pool>(threads, spin == 0, spin));
         model.program.profile(threads % 2 == 0, 100, {});
         for (int chunk : {40, 13, 1}) expect(model.run(chunk) == expected, "threads or chunks changed the logits");
+        const std::vector<AdapterPtr> made = adapters_of(model.program);
+        for (int chunk : {40, 13, 1}) {
+          for (size_t kind = 0; kind < kKinds; ++kind) {
+            expect(model.run(chunk, kind_of(static_cast<int>(kind), made)) == adapted[kind],
+                   "threads or chunks changed the logits of adapters");
+          }
+        }
         fuzz(model, static_cast<unsigned>(threads), 300);
       }
     }
     share_a_pool(expected);
+    attach_and_drop(adapted);
     for (int i = 0; i < 100; ++i) Pool(1 + i % 4, false, i % 2 * 50);
   } catch (const Error& error) {
     expect(false, error.what());
