@@ -189,6 +189,11 @@ class Engine:
         """End a request soon; its last event then says ``cancelled``. Any thread may call this."""
         stream.cancel()
 
+    @property
+    def scheduler(self) -> Scheduler:
+        """The scheduler in use, for one that a plugin steers from outside."""
+        return self._scheduler
+
     def bound(self) -> Sequence[BoundOp]:
         """Return which kernel serves each operation, for which batch sizes, and why."""
         return self.executable.bound()

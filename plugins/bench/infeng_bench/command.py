@@ -11,6 +11,10 @@ VERBS: dict[str, tuple[str, str]] = {
     "attention": ("infeng_bench.attention", "measure attention over the cache, decoding and prefilling"),
     "decode": ("infeng_bench.decode", "measure decoding: tokens per second of sequences that hold a context"),
     "prefill": ("infeng_bench.prefill", "measure prefilling: tokens of prompts per second"),
+    "lora-tax": (
+        "infeng_bench.lora_tax",
+        "measure what adapters cost: the same rows with and without them, in turn",
+    ),
     "gemm-lora": ("infeng_bench.gemm_lora", "measure linears with adapters: fused, unfused and without"),
     "throughput": ("infeng_bench.throughput", "measure many requests in flight: throughput and latencies"),
     "tokenizer": ("infeng_bench.tokenizer", "measure the tokenizer: encoding, and decoding token by token"),

@@ -1,6 +1,7 @@
-"""What this wheel adds to the engine: the command `bench`."""
+"""What this wheel adds to the engine: the command `bench`, and a scheduler for its measurements."""
 
 from infeng_core.plug import hookimpl
+from infeng_core.plug.hookspecs import SchedulerFactory
 
 
 @hookimpl
@@ -9,3 +10,11 @@ def infeng_commands() -> list[object]:
     from infeng_bench.command import Bench
 
     return [Bench()]
+
+
+@hookimpl
+def infeng_schedulers() -> dict[str, SchedulerFactory]:
+    """Return the scheduler of two groups that take turns."""
+    from infeng_bench.byturns import NAME, ByTurns
+
+    return {NAME: ByTurns}
