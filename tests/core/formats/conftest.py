@@ -100,9 +100,15 @@ def bases(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., LoadedModel
 
 
 @pytest.fixture(scope="session")
-def stories260k() -> Path:
-    """The trained 260K-parameter model."""
+def third_party() -> Path:
+    """The folder of third-party models and texts, which is no part of the project."""
     folder = os.environ.get("INFENG_TEST_DATA")
     if not folder:
         pytest.skip("INFENG_TEST_DATA is not set")
-    return Path(folder) / "stories260k"
+    return Path(folder)
+
+
+@pytest.fixture(scope="session")
+def stories260k(third_party: Path) -> Path:
+    """The trained 260K-parameter model."""
+    return third_party / "stories260k"
