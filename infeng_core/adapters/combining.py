@@ -11,12 +11,12 @@ from infeng_core.errors import RequestError
 def check_combination(parts: Sequence[tuple[str, Resident, float]], max_stacked_rank: int) -> None:
     """Raise RequestError unless adapters (name, contents, weight) can be used on one row.
 
-    A weight scales the product B A. DoRA also rescales what the base gives and saved modules replace it, neither of
-    which half a weight could do. max_stacked_rank: rank rows of all together that the backend has room for.
+    A weight scales the product B A. DoRA also rescales what the base gives, biases shift it and saved modules replace
+    it, none of which half a weight could do. max_stacked_rank: rank rows of all together that the backend has room for.
     """
     for name, resident, weight in parts:
         if resident.is_whole and weight != 1.0:
-            kind = "saved modules" if resident.saves_modules else "DoRA magnitudes"
+            kind = "saved modules" if resident.saves_modules else "DoRA magnitudes or biases"
             why = f"it has {kind}, so its weight can only be 1, not {weight:g}"
             raise RequestError(f"adapter {name}", why, "leave the weight out")
     saving = [name for name, resident, _ in parts if resident.saves_modules]

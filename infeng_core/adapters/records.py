@@ -49,7 +49,7 @@ class Resident:
     nbytes: int
     rank: int
     stacked_rank: int
-    is_whole: bool  # DoRA or saved modules: its weight can only be 1
+    is_whole: bool  # DoRA, biases or saved modules: its weight can only be 1
     saves_modules: bool
     entries: set[Entry] = field(default_factory=set, repr=False)
     references: int = 0
@@ -71,7 +71,7 @@ class Resident:
             handle.nbytes,
             max(ranks, default=0),
             packed.stacked_rank,
-            packed.is_dora or packed.saves_modules,
+            packed.is_whole,
             packed.saves_modules,
         )
 

@@ -84,13 +84,20 @@ class PackedAdapter:
 
     @property
     def stacked_rank(self) -> int:
-        """The most stacked rank rows, padded to 16, of any tensor."""
-        return max((tensor.scaling.size for tensor in self.tensors.values()), default=0)
+        """The most stacked rank rows, padded to 16, of any tensor or of the embeddings."""
+        embedding = 0 if self.embedding is None else -(-self.embedding.rank // 16) * 16
+        return max(embedding, *(tensor.scaling.size for tensor in self.tensors.values()), 0)
 
     @property
     def is_dora(self) -> bool:
-        """Whether outputs are rescaled, so that the adapter's weight can only be 1."""
+        """Whether outputs are rescaled."""
         return any(part.row_scale is not None for tensor in self.tensors.values() for part in tensor.parts)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it rescales, shifts or replaces what the base gives, so that its weight can only be 1."""
+        parts = [part for tensor in self.tensors.values() for part in tensor.parts]
+        return self.is_dora or self.saves_modules or any(part.bias is not None for part in parts)
 
     @property
     def saves_modules(self) -> bool:

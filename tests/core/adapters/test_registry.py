@@ -380,7 +380,7 @@ def test_half_a_weight_of_dora_is_refused(make, store):
     store.is_dora = True
     registry = make()
     add(registry, "a")
-    with pytest.raises(RequestError, match=r"DoRA magnitudes, so its weight can only be 1, not 0\.5"):
+    with pytest.raises(RequestError, match=r"DoRA magnitudes or biases, so its weight can only be 1, not 0\.5"):
         start(registry, (("a", 0.5),))
     use(registry, (("a", 1.0),))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from lora_parts import Formula, Kind, Row, random_adapter, run
 
 from infeng_core import Engine
 from infeng_core.binding import Binder
+from infeng_core.errors import KernelError
 
 TOKENS = [int(t) for t in np.random.default_rng(5).integers(2, 300, 11)]
 DTYPES = ("f32", "bf16", "int8")
@@ -219,3 +221,15 @@ def test_a_profile_counts_the_products_of_adapters(engine_for):
         [detail] = [d for d in added if d.split()[0] == ("embed" if name == "lm_head" else name.replace(".0.", ".*."))]
         products = sum(part.panels * 16 * part.rank for part in tensor.parts)
         assert added[detail] - plain[detail] == layers.get(name, 2) * len(TOKENS) * products
+
+
+def test_what_a_weight_cannot_scale_is_known_before_a_step(engine_for):
+    engine = engine_for("f32")
+    for name, kind in KINDS.items():
+        packed = random_adapter(engine.model, "f32", kind, seed=3)
+        handle = engine.executable.load_adapter(packed)
+        assert packed.is_whole is (kind.dora or kind.bias or bool(kind.saved)), name
+        with pytest.raises(KernelError, match="its weight is 1") if packed.is_whole else nullcontext():
+            run(engine, [Row(TOKENS, [(handle, 0.5)])])
+    assert random_adapter(engine.model, "f32", Kind(targets=(), embedding=17)).stacked_rank == 32
+    assert random_adapter(engine.model, "f32", Kind(targets=())).stacked_rank == 0
