@@ -26,7 +26,8 @@ def fields(problem: Problem) -> dict[str, Any]:
     result: dict[str, Any] = {"op": problem.op}
     result |= {name: getattr(problem, name) for name in _FORMATS if getattr(problem, name)}
     if problem.epilogues:
-        result["epilogues"] = list(problem.epilogues)
+        # In the order in which they run: "lora" comes before a bias, whatever their numbers are.
+        result["epilogues"] = sorted(problem.epilogues, key=lambda name: name != "lora")
     result["rows"] = list(problem.rows)
     result |= {name: getattr(problem, name) for name in _SIZES if getattr(problem, name)}
     return result
