@@ -107,8 +107,8 @@ class Adapter::Builder {
     const int64_t begin = size_;
     put(tensor.a, out->shrink.a);
     put(tensor.scaling, out->shrink.scaling);
-    add_parts(tensor.name, slot, tensor.rank, tensor.parts, *out);
     pieces_.push_back({out.get(), begin, size_});
+    add_parts(tensor.name, slot, tensor.rank, tensor.parts, *out);
     adapter_.tensors_[index] = std::move(out);
   }
 
@@ -125,9 +125,8 @@ class Adapter::Builder {
     adapter_.embedding_.rank = embedding.rank;
     adapter_.embedding_.scaling = embedding.scaling;
     put(embedding.a, adapter_.embedding_.a);
-    const int64_t begin = size_;
+    pieces_.push_back({out.get(), size_, size_});
     add_parts(name, slot, embedding.rank, {embedding.part}, *out);
-    pieces_.push_back({out.get(), begin, size_});
     adapter_.tensors_[index] = std::move(out);
   }
 

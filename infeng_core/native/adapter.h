@@ -66,7 +66,7 @@ struct AdapterTensor {
   int32_t columns = 0;           // of u: the stacked ranks, in whole panels
   infeng_lora_segment shrink{};  // rank 0: no op has to make u
   std::vector<infeng_lora_segment> parts;
-  infeng_range piece{};  // the memory of all of them
+  infeng_range piece{};  // what shrink reads; a linear fetches the rest itself
 };
 
 // u of a token is a[id] * scaling.

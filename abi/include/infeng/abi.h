@@ -433,9 +433,9 @@ typedef infeng_status (*infeng_library_fn)(const infeng_host* host, infeng_libra
  * BACKEND is reserved from the first version: it extends the library description, and a device offers {alloc, copy,
  * submit(program, stream)} through it. A device does not run tile functions.
  *
- * FETCH extends the args of a linear, as infeng_fetch: memory that a later op of this step reads. It is a hint. A
- * kernel may fetch it into its second-level cache while it streams its weight: tile t of T takes bytes [bytes * t / T,
- * bytes * (t + 1) / T) of each range. */
+ * FETCH extends the args of a linear, as infeng_fetch: memory that a later op of this step reads from its start to its
+ * end. It is a hint. A kernel may fetch it into its second-level cache while it streams its weight, each worker its
+ * share of all ranges as if they lay one behind the other, since later tiles are dealt out in the same order. */
 enum { INFENG_EXTENSION_BACKEND = 1, INFENG_EXTENSION_FETCH = 2 };
 
 typedef struct infeng_range {

@@ -9,8 +9,18 @@ struct LinearState : State<infeng_linear_args> {
   Activation in;
   Bytes x, out;
   bool has_out = true;
+  int64_t later = -1;  // bytes of memory that a later op reads; -1 if nothing is said of it
+  std::vector<infeng_range> ranges;
+  infeng_fetch fetch{};
+  infeng_extension unknown{};
   const infeng_args& args() {
     a.in = in.view();
+    if (later >= 0) {
+      ranges = {{weight->data.as<void>(), 0}, {weight->data.as<void>(7), later}, {x.as<void>(), 1}};
+      fetch = {{sizeof fetch, INFENG_EXTENSION_FETCH, nullptr}, ranges.data(), int64_t(ranges.size())};
+      unknown = {sizeof unknown, 99, &fetch.head};
+      a.common.next = &unknown;
+    }
     if (x.size()) a.in.x = matrix(x, INFENG_F32, rows, weight->view.k, weight->view.k);
     a.weight = weight->view;
     if (has_out) a.out = matrix(out, INFENG_F32, rows, list.width(), list.width());
@@ -53,6 +63,7 @@ inline void check_linear(Checker& c) {
             }
             s.has_out = !(p.epilogues & INFENG_EPILOGUE_BIT(INFENG_EPILOGUE_QUANTIZE)) || chance(0.5);
             s.out = Bytes(s.has_out ? rows * s.list.width() * 4 : 0, 0x33);
+            if (chance(0.3)) s.later = pick(0, 1 << 16);
             c.compare(p, s,
                       text("format %ld n %ld k %ld rows %ld epilogues %ld", format, outputs, k, rows, p.epilogues));
           }

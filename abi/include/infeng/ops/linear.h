@@ -8,6 +8,7 @@
 #define INFENG_OPS_LINEAR_H
 
 #include <infeng/ops/epilogue.h>
+#include <infeng/ops/feed.h>
 
 namespace infeng {
 namespace {
@@ -27,6 +28,7 @@ struct LinearTile {
   int64_t rows;
   float* cur;
   uint8_t* scratch;  // Core::kScratch bytes
+  Feed& feed;        // a step of it for every group of k of every two panels, where memory is what one waits for
 };
 
 template <Vector V, class Core>
@@ -58,17 +60,24 @@ struct Linear {
     if (!epilogues_within(*common, kFuses))
       return fail(worker, INFENG_UNIMPLEMENTED, "epilogue list holds a kind that this kernel does not fuse");
     const int64_t step = tile_panels(*common);
+    const int64_t count = ceil_div(weight.panels, step), groups = ceil_div(weight.k, kGroup);
+    const bool adapted = common->epilogue_count > 0 && common->epilogues->kind == INFENG_EPILOGUE_LORA;
     float* cur = (float*)worker->private_;
     uint8_t* scratch = (uint8_t*)(cur + kRowBlock * kTileWidth);
+    Feed feed;
     for (int64_t tile = first; tile < last; ++tile) {
       const int64_t panel = tile * step, panels = min_of(step, weight.panels - panel);
       const int64_t ahead = panel + panels;  // a worker's tiles are consecutive: its stream goes on there
       const uint8_t* data = (const uint8_t*)weight.data;
+      feed.clear();
+      if (adapted) feed_lora(feed, *common->epilogues, panel, panels);
+      if (common->next) feed_later(feed, *common, tile, count, step * weight.panel_bytes, *worker);
+      feed.spread(groups * panels / 2);
       for (int64_t row = 0; row < common->rows; row += kRowBlock) {
         const int64_t rows = min_of(kRowBlock, common->rows - row);
         Core::template multiply<V>({args, data + panel * weight.panel_bytes,
                                     ahead < weight.panels ? data + ahead * weight.panel_bytes : nullptr, panels, row,
-                                    rows, cur, scratch});
+                                    rows, cur, scratch, feed});
         finish_rows<V>(*common, args.out, row, rows, panel * kLanes, panels * kLanes, cur, kTileWidth);
       }
     }

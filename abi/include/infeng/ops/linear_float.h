@@ -73,8 +73,10 @@ struct FloatCore {
       }
     };
     int64_t k = k0;
-    for (; k + Panel::kStep <= k1; k += Panel::kStep)
+    for (; k + Panel::kStep <= k1; k += Panel::kStep) {
+      if (k % kGroup == 0) t.feed.template step<V>();
       INFENG_EACH (j, Panel::kStep) step(k, j);
+    }
     if (k < k1) step(k, 0);  // the first half of a last pair
     INFENG_EACH (m, M)
       INFENG_EACH (p, P) V::store(cur + m * kTileWidth + p * kLanes, acc[m][p]);

@@ -130,6 +130,7 @@ struct IntCore {
       // Fetch ahead: the same panels a chunk further on, and behind their end the pair that follows. One line for each
       // that is used: a burst would occupy all fill buffers, and the lines that are due would wait.
       const uint8_t* ahead = (lines + distance < bytes ? panel : next - bytes) + lines + distance + Format::kFetchFrom;
+      t.feed.template step<V>();
       INFENG_EACH (s, kSteps) {
         const int8_t* x[M];
         int32_t sum[M];
@@ -185,6 +186,7 @@ struct IntCore {
     const uint8_t* scales = source.scales;
     for (int64_t g = g0; g < g1; ++g) {
       const uint8_t* fetch = ahead + Format::lines_at(g) + Format::kFetchFrom;
+      t.feed.template step<V>();
       for (int s = 0; s < kSteps; ++s) {
         const int8_t* x[M];
         int32_t sum[M];

@@ -145,7 +145,10 @@ struct TileCore {
       INFENG_EACH (r, kTileRows) out[r] = V::load(cur + r * kTileWidth);
       for (int s = 0; s < chunk.steps; ++s, ++used) {
         if (made < total) multiply_next();
-        if (ahead) fetch<V>(ahead + p * t.args.weight.panel_bytes + step_at(s) - step_at(0));
+        if (ahead) {
+          fetch<V>(ahead + p * t.args.weight.panel_bytes + step_at(s) - step_at(0));
+          t.feed.template step<V>();
+        }
         const auto scale = V::load(scratch.scales[p][s]);
         const int32_t* product = products + used % kRing * kSlot;
         const float* x = scratch.xscales[0] + s / Format::kSteps;

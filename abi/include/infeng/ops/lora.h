@@ -112,6 +112,7 @@ INFENG_NOINLINE void lora_rows(const LoraBlock& block, int64_t panel, int64_t ro
 template <Vector V, class B>
 INFENG_NOINLINE void lora_block(const LoraBlock& block) {
   for_panels<V::kColumns>(block.count, [&](int64_t p, auto count) {
+    if (block.rows == 1) return lora_rows<V, B, 1, count.value>(block, p, 0);
     balanced_blocks<6>(int(block.rows),
                        [&](int m, auto rows) { lora_rows<V, B, rows.value, count.value>(block, p, m); });
   });

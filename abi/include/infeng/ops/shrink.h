@@ -152,12 +152,14 @@ struct Shrink {
     const int64_t row = s.row_begin + tile / part.groups * kRows, rows = min_of(kRows, s.row_end - row);
     const uint8_t* data = (const uint8_t*)s.a + panel * linear.weight.panel_bytes;
     const uint8_t* next = nullptr;
+    Feed none;
     if (panel + panels < part.panels)
       next = data + panels * linear.weight.panel_bytes;
     else if (index + 1 < args.segment_count)
       next = (const uint8_t*)segment_at(args.segments, args.segment_stride, index + 1)->a;
     float* cur = (float*)worker->private_;
-    Core::template multiply<V>({linear, data, next, panels, row, rows, cur, (uint8_t*)(cur + kRows * kTileWidth)});
+    Core::template multiply<V>(
+        {linear, data, next, panels, row, rows, cur, (uint8_t*)(cur + kRows * kTileWidth), none});
     const auto weight = V::set(s.weight);
     for (int64_t p = 0; p < panels; ++p) {
       const int64_t column = (panel + p) * kLanes;
