@@ -19,6 +19,7 @@ import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -126,10 +127,15 @@ class AdapterImage:
     data: NDArray[np.uint8] = field(repr=False)
     digest: str  # of the data
 
+    @cached_property
+    def arrays(self) -> Mapping[str, Arrays]:
+        """The arrays of each piece, views of ``data``."""
+        return self.pieces.views(self.data)
+
     def adapter(self, model: LoadedModel, source: Path, base_name: str = "") -> PackedAdapter:
         """Return the adapter whose arrays are views of ``data``."""
         content = json.dumps([self.spec.to_dict(), self.digest, model.id], sort_keys=True)
-        views = Views(self.spec, model, self.pieces.views(self.data))
+        views = Views(self.spec, model, self.arrays)
         return PackedAdapter(
             id=hashlib.sha256(content.encode()).hexdigest(),
             base=model.id,
@@ -258,9 +264,9 @@ def _part(place: Part, part: PartSpec, column: int, arrays: Arrays, prefix: str,
 
 def check_finite(image: AdapterImage, model: LoadedModel, path: Path) -> None:
     """Raise AdapterError where a number of a file's image is NaN or infinite."""
-    for name, arrays in image.pieces.views(image.data).items():
+    for name, arrays in image.arrays.items():
         for key, array in arrays.items():
-            if not _is_finite(image.spec, model, name, key, array):
+            if array.dtype != np.int8 and not _is_finite(image.spec, model, name, key, array):
                 raise AdapterError(f"{path}", f"{name} holds NaN or infinity in its {key}", "convert the adapter again")
 
 
@@ -275,4 +281,4 @@ def _is_finite(spec: AdapterSpec, model: LoadedModel, name: str, key: str, array
         array = array.view(np.float32 if spec.dtype == "f32" else np.uint16)
     if array.dtype == np.uint16:
         return bool(((array & 0x7F80) != 0x7F80).all())
-    return array.dtype == np.int8 or bool(np.isfinite(array).all())
+    return bool(np.isfinite(array).all())

@@ -38,9 +38,10 @@ def _of_rows(
     delta: Delta, base: PackedTensor, a: NDArray[np.float64], b: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     squares, products = [], []
+    across = np.ascontiguousarray(a.T)
     for block in _blocks(delta, base):
         squares.append(np.einsum("nk,nk->n", block, block))
-        products.append(block @ a.T)
+        products.append(block @ across)
     rows = delta.site.part.rows
     return np.concatenate(squares)[:rows], np.einsum("nr,nr->n", np.concatenate(products)[:rows], b)
 
@@ -59,8 +60,9 @@ def _of_columns(
 
 
 def _blocks(delta: Delta, base: PackedTensor) -> Iterator[NDArray[np.float64]]:
-    """Give the module's rows in order, some panels at a time; the last ones may be padding."""
+    """Give the module's rows in order, some panels at a time in one buffer; the last ones may be padding."""
     part = delta.site.part
+    buffer = np.empty((BLOCK_PANELS * PANEL_ROWS, base.k))
     for begin in range(0, part.panels, BLOCK_PANELS):
         rows = base.quant.unpack(
             base.buffer,
@@ -70,5 +72,6 @@ def _blocks(delta: Delta, base: PackedTensor) -> Iterator[NDArray[np.float64]]:
             first_panel=part.first_panel + begin * part.panel_step,
             panel_step=part.panel_step,
         )
-        assert rows.shape[0] % PANEL_ROWS == 0
-        yield rows.astype(np.float64)
+        block = buffer[: len(rows)]
+        block[:] = rows
+        yield block
