@@ -187,3 +187,4 @@ class Loading:
             facts = {"id": resident.id[:12], "rank": resident.rank, "bytes": resident.nbytes}
             _log.info(text, name=entry.name, **facts, seconds=round(entry.load_seconds, 4))
         shelf.forget(resident)
+        shelf.ring()  # with what was coming gone, a step that waits would find no reason to

@@ -17,8 +17,11 @@ def blocks(page: str, language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
 
 
-PYTHON = [(page, code) for page in ("README.md", "docs/python-api.md") for code in blocks(page, "python")]
-COMMANDS = [line for block in blocks("docs/cli.md", "sh") for line in block.splitlines()]
+PAGES = ("README.md", "docs/python-api.md", "docs/adapters.md")
+PYTHON = [(page, code) for page in PAGES for code in blocks(page, "python")]
+COMMANDS = [
+    line for page in ("docs/cli.md", "docs/adapters.md") for block in blocks(page, "sh") for line in block.splitlines()
+]
 
 
 @pytest.mark.parametrize(("page", "code"), PYTHON, ids=[f"{page}-{i}" for i, (page, _) in enumerate(PYTHON)])

@@ -16,6 +16,7 @@ VERBS: dict[str, tuple[str, str]] = {
         "measure what adapters cost: the same rows with and without them, in turn",
     ),
     "gemm-lora": ("infeng_bench.gemm_lora", "measure linears with adapters: fused, unfused and without"),
+    "swap": ("infeng_bench.swap", "measure loading adapters: latency, and what the running batch feels of it"),
     "throughput": ("infeng_bench.throughput", "measure many requests in flight: throughput and latencies"),
     "tokenizer": ("infeng_bench.tokenizer", "measure the tokenizer: encoding, and decoding token by token"),
     "zipf": ("infeng_bench.zipf", "measure requests with many adapters, popular ones and others, beside other engines"),

@@ -416,6 +416,29 @@ def test_a_step_that_waits_is_woken_and_can_be_interrupted(make, store):
     until(lease.acquire)
 
 
+def test_a_step_never_finds_an_adapter_neither_coming_nor_there(make, store, monkeypatch):
+    registry = make()
+    add(registry, "a")
+    lease = registry.lease("a")
+    store.gate.clear()
+    registry.stage([lease])
+    mark = registry.changes
+    ends = registry._loading._end
+    taken, go_on = threading.Event(), threading.Event()
+
+    def late(entry):
+        taken.set()
+        assert go_on.wait(20)
+        ends(entry)
+
+    monkeypatch.setattr(registry._loading, "_end", late)
+    store.gate.set()
+    assert taken.wait(20)
+    assert registry.wait(mark), "it is there, and that was said in the same moment"
+    assert lease.acquire()
+    go_on.set()
+
+
 def test_closing_does_not_wait_for_what_is_being_read(make, store):
     registry = make()
     add(registry, "a", "b")

@@ -1,0 +1,29 @@
+"""`infeng bench swap`: figures that belong together."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import jsonschema
+import pytest
+import tiny_model
+from infeng_bench import results
+
+from infeng_core.cli import main
+
+
+@pytest.mark.parametrize("source", ["artifact", "peft"])
+def test_swaps_are_measured_beside_a_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str):
+    monkeypatch.setenv("INFENG_CACHE", str(tmp_path / "cache"))
+    model = tiny_model.write(tmp_path / "model")
+    out = tmp_path / "swap.json"
+    options = ["--rows", "2", "--context", "16", "--rank", "4", "--rounds", "5", "-t", "1", "--source", source]
+    assert main(["bench", "swap", "--model", str(model), *options, "--json", str(out)]) == 0
+    found = json.loads(out.read_text())
+    jsonschema.validate(found, results.schema())
+    assert (found["kind"], found["swaps"], found["source"], found["rank"]) == ("swap", 5, source, 4)
+    assert 0 < found["adapter_swap"]["min"] <= found["adapter_swap_ms"] <= found["adapter_swap"]["max"]
+    assert found["adapter_wait_ms"] >= found["adapter_swap"]["min"]
+    assert 0 < found["swap_itl_ratio"] <= found["swap_itl_ratio_p90"] <= found["swap_itl_ratio_max"]
+    assert found["adapter_bytes"] > 0
