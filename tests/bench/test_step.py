@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from infeng_bench.adapters import peft_directory
 
 from infeng_core import Engine, SamplingParams
 from infeng_core.speculate import Guesses
@@ -67,6 +68,28 @@ def test_a_step_without_the_model(
     benchmark.pedantic(engine.step, rounds=300, warmup_rounds=20)
     for stream in streams:
         stream.cancel()
+
+
+@pytest.mark.parametrize("adapters", [0, 4, 16])
+def test_a_step_of_many_adapters_without_the_model(
+    benchmark: Any, engine: Engine, monkeypatch: pytest.MonkeyPatch, adapters: int
+) -> None:
+    """16 rows of the base, or of as many adapters as there can be: what the scheduler does about them."""
+    for index in range(adapters):
+        engine.load_adapter(f"a{index}", peft_directory("tinyllama-1.1b", 1, "q_proj", index), pin=True)
+    monkeypatch.setattr(engine, "executable", Nothing(engine))
+    specs = [f"a{row % adapters}" if adapters else None for row in range(16)]
+    prompts = np.random.default_rng(1).integers(300, 31000, (16, 32)).tolist()
+    streams = [engine.submit(p, WAYS["greedy"], adapter=spec) for p, spec in zip(prompts, specs, strict=True)]
+    while not all(stream.is_ready for stream in streams):
+        engine.step()
+    for sequence in engine._streams.open_sequences():
+        sequence.guesses = None
+    benchmark.pedantic(engine.step, rounds=300, warmup_rounds=20)
+    for stream in streams:
+        stream.cancel()
+    for index in range(adapters):
+        engine.unload_adapter(f"a{index}")
 
 
 class Wrong:
