@@ -12,10 +12,9 @@ from types import MappingProxyType, TracebackType
 from typing import Any
 
 from infeng_core import formats, kvcache
-from infeng_core.adapters import AdapterInfo, Registry, base_names
+from infeng_core.adapters import AdapterCalls, Registry, base_names
 from infeng_core.backend import Backend, BoundOp, Executable
 from infeng_core.errors import InfengError, PluginError, UsageError
-from infeng_core.formats.adapter import AdapterDtype
 from infeng_core.intake import AdaptersOf, Intake, Prompt, Prompts
 from infeng_core.plug.cpu import detect
 from infeng_core.plug.manager import Plugins
@@ -43,7 +42,7 @@ _STAGES: Mapping[str, Mapping[str, str] | str] = {
 """What a profile times: methods of the engine's parts, and of the engine."""
 
 
-class Engine:
+class Engine(AdapterCalls):
     """A model, loaded and ready to answer requests; several may live in one process.
 
     ``generate`` and ``stream`` run the engine themselves, on the thread that calls them. All methods may be called from
@@ -107,7 +106,14 @@ class Engine:
         self._arrived: deque[Output] = deque()
         self._cancelled: deque[Running] = deque()
         self._is_open = True
-        self._adapters = self._make_registry(reference)
+        self._adapters = Registry(
+            partial(formats.load_adapter, model=self.model, dtype=self.config.adapters.dtype),
+            self.executable.load_adapter,
+            most=self.config.adapters.max_resident,
+            budget=adapters_budget(self.config.adapters, self.executable.kv_bytes),
+            base=base_names(reference),
+            max_stacked_rank=self.executable.max_stacked_rank,
+        )
         try:
             for name, path in {**self.config.adapters.paths, **adapters}.items():
                 self.load_adapter(name, path)
@@ -219,41 +225,6 @@ class Engine:
         """Return the ids that ``text`` becomes as a prompt."""
         return self.tokenizer.encode([text])[0]
 
-    # -------------------------------------------------------------------------------------------------- adapters ---
-
-    def load_adapter(self, name: str, path: str | Path, *, scale: float = 1.0, pin: bool = False) -> None:
-        """Give a PEFT directory, an artifact or a hub name a name that requests can use.
-
-        It is read when it is first asked for, beside the running batch, and may leave the memory when others are asked
-        for; pinned, it is read now and stays. scale multiplies its alpha / r.
-
-        Raises AdapterError for a name that cannot be, is taken or is the base's, and for a path that is not there;
-        pinned, also for an adapter that cannot be used, and ResourceError where there is no room.
-        """
-        self._check_open()
-        self._adapters.add(name, path, scale=scale, pin=pin)
-
-    def unload_adapter(self, name: str) -> None:
-        """Forget a name; requests that have named it are served. Raises AdapterError where there is none."""
-        self._adapters.remove(name)
-
-    def pin_adapter(self, name: str, pinned: bool = True) -> None:
-        """Load an adapter now if need be and keep it in memory, or let it leave again; raises as ``load_adapter``."""
-        self._check_open()
-        self._adapters.pin(name, pinned)
-
-    def reload_adapter(self, name: str) -> None:
-        """Read an adapter's files again; requests that run finish on what they started with.
-
-        Where they cannot be used, the old ones stay and AdapterError or ResourceError is raised.
-        """
-        self._check_open()
-        self._adapters.reload(name)
-
-    def adapters(self) -> list[AdapterInfo]:
-        """Return what is known of every adapter, in the order in which they were named."""
-        return self._adapters.infos()
-
     # ---------------------------------------------------------------------------------------------------- ending ---
 
     def close(self) -> None:
@@ -280,17 +251,6 @@ class Engine:
         self.close()
 
     # -------------------------------------------------------------------------------------------------- internals ---
-
-    def _make_registry(self, reference: str) -> Registry:
-        config = self.config.adapters
-        return Registry(
-            partial(_read_adapter, self.model, config.dtype),
-            self.executable.load_adapter,
-            most=config.max_resident,
-            budget=adapters_budget(config, self.executable.kv_bytes),
-            base=base_names(reference),
-            max_stacked_rank=self.executable.max_stacked_rank,
-        )
 
     def _guesses(self, ids: list[int]) -> Guesses | None:
         speculation = self.config.speculation
@@ -410,7 +370,3 @@ class Engine:
     def _abandon(self, streams: Sequence[Stream]) -> None:
         for stream in streams:
             stream.cancel()
-
-
-def _read_adapter(model: formats.LoadedModel, dtype: AdapterDtype, source: str, scale: float) -> formats.PackedAdapter:
-    return formats.load_adapter(source, model, dtype, scale=scale)

@@ -29,7 +29,7 @@ class Store:
         self.most_placed = 0
         self._lock = threading.Lock()
 
-    def read(self, source: str, scale: float) -> PackedAdapter:
+    def read(self, source: str, *, scale: float) -> PackedAdapter:
         self.reads.append(source)
         assert self.gate.wait(20)
         contents = self.contents.get(source, source.encode())

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from infeng_core.adapters.loader import Loader
 from infeng_core.adapters.records import Entry, Resident
@@ -19,8 +19,13 @@ if TYPE_CHECKING:
 
 _log = get_logger(__name__)
 
-Read = Callable[[str, float], "PackedAdapter"]
-"""(source, scale) to packed contents; raises InfengError."""
+
+class Read(Protocol):
+    """What reads adapters: ``formats.load_adapter`` over a model."""
+
+    def __call__(self, source: str, /, *, scale: float) -> PackedAdapter:
+        """Return packed contents; raises InfengError."""
+
 
 Place = Callable[["PackedAdapter"], Any]
 """A backend's ``load_adapter``: packed contents to an AdapterHandle."""
@@ -130,7 +135,7 @@ class Loading:
 
     def _packed(self, entry: Entry) -> PackedAdapter:
         try:
-            return self._read(entry.source, entry.scale)
+            return self._read(entry.source, scale=entry.scale)
         except InfengError:
             raise
         except MemoryError:

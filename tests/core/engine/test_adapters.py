@@ -155,10 +155,10 @@ class Gate:
         self.read: list[str] = []
         inner = engine._adapters._loading._read
 
-        def read(source: str, scale: float) -> Any:
+        def read(source: str, *, scale: float) -> Any:
             self.read.append(Path(source).name)
             assert self.open.wait(20)
-            return inner(source, scale)
+            return inner(source, scale=scale)
 
         monkeypatch.setattr(engine._adapters._loading, "_read", read)
 
