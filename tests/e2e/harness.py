@@ -60,8 +60,7 @@ def engine(
     overrides |= {"kv_cache.memory": "64MB"}
     for more in settings:
         overrides |= more
-    named = {"adapters": adapters} if adapters else {}
-    return Engine(directory, threads=threads, overrides=overrides, **named)
+    return Engine(directory, threads=threads, overrides=overrides, adapters=adapters)
 
 
 def applied(engine: Engine, adapters: Iterable[tuple[Path, float]]) -> Applied:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 Real = NDArray[np.float64]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Change:
     """What an adapter does to one linear; with rank 0 only its scale and bias."""
 
@@ -36,7 +36,7 @@ class Change:
     int8_input: bool = False  # A's kernel reads activations in int8 groups of 64
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Adapter:
     """An adapter by the modules' names in a checkpoint, such as "model.layers.0.self_attn.q_proj"."""
 

@@ -24,7 +24,7 @@ A_FORMATS = {"f32": "f32", "bf16": "bf16", "int8": "int8-row"}
 """The weight format in whose panels A lies, by the adapter's dtype."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Handle:
     """An adapter that the backend holds; its arrays go with it."""
 

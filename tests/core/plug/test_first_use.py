@@ -131,6 +131,8 @@ PROBLEMS = [
     {"op": "linear", "weight": "f32", "act": "f32", "rows": [1, 1], "n": 2048, "k": 576, "epilogues": ["lora"]},
     {"op": "linear", "weight": "int4-g64", "act": "int8-g64", "rows": [2, 8], "n": 11264, "k": 2048,
      "epilogues": ["lora", "silu_mul", "quantize"]},
+    {"op": "linear", "weight": "int4-g32", "act": "int8-g64", "rows": [2, 8], "n": 1152, "k": 896,
+     "epilogues": ["lora", "bias"]},
     {"op": "epilogue", "rows": [1, 8], "n": 896, "k": 896, "epilogues": ["lora", "residual"]},
     {"op": "shrink", "weight": "int8-row", "act": "int8-g64", "rows": [1, 8], "n": 1024, "k": 2048},
     {"op": "shrink", "weight": "bf16", "act": "f32", "rows": [9, 64], "n": 1024, "k": 100},
