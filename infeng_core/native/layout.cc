@@ -53,6 +53,7 @@ std::shared_ptr<const Weight> in_layout_of(const Kernel& kernel, const std::shar
   copy->abi.data = copy->arena.data();
   copy->source = weight;
   known = copy;
+  std::erase_if(copies, [](const auto& each) { return each.second.expired(); });  // adapters bring weights and go
   return copy;
 }
 
