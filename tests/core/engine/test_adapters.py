@@ -13,7 +13,7 @@ from adapter_parts import until
 from engine_parts import MakeEngine, Recorder
 
 from infeng_core import Engine, Request, SamplingParams
-from infeng_core.errors import AdapterError, InfengError, KernelError, RequestError
+from infeng_core.errors import AdapterError, InfengError, KernelError, PluginError, RequestError
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True)
 PROMPT = "the quick brown fox"
@@ -361,3 +361,15 @@ def test_threads_load_unload_and_generate_at_once(engine: Engine, adapters: dict
     while engine.step():
         pass
     assert all(info.references == info.waiting == 0 for info in engine.adapters())
+
+
+def test_a_scheduler_that_forgets_the_adapters_is_found_out(engine: Engine, monkeypatch: pytest.MonkeyPatch):
+    inner = engine._scheduler.next_batch
+
+    def forgetful() -> Any:
+        batch = inner()
+        return batch and batch._replace(adapters=())
+
+    monkeypatch.setattr(engine._scheduler, "next_batch", forgetful)
+    with pytest.raises(PluginError, match="scheduler fcfs: it runs requests without their adapters"):
+        engine.generate(PROMPT, GREEDY, adapters="a")
