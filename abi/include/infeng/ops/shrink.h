@@ -58,13 +58,13 @@ struct ChainCore {
       x[m] = row_of<float>(t.args.in.x, t.row + row + m) + from;
       INFENG_EACH (c, C) acc[m][c] = V::zero();
     }
-    const auto add = [&](int64_t at, int c) INFENG_INLINE_LAMBDA {
-      const F v = Panel::template load<V>(w + (at + c) / S * kLine, c % S);
+    const auto add = [&](int64_t at, int c) INFENG_INLINE_LAMBDA {  // `at` is a multiple of eight
+      const F v = Panel::template load<V>(w + c / S * kLine, c % S);
       INFENG_EACH (m, M) acc[m][c] = V::fma(V::set(x[m][at + c]), v, acc[m][c]);
     };
     int64_t at = 0;
-    for (; at + kChains <= k; at += kChains) {
-      INFENG_EACH (c, C / S) V::prefetch(w + at / S * kLine + c * kLine + kAhead);
+    for (; at + kChains <= k; at += kChains, w += kChains / S * kLine) {
+      INFENG_EACH (c, C / S) V::prefetch(w + c * kLine + kAhead);
       INFENG_EACH (c, C) add(at, c);
     }
     INFENG_EACH (c, C)
