@@ -33,16 +33,16 @@ OPTIONS = {
     "kv": "f16",
     "ubatch": "512",
     "turns": "rotate",
-    "contexts": "adapter",
-    "lora": "f16",
+    "contexts": "one",
     "unified": "off",
 }
 """``flash_attn`` on, off, auto, or best: on for prompts and off for decoding, which is what was fastest where it was
-tried (16 rows decode five times slower with it). ``kv`` f16 or q8_0, which needs it on. ``ubatch`` rows of one pass."""
-
+tried (16 rows decode five times slower with it); off for requests with adapters. ``kv`` f16 or q8_0, which needs it on.
+``ubatch`` rows of one pass. Of requests with adapters: ``turns`` rotate, drain or sort, see ``slots.py``; ``contexts``
+one, whose adapter changes from call to call, or one for each adapter; ``unified`` on or off, one cache for all
+sequences. ``contexts`` and ``unified`` made no difference that could be told from chance where they were tried."""
 
 BATCH = 2048  # rows of one call
-SERVING_FLASH = "off"
 
 
 def build_environment(features: Collection[str], gcc: int | None) -> dict[str, str]:
@@ -165,8 +165,8 @@ def open_model(model: str, threads: int, options: dict[str, str]) -> Any:
             self.adapters[name] = adapter, scale
 
         def open(self, slots: int, positions: int) -> None:
-            own = options["contexts"] == "adapter"
-            self._allocate([None, *(self.adapters if own else ())], slots, positions, SERVING_FLASH)
+            users = {"one": (), "adapter": self.adapters}[options["contexts"]]
+            self._allocate([None, *users], slots, positions, "off" if options["kv"] == "f16" else "on")
 
         def admit(self, slot: int, prompt: list[int], adapter: str | None) -> None:
             self.pending[slot] = prompt
@@ -214,7 +214,7 @@ def open_model(model: str, threads: int, options: dict[str, str]) -> Any:
             settings.n_threads = settings.n_threads_batch = threads
             settings.flash_attn_type = flash[options["flash_attn"].replace("best", flash_attn)]
             settings.type_k = settings.type_v = types[options["kv"]]
-            settings.kv_unified = options["unified"] == "on"
+            settings.kv_unified = {"on": True, "off": False}[options["unified"]]
             for user in users:
                 self.contexts[user] = native.llama_init_from_model(weights, settings)
                 if not self.contexts[user]:

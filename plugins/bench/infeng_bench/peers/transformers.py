@@ -69,7 +69,7 @@ def open_model(model: str, threads: int, options: dict[str, str]) -> Any:
 
     class Transformers:
         vocab = config.vocab_size
-        mixes = options["mix"] == "on"
+        mixes = {"on": True, "off": False}[options["mix"]]
 
         def introduction(self) -> dict[str, Any]:
             sizes = {name: tensor.numel() * tensor.element_size() for name, tensor in weights.named_parameters()}
