@@ -30,7 +30,7 @@ class Feed {
   }
 
  private:
-  static constexpr int kMost = 64;  // more adapters than that: the rest is read when it is needed
+  static constexpr int kMost = 256;  // pieces of memory; the rest is read when it is needed
   struct Range {
     const uint8_t* at;
     int64_t lines;

@@ -58,15 +58,16 @@ struct LoraPanels {
   int64_t first;
   int64_t count;
   INFENG_INLINE LoraPanels(const infeng_lora_segment& s, int64_t begin, int64_t panels) {
-    const int64_t before = begin - s.panel_begin, last = before + panels;
-    if (s.panel_step == 1) {
-      first = max_of(before, 0);
-      count = min_of(last, s.panel_count) - first;
-    } else {
-      const int step = s.panel_step;
-      first = before <= 0 ? 0 : (int(before) + step - 1) / step;
-      count = min_of(last <= 0 ? 0 : (int(last) + step - 1) / step, s.panel_count) - first;
-    }
+    const int64_t before = begin - s.panel_begin;
+    first = steps(before, s.panel_step);
+    count = min_of(steps(before + panels, s.panel_step), s.panel_count) - first;
+  }
+
+ private:
+  // Panels of the segment that lie before panel `distance` from its first. Divisions are slow; a step is 1 or 2.
+  static INFENG_INLINE int64_t steps(int64_t distance, int32_t step) {
+    if (distance <= 0) return 0;
+    return step == 1 ? distance : step == 2 ? (distance + 1) / 2 : ceil_div(distance, step);
   }
 };
 
