@@ -142,7 +142,7 @@ py::array_t<float> view(const py::object& self, int id) {
 py::tuple view_activation(const py::object& self, int id) {
   const Value& value = self.cast<const BoundProgram&>().value(id);
   if (!value.quantized) fail("invalid_argument", "value ", id, " is a buffer: use view()");
-  return py::make_tuple(rows_of(value.q, value.rows, value.stride, value.stride, self),
+  return py::make_tuple(rows_of(value.q, value.rows, value.stride, value.q_stride, self),
                         rows_of(value.scale, value.rows, value.groups, value.group_stride, self),
                         rows_of(value.sum, value.rows, value.groups, value.group_stride, self));
 }

@@ -58,7 +58,9 @@ int Program::add_value(int64_t columns, bool samples, bool quantized) {
   if (quantized) {
     value.groups = value.stride / kGroup;
     value.group_stride = round_up(value.groups, kLine / 4);
-    value.q = memory_.take_array<int8_t>(value.rows * value.stride);
+    // An odd number of lines from row to row: at powers of two the rows would compete for a few sets of the caches.
+    value.q_stride = value.stride / kLine % 2 == 0 ? value.stride + kLine : value.stride;
+    value.q = memory_.take_array<int8_t>(value.rows * value.q_stride);
     value.scale = memory_.take_array<float>(value.rows * value.group_stride);
     value.sum = memory_.take_array<int32_t>(value.rows * value.group_stride);
   } else {

@@ -58,6 +58,7 @@ struct Value {
   int64_t rows = 0;
   int64_t columns = 0;
   int64_t stride = 0;  // columns rounded up to 64
+  int64_t q_stride = 0;
   int64_t groups = 0;  // of an activation
   int64_t group_stride = 0;
   float* x = nullptr;

@@ -47,7 +47,7 @@ infeng_activation describe(const Value& value) {
   a.struct_size = sizeof a;
   a.group = kGroup;
   if (value.quantized) {
-    a.q = tensor(value.q, INFENG_I8, value.rows, value.stride, value.stride);
+    a.q = tensor(value.q, INFENG_I8, value.rows, value.stride, value.q_stride);
     a.scale = tensor(value.scale, INFENG_F32, value.rows, value.groups, value.group_stride);
     a.sum = tensor(value.sum, INFENG_I32, value.rows, value.groups, value.group_stride);
   }

@@ -4,9 +4,9 @@
 
 using namespace infeng;
 
-// Measured against the AVX-512 VNNI kernels with weights in the cache: about the same at 8 rows, 1.8 times as fast
-// at 16.
-constexpr int kFewestRows = 9;
+// Measured against the AVX-512 VNNI kernels with weights in the third-level cache: 1.05 times as fast at 7 rows, 1.5 at
+// 12, 2 at 16.
+constexpr int kFewestRows = 7;
 
 #define KERNEL(name, format)                      \
   extern "C" constinit const infeng_kernel name = \

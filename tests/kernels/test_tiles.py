@@ -26,7 +26,7 @@ MISUSES = (
     "height",
     "width",
 )
-NEEDS = {"amx_int8", "avx512f", "avx512bw", "avx512vl", "avx512dq"}
+NEEDS = {"amx_int8", "avx512f", "avx512bw", "avx512vl", "avx512dq", "gfni"}
 
 without_amx = pytest.mark.skipif(not detect().features >= NEEDS, reason="this CPU has no AMX, or may not use it")
 
@@ -55,7 +55,7 @@ def test_the_loops_accept_what_is_right(loops: Path) -> None:
 
 @without_amx
 def test_the_loops_give_the_bytes_of_the_hardware(tmp_path: Path) -> None:
-    flags = ["-DHARDWARE", "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mfma"]
+    flags = ["-DHARDWARE", "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mfma", "-mgfni"]
     assert subprocess.run([build(tmp_path, *flags), "compare"], check=False).returncode == 0
 
 

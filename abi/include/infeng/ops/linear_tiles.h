@@ -2,10 +2,12 @@
 // those of linear_int.h:
 //   acc = sum over one step of q_x[k] * q_w[n][k]                   a step is 64 k, or 32 where the scales are per 32
 //   out = fma(float(acc), wscale * xscale[m][g], out)               steps ascending
-// A few steps of a few panels become signed lines in scratch that stays in the first-level cache while all rows pass: a
-// step of a panel is a B tile there, and 16 rows of the activation are an A tile as they lie in memory. Their product,
-// a C tile of int32, reaches the vector unit through a small ring in memory. The sums of 16 rows stay in vector
-// registers over a chunk of steps. The tile unit runs a little ahead, so that both work at the same time.
+// A step of a panel becomes signed lines in scratch and is a B tile there; 16 rows of the activation are an A tile as
+// they lie in memory. Their product, a C tile of int32, reaches the vector unit through memory. What is done at a time
+// is a chunk: a few steps of one panel. A tiles serve a chunk of all panels; the sums of 16 rows stay in vector
+// registers over a chunk. The stages of a chunk never wait for each other: while one is added to its sums the next is
+// multiplied, and up to 16 rows, where a chunk is needed only once, the one after that is unpacked. More rows unpack
+// a chunk of four panels, which stays in the first-level cache while all of them pass.
 // SPDX-License-Identifier: Apache-2.0
 #ifndef INFENG_OPS_LINEAR_TILES_H
 #define INFENG_OPS_LINEAR_TILES_H
@@ -25,59 +27,33 @@ struct TileCore {
   static constexpr int kStepLines = kStepK / 4;  // rows of a B tile
   static constexpr int kPanels = 4;              // in scratch at a time
   static constexpr int kChunk = 4;               // steps of each
-  static constexpr int kAhead = 2;               // steps from a product to its use
-  static constexpr int kRing = 4;                // products in memory; each has a C tile of its own
+  static constexpr int64_t kDistance = 32;       // steps from a line that is fetched to one that is used, few rows
 
   struct Scratch {
     uint8_t lines[kPanels][kChunk][kStepLines * kLine];
     float scales[kPanels][kChunk][kLanes];
-    float xscales[kTileRows][kChunk];
-    // Rows that nobody wants lie in the first half, see `rows`.
-    int32_t products[kRing][2 * kTileRows][kLanes];
+    float xscales[kRowBlock][kLanes];  // of kLanes groups
+    // Of two chunks by turns. What is stored for one never lies a multiple of 4 KB from what is read of the other: such
+    // a load would wait for the store. Behind them a tile for rows that nobody wants, see `Products`.
+    int32_t products[kChunk][2][kTileRows][kLanes];
+    int32_t behind[kTileRows][kLanes];
   };
   static constexpr int64_t kScratch = sizeof(Scratch);
 
   template <Vector V>
     requires Tiles<T, V>
   static INFENG_NOINLINE void multiply(const LinearTile& t) {
-    const int64_t steps = ceil_div(t.args.weight.k, kGroup) * Format::kSteps, bytes = t.args.weight.panel_bytes;
-    Scratch& scratch = *(Scratch*)t.scratch;
     T::configure(shapes(tile_rows(t)));
-    clear<V>(t);
-    for_panels<kPanels>(t.panels, [&](int64_t p, auto count) {
-      const uint8_t* panel = t.panel + p * bytes;
-      const uint8_t* after = p + count.value < t.panels ? panel + count.value * bytes : t.next;
-      for (int64_t step = 0; step < steps; step += kChunk) {
-        const bool last = step + kChunk >= steps;
-        const Chunk chunk{panel, p, count.value, step, int(min_of(kChunk, steps - step))};
-        const uint8_t* ahead = last ? (after ? after : panel) + step_at(0) : panel + step_at(step + kChunk);
-        unpack<V>(chunk, bytes, scratch);
-        for (int64_t row = 0; row < t.rows; row += kTileRows, ahead = nullptr) rows<V>(t, chunk, row, ahead, scratch);
-      }
-    });
+    if (t.rows <= kTileRows)
+      stream<V>(t);
+    else
+      blocks<V>(t);
     T::release();
   }
 
  private:
-  // Steps [step, step + steps) of `panels` panels, the first at `data`.
-  struct Chunk {
-    const uint8_t* data;
-    int64_t panel;  // of the tile
-    int panels;
-    int64_t step;
-    int steps;
-  };
-
-  // Every tile has as many rows, so that one configuration serves all.
-  static INFENG_INLINE int tile_rows(const LinearTile& t) { return int(min_of(kTileRows, t.args.common.rows)); }
-
-  // Tiles 0 to 3 are C, 4 and 5 A, 6 and 7 B.
-  static TileConfig shapes(int rows) {
-    TileConfig config;
-    for (int tile = 0; tile < 4; ++tile) config.set(tile, rows, kLine);
-    for (int tile = 4; tile < 6; ++tile) config.set(tile, rows, kStepK);
-    for (int tile = 6; tile < 8; ++tile) config.set(tile, kStepLines, kLine);
-    return config;
+  static INFENG_INLINE int64_t steps_of(const LinearTile& t) {
+    return ceil_div(t.args.weight.k, kGroup) * Format::kSteps;
   }
 
   // Where a step's lines are in a panel.
@@ -85,79 +61,83 @@ struct TileCore {
     return Format::lines_at(step / Format::kSteps) + step % Format::kSteps * (8 / Format::kSteps * kLine);
   }
 
-  template <Vector V>
-  static INFENG_NOINLINE void unpack(const Chunk& chunk, int64_t bytes, Scratch& scratch) {
-    for (int p = 0; p < chunk.panels; ++p)
-      for (int s = 0; s < chunk.steps; ++s) {
-        const uint8_t* panel = chunk.data + p * bytes;
-        const uint8_t* lines = panel + step_at(chunk.step + s);
-        uint8_t* out = scratch.lines[p][s];
-        if constexpr (Format::kBits == 4) {
-          constexpr int L = Format::kStepLines;
-          INFENG_EACH (l, L) T::unpack_nibbles(lines + l * kLine, out + l * kLine, out + (l + L) * kLine);
-        } else {
-          INFENG_EACH (l, kStepLines) T::unpack_bytes(lines + l * kLine, out + l * kLine);
-        }
-        const int64_t step = chunk.step + s;
-        V::store(scratch.scales[p][s],
-                 Format::template scale<V>(panel, step / Format::kSteps, int(step % Format::kSteps)));
-      }
+  // Every tile has as many rows, so that one configuration serves all.
+  static INFENG_INLINE int tile_rows(const LinearTile& t) { return int(min_of(kTileRows, t.args.common.rows)); }
+
+  // With fewer rows left than a tile has, it ends with the last one and begins with this many that were done before.
+  static INFENG_INLINE int64_t rows_again(const LinearTile& t, int64_t row) {
+    return max_of(row + tile_rows(t) - t.rows, 0);
   }
 
-  // A chunk's part of up to 16 rows from `row` on, all panels; fetches the lines at `ahead`, if any.
-  template <Vector V>
-  static INFENG_NOINLINE void rows(const LinearTile& t, const Chunk& chunk, int64_t row, const uint8_t* ahead,
-                                   Scratch& scratch) {
-    constexpr int kLines = kStepLines * kLine, kSlot = 2 * kTileRows * kLanes;
-    const infeng_activation& in = t.args.in;
-    const int wanted = int(min_of(kTileRows, t.rows - row));
-    // With fewer rows left than a tile has, it ends with the last one and begins with some that were done before.
-    const int again = tile_rows(t) - wanted;
-    const int64_t stride = in.q.strides[0];
-    const int8_t* a = row_of<int8_t>(in.q, t.row + row - again) + chunk.step * kStepK;
-    const uint8_t* b = scratch.lines[0][0];
-    int32_t* products = scratch.products[0][kTileRows];
-    const unsigned total = unsigned(chunk.panels * chunk.steps);
-    unsigned made = 0, used = 0;
-    int step = 0;
-    const auto multiply_as = [&](auto index) INFENG_INLINE_LAMBDA {
-      constexpr int C = index.value, A = 4 + C % 2, B = 6 + C % 2;
-      T::template load<A>(a + step * kStepK, stride);
-      T::template load<B>(b + step * kLines, kLine);
-      T::template zero<C>();
-      T::template dot<C, A, B>();
-      T::template store<C>(products + C * kSlot - again * kLanes, kLine);
-    };
-    const auto multiply_next = [&]() INFENG_INLINE_LAMBDA {
-      dispatch<kRing>(int(made++ % kRing) + 1,
-                      [&](auto n) INFENG_INLINE_LAMBDA { multiply_as(Constant<n.value - 1>{}); });
-      if (++step == chunk.steps) {
-        step = 0;
-        b += kChunk * kLines;
-      }
-    };
+  // Tiles 0 and 1 are C, 2 and 3 B, 4 to 7 A: the steps of a chunk.
+  static TileConfig shapes(int rows) {
+    TileConfig config;
+    for (int tile = 0; tile < 2; ++tile) config.set(tile, rows, kLine);
+    for (int tile = 2; tile < 4; ++tile) config.set(tile, kStepLines, kLine);
+    for (int tile = 4; tile < 8; ++tile) config.set(tile, rows, kStepK);
+    return config;
+  }
 
-    copy_scales<V>(in.scale, t.row + row, wanted, chunk, scratch);
-    while (made < kAhead && made < total) multiply_next();
-    float* cur = t.cur + row * kTileWidth + chunk.panel * kLanes;
-    for (int p = 0; p < chunk.panels; ++p, cur += kLanes) {
-      typename V::F out[kTileRows];
-      INFENG_EACH (r, kTileRows) out[r] = V::load(cur + r * kTileWidth);
-      for (int s = 0; s < chunk.steps; ++s, ++used) {
-        if (made < total) multiply_next();
-        if (ahead) {
-          fetch<V>(ahead + p * t.args.weight.panel_bytes + step_at(s) - step_at(0));
-          t.feed.template step<V>();
-        }
-        const auto scale = V::load(scratch.scales[p][s]);
-        const int32_t* product = products + used % kRing * kSlot;
-        const float* x = scratch.xscales[0] + s / Format::kSteps;
-        INFENG_EACH (r, kTileRows)
-          out[r] = V::fma(T::floats(product + r * kLanes), V::mul(scale, V::set(x[r * kChunk])), out[r]);
-      }
-      INFENG_EACH (r, kTileRows) V::store(cur + r * kTileWidth, out[r]);
+  // --- the stages of a chunk, step by step ---
+  template <Vector V>
+  static INFENG_INLINE void unpack(const uint8_t* lines, uint8_t* out) {
+    if constexpr (Format::kBits == 4) {
+      constexpr int L = Format::kStepLines;
+      INFENG_EACH (l, L) T::unpack_nibbles(lines + l * kLine, out + l * kLine, out + (l + L) * kLine);
+    } else {
+      INFENG_EACH (l, kStepLines) T::unpack_bytes(lines + l * kLine, out + l * kLine);
     }
   }
+
+  // The products of up to 16 rows, the first at `row` of `t`, with the chunk that begins with `first`.
+  struct Products {
+    static constexpr int kSlot = 2 * kTileRows * kLanes;
+    const int8_t* a;
+    int64_t stride;
+    const uint8_t* b;
+    int32_t* out;
+    bool fresh;  // rows and steps are not those of the chunk before
+
+    INFENG_INLINE Products(const LinearTile& t, int64_t row, int64_t first, const uint8_t* lines, int32_t* products,
+                           bool load)
+        : a(row_of<int8_t>(t.args.in.q, t.row + row - rows_again(t, row)) + first * kStepK),
+          stride(t.args.in.q.strides[0]),
+          b(lines),
+          out(products),
+          fresh(load) {}
+
+    template <int S>
+    INFENG_INLINE void step() const {
+      constexpr int C = S % 2, B = 2 + S % 2, A = 4 + S;
+      if (fresh) T::template load<A>(a + S * kStepK, stride);
+      T::template load<B>(b + S * kStepLines * kLine, kLine);
+      T::template zero<C>();
+      T::template dot<C, A, B>();
+      T::template store<C>(out + S * kSlot, kLine);
+    }
+  };
+
+  template <Vector V>
+  struct Sums {
+    typename V::F out[kTileRows];
+    const int32_t* product;
+    const float* x;
+
+    // Adds step S, whose weights have `scale`. Rows that nobody wants are computed and not used.
+    template <int S>
+    INFENG_INLINE void step(typename V::F scale) {
+      INFENG_EACH (r, kTileRows) {
+        const auto xscale = V::set(x[r * kLanes + S / Format::kSteps]);
+        out[r] = V::fma(T::floats(product + S * Products::kSlot + r * kLanes), V::mul(scale, xscale), out[r]);
+      }
+    }
+    INFENG_INLINE void load(const float* cur) {
+      INFENG_EACH (r, kTileRows) out[r] = V::load(cur + r * kTileWidth);
+    }
+    INFENG_INLINE void store(float* cur) const {
+      INFENG_EACH (r, kTileRows) V::store(cur + r * kTileWidth, out[r]);
+    }
+  };
 
   // The lines of one step, and the scales before them.
   template <Vector V>
@@ -166,15 +146,162 @@ struct TileCore {
     INFENG_EACH (l, kFetch) V::prefetch(lines + Format::kFetchFrom + l * kLine);
   }
 
-  // The chunk's scales of `wanted` rows, at distances that the compiler knows; rows behind them are computed but not
-  // used.
+  // Where the scales of kLanes groups are at distances that the compiler knows: once for as many, before `step`.
   template <Vector V>
-  static INFENG_INLINE void copy_scales(const infeng_tensor& scale, int64_t row, int wanted, const Chunk& chunk,
-                                        Scratch& scratch) {
-    const int groups = int(ceil_div(chunk.steps, Format::kSteps));
-    for (int r = 0; r < kTileRows; ++r) {
-      const float* from = row_of<float>(scale, row + r) + chunk.step / Format::kSteps;
-      V::store(scratch.xscales[r], r < wanted ? V::load(from, groups) : V::zero(), groups);
+  static INFENG_INLINE void copy_scales(const LinearTile& t, int64_t step, Scratch& scratch) {
+    if (step % (kLanes * Format::kSteps) == 0) copy_scales_from<V>(t, step / Format::kSteps, scratch);
+  }
+  template <Vector V>
+  static INFENG_NOINLINE void copy_scales_from(const LinearTile& t, int64_t group, Scratch& scratch) {
+    const int groups = int(min_of(kLanes, ceil_div(t.args.weight.k, kGroup) - group));
+    for (int64_t row = 0; row < ceil_div(t.rows, kTileRows) * kTileRows; ++row) {
+      const float* from = row_of<float>(t.args.in.scale, t.row + row) + group;
+      V::store(scratch.xscales[row], row < t.rows ? V::load(from, groups) : V::zero());
+    }
+  }
+  static INFENG_INLINE const float* xscales(const Scratch& scratch, int64_t row, int64_t step) {
+    return scratch.xscales[row] + step / Format::kSteps % kLanes;
+  }
+
+  // --- up to 16 rows ---
+  // A chunk of one panel after the other, then the next chunk of each.
+  struct Place {
+    const uint8_t* data;  // of the panel
+    int64_t panel = 0;
+    int64_t step = 0;
+
+    INFENG_INLINE void advance(const LinearTile& t) {
+      data += t.args.weight.panel_bytes;
+      if (++panel < t.panels) return;
+      panel = 0;
+      data = t.panel;
+      step += kChunk;
+    }
+  };
+
+  template <Vector V>
+  static INFENG_INLINE void stream(const LinearTile& t) {
+    const int64_t steps = steps_of(t);
+    const auto chunk_at = [&](const Place& place) { return int(min_of(kChunk, steps - place.step)); };
+    Scratch& scratch = *(Scratch*)t.scratch;
+    Place unpacking{t.panel}, multiplying{t.panel}, adding{t.panel};
+    Sums<V> sums;
+    for (int64_t turn = 0; adding.step < steps; ++turn) {
+      const int now = turn & 1, before = now ^ 1;
+      const int unpacked = chunk_at(unpacking), multiplied = turn < 1 ? 0 : chunk_at(multiplying);
+      const int added = turn < 2 ? 0 : chunk_at(adding);
+      const uint8_t* ahead = fetched(t, unpacking, steps);
+      const Products products(t, 0, multiplying.step, scratch.lines[before][0], scratch.products[0][before][0],
+                              multiplying.panel == 0);
+      float* cur = t.cur + adding.panel * kLanes;
+      sums.product = scratch.products[0][now][rows_again(t, 0)];
+      sums.x = xscales(scratch, 0, adding.step);
+      if (added) {
+        if (adding.panel == 0) copy_scales<V>(t, adding.step, scratch);
+        if (adding.step == 0)
+          INFENG_EACH (r, kTileRows) V::store(cur + r * kTileWidth, V::zero());
+        sums.load(cur);
+      }
+      unrolled<kChunk>([&](auto s) INFENG_INLINE_LAMBDA {
+        if (s.value < unpacked) {
+          fetch<V>(ahead + step_at(s.value) - step_at(0));
+          unpack<V>(unpacking.data + step_at(unpacking.step + s.value), scratch.lines[now][s.value]);
+        }
+        if (s.value < multiplied) products.template step<s.value>();
+        if (s.value < added) {
+          sums.template step<s.value>(scale_at<V>(adding.data, adding.step + s.value));
+          if (s.value % 2 == 0) t.feed.template step<V>();
+        }
+      });
+      if (added) sums.store(cur);
+      unpacking.advance(t);
+      if (multiplied) multiplying.advance(t);
+      if (added) adding.advance(t);
+    }
+  }
+
+  // What to fetch while the chunk at `place` is unpacked: the same panel further on, behind its end the one that
+  // follows.
+  static INFENG_INLINE const uint8_t* fetched(const LinearTile& t, const Place& place, int64_t steps) {
+    const int64_t step = place.step + kDistance;
+    if (step < steps) return place.data + step_at(step);
+    return (t.next ? t.next : t.panel) + place.panel * t.args.weight.panel_bytes + step_at(step - steps);
+  }
+
+  template <Vector V>
+  static INFENG_INLINE auto scale_at(const uint8_t* panel, int64_t step) {
+    return Format::template scale<V>(panel, step / Format::kSteps, int(step % Format::kSteps));
+  }
+
+  // --- more rows ---
+  // Steps [step, step + steps) of `panels` panels, the first at `data`. The lines at `ahead` are needed next.
+  struct Chunk {
+    const uint8_t* data;
+    const uint8_t* ahead;
+    int64_t panel;  // of the tile
+    int panels;
+    int64_t step;
+    int steps;
+  };
+
+  template <Vector V>
+  static INFENG_INLINE void blocks(const LinearTile& t) {
+    const int64_t steps = steps_of(t), bytes = t.args.weight.panel_bytes;
+    Scratch& scratch = *(Scratch*)t.scratch;
+    clear<V>(t);
+    for_panels<kPanels>(t.panels, [&](int64_t p, auto count) {
+      const uint8_t* panel = t.panel + p * bytes;
+      const uint8_t* after = p + count.value < t.panels ? panel + count.value * bytes : t.next;
+      for (int64_t step = 0; step < steps; step += kChunk) {
+        const bool last = step + kChunk >= steps;
+        const uint8_t* ahead = last ? (after ? after : panel) + step_at(0) : panel + step_at(step + kChunk);
+        const Chunk chunk{panel, ahead, p, count.value, step, int(min_of(kChunk, steps - step))};
+        copy_scales<V>(t, step, scratch);
+        unpack_panels<V>(chunk, bytes, scratch);
+        dispatch<kChunk>(chunk.steps, [&](auto n) INFENG_INLINE_LAMBDA { add_chunk<V, n.value>(t, chunk, scratch); });
+      }
+    });
+  }
+
+  template <Vector V>
+  static INFENG_NOINLINE void unpack_panels(const Chunk& chunk, int64_t bytes, Scratch& scratch) {
+    for (int p = 0; p < chunk.panels; ++p)
+      for (int s = 0; s < chunk.steps; ++s) {
+        const uint8_t* panel = chunk.data + p * bytes;
+        unpack<V>(panel + step_at(chunk.step + s), scratch.lines[p][s]);
+        V::store(scratch.scales[p][s], scale_at<V>(panel, chunk.step + s));
+      }
+  }
+
+  // Adds a chunk of `Steps` steps to all rows, 16 of them and a panel at a time; the products are one such turn ahead.
+  template <Vector V, int Steps>
+  static INFENG_NOINLINE void add_chunk(const LinearTile& t, const Chunk& chunk, Scratch& scratch) {
+    const int64_t bytes = t.args.weight.panel_bytes;
+    const auto products = [&](int64_t row, int p, int turn) INFENG_INLINE_LAMBDA {
+      return Products(t, row, chunk.step, scratch.lines[p][0], scratch.products[0][turn][0], p == 0);
+    };
+    Products next = products(0, 0, 0);
+    unrolled<Steps>([&](auto s) INFENG_INLINE_LAMBDA { next.template step<s.value>(); });
+    int turn = 0;
+    for (int64_t row = 0; row < t.rows; row += kTileRows) {
+      float* cur = t.cur + row * kTileWidth + chunk.panel * kLanes;
+      for (int p = 0; p < chunk.panels; ++p, cur += kLanes, turn ^= 1) {
+        const bool last = p + 1 == chunk.panels, more = !last || row + kTileRows < t.rows;
+        if (more) next = last ? products(row + kTileRows, 0, turn ^ 1) : products(row, p + 1, turn ^ 1);
+        Sums<V> sums;
+        sums.product = scratch.products[0][turn][rows_again(t, row)];
+        sums.x = xscales(scratch, row, chunk.step);
+        sums.load(cur);
+        unrolled<Steps>([&](auto s) INFENG_INLINE_LAMBDA {
+          if (more) next.template step<s.value>();
+          if (row == 0) {
+            fetch<V>(chunk.ahead + p * bytes + step_at(s.value) - step_at(0));
+            t.feed.template step<V>();
+          }
+          sums.template step<s.value>(V::load(scratch.scales[p][s.value]));
+        });
+        sums.store(cur);
+      }
     }
   }
 };

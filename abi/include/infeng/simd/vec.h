@@ -97,6 +97,15 @@ INFENG_INLINE void dispatch(int n, const Fn& fn) {
   fn(Constant<Max>{});
 }
 
+// Calls fn(Constant<n>) for n in [0, Count): a loop whose index chooses registers.
+template <int Count, class Fn>
+INFENG_INLINE void unrolled(const Fn& fn) {
+  if constexpr (Count > 0) {
+    unrolled<Count - 1>(fn);
+    fn(Constant<Count - 1>{});
+  }
+}
+
 // Cuts [0, n) into the fewest blocks of at most Max that differ by at most one, and calls fn(begin, Constant<size>).
 template <int Max, class Fn>
 INFENG_INLINE void balanced_blocks(int n, const Fn& fn) {
