@@ -168,7 +168,7 @@ AdapterPart = tuple[
     NDArray[np.float32] | None,  # row_scale
     NDArray[np.float32] | None,  # bias
 ]
-"""A projection, as formats.adapter.LoraPart says."""
+"""A projection, as formats.adapters.packed.LoraPart says."""
 
 class Adapter:
     """An adapter in one piece of memory of its own, which goes back with the last reference; see Program.adapter."""

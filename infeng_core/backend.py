@@ -13,7 +13,7 @@ from infeng_core.scheduler import AdapterHandle, AdapterRows, Batch, Limits
 
 if TYPE_CHECKING:
     from infeng_core.formats import LoadedModel
-    from infeng_core.formats.adapter import PackedAdapter
+    from infeng_core.formats.adapters.packed import PackedAdapter
     from infeng_core.plug.manifest import EngineConfig
     from infeng_core.plug.select import Selector
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from infeng_core import _native
 
 if TYPE_CHECKING:
-    from infeng_core.formats.adapter import LoraPart, PackedAdapter
+    from infeng_core.formats.adapters.packed import LoraPart, PackedAdapter
 
 
 def place(program: _native.Program, adapter: PackedAdapter) -> _native.Adapter:

@@ -39,7 +39,7 @@ from infeng_core.plug.problems import MAX_STACKED_RANK
 
 if TYPE_CHECKING:
     from infeng_core.formats import LoadedModel
-    from infeng_core.formats.adapter import AdapterDtype
+    from infeng_core.formats.adapters.packed import AdapterDtype
     from infeng_core.models.config import RopeConfig
     from infeng_core.plug.select import Selector
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from infeng_core.adapters import AdapterInfo, Lease, Registry
-from infeng_core.formats.adapter import LoraPart, LoraTensor, PackedAdapter
+from infeng_core.formats.adapters.packed import LoraPart, LoraTensor, PackedAdapter
 
 
 class Store:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from infeng_core import _native
 from infeng_core.engine import Engine
-from infeng_core.formats.adapter import AdapterDtype, LoraEmbedding, LoraPart, LoraTensor, PackedAdapter
+from infeng_core.formats.adapters.packed import AdapterDtype, LoraEmbedding, LoraPart, LoraTensor, PackedAdapter
 from infeng_core.formats.tensors import LoadedModel, PackedTensor
 from infeng_core.models import rope  # the tables alone are the engine's
 from infeng_core.models.weights import Part, TensorSpec, layout

@@ -15,7 +15,7 @@ from infeng_core.errors import AdapterError, InfengError, ResourceError, UsageEr
 from infeng_core.log import get_logger
 
 if TYPE_CHECKING:
-    from infeng_core.formats.adapter import PackedAdapter
+    from infeng_core.formats.adapters.packed import PackedAdapter
 
 _log = get_logger(__name__)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from infeng_core.adapters.lease import Lease
-    from infeng_core.formats.adapter import PackedAdapter
+    from infeng_core.formats.adapters.packed import PackedAdapter
 
 State = Literal["registered", "loading", "resident"]
 """``registered``: nothing of it is in memory; ``loading``: it is being read or waits for its turn."""

@@ -154,7 +154,7 @@ def _count(count: int, kind: str) -> str:
 def _shape(directory: Path, plugins: Plugins, default: FormatOf) -> tuple[Shape, FormatOf]:
     """Return the sizes in a model directory, and the formats of its tensors."""
     from infeng_core.formats import huggingface, native
-    from infeng_core.formats.sites import sites
+    from infeng_core.formats.adapters.sites import sites
 
     if native.is_native(directory):
         manifest = native.read_manifest(directory, plugins.quant_format)

@@ -1,8 +1,8 @@
 """Weights: reading Hugging Face directories, packing them into panels, and the engine-native directory."""
 
-from infeng_core.formats.adapter import PackedAdapter
-from infeng_core.formats.adapter_conversion import AdapterConversion, convert_adapter
-from infeng_core.formats.adapter_load import load_adapter
+from infeng_core.formats.adapters.conversion import AdapterConversion, convert_adapter
+from infeng_core.formats.adapters.load import load_adapter
+from infeng_core.formats.adapters.packed import PackedAdapter
 from infeng_core.formats.choice import FormatChoice, by_format, choose
 from infeng_core.formats.conversion import Conversion, convert
 from infeng_core.formats.loader import find, load

@@ -22,7 +22,7 @@ struct Bytes {
   int64_t nbytes = 0;
 };
 
-// What an adapter is made from, as infeng_core.formats.adapter says.
+// What an adapter is made from, as infeng_core.formats.adapters.packed says.
 struct AdapterSpec {
   struct Part {
     int64_t rank = 0;

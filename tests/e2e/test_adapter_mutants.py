@@ -19,7 +19,7 @@ from goldens.shapes import CASES, Case
 from infeng_core import Engine
 from infeng_core.backend import AdapterRows
 from infeng_core.formats import PackedAdapter, load_adapter
-from infeng_core.formats.adapter import LoraPart, LoraTensor
+from infeng_core.formats.adapters.packed import LoraPart, LoraTensor
 from infeng_core.scheduler import Batch
 
 MARGIN = 10  # times the tolerance

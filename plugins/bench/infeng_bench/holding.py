@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from infeng_core.errors import UsageError
 from infeng_core.formats import convert_adapter
-from infeng_core.formats.artifact import is_artifact
+from infeng_core.formats.adapters.artifact import is_artifact
 
 if TYPE_CHECKING:
     from infeng_core.engine import Engine

@@ -15,7 +15,7 @@ from .adapter import Adapter, Change
 from .llama import Linear
 
 if TYPE_CHECKING:
-    from infeng_core.formats.adapter import LoraPart, LoraTensor, PackedAdapter
+    from infeng_core.formats.adapters.packed import LoraPart, LoraTensor, PackedAdapter
     from infeng_core.models.config import ModelConfig
 
 Real = NDArray[np.float64]

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from infeng_core.formats import patterns
-from infeng_core.formats.adapter import MAX_RANK
+from infeng_core.formats.adapters import patterns
+from infeng_core.formats.adapters.packed import MAX_RANK
 from infeng_core.formats.jsonfile import read_json
 from infeng_core.models.fields import Fields, show
 

@@ -8,8 +8,8 @@ import pytest
 from goldens import targets
 
 from infeng_core.errors import ModelError
-from infeng_core.formats.peft_config import PeftConfig, read_peft_config
-from infeng_core.formats.sites import sites
+from infeng_core.formats.adapters.peft_config import PeftConfig, read_peft_config
+from infeng_core.formats.adapters.sites import sites
 from infeng_core.models.config import ModelConfig
 
 SITES = sites(ModelConfig.from_hf({"architectures": ["LlamaForCausalLM"], **targets.MODEL}, "config.json"))

@@ -19,7 +19,7 @@ from safetensors.numpy import load_file, save_file
 
 from infeng_core.errors import AdapterError
 from infeng_core.formats import LoadedModel, load_adapter
-from infeng_core.formats.peft import read_peft
+from infeng_core.formats.adapters.peft import read_peft
 from infeng_core.models.config import ModelConfig
 
 CASES = {case.name: case for case in ADAPTED if not case.combines}
@@ -363,7 +363,7 @@ def test_an_adapter_in_the_hubs_cache_loads_offline_by_its_name(tmp_path: Path) 
 def test_a_file_that_is_overwritten_while_it_is_read_harms_nobody(
     adapter: Path, base: LoadedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from infeng_core.formats import peft
+    from infeng_core.formats.adapters import peft
 
     def read_then_truncate(path: Path, limit: int) -> Any:
         header = read_header(path, limit)

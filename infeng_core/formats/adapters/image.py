@@ -27,10 +27,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from infeng_core.errors import AdapterError
-from infeng_core.formats.adapter import AdapterDtype, LoraEmbedding, LoraPart, LoraTensor, PackedAdapter
+from infeng_core.formats.adapters.packed import AdapterDtype, LoraEmbedding, LoraPart, LoraTensor, PackedAdapter
+from infeng_core.formats.adapters.sites import EMBED, base_tensor, sites
 from infeng_core.formats.quant import BUILTIN, QuantFormat
 from infeng_core.formats.shards import ALIGN
-from infeng_core.formats.sites import EMBED, base_tensor, sites
 from infeng_core.formats.tensors import LoadedModel, PackedTensor
 from infeng_core.models.weights import PANEL_ROWS, Part
 

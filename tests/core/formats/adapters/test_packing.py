@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from infeng_core.errors import AdapterError
 from infeng_core.formats import LoadedModel, PackedAdapter, load_adapter
-from infeng_core.formats.adapter import LoraPart, LoraTensor
+from infeng_core.formats.adapters.packed import LoraPart, LoraTensor
+from infeng_core.formats.adapters.sites import sites
 from infeng_core.formats.quant import BUILTIN
-from infeng_core.formats.sites import sites
 
 SINGLE = [case for case in ADAPTED if not case.combines]
 FORMAT = {"f32": "f32", "bf16": "bf16", "int8": "int8-row"}

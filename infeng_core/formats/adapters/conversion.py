@@ -9,11 +9,11 @@ from pathlib import Path
 
 from infeng_core.errors import AdapterError
 from infeng_core.formats import atomic
-from infeng_core.formats.adapter import AdapterDtype
-from infeng_core.formats.adapter_load import find_adapter
-from infeng_core.formats.adapter_packing import pack
-from infeng_core.formats.artifact import Artifact, describe, is_artifact, read_artifact, write_artifact
-from infeng_core.formats.peft import read_peft
+from infeng_core.formats.adapters.artifact import Artifact, describe, is_artifact, read_artifact, write_artifact
+from infeng_core.formats.adapters.load import find_adapter
+from infeng_core.formats.adapters.packed import AdapterDtype
+from infeng_core.formats.adapters.packing import pack
+from infeng_core.formats.adapters.peft import read_peft
 from infeng_core.formats.tensors import LoadedModel
 from infeng_core.log import get_logger
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 from infeng_core.errors import AdapterError, ModelError
 from infeng_core.formats import hub
-from infeng_core.formats.adapter import AdapterDtype, PackedAdapter
-from infeng_core.formats.adapter_image import A_FORMAT
-from infeng_core.formats.adapter_packing import pack
-from infeng_core.formats.artifact import FILE, is_artifact, load_artifact
-from infeng_core.formats.peft import WEIGHTS_FILE, is_peft, read_peft
-from infeng_core.formats.peft_config import CONFIG_FILE
+from infeng_core.formats.adapters.artifact import FILE, is_artifact, load_artifact
+from infeng_core.formats.adapters.image import A_FORMAT
+from infeng_core.formats.adapters.packed import AdapterDtype, PackedAdapter
+from infeng_core.formats.adapters.packing import pack
+from infeng_core.formats.adapters.peft import WEIGHTS_FILE, is_peft, read_peft
+from infeng_core.formats.adapters.peft_config import CONFIG_FILE
 from infeng_core.formats.tensors import LoadedModel
 
 HUB_FILES = (CONFIG_FILE, WEIGHTS_FILE, FILE)

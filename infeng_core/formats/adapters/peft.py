@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from infeng_core.errors import AdapterError
-from infeng_core.formats.peft_config import CONFIG_FILE, PeftConfig, read_peft_config
+from infeng_core.formats.adapters.peft_config import CONFIG_FILE, PeftConfig, read_peft_config
+from infeng_core.formats.adapters.sites import Site, Sites, sites
 from infeng_core.formats.safetensors import Header, read_header
-from infeng_core.formats.sites import Site, Sites, sites
 from infeng_core.formats.wholefile import TensorFile, as_adapter_error
 from infeng_core.models.config import ModelConfig
 from infeng_core.models.fields import show

@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 
 from infeng_core._native import NativeError
 from infeng_core.errors import AdapterError
-from infeng_core.formats.adapter import AdapterDtype
-from infeng_core.formats.adapter_image import A_FORMAT, AdapterImage, AdapterSpec, PartSpec, Pieces
-from infeng_core.formats.adapter_norms import row_scales
-from infeng_core.formats.peft import Delta, Floats, PeftAdapter
+from infeng_core.formats.adapters.image import A_FORMAT, AdapterImage, AdapterSpec, PartSpec, Pieces
+from infeng_core.formats.adapters.norms import row_scales
+from infeng_core.formats.adapters.packed import AdapterDtype
+from infeng_core.formats.adapters.peft import Delta, Floats, PeftAdapter
+from infeng_core.formats.adapters.sites import EMBED, HEAD, Site, base_tensor, sites
 from infeng_core.formats.shards import aligned_bytes
-from infeng_core.formats.sites import EMBED, HEAD, Site, base_tensor, sites
 from infeng_core.formats.tensors import LoadedModel, PackedTensor
 from infeng_core.formats.wholefile import digest
 from infeng_core.models.weights import PANEL_ROWS, Part

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from infeng_core.formats.patterns import PatternError, fullmatch, matches_end
+from infeng_core.formats.adapters.patterns import PatternError, fullmatch, matches_end
 
 ATOMS = [
     "a",

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from infeng_core.cli import main
 from infeng_core.errors import AdapterError, InfengError, ResourceError
 from infeng_core.formats import LoadedModel, PackedAdapter, convert_adapter, load_adapter
-from infeng_core.formats.artifact import FILE
+from infeng_core.formats.adapters.artifact import FILE
 from infeng_core.formats.wholefile import digest
 
 CASES = {case.name: case for case in ADAPTED if not case.combines}
@@ -169,7 +169,7 @@ def test_a_wrong_description_is_refused(artifact: Path, bases: Bases, tmp_path: 
 
 def forged(artifact: Path, tmp_path: Path, change: Callable[[dict[str, Any]], object], data: bytes = b"") -> Path:
     """Return an artifact of a stranger who can compute checksums: its id and its digest are right."""
-    from infeng_core.formats.artifact import Artifact, _parse
+    from infeng_core.formats.adapters.artifact import Artifact, _parse
     from infeng_core.models.fields import Fields
 
     whole = (artifact / FILE).read_bytes()
@@ -248,7 +248,7 @@ def test_a_failed_write_leaves_nothing_and_the_old_artifact(
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("infeng_core.formats.artifact.write_all", full)
+    monkeypatch.setattr("infeng_core.formats.adapters.artifact.write_all", full)
     with pytest.raises(ResourceError, match="the disk is full, nothing was kept"):
         convert_adapter(CASES["thin"].directory, place, model, "int8", force=True)
     assert load_adapter(place, model, "int8").tensors
