@@ -34,7 +34,7 @@ struct TileCore {
     float scales[kPanels][kChunk][kLanes];
     float xscales[kRowBlock][kLanes];  // of kLanes groups
     // Of two chunks by turns. What is stored for one never lies a multiple of 4 KB from what is read of the other: such
-    // a load would wait for the store. Behind them a tile for rows that nobody wants, see `Products`.
+    // a load would wait for the store. Behind them a tile for rows that nobody wants, see `rows_again`.
     int32_t products[kChunk][2][kTileRows][kLanes];
     int32_t behind[kTileRows][kLanes];
   };
