@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from infeng_bench.subjects import Choice, Choices, OneOp, pool
+from infeng_bench.subjects import Batch, Choice, Choices, OneOp, pool
 from infeng_bench.works import Work
 from infeng_core import _native
 from infeng_core.formats.quant import FormatLookup
@@ -57,7 +57,7 @@ class Attending:
         return kernels, [self._program(kernel, cache, shape, work, rows, batches) for kernel in kernels]
 
     def _program(
-        self, choice: Choice, cache: _native.KvCache, shape: ModelConfig, work: Work, rows: int, batches: Any
+        self, choice: Choice, cache: _native.KvCache, shape: ModelConfig, work: Work, rows: int, batches: list[Batch]
     ) -> OneOp:
         program = self._empty(work, rows)
         width = shape.heads * shape.head_dim
@@ -88,7 +88,7 @@ class Attending:
         segments = work.rows if work.kind == "decode" else 1
         return _native.Program(self._pool, max_rows=rows, max_samples=1, max_segments=segments, context=work.context)
 
-    def _batches(self, work: Work) -> list[tuple[NDArray[Any], ...]]:
+    def _batches(self, work: Work) -> list[Batch]:
         """Return one batch of a row of each sequence, or for each prompt its chunks, as the engine would cut them."""
         blocks = _blocks(work.context)
         tables = np.arange(work.rows * blocks, dtype=np.int32)
@@ -128,7 +128,7 @@ def oracle_size(shape: ModelConfig, work: Work) -> dict[str, int]:
     }
 
 
-def _batch(segments: list[tuple[int, int, int, int]], tables: NDArray[np.int32]) -> tuple[NDArray[Any], ...]:
+def _batch(segments: list[tuple[int, int, int, int]], tables: NDArray[np.int32]) -> Batch:
     positions = np.concatenate([np.arange(at, at + end - begin, dtype=np.int32) for begin, end, at, _ in segments])
     return np.zeros(len(positions), np.int32), positions, np.array(segments, np.int32), tables, np.zeros(0, np.int32)
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from infeng_bench.linears import PANEL, Linear
-from infeng_bench.subjects import Choice, OneOp, plain_batch
+from infeng_bench.subjects import AdapterRange, Choice, OneOp, plain_batch
 from infeng_core import _native
 from infeng_core.models.config import ModelConfig
 from infeng_core.models.weights import Part, layout
@@ -90,8 +90,8 @@ def subject(
             program.epilogue([(rows, kernels.epilogue.kernel)], out, columns, out, steps)
     program.finish()
     _fill(program, inputs, linear.k)
-    batch = (*plain_batch(rows), _ranges(program, linear, adapted, copies, rows) if kernels.shrink else [])
-    return OneOp(kernels.linear.name, program, copies, [batch])
+    ranges = _ranges(program, linear, adapted, copies, rows) if kernels.shrink else []
+    return OneOp(kernels.linear.name, program, copies, [plain_batch(rows)], ranges)
 
 
 def _fill(program: _native.Program, inputs: dict[str, int], k: int) -> None:
@@ -107,9 +107,7 @@ def _fill(program: _native.Program, inputs: dict[str, int], k: int) -> None:
             total[:] = q.reshape(len(q), -1, q.shape[1] // scale.shape[1]).sum(axis=2, dtype=np.int32)
 
 
-def _ranges(
-    program: _native.Program, linear: Linear, adapted: Adapted, copies: int, rows: int
-) -> list[tuple[int, int, _native.Adapter, float]]:
+def _ranges(program: _native.Program, linear: Linear, adapted: Adapted, copies: int, rows: int) -> list[AdapterRange]:
     """Return which rows use which adapter: consecutive ones, as a scheduler puts them."""
     count = min(adapted.adapters, rows)
     tensor = _tensor(linear, adapted)

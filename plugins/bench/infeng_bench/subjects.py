@@ -22,8 +22,12 @@ from infeng_core.plug.select import Selector
 ALL = "all"
 
 
-Batch = tuple[NDArray[Any], ...]
+Indices = NDArray[np.int32]
+Batch = tuple[Indices, Indices, Indices, Indices, Indices]
 """tokens, positions, segments, block_tables and sample_rows, as ``Program.run`` takes them."""
+
+AdapterRange = tuple[int, int, _native.Adapter, float]
+"""First row, last row + 1, what adapts them and its weight."""
 
 
 class Subject(Protocol):
@@ -107,19 +111,25 @@ class OneOp:
     """A program that does one op ``calls`` times in a step, on a batch that is always the same."""
 
     def __init__(
-        self, name: str, program: _native.Program, calls: int, batches: Sequence[Sequence[NDArray[Any]]]
+        self,
+        name: str,
+        program: _native.Program,
+        calls: int,
+        batches: Sequence[Batch],
+        adapters: Sequence[AdapterRange] = (),
     ) -> None:
-        """Run ``program`` on each of ``batches``."""
+        """Run ``program`` on each of ``batches``, with ``adapters`` on the rows of every one."""
         self.name = name
         self.calls = calls
         self._program = program
         self._batches = batches
+        self._adapters = adapters
 
     def once(self) -> float:
         """Run every batch once; return the seconds."""
         start = time.perf_counter()
         for batch in self._batches:
-            self._program.run(*batch)
+            self._program.run(*batch, self._adapters)
         return time.perf_counter() - start
 
 

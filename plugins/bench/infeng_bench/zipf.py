@@ -148,10 +148,10 @@ def _encoded(texts: Sequence[str], source: Path) -> list[list[int]]:
 
 def _context(arguments: argparse.Namespace, told: Mapping[str, Mapping[str, Any]], source: Path) -> int:
     """Return the most positions of a request: what is asked for, what the engines have, or what the model knows."""
-    known = [int(one["details"]["context"]) for one in told.values() if "context" in one["details"]]
+    known: list[int] = [int(one["details"]["context"]) for one in told.values() if "context" in one["details"]]
     if not known:
         known = [int(json.loads((source / "config.json").read_text(encoding="utf-8"))["max_position_embeddings"])]
-    return min([*known, *([arguments.n_ctx] if arguments.n_ctx else [])])
+    return min([*known, int(arguments.n_ctx)] if arguments.n_ctx else known)
 
 
 def _give(engine: EngineProcess, cell: Cell, scale: float, source: Path) -> dict[str, float]:
