@@ -43,9 +43,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--linear", type=options.words, default=[], metavar="NAME,NAME", help="only these, such as down_proj"
     )
     parser.add_argument("--table", default=TABLE, metavar="OUT", help=f"CSV that lines are appended to ({TABLE})")
-    options.add_sampling(parser, ROUNDS)
-    options.add_model(parser)
-    options.add_output(parser)
+    options.add_measurement(parser, ROUNDS)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -107,29 +107,22 @@ class Choices:
         return Choice(f"{kernel.library}/{kernel.name}", kernel, state.features_of(kernel.name, kernel.features))
 
 
+@dataclass
 class OneOp:
-    """A program that does one op ``calls`` times in a step, on a batch that is always the same."""
+    """A program that does one op ``calls`` times in a step, on batches that are always the same."""
 
-    def __init__(
-        self,
-        name: str,
-        program: _native.Program,
-        calls: int,
-        batches: Sequence[Batch],
-        adapters: Sequence[AdapterRange] = (),
-    ) -> None:
-        """Run ``program`` on each of ``batches``, with ``adapters`` on the rows of every one."""
-        self.name = name
-        self.calls = calls
-        self._program = program
-        self._batches = batches
-        self._adapters = adapters
+    name: str
+    program: _native.Program
+    calls: int
+    batches: Sequence[Batch]
+    adapters: Sequence[AdapterRange] = ()
+    """On the rows of every batch."""
 
     def once(self) -> float:
         """Run every batch once; return the seconds."""
         start = time.perf_counter()
-        for batch in self._batches:
-            self._program.run(*batch, self._adapters)
+        for batch in self.batches:
+            self.program.run(*batch, self.adapters)
         return time.perf_counter() - start
 
 

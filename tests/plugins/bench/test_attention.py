@@ -67,7 +67,7 @@ def test_prompts_are_cut_as_the_engine_cuts_them(tiny: ModelConfig) -> None:
         assert subject.calls == tiny.layers
         assert subject.once() > 0
         # The cache is filled to the last position: no row of the result is zero.
-        out = subject._program.view(1)
+        out = subject.program.view(1)
         assert np.isfinite(out).all()
         assert (np.abs(out).sum(axis=1) > 0).all()
     finally:
