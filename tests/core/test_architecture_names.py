@@ -36,6 +36,10 @@ def defined(tree: ast.AST) -> set[str]:
                 names.add(name)
             case ast.Attribute(value=ast.Name(id="self" | "cls"), attr=name, ctx=ast.Store()):
                 names.add(name)
+            case ast.Call(func=ast.Attribute(attr="__setattr__"), args=[_, ast.Constant(value=str(name)), _]):
+                names.add(name)  # how a frozen class sets its own
+            case ast.Call(func=ast.Attribute(value=ast.Call(func=ast.Name(id="vars")), attr="update"), keywords=more):
+                names.update(str(keyword.arg) for keyword in more)
     return names
 
 
@@ -110,6 +114,8 @@ def test_a_private_import_is_seen(code, found):
         ("class Child(Base):\n    def use(self):\n        return self._of_base", ["self._of_base"]),
         ("class One:\n    def __init__(self, other):\n        self._x = other._x", []),
         ("class One:\n    _x: int\ndef use(one):\n    return one._x", []),
+        ("def make(self):\n    object.__setattr__(self, '_x', 1)\n    return self._x", []),
+        ("def make(self):\n    vars(self).update(_x=1)\n    return self._x", []),
         ("from infeng_core import _native\n_native.pack()\nuse._replace(a=1)\nx.__class__", []),
     ],
 )
