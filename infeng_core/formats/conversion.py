@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from infeng_core.errors import ModelError, ResourceError
+from infeng_core.files import reading
 from infeng_core.formats import atomic, memory, native
 from infeng_core.formats.choice import FormatChoice
 from infeng_core.formats.huggingface import Checkpoint, side_files
 from infeng_core.formats.identity import conversion_key
-from infeng_core.formats.oserrors import reading
 from infeng_core.formats.packing import gather_vector, pack_tensor
 from infeng_core.formats.quant import FormatLookup, QuantFormat, builtin_format
 from infeng_core.formats.shards import ALIGN, Entry, aligned_bytes, plan_shards, write_shard
@@ -110,7 +110,7 @@ def _write(
 ) -> native.Manifest:
     with reading(source):
         checkpoint = Checkpoint(source)
-        sides = {name: path.read_bytes() for name, path in side_files(source).items()}
+        sides = side_files(source)
     formats = choice.for_model(checkpoint.config, lookup)
     packer = _Packer(checkpoint, {name: lookup(format) for name, format in formats.items()}, threads)
     shards = plan_shards(packer.entries())
@@ -161,7 +161,7 @@ class _Packer:
         self.specs: dict[str, TensorSpec | VectorSpec] = {spec.name: spec for spec in checkpoint.layout.vectors}
         self.specs |= {spec.name: spec for spec in checkpoint.layout.tensors}
         largest = max(entry.nbytes for entry in self.entries())
-        memory.require(largest, f"{checkpoint.directory}", memory.available_bytes())
+        memory.require(largest + checkpoint.largest, f"{checkpoint.directory}", memory.available_bytes())
         self.buffer = aligned_bytes(largest)
 
     def panel_bytes(self, spec: TensorSpec) -> int:

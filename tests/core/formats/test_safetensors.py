@@ -33,8 +33,7 @@ def test_what_the_library_wrote_is_read_back(tmp_path: Path) -> None:
     assert file.header.metadata == {"format": "pt"}
     np.testing.assert_array_equal(file.array("a"), np.arange(6, dtype=np.float32).reshape(2, 3))
     assert file.array("b").dtype == np.float16
-    file.release("a")
-    assert file.array("a")[1, 2] == 5  # released pages are read again
+    assert file.array("a").ctypes.data % 64 == 0
 
 
 def test_a_tensor_at_an_odd_offset_is_still_readable(tmp_path: Path) -> None:
