@@ -67,7 +67,7 @@ class _Reader:
         return data
 
     def value(self, key: Key) -> object:
-        event = self.loader.get_event()
+        event: Any = self.loader.get_event()
         self.lines.setdefault(key, event.start_mark.line + 1)
         self.left -= 1
         if self.left < 0 or len(key) > MAX_DEPTH:
@@ -90,17 +90,18 @@ class _Reader:
         result: dict[str, object] = {}
         while not self.loader.check_event(yaml.MappingEndEvent):
             event = self.loader.get_event()
+            line = event.start_mark.line + 1
             if not isinstance(event, yaml.ScalarEvent) or event.anchor is not None:
                 self.fail(event, "a key must be a plain word")
             place = (*key, event.value)
             if event.value in result:
                 self.fail(event, "given twice", "keep one of the two", f": {'.'.join(place)}")
-            self.lines[place] = event.start_mark.line + 1
+            self.lines[place] = line
             result[event.value] = self.value(place)
         self.loader.get_event()
         return result
 
-    def scalar(self, event: yaml.ScalarEvent) -> object:
+    def scalar(self, event: Any) -> object:
         tag = event.tag
         if tag in (None, "!"):
             tag = self.loader.resolve(yaml.ScalarNode, event.value, event.implicit)
@@ -117,5 +118,5 @@ class _Reader:
         except (ValueError, TypeError, ArithmeticError, LookupError, AttributeError):
             self.fail(event, f"{event.value[:40]!r} is not what its tag says: {tag[:80]}")
 
-    def fail(self, event: yaml.Event, why: str, remedy: str = "", key: str = "") -> NoReturn:
+    def fail(self, event: Any, why: str, remedy: str = "", key: str = "") -> NoReturn:
         raise self.kind(f"{self.path}:{event.start_mark.line + 1}{key}", why, self.remedy or remedy)

@@ -50,9 +50,7 @@ def locked(destination: Path, waiting: Callable[[], None] = lambda: None) -> Ite
             os.close(handle)
 
 
-def require_ours(
-    destination: Path, what: str, written: Callable[[Path], set[str]], kind: type[InfengError]
-) -> None:
+def require_ours(destination: Path, what: str, written: Callable[[Path], set[str]], kind: type[InfengError]) -> None:
     """Raise ``kind`` unless ``destination`` is a directory of exactly the files that this program wrote, or empty.
 
     ``written`` returns their names, or raises an InfengError for a directory that is no ``what``.

@@ -51,6 +51,8 @@ def fetch(reference: str, files: Sequence[str], kind: str = "model") -> Path:
     repo, revision = match["repo"], match["revision"]
     try:
         return Path(snapshot_download(repo, revision=revision, allow_patterns=list(files)))
+    except errors.HFValidationError:
+        raise ModelError(reference[:200], "is a name that the hub does not allow", "write org/name") from None
     except errors.GatedRepoError:
         remedy = f"accept its terms on the hub's page of {repo}, then set HF_TOKEN or run: hf auth login"
         raise ModelError(reference, "access is restricted", remedy) from None

@@ -155,7 +155,7 @@ class Checkpoint:
             log.warning("tensors outside the model are ignored", model=str(self.directory), tensors=unknown[:8])
 
     def _as_stored(self, config: ModelConfig) -> ModelConfig:
-        """Return the config as the checkpoint bears it out: a head that differs from the embeddings is not tied to them.
+        """Return the config as the weights bear it out: a stored head that differs from the embeddings is not tied.
 
         So does transformers (modeling_utils.py, ``tie_weights``): such a config.json is wrong, not the weights.
         """
@@ -164,8 +164,8 @@ class Checkpoint:
             return config
         if self._are_same(part.alternative, part.source):
             return config
-        log = get_logger(__name__)
-        log.warning(f"{part.alternative} differs from {part.source}, to which config.json ties it: it is used as stored")
+        warning = f"{part.alternative} differs from {part.source}, to which config.json ties it: it is used as stored"
+        get_logger(__name__).warning(warning)
         return replace(config, tie_embeddings=False)
 
     def _are_same(self, one: str, other: str) -> bool:

@@ -48,8 +48,8 @@ def read_native(
     """Load an engine-native directory.
 
     ``copy`` reads into an arena of huge pages and, with ``verify``, compares every tensor's sha256 on the way; ``mmap``
-    maps the files and reads nothing. With ``key`` it must be the conversion of that key. Raises ModelError for anything that does not fit the manifest, ResourceError
-    where the memory does not suffice.
+    maps the files and reads nothing. With ``key`` it must be the conversion of that key. Raises ModelError for anything
+    that does not fit the manifest, ResourceError where the memory does not suffice.
     """
     with reading(directory):
         manifest = native.read_manifest(directory, lookup)

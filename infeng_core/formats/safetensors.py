@@ -165,7 +165,8 @@ class SafetensorsFile:
         if info.dtype not in NUMPY_DTYPES:
             why = f"is {info.dtype}, weights must be F32, F16 or BF16"
             _fail(self.path, why, name, "convert the model to one of them, or use its original release")
-        return self.piece(name, 0, info.nbytes).view(NUMPY_DTYPES[info.dtype]).reshape(info.shape)
+        values: NDArray[Any] = self.piece(name, 0, info.nbytes).view(NUMPY_DTYPES[info.dtype])
+        return values.reshape(info.shape)
 
     def piece(self, name: str, first: int, count: int) -> NDArray[np.uint8]:
         """Return ``count`` bytes of a tensor from its byte ``first`` on, 64-byte aligned; raises ModelError."""

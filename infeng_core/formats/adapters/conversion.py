@@ -13,10 +13,9 @@ from infeng_core.formats.adapters.artifact import FILE, Artifact, describe, is_a
 from infeng_core.formats.adapters.load import find_adapter
 from infeng_core.formats.adapters.packed import AdapterDtype
 from infeng_core.formats.adapters.packing import pack
-from infeng_core.formats.adapters.peft import MAX_HEADER, read_peft
+from infeng_core.formats.adapters.peft import read_peft
 from infeng_core.formats.safetensors import read_header
 from infeng_core.formats.tensors import LoadedModel
-from infeng_core.formats.wholefile import as_adapter_error
 from infeng_core.log import get_logger
 
 
@@ -77,8 +76,7 @@ def _require_ours(destination: Path) -> None:
 
 
 def _written(directory: Path) -> set[str]:
-    """Return the names of all files of an artifact of any version; raises AdapterError where it is none."""
-    with as_adapter_error(directory):
-        if not {"infeng_adapter", "adapter"} <= read_header(directory / FILE, MAX_HEADER).metadata.keys():
-            raise AdapterError(f"{directory}", "holds no engine-native adapter")
+    """Return the names of all files of an artifact of any version; raises an InfengError where it is none."""
+    if not {"infeng_adapter", "adapter"} <= read_header(directory / FILE).metadata.keys():
+        raise AdapterError(f"{directory}", "holds no engine-native adapter")
     return {FILE}

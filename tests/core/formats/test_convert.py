@@ -22,6 +22,8 @@ from infeng_core.cli import main
 from infeng_core.errors import InfengError, ModelError
 from infeng_core.formats import FormatChoice, convert
 from infeng_core.formats.atomic import locked
+from infeng_core.formats.quant import builtin_format
+from infeng_core.formats.read import read_native
 
 Maker = Callable[..., Path]
 INT4 = FormatChoice("int4-g64", {"embed": "int8-row"})
@@ -188,6 +190,77 @@ def test_not_everybody_may_write_what_a_careless_process_converts(make_model: Ma
     finally:
         os.umask(before)
     assert not any(path.stat().st_mode & 0o002 for path in (out, *out.iterdir()))
+
+
+@pytest.mark.parametrize("change", ["cut", "written"])
+def test_a_source_that_changes_under_a_conversion_is_an_error_and_no_signal(
+    make_model: Maker, tmp_path: Path, change: str
+) -> None:
+    code = """
+        import os, sys
+        from pathlib import Path
+        from infeng_core.formats import conversion
+        from infeng_core.errors import ModelError
+        source, out, change = sys.argv[1:]
+        pack = conversion.pack_tensor
+        def late(*arguments):
+            if change == "cut":
+                os.truncate(Path(source) / "model.safetensors", 5000)
+            else:
+                with open(Path(source) / "model.safetensors", "r+b") as file:
+                    file.seek(-1, 2)
+                    file.write(b"x")
+                os.utime(Path(source) / "model.safetensors", ns=(1, 1))
+            pack(*arguments)
+        conversion.pack_tensor = late
+        try:
+            conversion.convert(Path(source), Path(out), conversion.FormatChoice("f32"))
+        except ModelError as error:
+            print(error)
+    """
+    process = start(code, make_model(), tmp_path / "out" / "m", change)
+    said, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    assert said.startswith(f"{tmp_path / 'model' / 'model.safetensors'}: ")
+    assert ("bytes too early" if change == "cut" else "was changed while it was read") in said
+    assert left_in(tmp_path / "out") == set()
+
+
+def test_a_mapped_model_lives_on_when_its_directory_is_converted_anew(make_model: Maker, tmp_path: Path) -> None:
+    source = make_model()
+    out = convert(source, tmp_path / "out", INT4).path
+    mapped = read_native(out, builtin_format, load="mmap")
+    before = mapped.matrix("lm_head.weight")
+    convert(source, out, FormatChoice("f32"), force=True)
+    np.testing.assert_array_equal(mapped.matrix("lm_head.weight"), before)
+
+
+SECRET = "root:secret"
+
+
+@pytest.mark.parametrize("name", ["vocab.json", "tokenizer.json", "config.json", "chat_template.jinja"])
+@pytest.mark.parametrize("way", ["absolute", "relative", "through a folder"])
+def test_a_link_out_of_the_model_is_not_copied(make_model: Maker, tmp_path: Path, name: str, way: str) -> None:
+    source = make_model()
+    content = (source / name).read_text() if (source / name).exists() else SECRET
+    (tmp_path / "secret").write_text(content)
+    (source / name).unlink(missing_ok=True)
+    (source / "folder").symlink_to("..")
+    target = {"absolute": tmp_path / "secret", "relative": "../secret", "through a folder": "folder/secret"}[way]
+    (source / name).symlink_to(target)
+    with pytest.raises(ModelError, match=rf"{name}: is a link to .*secret, outside of the model's directory"):
+        convert(source, tmp_path / "out", INT4)
+    assert not (tmp_path / "out").exists()
+
+
+def test_links_inside_the_model_are_followed(make_model: Maker, tmp_path: Path) -> None:
+    source = make_model()
+    (source / "files").mkdir()
+    (source / "tokenizer.json").rename(source / "files" / "blob")
+    (source / "tokenizer.json").symlink_to("files/blob")
+    out = convert(source, tmp_path / "out", INT4).path
+    assert (out / "tokenizer.json").read_bytes() == (source / "files" / "blob").read_bytes()
+    assert not (out / "tokenizer.json").is_symlink()
 
 
 def test_an_error_in_the_middle_leaves_nothing_and_keeps_the_old(make_model: Maker, tmp_path: Path) -> None:
