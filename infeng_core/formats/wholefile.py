@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from infeng_core.errors import AdapterError, ModelError
+from infeng_core.files import reading
 from infeng_core.formats.huggingface import FLOAT_DTYPES, widened
-from infeng_core.formats.oserrors import reading
 from infeng_core.formats.safetensors import NUMPY_DTYPES, REMEDY, Header, TensorInfo
 from infeng_core.formats.shards import aligned_bytes
 

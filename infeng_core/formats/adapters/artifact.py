@@ -11,11 +11,11 @@ from pathlib import Path
 
 import infeng_core
 from infeng_core.errors import AdapterError
+from infeng_core.files import parse_json
 from infeng_core.formats.adapters.image import A_FORMAT, AdapterImage, AdapterSpec, PartSpec, Pieces, check_finite
 from infeng_core.formats.adapters.packed import MAX_RANK, AdapterDtype, PackedAdapter
 from infeng_core.formats.adapters.peft import MAX_HEADER
 from infeng_core.formats.adapters.sites import EMBED, HEAD, base_tensor, sites
-from infeng_core.formats.jsonfile import parse_json
 from infeng_core.formats.safetensors import Header, read_header
 from infeng_core.formats.shards import Entry, header, write_all
 from infeng_core.formats.tensors import LoadedModel

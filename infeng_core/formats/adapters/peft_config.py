@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from infeng_core.files import read_json
 from infeng_core.formats.adapters import patterns
 from infeng_core.formats.adapters.packed import MAX_RANK
-from infeng_core.formats.jsonfile import read_json
 from infeng_core.models.fields import Fields, show
 
 CONFIG_FILE = "adapter_config.json"

@@ -10,6 +10,7 @@ import pytest
 from goldens.adapted import ADAPTED, Adapted
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors.numpy import save
 
 from infeng_core.cli import main
 from infeng_core.errors import AdapterError, InfengError, ResourceError
@@ -232,10 +233,16 @@ def test_a_destination_is_replaced_only_when_it_may_be(bases: Bases, tmp_path: P
     other = tmp_path / "other"
     other.mkdir()
     (other / "precious").write_text("do not touch")
-    for force in (False, True):
-        with pytest.raises(AdapterError, match="no engine-native adapter: choose another destination"):
-            convert_adapter(CASES["lora"].directory, other, model, "int8", force=force)
-    assert (other / "precious").read_text() == "do not touch"
+    for stranger in (b"", b"do not touch", save({"x": np.zeros(4, np.float32)}, {"format": "pt"}), None):
+        if stranger is not None:  # a file that only has the name
+            (other / FILE).write_bytes(stranger)
+        else:
+            (place / FILE).rename(other / FILE)
+        for force in (False, True):
+            with pytest.raises(AdapterError, match=r"no engine-native adapter.*: choose another destination"):
+                convert_adapter(CASES["lora"].directory, other, model, "int8", force=force)
+    assert (other / "precious").read_text() == "do not touch" and (other / FILE).stat().st_size
+    (other / FILE).rename(place / FILE)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["other", "place"]
 
 
