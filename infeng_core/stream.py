@@ -7,7 +7,6 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from infeng_core.errors import KernelError, RequestError
 from infeng_core.request import Completion, FinishReason, Request, Timings, Usage
@@ -84,6 +83,7 @@ class Output:
         self.index = index
         self.events: list[Event | Exception] = []  # an exception is the last one
         self.given = 0  # events that the caller has taken
+        self.finished = False  # with a completion or an error
         self.reader: Reader | None = None
         self._ready = ready
         self._detokenizer_of = detokenizer
@@ -104,30 +104,34 @@ class Output:
         last = self.events[-1] if self.events else None
         return last.completion if isinstance(last, Event) else None
 
-    @property
-    def finished(self) -> bool:
-        """Whether the request has ended, with a completion or an error."""
-        return bool(self.events) and (isinstance(self.events[-1], Exception) or self.completion is not None)
-
     def take(self, new: list[int], drafted: int) -> None:
         """Take what a step gave: ``new`` tokens, all but the first of them guessed right of ``drafted``.
 
         What follows the end of the text is dropped. NOT_FINITE stands for a token that could not be drawn.
         """
         self._drafted += drafted
-        for index, token in enumerate(new):
-            if token == NOT_FINITE:
-                self.fail(not_finite(self.sequence.request))
-            else:
-                self._accepted += index > 0
-                self._guarded(self._push, token)
-            if self.finished:
-                return
+        self._accepted -= 1  # the first is no guess
+        try:
+            for token in new:
+                if token == NOT_FINITE:
+                    self.fail(not_finite(self.sequence.request))
+                else:
+                    self._accepted += 1
+                    self._push(token)
+                if self.finished:
+                    return
+        except BaseException as error:
+            self._fail(error)
 
     def cancel(self) -> None:
         """End the text where it is; one that has ended stays as it is."""
-        if not self.finished:
-            self._guarded(self._cancel)
+        if self.finished:
+            return
+        try:
+            text, is_stopped = self._stops.push(self._detokenizer.finish())
+            self._end("cancelled", text if is_stopped else text + self._stops.finish(), ())
+        except BaseException as error:
+            self._fail(error)
 
     def fail(self, error: Exception) -> None:
         """End without a completion: whoever asks for the next event or the result gets ``error``."""
@@ -136,7 +140,16 @@ class Output:
 
     def restore(self) -> None:
         """Bring everything in line with the events."""
-        self._guarded(self._replay)
+        self.finished = bool(self.events) and (isinstance(self.events[-1], Exception) or self.completion is not None)
+        try:
+            self._begin()
+            for event in self.events if not self.finished else ():
+                assert isinstance(event, Event)
+                for token in event.token_ids:
+                    self._stops.push(self._detokenizer.push(token))
+                    self.tokens.append(token)
+        except BaseException as error:
+            self._fail(error)
         if self._ready is not None:
             self._ready.append(self)
 
@@ -150,27 +163,17 @@ class Output:
             raise event
         return event
 
-    def _guarded(self, work: Callable[..., None], *arguments: Any) -> None:
-        """Call ``work``; what goes wrong with this text ends this request and no other.
+    def _fail(self, error: BaseException) -> None:
+        """End this request, and no other, with what went wrong with its text.
 
         Libraries in Rust panic with exceptions that are no Exception.
         """
-        try:
-            work(*arguments)
-        except (KeyboardInterrupt, SystemExit):
-            raise
-        except BaseException as error:
-            why = f"its text cannot be made ({type(error).__name__}: {error})"
-            failure = RequestError("request", why, "check the tokenizer of the model, or use another one")
-            failure.__cause__ = error
-            self.fail(failure)
-
-    def _replay(self) -> None:
-        self._begin()
-        for event in self.events:
-            for token in event.token_ids if isinstance(event, Event) and event.completion is None else ():
-                self._stops.push(self._detokenizer.push(token))
-                self.tokens.append(token)
+        if isinstance(error, (KeyboardInterrupt, SystemExit)):
+            raise error
+        why = f"its text cannot be made ({type(error).__name__}: {error})"
+        failure = RequestError("request", why, "check the tokenizer of the model, or use another one")
+        failure.__cause__ = error
+        self.fail(failure)
 
     def _push(self, token: int) -> None:
         """Turn the next token into an event; the last one has the completion."""
@@ -189,10 +192,6 @@ class Output:
         else:
             self._give(Event(self.index, text, (token,)))
 
-    def _cancel(self) -> None:
-        text, is_stopped = self._stops.push(self._detokenizer.finish())
-        self._end("cancelled", text if is_stopped else text + self._stops.finish(), ())
-
     def _end(self, reason: FinishReason, text: str, tokens: tuple[int, ...]) -> None:
         now = time.perf_counter()
         timings = Timings(
@@ -208,8 +207,11 @@ class Output:
 
     def _give(self, event: Event | Exception) -> None:
         self.events.append(event)
-        if isinstance(event, Event):
+        if isinstance(event, Exception):
+            self.finished = True
+        else:
             self.tokens += event.token_ids
+            self.finished = event.completion is not None
         if self._ready is not None:
             self._ready.append(self)
 
