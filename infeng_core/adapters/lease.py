@@ -17,7 +17,10 @@ class Lease:
     Until then they may come and go; in between they stay where they are, whatever happens to their names.
     """
 
-    __slots__ = ("entries", "error", "is_closed", "overtaken", "owner", "registry", "residents", "rows", "weights")
+    __slots__ = (
+        *("entries", "error", "is_closed", "overtaken", "owner", "registry", "residents", "rows", "weights"),
+        "__weakref__",
+    )
 
     def __init__(self, registry: Registry, entries: tuple[Entry, ...], weights: tuple[float, ...]) -> None:
         """Made by ``Registry.lease``."""

@@ -68,7 +68,7 @@ class Loading:
             self._shelf.coming.clear()
             self._shelf.ring()
             while self._is_placing:
-                self._shelf.lock.wait()
+                self._shelf.news.wait()
 
     def _load_lazily(self, entry: Entry) -> None:
         try:
@@ -127,7 +127,7 @@ class Loading:
         finally:
             with shelf.lock:
                 self._is_placing = False
-                shelf.lock.notify_all()
+                shelf.news.notify_all()
         with shelf.lock:
             if not self._is_closed:
                 shelf.put(resident)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
+from weakref import WeakSet
 
 if TYPE_CHECKING:
     from infeng_core.adapters.lease import Lease
@@ -52,7 +53,8 @@ class Resident:
     is_whole: bool  # DoRA, biases or saved modules: its weight can only be 1
     saves_modules: bool
     entries: set[Entry] = field(default_factory=set, repr=False)
-    references: int = 0
+    references: WeakSet[Lease] = field(default_factory=WeakSet, repr=False)
+    """Of requests that run. A set, and weak, so that nothing is counted wrong when Ctrl-C comes in between."""
     used: int = 0  # the order in which residents were last taken or given back
 
     @property
@@ -92,7 +94,7 @@ class Entry:
     loads: int = 0
     load_seconds: float | None = None
     error: str | None = None
-    waiting: set[Lease] = field(default_factory=set, repr=False)
+    waiting: WeakSet[Lease] = field(default_factory=WeakSet, repr=False)
 
     def info(self, *, is_loading: bool) -> AdapterInfo:
         """Return what a user sees."""
@@ -105,7 +107,7 @@ class Entry:
             id=self.id,
             rank=self.rank,
             bytes=self.nbytes,
-            references=resident.references if resident else 0,
+            references=len(resident.references) if resident else 0,
             waiting=len(self.waiting),
             pinned=self.is_pinned,
             loads=self.loads,

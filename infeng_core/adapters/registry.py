@@ -164,10 +164,10 @@ class Registry:
                 self._fail(lease, error)
                 return False
             for resident in residents:
-                resident.references += 1
+                resident.references.add(lease)
                 self._shelf.touch(resident)
-            lease.residents = residents
             lease.rows = tuple((r.handle, weight) for r, weight in zip(residents, lease.weights, strict=True))
+            lease.residents = residents  # the last: from here on it has them
             self._stop_waiting(lease)
             return True
 
@@ -179,7 +179,7 @@ class Registry:
             lease.is_closed = True
             residents, lease.residents, lease.rows, lease.owner = lease.residents, (), (), None
             for resident in residents:
-                resident.references -= 1
+                resident.references.discard(lease)
                 self._shelf.touch(resident)
                 self._shelf.forget(resident)
             self._stop_waiting(lease)

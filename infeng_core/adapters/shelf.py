@@ -21,7 +21,8 @@ class Shelf:
 
     def __init__(self, most: int, budget: int | None) -> None:
         """Start empty; a budget of None does not bound the bytes."""
-        self.lock = threading.Condition(threading.RLock())
+        self.lock = threading.RLock()  # taken by itself: Ctrl-C within a condition's `with` would keep it taken
+        self.news = threading.Condition(self.lock)
         self.most = most
         self.budget = budget
         self.residents: dict[str, Resident] = {}
@@ -115,7 +116,7 @@ class Shelf:
     def ring(self) -> None:
         """Tell whoever waits that a request may start now that could not before."""
         self.changes += 1
-        self.lock.notify_all()
+        self.news.notify_all()
 
     def wait(self, mark: int) -> bool:
         """Sleep until ``changes`` is not ``mark``; return False at once if no load is under way that could do that.
@@ -126,7 +127,7 @@ class Shelf:
             self._waiters += 1
             try:
                 while self.changes == mark and self.coming and not self._is_interrupted:
-                    self.lock.wait()
+                    self.news.wait()
                 if self._is_interrupted:
                     raise KernelError("step", "interrupted while it waited for an adapter", "run it again")
             finally:
@@ -138,4 +139,4 @@ class Shelf:
         """Wake a thread that waits; it raises KernelError."""
         with self.lock:
             self._is_interrupted = self._waiters > 0
-            self.lock.notify_all()
+            self.news.notify_all()
