@@ -96,7 +96,9 @@ class _Reader:
         targets = [site for site in self.sites.matrices.values() if self._is_target(site)]
         saved = self._saved_modules()
         if not targets and not saved:
-            self.config.fields.fail("target_modules", f"is {show(self.config.target_modules)}, which fits no module")
+            self.config.fields.fail(
+                "target_modules", f"is {show(self.config.target_modules.given)}, which fits no module"
+            )
         self._check_tying(targets, saved)
         plans = {site.module: self._expect_delta(site) for site in targets}
         saved_names = {module: self._expect(f"{module}.weight", shape) for module, shape in saved.items()}
