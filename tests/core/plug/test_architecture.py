@@ -19,10 +19,12 @@ from infeng_core.plug.manifest import load_config
 CORE = Path(infeng_core.__file__).parent
 ROOT = Path(__file__).parents[3]
 
-BASE = {"errors", "log"}  # known by all
+BASE = {"errors", "files", "log", "yamltree"}  # known by all
 KNOWS = {
     "errors": set(),
+    "files": set(),
     "log": set(),
+    "yamltree": set(),
     "_native": set(),
     "plug": {"_native"},
     "models": {"_native"},
