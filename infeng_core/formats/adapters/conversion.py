@@ -66,6 +66,6 @@ def _is_there(destination: Path, wanted: Artifact, force: bool) -> bool:
     if force:
         return False
     with contextlib.suppress(AdapterError):
-        if read_artifact(destination)[0].id == wanted.id:
+        if read_artifact(destination).id == wanted.id:
             return True
     raise AdapterError(f"{destination}", "exists already", "give --force to replace it, or choose another destination")

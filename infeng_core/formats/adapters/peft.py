@@ -17,15 +17,13 @@ from numpy.typing import NDArray
 from infeng_core.errors import AdapterError
 from infeng_core.formats.adapters.peft_config import CONFIG_FILE, PeftConfig, read_peft_config
 from infeng_core.formats.adapters.sites import Site, Sites, sites
-from infeng_core.formats.safetensors import Header, read_header
-from infeng_core.formats.wholefile import TensorFile, as_adapter_error
+from infeng_core.formats.adapters.snapshot import Snapshot, TensorFile, read_settled
 from infeng_core.models.config import ModelConfig
 from infeng_core.models.fields import show
 
 WEIGHTS_FILE = "adapter_model.safetensors"
 PICKLES = ("adapter_model.bin", "adapter_model.pt")
 PREFIX = "base_model.model."
-MAX_HEADER = 16 << 20  # 150 bytes for each tensor of a model with thousands of layers
 TO_SAFETENSORS = "load it with PEFT and save it again: model.save_pretrained(DIR, safe_serialization=True)"
 
 Floats = NDArray[np.float32]
@@ -63,11 +61,14 @@ def is_peft(directory: Path) -> bool:
 def read_peft(directory: Path, base: ModelConfig) -> PeftAdapter:
     """Read an adapter and check that it fits ``base``; raises AdapterError naming file, tensor, reason and remedy."""
     path = directory / WEIGHTS_FILE
-    with as_adapter_error(directory):
-        config = read_peft_config(directory)
+
+    def read(files: Snapshot) -> PeftAdapter:
+        config = read_peft_config(directory, files)
         if not path.exists():
             _refuse_pickle(directory)
-        return _Reader(directory, config, read_header(path, MAX_HEADER), base).read()
+        return _Reader(directory, config, files, base).read()
+
+    return read_settled(directory, read)
 
 
 def _refuse_pickle(directory: Path) -> NoReturn:
@@ -83,11 +84,12 @@ def _refuse_pickle(directory: Path) -> NoReturn:
 class _Reader:
     """Decides what must be in the file, compares, then reads."""
 
-    def __init__(self, directory: Path, config: PeftConfig, header: Header, base: ModelConfig) -> None:
+    def __init__(self, directory: Path, config: PeftConfig, files: Snapshot, base: ModelConfig) -> None:
         self.directory = directory
         self.path = directory / WEIGHTS_FILE
         self.config = config
-        self.header = header
+        self.files = files
+        self.header = files.header(self.path)
         self.base = base
         self.sites: Sites = sites(base)
         self.used: set[str] = set()
@@ -105,7 +107,7 @@ class _Reader:
         biases = self._expect_biases()
         below = self._expect_base_weights(targets)
         self._refuse_unknown()
-        file = TensorFile(self.path, self.header)
+        file = TensorFile(self.files, self.path, self.header)
         return PeftAdapter(
             directory=self.directory,
             config=self.config,

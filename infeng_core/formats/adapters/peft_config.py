@@ -13,9 +13,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from infeng_core.errors import ModelError
+from infeng_core.files import parse_json
 from infeng_core.formats.adapters.packed import MAX_RANK
 from infeng_core.formats.adapters.patterns import MAX_COUNT, MAX_LENGTH, Patterns, Refuse
-from infeng_core.formats.jsonfile import read_json
+from infeng_core.formats.adapters.snapshot import Snapshot
 from infeng_core.models.fields import Fields, show
 
 CONFIG_FILE = "adapter_config.json"
@@ -171,10 +173,14 @@ class PeftConfig:
         return int(min(found, key=lambda pair: pair[0])[1]) if found else None
 
 
-def read_peft_config(directory: Path) -> PeftConfig:
+def read_peft_config(directory: Path, files: Snapshot) -> PeftConfig:
     """Read adapter_config.json of ``directory``; raises ModelError naming the field that is wrong or not supported."""
     path = directory / CONFIG_FILE
-    document = read_json(path, "give the directory that PEFT's save_pretrained wrote", MAX_BYTES)
+    remedy = "give the directory that PEFT's save_pretrained wrote"
+    try:
+        document = parse_json(files.text(path, MAX_BYTES, remedy))
+    except ValueError as error:
+        raise ModelError(f"{path}", f"not valid JSON ({error})", remedy) from None
     fields = Fields(document, path, remedy=REMEDY)
     kind = fields.text("peft_type")
     if kind != "LORA":

@@ -15,7 +15,7 @@ from infeng_core.cli import main
 from infeng_core.errors import AdapterError, InfengError, ResourceError
 from infeng_core.formats import LoadedModel, PackedAdapter, convert_adapter, load_adapter
 from infeng_core.formats.adapters.artifact import FILE
-from infeng_core.formats.wholefile import digest
+from infeng_core.formats.adapters.snapshot import digest
 
 CASES = {case.name: case for case in ADAPTED if not case.combines}
 Bases = Callable[[Adapted, str], LoadedModel]

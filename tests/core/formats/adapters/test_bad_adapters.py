@@ -360,22 +360,6 @@ def test_an_adapter_in_the_hubs_cache_loads_offline_by_its_name(tmp_path: Path) 
     assert say("acme/thick").startswith("error: acme/thick: is not in the local hub cache and HF_HUB_OFFLINE is set")
 
 
-def test_a_file_that_is_overwritten_while_it_is_read_harms_nobody(
-    adapter: Path, base: LoadedModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from infeng_core.formats.adapters import peft
-
-    def read_then_truncate(path: Path, limit: int) -> Any:
-        header = read_header(path, limit)
-        with path.open("r+b") as file:  # as a training that saves again does
-            file.truncate(header.data_begin + 100)
-        return header
-
-    read_header = peft.read_header
-    monkeypatch.setattr(peft, "read_header", read_then_truncate)
-    assert "bytes too early" in refused(adapter, base)
-
-
 def test_the_published_qwen_adapter_is_read(third_party: Path) -> None:
     path = third_party / "configs" / "Qwen2.5-0.5B-Instruct.config.json"
     config = ModelConfig.from_hf(json.loads(path.read_text()), path)

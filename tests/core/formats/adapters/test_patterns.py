@@ -57,7 +57,7 @@ either = st.builds(lambda one, other: f"{one}|{other}", simple, simple)
 pattern = st.lists(simple | grouped | either, min_size=1, max_size=3).map("".join)
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(pattern=pattern, text=st.text("ab1._", min_size=1, max_size=7))  # \w and \d are of ASCII, as module names are
 def test_it_matches_what_re_matches(pattern: str, text: str) -> None:
     assert (compiled(pattern).fullmatch(text) == 0) == (re.fullmatch(pattern, text) is not None)

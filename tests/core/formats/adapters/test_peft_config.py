@@ -1,5 +1,6 @@
 """adapter_config.json means here what it means to PEFT, and what is not run is refused by name."""
 
+import contextlib
 import json
 from pathlib import Path
 from typing import Any
@@ -10,16 +11,22 @@ from goldens import targets
 from infeng_core.errors import ModelError
 from infeng_core.formats.adapters.peft_config import PeftConfig, read_peft_config
 from infeng_core.formats.adapters.sites import sites
+from infeng_core.formats.adapters.snapshot import Snapshot
 from infeng_core.models.config import ModelConfig
 
 SITES = sites(ModelConfig.from_hf({"architectures": ["LlamaForCausalLM"], **targets.MODEL}, "config.json"))
 PLAIN = {"peft_type": "LORA", "r": 8, "lora_alpha": 16, "target_modules": ["q_proj"]}
 
 
+def read_folder(folder: Path) -> PeftConfig:
+    with contextlib.ExitStack() as stack:
+        return read_peft_config(folder, Snapshot(stack))
+
+
 def read(folder: Path, **changes: Any) -> PeftConfig:
     document = {key: value for key, value in (PLAIN | changes).items() if value != "absent"}
     (folder / "adapter_config.json").write_text(json.dumps(document))
-    return read_peft_config(folder)
+    return read_folder(folder)
 
 
 GOLDENS = list(zip(targets.CONFIGS, targets.answers(), strict=True))
@@ -163,11 +170,11 @@ def test_a_hostile_pattern_in_each_field_is_answered(tmp_path: Path) -> None:
 def test_a_file_that_is_no_configuration_is_refused(data: bytes, reason: str, tmp_path: Path) -> None:
     (tmp_path / "adapter_config.json").write_bytes(data)
     with pytest.raises(ModelError, match=reason):
-        read_peft_config(tmp_path)
+        read_folder(tmp_path)
 
 
 def test_a_config_of_a_gigabyte_is_not_read(tmp_path: Path) -> None:
     with (tmp_path / "adapter_config.json").open("wb") as file:
         file.truncate(1 << 30)
     with pytest.raises(ModelError, match="more than 4194304 bytes"):
-        read_peft_config(tmp_path)
+        read_folder(tmp_path)
