@@ -22,6 +22,7 @@ class Store:
         self.contents: dict[str, bytes | Exception] = {}
         self.rank = 8
         self.is_dora = False
+        self.reach = 1.0
         self.reads: list[str] = []
         self.gate = threading.Event()
         self.gate.set()
@@ -40,7 +41,7 @@ class Store:
         part = LoraPart(self.rank, 0, 0, 1, 1, np.zeros((1, self.rank, 16), np.float32), None, row_scale, None)
         padded = -(-self.rank // 16) * 16
         tensor = LoraTensor(self.rank, np.zeros(padded * 4, np.uint8), np.ones(padded, np.float32), (part,))
-        return PackedAdapter(id_, "base", "f32", Path(source), {"layers.0.qkv_proj": tensor})
+        return PackedAdapter(id_, "base", "f32", Path(source), {"layers.0.qkv_proj": tensor}, reach=self.reach)
 
     def place(self, packed: PackedAdapter) -> Any:
         with self._lock:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from infeng_core.adapters.records import Resident
 from infeng_core.errors import RequestError
+from infeng_core.formats.adapters.packed import MAX_MAGNITUDE
 
 
 def check_combination(parts: Sequence[tuple[str, Resident, float]], max_stacked_rank: int) -> None:
@@ -19,6 +20,9 @@ def check_combination(parts: Sequence[tuple[str, Resident, float]], max_stacked_
             kind = "saved modules" if resident.saves_modules else "DoRA magnitudes or biases"
             why = f"it has {kind}, so its weight can only be 1, not {weight:g}"
             raise RequestError(f"adapter {name}", why, "leave the weight out")
+        if not abs(weight) * max(1.0, resident.reach) <= MAX_MAGNITUDE:
+            why = f"its weight {weight:g} makes it add numbers whose squares float32 does not hold"
+            raise RequestError(f"adapter {name}", why, "give a smaller one")
     saving = [name for name, resident, _ in parts if resident.saves_modules]
     if len(saving) > 1:
         why = "each replaces modules of the base, and only one can"

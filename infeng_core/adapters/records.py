@@ -51,6 +51,7 @@ class Resident:
     stacked_rank: int
     is_whole: bool  # DoRA, biases or saved modules: its weight can only be 1
     saves_modules: bool
+    reach: float  # the largest number that it may add to a weight of the base
     entries: set[Entry] = field(default_factory=set, repr=False)
     references: int = 0
     used: int = 0  # the order in which residents were last taken or given back
@@ -73,6 +74,7 @@ class Resident:
             packed.stacked_rank,
             packed.is_whole,
             packed.saves_modules,
+            packed.reach,
         )
 
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 import infeng_core
 from infeng_core.errors import AdapterError
 from infeng_core.files import parse_json
-from infeng_core.formats.adapters.image import A_FORMAT, AdapterImage, AdapterSpec, PartSpec, Pieces, check_finite
+from infeng_core.formats.adapters.image import A_FORMAT, AdapterImage, AdapterSpec, PartSpec, Pieces
 from infeng_core.formats.adapters.packed import MAX_RANK, AdapterDtype, PackedAdapter
 from infeng_core.formats.adapters.sites import EMBED, HEAD, base_tensor, sites
 from infeng_core.formats.adapters.snapshot import Snapshot, read_settled
@@ -130,7 +130,6 @@ def load_artifact(directory: Path, model: LoadedModel, dtype: AdapterDtype, scal
     if digest != artifact.digest:
         raise AdapterError(f"{path}", "does not match its checksum: it was changed or damaged", AGAIN)
     image = AdapterImage(artifact.spec.scaled(scale), pieces, data, digest)
-    check_finite(image, model, path)
     return image.adapter(model, directory, artifact.base_name)
 
 

@@ -204,6 +204,7 @@ class _Reader:
         unknown = [name for name in self.header.tensors if name not in self.used]
         if not unknown:
             return
+        shown = unknown[0] if unknown[0].isprintable() and len(unknown[0]) <= 200 else show(unknown[0])
         others = f" (nor have {len(unknown) - 1} others)" if len(unknown) > 1 else ""
         module = unknown[0].removeprefix(PREFIX).partition(".lora_")[0]
         reason = "has no place in this base"
@@ -211,4 +212,4 @@ class _Reader:
             reason = f"does not begin with {PREFIX}, as PEFT's names do"
         elif module in self.sites.matrices:
             reason = f"is not called for by {CONFIG_FILE}"
-        raise AdapterError(f"{self.path}", f"tensor {unknown[0][:200]} {reason}{others}", self._remedy())
+        raise AdapterError(f"{self.path}", f"tensor {shown} {reason}{others}", self._remedy())

@@ -95,7 +95,7 @@ class ByPattern:
         """Read a field; absent or null, it has no pattern."""
         inner = fields.mapping(key) if fields.has(key) else Fields({}, fields.source)
         for name in inner.data:
-            if not _is_name(name):
+            if not _is_name(name) or not name.isprintable():
                 inner.fail(show(name), "is no name of a module")
         self._patterns = Patterns(list(inner.data), _refuse(fields, key))
         self._values = [read(inner, name) for name in inner.data]

@@ -385,6 +385,16 @@ def test_half_a_weight_of_dora_is_refused(make, store):
     use(registry, (("a", 1.0),))
 
 
+def test_a_weight_that_would_make_rows_infinite_is_refused(make, store):
+    store.reach = 100.0
+    registry = make()
+    add(registry, "a")
+    for weight in (1e300, -1e39, 1e19):
+        with pytest.raises(RequestError, match=r"adapter a: its weight .* whose squares float32 does not hold"):
+            start(registry, (("a", weight),))
+    use(registry, (("a", 1e6),))
+
+
 def test_a_request_for_more_adapters_than_may_be_in_memory_is_refused(make):
     registry = make(most=2)
     add(registry, *"abc")
