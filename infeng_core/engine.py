@@ -113,6 +113,7 @@ class Engine(AdapterCalls):
             budget=adapters_budget(self.config.adapters, self.executable.kv_bytes),
             base=base_names(reference),
             max_stacked_rank=self.executable.max_stacked_rank,
+            load_timeout=self.config.adapters.load_timeout,
         )
         try:
             for name, path in {**self.config.adapters.paths, **adapters}.items():

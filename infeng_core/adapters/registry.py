@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from infeng_core.adapters.combining import check_combination
@@ -38,17 +38,18 @@ class Registry:
         budget: int | None,
         base: frozenset[str] = frozenset(),
         max_stacked_rank: int = 1024,
+        load_timeout: float = 60.0,
     ) -> None:
         """Hold at most ``most`` adapters of together ``budget`` bytes (None: any) in memory.
 
-        read, place: called on the loader's thread. base: names that mean the base model. max_stacked_rank: of all
-        adapters of a request.
+        read, place: called on loading threads, place on one at a time. base: names that mean the base model.
+        max_stacked_rank: of all adapters of a request. load_timeout: seconds that reading an adapter may take.
         """
         self._base = base
         self._max_stacked_rank = max_stacked_rank
         self._entries: dict[str, Entry] = {}
         self._shelf = Shelf(most, budget)
-        self._loading = Loading(self._shelf, read, place, self._fail_waiting)
+        self._loading = Loading(self._shelf, read, place, self._fail_waiting, load_timeout)
         self.failed: deque[Lease] = deque()
         """Leases that got an error while they waited; the engine takes them."""
 
@@ -152,10 +153,16 @@ class Registry:
         self._check(lease)
         return lease
 
+    def holds(self, contents: Iterable[str]) -> bool:
+        """Return whether contents are in memory, by their ids."""
+        return all(id_ in self._shelf.residents for id_ in contents)
+
     def acquire(self, lease: Lease) -> bool:
         """Give a request its adapters if all are in memory; one whose adapters do not go together fails."""
-        with self._shelf.lock:
-            residents = tuple(entry.resident for entry in lease.entries if entry.resident is not None)
+        shelf = self._shelf
+        with shelf.lock:
+            found = map(shelf.residents.get, lease.contents) if lease.contents else (e.resident for e in lease.entries)
+            residents = tuple(resident for resident in found if resident is not None)
             if lease.error is not None or lease.is_closed or len(residents) < len(lease.entries):
                 return False
             try:
@@ -163,40 +170,66 @@ class Registry:
             except RequestError as error:
                 self._fail(lease, error)
                 return False
+            shelf.promised.subtract(lease.contents)
             for resident in residents:
                 resident.references += 1
-                self._shelf.touch(resident)
-            lease.residents = residents
+                shelf.touch(resident)
+            lease.residents, lease.contents = residents, tuple(resident.id for resident in residents)
             lease.rows = tuple((r.handle, weight) for r, weight in zip(residents, lease.weights, strict=True))
             self._stop_waiting(lease)
             return True
 
     def release(self, lease: Lease) -> None:
-        """Take a request's adapters back, or forget that it waits."""
+        """Take a request's adapters back for now; it waits for the same contents."""
+        with self._shelf.lock:
+            if lease.residents:
+                self._shelf.promised.update(lease.contents)
+                for entry in lease.entries:
+                    entry.waiting.add(lease)
+                self._take_back(lease)
+
+    def close_lease(self, lease: Lease) -> None:
+        """Take a request's adapters back for good, or forget that it waits."""
         with self._shelf.lock:
             if lease.is_closed:
                 return
-            lease.is_closed = True
-            residents, lease.residents, lease.rows, lease.owner = lease.residents, (), (), None
-            for resident in residents:
-                resident.references -= 1
-                self._shelf.touch(resident)
-                self._shelf.forget(resident)
+            lease.is_closed, lease.owner = True, None
+            if not lease.residents:
+                self._break_promise(lease)
+            self._take_back(lease)
             self._stop_waiting(lease)
-            self._shelf.ring()
 
-    def stage(self, leases: Iterable[Lease]) -> None:
-        """Begin to load what requests that wait need, the first of ``leases`` before the others (staging.py)."""
+    def stage(self, leases: Sequence[Lease]) -> int:
+        """Begin to load what requests that wait need, the first of ``leases`` before the others (staging.py).
+
+        Returns how many of them do not wait for others to end: those behind lack room.
+        """
         with self._shelf.lock:
-            stage(self._shelf, self._loading, leases, self._fail)
+            return stage(self._shelf, self._loading, leases, self._fail)
+
+    def _take_back(self, lease: Lease) -> None:
+        residents, lease.residents, lease.rows = lease.residents, (), ()
+        for resident in residents:
+            resident.references -= 1
+            self._shelf.touch(resident)
+            self._shelf.forget(resident)
+        self._shelf.ring()
+
+    def _break_promise(self, lease: Lease) -> None:
+        self._shelf.promised.subtract(lease.contents)
+        for id_ in lease.contents:
+            if id_ in self._shelf.residents:
+                self._shelf.forget(self._shelf.residents[id_])
 
     def _check(self, lease: Lease) -> None:
-        known = [(e.name, e.resident, w) for e, w in zip(lease.entries, lease.weights, strict=True) if e.resident]
-        check_combination(known, self._max_stacked_rank)
+        if not lease.contents:
+            known = [(e.name, e.resident, w) for e, w in zip(lease.entries, lease.weights, strict=True) if e.resident]
+            check_combination(known, self._max_stacked_rank)
 
     def _fail_waiting(self, entry: Entry, error: InfengError) -> None:
         for lease in list(entry.waiting):
-            self._fail(lease, error)
+            if not (lease.contents and lease.is_ready()):  # what it goes on with is here
+                self._fail(lease, error)
 
     def _fail(self, lease: Lease, error: InfengError) -> None:
         lease.error = error

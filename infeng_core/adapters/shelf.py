@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable
 
 from infeng_core.adapters.records import Entry, Resident
@@ -26,6 +27,7 @@ class Shelf:
         self.budget = budget
         self.residents: dict[str, Resident] = {}
         self.coming: dict[Entry, int] = {}  # being loaded or about to be: bytes as far as known
+        self.promised: Counter[str] = Counter()  # contents that requests will go on with
         self.gone: list[Resident] = []  # evicted; the loader lets go of them, so that no step pays for it
         self.changes = 0
         self.evictions = 0
@@ -62,12 +64,17 @@ class Shelf:
 
     def forget(self, resident: Resident) -> None:
         """Let contents go that no name means and no request uses."""
-        if not resident.entries and not resident.references and self.residents.get(resident.id) is resident:
+        if not (resident.entries or self._is_held(resident)) and self.residents.get(resident.id) is resident:
             del self.residents[resident.id]
 
     def held(self) -> set[Resident]:
         """Return the residents that cannot leave."""
-        return {resident for resident in self.residents.values() if resident.references or resident.is_pinned}
+        return {resident for resident in self.residents.values() if self._is_held(resident)}
+
+    def _is_held(self, resident: Resident) -> bool:
+        """Whether a request uses contents, or will and nobody could read them again, or a name is pinned."""
+        is_last = not resident.entries and self.promised[resident.id] > 0
+        return resident.references > 0 or is_last or resident.is_pinned
 
     def pinned(self) -> set[Resident]:
         """Return the residents that never leave."""
@@ -89,7 +96,7 @@ class Shelf:
         have, spare = self.room(self.residents.values())
         if have >= places and spare >= nbytes:
             return True
-        victims = [r for r in self.residents.values() if not (r.references or r.is_pinned or is_kept(r))]
+        victims = [r for r in self.residents.values() if not (self._is_held(r) or is_kept(r))]
         victims.sort(key=lambda resident: resident.used, reverse=True)
         leaving: list[Resident] = []
         while (have < places or spare < nbytes) and victims:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from adapter_parts import info, resident, start, until
 
+from infeng_core.adapters.loader import MOST, MOST_STUCK
 from infeng_core.adapters.names import base_names
 from infeng_core.errors import AdapterError, KernelError, RequestError, ResourceError, UsageError
 
@@ -174,6 +175,144 @@ def test_a_name_that_left_finds_its_contents_under_another_name(make, store):
     reads = len(store.reads)
     use(registry, "b")
     assert len(store.reads) == reads
+
+
+# ------------------------------------------------------------------------------------------------------ preemption ---
+
+
+def acquired_again(registry, lease):
+    """Wait until a request that gave its adapters back has them again; raises the error that it gets."""
+    while not lease.acquire():
+        if lease.error is not None:
+            raise lease.error
+        mark = registry.changes
+        registry.stage([lease])
+        registry.wait(mark)
+    return lease
+
+
+def test_a_preempted_request_gives_its_room_to_others_and_gets_its_adapter_again(make, store):
+    registry = make(most=1)
+    add(registry, "a", "b")
+    lease = start(registry, "a")
+    first = lease.rows[0][0].id
+    lease.release()
+    lease.release()
+    assert (lease.rows, info(registry, "a").references, info(registry, "a").waiting) == ((), 0, 1)
+    use(registry, "b")
+    assert resident(registry) == ["b"]
+    assert acquired_again(registry, lease).rows[0][0].id == first
+    assert (resident(registry), info(registry, "a").references, info(registry, "a").waiting) == (["a"], 1, 0)
+    lease.release()
+    assert acquired_again(registry, lease).rows, "nobody wanted the room"
+    assert store.reads.count("org/a") == 2
+    lease.close()
+    assert info(registry, "a").references == info(registry, "a").waiting == 0
+    use(registry, "b")
+
+
+def test_a_preempted_request_goes_on_with_the_contents_that_it_had(make, store):
+    store.contents["org/a"] = b"old"
+    registry = make(most=2)
+    add(registry, "a", "b")
+    lease = start(registry, "a")
+    old = lease.rows[0][0].id
+    lease.release()
+    store.contents["org/a"] = b"new"
+    registry.reload("a")
+    use(registry, "b")  # there is room for one beside the old contents, which nobody could read again
+    fresh = start(registry, "a")
+    assert acquired_again(registry, lease).rows[0][0].id == old != fresh.rows[0][0].id
+    registry.remove("a")
+    lease.release()
+    assert acquired_again(registry, lease).rows[0][0].id == old
+    lease.close()
+    fresh.close()
+    del lease, fresh
+    assert store.placed == 0, "b left for the new contents"
+
+
+def test_a_preempted_request_whose_contents_are_gone_for_good_gets_an_error(make, store):
+    store.contents["org/a"] = b"old"
+    registry = make(most=1)
+    add(registry, "a", "b")
+    lease, other = start(registry, "a"), None
+    lease.release()
+    use(registry, "b")
+    store.contents["org/a"] = b"new"
+    with pytest.raises(AdapterError, match="files have changed since they were first read"):
+        acquired_again(registry, lease)
+    lease.close()
+    registry.reload("a")
+    store.contents["org/a"] = b"newer"
+    lease = start(registry, "a")
+    lease.release()
+    use(registry, "b")
+    store.contents["org/a"] = b"newest"
+    registry.reload("a")
+    other = start(registry, "a")
+    other.close()
+    with pytest.raises(AdapterError, match="reloaded while the request was preempted, and its old contents have left"):
+        acquired_again(registry, lease)
+    lease.close()
+    use(registry, "a", "b")
+    assert all(one.references == one.waiting == 0 for one in registry.infos())
+
+
+def test_a_preempted_request_that_ends_lets_its_contents_go(make, store):
+    registry = make(most=2)
+    add(registry, "a")
+    lease = start(registry, "a")
+    lease.release()
+    registry.remove("a")
+    assert store.placed == 1
+    lease.close()
+    lease.close()
+    assert not lease.acquire()
+    assert store.placed == 0
+
+
+# --------------------------------------------------------------------------------------------- slow and stuck loads ---
+
+
+def test_a_caller_who_waits_for_a_load_hears_that_it_takes_too_long(make, store):
+    registry = make(load_timeout=0.1)
+    store.gate.clear()
+    with pytest.raises(AdapterError, match=r"adapter a: it was not read within 0\.1 s"):
+        registry.add("a", "org/a", pin=True)
+    assert registry.infos() == []
+    store.gate.set()
+    registry.add("a", "org/a", pin=True)
+    assert resident(registry) == ["a"]
+
+
+def test_slow_loads_do_not_hold_up_others_and_quick_ones_take_turns(make, store):
+    registry = make(most=16)
+    add(registry, *"abcdefg")
+    store.gate.clear()
+    store.held = {"org/a", "org/b", "org/c"}
+    leases = [registry.lease(name) for name in "abcdefg"]
+    registry.stage(leases)
+    until(lambda: all(lease.acquire() for lease in leases[3:]))
+    assert not any(lease.acquire() for lease in leases[:3])
+    assert sum(thread.name == "infeng-adapters" for thread in threading.enumerate()) <= MOST
+    store.gate.set()
+    until(lambda: all(lease.acquire() for lease in leases))
+
+
+def test_loads_that_never_end_take_a_bounded_number_of_threads(make, store):
+    registry = make(most=64, load_timeout=0.05)
+    names = [f"n{i}" for i in range(MOST_STUCK + 3 * MOST)]
+    add(registry, *names, "good")
+    store.gate.clear()
+    leases = [registry.lease(name) for name in names]
+    registry.stage(leases)
+    until(lambda: len(registry.failed) == len(names))
+    assert any("other loads do not come to an end" in str(lease.error) for lease in leases)
+    assert sum(thread.name == "infeng-adapters" for thread in threading.enumerate()) <= MOST + MOST_STUCK
+    store.gate.set()
+    until(lambda: not any(thread.name.startswith("infeng-adapters") for thread in threading.enumerate()))
+    use(registry, "good", "n0")
 
 
 # ----------------------------------------------------------------------------------------------- unload and reload ---
@@ -436,10 +575,12 @@ def test_a_step_never_finds_an_adapter_neither_coming_nor_there(make, store, mon
     ends = registry._loading._end
     taken, go_on = threading.Event(), threading.Event()
 
-    def late(entry):
+    def late(load, error):
         taken.set()
+        registry._shelf.lock.release()  # it is called under it
         assert go_on.wait(20)
-        ends(entry)
+        registry._shelf.lock.acquire()
+        ends(load, error)
 
     monkeypatch.setattr(registry._loading, "_end", late)
     store.gate.set()
