@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from infeng_core import _native
-from infeng_core.backend import BoundOp, Limits, Measured, OpNames
+from infeng_core.backend import BoundOp, Limits, Measured, NotFiniteError, OpNames
 from infeng_core.errors import AdapterError, KernelError, ResourceError
 from infeng_core.models.families import families
 from infeng_core.nativeadapter import place
@@ -74,9 +74,7 @@ class NativeExecutable:
         try:
             self._program.run(*batch[1:])
         except _native.NativeError as error:
-            raise KernelError(
-                "step", str(error), "infeng doctor shows the kernels; kernels.disable avoids one"
-            ) from error
+            raise _failure(error) from error
         return self._logits[: len(batch.sample_rows)]
 
     @property
@@ -127,5 +125,16 @@ class NativeExecutable:
             raise KernelError("profile", str(error), "call profile(True) before the steps") from error
 
     def close(self) -> None:
-        """Give memory and threads back."""
-        del self._program, self._cache, self._logits, self._model
+        """Give memory and threads back; calling it again does nothing."""
+        for name in ("_program", "_cache", "_logits", "_model"):
+            vars(self).pop(name, None)
+
+
+def _failure(error: _native.NativeError) -> KernelError:
+    """Return the error of a step that failed below Python."""
+    if error.code == "cancelled":
+        return KernelError("step", "it was interrupted", "run it again")
+    if error.code == "forked":
+        return KernelError("step", str(error))  # the text has its remedy
+    kind = NotFiniteError if error.code == "not_finite" else KernelError
+    return kind("step", str(error), "infeng doctor shows the kernels; kernels.disable avoids one")

@@ -15,6 +15,9 @@ from infeng_core.kvcache import BlockPool
 from infeng_core.request import Request
 from infeng_core.speculate import Guesses
 
+NOT_FINITE = -1
+"""Stands for the token of a row whose logits hold NaN or infinity."""
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -61,6 +64,14 @@ class Sequence:
         tokens = np.empty(capacity, np.int32)
         tokens[: len(prompt)] = prompt
         return Sequence(id_, request, tokens, len(prompt), len(prompt), last=prompt[-1], seed=seed)
+
+    def restart(self, new: list[int]) -> None:
+        """Compute it again from its first position; ``new`` are the tokens that it has beside its prompt."""
+        self.length = self.prompt_length + len(new)
+        self.tokens[self.prompt_length : self.length] = new
+        self.last = int(self.tokens[self.length - 1])
+        self.computed = 0
+        self.blocks = self.blocks[:0]
 
     @property
     def draft(self) -> list[int]:
@@ -140,6 +151,30 @@ def adapter_rows(segments: abc.Sequence[Segment]) -> list[AdapterRows]:
     return ranges
 
 
+def part(batch: Batch, segments: abc.Sequence[Segment]) -> Batch:
+    """Return the rows of some of a batch's ``segments``, in their order, as a batch."""
+    kept: list[Segment] = []
+    row = 0
+    for segment in segments:
+        rows = segment.row_end - segment.row_begin
+        kept.append(segment._replace(row_begin=row, row_end=row + rows))
+        row += rows
+    taken = np.concatenate([np.arange(segment.row_begin, segment.row_end) for segment in segments])
+    indices = [batch.segments.index(segment) for segment in segments]
+    kv_segments = batch.kv_segments[indices]
+    kv_segments[:, :2] = [segment[1:3] for segment in kept]
+    sampled = [row for segment in kept for row in range(segment.row_end - segment.sampled, segment.row_end)]
+    return Batch(
+        kept,
+        batch.tokens[taken],
+        batch.positions[taken],
+        kv_segments,
+        batch.block_tables,
+        np.array(sampled, np.int32),
+        adapter_rows(kept),
+    )
+
+
 class Scheduler(Protocol):
     """Decides the order of work and owns the cache blocks of the sequences it runs.
 
@@ -162,7 +197,8 @@ class Scheduler(Protocol):
     def commit(self, batch: Batch, tokens: list[list[int]], finished: Collection[Sequence]) -> None:
         """Record that ``batch`` ran and let go of the sequences that are finished.
 
-        tokens: for each segment with a sampled row the tokens it gave, at least one, at most ``sampled``.
+        tokens: for each segment with a sampled row the tokens it gave, at least one, at most ``sampled``; NOT_FINITE
+        stands for one that could not be drawn, and ends a finished sequence.
         """
 
     def drop(self, sequence: Sequence) -> None:

@@ -30,6 +30,7 @@ class AdapterCalls:
 
     def unload_adapter(self, name: str) -> None:
         """Forget a name; requests that have named it are served. Raises AdapterError where there is none."""
+        self._check_open()
         self._adapters.remove(name)
 
     def pin_adapter(self, name: str, pinned: bool = True) -> None:
@@ -47,4 +48,5 @@ class AdapterCalls:
 
     def adapters(self) -> list[AdapterInfo]:
         """Return what is known of every adapter, in the order in which they were named."""
+        self._check_open()
         return self._adapters.infos()

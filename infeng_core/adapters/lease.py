@@ -20,15 +20,8 @@ class Lease:
     """
 
     __slots__ = (
-        "contents",
-        "entries",
-        "error",
-        "is_closed",
-        "owner",
-        "registry",
-        "residents",
-        "rows",
-        "weights",
+        *("contents", "entries", "error", "is_closed", "owner", "registry", "residents", "rows", "weights"),
+        "__weakref__",
     )
 
     def __init__(self, registry: Registry, entries: tuple[Entry, ...], weights: tuple[float, ...]) -> None:

@@ -85,7 +85,7 @@ class Loading:
             self._shelf.coming.clear()
             self._shelf.ring()
             while self._is_placing:
-                self._shelf.lock.wait()
+                self._shelf.news.wait()
 
     def _run(self, load: Load) -> None:
         error: InfengError | None = None
@@ -133,7 +133,7 @@ class Loading:
         packed = self._packed(entry)
         with shelf.lock:
             while self._is_placing:  # one at a time, so that equal contents are placed once
-                shelf.lock.wait()
+                shelf.news.wait()
             if load.is_over:
                 return
             load.is_read = True
@@ -157,7 +157,7 @@ class Loading:
                 if made is not None and not self._is_closed:
                     shelf.put(made)
                     self._take(load, made, begin)
-                shelf.lock.notify_all()
+                shelf.news.notify_all()
 
     def _packed(self, entry: Entry) -> PackedAdapter:
         try:

@@ -170,12 +170,13 @@ class Registry:
             except RequestError as error:
                 self._fail(lease, error)
                 return False
-            shelf.promised.subtract(lease.contents)
             for resident in residents:
-                resident.references += 1
+                resident.references.add(lease)
+                resident.promised.discard(lease)
                 shelf.touch(resident)
-            lease.residents, lease.contents = residents, tuple(resident.id for resident in residents)
+            lease.contents = tuple(resident.id for resident in residents)
             lease.rows = tuple((r.handle, weight) for r, weight in zip(residents, lease.weights, strict=True))
+            lease.residents = residents  # the last: from here on it has them
             self._stop_waiting(lease)
             return True
 
@@ -183,7 +184,8 @@ class Registry:
         """Take a request's adapters back for now; it waits for the same contents."""
         with self._shelf.lock:
             if lease.residents:
-                self._shelf.promised.update(lease.contents)
+                for resident in lease.residents:
+                    resident.promised.add(lease)
                 for entry in lease.entries:
                     entry.waiting.add(lease)
                 self._take_back(lease)
@@ -194,8 +196,6 @@ class Registry:
             if lease.is_closed:
                 return
             lease.is_closed, lease.owner = True, None
-            if not lease.residents:
-                self._break_promise(lease)
             self._take_back(lease)
             self._stop_waiting(lease)
 
@@ -208,18 +208,14 @@ class Registry:
             return stage(self._shelf, self._loading, leases, self._fail)
 
     def _take_back(self, lease: Lease) -> None:
-        residents, lease.residents, lease.rows = lease.residents, (), ()
-        for resident in residents:
-            resident.references -= 1
+        lease.residents, lease.rows = (), ()
+        for resident in [self._shelf.residents[id_] for id_ in lease.contents if id_ in self._shelf.residents]:
+            resident.references.discard(lease)
+            if lease.is_closed:
+                resident.promised.discard(lease)
             self._shelf.touch(resident)
             self._shelf.forget(resident)
         self._shelf.ring()
-
-    def _break_promise(self, lease: Lease) -> None:
-        self._shelf.promised.subtract(lease.contents)
-        for id_ in lease.contents:
-            if id_ in self._shelf.residents:
-                self._shelf.forget(self._shelf.residents[id_])
 
     def _check(self, lease: Lease) -> None:
         if not lease.contents:

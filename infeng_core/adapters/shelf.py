@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections import Counter
 from collections.abc import Callable, Iterable
 
 from infeng_core.adapters.records import Entry, Resident
@@ -22,12 +21,12 @@ class Shelf:
 
     def __init__(self, most: int, budget: int | None) -> None:
         """Start empty; a budget of None does not bound the bytes."""
-        self.lock = threading.Condition(threading.RLock())
+        self.lock = threading.RLock()  # taken by itself: Ctrl-C within a condition's `with` would keep it taken
+        self.news = threading.Condition(self.lock)
         self.most = most
         self.budget = budget
         self.residents: dict[str, Resident] = {}
         self.coming: dict[Entry, int] = {}  # being loaded or about to be: bytes as far as known
-        self.promised: Counter[str] = Counter()  # contents that requests will go on with
         self.gone: list[Resident] = []  # evicted; the loader lets go of them, so that no step pays for it
         self.changes = 0
         self.evictions = 0
@@ -71,10 +70,11 @@ class Shelf:
         """Return the residents that cannot leave."""
         return {resident for resident in self.residents.values() if self._is_held(resident)}
 
-    def _is_held(self, resident: Resident) -> bool:
+    @staticmethod
+    def _is_held(resident: Resident) -> bool:
         """Whether a request uses contents, or will and nobody could read them again, or a name is pinned."""
-        is_last = not resident.entries and self.promised[resident.id] > 0
-        return resident.references > 0 or is_last or resident.is_pinned
+        is_last = bool(resident.promised) and not resident.entries
+        return bool(resident.references) or is_last or resident.is_pinned
 
     def pinned(self) -> set[Resident]:
         """Return the residents that never leave."""
@@ -122,7 +122,7 @@ class Shelf:
     def ring(self) -> None:
         """Tell whoever waits that a request may start now that could not before."""
         self.changes += 1
-        self.lock.notify_all()
+        self.news.notify_all()
 
     def wait(self, mark: int) -> bool:
         """Sleep until ``changes`` is not ``mark``; return False at once if no load is under way that could do that.
@@ -133,7 +133,7 @@ class Shelf:
             self._waiters += 1
             try:
                 while self.changes == mark and self.coming and not self._is_interrupted:
-                    self.lock.wait()
+                    self.news.wait()
                 if self._is_interrupted:
                     raise KernelError("step", "interrupted while it waited for an adapter", "run it again")
             finally:
@@ -145,4 +145,4 @@ class Shelf:
         """Wake a thread that waits; it raises KernelError."""
         with self.lock:
             self._is_interrupted = self._waiters > 0
-            self.lock.notify_all()
+            self.news.notify_all()

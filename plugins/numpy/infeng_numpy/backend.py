@@ -86,5 +86,5 @@ class NumpyExecutable:
         """Do nothing: a step in NumPy runs to its end."""
 
     def close(self) -> None:
-        """Let go of the weights and the cache."""
-        del self.llama
+        """Let go of the weights and the cache; calling it again does nothing."""
+        vars(self).pop("llama", None)
