@@ -48,7 +48,7 @@ class Queue:
     Where the adapters of one are not in memory, others may pass: for as long as it takes to load them, since nobody
     should wait for somebody else's storage. But one whose adapters find no room because of those that run is overtaken
     by at most ``patience`` others, then those behind it wait as well: whatever runs ends, its adapters may then leave,
-    and the first in the queue gets their room (``adapters/staging.py``). So nobody starves.
+    and the first in the queue gets their room (``adapters/prefetch.py``). So nobody starves.
     """
 
     def __init__(self, patience: int) -> None:
@@ -56,7 +56,7 @@ class Queue:
         self._patience = patience
         self._lines: dict[object, _Line] = {}  # by their adapters
         self._numbers = itertools.count()
-        self._staged_at = self._idle_at = -1  # the registry's count of changes; -1: the queue itself has changed
+        self._prefetched_at = self._idle_at = -1  # the registry's count of changes; -1: the queue itself has changed
 
     def __len__(self) -> int:
         """Return how many wait."""
@@ -67,7 +67,7 @@ class Queue:
         adapters = _adapters(sequence)
         line = self._lines.setdefault(adapters, _Line(adapters))
         line.waiting.append(_Place(next(self._numbers), sequence, line.passed))
-        self._staged_at = self._idle_at = -1
+        self._prefetched_at = self._idle_at = -1
 
     def remove(self, sequence: Sequence) -> None:
         """Forget a sequence; one that is not here is ignored."""
@@ -93,23 +93,23 @@ class Queue:
                     self._leave(line, line.first)
                     return sequence
             passed.append(line)
-            self.stage()
+            self.prefetch()
             if line.lacks_room and line.overtaken >= self._patience:
                 return None
         self._idle_at = self._changes()
         return None
 
-    def stage(self) -> None:
+    def prefetch(self) -> None:
         """Bring in adapters for those that wait, if anything has changed since the last time."""
         changes = self._changes()
-        if changes == self._staged_at:
+        if changes == self._prefetched_at:
             return
-        self._staged_at = changes
+        self._prefetched_at = changes
         lines = sorted(self._lines.values(), key=lambda line: line.first.arrival)
         lines = [line for line in lines if line.adapters is not None]
         heads = (line.first.sequence.lease for line in lines[:LOOKAHEAD])
         leases = [lease for lease in heads if lease is not None]
-        served = leases[0].registry.stage(leases) if leases else 0
+        served = leases[0].registry.prefetch(leases) if leases else 0
         for place, line in enumerate(lines):
             line.lacks_room = served <= place < LOOKAHEAD
 
@@ -122,7 +122,7 @@ class Queue:
         line.waiting.remove(place)
         if not line.waiting:
             del self._lines[line.adapters]
-        self._staged_at = self._idle_at = -1
+        self._prefetched_at = self._idle_at = -1
 
 
 def _adapters(sequence: Sequence) -> object:

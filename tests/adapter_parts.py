@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from infeng_core.adapters import AdapterInfo, Lease, Registry
+from infeng_core.adapters import AdapterInfo, AdapterReference, Registry
 from infeng_core.formats.adapters.packed import LoraPart, LoraTensor, PackedAdapter
 
 
@@ -74,15 +74,15 @@ def until(condition: Callable[[], bool], seconds: float = 10) -> None:
         time.sleep(0.001)
 
 
-def start(registry: Registry, spec: Any) -> Lease:
+def start(registry: Registry, spec: Any) -> AdapterReference:
     """Wait until a request has its adapters; raises the error that it gets."""
-    lease = registry.lease(spec)
+    lease = registry.refer(spec)
     end = time.monotonic() + 10
     while not lease.acquire():
         if lease.error is not None:
             raise lease.error
         mark = registry.changes
-        registry.stage([lease])
+        registry.prefetch([lease])
         registry.wait(mark)
         assert time.monotonic() < end, "it never starts"
     return lease

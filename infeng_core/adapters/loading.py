@@ -8,9 +8,9 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from infeng_core.adapters.cache import AdapterCache
 from infeng_core.adapters.loader import Loader
 from infeng_core.adapters.records import Entry, Resident
-from infeng_core.adapters.shelf import Shelf
 from infeng_core.errors import AdapterError, InfengError, ResourceError, UsageError
 from infeng_core.log import get_logger
 
@@ -44,16 +44,16 @@ class Load:
 
 
 class Loading:
-    """Brings contents into a shelf, for requests that wait or for a caller who does."""
+    """Brings contents into the cache, for requests that wait or for a caller who does."""
 
     def __init__(
-        self, shelf: Shelf, read: Read, place: Place, fail: Callable[[Entry, InfengError], None], timeout: float
+        self, cache: AdapterCache, read: Read, place: Place, fail: Callable[[Entry, InfengError], None], timeout: float
     ) -> None:
         """Load by ``read`` and ``place``; ``fail`` ends the requests that wait for an entry, called under the lock.
 
         timeout: seconds after which a load that is still reading has failed.
         """
-        self._shelf = shelf
+        self._cache = cache
         self._read = read
         self._place = place
         self._fail = fail
@@ -64,8 +64,8 @@ class Loading:
         """What requests that wait will use first: it does not leave for others that wait."""
 
     def begin(self, entry: Entry) -> None:
-        """Load for requests that wait; called under the lock, once ``entry`` has room on the shelf."""
-        self._shelf.coming[entry] = entry.nbytes or 0
+        """Load for requests that wait; called under the lock, once ``entry`` has room in the cache."""
+        self._cache.coming[entry] = entry.nbytes or 0
         self._loader.add(Load(entry))
 
     def now(self, entry: Entry, *, pin: bool = False, is_reload: bool = False) -> None:
@@ -80,12 +80,12 @@ class Loading:
 
     def close(self) -> None:
         """Begin no load any more and wait for the backend to be left alone; reading may go on and comes to nothing."""
-        with self._shelf.lock:
+        with self._cache.lock:
             self._is_closed = True
-            self._shelf.coming.clear()
-            self._shelf.ring()
+            self._cache.coming.clear()
+            self._cache.ring()
             while self._is_placing:
-                self._shelf.news.wait()
+                self._cache.news.wait()
 
     def _run(self, load: Load) -> None:
         error: InfengError | None = None
@@ -94,11 +94,11 @@ class Loading:
                 self._load(load)
         except InfengError as caught:
             error = caught
-        with self._shelf.lock:
+        with self._cache.lock:
             self._end(load, error)
 
     def _give_up(self, load: Load, why: str) -> bool:
-        with self._shelf.lock:
+        with self._cache.lock:
             if load.is_read or load.is_over:
                 return False
             remedy = "check where its files lie, or raise adapters.load_timeout"
@@ -107,21 +107,21 @@ class Loading:
             return True
 
     def _is_due(self, entry: Entry) -> bool:
-        with self._shelf.lock:
+        with self._cache.lock:
             return not self._is_closed and bool(entry.waiting) and entry.resident is None
 
     def _end(self, load: Load, error: InfengError | None) -> None:
         """Tell whoever waits for a load how it ended, unless it was given up before. Called under the lock."""
         if load.is_over:
             return
-        self._shelf.coming.pop(load.entry, None)
+        self._cache.coming.pop(load.entry, None)
         if error is not None:
             load.entry.error = str(error)
             if not self._is_closed:
                 _log.warning("adapter not loaded", name=load.entry.name, error=str(error))
             if load.done is None:
                 self._fail(load.entry, error)
-        self._shelf.ring()
+        self._cache.ring()
         if load.done is not None and error is not None:
             load.done.set_exception(error)
         elif load.done is not None:
@@ -129,35 +129,35 @@ class Loading:
 
     def _load(self, load: Load) -> None:
         begin = time.perf_counter()
-        shelf, entry = self._shelf, load.entry
+        cache, entry = self._cache, load.entry
         packed = self._packed(entry)
-        with shelf.lock:
+        with cache.lock:
             while self._is_placing:  # one at a time, so that equal contents are placed once
-                shelf.news.wait()
+                cache.news.wait()
             if load.is_over:
                 return
             load.is_read = True
             self._check(entry, packed, load.is_reload)
-            resident = shelf.residents.get(packed.id)
+            resident = cache.residents.get(packed.id)
             if resident is not None:
                 self._take(load, resident, begin)
                 return
             entry.nbytes = packed.nbytes
             if not self._has_room(entry, packed.nbytes, load.pin, load.is_reload):
                 return
-            shelf.coming[entry] = packed.nbytes
+            cache.coming[entry] = packed.nbytes
             self._is_placing = True
-        shelf.gone.clear()
+        cache.gone.clear()
         made: Resident | None = None
         try:
             made = Resident.of(packed, self._placed(entry, packed))
         finally:
-            with shelf.lock:
+            with cache.lock:
                 self._is_placing = False
                 if made is not None and not self._is_closed:
-                    shelf.put(made)
+                    cache.put(made)
                     self._take(load, made, begin)
-                shelf.news.notify_all()
+                cache.news.notify_all()
 
     def _packed(self, entry: Entry) -> PackedAdapter:
         try:
@@ -192,13 +192,13 @@ class Loading:
 
     def _has_room(self, entry: Entry, nbytes: int, pin: bool, is_reload: bool) -> bool:
         """Make room if that is possible; a request waits on without it, a caller who wants it pinned gets an error."""
-        shelf = self._shelf
+        cache = self._cache
         if is_reload:  # both versions stay until the old one leaves, which is at once where nobody uses it
-            shelf.make_room(1, nbytes, lambda resident: resident is entry.resident)
+            cache.make_room(1, nbytes, lambda resident: resident is entry.resident)
             return True
-        reserved = shelf.coming.get(entry)
+        reserved = cache.coming.get(entry)
         places, more = (1, nbytes) if reserved is None else (0, nbytes - reserved)
-        has_room = shelf.make_room(places, more, (lambda _: False) if pin else self.is_wanted)
+        has_room = cache.make_room(places, more, (lambda _: False) if pin else self.is_wanted)
         if pin and not has_room:
             why = "what is in memory is in use or pinned, and it does not fit beside that"
             remedy = "try again later, or raise adapters.max_resident and adapters.memory"
@@ -207,15 +207,15 @@ class Loading:
 
     def _take(self, load: Load, resident: Resident, begin: float) -> None:
         """Let the name mean what was loaded, unless nobody wants it any more."""
-        shelf, entry = self._shelf, load.entry
-        shelf.coming.pop(entry, None)
+        cache, entry = self._cache, load.entry
+        cache.coming.pop(entry, None)
         if not entry.is_gone or entry.waiting:
-            shelf.attach(entry, resident)
+            cache.attach(entry, resident)
             entry.is_pinned |= load.pin and not entry.is_gone
             entry.loads += 1
             entry.load_seconds, entry.error = time.perf_counter() - begin, None
             text = "adapter reloaded" if load.is_reload else "adapter loaded"
             facts = {"id": resident.id[:12], "rank": resident.rank, "bytes": resident.nbytes}
             _log.info(text, name=entry.name, **facts, seconds=round(entry.load_seconds, 4))
-        shelf.forget(resident)
-        shelf.ring()  # with what was coming gone, a step that waits would find no reason to
+        cache.forget(resident)
+        cache.ring()  # with what was coming gone, a step that waits would find no reason to

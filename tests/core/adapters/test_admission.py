@@ -31,12 +31,12 @@ class Loop:
         self.ids += 1
         sequence = Sequence.start(self.ids, Request((1, 2), adapter=adapter), [1, 2], 2 + new, seed=0)
         if adapter is not None:
-            sequence.lease = self.registry.lease(adapter)
+            sequence.lease = self.registry.refer(adapter)
         self.scheduler.add(sequence)
         return sequence
 
     def wait_for_loads(self) -> None:
-        self.scheduler._waiting.stage()
+        self.scheduler._waiting.prefetch()
         until(lambda: not any(info.state == "loading" for info in self.registry.infos()))
 
     def step(self) -> bool:
@@ -143,7 +143,7 @@ def test_nobody_ever_waits_for_a_load_but_those_that_need_it(make, store):
         assert set(others) <= set(loop.started)
     assert not set(waiting) & set(loop.started)
     other = loop.submit("other", 1)
-    loop.scheduler._waiting.stage()
+    loop.scheduler._waiting.prefetch()
     until(lambda: info(loop.registry, "other").state == "resident")
     loop.step()
     assert other in loop.started, "it was loaded beside the slow one"
@@ -156,7 +156,7 @@ def test_nobody_ever_waits_for_a_load_but_those_that_need_it(make, store):
 def test_the_room_that_a_load_in_progress_takes_stops_nobody_either(make, store):
     loop = slow_and_others(make, store, most=1)
     loop.submit("slow0", 1)
-    loop.scheduler._waiting.stage()
+    loop.scheduler._waiting.prefetch()
     loop.submit("other", 1)  # for which there is no room until the load has ended and its request too
     for _ in range(20 * SLOTS):
         base = loop.submit(None, 1)

@@ -91,14 +91,14 @@ def test_pinning_what_has_no_room_is_an_error_that_leaves_everything_as_it_was(m
 def test_a_waiting_request_gets_its_room_when_another_ends(make):
     registry = make(most=1)
     add(registry, "a", "b")
-    running, waiting = start(registry, "a"), registry.lease("b")
-    registry.stage([waiting])
+    running, waiting = start(registry, "a"), registry.refer("b")
+    registry.prefetch([waiting])
     assert not waiting.acquire()
     assert info(registry, "b").state == "registered"
     mark = registry.changes
     running.close()
     assert registry.wait(mark)
-    registry.stage([waiting])
+    registry.prefetch([waiting])
     until(waiting.acquire)
     assert resident(registry) == ["b"]
 
@@ -107,8 +107,8 @@ def test_what_the_first_that_wait_need_does_not_leave_for_those_behind_them(make
     registry = make(most=2)
     add(registry, *"abc")
     use(registry, "a", "b")
-    leases = [registry.lease(name) for name in "acb"]
-    registry.stage(leases)
+    leases = [registry.refer(name) for name in "acb"]
+    registry.prefetch(leases)
     until(lambda: info(registry, "c").state == "resident")
     assert resident(registry) == ["a", "c"], "a was unused longest, and b is the one nobody needs sooner"
     assert [lease.acquire() for lease in leases] == [True, True, False]
@@ -132,13 +132,13 @@ def test_a_load_that_finds_no_room_for_its_bytes_waits_for_some(make, store):
     size = 8 * 16 * 4 + 16 * 4 + 16 * 4
     registry = make(most=100, budget=size)
     add(registry, "a", "b")
-    running, waiting = start(registry, "a"), registry.lease("b")
-    registry.stage([waiting])  # its size is unknown, so it is read
+    running, waiting = start(registry, "a"), registry.refer("b")
+    registry.prefetch([waiting])  # its size is unknown, so it is read
     until(lambda: info(registry, "b").bytes == size and info(registry, "b").state == "registered")
-    registry.stage([waiting])
+    registry.prefetch([waiting])
     assert store.reads == ["org/a", "org/b"], "now the size is known"
     running.close()
-    registry.stage([waiting])
+    registry.prefetch([waiting])
     until(waiting.acquire)
     assert store.most_placed == 1
 
@@ -186,7 +186,7 @@ def acquired_again(registry, lease):
         if lease.error is not None:
             raise lease.error
         mark = registry.changes
-        registry.stage([lease])
+        registry.prefetch([lease])
         registry.wait(mark)
     return lease
 
@@ -291,8 +291,8 @@ def test_slow_loads_do_not_hold_up_others_and_quick_ones_take_turns(make, store)
     add(registry, *"abcdefg")
     store.gate.clear()
     store.held = {"org/a", "org/b", "org/c"}
-    leases = [registry.lease(name) for name in "abcdefg"]
-    registry.stage(leases)
+    leases = [registry.refer(name) for name in "abcdefg"]
+    registry.prefetch(leases)
     until(lambda: all(lease.acquire() for lease in leases[3:]))
     assert not any(lease.acquire() for lease in leases[:3])
     assert sum(thread.name == "infeng-adapters" for thread in threading.enumerate()) <= MOST
@@ -305,8 +305,8 @@ def test_loads_that_never_end_take_a_bounded_number_of_threads(make, store):
     names = [f"n{i}" for i in range(MOST_STUCK + 3 * MOST)]
     add(registry, *names, "good")
     store.gate.clear()
-    leases = [registry.lease(name) for name in names]
-    registry.stage(leases)
+    leases = [registry.refer(name) for name in names]
+    registry.prefetch(leases)
     until(lambda: len(registry.failed) == len(names))
     assert any("other loads do not come to an end" in str(lease.error) for lease in leases)
     assert sum(thread.name == "infeng-adapters" for thread in threading.enumerate()) <= MOST + MOST_STUCK
@@ -321,10 +321,10 @@ def test_loads_that_never_end_take_a_bounded_number_of_threads(make, store):
 def test_unloading_in_use_hides_the_name_and_serves_who_has_it(make, store):
     registry = make()
     add(registry, "a")
-    running, waiting = start(registry, "a"), registry.lease("a")
+    running, waiting = start(registry, "a"), registry.refer("a")
     registry.remove("a")
     with pytest.raises(RequestError, match="no adapter of that name is loaded"):
-        registry.lease("a")
+        registry.refer("a")
     with pytest.raises(AdapterError, match="there is none of that name"):
         registry.remove("a")
     assert waiting.acquire()
@@ -339,10 +339,10 @@ def test_unloading_in_use_hides_the_name_and_serves_who_has_it(make, store):
 def test_a_request_that_waits_is_served_though_its_name_is_gone(make, store):
     registry = make(most=1)
     add(registry, "a", "b")
-    running, waiting = start(registry, "b"), registry.lease("a")
+    running, waiting = start(registry, "b"), registry.refer("a")
     registry.remove("a")
     running.close()
-    registry.stage([waiting])
+    registry.prefetch([waiting])
     until(waiting.acquire)
     waiting.close()
     assert resident(registry) == []
@@ -424,8 +424,8 @@ def test_a_load_that_fails_fails_those_that_asked_for_it(make, store, error):
     registry = make()
     add(registry, "a", "b")
     store.gate.clear()
-    asking, also, other = registry.lease("a"), registry.lease((("b", 1.0), ("a", 0.5))), registry.lease("b")
-    registry.stage([asking, also, other])
+    asking, also, other = registry.refer("a"), registry.refer((("b", 1.0), ("a", 0.5))), registry.refer("b")
+    registry.prefetch([asking, also, other])
     store.gate.set()
     until(lambda: len(registry.failed) == 2)
     until(other.acquire)
@@ -512,7 +512,7 @@ def test_more_ranks_than_a_row_has_room_for_are_refused(make, store):
     with pytest.raises(RequestError, match=r"adapters a, b, c: their stacked ranks add up to 48.*room for 32"):
         start(registry, (("a", 1.0), ("b", 1.0), ("c", 1.0)))
     with pytest.raises(RequestError, match="stacked ranks"):
-        registry.lease((("a", 1.0), ("b", 1.0), ("c", 1.0)))  # known by now
+        registry.refer((("a", 1.0), ("b", 1.0), ("c", 1.0)))  # known by now
 
 
 def test_half_a_weight_of_dora_is_refused(make, store):
@@ -538,7 +538,7 @@ def test_a_request_for_more_adapters_than_may_be_in_memory_is_refused(make):
     registry = make(most=2)
     add(registry, *"abc")
     with pytest.raises(RequestError, match=r"3 adapters: adapters\.max_resident is 2"):
-        registry.lease((("a", 1.0), ("b", 1.0), ("c", 1.0)))
+        registry.refer((("a", 1.0), ("b", 1.0), ("c", 1.0)))
     registry.pin("a")
     with pytest.raises(ResourceError, match=r"adapters b, c: adapters\.max_resident is 2, of which 1 are pinned"):
         start(registry, (("b", 1.0), ("c", 1.0)))
@@ -553,8 +553,8 @@ def test_a_step_that_waits_is_woken_and_can_be_interrupted(make, store):
     add(registry, "a")
     assert not registry.wait(registry.changes), "nothing is under way"
     store.gate.clear()
-    lease = registry.lease("a")
-    registry.stage([lease])
+    lease = registry.refer("a")
+    registry.prefetch([lease])
     mark = registry.changes
     threading.Timer(0.02, registry.ring).start()
     assert registry.wait(mark)
@@ -568,18 +568,18 @@ def test_a_step_that_waits_is_woken_and_can_be_interrupted(make, store):
 def test_a_step_never_finds_an_adapter_neither_coming_nor_there(make, store, monkeypatch):
     registry = make()
     add(registry, "a")
-    lease = registry.lease("a")
+    lease = registry.refer("a")
     store.gate.clear()
-    registry.stage([lease])
+    registry.prefetch([lease])
     mark = registry.changes
     ends = registry._loading._end
     taken, go_on = threading.Event(), threading.Event()
 
     def late(load, error):
         taken.set()
-        registry._shelf.lock.release()  # it is called under it
+        registry._cache.lock.release()  # it is called under it
         assert go_on.wait(20)
-        registry._shelf.lock.acquire()
+        registry._cache.lock.acquire()
         ends(load, error)
 
     monkeypatch.setattr(registry._loading, "_end", late)
@@ -595,8 +595,8 @@ def test_closing_does_not_wait_for_what_is_being_read(make, store):
     add(registry, "a", "b")
     use(registry, "b")
     store.gate.clear()
-    lease = registry.lease("a")
-    registry.stage([lease])
+    lease = registry.refer("a")
+    registry.prefetch([lease])
     until(lambda: store.reads[-1] == "org/a")
     registry.close()
     assert store.placed == 0
@@ -629,8 +629,8 @@ def test_loads_that_nobody_waits_for_any_more_are_left_out(make, store):
     registry = make()
     add(registry, "a", "b")
     store.gate.clear()
-    first, second = registry.lease("a"), registry.lease("b")
-    registry.stage([first, second])
+    first, second = registry.refer("a"), registry.refer("b")
+    registry.prefetch([first, second])
     until(lambda: store.reads == ["org/a"])
     second.close()
     store.gate.set()

@@ -12,7 +12,7 @@ from infeng_core.log import get_logger
 _log = get_logger(__name__)
 
 
-class Shelf:
+class AdapterCache:
     """Residents by content hash, at most ``most`` of them and ``budget`` bytes.
 
     What is being loaded has its place already, so the bounds hold at every moment. Residents that are referenced or
