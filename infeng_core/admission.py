@@ -62,6 +62,10 @@ class Queue:
         """Return how many wait."""
         return sum(len(line.waiting) for line in self._lines.values())
 
+    def __bool__(self) -> bool:
+        """Return whether anybody waits."""
+        return bool(self._lines)
+
     def add(self, sequence: Sequence) -> None:
         """Let a sequence wait behind the others."""
         adapters = _adapters(sequence)
