@@ -10,6 +10,7 @@ from pathlib import Path
 from infeng_core.errors import AdapterError
 from infeng_core.formats import atomic
 from infeng_core.formats.adapters.artifact import FILE, Artifact, describe, is_artifact, read_artifact, write_artifact
+from infeng_core.formats.adapters.image import check_range
 from infeng_core.formats.adapters.load import find_adapter
 from infeng_core.formats.adapters.packed import AdapterDtype
 from infeng_core.formats.adapters.packing import pack
@@ -46,6 +47,7 @@ def convert_adapter(
         raise AdapterError(f"{directory}", "is converted already", "convert the original PEFT directory")
     adapter = read_peft(directory, model.config)
     image = pack(adapter, model, dtype)
+    check_range(image, model, directory)
     artifact = describe(image, model, adapter.config.base_name)
     destination = destination.absolute()
     wait = f"{destination}: another process writes it; waiting"
@@ -63,7 +65,7 @@ def _is_there(destination: Path, wanted: Artifact, force: bool) -> bool:
     if not destination.exists() or (destination.is_dir() and not any(destination.iterdir())):
         return False
     with contextlib.suppress(AdapterError):
-        if not force and read_artifact(destination)[0].id == wanted.id:
+        if not force and read_artifact(destination).id == wanted.id:
             return True
     _require_ours(destination)
     if force:

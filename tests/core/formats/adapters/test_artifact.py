@@ -1,6 +1,7 @@
 """The engine-native adapter: what comes back is what was packed, damage is found, another base is refused."""
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from infeng_core.cli import main
 from infeng_core.errors import AdapterError, InfengError, ResourceError
 from infeng_core.formats import LoadedModel, PackedAdapter, convert_adapter, load_adapter
 from infeng_core.formats.adapters.artifact import FILE
-from infeng_core.formats.wholefile import digest
+from infeng_core.formats.adapters.snapshot import digest
 
 CASES = {case.name: case for case in ADAPTED if not case.combines}
 Bases = Callable[[Adapted, str], LoadedModel]
@@ -207,6 +208,15 @@ def test_a_forged_description_that_does_not_fit_the_data_is_refused(
     assert load_adapter(forged(artifact, tmp_path, lambda d: None), model, "int8").tensors
     with pytest.raises(AdapterError, match=reason):
         load_adapter(forged(artifact, tmp_path, change), model, "int8")
+
+
+def test_an_artifact_that_could_be_read_without_end_is_not_read(bases: Bases, tmp_path: Path) -> None:
+    model, path = bases(CASES["lora"], "f32"), tmp_path / FILE
+    for make in (lambda: os.mkfifo(path), lambda: path.symlink_to("/dev/zero"), path.mkdir):
+        make()
+        with pytest.raises(AdapterError, match=r"infeng_adapter\.safetensors: cannot be read"):
+            load_adapter(tmp_path, model, "int8")
+        path.rmdir() if path.is_dir() else path.unlink()
 
 
 @pytest.mark.parametrize("dtype", ["f32", "bf16", "int8"])
