@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from infeng_core.errors import InfengError, ResourceError
+from infeng_core.errors import InfengError, ResourceError, UsageError
 
 FULL = {
     errno.ENOSPC: "the disk is full",
@@ -25,9 +25,12 @@ def locked(destination: Path, waiting: Callable[[], None] = lambda: None) -> Ite
 
     The lock is a file beside the destination that is removed at the end; the system frees it when a process dies.
     """
+    if not destination.name:
+        raise UsageError(f"{destination}", "nothing can be put in its place", "name a folder that may be new")
     path = destination.with_name(f".{destination.name}.lock")
     with _disk_errors(destination):
         path.parent.mkdir(parents=True, exist_ok=True)
+    told = False
     while True:
         with _disk_errors(destination):
             handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -35,7 +38,9 @@ def locked(destination: Path, waiting: Callable[[], None] = lambda: None) -> Ite
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                waiting()
+                if not told:
+                    waiting()
+                told = True
                 fcntl.flock(handle, fcntl.LOCK_EX)
             if not _is(path, handle):
                 continue  # the holder before us removed this file: whoever comes now locks another one

@@ -32,6 +32,8 @@ class Text:
     def check(self, value: object) -> str:
         if not isinstance(value, str) or not value:
             raise ValueError(f"expected text, found {type_name(value) if value != '' else 'an empty one'}")
+        if "\0" in value:
+            raise ValueError("expected text, found some with a NUL character")
         return value
 
     def parse(self, text: str) -> str:
@@ -107,7 +109,7 @@ class Size:
         match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?\s*", text, re.IGNORECASE)
         if not match:
             raise ValueError(f'expected bytes or a size such as "512MB", found {text!r}')
-        return Int(1, 1 << 50).check(int(float(match[1]) * UNITS[match[2].upper()]))
+        return Int(1, 1 << 50).check(int(min(float(match[1]), 1 << 51) * UNITS[match[2].upper()]))
 
 
 @dataclass(frozen=True)
