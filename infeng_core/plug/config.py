@@ -101,6 +101,7 @@ class TokenizerSection:
 
     use: str = setting("hf", Text(), "tokenizer by name")
     threads: int = setting(2, Int(1, 256), "threads that encode prompts")
+    parse_special: bool = setting(True, Bool(), "special tokens in a prompt's text become their ids, or stay text")
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,9 @@ KNOWS = {
     "adapters": {"formats"},
     "request": set(),
     "kvcache": set(),
-    "tokenizer": set(),
+    "growth": set(),
+    "tokenizer": {"growth"},
+    "idstokenizer": set(),
     "speculate": set(),
     "turns": set(),
     "scheduler": {"adapters", "request", "kvcache", "speculate"},
@@ -54,7 +56,9 @@ KNOWS = {
 }  # fmt: skip
 """Imports at run time. `builtin` registers everything and the package hands out the engine: neither is listed."""
 
-TYPES = {"plug": {"formats", "models", "tokenizer", "scheduler", "sampler", "stream", "backend", "kvcache"}}
+TYPES = {
+    "plug": {"formats", "models", "tokenizer", "idstokenizer", "scheduler", "sampler", "stream", "backend", "kvcache"}
+}
 """Who may name a room's types in annotations without importing it: configuration and selector are handed to them."""
 
 
