@@ -101,7 +101,7 @@ class HfTokenizer:
         self._hidden = frozenset(token for token, entry in added.items() if entry.special)
         self._texts: dict[int, str | None] = {}  # of single tokens, as they are needed
         self._bytes = frozenset(self._byte_tokens())
-        self._puts_bos = self._bos is not None and (bool(self._add_bos) or self._template_puts_bos())
+        self._puts_bos = bool(self._add_bos) or self._template_puts_bos()
 
     @property
     def vocab_size(self) -> int:
@@ -135,8 +135,8 @@ class HfTokenizer:
         except BaseException as error:  # the library's panics are no Exceptions
             raise RequestError("prompt", f"the tokenizer failed on it: {error}", CHECK) from None
         found: list[list[int]] = [encoding.ids for encoding in encodings]
-        if self._puts_bos:
-            bos = self._bos
+        bos = self._bos
+        if self._puts_bos and bos is not None:
             found = [ids[1:] if ids[:2] == [bos, bos] else ids if ids[:1] == [bos] else [bos, *ids] for ids in found]
         return found
 
@@ -172,7 +172,7 @@ class HfTokenizer:
             return self._plain
 
     def _template_puts_bos(self) -> bool:
-        return self._add_bos is None and self._fast.encode("").ids[:1] == [self._bos]
+        return self._bos is not None and self._add_bos is None and self._fast.encode("").ids[:1] == [self._bos]
 
     def _special_id(self, entry: Any) -> int | None:
         content = entry.get("content") if isinstance(entry, dict) else entry

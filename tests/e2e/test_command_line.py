@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -126,8 +127,6 @@ def test_a_dash_means_standard_input_wherever_it_stands(reduced: dict[str, Path]
 
 
 def test_a_model_without_a_tokenizer_answers_token_ids(reduced: dict[str, Path], infeng: Run, tmp_path: Path) -> None:
-    import shutil
-
     bare = Path(shutil.copytree(reduced["biased"], tmp_path / "bare"))
     (bare / "tokenizer.json").unlink()
     refused = infeng("run", bare, *GREEDY)
