@@ -176,17 +176,23 @@ def test_every_hook_is_called_for_a_plugin_and_implemented_by_the_core(tmp_path,
     imported = f"from pathlib import Path\npath = Path({str(library)!r})\n"
     (tmp_path / "six_hooks.py").write_text(imported + """
 from infeng_core.plug import hookimpl
+from infeng_core.formats.quant import QuantFormat
 from infeng_core.plug.hookspecs import KernelLibrary
 called = set()
 class Command:
-    name = "six"
+    name = help = "six"
+    def configure(self, parser): pass
+    def run(self, arguments): return 0
+class Backend:
+    def compile(self, model, config, limits, selector): pass
+values = {"tokenizers": dict, "schedulers": dict, "quant_formats": QuantFormat("six", "f32"), "backends": Backend()}
 @hookimpl
 def infeng_kernel_libraries(): called.add("infeng_kernel_libraries"); return [KernelLibrary("first", path)]
 @hookimpl
 def infeng_commands(): called.add("infeng_commands"); return [Command()]
 """ + "".join(f"""
 @hookimpl
-def infeng_{kind}(): called.add("infeng_{kind}"); return {{"six": "{kind}"}}
+def infeng_{kind}(): called.add("infeng_{kind}"); return {{"six": values["{kind}"]}}
 """ for kind in ("tokenizers", "schedulers", "quant_formats", "backends")))  # fmt: skip
     monkeypatch.syspath_prepend(tmp_path)
     path = tmp_path / "plugin.yaml"
@@ -197,7 +203,7 @@ def infeng_{kind}(): called.add("infeng_{kind}"); return {{"six": "{kind}"}}
     )
     plugins = Plugins.discover(load_config(overrides={"plugins.paths": [str(path)]}))
     found = plugins.tokenizer("six"), plugins.scheduler("six"), plugins.quant_format("six"), plugins.backend("six")
-    assert found == ("tokenizers", "schedulers", "quant_formats", "backends")
+    assert all(found)
     assert plugins.command("six").name == "six"
     assert "first" in [library.name for library in plugins.libraries()]
 

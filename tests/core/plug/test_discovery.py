@@ -26,8 +26,15 @@ class Command:
     def configure(self, parser): parser.add_argument("word")
     def run(self, arguments): print(arguments.word.upper()); return 3
 
+class Tokenizer:
+    vocab_size, bos_id, eos_id, whose = 1, None, None, "{name}"
+    def __init__(self, directory, config): pass
+    def encode(self, texts): return [[0] for _ in texts]
+    def decode(self, tokens): return ""
+    def detokenizer(self, prompt): return self
+
 @hookimpl
-def infeng_tokenizers(): return {{"{name}": "a tokenizer of {name}"}}
+def infeng_tokenizers(): return {{"{name}": Tokenizer}}
 
 @hookimpl
 def infeng_commands(): return [Command()]
@@ -77,10 +84,10 @@ def test_only_what_is_asked_for_is_imported(install):
     plugins = discover()
     assert "shout" in plugins.commands() and "whisper" in plugins.names("tokenizers")
     assert not {"infeng_shout.hooks", "infeng_whisper.hooks"} & sys.modules.keys()
-    assert plugins.tokenizer("shout") == "a tokenizer of shout"
+    assert plugins.tokenizer("shout")(None, None).whose == "shout"
     assert "infeng_shout.hooks" in sys.modules
     assert "infeng_whisper.hooks" not in sys.modules
-    assert {"shout": "a tokenizer of shout"} in plugins.hook.infeng_tokenizers()
+    assert [*map(list, plugins.hook.infeng_tokenizers())].count(["shout"]) == 1
 
 
 def test_the_working_directory_is_never_searched(install, tmp_path, monkeypatch):
@@ -127,6 +134,13 @@ BROKEN = {
     "a hook that does not exist": ({"hooks": HOOKS.replace("def infeng_tok", "def infeng_tock")}, "unknown hook"),
     "a hook with other arguments": ({"hooks": HOOKS.replace("tokenizers()", "tokenizers(x)")}, "x"),
     "a hook that raises": ({"hooks": HOOKS.replace("return {{", "raise OSError() #")}, "tokenizers() raised OSError"),
+    "a hook that panics": ({"hooks": HOOKS.replace("return {{", "raise BaseException('panic') #")}, "panic"),
+    "a hook that returns nothing of use": (
+        {"hooks": HOOKS.replace("return {{", "return 3 #")}, "what infeng_tokenizers() returned is 3, not dict"),
+    "a hook that returns another kind of thing": (
+        {"hooks": HOOKS.replace("return {{\"{name}\": Tokenizer}}", "return {{\"{name}\": 'text'}}")},
+        "that is 'text', which cannot be called"),
+    "a hook that returns odd names": ({"hooks": HOOKS.replace('{{"{name}"', "{{3")}, "has an entry 3 that is 3, not"),
     "a broken promise": ({"hooks": HOOKS.replace('return {{"{name}"', 'return {{"other"')}, "promises the tokenizer"),
 }  # fmt: skip
 
@@ -139,7 +153,7 @@ def test_a_broken_plugin_costs_one_warning(install, capsys, kind):
     plugins = discover()
     with pytest.raises(PluginError):
         plugins.tokenizer("shout")
-    assert plugins.tokenizer("whisper") == "a tokenizer of whisper"
+    assert plugins.tokenizer("whisper")(None, None).whose == "whisper"
     assert plugins.libraries()
     assert not plugins.plugin("shout").usable
     warnings = [line for line in capsys.readouterr().err.splitlines() if "warning" in line]
