@@ -18,6 +18,7 @@ from infeng_core.plug.plugin import PluginManifest, read_plugin
 from infeng_core.plug.reason import READY, Reason, unmet
 
 GROUP = "infeng.plugins"
+NAMED = "plugins.paths"  # the origin of what a manifest names
 CORE = Path(__file__).parent.parent / "plugin.yaml"
 
 
@@ -27,7 +28,7 @@ class Source:
 
     name: str  # until the file is read
     path: Path
-    origin: str  # "infeng-avx512 0.1.0", "plugins.paths"
+    origin: str  # "infeng-avx512 0.1.0", NAMED
 
 
 @dataclass
@@ -70,7 +71,7 @@ def find(config: EngineConfig, cpu: Cpu) -> list[Plugin]:
 def sources(config: EngineConfig) -> list[Source]:
     """Return where plugins are said to be, the core first."""
     found = [Source("core", CORE, "built in"), *_wheels()]
-    found += [Source(Path(path).parent.name or path, Path(path), "plugins.paths") for path in config.plugins.paths]
+    found += [Source(Path(path).parent.name or path, Path(path), NAMED) for path in config.plugins.paths]
     unique: dict[Path, Source] = {}
     for source in found:
         unique.setdefault(source.path.resolve(), source)

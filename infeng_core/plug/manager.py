@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import sys
 import types
 from functools import partial
+from pathlib import Path
 from typing import Any, get_origin, get_type_hints
 
 import pluggy
@@ -15,7 +17,7 @@ from infeng_core.log import get_logger, warn_once
 from infeng_core.plug import PROJECT, border, hookimpl, hookspecs
 from infeng_core.plug.config import EngineConfig
 from infeng_core.plug.cpu import Cpu, detect
-from infeng_core.plug.discovery import Plugin, find
+from infeng_core.plug.discovery import NAMED, Plugin, find
 from infeng_core.plug.hookspecs import Backend, Command, KernelLibrary, QuantFormat, SchedulerFactory, TokenizerFactory
 from infeng_core.plug.libraries import LibraryState, Offer, is_broken, open_libraries
 from infeng_core.plug.reason import Reason
@@ -214,6 +216,8 @@ class Plugins:
         if module is None or self._manager.has_plugin(plugin.name):
             return True
         try:
+            if plugin.origin == NAMED:
+                _reach(plugin.source, module)
             imported = importlib.import_module(module)
             self._register(imported, plugin.name)
         except (KeyboardInterrupt, GeneratorExit):
@@ -249,3 +253,13 @@ class Plugins:
         if self.config.kernels.strict:
             raise PluginError(f"plugin {name}", reason.text, remedy)
         warn_once(log, f"plugin {name} is not used", code=reason.code, reason=reason.text, remedy=remedy, path=path)
+
+
+def _reach(source: Path, module: str) -> None:
+    """Let a module be imported that lies beside the plugin.yaml that a manifest names, or around its package."""
+    top = module.partition(".")[0]
+    for folder in (source.parent, source.parent.parent):
+        if (folder / top).is_dir() or (folder / f"{top}.py").is_file():
+            if str(folder) not in sys.path:
+                sys.path.append(str(folder))  # last: it hides nothing
+            return

@@ -11,7 +11,7 @@ from infeng_core.errors import ManifestError, unknown_key_remedy
 from infeng_core.plug import yamlfile
 from infeng_core.plug.config import OPS
 from infeng_core.plug.cpu import NEEDS
-from infeng_core.plug.schema import Choice, Kind, ListOf, Text, suggestion
+from infeng_core.plug.schema import Choice, Kind, ListOf, Name, Text, suggestion
 from infeng_core.plug.yamlfile import Document, Key, type_name
 
 VERSION = 1
@@ -43,11 +43,11 @@ class _Version:
         return text
 
 
-_NAMES = ListOf(Text())
+_NAMES = ListOf(Name())
 _FEATURES = ListOf(Choice(tuple(NEEDS)))
 _TOP: Mapping[str, Kind | None] = {  # None: read by a function of its own
     "infeng_plugin": None,
-    "name": Text(),
+    "name": Name(),
     "version": _Version(),
     "description": Text(),
     "abi": _Abi(),
@@ -132,9 +132,9 @@ def read_plugin(path: Path) -> PluginManifest:
     )
 
 
-def _section(document: Document, key: Key, known: Mapping[str, Kind | None]) -> dict[str, Any]:
-    """Return the checked values of the mapping at ``key``; keys whose kind is None are left out."""
-    data = _at(document.data, key)
+def _section(document: Document, key: Key, known: Mapping[str, Kind | None], data: object = None) -> dict[str, Any]:
+    """Return the checked values of the mapping at ``key``, or of ``data``; keys whose kind is None are left out."""
+    data = _at(document.data, key) if data is None else data
     if data is None:
         return {}
     if not isinstance(data, Mapping):
@@ -166,7 +166,7 @@ def _kernels(document: Document) -> tuple[KernelNote, ...]:
     notes: dict[str, KernelNote] = {}
     for index, _ in enumerate(_items(document, ("provides", "kernels"))):
         key = ("provides", "kernels", str(index))
-        item = _section(document, key, {"name": Text(), "op": Text(), "requires": None})
+        item = _section(document, key, {"name": Name(), "op": Text(), "requires": None})
         if "name" not in item or "op" not in item:
             raise ManifestError(document.place(key), "a kernel needs `name` and `op`")
         if item["op"] not in OPS:
@@ -182,8 +182,9 @@ def _commands(document: Document) -> dict[str, str]:
     commands: dict[str, str] = {}
     for index, value in enumerate(_items(document, ("provides", "commands"))):
         key = ("provides", "commands", str(index))
-        item = {"name": value} if isinstance(value, str) else _section(document, key, {"name": Text(), "help": Text()})
-        if not item.get("name"):
+        data = {"name": value} if isinstance(value, str) else value
+        item = _section(document, key, {"name": Name(), "help": Text()}, data)
+        if "name" not in item:
             raise ManifestError(document.place(key), "a command needs a name")
         commands[str(item["name"])] = str(item.get("help", ""))
     return commands

@@ -41,6 +41,17 @@ class Text:
 
 
 @dataclass(frozen=True)
+class Name(Text):
+    """A word that fits into commands, tables and file names."""
+
+    def check(self, value: object) -> str:
+        name = super().check(value)
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}", name):
+            raise ValueError(f"{name[:100]!r} is no name: up to 64 letters, digits and . _ + -")
+        return name
+
+
+@dataclass(frozen=True)
 class Choice:
     """One of a closed list of words."""
 

@@ -6,6 +6,7 @@ import ast
 import importlib.metadata
 import inspect
 import re
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -128,6 +129,14 @@ def plugin_packages() -> set[str]:
     folders = {path.parent.name for path in (ROOT / "plugins").glob("*/infeng_*/__init__.py")}
     entries = importlib.metadata.entry_points(group="infeng.plugins")
     return (folders | {entry.value.partition(":")[0] for entry in entries}) - {"infeng_core"}
+
+
+def test_every_plugin_wheel_requires_the_core():
+    wheels = [*ROOT.glob("plugins/*/pyproject.toml"), *ROOT.glob("docs/examples/**/pyproject.toml")]
+    assert len(wheels) >= 7
+    for wheel in wheels:
+        project = tomllib.loads(wheel.read_text())["project"]
+        assert any(re.match(r"infeng-core\b", needed) for needed in project.get("dependencies", ())), wheel
 
 
 def test_the_core_imports_no_plugin_by_name():

@@ -99,6 +99,25 @@ def test_the_working_directory_is_never_searched(install, tmp_path, monkeypatch)
     assert "here" in [plugin.name for plugin in discover(plugins__paths="plugin.yaml").manifests]
 
 
+@pytest.mark.parametrize("package", ["", "infeng_here/"])
+def test_a_plugin_that_a_manifest_names_needs_no_installation(tmp_path, package):
+    folder = tmp_path / package
+    folder.mkdir(exist_ok=True)
+    name = f"here_{len(package)}_hooks"
+    (folder / f"{name}.py").write_text(HOOKS.format(name="here"))
+    module = f"{package.replace('/', '.')}{name}"
+    path = folder / "plugin.yaml"
+    path.write_text(GOOD.format(name="here").replace("infeng_here.hooks", module))
+    before = list(sys.path)
+    try:
+        assert discover(plugins__paths=str(path)).tokenizer("here")(None, None).whose == "here"
+        assert sys.path == [*before, str(tmp_path)]
+    finally:
+        sys.path[:] = before
+        for loaded in [loaded for loaded in sys.modules if loaded.startswith(("infeng_here", name))]:
+            del sys.modules[loaded]
+
+
 def test_a_development_install_is_found_through_its_package(install, tmp_path, monkeypatch):
     path = install("shout")
     elsewhere = tmp_path / "checkout"
@@ -232,6 +251,10 @@ WRONG = {
         "plugin.yaml:4: provides.kernels.0: a kernel needs `name` and `op`",
     "infeng_plugin: 1\nname: x\nversion: 1\nprovides: {commands: demo}\n":
         "plugin.yaml:4: provides.commands: expected a list, found text",
+    'infeng_plugin: 1\nname: "x: error"\nversion: 1\n':
+        "plugin.yaml:2: name: 'x: error' is no name: up to 64 letters, digits and . _ + -",
+    'infeng_plugin: 1\nname: x\nversion: 1\nprovides: {commands: ["a\\nb"]}\n':
+        r"plugin.yaml:4: provides.commands.0.name: 'a\nb' is no name",
     "infeng_plugin: 1\nname: x\nversion: 1\nprovides: {tokenisers: [a]}\n":
         "plugin.yaml:4: provides.tokenisers: unknown key: did you mean `tokenizers`?",
 }  # fmt: skip
