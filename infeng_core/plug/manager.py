@@ -5,8 +5,10 @@ from __future__ import annotations
 import importlib
 import sys
 import types
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, get_origin, get_type_hints
 
 import pluggy
@@ -15,7 +17,7 @@ from infeng_core import _native
 from infeng_core.errors import PluginError, unknown_key_remedy
 from infeng_core.log import get_logger, warn_once
 from infeng_core.plug import PROJECT, border, hookimpl, hookspecs
-from infeng_core.plug.config import EngineConfig
+from infeng_core.plug.config import EngineConfig, default_of
 from infeng_core.plug.cpu import Cpu, detect
 from infeng_core.plug.discovery import NAMED, Plugin, find
 from infeng_core.plug.hookspecs import Backend, Command, KernelLibrary, QuantFormat, SchedulerFactory, TokenizerFactory
@@ -146,6 +148,12 @@ class Plugins:
                 return plugin
         raise PluginError(f"plugin {name}", "not installed", unknown_key_remedy(name, [p.name for p in self.manifests]))
 
+    def settings(self, plugin: Plugin) -> Mapping[str, Any]:
+        """Return the plugin's own settings: as the manifest's section of its name, or else its plugin.yaml says."""
+        declared = plugin.manifest.settings if plugin.manifest else {}
+        given = self.config.extra.get(plugin.name, {})
+        return MappingProxyType({key: given.get(key, default_of(made)) for key, made in declared.items()})
+
     def _offers(self, plugin: Plugin) -> list[Offer]:
         manifest = plugin.manifest
         if manifest is None:
@@ -197,7 +205,7 @@ class Plugins:
             return None
         others = [p for name, p in self._manager.list_name_plugin() if name.split("/")[0] != plugin.name]
         try:
-            answers = self._manager.subset_hook_caller(hook, others)()
+            answers = self._manager.subset_hook_caller(hook, others)(settings=self.settings(plugin))
         except (KeyboardInterrupt, GeneratorExit):
             raise
         except BaseException as error:

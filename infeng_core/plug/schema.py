@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -104,6 +105,28 @@ class Int:
             number = int(text)
         except ValueError:
             raise ValueError(f"expected a whole number, found {text!r}") from None
+        return self.check(number)
+
+
+@dataclass(frozen=True)
+class Number:
+    """A finite number from ``low`` to ``high``."""
+
+    low: float = -math.inf
+    high: float = math.inf
+
+    def check(self, value: object) -> float:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise ValueError(f"expected a number, found {type_name(value)}")
+        if not self.low <= value <= self.high:
+            raise ValueError(f"{value} is out of range: must be from {self.low:g} to {self.high:g}")
+        return value
+
+    def parse(self, text: str) -> float:
+        try:
+            number = float(text)
+        except ValueError:
+            raise ValueError(f"expected a number, found {text!r}") from None
         return self.check(number)
 
 

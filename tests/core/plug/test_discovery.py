@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from infeng_core.errors import ManifestError, PluginError
+from infeng_core.plug.hookspecs import API_VERSION
 from infeng_core.plug.manager import Plugins
 from infeng_core.plug.manifest import load_config
 from infeng_core.plug.plugin import read_plugin
@@ -87,7 +88,7 @@ def test_only_what_is_asked_for_is_imported(install):
     assert plugins.tokenizer("shout")(None, None).whose == "shout"
     assert "infeng_shout.hooks" in sys.modules
     assert "infeng_whisper.hooks" not in sys.modules
-    assert [*map(list, plugins.hook.infeng_tokenizers())].count(["shout"]) == 1
+    assert [*map(list, plugins.hook.infeng_tokenizers(settings={}))].count(["shout"]) == 1
 
 
 def test_the_working_directory_is_never_searched(install, tmp_path, monkeypatch):
@@ -183,6 +184,18 @@ def test_a_broken_plugin_costs_one_warning(install, capsys, kind):
         discover(kernels__strict=True).tokenizer("shout")
 
 
+def test_a_plugin_for_newer_hooks_is_refused_by_name(install, capsys):
+    install("shout", yaml=GOOD + f"api: {API_VERSION + 1}\n", init="raise RuntimeError('imported')")
+    install("whisper", yaml=GOOD + f"api: {API_VERSION}\n")
+    plugins = discover()
+    why = f"written for hook API {API_VERSION + 1}, this engine has {API_VERSION}"
+    assert plugins.plugin("shout").reason.code == "api_mismatch"
+    assert why in capsys.readouterr().err
+    assert plugins.plugin("whisper").usable
+    with pytest.raises(PluginError, match=f"tokenizer shout: plugin shout cannot be used: {why}: update infeng-core"):
+        plugins.tokenizer("shout")
+
+
 def test_a_missing_plugin_yaml_is_named(install, capsys):
     install("shout").unlink()
     assert discover().plugin("shout").reason.code == "missing_file"
@@ -255,6 +268,22 @@ WRONG = {
         "plugin.yaml:2: name: 'x: error' is no name: up to 64 letters, digits and . _ + -",
     'infeng_plugin: 1\nname: x\nversion: 1\nprovides: {commands: ["a\\nb"]}\n':
         r"plugin.yaml:4: provides.commands.0.name: 'a\nb' is no name",
+    "infeng_plugin: 1\nname: x\nversion: 1\napi: one\n":
+        "plugin.yaml:4: api: expected a whole number, found text",
+    "infeng_plugin: 1\nname: model\nversion: 1\nsettings: {a: {type: int}}\n":
+        "plugin.yaml:4: settings: model is a section of the engine's own",
+    "infeng_plugin: 1\nname: x\nversion: 1\nsettings: [a]\n":
+        "plugin.yaml:4: settings: expected keys and values, found a list",
+    "infeng_plugin: 1\nname: x\nversion: 1\nsettings:\n a-b: {type: int}\n":
+        "plugin.yaml:5: settings.a-b: a setting's name has letters, digits and _",
+    "infeng_plugin: 1\nname: x\nversion: 1\nsettings:\n a: {type: integer}\n":
+        "plugin.yaml:5: settings.a.type: 'integer' is not one of text, bool, int,",
+    "infeng_plugin: 1\nname: x\nversion: 1\nsettings:\n a: {type: int, high: 3, default: 4}\n":
+        "plugin.yaml:5: settings.a: 4 is out of range: must be from -9223372036854775808 to 3",
+    "infeng_plugin: 1\nname: x\nversion: 1\nsettings:\n a: {type: choice}\n":
+        "plugin.yaml:5: settings.a: `of` lists the words of a choice, and a choice needs it",
+    "infeng_plugin: 1\nname: x\nversion: 1\nsettings:\n a: {typ: choice}\n":
+        "plugin.yaml:5: settings.a.typ: unknown key: did you mean `type`?",
     "infeng_plugin: 1\nname: x\nversion: 1\nprovides: {tokenisers: [a]}\n":
         "plugin.yaml:4: provides.tokenisers: unknown key: did you mean `tokenizers`?",
 }  # fmt: skip
@@ -275,9 +304,9 @@ def test_what_the_core_announces_is_what_it_brings():
     state = next(state for state in plugins.library_states() if state.name == "reference")
     assert [(k.name, k.op) for k in core.kernels] == [(k.name, k.op) for k in state.native.kernels]
     for kind in ("tokenizers", "schedulers", "quant_formats", "backends"):
-        brought = [name for found in getattr(plugins.hook, f"infeng_{kind}")() for name in found]
+        brought = [name for found in getattr(plugins.hook, f"infeng_{kind}")(settings={}) for name in found]
         assert sorted(core.provides[kind]) == sorted(brought)
-    commands = {command.name: command.help for found in plugins.hook.infeng_commands() for command in found}
+    commands = {command.name: command.help for found in plugins.hook.infeng_commands(settings={}) for command in found}
     assert dict(core.commands) == commands
 
 
