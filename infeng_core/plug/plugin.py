@@ -261,14 +261,12 @@ def _kind(given: Mapping[str, Any]) -> Kind:
         raise ValueError("`of` lists the words of a choice, and a choice needs it")
     if word == "int":
         return Int(int(max(low, -(2**63))), int(min(high, 2**63 - 1)))
-    plain: dict[str, Kind] = {
-        "text": Text(),
-        "bool": Bool(),
-        "size": Size(),
-        "number": Number(low, high),
-        "choice": Choice(of),
-    }
-    return plain[word] if word in plain else ListOf(Text()) if word == "texts" else MapOf(Text())
+    if word == "number":
+        return Number(low, high)
+    if word == "choice":
+        return Choice(of)
+    plain: dict[str, Kind] = {"text": Text(), "bool": Bool(), "size": Size(), "texts": ListOf(Text())}
+    return plain.get(word) or MapOf(Text())
 
 
 def _at(data: object, key: Key) -> object:

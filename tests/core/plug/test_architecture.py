@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import infeng_core
+from infeng_core import api
 from infeng_core.plug import hookspecs
 from infeng_core.plug.manager import Plugins
 from infeng_core.plug.manifest import load_config
@@ -54,6 +55,8 @@ KNOWS = {
     "engine": {"adapters", "formats", "plug", "request", "kvcache", "tokenizer", "scheduler", "sampler", "stream",
                "backend", "intake", "sizing", "speculate", "telemetry", "turns"},
     "cli": {"adapters", "engine", "plug", "formats", "request", "speculate", "stream", "telemetry"},
+    "api": {"_native", "adapters", "backend", "cli", "engine", "firstcome", "formats", "kvcache", "models", "plug",
+            "request", "scheduler", "speculate", "stream", "telemetry", "tokenizer"},
 }  # fmt: skip
 """Imports at run time. `builtin` registers everything and the package hands out the engine: neither is listed."""
 
@@ -150,6 +153,27 @@ def test_the_core_imports_no_plugin_by_name():
             names = [node.module] if isinstance(node, ast.ImportFrom) else []
             names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             assert not any(pattern.search(name or "") for name in names), path
+
+
+def test_plugins_import_nothing_of_the_core_but_its_api():
+    modules = [*ROOT.glob("plugins/*/infeng_*/**/*.py"), *ROOT.glob("docs/examples/**/*.py")]
+    assert len(modules) > 80
+    for path in modules:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names = [f"{node.module}.{alias.name}" for alias in node.names] if isinstance(node, ast.ImportFrom) else []
+            names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            for name in names:
+                assert not name.startswith("infeng_core") or re.match(r"infeng_core\.api(\.|$)", name), (
+                    f"{path}: {name}"
+                )
+
+
+def test_the_api_is_documented_and_holds_what_it_names():
+    page = (ROOT / "docs" / "adding-a-plugin.md").read_text(encoding="utf-8")
+    missing = [name for name in api.__all__ if f"`{name}`" not in page]
+    assert not missing
+    assert all(hasattr(api, name) for name in api.__all__)
+    assert api.API_VERSION == hookspecs.API_VERSION
 
 
 def test_the_core_imports_with_no_plugin_and_no_engine_loaded():

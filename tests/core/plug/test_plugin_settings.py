@@ -130,7 +130,7 @@ def test_a_mistake_in_an_argument_or_a_variable_is_named(voice, monkeypatch):
 
 
 def test_a_section_of_a_disabled_plugin_is_unknown(voice):
-    with pytest.raises(ManifestError, match="engine.yaml:3: loud-voice: unknown key"):
+    with pytest.raises(ManifestError, match=r"engine\.yaml:3: loud-voice: unknown key"):
         voice("plugins: {disable: [loud-voice]}\nloud-voice: {volume: 3}\n")
 
 
