@@ -22,13 +22,23 @@ if TYPE_CHECKING:
     from infeng_core.plug.manifest import EngineConfig
     from infeng_core.plug.select import Selector
 
+_REMEDIES = {
+    "out_of_memory": "set kv_cache.memory, scheduler.max_batch_tokens or threads.count to less",
+    "out_of_threads": "set threads.count to less, or raise the limit of processes and threads (ulimit -u)",
+}
+"""What to do where memory or threads are refused, by the code of the native error."""
+
 
 class NativeBackend:
     """Compiles a model's graph to a program of the native core."""
 
     def compile(self, model: LoadedModel, config: EngineConfig, limits: Limits, selector: Selector) -> NativeExecutable:
         """Return ``model`` ready to run under ``limits``; raises KernelError where an op finds no kernel."""
-        return NativeExecutable(model, config, limits, selector)
+        try:
+            return NativeExecutable(model, config, limits, selector)
+        except _native.NativeError as error:
+            kind = ResourceError if error.code in _REMEDIES else KernelError
+            raise kind(f"model {model.source}", str(error), _REMEDIES.get(error.code, "")) from error
 
 
 class NativeExecutable:

@@ -30,6 +30,7 @@ def locked(destination: Path, waiting: Callable[[], None] = lambda: None) -> Ite
     path = destination.with_name(f".{destination.name}.lock")
     with _disk_errors(destination):
         path.parent.mkdir(parents=True, exist_ok=True)
+    told = False
     while True:
         with _disk_errors(destination):
             handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
@@ -37,7 +38,9 @@ def locked(destination: Path, waiting: Callable[[], None] = lambda: None) -> Ite
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                waiting()
+                if not told:
+                    waiting()
+                told = True
                 fcntl.flock(handle, fcntl.LOCK_EX)
             if not _is(path, handle):
                 continue  # the holder before us removed this file: whoever comes now locks another one

@@ -13,7 +13,6 @@ SOURCES = sorted([*ROOT.glob("infeng_core/**/*.py"), *ROOT.glob("plugins/*/infen
 
 ALLOWED = {
     "infeng_core": {"infeng_core._native"},
-    "infeng_bench": {"infeng_core._native"},
 }
 """Private modules that a package may import: its own extension module, and what has no public face."""
 

@@ -11,7 +11,7 @@ from infeng_bench.figures import Ceiling, rates
 from infeng_bench.modelshape import model_shape
 from infeng_bench.roofline import Roofline
 from infeng_bench.works import Work
-from infeng_core.models.config import ModelConfig
+from infeng_core.api import ModelConfig
 
 NAME = "attention"
 HELP = "measure attention over the cache, decoding and prefilling"

@@ -13,7 +13,7 @@ from tqdm import tqdm
 from infeng_bench import comparison, lineup, options, peers, results
 from infeng_bench.comparison import OURS
 from infeng_bench.works import Work
-from infeng_core.cli.options import add_config_options
+from infeng_core.api import add_config_options
 
 NAME = "compare"
 HELP = "measure engines side by side, interleaved, with ratios pair by pair"

@@ -11,7 +11,7 @@ from infeng_bench.figures import Ceiling, rates
 from infeng_bench.linears import Linear
 from infeng_bench.modelshape import model_shape
 from infeng_bench.roofline import Roofline
-from infeng_core.plug.config import EngineConfig
+from infeng_core.api import EngineConfig
 
 NAME = "gemm"
 HELP = "measure the linears of a model one by one"

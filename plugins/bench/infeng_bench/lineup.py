@@ -13,8 +13,7 @@ from infeng_bench import options, peers, results, synthetic
 from infeng_bench.comparison import OURS
 from infeng_bench.engines import EngineProcess
 from infeng_bench.peers import environment, models, serve
-from infeng_core.errors import UsageError, unknown_key_remedy
-from infeng_core.formats.cache import cache_root
+from infeng_core.api import UsageError, cache_root, unknown_key_remedy
 
 FORMAT = "int4-g64"
 """Of the linears, where none is asked for."""

@@ -11,10 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from tqdm import tqdm
 
 from infeng_bench import results
-from infeng_core.cli.options import add_config_options, config_from
-from infeng_core.errors import UsageError
-from infeng_core.plug.config import EngineConfig
-from infeng_core.plug.cpu import detect
+from infeng_core.api import EngineConfig, UsageError, add_config_options, config_from, detect
 
 if TYPE_CHECKING:
     from infeng_bench.roofline import Roofline

@@ -16,8 +16,8 @@ from infeng_bench.modelshape import most_common
 from infeng_bench.roofline import Roofline
 from infeng_bench.running import Timing, perform
 from infeng_bench.works import Work
-from infeng_core.engine import Engine
-from infeng_core.telemetry import process
+from infeng_core import api
+from infeng_core.api import Engine
 
 WARM_UP = 16  # tokens of the prompt, and steps, before anything is timed
 
@@ -55,7 +55,7 @@ class Session:
         config, formats = self.engine.config, self.engine.model.formats_used
         common: dict[str, Any] = {
             "cpu_utilization": self._meter.utilization(),
-            "peak_rss_bytes": process.peak_rss(),
+            "peak_rss_bytes": api.peak_rss(),
             "load_seconds": self._loaded,
             "bytes_per_token": self.cost.weight_bytes,
             "kv_bytes_per_position": self.cost.kv_bytes,

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING
 from infeng_bench.byturns import ByTurns
 from infeng_bench.running import check
 from infeng_bench.works import Work
-from infeng_core.request import Request, SamplingParams
+from infeng_core.api import Request, SamplingParams
 
 if TYPE_CHECKING:
-    from infeng_core.engine import Engine
-    from infeng_core.stream import Stream
+    from infeng_core.api import Engine, Stream
 
 
 @dataclass

@@ -16,10 +16,7 @@ from infeng_bench.adapters import peft_directory
 from infeng_bench.session import Session, opened
 from infeng_bench.spread import percentile, spread
 from infeng_bench.works import Work
-from infeng_core.engine import Engine
-from infeng_core.formats import convert_adapter
-from infeng_core.request import SamplingParams
-from infeng_core.stream import Stream
+from infeng_core.api import Engine, SamplingParams, Stream, convert_adapter
 
 NAME = "swap"
 HELP = "measure loading adapters: latency, and what the running batch feels of it"

@@ -22,7 +22,7 @@ from infeng_bench.comparison import OURS
 from infeng_bench.engines import EngineProcess
 from infeng_bench.peers import models
 from infeng_bench.workload import Workload
-from infeng_core.errors import UsageError
+from infeng_core.api import UsageError
 
 NAME = "zipf"
 HELP = "measure requests with many adapters, popular ones and others, beside other engines"
@@ -88,7 +88,7 @@ def _source(arguments: argparse.Namespace, names: Sequence[str]) -> Path:
     """Return the model's directory; other engines than ours read Hugging Face's only."""
     if arguments.synthetic or set(names) != {OURS}:
         return lineup.source(arguments)
-    from infeng_core.formats.loader import find
+    from infeng_core.api import find
 
     return find(arguments.model)
 
@@ -139,8 +139,7 @@ def _workload(arguments: argparse.Namespace, source: Path, context: int) -> Work
 
 
 def _encoded(texts: Sequence[str], source: Path) -> list[list[int]]:
-    from infeng_core.plug.config import EngineConfig
-    from infeng_core.tokenizer import HfTokenizer
+    from infeng_core.api import EngineConfig, HfTokenizer
 
     found = [ids for ids in HfTokenizer(source, EngineConfig()).encode(list(texts)) if ids]
     if not found:

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from infeng_core.backend import BoundOp
-from infeng_core.errors import KernelError
+from infeng_core.api import BoundOp, KernelError
 
 from .adapter import Rows
 from .cache import F16Cache, F32Cache, Int8Cache, PagedCache
@@ -18,11 +17,7 @@ from .packed import Handle, unpacked
 from .weights import dequantized
 
 if TYPE_CHECKING:
-    from infeng_core.formats import LoadedModel
-    from infeng_core.formats.adapters.packed import PackedAdapter
-    from infeng_core.plug.manifest import EngineConfig
-    from infeng_core.plug.select import Selector
-    from infeng_core.scheduler import Batch, Limits
+    from infeng_core.api import Batch, EngineConfig, Limits, LoadedModel, PackedAdapter, Selector
 
 BLOCK = 16  # positions of a cache block
 CACHES: dict[str, Callable[..., PagedCache]] = {"f32": F32Cache, "f16": F16Cache, "int8": Int8Cache}

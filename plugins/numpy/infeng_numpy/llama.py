@@ -23,7 +23,7 @@ from .cache import PagedCache, slots_of
 from .rounding import round_to_int8
 
 if TYPE_CHECKING:
-    from infeng_core.models.config import ModelConfig
+    from infeng_core.api import ModelConfig
 
 Real = NDArray[np.float64]
 

@@ -62,6 +62,25 @@ def infeng(capfd: pytest.CaptureFixture[str]) -> Callable[..., Done]:
     return run
 
 
+def test_who_waits_for_other_writers_says_so_once(tmp_path):
+    from threading import Thread
+
+    from infeng_core.formats.atomic import locked
+
+    told: list[str] = []
+
+    def write(name: str) -> None:
+        with locked(tmp_path / "out", waiting=lambda: told.append(name)):
+            time.sleep(0.05)
+
+    writers = [Thread(target=write, args=(f"writer {number}",)) for number in range(6)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    assert len(told) == len(set(told)) >= 1
+
+
 def test_the_same_conversion_again_is_reused_and_another_needs_force(make_model: Maker, tmp_path: Path) -> None:
     source, out = make_model(), tmp_path / "out"
     first = convert(source, out / "m", INT4)
