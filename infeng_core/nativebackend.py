@@ -48,17 +48,20 @@ class NativeExecutable:
             kv_heads=shape.kv_heads,
             head_dim=shape.head_dim,
         )
-        self._program = _native.Program(
-            pool,
-            max_rows=limits.max_rows,
-            max_samples=limits.max_samples,
-            max_segments=limits.max_segments,
-            context=limits.context,
-        )
         self._dtype = config.adapters.dtype if config.adapters.max_resident else None
         graph = families()[shape.family].graph(shape)
-        planner = Planner(model, graph, limits, selector, pool.threads, self._dtype)
-        logits = planner.build(self._program, self._cache, config.kv_cache.dtype)
+        while True:
+            self._program = _native.Program(
+                pool,
+                max_rows=limits.max_rows,
+                max_samples=limits.max_samples,
+                max_segments=limits.max_segments,
+                context=limits.context,
+            )
+            planner = Planner(model, graph, limits, selector, pool.threads, self._dtype)
+            logits = planner.build(self._program, self._cache, config.kv_cache.dtype)
+            if not planner.binder.is_outdated:
+                break
         self._program.finish()
         self._logits = self._program.view(logits)[:, : shape.vocab]
         self._bound = planner.binder.bound_ops()
