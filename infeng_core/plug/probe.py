@@ -62,21 +62,22 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
 
 def _fits(kernel: _native.Kernel, fields: dict[str, Any]) -> dict[str, Any]:
     """Call all that a library may be called for before memory is taken."""
-    from infeng_core.plug import cases, problems
+    from infeng_core.plug import firstuse, problems
 
     problem = problems.problem(fields)
     if not kernel.accepts(problem):
         return {"fits": False}
     kernel.workspace(problem)
-    return {"fits": True, "case": cases.small(problem, kernel)}
+    return {"fits": True, "case": firstuse.small(problem, kernel)}
 
 
 def _difference(kernel: _native.Kernel, reference: _native.Library, fields: dict[str, Any]) -> str | None:
-    from infeng_core.plug import firstuse, oneop
+    from infeng_core.plug import firstuse
+    from infeng_core.plug.case import NoJudgeError
 
     try:
         return firstuse.difference(kernel, reference, fields)
-    except oneop.NoJudgeError:
+    except NoJudgeError:
         return None
 
 
