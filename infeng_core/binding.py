@@ -35,6 +35,8 @@ class Binder:
         self._reasons: dict[tuple[str, str], str] = {}  # of the latest choice, by library and kernel
         self.noted: list[tuple[str, str]] = []
         """(op, detail) of every op of the program, in its order."""
+        self.asked: list[_native.Problem] = []
+        """The problems whose decisions the program is made of."""
         self._noted_kernels: dict[tuple[str, str], _native.Kernel] = {}
         self._bound: dict[tuple[str, str, tuple[int, int], str, str, str], int] = {}
 
@@ -61,6 +63,7 @@ class Binder:
         for rows in self._row_ranges(sampled):
             asked = self._problem(op, rows, problem, steps)
             kernel, chosen = self._selector.choose(asked), self._selector.decide(asked).chosen
+            self.asked.append(asked)
             joined = self._problem(op, (begin, rows[1]), problem, steps)
             if bindings and _name(bindings[-1][1]) == _name(kernel) and self._selector.fits(kernel, joined):
                 bindings.pop()
