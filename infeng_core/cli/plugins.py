@@ -96,7 +96,7 @@ class PluginsCommand:
         selector = Selector(plugins, config, plugins.cpu)
         shape, formats = sizes(arguments.model, config, plugins.quant_format)
         binder = outline(shape, formats, plugins.quant_format, config, selector)
-        decisions = {problems.key(asked): selector.decide(asked) for asked in binder.asked if asked.op == arguments.op}
+        decisions = {asked: selector.decide(asked) for asked in binder.asked if asked.op == arguments.op}
         selector.close()
         if arguments.json:
             print(json.dumps([explain.decision(item) for item in decisions.values()], indent=2))

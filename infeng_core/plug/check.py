@@ -24,6 +24,7 @@ class FirstUse:
         self.reference = reference
         self.refused: dict[tuple[str, str], Reason] = {}
         """Why a kernel, by library and name, serves nothing in this engine."""
+        self._keys: dict[_native.Problem, str] = {}
 
     def fits(self, state: LibraryState, kernel: _native.Kernel, problem: _native.Problem) -> Reason:
         """Return READY if ``kernel`` accepts ``problem``, DECLINES, or what is broken about it."""
@@ -32,11 +33,10 @@ class FirstUse:
         refusal = self._refusal(state, kernel.name)
         if refusal is not None:
             return refusal
-        fields = {**problems.fields(problem), "workers": problem.workers}
-        key = f"fits {kernel.name} {json.dumps(fields)}"
+        key = f"fits {kernel.name} {self._key(problem)}"
         answer = state.verdicts.get(key)
         if answer is None:
-            outcome = state.trial.fits(kernel.name, fields)
+            outcome = state.trial.fits(kernel.name, json.loads(self._key(problem)))
             if isinstance(outcome, Reason):
                 return self._refuse(state, kernel.name, outcome)
             state.verdicts.put(key, answer := outcome)
@@ -46,8 +46,7 @@ class FirstUse:
         """Return READY, or why ``kernel``, which accepts ``problem``, must not serve anything."""
         if state is self.reference or state.trial is None or state.verdicts is None:
             return READY
-        fields = {**problems.fields(problem), "workers": problem.workers}
-        case = (state.verdicts.get(f"fits {kernel.name} {json.dumps(fields)}") or {}).get("case")
+        case = (state.verdicts.get(f"fits {kernel.name} {self._key(problem)}") or {}).get("case")
         key = f"agrees {kernel.name} {json.dumps(case, sort_keys=True)}"
         if case is None or state.verdicts.get(key) is not None:
             return self._refusal(state, kernel.name) or READY
@@ -58,6 +57,12 @@ class FirstUse:
             return self._refuse(state, kernel.name, Reason("wrong_result", str(outcome["difference"])))
         state.verdicts.put(key, {})
         return READY
+
+    def _key(self, problem: _native.Problem) -> str:
+        """Return a problem as JSON, the workers included: what is asked here is what was asked in the child."""
+        if problem not in self._keys:
+            self._keys[problem] = json.dumps({**problems.fields(problem), "workers": problem.workers})
+        return self._keys[problem]
 
     def _refusal(self, state: LibraryState, kernel: str) -> Reason | None:
         """Return why ``kernel`` was refused, in this engine or, by the cache, before."""

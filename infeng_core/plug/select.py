@@ -60,7 +60,7 @@ class Selector:
         self._by_name = {state.name: state for state in self.states}
         self._first_use = FirstUse(self._by_name[REFERENCE])
         self._lock = Lock.read(config.kernels.lock) if config.kernels.lock else None
-        self._decisions: dict[str, Decision] = {}
+        self._decisions: dict[_native.Problem, Decision] = {}
         for op, target in config.kernels.force.items():
             self._require(op, target)
 
@@ -81,10 +81,9 @@ class Selector:
 
     def decide(self, problem: _native.Problem) -> Decision:
         """Return the decision for ``problem``, without complaint if nothing fits."""
-        key = problems.key(problem)
-        if key not in self._decisions:
+        if problem not in self._decisions:
             decision = self._decide(problem)
-            self._decisions[key] = decision
+            self._decisions[problem] = decision
             chosen = decision.chosen
             fields = (
                 {"library": chosen.library, "kernel": chosen.kernel, "reason": str(chosen.reason)} if chosen else {}
@@ -93,7 +92,7 @@ class Selector:
             log.info(
                 "kernel chosen" if chosen else "no kernel", problem=problems.describe(problem), **fields, others=others
             )
-        return self._decisions[key]
+        return self._decisions[problem]
 
     def fits(self, kernel: _native.Kernel, problem: _native.Problem) -> bool:
         """Return whether ``kernel`` can do ``problem``, its epilogues included; nothing in this process may ask itself."""
@@ -202,7 +201,7 @@ class Selector:
     def _blamed(self, kernel: _native.Kernel, problem: _native.Problem, reason: Reason) -> Reason:
         """Return ``reason``; if it is a fault of the plugin, warn, and forget what was decided while it was trusted."""
         if is_broken(reason):
-            self._decisions = {key: known for key, known in self._decisions.items() if not known.trusts(kernel)}
+            self._decisions = {asked: known for asked, known in self._decisions.items() if not known.trusts(kernel)}
             what = f"kernel {kernel.library}/{kernel.name}"
             plugin = self._by_name[kernel.library].plugin.name
             remedy = f"update plugin {plugin}, or add {kernel.library} to kernels.disable"

@@ -76,7 +76,9 @@ class Verdicts:
             return {}
         found = {}
         for line in lines:
-            with contextlib.suppress(ValueError, TypeError):
+            try:
                 key, value = json.loads(line)
                 found[key] = {**value}
+            except (ValueError, TypeError):
+                continue
         return found
