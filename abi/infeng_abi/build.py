@@ -1,7 +1,7 @@
 """A build backend (PEP 517) for wheels of kernels: that of meson-python, and the tag that such a wheel should have.
 
-A kernel library knows nothing of Python, so one wheel serves every Python 3: ``py3-none-<platform>``. meson-python takes
-a library in a package for an extension module of the Python that built it.
+A kernel library knows nothing of Python, so one wheel serves every Python 3: ``py3-none-<platform>``. meson-python
+takes a library in a package for an extension module of the Python that built it.
 """
 
 from __future__ import annotations

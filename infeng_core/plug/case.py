@@ -33,6 +33,7 @@ SAMPLE = 7  # so many of them: no power of two, so that a wrong panel shows
 BESIDES = ("gather", "window", "rot")
 
 Arrays = list[tuple[str, NDArray[Any]]]
+Batch = tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32], NDArray[np.int32], NDArray[np.int32]]
 Sequences = Sequence[tuple[int, int]]
 """The rows of a step: (rows, first position) of each sequence."""
 
@@ -58,6 +59,9 @@ class _Watched:
 class OneOp:
     """A program of one op, ``calls`` times, over operands from a fixed seed: two of one case compute the same."""
 
+    _weight: Callable[[int], Weight]
+    _kv: KvCache
+
     def __init__(
         self,
         case: Fields,
@@ -70,12 +74,14 @@ class OneOp:
         pool: Pool | None = None,
         calls: int = 1,
         copies: int = 1,
+        like: OneOp | None = None,
     ) -> None:
         """Make the program for batches like ``steps``.
 
         kernel: to run; None: the reference's. others: kernels for ops around it, each instead of the reference's.
-        copies: of the weight, or layers of the cache; calls take turns on them. Raises NoJudgeError where the reference
-        has no kernel that is needed, NativeError where a kernel declines.
+        copies: of the weight, or layers of the cache; calls take turns on them. like: one of the same weights or cache,
+        which both share. Raises NoJudgeError where the reference has no kernel that is needed, NativeError where a
+        kernel declines.
         """
         self.case, self.calls, self.copies = case, calls, copies
         self._reference, self._others = reference, {other.op: other for other in others}
@@ -92,9 +98,10 @@ class OneOp:
         self._pool = pool or _small_pool()
         self.program = self._program(self.rows + 3 if self._gather else self.rows, self.rows, len(lengths))
         self._lora = None if adapters is None else Lora(self.program, adapters, self.rows, self._random)
-        self._inputs: dict[int, tuple[NDArray[Any], ...]] = {}
+        self._like = like
+        self._vocabulary = 1  # of an embedding
         self._by_form: dict[str, int] = {}
-        self._stale: list[tuple[NDArray[Any], float]] = []  # what a run writes, and what it holds before
+        self._held: list[tuple[NDArray[Any], NDArray[Any] | float]] = []  # buffers, and what they hold before a run
         self._watched: list[_Watched] = []
         self._results: list[tuple[str, NDArray[Any], bool]] = []  # and whether its rows are those of a step
         self._bound = [(self.rows, kernel if kernel is not None else self._subject())]
@@ -183,7 +190,7 @@ class OneOp:
         k, panels = self.case["k"], 1 if self._lora.adapters.count else 4
         x, zero, out = self._input(self.case["act"], k), self._buffer(panels * BLOCK), self._output(panels * BLOCK)
         u = self.program.view(0)  # what programs with adapters have first
-        self._stale.append((u, 0))
+        self._held.append((u, 0))
         self._results.append(("u", u, True))
         expand = self._judge("epilogue", n=panels * BLOCK, k=panels * BLOCK, epilogues=["lora"])
 
@@ -201,26 +208,25 @@ class OneOp:
         columns = k_column + kv_heads * size
         x = self._input("f32", columns, is_output=True)
         cos, sin = (self._table((self.context, rot // 2)) for _ in range(2))
+        cos /= (length := np.hypot(cos, sin))  # rotations: what is turned again and again stays as large as it is
+        sin /= length
         return lambda call: self.program.rope(self._bound, x, **sizes, k_column=k_column, cos=cos, sin=sin)
 
     def _kv_append(self) -> Callable[[int], None]:
         width = _up(self.case["kv_heads"] * self.case["head_dim"])
         kv, x = self._cache(), self._input("f32", 2 * width)
         for layer in range(self.copies):
-            slabs = kv.layer(layer).reshape(-1)
-            self._stale.append((slabs, 0))
-            self._results.append(("cache", slabs, False))
-        return lambda call: self.program.kv_append(
-            self._bound, x, kv, call % self.copies, k_column=0, v_column=width
-        )
+            self._held.append((kv.layer(layer), 0))
+            self._results.append(("cache", kv.layer(layer), False))
+        return lambda call: self.program.kv_append(self._bound, x, kv, call % self.copies, k_column=0, v_column=width)
 
     def _attention(self) -> Callable[[int], None]:
         heads, size = self.case["heads"], self.case["head_dim"]
-        kv, x = self._cache(), self._input("f32", heads * size)
-        self._append(kv)
-        for layer in range(self.copies):
-            slabs = kv.layer(layer)
-            self._watched.append(_Watched("the cache", slabs.reshape(len(slabs), -1)))
+        kv, x = self._cache() if self._like is None else self._like._kv, self._input("f32", heads * size)
+        if self._like is None:
+            self._append(kv)
+        self._kv = kv
+        self._watched += [_Watched("the cache", kv.layer(layer)) for layer in range(self.copies)]
         steps, columns = self._epilogues(heads * size)
         out = self._output(columns)
         more = {"window": self.case.get("window", 0), "scale": float(np.float32(1.0 / np.sqrt(size)))}
@@ -272,7 +278,7 @@ class OneOp:
         value = self.program.buffer(columns, samples=self._gather)
         self._buffer(BLOCK)
         view = self.program.view(value)
-        self._stale.append((view, STALE))
+        self._held.append((view, STALE))
         self._watched.append(_Watched("more than its output", _whole(view), columns))
         self._results.insert(0, ("out", view, True))
         return value
@@ -281,8 +287,9 @@ class OneOp:
         self._buffer(BLOCK)
         value = self.program.activation(columns, samples=self._gather)
         self._buffer(BLOCK)
-        for name, view in zip(("q", "scale", "sum"), self.program.view_activation(value), strict=True):
-            self._stale.append((view, 99))
+        views: tuple[NDArray[Any], ...] = self.program.view_activation(value)
+        for name, view in zip(("q", "scale", "sum"), views, strict=True):
+            self._held.append((view, 99))
             self._watched.append(_Watched("more than its output", _whole(view), view.shape[1]))
             self._results.append((name, view, True))
         return value
@@ -297,7 +304,7 @@ class OneOp:
         else:
             value = self.program.activation(columns)
             views = self.program.view_activation(value)
-            self._inputs[value] = self._int8_rows(views, columns)
+            self._held += zip(views, self._int8_rows(len(views[1]), views[1].shape[1], columns), strict=True)
         self._by_form[act] = value
         if is_output:
             self._results.append(("out", views[0], True))
@@ -311,24 +318,23 @@ class OneOp:
         rows = len(self.program.view(value))
         source = self._normal(rows, columns) * np.exp2(np.arange(rows, dtype=np.float32) % 7 - 3)[:, None]
         source[0, : min(64, columns - 1)] = 0
-        self._inputs[value] = (source,)
+        self._held.append((self.program.view(value), source))
         return value
 
-    def _int8_rows(self, views: tuple[NDArray[Any], ...], columns: int) -> tuple[NDArray[Any], ...]:
+    def _int8_rows(self, rows: int, groups: int, columns: int) -> tuple[NDArray[Any], ...]:
         """Return (q, scale, sum) of rows in which some groups are zero and some hold nothing but the extremes."""
-        q, scale, _ = views
-        rows, groups = scale.shape
         style = self._random.integers(0, 8, (rows, groups))
         style[:, 0] = 7
         values = self._random.integers(-127, 128, (rows, groups, 64)).astype(np.int8)
         values[style == 0], values[style == 1], values[style == 2] = 0, 127, -127
         values.reshape(rows, -1)[:, columns:] = 0
         scales = np.where(style == 0, np.float32(0), np.abs(self._normal(rows, groups)) * np.float32(0.02))
-        return values.reshape(q.shape), scales, values.sum(axis=2, dtype=np.int32)
+        return values.reshape(rows, -1), scales, values.sum(axis=2, dtype=np.int32)
 
     def _table(self, shape: tuple[int, ...], name: str = "its tables") -> NDArray[np.float32]:
         """Return random values in memory of their own, which is watched; a program would copy others."""
-        array = np.frombuffer(_native.Arena(4 * int(np.prod(shape)), huge_pages=False), np.float32).reshape(shape)
+        array: NDArray[np.float32] = _bytes(_native.Arena(4 * int(np.prod(shape)), huge_pages=False)).view(np.float32)
+        array = array.reshape(shape)
         array[:] = self._normal(*shape)
         self._watched.append(_Watched(name, array.reshape(1, -1)))
         return array
@@ -339,7 +345,13 @@ class OneOp:
         return vector
 
     def _weights(self) -> Callable[[int], Weight]:
-        """Return what gives the weight of a call: ``copies`` side by side, with memory around them that is watched."""
+        """Return what gives the weight of a call."""
+        self._weight = self._packed() if self._like is None else self._like._weight
+        self._vocabulary = self._weight(0).n
+        return self._weight
+
+    def _packed(self) -> Callable[[int], Weight]:
+        """Make ``copies`` weights side by side, with memory around them that is watched."""
         format, n, k = self.case["weight"], self.case["n"], self.case["k"]
         panels, size = n // BLOCK, _native.panel_bytes(format, k)
         is_large = self.copies * panels * size > LARGE
@@ -349,16 +361,16 @@ class OneOp:
         packed = _native.Arena(sample * size, huge_pages=False)
         _native.pack(format, source, packed)
         arena = _native.Arena(2 * GUARD + self.copies * panels * size, huge_pages=is_large)
-        memory = np.frombuffer(arena, np.uint8)
+        memory = _bytes(arena)
         whole = memory[GUARD : GUARD + self.copies * panels * size].reshape(self.copies, panels, size)
         for begin in range(0, panels, sample):
             part = whole[:, begin : begin + sample]
-            part[:] = np.frombuffer(packed, np.uint8)[: sample * size].reshape(sample, size)[: part.shape[1]]
+            part[:] = _bytes(packed)[: sample * size].reshape(sample, size)[: part.shape[1]]
         if not is_large:
             self._watched.append(_Watched("its weight", memory.reshape(1, -1)))
-        self.outputs = n if is_large else len(source)
+        outputs = n if is_large else len(source)
         offsets = [GUARD + copy * panels * size for copy in range(self.copies)]
-        return lambda call: Weight(format, self.outputs, k, panels, size, arena, offsets[call % self.copies])
+        return lambda call: Weight(format, outputs, k, panels, size, arena, offsets[call % self.copies])
 
     def _epilogues(self, columns: int) -> tuple[list[Epilogue], int]:
         """Return the case's steps behind ``columns`` columns, adapters' left out, and the columns of the result."""
@@ -401,7 +413,7 @@ class OneOp:
                 step = [(0, 0)] * index + [(min(rows, length - begin), begin)]
                 program.run(*self._batch(step))
 
-    def _batch(self, step: Sequences) -> tuple[NDArray[np.int32], ...]:
+    def _batch(self, step: Sequences) -> Batch:
         """Return tokens, positions, segments, block tables and sampled rows of a step."""
         blocks = [_up(length) // BLOCK for length in self._lengths]
         segments, row = [], 0
@@ -415,23 +427,23 @@ class OneOp:
             samples = (5 * np.arange(row, dtype=np.int32) + 2) % (row + 3)
             samples[2::3] = samples[0]
             positions, segments = np.arange(row + 3, dtype=np.int32), []
-        tokens = 7 * np.arange(len(positions), dtype=np.int32) % getattr(self, "outputs", 1)
+        tokens = 7 * np.arange(len(positions), dtype=np.int32) % self._vocabulary
         # Blocks are numbered backwards, so that a kernel that ignores the table is found out.
         tables = np.arange(sum(blocks), dtype=np.int32)[::-1].copy()
         return tokens, positions, np.array(segments, np.int32).reshape(-1, 4), tables, samples
 
     def _fill(self) -> None:
-        for view, value_before in self._stale:
-            view[:] = value_before
-        for value, sources in self._inputs.items():
-            views = (self.program.view(value),) if len(sources) == 1 else self.program.view_activation(value)
-            for view, source in zip(views, sources, strict=True):
-                view[:] = source
+        for view, values in self._held:
+            view[:] = values
 
 
 @cache
 def _small_pool() -> Pool:
     return Pool(2, spin_us=0)  # two workers, so that a kernel whose tiles depend on each other is found out
+
+
+def _bytes(arena: _native.Arena) -> NDArray[np.uint8]:
+    return np.asarray(memoryview(arena)).view(np.uint8)
 
 
 def _whole(view: NDArray[Any]) -> NDArray[Any]:

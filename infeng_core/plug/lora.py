@@ -107,7 +107,7 @@ class Lora:
         _native.pack(format, self._normal(rank, k) / np.float32(np.sqrt(k)), data)
         scaling = np.zeros(panels * LANES, np.float32)
         scaling[:rank] = self._random.uniform(0.5, 2, rank)
-        return np.frombuffer(data, np.uint8), scaling
+        return np.asarray(memoryview(data)).view(np.uint8), scaling
 
     def _part(self, rank: int, column: int, panels: range, *, with_all: bool = False) -> _native.AdapterPart:
         outputs = len(panels) * LANES

@@ -4,9 +4,9 @@ It reads one JSON request per line from its standard input and answers on file d
 while it is loaded, asked or run (an illegal instruction, abort, an endless loop) ends this process and not the
 engine's.
 
-    {"open": PATH, "features": "avx2,fma", "cpu_s": 3}           -> {"ok": true, "name": ..., "version": ..., "abi": ...}
-    {"fits": KERNEL, "problem": {...}, ...}                       -> {"ok": true, "fits": true, "case": {...} or null}
-    {"check": KERNEL, "problem": {...}, "reference": PATH, ...}   -> {"ok": true, "difference": null or text}
+    {"open": PATH, "features": "avx2,fma", "cpu_s": 3}          -> {"ok": true, "name": ..., "version": ..., "abi": []}
+    {"fits": KERNEL, "problem": {...}, ...}                      -> {"ok": true, "fits": true, "case": {...} or null}
+    {"check": KERNEL, "problem": {...}, "reference": PATH, ...}  -> {"ok": true, "difference": null or text}
 """
 
 from __future__ import annotations

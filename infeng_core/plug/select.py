@@ -95,7 +95,7 @@ class Selector:
         return self._decisions[problem]
 
     def fits(self, kernel: _native.Kernel, problem: _native.Problem) -> bool:
-        """Return whether ``kernel`` can do ``problem``, its epilogues included; nothing in this process may ask itself."""
+        """Return whether ``kernel`` can do ``problem``, its epilogues included; asked in a child process first."""
         if not set(problem.epilogues) <= set(kernel.fuses):
             return False
         reason = self._first_use.fits(self._by_name[kernel.library], kernel, problem)
@@ -207,9 +207,7 @@ class Selector:
             remedy = f"update plugin {plugin}, or add {kernel.library} to kernels.disable"
             if self.config.kernels.strict:
                 raise KernelError(f"{what}, {problems.describe(problem)}", reason.text, remedy)
-            warn_once(
-                log, f"{what} is not used", plugin=plugin, code=reason.code, reason=reason.text, remedy=remedy
-            )
+            warn_once(log, f"{what} is not used", plugin=plugin, code=reason.code, reason=reason.text, remedy=remedy)
         return reason
 
     def _require(self, op: str, target: str) -> None:

@@ -1,4 +1,4 @@
-"""What was learnt about a library, kept between runs: does it load, what do its kernels accept, are their results right.
+"""What was learnt about a library, kept between runs: does it load, what do its kernels accept, are they right.
 
 One file per library content, processor features, ABI version and judge, to which every answer is appended as a line of
 JSON, ``[key, value]``. A changed library has another sha256 and is tried again; a line that cannot be read is as good

@@ -7,11 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
 from infeng_core import _native
 from infeng_core.errors import KernelError
+from infeng_core.plug.case import OneOp
 from infeng_core.plug.config import EngineConfig
 from infeng_core.plug.cpu import detect
 from infeng_core.plug.libraries import REFERENCE
@@ -20,10 +18,6 @@ from infeng_core.plug.problems import describe, row_ranges
 from infeng_core.plug.select import Selector
 
 ALL = "all"
-
-
-Batch = tuple[NDArray[Any], ...]
-"""tokens, positions, segments, block_tables and sample_rows, as ``Program.run`` takes them."""
 
 
 class Subject(Protocol):
@@ -66,6 +60,13 @@ class Choices:
                 forced = _with_force(config, op, name)
                 self._forced.append(Selector(Plugins.discover(forced), forced, self.plugins.cpu))
 
+    @property
+    def reference(self) -> _native.Library:
+        """The library whose kernels do what is around the op that is measured."""
+        native = next(state.native for state in self._plain.states if state.name == REFERENCE)
+        assert native is not None
+        return native
+
     def of(self, rows: int, **fields: Any) -> list[Choice]:
         """Return the kernels for batches of ``rows``, best first; raises KernelError where none accepts."""
         span = next(span for span in row_ranges(max(self._most, rows)) if span[0] <= rows <= span[1])
@@ -103,35 +104,28 @@ class Choices:
         return Choice(f"{kernel.library}/{kernel.name}", kernel, state.features_of(kernel.name, kernel.features))
 
 
-class OneOp:
-    """A program that does one op ``calls`` times in a step, on a batch that is always the same."""
+@dataclass(frozen=True)
+class Ours:
+    """A program of one op with one of our kernels."""
 
-    def __init__(
-        self, name: str, program: _native.Program, calls: int, batches: Sequence[Sequence[NDArray[Any]]]
-    ) -> None:
-        """Run ``program`` on each of ``batches``."""
-        self.name = name
-        self.calls = calls
-        self._program = program
-        self._batches = batches
+    name: str
+    op: OneOp
+
+    @property
+    def calls(self) -> int:
+        """How often ``once`` does the op."""
+        return self.op.calls
 
     def once(self) -> float:
-        """Run every batch once; return the seconds."""
+        """Do it and return the seconds."""
         start = time.perf_counter()
-        for batch in self._batches:
-            self._program.run(*batch)
+        self.op.once()
         return time.perf_counter() - start
 
 
 def pool(config: EngineConfig, threads: int) -> _native.Pool:
     """Return workers as an engine would have them."""
     return _native.Pool(threads, pin=detect().pins(config.threads.pin, threads))
-
-
-def plain_batch(rows: int) -> Batch:
-    """Return a batch of ``rows`` for an op that uses no cache."""
-    empty = np.zeros(0, np.int32)
-    return np.zeros(rows, np.int32), np.arange(rows, dtype=np.int32), empty.reshape(0, 4), empty, empty
 
 
 def readings(subjects: Sequence[Subject], rounds: int) -> list[list[float]]:

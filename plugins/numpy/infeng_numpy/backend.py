@@ -83,9 +83,7 @@ class NumpyExecutable:
 
     def bound(self) -> list[BoundOp]:
         """Return one line per kind of op."""
-        return [
-            BoundOp(op, "the whole model", self._rows, "numpy", f"{op}_float64", REASON) for op in OPS
-        ]
+        return [BoundOp(op, "the whole model", self._rows, "numpy", f"{op}_float64", REASON) for op in OPS]
 
     def cancel(self) -> None:
         """Do nothing: a step in NumPy runs to its end."""
