@@ -45,10 +45,11 @@ KNOWS = {
     "plan": {"_native", "models", "formats", "plug", "backend", "binding"},
     "nativeadapter": {"_native", "formats"},
     "nativebackend": {"_native", "models", "formats", "plug", "backend", "scheduler", "plan", "nativeadapter"},
+    "outline": {"_native", "binding", "formats", "models", "nativebackend", "plug", "sizing"},
     "telemetry": {"backend"},
     "engine": {"adapters", "formats", "plug", "request", "kvcache", "tokenizer", "scheduler", "sampler", "stream",
                "backend", "intake", "sizing", "speculate", "telemetry", "turns"},
-    "cli": {"adapters", "engine", "plug", "formats", "request", "speculate", "stream", "telemetry"},
+    "cli": {"adapters", "engine", "plug", "formats", "outline", "request", "speculate", "stream", "telemetry"},
 }  # fmt: skip
 """Imports at run time. `builtin` registers everything and the package hands out the engine: neither is listed."""
 
