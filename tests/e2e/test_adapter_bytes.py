@@ -22,7 +22,7 @@ BASES: dict[str, dict[str, object]] = {
 }
 QUICK = {("int4-g64", "int8"), ("int4-g32 and int8-row", "bf16"), ("f32", "f32")}
 STORAGES = [
-    pytest.param(base, dtype, marks=() if (base, dtype) in QUICK else pytest.mark.slow)
+    pytest.param(base, dtype, marks=() if (base, dtype) in QUICK else pytest.mark.nightly)
     for base in BASES
     for dtype in ("f32", "bf16", "int8")
 ]
@@ -134,8 +134,14 @@ DEMO_USES: tuple[Uses, ...] = (
 )
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("base", "dtype"), [("int4-g64", "int8"), ("f32", "bf16"), ("int4-g64", "f32")])
+@pytest.mark.parametrize(
+    ("base", "dtype"),
+    [
+        pytest.param("int4-g64", "int8", marks=pytest.mark.slow),
+        pytest.param("f32", "bf16", marks=pytest.mark.nightly),
+        pytest.param("int4-g64", "f32", marks=pytest.mark.nightly),
+    ],
+)
 def test_the_demo_model_and_its_adapters_have_one_set_of_bytes(base: str, dtype: str) -> None:
     """Large enough for many tiles, and trained."""
     adapters = {path.name: path for path in DEMO.iterdir() if path.is_dir()}
