@@ -8,12 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from infeng_bench.subjects import Choice, Choices, OneOp, pool
+from infeng_bench.subjects import Batch, Choice, Choices, OneOp, pool
 from infeng_bench.works import Work
-from infeng_core import _native
-from infeng_core.formats.quant import FormatLookup
-from infeng_core.models.config import ModelConfig
-from infeng_core.plug.config import EngineConfig
+from infeng_core import api
+from infeng_core.api import EngineConfig, FormatLookup, ModelConfig
 
 BLOCK = 16
 
@@ -46,7 +44,7 @@ class Attending:
         batches = self._batches(work)
         rows = max(len(batch[0]) for batch in batches)
         kernels = self._choices.of(rows, workers=self.threads, heads=shape.heads, **sizes)
-        cache = _native.KvCache(
+        cache = api.KvCache(
             self.kv,
             layers=shape.layers,
             blocks=work.rows * _blocks(work.context),
@@ -57,7 +55,7 @@ class Attending:
         return kernels, [self._program(kernel, cache, shape, work, rows, batches) for kernel in kernels]
 
     def _program(
-        self, choice: Choice, cache: _native.KvCache, shape: ModelConfig, work: Work, rows: int, batches: Any
+        self, choice: Choice, cache: api.KvCache, shape: ModelConfig, work: Work, rows: int, batches: list[Batch]
     ) -> OneOp:
         program = self._empty(work, rows)
         width = shape.heads * shape.head_dim
@@ -69,7 +67,7 @@ class Attending:
         program.view(x)[:] = np.random.default_rng(1).standard_normal((rows, width), np.float32)
         return OneOp(choice.name, program, shape.layers, batches)
 
-    def _fill(self, cache: _native.KvCache, shape: ModelConfig, work: Work, sizes: dict[str, Any]) -> None:
+    def _fill(self, cache: api.KvCache, shape: ModelConfig, work: Work, sizes: dict[str, Any]) -> None:
         """Append random keys and values at every position, in whatever format the cache has."""
         batches = self._batches(Work("prefill", work.rows, work.context))
         rows = max(len(batch[0]) for batch in batches)
@@ -84,11 +82,11 @@ class Attending:
         for batch in batches:
             program.run(*batch)
 
-    def _empty(self, work: Work, rows: int) -> _native.Program:
+    def _empty(self, work: Work, rows: int) -> api.Program:
         segments = work.rows if work.kind == "decode" else 1
-        return _native.Program(self._pool, max_rows=rows, max_samples=1, max_segments=segments, context=work.context)
+        return api.Program(self._pool, max_rows=rows, max_samples=1, max_segments=segments, context=work.context)
 
-    def _batches(self, work: Work) -> list[tuple[NDArray[Any], ...]]:
+    def _batches(self, work: Work) -> list[Batch]:
         """Return one batch of a row of each sequence, or for each prompt its chunks, as the engine would cut them."""
         blocks = _blocks(work.context)
         tables = np.arange(work.rows * blocks, dtype=np.int32)
@@ -111,7 +109,7 @@ def macs(shape: ModelConfig, work: Work) -> int:
 
 def kv_bytes(shape: ModelConfig, work: Work, kv: str) -> int:
     """Return the bytes of one layer's cache that are read, each counted once."""
-    block = _native.KvCache.bytes_per_block(kv, layers=1, kv_heads=shape.kv_heads, head_dim=shape.head_dim)
+    block = api.KvCache.bytes_per_block(kv, layers=1, kv_heads=shape.kv_heads, head_dim=shape.head_dim)
     return work.rows * work.context * block // BLOCK
 
 
@@ -128,7 +126,7 @@ def oracle_size(shape: ModelConfig, work: Work) -> dict[str, int]:
     }
 
 
-def _batch(segments: list[tuple[int, int, int, int]], tables: NDArray[np.int32]) -> tuple[NDArray[Any], ...]:
+def _batch(segments: list[tuple[int, int, int, int]], tables: NDArray[np.int32]) -> Batch:
     positions = np.concatenate([np.arange(at, at + end - begin, dtype=np.int32) for begin, end, at, _ in segments])
     return np.zeros(len(positions), np.int32), positions, np.array(segments, np.int32), tables, np.zeros(0, np.int32)
 

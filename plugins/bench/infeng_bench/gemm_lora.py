@@ -14,9 +14,7 @@ from infeng_bench.linears import Linear
 from infeng_bench.loralinears import A_FORMATS, WAYS, Adapted, Kernels
 from infeng_bench.modelshape import model_shape
 from infeng_bench.spread import spread
-from infeng_core.errors import ResourceError, UsageError, unknown_key_remedy
-from infeng_core.models.config import ModelConfig
-from infeng_core.plug.config import EngineConfig
+from infeng_core.api import EngineConfig, ModelConfig, ResourceError, UsageError, unknown_key_remedy
 
 NAME = "gemm-lora"
 HELP = "measure linears with adapters: fused, unfused and without"
@@ -43,9 +41,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--linear", type=options.words, default=[], metavar="NAME,NAME", help="only these, such as down_proj"
     )
     parser.add_argument("--table", default=TABLE, metavar="OUT", help=f"CSV that lines are appended to ({TABLE})")
-    options.add_sampling(parser, ROUNDS)
-    options.add_model(parser)
-    options.add_output(parser)
+    options.add_measurement(parser, ROUNDS)
 
 
 def run(arguments: argparse.Namespace) -> int:

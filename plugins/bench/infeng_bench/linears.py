@@ -11,10 +11,8 @@ from numpy.typing import NDArray
 
 from infeng_bench.modelshape import ModelShape
 from infeng_bench.subjects import Choice, OneOp, plain_batch
-from infeng_core import _native
-from infeng_core.errors import UsageError, unknown_key_remedy
-from infeng_core.formats.quant import FormatLookup, QuantFormat
-from infeng_core.models.weights import layout
+from infeng_core import api
+from infeng_core.api import FormatLookup, QuantFormat, UsageError, layout, unknown_key_remedy
 
 PANEL = 16
 MODEL_PANELS = 4  # packed for real; the rest of a weight repeats them, for values do not matter
@@ -74,33 +72,33 @@ def copies_for(linear: Linear, rows: int, footprint: int) -> int:
     return max(1, min(-(-footprint // linear.nbytes), affordable))
 
 
-def weights(linear: Linear, copies: int) -> Callable[[int], _native.Weight]:
+def weights(linear: Linear, copies: int) -> Callable[[int], api.Weight]:
     """Return ``copies`` weights side by side in memory with huge pages, by index."""
     sample = min(linear.panels, MODEL_PANELS)
     rng = np.random.default_rng(0)
     source = (rng.standard_normal((sample * PANEL, linear.k), np.float32) * np.float32(0.02)).astype(np.float32)
     panel_bytes = linear.quant.panel_bytes(linear.k)
-    model = _native.Arena(sample * panel_bytes, huge_pages=False)
+    model = api.Arena(sample * panel_bytes, huge_pages=False)
     linear.quant.pack(source, _bytes(model))
     packed = _bytes(model)[: sample * panel_bytes].reshape(sample, panel_bytes)
-    arena = _native.Arena(copies * linear.nbytes)
+    arena = api.Arena(copies * linear.nbytes)
     panels = _bytes(arena)[: copies * linear.nbytes].reshape(-1, panel_bytes)
     for begin in range(0, len(panels), sample):
         part = panels[begin : begin + sample]
         part[:] = packed[: len(part)]
 
-    def weight(index: int) -> _native.Weight:
+    def weight(index: int) -> api.Weight:
         offset = index * linear.nbytes
-        return _native.Weight(linear.quant.name, linear.n, linear.k, linear.panels, panel_bytes, arena, offset)
+        return api.Weight(linear.quant.name, linear.n, linear.k, linear.panels, panel_bytes, arena, offset)
 
     return weight
 
 
 def subject(
-    linear: Linear, choice: Choice, weight: Callable[[int], _native.Weight], copies: int, rows: int, pool: _native.Pool
+    linear: Linear, choice: Choice, weight: Callable[[int], api.Weight], copies: int, rows: int, pool: api.Pool
 ) -> OneOp:
     """Return a program of ``copies`` linears on ``rows`` random rows."""
-    program = _native.Program(pool, max_rows=rows, max_samples=1, max_segments=1, context=max(rows, PANEL))
+    program = api.Program(pool, max_rows=rows, max_samples=1, max_segments=1, context=max(rows, PANEL))
     x = program.buffer(linear.k) if linear.quant.is_float else program.activation(linear.k)
     out = program.buffer(linear.panels * PANEL)
     for index in range(copies):
@@ -117,5 +115,5 @@ def subject(
     return OneOp(choice.name, program, copies, [plain_batch(rows)])
 
 
-def _bytes(arena: _native.Arena) -> NDArray[np.uint8]:
+def _bytes(arena: api.Arena) -> NDArray[np.uint8]:
     return np.asarray(memoryview(arena)).view(np.uint8)

@@ -10,10 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from infeng_bench.linears import PANEL, Linear
-from infeng_bench.subjects import Choice, OneOp, plain_batch
-from infeng_core import _native
-from infeng_core.models.config import ModelConfig
-from infeng_core.models.weights import Part, layout
+from infeng_bench.subjects import AdapterRange, Choice, OneOp, plain_batch
+from infeng_core import api
+from infeng_core.api import ModelConfig, Part, layout
 
 WAYS = ("base", "fused", "unfused")
 """The linear alone; shrink, and the linear expands in its epilogue; shrink, the linear, and an op of its own."""
@@ -65,13 +64,13 @@ def subject(
     linear: Linear,
     adapted: Adapted,
     kernels: Kernels,
-    weight: Callable[[int], _native.Weight],
+    weight: Callable[[int], api.Weight],
     copies: int,
     rows: int,
-    pool: _native.Pool,
+    pool: api.Pool,
 ) -> OneOp:
     """Return a program of ``copies`` linears on ``rows`` random rows; every copy has adapters of its own in memory."""
-    program = _native.Program(pool, max_rows=rows, max_samples=1, max_segments=1, context=max(rows, PANEL))
+    program = api.Program(pool, max_rows=rows, max_samples=1, max_segments=1, context=max(rows, PANEL))
     columns = linear.panels * PANEL
     if kernels.shrink is not None:
         program.open_adapters(adapted.storage, columns=-(-adapted.stacked // PANEL) * PANEL, max_ranges=rows)
@@ -83,18 +82,18 @@ def subject(
         if kernels.shrink is not None:
             bound = [(rows, kernels.shrink.kernel)]
             slot = program.shrink(bound, f"copy{index}", inputs[adapted.act], k=linear.k, panels=linear.panels)
-            steps = [_native.Epilogue.lora(slot)]
+            steps = [api.Epilogue.lora(slot)]
         fused = steps if kernels.epilogue is None else []
         program.linear([(rows, kernels.linear.kernel)], weight(index), inputs[linear.quant.activation], out, fused)
         if kernels.epilogue is not None:
             program.epilogue([(rows, kernels.epilogue.kernel)], out, columns, out, steps)
     program.finish()
     _fill(program, inputs, linear.k)
-    batch = (*plain_batch(rows), _ranges(program, linear, adapted, copies, rows) if kernels.shrink else [])
-    return OneOp(kernels.linear.name, program, copies, [batch])
+    ranges = _ranges(program, linear, adapted, copies, rows) if kernels.shrink else []
+    return OneOp(kernels.linear.name, program, copies, [plain_batch(rows)], ranges)
 
 
-def _fill(program: _native.Program, inputs: dict[str, int], k: int) -> None:
+def _fill(program: api.Program, inputs: dict[str, int], k: int) -> None:
     rng = np.random.default_rng(1)
     for act, value in inputs.items():
         if act == "f32":
@@ -107,9 +106,7 @@ def _fill(program: _native.Program, inputs: dict[str, int], k: int) -> None:
             total[:] = q.reshape(len(q), -1, q.shape[1] // scale.shape[1]).sum(axis=2, dtype=np.int32)
 
 
-def _ranges(
-    program: _native.Program, linear: Linear, adapted: Adapted, copies: int, rows: int
-) -> list[tuple[int, int, _native.Adapter, float]]:
+def _ranges(program: api.Program, linear: Linear, adapted: Adapted, copies: int, rows: int) -> list[AdapterRange]:
     """Return which rows use which adapter: consecutive ones, as a scheduler puts them."""
     count = min(adapted.adapters, rows)
     tensor = _tensor(linear, adapted)
@@ -120,18 +117,18 @@ def _ranges(
 
 def _tensor(
     linear: Linear, adapted: Adapted
-) -> tuple[int, NDArray[np.uint8], NDArray[np.float32], list[_native.AdapterPart]]:
+) -> tuple[int, NDArray[np.uint8], NDArray[np.float32], list[api.AdapterPart]]:
     """Return an adapter's part of one linear: stacked rank, A, its scaling and the projections, of random values."""
     rng = np.random.default_rng(2)
     panels = -(-adapted.stacked // PANEL)
-    nbytes = panels * _native.panel_bytes(adapted.a_format, linear.k)
-    arena = _native.Arena(nbytes, huge_pages=False)
+    nbytes = panels * api.panel_bytes(adapted.a_format, linear.k)
+    arena = api.Arena(nbytes, huge_pages=False)
     source = rng.standard_normal((adapted.stacked, linear.k), np.float32) / np.float32(np.sqrt(linear.k))
-    _native.pack(adapted.a_format, source, arena)
+    api.pack(adapted.a_format, source, arena)
     a = np.asarray(memoryview(arena)).view(np.uint8)[:nbytes].copy()
     scaling = np.zeros(panels * PANEL, np.float32)
     scaling[: adapted.stacked] = 2
-    parts: list[_native.AdapterPart] = []
+    parts: list[api.AdapterPart] = []
     for index, part in enumerate(adapted.parts):
         shape = (part.panels, adapted.rank, PANEL)
         b_scale = np.full(part.panels * PANEL, 1e-4, np.float32) if adapted.storage == "int8" else None

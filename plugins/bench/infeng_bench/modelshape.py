@@ -8,11 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from infeng_bench import options, shapes
-from infeng_core.formats import choose, find, native
-from infeng_core.formats.huggingface import read_config
-from infeng_core.formats.quant import FormatLookup
-from infeng_core.models.config import ModelConfig
-from infeng_core.plug.config import EngineConfig
+from infeng_core import api
+from infeng_core.api import EngineConfig, FormatLookup, ModelConfig, choose, find, read_config
 
 
 @dataclass(frozen=True)
@@ -44,8 +41,8 @@ def model_shape(arguments: argparse.Namespace, config: EngineConfig, lookup: For
         shape = shapes.model_config(arguments.synthetic)
     else:
         directory = find(arguments.model)
-        if native.is_native(directory):
-            manifest = native.read_manifest(directory, lookup)
+        if api.is_native(directory):
+            manifest = api.read_manifest(directory, lookup)
             return ModelShape(name, manifest.model, {key: entry.format for key, entry in manifest.tensors.items()})
         shape = read_config(directory)
     return ModelShape(name, shape, choose(config, lookup).for_model(shape, lookup))

@@ -54,7 +54,7 @@ def test_adapters_take_turns_in_few_places(
         assert len(infos) <= places
         assert all(info.references == info.waiting == 0 for info in infos)
     assert rss() - before < MOST_GROWTH
-    assert len(engine._adapters._shelf.residents) == places
+    assert len(engine._adapters._cache.residents) == places
 
     other = make_engine(adapters__max_resident=1)
     for name in names[:20]:
