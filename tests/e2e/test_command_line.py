@@ -225,7 +225,7 @@ print(*sizes)
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads resident memory from /proc")
-@pytest.mark.parametrize("rounds", [4, pytest.param(40, marks=pytest.mark.slow)], ids=["2000 steps", "20000 steps"])
+@pytest.mark.parametrize("rounds", [4, pytest.param(40, marks=pytest.mark.nightly)], ids=["2000 steps", "20000 steps"])
 def test_memory_does_not_grow_over_thousands_of_steps(reduced: dict[str, Path], rounds: int) -> None:
     command = [sys.executable, "-P", "-c", GROWTH, str(reduced["llama3"]), str(rounds)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False, env=os.environ)
