@@ -50,12 +50,29 @@ from infeng_core.formats.atomic import locked, replacing
 from infeng_core.formats.cache import cache_root, cached_model
 from infeng_core.formats.huggingface import read_config
 from infeng_core.formats.identity import conversion_key
+from infeng_core.formats.memory import available_bytes
 from infeng_core.formats.native import is_native, read_manifest
 from infeng_core.formats.quant import FormatLookup, QuantFormat, builtin_format
 from infeng_core.kvcache import BlockPool
 from infeng_core.log import get_logger
+from infeng_core.models import llama
 from infeng_core.models.config import ModelConfig
-from infeng_core.models.weights import Part, TensorSpec, layout
+from infeng_core.models.families import Family
+from infeng_core.models.ops import (
+    Attention,
+    Bias,
+    Embed,
+    Graph,
+    KvAppend,
+    Linear,
+    Residual,
+    RmsNorm,
+    Rope,
+    SiluMul,
+    Value,
+    panel_columns,
+)
+from infeng_core.models.weights import Layout, Part, TensorSpec, VectorSpec, decoder, layout
 from infeng_core.plug import hookimpl
 from infeng_core.plug.config import EngineConfig
 from infeng_core.plug.cpu import NEEDS, Cpu, closure, detect
@@ -87,8 +104,10 @@ __all__ = [
     "AdapterHandle",
     "AdapterRows",
     "Arena",
+    "Attention",
     "Backend",
     "Batch",
+    "Bias",
     "BlockPool",
     "BoundOp",
     "Command",
@@ -96,22 +115,28 @@ __all__ = [
     "Cpu",
     "Detokenizer",
     "Drafter",
+    "Embed",
     "Engine",
     "EngineConfig",
     "Epilogue",
     "Event",
     "Executable",
+    "Family",
     "FirstCome",
     "FormatChoice",
     "FormatLookup",
+    "Graph",
     "HfTokenizer",
     "InfengError",
     "Kernel",
     "KernelError",
     "KernelLibrary",
+    "KvAppend",
     "KvCache",
+    "Layout",
     "Library",
     "Limits",
+    "Linear",
     "LoadedModel",
     "LoraPart",
     "LoraTensor",
@@ -132,22 +157,29 @@ __all__ = [
     "QuantFormat",
     "Request",
     "RequestError",
+    "Residual",
     "ResourceError",
+    "RmsNorm",
+    "Rope",
     "SamplingParams",
     "Scheduler",
     "SchedulerFactory",
     "Segment",
     "Selector",
     "Sequence",
+    "SiluMul",
     "Stream",
     "TensorSpec",
     "Tokenizer",
     "TokenizerFactory",
     "UsageError",
+    "Value",
+    "VectorSpec",
     "Weight",
     "__version__",
     "adapter_rows",
     "add_config_options",
+    "available_bytes",
     "builtin_format",
     "cache_root",
     "cached_model",
@@ -157,6 +189,7 @@ __all__ = [
     "conversion_key",
     "convert",
     "convert_adapter",
+    "decoder",
     "describe",
     "detect",
     "find",
@@ -165,12 +198,14 @@ __all__ = [
     "is_artifact",
     "is_native",
     "layout",
+    "llama",
     "load_config",
     "locked",
     "machine",
     "memory",
     "pack",
     "panel_bytes",
+    "panel_columns",
     "peak_rss",
     "printable",
     "read_config",

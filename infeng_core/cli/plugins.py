@@ -120,6 +120,8 @@ class PluginsCommand:
         if output.is_dir() or not output.parent.is_dir():
             raise UsageError(f"{output}", "no file can be written there", "name a file in a folder that exists")
         with Engine(model, config=config) as engine:
+            if engine.selector is None:
+                raise UsageError(f"backend {config.backend.use}", "it uses no kernels", "there is nothing to lock")
             text = explain.lock(engine.selector)
         temporary = output.with_name(output.name + ".tmp")
         temporary.write_text(text, encoding="utf-8")
