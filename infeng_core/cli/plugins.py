@@ -14,7 +14,7 @@ from infeng_core.cli.options import add_config_options, config_from
 from infeng_core.errors import UsageError, unknown_key_remedy
 from infeng_core.plug import explain, problems
 from infeng_core.plug.config import OPS
-from infeng_core.plug.manager import Plugins
+from infeng_core.plug.manager import SINGULAR, Plugins
 from infeng_core.plug.reason import CODES
 from infeng_core.plug.select import Decision, Selector
 from infeng_core.plug.typical import FormatOf, Shape, typical
@@ -98,6 +98,7 @@ class PluginsCommand:
         shape = Shape()
         format_of: FormatOf = formats.choose(config, plugins.quant_format).of
         if arguments.model:
+            formats.use_families(plugins)
             shape, format_of = _shape(formats.find(arguments.model), plugins, format_of)
         decisions = [selector.decide(problem) for problem in typical(arguments.op, config, shape, format_of)]
         selector.close()
@@ -151,8 +152,8 @@ def _why(decisions: list[Decision]) -> Iterator[str]:
 
 
 def _count(count: int, kind: str) -> str:
-    words = kind.replace("_", " ")
-    return f"{count} {words if count != 1 else words.removesuffix('s')}"
+    one = SINGULAR.get(kind, kind.removesuffix("s").replace("_", " "))
+    return f"{count} {one if count == 1 else kind.replace('_', ' ')}"
 
 
 def _shape(directory: Path, plugins: Plugins, default: FormatOf) -> tuple[Shape, FormatOf]:

@@ -53,7 +53,7 @@ def load(
     """
     lookup: FormatLookup = cache(plugins.quant_format) if plugins is not None else builtin_format
     if plugins is not None:
-        families.add(plugins.model_families())
+        use_families(plugins)
     directory = find(reference)
     choice = choose(config, lookup)
     if not native.is_native(directory):
@@ -61,6 +61,11 @@ def load(
     model = read_native(directory, lookup, load=config.model.load, verify=verify)
     _check_formats(model, choice, config, lookup)
     return model
+
+
+def use_families(plugins: FormatSource) -> None:
+    """Let models of the families that plugins bring be read and run."""
+    families.add(plugins.model_families())
 
 
 def find(reference: str | Path) -> Path:

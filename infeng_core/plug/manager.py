@@ -44,6 +44,8 @@ FACES = {
 }
 """What each kind owes, imported when one is used."""
 
+SINGULAR = {"model_families": "model family"}
+
 FACTORIES = ("tokenizers", "schedulers", "drafters")
 """Kinds whose hooks give what makes them."""
 
@@ -195,7 +197,7 @@ class Plugins:
     def _provider(self, kind: str, name: str) -> Any:
         offering = [p for p in self.manifests if p.manifest and name in p.manifest.provides[kind]]
         usable = [p for p in offering if p.usable]
-        what = f"{kind[:-1].replace('_', ' ')} {name}"
+        what = f"{SINGULAR.get(kind, kind[:-1].replace('_', ' '))} {name}"
         if not offering:
             raise PluginError(what, "no plugin provides it", unknown_key_remedy(name, self.names(kind)))
         if len(usable) > 1:
