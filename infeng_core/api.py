@@ -73,14 +73,19 @@ from infeng_core.models.ops import (
     panel_columns,
 )
 from infeng_core.models.weights import Layout, Part, TensorSpec, VectorSpec, decoder, layout
+from infeng_core.outline import sizes
 from infeng_core.plug import hookimpl
+from infeng_core.plug.case import OneOp, Sequences
 from infeng_core.plug.config import EngineConfig
 from infeng_core.plug.cpu import NEEDS, Cpu, closure, detect
 from infeng_core.plug.hookspecs import API_VERSION, Command, KernelLibrary, SchedulerFactory, TokenizerFactory
 from infeng_core.plug.libraries import REFERENCE
+from infeng_core.plug.lora import FORMATS as LORA_FORMATS
+from infeng_core.plug.lora import Adapters as RandomAdapters
+from infeng_core.plug.lora import form as lora_form
 from infeng_core.plug.manager import Plugins
 from infeng_core.plug.manifest import load_config
-from infeng_core.plug.problems import describe, row_ranges
+from infeng_core.plug.problems import Fields, describe, row_ranges
 from infeng_core.plug.select import Selector
 from infeng_core.plug.system import machine, memory
 from infeng_core.request import Completion, Request, SamplingParams
@@ -97,6 +102,7 @@ __all__ = [
     "ABI_VERSION",
     "API_VERSION",
     "BASE",
+    "LORA_FORMATS",
     "NEEDS",
     "REFERENCE",
     "Adapter",
@@ -122,6 +128,7 @@ __all__ = [
     "Event",
     "Executable",
     "Family",
+    "Fields",
     "FirstCome",
     "FormatChoice",
     "FormatLookup",
@@ -146,6 +153,7 @@ __all__ = [
     "ModelConfig",
     "ModelError",
     "NativeError",
+    "OneOp",
     "OpNames",
     "PackedAdapter",
     "Part",
@@ -155,6 +163,7 @@ __all__ = [
     "Problem",
     "Program",
     "QuantFormat",
+    "RandomAdapters",
     "Request",
     "RequestError",
     "Residual",
@@ -167,6 +176,7 @@ __all__ = [
     "Segment",
     "Selector",
     "Sequence",
+    "Sequences",
     "SiluMul",
     "Stream",
     "TensorSpec",
@@ -201,6 +211,7 @@ __all__ = [
     "llama",
     "load_config",
     "locked",
+    "lora_form",
     "machine",
     "memory",
     "pack",
@@ -213,5 +224,6 @@ __all__ = [
     "replacing",
     "row_ranges",
     "say",
+    "sizes",
     "unknown_key_remedy",
 ]

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from infeng_core import _native
-from infeng_core.backend import BoundOp, Limits, Measured, OpNames
+from infeng_core.backend import BoundOp, Limits, Measured, NotFiniteError, OpNames
 from infeng_core.errors import AdapterError, KernelError, ResourceError
 from infeng_core.formats.memory import available_bytes
 from infeng_core.models.families import families
@@ -58,6 +58,31 @@ class NativeBackend:
             raise kind(f"model {model.source}", str(error), _REMEDIES.get(error.code, "")) from error
 
 
+def plan(
+    model: LoadedModel,
+    config: EngineConfig,
+    limits: Limits,
+    selector: Selector,
+    pool: _native.Pool,
+    cache: _native.KvCache,
+) -> tuple[_native.Program, Planner, int]:
+    """Return a program with every op bound, which is not finished, its planner and the buffer of the logits."""
+    graph = families()[model.config.family].graph(model.config)
+    dtype = config.adapters.dtype if config.adapters.max_resident else None
+    while True:
+        program = _native.Program(
+            pool,
+            max_rows=limits.max_rows,
+            max_samples=limits.max_samples,
+            max_segments=limits.max_segments,
+            context=limits.context,
+        )
+        planner = Planner(model, graph, limits, selector, pool.threads, dtype)
+        logits = planner.build(program, cache, config.kv_cache.dtype)
+        if not planner.binder.is_outdated:
+            return program, planner, logits
+
+
 class NativeExecutable:
     """A program with what it runs on. One step at a time; ``cancel`` may come from another thread."""
 
@@ -75,17 +100,8 @@ class NativeExecutable:
             kv_heads=shape.kv_heads,
             head_dim=shape.head_dim,
         )
-        self._program = _native.Program(
-            pool,
-            max_rows=limits.max_rows,
-            max_samples=limits.max_samples,
-            max_segments=limits.max_segments,
-            context=limits.context,
-        )
         self._dtype = config.adapters.dtype if config.adapters.max_resident else None
-        graph = families()[shape.family].graph(shape)
-        planner = Planner(model, graph, limits, selector, pool.threads, self._dtype)
-        logits = planner.build(self._program, self._cache, config.kv_cache.dtype)
+        self._program, planner, logits = plan(model, config, limits, selector, pool, self._cache)
         self._program.finish()
         self._logits = self._program.view(logits)[:, : shape.vocab]
         self._bound = planner.binder.bound_ops()
@@ -101,9 +117,7 @@ class NativeExecutable:
         try:
             self._program.run(*batch[1:])
         except _native.NativeError as error:
-            raise KernelError(
-                "step", str(error), "infeng doctor shows the kernels; kernels.disable avoids one"
-            ) from error
+            raise _failure(error) from error
         return self._logits[: len(batch.sample_rows)]
 
     @property
@@ -154,5 +168,16 @@ class NativeExecutable:
             raise KernelError("profile", str(error), "call profile(True) before the steps") from error
 
     def close(self) -> None:
-        """Give memory and threads back."""
-        del self._program, self._cache, self._logits, self._model
+        """Give memory and threads back; calling it again does nothing."""
+        for name in ("_program", "_cache", "_logits", "_model"):
+            vars(self).pop(name, None)
+
+
+def _failure(error: _native.NativeError) -> KernelError:
+    """Return the error of a step that failed below Python."""
+    if error.code == "cancelled":
+        return KernelError("step", "it was interrupted", "run it again")
+    if error.code == "forked":
+        return KernelError("step", str(error))  # the text has its remedy
+    kind = NotFiniteError if error.code == "not_finite" else KernelError
+    return kind("step", str(error), "infeng doctor shows the kernels; kernels.disable avoids one")

@@ -24,7 +24,9 @@ _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _COLLECTIONS = (None, "!", "tag:yaml.org,2002:map", "tag:yaml.org,2002:seq")
 
 
-def parse(text: str, path: Path, kind: type[InfengError], max_nodes: int = MAX_NODES) -> tuple[Any, dict[Key, int]]:
+def parse(
+    text: str, path: Path, kind: type[InfengError], max_nodes: int = MAX_NODES, remedy: str = ""
+) -> tuple[Any, dict[Key, int]]:
     """Return the only document of ``text``, and the 1-based line of each key path; None where there is none.
 
     Keys are texts. A key given twice, an anchor, an unknown tag, too many and too deeply nested values are errors of
@@ -33,23 +35,24 @@ def parse(text: str, path: Path, kind: type[InfengError], max_nodes: int = MAX_N
     try:
         loader = _Loader(text)
         try:
-            return (reader := _Reader(loader, path, kind, max_nodes)).document(), reader.lines
+            return (reader := _Reader(loader, path, kind, max_nodes, remedy)).document(), reader.lines
         finally:
             loader.dispose()
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = mark.line + 1 if mark else 1
-        raise kind(f"{path}:{line}", error.problem or "not valid YAML", "fix the syntax") from None
+        raise kind(f"{path}:{line}", error.problem or "not valid YAML", remedy or "fix the syntax") from None
     except (yaml.YAMLError, ValueError) as error:  # a character that YAML does not allow
-        raise kind(f"{path}", str(error).splitlines()[0], "fix the syntax") from None
+        raise kind(f"{path}", str(error).splitlines()[0], remedy or "fix the syntax") from None
 
 
 class _Reader:
-    def __init__(self, loader: Any, path: Path, kind: type[InfengError], max_nodes: int) -> None:
+    def __init__(self, loader: Any, path: Path, kind: type[InfengError], max_nodes: int, remedy: str) -> None:
         self.loader = loader
         self.path = path
         self.kind = kind
         self.left = max_nodes
+        self.remedy = remedy
         self.lines: dict[Key, int] = {}
 
     def document(self) -> Any:
@@ -64,7 +67,7 @@ class _Reader:
         return data
 
     def value(self, key: Key) -> object:
-        event = self.loader.get_event()
+        event: Any = self.loader.get_event()
         self.lines.setdefault(key, event.start_mark.line + 1)
         self.left -= 1
         if self.left < 0 or len(key) > MAX_DEPTH:
@@ -87,17 +90,18 @@ class _Reader:
         result: dict[str, object] = {}
         while not self.loader.check_event(yaml.MappingEndEvent):
             event = self.loader.get_event()
+            line = event.start_mark.line + 1
             if not isinstance(event, yaml.ScalarEvent) or event.anchor is not None:
                 self.fail(event, "a key must be a plain word")
             place = (*key, event.value)
             if event.value in result:
                 self.fail(event, "given twice", "keep one of the two", f": {'.'.join(place)}")
-            self.lines[place] = event.start_mark.line + 1
+            self.lines[place] = line
             result[event.value] = self.value(place)
         self.loader.get_event()
         return result
 
-    def scalar(self, event: yaml.ScalarEvent) -> object:
+    def scalar(self, event: Any) -> object:
         tag = event.tag
         if tag in (None, "!"):
             tag = self.loader.resolve(yaml.ScalarNode, event.value, event.implicit)
@@ -114,5 +118,5 @@ class _Reader:
         except (ValueError, TypeError, ArithmeticError, LookupError, AttributeError):
             self.fail(event, f"{event.value[:40]!r} is not what its tag says: {tag[:80]}")
 
-    def fail(self, event: yaml.Event, why: str, remedy: str = "", key: str = "") -> NoReturn:
-        raise self.kind(f"{self.path}:{event.start_mark.line + 1}{key}", why, remedy)
+    def fail(self, event: Any, why: str, remedy: str = "", key: str = "") -> NoReturn:
+        raise self.kind(f"{self.path}:{event.start_mark.line + 1}{key}", why, self.remedy or remedy)

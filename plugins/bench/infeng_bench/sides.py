@@ -33,7 +33,7 @@ class Side:
         self.tokens = 0
         for row, prompt in enumerate(prompts):
             adapter = self.adapters[row % len(self.adapters)] if self.adapters else None
-            self._streams.append(self.engine.submit(Request(list(prompt), params, adapter=adapter)))
+            self._streams.append(self.engine.submit(Request(tuple(prompt), params, adapter=adapter)))
 
     def step(self) -> float:
         """Run one step of these requests and return its seconds."""

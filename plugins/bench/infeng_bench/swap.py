@@ -51,10 +51,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         default="artifact",
         help="what is read: converted, or as PEFT saves it",
     )
-    parser.set_defaults(roofline="none")
-    options.add_sampling(parser, ROUNDS)
-    options.add_model(parser)
-    options.add_output(parser)
+    options.add_measurement(parser, ROUNDS)
 
 
 def run(arguments: argparse.Namespace) -> int:

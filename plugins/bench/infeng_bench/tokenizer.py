@@ -29,9 +29,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--characters", type=options.positive, default=CHARACTERS, metavar="N", help=f"of each ({CHARACTERS})"
     )
-    options.add_sampling(parser, ROUNDS)
-    options.add_model(parser)
-    options.add_output(parser)
+    options.add_measurement(parser, ROUNDS)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -98,6 +98,7 @@ def serve(engine: Engine, requests: Iterable[str], answers: IO[str]) -> None:
                 request = _request(line)
                 if request.get("quit"):
                     return
+                answer: dict[str, Any]
                 if "adapters" in request:
                     answer = {"load_ms": holder.replace(request["adapters"])}
                 elif "serve" in request:
