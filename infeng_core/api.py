@@ -50,12 +50,29 @@ from infeng_core.formats.atomic import locked, replacing
 from infeng_core.formats.cache import cache_root, cached_model
 from infeng_core.formats.huggingface import read_config
 from infeng_core.formats.identity import conversion_key
+from infeng_core.formats.memory import available_bytes
 from infeng_core.formats.native import is_native, read_manifest
 from infeng_core.formats.quant import FormatLookup, QuantFormat, builtin_format
 from infeng_core.kvcache import BlockPool
 from infeng_core.log import get_logger
+from infeng_core.models import llama
 from infeng_core.models.config import ModelConfig
-from infeng_core.models.weights import Part, TensorSpec, layout
+from infeng_core.models.families import Family
+from infeng_core.models.ops import (
+    Attention,
+    Bias,
+    Embed,
+    Graph,
+    KvAppend,
+    Linear,
+    Residual,
+    RmsNorm,
+    Rope,
+    SiluMul,
+    Value,
+    panel_columns,
+)
+from infeng_core.models.weights import Layout, Part, TensorSpec, VectorSpec, decoder, layout
 from infeng_core.outline import sizes
 from infeng_core.plug import hookimpl
 from infeng_core.plug.case import OneOp, Sequences
@@ -93,8 +110,10 @@ __all__ = [
     "AdapterHandle",
     "AdapterRows",
     "Arena",
+    "Attention",
     "Backend",
     "Batch",
+    "Bias",
     "BlockPool",
     "BoundOp",
     "Command",
@@ -102,23 +121,29 @@ __all__ = [
     "Cpu",
     "Detokenizer",
     "Drafter",
+    "Embed",
     "Engine",
     "EngineConfig",
     "Epilogue",
     "Event",
     "Executable",
+    "Family",
     "Fields",
     "FirstCome",
     "FormatChoice",
     "FormatLookup",
+    "Graph",
     "HfTokenizer",
     "InfengError",
     "Kernel",
     "KernelError",
     "KernelLibrary",
+    "KvAppend",
     "KvCache",
+    "Layout",
     "Library",
     "Limits",
+    "Linear",
     "LoadedModel",
     "LoraPart",
     "LoraTensor",
@@ -141,7 +166,10 @@ __all__ = [
     "RandomAdapters",
     "Request",
     "RequestError",
+    "Residual",
     "ResourceError",
+    "RmsNorm",
+    "Rope",
     "SamplingParams",
     "Scheduler",
     "SchedulerFactory",
@@ -149,15 +177,19 @@ __all__ = [
     "Selector",
     "Sequence",
     "Sequences",
+    "SiluMul",
     "Stream",
     "TensorSpec",
     "Tokenizer",
     "TokenizerFactory",
     "UsageError",
+    "Value",
+    "VectorSpec",
     "Weight",
     "__version__",
     "adapter_rows",
     "add_config_options",
+    "available_bytes",
     "builtin_format",
     "cache_root",
     "cached_model",
@@ -167,6 +199,7 @@ __all__ = [
     "conversion_key",
     "convert",
     "convert_adapter",
+    "decoder",
     "describe",
     "detect",
     "find",
@@ -175,6 +208,7 @@ __all__ = [
     "is_artifact",
     "is_native",
     "layout",
+    "llama",
     "load_config",
     "locked",
     "lora_form",
@@ -182,6 +216,7 @@ __all__ = [
     "memory",
     "pack",
     "panel_bytes",
+    "panel_columns",
     "peak_rss",
     "printable",
     "read_config",
