@@ -126,6 +126,8 @@ class OneOp:
             changed[:rows, : watched.columns] = False
             if changed.any():
                 self.damage = self.damage or f"it wrote to {watched.name}"
+        if not self.program.scratch_is_intact:
+            self.damage = self.damage or "it wrote to more than its scratch memory"
         return [(name, (array[:rows] if by_row else array).copy()) for name, array, by_row in self._results]
 
     def once(self) -> None:
