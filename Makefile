@@ -7,7 +7,7 @@ export PATH := $(BIN):$(PATH)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 TOOLS  := 'meson-python>=0.17' 'meson>=1.4' 'ninja>=1.11' 'pybind11>=2.13' 'wheel>=0.41'
-LINT   := 'ruff>=0.6' 'mypy>=1.11' 'types-PyYAML>=6.0' 'types-tqdm>=4.66' 'clang-format>=18,<20'
+LINT   := 'ruff>=0.6' 'mypy>=1.11' 'types-PyYAML>=6.0' 'types-jsonschema>=4.18' 'types-tqdm>=4.66' 'clang-format>=18,<20'
 
 # Wheels, in the order in which they build: the contract, the core, then every plugin folder.
 X86_ONLY   := avx2 avx512 amx

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from infeng_core.errors import KernelError
 from infeng_core.scheduler import AdapterHandle, AdapterRows, Batch, Limits
 
 if TYPE_CHECKING:
@@ -26,8 +27,13 @@ __all__ = [
     "Limits",
     "Measurable",
     "Measured",
+    "NotFiniteError",
     "OpNames",
 ]
+
+
+class NotFiniteError(KernelError):
+    """An op met NaN or infinity and refused: the rows of some requests are at fault, and the others can run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +66,7 @@ class Executable(Protocol):
         """Run one step and return the sampled rows' logits, (samples, vocab) float32, valid until the next run.
 
         The keys and values of the batch's rows are in the cache afterwards. Running the same batch again is harmless.
-        Raises KernelError if an op fails.
+        Raises KernelError if an op fails, NotFiniteError where that is because of what is in the rows.
         """
 
     @property

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType, TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from infeng_core import formats, kvcache
-from infeng_core.adapters import AdapterCalls, Registry, base_names
-from infeng_core.backend import Backend, BoundOp, Executable
+from infeng_core.adapters import AdapterInfo, Registry, base_names
+from infeng_core.backend import Backend, BoundOp, Executable, NotFiniteError
 from infeng_core.errors import InfengError, PluginError, UsageError
 from infeng_core.intake import AdaptersOf, Intake, Prompt, Prompts
 from infeng_core.plug.cpu import detect
@@ -22,11 +23,11 @@ from infeng_core.plug.manifest import EngineConfig, load_config
 from infeng_core.plug.select import Selector
 from infeng_core.request import Adapters, Completion, Request, SamplingParams
 from infeng_core.sampler import Sampler, draw_seed
-from infeng_core.scheduler import Batch, Scheduler
+from infeng_core.scheduler import Batch, Scheduler, Segment, part
 from infeng_core.scheduler import Sequence as Running
 from infeng_core.sizing import adapters_budget, limits_of
 from infeng_core.speculate import Guesses, Ngrams, parse
-from infeng_core.stream import Event, Output, StopStrings, Stream, Streams, taken
+from infeng_core.stream import Event, Output, Reader, Stream, Streams, not_finite
 from infeng_core.telemetry import Profile, measuring
 from infeng_core.tokenizer import Tokenizer
 from infeng_core.turns import Turns
@@ -37,12 +38,17 @@ _STAGES: Mapping[str, Mapping[str, str] | str] = {
     "executable": {"run": "run"},
     "_sampler": {"pick": "sample"},
     "_streams": {"push": "detokenize"},
-    "step": "step",
+    "_step": "step",
 }
 """What a profile times: methods of the engine's parts, and of the engine."""
 
+_T = TypeVar("_T")
 
-class Engine(AdapterCalls):
+Command = tuple[Callable[[Output], None], Output]
+"""What a step has to do first, with which request; a Reader that has gone says to cancel its request."""
+
+
+class Engine:
     """A model, loaded and ready to answer requests; several may live in one process.
 
     ``generate`` and ``stream`` run the engine themselves, on the thread that calls them. All methods may be called from
@@ -92,8 +98,7 @@ class Engine(AdapterCalls):
         self.tokenizer: Tokenizer = self.plugins.tokenizer(self.config.tokenizer.use)(
             self.model.tokenizer_dir, self.config
         )
-        self._pool = kvcache.BlockPool(self.limits.kv_blocks)
-        self._scheduler: Scheduler = self.plugins.scheduler(self.config.scheduler.use)(self.limits, self._pool)
+        self._begin()
         self._sampler = Sampler(self.limits.max_samples)
         self._streams = Streams()
         self._eos_ids = self._end_tokens()
@@ -103,9 +108,11 @@ class Engine(AdapterCalls):
         )
         self._ids = itertools.count()
         self._turns = Turns()
-        self._arrived: deque[Output] = deque()
-        self._cancelled: deque[Running] = deque()
+        self._commands: deque[Command | Reader] = deque()  # in the order of their arrival
         self._is_open = True
+        self._is_released = False
+        self._is_torn = False
+        self._process = os.getpid()
         self._adapters = Registry(
             partial(formats.load_adapter, model=self.model, dtype=self.config.adapters.dtype),
             self.executable.load_adapter,
@@ -113,6 +120,7 @@ class Engine(AdapterCalls):
             budget=adapters_budget(self.config.adapters, self.executable.kv_bytes),
             base=base_names(reference),
             max_stacked_rank=self.executable.max_stacked_rank,
+            load_timeout=self.config.adapters.load_timeout,
         )
         try:
             for name, path in {**self.config.adapters.paths, **adapters}.items():
@@ -131,20 +139,37 @@ class Engine(AdapterCalls):
         Returns whether there was anything to do. Raises KernelError if an operation fails; the requests stay as they
         were before the step.
         """
-        with self._turns:
-            self._check_open()
-            mark = self._adapters.changes
-            self._settle()
-            batch = self._scheduler.next_batch()
-            if batch is None:
-                return self._scheduler.waiting > 0 and self._adapters.wait(mark)
-            self._check(batch)
+        self._check_open()
+        return self._turns.run(lambda: self._step())  # which a profile replaces
+
+    def _step(self) -> bool:
+        self._check_open()
+        mark = self._adapters.changes
+        batch = self._orderly(self._next_batch)
+        if batch is None:
+            return self._scheduler.waiting > 0 and self._adapters.wait(mark)
+        try:
             logits = self.executable.run(batch)
-            tokens = self._sampler.pick(logits, batch)
-            finished = self._streams.push(batch, tokens)
-            self._scheduler.commit(batch, tokens, finished)
-            self._settle()
+        except NotFiniteError as error:
+            self._orderly(partial(self._isolate, batch, error))
             return True
+        tokens = self._sampler.pick(logits, batch)
+        self._orderly(partial(self._record, batch, tokens))
+        return True
+
+    def _next_batch(self) -> Batch | None:
+        self._settle()
+        batch = self._scheduler.next_batch()
+        if batch is not None:
+            self._check(batch)
+        return batch
+
+    def _record(self, batch: Batch, tokens: list[list[int]]) -> None:
+        finished = self._streams.push(batch, tokens)
+        self._scheduler.commit(batch, tokens, finished)
+        self._streams.close(finished)
+        self._check_progress(batch, finished)
+        self._settle()
 
     # ------------------------------------------------------------------------------------------------- requests ---
 
@@ -192,7 +217,7 @@ class Engine(AdapterCalls):
         return self._start(*prepared)
 
     def cancel(self, stream: Stream) -> None:
-        """End a request soon; its last event then says ``cancelled``. Any thread may call this."""
+        """End a request soon; its last event then says ``cancelled``. Any thread may call this, at any time."""
         stream.cancel()
 
     @property
@@ -202,12 +227,14 @@ class Engine(AdapterCalls):
 
     def bound(self) -> Sequence[BoundOp]:
         """Return which kernel serves each operation, for which batch sizes, and why."""
+        self._check_open()
         return self.executable.bound()
 
     def interrupt(self) -> None:
         """Make a step that runs on another thread stop between two tiles; it raises KernelError there."""
-        self.executable.cancel()
-        self._adapters.interrupt()
+        if self._is_open:
+            self.executable.cancel()
+            self._adapters.interrupt()
 
     def profile(self, *, events: int = 65536) -> AbstractContextManager[Profile]:
         """Measure what the engine does inside of a ``with`` block: ``with engine.profile() as profile: ...``.
@@ -219,26 +246,76 @@ class Engine(AdapterCalls):
         Raises UsageError where a profile is being taken already.
         """
         self._check_open()
-        return measuring(self, _STAGES, self.executable, self._turns, events)
+        return measuring(self, _STAGES, self.executable, self._turns.run, events)
 
     def tokenize(self, text: str) -> list[int]:
         """Return the ids that ``text`` becomes as a prompt."""
+        self._check_open()
         return self.tokenizer.encode([text])[0]
+
+    # -------------------------------------------------------------------------------------------------- adapters ---
+
+    def load_adapter(self, name: str, path: str | Path, *, scale: float = 1.0, pin: bool = False) -> None:
+        """Give a PEFT directory, an artifact or a hub name a name that requests can use.
+
+        It is read when it is first asked for, beside the running batch, and may leave the memory when others are asked
+        for; pinned, it is read now and stays. scale multiplies its alpha / r.
+
+        Raises AdapterError for a name that cannot be, is taken or is the base's, and for a path that is not there;
+        pinned, also for an adapter that cannot be used, and ResourceError where there is no room.
+        """
+        self._check_open()
+        self._adapters.add(name, path, scale=scale, pin=pin)
+
+    def unload_adapter(self, name: str) -> None:
+        """Forget a name; requests that have named it are served. Raises AdapterError where there is none."""
+        self._check_open()
+        self._adapters.remove(name)
+
+    def pin_adapter(self, name: str, pinned: bool = True) -> None:
+        """Load an adapter now if need be and keep it in memory, or let it leave again; raises as ``load_adapter``."""
+        self._check_open()
+        self._adapters.pin(name, pinned)
+
+    def reload_adapter(self, name: str) -> None:
+        """Read an adapter's files again; requests that run finish on what they started with.
+
+        Where they cannot be used, the old ones stay and AdapterError or ResourceError is raised.
+        """
+        self._check_open()
+        self._adapters.reload(name)
+
+    def adapters(self) -> list[AdapterInfo]:
+        """Return what is known of every adapter, in the order in which they were named."""
+        self._check_open()
+        return self._adapters.infos()
 
     # ---------------------------------------------------------------------------------------------------- ending ---
 
     def close(self) -> None:
-        """End what is in flight as cancelled and give memory and threads back; calling it again does nothing."""
-        with self._turns:
-            if not self._is_open:
-                return
-            self._settle()
-            self._is_open = False
-            for sequence in self._streams.open_sequences():
-                self._scheduler.drop(sequence)
-                self._streams.cancel(sequence)
-            self._adapters.close()
-            self.executable.close()
+        """End what is in flight as cancelled and give memory and threads back; calling it again does nothing.
+
+        After close everything else raises UsageError, but for cancelling and interrupting, of which nothing is left.
+        """
+        if self._is_forked:
+            self._is_open = False  # nothing here is this process's own
+            return
+        self._turns.run(self._close)
+
+    def _close(self) -> None:
+        """Each part can be done again, after an interrupt in the middle."""
+        self._is_open = False
+        if self._is_released:
+            return
+        outputs = [c.output if isinstance(c, Reader) else c[1] for c in self._commands]
+        for output in (*self._streams.outputs(), *outputs):
+            if self._is_torn:
+                output.restore()
+            output.cancel()
+            self._let_go(output)
+        self._adapters.close()
+        self.executable.close()
+        self._is_released = True
 
     def __enter__(self) -> Engine:
         """Return the engine."""
@@ -252,19 +329,86 @@ class Engine(AdapterCalls):
 
     # -------------------------------------------------------------------------------------------------- internals ---
 
+    def _begin(self) -> None:
+        """Start with a scheduler that knows no sequence."""
+        self._pool = kvcache.BlockPool(self.limits.kv_blocks)
+        self._scheduler: Scheduler = self.plugins.scheduler(self.config.scheduler.use)(self.limits, self._pool)
+
     def _guesses(self, ids: list[int]) -> Guesses | None:
         speculation = self.config.speculation
         return None if speculation.use == "none" else Guesses(Ngrams(ids), speculation.tokens)
 
+    @property
+    def _is_forked(self) -> bool:
+        return os.getpid() != self._process
+
     def _check_open(self) -> None:
         if not self._is_open:
             raise UsageError("engine", "it is closed", "make a new one")
+        if self._is_forked:
+            why = f"it belongs to process {self._process}, and its threads did not come along into this fork of it"
+            raise UsageError("engine", why, "make one here, or start processes by spawn")
+
+    def _orderly(self, work: Callable[[], _T]) -> _T:
+        """Call ``work``, which an exception such as KeyboardInterrupt may leave in the middle of anything."""
+        if self._is_torn:
+            self._restore()
+        try:
+            return work()
+        except InfengError:  # raised where nothing has been done, or all
+            raise
+        except BaseException:
+            self._is_torn = True
+            raise
+
+    def _restore(self) -> None:
+        """Begin again with what callers have been given: another scheduler, which computes all of it again."""
+        self._begin()
+        for output in self._streams.outputs():
+            sequence = output.sequence
+            output.restore()
+            if output.finished:
+                self._let_go(output)
+            else:
+                sequence.restart(output.tokens)
+                sequence.guesses = self._guesses(sequence.tokens[: sequence.length].tolist())
+                self._schedule(output)
+        self._is_torn = False
 
     def _check(self, batch: Batch) -> None:
         """Raise PluginError where a scheduler knows nothing of adapters: the base would answer in their stead."""
         if not batch.adapters and any(segment.sequence.lease is not None for segment in batch.segments):
-            name = self.config.scheduler.use
-            raise PluginError(f"scheduler {name}", "it runs requests without their adapters", "use fcfs")
+            raise self._scheduler_error("it runs requests without their adapters")
+
+    def _check_progress(self, batch: Batch, finished: list[Running]) -> None:
+        """Raise PluginError where a scheduler would make the same batch for ever."""
+        for segment in batch.segments:
+            if segment.sequence.computed <= segment.pos0 and segment.sequence not in finished:
+                self._is_torn = True  # tokens that were given out count
+                raise self._scheduler_error("it does not record what was computed")
+
+    def _scheduler_error(self, why: str) -> PluginError:
+        return PluginError(f"scheduler {self.config.scheduler.use}", why, "use fcfs")
+
+    def _isolate(self, batch: Batch, error: NotFiniteError) -> None:
+        """End the requests whose rows make a step fail by themselves; raises ``error`` where there are none.
+
+        They are found by halves: rows may run again, in any company.
+        """
+
+        def culprits(segments: list[Segment]) -> list[Running]:
+            try:
+                self.executable.run(part(batch, segments))
+            except NotFiniteError:
+                half = len(segments) // 2
+                return culprits(segments[:half]) + culprits(segments[half:]) if half else [segments[0].sequence]
+            return []
+
+        found = culprits(batch.segments)
+        if not found:
+            raise error
+        for sequence in found:
+            self._end(self._streams.of(sequence), not_finite(sequence.request))
 
     def _end_tokens(self) -> tuple[int, ...]:
         """Return the tokens that end a text: the model's, or where it names none, the tokenizer's."""
@@ -280,47 +424,45 @@ class Engine(AdapterCalls):
                 self._adapters.check(request.adapter)
         return prepared
 
-    def _start_all(
-        self, prepared: list[tuple[Request, list[int]]], events: deque[Event | Exception] | None = None
-    ) -> list[Stream]:
+    def _start_all(self, prepared: list[tuple[Request, list[int]]], ready: deque[Output] | None = None) -> list[Stream]:
         streams: list[Stream] = []
         try:
             for index, (request, ids) in enumerate(prepared):
-                streams.append(self._start(request, ids, index, events))
+                streams.append(self._start(request, ids, index, ready))
         except BaseException:
             self._abandon(streams)
             raise
         return streams
 
-    def _start(
-        self, request: Request, ids: list[int], index: int = 0, events: deque[Event | Exception] | None = None
-    ) -> Stream:
+    def _start(self, request: Request, ids: list[int], index: int = 0, ready: deque[Output] | None = None) -> Stream:
+        self._check_open()
         params = request.params
         capacity = min(len(ids) + params.max_tokens, self.limits.context)
         seed = draw_seed() if params.seed is None else params.seed
         sequence = Running.start(next(self._ids), request, ids, capacity, seed)
         sequence.guesses = self._guesses(ids)
         ends = {*params.stop_token_ids, *(() if params.ignore_eos else self._eos_ids)}
-        output = Output(sequence, self.tokenizer.detokenizer(ids), StopStrings(params.stop), frozenset(ends), index)
-        if events is not None:
-            output.events = events  # those of one call come in the order of their steps
+        output = Output(sequence, partial(self.tokenizer.detokenizer, ids), frozenset(ends), index, ready)
         if request.adapter is not None:
-            sequence.lease = self._adapters.lease(request.adapter)
-            sequence.lease.owner = sequence
-        self._arrived.append(output)
+            sequence.lease = self._adapters.refer(request.adapter)
+            sequence.lease.owner = output
+        stream = Stream(output, self._run_until, self._cancel)
+        Reader(stream, self._commands.append, output)
+        self._commands.append((self._take_in, output))
         self._adapters.ring()
-        return Stream(output, self._run_until, self._cancel)
+        return stream
 
     def _events(self, prepared: list[tuple[Request, list[int]]]) -> Iterator[Event]:
-        events: deque[Event | Exception] = deque()
-        streams = self._start_all(prepared, events)
+        ready: deque[Output] = deque()
+        streams = self._start_all(prepared, ready)
         unfinished = len(streams)
         try:
             while unfinished:
-                self._run_until(lambda: bool(events))
-                event = taken(events)
-                unfinished -= event.completion is not None
-                yield event
+                self._run_until(lambda: bool(ready))
+                event = ready.popleft().next_event()
+                if event is not None:
+                    unfinished -= event.completion is not None
+                    yield event
         finally:
             self._abandon(streams)
 
@@ -328,44 +470,68 @@ class Engine(AdapterCalls):
         """Run steps until ``is_done``; steps that other threads run in between count as well."""
 
         def work() -> None:
-            if not self.step() and not is_done():
-                name = self.config.scheduler.use
-                raise PluginError(f"scheduler {name}", "requests wait, and it has no batch", "use fcfs")
+            if not self._step() and not is_done():
+                raise self._scheduler_error("requests wait, and it has no batch")
 
+        if not is_done():
+            self._check_open()
         self._turns.run_until(is_done, work)
 
-    def _cancel(self, sequence: Running) -> None:
-        self._cancelled.append(sequence)
+    def _cancel(self, output: Output) -> None:
+        if output.finished or not self._is_open or self._is_forked:
+            return
+        self._commands.append((self._drop, output))
         self._adapters.ring()
-        self._turns.attempt(self._settle)  # otherwise the thread that runs a step sees to it
+        self._turns.attempt(lambda: self._orderly(self._settle))  # else the thread that runs a step sees to it
 
     def _settle(self) -> None:
-        """Take in what has arrived since the last step, and let go of what was cancelled or cannot be served."""
-        while self._arrived:
-            output = self._arrived.popleft()
-            sequence = output.sequence
-            self._streams.open(output)
-            try:
-                if sequence.lease is not None and sequence.lease.error is not None:
-                    raise sequence.lease.error
-                self._scheduler.add(sequence)
-            except InfengError as error:
-                self._end(sequence, error)
-        while self._adapters.failed:
-            lease = self._adapters.failed.popleft()
-            sequence = lease.owner
-            if sequence is not None and lease.error is not None:  # else it is seen to above, or has ended
-                self._scheduler.drop(sequence)
-                self._end(sequence, lease.error)
-        while self._cancelled:
-            sequence = self._cancelled.popleft()
-            self._scheduler.drop(sequence)
-            self._streams.cancel(sequence)
+        """Obey what has arrived since the last step, in its order, and let go of what cannot be served.
 
-    def _end(self, sequence: Running, error: InfengError) -> None:
-        self._streams.fail(sequence, error)
-        if sequence.lease is not None:
-            sequence.lease.close()
+        A command goes when it has been obeyed: after Ctrl-C in the middle it is obeyed again.
+        """
+        while self._commands:
+            command = self._commands[0]
+            if isinstance(command, Reader):
+                self._drop(command.output)
+            else:
+                command[0](command[1])
+            self._commands.popleft()
+        while self._adapters.failed:
+            lease = self._adapters.failed[0]
+            if lease.owner is not None and lease.error is not None:  # else it has ended
+                self._end(lease.owner, lease.error)
+            self._adapters.failed.popleft()
+
+    def _take_in(self, output: Output) -> None:
+        if not output.finished and self._streams.open(output):
+            self._schedule(output)
+
+    def _schedule(self, output: Output) -> None:
+        lease = output.sequence.lease
+        try:
+            if lease is not None and lease.error is not None:
+                raise lease.error
+            self._scheduler.add(output.sequence)
+        except InfengError as error:
+            self._end(output, error)
+        except Exception as error:
+            self._end(output, self._scheduler_error(f"it does not take a request ({type(error).__name__}: {error})"))
+
+    def _drop(self, output: Output) -> None:
+        self._scheduler.drop(output.sequence)
+        output.cancel()
+        self._let_go(output)
+
+    def _end(self, output: Output, error: InfengError) -> None:
+        self._scheduler.drop(output.sequence)
+        output.fail(error)
+        self._let_go(output)
+
+    def _let_go(self, output: Output) -> None:
+        """Give back what a request holds that has ended."""
+        if output.sequence.lease is not None:
+            output.sequence.lease.close()
+        self._streams.close([output.sequence])
 
     def _abandon(self, streams: Sequence[Stream]) -> None:
         for stream in streams:

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import abc
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from infeng_core.errors import RequestError
-from infeng_core.request import Adapters, Request, SamplingParams
+from infeng_core.request import Adapters, Request, SamplingParams, shown
 from infeng_core.tokenizer import Tokenizer
 
-Prompt = str | Sequence[int] | Request
+Prompt = str | Iterable[int] | Request
 """A text, token ids, or a request that carries its own parameters."""
 
-Prompts = Prompt | Sequence[str] | Sequence[Sequence[int]] | Sequence[Request]
-"""One prompt or several; a sequence of integers is one prompt."""
+Prompts = Prompt | Iterable[str] | Iterable[Iterable[int]] | Iterable[Request]
+"""One prompt or several; integers are one prompt."""
 
 AdaptersOf = Adapters | Sequence[Adapters | None] | None
 """For all prompts the same, or a list with one for each."""
+
+CHARACTERS_PER_TOKEN = 32
+"""A text with more characters than this for each token of the context is refused before it is tokenized: no prose and
+no program comes near, and the tokenizer would take seconds to say so."""
 
 
 class Intake:
@@ -35,13 +40,12 @@ class Intake:
 
     def take(self, prompts: Any, params: SamplingParams | None, adapters: Any) -> list[tuple[Request, list[int]]]:
         """Return every prompt as a request with its ids; raises RequestError for one that cannot be served."""
-        several = [prompts] if _is_one(prompts) else list(prompts)
+        several = _several(prompts)
         named = _adapters_of(adapters, len(several))
         requests = [Request.of(prompt, params, adapter) for prompt, adapter in zip(several, named, strict=True)]
-        for request in requests:
-            if isinstance(request.prompt, str) and not _is_unicode(request.prompt):
-                raise RequestError("prompt", "it is not valid Unicode", "give text, decoded from UTF-8")
         texts = [request.prompt for request in requests if isinstance(request.prompt, str)]
+        for text in texts:
+            self._check_text(text)
         encoded = iter(self._tokenizer.encode(texts) if texts else [])
         taken = []
         for request in requests:
@@ -51,6 +55,14 @@ class Intake:
             self._check(request, ids)
             taken.append((request, ids))
         return taken
+
+    def _check_text(self, text: str) -> None:
+        most = CHARACTERS_PER_TOKEN * self._context
+        if len(text) > most:
+            why = f"the context is {self._context} tokens ({self._bound}), so at most {most} characters are read"
+            raise RequestError(f"prompt of {len(text)} characters", why, "shorten the prompt")
+        if not _is_unicode(text):
+            raise RequestError("prompt", "it is not valid Unicode", "give text, decoded from UTF-8")
 
     def _check(self, request: Request, ids: list[int]) -> None:
         if not ids:
@@ -65,18 +77,32 @@ class Intake:
                 f"the context is {self._context} tokens ({self._bound}) and one must be free for the answer",
                 "shorten the prompt",
             )
+        for token in request.params.stop_token_ids:
+            if token >= self._vocab:
+                why = f"token {token} is not in the vocabulary of {self._vocab}"
+                raise RequestError("stop_token_ids", why, "leave it out")
 
 
-def _is_one(prompts: Any) -> bool:
-    """Return whether ``prompts`` is a single one: a text, a request, or token ids."""
+def _several(prompts: Any) -> list[Any]:
+    """Return the prompts; a text, a request or integers are a single one."""
     if isinstance(prompts, (str, Request)):
-        return True
-    return len(prompts) > 0 and hasattr(prompts[0], "__index__") and not isinstance(prompts[0], (str, Request))
+        return [prompts]
+    try:
+        if isinstance(prompts, (bytes, bytearray, abc.Mapping, abc.Set)):
+            raise TypeError
+        several = list(prompts)
+    except TypeError as error:
+        remedy = "give a text, token ids, a Request, or a list of those"
+        raise RequestError("prompts", f"{shown(prompts)} is neither a prompt nor several", remedy) from error
+    is_ids = bool(several) and hasattr(several[0], "__index__") and not isinstance(several[0], (str, Request))
+    return [several] if is_ids else several
 
 
 def _adapters_of(adapters: Any, count: int) -> list[Any]:
     """Return the adapters of each of ``count`` prompts: one for all, or a list with one for each."""
-    if adapters is None or isinstance(adapters, str) or (len(adapters) > 0 and _is_pair(adapters[0])):
+    if isinstance(adapters, abc.Iterator):
+        adapters = list(adapters)
+    if not isinstance(adapters, Sequence) or isinstance(adapters, str) or (adapters and _is_pair(adapters[0])):
         return [adapters] * count
     if len(adapters) != count:
         why = f"{len(adapters)} for {count} prompts"

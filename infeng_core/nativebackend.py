@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from infeng_core import _native
-from infeng_core.backend import BoundOp, Limits, Measured, OpNames
+from infeng_core.backend import BoundOp, Limits, Measured, NotFiniteError, OpNames
 from infeng_core.errors import AdapterError, KernelError, ResourceError
 from infeng_core.models.families import families
 from infeng_core.nativeadapter import place
@@ -22,13 +22,23 @@ if TYPE_CHECKING:
     from infeng_core.plug.manifest import EngineConfig
     from infeng_core.plug.select import Selector
 
+_REMEDIES = {
+    "out_of_memory": "set kv_cache.memory, scheduler.max_batch_tokens or threads.count to less",
+    "out_of_threads": "set threads.count to less, or raise the limit of processes and threads (ulimit -u)",
+}
+"""What to do where memory or threads are refused, by the code of the native error."""
+
 
 class NativeBackend:
     """Compiles a model's graph to a program of the native core."""
 
     def compile(self, model: LoadedModel, config: EngineConfig, limits: Limits, selector: Selector) -> NativeExecutable:
         """Return ``model`` ready to run under ``limits``; raises KernelError where an op finds no kernel."""
-        return NativeExecutable(model, config, limits, selector)
+        try:
+            return NativeExecutable(model, config, limits, selector)
+        except _native.NativeError as error:
+            kind = ResourceError if error.code in _REMEDIES else KernelError
+            raise kind(f"model {model.source}", str(error), _REMEDIES.get(error.code, "")) from error
 
 
 def plan(
@@ -90,9 +100,7 @@ class NativeExecutable:
         try:
             self._program.run(*batch[1:])
         except _native.NativeError as error:
-            raise KernelError(
-                "step", str(error), "infeng doctor shows the kernels; kernels.disable avoids one"
-            ) from error
+            raise _failure(error) from error
         return self._logits[: len(batch.sample_rows)]
 
     @property
@@ -143,5 +151,16 @@ class NativeExecutable:
             raise KernelError("profile", str(error), "call profile(True) before the steps") from error
 
     def close(self) -> None:
-        """Give memory and threads back."""
-        del self._program, self._cache, self._logits, self._model
+        """Give memory and threads back; calling it again does nothing."""
+        for name in ("_program", "_cache", "_logits", "_model"):
+            vars(self).pop(name, None)
+
+
+def _failure(error: _native.NativeError) -> KernelError:
+    """Return the error of a step that failed below Python."""
+    if error.code == "cancelled":
+        return KernelError("step", "it was interrupted", "run it again")
+    if error.code == "forked":
+        return KernelError("step", str(error))  # the text has its remedy
+    kind = NotFiniteError if error.code == "not_finite" else KernelError
+    return kind("step", str(error), "infeng doctor shows the kernels; kernels.disable avoids one")

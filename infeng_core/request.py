@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Sequence
+from collections import abc
+from collections.abc import Iterable
+from ctypes import c_float
 from dataclasses import dataclass, field
+from numbers import Real
 from typing import Any, Literal
 
 from infeng_core.errors import RequestError
@@ -18,6 +21,16 @@ FinishReason = Literal["stop", "length", "cancelled"]
 
 MAX_SEED = 2**64 - 1
 
+MOST_STOPS = 64
+"""Stop strings of a request ..."""
+
+MOST_STOP_CHARACTERS = 4096
+"""... and the characters in them together: every new piece of text is searched for each."""
+
+_BELOW_1 = 1.0 - 2.0**-24  # the largest float32 below 1
+_TINY = 2.0**-126
+"""The smallest float32 of full precision. Numbers are used as float32, and checked as that."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
@@ -27,7 +40,7 @@ class SamplingParams:
     """
 
     temperature: float = 1.0
-    """0 is greedy; larger is more even."""
+    """0 is greedy; larger is more even. Like all numbers here it is used as float32."""
     top_k: int = 0
     """Keep the k most likely tokens; 0 keeps all."""
     top_p: float = 1.0
@@ -46,22 +59,19 @@ class SamplingParams:
     """Go on past the model's end-of-text tokens (for measurements)."""
 
     def __post_init__(self) -> None:
-        if isinstance(self.stop, str):
-            object.__setattr__(self, "stop", (self.stop,))
-        object.__setattr__(self, "stop", tuple(self.stop))
-        object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids))
-        _number("temperature", self.temperature, 0.0, math.inf, "0 is greedy, 0.7 to 1.0 is usual")
-        _integer("top_k", self.top_k, 0, 2**31 - 1, "0 keeps all tokens")
-        _number("top_p", self.top_p, 0.0, 1.0, "it must be above 0; 1 keeps all tokens", open_low=True)
-        _number("min_p", self.min_p, 0.0, 1.0, "it must be below 1; 0 drops no token", open_high=True)
+        def put(name: str, value: object) -> None:
+            object.__setattr__(self, name, value)
+
+        put("temperature", _number("temperature", self.temperature, 0.0, math.inf, "0 is greedy, 0.7 to 1.0 is usual"))
+        put("top_k", _integer("top_k", self.top_k, 0, 2**31 - 1, "0 keeps all tokens"))
+        put("top_p", _number("top_p", self.top_p, _TINY, 1.0, "it must be above 0; 1 keeps all tokens"))
+        put("min_p", _number("min_p", self.min_p, 0.0, _BELOW_1, "it must be below 1; 0 drops no token"))
         if self.seed is not None:
-            _integer("seed", self.seed, 0, MAX_SEED, "leave it out for a random one")
-        _integer("max_tokens", self.max_tokens, 1, 2**31 - 1, "ask for at least one token")
-        for text in self.stop:
-            if not isinstance(text, str) or not text:
-                raise RequestError("stop", f"{text!r} is not a text of at least one character", "leave it out")
-        for token in self.stop_token_ids:
-            _integer("stop_token_ids", token, 0, 2**31 - 1, "give token ids")
+            put("seed", _integer("seed", self.seed, 0, MAX_SEED, "leave it out for a random one"))
+        put("max_tokens", _integer("max_tokens", self.max_tokens, 1, 2**31 - 1, "ask for at least one token"))
+        put("stop", _stops(self.stop))
+        ids = _several("stop_token_ids", self.stop_token_ids, "give token ids")
+        put("stop_token_ids", tuple(_integer("stop_token_ids", id_, 0, 2**31 - 1, "give token ids") for id_ in ids))
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,15 +93,18 @@ class Request:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "adapter", _adapters(self.adapter))
+        if not isinstance(self.params, SamplingParams):
+            raise RequestError("params", f"{type(self.params).__name__} is not SamplingParams", "give SamplingParams")
         if not isinstance(self.prompt, str):
             object.__setattr__(self, "prompt", _ids(self.prompt))
 
     @staticmethod
-    def of(prompt: Request | str | Sequence[int], params: SamplingParams | None = None, adapter: Any = None) -> Request:
+    def of(prompt: Request | str | Iterable[int], params: SamplingParams | None = None, adapter: Any = None) -> Request:
         """Return ``prompt`` as a request; one that already is a request keeps its own parameters and adapter."""
         if isinstance(prompt, Request):
             return prompt
-        return Request(prompt if isinstance(prompt, str) else _ids(prompt), params or SamplingParams(), adapter=adapter)
+        ids = prompt if isinstance(prompt, str) else _ids(prompt)
+        return Request(ids, SamplingParams() if params is None else params, adapter=adapter)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,17 +156,51 @@ class Completion:
     timings: Timings
 
 
-def _number(
-    name: str, value: Any, low: float, high: float, remedy: str, *, open_low: bool = False, open_high: bool = False
-) -> None:
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-    if not is_number or not low <= value <= high or (open_low and value == low) or (open_high and value == high):
-        raise RequestError(name, f"{value!r} is out of range", remedy)
+def _number(name: str, value: Any, low: float, high: float, remedy: str) -> float:
+    """Return ``value`` as a float if it is from ``low`` to ``high`` and finite, also as a float32."""
+    try:
+        number = float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
+    except OverflowError:  # an integer that no float can hold
+        number = math.inf
+    used = c_float(number).value
+    if not (math.isfinite(used) and low <= used <= high) or 0.0 < abs(number) < _TINY:
+        raise RequestError(name, f"{shown(value)} is out of range", remedy)
+    return number
 
 
-def _integer(name: str, value: Any, low: int, high: int, remedy: str) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-        raise RequestError(name, f"{value!r} is not an integer from {low} to {high}", remedy)
+def _integer(name: str, value: Any, low: int, high: int, remedy: str) -> int:
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = low - 1
+    if isinstance(value, bool) or not low <= number <= high:
+        raise RequestError(name, f"{shown(value)} is not an integer from {low} to {high}", remedy)
+    return number
+
+
+def _stops(stop: Any) -> tuple[str, ...]:
+    stops = (stop,) if isinstance(stop, str) else tuple(_several("stop", stop, "give texts"))
+    for text in stops:
+        if not isinstance(text, str) or not text:
+            raise RequestError("stop", f"{shown(text)} is not a text of at least one character", "leave it out")
+    if len(stops) > MOST_STOPS or sum(map(len, stops)) > MOST_STOP_CHARACTERS:
+        why = f"{len(stops)} texts of together {sum(map(len, stops))} characters"
+        raise RequestError("stop", why, f"give at most {MOST_STOPS} of together {MOST_STOP_CHARACTERS} characters")
+    return stops
+
+
+def _several(name: str, values: Any, remedy: str) -> list[Any]:
+    """Return what an iterable holds, nothing for None."""
+    try:
+        return [] if values is None else list(values)
+    except TypeError:
+        raise RequestError(name, f"{shown(values)} is not a sequence", remedy) from None
+
+
+def shown(value: object) -> str:
+    """Return what a user gave for a message, cut where it is long."""
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def _adapters(adapter: Any) -> Adapters | None:
@@ -161,21 +208,21 @@ def _adapters(adapter: Any) -> Adapters | None:
         return adapter
     remedy = 'give a name, or names with weights: (("a", 1.0), ("b", 0.5))'
     if not isinstance(adapter, (tuple, list)) or not adapter:
-        raise RequestError("adapter", f"{adapter!r} is no adapter", remedy)
+        raise RequestError("adapter", f"{shown(adapter)} is no adapter", remedy)
     pairs: list[tuple[str, float]] = []
     for pair in adapter:
         if not isinstance(pair, (tuple, list)) or len(pair) != 2 or not isinstance(pair[0], str) or not pair[0]:
-            raise RequestError("adapter", f"{pair!r} is not a name and its weight", remedy)
-        _number(f"weight of adapter {pair[0]}", pair[1], -math.inf, math.inf, "1 is as it was trained")
-        pairs.append((pair[0], float(pair[1])))
+            raise RequestError("adapter", f"{shown(pair)} is not a name and its weight", remedy)
+        weight = _number(f"weight of adapter {pair[0]}", pair[1], -math.inf, math.inf, "1 is as it was trained")
+        pairs.append((pair[0], weight))
     if len({name for name, _ in pairs}) < len(pairs):
         raise RequestError("adapter", "the same one is named twice", "add up its weights")
     return pairs[0][0] if len(pairs) == 1 and pairs[0][1] == 1.0 else tuple(pairs)
 
 
-def _ids(prompt: Sequence[Any]) -> tuple[int, ...]:
+def _ids(prompt: Any) -> tuple[int, ...]:
     try:
-        if isinstance(prompt, (bytes, bytearray)):
+        if isinstance(prompt, (bytes, bytearray, abc.Mapping, abc.Set)):
             raise TypeError
         return tuple(map(operator.index, prompt))
     except TypeError:

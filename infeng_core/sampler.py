@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from infeng_core import _native
 from infeng_core.errors import KernelError
 from infeng_core.request import MAX_SEED
-from infeng_core.scheduler import Batch, Sequence
+from infeng_core.scheduler import NOT_FINITE, Batch, Sequence
 
 
 def draw_seed() -> int:
@@ -47,7 +47,7 @@ class Sampler:
     def pick(self, logits: NDArray[np.float32], batch: Batch) -> list[list[int]]:
         """Return the new tokens of each segment that has sampled rows: one, and one more for each right guess.
 
-        logits: (samples, vocab) float32. Raises KernelError if a row holds NaN or infinity.
+        logits: (samples, vocab) float32. A row that holds NaN or infinity gives NOT_FINITE, always the last.
         """
         drawn = self._draw(logits, batch)
         tokens: list[list[int]] = []
@@ -73,22 +73,37 @@ class Sampler:
         np.add(batch.positions[batch.sample_rows], 1, out=self._position[:count])
         if count:
             try:
-                _native.sample(
-                    logits,
-                    self._temperature[:count],
-                    self._top_k[:count],
-                    self._top_p[:count],
-                    self._min_p[:count],
-                    self._seed[:count],
-                    self._position[:count],
-                    out,
-                )
+                self._sample(logits, slice(count), out)
             except _native.NativeError as error:
-                raise KernelError("sampling", str(error), "check the weights for NaN, or use a wider format") from error
+                if error.code != "not_finite":
+                    raise KernelError("sampling", str(error)) from error
+                self._sample_finite(logits, out)
         drawn: list[int] = out.tolist()
         return drawn
 
+    def _sample(self, logits: NDArray[np.float32], rows: slice | NDArray[np.intp], out: NDArray[np.int32]) -> None:
+        _native.sample(
+            logits,
+            self._temperature[rows],
+            self._top_k[rows],
+            self._top_p[rows],
+            self._min_p[rows],
+            self._seed[rows],
+            self._position[rows],
+            out,
+        )
+
+    def _sample_finite(self, logits: NDArray[np.float32], out: NDArray[np.int32]) -> None:
+        """Draw from the rows that can be drawn from."""
+        out[:] = NOT_FINITE
+        finite = np.flatnonzero(np.isfinite(logits).all(axis=1))
+        if len(finite):
+            drawn = np.empty(len(finite), np.int32)
+            self._sample(logits[finite], finite, drawn)
+            out[finite] = drawn
+
     def _take_parameters(self, rows: list[Sequence]) -> None:
+        self._rows = []  # until all are in place
         for row, sequence in enumerate(rows):
             params = sequence.request.params
             self._temperature[row] = params.temperature

@@ -10,10 +10,13 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from infeng_core.adapters import Lease
+from infeng_core.adapters import AdapterReference
 from infeng_core.kvcache import BlockPool
 from infeng_core.request import Request
 from infeng_core.speculate import Guesses
+
+NOT_FINITE = -1
+"""Stands for the token of a row whose logits hold NaN or infinity."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +55,7 @@ class Sequence:
     """When the scheduler gave it its blocks, by ``time.perf_counter``; 0 while waiting."""
     guesses: Guesses | None = None
     """What may come next; None without speculation."""
-    lease: Lease | None = None
+    lease: AdapterReference | None = None
     """Its adapters; None for the base alone."""
 
     @staticmethod
@@ -61,6 +64,14 @@ class Sequence:
         tokens = np.empty(capacity, np.int32)
         tokens[: len(prompt)] = prompt
         return Sequence(id_, request, tokens, len(prompt), len(prompt), last=prompt[-1], seed=seed)
+
+    def restart(self, new: list[int]) -> None:
+        """Compute it again from its first position; ``new`` are the tokens that it has beside its prompt."""
+        self.length = self.prompt_length + len(new)
+        self.tokens[self.prompt_length : self.length] = new
+        self.last = int(self.tokens[self.length - 1])
+        self.computed = 0
+        self.blocks = self.blocks[:0]
 
     @property
     def draft(self) -> list[int]:
@@ -140,6 +151,30 @@ def adapter_rows(segments: abc.Sequence[Segment]) -> list[AdapterRows]:
     return ranges
 
 
+def part(batch: Batch, segments: abc.Sequence[Segment]) -> Batch:
+    """Return the rows of some of a batch's ``segments``, in their order, as a batch."""
+    kept: list[Segment] = []
+    row = 0
+    for segment in segments:
+        rows = segment.row_end - segment.row_begin
+        kept.append(segment._replace(row_begin=row, row_end=row + rows))
+        row += rows
+    taken = np.concatenate([np.arange(segment.row_begin, segment.row_end) for segment in segments])
+    indices = [batch.segments.index(segment) for segment in segments]
+    kv_segments = batch.kv_segments[indices]
+    kv_segments[:, :2] = [segment[1:3] for segment in kept]
+    sampled = [row for segment in kept for row in range(segment.row_end - segment.sampled, segment.row_end)]
+    return Batch(
+        kept,
+        batch.tokens[taken],
+        batch.positions[taken],
+        kv_segments,
+        batch.block_tables,
+        np.array(sampled, np.int32),
+        adapter_rows(kept),
+    )
+
+
 class Scheduler(Protocol):
     """Decides the order of work and owns the cache blocks of the sequences it runs.
 
@@ -149,7 +184,7 @@ class Scheduler(Protocol):
 
     A sequence with a ``lease`` may run once ``lease.acquire()`` has said so, and then until ``drop`` calls
     ``lease.close()``; its rows are those of ``Batch.adapters`` that ``adapter_rows`` gives. Until then a scheduler
-    shows the leases of those that wait to ``Registry.stage``, which brings their adapters in. Registered by name
+    shows the leases of those that wait to ``Registry.prefetch``, which brings their adapters in. Registered by name
     through the hook ``infeng_schedulers``.
     """
 
@@ -162,7 +197,8 @@ class Scheduler(Protocol):
     def commit(self, batch: Batch, tokens: list[list[int]], finished: Collection[Sequence]) -> None:
         """Record that ``batch`` ran and let go of the sequences that are finished.
 
-        tokens: for each segment with a sampled row the tokens it gave, at least one, at most ``sampled``.
+        tokens: for each segment with a sampled row the tokens it gave, at least one, at most ``sampled``; NOT_FINITE
+        stands for one that could not be drawn, and ends a finished sequence.
         """
 
     def drop(self, sequence: Sequence) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
-from infeng_core.request import Completion, FinishReason, Timings, Usage
-from infeng_core.scheduler import Batch
+from infeng_core.errors import KernelError, RequestError
+from infeng_core.request import Completion, FinishReason, Request, Timings, Usage
+from infeng_core.scheduler import NOT_FINITE, Batch
 from infeng_core.scheduler import Sequence as Running
 from infeng_core.tokenizer import Detokenizer
 
@@ -58,82 +60,171 @@ class StopStrings:
         return held
 
 
-@dataclass(slots=True, eq=False)
 class Output:
-    """What one request has produced so far, and the events its caller has not taken yet."""
+    """What one request has produced so far. ``events`` is the record, and grows in one operation of the interpreter.
 
-    sequence: Running
-    detokenizer: Detokenizer
-    stops: StopStrings
-    ends: frozenset[int]  # tokens that end the text
-    index: int = 0
-    events: deque[Event | Exception] = field(default_factory=deque)
-    completion: Completion | None = None
-    error: Exception | None = None
-    tokens: list[int] = field(default_factory=list)
-    pieces: list[str] = field(default_factory=list)
-    submitted: float = field(default_factory=time.perf_counter)
-    first_token: float = 0.0
-    drafted: int = 0
-    accepted: int = 0
+    All else follows from it: ``restore`` puts it in order after an exception between any two lines, such as Ctrl-C.
+    """
+
+    def __init__(
+        self,
+        sequence: Running,
+        detokenizer: Callable[[], Detokenizer],
+        ends: frozenset[int],
+        index: int = 0,
+        ready: deque[Output] | None = None,
+    ) -> None:
+        """Follow ``sequence``, whose text ends with one of the tokens ``ends``.
+
+        detokenizer: returns one that stands behind the prompt. index: which prompt of its call it is. ready: the
+        outputs of a call that may have events to take, in the order of their steps.
+        """
+        self.sequence = sequence
+        self.index = index
+        self.events: list[Event | Exception] = []  # an exception is the last one
+        self.given = 0  # events that the caller has taken
+        self.finished = False  # with a completion or an error
+        self.reader: Reader | None = None
+        self._ready = ready
+        self._detokenizer_of = detokenizer
+        self._ends = ends
+        self._submitted = time.perf_counter()
+        self._first_token = 0.0
+        self._drafted = self._accepted = 0
+        self._begin()
+
+    def _begin(self) -> None:
+        self.tokens: list[int] = []
+        self._detokenizer = self._detokenizer_of()
+        self._stops = StopStrings(self.sequence.request.params.stop)
+
+    @property
+    def completion(self) -> Completion | None:
+        """The whole answer; None where there is none, or not yet."""
+        last = self.events[-1] if self.events else None
+        return last.completion if isinstance(last, Event) else None
 
     def take(self, new: list[int], drafted: int) -> None:
         """Take what a step gave: ``new`` tokens, all but the first of them guessed right of ``drafted``.
 
-        What follows the end of the text is dropped. A step that ran again, because Ctrl-C came before it was recorded,
-        gives the same tokens again; none is given out twice.
+        What follows the end of the text is dropped. NOT_FINITE stands for a token that could not be drawn.
         """
-        given = len(self.tokens) - (self.sequence.length - self.sequence.prompt_length)
-        if given == 0:
-            self.drafted += drafted
-        for index in range(given, len(new)):
-            if self.completion is not None:
-                return
-            self.accepted += index > 0
-            self.push(new[index])
-
-    def push(self, token: int) -> None:
-        """Take the next token and queue its event; the last one has the completion."""
-        if not self.tokens:
-            self.first_token = time.perf_counter()
-        self.tokens.append(token)
-        is_end = token in self.ends
-        is_full = self.sequence.prompt_length + len(self.tokens) == len(self.sequence.tokens)
-        piece = "" if is_end else self.detokenizer.push(token)
-        if is_end or is_full:
-            piece += self.detokenizer.finish()
-        text, is_stopped = self.stops.push(piece)
-        if is_end or is_stopped:
-            self._end("stop", text if is_stopped else text + self.stops.finish(), (token,))
-        elif is_full:
-            self._end("length", text + self.stops.finish(), (token,))
-        else:
-            self.pieces.append(text)
-            self.events.append(Event(self.index, text, (token,)))
+        self._drafted += drafted
+        self._accepted -= 1  # the first is no guess
+        try:
+            for token in new:
+                if token == NOT_FINITE:
+                    self.fail(not_finite(self.sequence.request))
+                else:
+                    self._accepted += 1
+                    self._push(token)
+                if self.finished:
+                    return
+        except BaseException as error:
+            self._fail(error)
 
     def cancel(self) -> None:
         """End the text where it is; one that has ended stays as it is."""
-        if self.completion is None:
-            text, is_stopped = self.stops.push(self.detokenizer.finish())
-            self._end("cancelled", text if is_stopped else text + self.stops.finish(), ())
+        if self.finished:
+            return
+        try:
+            text, is_stopped = self._stops.push(self._detokenizer.finish())
+            self._end("cancelled", text if is_stopped else text + self._stops.finish(), ())
+        except BaseException as error:
+            self._fail(error)
 
     def fail(self, error: Exception) -> None:
         """End without a completion: whoever asks for the next event or the result gets ``error``."""
-        self.error = error
-        self.events.append(error)
+        if not self.finished:
+            self._give(error)
+
+    def restore(self) -> None:
+        """Bring everything in line with the events."""
+        self.finished = bool(self.events) and (isinstance(self.events[-1], Exception) or self.completion is not None)
+        try:
+            self._begin()
+            for event in self.events if not self.finished else ():
+                assert isinstance(event, Event)
+                for token in event.token_ids:
+                    self._stops.push(self._detokenizer.push(token))
+                    self.tokens.append(token)
+        except BaseException as error:
+            self._fail(error)
+        if self._ready is not None:
+            self._ready.append(self)
+
+    def next_event(self) -> Event | None:
+        """Take the next event, if there is one; raises the error that stands in its place."""
+        if self.given == len(self.events):
+            return None
+        event = self.events[self.given]
+        self.given += 1
+        if isinstance(event, Exception):
+            raise event
+        return event
+
+    def _fail(self, error: BaseException) -> None:
+        """End this request, and no other, with what went wrong with its text.
+
+        Libraries in Rust panic with exceptions that are no Exception.
+        """
+        if isinstance(error, (KeyboardInterrupt, SystemExit)):
+            raise error
+        why = f"its text cannot be made ({type(error).__name__}: {error})"
+        failure = RequestError("request", why, "check the tokenizer of the model, or use another one")
+        failure.__cause__ = error
+        self.fail(failure)
+
+    def _push(self, token: int) -> None:
+        """Turn the next token into an event; the last one has the completion."""
+        if not self.tokens:
+            self._first_token = time.perf_counter()
+        is_end = token in self._ends
+        is_full = self.sequence.prompt_length + len(self.tokens) + 1 == len(self.sequence.tokens)
+        piece = "" if is_end else self._detokenizer.push(token)
+        if is_end or is_full:
+            piece += self._detokenizer.finish()
+        text, is_stopped = self._stops.push(piece)
+        if is_end or is_stopped:
+            self._end("stop", text if is_stopped else text + self._stops.finish(), (token,))
+        elif is_full:
+            self._end("length", text + self._stops.finish(), (token,))
+        else:
+            self._give(Event(self.index, text, (token,)))
 
     def _end(self, reason: FinishReason, text: str, tokens: tuple[int, ...]) -> None:
         now = time.perf_counter()
-        self.pieces.append(text)
         timings = Timings(
-            queued=(self.sequence.started or now) - self.submitted,
-            first_token=(self.first_token or now) - self.submitted,
-            total=now - self.submitted,
+            queued=(self.sequence.started or now) - self._submitted,
+            first_token=(self._first_token or now) - self._submitted,
+            total=now - self._submitted,
         )
-        usage = Usage(self.sequence.prompt_length, len(self.tokens), self.drafted, self.accepted)
-        seed = self.sequence.seed
-        self.completion = Completion("".join(self.pieces), tuple(self.tokens), reason, usage, seed, timings)
-        self.events.append(Event(self.index, text, tokens, self.completion))
+        ids = (*self.tokens, *tokens)
+        usage = Usage(self.sequence.prompt_length, len(ids), self._drafted, self._accepted)
+        whole = "".join(event.text for event in self.events if isinstance(event, Event)) + text
+        completion = Completion(whole, ids, reason, usage, self.sequence.seed, timings)
+        self._give(Event(self.index, text, tokens, completion))
+
+    def _give(self, event: Event | Exception) -> None:
+        self.events.append(event)
+        if isinstance(event, Exception):
+            self.finished = True
+        else:
+            self.tokens += event.token_ids
+            self.finished = event.completion is not None
+        if self._ready is not None:
+            self._ready.append(self)
+
+
+def not_finite(request: Request) -> KernelError:
+    """Return the error of a request whose rows hold NaN or infinity."""
+    if request.adapter is None:
+        return KernelError("request", _NOT_FINITE, "check the weights of the model, or use a wider format")
+    names = request.adapter if isinstance(request.adapter, str) else ", ".join(name for name, _ in request.adapter)
+    return KernelError(f"request with adapter {names}", _NOT_FINITE, "check the adapter, its scale and its weight")
+
+
+_NOT_FINITE = "its numbers went to NaN or infinity"
 
 
 class Streams:
@@ -143,46 +234,68 @@ class Streams:
         """Hold none yet."""
         self._outputs: dict[int, Output] = {}
 
-    def open(self, output: Output) -> None:
-        """Follow a request."""
+    def open(self, output: Output) -> bool:
+        """Follow a request; return whether that is new."""
+        is_new = output.sequence.id not in self._outputs
         self._outputs[output.sequence.id] = output
+        return is_new
 
     def push(self, batch: Batch, tokens: list[list[int]]) -> list[Running]:
         """Give each sampled sequence its new tokens; return the sequences that are finished."""
         finished: list[Running] = []
         sampled = (segment for segment in batch.segments if segment.sampled)
         for segment, new in zip(sampled, tokens, strict=True):
-            sequence = segment.sequence
-            output = self._outputs.get(sequence.id)
+            output = self._outputs.get(segment.sequence.id)
             if output is not None:
                 output.take(new, segment.sampled - 1)
-            if output is None or output.completion is not None:
-                finished.append(sequence)
-                self._outputs.pop(sequence.id, None)
+            if output is None or output.finished:
+                finished.append(segment.sequence)
         return finished
 
-    def cancel(self, sequence: Running) -> None:
-        """End a request's text where it is; one that has ended is ignored."""
-        output = self._outputs.pop(sequence.id, None)
-        if output is not None:
-            output.cancel()
+    def close(self, sequences: Iterable[Running]) -> None:
+        """Follow requests no longer."""
+        for sequence in sequences:
+            output = self._outputs.pop(sequence.id, None)
+            if output is not None:
+                output.reader = None
 
-    def fail(self, sequence: Running, error: Exception) -> None:
-        """End a request that cannot be served; one that has ended is ignored."""
-        output = self._outputs.pop(sequence.id, None)
-        if output is not None:
-            output.fail(error)
+    def of(self, sequence: Running) -> Output:
+        """Return the output of a request that is followed."""
+        return self._outputs[sequence.id]
 
-    def open_sequences(self) -> list[Running]:
-        """Return the sequences that have not ended."""
-        return [output.sequence for output in self._outputs.values()]
+    def outputs(self) -> list[Output]:
+        """Return all outputs in the order of their arrival."""
+        return list(self._outputs.values())
+
+
+class Reader(weakref.ref["Stream"]):
+    """Tells that nobody has a stream any more, from wherever that happens: ``gone`` is called with this object.
+
+    A ``gone`` that is not Python's own code, such as a deque's ``append``, cannot be interrupted.
+    """
+
+    def __init__(self, stream: Stream, gone: Callable[[Reader], None], output: Output) -> None:
+        """Watch ``stream``, which reads ``output``."""
+        super().__init__(stream, gone)  # type: ignore[call-arg]
+        self.output = output
+        output.reader = self  # a weak reference tells nothing once it is gone itself
+
+    def __new__(cls, stream: Stream, gone: Callable[[Reader], None], output: Output) -> Reader:
+        """Make the reference."""
+        return super().__new__(cls, stream, gone)
 
 
 class Stream:
-    """One submitted request. Iterating takes its events and runs the engine as far as that needs."""
+    """One submitted request. Iterating takes its events and runs the engine as far as that needs.
+
+    A request whose stream nobody has any more is cancelled.
+    """
 
     def __init__(
-        self, output: Output, run_until: Callable[[Callable[[], bool]], None], cancel: Callable[[Running], None]
+        self,
+        output: Output,
+        run_until: Callable[[Callable[[], bool]], None],
+        cancel: Callable[[Output], None],
     ) -> None:
         """Made by ``Engine.submit``."""
         self._output = output
@@ -195,46 +308,41 @@ class Stream:
 
     def __next__(self) -> Event:
         """Return the next event; errors of a failed step are raised here."""
-        output = self._output
-        self._run_until(lambda: bool(output.events) or self.finished)
-        if not output.events:
+        self._run_until(lambda: self.is_ready or self.finished)
+        event = self._output.next_event()
+        if event is None:
             raise StopIteration
-        return taken(output.events)
+        return event
 
     @property
     def finished(self) -> bool:
         """Whether the request has ended."""
-        return self._output.completion is not None or self._output.error is not None
+        return self._output.finished
 
     @property
     def is_ready(self) -> bool:
         """Whether there is an event to take."""
-        return bool(self._output.events)
+        return self._output.given < len(self._output.events)
 
     def pending(self) -> list[Event]:
         """Take the events that are there, without running the engine."""
-        events = self._output.events
-        return [taken(events) for _ in range(len(events))]
+        events: list[Event] = []
+        while (event := self._output.next_event()) is not None:
+            events.append(event)
+        return events
 
     def cancel(self) -> None:
         """End the request soon; its last event then says ``cancelled``. Any thread may call this."""
-        self._cancel(self._output.sequence)
+        self._cancel(self._output)
 
     def result(self) -> Completion:
         """Run the engine until the request has ended and return its completion."""
         output = self._output
-        self._run_until(lambda: self.finished)
+        self._run_until(lambda: output.finished)
         if output.completion is None:
-            raise output.error or AssertionError("a request ended without a completion")
+            error = output.events[-1]
+            raise error if isinstance(error, Exception) else AssertionError("a request ended without a completion")
         return output.completion
-
-
-def taken(events: deque[Event | Exception]) -> Event:
-    """Take the next event; raises what stands in its place where a request could not be served."""
-    event = events.popleft()
-    if isinstance(event, Exception):
-        raise event
-    return event
 
 
 def _overlap(text: str, stop: str) -> int:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from infeng_core.cli import say
 from infeng_core.cli.doctor import table
 from infeng_core.cli.options import add_config_options, config_from
 from infeng_core.errors import UsageError, unknown_key_remedy
@@ -57,10 +58,10 @@ class PluginsCommand:
         for item in facts:
             provides = ", ".join(_count(len(names), kind) for kind, names in item["provides"].items())
             rows.append((item["name"], item["version"] or "-", item["state"], provides or "-", item["origin"]))
-        print("\n".join(table(rows)))
+        say(*table(rows))
         for item in facts:
             if item["state"] != "ready":
-                print(f"\n{item['name']}: {item['reason']}")
+                say("", f"{item['name']}: {item['reason']}")
         return 0
 
     def info(self, arguments: argparse.Namespace) -> int:
@@ -71,37 +72,36 @@ class PluginsCommand:
             return 0
         for key in ("name", "version", "description", "origin", "file", "state", "reason", "python"):
             if facts.get(key):
-                print(f"{key:12}{facts[key]}")
+                say(f"{key:12}{facts[key]}")
         requires = facts.get("requires") or {}
         if requires.get("arch") or requires.get("features"):
-            print(f"{'requires':12}{' '.join(filter(None, (requires['arch'], *requires['features'])))}")
+            say(f"{'requires':12}{' '.join(filter(None, (requires['arch'], *requires['features'])))}")
         for key, value in (facts.get("library") or {}).items():
-            print(f"{'library':12}{key} {value}")
+            say(f"{'library':12}{key} {value}")
         for kind, names in facts["provides"].items():
             if kind != "kernels":
-                print(f"{kind.replace('_', ' '):12}{' '.join(names)}")
+                say(f"{kind.replace('_', ' '):12}{' '.join(names)}")
         if facts.get("kernels"):
-            print("kernels")
-            print("\n".join(table([(k["name"], k["op"], " ".join(k["features"])) for k in facts["kernels"]])))
+            say("kernels", *table([(k["name"], k["op"], " ".join(k["features"])) for k in facts["kernels"]]))
         return 0
 
     def why(self, arguments: argparse.Namespace) -> int:
         """Print every candidate for an operation."""
         if arguments.op not in OPS:
             raise UsageError(f"operation {arguments.op}", "unknown", unknown_key_remedy(arguments.op, OPS))
-        from infeng_core.outline import outline, sizes
+        from infeng_core.outline import outline, shape_and_formats
 
         config = config_from(arguments)
         plugins = Plugins.discover(config)
         selector = Selector(plugins, config, plugins.cpu)
-        shape, formats = sizes(arguments.model, config, plugins.quant_format)
+        shape, formats = shape_and_formats(arguments.model, config, plugins.quant_format)
         binder = outline(shape, formats, plugins.quant_format, config, selector)
         decisions = {asked: selector.decide(asked) for asked in binder.asked if asked.op == arguments.op}
         selector.close()
         if arguments.json:
             print(json.dumps([explain.decision(item) for item in decisions.values()], indent=2))
         else:
-            print("\n".join(_why(list(decisions.values()))))
+            say(*_why(list(decisions.values())))
         return 0
 
     def lock(self, arguments: argparse.Namespace) -> int:
@@ -113,13 +113,15 @@ class PluginsCommand:
         model = arguments.model or config.model.path
         if model is None:
             raise UsageError("infeng plugins lock", "no model", "name one, or set model.path in the manifest")
+        output = Path(arguments.output)
+        if output.is_dir() or not output.parent.is_dir():
+            raise UsageError(f"{output}", "no file can be written there", "name a file in a folder that exists")
         with Engine(model, config=config) as engine:
             text = explain.lock(engine.selector)
-        output = Path(arguments.output)
         temporary = output.with_name(output.name + ".tmp")
         temporary.write_text(text, encoding="utf-8")
         temporary.replace(output)
-        print(f"wrote {output}; use it with kernels.lock, or --set kernels.lock={output}")
+        say(f"wrote {output}; use it with kernels.lock, or --set kernels.lock={output}")
         return 0
 
 

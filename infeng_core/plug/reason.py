@@ -18,6 +18,7 @@ CODES = {
     "wrong_arch": "made for another processor architecture",
     "missing_features": "the processor lacks a feature it needs",
     "abi_mismatch": "built for another version of the kernel ABI",
+    "api_mismatch": "written for a newer version of the hooks",
     "invalid": "its plugin.yaml or its hooks are wrong",
     "missing_file": "a file that it names is not there",
     "not_a_library": "the file is not a library that this machine can load",
@@ -61,6 +62,7 @@ BROKEN = frozenset(
         "silent",
         "refused",
         "abi_mismatch",
+        "api_mismatch",
         "wrong_result",
         "failed",
     }

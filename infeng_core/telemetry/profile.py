@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -89,32 +89,41 @@ class Profile:
 
 @contextmanager
 def measuring(
-    engine: Any, parts: Parts, executable: Executable, turns: AbstractContextManager[None], events: int
+    engine: Any, parts: Parts, executable: Executable, in_turn: Callable[[Callable[[], None]], None], events: int
 ) -> Iterator[Profile]:
     """Put timers before an engine's ``parts`` and let ``executable`` measure its ops, for the length of a ``with``.
 
-    turns: held while parts are exchanged. events: of each thread, the latest that are kept for a trace.
+    in_turn: calls a function between two steps. events: of each thread, the latest that are kept for a trace.
     Raises UsageError where the engine is being measured already.
     """
-    with turns:
+    profile = Profile(events)
+    plain: dict[str, Any] = {}
+    timed: dict[str, Any] = {}
+
+    def begin() -> None:
         if any(name in vars(engine) for name, stages in parts.items() if isinstance(stages, str)):
             raise UsageError("profile", "this engine is being measured already", "end that profile first")
-        plain = {name: getattr(engine, name) for name, stages in parts.items() if not isinstance(stages, str)}
-        profile = Profile(events)
         if isinstance(executable, Measurable):
             executable.profile(True, events=events)
         for name, stages in parts.items():
-            old = getattr(engine, name)
+            plain[name] = old = getattr(engine, name)
             timers = profile.timers
-            setattr(engine, name, timers.timed(stages, old) if isinstance(stages, str) else timers.before(old, stages))
+            timed[name] = timers.timed(stages, old) if isinstance(stages, str) else timers.before(old, stages)
+            setattr(engine, name, timed[name])
+
+    def end() -> None:
+        for name, timer in timed.items():
+            if getattr(engine, name) is timer:  # else it has been replaced meanwhile
+                delattr(engine, name)
+                if not isinstance(parts[name], str):
+                    setattr(engine, name, plain[name])
+        profile.end(_measured(executable))
+
+    in_turn(begin)
     try:
         yield profile
     finally:
-        with turns:
-            for name in parts:
-                delattr(engine, name)
-            vars(engine).update(plain)
-            profile.end(_measured(executable))
+        in_turn(end)
 
 
 def _measured(executable: Executable) -> Measured | None:

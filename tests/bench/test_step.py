@@ -34,8 +34,8 @@ def start(engine: Engine, rows: int, params: SamplingParams, context: int) -> li
     streams = [engine.submit(random.integers(300, 31000, context).tolist(), params) for _ in range(rows)]
     while not all(stream.is_ready for stream in streams):
         engine.step()
-    for sequence in engine._streams.open_sequences():
-        sequence.guesses = None  # unless a benchmark wants them
+    for output in engine._streams.outputs():
+        output.sequence.guesses = None  # unless a benchmark wants them
     return streams
 
 
@@ -83,8 +83,8 @@ def test_a_step_of_many_adapters_without_the_model(
     streams = [engine.submit(p, WAYS["greedy"], adapter=spec) for p, spec in zip(prompts, specs, strict=True)]
     while not all(stream.is_ready for stream in streams):
         engine.step()
-    for sequence in engine._streams.open_sequences():
-        sequence.guesses = None
+    for output in engine._streams.outputs():
+        output.sequence.guesses = None
     benchmark.pedantic(engine.step, rounds=300, warmup_rounds=20)
     for stream in streams:
         stream.cancel()
@@ -116,9 +116,9 @@ class Always(Guesses):
 def test_verifying_guesses(benchmark: Any, engine: Engine, rows: int, guesses: int) -> None:
     """A decoding step of CONTEXT positions with ``guesses`` drafted tokens for every row."""
     streams = start(engine, rows, WAYS["greedy"], CONTEXT)
-    for sequence in engine._streams.open_sequences():
+    for output in engine._streams.outputs():
         if guesses:
-            sequence.guesses = Always(Wrong(), guesses)
+            output.sequence.guesses = Always(Wrong(), guesses)
     benchmark.pedantic(engine.step, rounds=30, warmup_rounds=3)
     for stream in streams:
         stream.cancel()

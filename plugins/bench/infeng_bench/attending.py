@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from infeng_bench.subjects import Choice, Choices, Ours, pool
 from infeng_bench.works import Work
-from infeng_core import _native
-from infeng_core.formats.quant import FormatLookup
-from infeng_core.models.config import ModelConfig
-from infeng_core.plug.case import OneOp, Sequences
-from infeng_core.plug.config import EngineConfig
+from infeng_core import api
+from infeng_core.api import EngineConfig, FormatLookup, ModelConfig, OneOp
 
 BLOCK = 16
 
@@ -43,12 +40,20 @@ class Attending:
         ours: list[Ours] = []
         for choice in kernels:
             like = ours[0].op if ours else None
-            layers = {"calls": shape.layers, "copies": shape.layers}
-            op = OneOp(case, choice.kernel, self._choices.reference, steps, pool=self._pool, like=like, **layers)
+            op = OneOp(
+                case,
+                choice.kernel,
+                self._choices.reference,
+                steps,
+                pool=self._pool,
+                calls=shape.layers,
+                copies=shape.layers,
+                like=like,
+            )
             ours.append(Ours(choice.name, op))
         return kernels, ours
 
-    def steps(self, work: Work) -> list[Sequences]:
+    def steps(self, work: Work) -> list[list[tuple[int, int]]]:
         """Return one step of a row of each sequence, or for each prompt its chunks, as the engine would cut them."""
         if work.kind == "decode":
             return [[(1, work.context - 1)] * work.rows]
@@ -67,7 +72,7 @@ def macs(shape: ModelConfig, work: Work) -> int:
 
 def kv_bytes(shape: ModelConfig, work: Work, kv: str) -> int:
     """Return the bytes of one layer's cache that are read, each counted once."""
-    block = _native.KvCache.bytes_per_block(kv, layers=1, kv_heads=shape.kv_heads, head_dim=shape.head_dim)
+    block = api.KvCache.bytes_per_block(kv, layers=1, kv_heads=shape.kv_heads, head_dim=shape.head_dim)
     return work.rows * work.context * block // BLOCK
 
 

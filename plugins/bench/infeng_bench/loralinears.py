@@ -8,11 +8,8 @@ from dataclasses import dataclass
 
 from infeng_bench.linears import Linear, case
 from infeng_bench.subjects import Choice, Ours
-from infeng_core import _native
-from infeng_core.models.config import ModelConfig
-from infeng_core.models.weights import Part, layout
-from infeng_core.plug.case import OneOp
-from infeng_core.plug.lora import Adapters, form
+from infeng_core import api
+from infeng_core.api import ModelConfig, OneOp, Part, RandomAdapters, a_form, layout
 
 WAYS = ("base", "fused", "unfused")
 """The linear alone; shrink, and the linear expands in its epilogue; shrink, the linear, and an op of its own."""
@@ -35,12 +32,12 @@ class Adapted:
     @property
     def a_format(self) -> str:
         """The format in which A is packed."""
-        return form(self.storage)[0]
+        return a_form(self.storage)[0]
 
     @property
     def act(self) -> str:
         """What shrink reads."""
-        return form(self.storage)[1]
+        return a_form(self.storage)[1]
 
 
 @dataclass(frozen=True)
@@ -63,9 +60,9 @@ def subject(
     kernels: Kernels,
     copies: int,
     rows: int,
-    pool: _native.Pool,
-    reference: _native.Library,
-    like: Ours | None,
+    pool: api.Pool,
+    reference: api.Library,
+    like: OneOp | None,
 ) -> Ours:
     """Return a program of ``copies`` linears on ``rows`` random rows; every copy has adapters of its own in memory.
 
@@ -74,7 +71,7 @@ def subject(
     adapters = None
     if kernels.shrink is not None:
         parts = [(part.first_panel, part.panel_step, part.panels) for part in adapted.parts]
-        adapters = Adapters(adapted.storage, min(adapted.adapters, rows), adapted.rank, parts)
+        adapters = RandomAdapters(adapted.storage, min(adapted.adapters, rows), adapted.rank, parts)
     op = OneOp(
         case(linear, rows, *(["lora"] if adapters and kernels.epilogue is None else [])),
         kernels.linear.kernel,
@@ -85,6 +82,6 @@ def subject(
         pool=pool,
         calls=copies,
         copies=copies,
-        like=like and like.op,
+        like=like,
     )
     return Ours(kernels.linear.name, op)

@@ -15,6 +15,7 @@ from engine_parts import MakeEngine, Recorder
 
 from infeng_core import Engine, Event, Request, SamplingParams
 from infeng_core.errors import KernelError, ModelError, RequestError, ResourceError, UsageError
+from infeng_core.firstcome import FirstCome
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=20, ignore_eos=True)
 
@@ -173,12 +174,88 @@ def test_a_prompt_that_cannot_be_served_is_refused(make_engine: MakeEngine, prom
         ({"max_tokens": 2.0}, "max_tokens: 2.0 is not an integer"),
         ({"stop": ("",)}, "stop: '' is not a text of at least one character"),
         ({"stop_token_ids": ("a",)}, "stop_token_ids: 'a' is not an integer"),
+        ({"stop_token_ids": 5}, "stop_token_ids: 5 is not a sequence"),
+        ({"stop": 5}, "stop: 5 is not a sequence"),
+        ({"stop": ["x"] * 65}, "stop: 65 texts of together 65 characters: give at most 64 of together 4096 characters"),
+        ({"stop": ["x" * 4097]}, "stop: 1 texts of together 4097 characters"),
+        ({"stop": (str(i) for i in range(100_000))}, "stop: 100000 texts"),
+        ({"temperature": 1e39}, "temperature: 1e+39 is out of range"),  # infinite as float32
+        ({"temperature": 1e-39}, "temperature: 1e-39 is out of range: 0 is greedy"),  # its inverse is infinite
+        ({"temperature": 10**400}, "temperature: 1000"),
+        ({"temperature": True}, "temperature: True is out of range"),
+        ({"temperature": np.float64("inf")}, "temperature: "),
+        ({"temperature": "1"}, "temperature: '1' is out of range"),
+        ({"top_p": 1e-46}, "top_p: 1e-46 is out of range"),  # 0 as float32
+        ({"min_p": 1 - 1e-12}, "min_p: 0.999999999999 is out of range"),  # 1 as float32
+        ({"top_k": np.float32(3)}, "top_k: "),
+        ({"seed": np.int64(-1)}, "seed: "),
     ],
 )
 def test_an_impossible_sampling_parameter_is_refused(values: dict[str, object], text: str):
     with pytest.raises(RequestError) as caught:
         SamplingParams(**values)  # type: ignore[arg-type]
     assert str(caught.value).startswith(text)
+
+
+def test_numbers_of_numpy_are_numbers(make_engine: MakeEngine):
+    params = SamplingParams(
+        temperature=np.float32(0.5),  # type: ignore[arg-type]
+        top_k=np.int64(20),  # type: ignore[arg-type]
+        top_p=np.float64(0.75),
+        min_p=np.float16(0.125),  # type: ignore[arg-type]
+        seed=np.uint64(2**63),  # type: ignore[arg-type]
+        max_tokens=np.int32(5),  # type: ignore[arg-type]
+        stop=None,  # type: ignore[arg-type]
+        stop_token_ids=np.array([319]),  # type: ignore[arg-type]
+    )
+    plain = SamplingParams(
+        temperature=0.5, top_k=20, top_p=0.75, min_p=0.125, seed=2**63, max_tokens=5, stop_token_ids=(319,)
+    )
+    assert repr(params) == repr(plain)
+    engine = make_engine()
+    assert engine.generate("x", params)[0].token_ids == engine.generate("x", plain)[0].token_ids
+
+
+def test_prompts_may_come_from_an_iterator(make_engine: MakeEngine):
+    engine = make_engine()
+    one, two = engine.generate(["a", "b"], GREEDY)
+    found = engine.generate((text for text in "ab"), GREEDY, adapters=iter([None, None]))
+    assert [completion.token_ids for completion in found] == [one.token_ids, two.token_ids]
+    ids = engine.tokenize("a")
+    assert engine.generate(iter(ids), GREEDY)[0].token_ids == one.token_ids
+    assert engine.submit(iter(ids), GREEDY).result().token_ids == one.token_ids
+
+
+@pytest.mark.parametrize("prompts", [None, {"a": 1}, {"a", "b"}, b"ab", 5, np.array(5), 0.5, [None], [{1: 2}], [[1.5]]])
+def test_what_is_no_prompt_is_refused(make_engine: MakeEngine, prompts: Any):
+    engine = make_engine()
+    for call in (engine.generate, engine.stream, engine.submit):
+        with pytest.raises(RequestError, match="prompt"):
+            call(prompts, GREEDY)
+
+
+def test_what_belongs_to_a_prompt_is_checked_too(make_engine: MakeEngine):
+    engine = make_engine()
+    with pytest.raises(RequestError, match="params: dict is not SamplingParams"):
+        engine.generate("x", {"temperature": 0})  # type: ignore[arg-type]
+    for adapters in (5, {"a": 1}):
+        with pytest.raises(RequestError, match=r"adapter: .* is no adapter"):
+            engine.generate("x", GREEDY, adapters=adapters)  # type: ignore[arg-type]
+    for weight in (1e39, float("nan"), 10**400, True):
+        with pytest.raises(RequestError, match=r"weight of adapter a: .* is out of range"):
+            engine.generate("x", GREEDY, adapters=(("a", weight),))  # type: ignore[arg-type]
+    with pytest.raises(RequestError, match="stop_token_ids: token 320 is not in the vocabulary of 320"):
+        engine.generate("x", replace(GREEDY, stop_token_ids=(319, 320)))
+
+
+def test_a_text_without_end_is_refused_before_it_is_tokenized(make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch):
+    engine = make_engine()
+    most = 32 * engine.limits.context
+    with pytest.raises(RequestError, match=r"prompt of \d+ tokens: the context is 256 tokens"):
+        engine.generate("\n" * most, GREEDY)
+    monkeypatch.setattr(engine.tokenizer, "encode", None)
+    with pytest.raises(RequestError, match=rf"prompt of {10**7} characters: .* at most {most} characters are read"):
+        engine.generate("x" * 10**7, GREEDY)
 
 
 def test_one_stop_string_may_be_given_as_it_is():
@@ -304,7 +381,7 @@ def test_ctrl_c_between_giving_out_and_recording_repeats_no_token(
     engine = make_engine()
     expected = [completion.token_ids for completion in engine.generate(["the quick", "x"], GREEDY)]
     streams = [engine.submit(prompt, GREEDY) for prompt in ("the quick", "x")]
-    commit, calls = engine._scheduler.commit, itertools.count()
+    commit, calls = FirstCome.commit, itertools.count()
 
     def interrupted(*arguments: Any) -> None:
         hit = next(calls) % 3 == 0
@@ -314,7 +391,7 @@ def test_ctrl_c_between_giving_out_and_recording_repeats_no_token(
         if hit:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(engine._scheduler, "commit", interrupted)
+    monkeypatch.setattr(FirstCome, "commit", interrupted)
     interrupts, is_busy = 0, True
     while is_busy:
         try:

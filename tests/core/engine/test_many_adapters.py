@@ -47,7 +47,7 @@ def test_a_thousand_adapters_take_turns_in_32_places(make_engine: MakeEngine, tm
         assert len(infos) <= PLACES
         assert all(info.references == info.waiting == 0 for info in infos)
     assert rss() - before < MOST_GROWTH
-    assert len(engine._adapters._shelf.residents) == PLACES
+    assert len(engine._adapters._cache.residents) == PLACES
 
     other = make_engine(adapters__max_resident=1)
     for name in names[:20]:

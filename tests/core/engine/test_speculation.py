@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from infeng_core import Completion, Engine, Request, SamplingParams, sampler
 from infeng_core.errors import KernelError, ManifestError, UsageError
+from infeng_core.firstcome import FirstCome
 from infeng_core.speculate import Guesses, Ngrams, parse
 from infeng_core.stream import Event
 
@@ -154,7 +155,7 @@ def test_cancelling_between_steps_leaves_a_beginning_of_the_text(make_engine: Ma
 def test_steps_that_fail_or_are_interrupted_change_nothing(make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch):
     expected = make_engine().generate(mix(BASE))
     engine = make_engine(speculation__use="ngram")
-    inner, commit, calls = engine.executable, engine._scheduler.commit, itertools.count()
+    inner, commit, calls = engine.executable, FirstCome.commit, itertools.count()
 
     class Failing(Recorder):
         def run(self, batch: Any) -> Any:
@@ -172,7 +173,7 @@ def test_steps_that_fail_or_are_interrupted_change_nothing(make_engine: MakeEngi
             raise KeyboardInterrupt
 
     Failing(engine)
-    monkeypatch.setattr(engine._scheduler, "commit", interrupted)
+    monkeypatch.setattr(FirstCome, "commit", interrupted)
     streams = [engine.submit(request) for request in mix(BASE)]
     failures, is_busy = 0, True
     while is_busy:

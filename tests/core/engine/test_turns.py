@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import random
 import sys
 import threading
 import time
+from collections import deque
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+import tiny_adapter
 from engine_parts import MakeEngine, Recorder
 
 from infeng_core import SamplingParams
-from infeng_core.errors import KernelError, RequestError
+from infeng_core.errors import KernelError, RequestError, UsageError
 from infeng_core.turns import SWITCH_INTERVAL, Turns
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=20, ignore_eos=True)
@@ -181,15 +185,83 @@ def test_a_turn_is_left_when_its_work_fails():
     turns = Turns()
 
     def fail() -> None:
-        with turns:
-            raise KeyboardInterrupt
+        raise KeyboardInterrupt
 
-    for attempt in (lambda: turns.attempt(fail), lambda: turns.run_until(lambda: False, fail)):
+    for attempt in (lambda: turns.attempt(fail), lambda: turns.run(fail), lambda: turns.run_until(lambda: False, fail)):
         with pytest.raises(KeyboardInterrupt):
             attempt()
     free: list[bool] = []
     start(lambda: free.append(turns.attempt(lambda: None))).join(timeout=30)
     assert free == [True]
+
+
+def test_a_turn_within_a_turn_of_the_same_thread_is_an_error_and_not_a_deadlock(make_engine: MakeEngine):
+    engine = make_engine()
+
+    class Greedy(Recorder):
+        def run(self, batch: Any) -> Any:
+            engine.step()
+            return super().run(batch)
+
+    Greedy(engine)
+    with pytest.raises(UsageError, match="this thread is in the middle of one of its steps: call it after the step"):
+        engine.generate("x", GREEDY)
+
+
+def test_a_cancel_does_not_overtake_its_request(make_engine: MakeEngine):
+    engine = make_engine()
+    late: list[Any] = []
+
+    class Landing(deque[Any]):
+        """Lets another thread submit and cancel when a step has taken in all requests and looks for what failed."""
+
+        def __len__(self) -> int:
+            if not late:
+                late.append(None)
+                thread = start(lambda: late.append(engine.submit("late", replace(GREEDY, max_tokens=200))))
+                thread.join(timeout=30)
+                start(late[1].cancel).join(timeout=30)
+            return super().__len__()
+
+    engine._adapters.failed = Landing()
+    assert len(engine.generate("x", GREEDY)[0].token_ids) == 20
+    assert late[1].result().finish_reason == "cancelled"
+    assert engine.step() is False
+    assert engine._pool.free == engine._pool.total
+
+
+def test_cancels_from_many_threads_lose_no_request_and_stop_nobody(make_engine: MakeEngine, tmp_path: Path):
+    """Most cancels overtake the step that would take their request in."""
+    adapters = {name: tiny_adapter.write(tmp_path / name, seed) for seed, name in enumerate("ab")}
+    engine = make_engine(adapters__paths={name: str(path) for name, path in adapters.items()})
+    params = replace(GREEDY, max_tokens=3)
+    expected = {name: engine.generate("x", params, adapters=name)[0].token_ids for name in (None, "a", "b")}
+    failures: list[BaseException] = []
+
+    def ask(seed: int) -> None:
+        drawn = random.Random(seed)
+        try:
+            for _ in range(100):
+                name = drawn.choice((None, "a", "b"))
+                stream = engine.submit("x", params, adapter=name)
+                if drawn.random() < 0.7:
+                    time.sleep(drawn.choice((0.0, 0.0, 0.0005)))
+                    stream.cancel()
+                completion = stream.result()
+                if completion.finish_reason != "cancelled":
+                    assert completion.token_ids == expected[name]
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=ask, args=(seed,), daemon=True) for seed in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=60)
+    assert not any(thread.is_alive() for thread in threads), "a request got lost"
+    assert not failures
+    assert engine._pool.free == engine._pool.total
+    assert all(info.references == info.waiting == 0 for info in engine.adapters())
 
 
 def test_sleepers_use_no_processor_time(make_engine: MakeEngine):

@@ -24,12 +24,10 @@ DATA = Path(__file__).parent / "data"
 ORDER = "first,second,*,amx,avx512,avx2,reference"  # a plugin of the test before any that is installed
 
 
-@pytest.fixture(autouse=True)
-def quiet_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Nothing of the user's settings, and a cache of the test's own."""
-    for name in [name for name in os.environ if name.startswith("INFENG_") and name != "INFENG_TEST_DATA"]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("INFENG_CACHE", str(tmp_path / "cache"))
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    """A cache of the test's own."""
+    return tmp_path / "cache"
 
 
 @pytest.fixture(scope="session")

@@ -216,6 +216,21 @@ def test_info_shows_one_plugin_without_loading_it(infeng, workshop, monkeypatch)
     assert (status, err) == (1, "infeng: error: plugin frist: not installed: did you mean `first`?\n")
 
 
+def test_what_a_plugin_says_of_itself_is_escaped(infeng, workshop, monkeypatch, tmp_path):
+    text = (
+        'infeng_plugin: 1\nname: sly\nversion: "1\\n\\e[2J"\n'
+        'description: "x\\ninfeng: error: forged\\e[2J\\u202e"\n'
+        'provides: {commands: [{name: sly, help: "y\\ninfeng: error: forged\\e[2J"}]}\n'
+    )
+    monkeypatch.setenv("INFENG_PLUGINS_PATHS", str(workshop.plugin("sly", yaml_text=text)))
+    for words in (("plugins", "list"), ("plugins", "info", "sly"), ("--help",), ("doctor",)):
+        status, out, err = infeng(*words)
+        assert status == 0
+        assert "forged" in out or words[-1] in ("list", "doctor")
+        assert not any(line.startswith("infeng: error") for line in (out + err).splitlines())
+        assert (out + err).replace("\n", "").isprintable()
+
+
 def test_why_explains_every_candidate(infeng, workshop, monkeypatch):
     good, gated = workshop.plugin("first"), workshop.plugin("gated", features=["sve", "avx2"])
     monkeypatch.setenv("INFENG_PLUGINS_PATHS", f"{good},{gated}")

@@ -310,4 +310,4 @@ def test_a_kernel_that_leaves_adapters_out_would_be_found(fields, monkeypatch):
             assert changed[:adapted].all()
             assert not changed[adapted:].any()
         tried.append(adapters.storage)
-    assert tried == ([tried[0]] if fields["op"] == "shrink" else list(lora.FORMATS))
+    assert tried == ([tried[0]] if fields["op"] == "shrink" else list(lora.A_FORMATS))

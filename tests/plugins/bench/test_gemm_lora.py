@@ -115,7 +115,30 @@ def test_fused_and_unfused_give_the_same_and_not_what_the_base_gives(
         reference = choices["linear"].reference
         made = loralinears.subject(linear, adapted, chosen, 2, 3, _native.Pool(1), reference, like)
         assert made.once() > 0
-        found[way], like = dict(made.op.run(0))["out"], made
+        found[way], like = dict(made.op.run(0))["out"], made.op
     assert found["fused"].tobytes() == found["unfused"].tobytes()
     assert (found["fused"] != found["base"]).any(axis=1).all()
     assert np.isfinite(found["fused"]).all()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "said"),
+    [
+        (["--linear", "down_prj"], 2, "did you mean `down_proj`"),
+        (["--linear", "lm_head"], 2, "no such linear"),
+        (["--storage", "int7"], 2, "did you mean `int8`"),
+        (["--format", "int4-g46"], 1, "did you mean `int4-g64`"),
+        (["--table", "folder"], 1, "cannot be written"),
+        (["--table", "other.csv"], 2, "other columns"),
+    ],
+)
+def test_what_cannot_be_measured_is_an_error_that_helps(
+    attempt: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], status: int, said: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "other.csv").write_text("a,b\n1,2\n")
+    small = ("--rounds", "1", "--rows", "1", "--ranks", "4", "--linear", "o_proj")
+    ended, told = attempt("gemm-lora", *small, *arguments)
+    assert (ended, said in told) == (status, True)
+    assert (tmp_path / "other.csv").read_text() == "a,b\n1,2\n"

@@ -12,7 +12,7 @@ from infeng_core.log import get_logger
 _log = get_logger(__name__)
 
 
-class Shelf:
+class AdapterCache:
     """Residents by content hash, at most ``most`` of them and ``budget`` bytes.
 
     What is being loaded has its place already, so the bounds hold at every moment. Residents that are referenced or
@@ -21,7 +21,8 @@ class Shelf:
 
     def __init__(self, most: int, budget: int | None) -> None:
         """Start empty; a budget of None does not bound the bytes."""
-        self.lock = threading.Condition(threading.RLock())
+        self.lock = threading.RLock()  # taken by itself: Ctrl-C within a condition's `with` would keep it taken
+        self.news = threading.Condition(self.lock)
         self.most = most
         self.budget = budget
         self.residents: dict[str, Resident] = {}
@@ -62,12 +63,18 @@ class Shelf:
 
     def forget(self, resident: Resident) -> None:
         """Let contents go that no name means and no request uses."""
-        if not resident.entries and not resident.references and self.residents.get(resident.id) is resident:
+        if not (resident.entries or self._is_held(resident)) and self.residents.get(resident.id) is resident:
             del self.residents[resident.id]
 
     def held(self) -> set[Resident]:
         """Return the residents that cannot leave."""
-        return {resident for resident in self.residents.values() if resident.references or resident.is_pinned}
+        return {resident for resident in self.residents.values() if self._is_held(resident)}
+
+    @staticmethod
+    def _is_held(resident: Resident) -> bool:
+        """Whether a request uses contents, or will and nobody could read them again, or a name is pinned."""
+        is_last = bool(resident.promised) and not resident.entries
+        return bool(resident.references) or is_last or resident.is_pinned
 
     def pinned(self) -> set[Resident]:
         """Return the residents that never leave."""
@@ -89,7 +96,7 @@ class Shelf:
         have, spare = self.room(self.residents.values())
         if have >= places and spare >= nbytes:
             return True
-        victims = [r for r in self.residents.values() if not (r.references or r.is_pinned or is_kept(r))]
+        victims = [r for r in self.residents.values() if not (self._is_held(r) or is_kept(r))]
         victims.sort(key=lambda resident: resident.used, reverse=True)
         leaving: list[Resident] = []
         while (have < places or spare < nbytes) and victims:
@@ -115,7 +122,7 @@ class Shelf:
     def ring(self) -> None:
         """Tell whoever waits that a request may start now that could not before."""
         self.changes += 1
-        self.lock.notify_all()
+        self.news.notify_all()
 
     def wait(self, mark: int) -> bool:
         """Sleep until ``changes`` is not ``mark``; return False at once if no load is under way that could do that.
@@ -126,7 +133,7 @@ class Shelf:
             self._waiters += 1
             try:
                 while self.changes == mark and self.coming and not self._is_interrupted:
-                    self.lock.wait()
+                    self.news.wait()
                 if self._is_interrupted:
                     raise KernelError("step", "interrupted while it waited for an adapter", "run it again")
             finally:
@@ -138,4 +145,4 @@ class Shelf:
         """Wake a thread that waits; it raises KernelError."""
         with self.lock:
             self._is_interrupted = self._waiters > 0
-            self.lock.notify_all()
+            self.news.notify_all()

@@ -1,0 +1,98 @@
+"""Short calls that Ctrl-C ends at random moments, and what an engine can do afterwards: a program of its own.
+
+Usage: interrupted.py MODEL ADAPTER SECONDS. Prints how often it was interrupted.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import gc
+import random
+import signal
+import sys
+import threading
+import time
+
+from infeng_core import Engine, SamplingParams
+from infeng_core.errors import InfengError
+
+GREEDY = SamplingParams(temperature=0.0, max_tokens=6, ignore_eos=True, stop=("never there",))
+PROMPTS = ["the quick brown fox", "a", "lazy"]
+ADAPTERS = [None, "x", None]
+
+
+def interrupt(*_: object) -> None:
+    """Do what Ctrl-C does."""
+    raise KeyboardInterrupt
+
+
+def main(model: str, adapter: str, seconds: float) -> None:
+    """Interrupt, compare, close."""
+    before = sys.getswitchinterval()
+    engine = Engine(model, threads=1, speculate="ngram:2", adapters={"x": adapter})
+    begin = time.perf_counter()
+    expected = [answer.token_ids for answer in engine.generate(PROMPTS, GREEDY, adapters=ADAPTERS)]
+    longest = time.perf_counter() - begin
+
+    def call(kind: int) -> None:
+        if kind == 0:
+            engine.generate(PROMPTS, GREEDY, adapters=ADAPTERS)
+        elif kind == 1:
+            for event in engine.stream(PROMPTS, GREEDY, adapters=ADAPTERS):
+                if len(event.text) > 1000:
+                    break
+        else:
+            stream = engine.submit(PROMPTS[0], GREEDY)
+            engine.step()
+            stream.cancel()
+            stream.result()
+
+    drawn = random.Random(5)
+    signal.signal(signal.SIGALRM, interrupt)
+    end, interrupts, calls = time.monotonic() + seconds, 0, 0
+    while time.monotonic() < end:
+        calls += 1
+        try:
+            try:
+                signal.setitimer(signal.ITIMER_REAL, drawn.uniform(0.00002, longest))
+                call(calls % 3)
+            finally:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+        except KeyboardInterrupt:
+            interrupts += 1
+        if calls % 20 == 0:
+            check(engine, expected)
+    check(engine, expected)
+    thread = threading.Thread(target=check, args=(engine, expected), daemon=True)
+    thread.start()
+    thread.join(5)
+    thread.is_alive() and faulthandler.dump_traceback(all_threads=True)
+    assert not thread.is_alive(), "another thread waits for ever"
+    gc.collect()
+    assert engine._pool.free == engine._pool.total
+    assert sum(info.references + info.waiting for info in engine.adapters()) == 0
+    closed = 0
+    while engine._is_open or not engine._is_released:
+        closed += 1
+        signal.setitimer(signal.ITIMER_REAL, drawn.uniform(0.00001, 0.0002))
+        try:
+            engine.close()
+        except KeyboardInterrupt:
+            pass
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+    assert sys.getswitchinterval() == before
+    print(interrupts)
+
+
+def check(engine: Engine, expected: list[tuple[int, ...]]) -> None:
+    """Compare the engine's answers with what they were at first."""
+    try:
+        found = [answer.token_ids for answer in engine.generate(PROMPTS, GREEDY, adapters=ADAPTERS)]
+    except InfengError as error:
+        raise AssertionError(f"the engine fails: {error}") from error
+    assert found == expected, (found, expected)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], float(sys.argv[3]))

@@ -1,0 +1,236 @@
+"""The end of things: engines that are closed or forked, streams that nobody has, steps that are interrupted."""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from engine_parts import MakeEngine, Recorder
+
+from infeng_core import Engine, SamplingParams
+from infeng_core.errors import KernelError, UsageError
+
+GREEDY = SamplingParams(temperature=0.0, max_tokens=20, ignore_eos=True)
+
+REFUSED: dict[str, Callable[[Engine], Any]] = {
+    "adapters": lambda engine: engine.adapters(),
+    "bound": lambda engine: engine.bound(),
+    "generate": lambda engine: engine.generate("x"),
+    "load_adapter": lambda engine: engine.load_adapter("x", "/nowhere"),
+    "pin_adapter": lambda engine: engine.pin_adapter("x"),
+    "profile": lambda engine: engine.profile(),
+    "reload_adapter": lambda engine: engine.reload_adapter("x"),
+    "step": lambda engine: engine.step(),
+    "stream": lambda engine: engine.stream("x"),
+    "submit": lambda engine: engine.submit("x"),
+    "tokenize": lambda engine: engine.tokenize("x"),
+    "unload_adapter": lambda engine: engine.unload_adapter("x"),
+}
+NOTHING: dict[str, Callable[[Engine], Any]] = {
+    "close": lambda engine: engine.close(),
+    "interrupt": lambda engine: engine.interrupt(),
+}
+
+
+def test_every_method_is_tried_on_a_closed_engine():
+    public = {name for name in dir(Engine) if not name.startswith("_") and callable(getattr(Engine, name))}
+    assert public == REFUSED.keys() | NOTHING.keys() | {"cancel"}
+
+
+@pytest.mark.parametrize("backend", ["native", "numpy"])
+def test_a_closed_engine_says_so_or_has_nothing_to_do(make_engine: MakeEngine, backend: str):
+    engine = make_engine(backend__use=backend)
+    before, ended = engine.submit("x", GREEDY), engine.submit("y", replace(GREEDY, max_tokens=1))
+    ended.result()
+    engine.step()
+    engine.close()
+    for name, call in REFUSED.items():
+        with pytest.raises(UsageError, match="engine: it is closed: make a new one"):
+            call(engine)
+            pytest.fail(name)
+    for call in NOTHING.values():
+        assert call(engine) is None
+    for stream in (before, ended):
+        engine.cancel(stream)
+    assert (before.result().finish_reason, ended.result().finish_reason) == ("cancelled", "length")
+    assert "".join(event.text for event in before) == before.result().text
+
+
+def test_generators_that_outlive_their_engine_end_or_say_why(make_engine: MakeEngine):
+    engine = make_engine()
+    events, late = engine.stream(["a", "b"], GREEDY), engine.stream("c", GREEDY)
+    first = next(events)
+    engine.close()
+    rest = list(events)
+    assert {event.completion.finish_reason for event in rest if event.completion} == {"cancelled"}
+    assert len([event for event in rest if event.completion]) == 2
+    assert first.completion is None
+    with pytest.raises(UsageError, match="engine: it is closed"):
+        next(late)
+    late.close()
+
+
+def test_a_request_that_comes_while_the_engine_closes_is_not_left_waiting(make_engine: MakeEngine):
+    engine = make_engine()
+    engine._check_open()
+    [prepared] = engine._prepare("x", GREEDY, None)
+    stream = engine._start(*prepared)
+    engine.close()
+    assert stream.result().finish_reason == "cancelled"
+
+
+def test_a_request_whose_stream_is_gone_is_cancelled(make_engine: MakeEngine):
+    engine = make_engine(scheduler__max_running=2)
+    kept = engine.submit("kept", GREEDY)
+    dropped = [engine.submit("dropped", replace(GREEDY, max_tokens=200)) for _ in range(4)]
+    engine.step()
+    assert engine.scheduler.running + engine.scheduler.waiting == 5
+    del dropped
+    gc.collect()
+    engine.step()
+    assert (engine.scheduler.running, engine.scheduler.waiting) == (1, 0)
+    assert len(kept.result().token_ids) == 20
+    assert engine._pool.free == engine._pool.total
+
+
+def test_a_stream_may_be_collected_within_a_step_or_on_another_thread(make_engine: MakeEngine):
+    engine = make_engine()
+    streams = [engine.submit("x", replace(GREEDY, max_tokens=200)) for _ in range(3)]
+
+    class Collecting(Recorder):
+        def run(self, batch: Any) -> Any:
+            if len(streams) == 3:
+                streams.pop()
+            if len(streams) == 2:
+                thread = threading.Thread(target=streams.pop)
+                thread.start()
+                thread.join()
+            return super().run(batch)
+
+    Collecting(engine)
+    engine.step()
+    engine.step()
+    assert engine.scheduler.running == 1
+    assert streams[0].result().finish_reason == "length"
+
+
+def test_a_stream_that_has_ended_is_collected_without_a_trace(make_engine: MakeEngine):
+    engine = make_engine()
+    for _ in range(5):
+        engine.submit("x", replace(GREEDY, max_tokens=2)).result()
+    assert not engine._commands
+
+
+def test_an_interrupted_step_says_that_it_was(make_engine: MakeEngine):
+    engine = make_engine()
+    expected = engine.generate("x", GREEDY)[0].token_ids
+    stream = engine.submit("x", GREEDY)
+    lock = engine.executable._program  # a run in flight waits for the pool
+    inner = engine.executable
+
+    class Interrupting(Recorder):
+        def run(self, batch: Any) -> Any:
+            stop = threading.Event()
+
+            def interrupt() -> None:
+                while not stop.is_set():
+                    engine.interrupt()
+
+            thread = threading.Thread(target=interrupt)
+            thread.start()
+            try:
+                while True:
+                    inner.run(batch)
+            finally:
+                stop.set()
+                thread.join()
+
+    Interrupting(engine)
+    with pytest.raises(KernelError) as caught:
+        engine.step()
+    assert str(caught.value) == "step: it was interrupted: run it again"
+    assert lock is inner._program
+    engine.executable = inner
+    assert stream.result().token_ids == expected
+
+
+FORKING = """
+import os, sys, threading
+from infeng_core import Engine, SamplingParams
+from infeng_core.errors import InfengError, UsageError
+params = SamplingParams(temperature=0.0, max_tokens=200, ignore_eos=True)
+engine = Engine(sys.argv[1], threads=2)
+stream = engine.submit("x", params)
+engine.step()
+runner = threading.Thread(target=stream.result)
+runner.start()  # a turn is likely to be taken at the moment of the fork
+child = os.fork()
+if child == 0:
+    status = 1
+    try:
+        for call in (engine.step, stream.result, lambda: engine.generate("x"), lambda: next(engine.stream("x")),
+                     lambda: engine.submit("x"), engine.bound, engine.adapters):
+            try:
+                call()
+                print("no error", flush=True)
+            except UsageError as error:
+                assert "it belongs to process" in str(error) and "spawn" in str(error), error
+        stream.cancel()
+        engine.interrupt()
+        engine.close()
+        try:
+            engine.step()
+        except UsageError as error:
+            assert "it is closed" in str(error)
+            with Engine(sys.argv[1], threads=2) as mine:
+                print(len(mine.generate("x", params)[0].token_ids), flush=True)
+                status = 0
+    finally:
+        os._exit(status)
+_, status = os.waitpid(child, 0)
+runner.join()
+print(os.waitstatus_to_exitcode(status), len(stream.result().token_ids), len(engine.generate("x", params)[0].token_ids))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
+def test_a_fork_says_whose_the_engine_is_and_the_parent_goes_on(tiny: Path):
+    command = [sys.executable, "-P", "-c", FORKING, str(tiny)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout.split() == ["200", "0", "200", "200"], done.stderr[-2000:]
+
+
+SPAWNING = """
+import multiprocessing, sys
+from infeng_core import Engine, SamplingParams
+
+def ask(model, queue):
+    with Engine(model, threads=1) as engine:
+        queue.put(engine.generate("x", SamplingParams(temperature=0.0, max_tokens=20, ignore_eos=True))[0].token_ids)
+
+if __name__ == "__main__":
+    context = multiprocessing.get_context("spawn")
+    queue = context.Queue()
+    with Engine(sys.argv[1], threads=1) as engine:
+        child = context.Process(target=ask, args=(sys.argv[1], queue))
+        child.start()
+        mine = engine.generate("x", SamplingParams(temperature=0.0, max_tokens=20, ignore_eos=True))[0].token_ids
+        print(queue.get(timeout=60) == mine)
+        child.join()
+"""
+
+
+def test_a_spawned_process_has_an_engine_of_its_own(tiny: Path, tmp_path: Path):
+    program = tmp_path / "spawning.py"
+    program.write_text(SPAWNING)
+    command = [sys.executable, "-P", str(program), str(tiny)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout.split() == ["True"], done.stderr[-2000:]
