@@ -73,16 +73,14 @@ from infeng_core.models.ops import (
     panel_columns,
 )
 from infeng_core.models.weights import Layout, Part, TensorSpec, VectorSpec, decoder, layout
-from infeng_core.outline import sizes
+from infeng_core.outline import shape_and_formats
 from infeng_core.plug import hookimpl
-from infeng_core.plug.case import OneOp, Sequences
+from infeng_core.plug.case import OneOp
 from infeng_core.plug.config import EngineConfig
 from infeng_core.plug.cpu import NEEDS, Cpu, closure, detect
 from infeng_core.plug.hookspecs import API_VERSION, Command, KernelLibrary, SchedulerFactory, TokenizerFactory
 from infeng_core.plug.libraries import REFERENCE
-from infeng_core.plug.lora import FORMATS as LORA_FORMATS
-from infeng_core.plug.lora import Adapters as RandomAdapters
-from infeng_core.plug.lora import form as lora_form
+from infeng_core.plug.lora import A_FORMATS, RandomAdapters, a_form
 from infeng_core.plug.manager import Plugins
 from infeng_core.plug.manifest import load_config
 from infeng_core.plug.problems import Fields, describe, row_ranges
@@ -101,8 +99,8 @@ if TYPE_CHECKING:
 __all__ = [
     "ABI_VERSION",
     "API_VERSION",
+    "A_FORMATS",
     "BASE",
-    "LORA_FORMATS",
     "NEEDS",
     "REFERENCE",
     "Adapter",
@@ -176,7 +174,6 @@ __all__ = [
     "Segment",
     "Selector",
     "Sequence",
-    "Sequences",
     "SiluMul",
     "Stream",
     "TensorSpec",
@@ -187,6 +184,7 @@ __all__ = [
     "VectorSpec",
     "Weight",
     "__version__",
+    "a_form",
     "adapter_rows",
     "add_config_options",
     "available_bytes",
@@ -211,7 +209,6 @@ __all__ = [
     "llama",
     "load_config",
     "locked",
-    "lora_form",
     "machine",
     "memory",
     "pack",
@@ -224,6 +221,6 @@ __all__ = [
     "replacing",
     "row_ranges",
     "say",
-    "sizes",
+    "shape_and_formats",
     "unknown_key_remedy",
 ]

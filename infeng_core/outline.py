@@ -36,7 +36,9 @@ TINYLLAMA = ModelConfig(
 """The sizes of TinyLlama-1.1B, where no model is named."""
 
 
-def sizes(reference: str | None, config: EngineConfig, lookup: FormatLookup) -> tuple[ModelConfig, Mapping[str, str]]:
+def shape_and_formats(
+    reference: str | None, config: EngineConfig, lookup: FormatLookup
+) -> tuple[ModelConfig, Mapping[str, str]]:
     """Return the sizes of a model, TINYLLAMA where none is named, and the format that each tensor would have.
 
     A converted model has its own. Raises ModelError where the directory is none of a model.

@@ -90,13 +90,13 @@ class PluginsCommand:
         if arguments.op not in OPS:
             raise UsageError(f"operation {arguments.op}", "unknown", unknown_key_remedy(arguments.op, OPS))
         from infeng_core.formats import use_families
-        from infeng_core.outline import outline, sizes
+        from infeng_core.outline import outline, shape_and_formats
 
         config = config_from(arguments)
         plugins = Plugins.discover(config)
         use_families(plugins)
         selector = Selector(plugins, config, plugins.cpu)
-        shape, formats = sizes(arguments.model, config, plugins.quant_format)
+        shape, formats = shape_and_formats(arguments.model, config, plugins.quant_format)
         binder = outline(shape, formats, plugins.quant_format, config, selector)
         decisions = {asked: selector.decide(asked) for asked in binder.asked if asked.op == arguments.op}
         selector.close()
