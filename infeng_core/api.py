@@ -56,14 +56,19 @@ from infeng_core.kvcache import BlockPool
 from infeng_core.log import get_logger
 from infeng_core.models.config import ModelConfig
 from infeng_core.models.weights import Part, TensorSpec, layout
+from infeng_core.outline import sizes
 from infeng_core.plug import hookimpl
+from infeng_core.plug.case import OneOp, Sequences
 from infeng_core.plug.config import EngineConfig
 from infeng_core.plug.cpu import NEEDS, Cpu, closure, detect
 from infeng_core.plug.hookspecs import API_VERSION, Command, KernelLibrary, SchedulerFactory, TokenizerFactory
 from infeng_core.plug.libraries import REFERENCE
+from infeng_core.plug.lora import FORMATS as LORA_FORMATS
+from infeng_core.plug.lora import Adapters as RandomAdapters
+from infeng_core.plug.lora import form as lora_form
 from infeng_core.plug.manager import Plugins
 from infeng_core.plug.manifest import load_config
-from infeng_core.plug.problems import describe, row_ranges
+from infeng_core.plug.problems import Fields, describe, row_ranges
 from infeng_core.plug.select import Selector
 from infeng_core.plug.system import machine, memory
 from infeng_core.request import Completion, Request, SamplingParams
@@ -80,6 +85,7 @@ __all__ = [
     "ABI_VERSION",
     "API_VERSION",
     "BASE",
+    "LORA_FORMATS",
     "NEEDS",
     "REFERENCE",
     "Adapter",
@@ -101,6 +107,7 @@ __all__ = [
     "Epilogue",
     "Event",
     "Executable",
+    "Fields",
     "FirstCome",
     "FormatChoice",
     "FormatLookup",
@@ -121,6 +128,7 @@ __all__ = [
     "ModelConfig",
     "ModelError",
     "NativeError",
+    "OneOp",
     "OpNames",
     "PackedAdapter",
     "Part",
@@ -130,6 +138,7 @@ __all__ = [
     "Problem",
     "Program",
     "QuantFormat",
+    "RandomAdapters",
     "Request",
     "RequestError",
     "ResourceError",
@@ -139,6 +148,7 @@ __all__ = [
     "Segment",
     "Selector",
     "Sequence",
+    "Sequences",
     "Stream",
     "TensorSpec",
     "Tokenizer",
@@ -167,6 +177,7 @@ __all__ = [
     "layout",
     "load_config",
     "locked",
+    "lora_form",
     "machine",
     "memory",
     "pack",
@@ -178,5 +189,6 @@ __all__ = [
     "replacing",
     "row_ranges",
     "say",
+    "sizes",
     "unknown_key_remedy",
 ]

@@ -41,6 +41,31 @@ class NativeBackend:
             raise kind(f"model {model.source}", str(error), _REMEDIES.get(error.code, "")) from error
 
 
+def plan(
+    model: LoadedModel,
+    config: EngineConfig,
+    limits: Limits,
+    selector: Selector,
+    pool: _native.Pool,
+    cache: _native.KvCache,
+) -> tuple[_native.Program, Planner, int]:
+    """Return a program with every op bound, which is not finished, its planner and the buffer of the logits."""
+    graph = families()[model.config.family].graph(model.config)
+    dtype = config.adapters.dtype if config.adapters.max_resident else None
+    while True:
+        program = _native.Program(
+            pool,
+            max_rows=limits.max_rows,
+            max_samples=limits.max_samples,
+            max_segments=limits.max_segments,
+            context=limits.context,
+        )
+        planner = Planner(model, graph, limits, selector, pool.threads, dtype)
+        logits = planner.build(program, cache, config.kv_cache.dtype)
+        if not planner.binder.is_outdated:
+            return program, planner, logits
+
+
 class NativeExecutable:
     """A program with what it runs on. One step at a time; ``cancel`` may come from another thread."""
 
@@ -58,17 +83,8 @@ class NativeExecutable:
             kv_heads=shape.kv_heads,
             head_dim=shape.head_dim,
         )
-        self._program = _native.Program(
-            pool,
-            max_rows=limits.max_rows,
-            max_samples=limits.max_samples,
-            max_segments=limits.max_segments,
-            context=limits.context,
-        )
         self._dtype = config.adapters.dtype if config.adapters.max_resident else None
-        graph = families()[shape.family].graph(shape)
-        planner = Planner(model, graph, limits, selector, pool.threads, self._dtype)
-        logits = planner.build(self._program, self._cache, config.kv_cache.dtype)
+        self._program, planner, logits = plan(model, config, limits, selector, pool, self._cache)
         self._program.finish()
         self._logits = self._program.view(logits)[:, : shape.vocab]
         self._bound = planner.binder.bound_ops()

@@ -17,7 +17,6 @@ from infeng_core.plug.config import OPS
 from infeng_core.plug.manager import Plugins
 from infeng_core.plug.reason import CODES
 from infeng_core.plug.select import Decision, Selector
-from infeng_core.plug.typical import FormatOf, Shape, typical
 
 
 class PluginsCommand:
@@ -90,21 +89,19 @@ class PluginsCommand:
         """Print every candidate for an operation."""
         if arguments.op not in OPS:
             raise UsageError(f"operation {arguments.op}", "unknown", unknown_key_remedy(arguments.op, OPS))
-        from infeng_core import formats
+        from infeng_core.outline import outline, sizes
 
         config = config_from(arguments)
         plugins = Plugins.discover(config)
         selector = Selector(plugins, config, plugins.cpu)
-        shape = Shape()
-        format_of: FormatOf = formats.choose(config, plugins.quant_format).of
-        if arguments.model:
-            shape, format_of = _shape(formats.find(arguments.model), plugins, format_of)
-        decisions = [selector.decide(problem) for problem in typical(arguments.op, config, shape, format_of)]
+        shape, formats = sizes(arguments.model, config, plugins.quant_format)
+        binder = outline(shape, formats, plugins.quant_format, config, selector)
+        decisions = {asked: selector.decide(asked) for asked in binder.asked if asked.op == arguments.op}
         selector.close()
         if arguments.json:
-            print(json.dumps([explain.decision(item) for item in decisions], indent=2))
+            print(json.dumps([explain.decision(item) for item in decisions.values()], indent=2))
         else:
-            say(*_why(decisions))
+            say(*_why(list(decisions.values())))
         return 0
 
     def lock(self, arguments: argparse.Namespace) -> int:
@@ -151,27 +148,3 @@ def _why(decisions: list[Decision]) -> Iterator[str]:
 def _count(count: int, kind: str) -> str:
     words = kind.replace("_", " ")
     return f"{count} {words if count != 1 else words.removesuffix('s')}"
-
-
-def _shape(directory: Path, plugins: Plugins, default: FormatOf) -> tuple[Shape, FormatOf]:
-    """Return the sizes in a model directory, and the formats of its tensors."""
-    from infeng_core.formats import huggingface, native
-    from infeng_core.formats.adapters.sites import sites
-
-    if native.is_native(directory):
-        manifest = native.read_manifest(directory, plugins.quant_format)
-        config, default = manifest.model, lambda name: manifest.tensors[name].format
-    else:
-        config = huggingface.read_config(directory)
-    shape = Shape(
-        hidden=config.hidden,
-        intermediate=config.intermediate,
-        heads=config.heads,
-        kv_heads=config.kv_heads,
-        head_dim=config.head_dim,
-        vocab=config.vocab,
-        context=config.max_positions,
-        bias=bool(sites(config).biased),
-        tied=config.tie_embeddings,
-    )
-    return shape, default

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from infeng_core import _native
 from infeng_core.plug.cpu import Cpu, closure
 
 CODES = {
@@ -81,3 +82,11 @@ def unmet(cpu: Cpu, arch: str | None, features: Iterable[str]) -> Reason | None:
     notes = [f"{name} ({cpu.masked[name]})" if name in cpu.masked else name for name in roots]
     allowed = "may not be used here" if all(name in cpu.masked for name in roots) else "is not in this processor"
     return Reason("missing_features", f"needs {' and '.join(notes)}, which {allowed}")
+
+
+def abi_mismatch(abi: tuple[int, int] | None) -> Reason | None:
+    """Return why a library built for kernel ABI ``abi`` can never be used here; None if it may, or has none."""
+    if abi is None or abi[0] == _native.ABI_VERSION[0]:
+        return None
+    theirs, ours = (".".join(map(str, version)) for version in (abi, _native.ABI_VERSION))
+    return Reason("abi_mismatch", f"built for ABI {theirs}, this engine has {ours}", "install a matching release")

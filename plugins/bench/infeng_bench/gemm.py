@@ -71,8 +71,10 @@ class _Bench:
         fields = {"weight": quant.name, "act": quant.activation, "n": linear.panels * linears.PANEL, "k": linear.k}
         kernels = self._choices.of(rows, workers=self._threads, **fields)
         copies = linears.copies_for(linear, rows, self._footprint)
-        weight = linears.weights(linear, copies)
-        ours = [linears.subject(linear, kernel, weight, copies, rows, self._pool) for kernel in kernels]
+        ours: list[subjects.Ours] = []
+        for kernel in kernels:
+            like = ours[0] if ours else None
+            ours.append(linears.subject(linear, kernel, copies, rows, self._pool, self._choices, like))
         theirs = [subject for oracle in others for subject in oracle.linear(linear, rows, copies)]
         times = subjects.readings([*ours, *theirs], rounds)
         for oracle in others:

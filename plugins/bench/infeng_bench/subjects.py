@@ -7,29 +7,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
 from infeng_core import api
-from infeng_core.api import REFERENCE, EngineConfig, KernelError, Plugins, Selector, describe, detect, row_ranges
+from infeng_core.api import REFERENCE, EngineConfig, KernelError, OneOp, Plugins, Selector, describe, detect, row_ranges
 
 ALL = "all"
-
-
-Indices = NDArray[np.int32]
-Batch = tuple[Indices, Indices, Indices, Indices, Indices]
-"""tokens, positions, segments, block_tables and sample_rows, as ``Program.run`` takes them."""
-
-AdapterRange = tuple[int, int, api.Adapter, float]
-"""First row, last row + 1, what adapts them and its weight."""
 
 
 class Subject(Protocol):
     """Something that does one op again and again."""
 
-    name: str
-    calls: int
-    """How often ``once`` does the op."""
+    @property
+    def name(self) -> str:
+        """Whose it is."""
+
+    @property
+    def calls(self) -> int:
+        """How often ``once`` does the op."""
 
     def once(self) -> float:
         """Do it and return the seconds of all calls together."""
@@ -63,6 +56,13 @@ class Choices:
             if name != ALL:
                 forced = _with_force(config, op, name)
                 self._forced.append(Selector(Plugins.discover(forced), forced, self.plugins.cpu))
+
+    @property
+    def reference(self) -> api.Library:
+        """The library whose kernels do what is around the op that is measured."""
+        native = next(state.native for state in self._plain.states if state.name == REFERENCE)
+        assert native is not None
+        return native
 
     def of(self, rows: int, **fields: Any) -> list[Choice]:
         """Return the kernels for batches of ``rows``, best first; raises KernelError where none accepts."""
@@ -101,34 +101,28 @@ class Choices:
         return Choice(f"{kernel.library}/{kernel.name}", kernel, state.features_of(kernel.name, kernel.features))
 
 
-@dataclass
-class OneOp:
-    """A program that does one op ``calls`` times in a step, on batches that are always the same."""
+@dataclass(frozen=True)
+class Ours:
+    """A program of one op with one of our kernels."""
 
     name: str
-    program: api.Program
-    calls: int
-    batches: Sequence[Batch]
-    adapters: Sequence[AdapterRange] = ()
-    """On the rows of every batch."""
+    op: OneOp
+
+    @property
+    def calls(self) -> int:
+        """How often ``once`` does the op."""
+        return self.op.calls
 
     def once(self) -> float:
-        """Run every batch once; return the seconds."""
+        """Do it and return the seconds."""
         start = time.perf_counter()
-        for batch in self.batches:
-            self.program.run(*batch, self.adapters)
+        self.op.once()
         return time.perf_counter() - start
 
 
 def pool(config: EngineConfig, threads: int) -> api.Pool:
     """Return workers as an engine would have them."""
     return api.Pool(threads, pin=detect().pins(config.threads.pin, threads))
-
-
-def plain_batch(rows: int) -> Batch:
-    """Return a batch of ``rows`` for an op that uses no cache."""
-    empty = np.zeros(0, np.int32)
-    return np.zeros(rows, np.int32), np.arange(rows, dtype=np.int32), empty.reshape(0, 4), empty, empty
 
 
 def readings(subjects: Sequence[Subject], rounds: int) -> list[list[float]]:

@@ -22,11 +22,16 @@ if TYPE_CHECKING:
 BLOCK = 16  # positions of a cache block
 CACHES: dict[str, Callable[..., PagedCache]] = {"f32": F32Cache, "f16": F16Cache, "int8": Int8Cache}
 FAMILIES = ("llama", "qwen2")
+REASON = "backend.use is numpy; over integer weights its tokens may differ from the native backend's"
 OPS = ("embed", "rmsnorm", "linear", "rope", "kv_append", "attention")
 
 
 class NumpyBackend:
-    """Makes executables whose every op is NumPy. Formats act as numbers: weights are dequantized to binary64 once."""
+    """Makes executables whose every op is NumPy. Formats act as numbers: weights are dequantized to binary64 once.
+
+    Over float weights it chooses the native backend's tokens. Over integer weights a last bit decides which way an
+    activation is rounded to int8, so it may choose others (docs/numerics.md, "What is not exact").
+    """
 
     def compile(self, model: LoadedModel, config: EngineConfig, limits: Limits, selector: Selector) -> NumpyExecutable:
         """Return ``model`` ready to run; raises KernelError for a family or a cache format that it does not know."""
@@ -76,9 +81,7 @@ class NumpyExecutable:
 
     def bound(self) -> list[BoundOp]:
         """Return one line per kind of op."""
-        return [
-            BoundOp(op, "the whole model", self._rows, "numpy", f"{op}_float64", "backend.use is numpy") for op in OPS
-        ]
+        return [BoundOp(op, "the whole model", self._rows, "numpy", f"{op}_float64", REASON) for op in OPS]
 
     def cancel(self) -> None:
         """Do nothing: a step in NumPy runs to its end."""

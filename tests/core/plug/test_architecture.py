@@ -51,12 +51,13 @@ KNOWS = {
     "plan": {"_native", "models", "formats", "plug", "backend", "binding"},
     "nativeadapter": {"_native", "formats"},
     "nativebackend": {"_native", "models", "formats", "plug", "backend", "scheduler", "plan", "nativeadapter"},
+    "outline": {"_native", "binding", "formats", "models", "nativebackend", "plug", "sizing"},
     "telemetry": {"backend"},
     "engine": {"adapters", "formats", "plug", "request", "kvcache", "tokenizer", "scheduler", "sampler", "stream",
                "backend", "intake", "sizing", "speculate", "telemetry", "turns"},
-    "cli": {"adapters", "engine", "plug", "formats", "request", "speculate", "stream", "telemetry"},
-    "api": {"_native", "adapters", "backend", "cli", "engine", "firstcome", "formats", "kvcache", "models", "plug",
-            "request", "scheduler", "speculate", "stream", "telemetry", "tokenizer"},
+    "cli": {"adapters", "engine", "plug", "formats", "outline", "request", "speculate", "stream", "telemetry"},
+    "api": {"_native", "adapters", "backend", "cli", "engine", "firstcome", "formats", "kvcache", "models", "outline",
+            "plug", "request", "scheduler", "speculate", "stream", "telemetry", "tokenizer"},
 }  # fmt: skip
 """Imports at run time. `builtin` registers everything and the package hands out the engine: neither is listed."""
 

@@ -192,6 +192,13 @@ def test_list_shows_every_plugin_and_why_one_is_not_used(infeng, workshop, monke
     assert facts["picky"]["provides"] == {"kernels": ["embed_tiny"]}
 
 
+def test_list_does_not_call_a_plugin_ready_whose_abi_is_refused(infeng, workshop, monkeypatch):
+    monkeypatch.setenv("INFENG_PLUGINS_PATHS", str(workshop.plugin("elder", abi="7.3")))
+    facts = {item["name"]: item for item in json.loads(infeng("plugins", "list", "--json")[1])}
+    assert facts["elder"]["state"] == "abi_mismatch"
+    assert "built for ABI 7.3" in facts["elder"]["reason"]
+
+
 def test_info_shows_one_plugin_without_loading_it(infeng, workshop, monkeypatch):
     path = workshop.plugin("first", ON_LOAD="abort()")
     monkeypatch.setenv("INFENG_PLUGINS_PATHS", str(path))

@@ -54,20 +54,13 @@ def test_prompts_are_cut_as_the_engine_cuts_them(tiny: ModelConfig) -> None:
     config = load_config(overrides={"scheduler.max_batch_tokens": 16, "kv_cache.dtype": "f32"})
     bench = attending.Attending(config, [], 1)
     try:
-        batches = bench._batches(Work("prefill", 2, 40))
-        assert [batch[2].tolist() for batch in batches] == [
-            [[0, 16, 0, 0]],
-            [[0, 16, 16, 0]],
-            [[0, 8, 32, 0]],
-            [[0, 16, 0, 3]],
-            [[0, 16, 16, 3]],
-            [[0, 8, 32, 3]],
-        ]
+        first = [[(16, 0)], [(16, 16)], [(8, 32)]]
+        assert bench.steps(Work("prefill", 2, 40)) == [*first, *([(0, 0), *step] for step in first)]
         _, [subject] = bench.subjects(tiny, Work("decode", 2, 40))
         assert subject.calls == tiny.layers
         assert subject.once() > 0
         # The cache is filled to the last position: no row of the result is zero.
-        out = subject.program.view(1)
+        out = dict(subject.op.run(0))["out"]
         assert np.isfinite(out).all()
         assert (np.abs(out).sum(axis=1) > 0).all()
     finally:
