@@ -30,7 +30,7 @@ def _sizes(fields: Fields) -> Iterator[dict[str, int]]:
     op = fields["op"]
     if op in ("embed", "linear"):
         for n in (80, 96, 128, 256):
-            if n <= fields["n"] and not ("silu_mul" in fields.get("epilogues", ()) and n % 32):
+            if n <= fields["n"] and not (any(map(problems.is_gated, problems.step_names(fields))) and n % 32):
                 yield {"n": n, "k": _cut(fields["k"])}
     elif op == "shrink":
         yield {"n": min(fields["n"], COLUMNS), "k": _cut(fields["k"])}

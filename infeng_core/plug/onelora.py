@@ -24,7 +24,9 @@ def dtypes(case: Fields) -> Sequence[str | None]:
     """Return the storage types of adapters that a case is about; (None,) for a case without."""
     if case["op"] == "shrink":
         return [next(dtype for dtype, format in _FORMATS.items() if format == case["weight"])]
-    return DTYPES if "lora" in case.get("epilogues", ()) else (None,)
+    if "lora" not in case.get("epilogues", ()):
+        return (None,)
+    return [dtype for dtype in DTYPES if f"lora_{dtype}" in case.get("needs", ())] or DTYPES
 
 
 def form(dtype: str) -> tuple[str, str]:

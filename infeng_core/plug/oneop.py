@@ -18,6 +18,7 @@ from infeng_core.plug.problems import Fields
 SEED = 20
 MAC_BUDGET = 1 << 25  # multiplications of all row counts together: some tens of milliseconds of the reference
 BLOCK = 16
+WINDOW = 2 * BLOCK + 5
 
 Arrays = list[tuple[str, NDArray[np.generic]]]
 Reader = Callable[[int], Arrays]  # rows -> what the kernel wrote
@@ -33,6 +34,7 @@ class Case:
     def __init__(self, reference: Library, case: Fields, kernel: Kernel | None, dtype: str | None = None) -> None:
         self.reference = reference
         self.case = case
+        self.needs = frozenset(case.get("needs", ()))
         self.kernel = kernel
         self.random = np.random.default_rng(SEED)
         self.dtype = dtype  # of adapters
@@ -65,10 +67,24 @@ class Case:
         return lambda rows: [("out", self.program.view(out)[:rows])]
 
     def _rmsnorm(self) -> Reader:
-        x, k = self._input(self.program, self.case["k"], self.rows), self.case["k"]
-        out = self.program.buffer(k)
-        steps, read = self._epilogues(k, x, k)
-        self.program.rmsnorm([(self.rows, self._subject())], x, self._vector(k), 1e-5, out, steps)
+        k, heads = self.case["k"], 3 if "norm_heads" in self.needs else 1
+        gathers = "row_gather" in self.needs
+        width = heads * _up(k) if heads > 1 else k
+        x = self._input(self.program, width, self.rows)
+        out = self.program.buffer(width, samples=gathers)
+        steps, read = self._epilogues(k, x, k, samples=gathers)
+        self.program.rmsnorm(
+            [(self.rows, self._subject())],
+            x,
+            None if "norm_plain" in self.needs else self._vector(k),
+            1e-5,
+            out,
+            steps,
+            gather_samples=gathers,
+            offset=1.0 if "norm_offset" in self.needs else 0.0,
+            heads=heads,
+            size=k,
+        )
         return self._reader(out, read)
 
     def _linear(self) -> Reader:
@@ -78,14 +94,14 @@ class Case:
         if self.case["act"] != "f32":
             x = self._quantized(x, k)
         weight = self._weight(self.case["weight"], n, k)
-        out = self.program.buffer(n // 2 if "silu_mul" in self.case.get("epilogues", ()) else n)
+        out = self.program.buffer(self._width(n))
         self.program.linear([(self.rows, self._subject())], weight, x, out, steps)
         return self._reader(out, read)
 
     def _epilogue(self) -> Reader:
         n = self.case["n"]
         x = self._input(self.program, n, self.rows)
-        out = self.program.buffer(n // 2 if "silu_mul" in self.case.get("epilogues", ()) else n)
+        out = self.program.buffer(self._width(n))
         steps, read = self._epilogues(n, x, n)
         self.program.epilogue([(self.rows, self._subject())], x, n, out, steps)
         return self._reader(out, read)
@@ -103,6 +119,7 @@ class Case:
         k_column = _up(heads * size)
         x = self._input(self.program, k_column + kv_heads * size, self.rows)
         cos, sin = (self._normal((self.context, size // 2)) for _ in range(2))
+        norms = [self._vector(size) if "rope_norm" in self.needs else None for _ in range(2)]
         self.program.rope(
             [(self.rows, self._subject())],
             x,
@@ -112,6 +129,10 @@ class Case:
             k_column=k_column,
             cos=cos,
             sin=sin,
+            q_norm=norms[0],
+            k_norm=norms[1],
+            q_scale=self._vector(self.context) if "rope_scale" in self.needs else None,
+            eps=1e-5,
         )
         return lambda rows: [("q and k", self.program.view(x)[:rows])]
 
@@ -125,11 +146,24 @@ class Case:
         cache = self._cache()
         self._fill(cache)
         x = self._input(self.program, heads * size, self.rows)
-        out = self.program.buffer(heads * size)
-        steps, read = self._epilogues(heads * size, x, heads * size)
-        scale = float(np.float32(1.0 / np.sqrt(size)))
-        subject = [(self.rows, self._subject())]
-        self.program.attention(subject, x, cache, 0, out, heads=heads, scale=scale, epilogues=steps)
+        columns = heads * self.case.get("v_head_dim", size)
+        out = self.program.buffer(columns)
+        steps, read = self._epilogues(columns, x, columns)
+        self.program.attention(
+            [(self.rows, self._subject())],
+            x,
+            cache,
+            0,
+            out,
+            heads=heads,
+            window=WINDOW if "window" in self.needs else 0,
+            scale=float(np.float32(1.0 / np.sqrt(size))),
+            softcap=1.5 if "softcap" in self.needs else 0.0,
+            mask="full" if "mask" in self.needs else "causal",
+            sinks=self._normal((heads,)) if "sinks" in self.needs else None,
+            slopes=self._vector(heads) / np.float32(64) if "alibi" in self.needs else None,
+            epilogues=steps,
+        )
         return self._reader(out, read)
 
     # Parts.
@@ -148,7 +182,8 @@ class Case:
         raise NoJudgeError(f"the reference has no kernel for {problems.describe(problem)}")
 
     def _program(self, rows: int) -> Program:
-        program = Program(_pool(), max_rows=rows, max_samples=1, max_segments=2, context=self.context)
+        samples = rows if "row_gather" in self.needs else 1
+        program = Program(_pool(), max_rows=rows, max_samples=samples, max_segments=2, context=self.context)
         if self.dtype is not None:
             program.open_adapters(self.dtype, columns=onelora.COLUMNS, max_ranges=onelora.RANGES)
         return program
@@ -194,23 +229,36 @@ class Case:
         self.adapters = Adapters(self.random, self.dtype, k, columns // BLOCK)
         return Epilogue.lora(slot)
 
-    def _epilogues(self, columns: int, x: int, k: int) -> tuple[list[Epilogue], Callable[[int], Arrays]]:
+    def _width(self, columns: int) -> int:
+        return columns // 2 if any(map(problems.is_gated, problems.step_names(self.case))) else columns
+
+    def _epilogues(
+        self, columns: int, x: int, k: int, *, samples: bool = False
+    ) -> tuple[list[Epilogue], Callable[[int], Arrays]]:
         """Return the steps behind ``columns`` columns, and what reads their results; ``x`` (rows, k) is the input."""
         steps: list[Epilogue] = []
         acts: list[int] = []
-        for name in self.case.get("epilogues", ()):
+        for step in self.case.get("epilogues", ()):
+            name, a, b = (step, 1.5, 2.0) if isinstance(step, str) else step
             if name == "lora":
                 steps.append(self._lora(x, k, columns))
             elif name in ("bias", "row_scale"):
                 steps.append(getattr(Epilogue, name)(self._vector(columns)))
             elif name == "residual":
                 steps.append(Epilogue.residual(self._input(self.program, columns, self.rows)))
-            elif name == "silu_mul":
-                steps.append(Epilogue.silu_mul())
-                columns //= 2
-            else:
-                acts.append(self.program.activation(columns))
+            elif name == "quantize":
+                acts.append(self.program.activation(columns, samples=samples))
                 steps.append(Epilogue.quantize(acts[-1]))
+            elif problems.is_gated(name):
+                steps.append(Epilogue.gated_mul(name.removesuffix("_mul"), a, b))
+                columns //= 2
+            elif name in ("scale", "softcap"):
+                steps.append(getattr(Epilogue, name)(a))
+            elif name.startswith("mul"):
+                operand = self._input(self.program, columns, self.rows)
+                steps.append(Epilogue.mul(operand, name.removeprefix("mul").lstrip("_") or "identity"))
+            else:
+                steps.append(Epilogue.activate(name))
 
         def read(rows: int) -> Arrays:
             result: Arrays = []
@@ -231,16 +279,18 @@ class Case:
             blocks=2 * _up(self.context) // BLOCK,
             kv_heads=self.case["kv_heads"],
             head_dim=self.case["head_dim"],
+            v_head_dim=self.case.get("v_head_dim", 0),
         )
 
     def _append(self, program: Program, cache: KvCache, kernel: Kernel, rows: int) -> None:
-        width = _up(self.case["kv_heads"] * self.case["head_dim"])
+        size = self.case["head_dim"]
+        width = _up(self.case["kv_heads"] * max(size, self.case.get("v_head_dim", size)))
         x = self._input(program, 2 * width, rows)
         program.kv_append([(rows, kernel)], x, cache, 0, k_column=0, v_column=width)
 
     def _fill(self, cache: KvCache) -> None:
         """Give both sequences of the case a past, with the reference."""
-        fields = {name: self.case[name] for name in ("kv", "kv_heads", "head_dim")}
+        fields = {name: self.case[name] for name in ("kv", "kv_heads", "head_dim", "v_head_dim") if name in self.case}
         program = self._program(2 * self.context)
         self._append(program, cache, self._judge("kv_append", context=self.context, **fields), 2 * self.context)
         program.finish()
@@ -263,13 +313,16 @@ class Case:
         rows = segments[-1][1]
         limit = self.case["n"] - 3 if self.case["op"] == "embed" and self.case["n"] > BLOCK else rows
         # Blocks are numbered backwards, so that a kernel that ignores the table is found out.
-        tables = np.arange(2 * _up(self.context) // BLOCK, dtype=np.int32)[::-1]
+        tables = np.arange(2 * _up(self.context) // BLOCK, dtype=np.int32)[::-1].copy()
+        if "window" in self.needs and program is self.program:
+            for _, _, position, table in segments:  # what lies before the window needs no blocks
+                tables[table : table + max(position - WINDOW + 1, 0) // BLOCK] = -1
         program.run(
             np.arange(rows, dtype=np.int32) % limit,
             np.concatenate([np.arange(p, p + e - b, dtype=np.int32) for b, e, p, _ in segments]),
             np.array(segments, dtype=np.int32),
-            np.ascontiguousarray(tables),
-            np.array([rows - 1], dtype=np.int32),
+            tables,
+            np.arange(rows, dtype=np.int32)[::-1][: rows if "row_gather" in self.needs else 1].copy(),
             adapters,
         )
 

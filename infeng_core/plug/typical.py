@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from infeng_core._native import Problem
@@ -57,14 +57,14 @@ def _linear(config: EngineConfig, shape: Shape, format_of: FormatOf) -> Iterator
         ("embed" if shape.tied else "lm_head", _up(shape.vocab), shape.hidden, []),
     ):
         steps = ["lora", *steps] if config.adapters.max_resident else steps
-        fused = {"epilogues": steps} if steps else {}
+        fused = {"epilogues": steps, **_needs(config, steps)} if steps else {}
         yield {"weight": format_of(name), "act": _act(format_of(name)), "n": n, "k": k, **fused}
 
 
 def _epilogue(config: EngineConfig, shape: Shape, format_of: FormatOf) -> Iterator[Fields]:
     adapters = ("lora",) if config.adapters.max_resident else ()
     for step in (*adapters, "residual", "quantize"):
-        yield {"n": _up(shape.hidden), "k": _up(shape.hidden), "epilogues": [step]}
+        yield {"n": _up(shape.hidden), "k": _up(shape.hidden), "epilogues": [step], **_needs(config, [step])}
 
 
 def _rope(config: EngineConfig, shape: Shape, format_of: FormatOf) -> Iterator[Fields]:
@@ -84,6 +84,10 @@ def _shrink(config: EngineConfig, shape: Shape, format_of: FormatOf) -> Iterator
     weight = "int8-row" if config.adapters.dtype == "int8" else config.adapters.dtype
     if config.adapters.max_resident:
         yield {"weight": weight, "act": _act(weight), "n": MAX_STACKED_RANK, "k": shape.hidden}
+
+
+def _needs(config: EngineConfig, steps: Sequence[str]) -> Fields:
+    return {"needs": [f"lora_{config.adapters.dtype}"]} if "lora" in steps else {}
 
 
 def _cache(shape: Shape) -> Fields:

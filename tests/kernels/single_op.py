@@ -322,7 +322,8 @@ def attention_case(layout: Layout, shared: int, window: int, name: str) -> Case:
         op.run()
         return results(op, out, act)
 
-    problem = native.Problem("attention", heads=heads, epilogues=names, **layout.fields())
+    needs = ["window"] if window else []
+    problem = native.Problem("attention", heads=heads, epilogues=names, needs=needs, **layout.fields())
     return Case(f"{name}-window{window}", problem, run)
 
 
