@@ -68,7 +68,7 @@ class Planner:
         self._model = model
         self._graph = graph
         self._limits = limits
-        self.binder = Binder(selector, limits, threads)
+        self.binder = Binder(selector, limits, threads, adapters)
         self._weights: dict[str, _native.Weight] = {}
         self._buffers: dict[str, int] = {}
         self._activations: dict[str, int] = {}
@@ -143,7 +143,7 @@ class Planner:
             index,
             "rmsnorm",
             f"{_role(op.weight)} {len(vector)}",
-            {"n": len(vector), "k": len(vector)},
+            {"n": len(vector), "k": len(vector), "needs": ["row_gather"] if gather else []},
             [],
             op.out,
             emit,
@@ -182,7 +182,7 @@ class Planner:
         if op.rope not in self._tables:
             self._tables[op.rope] = rope.tables(op.rope, op.head_dim, self._limits.context)
         cos, sin = self._tables[op.rope]
-        heads = {"heads": op.heads, "kv_heads": op.kv_heads, "head_dim": op.head_dim}
+        heads: dict[str, Any] = {"heads": op.heads, "kv_heads": op.kv_heads, "head_dim": op.head_dim}
         kernels = self.binder.choose("rope", False, {"context": self._limits.context, **heads})
         self.binder.note("rope", _heads(op.heads, op.kv_heads, op.head_dim), kernels)
         self._program.rope(kernels, self._buffer(op.x), **heads, k_column=op.k_column, cos=cos, sin=sin)
@@ -202,7 +202,8 @@ class Planner:
 
     def _attention(self, index: int, op: Attention) -> None:
         heads = {"heads": op.heads, "kv_heads": op.kv_heads, "head_dim": op.head_dim}
-        problem = {"kv": self._kv_format, "context": self._limits.context, **heads}
+        needs = ["window"] if op.window else []
+        problem = {"kv": self._kv_format, "context": self._limits.context, "needs": needs, **heads}
         x = self._buffer(op.x)
 
         def emit(kernels: Bindings, out: int | None, epilogues: Sequence[_native.Epilogue]) -> None:

@@ -162,12 +162,18 @@ void Program::bind_kernels(Op& op, infeng_workspace& most) {
     op.problem.rows_min = std::min(rows + 1, std::max<int64_t>(all, 1));
     op.problem.rows_max = std::max(op.problem.rows_min, std::min(binding.rows, all));
     rows = binding.rows;
+    if (const uint64_t beyond = op.problem.needs & ~kernel.abi.handles) {
+      const std::vector<std::string> names = need_names(beyond);
+      fail("not_handled", kernel.full_name(), ": does not handle ", names.empty() ? "a function" : names.front(),
+           " of ", name_of(Vocabulary::op, op.problem.op));
+    }
     if (!kernel.accepts(op.problem)) {
       fail("not_accepted", kernel.full_name(), ": does not accept ", name_of(Vocabulary::op, op.problem.op), " for ",
            op.problem.rows_min, " to ", op.problem.rows_max, " rows (n ", op.problem.n, ", k ", op.problem.k,
            ", weight ", name_of(Vocabulary::weight, op.problem.weight_format), ")");
     }
     if (op.weight != nullptr) binding.weight = in_layout_of(kernel, op.weight);
+    binding.instance = kernel.instance(op.problem);
     const infeng_workspace wanted = kernel.workspace(op.problem);
     most.align = std::max(most.align, wanted.align);
     most.shared = std::max(most.shared, wanted.shared);

@@ -12,7 +12,7 @@ from infeng_core.plug.case import OneOp
 from infeng_core.plug.manager import Plugins
 from infeng_core.plug.select import Selector
 
-LAST_ROW = "if (m == a->common.rows - 1 && a->common.rows % 4) out[a->weight.k - 1] += 1"
+LAST_ROW = "if (m == a->common.rows - 1 && a->common.rows % 4) out[a->weight->k - 1] += 1"
 
 
 def embedded(selector: Selector, problem: _native.Problem, rows: int) -> tuple[str, np.ndarray]:
