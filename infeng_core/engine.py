@@ -5,12 +5,15 @@ from __future__ import annotations
 import itertools
 import os
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from infeng_core import formats, kvcache
 from infeng_core.adapters import AdapterCalls, Registry, base_names
@@ -21,7 +24,7 @@ from infeng_core.plug.cpu import detect
 from infeng_core.plug.manager import Plugins
 from infeng_core.plug.manifest import EngineConfig, load_config
 from infeng_core.plug.select import Selector
-from infeng_core.request import Adapters, Completion, Request, SamplingParams
+from infeng_core.request import Adapters, Completion, Logprob, Request, SamplingParams
 from infeng_core.sampler import Sampler, draw_seed
 from infeng_core.scheduler import Batch, Scheduler, Segment, part
 from infeng_core.scheduler import Sequence as Running
@@ -153,7 +156,7 @@ class Engine(AdapterCalls):
             self._orderly(partial(self._isolate, batch, error))
             return True
         tokens = self._sampler.pick(logits, batch)
-        self._orderly(partial(self._record, batch, tokens))
+        self._orderly(partial(self._record, batch, tokens, logits))
         return True
 
     def _next_batch(self) -> Batch | None:
@@ -163,8 +166,8 @@ class Engine(AdapterCalls):
             self._check(batch)
         return batch
 
-    def _record(self, batch: Batch, tokens: list[list[int]]) -> None:
-        finished = self._streams.push(batch, tokens)
+    def _record(self, batch: Batch, tokens: list[list[int]], logits: NDArray[np.float32]) -> None:
+        finished = self._streams.push(batch, tokens, logits)
         self._scheduler.commit(batch, tokens, finished)
         self._streams.close(finished)
         self._check_progress(batch, finished)
@@ -214,6 +217,22 @@ class Engine(AdapterCalls):
         """Add one request to those in flight and return its stream; it moves on whenever anybody runs the engine."""
         [prepared] = self._prepare([Request.of(prompt, params, adapter)], None, None)
         return self._start(*prepared)
+
+    def score(
+        self, prompt: Prompt, continuation: str | Iterable[int], *, adapter: Adapters | None = None
+    ) -> tuple[Logprob, ...]:
+        """Return the log-probabilities of a continuation's tokens, each after the prompt and those before it.
+
+        Two texts are tokenized as one; where the end of the prompt then becomes another token, that one counts to the
+        continuation. The sum of ``logprob`` is the log-probability of the whole. Raises RequestError as ``generate``.
+        """
+        self._check_open()
+        request, begin = self._intake.joined(prompt, continuation, adapter)
+        [(request, ids)] = self._prepare([request], None, None)
+        found = self._start(request, ids, report_from=begin - 1).result().prompt_logprobs[begin:]
+        if None in found:
+            raise self._scheduler_error("it gives no logits of known tokens")
+        return tuple(one for one in found if one is not None)
 
     def cancel(self, stream: Stream) -> None:
         """End a request soon; its last event then says ``cancelled``. Any thread may call this, at any time."""
@@ -396,13 +415,21 @@ class Engine(AdapterCalls):
             raise
         return streams
 
-    def _start(self, request: Request, ids: list[int], index: int = 0, ready: deque[Output] | None = None) -> Stream:
+    def _start(
+        self,
+        request: Request,
+        ids: list[int],
+        index: int = 0,
+        ready: deque[Output] | None = None,
+        report_from: int | None = None,
+    ) -> Stream:
         self._check_open()
         params = request.params
         capacity = min(len(ids) + params.max_tokens, self.limits.context)
         seed = draw_seed() if params.seed is None else params.seed
         sequence = Running.start(next(self._ids), request, ids, capacity, seed)
         sequence.guesses = self._guesses(ids)
+        sequence.report_from = 0 if params.prompt_logprobs is not None else report_from
         ends = {*params.stop_token_ids, *(() if params.ignore_eos else self._eos_ids)}
         output = Output(sequence, partial(self.tokenizer.detokenizer, ids), frozenset(ends), index, ready)
         if request.adapter is not None:
