@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from infeng_core import formats, kvcache
 from infeng_core.adapters import AdapterCalls, Registry, base_names
 from infeng_core.backend import Backend, BoundOp, Executable, NotFiniteError
+from infeng_core.background import Background
 from infeng_core.errors import InfengError, PluginError, UsageError
 from infeng_core.intake import AdaptersOf, Intake, Prompt, Prompts
 from infeng_core.plug.cpu import detect
@@ -111,6 +112,7 @@ class Engine(AdapterCalls):
         )
         self._ids = itertools.count()
         self._turns = Turns()
+        self._background: Background | None = None
         self._commands: deque[Command | Reader] = deque()  # in the order of their arrival
         self._is_open = True
         self._is_released = False
@@ -142,7 +144,43 @@ class Engine(AdapterCalls):
         were before the step.
         """
         self._check_open()
+        if self._background is not None:
+            raise UsageError("engine", "its own thread runs the steps", "wait for streams, or call stop() first")
         return self._turns.run(lambda: self._step())  # which a profile replaces
+
+    def start(self, on_step: Callable[[], object] | None = None) -> None:
+        """Let a thread of the engine's own run the steps until ``stop`` or ``close``, and sleep when nobody wants one.
+
+        Whoever waits for a stream then sleeps; ``async for`` works on streams. on_step: called on that thread after
+        every step, to look at streams (``pending``) and to submit or cancel; it must not wait. A step that fails ends
+        what is in flight with its error. Raises UsageError where it runs already.
+        """
+        self._check_open()
+        if self._background is not None:
+            raise UsageError("engine", "it was started already", "call stop() first")
+        self._background = Background(lambda: self._turns.run(self._advance), on_step, self._fail_all)
+        self._background.start()
+
+    def stop(self) -> None:
+        """End the thread of ``start`` after its step; requests in flight stay. Without one this does nothing."""
+        if self._background is not None:
+            if not self._is_forked:
+                self._background.stop()
+            self._background = None
+
+    def _advance(self) -> bool:
+        """Run a step; returns whether there was anything to do, raises PluginError where requests wait in vain."""
+        has_run = self._step()
+        if not has_run and self._streams.outputs():
+            raise self._scheduler_error("requests wait, and it has no batch")
+        return has_run
+
+    def _fail_all(self, error: InfengError) -> None:
+        def end() -> None:
+            for output in self._streams.outputs():
+                self._end(output, error)
+
+        self._turns.run(lambda: self._orderly(end))
 
     def _step(self) -> bool:
         self._check_open()
@@ -278,6 +316,7 @@ class Engine(AdapterCalls):
 
         After close everything else raises UsageError, but for cancelling and interrupting, of which nothing is left.
         """
+        self.stop()
         if self._is_forked:
             self._is_open = False  # nothing here is this process's own
             return
@@ -435,10 +474,10 @@ class Engine(AdapterCalls):
         if request.adapter is not None:
             sequence.lease = self._adapters.lease(request.adapter)
             sequence.lease.owner = output
-        stream = Stream(output, self._run_until, self._cancel)
+        stream = Stream(output, self._run_until, self._cancel, self._arrival)
         Reader(stream, self._commands.append, output)
         self._commands.append((self._take_in, output))
-        self._adapters.ring()
+        self._ring()
         return stream
 
     def _events(self, prepared: list[tuple[Request, list[int]]]) -> Iterator[Event]:
@@ -462,16 +501,33 @@ class Engine(AdapterCalls):
             if not self._step() and not is_done():
                 raise self._scheduler_error("requests wait, and it has no batch")
 
-        if not is_done():
+        while not is_done():
             self._check_open()
-        self._turns.run_until(is_done, work)
+            if (background := self._background) is not None:
+                background.wait(is_done)
+            else:
+                self._turns.run_until(lambda: is_done() or self._background is not None, work)
+
+    async def _arrival(self, is_done: Callable[[], bool]) -> None:
+        while not is_done():
+            self._check_open()
+            if (background := self._background) is None:
+                raise UsageError("engine", "no thread runs its steps", "call start() before `async for`")
+            await background.arrival(is_done)
+
+    def _ring(self) -> None:
+        """Tell that there is a command."""
+        self._adapters.ring()
+        if (background := self._background) is not None:
+            background.ring()
 
     def _cancel(self, output: Output) -> None:
         if output.finished or not self._is_open or self._is_forked:
             return
         self._commands.append((self._drop, output))
-        self._adapters.ring()
-        self._turns.attempt(lambda: self._orderly(self._settle))  # else the thread that runs a step sees to it
+        self._ring()
+        if self._background is None:  # else that sees to it, or the thread that runs a step
+            self._turns.attempt(lambda: self._orderly(self._settle))
 
     def _settle(self) -> None:
         """Obey what has arrived since the last step, in its order, and let go of what cannot be served.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -341,7 +341,7 @@ class Reader(weakref.ref["Stream"]):
 
 
 class Stream:
-    """One submitted request. Iterating takes its events and runs the engine as far as that needs.
+    """One submitted request. Iterating takes its events, and runs the engine as far as that needs if nobody else does.
 
     A request whose stream nobody has any more is cancelled.
     """
@@ -351,11 +351,13 @@ class Stream:
         output: Output,
         run_until: Callable[[Callable[[], bool]], None],
         cancel: Callable[[Output], None],
+        arrival: Callable[[Callable[[], bool]], Awaitable[None]],
     ) -> None:
         """Made by ``Engine.submit``."""
         self._output = output
         self._run_until = run_until
         self._cancel = cancel
+        self._arrival = arrival
 
     def __iter__(self) -> Iterator[Event]:
         """Iterate over the events that have not been taken yet, up to the last."""
@@ -367,6 +369,18 @@ class Stream:
         event = self._output.next_event()
         if event is None:
             raise StopIteration
+        return event
+
+    def __aiter__(self) -> Stream:
+        """Iterate over the same events in a coroutine, while the engine's own thread runs the steps."""
+        return self
+
+    async def __anext__(self) -> Event:
+        """Return the next event; raises UsageError where the engine has not been started."""
+        await self._arrival(lambda: self.is_ready or self.finished)
+        event = self._output.next_event()
+        if event is None:
+            raise StopAsyncIteration
         return event
 
     @property

@@ -28,6 +28,8 @@ REFUSED: dict[str, Callable[[Engine], Any]] = {
     "pin_adapter": lambda engine: engine.pin_adapter("x"),
     "profile": lambda engine: engine.profile(),
     "reload_adapter": lambda engine: engine.reload_adapter("x"),
+    "score": lambda engine: engine.score("x", "y"),
+    "start": lambda engine: engine.start(),
     "step": lambda engine: engine.step(),
     "stream": lambda engine: engine.stream("x"),
     "submit": lambda engine: engine.submit("x"),
@@ -37,6 +39,7 @@ REFUSED: dict[str, Callable[[Engine], Any]] = {
 NOTHING: dict[str, Callable[[Engine], Any]] = {
     "close": lambda engine: engine.close(),
     "interrupt": lambda engine: engine.interrupt(),
+    "stop": lambda engine: engine.stop(),
 }
 
 

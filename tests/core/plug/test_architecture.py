@@ -33,6 +33,7 @@ KNOWS = {
     "tokenizer": set(),
     "speculate": set(),
     "turns": set(),
+    "background": set(),
     "scheduler": {"adapters", "request", "kvcache", "speculate"},
     "admission": {"scheduler"},
     "firstcome": {"admission", "kvcache", "scheduler"},
@@ -48,7 +49,7 @@ KNOWS = {
     "nativebackend": {"_native", "models", "formats", "plug", "backend", "scheduler", "plan", "nativeadapter"},
     "telemetry": {"backend"},
     "engine": {"adapters", "formats", "plug", "request", "kvcache", "tokenizer", "scheduler", "sampler", "stream",
-               "backend", "intake", "sizing", "speculate", "telemetry", "turns"},
+               "backend", "background", "intake", "sizing", "speculate", "telemetry", "turns"},
     "cli": {"adapters", "engine", "plug", "formats", "request", "speculate", "stream", "telemetry"},
 }  # fmt: skip
 """Imports at run time. `builtin` registers everything and the package hands out the engine: neither is listed."""
