@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from infeng_core import formats, kvcache
 from infeng_core.adapters import AdapterCalls, Registry, base_names
-from infeng_core.backend import Backend, BoundOp, Executable, NotFiniteError
+from infeng_core.backend import Backend, BoundOp, Executable, InterruptedStepError, NotFiniteError
 from infeng_core.background import Background
 from infeng_core.errors import InfengError, PluginError, UsageError
 from infeng_core.intake import AdaptersOf, Intake, Prompt, Prompts
@@ -117,6 +117,8 @@ class Engine(AdapterCalls):
         self._is_open = True
         self._is_released = False
         self._is_torn = False
+        self._is_interrupted = False
+        self._batch: Batch | None = None  # while it runs
         self._process = os.getpid()
         self._adapters = Registry(
             partial(formats.load_adapter, model=self.model, dtype=self.config.adapters.dtype),
@@ -188,11 +190,18 @@ class Engine(AdapterCalls):
         batch = self._orderly(self._next_batch)
         if batch is None:
             return self._scheduler.waiting > 0 and self._adapters.wait(mark)
+        self._batch, self._is_interrupted = batch, False
         try:
             logits = self.executable.run(batch)
         except NotFiniteError as error:
             self._orderly(partial(self._isolate, batch, error))
             return True
+        except InterruptedStepError:
+            if self._is_interrupted:
+                raise
+            return True  # for its requests were cancelled
+        finally:
+            self._batch = None
         tokens = self._sampler.pick(logits, batch)
         self._orderly(partial(self._record, batch, tokens, logits))
         return True
@@ -273,7 +282,10 @@ class Engine(AdapterCalls):
         return tuple(one for one in found if one is not None)
 
     def cancel(self, stream: Stream) -> None:
-        """End a request soon; its last event then says ``cancelled``. Any thread may call this, at any time."""
+        """End a request soon; its last event then says ``cancelled``. Any thread may call this, at any time.
+
+        Its rows are in no further step; a step that runs for nobody else stops between two tiles.
+        """
         stream.cancel()
 
     @property
@@ -289,6 +301,7 @@ class Engine(AdapterCalls):
     def interrupt(self) -> None:
         """Make a step that runs on another thread stop between two tiles; it raises KernelError there."""
         if self._is_open:
+            self._is_interrupted = True
             self.executable.cancel()
             self._adapters.interrupt()
 
@@ -524,8 +537,12 @@ class Engine(AdapterCalls):
     def _cancel(self, output: Output) -> None:
         if output.finished or not self._is_open or self._is_forked:
             return
+        output.is_cancelled = True
         self._commands.append((self._drop, output))
         self._ring()
+        batch = self._batch
+        if batch is not None and self._streams.nobody_wants(batch):
+            self.executable.cancel()  # should another step have begun meanwhile, it is run again
         if self._background is None:  # else that sees to it, or the thread that runs a step
             self._turns.attempt(lambda: self._orderly(self._settle))
 

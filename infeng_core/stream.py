@@ -92,6 +92,7 @@ class Output:
         self.events: list[Event | Exception] = []  # an exception is the last one
         self.given = 0  # events that the caller has taken
         self.finished = False  # with a completion or an error
+        self.is_cancelled = False  # by its caller, which the next step obeys
         self.reader: Reader | None = None
         self._ready = ready
         self._detokenizer_of = detokenizer
@@ -317,6 +318,11 @@ class Streams:
     def of(self, sequence: Running) -> Output:
         """Return the output of a request that is followed."""
         return self._outputs[sequence.id]
+
+    def nobody_wants(self, batch: Batch) -> bool:
+        """Return whether all requests of a batch were cancelled."""
+        outputs = (self._outputs.get(segment.sequence.id) for segment in batch.segments)
+        return all(output is None or output.is_cancelled for output in outputs)
 
     def outputs(self) -> list[Output]:
         """Return all outputs in the order of their arrival."""
