@@ -30,7 +30,7 @@ class Background:
         self._bell: SimpleQueue[None] = SimpleQueue()
         self._gates: deque[threading.Lock] = deque()  # of threads that wait for the next step
         self._tasks: dict[asyncio.AbstractEventLoop, _Waiting] = {}
-        self._is_stopped = False
+        self._is_halted = self._is_stopped = False
         self._thread = threading.Thread(target=self._run, name="infeng-engine", daemon=True)
 
     def start(self) -> None:
@@ -38,13 +38,18 @@ class Background:
         atexit.register(self.stop)  # before the interpreter goes, which a thread in native code would not notice
         self._thread.start()
 
-    def stop(self) -> None:
-        """End after the step that runs; calling it again does nothing."""
-        self._is_stopped = True
+    def halt(self) -> None:
+        """Run no step after the one that runs, and wait for that one's end; who waits for others goes on waiting."""
+        self._is_halted = True
         self._bell.put(None)
         if self._thread.ident is not None and not self._is_own_thread:
             self._thread.join()
         atexit.unregister(self.stop)
+
+    def stop(self) -> None:
+        """Halt and let go of all who wait; calling it again does nothing."""
+        self.halt()
+        self._is_stopped = True
         self._tell()
 
     def ring(self) -> None:
@@ -76,27 +81,27 @@ class Background:
         return threading.current_thread() is self._thread
 
     def _run(self) -> None:
-        while not self._is_stopped:
+        while not self._is_halted:
             while not self._bell.empty():
                 self._bell.get()
+            has_run = False
             try:
                 has_run = self._step()
             except InfengError as error:
-                has_run = self._end_all(error)
+                self._end_all(error)
             except Exception as error:
                 _log.exception("a step failed")
-                has_run = self._end_all(PluginError("step", f"{type(error).__name__}: {error}", "see the log"))
+                self._end_all(PluginError("step", f"{type(error).__name__}: {error}", "see the log"))
             self._tell()
             self._call()
             if not has_run:
                 self._bell.get()
 
-    def _end_all(self, error: InfengError) -> bool:
+    def _end_all(self, error: InfengError) -> None:
         try:
             self._fail(error)
-        except InfengError:  # the engine was closed meanwhile
-            self._is_stopped = True
-        return True
+        except InfengError:
+            _log.exception("requests in flight were not ended")
 
     def _call(self) -> None:
         try:

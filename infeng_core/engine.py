@@ -329,23 +329,26 @@ class Engine(AdapterCalls):
 
         After close everything else raises UsageError, but for cancelling and interrupting, of which nothing is left.
         """
-        self.stop()
         if self._is_forked:
             self._is_open = False  # nothing here is this process's own
             return
+        if self._background is not None:
+            self._background.halt()
         self._turns.run(self._close)
+        self.stop()
 
     def _close(self) -> None:
-        """Each part can be done again, after an interrupt in the middle."""
-        self._is_open = False
+        """Each part can be done again, after an interrupt in the middle. Who waits sees his request's end first."""
         if self._is_released:
             return
+        was_torn, self._is_torn = self._is_torn, True
         outputs = [c.output if isinstance(c, Reader) else c[1] for c in self._commands]
         for output in (*self._streams.outputs(), *outputs):
-            if self._is_torn:
+            if was_torn:
                 output.restore()
             output.cancel()
             self._let_go(output)
+        self._is_open = False
         self._adapters.close()
         self.executable.close()
         self._is_released = True
@@ -378,6 +381,9 @@ class Engine(AdapterCalls):
     def _check_open(self) -> None:
         if not self._is_open:
             raise UsageError("engine", "it is closed", "make a new one")
+        self._check_process()
+
+    def _check_process(self) -> None:
         if self._is_forked:
             why = f"it belongs to process {self._process}, and its threads did not come along into this fork of it"
             raise UsageError("engine", why, "make one here, or start processes by spawn")
@@ -515,7 +521,7 @@ class Engine(AdapterCalls):
                 raise self._scheduler_error("requests wait, and it has no batch")
 
         while not is_done():
-            self._check_open()
+            self._check_process()  # whether it is closed is seen in a turn, after those that close it
             if (background := self._background) is not None:
                 background.wait(is_done)
             else:
