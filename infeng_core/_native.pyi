@@ -6,9 +6,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from infeng_core.errors import InfengError
+
 ABI_VERSION: tuple[int, int]
 
-class NativeError(RuntimeError):
+class NativeError(InfengError, RuntimeError):
     """A failure below Python: ``code`` is a short reason such as "missing_symbol", ``str()`` the text."""
 
     code: str

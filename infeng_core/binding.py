@@ -35,6 +35,9 @@ class Binder:
         self._reasons: dict[tuple[str, str], str] = {}  # of the latest choice, by library and kernel
         self.noted: list[tuple[str, str]] = []
         """(op, detail) of every op of the program, in its order."""
+        self.asked: list[_native.Problem] = []
+        """The problems whose decisions the program is made of."""
+        self._noted_kernels: dict[tuple[str, str], _native.Kernel] = {}
         self._bound: dict[tuple[str, str, tuple[int, int], str, str, str], int] = {}
 
     def fused(self, op: str, sampled: bool, problem: Problem, steps: Sequence[str]) -> int:
@@ -46,23 +49,28 @@ class Binder:
         for rows in self._row_ranges(sampled):
             if fused and not self._takes_all(self._problem(op, rows, problem, steps[:fused])):
                 kernel = self._selector.choose(self._problem(op, rows, problem, []))
-                while fused and not _accepts(kernel, self._problem(op, rows, problem, steps[:fused])):
+                while fused and not self._selector.fits(kernel, self._problem(op, rows, problem, steps[:fused])):
                     fused -= 1
         return fused
 
     def choose(self, op: str, sampled: bool, problem: Problem, steps: Sequence[str] = ()) -> Bindings:
-        """Return the kernel of each row range; neighbours with the same kernel are one range.
+        """Return the kernel of each row range; neighbours with a kernel that takes both are one range.
 
         Raises KernelError where a range finds none.
         """
         bindings: Bindings = []
+        begin = 1
         for rows in self._row_ranges(sampled):
             asked = self._problem(op, rows, problem, steps)
             kernel, chosen = self._selector.choose(asked), self._selector.decide(asked).chosen
-            if bindings and (bindings[-1][1].library, bindings[-1][1].name) == (kernel.library, kernel.name):
+            self.asked.append(asked)
+            joined = self._problem(op, (begin, rows[1]), problem, steps)
+            if bindings and _name(bindings[-1][1]) == _name(kernel) and self._selector.fits(kernel, joined):
                 bindings.pop()
+            else:
+                begin = rows[0]
             bindings.append((rows[1], kernel))
-            self._reasons[kernel.library, kernel.name] = str(chosen.reason) if chosen else ""
+            self._reasons[_name(kernel)] = str(chosen.reason) if chosen else ""
         return bindings
 
     def note(self, op: str, detail: str, kernels: Bindings) -> None:
@@ -70,10 +78,16 @@ class Binder:
         self.noted.append((op, detail))
         begin = 1
         for end, kernel in kernels:
-            reason = self._reasons[kernel.library, kernel.name]
+            self._noted_kernels[_name(kernel)] = kernel
+            reason = self._reasons[_name(kernel)]
             key = (op, detail, (begin, end), kernel.library, kernel.name, reason)
             self._bound[key] = self._bound.get(key, 0) + 1
             begin = end + 1
+
+    @property
+    def is_outdated(self) -> bool:
+        """Whether a kernel that was noted has failed on a later problem, so that all is to be bound anew."""
+        return any(self._selector.is_refused(kernel) for kernel in self._noted_kernels.values())
 
     def bound_ops(self) -> list[BoundOp]:
         """Return what was noted, in order, equal lines of different layers as one."""
@@ -98,5 +112,5 @@ class Binder:
         return _native.Problem(op, rows=rows, epilogues=list(steps), workers=self._threads, **problem)
 
 
-def _accepts(kernel: _native.Kernel, problem: _native.Problem) -> bool:
-    return set(problem.epilogues) <= set(kernel.fuses) and kernel.accepts(problem)
+def _name(kernel: _native.Kernel) -> tuple[str, str]:
+    return kernel.library, kernel.name

@@ -17,9 +17,10 @@ def infeng_kernel_libraries() -> list[KernelLibrary]:
 @hookimpl
 def infeng_tokenizers() -> dict[str, TokenizerFactory]:
     """Built-in tokenizers."""
+    from infeng_core.idstokenizer import IdsTokenizer
     from infeng_core.tokenizer import HfTokenizer
 
-    return {"hf": HfTokenizer}
+    return {"hf": HfTokenizer, "ids": IdsTokenizer}
 
 
 @hookimpl

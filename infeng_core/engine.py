@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from infeng_core import formats, kvcache
-from infeng_core.adapters import AdapterCalls, Registry, base_names
+from infeng_core.adapters import AdapterInfo, Registry, base_names
 from infeng_core.backend import Backend, BoundOp, Executable, InterruptedStepError, NotFiniteError
 from infeng_core.background import Background
 from infeng_core.errors import InfengError, PluginError, UsageError
@@ -52,7 +52,7 @@ Command = tuple[Callable[[Output], None], Output]
 """What a step has to do first, with which request; a Reader that has gone says to cancel its request."""
 
 
-class Engine(AdapterCalls):
+class Engine:
     """A model, loaded and ready to answer requests; several may live in one process.
 
     ``generate`` and ``stream`` run the engine themselves, on the thread that calls them. All methods may be called from
@@ -127,6 +127,7 @@ class Engine(AdapterCalls):
             budget=adapters_budget(self.config.adapters, self.executable.kv_bytes),
             base=base_names(reference),
             max_stacked_rank=self.executable.max_stacked_rank,
+            load_timeout=self.config.adapters.load_timeout,
         )
         try:
             for name, path in {**self.config.adapters.paths, **adapters}.items():
@@ -276,10 +277,8 @@ class Engine(AdapterCalls):
         self._check_open()
         request, begin = self._intake.joined(prompt, continuation, adapter)
         [(request, ids)] = self._prepare([request], None, None)
-        found = self._start(request, ids, report_from=begin - 1).result().prompt_logprobs[begin:]
-        if None in found:
-            raise self._scheduler_error("it gives no logits of known tokens")
-        return tuple(one for one in found if one is not None)
+        found = self._start(request, ids, report_from=begin - 1).result().prompt_logprobs
+        return tuple(one for one in found[begin:] if one is not None)
 
     def cancel(self, stream: Stream) -> None:
         """End a request soon; its last event then says ``cancelled``. Any thread may call this, at any time.
@@ -321,6 +320,43 @@ class Engine(AdapterCalls):
         """Return the ids that ``text`` becomes as a prompt."""
         self._check_open()
         return self.tokenizer.encode([text])[0]
+
+    # -------------------------------------------------------------------------------------------------- adapters ---
+
+    def load_adapter(self, name: str, path: str | Path, *, scale: float = 1.0, pin: bool = False) -> None:
+        """Give a PEFT directory, an artifact or a hub name a name that requests can use.
+
+        It is read when it is first asked for, beside the running batch, and may leave the memory when others are asked
+        for; pinned, it is read now and stays. scale multiplies its alpha / r.
+
+        Raises AdapterError for a name that cannot be, is taken or is the base's, and for a path that is not there;
+        pinned, also for an adapter that cannot be used, and ResourceError where there is no room.
+        """
+        self._check_open()
+        self._adapters.add(name, path, scale=scale, pin=pin)
+
+    def unload_adapter(self, name: str) -> None:
+        """Forget a name; requests that have named it are served. Raises AdapterError where there is none."""
+        self._check_open()
+        self._adapters.remove(name)
+
+    def pin_adapter(self, name: str, pinned: bool = True) -> None:
+        """Load an adapter now if need be and keep it in memory, or let it leave again; raises as ``load_adapter``."""
+        self._check_open()
+        self._adapters.pin(name, pinned)
+
+    def reload_adapter(self, name: str) -> None:
+        """Read an adapter's files again; requests that run finish on what they started with.
+
+        Where they cannot be used, the old ones stay and AdapterError or ResourceError is raised.
+        """
+        self._check_open()
+        self._adapters.reload(name)
+
+    def adapters(self) -> list[AdapterInfo]:
+        """Return what is known of every adapter, in the order in which they were named."""
+        self._check_open()
+        return self._adapters.infos()
 
     # ---------------------------------------------------------------------------------------------------- ending ---
 
@@ -491,7 +527,7 @@ class Engine(AdapterCalls):
         ends = {*params.stop_token_ids, *(() if params.ignore_eos else self._eos_ids)}
         output = Output(sequence, partial(self.tokenizer.detokenizer, ids), frozenset(ends), index, ready)
         if request.adapter is not None:
-            sequence.lease = self._adapters.lease(request.adapter)
+            sequence.lease = self._adapters.refer(request.adapter)
             sequence.lease.owner = output
         stream = Stream(output, self._run_until, self._cancel, self._arrival)
         Reader(stream, self._commands.append, output)

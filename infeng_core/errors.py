@@ -1,15 +1,31 @@
-"""Errors that a user reads: each names the thing, the reason and the remedy."""
+"""Errors that a user reads: each names the thing, the reason and the remedy, on one line of bounded length."""
 
 from __future__ import annotations
 
 import difflib
+import errno
 from collections.abc import Iterable
+
+LONGEST = 1000
+"""Characters of each part of a message; what is between the two ends of a longer one is left out."""
+
+REMEDIES = {
+    errno.EACCES: "check its permissions",
+    errno.EAGAIN: "raise the limit of processes and threads (ulimit -u)",
+    errno.EMFILE: "raise the limit of open files (ulimit -n)",
+    errno.ENAMETOOLONG: "check the name",
+    errno.ENOENT: "check the path",
+    errno.ENOMEM: "free some memory",
+    errno.ENOSPC: "free some space, or write elsewhere",
+}
+"""What to do about an error of the operating system."""
 
 
 class InfengError(Exception):
     """Base of every error that the engine raises on purpose.
 
-    ``str(error)`` is ``"<what>: <why>: <remedy>"`` with empty parts left out; the command line prints exactly that.
+    ``str(error)`` is ``"<what>: <why>: <remedy>"`` with empty parts left out; the command line prints exactly that. It
+    is one line whatever the parts hold, which may come from a file: control characters are escaped, long parts cut.
     """
 
     exit_status = 1
@@ -19,7 +35,7 @@ class InfengError(Exception):
         self.what = what
         self.why = why
         self.remedy = remedy
-        super().__init__(": ".join(part for part in (what, why, remedy) if part))
+        super().__init__(": ".join(printable(part) for part in (what, why, remedy) if part))
 
 
 class UsageError(InfengError):
@@ -56,9 +72,41 @@ class ResourceError(InfengError):
     """Memory, disk or another resource does not suffice."""
 
 
+def printable(text: str, longest: int = LONGEST) -> str:
+    r"""Return ``text`` as one line for a terminal: what is not printable as ``\n`` or ``\u202e``, the middle cut."""
+    if len(text) > longest:
+        note = f" ... ({len(text)} characters) ... "
+        half = max(1, (longest - len(note)) // 2)
+        text = f"{text[:half]}{note}{text[-half:]}"
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+
+
+def explained(error: BaseException) -> InfengError:
+    """Return any error as one that a user can read: the system's refusals by name, the rest as a fault of ours."""
+    if isinstance(error, InfengError):
+        return error
+    if isinstance(error, OSError) and error.errno is not None:
+        names = " and ".join(str(name) for name in (error.filename, error.filename2) if name is not None)
+        return InfengError(names or "the system", error.strerror or str(error), REMEDIES.get(error.errno, ""))
+    if isinstance(error, MemoryError):
+        return ResourceError("memory", "there is not enough", "free some, or use a smaller model, format or cache")
+    if isinstance(error, RuntimeError) and "start new thread" in str(error):
+        return ResourceError("threads", "the system starts no more of them", REMEDIES[errno.EAGAIN])
+    if isinstance(error, RuntimeError) and "home directory" in str(error):  # what Path.expanduser says of ~nobody
+        return UsageError("a path with ~", "there is no such user, or no home", "write the whole path")
+    if isinstance(error, RecursionError):
+        return InfengError("input", "it is nested too deeply", "check the file or the text")
+    if isinstance(error, UnicodeError):
+        return InfengError("text", str(error), "use UTF-8")
+    why = f"{type(error).__name__}: {error}"
+    return InfengError("internal error", why, "report it, with what INFENG_LOG=debug prints")
+
+
 def closest(word: str, known: Iterable[str]) -> str | None:
     """Return the known word that a typing error could have turned into ``word``."""
-    matches = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    matches = difflib.get_close_matches(word[:LONGEST], list(known), n=1, cutoff=0.6)
     return matches[0] if matches else None
 
 

@@ -77,7 +77,7 @@ class FirstCome:
         """Return the rows to compute now, or None when there is nothing to do."""
         if self._waiting:
             self._admit()
-            self._waiting.stage()
+            self._waiting.prefetch()
         if not self._running:
             return None
         segments = self._decode_rows()

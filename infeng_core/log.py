@@ -14,7 +14,7 @@ from typing import Any, TextIO
 
 import structlog
 
-from infeng_core.errors import UsageError
+from infeng_core.errors import UsageError, printable
 
 _JSON = structlog.processors.JSONRenderer()
 
@@ -103,13 +103,16 @@ def _filter(_: Any, method: str, event: MutableMapping[str, Any]) -> MutableMapp
 
 
 def _render(logger: Any, method: str, event: MutableMapping[str, Any]) -> str:
-    """Return JSON, or ``infeng: warning: text key=value``, the way command line tools speak."""
+    """Return JSON, or ``infeng: warning: text key=value``, the way command line tools speak: one line for an event."""
     if _settings.json:
         return str(_JSON(logger, method, event))
     level, text = event.pop("level"), event.pop("event")
     trace = event.pop("exception", None)
-    pairs = [(key, value) for key, value in event.items() if key not in ("module", "timestamp")]
-    words = "".join(
-        f" {key}={value!r}" if isinstance(value, str) and " " in value else f" {key}={value}" for key, value in pairs
-    )
-    return f"infeng: {level}: {text}{words}" + (f"\n{trace}" if trace else "")
+    words = [f"{key}={_word(value)}" for key, value in event.items() if key not in ("module", "timestamp")]
+    lines = [f"infeng: {level}: {' '.join((printable(str(text)), *words))}"]
+    lines += [f"  {printable(line)}" for line in trace.splitlines()] if trace else []  # nobody else's line is indented
+    return "\n".join(lines)
+
+
+def _word(value: object) -> str:
+    return printable(repr(value) if isinstance(value, str) and " " in value else str(value))

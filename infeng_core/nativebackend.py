@@ -22,13 +22,48 @@ if TYPE_CHECKING:
     from infeng_core.plug.manifest import EngineConfig
     from infeng_core.plug.select import Selector
 
+_REMEDIES = {
+    "out_of_memory": "set kv_cache.memory, scheduler.max_batch_tokens or threads.count to less",
+    "out_of_threads": "set threads.count to less, or raise the limit of processes and threads (ulimit -u)",
+}
+"""What to do where memory or threads are refused, by the code of the native error."""
+
 
 class NativeBackend:
     """Compiles a model's graph to a program of the native core."""
 
     def compile(self, model: LoadedModel, config: EngineConfig, limits: Limits, selector: Selector) -> NativeExecutable:
         """Return ``model`` ready to run under ``limits``; raises KernelError where an op finds no kernel."""
-        return NativeExecutable(model, config, limits, selector)
+        try:
+            return NativeExecutable(model, config, limits, selector)
+        except _native.NativeError as error:
+            kind = ResourceError if error.code in _REMEDIES else KernelError
+            raise kind(f"model {model.source}", str(error), _REMEDIES.get(error.code, "")) from error
+
+
+def plan(
+    model: LoadedModel,
+    config: EngineConfig,
+    limits: Limits,
+    selector: Selector,
+    pool: _native.Pool,
+    cache: _native.KvCache,
+) -> tuple[_native.Program, Planner, int]:
+    """Return a program with every op bound, which is not finished, its planner and the buffer of the logits."""
+    graph = families()[model.config.family].graph(model.config)
+    dtype = config.adapters.dtype if config.adapters.max_resident else None
+    while True:
+        program = _native.Program(
+            pool,
+            max_rows=limits.max_rows,
+            max_samples=limits.max_samples,
+            max_segments=limits.max_segments,
+            context=limits.context,
+        )
+        planner = Planner(model, graph, limits, selector, pool.threads, dtype)
+        logits = planner.build(program, cache, config.kv_cache.dtype)
+        if not planner.binder.is_outdated:
+            return program, planner, logits
 
 
 class NativeExecutable:
@@ -48,17 +83,8 @@ class NativeExecutable:
             kv_heads=shape.kv_heads,
             head_dim=shape.head_dim,
         )
-        self._program = _native.Program(
-            pool,
-            max_rows=limits.max_rows,
-            max_samples=limits.max_samples,
-            max_segments=limits.max_segments,
-            context=limits.context,
-        )
         self._dtype = config.adapters.dtype if config.adapters.max_resident else None
-        graph = families()[shape.family].graph(shape)
-        planner = Planner(model, graph, limits, selector, pool.threads, self._dtype)
-        logits = planner.build(self._program, self._cache, config.kv_cache.dtype)
+        self._program, planner, logits = plan(model, config, limits, selector, pool, self._cache)
         self._program.finish()
         self._logits = self._program.view(logits)[:, : shape.vocab]
         self._bound = planner.binder.bound_ops()

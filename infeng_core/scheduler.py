@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from infeng_core.adapters import Lease
+from infeng_core.adapters import AdapterReference
 from infeng_core.kvcache import BlockPool
 from infeng_core.request import Request
 from infeng_core.speculate import Guesses
@@ -55,7 +55,7 @@ class Sequence:
     """When the scheduler gave it its blocks, by ``time.perf_counter``; 0 while waiting."""
     guesses: Guesses | None = None
     """What may come next; None without speculation."""
-    lease: Lease | None = None
+    lease: AdapterReference | None = None
     """Its adapters; None for the base alone."""
     report_from: int | None = None
     """The first position whose logits its caller wants though the next token is known; None: of no such position."""
@@ -188,7 +188,7 @@ class Scheduler(Protocol):
 
     A sequence with a ``lease`` may run once ``lease.acquire()`` has said so, and then until ``drop`` calls
     ``lease.close()``; its rows are those of ``Batch.adapters`` that ``adapter_rows`` gives. Until then a scheduler
-    shows the leases of those that wait to ``Registry.stage``, which brings their adapters in. Registered by name
+    shows the leases of those that wait to ``Registry.prefetch``, which brings their adapters in. Registered by name
     through the hook ``infeng_schedulers``.
     """
 

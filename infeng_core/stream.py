@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from infeng_core.errors import KernelError, RequestError
+from infeng_core.errors import KernelError, PluginError, RequestError
 from infeng_core.logprobs import logprob
 from infeng_core.request import Completion, FinishReason, Logprob, Request, Timings, Usage
 from infeng_core.scheduler import NOT_FINITE, Batch, Segment
@@ -232,6 +232,9 @@ class Output:
 
     def _end(self, reason: FinishReason, last: Event) -> None:
         """Give the last event, with the completion."""
+        if reason != "cancelled" and None in self._prompt[(self.sequence.report_from or 0) + 1 :]:
+            self.fail(PluginError("scheduler", "it gives no logits of known tokens", "use fcfs"))
+            return
         now = time.perf_counter()
         timings = Timings(
             queued=(self.sequence.started or now) - self._submitted,

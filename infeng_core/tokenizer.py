@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
+import threading
 from collections.abc import Callable, Sequence
 from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from infeng_core.errors import ModelError
+from infeng_core import files
+from infeng_core.errors import ModelError, RequestError
+from infeng_core.growth import MOST, growth
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as Fast
@@ -21,6 +25,14 @@ REPLACEMENT = "\ufffd"
 
 CONTEXT_TOKENS = 8
 """Tokens of the prompt that a completion's first token is decoded after."""
+
+CHECK = "check the model's tokenizer.json"
+
+MAX_CHARACTERS = 1 << 22
+"""Of one text: more than the longest contexts hold."""
+
+MAX_NORMALIZED = 1 << 28
+"""Characters that a text may become in the worst case, as ``growth`` bounds it."""
 
 
 class Detokenizer(Protocol):
@@ -48,8 +60,12 @@ class Tokenizer(Protocol):
     def eos_id(self) -> int | None:
         """The end-of-text token, if there is one."""
 
-    def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return the ids of each text, with the special tokens that the model expects around a text."""
+    def encode(self, texts: Sequence[str], *, parse_special: bool | None = None) -> list[list[int]]:
+        """Return the ids of each text, with the special tokens that the model expects around a text.
+
+        parse_special: whether special tokens that stand in a text become their ids, or else stay plain text; by default
+        as ``tokenizer.parse_special`` says. Raises RequestError for a text that cannot be encoded.
+        """
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Return the text of ``tokens`` without special tokens."""
@@ -73,8 +89,11 @@ class HfTokenizer:
         """Read the files; raises ModelError where ``tokenizer.json`` is missing or broken."""
         # Read by the library when it first encodes a list; the first engine of a process decides.
         os.environ.setdefault("RAYON_NUM_THREADS", str(config.tokenizer.threads))
-        self._fast = _load(directory)
-        settings = _settings(directory)
+        self._fast, self._growth = _load(directory / "tokenizer.json")
+        self._plain: Fast | None = None  # the same, to which special tokens are text; made at its first use
+        self._lock = threading.Lock()
+        self._parse_special = config.tokenizer.parse_special
+        settings = _settings(directory / "tokenizer_config.json")
         self._add_bos: bool | None = settings.get("add_bos_token")
         self._bos = self._special_id(settings.get("bos_token"))
         self._eos = self._special_id(settings.get("eos_token"))
@@ -82,6 +101,7 @@ class HfTokenizer:
         self._hidden = frozenset(token for token, entry in added.items() if entry.special)
         self._texts: dict[int, str | None] = {}  # of single tokens, as they are needed
         self._bytes = frozenset(self._byte_tokens())
+        self._puts_bos = bool(self._add_bos) or self._template_puts_bos()
 
     @property
     def vocab_size(self) -> int:
@@ -98,18 +118,36 @@ class HfTokenizer:
         """The end-of-text token, if there is one."""
         return self._eos
 
-    def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return the ids of each text; an empty text is the beginning-of-text token alone, or nothing without one."""
-        add_special = self._add_bos is not False
-        encodings = self._fast.encode_batch(list(texts), add_special_tokens=add_special)
+    def encode(self, texts: Sequence[str], *, parse_special: bool | None = None) -> list[list[int]]:
+        """Return the ids of each text; an empty text is the beginning-of-text token alone, or nothing without one.
+
+        A beginning-of-text token that stands first in a text is not added a second time.
+        """
+        for text in texts:
+            if len(text) > MAX_CHARACTERS or len(text) * self._growth > MAX_NORMALIZED:
+                most = min(MAX_CHARACTERS, int(MAX_NORMALIZED / self._growth))
+                raise RequestError(f"prompt of {len(text)} characters", f"at most {most} are encoded", "shorten it")
+        fast = self._fast if (self._parse_special if parse_special is None else parse_special) else self._as_text()
+        try:
+            encodings = fast.encode_batch(list(texts), add_special_tokens=self._add_bos is not False)
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # the library's panics are no Exceptions
+            raise RequestError("prompt", f"the tokenizer failed on it: {error}", CHECK) from None
         found: list[list[int]] = [encoding.ids for encoding in encodings]
-        if self._add_bos and self._bos is not None:
-            found = [ids if ids[:1] == [self._bos] else [self._bos, *ids] for ids in found]
+        bos = self._bos
+        if self._puts_bos and bos is not None:
+            found = [ids[1:] if ids[:2] == [bos, bos] else ids if ids[:1] == [bos] else [bos, *ids] for ids in found]
         return found
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Return the text of ``tokens`` without special tokens; ids outside the vocabulary have none."""
-        return self._fast.decode(list(tokens), skip_special_tokens=True)
+        try:
+            return self._fast.decode(list(tokens), skip_special_tokens=True)
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # as above
+            raise RequestError("answer", f"the tokenizer failed on its tokens: {error}", CHECK) from None
 
     def detokenizer(self, prompt: Sequence[int]) -> StreamingDetokenizer:
         """Return a detokenizer of the tokens that follow ``prompt``."""
@@ -125,6 +163,16 @@ class HfTokenizer:
     def is_byte(self, token: int) -> bool:
         """Return whether ``token`` is one raw byte of a run that only decodes as a whole (SentencePiece fallback)."""
         return token in self._bytes
+
+    def _as_text(self) -> Fast:
+        with self._lock:
+            if self._plain is None:
+                self._plain = copy.deepcopy(self._fast)
+                self._plain.encode_special_tokens = True
+            return self._plain
+
+    def _template_puts_bos(self) -> bool:
+        return self._bos is not None and self._add_bos is None and self._fast.encode("").ids[:1] == [self._bos]
 
     def _special_id(self, entry: Any) -> int | None:
         content = entry.get("content") if isinstance(entry, dict) else entry
@@ -198,32 +246,48 @@ def _shared(text: str, before: str) -> int:
     return next(i for i, pair in enumerate(zip_longest(text, before)) if pair[0] != pair[1])
 
 
-def _load(directory: Path) -> Fast:
+def _load(path: Path) -> tuple[Fast, float]:
+    """Return the library's tokenizer, and how many characters it makes of one at most."""
     from tokenizers import Tokenizer as Fast
 
-    path = directory / "tokenizer.json"
     if not path.is_file():
-        hint = " (tokenizer.model is not read)" if (directory / "tokenizer.model").is_file() else ""
-        raise ModelError(
-            str(path), f"the file is missing{hint}", "copy tokenizer.json from the model's page, or pass token ids"
-        )
+        hint = " (tokenizer.model is not read)" if path.with_name("tokenizer.model").is_file() else ""
+        remedy = "copy tokenizer.json from the model's page, or pass token ids (--ids, or tokenizer.use: ids)"
+        raise ModelError(f"{path}", f"the file is missing{hint}", remedy)
+    data = files.read_bytes(path)
     try:
-        fast = Fast.from_file(str(path))
-    except Exception as error:  # the library raises bare Exception for whatever it finds
-        raise ModelError(str(path), f"not a tokenizer: {error}", "download the file again") from error
-    fast.no_truncation()
-    fast.no_padding()
-    return fast
+        document = json.loads(data, object_pairs_hook=_unique)
+    except (ValueError, RecursionError) as error:
+        raise ModelError(f"{path}", f"not a tokenizer: {error}", files.AGAIN) from None
+    bounds = growth(document) if isinstance(document, dict) else {}
+    for part, bound in bounds.items():
+        if bound > MOST:
+            raise ModelError(f"{path}", f"its {part} can make a text {bound:.3g} times as long", CHECK)
+    try:
+        fast = Fast.from_buffer(data)
+        fast.no_truncation()
+        fast.no_padding()
+        fast.encode("")
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # bare Exceptions for what the library finds, panics for what it does not
+        raise ModelError(f"{path}", f"not a tokenizer: {error}", files.AGAIN) from None
+    return fast, max(1.0, bounds["normalizer"] * bounds["pre_tokenizer"] * bounds["post_processor"])
 
 
-def _settings(directory: Path) -> dict[str, Any]:
-    path = directory / "tokenizer_config.json"
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a key is given twice")  # this reader and the library might take different ones
+    return found
+
+
+def _settings(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
-    try:
-        settings = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ModelError(str(path), f"not JSON: {error}", "download the file again") from error
+    settings = files.read_json(path)
     if not isinstance(settings, dict):
-        raise ModelError(str(path), "not a JSON object", "download the file again")
+        raise ModelError(f"{path}", "not a JSON object", files.AGAIN)
+    if not isinstance(settings.get("add_bos_token"), bool | None):
+        raise ModelError(f"{path}", "add_bos_token is neither true, false nor null", "correct it")
     return settings

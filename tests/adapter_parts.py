@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from infeng_core.adapters import AdapterInfo, Lease, Registry
+from infeng_core.adapters import AdapterInfo, AdapterReference, Registry
 from infeng_core.formats.adapters.packed import LoraPart, LoraTensor, PackedAdapter
 
 
@@ -22,16 +22,20 @@ class Store:
         self.contents: dict[str, bytes | Exception] = {}
         self.rank = 8
         self.is_dora = False
+        self.reach = 1.0
         self.reads: list[str] = []
         self.gate = threading.Event()
         self.gate.set()
+        self.held: set[str] | None = None  # whom the gate holds; None: everybody
+        self.returned = 0
         self.placed = 0  # handles that are alive
         self.most_placed = 0
         self._lock = threading.Lock()
 
     def read(self, source: str, *, scale: float) -> PackedAdapter:
         self.reads.append(source)
-        assert self.gate.wait(20)
+        assert (self.held is not None and source not in self.held) or self.gate.wait(20)
+        self.returned += 1
         contents = self.contents.get(source, source.encode())
         if isinstance(contents, Exception):
             raise contents
@@ -40,7 +44,7 @@ class Store:
         part = LoraPart(self.rank, 0, 0, 1, 1, np.zeros((1, self.rank, 16), np.float32), None, row_scale, None)
         padded = -(-self.rank // 16) * 16
         tensor = LoraTensor(self.rank, np.zeros(padded * 4, np.uint8), np.ones(padded, np.float32), (part,))
-        return PackedAdapter(id_, "base", "f32", Path(source), {"layers.0.qkv_proj": tensor})
+        return PackedAdapter(id_, "base", "f32", Path(source), {"layers.0.qkv_proj": tensor}, reach=self.reach)
 
     def place(self, packed: PackedAdapter) -> Any:
         with self._lock:
@@ -70,15 +74,15 @@ def until(condition: Callable[[], bool], seconds: float = 10) -> None:
         time.sleep(0.001)
 
 
-def start(registry: Registry, spec: Any) -> Lease:
+def start(registry: Registry, spec: Any) -> AdapterReference:
     """Wait until a request has its adapters; raises the error that it gets."""
-    lease = registry.lease(spec)
+    lease = registry.refer(spec)
     end = time.monotonic() + 10
     while not lease.acquire():
         if lease.error is not None:
             raise lease.error
         mark = registry.changes
-        registry.stage([lease])
+        registry.prefetch([lease])
         registry.wait(mark)
         assert time.monotonic() < end, "it never starts"
     return lease

@@ -1,51 +1,133 @@
-"""The thread that reads and packs adapters beside the running batch."""
+"""The threads that read and pack adapters beside the running batch."""
 
 from __future__ import annotations
 
 import os
 import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Generic, Protocol, TypeVar
 
 NICENESS = 7
-"""Of the loader's thread. Where a worker of the batch wants the same core, the loader gets some sixth of it, so that a
+"""Of a loading thread. Where a worker of the batch wants the same core, the thread gets some sixth of it, so that a
 step takes little longer (a step ends with its slowest worker); on a core that nobody wants it runs at full speed."""
 
+GRACE = 0.25
+"""Seconds after which a job counts as slow: it waits for its storage, as a rule, and others may run beside it."""
 
-class Loader:
-    """Does one job after another on a thread of its own, which ends when there is none.
+MOST = 4
+"""Jobs that run at a time."""
 
-    One thread is enough: packing is bound by the processor, which the running batch needs. A thread that waits would
-    keep the engine alive for nothing.
+MOST_STUCK = 8
+"""Threads whose jobs were given up and have not returned; where there are so many, no other is started."""
+
+
+class Job(Protocol):
+    """Something to do; jobs of the same entry run one after another."""
+
+    @property
+    def entry(self) -> object:
+        """What it is about."""
+
+
+J = TypeVar("J", bound=Job)
+
+
+class Loader(Generic[J]):
+    """Does jobs on threads of its own, one at a time as long as they are quick.
+
+    Packing is bound by the processor, which the running batch needs: more threads would only take more of it. A slow
+    job holds up nobody, and one that lasts longer than ``timeout`` is given up, for its thread may never come back.
+    Threads end when there is no job.
     """
 
-    def __init__(self) -> None:
-        """No job, no thread."""
-        self._jobs: deque[Callable[[], None]] = deque()
-        self._lock = threading.Lock()
-        self._is_working = False
+    def __init__(self, run: Callable[[J], None], give_up: Callable[[J, str], bool], timeout: float) -> None:
+        """No job, no thread.
 
-    def add(self, job: Callable[[], None]) -> None:
-        """Queue a job, which must not raise."""
-        with self._lock:
+        run: must not raise. give_up: called with the reason; returns False for a job that is all but done.
+        """
+        self._run = run
+        self._give_up = give_up
+        self._timeout = timeout
+        self._jobs: deque[J] = deque()
+        self._running: dict[J, float] = {}  # and since when
+        self._stuck = 0
+        self._changed = threading.Condition()
+        self._is_watched = False
+
+    def add(self, job: J) -> None:
+        """Queue a job."""
+        with self._changed:
             self._jobs.append(job)
-            if self._is_working:
+            if not self._running:
+                self._begin_next()
+            self._changed.notify_all()
+            if self._is_watched:
                 return
-            self._is_working = True
-        # A daemon: a download that hangs does not keep the process from ending.
-        threading.Thread(target=self._work, name="infeng-adapters", daemon=True).start()
+            self._is_watched = True
+        threading.Thread(target=self._watch, name="infeng-adapters-watch", daemon=True).start()
 
-    def _work(self) -> None:
+    def _begin_next(self) -> None:
+        job = self._next() if self._stuck < MOST_STUCK else None
+        if job is not None:  # a daemon: a download that hangs does not keep the process from ending
+            threading.Thread(target=self._work, args=(job,), name="infeng-adapters", daemon=True).start()
+
+    def _next(self) -> J | None:
+        busy = {job.entry for job in self._running}
+        job = next((job for job in self._jobs if job.entry not in busy), None)
+        if job is not None:
+            self._jobs.remove(job)
+            self._running[job] = time.monotonic()
+        return job
+
+    def _work(self, job: J | None) -> None:
         if sys.platform == "linux":  # where a thread has a niceness of its own
             with suppress(OSError):
                 thread = threading.get_native_id()
                 os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, thread) + NICENESS)
-        while True:
-            with self._lock:
-                if not self._jobs:
-                    self._is_working = False
+        while job is not None:
+            self._run(job)
+            with self._changed:
+                if self._running.pop(job, None) is None:  # given up meanwhile: another thread has taken the place
+                    self._stuck -= 1
                     return
-                job = self._jobs.popleft()
-            job()
+                self._changed.notify_all()
+                job = self._next()
+
+    def _watch(self) -> None:
+        """Begin jobs beside slow ones and give up those that are late, as long as there are any."""
+        while True:
+            with self._changed:
+                if not self._running and not self._jobs:
+                    self._is_watched = False
+                    return
+                now = time.monotonic()
+                late = [job for job, since in self._running.items() if now - since >= self._timeout]
+                why = f"it was not read within {self._timeout:g} s"
+                if not self._running and self._stuck >= MOST_STUCK:
+                    late, why = list(self._jobs), f"{self._stuck} other loads do not come to an end"
+                    self._jobs.clear()
+                elif self._jobs and len(self._running) < MOST and now - max(self._running.values(), default=0) >= GRACE:
+                    self._begin_next()
+                if not late:
+                    self._changed.wait(self._rest(time.monotonic()))
+            for job in late:
+                self._drop(job, why)
+
+    def _rest(self, now: float) -> float:
+        """Return the seconds until a job becomes slow or late."""
+        waits = (GRACE, self._timeout) if self._jobs else (self._timeout,)
+        ends = [since + wait for since in self._running.values() for wait in waits]
+        return max(0.001, min((end for end in ends if end > now), default=now + GRACE) - now)
+
+    def _drop(self, job: J, why: str) -> None:
+        is_given_up = self._give_up(job, why)  # without the lock: it takes others
+        with self._changed:
+            if job in self._running and is_given_up:
+                del self._running[job]
+                self._stuck += 1
+            elif job in self._running:
+                self._running[job] = time.monotonic()

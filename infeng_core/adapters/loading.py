@@ -1,16 +1,16 @@
-"""From a source to a resident, on the loader's thread: read, check, pack, make room, place."""
+"""From a source to a resident, on a loading thread: read, check, pack, make room, place."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from functools import partial
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from infeng_core.adapters.cache import AdapterCache
 from infeng_core.adapters.loader import Loader
 from infeng_core.adapters.records import Entry, Resident
-from infeng_core.adapters.shelf import Shelf
 from infeng_core.errors import AdapterError, InfengError, ResourceError, UsageError
 from infeng_core.log import get_logger
 
@@ -31,30 +31,47 @@ Place = Callable[["PackedAdapter"], Any]
 """A backend's ``load_adapter``: packed contents to an AdapterHandle."""
 
 
-class Loading:
-    """Brings contents into a shelf, for requests that wait or for a caller who does."""
+@dataclass(slots=True, eq=False)
+class Load:
+    """One load of an entry, for the requests that wait for it or, with ``done``, for a caller."""
 
-    def __init__(self, shelf: Shelf, read: Read, place: Place, fail: Callable[[Entry, InfengError], None]) -> None:
-        """Load by ``read`` and ``place``; ``fail`` ends the requests that wait for an entry, called under the lock."""
-        self._shelf = shelf
+    entry: Entry
+    done: Future[None] | None = None
+    pin: bool = False
+    is_reload: bool = False
+    is_read: bool = False  # what remains is to place it, which cannot hang
+    is_over: bool = False  # given up: whatever it brings comes to nothing
+
+
+class Loading:
+    """Brings contents into the cache, for requests that wait or for a caller who does."""
+
+    def __init__(
+        self, cache: AdapterCache, read: Read, place: Place, fail: Callable[[Entry, InfengError], None], timeout: float
+    ) -> None:
+        """Load by ``read`` and ``place``; ``fail`` ends the requests that wait for an entry, called under the lock.
+
+        timeout: seconds after which a load that is still reading has failed.
+        """
+        self._cache = cache
         self._read = read
         self._place = place
         self._fail = fail
-        self._loader = Loader()
+        self._loader = Loader(self._run, self._give_up, timeout)
         self._is_placing = False
         self._is_closed = False
         self.kept: set[Entry] = set()
         """What requests that wait will use first: it does not leave for others that wait."""
 
     def begin(self, entry: Entry) -> None:
-        """Load for requests that wait; called under the lock, once ``entry`` has room on the shelf."""
-        self._shelf.coming[entry] = entry.nbytes or 0
-        self._loader.add(partial(self._load_lazily, entry))
+        """Load for requests that wait; called under the lock, once ``entry`` has room in the cache."""
+        self._cache.coming[entry] = entry.nbytes or 0
+        self._loader.add(Load(entry))
 
     def now(self, entry: Entry, *, pin: bool = False, is_reload: bool = False) -> None:
         """Load and wait for it; raises what goes wrong. Called without the lock."""
         done: Future[None] = Future()
-        self._loader.add(partial(self._load_for_caller, entry, done, pin, is_reload))
+        self._loader.add(Load(entry, done, pin, is_reload))
         done.result()
 
     def is_wanted(self, resident: Resident) -> bool:
@@ -63,75 +80,84 @@ class Loading:
 
     def close(self) -> None:
         """Begin no load any more and wait for the backend to be left alone; reading may go on and comes to nothing."""
-        with self._shelf.lock:
+        with self._cache.lock:
             self._is_closed = True
-            self._shelf.coming.clear()
-            self._shelf.ring()
+            self._cache.coming.clear()
+            self._cache.ring()
             while self._is_placing:
-                self._shelf.news.wait()
+                self._cache.news.wait()
 
-    def _load_lazily(self, entry: Entry) -> None:
+    def _run(self, load: Load) -> None:
+        error: InfengError | None = None
         try:
-            if self._is_due(entry):
-                self._load(entry, pin=False, is_reload=False)
-        except InfengError as error:
-            self._note(entry, error)
-            with self._shelf.lock:
-                self._fail(entry, error)
-        finally:
-            self._end(entry)
+            if load.done is not None or self._is_due(load.entry):
+                self._load(load)
+        except InfengError as caught:
+            error = caught
+        with self._cache.lock:
+            self._end(load, error)
 
-    def _load_for_caller(self, entry: Entry, done: Future[None], pin: bool, is_reload: bool) -> None:
-        try:
-            self._load(entry, pin=pin, is_reload=is_reload)
-        except InfengError as error:
-            self._note(entry, error)
-            self._end(entry)
-            done.set_exception(error)
-        else:
-            self._end(entry)
-            done.set_result(None)
+    def _give_up(self, load: Load, why: str) -> bool:
+        with self._cache.lock:
+            if load.is_read or load.is_over:
+                return False
+            remedy = "check where its files lie, or raise adapters.load_timeout"
+            self._end(load, AdapterError(f"adapter {load.entry.name}", why, remedy))
+            load.is_over = True
+            return True
 
     def _is_due(self, entry: Entry) -> bool:
-        with self._shelf.lock:
+        with self._cache.lock:
             return not self._is_closed and bool(entry.waiting) and entry.resident is None
 
-    def _note(self, entry: Entry, error: InfengError) -> None:
-        entry.error = str(error)
-        if not self._is_closed:
-            _log.warning("adapter not loaded", name=entry.name, error=str(error))
+    def _end(self, load: Load, error: InfengError | None) -> None:
+        """Tell whoever waits for a load how it ended, unless it was given up before. Called under the lock."""
+        if load.is_over:
+            return
+        self._cache.coming.pop(load.entry, None)
+        if error is not None:
+            load.entry.error = str(error)
+            if not self._is_closed:
+                _log.warning("adapter not loaded", name=load.entry.name, error=str(error))
+            if load.done is None:
+                self._fail(load.entry, error)
+        self._cache.ring()
+        if load.done is not None and error is not None:
+            load.done.set_exception(error)
+        elif load.done is not None:
+            load.done.set_result(None)
 
-    def _end(self, entry: Entry) -> None:
-        with self._shelf.lock:
-            self._shelf.coming.pop(entry, None)
-            self._shelf.ring()
-
-    def _load(self, entry: Entry, *, pin: bool, is_reload: bool) -> None:
+    def _load(self, load: Load) -> None:
         begin = time.perf_counter()
-        shelf = self._shelf
+        cache, entry = self._cache, load.entry
         packed = self._packed(entry)
-        with shelf.lock:
-            self._check(entry, packed, is_reload)
-            resident = shelf.residents.get(packed.id)
+        with cache.lock:
+            while self._is_placing:  # one at a time, so that equal contents are placed once
+                cache.news.wait()
+            if load.is_over:
+                return
+            load.is_read = True
+            self._check(entry, packed, load.is_reload)
+            resident = cache.residents.get(packed.id)
             if resident is not None:
-                self._take(entry, resident, begin, pin, is_reload)
+                self._take(load, resident, begin)
                 return
             entry.nbytes = packed.nbytes
-            if not self._has_room(entry, packed.nbytes, pin, is_reload):
+            if not self._has_room(entry, packed.nbytes, load.pin, load.is_reload):
                 return
-            shelf.coming[entry] = packed.nbytes
+            cache.coming[entry] = packed.nbytes
             self._is_placing = True
-        shelf.gone.clear()
+        cache.gone.clear()
+        made: Resident | None = None
         try:
-            resident = Resident.of(packed, self._placed(entry, packed))
+            made = Resident.of(packed, self._placed(entry, packed))
         finally:
-            with shelf.lock:
+            with cache.lock:
                 self._is_placing = False
-                shelf.news.notify_all()
-        with shelf.lock:
-            if not self._is_closed:
-                shelf.put(resident)
-                self._take(entry, resident, begin, pin, is_reload)
+                if made is not None and not self._is_closed:
+                    cache.put(made)
+                    self._take(load, made, begin)
+                cache.news.notify_all()
 
     def _packed(self, entry: Entry) -> PackedAdapter:
         try:
@@ -166,30 +192,30 @@ class Loading:
 
     def _has_room(self, entry: Entry, nbytes: int, pin: bool, is_reload: bool) -> bool:
         """Make room if that is possible; a request waits on without it, a caller who wants it pinned gets an error."""
-        shelf = self._shelf
+        cache = self._cache
         if is_reload:  # both versions stay until the old one leaves, which is at once where nobody uses it
-            shelf.make_room(1, nbytes, lambda resident: resident is entry.resident)
+            cache.make_room(1, nbytes, lambda resident: resident is entry.resident)
             return True
-        reserved = shelf.coming.get(entry)
+        reserved = cache.coming.get(entry)
         places, more = (1, nbytes) if reserved is None else (0, nbytes - reserved)
-        has_room = shelf.make_room(places, more, (lambda _: False) if pin else self.is_wanted)
+        has_room = cache.make_room(places, more, (lambda _: False) if pin else self.is_wanted)
         if pin and not has_room:
             why = "what is in memory is in use or pinned, and it does not fit beside that"
             remedy = "try again later, or raise adapters.max_resident and adapters.memory"
             raise ResourceError(f"adapter {entry.name} ({nbytes} bytes)", why, remedy)
         return has_room
 
-    def _take(self, entry: Entry, resident: Resident, begin: float, pin: bool, is_reload: bool) -> None:
+    def _take(self, load: Load, resident: Resident, begin: float) -> None:
         """Let the name mean what was loaded, unless nobody wants it any more."""
-        shelf = self._shelf
-        shelf.coming.pop(entry, None)
+        cache, entry = self._cache, load.entry
+        cache.coming.pop(entry, None)
         if not entry.is_gone or entry.waiting:
-            shelf.attach(entry, resident)
-            entry.is_pinned |= pin and not entry.is_gone
+            cache.attach(entry, resident)
+            entry.is_pinned |= load.pin and not entry.is_gone
             entry.loads += 1
             entry.load_seconds, entry.error = time.perf_counter() - begin, None
-            text = "adapter reloaded" if is_reload else "adapter loaded"
+            text = "adapter reloaded" if load.is_reload else "adapter loaded"
             facts = {"id": resident.id[:12], "rank": resident.rank, "bytes": resident.nbytes}
             _log.info(text, name=entry.name, **facts, seconds=round(entry.load_seconds, 4))
-        shelf.forget(resident)
-        shelf.ring()  # with what was coming gone, a step that waits would find no reason to
+        cache.forget(resident)
+        cache.ring()  # with what was coming gone, a step that waits would find no reason to

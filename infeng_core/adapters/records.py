@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Literal
 from weakref import WeakSet
 
 if TYPE_CHECKING:
-    from infeng_core.adapters.lease import Lease
     from infeng_core.formats.adapters.packed import PackedAdapter
 
 State = Literal["registered", "loading", "resident"]
@@ -52,9 +51,12 @@ class Resident:
     stacked_rank: int
     is_whole: bool  # DoRA, biases or saved modules: its weight can only be 1
     saves_modules: bool
+    reach: float  # the largest number that it may add to a weight of the base
     entries: set[Entry] = field(default_factory=set, repr=False)
-    references: WeakSet[Lease] = field(default_factory=WeakSet, repr=False)
+    references: WeakSet[Any] = field(default_factory=WeakSet, repr=False)
     """Of requests that run. A set, and weak, so that nothing is counted wrong when Ctrl-C comes in between."""
+    promised: WeakSet[Any] = field(default_factory=WeakSet, repr=False)
+    """Requests that were preempted and will go on with these bytes."""
     used: int = 0  # the order in which residents were last taken or given back
 
     @property
@@ -75,6 +77,7 @@ class Resident:
             packed.stacked_rank,
             packed.is_whole,
             packed.saves_modules,
+            packed.reach,
         )
 
 
@@ -94,7 +97,7 @@ class Entry:
     loads: int = 0
     load_seconds: float | None = None
     error: str | None = None
-    waiting: WeakSet[Lease] = field(default_factory=WeakSet, repr=False)
+    waiting: WeakSet[Any] = field(default_factory=WeakSet, repr=False)  # of AdapterReference, as in Resident
 
     def info(self, *, is_loading: bool) -> AdapterInfo:
         """Return what a user sees."""

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from infeng_core.adapters.combining import check_combination
-from infeng_core.adapters.lease import Lease
+from infeng_core.adapters.cache import AdapterCache
 from infeng_core.adapters.loading import Loading, Place, Read
 from infeng_core.adapters.names import check_name, check_source
+from infeng_core.adapters.prefetch import prefetch
 from infeng_core.adapters.records import AdapterInfo, Entry
-from infeng_core.adapters.shelf import Shelf
-from infeng_core.adapters.staging import stage
+from infeng_core.adapters.reference import AdapterReference, check_combination
 from infeng_core.errors import AdapterError, InfengError, RequestError, unknown_key_remedy
 from infeng_core.log import get_logger
 
@@ -38,19 +37,20 @@ class Registry:
         budget: int | None,
         base: frozenset[str] = frozenset(),
         max_stacked_rank: int = 1024,
+        load_timeout: float = 60.0,
     ) -> None:
         """Hold at most ``most`` adapters of together ``budget`` bytes (None: any) in memory.
 
-        read, place: called on the loader's thread. base: names that mean the base model. max_stacked_rank: of all
-        adapters of a request.
+        read, place: called on loading threads, place on one at a time. base: names that mean the base model.
+        max_stacked_rank: of all adapters of a request. load_timeout: seconds that reading an adapter may take.
         """
         self._base = base
         self._max_stacked_rank = max_stacked_rank
         self._entries: dict[str, Entry] = {}
-        self._shelf = Shelf(most, budget)
-        self._loading = Loading(self._shelf, read, place, self._fail_waiting)
-        self.failed: deque[Lease] = deque()
-        """Leases that got an error while they waited; the engine takes them."""
+        self._cache = AdapterCache(most, budget)
+        self._loading = Loading(self._cache, read, place, self._fail_waiting, load_timeout)
+        self.failed: deque[AdapterReference] = deque()
+        """References that got an error while they waited; the engine takes them."""
 
     # --------------------------------------------------------------------------------------------------- by name ---
 
@@ -61,8 +61,8 @@ class Registry:
         """
         name = check_name(name, self._base)
         text, scale = check_source(name, source, scale)
-        with self._shelf.lock:
-            if self._shelf.most == 0:
+        with self._cache.lock:
+            if self._cache.most == 0:
                 raise AdapterError(f"adapter {name}", "adapters.max_resident is 0", "set it to how many may be loaded")
             if name in self._entries:
                 why = "there is an adapter of that name"
@@ -73,28 +73,28 @@ class Registry:
         try:
             self._loading.now(entry, pin=True)
         except BaseException:
-            with self._shelf.lock:
+            with self._cache.lock:
                 if self._entries.get(name) is entry:
                     self.remove(name)
             raise
 
     def remove(self, name: str) -> None:
         """Unload: nobody can name it from now on; requests that have named it are served."""
-        with self._shelf.lock:
+        with self._cache.lock:
             entry = self._find(name)
             del self._entries[name]
             entry.is_gone, entry.is_pinned = True, False
             self._retire(entry)
-            self._shelf.ring()
+            self._cache.ring()
         _log.info("adapter unloaded", name=name)
 
     def pin(self, name: str, pinned: bool = True) -> None:
         """Load an adapter if it is not in memory and keep it there, or let it leave again."""
-        with self._shelf.lock:
+        with self._cache.lock:
             entry = self._find(name)
             if not pinned or entry.resident is not None:
                 entry.is_pinned = pinned
-                self._shelf.ring()
+                self._cache.ring()
                 return
         self._loading.now(entry, pin=True)
 
@@ -104,17 +104,17 @@ class Registry:
         The old contents serve until the new ones are in memory, and stay if those cannot be loaded: then the error is
         raised. An adapter that is not in memory is read at its next use.
         """
-        with self._shelf.lock:
+        with self._cache.lock:
             entry = self._find(name)
-            if entry.resident is None and entry not in self._shelf.coming:
+            if entry.resident is None and entry not in self._cache.coming:
                 entry.id = None
                 return
         self._loading.now(entry, is_reload=True)
 
     def infos(self) -> list[AdapterInfo]:
         """Return what is known of every name, in the order in which they came."""
-        with self._shelf.lock:
-            return [entry.info(is_loading=entry in self._shelf.coming) for entry in self._entries.values()]
+        with self._cache.lock:
+            return [entry.info(is_loading=entry in self._cache.coming) for entry in self._entries.values()]
 
     def _find(self, name: str) -> Entry:
         entry = self._entries.get(name)
@@ -127,127 +127,163 @@ class Registry:
 
     # ------------------------------------------------------------------------------------------------ by request ---
 
-    def lease(self, spec: Spec) -> Lease:
+    def refer(self, spec: Spec) -> AdapterReference:
         """Return a request's claim on its adapters; raises RequestError for what can be seen to be wrong now."""
-        with self._shelf.lock:
-            lease = self._claim(spec)
-            for entry in lease.entries:
-                entry.waiting.add(lease)
-            return lease
+        with self._cache.lock:
+            reference = self._claim(spec)
+            for entry in reference.entries:
+                entry.waiting.add(reference)
+            return reference
 
     def check(self, spec: Spec) -> None:
-        """Raise the RequestError that ``lease`` would raise."""
-        with self._shelf.lock:
+        """Raise the RequestError that ``refer`` would raise."""
+        with self._cache.lock:
             self._claim(spec)
 
-    def _claim(self, spec: Spec) -> Lease:
+    def _claim(self, spec: Spec) -> AdapterReference:
         pairs = ((spec, 1.0),) if isinstance(spec, str) else spec
         unknown = next((name for name, _ in pairs if name not in self._entries), None)
         if unknown is not None:
             raise RequestError(f"adapter {unknown!r}", "no adapter of that name is loaded", self._known(unknown))
-        if len(pairs) > self._shelf.most:
-            why = f"adapters.max_resident is {self._shelf.most}"
+        if len(pairs) > self._cache.most:
+            why = f"adapters.max_resident is {self._cache.most}"
             raise RequestError(f"{len(pairs)} adapters", why, "name fewer, or raise it")
-        lease = Lease(self, tuple(self._entries[name] for name, _ in pairs), tuple(weight for _, weight in pairs))
-        self._check(lease)
-        return lease
+        reference = AdapterReference(
+            self, tuple(self._entries[name] for name, _ in pairs), tuple(weight for _, weight in pairs)
+        )
+        self._check(reference)
+        return reference
 
-    def acquire(self, lease: Lease) -> bool:
+    def holds(self, contents: Iterable[str]) -> bool:
+        """Return whether contents are in memory, by their ids."""
+        return all(id_ in self._cache.residents for id_ in contents)
+
+    def acquire(self, reference: AdapterReference) -> bool:
         """Give a request its adapters if all are in memory; one whose adapters do not go together fails."""
-        with self._shelf.lock:
-            residents = tuple(entry.resident for entry in lease.entries if entry.resident is not None)
-            if lease.error is not None or lease.is_closed or len(residents) < len(lease.entries):
+        cache = self._cache
+        with cache.lock:
+            found = (
+                map(cache.residents.get, reference.contents)
+                if reference.contents
+                else (e.resident for e in reference.entries)
+            )
+            residents = tuple(resident for resident in found if resident is not None)
+            if reference.error is not None or reference.is_closed or len(residents) < len(reference.entries):
                 return False
             try:
-                self._check(lease)
+                self._check(reference)
             except RequestError as error:
-                self._fail(lease, error)
+                self._fail(reference, error)
                 return False
             for resident in residents:
-                resident.references.add(lease)
-                self._shelf.touch(resident)
-            lease.rows = tuple((r.handle, weight) for r, weight in zip(residents, lease.weights, strict=True))
-            lease.residents = residents  # the last: from here on it has them
-            self._stop_waiting(lease)
+                resident.references.add(reference)
+                resident.promised.discard(reference)
+                cache.touch(resident)
+            reference.contents = tuple(resident.id for resident in residents)
+            reference.rows = tuple((r.handle, weight) for r, weight in zip(residents, reference.weights, strict=True))
+            reference.residents = residents  # the last: from here on it has them
+            self._stop_waiting(reference)
             return True
 
-    def release(self, lease: Lease) -> None:
-        """Take a request's adapters back, or forget that it waits."""
-        with self._shelf.lock:
-            if lease.is_closed:
+    def release(self, reference: AdapterReference) -> None:
+        """Take a request's adapters back for now; it waits for the same contents."""
+        with self._cache.lock:
+            if reference.residents:
+                for resident in reference.residents:
+                    resident.promised.add(reference)
+                for entry in reference.entries:
+                    entry.waiting.add(reference)
+                self._take_back(reference)
+
+    def close_reference(self, reference: AdapterReference) -> None:
+        """Take a request's adapters back for good, or forget that it waits."""
+        with self._cache.lock:
+            if reference.is_closed:
                 return
-            lease.is_closed = True
-            residents, lease.residents, lease.rows, lease.owner = lease.residents, (), (), None
-            for resident in residents:
-                resident.references.discard(lease)
-                self._shelf.touch(resident)
-                self._shelf.forget(resident)
-            self._stop_waiting(lease)
-            self._shelf.ring()
+            reference.is_closed, reference.owner = True, None
+            self._take_back(reference)
+            self._stop_waiting(reference)
 
-    def stage(self, leases: Iterable[Lease]) -> None:
-        """Begin to load what requests that wait need, the first of ``leases`` before the others (staging.py)."""
-        with self._shelf.lock:
-            stage(self._shelf, self._loading, leases, self._fail)
+    def prefetch(self, references: Sequence[AdapterReference]) -> int:
+        """Begin to load what requests that wait need, the first of ``references`` before the others (prefetch.py).
 
-    def _check(self, lease: Lease) -> None:
-        known = [(e.name, e.resident, w) for e, w in zip(lease.entries, lease.weights, strict=True) if e.resident]
-        check_combination(known, self._max_stacked_rank)
+        Returns how many of them do not wait for others to end: those behind lack room.
+        """
+        with self._cache.lock:
+            return prefetch(self._cache, self._loading, references, self._fail)
+
+    def _take_back(self, reference: AdapterReference) -> None:
+        reference.residents, reference.rows = (), ()
+        for resident in [self._cache.residents[id_] for id_ in reference.contents if id_ in self._cache.residents]:
+            resident.references.discard(reference)
+            if reference.is_closed:
+                resident.promised.discard(reference)
+            self._cache.touch(resident)
+            self._cache.forget(resident)
+        self._cache.ring()
+
+    def _check(self, reference: AdapterReference) -> None:
+        if not reference.contents:
+            known = [
+                (e.name, e.resident, w) for e, w in zip(reference.entries, reference.weights, strict=True) if e.resident
+            ]
+            check_combination(known, self._max_stacked_rank)
 
     def _fail_waiting(self, entry: Entry, error: InfengError) -> None:
-        for lease in list(entry.waiting):
-            self._fail(lease, error)
+        for reference in list(entry.waiting):
+            if not (reference.contents and reference.is_ready()):  # what it goes on with is here
+                self._fail(reference, error)
 
-    def _fail(self, lease: Lease, error: InfengError) -> None:
-        lease.error = error
-        self._stop_waiting(lease)
-        self.failed.append(lease)
-        self._shelf.ring()
+    def _fail(self, reference: AdapterReference, error: InfengError) -> None:
+        reference.error = error
+        self._stop_waiting(reference)
+        self.failed.append(reference)
+        self._cache.ring()
 
-    def _stop_waiting(self, lease: Lease) -> None:
-        for entry in lease.entries:
-            entry.waiting.discard(lease)
+    def _stop_waiting(self, reference: AdapterReference) -> None:
+        for entry in reference.entries:
+            entry.waiting.discard(reference)
             self._retire(entry)
 
     def _retire(self, entry: Entry) -> None:
         """Part an unloaded name from its contents once nobody waits for them."""
         if entry.is_gone and not entry.waiting:
-            self._shelf.detach(entry)
+            self._cache.detach(entry)
 
     # ----------------------------------------------------------------------------------------------- by the loop ---
 
     @property
     def changes(self) -> int:
         """Counts whatever may let a request start that could not before."""
-        return self._shelf.changes
+        return self._cache.changes
 
     @property
     def evictions(self) -> int:
         """Contents that have left the memory for others."""
-        return self._shelf.evictions
+        return self._cache.evictions
 
     def ring(self) -> None:
         """Wake a step that waits for an adapter: there may be something else to do."""
-        with self._shelf.lock:
-            self._shelf.ring()
+        with self._cache.lock:
+            self._cache.ring()
 
     def wait(self, mark: int) -> bool:
         """Sleep until ``changes`` is not ``mark``; return False at once if no load is under way that could do that.
 
         Raises KernelError where ``interrupt`` is called meanwhile.
         """
-        return self._shelf.wait(mark)
+        return self._cache.wait(mark)
 
     def interrupt(self) -> None:
         """Make a step that waits for an adapter raise KernelError."""
-        self._shelf.interrupt()
+        self._cache.interrupt()
 
     def close(self) -> None:
         """Forget everything; loads that are under way come to nothing."""
         self._loading.close()
-        with self._shelf.lock:
+        with self._cache.lock:
             for entry in self._entries.values():
                 entry.is_gone = True
-                self._shelf.detach(entry)
+                self._cache.detach(entry)
             self._entries.clear()
-            self._shelf.gone.clear()
+            self._cache.gone.clear()

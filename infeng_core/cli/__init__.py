@@ -3,33 +3,71 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
 from collections.abc import Sequence
+from typing import Any, NoReturn
 
 import infeng_core
-from infeng_core.errors import InfengError
+from infeng_core.errors import UsageError, explained, printable
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit status: 0, 1 (failed) or 2 (wrong use)."""
+    """Run one command and return its exit status: 0, 1 (failed), 2 (wrong use) or 130 (Ctrl-C).
+
+    Whatever goes wrong is one line on standard error; ``INFENG_LOG=debug`` shows where it came from.
+    """
+    if sys.stderr is None:  # closed by the caller; print() would send our errors to standard output
+        sys.stderr = open(os.devnull, "w")  # noqa: PTH123, SIM115
     try:
-        status = _run(sys.argv[1:] if argv is None else list(argv))
-        sys.stdout.flush()  # a reader that went away is noticed here and not while the interpreter ends
-        return status
-    except InfengError as error:
-        print(f"infeng: error: {error}", file=sys.stderr)
-        return error.exit_status
+        if sys.stdout is None:
+            raise UsageError("standard output", "it is closed", "send it to a file or to /dev/null")
+        try:
+            return _run(sys.argv[1:] if argv is None else list(argv))
+        finally:
+            sys.stdout.flush()  # what cannot be written is noticed here and not while the interpreter ends
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        # The reader of our output is gone; give the interpreter's last flush somewhere to go.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _end_output()
         return 0
+    except Exception as error:
+        _end_output()
+        if isinstance(error.__cause__ or error.__context__, KeyboardInterrupt):
+            return 130  # it came while a native module was being imported
+        said = explained(error)
+        if said is not error:
+            with contextlib.suppress(Exception):
+                from infeng_core.log import get_logger
+
+                get_logger(__name__).debug("raised", exc_info=error)
+        print(f"infeng: error: {said}", file=sys.stderr)
+        return said.exit_status
+
+
+def say(*lines: str, to_stderr: bool = False) -> None:
+    """Print lines for people: what comes from files is escaped, so that none can look like another or move a cursor."""
+    print("\n".join(map(printable, lines)), file=sys.stderr if to_stderr else sys.stdout)
+
+
+class Parser(argparse.ArgumentParser):
+    """Says what is wrong on one line, and takes ``-`` for standard input wherever it stands."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse; argparse itself gives an optional positional its value only where it follows the others directly."""
+        namespace, rest = super().parse_known_args(args, namespace)
+        if rest == ["-"] and getattr(namespace, "stdin", "") is None:
+            namespace.stdin, rest = "-", []
+        return namespace, rest
+
+    def error(self, message: str) -> NoReturn:
+        """Print the usage and the message; end with status 2."""
+        super().error(printable(message))
 
 
 def _run(argv: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="infeng", description="CPU-native LLM inference engine")
+    parser = Parser(prog="infeng", description="CPU-native LLM inference engine")
     parser.add_argument("--version", action="version", version=f"infeng {infeng_core.__version__}")
     if argv[:1] == ["--version"]:
         parser.parse_args(argv)  # answers without looking for plugins, one of which may be what is wrong
@@ -41,7 +79,7 @@ def _run(argv: list[str]) -> int:
     chosen = next((word for word in argv if not word.startswith("-")), None)
     for name, help in sorted(plugins.commands().items()):
         # argparse reads % in help texts as a format.
-        text = help.replace("%", "%%")
+        text = printable(help).replace("%", "%%")
         subparser = subparsers.add_parser(name, help=text, description=text)
         if name == chosen:
             command = plugins.command(name)  # only this command's plugin is imported
@@ -50,3 +88,12 @@ def _run(argv: list[str]) -> int:
     arguments = parser.parse_args(argv)
     status: int = arguments.run(arguments)
     return status
+
+
+def _end_output() -> None:
+    """Where standard output takes no more, give the interpreter's last flush somewhere to go."""
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except (OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -6,6 +6,7 @@ import argparse
 import json
 from pathlib import Path
 
+from infeng_core.cli import say
 from infeng_core.cli.options import add_config_options, config_from
 
 
@@ -45,7 +46,7 @@ class Convert:
             }
             print(json.dumps(summary))
         elif made.reused:
-            print(f"{made.path}: is there already, from the same source ({gigabytes(made.nbytes)})")
+            say(f"{made.path}: is there already, from the same source ({gigabytes(made.nbytes)})")
         else:
-            print(f"{made.path}: {gigabytes(made.nbytes)} in {made.seconds:.1f} s")
+            say(f"{made.path}: {gigabytes(made.nbytes)} in {made.seconds:.1f} s")
         return 0

@@ -6,6 +6,7 @@ import argparse
 import json
 from pathlib import Path
 
+from infeng_core.cli import say
 from infeng_core.cli.options import add_config_options, config_from
 
 
@@ -48,8 +49,8 @@ class ConvertAdapter:
             }
             print(json.dumps(summary))
         elif made.reused:
-            print(f"{made.path}: is there already, with the same contents ({gigabytes(made.nbytes)})")
+            say(f"{made.path}: is there already, with the same contents ({gigabytes(made.nbytes)})")
         else:
             fits = "this base alone" if made.bound else "every base of these shapes"
-            print(f"{made.path}: {gigabytes(made.nbytes)} as {made.dtype} in {made.seconds:.1f} s; fits {fits}")
+            say(f"{made.path}: {gigabytes(made.nbytes)} as {made.dtype} in {made.seconds:.1f} s; fits {fits}")
         return 0

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from infeng_core.cli import say
 from infeng_core.cli.options import add_config_options, config_from
 from infeng_core.plug import explain
 from infeng_core.plug.manager import Plugins
@@ -32,7 +33,10 @@ class Doctor:
         facts = explain.doctor(Plugins.discover(config))
         if arguments.model is not None:
             facts["model"] = loaded(config)
-        print(json.dumps(facts, indent=2) if arguments.json else "\n".join(report(facts)))
+        if arguments.json:
+            print(json.dumps(facts, indent=2))
+        else:
+            say(*report(facts))
         return 0
 
 

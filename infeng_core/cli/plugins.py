@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from infeng_core.cli import say
 from infeng_core.cli.doctor import table
 from infeng_core.cli.options import add_config_options, config_from
 from infeng_core.errors import UsageError, unknown_key_remedy
@@ -16,7 +17,6 @@ from infeng_core.plug.config import OPS
 from infeng_core.plug.manager import Plugins
 from infeng_core.plug.reason import CODES
 from infeng_core.plug.select import Decision, Selector
-from infeng_core.plug.typical import FormatOf, Shape, typical
 
 
 class PluginsCommand:
@@ -58,10 +58,10 @@ class PluginsCommand:
         for item in facts:
             provides = ", ".join(_count(len(names), kind) for kind, names in item["provides"].items())
             rows.append((item["name"], item["version"] or "-", item["state"], provides or "-", item["origin"]))
-        print("\n".join(table(rows)))
+        say(*table(rows))
         for item in facts:
             if item["state"] != "ready":
-                print(f"\n{item['name']}: {item['reason']}")
+                say("", f"{item['name']}: {item['reason']}")
         return 0
 
     def info(self, arguments: argparse.Namespace) -> int:
@@ -72,39 +72,36 @@ class PluginsCommand:
             return 0
         for key in ("name", "version", "description", "origin", "file", "state", "reason", "python"):
             if facts.get(key):
-                print(f"{key:12}{facts[key]}")
+                say(f"{key:12}{facts[key]}")
         requires = facts.get("requires") or {}
         if requires.get("arch") or requires.get("features"):
-            print(f"{'requires':12}{' '.join(filter(None, (requires['arch'], *requires['features'])))}")
+            say(f"{'requires':12}{' '.join(filter(None, (requires['arch'], *requires['features'])))}")
         for key, value in (facts.get("library") or {}).items():
-            print(f"{'library':12}{key} {value}")
+            say(f"{'library':12}{key} {value}")
         for kind, names in facts["provides"].items():
             if kind != "kernels":
-                print(f"{kind.replace('_', ' '):12}{' '.join(names)}")
+                say(f"{kind.replace('_', ' '):12}{' '.join(names)}")
         if facts.get("kernels"):
-            print("kernels")
-            print("\n".join(table([(k["name"], k["op"], " ".join(k["features"])) for k in facts["kernels"]])))
+            say("kernels", *table([(k["name"], k["op"], " ".join(k["features"])) for k in facts["kernels"]]))
         return 0
 
     def why(self, arguments: argparse.Namespace) -> int:
         """Print every candidate for an operation."""
         if arguments.op not in OPS:
             raise UsageError(f"operation {arguments.op}", "unknown", unknown_key_remedy(arguments.op, OPS))
-        from infeng_core import formats
+        from infeng_core.outline import outline, sizes
 
         config = config_from(arguments)
         plugins = Plugins.discover(config)
         selector = Selector(plugins, config, plugins.cpu)
-        shape = Shape()
-        format_of: FormatOf = formats.choose(config, plugins.quant_format).of
-        if arguments.model:
-            shape, format_of = _shape(formats.find(arguments.model), plugins, format_of)
-        decisions = [selector.decide(problem) for problem in typical(arguments.op, config, shape, format_of)]
+        shape, formats = sizes(arguments.model, config, plugins.quant_format)
+        binder = outline(shape, formats, plugins.quant_format, config, selector)
+        decisions = {asked: selector.decide(asked) for asked in binder.asked if asked.op == arguments.op}
         selector.close()
         if arguments.json:
-            print(json.dumps([explain.decision(item) for item in decisions], indent=2))
+            print(json.dumps([explain.decision(item) for item in decisions.values()], indent=2))
         else:
-            print("\n".join(_why(decisions)))
+            say(*_why(list(decisions.values())))
         return 0
 
     def lock(self, arguments: argparse.Namespace) -> int:
@@ -116,13 +113,15 @@ class PluginsCommand:
         model = arguments.model or config.model.path
         if model is None:
             raise UsageError("infeng plugins lock", "no model", "name one, or set model.path in the manifest")
+        output = Path(arguments.output)
+        if output.is_dir() or not output.parent.is_dir():
+            raise UsageError(f"{output}", "no file can be written there", "name a file in a folder that exists")
         with Engine(model, config=config) as engine:
             text = explain.lock(engine.selector)
-        output = Path(arguments.output)
         temporary = output.with_name(output.name + ".tmp")
         temporary.write_text(text, encoding="utf-8")
         temporary.replace(output)
-        print(f"wrote {output}; use it with kernels.lock, or --set kernels.lock={output}")
+        say(f"wrote {output}; use it with kernels.lock, or --set kernels.lock={output}")
         return 0
 
 
@@ -149,27 +148,3 @@ def _why(decisions: list[Decision]) -> Iterator[str]:
 def _count(count: int, kind: str) -> str:
     words = kind.replace("_", " ")
     return f"{count} {words if count != 1 else words.removesuffix('s')}"
-
-
-def _shape(directory: Path, plugins: Plugins, default: FormatOf) -> tuple[Shape, FormatOf]:
-    """Return the sizes in a model directory, and the formats of its tensors."""
-    from infeng_core.formats import huggingface, native
-    from infeng_core.formats.adapters.sites import sites
-
-    if native.is_native(directory):
-        manifest = native.read_manifest(directory, plugins.quant_format)
-        config, default = manifest.model, lambda name: manifest.tensors[name].format
-    else:
-        config = huggingface.read_config(directory)
-    shape = Shape(
-        hidden=config.hidden,
-        intermediate=config.intermediate,
-        heads=config.heads,
-        kv_heads=config.kv_heads,
-        head_dim=config.head_dim,
-        vocab=config.vocab,
-        context=config.max_positions,
-        bias=bool(sites(config).biased),
-        tied=config.tie_embeddings,
-    )
-    return shape, default

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from infeng_core.cli import say
 from infeng_core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -42,4 +42,5 @@ def profiled(engine: Engine, file: str | None) -> Iterator[None]:
     with engine.profile() as profile:
         yield
     profile.write_trace(file)
-    print(f"{profile.table()}\ntrace       {file}, for https://ui.perfetto.dev", file=sys.stderr)
+    lines = profile.table().splitlines()
+    say(*lines, f"trace       {file}, for https://ui.perfetto.dev", to_stderr=True)

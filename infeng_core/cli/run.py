@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from infeng_core.cli import say
 from infeng_core.cli.lora import adapters_of, add_lora_options, as_text, loras
 from infeng_core.cli.options import add_config_options, config_from
 from infeng_core.cli.profiling import add_profile_option, profiled
@@ -22,6 +23,9 @@ from infeng_core.speculate import parse
 if TYPE_CHECKING:
     from infeng_core.engine import Engine
     from infeng_core.request import Completion, Request, SamplingParams
+
+MAX_PROMPT_BYTES = 16 << 20
+"""Of a file or of standard input; more than any context takes."""
 
 
 class Run:
@@ -36,6 +40,9 @@ class Run:
         parser.add_argument("stdin", nargs="?", choices=["-"], metavar="-", help="read the prompt from standard input")
         parser.add_argument("-p", "--prompt", action="append", metavar="TEXT", help="prompt; repeats, all in one batch")
         parser.add_argument("-f", "--file", metavar="FILE", help="file that holds the prompt; - is standard input")
+        parser.add_argument(
+            "--ids", action="append", metavar="IDS", help='prompt as token ids, "1 2 3"; answers with ids; repeats'
+        )
         parser.add_argument("-t", "--threads", type=int, metavar="N", help="worker threads (default: usable cores)")
         parser.add_argument("--format", metavar="F", help="weight format: f32, bf16, int8-row, int4-g64 or int4-g32")
         parser.add_argument("--echo", action="store_true", help="print the prompt before its completion")
@@ -70,6 +77,7 @@ class Run:
             model__path=arguments.model,
             model__format=arguments.format,
             threads__count=arguments.threads,
+            tokenizer__use="ids" if arguments.ids else None,
         )
         from infeng_core.engine import Engine
 
@@ -85,7 +93,7 @@ class Run:
             longest = max((completion.timings.total for completion in completions), default=0.0)
             rate = f", {tokens / longest:.1f} tokens/s" if longest else ""
             more = guessing(completions) + loading(engine)
-            print(f"loaded in {loaded:.2f} s; {tokens} tokens in {longest:.2f} s{rate}{more}", file=sys.stderr)
+            say(f"loaded in {loaded:.2f} s; {tokens} tokens in {longest:.2f} s{rate}{more}", to_stderr=True)
         return 0
 
 
@@ -104,21 +112,33 @@ def guessing(completions: list[Completion]) -> str:
 
 def read_prompts(arguments: argparse.Namespace) -> list[str]:
     """Return the prompts from wherever they come; raises UsageError unless exactly one source is given."""
-    sources = [arguments.prompt is not None, arguments.file is not None, arguments.stdin is not None]
-    if sum(sources) != 1:
-        why = "none is given" if not any(sources) else "-p, -f and - exclude each other"
-        raise UsageError("prompt", why, "give -p TEXT, -f FILE or - (standard input)")
-    if arguments.prompt is not None:
-        return list(arguments.prompt)
-    name = arguments.file or "-"
+    given = [source for source in (arguments.prompt, arguments.ids, arguments.file, arguments.stdin) if source]
+    if len(given) != 1:
+        why = "-p, --ids, -f and - exclude each other" if given else "none is given"
+        raise UsageError("prompt", why, "give -p TEXT, --ids IDS, -f FILE or - (standard input)")
+    if isinstance(given[0], list):
+        return list(given[0])
+    name = given[0]
     try:
-        data = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
+        data = _read(name)
     except OSError as error:
         raise UsageError(name, error.strerror or str(error), "give a file that can be read") from error
+    if len(data) > MAX_PROMPT_BYTES:
+        raise UsageError(name, f"it has more than {MAX_PROMPT_BYTES} bytes", "give a shorter prompt")
     try:
         return [data.decode("utf-8")]
     except UnicodeDecodeError as error:
         raise UsageError(name, f"byte {error.start} is not UTF-8", "convert the file to UTF-8") from error
+
+
+def _read(name: str) -> bytes:
+    """Return what a file or, for "-", standard input begins with: a byte more than a prompt may have, at most."""
+    if name != "-":
+        with Path(name).open("rb") as file:
+            return file.read(MAX_PROMPT_BYTES + 1)
+    if sys.stdin is None:
+        raise UsageError("standard input", "it is closed", "give -p TEXT or -f FILE")
+    return sys.stdin.buffer.read(MAX_PROMPT_BYTES + 1)
 
 
 def sampling_params(arguments: argparse.Namespace) -> SamplingParams:

@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from infeng_core.errors import InfengError, ResourceError
+from infeng_core.errors import InfengError, ResourceError, UsageError
 
 FULL = {
     errno.ENOSPC: "the disk is full",
@@ -25,17 +25,22 @@ def locked(destination: Path, waiting: Callable[[], None] = lambda: None) -> Ite
 
     The lock is a file beside the destination that is removed at the end; the system frees it when a process dies.
     """
+    if not destination.name or "\0" in destination.name:
+        raise UsageError(f"{str(destination)!r}", "is no name of a directory to write", "choose another destination")
     path = destination.with_name(f".{destination.name}.lock")
     with _disk_errors(destination):
         path.parent.mkdir(parents=True, exist_ok=True)
+    told = False
     while True:
         with _disk_errors(destination):
-            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
         try:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                waiting()
+                if not told:
+                    waiting()
+                told = True
                 fcntl.flock(handle, fcntl.LOCK_EX)
             if not _is(path, handle):
                 continue  # the holder before us removed this file: whoever comes now locks another one
@@ -48,33 +53,60 @@ def locked(destination: Path, waiting: Callable[[], None] = lambda: None) -> Ite
             os.close(handle)
 
 
+def require_ours(destination: Path, what: str, written: Callable[[Path], set[str]], kind: type[InfengError]) -> None:
+    """Raise ``kind`` unless ``destination`` is a directory of exactly the files that this program wrote, or empty.
+
+    ``written`` returns their names, or raises an InfengError for a directory that is no ``what``.
+    """
+    why = f"exists and is no {what}"
+    try:
+        found = {entry.name: entry.is_file(follow_symlinks=False) for entry in os.scandir(destination)}
+        if not found:
+            return
+        names = written(destination)
+        odd = [name for name in sorted(found.keys() | names) if name not in names or not found.get(name)]
+        if not odd:
+            return
+        why += f" as it was written ({odd[0]!r} is {'not part of it' if odd[0] in found else 'missing'})"
+    except (InfengError, OSError):
+        pass
+    raise kind(f"{destination}", why, "choose another destination, or remove it yourself")
+
+
 @contextlib.contextmanager
-def replacing(destination: Path) -> Iterator[Path]:
+def replacing(destination: Path, check: Callable[[], None] = lambda: None) -> Iterator[Path]:
     """Give a new directory to fill; it becomes ``destination`` when the block ends well and vanishes when it does not.
 
-    An older ``destination`` is replaced. Call under ``locked``. Every file is on the disk before the rename. A full
-    disk is a ResourceError.
+    An older ``destination`` is replaced, unless ``check`` then raises. Call under ``locked``. Every file is on the disk
+    before the rename, and not everybody may write it. A full disk is a ResourceError.
     """
-    partial = destination.with_name(f".{destination.name}.partial")
-    old = destination.with_name(f".{destination.name}.old")
+    partial = destination.with_name(f".{destination.name}.infeng-partial")
+    old = destination.with_name(f".{destination.name}.infeng-old")
     try:
         with _disk_errors(destination):
+            _restore(old, destination)
             for leftover in (partial, old):  # of a process that was killed
                 shutil.rmtree(leftover, ignore_errors=True)
             partial.mkdir(parents=True)
             yield partial
-            for file in partial.iterdir():
+            for file in (*partial.iterdir(), partial):
+                file.chmod(file.stat().st_mode & ~0o002)
                 _sync(file)
-            _sync(partial)
             if destination.exists():
+                check()
                 destination.rename(old)
             partial.rename(destination)
             _sync(destination.parent)
     finally:
-        if old.exists() and not destination.exists():
-            old.rename(destination)
+        _restore(old, destination)
         shutil.rmtree(partial, ignore_errors=True)
         shutil.rmtree(old, ignore_errors=True)
+
+
+def _restore(old: Path, destination: Path) -> None:
+    """Put back what was moved aside where nothing took its place."""
+    if old.exists() and not destination.exists():
+        old.rename(destination)
 
 
 @contextlib.contextmanager

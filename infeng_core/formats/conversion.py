@@ -6,8 +6,9 @@ import contextlib
 import hashlib
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -15,11 +16,11 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from infeng_core.errors import ModelError, ResourceError
+from infeng_core.files import reading
 from infeng_core.formats import atomic, memory, native
 from infeng_core.formats.choice import FormatChoice
 from infeng_core.formats.huggingface import Checkpoint, side_files
 from infeng_core.formats.identity import conversion_key
-from infeng_core.formats.oserrors import reading
 from infeng_core.formats.packing import gather_vector, pack_tensor
 from infeng_core.formats.quant import FormatLookup, QuantFormat, builtin_format
 from infeng_core.formats.shards import ALIGN, Entry, aligned_bytes, plan_shards, write_shard
@@ -62,12 +63,13 @@ def convert(
         raise ModelError(f"{source}", "is converted already", "convert the original Hugging Face directory")
     destination = destination.absolute()
     key = conversion_key(source, choice)
+    ours = partial(atomic.require_ours, destination, "engine-native directory", native.written_files, ModelError)
     wait = f"{destination}: another process writes it; waiting"
     with atomic.locked(destination, waiting=lambda: get_logger(__name__).warning(wait)):
-        existing = _existing(destination, key, lookup, force)
+        existing = _existing(destination, key, lookup, force, ours)
         if existing is not None:
             return _report(existing, destination, start, reused=True)
-        manifest = _write(source, destination, choice, key, lookup, threads, progress)
+        manifest = _write(source, destination, choice, key, lookup, threads, progress, ours)
     return _report(manifest, destination, start, reused=False)
 
 
@@ -78,16 +80,17 @@ def _report(manifest: native.Manifest, path: Path, start: float, *, reused: bool
     return Conversion(path, manifest.id, nbytes, time.monotonic() - start, formats, reused)
 
 
-def _existing(destination: Path, key: str, lookup: FormatLookup, force: bool) -> native.Manifest | None:
+def _existing(
+    destination: Path, key: str, lookup: FormatLookup, force: bool, ours: Callable[[], None]
+) -> native.Manifest | None:
     """Return the manifest of a destination that is what is wanted; raise ModelError if it must not be touched."""
     if not destination.exists() or (destination.is_dir() and not any(destination.iterdir())):
         return None
-    if not destination.is_dir() or not native.is_native(destination):
-        raise ModelError(f"{destination}", "exists and is no engine-native directory", "choose another destination")
     with contextlib.suppress(ModelError):
         manifest = native.read_manifest(destination, lookup)
         if manifest.key == key and not force:
             return manifest
+    ours()
     if not force:
         raise ModelError(
             f"{destination}", "exists already", "give --force to replace it, or choose another destination"
@@ -96,16 +99,23 @@ def _existing(destination: Path, key: str, lookup: FormatLookup, force: bool) ->
 
 
 def _write(
-    source: Path, destination: Path, choice: FormatChoice, key: str, lookup: FormatLookup, threads: int, progress: bool
+    source: Path,
+    destination: Path,
+    choice: FormatChoice,
+    key: str,
+    lookup: FormatLookup,
+    threads: int,
+    progress: bool,
+    ours: Callable[[], None],
 ) -> native.Manifest:
     with reading(source):
         checkpoint = Checkpoint(source)
-        sides = {name: path.read_bytes() for name, path in side_files(source).items()}
+        sides = side_files(source)
     formats = choice.for_model(checkpoint.config, lookup)
     packer = _Packer(checkpoint, {name: lookup(format) for name, format in formats.items()}, threads)
     shards = plan_shards(packer.entries())
     total = sum(entry.nbytes for shard in shards.values() for entry in shard)
-    with atomic.replacing(destination) as folder:
+    with atomic.replacing(destination, ours) as folder:
         free = shutil.disk_usage(folder).free
         if total > free:
             why = f"the conversion needs {memory.gigabytes(total)}, the disk has {memory.gigabytes(free)} free"
@@ -151,7 +161,7 @@ class _Packer:
         self.specs: dict[str, TensorSpec | VectorSpec] = {spec.name: spec for spec in checkpoint.layout.vectors}
         self.specs |= {spec.name: spec for spec in checkpoint.layout.tensors}
         largest = max(entry.nbytes for entry in self.entries())
-        memory.require(largest, f"{checkpoint.directory}", memory.available_bytes())
+        memory.require(largest + checkpoint.largest, f"{checkpoint.directory}", memory.available_bytes())
         self.buffer = aligned_bytes(largest)
 
     def panel_bytes(self, spec: TensorSpec) -> int:

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from infeng_core.errors import ModelError
-from infeng_core.formats.huggingface import CONFIG_FILES, INDEX, TOKENIZER_FILES
+from infeng_core.formats.huggingface import CONFIG_FILES, INDEX, SINGLE, TOKENIZER_FILES, read_config, read_index
+from infeng_core.formats.native import MANIFEST, is_native
 
 NAME = re.compile(r"(?P<repo>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(@(?P<revision>[\w./-]+))?", re.ASCII)
-PATTERNS = ["*.safetensors", INDEX, *CONFIG_FILES, *TOKENIZER_FILES, "manifest.yaml"]
 
 
 def is_name(reference: str) -> bool:
@@ -18,8 +18,27 @@ def is_name(reference: str) -> bool:
     return NAME.fullmatch(reference) is not None
 
 
-def fetch(reference: str, files: Sequence[str] = PATTERNS, kind: str = "model") -> Path:
-    """Return the local directory of a hub model, downloading what the hub's cache lacks of ``files``.
+def fetch_model(reference: str) -> Path:
+    """Return the local directory of a hub model, downloading what the hub's cache lacks of it and a run needs.
+
+    The configuration comes first: a model that is not run is refused before any of its weights is downloaded. Raises
+    ModelError.
+    """
+    directory = fetch(reference, [*CONFIG_FILES, MANIFEST, INDEX])
+    if is_native(directory):
+        weights = ["weights-*.safetensors"]
+    else:
+        read_config(directory)
+        weights = sorted(set(read_index(directory).values())) if (directory / INDEX).exists() else [SINGLE]
+    commit = f"{reference.partition('@')[0]}@{directory.name}"  # a branch may move in between
+    try:
+        return fetch(commit, [*weights, *CONFIG_FILES, *TOKENIZER_FILES, MANIFEST, INDEX])
+    except ModelError as error:
+        raise ModelError(error.what.replace(commit, reference), error.why, error.remedy) from None
+
+
+def fetch(reference: str, files: Sequence[str], kind: str = "model") -> Path:
+    """Return the local directory of a hub repository, downloading what the hub's cache lacks of ``files``.
 
     HF_HOME, HF_TOKEN and HF_HUB_OFFLINE are honoured by huggingface_hub. Raises ModelError with what to do when the
     model is not there, not public, or cannot be reached.
@@ -32,6 +51,8 @@ def fetch(reference: str, files: Sequence[str] = PATTERNS, kind: str = "model") 
     repo, revision = match["repo"], match["revision"]
     try:
         return Path(snapshot_download(repo, revision=revision, allow_patterns=list(files)))
+    except errors.HFValidationError:
+        raise ModelError(reference[:200], "is a name that the hub does not allow", "write org/name") from None
     except errors.GatedRepoError:
         remedy = f"accept its terms on the hub's page of {repo}, then set HF_TOKEN or run: hf auth login"
         raise ModelError(reference, "access is restricted", remedy) from None

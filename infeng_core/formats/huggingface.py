@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from infeng_core.errors import ModelError
-from infeng_core.formats.jsonfile import read_json
+from infeng_core.files import read_bytes, read_json
 from infeng_core.formats.safetensors import SafetensorsFile, TensorInfo
 from infeng_core.log import get_logger
 from infeng_core.models.config import ModelConfig
@@ -18,6 +19,9 @@ from infeng_core.models.weights import IGNORED, Layout, Part, layout
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
+MAX_CONFIG = 4 << 20
+MAX_SIDE_FILE = 256 << 20
+COMPARED = 16 << 20  # bytes of two tensors at a time
 FLOAT_DTYPES = ("F32", "F16", "BF16")
 CONFIG_FILES = ("config.json", "generation_config.json")
 TOKENIZER_FILES = (
@@ -41,10 +45,11 @@ def read_config(directory: Path) -> ModelConfig:
     """Read config.json and, where present, generation_config.json; raises ModelError."""
     path = directory / "config.json"
     generation = directory / "generation_config.json"
-    extra = read_json(generation) if generation.exists() else None
+    extra = read_json(generation, limit=MAX_CONFIG) if generation.exists() else None
     if extra is not None:
         extra = Fields(extra, generation, remedy="delete the file or download it again").data
-    return ModelConfig.from_hf(read_json(path, "a Hugging Face model has one: give its directory"), path, extra)
+    data = read_json(path, "a Hugging Face model has one: give its directory", MAX_CONFIG)
+    return ModelConfig.from_hf(data, path, extra)
 
 
 def weight_files(directory: Path) -> list[Path]:
@@ -77,8 +82,9 @@ def read_index(directory: Path) -> dict[str, str]:
     fields = Fields(read_json(path), path, remedy="download the model again").mapping("weight_map")
     for name in fields.data:
         file = fields.text(name)
-        if Path(file).name != file or not file.endswith(".safetensors"):
-            fields.fail(name, f"is in {file[:80]!r}, which is not a safetensors file of this directory")
+        odd = len(file) > 255 or not file.isprintable() or set(file) & set("*?[]")
+        if odd or Path(file).name != file or not file.endswith(".safetensors"):
+            fields.fail(name[:200], f"is in {file[:80]!r}, which is not a safetensors file of this directory")
     return dict(fields.data)
 
 
@@ -88,9 +94,10 @@ class Checkpoint:
     def __init__(self, directory: Path) -> None:
         """Open every file and check that all tensors are there with the right type and shape; raises ModelError."""
         self.directory = directory
-        self.config: ModelConfig = read_config(directory)
-        self.layout: Layout = layout(self.config)
+        config = read_config(directory)
         self._where = self._open()
+        self.config: ModelConfig = self._as_stored(config)
+        self.layout: Layout = layout(self.config)
         self._check()
 
     def array(self, part: Part) -> NDArray[Any]:
@@ -98,10 +105,10 @@ class Checkpoint:
         name = self.name(part)
         return self._where[name].array(name)
 
-    def release(self, part: Part) -> None:
-        """Let the system drop the tensor's pages."""
-        name = self.name(part)
-        self._where[name].release(name)
+    @property
+    def largest(self) -> int:
+        """Bytes of the largest tensor."""
+        return max(info.nbytes for file in self._where.values() for info in file.tensors.values())
 
     def place(self, part: Part) -> str:
         """Return "file: tensor name" for errors."""
@@ -119,12 +126,14 @@ class Checkpoint:
         missing = [path.name for path in files if not path.exists()]
         if missing:
             index = self.directory / INDEX
-            raise ModelError(f"{index}", f"names {', '.join(missing)}, which is missing", "download the missing file")
-        opened = [SafetensorsFile(path) for path in files]
-        where = {name: file for file in opened for name in file.tensors}
-        if sum(len(file.tensors) for file in opened) != len(where):
-            name = next(name for name in where if sum(name in file.tensors for file in opened) > 1)
-            raise ModelError(f"{self.directory}", f"tensor {name} is in two files", "download the model again")
+            others = f" (nor are {len(missing) - 1} others there)" if len(missing) > 1 else ""
+            raise ModelError(f"{index}", f"names {missing[0]}, which is missing{others}", "download the missing file")
+        where: dict[str, SafetensorsFile] = {}
+        for file in map(SafetensorsFile, files):
+            twice = next((name for name in file.tensors if name in where), None)
+            if twice is not None:
+                raise ModelError(f"{self.directory}", f"tensor {twice} is in two files", "download the model again")
+            where |= dict.fromkeys(file.tensors, file)
         return where
 
     def _check(self) -> None:
@@ -144,18 +153,31 @@ class Checkpoint:
         if unknown:
             log = get_logger(__name__)
             log.warning("tensors outside the model are ignored", model=str(self.directory), tensors=unknown[:8])
-        self._check_tied()
 
-    def _check_tied(self) -> None:
-        """Warn where a head is stored that differs from the embeddings to which config.json ties it."""
-        part = self.layout.tensors[0].parts[0]
-        if part.alternative in self._where and part.source in self._where:
-            head, embed = (self._where[name].array(name) for name in (part.alternative, part.source))
-            if head.dtype != embed.dtype or not np.array_equal(head, embed):
-                log = get_logger(__name__)
-                log.warning(f"{part.alternative} differs from {part.source} but is tied to it: it is ignored")
-            for name in (part.alternative, part.source):
-                self._where[name].release(name)
+    def _as_stored(self, config: ModelConfig) -> ModelConfig:
+        """Return the config as the weights bear it out: a stored head that differs from the embeddings is not tied.
+
+        So does transformers (modeling_utils.py, ``tie_weights``): such a config.json is wrong, not the weights.
+        """
+        part = layout(config).tensors[0].parts[0]
+        if part.alternative not in self._where or part.source not in self._where:
+            return config
+        if self._are_same(part.alternative, part.source):
+            return config
+        warning = f"{part.alternative} differs from {part.source}, to which config.json ties it: it is used as stored"
+        get_logger(__name__).warning(warning)
+        return replace(config, tie_embeddings=False)
+
+    def _are_same(self, one: str, other: str) -> bool:
+        files = self._where[one], self._where[other]
+        first, second = (file.tensors[name] for file, name in zip(files, (one, other), strict=True))
+        if (first.dtype, first.shape) != (second.dtype, second.shape):
+            return False
+        for begin in range(0, first.nbytes, COMPARED):
+            count = min(COMPARED, first.nbytes - begin)
+            if not np.array_equal(files[0].piece(one, begin, count), files[1].piece(other, begin, count)):
+                return False
+        return True
 
     def _check_part(self, part: Part, shape: tuple[int, ...]) -> None:
         name = self.name(part)
@@ -181,7 +203,20 @@ def widened(array: NDArray[Any]) -> NDArray[np.float32]:
     return array.astype(np.float32)
 
 
-def side_files(directory: Path) -> dict[str, Path]:
-    """Return the config and tokenizer files that a converted model keeps, by name."""
-    names = (*CONFIG_FILES, *TOKENIZER_FILES)
-    return {name: directory / name for name in names if (directory / name).is_file()}
+def side_files(directory: Path) -> dict[str, bytes]:
+    """Return the config and tokenizer files that a converted model keeps, contents by name.
+
+    One that is a link out of the directory is a ModelError, except into the blobs of a hub cache's snapshot.
+    """
+    home = directory.resolve()
+    blobs = home.parent.parent / "blobs" if home.parent.name == "snapshots" else home
+    found: dict[str, bytes] = {}
+    for name in (*CONFIG_FILES, *TOKENIZER_FILES):
+        path = directory / name
+        if path.is_file():
+            real = path.resolve()
+            if not real.is_relative_to(home) and real.parent != blobs:
+                why = f"is a link to {real}, outside of the model's directory"
+                raise ModelError(f"{path}", why, "put the file itself there, or remove the link")
+            found[name] = read_bytes(real, MAX_SIDE_FILE)
+    return found

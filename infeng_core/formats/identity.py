@@ -6,10 +6,12 @@ import hashlib
 import json
 from pathlib import Path
 
+from infeng_core.files import read_bytes, reading
 from infeng_core.formats.choice import FormatChoice
 from infeng_core.formats.huggingface import INDEX, side_files, weight_files
 from infeng_core.formats.native import FORMAT_MAJOR, FORMAT_MINOR
-from infeng_core.formats.oserrors import reading
+
+RULES = 2  # counts changes of what a conversion makes of the same files
 
 
 def conversion_key(source: Path, choice: FormatChoice) -> str:
@@ -19,15 +21,15 @@ def conversion_key(source: Path, choice: FormatChoice) -> str:
     files count by contents. Raises ModelError where a file is missing.
     """
     with reading(source):
-        small = dict(side_files(source))
+        small = side_files(source)
         if (source / INDEX).is_file():
-            small[INDEX] = source / INDEX
+            small[INDEX] = read_bytes(source / INDEX)
         identity = {
             "weights": [_stamp(path) for path in weight_files(source)],
-            "small": {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in small.items()},
+            "small": {name: hashlib.sha256(data).hexdigest() for name, data in small.items()},
             "format": choice.base,
             "formats": list(choice.patterns.items()),  # their order decides
-            "version": [FORMAT_MAJOR, FORMAT_MINOR],
+            "version": [FORMAT_MAJOR, FORMAT_MINOR, RULES],
         }
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:32]
 

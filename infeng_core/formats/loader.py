@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 from infeng_core.errors import ModelError, UsageError
 from infeng_core.formats import hub, native
 from infeng_core.formats.atomic import locked
-from infeng_core.formats.cache import cached_model
+from infeng_core.formats.cache import cached_model, require_own
 from infeng_core.formats.choice import FormatChoice, choose
 from infeng_core.formats.conversion import convert
 from infeng_core.formats.huggingface import refuse_file
@@ -58,15 +58,20 @@ def load(
 
 def find(reference: str | Path) -> Path:
     """Return the local directory that a model reference names, fetched from the hub if need be."""
-    path = Path(reference).expanduser()
-    if path.is_dir():
+    try:
+        path = Path(reference).expanduser()
+        is_directory, is_file = path.is_dir(), path.is_file()
+    except (OSError, ValueError, RuntimeError) as error:
+        why = f"is no usable path ({getattr(error, 'strerror', None) or error})"
+        raise UsageError(f"{str(reference)[:200]}", why, "give a directory, or a hub name such as org/name") from None
+    if is_directory:
         return path
-    if path.is_file():
+    if is_file:
         if path.suffix in (".bin", ".pt", ".pth", ".gguf"):
             refuse_file(path)
         raise UsageError(f"{path}", "is a file", "give the directory that holds it together with config.json")
     if isinstance(reference, str) and hub.is_name(reference) and path.suffix not in (".gguf", ".bin", ".safetensors"):
-        return hub.fetch(reference)
+        return hub.fetch_model(reference)
     raise UsageError(f"{reference}", "no such model directory", "give a directory, or a hub name such as org/name")
 
 
@@ -74,14 +79,16 @@ def _load_converted(
     source: Path, choice: FormatChoice, config: EngineConfig, lookup: FormatLookup, verify: bool, progress: bool
 ) -> LoadedModel:
     """Load through the cache, whose entries are named by what they are made of; a damaged one is made again, once."""
-    destination = cached_model(conversion_key(source, choice))
+    key = conversion_key(source, choice)
+    destination = cached_model(key)
     log = get_logger(__name__)
     for last in (False, True):
+        require_own(destination)
         if not native.is_native(destination):
             made = convert(source, destination, choice, lookup=lookup, progress=progress)
             log.info("converted", source=str(source), cache=str(destination), seconds=round(made.seconds, 2))
         try:
-            model = read_native(destination, lookup, load=config.model.load, verify=verify)
+            model = read_native(destination, lookup, load=config.model.load, verify=verify, key=key)
             return replace(model, tokenizer_dir=source)  # so that an error names the file that its reader knows
         except ModelError as error:
             if last:

@@ -8,12 +8,13 @@ import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import yaml
 
 import infeng_core
+from infeng_core import yamltree
 from infeng_core.errors import InfengError, ModelError
+from infeng_core.files import read_text
 from infeng_core.formats.quant import FormatLookup
 from infeng_core.models.config import ModelConfig
 from infeng_core.models.fields import Fields, show
@@ -22,6 +23,7 @@ from infeng_core.models.weights import layout
 MANIFEST = "manifest.yaml"
 FORMAT_MAJOR, FORMAT_MINOR = 1, 0
 MAX_BYTES = 16 << 20
+MAX_NODES = 1 << 20  # some 80 for each layer
 SHARD_NAME = re.compile(r"weights-\d{5}\.safetensors")
 SIDE_FILE_NAME = re.compile(r"[\w.-]{1,100}")
 AGAIN = "convert the model again: infeng convert SOURCE DEST --force"
@@ -101,18 +103,22 @@ def write_manifest(manifest: Manifest, path: Path) -> None:
 def read_manifest(directory: Path, lookup: FormatLookup) -> Manifest:
     """Read and check the manifest of ``directory``; raises ModelError whatever its bytes are."""
     path = directory / MANIFEST
-    try:
-        if path.stat().st_size > MAX_BYTES:
-            raise ModelError(f"{path}", f"has more than {MAX_BYTES} bytes", AGAIN)
-        data = path.read_bytes()
-    except OSError as error:
-        raise ModelError(f"{path}", f"cannot be read ({error.strerror})", AGAIN) from None
-    return parse_manifest(data, path, lookup)
+    return parse_manifest(read_text(path, MAX_BYTES, ModelError, AGAIN), path, lookup)
 
 
-def parse_manifest(data: bytes, path: Path, lookup: FormatLookup) -> Manifest:
-    """Check a manifest's bytes; ``lookup`` finds weight formats. Raises ModelError."""
-    fields = Fields(_parse_yaml(data, path), path, remedy=AGAIN)
+def written_files(directory: Path) -> set[str]:
+    """Return the names of all files of an engine-native directory of any version; raises ModelError for another."""
+    path = directory / MANIFEST
+    fields = _document(read_text(path, MAX_BYTES, ModelError, AGAIN), path)
+    for key in ("infeng_weights", "id", "key"):
+        fields.text(key)
+    files = fields.mapping("files")
+    return {MANIFEST, *(_side_name(files, name) for name in files.data), *_weights(fields)}
+
+
+def parse_manifest(text: str, path: Path, lookup: FormatLookup) -> Manifest:
+    """Check a manifest's text; ``lookup`` finds weight formats. Raises ModelError."""
+    fields = _document(text, path)
     version = fields.text("infeng_weights")
     numbers = re.fullmatch(r"(\d{1,6})\.(\d{1,6})", version)
     if not numbers:
@@ -124,9 +130,7 @@ def parse_manifest(data: bytes, path: Path, lookup: FormatLookup) -> Manifest:
     if minor <= FORMAT_MINOR:
         fields.only("infeng_weights", "written_by", "id", "key", "model", "files", "weights", "tensors", "vectors")
     files = fields.mapping("files")
-    weights = fields.data.get("weights")
-    if not isinstance(weights, list) or not weights or not all(_matches(SHARD_NAME, name) for name in weights):
-        fields.fail("weights", f"is {show(weights)}, it must be a list of names such as weights-00001.safetensors")
+    weights = _weights(fields)
     tensors, vectors = fields.mapping("tensors"), fields.mapping("vectors")
     manifest = Manifest(
         model=ModelConfig.from_dict(fields.mapping("model").data, path),
@@ -144,34 +148,15 @@ def parse_manifest(data: bytes, path: Path, lookup: FormatLookup) -> Manifest:
     return manifest
 
 
-def _parse_yaml(data: bytes, path: Path) -> object:
-    """Return plain data. The C loader is not used: nesting deep enough overflows its stack."""
-    if b"&" in data or b"*" in data:
-        raise ModelError(f"{path}", "holds & or *: anchors are not part of the format", AGAIN)
-    try:
-        return yaml.load(data.decode("utf-8"), _Loader)  # _Loader is a SafeLoader
-    except yaml.MarkedYAMLError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark else 1
-        raise ModelError(f"{path}", f"line {line}: {error.problem or 'not valid YAML'}", AGAIN) from None
-    except RecursionError:
-        raise ModelError(f"{path}", "is nested too deeply", AGAIN) from None
-    except (yaml.YAMLError, ValueError, TypeError, ArithmeticError, LookupError, AttributeError) as error:
-        # PyYAML lets through what its scalars raise: a date such as 2001-99-99, a number without digits.
-        raise ModelError(f"{path}", f"is not a readable YAML file ({type(error).__name__})", AGAIN) from None
+def _document(text: str, path: Path) -> Fields:
+    return Fields(yamltree.parse(text, path, ModelError, MAX_NODES, AGAIN)[0], path, remedy=AGAIN)
 
 
-class _Loader(yaml.SafeLoader):
-    """A safe loader that refuses a key given twice."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        mapping = super().construct_mapping(node, deep=deep)
-        if len(mapping) != len(node.value):
-            raise yaml.constructor.ConstructorError(problem="a key is given twice", problem_mark=node.start_mark)
-        return mapping
-
-
-def _matches(pattern: re.Pattern[str], value: object) -> bool:
-    return isinstance(value, str) and pattern.fullmatch(value) is not None
+def _weights(fields: Fields) -> list[str]:
+    names = fields.data.get("weights")
+    if not isinstance(names, list) or not names or not all(SHARD_NAME.fullmatch(str(name)) for name in names):
+        fields.fail("weights", f"is {show(names)}, it must be a list of names such as weights-00001.safetensors")
+    return names
 
 
 def _side_name(files: Fields, name: object) -> str:

@@ -34,7 +34,6 @@ def pack_tensor(
             )
         except NativeError as error:
             _refuse(part, checkpoint, format, error)
-        checkpoint.release(part)
 
 
 def gather_vector(spec: VectorSpec, checkpoint: Checkpoint) -> NDArray[np.float32]:

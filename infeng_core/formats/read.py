@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import mmap
-import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -16,8 +15,9 @@ import numpy as np
 
 from infeng_core import _native
 from infeng_core.errors import ModelError
+from infeng_core.files import opened, read_bytes, read_into, reading
 from infeng_core.formats import memory, native
-from infeng_core.formats.oserrors import reading
+from infeng_core.formats.huggingface import MAX_SIDE_FILE
 from infeng_core.formats.quant import FormatLookup
 from infeng_core.formats.safetensors import Header, TensorInfo, read_header
 from infeng_core.formats.tensors import LoadedModel, PackedTensor
@@ -43,15 +43,18 @@ def read_native(
     load: Literal["copy", "mmap"] = "copy",
     verify: bool = True,
     threads: int = 2,
+    key: str | None = None,
 ) -> LoadedModel:
     """Load an engine-native directory.
 
     ``copy`` reads into an arena of huge pages and, with ``verify``, compares every tensor's sha256 on the way; ``mmap``
-    maps the files and reads nothing. Raises ModelError for anything that does not fit the manifest, ResourceError
-    where the memory does not suffice.
+    maps the files and reads nothing. With ``key`` it must be the conversion of that key. Raises ModelError for anything
+    that does not fit the manifest, ResourceError where the memory does not suffice.
     """
     with reading(directory):
         manifest = native.read_manifest(directory, lookup)
+        if key not in (None, manifest.key):
+            raise ModelError(f"{directory}", "is another conversion than its name says", native.AGAIN)
         _check_side_files(directory, manifest)
         headers = {file: read_header(directory / file) for file in manifest.weights}
         pieces = list(_pieces(directory, manifest, headers))
@@ -61,7 +64,7 @@ def read_native(
             _copy(pieces, arena, verify, threads)
             where: dict[str, tuple[Any, int]] = {piece.name: (arena, piece.target) for piece in pieces}
         else:
-            maps = {file: _map(directory / file) for file in manifest.weights}
+            maps = {file: _map(directory / file, header) for file, header in headers.items()}
             where = {piece.name: (maps[piece.path.name], piece.info.begin) for piece in pieces}
         return _assemble(directory, manifest, lookup, where, nbytes)
 
@@ -103,8 +106,7 @@ def _copy(pieces: list[_Piece], arena: _native.Arena, verify: bool, threads: int
     with ExitStack() as stack:
         handles: dict[Path, int] = {}
         for path in {piece.path for piece in pieces}:
-            handles[path] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            stack.callback(os.close, handles[path])
+            handles[path] = stack.enter_context(opened(path, ModelError, native.AGAIN))
 
         def read(piece: _Piece) -> None:
             _read_piece(piece, handles[piece.path], view, verify)
@@ -120,31 +122,27 @@ def _copy(pieces: list[_Piece], arena: _native.Arena, verify: bool, threads: int
 
 
 def _read_piece(piece: _Piece, handle: int, view: memoryview, verify: bool) -> None:
-    digest, done, size = hashlib.sha256(), 0, piece.info.nbytes
-    while done < size:
-        chunk = view[piece.target + done : piece.target + min(done + CHUNK, size)]
-        count = os.preadv(handle, [chunk], piece.info.begin + done)
-        if count == 0:
-            raise ModelError(f"{piece.path}", f"ends inside tensor {piece.name}", native.AGAIN)
+    digest, whole = hashlib.sha256(), view[piece.target : piece.target + piece.info.nbytes]
+    for first in range(0, len(whole), CHUNK):
+        chunk = whole[first : first + CHUNK]
+        read_into(handle, chunk, piece.info.begin + first, piece.path)
         if verify:
-            digest.update(chunk[:count])
-        done += count
+            digest.update(chunk)
     if verify and digest.hexdigest() != piece.sha256:
         raise ModelError(f"{piece.path}", f"tensor {piece.name} does not match its checksum", native.AGAIN)
 
 
-def _map(path: Path) -> mmap.mmap:
-    with path.open("rb") as file:
-        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+def _map(path: Path, header: Header) -> mmap.mmap:
+    with opened(path, ModelError, native.AGAIN) as handle:
+        mapped = mmap.mmap(handle, 0, access=mmap.ACCESS_READ)
+    if len(mapped) < max(info.begin + info.nbytes for info in header.tensors.values()):
+        raise ModelError(f"{path}", "has become shorter since its header was read", native.AGAIN)
+    return mapped
 
 
 def _check_side_files(directory: Path, manifest: native.Manifest) -> None:
     for name, sha256 in manifest.files.items():
-        try:
-            data = (directory / name).read_bytes()
-        except OSError as error:
-            why = f"is listed in the manifest, but cannot be read ({error.strerror})"
-            raise ModelError(f"{directory / name}", why, native.AGAIN) from None
+        data = read_bytes(directory / name, MAX_SIDE_FILE, ModelError, native.AGAIN)
         if hashlib.sha256(data).hexdigest() != sha256:
             remedy = f"undo the change, or {native.AGAIN}"
             raise ModelError(f"{directory / name}", "does not match its checksum in the manifest", remedy)

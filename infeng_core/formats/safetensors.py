@@ -7,7 +7,6 @@ Offsets count from the start of the data, which tensors cover without holes or o
 from __future__ import annotations
 
 import math
-import mmap
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,9 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from infeng_core.errors import ModelError
-from infeng_core.formats.jsonfile import parse_json, require_regular
+from infeng_core.files import opened, parse_json, read_into
+from infeng_core.formats.shards import aligned_bytes
 
-MAX_HEADER = 100_000_000  # the limit of the format's own library
+MAX_HEADER = 16 << 20  # some 130,000 tensors of one file
 DTYPE_BITS = {
     **dict.fromkeys(("F64", "I64", "U64", "C64"), 64),
     **dict.fromkeys(("F32", "I32", "U32"), 32),
@@ -31,10 +31,11 @@ DTYPE_BITS = {
 }
 NUMPY_DTYPES: dict[str, Any] = {"F32": np.float32, "F16": np.float16, "BF16": np.uint16, "U8": np.uint8}
 
+GONE = "download the model again"
 REMEDY = "the file is damaged or incomplete: download or write it again"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class TensorInfo:
     """One tensor of a file: ``nbytes`` bytes from byte ``begin`` of the file on."""
 
@@ -59,14 +60,14 @@ def read_header(path: Path, limit: int = MAX_HEADER) -> Header:
 
     Raises ModelError naming the file, the tensor and the reason.
     """
-    try:
-        require_regular(path)
-        with path.open("rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            length = header_length(file.read(8), size, path, limit)
-            return parse_header(file.read(length), size, path)
-    except OSError as error:
-        raise _unreadable(path, error) from None
+    with opened(path, ModelError, GONE) as handle:
+        return _header(handle, path, limit)
+
+
+def _header(handle: int, path: Path, limit: int) -> Header:
+    size = os.fstat(handle).st_size
+    length = header_length(os.pread(handle, 8, 0), size, path, limit)
+    return parse_header(os.pread(handle, length, 8), size, path)
 
 
 def header_length(start: bytes, file_size: int, path: Path, limit: int = MAX_HEADER) -> int:
@@ -138,17 +139,17 @@ def _check_cover(tensors: Mapping[str, TensorInfo], begin: int, file_size: int, 
 
 
 class SafetensorsFile:
-    """A file mapped read-only; arrays are views of the map and keep it alive."""
+    """A file whose tensors are read one at a time, each into memory of its own.
+
+    Nothing is mapped and nothing stays open: a file that is cut, written or replaced while it is read is an error.
+    """
 
     def __init__(self, path: Path) -> None:
-        """Map ``path`` and check its header; raises ModelError."""
+        """Read the header of ``path`` and check it; raises ModelError."""
         self.path = path
-        self.header = read_header(path)
-        try:
-            with path.open("rb") as file:
-                self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        except (OSError, ValueError) as error:
-            raise _unreadable(path, error) from None
+        with opened(path, ModelError, GONE) as handle:
+            self._stamp = _stamp(handle)
+            self.header = _header(handle, path, MAX_HEADER)
 
     @property
     def tensors(self) -> Mapping[str, TensorInfo]:
@@ -156,33 +157,31 @@ class SafetensorsFile:
         return self.header.tensors
 
     def array(self, name: str) -> NDArray[Any]:
-        """Return a tensor as float32, float16, uint8 or, for BF16, uint16; a view, or a copy where it is not aligned.
+        """Return a tensor as float32, float16, uint8 or, for BF16, uint16.
 
-        Raises ModelError for another dtype.
+        Raises ModelError for another dtype, and for a file that is no longer what it was.
         """
         info = self.tensors[name]
         if info.dtype not in NUMPY_DTYPES:
             why = f"is {info.dtype}, weights must be F32, F16 or BF16"
             _fail(self.path, why, name, "convert the model to one of them, or use its original release")
-        dtype = np.dtype(NUMPY_DTYPES[info.dtype])
-        if info.begin + info.nbytes > len(self._map):
-            _fail(self.path, "has become shorter since it was opened")
-        flat = np.frombuffer(self._map, dtype, count=info.nbytes // dtype.itemsize, offset=info.begin)
-        return np.require(flat.reshape(info.shape), requirements="A")
+        values: NDArray[Any] = self.piece(name, 0, info.nbytes).view(NUMPY_DTYPES[info.dtype])
+        return values.reshape(info.shape)
 
-    def release(self, name: str) -> None:
-        """Let the system drop the tensor's pages from this process; a later access reads them again."""
-        info = self.tensors[name]
-        first = info.begin // mmap.PAGESIZE * mmap.PAGESIZE
-        if info.nbytes and hasattr(mmap, "MADV_DONTNEED"):
-            self._map.madvise(mmap.MADV_DONTNEED, first, info.begin + info.nbytes - first)
+    def piece(self, name: str, first: int, count: int) -> NDArray[np.uint8]:
+        """Return ``count`` bytes of a tensor from its byte ``first`` on, 64-byte aligned; raises ModelError."""
+        out = aligned_bytes(count)
+        with opened(self.path, ModelError, GONE) as handle:
+            read_into(handle, out.data, self.tensors[name].begin + first, self.path)
+            if _stamp(handle) != self._stamp:
+                _fail(self.path, "was changed while it was read", None, "wait until it is written, and try again")
+        return out
 
 
-def _unreadable(path: Path, error: Exception) -> ModelError:
-    if isinstance(error, FileNotFoundError):
-        return ModelError(f"{path}", "no such file", "download the model again")
-    reason = error.strerror if isinstance(error, OSError) else str(error)
-    return ModelError(f"{path}", f"cannot be read ({reason})", "check the file and its permissions")
+def _stamp(handle: int) -> tuple[int, ...]:
+    """Return what tells that an open file is another one, or was written since."""
+    found = os.fstat(handle)
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def _fail(path: Path, why: str, tensor: str | None = None, remedy: str = REMEDY) -> NoReturn:

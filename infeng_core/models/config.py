@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from infeng_core.models.families import describe, families
-from infeng_core.models.fields import Fields, show
+from infeng_core.models.fields import Fields, show, written
 from infeng_core.models.rope_config import RopeConfig
 
 __all__ = ["ModelConfig", "RopeConfig"]
@@ -23,6 +23,7 @@ MAX_VOCAB = 1 << 24
 MAX_POSITIONS = 1 << 28
 
 REMEDY = "fix the file or download the model again"
+AGAIN = "update infeng, or convert the model again with this version: infeng convert SOURCE DEST --force"
 
 
 @dataclass(frozen=True)
@@ -105,14 +106,16 @@ class ModelConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data that ``from_dict`` reads back to an equal config."""
-        data = dataclasses.asdict(self)
-        data["eos_ids"] = list(self.eos_ids)
-        return data
+        return written(self)
 
     @staticmethod
     def from_dict(data: object, source: Path | str) -> ModelConfig:
-        """Read what ``to_dict`` gave; ``source`` is the file it stands in. Raises ModelError."""
-        fields = Fields(data, source, remedy="convert the model again", prefix="model.")
+        """Read what ``to_dict`` gave; ``source`` is the file it stands in. Raises ModelError.
+
+        A field that came after version 1.0 may be absent and takes its default; one that is not known may change what
+        the model computes, and is refused.
+        """
+        fields = Fields(data, source, remedy=AGAIN, prefix="model.")
         fields.only(*(field.name for field in dataclasses.fields(ModelConfig)))
         family = fields.text("family")
         if family not in families():

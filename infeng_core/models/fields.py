@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import reprlib
 from collections.abc import Mapping
@@ -9,6 +10,24 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from infeng_core.errors import ModelError
+
+# Format 1.0 writes these of a model and its rope where they are the default too, and ids cover what is written.
+WRITTEN_DEFAULTS = {"attention_bias", "mlp_bias", "tie_embeddings", "bos_id", "eos_ids"}
+WRITTEN_DEFAULTS |= {"kind", "factor", "low_freq_factor", "high_freq_factor", "original_max_positions"}
+
+
+def written(record: Any) -> dict[str, Any]:
+    """Return a dataclass as plain data, without the fields that came after format 1.0 and have their default.
+
+    So what was written before such a field was known, and lacks it, says the same and keeps its id.
+    """
+    found: dict[str, Any] = {}
+    for field in dataclasses.fields(record):
+        value = getattr(record, field.name)
+        if value != field.default or field.name in WRITTEN_DEFAULTS:
+            plain = written(value) if dataclasses.is_dataclass(value) else value
+            found[field.name] = list(plain) if isinstance(plain, tuple) else plain
+    return found
 
 
 class Fields:

@@ -29,10 +29,11 @@ void translate(std::exception_ptr pointer) {
 }  // namespace
 
 void bind_error(py::module_& m) {
+  const py::object base = py::module_::import("infeng_core.errors").attr("InfengError");
   native_error = PyErr_NewExceptionWithDoc(
       "infeng_core._native.NativeError",
       "A failure below Python: ``code`` is a short reason such as \"missing_symbol\", ``str()`` the text.",
-      PyExc_RuntimeError, nullptr);
+      py::make_tuple(base, py::reinterpret_borrow<py::object>(PyExc_RuntimeError)).ptr(), nullptr);
   if (native_error == nullptr) throw py::error_already_set();
   m.attr("NativeError") = py::reinterpret_borrow<py::object>(native_error);
   py::reinterpret_borrow<py::object>(native_error).attr("code") = "internal";

@@ -7,7 +7,7 @@ These classes are the schema: a field's default is the engine's default, its ``k
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import Field, dataclass, field, fields
+from dataclasses import MISSING, Field, dataclass, field, fields
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -23,6 +23,11 @@ def setting(default: Any, kind: Kind, help: str, *, path: bool = False) -> Any:
     if isinstance(default, dict):
         return field(default_factory=lambda: MappingProxyType(dict(default)), metadata=metadata)
     return field(default=default, metadata=metadata)
+
+
+def default_of(made: Field[Any]) -> Any:
+    """Return the default of what ``setting`` declared."""
+    return made.default_factory() if made.default_factory is not MISSING else made.default
 
 
 @dataclass(frozen=True)
@@ -91,6 +96,7 @@ class AdaptersSection:
     max_resident: int = setting(16, Int(0, 1 << 16), "most adapters in memory")
     memory: int | Literal["auto"] = setting("auto", Auto(Size()), 'most bytes of all of them: bytes, "512MB" or auto')
     dtype: Literal["int8", "bf16", "f32"] = setting("int8", Choice(("int8", "bf16", "f32")), "storage of A and B")
+    load_timeout: int = setting(60, Int(1, 1 << 16), "most seconds that reading one may take")
     paths: Mapping[str, str] = setting({}, MapOf(Text()), "name to directory, artifact or hub name", path=True)
     warm: tuple[str, ...] = setting((), ListOf(Text()), "names that are loaded at the start and stay in memory")
 
@@ -101,6 +107,7 @@ class TokenizerSection:
 
     use: str = setting("hf", Text(), "tokenizer by name")
     threads: int = setting(2, Int(1, 256), "threads that encode prompts")
+    parse_special: bool = setting(True, Bool(), "special tokens in a prompt's text become their ids, or stay text")
 
 
 @dataclass(frozen=True)
@@ -147,11 +154,14 @@ class EngineConfig:
     threads: ThreadsSection = field(default_factory=ThreadsSection)
     backend: BackendSection = field(default_factory=BackendSection)
     plugins: PluginsSection = field(default_factory=PluginsSection)
+    extra: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """What was set of plugins' own settings, by the plugin's name; ``Plugins.settings`` knows their defaults too."""
     provenance: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     def values(self) -> dict[str, Any]:
-        """Return every setting by its dotted name, in the order of the schema."""
-        return {f"{s}.{k}": getattr(getattr(self, s), k) for s, keys in SCHEMA.items() for k in keys}
+        """Return every setting by its dotted name, in the order of the schema, then those of plugins."""
+        values = {f"{s}.{k}": getattr(getattr(self, s), k) for s, keys in SCHEMA.items() for k in keys}
+        return values | {f"{s}.{k}": value for s, given in self.extra.items() for k, value in given.items()}
 
 
 SECTIONS: dict[str, type[Any]] = {
@@ -167,4 +177,7 @@ SECTIONS: dict[str, type[Any]] = {
     "plugins": PluginsSection,
 }
 
-SCHEMA: dict[str, dict[str, Field[Any]]] = {name: {f.name: f for f in fields(cls)} for name, cls in SECTIONS.items()}
+Schema = Mapping[str, Mapping[str, Field[Any]]]
+"""Sections to keys to fields made by ``setting``."""
+
+SCHEMA: Schema = {name: {f.name: f for f in fields(cls)} for name, cls in SECTIONS.items()}

@@ -5,19 +5,23 @@ Nothing is imported. The working directory is never searched.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import importlib.util
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import Field, dataclass
 from pathlib import Path
+from typing import Any
 
 from infeng_core.errors import ManifestError, PluginError
 from infeng_core.plug.config import EngineConfig
 from infeng_core.plug.cpu import Cpu
+from infeng_core.plug.hookspecs import API_VERSION
 from infeng_core.plug.plugin import PluginManifest, read_plugin
 from infeng_core.plug.reason import READY, Reason, unmet
 
 GROUP = "infeng.plugins"
+NAMED = "plugins.paths"  # the origin of what a manifest names
 CORE = Path(__file__).parent.parent / "plugin.yaml"
 
 
@@ -27,7 +31,7 @@ class Source:
 
     name: str  # until the file is read
     path: Path
-    origin: str  # "infeng-avx512 0.1.0", "plugins.paths"
+    origin: str  # "infeng-avx512 0.1.0", NAMED
 
 
 @dataclass
@@ -70,11 +74,22 @@ def find(config: EngineConfig, cpu: Cpu) -> list[Plugin]:
 def sources(config: EngineConfig) -> list[Source]:
     """Return where plugins are said to be, the core first."""
     found = [Source("core", CORE, "built in"), *_wheels()]
-    found += [Source(Path(path).parent.name or path, Path(path), "plugins.paths") for path in config.plugins.paths]
+    found += [Source(Path(path).parent.name or path, Path(path), NAMED) for path in config.plugins.paths]
     unique: dict[Path, Source] = {}
     for source in found:
         unique.setdefault(source.path.resolve(), source)
     return list(unique.values())
+
+
+def settings_schemas(config: EngineConfig) -> dict[str, Mapping[str, Field[Any]]]:
+    """Return plugins' own settings by their names; plugins that cannot be read, or are disabled, have none."""
+    found = {}
+    for source in sources(config):
+        with contextlib.suppress(ManifestError):
+            manifest = read_plugin(source.path)
+            if manifest.settings and manifest.name not in config.plugins.disable:
+                found[manifest.name] = manifest.settings
+    return found
 
 
 def _wheels() -> Iterator[Source]:
@@ -111,6 +126,9 @@ def _read(source: Source, config: EngineConfig, cpu: Cpu) -> Plugin:
         reason = Reason("disabled") if source.name in disabled else Reason(code, str(error))
         return Plugin(source.name, source.origin, source.path, None, reason)
     reason = unmet(cpu, manifest.arch, manifest.features) or READY
+    if manifest.api > API_VERSION:
+        why = f"written for hook API {manifest.api}, this engine has {API_VERSION}"
+        reason = Reason("api_mismatch", why, "update infeng-core, or install an older release of the plugin")
     if manifest.library is not None and not manifest.library.is_file() and reason is READY:
         reason = Reason("missing_file", f"{manifest.library} is not there", "reinstall the plugin")
     if manifest.name in disabled:

@@ -15,7 +15,7 @@ from infeng_core.plug.discovery import Plugin
 from infeng_core.plug.libraries import LibraryState
 from infeng_core.plug.lock import write
 from infeng_core.plug.manager import Plugins
-from infeng_core.plug.reason import Reason
+from infeng_core.plug.reason import Reason, abi_mismatch
 from infeng_core.plug.select import Decision, Selector
 from infeng_core.plug.verdicts import cache_dir, sha256
 
@@ -79,7 +79,7 @@ def plugin_summary(plugin: Plugin) -> dict[str, Any]:
         "version": manifest.version if manifest else None,
         "origin": plugin.origin,
         "file": str(plugin.source),
-        **_reason(plugin.reason),
+        **_reason((abi_mismatch(manifest.abi) if manifest and plugin.usable else None) or plugin.reason),
         "provides": provides,
     }
 

@@ -1,18 +1,22 @@
 """Every hook of the engine. They are called while an engine or the command line is assembled, never per token.
 
 A hook returns plain data; what is behind it is imported when it is used. Built-ins (``infeng_core.builtin``) come
-through the same hooks.
+through the same hooks. ``settings`` are the plugin's own, from the section of the manifest that has its name; an
+implementation that needs none leaves the argument out.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from infeng_core.plug import hookspec
+
+API_VERSION = 1
+"""Of these hooks and of what they take and give; raised when an old plugin would meet something else."""
 
 TokenizerFactory = Callable[..., Any]
 """Called as ``factory(directory: Path, config: EngineConfig)``; returns an ``infeng_core.tokenizer`` tokenizer."""
@@ -47,30 +51,30 @@ class Command(Protocol):
 
 
 @hookspec
-def infeng_kernel_libraries() -> list[KernelLibrary]:  # type: ignore[empty-body]
+def infeng_kernel_libraries(settings: Mapping[str, Any]) -> list[KernelLibrary]:  # type: ignore[empty-body]
     """Return kernel libraries that a plugin's YAML cannot name, such as one found at run time."""
 
 
 @hookspec
-def infeng_tokenizers() -> dict[str, TokenizerFactory]:  # type: ignore[empty-body]
+def infeng_tokenizers(settings: Mapping[str, Any]) -> dict[str, TokenizerFactory]:  # type: ignore[empty-body]
     """Return tokenizers by the name that ``tokenizer.use`` selects."""
 
 
 @hookspec
-def infeng_schedulers() -> dict[str, SchedulerFactory]:  # type: ignore[empty-body]
+def infeng_schedulers(settings: Mapping[str, Any]) -> dict[str, SchedulerFactory]:  # type: ignore[empty-body]
     """Return schedulers by the name that ``scheduler.use`` selects."""
 
 
 @hookspec
-def infeng_quant_formats() -> dict[str, QuantFormat]:  # type: ignore[empty-body]
+def infeng_quant_formats(settings: Mapping[str, Any]) -> dict[str, QuantFormat]:  # type: ignore[empty-body]
     """Return weight formats by the name that ``model.format`` selects."""
 
 
 @hookspec
-def infeng_backends() -> dict[str, Backend]:  # type: ignore[empty-body]
+def infeng_backends(settings: Mapping[str, Any]) -> dict[str, Backend]:  # type: ignore[empty-body]
     """Return backends by the name that ``backend.use`` selects."""
 
 
 @hookspec
-def infeng_commands() -> list[Command]:  # type: ignore[empty-body]
+def infeng_commands(settings: Mapping[str, Any]) -> list[Command]:  # type: ignore[empty-body]
     """Return commands of the command line."""

@@ -16,7 +16,7 @@ from infeng_core.plug.config import EngineConfig
 from infeng_core.plug.cpu import Cpu
 from infeng_core.plug.hookspecs import KernelLibrary
 from infeng_core.plug.plugin import PluginManifest
-from infeng_core.plug.reason import BROKEN, READY, Reason, unmet
+from infeng_core.plug.reason import BROKEN, READY, Reason, abi_mismatch, unmet
 from infeng_core.plug.trial import CODES, Trial
 from infeng_core.plug.verdicts import Verdicts, sha256
 
@@ -104,11 +104,8 @@ def _allowed(offer: KernelLibrary, plugin: PluginManifest, config: EngineConfig,
         return Reason("disabled", f"listed in kernels.disable ({config.provenance.get('kernels.disable', 'argument')})")
     if rank(offer.name, config) == len(config.kernels.order) and offer.name not in forced(config):
         return Reason("not_in_order", remedy=f"add {offer.name} or * to kernels.order")
-    if plugin.abi is not None and plugin.abi[0] != _native.ABI_VERSION[0]:
-        theirs, ours = (".".join(map(str, version)) for version in (plugin.abi, _native.ABI_VERSION))
-        return Reason("abi_mismatch", f"built for ABI {theirs}, this engine has {ours}", "install a matching release")
     needs = (*plugin.features, *offer.features)
-    lacking = unmet(cpu, plugin.arch, needs)
+    lacking = abi_mismatch(plugin.abi) or unmet(cpu, plugin.arch, needs)
     if lacking:
         return lacking
     notes = [unmet(cpu, None, note.features) for note in plugin.kernels]

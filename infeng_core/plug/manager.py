@@ -3,24 +3,39 @@
 from __future__ import annotations
 
 import importlib
+import sys
 import types
 from collections.abc import Mapping
-from typing import Any
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, get_origin, get_type_hints
 
 import pluggy
 
 from infeng_core import _native
 from infeng_core.errors import PluginError, unknown_key_remedy
 from infeng_core.log import get_logger, warn_once
-from infeng_core.plug import PROJECT, hookimpl, hookspecs
-from infeng_core.plug.config import EngineConfig
+from infeng_core.plug import PROJECT, border, hookimpl, hookspecs
+from infeng_core.plug.config import EngineConfig, default_of
 from infeng_core.plug.cpu import Cpu, detect
-from infeng_core.plug.discovery import Plugin, find
+from infeng_core.plug.discovery import NAMED, Plugin, find
 from infeng_core.plug.hookspecs import Backend, Command, KernelLibrary, QuantFormat, SchedulerFactory, TokenizerFactory
 from infeng_core.plug.libraries import LibraryState, Offer, is_broken, open_libraries
 from infeng_core.plug.reason import Reason
 
 log = get_logger(__name__)
+
+FACES = {
+    "tokenizers": "infeng_core.tokenizer:Tokenizer",
+    "schedulers": "infeng_core.scheduler:Scheduler",
+    "backends": "infeng_core.backend:Backend",
+    "quant_formats": "infeng_core.formats.quant:QuantFormat",
+}
+"""What each kind owes, imported when one is used."""
+
+FACTORIES = ("tokenizers", "schedulers")
+"""Kinds whose hooks give what makes them."""
 
 
 class _YamlLibrary:
@@ -101,10 +116,10 @@ class Plugins:
         """Import the plugin that brings command ``name`` and return it."""
         for plugin in self.manifests:
             if plugin.usable and plugin.manifest and name in plugin.manifest.commands:
-                found: list[Command] = self._ask(plugin, "infeng_commands") or []
-                for command in found:
-                    if command.name == name:
-                        return command
+                for command in self._ask(plugin, "infeng_commands") or []:
+                    if getattr(command, "name", None) == name:
+                        held: Command = self._held(plugin, Command, f"command {name}", command)
+                        return held
                 if plugin.usable:
                     self._fail(plugin, f"plugin.yaml promises the command {name}, its hooks do not bring it")
                 raise PluginError(f"command {name}", f"plugin {plugin.name} cannot be used", str(plugin.reason))
@@ -133,6 +148,12 @@ class Plugins:
                 return plugin
         raise PluginError(f"plugin {name}", "not installed", unknown_key_remedy(name, [p.name for p in self.manifests]))
 
+    def settings(self, plugin: Plugin) -> Mapping[str, Any]:
+        """Return the plugin's own settings: as the manifest's section of its name, or else its plugin.yaml says."""
+        declared = plugin.manifest.settings if plugin.manifest else {}
+        given = self.config.extra.get(plugin.name, {})
+        return MappingProxyType({key: given.get(key, default_of(made)) for key, made in declared.items()})
+
     def _offers(self, plugin: Plugin) -> list[Offer]:
         manifest = plugin.manifest
         if manifest is None:
@@ -154,12 +175,29 @@ class Plugins:
             why = f"provided by several plugins: {', '.join(p.name for p in usable)}"
             raise PluginError(what, why, "list all but one in plugins.disable")
         plugin = usable[0] if usable else offering[0]
-        found: Mapping[str, Any] = (self._ask(plugin, f"infeng_{kind}") if plugin.usable else None) or {}
+        found = (self._ask(plugin, f"infeng_{kind}") if plugin.usable else None) or {}
         if name not in found and plugin.usable:
             self._fail(plugin, f"plugin.yaml promises the {what}, its hooks do not bring it")
         if name not in found:
             raise PluginError(what, f"plugin {plugin.name} cannot be used", str(plugin.reason))
-        return found[name]
+        if kind not in FACTORIES:
+            return self._held(plugin, FACES[kind], what, found[name])
+        return partial(self._made, plugin, FACES[kind], what, found[name])
+
+    def _made(self, plugin: Plugin, face: str, what: str, factory: Any, *args: Any) -> Any:
+        if plugin.name == "core":
+            return factory(*args)
+        try:
+            made = factory(*args)
+        except border.PASSING:
+            raise
+        except BaseException as error:
+            border.Owner(plugin.name, what).blame("making it", error)
+        return self._held(plugin, face, what, made)
+
+    def _held(self, plugin: Plugin, face: str | type, what: str, value: Any) -> Any:
+        """Return what a plugin gave, watched if it is not the core's."""
+        return value if plugin.name == "core" else border.hold(value, face, border.Owner(plugin.name, what))
 
     def _ask(self, plugin: Plugin, hook: str, *, imports: bool = True) -> Any:
         """Call ``hook`` of one plugin and merge what it gave; one that fails is marked broken and gives None."""
@@ -167,10 +205,16 @@ class Plugins:
             return None
         others = [p for name, p in self._manager.list_name_plugin() if name.split("/")[0] != plugin.name]
         try:
-            answers = self._manager.subset_hook_caller(hook, others)()
-        except (Exception, SystemExit) as error:
+            answers = self._manager.subset_hook_caller(hook, others)(settings=self.settings(plugin))
+        except (KeyboardInterrupt, GeneratorExit):
+            raise
+        except BaseException as error:
             return self._fail(plugin, f"{hook}() raised {type(error).__name__}: {error}")
-        if all(isinstance(answer, Mapping) for answer in answers):
+        owed = get_type_hints(getattr(hookspecs, hook))["return"]
+        text = next((text for answer in answers if (text := border.wrong(answer, owed))), "")
+        if text:
+            return self._fail(plugin, f"what {hook}() returned {text}")
+        if get_origin(owed) is dict:
             return {name: value for answer in answers for name, value in answer.items()}
         return [item for answer in answers for item in answer]
 
@@ -180,9 +224,13 @@ class Plugins:
         if module is None or self._manager.has_plugin(plugin.name):
             return True
         try:
+            if plugin.origin == NAMED:
+                _reach(plugin.source, module)
             imported = importlib.import_module(module)
             self._register(imported, plugin.name)
-        except (Exception, SystemExit) as error:
+        except (KeyboardInterrupt, GeneratorExit):
+            raise
+        except BaseException as error:
             self._fail(plugin, f"importing {module} raised {type(error).__name__}: {error}")
             return False
         return True
@@ -213,3 +261,13 @@ class Plugins:
         if self.config.kernels.strict:
             raise PluginError(f"plugin {name}", reason.text, remedy)
         warn_once(log, f"plugin {name} is not used", code=reason.code, reason=reason.text, remedy=remedy, path=path)
+
+
+def _reach(source: Path, module: str) -> None:
+    """Let a module be imported that lies beside the plugin.yaml that a manifest names, or around its package."""
+    top = module.partition(".")[0]
+    for folder in (source.parent, source.parent.parent):
+        if (folder / top).is_dir() or (folder / f"{top}.py").is_file():
+            if str(folder) not in sys.path:
+                sys.path.append(str(folder))  # last: it hides nothing
+            return

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from infeng_core.errors import ManifestError, unknown_key_remedy
 from infeng_core.plug import yamlfile
-from infeng_core.plug.config import OPS, SCHEMA, SECTIONS, EngineConfig
+from infeng_core.plug.config import OPS, SCHEMA, SECTIONS, EngineConfig, Schema, default_of
 from infeng_core.plug.schema import MapOf
 from infeng_core.plug.yamlfile import Document, type_name
 
@@ -18,6 +20,7 @@ __all__ = ["EngineConfig", "default_manifest", "load_config", "parse_assignment"
 
 VERSION = 1
 SHORT_VARIABLES = {"INFENG_FORCE": "kernels.force", "INFENG_DISABLE": "kernels.disable"}
+NO_SETTINGS = {"INFENG_LOG", "INFENG_CACHE", "INFENG_CPU_FEATURES"}
 
 Setting = tuple[str, object, str]  # dotted key, checked value, where from
 
@@ -32,19 +35,33 @@ def load_config(
 
     ``overrides`` maps dotted keys to values; text is read as the key's type demands (``{"threads.count": "2"}``), and
     an entry of a map may be set alone (``{"kernels.force.linear": "avx512"}``). A manifest that is no file but the name
-    of a shipped one (``"portable"``) means that one. Raises ManifestError naming file, line, key, reason and remedy.
+    of a shipped one (``"portable"``) means that one. A section may also be that of a plugin, whose plugin.yaml then is
+    its schema. Raises ManifestError naming file, line, key, reason and remedy.
     """
+    document = None if manifest is None else yamlfile.read(find_manifest(manifest))
+    schema = SCHEMA
+    if _names_more(document, environ, overrides):
+        schema = {**SCHEMA, **_plugin_sections(document, environ, overrides)}
+    config = _assemble(schema, document, environ, overrides)
+    for op in config.kernels.force:
+        if op not in OPS:
+            where = config.provenance["kernels.force"]
+            raise ManifestError(f"kernels.force.{op} ({where})", "no such operation", unknown_key_remedy(op, OPS))
+    return config
+
+
+def _assemble(
+    schema: Schema, document: Document | None, environ: Mapping[str, str], overrides: Mapping[str, object]
+) -> EngineConfig:
     values: dict[str, object] = {}
-    provenance = {f"{section}.{key}": "default" for section, keys in SCHEMA.items() for key in keys}
-    sources: list[Iterator[Setting]] = []
-    if manifest is not None:
-        sources.append(_from_document(yamlfile.read(find_manifest(manifest))))
-    sources += [_from_environment(environ), _from_arguments(overrides)]
+    provenance = {f"{section}.{key}": "default" for section, keys in schema.items() for key in keys}
+    sources: list[Iterator[Setting]] = [] if document is None else [_from_document(document, schema)]
+    sources += [_from_environment(environ, schema), _from_arguments(overrides, schema)]
     for source in sources:
         for dotted, value, origin in source:
-            key, _, entry = _split(dotted)
+            key, _, entry = _split(dotted, schema)
             if entry:
-                base = values.get(key, getattr(getattr(EngineConfig(), key.split(".")[0]), key.split(".")[1]))
+                base = values.get(key, default_of(schema[key.split(".")[0]][key.split(".")[1]]))
                 value = {**dict(base), entry: value}  # type: ignore[call-overload]  # maps only, by _split
                 for name in value:
                     provenance.setdefault(f"{key}.{name}", provenance[key])
@@ -53,12 +70,27 @@ def load_config(
                 provenance = {name: where for name, where in provenance.items() if not name.startswith(f"{key}.")}
             values[key] = value
             provenance[key] = origin
-    config = _build(values, provenance)
-    for op in config.kernels.force:
-        if op not in OPS:
-            where = provenance["kernels.force"]
-            raise ManifestError(f"kernels.force.{op} ({where})", "no such operation", unknown_key_remedy(op, OPS))
-    return config
+    return _build(values, provenance)
+
+
+def _names_more(document: Document | None, environ: Mapping[str, str], overrides: Mapping[str, object]) -> bool:
+    """Return whether a section is named that is not the engine's own: only then plugins need to be looked for."""
+    sections = {*(document.data if document else ()), *(key.partition(".")[0] for key in overrides)} - {"infeng"}
+    known = tuple(f"INFENG_{section.upper()}_" for section in SCHEMA)
+    variables = {name for name in environ if name.startswith("INFENG_") and not name.startswith(known)}
+    return not sections <= SCHEMA.keys() or not variables <= {*NO_SETTINGS, *SHORT_VARIABLES}
+
+
+def _plugin_sections(document: Document | None, environ: Mapping[str, str], overrides: Mapping[str, object]) -> Schema:
+    """Return the settings of every plugin that can be read and is not disabled; the others are named later."""
+    from infeng_core.plug.discovery import settings_schemas
+
+    if document is not None:
+        kept = {key: value for key, value in document.data.items() if key in ("infeng", "plugins")}
+        document = replace(document, data=kept)
+    environ = {name: value for name, value in environ.items() if name.startswith("INFENG_PLUGINS_")}
+    overrides = {key: value for key, value in overrides.items() if key.startswith("plugins.")}
+    return settings_schemas(_assemble(SCHEMA, document, environ, overrides))
 
 
 def shipped_manifests() -> dict[str, Path]:
@@ -89,13 +121,18 @@ def parse_assignment(text: str) -> tuple[str, str]:
 
 def _build(values: Mapping[str, object], provenance: Mapping[str, str]) -> EngineConfig:
     sections: dict[str, Any] = {}
+    extra: dict[str, dict[str, object]] = {}
+    for dotted, value in values.items():
+        section, _, key = dotted.partition(".")
+        if section not in SECTIONS:
+            extra.setdefault(section, {})[key] = value
     for section, cls in SECTIONS.items():
         given = {key: values[f"{section}.{key}"] for key in SCHEMA[section] if f"{section}.{key}" in values}
         sections[section] = cls(**{k: MappingProxyType(v) if isinstance(v, dict) else v for k, v in given.items()})
-    return EngineConfig(**sections, provenance=MappingProxyType(dict(provenance)))
+    return EngineConfig(**sections, extra=MappingProxyType(extra), provenance=MappingProxyType(dict(provenance)))
 
 
-def _from_document(document: Document) -> Iterator[Setting]:
+def _from_document(document: Document, schema: Schema) -> Iterator[Setting]:
     data = document.data
     if data.get("infeng") != VERSION or isinstance(data.get("infeng"), bool):
         remedy = f"start the file with `infeng: {VERSION}`"
@@ -103,9 +140,9 @@ def _from_document(document: Document) -> Iterator[Setting]:
     for section, content in data.items():
         if section == "infeng":
             continue
-        if section not in SCHEMA:
+        if section not in schema:
             raise ManifestError(
-                document.place((section,)), "unknown key", unknown_key_remedy(section, [*SCHEMA, "infeng"])
+                document.place((section,)), "unknown key", unknown_key_remedy(section, [*schema, "infeng"])
             )
         if content is None:
             continue
@@ -113,9 +150,9 @@ def _from_document(document: Document) -> Iterator[Setting]:
             raise ManifestError(document.place((section,)), f"expected keys and values, found {type_name(content)}")
         for key, value in content.items():
             place = document.place((section, key))
-            if key not in SCHEMA[section]:
-                raise ManifestError(place, "unknown key", unknown_key_remedy(key, SCHEMA[section]))
-            field = SCHEMA[section][key]
+            if key not in schema[section]:
+                raise ManifestError(place, "unknown key", unknown_key_remedy(key, schema[section]))
+            field = schema[section][key]
             try:
                 checked = field.metadata["kind"].check(value)
             except ValueError as error:
@@ -137,7 +174,7 @@ def _beside(manifest: Path, value: Any) -> Any:
     return str(candidate) if candidate.exists() else value
 
 
-def _from_environment(environ: Mapping[str, str]) -> Iterator[Setting]:
+def _from_environment(environ: Mapping[str, str], schema: Schema) -> Iterator[Setting]:
     for variable in sorted(environ):
         if not variable.startswith("INFENG_"):
             continue
@@ -145,39 +182,40 @@ def _from_environment(environ: Mapping[str, str]) -> Iterator[Setting]:
             dotted = SHORT_VARIABLES[variable]
         else:
             rest = variable.removeprefix("INFENG_").lower()
-            section = next((name for name in SCHEMA if rest.startswith(name + "_")), None)
-            if section is None:
+            words = {re.sub(r"[^a-z0-9]", "_", name.lower()) + "_": name for name in schema}
+            word = next((word for word in words if rest.startswith(word)), None)
+            if word is None:
                 continue  # INFENG_LOG, INFENG_CACHE and what plugins read on their own
-            dotted = f"{section}.{rest.removeprefix(section + '_')}"
-        yield dotted, _read(dotted, environ[variable], f"environment variable {variable}"), variable
+            dotted = f"{words[word]}.{rest.removeprefix(word)}"
+        yield dotted, _read(dotted, environ[variable], f"environment variable {variable}", schema), variable
 
 
-def _from_arguments(overrides: Mapping[str, object]) -> Iterator[Setting]:
+def _from_arguments(overrides: Mapping[str, object], schema: Schema) -> Iterator[Setting]:
     for dotted, value in overrides.items():
-        yield dotted, _read(dotted, value, f"argument {dotted}"), "argument"
+        yield dotted, _read(dotted, value, f"argument {dotted}", schema), "argument"
 
 
-def _split(dotted: str) -> tuple[str, Any, str]:
+def _split(dotted: str, schema: Schema) -> tuple[str, Any, str]:
     """Return (setting, its kind, entry of a map or "")."""
     section, _, rest = dotted.partition(".")
-    if section not in SCHEMA:
+    if section not in schema:
         raise KeyError(section)
     key, _, entry = rest.partition(".")
-    if key not in SCHEMA[section]:
+    if key not in schema[section]:
         raise KeyError(key)
-    kind = SCHEMA[section][key].metadata["kind"]
+    kind = schema[section][key].metadata["kind"]
     if entry and not isinstance(kind, MapOf):
         raise KeyError(rest)
     return f"{section}.{key}", kind.kind if entry else kind, entry
 
 
-def _read(dotted: str, value: object, where: str) -> object:
+def _read(dotted: str, value: object, where: str, schema: Schema) -> object:
     try:
-        _, kind, _ = _split(dotted)
+        _, kind, _ = _split(dotted, schema)
     except KeyError:
         section, _, rest = dotted.partition(".")
-        known = SCHEMA.get(section)
-        remedy = unknown_key_remedy(rest, known) if known else unknown_key_remedy(section, SCHEMA)
+        known = schema.get(section)
+        remedy = unknown_key_remedy(rest, known) if known else unknown_key_remedy(section, schema)
         raise ManifestError(where, "unknown setting", remedy) from None
     try:
         return kind.parse(value) if isinstance(value, str) else kind.check(value)

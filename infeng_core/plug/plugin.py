@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import Field, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from infeng_core.errors import ManifestError, unknown_key_remedy
 from infeng_core.plug import yamlfile
-from infeng_core.plug.config import OPS
+from infeng_core.plug.config import OPS, SCHEMA, setting
 from infeng_core.plug.cpu import NEEDS
-from infeng_core.plug.schema import Choice, Kind, ListOf, Text, suggestion
+from infeng_core.plug.schema import (
+    Bool,
+    Choice,
+    Int,
+    Kind,
+    ListOf,
+    MapOf,
+    Name,
+    Number,
+    Optional,
+    Size,
+    Text,
+    suggestion,
+)
 from infeng_core.plug.yamlfile import Document, Key, type_name
 
 VERSION = 1
@@ -43,18 +57,40 @@ class _Version:
         return text
 
 
-_NAMES = ListOf(Text())
+_NAMES = ListOf(Name())
 _FEATURES = ListOf(Choice(tuple(NEEDS)))
 _TOP: Mapping[str, Kind | None] = {  # None: read by a function of its own
     "infeng_plugin": None,
-    "name": Text(),
+    "name": Name(),
     "version": _Version(),
     "description": Text(),
     "abi": _Abi(),
     "requires": None,
     "library": Text(),
     "python": Text(),
+    "api": Int(1, 1000),
+    "settings": None,
     "provides": None,
+}
+
+
+class _Anything:
+    """Checked later, when the type is known."""
+
+    def check(self, value: object) -> object:
+        return value
+
+    def parse(self, text: str) -> object:
+        return text
+
+
+_SETTING: Mapping[str, Kind | None] = {
+    "type": Choice(("text", "bool", "int", "number", "size", "choice", "texts", "map")),
+    "default": _Anything(),
+    "help": Text(),
+    "low": Number(),
+    "high": Number(),
+    "of": ListOf(Text()),
 }
 _PROVIDES: Mapping[str, Kind | None] = {
     "kernels": None,
@@ -88,6 +124,8 @@ class PluginManifest:
     features: tuple[str, ...] = ()
     library: Path | None = None
     python: str | None = None
+    api: int = 1
+    settings: Mapping[str, Field[Any]] = field(default_factory=dict)
     kernels: tuple[KernelNote, ...] = ()
     provides: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # "tokenizers" -> names
     commands: Mapping[str, str] = field(default_factory=dict)  # name -> help
@@ -126,15 +164,17 @@ def read_plugin(path: Path) -> PluginManifest:
         features=requires.get("features", ()),
         library=path.parent / library if library is not None else None,
         python=top.get("python"),
+        api=top.get("api", 1),
+        settings=_settings(document, top["name"]),
         kernels=_kernels(document),
         provides={key: provides.get(key, ()) for key, kind in _PROVIDES.items() if kind is _NAMES},
         commands=_commands(document),
     )
 
 
-def _section(document: Document, key: Key, known: Mapping[str, Kind | None]) -> dict[str, Any]:
-    """Return the checked values of the mapping at ``key``; keys whose kind is None are left out."""
-    data = _at(document.data, key)
+def _section(document: Document, key: Key, known: Mapping[str, Kind | None], data: object = None) -> dict[str, Any]:
+    """Return the checked values of the mapping at ``key``, or of ``data``; keys whose kind is None are left out."""
+    data = _at(document.data, key) if data is None else data
     if data is None:
         return {}
     if not isinstance(data, Mapping):
@@ -166,7 +206,7 @@ def _kernels(document: Document) -> tuple[KernelNote, ...]:
     notes: dict[str, KernelNote] = {}
     for index, _ in enumerate(_items(document, ("provides", "kernels"))):
         key = ("provides", "kernels", str(index))
-        item = _section(document, key, {"name": Text(), "op": Text(), "requires": None})
+        item = _section(document, key, {"name": Name(), "op": Text(), "requires": None})
         if "name" not in item or "op" not in item:
             raise ManifestError(document.place(key), "a kernel needs `name` and `op`")
         if item["op"] not in OPS:
@@ -182,11 +222,51 @@ def _commands(document: Document) -> dict[str, str]:
     commands: dict[str, str] = {}
     for index, value in enumerate(_items(document, ("provides", "commands"))):
         key = ("provides", "commands", str(index))
-        item = {"name": value} if isinstance(value, str) else _section(document, key, {"name": Text(), "help": Text()})
-        if not item.get("name"):
+        data = {"name": value} if isinstance(value, str) else value
+        item = _section(document, key, {"name": Name(), "help": Text()}, data)
+        if "name" not in item:
             raise ManifestError(document.place(key), "a command needs a name")
         commands[str(item["name"])] = str(item.get("help", ""))
     return commands
+
+
+def _settings(document: Document, plugin: str) -> dict[str, Field[Any]]:
+    """Return the plugin's settings as the engine's own are declared."""
+    place = document.place(("settings",))
+    declared = _at(document.data, ("settings",)) or {}
+    if not isinstance(declared, Mapping):
+        raise ManifestError(place, f"expected keys and values, found {type_name(declared)}")
+    if declared and plugin in (*SCHEMA, "infeng"):
+        raise ManifestError(place, f"{plugin} is a section of the engine's own", "rename the plugin")
+    found: dict[str, Field[Any]] = {}
+    for name in declared:
+        key = ("settings", name)
+        if not name.isidentifier():
+            raise ManifestError(document.place(key), "a setting's name has letters, digits and _")
+        given = _section(document, key, _SETTING)
+        try:
+            kind = _kind(given)
+            default = None if given.get("default") is None else kind.check(given["default"])
+        except ValueError as error:
+            raise ManifestError(document.place(key), str(error)) from None
+        found[name] = setting(default, kind if default is not None else Optional(kind), given.get("help", ""))
+    return found
+
+
+def _kind(given: Mapping[str, Any]) -> Kind:
+    """Return what the value of a declared setting may be; raises ValueError."""
+    low, high = given.get("low", -math.inf), given.get("high", math.inf)
+    word, of = given.get("type", "text"), given.get("of", ())
+    if (word == "choice") != bool(of):
+        raise ValueError("`of` lists the words of a choice, and a choice needs it")
+    if word == "int":
+        return Int(int(max(low, -(2**63))), int(min(high, 2**63 - 1)))
+    if word == "number":
+        return Number(low, high)
+    if word == "choice":
+        return Choice(of)
+    plain: dict[str, Kind] = {"text": Text(), "bool": Bool(), "size": Size(), "texts": ListOf(Text())}
+    return plain.get(word) or MapOf(Text())
 
 
 def _at(data: object, key: Key) -> object:

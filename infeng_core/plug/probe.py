@@ -1,10 +1,12 @@
 """The process that tries a library before the engine does: ``python -m infeng_core.plug.probe FD``.
 
 It reads one JSON request per line from its standard input and answers on file descriptor FD. Whatever a library does
-while it is loaded or run (an illegal instruction, abort, an endless loop) ends this process and not the engine's.
+while it is loaded, asked or run (an illegal instruction, abort, an endless loop) ends this process and not the
+engine's.
 
-    {"open": PATH, "features": "avx2,fma", "cpu_s": 3}           -> {"ok": true, "name": ..., "kernels": [...]}
-    {"check": KERNEL, "problem": {...}, "reference": PATH, ...}   -> {"ok": true, "difference": null or text}
+    {"open": PATH, "features": "avx2,fma", "cpu_s": 3}          -> {"ok": true, "name": ..., "version": ..., "abi": []}
+    {"fits": KERNEL, "problem": {...}, ...}                      -> {"ok": true, "fits": true, "case": {...} or null}
+    {"check": KERNEL, "problem": {...}, "reference": PATH, ...}  -> {"ok": true, "difference": null or text}
 """
 
 from __future__ import annotations
@@ -47,19 +49,36 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     resource.setrlimit(resource.RLIMIT_CPU, (limit, resource.getrlimit(resource.RLIMIT_CPU)[1]))
     try:
         library = _native.open_library(request["open"], request["features"])
-        if "check" not in request:
-            return {"ok": True, "name": library.name, "version": library.version, "abi": list(library.abi)}
-        from infeng_core.plug import firstuse, oneop
-
-        reference = _native.open_library(request["reference"], request["features"])
-        kernel = next(kernel for kernel in library.kernels if kernel.name == request["check"])
-        try:
-            difference = firstuse.difference(kernel, reference, request["problem"])
-        except oneop.NoJudgeError:
-            difference = None
-        return {"ok": True, "difference": difference}
+        kernels = {kernel.name: kernel for kernel in library.kernels}
+        if "fits" in request:
+            return {"ok": True, **_fits(kernels[request["fits"]], request["problem"])}
+        if "check" in request:
+            reference = _native.open_library(request["reference"], request["features"])
+            return {"ok": True, "difference": _difference(kernels[request["check"]], reference, request["problem"])}
+        return {"ok": True, "name": library.name, "version": library.version, "abi": list(library.abi)}
     except _native.NativeError as error:
         return {"ok": False, "code": error.code, "text": str(error)}
+
+
+def _fits(kernel: _native.Kernel, fields: dict[str, Any]) -> dict[str, Any]:
+    """Call all that a library may be called for before memory is taken."""
+    from infeng_core.plug import firstuse, problems
+
+    problem = problems.problem(fields)
+    if not kernel.accepts(problem):
+        return {"fits": False}
+    kernel.workspace(problem)
+    return {"fits": True, "case": firstuse.small(problem, kernel)}
+
+
+def _difference(kernel: _native.Kernel, reference: _native.Library, fields: dict[str, Any]) -> str | None:
+    from infeng_core.plug import firstuse
+    from infeng_core.plug.case import NoJudgeError
+
+    try:
+        return firstuse.difference(kernel, reference, fields)
+    except NoJudgeError:
+        return None
 
 
 if __name__ == "__main__":

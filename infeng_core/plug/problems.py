@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -44,11 +43,6 @@ def row_ranges(most: int) -> list[tuple[int, int]]:
     ends = [*(rows for rows in ROW_BREAKPOINTS if rows < most), most]
     begins = [1, *(rows + 1 for rows in ends[:-1])]
     return list(zip(begins, ends, strict=True))
-
-
-def key(problem: Problem) -> str:
-    """Return a text that is equal for equal problems."""
-    return json.dumps(fields(problem), sort_keys=True, separators=(",", ":"))
 
 
 def kind(fields: Mapping[str, Any]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from infeng_core import _native
 from infeng_core.plug.cpu import Cpu, closure
 
 CODES = {
@@ -17,6 +18,7 @@ CODES = {
     "wrong_arch": "made for another processor architecture",
     "missing_features": "the processor lacks a feature it needs",
     "abi_mismatch": "built for another version of the kernel ABI",
+    "api_mismatch": "written for a newer version of the hooks",
     "invalid": "its plugin.yaml or its hooks are wrong",
     "missing_file": "a file that it names is not there",
     "not_a_library": "the file is not a library that this machine can load",
@@ -60,6 +62,7 @@ BROKEN = frozenset(
         "silent",
         "refused",
         "abi_mismatch",
+        "api_mismatch",
         "wrong_result",
         "failed",
     }
@@ -79,3 +82,11 @@ def unmet(cpu: Cpu, arch: str | None, features: Iterable[str]) -> Reason | None:
     notes = [f"{name} ({cpu.masked[name]})" if name in cpu.masked else name for name in roots]
     allowed = "may not be used here" if all(name in cpu.masked for name in roots) else "is not in this processor"
     return Reason("missing_features", f"needs {' and '.join(notes)}, which {allowed}")
+
+
+def abi_mismatch(abi: tuple[int, int] | None) -> Reason | None:
+    """Return why a library built for kernel ABI ``abi`` can never be used here; None if it may, or has none."""
+    if abi is None or abi[0] == _native.ABI_VERSION[0]:
+        return None
+    theirs, ours = (".".join(map(str, version)) for version in (abi, _native.ABI_VERSION))
+    return Reason("abi_mismatch", f"built for ABI {theirs}, this engine has {ours}", "install a matching release")

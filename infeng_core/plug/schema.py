@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -32,10 +33,23 @@ class Text:
     def check(self, value: object) -> str:
         if not isinstance(value, str) or not value:
             raise ValueError(f"expected text, found {type_name(value) if value != '' else 'an empty one'}")
+        if "\0" in value:
+            raise ValueError("expected text, found some with a NUL character")
         return value
 
     def parse(self, text: str) -> str:
         return self.check(text)
+
+
+@dataclass(frozen=True)
+class Name(Text):
+    """A word that fits into commands, tables and file names."""
+
+    def check(self, value: object) -> str:
+        name = super().check(value)
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}", name):
+            raise ValueError(f"{name[:100]!r} is no name: up to 64 letters, digits and . _ + -")
+        return name
 
 
 @dataclass(frozen=True)
@@ -95,6 +109,28 @@ class Int:
 
 
 @dataclass(frozen=True)
+class Number:
+    """A finite number from ``low`` to ``high``."""
+
+    low: float = -math.inf
+    high: float = math.inf
+
+    def check(self, value: object) -> float:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise ValueError(f"expected a number, found {type_name(value)}")
+        if not self.low <= value <= self.high:
+            raise ValueError(f"{value} is out of range: must be from {self.low:g} to {self.high:g}")
+        return value
+
+    def parse(self, text: str) -> float:
+        try:
+            number = float(text)
+        except ValueError:
+            raise ValueError(f"expected a number, found {text!r}") from None
+        return self.check(number)
+
+
+@dataclass(frozen=True)
 class Size:
     """A number of bytes: 536870912 or "512MB" (MB and MiB both mean 2**20 bytes, as memory is counted)."""
 
@@ -107,7 +143,7 @@ class Size:
         match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?\s*", text, re.IGNORECASE)
         if not match:
             raise ValueError(f'expected bytes or a size such as "512MB", found {text!r}')
-        return Int(1, 1 << 50).check(int(float(match[1]) * UNITS[match[2].upper()]))
+        return Int(1, 1 << 50).check(int(min(float(match[1]), 1 << 51) * UNITS[match[2].upper()]))
 
 
 @dataclass(frozen=True)

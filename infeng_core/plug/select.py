@@ -43,6 +43,11 @@ class Decision:
     chosen: Candidate | None
     candidates: tuple[Candidate, ...]
 
+    def trusts(self, kernel: _native.Kernel) -> bool:
+        """Return whether ``kernel`` was chosen, or would have been without a better one."""
+        fit = [(c.library, c.kernel) for c in self.candidates if c.reason.code in ("chosen", "outranked")]
+        return (kernel.library, kernel.name) in fit
+
 
 class Selector:
     """Chooses kernels for one engine. Decisions are kept in ``decisions``, one per distinct problem, in order."""
@@ -53,9 +58,9 @@ class Selector:
         self.cpu = cpu
         self.states = plugins.library_states()
         self._by_name = {state.name: state for state in self.states}
-        self._check = FirstUse(self._by_name[REFERENCE])
+        self._first_use = FirstUse(self._by_name[REFERENCE])
         self._lock = Lock.read(config.kernels.lock) if config.kernels.lock else None
-        self._decisions: dict[str, Decision] = {}
+        self._decisions: dict[_native.Problem, Decision] = {}
         for op, target in config.kernels.force.items():
             self._require(op, target)
 
@@ -76,10 +81,9 @@ class Selector:
 
     def decide(self, problem: _native.Problem) -> Decision:
         """Return the decision for ``problem``, without complaint if nothing fits."""
-        key = problems.key(problem)
-        if key not in self._decisions:
+        if problem not in self._decisions:
             decision = self._decide(problem)
-            self._decisions[key] = decision
+            self._decisions[problem] = decision
             chosen = decision.chosen
             fields = (
                 {"library": chosen.library, "kernel": chosen.kernel, "reason": str(chosen.reason)} if chosen else {}
@@ -88,7 +92,18 @@ class Selector:
             log.info(
                 "kernel chosen" if chosen else "no kernel", problem=problems.describe(problem), **fields, others=others
             )
-        return self._decisions[key]
+        return self._decisions[problem]
+
+    def fits(self, kernel: _native.Kernel, problem: _native.Problem) -> bool:
+        """Return whether ``kernel`` can do ``problem``, its epilogues included; asked in a child process first."""
+        if not set(problem.epilogues) <= set(kernel.fuses):
+            return False
+        reason = self._first_use.fits(self._by_name[kernel.library], kernel, problem)
+        return self._blamed(kernel, problem, reason) is READY
+
+    def is_refused(self, kernel: _native.Kernel) -> bool:
+        """Return whether ``kernel``, perhaps after it was chosen, has failed and must serve nothing."""
+        return (kernel.library, kernel.name) in self._first_use.refused
 
     def close(self) -> None:
         """End the processes that tried libraries; they also end by themselves."""
@@ -116,7 +131,8 @@ class Selector:
         for kernel in self._ranked(eligible):
             reason = Reason("outranked", f"{chosen.library}/{chosen.kernel} ranks higher") if chosen else READY
             if chosen is None and self.config.kernels.verify:
-                reason = self._verify(kernel, problem)
+                state = self._by_name[kernel.library]
+                reason = self._blamed(kernel, problem, self._first_use.agrees(state, kernel, problem))
             if chosen is None and reason is READY:
                 chosen = Candidate(kernel.library, kernel.name, self._merit(kernel, eligible, target), kernel)
                 ranked.append(chosen)
@@ -145,9 +161,8 @@ class Selector:
         missing = sorted(set(problem.epilogues) - set(kernel.fuses))
         if missing:
             return Reason("cannot_fuse", f"cannot take {', '.join(missing)} into itself")
-        if not kernel.accepts(problem):
-            return Reason("declines")
-        return None
+        reason = self._blamed(kernel, problem, self._first_use.fits(state, kernel, problem))
+        return None if reason is READY else reason
 
     def _features(self, kernel: _native.Kernel) -> frozenset[str]:
         return closure(self._by_name[kernel.library].features_of(kernel.name, kernel.features))
@@ -183,22 +198,16 @@ class Selector:
             return Reason("chosen", "has the highest priority of those that use the most of this processor")
         return Reason("chosen", "first by name, equal in kernels.order, features and priority")
 
-    def _verify(self, kernel: _native.Kernel, problem: _native.Problem) -> Reason:
-        state = self._by_name[kernel.library]
-        reason = self._check(state, kernel, problem)
+    def _blamed(self, kernel: _native.Kernel, problem: _native.Problem, reason: Reason) -> Reason:
+        """Return ``reason``; if it is a fault of the plugin, warn, and forget what was decided while it was trusted."""
         if is_broken(reason):
+            self._decisions = {asked: known for asked, known in self._decisions.items() if not known.trusts(kernel)}
             what = f"kernel {kernel.library}/{kernel.name}"
-            remedy = f"update plugin {state.plugin.name}, or add {kernel.library} to kernels.disable"
+            plugin = self._by_name[kernel.library].plugin.name
+            remedy = f"update plugin {plugin}, or add {kernel.library} to kernels.disable"
             if self.config.kernels.strict:
                 raise KernelError(f"{what}, {problems.describe(problem)}", reason.text, remedy)
-            warn_once(
-                log,
-                f"{what} is not used",
-                plugin=state.plugin.name,
-                code=reason.code,
-                reason=reason.text,
-                remedy=remedy,
-            )
+            warn_once(log, f"{what} is not used", plugin=plugin, code=reason.code, reason=reason.text, remedy=remedy)
         return reason
 
     def _require(self, op: str, target: str) -> None:

@@ -48,9 +48,16 @@ class Trial:
         """Load the library and read its description; returns {"name", "version", "abi"} or why that failed."""
         return self._ask({})
 
-    def check(self, kernel: str, problem: dict[str, Any]) -> dict[str, Any] | Reason:
+    def fits(self, kernel: str, problem: dict[str, Any]) -> dict[str, Any] | Reason:
+        """Ask ``kernel`` whether it accepts ``problem`` and what memory it wants.
+
+        Returns {"fits": bool, "case": the fields of a small problem like it, None: there is none} or why it failed.
+        """
+        return self._ask({"fits": kernel, "problem": problem})
+
+    def check(self, kernel: str, case: dict[str, Any]) -> dict[str, Any] | Reason:
         """Run ``kernel`` against the reference; returns {"difference": text or None} or why it did not finish."""
-        return self._ask({"check": kernel, "problem": problem, "reference": str(self._reference)})
+        return self._ask({"check": kernel, "problem": case, "reference": str(self._reference)})
 
     def close(self) -> None:
         """End the process."""

@@ -1,15 +1,16 @@
-"""What was learnt about a library, kept between runs: does it load, and are its kernels' results right.
+"""What was learnt about a library, kept between runs: does it load, what do its kernels accept, are they right.
 
-One JSON file per library content, processor features, ABI version and judge. A changed library has another sha256 and
-is tried again; a file that cannot be read is as good as none.
+One file per library content, processor features, ABI version and judge, to which every answer is appended as a line of
+JSON, ``[key, value]``. A changed library has another sha256 and is tried again; a line that cannot be read is as good
+as none.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
-import tempfile
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -17,7 +18,7 @@ from typing import Any
 
 from infeng_core import _native
 
-CASES = 2  # raised when the checks themselves change
+CASES = 3  # raised when the checks themselves change
 
 
 def cache_dir(environ: Mapping[str, str] = os.environ) -> Path:
@@ -51,36 +52,33 @@ class Verdicts:
         """Take the sha256 of the library and of the reference, and the features that the library may use."""
         abi = ".".join(map(str, _native.ABI_VERSION))
         identity = f"{CASES} {abi} {judge} {','.join(sorted(features))}"
-        name = f"{library[:32]}-{hashlib.sha256(identity.encode()).hexdigest()[:16]}.json"
+        name = f"{library[:32]}-{hashlib.sha256(identity.encode()).hexdigest()[:16]}.jsonl"
         self.path = (folder if folder is not None else cache_dir()) / "verdicts" / name
-        self._stamp = {"library": library, "identity": identity}
         self._data = self._read()
 
     def get(self, key: str) -> dict[str, Any] | None:
         """Return what was stored under ``key``, or None."""
-        value = self._data.get(key)
-        return value if isinstance(value, dict) else None
+        return self._data.get(key)
 
     def put(self, key: str, value: Mapping[str, Any]) -> None:
         """Store ``value``; a cache that cannot be written is not an error, it only costs time."""
-        self._data = {**self._read(), **self._data, key: dict(value)}
-        temporary: Path | None = None
-        try:
+        self._data[key] = dict(value)
+        line = json.dumps([key, value], separators=(",", ":")) + "\n"
+        with contextlib.suppress(OSError):
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.NamedTemporaryFile("w", dir=self.path.parent, prefix=".", delete=False) as file:
-                temporary = Path(file.name)
-                json.dump({**self._stamp, "verdicts": self._data}, file, indent=1)
-            temporary.replace(self.path)
-        except OSError:
-            if temporary is not None:
-                temporary.unlink(missing_ok=True)
+            with self.path.open("ab", buffering=0) as file:  # one write: lines of several processes do not mix
+                file.write(line.encode())
 
-    def _read(self) -> dict[str, Any]:
+    def _read(self) -> dict[str, dict[str, Any]]:
         try:
-            data = json.loads(self.path.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+            lines = self.path.read_bytes().splitlines()
+        except OSError:
             return {}
-        if not isinstance(data, dict) or any(data.get(name) != value for name, value in self._stamp.items()):
-            return {}
-        verdicts = data.get("verdicts")
-        return verdicts if isinstance(verdicts, dict) else {}
+        found = {}
+        for line in lines:
+            try:
+                key, value = json.loads(line)
+                found[key] = {**value}
+            except (ValueError, TypeError):
+                continue
+        return found

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 from kernels import typical_op
-from kernels.typical_op import Typical
 
 from infeng_core import _native
+from infeng_core.plug.case import OneOp
 from infeng_core.plug.manager import Plugins
 
 
@@ -47,7 +47,7 @@ def pool(request: pytest.FixtureRequest) -> _native.Pool:
     return _native.Pool(worker_count(request.config))
 
 
-def seconds(made: Typical) -> float:
+def seconds(made: OneOp) -> float:
     """Return the time of one call of the program."""
     begin = time.perf_counter()
     made.once()

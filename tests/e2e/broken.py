@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -158,6 +159,35 @@ def config_is_a_list(d: Path) -> None:
     (d / "config.json").write_text("[1, 2]")
 
 
+def bottomless_config(d: Path) -> None:
+    """Nest config.json deeper than any stack."""
+    (d / "config.json").write_text("[" * 100_000)
+
+
+def endless_config(d: Path) -> None:
+    """Let config.json be a device."""
+    (d / "config.json").unlink()
+    (d / "config.json").symlink_to("/dev/zero")
+
+
+def sparse_generation_config(d: Path) -> None:
+    """Bring a terabyte of nothing."""
+    (d / "generation_config.json").touch()
+    os.truncate(d / "generation_config.json", 1 << 40)
+
+
+def index_with_nul(d: Path) -> None:
+    """Name a shard as no file can be named."""
+    index = {"weight_map": {Q_PROJ: "a\0b.safetensors"}}
+    (d / "model.safetensors.index.json").write_text(json.dumps(index))
+    _weights(d).unlink()
+
+
+def link_out(d: Path) -> None:
+    """Let a file that is copied be a link to a secret."""
+    (d / "vocab.json").symlink_to("/etc/passwd")
+
+
 def unknown_family(d: Path) -> None:
     """Claim another family."""
     _edit_config(d, architectures=["MambaForCausalLM"], model_type="mamba")
@@ -221,6 +251,11 @@ WAYS: tuple[tuple[Callable[[Path], None], str], ...] = (
     (missing_config, "config.json"),
     (broken_config, "config.json"),
     (config_is_a_list, "config.json"),
+    (bottomless_config, "config.json"),
+    (endless_config, "config.json"),
+    (sparse_generation_config, "generation_config.json"),
+    (index_with_nul, "model.safetensors.index.json"),
+    (link_out, "vocab.json"),
     (unknown_family, "config.json"),
     (negative_size, "hidden_size"),
     (zero_layers, "num_hidden_layers"),

@@ -74,9 +74,9 @@ def infeng() -> Run:
     return run
 
 
-@pytest.fixture(params=["called", pytest.param("process", marks=pytest.mark.slow)])
+@pytest.fixture(params=["called", pytest.param("process", marks=pytest.mark.nightly)])
 def command(request: pytest.FixtureRequest, infeng: Run, capfd: pytest.CaptureFixture[str]) -> Run:
-    """Return a function like ``infeng``; called in this process, which is fast, and in the slow tests as a process.
+    """Return a function like ``infeng``; called in this process, which is fast, and in the nightly tests as a process.
 
     An exception that leaves the command line fails the test, as a traceback on stderr does.
     """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -20,12 +21,6 @@ BASES: dict[str, dict[str, object]] = {
     "int4-g32 and int8-row": {"model.format": "int4-g32", "model.formats": {"embed": "int8-row"}},
     "f32": harness.F32,
 }
-QUICK = {("int4-g64", "int8"), ("int4-g32 and int8-row", "bf16"), ("f32", "f32")}
-STORAGES = [
-    pytest.param(base, dtype, marks=() if (base, dtype) in QUICK else pytest.mark.slow)
-    for base in BASES
-    for dtype in ("f32", "bf16", "int8")
-]
 NEW = 8  # tokens of each request
 Rows = dict[int, int]  # checksums of a request's logits by position
 Uses = Sequence[tuple[str, float]] | str | None
@@ -115,8 +110,17 @@ TINY: dict[str, tuple[Case, tuple[Uses, ...]]] = {
 }
 
 
-@pytest.mark.parametrize(("base", "dtype"), STORAGES)
-@pytest.mark.parametrize("kind", TINY)
+# Of each kind of adapter one storage always, the others at night.
+USUAL = set(zip(TINY, BASES, ("int8", "bf16", "f32"), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("kind", "base", "dtype"),
+    [
+        pytest.param(*each, marks=() if each in USUAL else pytest.mark.nightly)
+        for each in itertools.product(TINY, BASES, ("f32", "bf16", "int8"))
+    ],
+)
 def test_a_mixed_batch_has_the_bytes_of_each_request_alone(
     kind: str, base: str, dtype: str, reduced: dict[str, Path]
 ) -> None:
@@ -134,8 +138,14 @@ DEMO_USES: tuple[Uses, ...] = (
 )
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("base", "dtype"), [("int4-g64", "int8"), ("f32", "bf16"), ("int4-g64", "f32")])
+@pytest.mark.parametrize(
+    ("base", "dtype"),
+    [
+        pytest.param("int4-g64", "int8", marks=pytest.mark.slow),
+        pytest.param("f32", "bf16", marks=pytest.mark.nightly),
+        pytest.param("int4-g64", "f32", marks=pytest.mark.nightly),
+    ],
+)
 def test_the_demo_model_and_its_adapters_have_one_set_of_bytes(base: str, dtype: str) -> None:
     """Large enough for many tiles, and trained."""
     adapters = {path.name: path for path in DEMO.iterdir() if path.is_dir()}

@@ -101,6 +101,9 @@ def test_a_wrong_setting_is_named(
         ("infeng: 1\nkv_cache: [\n", "engine.yaml"),
         ("- 1\n", "engine.yaml"),
         ("", "engine.yaml"),
+        ("[" * 50_000, ":1"),
+        ("infeng: 1\nmodel: {path: !!timestamp x}\n", ":2"),
+        ("infeng: 1\nmodel: " + "x" * 10_000_000, "has more than"),
     ],
 )
 def test_a_wrong_manifest_is_named_with_its_line(

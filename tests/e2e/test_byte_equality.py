@@ -49,8 +49,14 @@ def run(
     return rows_of_request, recorder
 
 
-@pytest.mark.parametrize("format", FORMATS)
-@pytest.mark.parametrize("model", ["biased", pytest.param("demo", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("model", "format"),
+    [
+        *(("biased", format) for format in FORMATS),
+        pytest.param("demo", "int4-g64, int8 cache", marks=pytest.mark.slow),
+        *(pytest.param("demo", format, marks=pytest.mark.nightly) for format in list(FORMATS)[1:]),
+    ],
+)
 def test_the_same_request_has_the_same_bytes(model: str, format: str, reduced: dict[str, Path]) -> None:
     """On a model of awkward sizes, and on one that is large enough for many tiles."""
     directory = infeng_demo.model_dir() if model == "demo" else reduced[model]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -59,6 +60,87 @@ def test_a_closed_pipe_is_no_error(reduced: dict[str, Path]) -> None:
     assert len(done.stdout) == 3
     assert "Traceback" not in done.stderr
     assert "BrokenPipe" not in done.stderr
+
+
+LONG = "x" * 5000
+HOSTILE = {
+    "full disk behind stdout": ("run MODEL -p t5 -n 4 > /dev/full", "No space left on device"),
+    "closed stdout": ("run MODEL -p t5 -n 4 >&-", "standard output: it is closed"),
+    "closed stdin": ("run MODEL - <&-", "standard input: it is closed"),
+    "prompt file without end": ("run MODEL -f /dev/zero", "/dev/zero: it has more than 16777216 bytes"),
+    "stdin without end": ("run MODEL - < /dev/zero", "it has more than 16777216 bytes"),
+    "model name of 300 characters": (f"run {LONG[:300]} -p t5", "File name too long"),
+    "model name of 5,000 characters": (f"run {LONG} -p t5", "(5000 characters)"),
+    "prompt file of 5,000 characters": (f"run MODEL -f {LONG}", "File name too long"),
+    "manifest of 5,000 characters": (f"run MODEL -p t5 --manifest {LONG}", "(5000 characters)"),
+    "adapter of 5,000 characters": (f"run MODEL -p t5 --lora a={LONG}", "x is not there"),
+    "no such user": ("run '~nobody-at-all' -p t5", "there is no such user"),
+    "NUL in a setting": ("""run MODEL -p t5 --set 'plugins.paths=["a\\0b"]'""", "NUL"),
+    "lock into a missing folder": ("plugins lock MODEL -o nowhere/x.lock", "nowhere/x.lock: no file can be written"),
+    "lock onto a folder": ("plugins lock MODEL -o .", "no file can be written there"),
+    "convert to the root": ("convert MODEL /", "/: nothing can be put in its place"),
+    "too few files": ("run MODEL -p t5", "raise the limit of open files", "ulimit -n 6; INFENG_CACHE=/dev/null/x "),
+    "too little memory": (
+        "run MODEL -p t5 -t 1 --set kv_cache.memory=1GB",
+        "set kv_cache.memory",
+        "ulimit -v 800000; ",
+    ),
+    "too many threads": ("run MODEL -p t5 -t 1025", "1025 is out of range"),
+    "overflow in a variable": ("doctor", "is out of range", "INFENG_KV_CACHE_MEMORY=" + "9" * 400 + " "),
+    "nonsense in the log's variable": ("doctor", "unknown word 'loud'", "INFENG_LOG=loud "),
+    "nonsense in the processor's variable": ("doctor", "unknown feature", "INFENG_CPU_FEATURES=-abacus "),
+    "cache inside of a file": ("convert MODEL /dev/null/x", "cannot be written"),
+    "newlines in a name": ("run $'x\\ninfeng: error: forged' -p t5", "x\\ninfeng: error: forged: no such model"),
+    "newlines in an option": ("run MODEL $'--x\\ninfeng: error: forged'", "--x\\ninfeng: error: forged"),
+    "escapes in a name": ("run $'\\e[2J\\u202e' -p t5", "\\x1b[2J\\u202e"),
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_what_a_user_can_cause_is_one_line(reduced: dict[str, Path], tmp_path: Path, kind: str) -> None:
+    words, said, before = (*HOSTILE[kind], "")[:3]
+    command = f"{before}{INFENG} {words.replace('MODEL', str(reduced['biased']))}"
+    done = subprocess.run(
+        ["bash", "-c", command], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode in (1, 2), done.stderr
+    errors = [line for line in done.stderr.splitlines() if not line.startswith(("usage:", " "))]
+    assert len(errors) == 1, done.stderr
+    assert "error: " in errors[0] and said in errors[0]
+    assert len(errors[0]) < 3200
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_dash_means_standard_input_wherever_it_stands(reduced: dict[str, Path], infeng: Run) -> None:
+    model, options = reduced["biased"], ("-n", "4", "--temperature", "0")
+    said = [
+        infeng("run", *words, input="t5 t6", stdin=None)
+        for words in (
+            (model, "-", *options),
+            (model, *options, "-"),
+            (*options, model, "-"),
+            (model, *options, "-f", "-"),
+        )
+    ]
+    assert {done.returncode for done in said} == {0}, said
+    assert len({done.stdout for done in said}) == 1
+
+
+def test_a_model_without_a_tokenizer_answers_token_ids(reduced: dict[str, Path], infeng: Run, tmp_path: Path) -> None:
+    bare = Path(shutil.copytree(reduced["biased"], tmp_path / "bare"))
+    (bare / "tokenizer.json").unlink()
+    refused = infeng("run", bare, *GREEDY)
+    assert refused.returncode == 1
+    assert "--ids" in refused.stderr
+    options = ("-n", "4", "--temperature", "0")
+    done = infeng("run", bare, "--ids", "5 6,7", *options)
+    assert done.returncode == 0, done.stderr
+    json_ = json.loads(infeng("run", bare, "--ids", "5 6 7", *options, "--json").stdout)
+    assert [int(word) for word in done.stdout.split()] == json_["token_ids"]
+    assert len(json_["token_ids"]) == 4
+    wrong = infeng("run", bare, "--ids", "5 six", *options)
+    assert wrong.returncode == 2
+    assert "'six' is not a token id" in wrong.stderr
 
 
 def test_ctrl_c_while_generating_stops_with_status_130(stories: Path) -> None:
@@ -143,7 +225,7 @@ print(*sizes)
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads resident memory from /proc")
-@pytest.mark.parametrize("rounds", [4, pytest.param(40, marks=pytest.mark.slow)], ids=["2000 steps", "20000 steps"])
+@pytest.mark.parametrize("rounds", [4, pytest.param(40, marks=pytest.mark.nightly)], ids=["2000 steps", "20000 steps"])
 def test_memory_does_not_grow_over_thousands_of_steps(reduced: dict[str, Path], rounds: int) -> None:
     command = [sys.executable, "-P", "-c", GROWTH, str(reduced["llama3"]), str(rounds)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False, env=os.environ)

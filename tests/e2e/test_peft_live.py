@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +19,9 @@ from goldens.shapes import Case, random_case
 from infeng_core import SamplingParams
 from infeng_core.request import Request
 
-pytestmark = pytest.mark.slow
-
 SCRIPT = Path(goldens.__path__[0]) / "peft_run.py"
-SEEDS = range(1, 17)
+BLOCKS = {range(1, 6): pytest.mark.slow, range(6, 17): pytest.mark.nightly}  # seeds that one process computes
+SEEDS = [pytest.param(block, seed, marks=mark, id=str(seed)) for block, mark in BLOCKS.items() for seed in block]
 GREEDY = SamplingParams(temperature=0, max_tokens=STEPS, ignore_eos=True)
 NORMS = ("norm", "input_layernorm", "post_attention_layernorm")
 
@@ -63,10 +64,15 @@ def weights(first: dict[str, Any]) -> tuple[float, float] | None:
 
 
 @pytest.fixture(scope="module")
-def computed(torch_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Make every adapter and let PEFT run it, all in one process; returns the folder of everything, by seeds."""
-    root, jobs = tmp_path_factory.mktemp("peft"), []
-    for seed in SEEDS:
+def computed(torch_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[range], Path]:
+    """Return a function that computes a block of seeds once and returns the folder of everything, by seeds."""
+    return functools.cache(lambda block: compute(block, torch_python, tmp_path_factory.mktemp("peft")))
+
+
+def compute(block: range, torch_python: Path, root: Path) -> Path:
+    """Make every adapter of the seeds and let PEFT run it, all in one process."""
+    jobs: list[dict[str, Any]] = []
+    for seed in block:
         case, here = random_case(seed), root / str(seed)
         first = random_lora(case, is_plain=False)
         model = str(case.write(here / "model"))
@@ -86,9 +92,9 @@ def prompts(case: Case) -> list[list[int]]:
     return [case.prompt[:29].tolist(), case.prompt[11:20].tolist()]
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_random_adapters_compute_what_peft_computes(seed: int, computed: Path) -> None:
-    case, here = random_case(seed), computed / str(seed)
+@pytest.mark.parametrize(("block", "seed"), SEEDS)
+def test_random_adapters_compute_what_peft_computes(block: range, seed: int, computed: Callable[[range], Path]) -> None:
+    case, here = random_case(seed), computed(block) / str(seed)
     uses: dict[str, tuple[tuple[str, float], ...]] = {"first": (("first", 1.0),), "plain": (("plain", 1.0),)}
     if both := weights(random_lora(case, is_plain=False)):
         uses["both"] = tuple(zip(("plain", "first"), both, strict=True))

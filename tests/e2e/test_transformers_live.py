@@ -2,33 +2,49 @@
 
 from __future__ import annotations
 
-import subprocess
+import functools
+from collections.abc import Callable
 from pathlib import Path
 
 import goldens
 import numpy as np
 import pytest
 from e2e import harness
-from goldens import oracle
+from goldens import environment, oracle
 from goldens.shapes import GREEDY_STEPS, random_case
 
 from infeng_core import SamplingParams
 
-pytestmark = pytest.mark.slow
-
 SCRIPT = Path(goldens.__path__[0]) / "transformers_run.py"
 
+BLOCKS = {range(1, 5): pytest.mark.slow, range(5, 13): pytest.mark.nightly}  # seeds that one process computes
+SEEDS = [pytest.param(block, seed, marks=mark, id=str(seed)) for block, mark in BLOCKS.items() for seed in block]
 
-@pytest.mark.parametrize("seed", range(1, 13))
-def test_a_random_shape_computes_what_transformers_computes(seed: int, torch_python: Path, tmp_path: Path) -> None:
-    case = random_case(seed)
-    directory = case.write(tmp_path / "model")
-    np.save(directory / "prompt.npy", case.prompt)
-    np.save(directory / "positions.npy", case.positions)
-    command = [torch_python, SCRIPT, directory, tmp_path / "out.npz"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    with np.load(tmp_path / "out.npz") as file:
+
+@pytest.fixture(scope="module")
+def computed(torch_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[range], Path]:
+    """Return a function that lets transformers run a block of seeds and returns the folder of their models."""
+
+    @functools.cache
+    def compute(block: range) -> Path:
+        root = tmp_path_factory.mktemp("models")
+        for seed in block:
+            case = random_case(seed)
+            directory = case.write(root / str(seed))
+            np.save(directory / "prompt.npy", case.prompt)
+            np.save(directory / "positions.npy", case.positions)
+        environment.run(torch_python, SCRIPT, *(root / str(seed) for seed in block))
+        return root
+
+    return compute
+
+
+@pytest.mark.parametrize(("block", "seed"), SEEDS)
+def test_a_random_shape_computes_what_transformers_computes(
+    block: range, seed: int, computed: Callable[[range], Path]
+) -> None:
+    case, directory = random_case(seed), computed(block) / str(seed)
+    with np.load(directory / "golden.npz") as file:
         golden = dict(file)
     assert golden["logits"].std() >= 1
     params = SamplingParams(temperature=0, max_tokens=GREEDY_STEPS, ignore_eos=True)

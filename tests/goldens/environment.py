@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import venv
@@ -17,14 +18,17 @@ PACKAGES = (["torch==2.13.0"], ["transformers", "peft", "accelerate"])
 def make() -> Path | str:
     """Return its interpreter, or why it cannot be made."""
     interpreter, ready = HOME / "bin" / "python", HOME / "ready"
-    if not ready.exists():
-        venv.create(HOME, with_pip=True, clear=True)
-        for packages in PACKAGES:
-            command = [interpreter, "-m", "pip", "install", "--quiet", *packages]
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-            if done.returncode:
-                return f"cannot install {' '.join(packages)}: {done.stderr.strip().splitlines()[-1]}"
-        ready.touch()
+    HOME.parent.mkdir(parents=True, exist_ok=True)
+    with HOME.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # tests run in several processes
+        if not ready.exists():
+            venv.create(HOME, with_pip=True, clear=True)
+            for packages in PACKAGES:
+                command = [interpreter, "-m", "pip", "install", "--quiet", *packages]
+                done = subprocess.run(command, capture_output=True, text=True, check=False)
+                if done.returncode:
+                    return f"cannot install {' '.join(packages)}: {done.stderr.strip().splitlines()[-1]}"
+            ready.touch()
     return interpreter
 
 

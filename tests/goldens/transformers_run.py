@@ -1,6 +1,7 @@
-"""Run a model with transformers in binary32 and write its logits: ``transformers_run.py DIRECTORY OUT.npz``.
+"""Run models with transformers in binary32 and write their logits: ``transformers_run.py DIRECTORY...``.
 
-Needs an environment with torch and transformers. The directory holds prompt.npy and positions.npy besides the model.
+Needs an environment with torch and transformers. A directory holds prompt.npy and positions.npy besides the model, and
+gets golden.npz.
 """
 
 from __future__ import annotations
@@ -34,7 +35,6 @@ def run(
 
 
 if __name__ == "__main__":
-    source, destination = Path(sys.argv[1]), Path(sys.argv[2])
-    np.savez_compressed(
-        destination, **run(source, np.load(source / "prompt.npy"), np.load(source / "positions.npy"), 64)
-    )
+    for source in map(Path, sys.argv[1:]):
+        prompt, positions = np.load(source / "prompt.npy"), np.load(source / "positions.npy")
+        np.savez_compressed(source / "golden.npz", **run(source, prompt, positions, 64))

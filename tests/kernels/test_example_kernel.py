@@ -5,6 +5,8 @@ import os
 import shutil
 import subprocess
 import sys
+import tomllib
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 import pytest
@@ -19,6 +21,8 @@ from infeng_core.plug.manifest import load_config
 from infeng_core.plug.select import Selector
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "kernel"
+PLUGINS = Path(__file__).parents[2] / "plugins"
+LIBRARIES = sorted(path.parent.name for path in PLUGINS.glob("*/library.cc"))
 REFERENCE = reference()
 
 
@@ -79,6 +83,19 @@ def test_the_required_flags_are_enforced(tmp_path: Path) -> None:
     assert "equal bytes" in refused.stderr
 
 
+@pytest.mark.parametrize("name", LIBRARIES)
+def test_wheels_of_kernels_are_for_every_python_and_bring_the_core(name: str) -> None:
+    """meson-python would tag them with the Python that built them."""
+    project = tomllib.loads((PLUGINS / name / "pyproject.toml").read_text())
+    assert project["build-system"]["build-backend"] == "infeng_abi.build"
+    try:
+        installed = distribution(f"infeng-{name}")
+    except PackageNotFoundError:
+        pytest.skip(f"infeng-{name} is not installed")
+    assert "Tag: py3-none-linux_" in (installed.read_text("WHEEL") or "")
+    assert any(required.startswith("infeng-core") for required in installed.requires or ())
+
+
 @pytest.mark.slow
 def test_the_example_wheel_installs_and_announces_itself(tmp_path: Path) -> None:
     source, target = tmp_path / "source", tmp_path / "target"
@@ -96,6 +113,9 @@ def test_the_example_wheel_installs_and_announces_itself(tmp_path: Path) -> None
     ]
     tools = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # meson and ninja of the same environment
     subprocess.run([*pip, str(source)], check=True, env={**os.environ, "PATH": tools})
+    [info] = target.glob("infeng_example-*.dist-info")
+    assert "Tag: py3-none-linux_" in (info / "WHEEL").read_text()  # no Python is in it: one wheel for all
+    assert "Requires-Dist: infeng-core>=" in (info / "METADATA").read_text()
     script = (
         "import json; from infeng_core.plug.manager import Plugins;"
         "from infeng_core.plug.manifest import load_config;"

@@ -18,7 +18,11 @@ REFERENCE = Path(infeng_core.__file__).parent / "libinfeng_reference.so"
 LIBRARIES = sorted(path.parent.name for path in (ROOT / "plugins").glob("*/library.cc"))
 SANITIZE = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g")
 
-pytestmark = pytest.mark.slow
+# Under sanitizers always what this processor chooses, and at night the others too.
+CHOSEN = subprocess.run(["sh", ROOT / ".ci" / "kernels"], check=True, capture_output=True, text=True).stdout.split()
+SANITIZED = [
+    pytest.param(name, marks=pytest.mark.slow if name in CHOSEN else pytest.mark.nightly) for name in LIBRARIES
+]
 
 
 def compile_to(output: Path, compiler: str, *arguments: str | Path) -> Path:
@@ -49,6 +53,7 @@ def installed(name: str) -> Path:
     pytest.skip(f"infeng-{name} is not installed, or this CPU cannot run it")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LIBRARIES)
 def test_all_kernels_of_a_library_pass_in_the_driver(name: str, driver: Path) -> None:
     path = installed(name)
@@ -56,6 +61,7 @@ def test_all_kernels_of_a_library_pass_in_the_driver(name: str, driver: Path) ->
     assert output.count("cases equal") + output.count("skipped") == len(native.open_library(str(path)).kernels)
 
 
+@pytest.mark.slow
 def test_the_ops_over_plain_vectors_equal_the_reference(driver: Path, tmp_path: Path) -> None:
     library = compile_to(
         tmp_path / "libscalar.so", "c++", "-std=c++20", "-O2", "-shared", SOURCES / "scalar_library.cc"
@@ -64,6 +70,7 @@ def test_the_ops_over_plain_vectors_equal_the_reference(driver: Path, tmp_path: 
     assert output.count("cases equal") == len(native.open_library(str(library)).kernels)
 
 
+@pytest.mark.slow
 def test_the_driver_sees_one_wrong_lane(driver: Path, tmp_path: Path) -> None:
     broken = tmp_path / "include" / "infeng"
     for folder in ("ops", "simd"):
@@ -90,7 +97,7 @@ def test_the_driver_sees_one_wrong_lane(driver: Path, tmp_path: Path) -> None:
     assert "differs" in done.stdout
 
 
-@pytest.mark.parametrize("name", LIBRARIES)
+@pytest.mark.parametrize("name", SANITIZED)
 def test_no_kernel_reads_or_writes_where_it_may_not(name: str, tmp_path: Path) -> None:
     installed(name)
     reference = sorted((ROOT / "infeng_core" / "reference").glob("*.c"))

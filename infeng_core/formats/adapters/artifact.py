@@ -9,17 +9,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 import infeng_core
 from infeng_core.errors import AdapterError
-from infeng_core.formats.adapters.image import A_FORMAT, AdapterImage, AdapterSpec, PartSpec, Pieces, check_finite
+from infeng_core.files import parse_json
+from infeng_core.formats.adapters.image import A_FORMAT, AdapterImage, AdapterSpec, PartSpec, Pieces
 from infeng_core.formats.adapters.packed import MAX_RANK, AdapterDtype, PackedAdapter
-from infeng_core.formats.adapters.peft import MAX_HEADER
 from infeng_core.formats.adapters.sites import EMBED, HEAD, base_tensor, sites
-from infeng_core.formats.jsonfile import parse_json
-from infeng_core.formats.safetensors import Header, read_header
+from infeng_core.formats.adapters.snapshot import Snapshot, read_settled
+from infeng_core.formats.safetensors import Header
 from infeng_core.formats.shards import Entry, header, write_all
 from infeng_core.formats.tensors import LoadedModel
-from infeng_core.formats.wholefile import as_adapter_error, read_digested
 from infeng_core.models.config import ModelConfig
 from infeng_core.models.fields import Fields, show
 
@@ -94,36 +96,40 @@ def write_artifact(image: AdapterImage, artifact: Artifact, directory: Path) -> 
         write_all(file.write, image.data.data)
 
 
-def read_artifact(directory: Path) -> tuple[Artifact, Header]:
+def read_artifact(directory: Path) -> Artifact:
     """Read and check the header of an artifact; raises AdapterError."""
-    path = directory / FILE
-    with as_adapter_error(path):
-        found = read_header(path, MAX_HEADER)
-        version = Fields(found.metadata, path, remedy=AGAIN)
-        _check_version(version)
-        try:
-            document = parse_json(version.text("adapter").encode())
-        except ValueError as error:
-            version.fail("adapter", f"is not valid JSON ({error})")
-        fields = Fields(document, path, remedy=AGAIN)
-        artifact = _parse(fields)
-        if fields.text("id") != artifact.id:
-            fields.fail("id", "does not match the contents: the file was changed or damaged")
-        return artifact, found
+    return read_settled(directory, lambda files: _read_header(files, directory / FILE)[0])
+
+
+def _read_header(files: Snapshot, path: Path) -> tuple[Artifact, Header]:
+    found = files.header(path)
+    version = Fields(found.metadata, path, remedy=AGAIN)
+    _check_version(version)
+    try:
+        document = parse_json(version.text("adapter").encode())
+    except ValueError as error:
+        version.fail("adapter", f"is not valid JSON ({error})")
+    fields = Fields(document, path, remedy=AGAIN)
+    artifact = _parse(fields)
+    if fields.text("id") != artifact.id:
+        fields.fail("id", "does not match the contents: the file was changed or damaged")
+    return artifact, found
 
 
 def load_artifact(directory: Path, model: LoadedModel, dtype: AdapterDtype, scale: float) -> PackedAdapter:
     """Load an artifact over ``model``; raises AdapterError where it is damaged or does not fit."""
     path = directory / FILE
-    artifact, found = read_artifact(directory)
-    _check_fit(artifact, path, model, dtype, scale)
-    with as_adapter_error(path):
+
+    def read(files: Snapshot) -> tuple[Artifact, Pieces, NDArray[np.uint8], str]:
+        artifact, found = _read_header(files, path)
+        _check_fit(artifact, path, model, dtype, scale)
         pieces = _check_pieces(artifact, found, path, model)
-        data, digest = read_digested(path, found.data_begin, pieces.total)
+        return artifact, pieces, *files.digested(path, found.data_begin, pieces.total)
+
+    artifact, pieces, data, digest = read_settled(directory, read)
     if digest != artifact.digest:
         raise AdapterError(f"{path}", "does not match its checksum: it was changed or damaged", AGAIN)
     image = AdapterImage(artifact.spec.scaled(scale), pieces, data, digest)
-    check_finite(image, model, path)
     return image.adapter(model, directory, artifact.base_name)
 
 

@@ -9,11 +9,13 @@ from pathlib import Path
 
 from infeng_core.errors import AdapterError
 from infeng_core.formats import atomic
-from infeng_core.formats.adapters.artifact import Artifact, describe, is_artifact, read_artifact, write_artifact
+from infeng_core.formats.adapters.artifact import FILE, Artifact, describe, is_artifact, read_artifact, write_artifact
+from infeng_core.formats.adapters.image import check_range
 from infeng_core.formats.adapters.load import find_adapter
 from infeng_core.formats.adapters.packed import AdapterDtype
 from infeng_core.formats.adapters.packing import pack
 from infeng_core.formats.adapters.peft import read_peft
+from infeng_core.formats.safetensors import read_header
 from infeng_core.formats.tensors import LoadedModel
 from infeng_core.log import get_logger
 
@@ -45,13 +47,14 @@ def convert_adapter(
         raise AdapterError(f"{directory}", "is converted already", "convert the original PEFT directory")
     adapter = read_peft(directory, model.config)
     image = pack(adapter, model, dtype)
+    check_range(image, model, directory)
     artifact = describe(image, model, adapter.config.base_name)
     destination = destination.absolute()
     wait = f"{destination}: another process writes it; waiting"
     with atomic.locked(destination, waiting=lambda: get_logger(__name__).warning(wait)):
         reused = _is_there(destination, artifact, force)
         if not reused:
-            with atomic.replacing(destination) as folder:
+            with atomic.replacing(destination, lambda: _require_ours(destination)) as folder:
                 write_artifact(image, artifact, folder)
     seconds = time.monotonic() - start
     return AdapterConversion(destination, artifact.id, image.data.nbytes, seconds, dtype, image.spec.is_bound, reused)
@@ -61,11 +64,21 @@ def _is_there(destination: Path, wanted: Artifact, force: bool) -> bool:
     """Return whether the destination holds what is wanted; raise AdapterError if it must not be touched."""
     if not destination.exists() or (destination.is_dir() and not any(destination.iterdir())):
         return False
-    if not destination.is_dir() or not is_artifact(destination):
-        raise AdapterError(f"{destination}", "exists and is no engine-native adapter", "choose another destination")
+    with contextlib.suppress(AdapterError):
+        if not force and read_artifact(destination).id == wanted.id:
+            return True
+    _require_ours(destination)
     if force:
         return False
-    with contextlib.suppress(AdapterError):
-        if read_artifact(destination)[0].id == wanted.id:
-            return True
     raise AdapterError(f"{destination}", "exists already", "give --force to replace it, or choose another destination")
+
+
+def _require_ours(destination: Path) -> None:
+    atomic.require_ours(destination, "engine-native adapter", _written, AdapterError)
+
+
+def _written(directory: Path) -> set[str]:
+    """Return the names of all files of an artifact of any version; raises an InfengError where it is none."""
+    if not {"infeng_adapter", "adapter"} <= read_header(directory / FILE).metadata.keys():
+        raise AdapterError(f"{directory}", "holds no engine-native adapter")
+    return {FILE}

@@ -27,7 +27,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from infeng_core.errors import AdapterError
-from infeng_core.formats.adapters.packed import AdapterDtype, LoraEmbedding, LoraPart, LoraTensor, PackedAdapter
+from infeng_core.formats.adapters.packed import (
+    MAX_MAGNITUDE,
+    AdapterDtype,
+    LoraEmbedding,
+    LoraPart,
+    LoraTensor,
+    PackedAdapter,
+)
 from infeng_core.formats.adapters.sites import EMBED, base_tensor, sites
 from infeng_core.formats.quant import BUILTIN, QuantFormat
 from infeng_core.formats.shards import ALIGN
@@ -133,7 +140,8 @@ class AdapterImage:
         return self.pieces.views(self.data)
 
     def adapter(self, model: LoadedModel, source: Path, base_name: str = "") -> PackedAdapter:
-        """Return the adapter whose arrays are views of ``data``."""
+        """Return the adapter whose arrays are views of ``data``; raises AdapterError where ``check_range`` does."""
+        reach = check_range(self, model, source)
         content = json.dumps([self.spec.to_dict(), self.digest, model.id], sort_keys=True)
         views = Views(self.spec, model, self.arrays)
         return PackedAdapter(
@@ -146,6 +154,7 @@ class AdapterImage:
             saved_tensors=views.saved_tensors,
             saved_vectors=views.saved_vectors,
             base_name=base_name,
+            reach=reach,
         )
 
 
@@ -262,23 +271,53 @@ def _part(place: Part, part: PartSpec, column: int, arrays: Arrays, prefix: str,
     )
 
 
-def check_finite(image: AdapterImage, model: LoadedModel, path: Path) -> None:
-    """Raise AdapterError where a number of a file's image is NaN or infinite."""
+def check_range(image: AdapterImage, model: LoadedModel, path: Path) -> float:
+    """Return the largest number that an adapter may add to a weight of the base, in magnitude.
+
+    Raises AdapterError where a number is NaN or infinite, or so large that rows of a batch would become that.
+    """
+    reach = 0.0
     for name, arrays in image.arrays.items():
-        for key, array in arrays.items():
-            if array.dtype != np.int8 and not _is_finite(image.spec, model, name, key, array):
-                raise AdapterError(f"{path}", f"{name} holds NaN or infinity in its {key}", "convert the adapter again")
+        peaks = {key: _peak(image.spec, model, name, key, array) for key, array in arrays.items()}
+        bad = next((key for key, peak in peaks.items() if not math.isfinite(peak)), None)
+        if bad is not None:
+            remedy = "use another copy, or convert the adapter again"
+            raise AdapterError(f"{path}", f"{name} holds NaN or infinity in its {bad}", remedy)
+        most = max([*peaks.values(), *_reaches(image.spec, name, peaks)], default=0.0)
+        if not most <= MAX_MAGNITUDE:
+            why = f"{name} may add numbers of {most:.3g}, whose squares float32 does not hold"
+            raise AdapterError(f"{path}", why, "use another copy, or a smaller scale: its training has diverged")
+        reach = max(reach, most)
+    return reach
 
 
-def _is_finite(spec: AdapterSpec, model: LoadedModel, name: str, key: str, array: NDArray[Any]) -> bool:
+def _reaches(spec: AdapterSpec, name: str, peaks: Mapping[str, float]) -> Iterator[float]:
+    """Give scaling and largest product of each part of a piece."""
+    parts = (spec.embedding,) if name == "embedding" else spec.tensors.get(name, ())
+    for index, part in enumerate(parts):
+        if part is not None and part.rank:
+            prefix = "" if name == "embedding" else f"{index}."
+            yield abs(part.scaling)
+            b = peaks.get(f"{prefix}b_scale", peaks[f"{prefix}b"])
+            yield part.rank * abs(part.scaling) * peaks["a"] * b * peaks.get(f"{prefix}row_scale", 1.0)
+
+
+def _peak(spec: AdapterSpec, model: LoadedModel, name: str, key: str, array: NDArray[Any]) -> float:
+    """Return the largest magnitude of an array of a piece, NaN where it holds that; int8 counts by its scales."""
     if key == "panels":
         base = base_tensor(model, name.removeprefix("saved."))
-        return bool(np.isfinite(base.quant.unpack(array, 0, base.panels, base.k)).all())
-    if key == "a" and array.dtype == np.uint8:
+        array = base.quant.unpack(array, 0, base.panels, base.k)
+    elif key == "a" and array.dtype == np.uint8:
         if spec.dtype == "int8":  # a panel begins with its 16 scales
             panel_bytes = A_FORMAT["int8"].panel_bytes(sites(model.config).specs[name].k)
-            return bool(np.isfinite(array.reshape(-1, panel_bytes)[:, :64].copy().view(np.float32)).all())
+            return 127.0 * _largest(array.reshape(-1, panel_bytes)[:, :64].copy().view(np.float32))
         array = array.view(np.float32 if spec.dtype == "f32" else np.uint16)
-    if array.dtype == np.uint16:
-        return bool(((array & 0x7F80) != 0x7F80).all())
-    return bool(np.isfinite(array).all())
+    if key.endswith("b_scale"):
+        return 127.0 * _largest(array)
+    return 0.0 if array.dtype == np.int8 else _largest(array)
+
+
+def _largest(array: NDArray[Any]) -> float:
+    if array.dtype == np.uint16:  # bf16: without their signs, bits are in the order of what they mean
+        array = ((array & 0x7FFF).max(initial=0).astype(np.uint32) << np.uint32(16)).reshape(1).view(np.float32)
+    return float(max(array.max(initial=0.0), -array.min(initial=0.0)))

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 
 from infeng_core.errors import AdapterError, ModelError
 from infeng_core.formats import hub
 from infeng_core.formats.adapters.artifact import FILE, is_artifact, load_artifact
 from infeng_core.formats.adapters.image import A_FORMAT
-from infeng_core.formats.adapters.packed import AdapterDtype, PackedAdapter
+from infeng_core.formats.adapters.packed import MAX_MAGNITUDE, AdapterDtype, PackedAdapter
 from infeng_core.formats.adapters.packing import pack
 from infeng_core.formats.adapters.peft import WEIGHTS_FILE, is_peft, read_peft
 from infeng_core.formats.adapters.peft_config import CONFIG_FILE
@@ -28,8 +27,8 @@ def load_adapter(
     """
     if dtype not in A_FORMAT:
         raise AdapterError(f"{reference}", f"unknown storage {dtype!r}", f"known are {', '.join(A_FORMAT)}")
-    if not math.isfinite(scale):
-        raise AdapterError(f"{reference}", f"cannot be scaled by {scale}", "give a finite scale")
+    if not abs(scale) <= MAX_MAGNITUDE:
+        raise AdapterError(f"{reference}", f"cannot be scaled by {scale}", f"give a scale of at most {MAX_MAGNITUDE:g}")
     directory = find_adapter(reference)
     if is_artifact(directory):
         return load_artifact(directory, model, dtype, scale)

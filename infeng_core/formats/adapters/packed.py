@@ -23,6 +23,9 @@ AdapterDtype = Literal["f32", "bf16", "int8"]
 MAX_RANK = 256
 """The largest rank of one projection."""
 
+MAX_MAGNITUDE = 2.0**63
+"""Of what an adapter adds: the norm that follows takes squares, which float32 holds up to 2**128."""
+
 
 @dataclass(frozen=True, slots=True)
 class LoraPart:
@@ -81,6 +84,7 @@ class PackedAdapter:
     saved_tensors: Mapping[str, PackedTensor] = field(default_factory=dict, repr=False)
     saved_vectors: Mapping[str, NDArray[np.float32]] = field(default_factory=dict, repr=False)
     base_name: str = ""  # what the adapter says that it was trained on
+    reach: float = 0.0  # the largest number that it may add to a weight of the base, in magnitude
 
     @property
     def stacked_rank(self) -> int:

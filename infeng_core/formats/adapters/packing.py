@@ -15,9 +15,9 @@ from infeng_core.formats.adapters.norms import row_scales
 from infeng_core.formats.adapters.packed import AdapterDtype
 from infeng_core.formats.adapters.peft import Delta, Floats, PeftAdapter
 from infeng_core.formats.adapters.sites import EMBED, HEAD, Site, base_tensor, sites
+from infeng_core.formats.adapters.snapshot import digest
 from infeng_core.formats.shards import aligned_bytes
 from infeng_core.formats.tensors import LoadedModel, PackedTensor
-from infeng_core.formats.wholefile import digest
 from infeng_core.models.weights import PANEL_ROWS, Part
 
 SMALLEST = np.float32(2.0**-100)  # a row whose largest magnitude lies below counts as zero

@@ -1,169 +1,132 @@
-"""Regular expressions of strangers, matched in bounded time.
+"""Regular expressions of strangers, matched in linear time.
 
 An adapter's configuration names modules by regular expressions. Python's ``re`` backtracks, so that a short pattern
-such as ``(a*)*b`` keeps the whole process busy for hours. Here a pattern is parsed by ``re`` and matched by sets: where
-may a match of this part end, if it begins here? Each part is asked once for each position, so the time is at most the
-pattern's length times the square of the text's.
+such as ``(a*)*b`` keeps the whole process busy for hours; RE2 reads a name once, whatever the pattern. What PEFT's
+patterns may say beyond that, looks around and references back, is refused by name.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
-from functools import lru_cache, partial
-from re import _constants as op  # type: ignore[attr-defined]  # the parser's names; there is no public parse tree
-from re import _parser  # type: ignore[attr-defined]
-from typing import Any
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import NoReturn
+
+import re2
 
 MAX_LENGTH = 4096  # of a pattern
-MAX_TEXT = 512
-CHARACTERS = (op.LITERAL, op.NOT_LITERAL, op.ANY, op.IN)
-REPEATS = (op.MAX_REPEAT, op.MIN_REPEAT)  # greedy or lazy: the set of matches is the same
-LOOKS = (op.ASSERT, op.ASSERT_NOT)  # (?=...) and (?!...)
-TRIVIAL = re.compile(r"[\w.\-^$\\]*", re.ASCII)  # no repeats, no choices: nothing to backtrack over
+MAX_COUNT = 4096  # of a field: one for each module of the largest models
+MAX_CHARACTERS = 1 << 17  # of all patterns of a field
+PROGRAM_MEMORY = 1 << 20  # what may be active at a time: some 10,000 states, a millisecond for 10 names
+MATCH_MEMORY = 32 << 20  # what matching may remember
 
-
-class PatternError(ValueError):
-    """A pattern that is no regular expression, or uses what cannot be matched in bounded time."""
-
-
-def fullmatch(pattern: str, text: str, start: int = 0) -> bool:
-    """Return whether all of ``text`` from ``start`` on matches, as ``re.Pattern.fullmatch``; raises PatternError."""
-    compiled = _compile(pattern)
-    if isinstance(compiled, re.Pattern):
-        return compiled.fullmatch(text, start) is not None
-    try:
-        return len(text) in _Matcher(text).ends(compiled, start)
-    except RecursionError:
-        raise PatternError("is nested too deeply") from None
-
-
-def matches_end(pattern: str, name: str) -> bool:
-    """Return whether the pattern matches the last segments of a dotted name, one or more: ``(.*\\.)?(pattern)$``."""
-    return any(fullmatch(pattern, name, start) for start in (0, *(dot.end() for dot in re.finditer(r"\.", name))))
-
-
-@lru_cache(maxsize=4096)
-def _compile(pattern: str) -> Any:
-    """Return a compiled pattern where that is safe, else its parse tree."""
-    if len(pattern) > MAX_LENGTH:
-        raise PatternError(f"has {len(pattern)} characters, it may have {MAX_LENGTH}")
-    try:
-        if TRIVIAL.fullmatch(pattern):
-            return re.compile(pattern)
-        tree = _parser.parse(pattern)
-        _check(tree)
-    except (re.error, RecursionError, OverflowError) as error:
-        raise PatternError(f"is no regular expression ({error})") from None
-    if tree.state.flags & ~re.UNICODE:
-        raise PatternError("sets flags, which names of modules do not need")
-    return tree
-
-
-def _check(tree: Any) -> None:
-    """Raise PatternError for a part that the matcher does not know: references, conditions, looks behind."""
-    for code, argument in tree:
-        if code is op.SUBPATTERN and not (argument[1] or argument[2]):  # no flags of its own
-            _check(argument[3])
-        elif code is op.BRANCH:
-            for branch in argument[1]:
-                _check(branch)
-        elif code in REPEATS:
-            _check(argument[2])
-        elif code in LOOKS and argument[0] == 1:  # ahead
-            _check(argument[1])
-        elif code not in CHARACTERS and code is not op.AT:
-            raise PatternError(f"uses {str(code).lower()}, which is not supported here")
-
-
-class _Matcher:
-    """Matches parse trees at positions of one text; results are kept by (part, position)."""
-
-    def __init__(self, text: str) -> None:
-        if len(text) > MAX_TEXT:
-            raise PatternError(f"is to match a name of {len(text)} characters")
-        self.text = text
-        self.known: dict[tuple[int, int], frozenset[int]] = {}
-
-    def ends(self, tree: Any, start: int) -> frozenset[int]:
-        """Return where matches of ``tree`` that begin at ``start`` end."""
-        key = (id(tree), start)
-        if key not in self.known:
-            positions = frozenset((start,))
-            for node in tree:
-                positions = self._union(positions, partial(self._step, *node))
-                if not positions:
-                    break
-            self.known[key] = positions
-        return self.known[key]
-
-    @staticmethod
-    def _union(starts: Iterable[int], step: Callable[[int], Iterable[int]]) -> frozenset[int]:
-        return frozenset(end for start in starts for end in step(start))
-
-    def _step(self, code: Any, argument: Any, at: int) -> Iterable[int]:
-        """Return where a match of one node that begins at ``at`` ends."""
-        if code in CHARACTERS:
-            return (at + 1,) if at < len(self.text) and _accepts(code, argument, self.text[at]) else ()
-        if code is op.SUBPATTERN:
-            return self.ends(argument[3], at)
-        if code is op.BRANCH:
-            return frozenset(end for tree in argument[1] for end in self.ends(tree, at))
-        if code in REPEATS:
-            return self._repeat(argument[0], argument[1], argument[2], at)
-        if code is op.AT:
-            return (at,) if self._is_at(argument, at) else ()
-        return (at,) if bool(self.ends(argument[1], at)) == (code is op.ASSERT) else ()
-
-    def _repeat(self, low: int, high: int, tree: Any, at: int) -> frozenset[int]:
-        reached = frozenset((at,))
-        for _ in range(min(low, len(self.text) + 1)):  # after so many rounds only empty matches are left
-            reached = self._union(reached, lambda start: self.ends(tree, start))
-        found, rounds = reached, low
-        while reached and rounds < high:
-            reached = self._union(reached, lambda start: self.ends(tree, start)) - found
-            found |= reached
-            rounds += 1
-        return found
-
-    def _is_at(self, place: Any, at: int) -> bool:
-        size = len(self.text)
-        if place in (op.AT_BEGINNING, op.AT_BEGINNING_STRING):
-            return at == 0
-        if place is op.AT_END:
-            return at == size or (at == size - 1 and self.text[at] == "\n")
-        if place is op.AT_END_STRING:
-            return at == size
-        before = at > 0 and _is_word(self.text[at - 1])
-        after = at < size and _is_word(self.text[at])
-        return (before != after) == (place is op.AT_BOUNDARY)
-
-
-def _is_word(character: str) -> bool:
-    return character.isalnum() or character == "_"
-
-
-CATEGORIES: dict[Any, Callable[[str], bool]] = {
-    op.CATEGORY_DIGIT: str.isdecimal,
-    op.CATEGORY_NOT_DIGIT: lambda character: not character.isdecimal(),
-    op.CATEGORY_SPACE: str.isspace,
-    op.CATEGORY_NOT_SPACE: lambda character: not character.isspace(),
-    op.CATEGORY_WORD: _is_word,
-    op.CATEGORY_NOT_WORD: lambda character: not _is_word(character),
+SINGLE = re.compile(r"[\w.\-^$\\]*", re.ASCII)  # no repeats, no choices: one active state, however many such patterns
+ABSENT = {
+    "(?=": "a lookahead",
+    "(?!": "a negative lookahead",
+    "(?<=": "a lookbehind",
+    "(?<!": "a negative lookbehind",
+    "(?>": "an atomic group",
+    "(?(": "a condition",
+    "(?P": "a backreference",
+    "(?#": "a comment",
+    **{f"{operator}+": "a possessive repeat" for operator in ("*", "+", "?", "}")},
+    **{f"\\{digit}": "a backreference" for digit in range(1, 10)},
 }
+# What RE2 takes for something else than Python does: \10 for an octal number, {,3} for text, [:alpha:] for a class.
+OTHERWISE = re.compile(r"\\[1-9]|\{,(?=\d*\})|\[:|\\.", re.DOTALL)
 
 
-def _accepts(code: Any, argument: Any, character: str) -> bool:
-    """Return whether a node that takes one character takes this one."""
-    if code is op.LITERAL:
-        return bool(ord(character) == argument)
-    if code is op.NOT_LITERAL:
-        return bool(ord(character) != argument)
-    if code is op.ANY:
-        return character != "\n"
-    if code is op.RANGE:
-        return bool(argument[0] <= ord(character) <= argument[1])
-    if code is op.CATEGORY:
-        return CATEGORIES[argument](character)
-    negated = argument[0][0] is op.NEGATE
-    return any(_accepts(kind, value, character) for kind, value in argument[negated:]) != negated
+Refuse = Callable[[str, str], NoReturn]
+"""Raises for a pattern and a reason, which continues the sentence "holds <pattern>, which ..."."""
+
+
+Sets = list[tuple[re2.Set, list[int]]]  # each with the places of its patterns
+
+
+class Patterns:
+    """The patterns of one field; a name is compared with all of them at once."""
+
+    def __init__(self, patterns: Sequence[str], refuse: Refuse) -> None:
+        """Compile; calls ``refuse`` for one that is no regular expression or cannot be matched in linear time."""
+        self._refuse = refuse
+        if len(patterns) > MAX_COUNT or sum(map(len, patterns)) > MAX_CHARACTERS:
+            limit = f"{MAX_COUNT} are possible, of {MAX_CHARACTERS} characters together"
+            refuse(patterns[0], f"is one of {len(patterns)} patterns: {limit}")
+        for pattern in patterns:
+            self._check(pattern)
+        self._patterns = patterns
+        self._single = [place for place, pattern in enumerate(patterns) if SINGLE.fullmatch(pattern)]
+        self._others = sorted({*range(len(patterns))} - {*self._single})
+        self._compiled(self._others, PROGRAM_MEMORY)
+        self._whole = self._sets()
+
+    def fullmatch(self, text: str) -> int | None:
+        """Return the place of the first pattern that matches all of ``text``, as ``re.fullmatch``, or None."""
+        return self._first(self._whole, text)
+
+    def matches_end(self, name: str) -> int | None:
+        """Return the place of the first that matches the last segments of a dotted name: ``(.*\\.)?(pattern)$``."""
+        ends = [self._first(self._after_dot, name[dot.start() :]) for dot in re.finditer(r"\.", name)]
+        return min((place for place in (self.fullmatch(name), *ends) if place is not None), default=None)
+
+    @cached_property
+    def _after_dot(self) -> Sets:
+        return self._sets(r"\.(?:", ")")  # ^ does not match there
+
+    def _sets(self, before: str = "", after: str = "") -> Sets:
+        groups = [places for places in (self._single, self._others) if places]
+        return [(self._compiled(places, MATCH_MEMORY, before, after), places) for places in groups]
+
+    def _first(self, sets: Sets, text: str) -> int | None:
+        matching: list[int] = []
+        for compiled, places in sets:
+            found = compiled.Match(text) or []
+            if len(places) not in found:  # the last pattern matches everything, unless the memory has not sufficed
+                self._refuse(text, "cannot be compared with the patterns in the memory that they may take")
+            matching += [places[index] for index in found if index < len(places)]
+        return min(matching, default=None)
+
+    def _check(self, pattern: str) -> None:
+        if len(pattern) > MAX_LENGTH:
+            self._refuse(pattern, f"has {len(pattern)} characters, it may have {MAX_LENGTH}")
+        for token in OTHERWISE.findall(pattern):
+            if token in ABSENT:
+                self._refuse(pattern, _absent(token))
+            if not token.startswith("\\"):
+                self._refuse(pattern, f"uses {token}, which is not supported here")
+
+    def _compiled(self, places: list[int], memory: int, before: str = "", after: str = "") -> re2.Set:
+        """Return a set of the patterns at ``places`` and, at last, of one that matches everything."""
+        options = re2.Options()
+        options.log_errors, options.never_capture, options.max_mem = False, True, memory
+        made = re2.Set.FullMatchSet(options)
+        for pattern in (self._patterns[place] for place in places):
+            try:
+                made.Add(f"{before}{pattern}{after}")
+            except (re2.error, UnicodeEncodeError):
+                self._refuse(pattern, _reason(pattern, options))
+        made.Add("(?s).*")
+        try:
+            made.Compile()
+        except re2.error:
+            longest = max((self._patterns[place] for place in places), key=len)
+            self._refuse(longest, "takes too many states, alone or with the others")
+        return made
+
+
+def _reason(pattern: str, options: re2.Options) -> str:
+    """Return what RE2 has against a pattern."""
+    try:
+        re2.compile(pattern, options)
+    except re2.error as error:
+        said = error.args[0].decode(errors="replace")
+        token = said.rpartition(": ")[2]
+        return _absent(token) if token in ABSENT else f"is no regular expression ({said})"
+    except UnicodeEncodeError:
+        return "is not Unicode"
+    return "is not accepted"
+
+
+def _absent(token: str) -> str:
+    return f"uses {ABSENT[token]} ({token}), which cannot be matched in linear time"

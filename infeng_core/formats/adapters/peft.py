@@ -17,15 +17,13 @@ from numpy.typing import NDArray
 from infeng_core.errors import AdapterError
 from infeng_core.formats.adapters.peft_config import CONFIG_FILE, PeftConfig, read_peft_config
 from infeng_core.formats.adapters.sites import Site, Sites, sites
-from infeng_core.formats.safetensors import Header, read_header
-from infeng_core.formats.wholefile import TensorFile, as_adapter_error
+from infeng_core.formats.adapters.snapshot import Snapshot, TensorFile, read_settled
 from infeng_core.models.config import ModelConfig
 from infeng_core.models.fields import show
 
 WEIGHTS_FILE = "adapter_model.safetensors"
 PICKLES = ("adapter_model.bin", "adapter_model.pt")
 PREFIX = "base_model.model."
-MAX_HEADER = 16 << 20  # 150 bytes for each tensor of a model with thousands of layers
 TO_SAFETENSORS = "load it with PEFT and save it again: model.save_pretrained(DIR, safe_serialization=True)"
 
 Floats = NDArray[np.float32]
@@ -63,11 +61,14 @@ def is_peft(directory: Path) -> bool:
 def read_peft(directory: Path, base: ModelConfig) -> PeftAdapter:
     """Read an adapter and check that it fits ``base``; raises AdapterError naming file, tensor, reason and remedy."""
     path = directory / WEIGHTS_FILE
-    with as_adapter_error(directory):
-        config = read_peft_config(directory)
+
+    def read(files: Snapshot) -> PeftAdapter:
+        config = read_peft_config(directory, files)
         if not path.exists():
             _refuse_pickle(directory)
-        return _Reader(directory, config, read_header(path, MAX_HEADER), base).read()
+        return _Reader(directory, config, files, base).read()
+
+    return read_settled(directory, read)
 
 
 def _refuse_pickle(directory: Path) -> NoReturn:
@@ -83,11 +84,12 @@ def _refuse_pickle(directory: Path) -> NoReturn:
 class _Reader:
     """Decides what must be in the file, compares, then reads."""
 
-    def __init__(self, directory: Path, config: PeftConfig, header: Header, base: ModelConfig) -> None:
+    def __init__(self, directory: Path, config: PeftConfig, files: Snapshot, base: ModelConfig) -> None:
         self.directory = directory
         self.path = directory / WEIGHTS_FILE
         self.config = config
-        self.header = header
+        self.files = files
+        self.header = files.header(self.path)
         self.base = base
         self.sites: Sites = sites(base)
         self.used: set[str] = set()
@@ -96,14 +98,16 @@ class _Reader:
         targets = [site for site in self.sites.matrices.values() if self._is_target(site)]
         saved = self._saved_modules()
         if not targets and not saved:
-            self.config.fields.fail("target_modules", f"is {show(self.config.target_modules)}, which fits no module")
+            self.config.fields.fail(
+                "target_modules", f"is {show(self.config.target_modules.given)}, which fits no module"
+            )
         self._check_tying(targets, saved)
         plans = {site.module: self._expect_delta(site) for site in targets}
         saved_names = {module: self._expect(f"{module}.weight", shape) for module, shape in saved.items()}
         biases = self._expect_biases()
         below = self._expect_base_weights(targets)
         self._refuse_unknown()
-        file = TensorFile(self.path, self.header)
+        file = TensorFile(self.files, self.path, self.header)
         return PeftAdapter(
             directory=self.directory,
             config=self.config,
@@ -200,6 +204,7 @@ class _Reader:
         unknown = [name for name in self.header.tensors if name not in self.used]
         if not unknown:
             return
+        shown = unknown[0] if unknown[0].isprintable() and len(unknown[0]) <= 200 else show(unknown[0])
         others = f" (nor have {len(unknown) - 1} others)" if len(unknown) > 1 else ""
         module = unknown[0].removeprefix(PREFIX).partition(".lora_")[0]
         reason = "has no place in this base"
@@ -207,4 +212,4 @@ class _Reader:
             reason = f"does not begin with {PREFIX}, as PEFT's names do"
         elif module in self.sites.matrices:
             reason = f"is not called for by {CONFIG_FILE}"
-        raise AdapterError(f"{self.path}", f"tensor {unknown[0][:200]} {reason}{others}", self._remedy())
+        raise AdapterError(f"{self.path}", f"tensor {shown} {reason}{others}", self._remedy())

@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from infeng_core.formats.adapters import patterns
+from infeng_core.errors import ModelError
+from infeng_core.files import parse_json
 from infeng_core.formats.adapters.packed import MAX_RANK
-from infeng_core.formats.jsonfile import read_json
+from infeng_core.formats.adapters.patterns import MAX_COUNT, MAX_LENGTH, Patterns, Refuse
+from infeng_core.formats.adapters.snapshot import Snapshot
 from infeng_core.models.fields import Fields, show
 
 CONFIG_FILE = "adapter_config.json"
 MAX_BYTES = 4 << 20  # rank_pattern may name every module of a large model
-MAX_NAMES = 1 << 14
 REMEDY = "fix the file, or save the adapter again"
 DEFAULT_TARGETS = ("q_proj", "v_proj")  # what PEFT takes for Llama and Qwen2 where target_modules is null
 
@@ -67,7 +68,42 @@ READ = [
 CHANGES_BASE = re.compile(r"pissa.*|olora|corda|loftq|lora_ga")
 CHANGES_NOTHING = ("gaussian", "eva", "orthogonal", "mica")
 
-Modules = Sequence[str] | str | None
+
+class Modules:
+    """Names of modules, meant by their ends, or one pattern for whole names."""
+
+    def __init__(self, fields: Fields, key: str, default: tuple[str, ...] = ()) -> None:
+        """Read a field; absent or null, it is ``default``."""
+        value = fields.data.get(key)
+        self.given = default if value is None else value if isinstance(value, str) else _names(fields, key)
+        self.names = frozenset(() if isinstance(self.given, str) else self.given)
+        self.is_all_linear = isinstance(value, str) and value.lower() == "all-linear"
+        self._ends = tuple(f".{name}" for name in self.names)
+        self._pattern = Patterns([value], _refuse(fields, key)) if isinstance(value, str) and value else None
+
+    def has(self, module: str) -> bool:
+        """Return whether a module is meant; raises ModelError for a pattern that cannot be matched."""
+        if self._pattern is not None:
+            return self._pattern.fullmatch(module) is not None
+        return f".{module}".endswith(self._ends)
+
+
+class ByPattern:
+    """Values for the modules whose names end as a pattern says; the first pattern that does decides."""
+
+    def __init__(self, fields: Fields, key: str, read: Callable[[Fields, str], float]) -> None:
+        """Read a field; absent or null, it has no pattern."""
+        inner = fields.mapping(key) if fields.has(key) else Fields({}, fields.source)
+        for name in inner.data:
+            if not _is_name(name) or not name.isprintable():
+                inner.fail(show(name), "is no name of a module")
+        self._patterns = Patterns(list(inner.data), _refuse(fields, key))
+        self._values = [read(inner, name) for name in inner.data]
+
+    def get(self, module: str, default: float) -> float:
+        """Return the value for a module; raises ModelError for a pattern that cannot be matched."""
+        place = self._patterns.matches_end(module)
+        return default if place is None else self._values[place]
 
 
 @dataclass(frozen=True)
@@ -78,13 +114,14 @@ class PeftConfig:
     base_name: str
     rank: int
     alpha: float
-    rank_pattern: Mapping[str, int]
-    alpha_pattern: Mapping[str, float]
-    target_modules: Sequence[str] | str
+    rank_pattern: ByPattern
+    alpha_pattern: ByPattern
+    target_modules: Modules
     exclude_modules: Modules
     layers_to_transform: tuple[int, ...]
-    layers_pattern: tuple[str, ...]
+    layers_pattern: Patterns | None
     modules_to_save: tuple[str, ...]
+    saved_pattern: Patterns  # the same names as patterns, which PEFT compares when it looks for targets
     bias: Literal["none", "all", "lora_only"]
     use_dora: bool
     use_rslora: bool
@@ -97,71 +134,53 @@ class PeftConfig:
 
         ``plain`` says that "all-linear" means it too: a linear layer other than the output embedding.
         """
-        if self.exclude_modules and self._named("exclude_modules", self.exclude_modules, module):
+        if self.exclude_modules.has(module) or self._is_saved(module):
             return False
-        if any(self._contains("modules_to_save", name, module) for name in self.modules_to_save):
-            return False
-        if isinstance(self.target_modules, str) and self.target_modules.lower() == "all-linear":
+        if self.target_modules.is_all_linear:
             return plain
-        if not self._named("target_modules", self.target_modules, module):
+        if not self.target_modules.has(module):
             return False
-        if not isinstance(self.target_modules, str) and module in self.target_modules:
+        if module in self.target_modules.names:
             return True  # one that is named in full is meant whatever the layers are
         return not self.layers_to_transform or self._layer(module) in self.layers_to_transform
 
     def rank_of(self, module: str) -> int:
         """Return the rank of one module."""
-        return int(self._pattern("rank_pattern", self.rank_pattern, module, self.rank))
+        return int(self.rank_pattern.get(module, self.rank))
 
     def scaling_of(self, module: str) -> float:
         """Return what the product of A and B is multiplied by: alpha / r, or alpha / sqrt(r) for rsLoRA."""
         rank = self.rank_of(module)
-        alpha = float(self._pattern("alpha_pattern", self.alpha_pattern, module, self.alpha))
+        alpha = float(self.alpha_pattern.get(module, self.alpha))
         return alpha / (math.sqrt(rank) if self.use_rslora else rank)
 
     def saves(self, module: str) -> bool:
         """Return whether ``modules_to_save`` names a module; PEFT compares the ends of names."""
         return module.endswith(self.modules_to_save)
 
-    def _named(self, key: str, names: Sequence[str] | str, module: str) -> bool:
-        if isinstance(names, str):
-            return self._match(key, names, module)
-        return module in names or any(module.endswith(f".{name}") for name in names)
+    def _is_saved(self, module: str) -> bool:
+        """Return whether ``modules_to_save``, taken as patterns, match some run of whole segments of the name."""
+        ends = [len(module), *(dot.start() for dot in re.finditer(r"\.", module))]
+        return any(self.saved_pattern.matches_end(module[:end]) is not None for end in ends)
 
     def _layer(self, module: str) -> int | None:
         """Return the layer's number as PEFT finds it: the first one that follows any or one of the given names."""
-        for pattern in self.layers_pattern or (r"[^.]*",):
-            for found in re.finditer(r"\.(\d+)\.", module):
-                before = module[: found.start()]
-                if self._ends("layers_pattern", pattern, before) and (self.layers_pattern or "." in before):
-                    return int(found[1])
-        return None
-
-    def _pattern(self, key: str, values: Mapping[str, Any], module: str, default: Any) -> Any:
-        return next((value for pattern, value in values.items() if self._ends(key, pattern, module)), default)
-
-    def _contains(self, key: str, pattern: str, module: str) -> bool:
-        """Return whether some run of whole segments of the name matches."""
-        parts = module.split(".")
-        return any(self._ends(key, pattern, ".".join(parts[:end])) for end in range(1, len(parts) + 1))
-
-    def _match(self, key: str, pattern: str, module: str) -> bool:
-        return self._asked(key, pattern, lambda: patterns.fullmatch(pattern, module))
-
-    def _ends(self, key: str, pattern: str, module: str) -> bool:
-        return self._asked(key, pattern, lambda: patterns.matches_end(pattern, module))
-
-    def _asked(self, key: str, pattern: str, ask: Callable[[], bool]) -> bool:
-        try:
-            return ask()
-        except patterns.PatternError as error:
-            self.fields.fail(key, f"holds {show(pattern)}, which {error}")
+        numbers = [(found[1], module[: found.start()]) for found in re.finditer(r"\.(\d+)\.", module)]
+        if self.layers_pattern is None:
+            return next((int(number) for number, before in numbers if "." in before), None)
+        places = [(self.layers_pattern.matches_end(before), number) for number, before in numbers]
+        found = [(place, number) for place, number in places if place is not None]
+        return int(min(found, key=lambda pair: pair[0])[1]) if found else None
 
 
-def read_peft_config(directory: Path) -> PeftConfig:
+def read_peft_config(directory: Path, files: Snapshot) -> PeftConfig:
     """Read adapter_config.json of ``directory``; raises ModelError naming the field that is wrong or not supported."""
     path = directory / CONFIG_FILE
-    document = read_json(path, "give the directory that PEFT's save_pretrained wrote", MAX_BYTES)
+    remedy = "give the directory that PEFT's save_pretrained wrote"
+    try:
+        document = parse_json(files.text(path, MAX_BYTES, remedy))
+    except ValueError as error:
+        raise ModelError(f"{path}", f"not valid JSON ({error})", remedy) from None
     fields = Fields(document, path, remedy=REMEDY)
     kind = fields.text("peft_type")
     if kind != "LORA":
@@ -173,22 +192,24 @@ def read_peft_config(directory: Path) -> PeftConfig:
     use_dora, lora_bias = fields.flag("use_dora", False), fields.flag("lora_bias", False)
     if use_dora and lora_bias:
         fields.fail("lora_bias", "is set together with use_dora, which PEFT does not define")
-    targets = _modules(fields, "target_modules")
+    targets, saved = Modules(fields, "target_modules", DEFAULT_TARGETS), _names(fields, "modules_to_save")
+    layers_pattern = _names(fields, "layers_pattern")
     transform = fields.data.get("layers_to_transform")
-    if isinstance(targets, str) and (transform is not None or fields.has("layers_pattern")):
+    if isinstance(targets.given, str) and (transform is not None or fields.has("layers_pattern")):
         fields.fail("layers_to_transform", "cannot be used where target_modules is a string")
     return PeftConfig(
         source=path,
         base_name=fields.text("base_model_name_or_path", "") or "",
         rank=fields.integer("r", 1, MAX_RANK, 8),
         alpha=_alpha(fields, "lora_alpha", 8.0),
-        rank_pattern=_values(fields, "rank_pattern", lambda inner, key: inner.integer(key, 1, MAX_RANK)),
-        alpha_pattern=_values(fields, "alpha_pattern", lambda inner, key: _alpha(inner, key)),
-        target_modules=DEFAULT_TARGETS if targets is None else targets,
-        exclude_modules=_modules(fields, "exclude_modules"),
+        rank_pattern=ByPattern(fields, "rank_pattern", lambda inner, key: inner.integer(key, 1, MAX_RANK)),
+        alpha_pattern=ByPattern(fields, "alpha_pattern", _alpha),
+        target_modules=targets,
+        exclude_modules=Modules(fields, "exclude_modules"),
         layers_to_transform=_layers(fields, [transform] if isinstance(transform, int) else transform),
-        layers_pattern=_names(fields, "layers_pattern"),
-        modules_to_save=_names(fields, "modules_to_save"),
+        layers_pattern=Patterns(layers_pattern, _refuse(fields, "layers_pattern")) if layers_pattern else None,
+        modules_to_save=saved,
+        saved_pattern=Patterns(saved, _refuse(fields, "modules_to_save")),
         bias=bias,  # type: ignore[arg-type]
         use_dora=use_dora,
         use_rslora=fields.flag("use_rslora", False),
@@ -216,41 +237,26 @@ def _alpha(fields: Fields, key: str, default: float | None = None) -> float:
     return fields.number(key, -1e6, 1e6, default)
 
 
-def _modules(fields: Fields, key: str) -> Sequence[str] | str | None:
-    """Return a pattern, names, or None where the field is absent."""
-    value = fields.data.get(key)
-    if value is None or isinstance(value, str):
-        return value
-    return _names(fields, key)
+def _refuse(fields: Fields, key: str) -> Refuse:
+    """Return what refuses a pattern of a field."""
+    return lambda pattern, why: fields.fail(key, f"holds {show(pattern)}, which {why}")
 
 
 def _names(fields: Fields, key: str) -> tuple[str, ...]:
     value = fields.data.get(key)
     names = [value] if isinstance(value, str) and value else value or []
-    if not isinstance(names, list) or len(names) > MAX_NAMES or not all(map(_is_name, names)):
+    if not isinstance(names, list) or len(names) > MAX_COUNT or not all(map(_is_name, names)):
         fields.fail(key, f"is {show(value)}, it must be a list of names")
     return tuple(names)
 
 
 def _is_name(value: object) -> bool:
-    return isinstance(value, str) and 0 < len(value) <= patterns.MAX_LENGTH
+    return isinstance(value, str) and 0 < len(value) <= MAX_LENGTH
 
 
 def _layers(fields: Fields, value: object) -> tuple[int, ...]:
     if value is None:
         return ()
-    if not isinstance(value, list) or len(value) > MAX_NAMES or not all(type(item) is int for item in value):
+    if not isinstance(value, list) or len(value) > MAX_COUNT or not all(type(item) is int for item in value):
         fields.fail("layers_to_transform", f"is {show(value)}, it must be a layer's number or a list of them")
     return tuple(value)
-
-
-def _values(fields: Fields, key: str, read: Callable[[Fields, str], Any]) -> Mapping[str, Any]:
-    if not fields.has(key):
-        return {}
-    inner = fields.mapping(key)
-    if len(inner.data) > MAX_NAMES:
-        fields.fail(key, f"has {len(inner.data)} entries, it may have {MAX_NAMES}")
-    for name in inner.data:
-        if not _is_name(name):
-            inner.fail(show(name), "is no name of a module")
-    return {name: read(inner, name) for name in inner.data}

@@ -18,13 +18,8 @@ from numpy.typing import NDArray
 
 from infeng_bench.shapes import SHAPES, model_config
 from infeng_bench.tensorfile import header
-from infeng_core.errors import UsageError, unknown_key_remedy
-from infeng_core.formats import atomic
-from infeng_core.formats.cache import cache_root
-from infeng_core.formats.huggingface import read_config
-from infeng_core.log import get_logger
-from infeng_core.models.config import ModelConfig
-from infeng_core.models.weights import layout
+from infeng_core import api
+from infeng_core.api import ModelConfig, UsageError, cache_root, get_logger, layout, read_config, unknown_key_remedy
 
 VERSION = 1
 """Counts changes of what this file writes: other versions do not share a place in the cache."""
@@ -88,9 +83,9 @@ def peft_directory(
     digest = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:8]
     kind = "dora" if dora else "lora"
     destination = cache_root() / "bench" / "adapters" / f"{stem}-{kind}-r{rank}-s{seed}-{digest}"
-    with atomic.locked(destination, waiting=lambda: _log_wait(destination)):
+    with api.locked(destination, waiting=lambda: _log_wait(destination)):
         if not (destination / "adapter_model.safetensors").is_file():
-            with atomic.replacing(destination) as folder:
+            with api.replacing(destination) as folder:
                 names = sorted({module.name for module in chosen})
                 (folder / "adapter_config.json").write_text(json.dumps(_config(stem, rank, names, dora), indent=1))
                 with (folder / "adapter_model.safetensors").open("wb") as file:

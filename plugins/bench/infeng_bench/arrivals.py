@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from infeng_core.errors import UsageError
+from infeng_core.api import UsageError
 
 MOST = 1 << 24
 

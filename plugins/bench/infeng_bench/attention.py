@@ -6,12 +6,12 @@ import argparse
 from collections.abc import Iterator
 from typing import Any
 
-from infeng_bench import attending, options, oracles, probe, results, subjects
+from infeng_bench import attending, options, oracles, probe, single, subjects
 from infeng_bench.figures import Ceiling, rates
 from infeng_bench.modelshape import model_shape
 from infeng_bench.roofline import Roofline
 from infeng_bench.works import Work
-from infeng_core.models.config import ModelConfig
+from infeng_core.api import ModelConfig
 
 NAME = "attention"
 HELP = "measure attention over the cache, decoding and prefilling"
@@ -37,14 +37,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--kv", type=options.words, metavar="T,T", help="how keys and values are stored (kv_cache.dtype)"
     )
-    parser.add_argument(
-        "--kernel", type=options.words, default=[], metavar="K,K", help="these instead of the engine's choice; all"
-    )
-    options.add_sampling(parser, ROUNDS)
-    options.add_roofline(parser)
-    oracles.add_arguments(parser)
-    options.add_model(parser)
-    options.add_output(parser)
+    single.add_arguments(parser, ROUNDS)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -66,19 +59,8 @@ def run(arguments: argparse.Namespace) -> int:
                     measured += _measure(bench, shape.config, work, asked, ceilings, arguments.rounds)
             finally:
                 bench.close()
-        versions = {oracle.engine: oracle.version for oracle in others}
-    result = results.record(
-        NAME,
-        {"measurements": measured, **({"roofline": ceilings.to_dict()} if ceilings else {})},
-        model=shape.name,
-        threads=threads,
-        seed=arguments.seed,
-        rounds=arguments.rounds,
-        kernels=sorted({line["kernel"] for line in measured if not line.get("oracle")}),
-        oracles=versions or None,
-    )
-    options.deliver(result, arguments, options.columns(_table(measured)))
-    return 0
+    facts = {"model": shape.name, "threads": threads}
+    return single.deliver(NAME, arguments, measured, _table(measured), ceilings=ceilings, others=others, **facts)
 
 
 def _measure(

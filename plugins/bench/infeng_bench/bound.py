@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from infeng_core.engine import Engine
+    from infeng_core.api import Engine
 
 
 def kernel_features(engine: Engine) -> dict[str, list[str]]:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from infeng_core.firstcome import FirstCome
-from infeng_core.kvcache import BlockPool
-from infeng_core.scheduler import Batch, Limits, Scheduler, Sequence
+from infeng_core.api import Batch, BlockPool, FirstCome, Limits, Scheduler, Sequence
 
 NAME = "bench-turns"
 

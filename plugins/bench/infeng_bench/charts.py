@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from infeng_bench.compare import measurements
-from infeng_core.errors import UsageError
+from infeng_core.api import UsageError
 
 BAR_HEIGHT = 26  # pixels
 DASHES = ("solid", "dash", "dot", "dashdot")  # of the engines in one picture

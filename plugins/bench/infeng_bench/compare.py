@@ -13,7 +13,7 @@ from tqdm import tqdm
 from infeng_bench import comparison, lineup, options, peers, results
 from infeng_bench.comparison import OURS
 from infeng_bench.works import Work
-from infeng_core.cli.options import add_config_options
+from infeng_core.api import add_config_options
 
 NAME = "compare"
 HELP = "measure engines side by side, interleaved, with ratios pair by pair"
@@ -66,8 +66,10 @@ def run(arguments: argparse.Namespace) -> int:
             seed = arguments.seed + number * (arguments.pairs + 1)
             measured = comparison.rounds(engines, work, arguments.pairs, seed, bar.update)
             found.append(comparison.compared(work, measured, introductions, machine))
-            seconds = time.monotonic() - begin
-            result = _result(arguments, threads, introductions, found, seconds)
+            figures: dict[str, Any] = dict(found[0]) if len(works) == 1 else {"measurements": list(found)}
+            facts = {"work": figures.pop("work", None), "format": arguments.format, "threads": threads}
+            figures["seconds_in_all"] = time.monotonic() - begin
+            result = lineup.record(NAME, arguments, introductions, figures, **facts)
             if arguments.json and arguments.json != "-":
                 results.write(arguments.json, result)
     options.deliver(result, arguments, show(found, result["seconds_in_all"]))
@@ -109,27 +111,3 @@ def _engine_line(one: Mapping[str, Any], name: str) -> str:
         low, sure = one["ratio_low"][name], one["ratio_low_confidence"][name]
         text += f"; {one['base']} is {one['ratios'][name]:.2f} x, at least {low:.2f} ({sure:.0%})"
     return text
-
-
-def _result(
-    arguments: argparse.Namespace,
-    threads: int,
-    introductions: Mapping[str, Mapping[str, Any]],
-    found: Sequence[dict[str, Any]],
-    seconds: float,
-) -> dict[str, Any]:
-    figures: dict[str, Any] = {"seconds_in_all": seconds, "engine_details": {}}
-    for name, told in introductions.items():
-        figures["engine_details"][name] = {"version": told.get("version"), **told.get("details", {})}
-    figures |= found[0] if len(arguments.work) == 1 else {"measurements": list(found)}
-    work = figures.pop("work", None)
-    return results.record(
-        NAME,
-        figures,
-        work=work,
-        model=options.model_name(arguments),
-        format=arguments.format,
-        threads=threads,
-        seed=arguments.seed,
-        kernels={name: told.get("kernels", []) for name, told in introductions.items()},
-    )

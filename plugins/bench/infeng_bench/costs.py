@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from infeng_core import _native
+from infeng_core import api
 
 if TYPE_CHECKING:
-    from infeng_core.formats import LoadedModel
+    from infeng_core.api import LoadedModel
 
 BLOCK = 16  # positions per block of the cache
 
@@ -48,7 +48,7 @@ def costs(model: LoadedModel, kv_format: str) -> Costs:
     head = "embed" if shape.tie_embeddings else "lm_head"
     read = {name: tensor for name, tensor in model.tensors.items() if name != "embed" or head == "embed"}
     macs = {name: tensor.panels * 16 * tensor.k for name, tensor in read.items()}
-    per_block = _native.KvCache.bytes_per_block(
+    per_block = api.KvCache.bytes_per_block(
         kv_format, layers=shape.layers, kv_heads=shape.kv_heads, head_dim=shape.head_dim
     )
     return Costs(

@@ -6,12 +6,12 @@ import argparse
 from collections.abc import Iterator
 from typing import Any
 
-from infeng_bench import linears, options, oracles, probe, results, subjects
+from infeng_bench import linears, options, oracles, probe, single, subjects
 from infeng_bench.figures import Ceiling, rates
 from infeng_bench.linears import Linear
 from infeng_bench.modelshape import model_shape
 from infeng_bench.roofline import Roofline
-from infeng_core.plug.config import EngineConfig
+from infeng_core.api import EngineConfig
 
 NAME = "gemm"
 HELP = "measure the linears of a model one by one"
@@ -26,18 +26,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--linear", type=options.words, default=[], metavar="NAME,NAME", help="only these, such as down_proj"
     )
-    parser.add_argument(
-        "--kernel",
-        type=options.words,
-        default=[],
-        metavar="K,K",
-        help="these instead of the engine's choice, such as avx512 or avx512/NAME; all: every one that accepts",
-    )
-    options.add_sampling(parser, ROUNDS)
-    options.add_roofline(parser)
-    oracles.add_arguments(parser)
-    options.add_model(parser)
-    options.add_output(parser)
+    single.add_arguments(parser, ROUNDS)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -58,22 +47,10 @@ def run(arguments: argparse.Namespace) -> int:
                 for linear, rows in options.progress([(a, b) for a in wanted for b in arguments.rows], "linears")
                 for line in bench.measure(linear, rows, arguments.rounds, others)
             ]
-            versions = {oracle.engine: oracle.version for oracle in others}
     finally:
         choices.close()
-    result = results.record(
-        NAME,
-        {"measurements": measured, **({"roofline": ceilings.to_dict()} if ceilings else {})},
-        model=shape.name,
-        format=shape.format,
-        threads=threads,
-        seed=arguments.seed,
-        rounds=arguments.rounds,
-        kernels=sorted({line["kernel"] for line in measured if not line.get("oracle")}),
-        oracles=versions or None,
-    )
-    options.deliver(result, arguments, options.columns(_table(measured)))
-    return 0
+    facts = {"model": shape.name, "format": shape.format, "threads": threads}
+    return single.deliver(NAME, arguments, measured, _table(measured), ceilings=ceilings, others=others, **facts)
 
 
 class _Bench:
@@ -94,8 +71,10 @@ class _Bench:
         fields = {"weight": quant.name, "act": quant.activation, "n": linear.panels * linears.PANEL, "k": linear.k}
         kernels = self._choices.of(rows, workers=self._threads, **fields)
         copies = linears.copies_for(linear, rows, self._footprint)
-        weight = linears.weights(linear, copies)
-        ours = [linears.subject(linear, kernel, weight, copies, rows, self._pool) for kernel in kernels]
+        ours: list[subjects.Ours] = []
+        for kernel in kernels:
+            like = ours[0] if ours else None
+            ours.append(linears.subject(linear, kernel, copies, rows, self._pool, self._choices, like))
         theirs = [subject for oracle in others for subject in oracle.linear(linear, rows, copies)]
         times = subjects.readings([*ours, *theirs], rounds)
         for oracle in others:

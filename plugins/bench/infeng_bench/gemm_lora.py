@@ -11,12 +11,10 @@ from typing import Any
 
 from infeng_bench import linears, loralinears, options, pairs, results, subjects
 from infeng_bench.linears import Linear
-from infeng_bench.loralinears import A_FORMATS, WAYS, Adapted, Kernels
+from infeng_bench.loralinears import WAYS, Adapted, Kernels
 from infeng_bench.modelshape import model_shape
 from infeng_bench.spread import spread
-from infeng_core.errors import ResourceError, UsageError, unknown_key_remedy
-from infeng_core.models.config import ModelConfig
-from infeng_core.plug.config import EngineConfig
+from infeng_core.api import LORA_FORMATS, EngineConfig, ModelConfig, ResourceError, UsageError, unknown_key_remedy
 
 NAME = "gemm-lora"
 HELP = "measure linears with adapters: fused, unfused and without"
@@ -37,15 +35,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--adapters", type=options.positive, default=ADAPTERS, metavar="N", help=f"that share the rows ({ADAPTERS})"
     )
     parser.add_argument(
-        "--storage", type=options.words, default="int8", metavar="S,S", help=f"of {', '.join(A_FORMATS)} (int8)"
+        "--storage", type=options.words, default="int8", metavar="S,S", help=f"of {', '.join(LORA_FORMATS)} (int8)"
     )
     parser.add_argument(
         "--linear", type=options.words, default=[], metavar="NAME,NAME", help="only these, such as down_proj"
     )
     parser.add_argument("--table", default=TABLE, metavar="OUT", help=f"CSV that lines are appended to ({TABLE})")
-    options.add_sampling(parser, ROUNDS)
-    options.add_model(parser)
-    options.add_output(parser)
+    options.add_measurement(parser, ROUNDS)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -53,8 +49,8 @@ def run(arguments: argparse.Namespace) -> int:
     config = options.config(arguments)
     threads = options.threads(arguments)
     for storage in arguments.storage:
-        if storage not in A_FORMATS:
-            raise UsageError(f"--storage {storage}", "unknown", unknown_key_remedy(storage, A_FORMATS))
+        if storage not in LORA_FORMATS:
+            raise UsageError(f"--storage {storage}", "unknown", unknown_key_remedy(storage, LORA_FORMATS))
     with _Bench(config, threads, arguments.adapters) as bench:
         shape = model_shape(arguments, config, bench.lookup)
         every = linears.linears(shape, bench.lookup)[:-1]  # the head is no target
@@ -134,8 +130,10 @@ class _Bench:
         adapted = Adapted(loralinears.parts_of(config, linear), rank, self._adapters, storage)
         ways = dict(zip(WAYS, self._kernels(linear, adapted, rows), strict=True))
         copies = linears.copies_for(linear, rows, self.footprint)
-        weight = linears.weights(linear, copies)
-        ours = [loralinears.subject(linear, adapted, k, weight, copies, rows, self._pool) for k in ways.values()]
+        ours: list[subjects.Ours] = []
+        for kernels in ways.values():
+            like, reference = ours[0] if ours else None, self._choices["linear"].reference
+            ours.append(loralinears.subject(linear, adapted, kernels, copies, rows, self._pool, reference, like))
         times = dict(zip(WAYS, subjects.readings(ours, rounds), strict=True))
         taxes = {way: [ratio - 1 for ratio in pairs.ratios(times[way], times["base"])] for way in WAYS[1:]}
         used = {"linear": ways["fused"].linear, "shrink": ways["unfused"].shrink, "epilogue": ways["unfused"].epilogue}

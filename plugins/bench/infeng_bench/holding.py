@@ -11,12 +11,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from infeng_core.errors import UsageError
-from infeng_core.formats import convert_adapter
-from infeng_core.formats.adapters.artifact import is_artifact
+from infeng_core.api import UsageError, convert_adapter, is_artifact
 
 if TYPE_CHECKING:
-    from infeng_core.engine import Engine
+    from infeng_core.api import Engine
 
 
 class Holder:

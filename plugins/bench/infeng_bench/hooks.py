@@ -1,7 +1,6 @@
 """What this wheel adds to the engine: the command `bench`, and a scheduler for its measurements."""
 
-from infeng_core.plug import hookimpl
-from infeng_core.plug.hookspecs import SchedulerFactory
+from infeng_core.api import SchedulerFactory, hookimpl
 
 
 @hookimpl

@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
 from infeng_bench.modelshape import ModelShape
-from infeng_bench.subjects import Choice, OneOp, plain_batch
-from infeng_core import _native
-from infeng_core.errors import UsageError, unknown_key_remedy
-from infeng_core.formats.quant import FormatLookup, QuantFormat
-from infeng_core.models.weights import layout
+from infeng_bench.subjects import Choice, Choices, Ours
+from infeng_core import api
+from infeng_core.api import Fields, FormatLookup, OneOp, QuantFormat, UsageError, layout, unknown_key_remedy
 
 PANEL = 16
-MODEL_PANELS = 4  # packed for real; the rest of a weight repeats them, for values do not matter
 MAC_BUDGET = 1 << 35  # of one reading of large batches: some tens of milliseconds
 
 
@@ -74,48 +68,24 @@ def copies_for(linear: Linear, rows: int, footprint: int) -> int:
     return max(1, min(-(-footprint // linear.nbytes), affordable))
 
 
-def weights(linear: Linear, copies: int) -> Callable[[int], _native.Weight]:
-    """Return ``copies`` weights side by side in memory with huge pages, by index."""
-    sample = min(linear.panels, MODEL_PANELS)
-    rng = np.random.default_rng(0)
-    source = (rng.standard_normal((sample * PANEL, linear.k), np.float32) * np.float32(0.02)).astype(np.float32)
-    panel_bytes = linear.quant.panel_bytes(linear.k)
-    model = _native.Arena(sample * panel_bytes, huge_pages=False)
-    linear.quant.pack(source, _bytes(model))
-    packed = _bytes(model)[: sample * panel_bytes].reshape(sample, panel_bytes)
-    arena = _native.Arena(copies * linear.nbytes)
-    panels = _bytes(arena)[: copies * linear.nbytes].reshape(-1, panel_bytes)
-    for begin in range(0, len(panels), sample):
-        part = panels[begin : begin + sample]
-        part[:] = packed[: len(part)]
-
-    def weight(index: int) -> _native.Weight:
-        offset = index * linear.nbytes
-        return _native.Weight(linear.quant.name, linear.n, linear.k, linear.panels, panel_bytes, arena, offset)
-
-    return weight
-
-
 def subject(
-    linear: Linear, choice: Choice, weight: Callable[[int], _native.Weight], copies: int, rows: int, pool: _native.Pool
-) -> OneOp:
-    """Return a program of ``copies`` linears on ``rows`` random rows."""
-    program = _native.Program(pool, max_rows=rows, max_samples=1, max_segments=1, context=max(rows, PANEL))
-    x = program.buffer(linear.k) if linear.quant.is_float else program.activation(linear.k)
-    out = program.buffer(linear.panels * PANEL)
-    for index in range(copies):
-        program.linear([(rows, choice.kernel)], weight(index), x, out)
-    program.finish()
-    rng = np.random.default_rng(1)
-    if linear.quant.is_float:
-        program.view(x)[:] = rng.standard_normal((rows, linear.k), np.float32)
-    else:
-        q, scale, total = program.view_activation(x)
-        q[:, : linear.k] = rng.integers(-127, 128, (rows, linear.k))
-        scale[:] = 0.01
-        total[:] = q.reshape(rows, -1, q.shape[1] // scale.shape[1]).sum(axis=2, dtype=np.int32)
-    return OneOp(choice.name, program, copies, [plain_batch(rows)])
+    linear: Linear, choice: Choice, copies: int, rows: int, pool: api.Pool, choices: Choices, like: Ours | None
+) -> Ours:
+    """Return a program of ``copies`` linears on ``rows`` random rows; ``like``: another, whose weights it shares."""
+    op = OneOp(
+        case(linear, rows),
+        choice.kernel,
+        choices.reference,
+        [[(rows, 0)]],
+        pool=pool,
+        calls=copies,
+        copies=copies,
+        like=like.op if like else None,
+    )
+    return Ours(choice.name, op)
 
 
-def _bytes(arena: _native.Arena) -> NDArray[np.uint8]:
-    return np.asarray(memoryview(arena)).view(np.uint8)
+def case(linear: Linear, rows: int, *epilogues: str) -> Fields:
+    """Return what a linear is asked to do."""
+    fields = {"op": "linear", "rows": [1, rows], "n": linear.panels * PANEL, "k": linear.k}
+    return {**fields, "weight": linear.quant.name, "act": linear.quant.activation, "epilogues": list(epilogues)}

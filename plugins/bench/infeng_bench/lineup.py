@@ -7,13 +7,13 @@ import contextlib
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from infeng_bench import peers, synthetic
+from infeng_bench import options, peers, results, synthetic
 from infeng_bench.comparison import OURS
 from infeng_bench.engines import EngineProcess
 from infeng_bench.peers import environment, models, serve
-from infeng_core.errors import UsageError, unknown_key_remedy
-from infeng_core.formats.cache import cache_root
+from infeng_core.api import UsageError, cache_root, unknown_key_remedy
 
 FORMAT = "int4-g64"
 """Of the linears, where none is asked for."""
@@ -82,3 +82,23 @@ def running(commands: Mapping[str, Sequence[str]], timeout: float) -> Iterator[l
             engine.ready()
             engines.append(engine)
         yield engines
+
+
+def record(
+    kind: str,
+    arguments: argparse.Namespace,
+    told: Mapping[str, Mapping[str, Any]],
+    figures: Mapping[str, Any],
+    **context: Any,
+) -> dict[str, Any]:
+    """Return the result of engines that introduced themselves as ``told``; ``context`` as in ``results.record``."""
+    details = {name: {"version": one.get("version"), **one.get("details", {})} for name, one in told.items()}
+    kernels = {name: one.get("kernels", []) for name, one in told.items()}
+    return results.record(
+        kind,
+        {"engine_details": details, **figures},
+        model=options.model_name(arguments),
+        seed=arguments.seed,
+        kernels=kernels if len(kernels) > 1 else next(iter(kernels.values())),
+        **context,
+    )

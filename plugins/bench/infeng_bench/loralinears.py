@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
-from infeng_bench.linears import PANEL, Linear
-from infeng_bench.subjects import Choice, OneOp, plain_batch
-from infeng_core import _native
-from infeng_core.models.config import ModelConfig
-from infeng_core.models.weights import Part, layout
+from infeng_bench.linears import Linear, case
+from infeng_bench.subjects import Choice, Ours
+from infeng_core import api
+from infeng_core.api import ModelConfig, OneOp, Part, RandomAdapters, layout, lora_form
 
 WAYS = ("base", "fused", "unfused")
 """The linear alone; shrink, and the linear expands in its epilogue; shrink, the linear, and an op of its own."""
-
-A_FORMATS = {"int8": "int8-row", "bf16": "bf16", "f32": "f32"}
-"""How A is packed, by the storage of adapters."""
 
 
 @dataclass(frozen=True)
@@ -39,12 +32,12 @@ class Adapted:
     @property
     def a_format(self) -> str:
         """The format in which A is packed."""
-        return A_FORMATS[self.storage]
+        return lora_form(self.storage)[0]
 
     @property
     def act(self) -> str:
         """What shrink reads."""
-        return "int8-g64" if self.storage == "int8" else "f32"
+        return lora_form(self.storage)[1]
 
 
 @dataclass(frozen=True)
@@ -65,83 +58,30 @@ def subject(
     linear: Linear,
     adapted: Adapted,
     kernels: Kernels,
-    weight: Callable[[int], _native.Weight],
     copies: int,
     rows: int,
-    pool: _native.Pool,
-) -> OneOp:
-    """Return a program of ``copies`` linears on ``rows`` random rows; every copy has adapters of its own in memory."""
-    program = _native.Program(pool, max_rows=rows, max_samples=1, max_segments=1, context=max(rows, PANEL))
-    columns = linear.panels * PANEL
+    pool: api.Pool,
+    reference: api.Library,
+    like: Ours | None,
+) -> Ours:
+    """Return a program of ``copies`` linears on ``rows`` random rows; every copy has adapters of its own in memory.
+
+    ``like``: another, whose weights it shares.
+    """
+    adapters = None
     if kernels.shrink is not None:
-        program.open_adapters(adapted.storage, columns=-(-adapted.stacked // PANEL) * PANEL, max_ranges=rows)
-    acts = {linear.quant.activation, *([adapted.act] if kernels.shrink else [])}
-    inputs = {act: program.buffer(linear.k) if act == "f32" else program.activation(linear.k) for act in acts}
-    out = program.buffer(columns)
-    for index in range(copies):
-        steps = []
-        if kernels.shrink is not None:
-            bound = [(rows, kernels.shrink.kernel)]
-            slot = program.shrink(bound, f"copy{index}", inputs[adapted.act], k=linear.k, panels=linear.panels)
-            steps = [_native.Epilogue.lora(slot)]
-        fused = steps if kernels.epilogue is None else []
-        program.linear([(rows, kernels.linear.kernel)], weight(index), inputs[linear.quant.activation], out, fused)
-        if kernels.epilogue is not None:
-            program.epilogue([(rows, kernels.epilogue.kernel)], out, columns, out, steps)
-    program.finish()
-    _fill(program, inputs, linear.k)
-    batch = (*plain_batch(rows), _ranges(program, linear, adapted, copies, rows) if kernels.shrink else [])
-    return OneOp(kernels.linear.name, program, copies, [batch])
-
-
-def _fill(program: _native.Program, inputs: dict[str, int], k: int) -> None:
-    rng = np.random.default_rng(1)
-    for act, value in inputs.items():
-        if act == "f32":
-            view = program.view(value)
-            view[:] = rng.standard_normal(view.shape, np.float32)
-        else:
-            q, scale, total = program.view_activation(value)
-            q[:, :k] = rng.integers(-127, 128, (len(q), k))
-            scale[:] = 0.01
-            total[:] = q.reshape(len(q), -1, q.shape[1] // scale.shape[1]).sum(axis=2, dtype=np.int32)
-
-
-def _ranges(
-    program: _native.Program, linear: Linear, adapted: Adapted, copies: int, rows: int
-) -> list[tuple[int, int, _native.Adapter, float]]:
-    """Return which rows use which adapter: consecutive ones, as a scheduler puts them."""
-    count = min(adapted.adapters, rows)
-    tensor = _tensor(linear, adapted)
-    tensors = [(f"copy{index}", *tensor) for index in range(copies)]
-    made = [program.adapter(adapted.storage, tensors) for _ in range(count)]
-    return [(rows * i // count, rows * (i + 1) // count, adapter, 1.0) for i, adapter in enumerate(made)]
-
-
-def _tensor(
-    linear: Linear, adapted: Adapted
-) -> tuple[int, NDArray[np.uint8], NDArray[np.float32], list[_native.AdapterPart]]:
-    """Return an adapter's part of one linear: stacked rank, A, its scaling and the projections, of random values."""
-    rng = np.random.default_rng(2)
-    panels = -(-adapted.stacked // PANEL)
-    nbytes = panels * _native.panel_bytes(adapted.a_format, linear.k)
-    arena = _native.Arena(nbytes, huge_pages=False)
-    source = rng.standard_normal((adapted.stacked, linear.k), np.float32) / np.float32(np.sqrt(linear.k))
-    _native.pack(adapted.a_format, source, arena)
-    a = np.asarray(memoryview(arena)).view(np.uint8)[:nbytes].copy()
-    scaling = np.zeros(panels * PANEL, np.float32)
-    scaling[: adapted.stacked] = 2
-    parts: list[_native.AdapterPart] = []
-    for index, part in enumerate(adapted.parts):
-        shape = (part.panels, adapted.rank, PANEL)
-        b_scale = np.full(part.panels * PANEL, 1e-4, np.float32) if adapted.storage == "int8" else None
-        place = (adapted.rank, index * adapted.rank, part.first_panel, part.panel_step, part.panels)
-        parts.append((*place, _b(rng, shape, adapted.storage), b_scale, None, None))
-    return adapted.stacked, a, scaling, parts
-
-
-def _b(rng: np.random.Generator, shape: tuple[int, int, int], storage: str) -> NDArray[np.generic]:
-    if storage == "int8":
-        return rng.integers(-127, 128, shape, np.int8)
-    values = rng.standard_normal(shape, np.float32) * np.float32(0.01)
-    return (values.view(np.uint32) >> 16).astype(np.uint16) if storage == "bf16" else values
+        parts = [(part.first_panel, part.panel_step, part.panels) for part in adapted.parts]
+        adapters = RandomAdapters(adapted.storage, min(adapted.adapters, rows), adapted.rank, parts)
+    op = OneOp(
+        case(linear, rows, *(["lora"] if adapters and kernels.epilogue is None else [])),
+        kernels.linear.kernel,
+        reference,
+        [[(rows, 0)]],
+        adapters=adapters,
+        others=[choice.kernel for choice in (kernels.shrink, kernels.epilogue) if choice is not None],
+        pool=pool,
+        calls=copies,
+        copies=copies,
+        like=like.op if like else None,
+    )
+    return Ours(kernels.linear.name, op)

@@ -6,13 +6,13 @@ import platform
 from importlib import metadata
 from typing import Any
 
-from infeng_core.plug import system
-from infeng_core.plug.cpu import Cpu, detect
+from infeng_core import api
+from infeng_core.api import Cpu, detect
 
 
 def machine(cpu: Cpu | None = None) -> dict[str, Any]:
     """Return processor, cores, memory in bytes, huge pages and kernel; what cannot be read is left out."""
-    facts = system.machine(cpu or detect())
+    facts = api.machine(cpu or detect())
     names = ("arch", "cores", "quota", "caches", "numa_nodes", "system", "huge_pages")
     result = {"cpu": facts["model"], **{name: facts[name] for name in names if facts[name] is not None}}
     result["huge_pages"].pop("used_bytes", None)  # changes from moment to moment

@@ -8,11 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from infeng_bench import options, shapes
-from infeng_core.formats import choose, find, native
-from infeng_core.formats.huggingface import read_config
-from infeng_core.formats.quant import FormatLookup
-from infeng_core.models.config import ModelConfig
-from infeng_core.plug.config import EngineConfig
+from infeng_core.api import EngineConfig, FormatLookup, ModelConfig, choose, sizes
 
 
 @dataclass(frozen=True)
@@ -40,12 +36,7 @@ def model_shape(arguments: argparse.Namespace, config: EngineConfig, lookup: For
     Formats are those that an engine under ``config`` would choose; a converted model has its own.
     """
     name = options.model_name(arguments)
-    if arguments.model is None:
-        shape = shapes.model_config(arguments.synthetic)
-    else:
-        directory = find(arguments.model)
-        if native.is_native(directory):
-            manifest = native.read_manifest(directory, lookup)
-            return ModelShape(name, manifest.model, {key: entry.format for key, entry in manifest.tensors.items()})
-        shape = read_config(directory)
+    if arguments.model is not None:
+        return ModelShape(name, *sizes(arguments.model, config, lookup))
+    shape = shapes.model_config(arguments.synthetic)
     return ModelShape(name, shape, choose(config, lookup).for_model(shape, lookup))

@@ -11,10 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from tqdm import tqdm
 
 from infeng_bench import results
-from infeng_core.cli.options import add_config_options, config_from
-from infeng_core.errors import UsageError
-from infeng_core.plug.config import EngineConfig
-from infeng_core.plug.cpu import detect
+from infeng_core.api import EngineConfig, UsageError, add_config_options, config_from, detect
 
 if TYPE_CHECKING:
     from infeng_bench.roofline import Roofline
@@ -41,10 +38,19 @@ def add_model(parser: argparse.ArgumentParser) -> None:
     add_config_options(parser)
 
 
-def add_sampling(parser: argparse.ArgumentParser, rounds: int) -> None:
-    """Add ``--rounds`` and ``--seed``."""
+def add_measurement(parser: argparse.ArgumentParser, rounds: int, *, has_roofline: bool = False) -> None:
+    """Add how often is measured, what figures are compared with, the model and the results.
+
+    has_roofline: whether the verb has figures to compare with what the machine can do.
+    """
     parser.add_argument("--rounds", type=positive, default=rounds, metavar="N", help=f"readings of each ({rounds})")
     parser.add_argument("--seed", type=natural, default=0, metavar="S", help="seed of prompts and values (0)")
+    if has_roofline:
+        add_roofline(parser)
+    else:
+        parser.set_defaults(roofline="none")
+    add_model(parser)
+    add_output(parser)
 
 
 def add_roofline(parser: argparse.ArgumentParser) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from infeng_bench.peers import peer
 from infeng_bench.peers.environment import Environment
-from infeng_core.errors import PluginError, UsageError, unknown_key_remedy
+from infeng_core.api import PluginError, UsageError, unknown_key_remedy
 
 if TYPE_CHECKING:
     from infeng_bench.linears import Linear

@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from infeng_core.errors import ResourceError, UsageError, unknown_key_remedy
-from infeng_core.plug.cpu import NEEDS, closure, detect
+from infeng_core.api import NEEDS, ResourceError, UsageError, closure, detect, unknown_key_remedy
 
 HUGE = 2 << 20
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from infeng_bench.arrivals import Lengths
 from infeng_bench.works import FIRST_ID
-from infeng_core.errors import UsageError, unknown_key_remedy
+from infeng_core.api import UsageError, unknown_key_remedy
 
 VARIABLE = "INFENG_BENCH_DATA"
 RANDOM = "random:"

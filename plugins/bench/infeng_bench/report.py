@@ -11,7 +11,7 @@ from typing import Any
 
 from infeng_bench import charts, results
 from infeng_bench.compare import measurements
-from infeng_core.errors import ResourceError, UsageError
+from infeng_core.api import ResourceError, UsageError
 
 NAME = "report"
 HELP = "write a self-contained page of tables and charts from result files"

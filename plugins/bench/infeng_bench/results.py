@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from infeng_bench import machine
-from infeng_core.backend import BoundOp
-from infeng_core.errors import ResourceError, UsageError
+from infeng_core.api import BoundOp, ResourceError, UsageError
 
 SCHEMA = "infeng-bench/1"
 """Name and major version of the results' form; ``schema.json`` describes it. Added keys do not change the version."""

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from infeng_bench import machine, options, probe, results
-from infeng_core.errors import UsageError
-from infeng_core.plug import system
-from infeng_core.plug.cpu import closure, detect
+from infeng_core import api
+from infeng_core.api import UsageError, closure, detect
 
 NAME = "roofline"
 HELP = "measure what this machine can do: DRAM bandwidth and int8 peak"
@@ -97,7 +96,7 @@ def default_buffer() -> int:
     """Return bytes that are read: 1 GB, more where the caches are larger, at most a quarter of the free memory."""
     caches = detect().caches
     wanted = max(BUFFER, 2 * int(caches.get("l3") or 0))
-    return min(wanted, max(system.memory().get("available", wanted) // 4, probe.HUGE))
+    return min(wanted, max(api.memory().get("available", wanted) // 4, probe.HUGE))
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

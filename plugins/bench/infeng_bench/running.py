@@ -9,12 +9,10 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from infeng_bench.works import Work
-from infeng_core.errors import UsageError
-from infeng_core.request import SamplingParams
+from infeng_core.api import SamplingParams, UsageError
 
 if TYPE_CHECKING:
-    from infeng_core.engine import Engine
-    from infeng_core.stream import Stream
+    from infeng_core.api import Engine, Stream
 
 
 @dataclass(frozen=True)

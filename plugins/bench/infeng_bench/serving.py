@@ -11,11 +11,10 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from infeng_bench.spread import latencies
-from infeng_core.request import Request, SamplingParams
+from infeng_core.api import Request, SamplingParams
 
 if TYPE_CHECKING:
-    from infeng_core.engine import Engine
-    from infeng_core.stream import Stream
+    from infeng_core.api import Engine, Stream
 
 PAUSE = 0.0005  # seconds, where all requests wait for their adapters to be read
 

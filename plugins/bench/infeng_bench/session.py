@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from infeng_bench import options, results
@@ -14,10 +14,10 @@ from infeng_bench.costs import Costs, costs
 from infeng_bench.figures import Ceiling
 from infeng_bench.modelshape import most_common
 from infeng_bench.roofline import Roofline
-from infeng_bench.running import perform
+from infeng_bench.running import Timing, perform
 from infeng_bench.works import Work
-from infeng_core.engine import Engine
-from infeng_core.telemetry import process
+from infeng_core import api
+from infeng_core.api import Engine
 
 WARM_UP = 16  # tokens of the prompt, and steps, before anything is timed
 
@@ -55,7 +55,7 @@ class Session:
         config, formats = self.engine.config, self.engine.model.formats_used
         common: dict[str, Any] = {
             "cpu_utilization": self._meter.utilization(),
-            "peak_rss_bytes": process.peak_rss(),
+            "peak_rss_bytes": api.peak_rss(),
             "load_seconds": self._loaded,
             "bytes_per_token": self.cost.weight_bytes,
             "kv_bytes_per_position": self.cost.kv_bytes,
@@ -107,3 +107,26 @@ def opened(arguments: argparse.Namespace, **settings: object) -> Iterator[Sessio
         ceilings = options.roofline(arguments, engine.cpu.workers(engine.config.threads.count))
         perform(engine, Work("decode", 1, min(WARM_UP, engine.limits.context // 4), 4), seed=2**31)
         yield Session(engine, name, loaded, ceilings)
+
+
+def add_works(parser: argparse.ArgumentParser, what: str, rounds: int) -> None:
+    """Add the sizes of the works that ``measured`` does, and what every measurement has; what: what a row is."""
+    parser.add_argument("--rows", type=options.counts, default="1", metavar="N,N", help=f"{what} at a time (1)")
+    parser.add_argument("--context", type=options.counts, default="1024", metavar="N,N", help="tokens of each (1024)")
+    options.add_measurement(parser, rounds, has_roofline=True)
+
+
+def measured(
+    kind: str,
+    arguments: argparse.Namespace,
+    works: Sequence[Work],
+    figures: Callable[[Session, Work, list[Timing]], dict[str, Any]],
+) -> dict[str, Any]:
+    """Do every work ``arguments.rounds`` times, in turn; return the result with the figures of each."""
+    with opened(arguments) as session:
+        timings: dict[Work, list[Timing]] = {work: [] for work in works}
+        turns = [(index, work) for index in range(arguments.rounds) for work in works]
+        for index, work in options.progress(turns, kind):
+            timings[work].append(perform(session.engine, work, arguments.seed + index))
+        found = [figures(session, work, timings[work]) for work in works]
+        return session.record(kind, {"measurements": found}, seed=arguments.seed, rounds=arguments.rounds)

@@ -6,8 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from infeng_core.errors import UsageError, unknown_key_remedy
-from infeng_core.models.config import ModelConfig
+from infeng_core.api import ModelConfig, UsageError, unknown_key_remedy
 
 COMMON: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],

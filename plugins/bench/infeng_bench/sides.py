@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING
 from infeng_bench.byturns import ByTurns
 from infeng_bench.running import check
 from infeng_bench.works import Work
-from infeng_core.request import Request, SamplingParams
+from infeng_core.api import Request, SamplingParams
 
 if TYPE_CHECKING:
-    from infeng_core.engine import Engine
-    from infeng_core.stream import Stream
+    from infeng_core.api import Engine, Stream
 
 
 @dataclass
@@ -34,7 +33,7 @@ class Side:
         self.tokens = 0
         for row, prompt in enumerate(prompts):
             adapter = self.adapters[row % len(self.adapters)] if self.adapters else None
-            self._streams.append(self.engine.submit(Request(list(prompt), params, adapter=adapter)))
+            self._streams.append(self.engine.submit(Request(tuple(prompt), params, adapter=adapter)))
 
     def step(self) -> float:
         """Run one step of these requests and return its seconds."""

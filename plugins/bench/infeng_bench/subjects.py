@@ -7,31 +7,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
-from infeng_core import _native
-from infeng_core.errors import KernelError
-from infeng_core.plug.config import EngineConfig
-from infeng_core.plug.cpu import detect
-from infeng_core.plug.libraries import REFERENCE
-from infeng_core.plug.manager import Plugins
-from infeng_core.plug.problems import describe, row_ranges
-from infeng_core.plug.select import Selector
+from infeng_core import api
+from infeng_core.api import REFERENCE, EngineConfig, KernelError, OneOp, Plugins, Selector, describe, detect, row_ranges
 
 ALL = "all"
-
-
-Batch = tuple[NDArray[Any], ...]
-"""tokens, positions, segments, block_tables and sample_rows, as ``Program.run`` takes them."""
 
 
 class Subject(Protocol):
     """Something that does one op again and again."""
 
-    name: str
-    calls: int
-    """How often ``once`` does the op."""
+    @property
+    def name(self) -> str:
+        """Whose it is."""
+
+    @property
+    def calls(self) -> int:
+        """How often ``once`` does the op."""
 
     def once(self) -> float:
         """Do it and return the seconds of all calls together."""
@@ -42,7 +33,7 @@ class Choice:
     """A kernel with the features that it may use."""
 
     name: str  # library/kernel
-    kernel: _native.Kernel
+    kernel: api.Kernel
     features: frozenset[str]
 
 
@@ -66,10 +57,17 @@ class Choices:
                 forced = _with_force(config, op, name)
                 self._forced.append(Selector(Plugins.discover(forced), forced, self.plugins.cpu))
 
+    @property
+    def reference(self) -> api.Library:
+        """The library whose kernels do what is around the op that is measured."""
+        native = next(state.native for state in self._plain.states if state.name == REFERENCE)
+        assert native is not None
+        return native
+
     def of(self, rows: int, **fields: Any) -> list[Choice]:
         """Return the kernels for batches of ``rows``, best first; raises KernelError where none accepts."""
         span = next(span for span in row_ranges(max(self._most, rows)) if span[0] <= rows <= span[1])
-        problem = _native.Problem(self._op, rows=span, **fields)
+        problem = api.Problem(self._op, rows=span, **fields)
         found: dict[str, Choice] = {}
         for selector in self._forced or [self._plain]:
             kernel = selector.choose(problem)
@@ -85,7 +83,7 @@ class Choices:
         for selector in (self._plain, *self._forced):
             selector.close()
 
-    def _every(self, problem: _native.Problem) -> dict[str, Choice]:
+    def _every(self, problem: api.Problem) -> dict[str, Choice]:
         able = {
             f"{candidate.library}/{candidate.kernel}"
             for candidate in self._plain.decide(problem).candidates
@@ -98,40 +96,33 @@ class Choices:
             if kernel.op == self._op and f"{state.name}/{kernel.name}" in able
         }
 
-    def _choice(self, selector: Selector, kernel: _native.Kernel) -> Choice:
+    def _choice(self, selector: Selector, kernel: api.Kernel) -> Choice:
         state = next(state for state in selector.states if state.name == kernel.library)
         return Choice(f"{kernel.library}/{kernel.name}", kernel, state.features_of(kernel.name, kernel.features))
 
 
-class OneOp:
-    """A program that does one op ``calls`` times in a step, on a batch that is always the same."""
+@dataclass(frozen=True)
+class Ours:
+    """A program of one op with one of our kernels."""
 
-    def __init__(
-        self, name: str, program: _native.Program, calls: int, batches: Sequence[Sequence[NDArray[Any]]]
-    ) -> None:
-        """Run ``program`` on each of ``batches``."""
-        self.name = name
-        self.calls = calls
-        self._program = program
-        self._batches = batches
+    name: str
+    op: OneOp
+
+    @property
+    def calls(self) -> int:
+        """How often ``once`` does the op."""
+        return self.op.calls
 
     def once(self) -> float:
-        """Run every batch once; return the seconds."""
+        """Do it and return the seconds."""
         start = time.perf_counter()
-        for batch in self._batches:
-            self._program.run(*batch)
+        self.op.once()
         return time.perf_counter() - start
 
 
-def pool(config: EngineConfig, threads: int) -> _native.Pool:
+def pool(config: EngineConfig, threads: int) -> api.Pool:
     """Return workers as an engine would have them."""
-    return _native.Pool(threads, pin=detect().pins(config.threads.pin, threads))
-
-
-def plain_batch(rows: int) -> Batch:
-    """Return a batch of ``rows`` for an op that uses no cache."""
-    empty = np.zeros(0, np.int32)
-    return np.zeros(rows, np.int32), np.arange(rows, dtype=np.int32), empty.reshape(0, 4), empty, empty
+    return api.Pool(threads, pin=detect().pins(config.threads.pin, threads))
 
 
 def readings(subjects: Sequence[Subject], rounds: int) -> list[list[float]]:

@@ -16,10 +16,7 @@ from infeng_bench.adapters import peft_directory
 from infeng_bench.session import Session, opened
 from infeng_bench.spread import percentile, spread
 from infeng_bench.works import Work
-from infeng_core.engine import Engine
-from infeng_core.formats import convert_adapter
-from infeng_core.request import SamplingParams
-from infeng_core.stream import Stream
+from infeng_core.api import Engine, SamplingParams, Stream, convert_adapter
 
 NAME = "swap"
 HELP = "measure loading adapters: latency, and what the running batch feels of it"
@@ -54,10 +51,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         default="artifact",
         help="what is read: converted, or as PEFT saves it",
     )
-    parser.set_defaults(roofline="none")
-    options.add_sampling(parser, ROUNDS)
-    options.add_model(parser)
-    options.add_output(parser)
+    options.add_measurement(parser, ROUNDS)
 
 
 def run(arguments: argparse.Namespace) -> int:

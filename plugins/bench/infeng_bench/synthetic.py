@@ -19,12 +19,17 @@ from tqdm import tqdm
 
 from infeng_bench.shapes import hugging_face_config
 from infeng_bench.tensorfile import header
-from infeng_core.formats import FormatChoice, atomic, convert
-from infeng_core.formats.cache import cache_root, cached_model
-from infeng_core.formats.identity import conversion_key
-from infeng_core.log import get_logger
-from infeng_core.models.config import ModelConfig
-from infeng_core.models.weights import layout
+from infeng_core import api
+from infeng_core.api import (
+    FormatChoice,
+    ModelConfig,
+    cache_root,
+    cached_model,
+    conversion_key,
+    convert,
+    get_logger,
+    layout,
+)
 
 VERSION = 1
 """Counts changes of what this file writes: other versions do not share a place in the cache."""
@@ -44,9 +49,9 @@ def hf_directory(name_or_config: str | Path) -> Path:
     """
     config = hugging_face_config(name_or_config)
     destination = cache_root() / "bench" / f"{_stem(name_or_config)}-{_digest(config)}"
-    with atomic.locked(destination, waiting=_waiting(destination)):
+    with api.locked(destination, waiting=_waiting(destination)):
         if not (destination / "model.safetensors").is_file():
-            with atomic.replacing(destination) as folder:
+            with api.replacing(destination) as folder:
                 _write(config, folder)
     return destination
 
@@ -57,7 +62,7 @@ def native_directory(name_or_config: str | Path, format: str) -> Path:
     Linears have ``format``; embeddings are int8-row beside integer formats. Raises what ``hf_directory`` raises and
     PluginError for an unknown format.
     """
-    from infeng_core.plug.manager import Plugins
+    from infeng_core.api import Plugins
 
     lookup = Plugins.discover().quant_format
     patterns = {} if lookup(format).is_float else {"embed": EMBED_FORMAT}

@@ -12,10 +12,7 @@ import numpy as np
 
 from infeng_bench import options, results
 from infeng_bench.spread import spread
-from infeng_core.errors import UsageError
-from infeng_core.formats import find
-from infeng_core.plug.manager import Plugins
-from infeng_core.tokenizer import Tokenizer
+from infeng_core.api import Plugins, Tokenizer, UsageError, find
 
 NAME = "tokenizer"
 HELP = "measure the tokenizer: encoding, and decoding token by token"
@@ -32,9 +29,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--characters", type=options.positive, default=CHARACTERS, metavar="N", help=f"of each ({CHARACTERS})"
     )
-    options.add_sampling(parser, ROUNDS)
-    options.add_model(parser)
-    options.add_output(parser)
+    options.add_measurement(parser, ROUNDS)
 
 
 def run(arguments: argparse.Namespace) -> int:

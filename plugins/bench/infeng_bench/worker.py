@@ -17,7 +17,6 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any
 
-import infeng_core
 from infeng_bench import results, serving
 from infeng_bench.bound import kernel_features
 from infeng_bench.costs import costs
@@ -26,12 +25,11 @@ from infeng_bench.running import perform
 from infeng_bench.serving import Job, Served
 from infeng_bench.spread import spread
 from infeng_bench.works import Work
-from infeng_core.cli.options import add_config_options, config_from
-from infeng_core.errors import InfengError, UsageError
-from infeng_core.telemetry import process
+from infeng_core import api
+from infeng_core.api import InfengError, UsageError, add_config_options, config_from
 
 if TYPE_CHECKING:
-    from infeng_core.engine import Engine
+    from infeng_core.api import Engine
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -49,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             config = config_from(
                 arguments, model__path=arguments.model, threads__count=arguments.threads, model__format=arguments.format
             )
-            from infeng_core.engine import Engine
+            from infeng_core.api import Engine
 
             with Engine(config=config) as engine:
                 _say(answers, introduction(engine))
@@ -83,7 +81,7 @@ def introduction(engine: Engine) -> dict[str, Any]:
     return {
         "ready": True,
         "engine": "infeng",
-        "version": infeng_core.__version__,
+        "version": api.__version__,
         "kernels": results.kernels(engine.bound()),
         "bytes_per_token": cost.weight_bytes,
         "details": details,
@@ -100,6 +98,7 @@ def serve(engine: Engine, requests: Iterable[str], answers: IO[str]) -> None:
                 request = _request(line)
                 if request.get("quit"):
                     return
+                answer: dict[str, Any]
                 if "adapters" in request:
                     answer = {"load_ms": holder.replace(request["adapters"])}
                 elif "serve" in request:
@@ -134,7 +133,7 @@ def served(engine: Engine, wanted: Mapping[str, Any]) -> dict[str, Any]:
     cpu, begin = time.process_time(), time.perf_counter()
     traces = serving.serve(engine, jobs, places)
     seconds = time.perf_counter() - begin
-    return Served(traces, seconds, time.process_time() - cpu, process.peak_rss() or 0).to_dict()
+    return Served(traces, seconds, time.process_time() - cpu, api.peak_rss() or 0).to_dict()
 
 
 def _request(line: str) -> dict[str, Any]:

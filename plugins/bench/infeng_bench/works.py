@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from infeng_core.errors import UsageError, unknown_key_remedy
+from infeng_core.api import UsageError, unknown_key_remedy
 
 KINDS = {
     "decode": ("rows", "context", "steps"),

@@ -16,13 +16,13 @@ from typing import Any
 
 from tqdm import tqdm
 
-from infeng_bench import adapters, lineup, options, peers, popularity, prompts, results, zipfoptions
+from infeng_bench import adapters, lineup, options, peers, popularity, prompts, zipfoptions
 from infeng_bench.arrivals import trace
 from infeng_bench.comparison import OURS
 from infeng_bench.engines import EngineProcess
 from infeng_bench.peers import models
 from infeng_bench.workload import Workload
-from infeng_core.errors import UsageError
+from infeng_core.api import UsageError
 
 NAME = "zipf"
 HELP = "measure requests with many adapters, popular ones and others, beside other engines"
@@ -75,7 +75,9 @@ def run(arguments: argparse.Namespace) -> int:
             )
             figures = popularity.compared(measured, threads, is_closed=_is_closed(arguments))
             found.append({**cell.facts, **_with_times(figures, times)})
-            result = _result(arguments, threads, told, found, time.monotonic() - begin)
+            shown: dict[str, Any] = dict(found[0]) if arguments.sweep is None else {"measurements": list(found)}
+            shown["seconds_in_all"] = time.monotonic() - begin
+            result = lineup.record(NAME, arguments, told, shown, threads=threads, **_facts(arguments, told))
             zipfoptions.save(result, arguments, is_last=False)
     zipfoptions.save(result, arguments, is_last=True)
     options.deliver(result, arguments, zipfoptions.show(found, profile=arguments.profile))
@@ -86,7 +88,7 @@ def _source(arguments: argparse.Namespace, names: Sequence[str]) -> Path:
     """Return the model's directory; other engines than ours read Hugging Face's only."""
     if arguments.synthetic or set(names) != {OURS}:
         return lineup.source(arguments)
-    from infeng_core.formats.loader import find
+    from infeng_core.api import find
 
     return find(arguments.model)
 
@@ -137,8 +139,7 @@ def _workload(arguments: argparse.Namespace, source: Path, context: int) -> Work
 
 
 def _encoded(texts: Sequence[str], source: Path) -> list[list[int]]:
-    from infeng_core.plug.config import EngineConfig
-    from infeng_core.tokenizer import HfTokenizer
+    from infeng_core.api import EngineConfig, HfTokenizer
 
     found = [ids for ids in HfTokenizer(source, EngineConfig()).encode(list(texts)) if ids]
     if not found:
@@ -148,10 +149,10 @@ def _encoded(texts: Sequence[str], source: Path) -> list[list[int]]:
 
 def _context(arguments: argparse.Namespace, told: Mapping[str, Mapping[str, Any]], source: Path) -> int:
     """Return the most positions of a request: what is asked for, what the engines have, or what the model knows."""
-    known = [int(one["details"]["context"]) for one in told.values() if "context" in one["details"]]
+    known: list[int] = [int(one["details"]["context"]) for one in told.values() if "context" in one["details"]]
     if not known:
         known = [int(json.loads((source / "config.json").read_text(encoding="utf-8"))["max_position_embeddings"])]
-    return min([*known, *([arguments.n_ctx] if arguments.n_ctx else [])])
+    return min([*known, int(arguments.n_ctx)] if arguments.n_ctx else known)
 
 
 def _give(engine: EngineProcess, cell: Cell, scale: float, source: Path) -> dict[str, float]:
@@ -180,35 +181,23 @@ def _is_closed(arguments: argparse.Namespace) -> bool:
     return arguments.trace is None and arguments.rate is None
 
 
-def _result(
-    arguments: argparse.Namespace,
-    threads: int,
-    told: Mapping[str, Mapping[str, Any]],
-    found: Sequence[dict[str, Any]],
-    seconds: float,
-) -> dict[str, Any]:
-    details = {name: {"version": one.get("version"), **one.get("details", {})} for name, one in told.items()}
-    shown = dict(found[0]) if arguments.sweep is None else {"measurements": list(found)}
-    kernels = {name: one.get("kernels", []) for name, one in told.items()}
-    return results.record(
-        NAME,
-        {"seconds_in_all": seconds, "engine_details": details, **shown},
-        model=options.model_name(arguments),
-        format=arguments.format or details.get(OURS, {}).get("formats", [lineup.FORMAT])[0],
-        threads=threads,
-        seed=arguments.seed,
-        kernels=kernels if len(kernels) > 1 else next(iter(kernels.values())),
-        num_requests=arguments.num_requests,
-        concurrency=arguments.concurrency,
-        zipf_alpha=arguments.zipf_alpha,
-        include_base=arguments.include_base,
-        prompts=arguments.prompts if arguments.trace is None else None,
-        max_new_tokens=arguments.max_new_tokens or (zipfoptions.NEW if arguments.trace is None else None),
-        arrival="closed" if _is_closed(arguments) else "poisson" if arguments.trace is None else "trace",
-        request_rate=arguments.rate,
-        trace=None if arguments.trace is None else Path(arguments.trace).name,
-        speed=None if arguments.trace is None else arguments.speed,
-        lora_scale=arguments.lora_scale,
-        warmup=arguments.warmup,
-        iters=arguments.iters,
-    )
+def _facts(arguments: argparse.Namespace, told: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Return what was measured, as results say it."""
+    traced = arguments.trace is not None
+    details = told.get(OURS, {}).get("details", {})
+    return {
+        "format": arguments.format or details.get("formats", [lineup.FORMAT])[0],
+        "num_requests": arguments.num_requests,
+        "concurrency": arguments.concurrency,
+        "zipf_alpha": arguments.zipf_alpha,
+        "include_base": arguments.include_base,
+        "prompts": None if traced else arguments.prompts,
+        "max_new_tokens": arguments.max_new_tokens or (None if traced else zipfoptions.NEW),
+        "arrival": "closed" if _is_closed(arguments) else "trace" if traced else "poisson",
+        "request_rate": arguments.rate,
+        "trace": Path(arguments.trace).name if traced else None,
+        "speed": arguments.speed if traced else None,
+        "lora_scale": arguments.lora_scale,
+        "warmup": arguments.warmup,
+        "iters": arguments.iters,
+    }

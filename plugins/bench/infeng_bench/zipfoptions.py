@@ -11,8 +11,7 @@ from typing import Any
 from infeng_bench import lineup, options, peers, results
 from infeng_bench.comparison import OURS
 from infeng_bench.workload import VARIANTS
-from infeng_core.cli.options import add_config_options
-from infeng_core.errors import UsageError, unknown_key_remedy
+from infeng_core.api import UsageError, add_config_options, unknown_key_remedy
 
 NEW = 48
 TIMEOUT = 600.0

@@ -14,9 +14,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from infeng_core import Engine, SamplingParams
-from infeng_core.adapters import BASE
-from infeng_core.stream import Event
+from infeng_core.api import BASE, Engine, Event, SamplingParams
 from infeng_demo import adapter_dir, model_dir
 
 KING = "Once upon a time, there was a king who"

@@ -1,6 +1,6 @@
 """What this wheel adds to the engine: the command `demo`."""
 
-from infeng_core.plug import hookimpl
+from infeng_core.api import hookimpl
 
 
 @hookimpl

@@ -5,20 +5,17 @@ Needs what base.py needs, and PEFT. MINUTES is the time for each adapter.
 
 import argparse
 import json
-import time
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F  # noqa: N812 (PyTorch's own habit)
-from base import BOS, EOS, VOCAB, batches, cross_entropy, learning_rate
+from base import BOS, EOS, PEAK_RATE, cross_entropy, steps
 from peft import LoraConfig, get_peft_model
 from tokenizers import Tokenizer
 from transformers import LlamaForCausalLM
 
 ALL_LINEARS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 BATCH = 12
-PEAK_RATE = 2e-3
 SETTINGS: dict[str, dict[str, Any]] = {
     "shakespeare": {"r": 16, "lora_alpha": 32, "target_modules": ALL_LINEARS},
     "python": {"r": 8, "lora_alpha": 16, "target_modules": ALL_LINEARS},
@@ -50,18 +47,8 @@ def train(name: str, ids: torch.Tensor, minutes: float) -> None:
     model = get_peft_model(base, LoraConfig(task_type="CAUSAL_LM", lora_dropout=0.0, **SETTINGS[name]))
     trained = [p for p in model.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=PEAK_RATE, weight_decay=0.01)
-    start = time.time()
-    for step, (inputs, targets) in enumerate(batches(stream, BATCH)):
-        progress = (time.time() - start) / (minutes * 60)
-        if progress >= 1:
-            break
-        for group in optimizer.param_groups:
-            group["lr"] = learning_rate(step, progress, PEAK_RATE, warmup=50)
-        loss = F.cross_entropy(model(inputs).logits.view(-1, VOCAB), targets.reshape(-1))
-        optimizer.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
+    for _ in steps(model, optimizer, stream, batch=BATCH, warmup=50, minutes=minutes):
+        pass
     after = cross_entropy(model, held_out, 20)
     print(f"{name}: {len(ids)} tokens, held-out loss {before:.3f} -> {after:.3f}", flush=True)
     model.save_pretrained(f"adapters/{name}")

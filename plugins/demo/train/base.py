@@ -103,6 +103,31 @@ def cross_entropy(model: torch.nn.Module, ids: torch.Tensor, windows: int) -> fl
     return sum(losses) / len(losses)
 
 
+def steps(
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+    stream: torch.Tensor,
+    *,
+    batch: int,
+    warmup: int,
+    minutes: float,
+) -> Iterator[tuple[int, torch.Tensor]]:
+    """Run ``optimizer`` on random windows of ``stream`` for ``minutes``; yield each step's number and loss."""
+    start = time.time()
+    for step, (inputs, targets) in enumerate(batches(stream, batch)):
+        progress = (time.time() - start) / (minutes * 60)
+        if progress >= 1:
+            return
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate(step, progress, PEAK_RATE, warmup)
+        loss = F.cross_entropy(model(inputs).logits.view(-1, VOCAB), targets.reshape(-1))
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        yield step, loss
+
+
 def train(model: LlamaForCausalLM, stream: torch.Tensor, held_out: torch.Tensor, minutes: float) -> None:
     """Run AdamW for ``minutes``, printing the loss and keeping checkpoints."""
     matrices = [p for p in model.parameters() if p.ndim > 1]
@@ -110,17 +135,7 @@ def train(model: LlamaForCausalLM, stream: torch.Tensor, held_out: torch.Tensor,
     groups = [{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, lr=PEAK_RATE, betas=(0.9, 0.95))
     start = time.time()
-    for step, (inputs, targets) in enumerate(batches(stream, BATCH)):
-        progress = (time.time() - start) / (minutes * 60)
-        if progress >= 1:
-            return
-        for group in optimizer.param_groups:
-            group["lr"] = learning_rate(step, progress, PEAK_RATE, warmup=200)
-        loss = F.cross_entropy(model(inputs).logits.view(-1, VOCAB), targets.reshape(-1))
-        optimizer.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
+    for step, loss in steps(model, optimizer, stream, batch=BATCH, warmup=200, minutes=minutes):
         if step % 100 == 0:
             speed = step * BATCH * WINDOW / (time.time() - start)
             print(f"step {step}: loss {loss.item():.3f}, {speed:.0f} tokens/s", flush=True)

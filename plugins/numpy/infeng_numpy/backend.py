@@ -2,35 +2,36 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from infeng_core.backend import BoundOp
-from infeng_core.errors import KernelError
+from infeng_core.api import BoundOp, KernelError
 
 from .adapter import Rows
-from .cache import F16Cache, F32Cache, Int8Cache
+from .cache import F16Cache, F32Cache, Int8Cache, PagedCache
 from .llama import Llama
 from .packed import Handle, unpacked
 from .weights import dequantized
 
 if TYPE_CHECKING:
-    from infeng_core.formats import LoadedModel
-    from infeng_core.formats.adapters.packed import PackedAdapter
-    from infeng_core.plug.manifest import EngineConfig
-    from infeng_core.plug.select import Selector
-    from infeng_core.scheduler import Batch, Limits
+    from infeng_core.api import Batch, EngineConfig, Limits, LoadedModel, PackedAdapter, Selector
 
 BLOCK = 16  # positions of a cache block
-CACHES = {"f32": F32Cache, "f16": F16Cache, "int8": Int8Cache}
+CACHES: dict[str, Callable[..., PagedCache]] = {"f32": F32Cache, "f16": F16Cache, "int8": Int8Cache}
 FAMILIES = ("llama", "qwen2")
+REASON = "backend.use is numpy; over integer weights its tokens may differ from the native backend's"
 OPS = ("embed", "rmsnorm", "linear", "rope", "kv_append", "attention")
 
 
 class NumpyBackend:
-    """Makes executables whose every op is NumPy. Formats act as numbers: weights are dequantized to binary64 once."""
+    """Makes executables whose every op is NumPy. Formats act as numbers: weights are dequantized to binary64 once.
+
+    Over float weights it chooses the native backend's tokens. Over integer weights a last bit decides which way an
+    activation is rounded to int8, so it may choose others (docs/numerics.md, "What is not exact").
+    """
 
     def compile(self, model: LoadedModel, config: EngineConfig, limits: Limits, selector: Selector) -> NumpyExecutable:
         """Return ``model`` ready to run; raises KernelError for a family or a cache format that it does not know."""
@@ -70,7 +71,9 @@ class NumpyExecutable:
 
     def run(self, batch: Batch) -> NDArray[np.float32]:
         """Run one step; returns the logits of the sampled rows, (samples, vocab) float32."""
-        rows = [Rows(use.row_begin, use.row_end, use.handle.adapter, use.weight) for use in batch.adapters]
+        rows = [
+            Rows(use.row_begin, use.row_end, cast(Handle, use.handle).adapter, use.weight) for use in batch.adapters
+        ]
         logits = self.llama.forward(
             batch.tokens, batch.positions, batch.kv_segments, batch.block_tables, batch.sample_rows, rows
         )  # (samples, vocab) float64
@@ -78,9 +81,7 @@ class NumpyExecutable:
 
     def bound(self) -> list[BoundOp]:
         """Return one line per kind of op."""
-        return [
-            BoundOp(op, "the whole model", self._rows, "numpy", f"{op}_float64", "backend.use is numpy") for op in OPS
-        ]
+        return [BoundOp(op, "the whole model", self._rows, "numpy", f"{op}_float64", REASON) for op in OPS]
 
     def cancel(self) -> None:
         """Do nothing: a step in NumPy runs to its end."""

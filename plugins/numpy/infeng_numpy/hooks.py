@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from infeng_core.plug import hookimpl
+from infeng_core.api import hookimpl
 
 from .backend import NumpyBackend
 

@@ -23,7 +23,7 @@ from .cache import PagedCache, slots_of
 from .rounding import round_to_int8
 
 if TYPE_CHECKING:
-    from infeng_core.models.config import ModelConfig
+    from infeng_core.api import ModelConfig
 
 Real = NDArray[np.float64]
 
@@ -159,7 +159,8 @@ class Llama(Adapted):
         s = np.where(self.visible(positions, s.shape[-1]), s, -np.inf)  # (heads, rows, length)
         p = np.exp(s - s.max(axis=-1, keepdims=True))  # (heads, rows, length)
         p /= p.sum(axis=-1, keepdims=True)  # (heads, rows, length) each row sums to 1
-        return (p @ values).transpose(1, 0, 2)  # (rows, heads, head_dim)
+        mixed: Real = (p @ values).transpose(1, 0, 2)  # (rows, heads, head_dim)
+        return mixed
 
     def kv_head_of_heads(self) -> NDArray[np.intp]:
         """Return which key/value head each query head reads, (heads,): 0 0 0 1 1 1 ... with three to a group."""
@@ -215,7 +216,7 @@ class Llama(Adapted):
         """
         rope = self.config.rope
         turns = rope.original_max_positions * inv_freq / (2 * np.pi)  # (head_dim / 2,)
-        kept = (turns - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor)  # (head_dim / 2,)
+        kept: Real = (turns - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor)  # (head_dim / 2,)
         kept = np.clip(kept, 0, 1)
         return kept * inv_freq + (1 - kept) * inv_freq / rope.factor
 
@@ -233,7 +234,8 @@ class Llama(Adapted):
 
     def silu(self, x: Real) -> Real:
         """Return x * sigmoid(x), any shape."""
-        return x / (1 + np.exp(-x))
+        decay: Real = np.exp(-x)
+        return x / (1 + decay)
 
     def add_mlp(self, x: Real, update: Real) -> Real:
         """Second residual: (rows, hidden)."""
@@ -244,7 +246,8 @@ class Llama(Adapted):
     def norm(self, x: Real, weight: Real) -> Real:
         """Divide each row by its root mean square: x (rows, hidden), weight (hidden,)."""
         mean_square = np.mean(x * x, axis=-1, keepdims=True)  # (rows, 1)
-        return x / np.sqrt(mean_square + self.config.rms_eps) * weight  # (rows, hidden)
+        root: Real = np.sqrt(mean_square + self.config.rms_eps)  # (rows, 1)
+        return x / root * weight  # (rows, hidden)
 
     def linear(self, x: Real, linear: Linear) -> Real:
         """Return x W^T + b with what adapters change: (rows, inputs) -> (rows, outputs)."""

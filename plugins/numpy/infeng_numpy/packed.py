@@ -8,15 +8,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from infeng_core.formats.quant import builtin_format
-from infeng_core.models.weights import TensorSpec, layout
+from infeng_core.api import TensorSpec, builtin_format, layout
 
 from .adapter import Adapter, Change
 from .llama import Linear
 
 if TYPE_CHECKING:
-    from infeng_core.formats.adapters.packed import LoraPart, LoraTensor, PackedAdapter
-    from infeng_core.models.config import ModelConfig
+    from infeng_core.api import LoraPart, LoraTensor, ModelConfig, PackedAdapter
 
 Real = NDArray[np.float64]
 

@@ -6,10 +6,13 @@ functions compute in the type of their input, so that a caller can have the mode
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import numpy as np
 from numpy.typing import NDArray
 
 ACTIVATION_GROUP = 64  # inputs of a linear that share a scale
+Float = TypeVar("Float", bound=np.floating)
 SMALLEST = 2.0**-100  # below it a group counts as zero, so that 127 / amax cannot overflow
 
 
@@ -21,10 +24,11 @@ def quantize(x: NDArray[np.floating]) -> tuple[NDArray[np.int8], NDArray[np.floa
     return np.rint(steps).astype(np.int8), scale
 
 
-def round_to_int8(x: NDArray[np.floating]) -> NDArray[np.floating]:
+def round_to_int8(x: NDArray[Float]) -> NDArray[Float]:
     """Return x (..., g) with the last axis rounded to the 255 values that its int8 form can hold."""
     q, scale = quantize(x)
-    return q * scale
+    rounded: NDArray[Float] = q * scale
+    return rounded
 
 
 def round_activations(x: NDArray[np.floating]) -> NDArray[np.floating]:

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from .llama import Layer, Linear, Weights
 
 if TYPE_CHECKING:
-    from infeng_core.formats import LoadedModel
-    from infeng_core.models.config import ModelConfig
+    from infeng_core.api import LoadedModel, ModelConfig
 
 Read = Callable[[str], NDArray[Any]]
 """Returns a tensor of the checkpoint by its name, (outputs, inputs) or (outputs,); of tied embeddings, either name."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import random
+import re
 
 import pytest
-from adapter_parts import until
+from adapter_parts import info, until
 
-from infeng_core.admission import Queue
+from infeng_core.admission import LOOKAHEAD, Queue
+from infeng_core.errors import AdapterError
 from infeng_core.firstcome import FirstCome
 from infeng_core.kvcache import BlockPool
 from infeng_core.request import Request
@@ -29,9 +31,13 @@ class Loop:
         self.ids += 1
         sequence = Sequence.start(self.ids, Request((1, 2), adapter=adapter), [1, 2], 2 + new, seed=0)
         if adapter is not None:
-            sequence.lease = self.registry.lease(adapter)
+            sequence.lease = self.registry.refer(adapter)
         self.scheduler.add(sequence)
         return sequence
+
+    def wait_for_loads(self) -> None:
+        self.scheduler._waiting.prefetch()
+        until(lambda: not any(info.state == "loading" for info in self.registry.infos()))
 
     def step(self) -> bool:
         while True:
@@ -66,11 +72,12 @@ def test_every_request_is_served_however_many_adapters_are_asked_for(make, store
     choose = random.Random(seed)
     loop = Loop(registry)
     requests = [loop.submit(choose.choice([None, *names]), choose.randint(1, 9)) for _ in range(60)]
+    loop.wait_for_loads()
     while loop.step():
-        pass
+        loop.wait_for_loads()
     assert sorted(s.id for s in loop.started) == [s.id for s in requests]
     assert store.most_placed <= most
-    # A request is overtaken by no more than twice as many as may run together.
+    # While nothing is being loaded, a request is overtaken by no more than twice as many as may run together.
     started = sorted(loop.started, key=lambda sequence: sequence.started)
     for place, sequence in enumerate(started):
         later = sum(other.id > sequence.id for other in started[:place])
@@ -112,6 +119,78 @@ def test_those_whose_adapters_are_there_do_not_wait_for_a_load(make, store):
     while loop.step():
         pass
     assert slow in loop.started
+
+
+def slow_and_others(make, store, slow: int = 1, **more):
+    """Return a loop over adapters of which the slow ones are not read before the gate opens."""
+    registry = make(**{"most": 8, **more})
+    for name in [f"slow{i}" for i in range(slow)] + ["quick", "other"]:
+        registry.add(name, f"org/{name}")
+    loop = Loop(registry)
+    loop.submit("quick", 1)
+    loop.step()
+    store.held = {f"org/slow{i}" for i in range(slow)}
+    store.gate.clear()
+    return loop
+
+
+def test_nobody_ever_waits_for_a_load_but_those_that_need_it(make, store):
+    loop = slow_and_others(make, store)
+    waiting = [loop.submit("slow0", 1) for _ in range(LOOKAHEAD + 10)]
+    for _ in range(20 * SLOTS):  # far more than may overtake one that wants room
+        others = [loop.submit(name, 1) for name in (None, "quick")]
+        loop.step()
+        assert set(others) <= set(loop.started)
+    assert not set(waiting) & set(loop.started)
+    other = loop.submit("other", 1)
+    loop.scheduler._waiting.prefetch()
+    until(lambda: info(loop.registry, "other").state == "resident")
+    loop.step()
+    assert other in loop.started, "it was loaded beside the slow one"
+    store.gate.set()
+    while loop.step():
+        pass
+    assert set(waiting) <= set(loop.started)
+
+
+def test_the_room_that_a_load_in_progress_takes_stops_nobody_either(make, store):
+    loop = slow_and_others(make, store, most=1)
+    loop.submit("slow0", 1)
+    loop.scheduler._waiting.prefetch()
+    loop.submit("other", 1)  # for which there is no room until the load has ended and its request too
+    for _ in range(20 * SLOTS):
+        base = loop.submit(None, 1)
+        loop.step()
+        assert base in loop.started
+    store.gate.set()
+    while loop.step():
+        pass
+    assert loop.ids == len(loop.started)
+
+
+def test_requests_whose_adapter_is_not_read_in_time_end_with_an_error_and_others_go_on(make, store):
+    loop = slow_and_others(make, store, slow=6, load_timeout=0.3)
+    slow = [loop.submit(f"slow{i}", 1) for i in range(6)]
+    other = loop.submit("other", 1)
+    failed = []
+    while loop.step() or loop.registry.failed:
+        while loop.registry.failed:
+            failed.append(loop.registry.failed.popleft())
+            loop.scheduler.drop(next(sequence for sequence in slow if sequence.lease is failed[-1]))
+    assert len(failed) == 6
+    assert other in loop.started
+    for lease in failed:
+        assert isinstance(lease.error, AdapterError)
+        assert re.search(r"adapter slow\d: it was not read within 0\.3 s: .*adapters\.load_timeout", str(lease.error))
+    assert all(one.state == "registered" for one in loop.registry.infos() if one.name.startswith("slow"))
+    store.gate.set()
+    until(lambda: store.reads.count("org/slow0") == 1 and store.returned == 8)
+    again = loop.submit("slow0", 1)
+    while loop.step():
+        pass
+    assert again in loop.started, "what came too late did no harm"
+    assert store.placed <= 3
+    assert all(one.references == one.waiting == 0 for one in loop.registry.infos())
 
 
 def test_what_does_not_fit_into_the_cache_is_not_overtaken_for_its_adapter(make):

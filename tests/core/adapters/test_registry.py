@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from adapter_parts import info, resident, start, until
 
+from infeng_core.adapters.loader import MOST, MOST_STUCK
 from infeng_core.adapters.names import base_names
 from infeng_core.errors import AdapterError, KernelError, RequestError, ResourceError, UsageError
 
@@ -90,14 +91,14 @@ def test_pinning_what_has_no_room_is_an_error_that_leaves_everything_as_it_was(m
 def test_a_waiting_request_gets_its_room_when_another_ends(make):
     registry = make(most=1)
     add(registry, "a", "b")
-    running, waiting = start(registry, "a"), registry.lease("b")
-    registry.stage([waiting])
+    running, waiting = start(registry, "a"), registry.refer("b")
+    registry.prefetch([waiting])
     assert not waiting.acquire()
     assert info(registry, "b").state == "registered"
     mark = registry.changes
     running.close()
     assert registry.wait(mark)
-    registry.stage([waiting])
+    registry.prefetch([waiting])
     until(waiting.acquire)
     assert resident(registry) == ["b"]
 
@@ -106,8 +107,8 @@ def test_what_the_first_that_wait_need_does_not_leave_for_those_behind_them(make
     registry = make(most=2)
     add(registry, *"abc")
     use(registry, "a", "b")
-    leases = [registry.lease(name) for name in "acb"]
-    registry.stage(leases)
+    leases = [registry.refer(name) for name in "acb"]
+    registry.prefetch(leases)
     until(lambda: info(registry, "c").state == "resident")
     assert resident(registry) == ["a", "c"], "a was unused longest, and b is the one nobody needs sooner"
     assert [lease.acquire() for lease in leases] == [True, True, False]
@@ -131,13 +132,13 @@ def test_a_load_that_finds_no_room_for_its_bytes_waits_for_some(make, store):
     size = 8 * 16 * 4 + 16 * 4 + 16 * 4
     registry = make(most=100, budget=size)
     add(registry, "a", "b")
-    running, waiting = start(registry, "a"), registry.lease("b")
-    registry.stage([waiting])  # its size is unknown, so it is read
+    running, waiting = start(registry, "a"), registry.refer("b")
+    registry.prefetch([waiting])  # its size is unknown, so it is read
     until(lambda: info(registry, "b").bytes == size and info(registry, "b").state == "registered")
-    registry.stage([waiting])
+    registry.prefetch([waiting])
     assert store.reads == ["org/a", "org/b"], "now the size is known"
     running.close()
-    registry.stage([waiting])
+    registry.prefetch([waiting])
     until(waiting.acquire)
     assert store.most_placed == 1
 
@@ -176,16 +177,154 @@ def test_a_name_that_left_finds_its_contents_under_another_name(make, store):
     assert len(store.reads) == reads
 
 
+# ------------------------------------------------------------------------------------------------------ preemption ---
+
+
+def acquired_again(registry, lease):
+    """Wait until a request that gave its adapters back has them again; raises the error that it gets."""
+    while not lease.acquire():
+        if lease.error is not None:
+            raise lease.error
+        mark = registry.changes
+        registry.prefetch([lease])
+        registry.wait(mark)
+    return lease
+
+
+def test_a_preempted_request_gives_its_room_to_others_and_gets_its_adapter_again(make, store):
+    registry = make(most=1)
+    add(registry, "a", "b")
+    lease = start(registry, "a")
+    first = lease.rows[0][0].id
+    lease.release()
+    lease.release()
+    assert (lease.rows, info(registry, "a").references, info(registry, "a").waiting) == ((), 0, 1)
+    use(registry, "b")
+    assert resident(registry) == ["b"]
+    assert acquired_again(registry, lease).rows[0][0].id == first
+    assert (resident(registry), info(registry, "a").references, info(registry, "a").waiting) == (["a"], 1, 0)
+    lease.release()
+    assert acquired_again(registry, lease).rows, "nobody wanted the room"
+    assert store.reads.count("org/a") == 2
+    lease.close()
+    assert info(registry, "a").references == info(registry, "a").waiting == 0
+    use(registry, "b")
+
+
+def test_a_preempted_request_goes_on_with_the_contents_that_it_had(make, store):
+    store.contents["org/a"] = b"old"
+    registry = make(most=2)
+    add(registry, "a", "b")
+    lease = start(registry, "a")
+    old = lease.rows[0][0].id
+    lease.release()
+    store.contents["org/a"] = b"new"
+    registry.reload("a")
+    use(registry, "b")  # there is room for one beside the old contents, which nobody could read again
+    fresh = start(registry, "a")
+    assert acquired_again(registry, lease).rows[0][0].id == old != fresh.rows[0][0].id
+    registry.remove("a")
+    lease.release()
+    assert acquired_again(registry, lease).rows[0][0].id == old
+    lease.close()
+    fresh.close()
+    del lease, fresh
+    assert store.placed == 0, "b left for the new contents"
+
+
+def test_a_preempted_request_whose_contents_are_gone_for_good_gets_an_error(make, store):
+    store.contents["org/a"] = b"old"
+    registry = make(most=1)
+    add(registry, "a", "b")
+    lease, other = start(registry, "a"), None
+    lease.release()
+    use(registry, "b")
+    store.contents["org/a"] = b"new"
+    with pytest.raises(AdapterError, match="files have changed since they were first read"):
+        acquired_again(registry, lease)
+    lease.close()
+    registry.reload("a")
+    store.contents["org/a"] = b"newer"
+    lease = start(registry, "a")
+    lease.release()
+    use(registry, "b")
+    store.contents["org/a"] = b"newest"
+    registry.reload("a")
+    other = start(registry, "a")
+    other.close()
+    with pytest.raises(AdapterError, match="reloaded while the request was preempted, and its old contents have left"):
+        acquired_again(registry, lease)
+    lease.close()
+    use(registry, "a", "b")
+    assert all(one.references == one.waiting == 0 for one in registry.infos())
+
+
+def test_a_preempted_request_that_ends_lets_its_contents_go(make, store):
+    registry = make(most=2)
+    add(registry, "a")
+    lease = start(registry, "a")
+    lease.release()
+    registry.remove("a")
+    assert store.placed == 1
+    lease.close()
+    lease.close()
+    assert not lease.acquire()
+    assert store.placed == 0
+
+
+# --------------------------------------------------------------------------------------------- slow and stuck loads ---
+
+
+def test_a_caller_who_waits_for_a_load_hears_that_it_takes_too_long(make, store):
+    registry = make(load_timeout=0.1)
+    store.gate.clear()
+    with pytest.raises(AdapterError, match=r"adapter a: it was not read within 0\.1 s"):
+        registry.add("a", "org/a", pin=True)
+    assert registry.infos() == []
+    store.gate.set()
+    registry.add("a", "org/a", pin=True)
+    assert resident(registry) == ["a"]
+
+
+def test_slow_loads_do_not_hold_up_others_and_quick_ones_take_turns(make, store):
+    registry = make(most=16)
+    add(registry, *"abcdefg")
+    store.gate.clear()
+    store.held = {"org/a", "org/b", "org/c"}
+    leases = [registry.refer(name) for name in "abcdefg"]
+    registry.prefetch(leases)
+    until(lambda: all(lease.acquire() for lease in leases[3:]))
+    assert not any(lease.acquire() for lease in leases[:3])
+    assert sum(thread.name == "infeng-adapters" for thread in threading.enumerate()) <= MOST
+    store.gate.set()
+    until(lambda: all(lease.acquire() for lease in leases))
+
+
+def test_loads_that_never_end_take_a_bounded_number_of_threads(make, store):
+    registry = make(most=64, load_timeout=0.05)
+    names = [f"n{i}" for i in range(MOST_STUCK + 3 * MOST)]
+    add(registry, *names, "good")
+    store.gate.clear()
+    leases = [registry.refer(name) for name in names]
+    registry.prefetch(leases)
+    until(lambda: len(registry.failed) == len(names))
+    assert any("other loads do not come to an end" in str(lease.error) for lease in leases)
+    assert sum(thread.name == "infeng-adapters" for thread in threading.enumerate()) <= MOST + MOST_STUCK
+    store.gate.set()
+    until(lambda: not any(thread.name.startswith("infeng-adapters") for thread in threading.enumerate()))
+    use(registry, "good", "n0")
+
+
 # ----------------------------------------------------------------------------------------------- unload and reload ---
 
 
 def test_unloading_in_use_hides_the_name_and_serves_who_has_it(make, store):
     registry = make()
     add(registry, "a")
-    running, waiting = start(registry, "a"), registry.lease("a")
+    running, waiting = start(registry, "a"), registry.refer("a")
     registry.remove("a")
     with pytest.raises(RequestError, match="no adapter of that name is loaded"):
-        registry.lease("a")
+        registry.refer("a")
     with pytest.raises(AdapterError, match="there is none of that name"):
         registry.remove("a")
     assert waiting.acquire()
@@ -200,10 +339,10 @@ def test_unloading_in_use_hides_the_name_and_serves_who_has_it(make, store):
 def test_a_request_that_waits_is_served_though_its_name_is_gone(make, store):
     registry = make(most=1)
     add(registry, "a", "b")
-    running, waiting = start(registry, "b"), registry.lease("a")
+    running, waiting = start(registry, "b"), registry.refer("a")
     registry.remove("a")
     running.close()
-    registry.stage([waiting])
+    registry.prefetch([waiting])
     until(waiting.acquire)
     waiting.close()
     assert resident(registry) == []
@@ -285,8 +424,8 @@ def test_a_load_that_fails_fails_those_that_asked_for_it(make, store, error):
     registry = make()
     add(registry, "a", "b")
     store.gate.clear()
-    asking, also, other = registry.lease("a"), registry.lease((("b", 1.0), ("a", 0.5))), registry.lease("b")
-    registry.stage([asking, also, other])
+    asking, also, other = registry.refer("a"), registry.refer((("b", 1.0), ("a", 0.5))), registry.refer("b")
+    registry.prefetch([asking, also, other])
     store.gate.set()
     until(lambda: len(registry.failed) == 2)
     until(other.acquire)
@@ -373,7 +512,7 @@ def test_more_ranks_than_a_row_has_room_for_are_refused(make, store):
     with pytest.raises(RequestError, match=r"adapters a, b, c: their stacked ranks add up to 48.*room for 32"):
         start(registry, (("a", 1.0), ("b", 1.0), ("c", 1.0)))
     with pytest.raises(RequestError, match="stacked ranks"):
-        registry.lease((("a", 1.0), ("b", 1.0), ("c", 1.0)))  # known by now
+        registry.refer((("a", 1.0), ("b", 1.0), ("c", 1.0)))  # known by now
 
 
 def test_half_a_weight_of_dora_is_refused(make, store):
@@ -385,11 +524,21 @@ def test_half_a_weight_of_dora_is_refused(make, store):
     use(registry, (("a", 1.0),))
 
 
+def test_a_weight_that_would_make_rows_infinite_is_refused(make, store):
+    store.reach = 100.0
+    registry = make()
+    add(registry, "a")
+    for weight in (1e300, -1e39, 1e19):
+        with pytest.raises(RequestError, match=r"adapter a: its weight .* whose squares float32 does not hold"):
+            start(registry, (("a", weight),))
+    use(registry, (("a", 1e6),))
+
+
 def test_a_request_for_more_adapters_than_may_be_in_memory_is_refused(make):
     registry = make(most=2)
     add(registry, *"abc")
     with pytest.raises(RequestError, match=r"3 adapters: adapters\.max_resident is 2"):
-        registry.lease((("a", 1.0), ("b", 1.0), ("c", 1.0)))
+        registry.refer((("a", 1.0), ("b", 1.0), ("c", 1.0)))
     registry.pin("a")
     with pytest.raises(ResourceError, match=r"adapters b, c: adapters\.max_resident is 2, of which 1 are pinned"):
         start(registry, (("b", 1.0), ("c", 1.0)))
@@ -404,8 +553,8 @@ def test_a_step_that_waits_is_woken_and_can_be_interrupted(make, store):
     add(registry, "a")
     assert not registry.wait(registry.changes), "nothing is under way"
     store.gate.clear()
-    lease = registry.lease("a")
-    registry.stage([lease])
+    lease = registry.refer("a")
+    registry.prefetch([lease])
     mark = registry.changes
     threading.Timer(0.02, registry.ring).start()
     assert registry.wait(mark)
@@ -419,17 +568,19 @@ def test_a_step_that_waits_is_woken_and_can_be_interrupted(make, store):
 def test_a_step_never_finds_an_adapter_neither_coming_nor_there(make, store, monkeypatch):
     registry = make()
     add(registry, "a")
-    lease = registry.lease("a")
+    lease = registry.refer("a")
     store.gate.clear()
-    registry.stage([lease])
+    registry.prefetch([lease])
     mark = registry.changes
     ends = registry._loading._end
     taken, go_on = threading.Event(), threading.Event()
 
-    def late(entry):
+    def late(load, error):
         taken.set()
+        registry._cache.lock.release()  # it is called under it
         assert go_on.wait(20)
-        ends(entry)
+        registry._cache.lock.acquire()
+        ends(load, error)
 
     monkeypatch.setattr(registry._loading, "_end", late)
     store.gate.set()
@@ -444,8 +595,8 @@ def test_closing_does_not_wait_for_what_is_being_read(make, store):
     add(registry, "a", "b")
     use(registry, "b")
     store.gate.clear()
-    lease = registry.lease("a")
-    registry.stage([lease])
+    lease = registry.refer("a")
+    registry.prefetch([lease])
     until(lambda: store.reads[-1] == "org/a")
     registry.close()
     assert store.placed == 0
@@ -478,8 +629,8 @@ def test_loads_that_nobody_waits_for_any_more_are_left_out(make, store):
     registry = make()
     add(registry, "a", "b")
     store.gate.clear()
-    first, second = registry.lease("a"), registry.lease("b")
-    registry.stage([first, second])
+    first, second = registry.refer("a"), registry.refer("b")
+    registry.prefetch([first, second])
     until(lambda: store.reads == ["org/a"])
     second.close()
     store.gate.set()

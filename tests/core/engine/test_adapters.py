@@ -180,6 +180,25 @@ def test_the_batch_goes_on_while_an_adapter_is_read(engine: Engine, monkeypatch:
     running.cancel()
 
 
+def test_a_load_that_hangs_stops_nobody_and_ends_with_an_error(
+    make_engine: MakeEngine, adapters: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+):
+    engine = make_engine(adapters__max_resident=2, adapters__load_timeout=1)
+    for name, path in adapters.items():
+        engine.load_adapter(name, path)
+    expected = tokens(engine), tokens(engine, "a")
+    gate = Gate(engine, monkeypatch)
+    waiting = [engine.submit(PROMPT, GREEDY, adapter="c") for _ in range(70)]
+    for _ in range(70):  # more than may overtake a request that waits for room, and than are looked at
+        assert (tokens(engine), tokens(engine, "a")) == expected
+    for stream in waiting:
+        with pytest.raises(AdapterError, match=r"adapter c: it was not read within 1 s: .*adapters\.load_timeout"):
+            stream.result()
+    gate.open.set()
+    assert tokens(engine, "c")
+    assert (tokens(engine), tokens(engine, "a")) == expected
+
+
 def test_a_step_with_nothing_else_to_do_waits_for_the_adapter(engine: Engine):
     stream = engine.submit(PROMPT, GREEDY, adapter="a")
     assert engine.step()

@@ -134,15 +134,17 @@ def test_interrupted_steps_report_every_token_once(make_engine: MakeEngine, monk
 
 def test_a_scheduler_without_logits_of_known_tokens_is_named(make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch):
     engine = make_engine()
-    add = engine._scheduler.add
+    batch = engine._scheduler._batch
 
-    def forgetful(sequence: Any) -> None:
-        sequence.report_from = None
-        add(sequence)
+    def forgetful(segments: list[Any]) -> Any:
+        return batch([segment._replace(sampled=segment.sampled - segment.known, known=0) for segment in segments])
 
-    monkeypatch.setattr(engine._scheduler, "add", forgetful)
-    with pytest.raises(PluginError, match="scheduler fcfs: it gives no logits of known tokens"):
+    monkeypatch.setattr(engine._scheduler, "_batch", forgetful)
+    with pytest.raises(PluginError, match="scheduler: it gives no logits of known tokens"):
         engine.score([5, 6], [7])
+    with pytest.raises(PluginError, match="scheduler: it gives no logits of known tokens"):
+        engine.generate([5, 6], replace(GREEDY, prompt_logprobs=0))
+    assert engine._pool.free == engine._pool.total
 
 
 def test_equal_logits_are_reported_by_id():

@@ -77,9 +77,10 @@ class Load:
         return self._engine.submit(prompt if random.random() < 0.5 else ids, params)
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="resident memory is read from /proc")
-@pytest.mark.parametrize("use", ["none", "ngram"])
+@pytest.mark.parametrize(
+    "use", [pytest.param("none", marks=pytest.mark.nightly), pytest.param("ngram", marks=pytest.mark.slow)]
+)
 def test_twenty_thousand_steps_take_no_more_memory(make_engine: MakeEngine, use: str):
     engine = make_engine(speculation__use=use, scheduler__max_batch_tokens=64)
     load = Load(engine)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import os
 from pathlib import Path
 
@@ -10,8 +12,10 @@ import tiny_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from infeng_core.errors import ModelError
-from infeng_core.plug.config import EngineConfig
+from infeng_core.errors import ModelError, RequestError
+from infeng_core.growth import growth
+from infeng_core.idstokenizer import IdsTokenizer
+from infeng_core.plug.config import EngineConfig, TokenizerSection
 from infeng_core.tokenizer import REPLACEMENT, HfTokenizer
 
 DATA = os.environ.get("INFENG_TEST_DATA")
@@ -136,6 +140,133 @@ def test_a_missing_tokenizer_is_named_with_its_remedy(tmp_path):
         hf(tmp_path)
 
 
+def spoilt(directory: Path, **parts: object) -> Path:
+    """Write a tiny model whose tokenizer.json has other ``parts``."""
+    path = tiny_model.write(directory) / "tokenizer.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **parts}))
+    return directory
+
+
+def replace(pattern: str, content: str) -> dict[str, object]:
+    return {"type": "Replace", "pattern": {"String": pattern}, "content": content}
+
+
+def charsmap(*texts: bytes) -> dict[str, object]:
+    data = (4).to_bytes(4, "little") + bytes(4) + b"\0".join(texts)
+    return {"type": "Precompiled", "precompiled_charsmap": base64.b64encode(data).decode()}
+
+
+DOUBLING = {"type": "Sequence", "normalizers": [replace("a", "aa")] * 40}
+REPEATING = {"type": "TemplateProcessing", "single": [{"Sequence": {"id": "A", "type_id": 0}}] * 500,
+             "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
+             "special_tokens": {}}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("parts", "bound"),
+    [
+        ({}, 1),
+        ({"normalizer": {"type": "NFKC"}}, 1),
+        ({"normalizer": DOUBLING}, 2**40),
+        ({"normalizer": replace("", "xyz")}, 4),
+        ({"normalizer": {"type": "Replace", "pattern": {"Regex": "b*"}, "content": "x" * 9}}, 10),
+        ({"normalizer": {"type": "Prepend", "prepend": "x" * 9}}, 10),
+        ({"normalizer": charsmap(b"x", b"y" * 500)}, 500),
+        ({"normalizer": charsmap(b"x" * 18)}, 1),
+        ({"decoder": {"type": "Sequence", "decoders": [replace("a", "aaa")] * 2}}, 9),
+        ({"post_processor": REPEATING}, 500),
+        ({"normalizer": {"type": "Replace"}, "decoder": [], "pre_tokenizer": 3, "post_processor": {"type": []}}, 1),
+    ],
+)
+def test_the_growth_of_a_text_is_bounded(parts, bound):
+    assert max(growth(parts).values()) == bound
+
+
+@pytest.mark.parametrize(
+    ("parts", "words"),
+    [
+        ({"normalizer": DOUBLING}, "its normalizer can make a text 1.1e"),
+        ({"decoder": {"type": "Sequence", "decoders": [replace("a", "a" * 300)]}}, "its decoder can make a text 300"),
+        ({"normalizer": charsmap(b"y" * 500)}, "its normalizer can make a text 500 times"),
+        ({"post_processor": REPEATING}, "its post_processor can make a text 500 times"),
+        ({"normalizer": {"type": "Precompiled", "precompiled_charsmap": "AAAA"}}, "not a tokenizer"),  # panics
+        ({"normalizer": {"type": "Replace", "pattern": {"Regex": "((("}, "content": "x"}}, "not a tokenizer"),
+        ({"normalizer": {"type": "Sequence", "normalizers": "none"}}, "not a tokenizer"),
+    ],
+)
+def test_a_hostile_tokenizer_is_refused_when_it_is_read(tmp_path, parts, words):
+    with pytest.raises(ModelError, match=rf"tokenizer\.json: {words}"):
+        hf(spoilt(tmp_path / "model", **parts))
+
+
+def test_a_tokenizer_json_that_names_a_part_twice_is_refused(tmp_path):
+    path = tiny_model.write(tmp_path / "model") / "tokenizer.json"
+    path.write_text(path.read_text().replace('"normalizer"', f'"normalizer": {json.dumps(DOUBLING)}, "normalizer"', 1))
+    with pytest.raises(ModelError, match="a key is given twice"):
+        hf(tmp_path / "model")
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"normalizer": replace("", "x")},  # a panic of the library: an index out of bounds
+        {"model": {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "[UNK]"}},
+        {"model": {"type": "Unigram", "vocab": [["a", 0.0]], "unk_id": None}},
+    ],
+    ids=["panic", "no unknown word", "no unknown piece"],
+)
+def test_what_fails_while_a_prompt_is_encoded_is_that_prompt_s_error(tmp_path, parts):
+    tokenizer = hf(spoilt(tmp_path / "model", **parts))
+    with pytest.raises(RequestError, match="prompt: the tokenizer failed on it"):
+        tokenizer.encode(["aaaa aaa"])
+
+
+def test_a_text_that_no_context_holds_is_refused_before_it_is_encoded(tmp_path, byte_level):
+    with pytest.raises(RequestError, match="prompt of 10000000 characters: at most 4194304 are encoded"):
+        byte_level.encode(["x" * 10_000_000])
+    grows = hf(spoilt(tmp_path / "model", normalizer=replace("a", "a" * 200)))
+    with pytest.raises(RequestError, match="at most 671088 are encoded"):
+        grows.encode(["a" * 1_400_000])
+
+
+def test_special_tokens_in_a_text_are_ids_or_text_as_is_asked(tmp_path):
+    directory = tiny_model.write(tmp_path / "model")
+    tokenizer = hf(directory)
+    [parsed] = tokenizer.encode(["a</s>b"])
+    [plain] = tokenizer.encode(["a</s>b"], parse_special=False)
+    assert tiny_model.EOS in parsed and tiny_model.EOS not in plain
+    assert plain[0] == tiny_model.BOS
+    assert tokenizer.decode(plain) == "a</s>b"
+    assert tokenizer.encode(["a</s>b"]) == [parsed]
+    careful = HfTokenizer(directory, EngineConfig(tokenizer=TokenizerSection(parse_special=False)))
+    assert careful.encode(["a</s>b"]) == [plain]
+    assert careful.encode(["a</s>b"], parse_special=True) == [parsed]
+
+
+@pytest.mark.parametrize("add_bos", [True, False, None])
+def test_a_typed_beginning_of_text_is_not_doubled(tmp_path, add_bos):
+    directory = tiny_model.write(tmp_path / "model")
+    settings_path = directory / "tokenizer_config.json"
+    settings_path.write_text(json.dumps({"bos_token": "<s>", "add_bos_token": add_bos}))
+    tokenizer = hf(directory)
+    [ids], [typed], [twice] = (tokenizer.encode([text]) for text in ("abc", "<s>abc", "<s><s>abc"))
+    bos = tiny_model.BOS
+    assert typed == (ids if add_bos is not False else [bos, *ids])
+    assert twice == [bos, *typed]
+    assert tokenizer.encode(["<s>abc"], parse_special=False)[0].count(bos) == (add_bos is not False)
+
+
+def test_token_ids_are_a_text_of_their_own():
+    tokenizer = IdsTokenizer(Path(), EngineConfig())
+    assert tokenizer.encode(["1 2,3\n4", ""]) == [[1, 2, 3, 4], []]
+    assert tokenizer.decode([5, 6]) == "5 6"
+    stream = tokenizer.detokenizer([1])
+    assert [stream.push(5), stream.push(6), stream.finish()] == [" 5", " 6", ""]
+    for wrong in ("1 two", "-1", "99999999999", "٣", "1.0"):
+        with pytest.raises(RequestError, match="is not a token id"):
+            tokenizer.encode([wrong])
+
+
 @pytest.mark.parametrize("content", ["", "{", "[1, 2]", '{"model": 3}'])
 def test_a_broken_tokenizer_is_named(tmp_path, content):
     (tmp_path / "tokenizer.json").write_text(content)
@@ -143,9 +274,9 @@ def test_a_broken_tokenizer_is_named(tmp_path, content):
         hf(tmp_path)
 
 
-@pytest.mark.parametrize("content", ["{", "[]", "\x00"])
+@pytest.mark.parametrize("content", ["{", "[]", "\x00", '{"add_bos_token": "yes"}'])
 def test_a_broken_tokenizer_config_is_named(tmp_path, content):
     directory = tiny_model.write(tmp_path / "model")
     (directory / "tokenizer_config.json").write_text(content)
-    with pytest.raises(ModelError, match=r"tokenizer_config\.json: not"):
+    with pytest.raises(ModelError, match=r"tokenizer_config\.json: (not|add_bos_token is neither)"):
         hf(directory)

@@ -65,10 +65,9 @@ def write_model() -> ModelMaker:
     return write
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
     """A cache of the test's own."""
-    monkeypatch.setenv("INFENG_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache"
 
 

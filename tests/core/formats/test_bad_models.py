@@ -1,6 +1,7 @@
 """A broken model directory is an error that names the file, the reason and the remedy, and leaves nothing behind."""
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -91,6 +92,40 @@ def sharded(directory: Path) -> dict[str, Any]:
     index = {"metadata": {}, "weight_map": where}
     (directory / "model.safetensors.index.json").write_text(json.dumps(index))
     return index
+
+
+@pytest.mark.parametrize(
+    "name", [f"{stem}.safetensors" for stem in ("a\0b", "a\ud800", "*", "x" * 5000, "a\nb")], ids=range(5)
+)
+def test_an_index_with_names_that_no_file_has_is_refused(make_model: Maker, cache: Path, name: str) -> None:
+    directory = make_model()
+    index = sharded(directory)
+    index["weight_map"][Q_PROJ] = name
+    (directory / "model.safetensors.index.json").write_text(json.dumps(index))
+    text = refused(directory, cache)
+    assert "model.safetensors.index.json" in text and len(text) < 1000 and text.isprintable()
+
+
+@pytest.mark.parametrize("file", ["config.json", "generation_config.json", "model.safetensors.index.json"])
+@pytest.mark.parametrize("what", ["device", "pipe", "sparse", "deep"])
+def test_a_strange_file_is_named_and_neither_hangs_nor_fills_the_memory(
+    make_model: Maker, cache: Path, file: str, what: str
+) -> None:
+    directory = make_model()
+    if file.endswith("index.json"):
+        sharded(directory)
+    path = directory / file
+    path.unlink(missing_ok=True)
+    if what == "device":
+        path.symlink_to("/dev/zero")
+    elif what == "pipe":
+        os.mkfifo(path)
+    else:
+        path.write_bytes(b"[" * 1_000_000)
+        if what == "sparse":
+            os.truncate(path, 1 << 40)
+    text = refused(directory, cache)
+    assert file in text
 
 
 def test_a_missing_shard_is_named(make_model: Maker, cache: Path) -> None:

@@ -13,14 +13,17 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from infeng_core.cli import main
-from infeng_core.errors import ModelError
+from infeng_core.errors import InfengError, ModelError
 from infeng_core.formats import FormatChoice, convert
 from infeng_core.formats.atomic import locked
+from infeng_core.formats.quant import builtin_format
+from infeng_core.formats.read import read_native
 
 Maker = Callable[..., Path]
 INT4 = FormatChoice("int4-g64", {"embed": "int8-row"})
@@ -59,6 +62,25 @@ def infeng(capfd: pytest.CaptureFixture[str]) -> Callable[..., Done]:
     return run
 
 
+def test_who_waits_for_other_writers_says_so_once(tmp_path):
+    from threading import Thread
+
+    from infeng_core.formats.atomic import locked
+
+    told: list[str] = []
+
+    def write(name: str) -> None:
+        with locked(tmp_path / "out", waiting=lambda: told.append(name)):
+            time.sleep(0.05)
+
+    writers = [Thread(target=write, args=(f"writer {number}",)) for number in range(6)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    assert len(told) == len(set(told)) >= 1
+
+
 def test_the_same_conversion_again_is_reused_and_another_needs_force(make_model: Maker, tmp_path: Path) -> None:
     source, out = make_model(), tmp_path / "out"
     first = convert(source, out / "m", INT4)
@@ -79,6 +101,185 @@ def test_a_destination_that_is_not_ours_is_never_touched(make_model: Maker, tmp_
         with pytest.raises(ModelError, match="no engine-native directory"):
             convert(source, destination, INT4, force=True)
     assert left_in(folder) == {"precious"} and file.read_text() == "x" and (source / "model.safetensors").exists()
+
+
+def spoil(folder: Path, way: str) -> None:
+    """Make a converted directory into one that this program did not write as it is."""
+    if way == "a file of the user's":
+        (folder / "notes.txt").write_text("precious")
+    elif way == "a folder of the user's":
+        (folder / "precious").mkdir()
+    elif way == "a file is missing":
+        (folder / "config.json").unlink()
+    elif way == "a link in a file's place":
+        (folder / "config.json").rename(folder.parent / "config.json")
+        (folder / "config.json").symlink_to("../config.json")
+    elif way == "another program's manifest":
+        (folder / "manifest.yaml").write_text("apiVersion: 1\nkind: Deployment\n")
+    elif way == "an empty manifest":
+        (folder / "manifest.yaml").write_text("")
+    else:
+        (folder / "manifest.yaml").write_text("infeng_weights: '1.0'\nid: x\nkey: y\nfiles: {../x: z}\nweights: [x]\n")
+
+
+WAYS = [
+    "a file of the user's",
+    "a folder of the user's",
+    "a file is missing",
+    "a link in a file's place",
+    "another program's manifest",
+    "an empty manifest",
+    "a manifest that lies",
+]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_force_replaces_nothing_but_what_was_written_here(make_model: Maker, tmp_path: Path, way: str) -> None:
+    out = convert(make_model(), tmp_path / "out", INT4).path
+    spoil(out, way)
+    before = {path.name: path.read_bytes() if path.is_file() else None for path in out.iterdir()}
+    with pytest.raises(ModelError, match="exists and is no engine-native directory") as caught:
+        convert(tmp_path / "model", out, FormatChoice("f32"), force=True)
+    assert "choose another destination" in caught.value.remedy
+    assert {path.name: path.read_bytes() if path.is_file() else None for path in out.iterdir()} == before
+
+
+def test_force_replaces_a_damaged_directory_and_one_of_another_version(make_model: Maker, tmp_path: Path) -> None:
+    source = make_model()
+    out = convert(source, tmp_path / "out", INT4).path
+    for old, new in (("infeng_weights: '1.0'", "infeng_weights: '0.3'"), ("\nid: ", "\nid: x")):
+        text = (out / "manifest.yaml").read_text()
+        (out / "manifest.yaml").write_text(text.replace(old, new))
+        (out / "weights-00001.safetensors").write_bytes(b"")
+        assert not convert(source, out, INT4, force=True).reused
+        assert convert(source, out, INT4).reused
+
+
+def test_what_comes_while_a_conversion_runs_is_kept(
+    make_model: Maker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from infeng_core.formats import conversion
+
+    source, out = make_model(), tmp_path / "out"
+    convert(source, out, INT4)
+    write = conversion.write_shard
+
+    def slow(*arguments: Any) -> Any:
+        (out / "notes.txt").write_text("precious")
+        return write(*arguments)
+
+    monkeypatch.setattr(conversion, "write_shard", slow)
+    with pytest.raises(ModelError, match=r"'notes\.txt' is not part of it"):
+        convert(source, out, INT4, force=True)
+    assert (out / "notes.txt").read_text() == "precious" and (out / "manifest.yaml").exists()
+
+
+def test_a_link_is_not_followed_into_another_directory(make_model: Maker, tmp_path: Path) -> None:
+    source = make_model()
+    (tmp_path / "target").mkdir()
+    (tmp_path / "target" / "precious").write_text("x")
+    (tmp_path / "link").symlink_to("target")
+    with pytest.raises(ModelError, match="no engine-native directory"):
+        convert(source, tmp_path / "link", INT4, force=True)
+    (tmp_path / ".out.lock").symlink_to("victim")
+    with pytest.raises(Exception, match="cannot be written"):
+        convert(source, tmp_path / "out", INT4)
+    assert not (tmp_path / "victim").exists() and (tmp_path / "target" / "precious").exists()
+
+
+@pytest.mark.parametrize("destination", ["/", "x" * 300, "nul\0", "x" * 5000])
+def test_a_destination_that_cannot_be_is_an_error(make_model: Maker, tmp_path: Path, destination: str) -> None:
+    with pytest.raises(InfengError):
+        convert(make_model(), tmp_path / destination, INT4, force=True)
+
+
+def test_what_a_killed_process_moved_aside_is_put_back(make_model: Maker, tmp_path: Path) -> None:
+    bad = make_model(name="bad", change=lambda t: t["lm_head.weight"].__setitem__((49, 71), np.nan))
+    out = convert(make_model(), tmp_path / "out" / "m", INT4).path
+    out.rename(out.with_name(".m.infeng-old"))
+    with pytest.raises(ModelError, match="holds nan"):
+        convert(bad, out, INT4)
+    assert left_in(tmp_path / "out") == {"m"} and convert(tmp_path / "model", out, INT4).reused
+
+
+def test_not_everybody_may_write_what_a_careless_process_converts(make_model: Maker, tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        out = convert(make_model(), tmp_path / "out", INT4).path
+    finally:
+        os.umask(before)
+    assert not any(path.stat().st_mode & 0o002 for path in (out, *out.iterdir()))
+
+
+@pytest.mark.parametrize("change", ["cut", "written"])
+def test_a_source_that_changes_under_a_conversion_is_an_error_and_no_signal(
+    make_model: Maker, tmp_path: Path, change: str
+) -> None:
+    code = """
+        import os, sys
+        from pathlib import Path
+        from infeng_core.formats import conversion
+        from infeng_core.errors import ModelError
+        source, out, change = sys.argv[1:]
+        pack = conversion.pack_tensor
+        def late(*arguments):
+            if change == "cut":
+                os.truncate(Path(source) / "model.safetensors", 5000)
+            else:
+                with open(Path(source) / "model.safetensors", "r+b") as file:
+                    file.seek(-1, 2)
+                    file.write(b"x")
+                os.utime(Path(source) / "model.safetensors", ns=(1, 1))
+            pack(*arguments)
+        conversion.pack_tensor = late
+        try:
+            conversion.convert(Path(source), Path(out), conversion.FormatChoice("f32"))
+        except ModelError as error:
+            print(error)
+    """
+    process = start(code, make_model(), tmp_path / "out" / "m", change)
+    said, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    assert said.startswith(f"{tmp_path / 'model' / 'model.safetensors'}: ")
+    assert ("bytes too early" if change == "cut" else "was changed while it was read") in said
+    assert left_in(tmp_path / "out") == set()
+
+
+def test_a_mapped_model_lives_on_when_its_directory_is_converted_anew(make_model: Maker, tmp_path: Path) -> None:
+    source = make_model()
+    out = convert(source, tmp_path / "out", INT4).path
+    mapped = read_native(out, builtin_format, load="mmap")
+    before = mapped.matrix("lm_head.weight")
+    convert(source, out, FormatChoice("f32"), force=True)
+    np.testing.assert_array_equal(mapped.matrix("lm_head.weight"), before)
+
+
+SECRET = "root:secret"
+
+
+@pytest.mark.parametrize("name", ["vocab.json", "tokenizer.json", "config.json", "chat_template.jinja"])
+@pytest.mark.parametrize("way", ["absolute", "relative", "through a folder"])
+def test_a_link_out_of_the_model_is_not_copied(make_model: Maker, tmp_path: Path, name: str, way: str) -> None:
+    source = make_model()
+    content = (source / name).read_text() if (source / name).exists() else SECRET
+    (tmp_path / "secret").write_text(content)
+    (source / name).unlink(missing_ok=True)
+    (source / "folder").symlink_to("..")
+    target = {"absolute": tmp_path / "secret", "relative": "../secret", "through a folder": "folder/secret"}[way]
+    (source / name).symlink_to(target)
+    with pytest.raises(ModelError, match=rf"{name}: is a link to .*secret, outside of the model's directory"):
+        convert(source, tmp_path / "out", INT4)
+    assert not (tmp_path / "out").exists()
+
+
+def test_links_inside_the_model_are_followed(make_model: Maker, tmp_path: Path) -> None:
+    source = make_model()
+    (source / "files").mkdir()
+    (source / "tokenizer.json").rename(source / "files" / "blob")
+    (source / "tokenizer.json").symlink_to("files/blob")
+    out = convert(source, tmp_path / "out", INT4).path
+    assert (out / "tokenizer.json").read_bytes() == (source / "files" / "blob").read_bytes()
+    assert not (out / "tokenizer.json").is_symlink()
 
 
 def test_an_error_in_the_middle_leaves_nothing_and_keeps_the_old(make_model: Maker, tmp_path: Path) -> None:
@@ -144,7 +345,7 @@ SLOW = """
 def test_ctrl_c_leaves_nothing(make_model: Maker, tmp_path: Path) -> None:
     process = start(SLOW, make_model(), tmp_path / "out" / "m")
     assert process.stdout is not None and process.stdout.readline() == "packing\n"
-    assert left_in(tmp_path / "out") == {".m.lock", ".m.partial"}
+    assert left_in(tmp_path / "out") == {".m.lock", ".m.infeng-partial"}
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
     assert process.returncode != 0 and "KeyboardInterrupt" in err
@@ -158,7 +359,7 @@ def test_what_a_killed_process_left_is_cleared_by_the_next(make_model: Maker, tm
     process.kill()
     process.wait(timeout=60)
     process.communicate()
-    assert left_in(tmp_path / "out") == {".m.lock", ".m.partial"}
+    assert left_in(tmp_path / "out") == {".m.lock", ".m.infeng-partial"}
     assert not convert(source, tmp_path / "out" / "m", INT4).reused
     assert left_in(tmp_path / "out") == {"m"}
 

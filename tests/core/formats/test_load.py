@@ -1,7 +1,9 @@
 """Loading: every weight of a checkpoint is found again, in its place, in each format."""
 
 import json
+import os
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from infeng_core.errors import UsageError
+from infeng_core.errors import InfengError, ResourceError, UsageError
 from infeng_core.formats import LoadedModel, by_format, load
 from infeng_core.models.weights import layout
 from infeng_core.plug.manifest import load_config
@@ -114,6 +116,28 @@ def test_tied_embeddings_load_from_whichever_name_is_stored(make_model: Maker, s
     np.testing.assert_array_equal(model.matrix("model.embed_tokens.weight"), plain.matrix("lm_head.weight"))
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_a_stored_head_that_differs_from_the_embeddings_is_used_although_the_config_ties_them(
+    make_model: Maker, dtype: Any, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("infeng_core.formats.huggingface.COMPARED", 1000)  # less than a tensor
+
+    def change(tensors: dict[str, Any]) -> None:
+        head = tensors["model.embed_tokens.weight"].copy()
+        head[-1, -1] += 1  # the last of all values
+        tensors["lm_head.weight"] = head.astype(dtype)
+
+    directory = make_model(change=change, tie_word_embeddings=True)
+    tied = loaded(directory, model__format="f32")
+    assert "lm_head.weight differs from model.embed_tokens.weight" in capfd.readouterr().err
+    tensors = load_file(directory / "model.safetensors")
+    np.testing.assert_array_equal(tied.matrix("lm_head.weight"), tensors["lm_head.weight"].astype(np.float32))
+    np.testing.assert_array_equal(tied.matrix("model.embed_tokens.weight"), tensors["model.embed_tokens.weight"])
+    untied = make_model(name="untied", change=change)  # the config.json that transformers advises
+    assert not tied.config.tie_embeddings
+    assert tied.config == loaded(untied, model__format="f32").config
+
+
 def test_stored_rotary_buffers_are_ignored(make_model: Maker) -> None:
     def change(tensors: dict[str, Any]) -> None:
         tensors["model.layers.0.self_attn.rotary_emb.inv_freq"] = np.ones(5, np.float32)
@@ -153,6 +177,59 @@ def test_a_damaged_cache_entry_is_made_again(make_model: Maker, cache: Path, cap
     assert "damaged" in capfd.readouterr().err
     assert loaded(directory).id == good
     assert "damaged" not in capfd.readouterr().err
+
+
+def belongs_to_another(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if os.geteuid() == 0:
+        os.chown(path, 54321, -1)
+    else:  # only root can give a file away: we become another instead
+        monkeypatch.setattr("os.geteuid", lambda: 54321)
+
+
+@pytest.mark.parametrize("place", [".", "models", "models/*", "models/*/manifest.yaml", "models/*/weights-00001.*"])
+def test_a_cache_of_others_or_for_all_is_not_trusted(
+    make_model: Maker, cache: Path, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = make_model()
+    loaded(directory)
+    (path,) = cache.glob(place) if place != "." else [cache]
+    path.chmod(path.stat().st_mode | 0o002)
+    with pytest.raises(ResourceError, match="may be written by every user: it is not trusted: set INFENG_CACHE"):
+        loaded(directory)
+    path.chmod(path.stat().st_mode & ~0o002)
+    assert loaded(directory).nbytes
+    belongs_to_another(path, monkeypatch)
+    with pytest.raises(ResourceError, match=r"belongs to another user \(\d+\): it is not trusted"):
+        loaded(directory)
+
+
+def test_a_cache_made_without_a_mask_is_our_own(make_model: Maker, cache: Path) -> None:
+    before = os.umask(0)
+    try:
+        first = loaded(make_model())
+    finally:
+        os.umask(before)
+    assert loaded(first.tokenizer_dir).source == first.source
+    cache.chmod(0o1777)  # as /tmp
+    assert loaded(first.tokenizer_dir).id == first.id
+
+
+def test_an_entry_that_is_another_conversion_is_made_again(
+    make_model: Maker, cache: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    other = loaded(make_model(name="other", change=lambda t: t["model.norm.weight"].fill(2)))
+    first = loaded(make_model())
+    shutil.rmtree(first.source)
+    shutil.copytree(other.source, first.source)
+    assert loaded(first.tokenizer_dir).id == first.id != other.id
+    assert "is another conversion than its name says" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("reference", ["x" * 300, "x" * 5000, "~nobodyhere/x", "nul\0", "/", "a/" + "b" * 500])
+def test_a_reference_that_can_be_no_model_is_an_error(reference: str) -> None:
+    with pytest.raises(InfengError) as caught:
+        loaded(Path(reference))
+    assert len(str(caught.value)) < 6000
 
 
 def test_formats_are_per_tensor_and_the_last_pattern_wins(make_model: Maker) -> None:

@@ -53,7 +53,7 @@ def edit(directory: Path, change: Callable[[dict[str, Any]], object], *, sign: b
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Manifest, "id", document["id"])
             try:
-                manifest = parse_manifest(path.read_bytes(), path, builtin_format)
+                manifest = parse_manifest(path.read_text(), path, builtin_format)
             except ModelError:
                 return
         document["id"] = manifest.id
@@ -162,7 +162,7 @@ def test_a_changed_tokenizer_is_found(directory: Path) -> None:
     (directory / "tokenizer.json").write_text("{}")
     assert "tokenizer.json: does not match its checksum" in refused(directory)
     (directory / "tokenizer.json").unlink()
-    assert "tokenizer.json: is listed in the manifest" in refused(directory)
+    assert "tokenizer.json: no such file: convert the model again" in refused(directory)
 
 
 @pytest.mark.parametrize("mode", ["copy", "mmap"])
@@ -235,15 +235,15 @@ def test_a_manifest_that_contradicts_the_weights_is_refused(directory: Path, mak
     ("data", "reason"),
     [
         (b"", "not a mapping"),
-        (b"\xff\xfe\x00", "readable"),
-        (b"a: [", "line"),
-        (b"a: &x 1\nb: *x", "anchors"),
-        (b"a: 1\na: 2", "given twice"),
-        (b"[" * 1500, "nested too deeply"),
-        (b"- " * 1500, "nested too deeply"),
-        (b"a: 2001-99-99", "readable"),
-        (b"? [a]\n: 1", "line"),
-        (b"a: !!python/object:os.system {}", "line"),
+        (b"\xff\xfe\x00", "not UTF-8"),
+        (b"a: [", "manifest.yaml:2"),
+        (b"a: &x 1\nb: *x", "manifest.yaml:1: anchors"),
+        (b"a: 1\na: 2", "manifest.yaml:2: a: given twice"),
+        (b"[" * 50_000, "too deeply nested"),
+        (b"- " * 50_000, "too deeply nested"),
+        (b"a: 2001-99-99", "manifest.yaml:1: '2001-99-99' is not what its tag says"),
+        (b"? [a]\n: 1", "a key must be a plain word"),
+        (b"a: !!python/object:os.system {}", "is not known"),
     ],
 )
 def test_a_file_that_is_no_manifest_is_refused(directory: Path, data: bytes, reason: str) -> None:
@@ -277,9 +277,9 @@ def good_manifest(tmp_path_factory: pytest.TempPathFactory, write_model: Maker) 
 def accepted_or_refused(data: bytes) -> None:
     path = Path("fuzzed") / "manifest.yaml"
     try:
-        parse_manifest(data, path, builtin_format)
+        parse_manifest(data.decode("utf-8", "replace"), path, builtin_format)
     except ModelError as error:
-        assert error.what == str(path)
+        assert error.what.partition(":")[0] == str(path)
 
 
 @settings(max_examples=60, deadline=None)

@@ -24,12 +24,10 @@ DATA = Path(__file__).parent / "data"
 ORDER = "first,second,*,amx,avx512,avx2,reference"  # a plugin of the test before any that is installed
 
 
-@pytest.fixture(autouse=True)
-def quiet_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Nothing of the user's settings, and a cache of the test's own."""
-    for name in [name for name in os.environ if name.startswith("INFENG_") and name != "INFENG_TEST_DATA"]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("INFENG_CACHE", str(tmp_path / "cache"))
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    """A cache of the test's own."""
+    return tmp_path / "cache"
 
 
 @pytest.fixture(scope="session")
@@ -44,7 +42,7 @@ def compile_library(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., P
             compiler = os.environ.get("CXX", "c++") if source.endswith(".cc") else os.environ.get("CC", "cc")
             include = f"-I{infeng_abi.include_dir()}"
             command = [compiler, "-shared", "-fPIC", "-O1", include, *infeng_abi.CFLAGS, *flags, str(DATA / source)]
-            subprocess.run([*command, "-o", str(path)], check=True)
+            subprocess.run([*command, "-lm", "-o", str(path)], check=True)
         return path
 
     return build
@@ -57,12 +55,14 @@ class Workshop:
     folder: Path
     compile: Callable[..., Path]
     embed: ClassVar[_native.Problem] = _native.Problem("embed", weight="f32", rows=(1, 8), n=96, k=100)  # for embed.c
+    rmsnorm: ClassVar[_native.Problem] = _native.Problem("rmsnorm", rows=(1, 8), n=100, k=100)  # for rmsnorm.c
 
     def plugin(
         self, name: str, source: str = "embed.c", content: bytes | None = None, yaml_text: str | None = None,
         features: list[str] | None = None, kernels: list[object] | None = None, abi: str = "0.9", **macros: object,
     ) -> Path:  # fmt: skip
         """Write plugin ``name`` and return its plugin.yaml; ``macros`` as in data/embed.c."""
+        op = source.partition(".")[0]
         folder = self.folder / "plugins" / name
         folder.mkdir(parents=True, exist_ok=True)
         if content is None:
@@ -77,7 +77,7 @@ class Workshop:
             "abi": abi,
             "requires": {"features": features or []},
             "library": f"lib{name}.so",
-            "provides": {"kernels": kernels or [{"name": "embed_tiny", "op": "embed"}]},
+            "provides": {"kernels": kernels or [{"name": f"{op}_tiny", "op": op}]},
         }
         path = folder / "plugin.yaml"
         path.write_text(yaml_text if yaml_text is not None else yaml.safe_dump(data))

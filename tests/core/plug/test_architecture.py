@@ -6,12 +6,14 @@ import ast
 import importlib.metadata
 import inspect
 import re
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import infeng_core
+from infeng_core import api
 from infeng_core.plug import hookspecs
 from infeng_core.plug.manager import Plugins
 from infeng_core.plug.manifest import load_config
@@ -19,10 +21,12 @@ from infeng_core.plug.manifest import load_config
 CORE = Path(infeng_core.__file__).parent
 ROOT = Path(__file__).parents[3]
 
-BASE = {"errors", "log"}  # known by all
+BASE = {"errors", "files", "log", "yamltree"}  # known by all
 KNOWS = {
     "errors": set(),
+    "files": set(),
     "log": set(),
+    "yamltree": set(),
     "_native": set(),
     "plug": {"_native"},
     "models": {"_native"},
@@ -30,7 +34,9 @@ KNOWS = {
     "adapters": {"formats"},
     "request": set(),
     "kvcache": set(),
-    "tokenizer": set(),
+    "growth": set(),
+    "tokenizer": {"growth"},
+    "idstokenizer": set(),
     "speculate": set(),
     "turns": set(),
     "background": set(),
@@ -47,14 +53,19 @@ KNOWS = {
     "plan": {"_native", "models", "formats", "plug", "backend", "binding"},
     "nativeadapter": {"_native", "formats"},
     "nativebackend": {"_native", "models", "formats", "plug", "backend", "scheduler", "plan", "nativeadapter"},
+    "outline": {"_native", "binding", "formats", "models", "nativebackend", "plug", "sizing"},
     "telemetry": {"backend"},
     "engine": {"adapters", "formats", "plug", "request", "kvcache", "tokenizer", "scheduler", "sampler", "stream",
                "backend", "background", "intake", "sizing", "speculate", "telemetry", "turns"},
-    "cli": {"adapters", "engine", "plug", "formats", "request", "speculate", "stream", "telemetry"},
+    "cli": {"adapters", "engine", "plug", "formats", "outline", "request", "speculate", "stream", "telemetry"},
+    "api": {"_native", "adapters", "backend", "cli", "engine", "firstcome", "formats", "kvcache", "models", "outline",
+            "plug", "request", "scheduler", "speculate", "stream", "telemetry", "tokenizer"},
 }  # fmt: skip
 """Imports at run time. `builtin` registers everything and the package hands out the engine: neither is listed."""
 
-TYPES = {"plug": {"formats", "models", "tokenizer", "scheduler", "sampler", "stream", "backend", "kvcache"}}
+TYPES = {
+    "plug": {"formats", "models", "tokenizer", "idstokenizer", "scheduler", "sampler", "stream", "backend", "kvcache"}
+}
 """Who may name a room's types in annotations without importing it: configuration and selector are handed to them."""
 
 
@@ -126,6 +137,14 @@ def plugin_packages() -> set[str]:
     return (folders | {entry.value.partition(":")[0] for entry in entries}) - {"infeng_core"}
 
 
+def test_every_plugin_wheel_requires_the_core():
+    wheels = [*ROOT.glob("plugins/*/pyproject.toml"), *ROOT.glob("docs/examples/**/pyproject.toml")]
+    assert len(wheels) >= 7
+    for wheel in wheels:
+        project = tomllib.loads(wheel.read_text())["project"]
+        assert any(re.match(r"infeng-core\b", needed) for needed in project.get("dependencies", ())), wheel
+
+
 def test_the_core_imports_no_plugin_by_name():
     packages = plugin_packages()
     assert packages
@@ -137,6 +156,27 @@ def test_the_core_imports_no_plugin_by_name():
             names = [node.module] if isinstance(node, ast.ImportFrom) else []
             names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             assert not any(pattern.search(name or "") for name in names), path
+
+
+def test_plugins_import_nothing_of_the_core_but_its_api():
+    modules = [*ROOT.glob("plugins/*/infeng_*/**/*.py"), *ROOT.glob("docs/examples/**/*.py")]
+    assert len(modules) > 80
+    for path in modules:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names = [f"{node.module}.{alias.name}" for alias in node.names] if isinstance(node, ast.ImportFrom) else []
+            names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            for name in names:
+                assert not name.startswith("infeng_core") or re.match(r"infeng_core\.api(\.|$)", name), (
+                    f"{path}: {name}"
+                )
+
+
+def test_the_api_is_documented_and_holds_what_it_names():
+    page = (ROOT / "docs" / "adding-a-plugin.md").read_text(encoding="utf-8")
+    missing = [name for name in api.__all__ if f"`{name}`" not in page]
+    assert not missing
+    assert all(hasattr(api, name) for name in api.__all__)
+    assert api.API_VERSION == hookspecs.API_VERSION
 
 
 def test_the_core_imports_with_no_plugin_and_no_engine_loaded():
@@ -172,17 +212,23 @@ def test_every_hook_is_called_for_a_plugin_and_implemented_by_the_core(tmp_path,
     imported = f"from pathlib import Path\npath = Path({str(library)!r})\n"
     (tmp_path / "six_hooks.py").write_text(imported + """
 from infeng_core.plug import hookimpl
+from infeng_core.formats.quant import QuantFormat
 from infeng_core.plug.hookspecs import KernelLibrary
 called = set()
 class Command:
-    name = "six"
+    name = help = "six"
+    def configure(self, parser): pass
+    def run(self, arguments): return 0
+class Backend:
+    def compile(self, model, config, limits, selector): pass
+values = {"tokenizers": dict, "schedulers": dict, "quant_formats": QuantFormat("six", "f32"), "backends": Backend()}
 @hookimpl
 def infeng_kernel_libraries(): called.add("infeng_kernel_libraries"); return [KernelLibrary("first", path)]
 @hookimpl
 def infeng_commands(): called.add("infeng_commands"); return [Command()]
 """ + "".join(f"""
 @hookimpl
-def infeng_{kind}(): called.add("infeng_{kind}"); return {{"six": "{kind}"}}
+def infeng_{kind}(): called.add("infeng_{kind}"); return {{"six": values["{kind}"]}}
 """ for kind in ("tokenizers", "schedulers", "quant_formats", "backends")))  # fmt: skip
     monkeypatch.syspath_prepend(tmp_path)
     path = tmp_path / "plugin.yaml"
@@ -193,7 +239,7 @@ def infeng_{kind}(): called.add("infeng_{kind}"); return {{"six": "{kind}"}}
     )
     plugins = Plugins.discover(load_config(overrides={"plugins.paths": [str(path)]}))
     found = plugins.tokenizer("six"), plugins.scheduler("six"), plugins.quant_format("six"), plugins.backend("six")
-    assert found == ("tokenizers", "schedulers", "quant_formats", "backends")
+    assert all(found)
     assert plugins.command("six").name == "six"
     assert "first" in [library.name for library in plugins.libraries()]
 

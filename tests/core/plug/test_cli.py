@@ -192,6 +192,13 @@ def test_list_shows_every_plugin_and_why_one_is_not_used(infeng, workshop, monke
     assert facts["picky"]["provides"] == {"kernels": ["embed_tiny"]}
 
 
+def test_list_does_not_call_a_plugin_ready_whose_abi_is_refused(infeng, workshop, monkeypatch):
+    monkeypatch.setenv("INFENG_PLUGINS_PATHS", str(workshop.plugin("elder", abi="7.3")))
+    facts = {item["name"]: item for item in json.loads(infeng("plugins", "list", "--json")[1])}
+    assert facts["elder"]["state"] == "abi_mismatch"
+    assert "built for ABI 7.3" in facts["elder"]["reason"]
+
+
 def test_info_shows_one_plugin_without_loading_it(infeng, workshop, monkeypatch):
     path = workshop.plugin("first", ON_LOAD="abort()")
     monkeypatch.setenv("INFENG_PLUGINS_PATHS", str(path))
@@ -207,6 +214,21 @@ def test_info_shows_one_plugin_without_loading_it(infeng, workshop, monkeypatch)
     assert json.loads(infeng("plugins", "info", "first", "--json")[1])["library"]["abi"] == "0.9"
     status, _, err = infeng("plugins", "info", "frist")
     assert (status, err) == (1, "infeng: error: plugin frist: not installed: did you mean `first`?\n")
+
+
+def test_what_a_plugin_says_of_itself_is_escaped(infeng, workshop, monkeypatch, tmp_path):
+    text = (
+        'infeng_plugin: 1\nname: sly\nversion: "1\\n\\e[2J"\n'
+        'description: "x\\ninfeng: error: forged\\e[2J\\u202e"\n'
+        'provides: {commands: [{name: sly, help: "y\\ninfeng: error: forged\\e[2J"}]}\n'
+    )
+    monkeypatch.setenv("INFENG_PLUGINS_PATHS", str(workshop.plugin("sly", yaml_text=text)))
+    for words in (("plugins", "list"), ("plugins", "info", "sly"), ("--help",), ("doctor",)):
+        status, out, err = infeng(*words)
+        assert status == 0
+        assert "forged" in out or words[-1] in ("list", "doctor")
+        assert not any(line.startswith("infeng: error") for line in (out + err).splitlines())
+        assert (out + err).replace("\n", "").isprintable()
 
 
 def test_why_explains_every_candidate(infeng, workshop, monkeypatch):

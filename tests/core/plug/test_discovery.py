@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from infeng_core.errors import ManifestError, PluginError
+from infeng_core.plug.hookspecs import API_VERSION
 from infeng_core.plug.manager import Plugins
 from infeng_core.plug.manifest import load_config
 from infeng_core.plug.plugin import read_plugin
@@ -26,8 +27,15 @@ class Command:
     def configure(self, parser): parser.add_argument("word")
     def run(self, arguments): print(arguments.word.upper()); return 3
 
+class Tokenizer:
+    vocab_size, bos_id, eos_id, whose = 1, None, None, "{name}"
+    def __init__(self, directory, config): pass
+    def encode(self, texts): return [[0] for _ in texts]
+    def decode(self, tokens): return ""
+    def detokenizer(self, prompt): return self
+
 @hookimpl
-def infeng_tokenizers(): return {{"{name}": "a tokenizer of {name}"}}
+def infeng_tokenizers(): return {{"{name}": Tokenizer}}
 
 @hookimpl
 def infeng_commands(): return [Command()]
@@ -77,10 +85,10 @@ def test_only_what_is_asked_for_is_imported(install):
     plugins = discover()
     assert "shout" in plugins.commands() and "whisper" in plugins.names("tokenizers")
     assert not {"infeng_shout.hooks", "infeng_whisper.hooks"} & sys.modules.keys()
-    assert plugins.tokenizer("shout") == "a tokenizer of shout"
+    assert plugins.tokenizer("shout")(None, None).whose == "shout"
     assert "infeng_shout.hooks" in sys.modules
     assert "infeng_whisper.hooks" not in sys.modules
-    assert {"shout": "a tokenizer of shout"} in plugins.hook.infeng_tokenizers()
+    assert [*map(list, plugins.hook.infeng_tokenizers(settings={}))].count(["shout"]) == 1
 
 
 def test_the_working_directory_is_never_searched(install, tmp_path, monkeypatch):
@@ -90,6 +98,25 @@ def test_the_working_directory_is_never_searched(install, tmp_path, monkeypatch)
     monkeypatch.chdir(folder)
     assert "here" not in [plugin.name for plugin in discover().manifests]
     assert "here" in [plugin.name for plugin in discover(plugins__paths="plugin.yaml").manifests]
+
+
+@pytest.mark.parametrize("package", ["", "infeng_here/"])
+def test_a_plugin_that_a_manifest_names_needs_no_installation(tmp_path, package):
+    folder = tmp_path / package
+    folder.mkdir(exist_ok=True)
+    name = f"here_{len(package)}_hooks"
+    (folder / f"{name}.py").write_text(HOOKS.format(name="here"))
+    module = f"{package.replace('/', '.')}{name}"
+    path = folder / "plugin.yaml"
+    path.write_text(GOOD.format(name="here").replace("infeng_here.hooks", module))
+    before = list(sys.path)
+    try:
+        assert discover(plugins__paths=str(path)).tokenizer("here")(None, None).whose == "here"
+        assert sys.path == [*before, str(tmp_path)]
+    finally:
+        sys.path[:] = before
+        for loaded in [loaded for loaded in sys.modules if loaded.startswith(("infeng_here", name))]:
+            del sys.modules[loaded]
 
 
 def test_a_development_install_is_found_through_its_package(install, tmp_path, monkeypatch):
@@ -127,6 +154,13 @@ BROKEN = {
     "a hook that does not exist": ({"hooks": HOOKS.replace("def infeng_tok", "def infeng_tock")}, "unknown hook"),
     "a hook with other arguments": ({"hooks": HOOKS.replace("tokenizers()", "tokenizers(x)")}, "x"),
     "a hook that raises": ({"hooks": HOOKS.replace("return {{", "raise OSError() #")}, "tokenizers() raised OSError"),
+    "a hook that panics": ({"hooks": HOOKS.replace("return {{", "raise BaseException('panic') #")}, "panic"),
+    "a hook that returns nothing of use": (
+        {"hooks": HOOKS.replace("return {{", "return 3 #")}, "what infeng_tokenizers() returned is 3, not dict"),
+    "a hook that returns another kind of thing": (
+        {"hooks": HOOKS.replace("return {{\"{name}\": Tokenizer}}", "return {{\"{name}\": 'text'}}")},
+        "that is 'text', which cannot be called"),
+    "a hook that returns odd names": ({"hooks": HOOKS.replace('{{"{name}"', "{{3")}, "has an entry 3 that is 3, not"),
     "a broken promise": ({"hooks": HOOKS.replace('return {{"{name}"', 'return {{"other"')}, "promises the tokenizer"),
 }  # fmt: skip
 
@@ -139,7 +173,7 @@ def test_a_broken_plugin_costs_one_warning(install, capsys, kind):
     plugins = discover()
     with pytest.raises(PluginError):
         plugins.tokenizer("shout")
-    assert plugins.tokenizer("whisper") == "a tokenizer of whisper"
+    assert plugins.tokenizer("whisper")(None, None).whose == "whisper"
     assert plugins.libraries()
     assert not plugins.plugin("shout").usable
     warnings = [line for line in capsys.readouterr().err.splitlines() if "warning" in line]
@@ -148,6 +182,18 @@ def test_a_broken_plugin_costs_one_warning(install, capsys, kind):
         assert word in warnings[0]
     with pytest.raises(PluginError, match="plugin shout"):
         discover(kernels__strict=True).tokenizer("shout")
+
+
+def test_a_plugin_for_newer_hooks_is_refused_by_name(install, capsys):
+    install("shout", yaml=GOOD + f"api: {API_VERSION + 1}\n", init="raise RuntimeError('imported')")
+    install("whisper", yaml=GOOD + f"api: {API_VERSION}\n")
+    plugins = discover()
+    why = f"written for hook API {API_VERSION + 1}, this engine has {API_VERSION}"
+    assert plugins.plugin("shout").reason.code == "api_mismatch"
+    assert why in capsys.readouterr().err
+    assert plugins.plugin("whisper").usable
+    with pytest.raises(PluginError, match=f"tokenizer shout: plugin shout cannot be used: {why}: update infeng-core"):
+        plugins.tokenizer("shout")
 
 
 def test_a_missing_plugin_yaml_is_named(install, capsys):
@@ -218,6 +264,26 @@ WRONG = {
         "plugin.yaml:4: provides.kernels.0: a kernel needs `name` and `op`",
     "infeng_plugin: 1\nname: x\nversion: 1\nprovides: {commands: demo}\n":
         "plugin.yaml:4: provides.commands: expected a list, found text",
+    'infeng_plugin: 1\nname: "x: error"\nversion: 1\n':
+        "plugin.yaml:2: name: 'x: error' is no name: up to 64 letters, digits and . _ + -",
+    'infeng_plugin: 1\nname: x\nversion: 1\nprovides: {commands: ["a\\nb"]}\n':
+        r"plugin.yaml:4: provides.commands.0.name: 'a\nb' is no name",
+    "infeng_plugin: 1\nname: x\nversion: 1\napi: one\n":
+        "plugin.yaml:4: api: expected a whole number, found text",
+    "infeng_plugin: 1\nname: model\nversion: 1\nsettings: {a: {type: int}}\n":
+        "plugin.yaml:4: settings: model is a section of the engine's own",
+    "infeng_plugin: 1\nname: x\nversion: 1\nsettings: [a]\n":
+        "plugin.yaml:4: settings: expected keys and values, found a list",
+    "infeng_plugin: 1\nname: x\nversion: 1\nsettings:\n a-b: {type: int}\n":
+        "plugin.yaml:5: settings.a-b: a setting's name has letters, digits and _",
+    "infeng_plugin: 1\nname: x\nversion: 1\nsettings:\n a: {type: integer}\n":
+        "plugin.yaml:5: settings.a.type: 'integer' is not one of text, bool, int,",
+    "infeng_plugin: 1\nname: x\nversion: 1\nsettings:\n a: {type: int, high: 3, default: 4}\n":
+        "plugin.yaml:5: settings.a: 4 is out of range: must be from -9223372036854775808 to 3",
+    "infeng_plugin: 1\nname: x\nversion: 1\nsettings:\n a: {type: choice}\n":
+        "plugin.yaml:5: settings.a: `of` lists the words of a choice, and a choice needs it",
+    "infeng_plugin: 1\nname: x\nversion: 1\nsettings:\n a: {typ: choice}\n":
+        "plugin.yaml:5: settings.a.typ: unknown key: did you mean `type`?",
     "infeng_plugin: 1\nname: x\nversion: 1\nprovides: {tokenisers: [a]}\n":
         "plugin.yaml:4: provides.tokenisers: unknown key: did you mean `tokenizers`?",
 }  # fmt: skip
@@ -238,9 +304,9 @@ def test_what_the_core_announces_is_what_it_brings():
     state = next(state for state in plugins.library_states() if state.name == "reference")
     assert [(k.name, k.op) for k in core.kernels] == [(k.name, k.op) for k in state.native.kernels]
     for kind in ("tokenizers", "schedulers", "quant_formats", "backends"):
-        brought = [name for found in getattr(plugins.hook, f"infeng_{kind}")() for name in found]
+        brought = [name for found in getattr(plugins.hook, f"infeng_{kind}")(settings={}) for name in found]
         assert sorted(core.provides[kind]) == sorted(brought)
-    commands = {command.name: command.help for found in plugins.hook.infeng_commands() for command in found}
+    commands = {command.name: command.help for found in plugins.hook.infeng_commands(settings={}) for command in found}
     assert dict(core.commands) == commands
 
 

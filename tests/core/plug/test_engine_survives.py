@@ -129,6 +129,48 @@ def test_a_kernel_that_corrupts_tail_rows_does_not_reach_the_tokens(workshop, ru
     assert "differs from the reference" in result.stderr
 
 
+def test_nothing_of_a_kernel_is_called_here_before_a_child_has_answered(workshop, run, expected, tmp_path):
+    """accepts and workspace are asked about the very same problems, by another process first."""
+    log = tmp_path / "calls"
+    path = workshop.plugin("first", source="rmsnorm.c", RECORD=f'"{log}"')
+    for start in ("cold", "warm"):
+        result = run(path, kernels__order=["first", "reference"])
+        assert "first" in result.libraries and result.text == expected
+        lines = [line.split(maxsplit=1) for line in log.read_text().splitlines()]
+        engine, tried = lines[-1][0], set()  # the last call is the engine's own, of a program that is complete
+        for process, call in lines:
+            if process == engine:
+                assert call in tried, (start, call)
+            else:
+                tried.add(call)
+        assert len({process for process, _ in lines}) == (2 if start == "cold" else 3)
+
+
+def test_why_says_what_is_bound(workshop, cache, monkeypatch, capsys):
+    """For every op, with a kernel that leaves what follows it to an op of its own."""
+    from infeng_core import Engine
+    from infeng_core.cli import main
+    from infeng_core.plug.config import OPS
+
+    monkeypatch.setenv("INFENG_CACHE", str(cache))
+    path = workshop.plugin("first", source="rmsnorm.c")
+    settings = {"plugins.paths": str(path), "kernels.order": "first,*,reference", "threads.count": "2"}
+    with Engine(infeng_demo.model_dir(), overrides=settings) as engine:
+        bound = engine.executable.bound()
+    assert any((op.op, op.library) == ("rmsnorm", "first") for op in bound)
+    words = [word for item in settings.items() for word in ("--set", "=".join(item))]
+    for name in OPS:
+        assert main(["plugins", "why", name, "--json", "--model", str(infeng_demo.model_dir()), *words]) == 0
+        explained = {(item["problem"]["rows"][0], item["chosen"]) for item in json.loads(capsys.readouterr().out)}
+        runs = {
+            (first, f"{op.library}/{op.kernel}")
+            for op in bound
+            for first in (1, 2, 9, 65)
+            if op.op == name and op.rows[0] <= first <= op.rows[1]
+        }
+        assert explained == runs, name
+
+
 def test_a_lock_holds_and_breaks_when_the_binding_changes(workshop, cache, tmp_path, monkeypatch):
     from infeng_core import Engine
     from infeng_core.cli import main

@@ -112,7 +112,7 @@ def test_a_known_library_is_not_tried_again(workshop, monkeypatch):
 def test_a_corrupt_cache_is_ignored(workshop, tmp_path, garbage):
     path = workshop.plugin("first", ON_LOAD="abort()")
     workshop.selector(path)
-    files = list((tmp_path / "cache" / "verdicts").glob("*.json"))
+    files = list((tmp_path / "cache" / "verdicts").glob("*.jsonl"))
     assert files
     for file in files:
         file.write_bytes(garbage)

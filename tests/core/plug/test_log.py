@@ -54,6 +54,22 @@ def test_an_exception_is_shown_with_its_trace(capsys):
     assert err.rstrip().endswith("ValueError: inside")
 
 
+def test_no_text_forges_a_line_or_moves_the_cursor(capsys):
+    log.configure()
+    logger = log.get_logger("x")
+    logger.warning("heard\ninfeng: error: forged", path="a\ninfeng: error: b", other="\x1b[2J two", long="x" * 5000)
+    try:
+        raise ValueError("inside\ninfeng: error: forged")
+    except ValueError:
+        logger.exception("it failed")
+    first, *others = capsys.readouterr().err.splitlines()
+    assert first.startswith(
+        "infeng: warning: heard\\ninfeng: error: forged path='a\\ninfeng: error: b' other='\\x1b[2J"
+    )
+    assert len(first) < 1300
+    assert [line for line in others if line.startswith("infeng:")] == ["infeng: error: it failed"]
+
+
 def test_the_structlog_of_the_application_is_left_alone():
     import structlog
 

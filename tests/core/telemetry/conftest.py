@@ -2,47 +2,19 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
-from pathlib import Path
+from typing import Any
 
 import pytest
-import tiny_model
 from engine_parts import MakeEngine
 
 from infeng_core.engine import Engine
 
 
-@pytest.fixture(scope="session")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A cache that these tests share: kernels are checked and models converted once."""
-    return tmp_path_factory.mktemp("cache")
-
-
-@pytest.fixture(autouse=True)
-def quiet_environment(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
-    """Nothing of the user's settings."""
-    for name in [name for name in os.environ if name.startswith("INFENG_") and name != "INFENG_TEST_DATA"]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("INFENG_CACHE", str(cache))
-
-
-@pytest.fixture(scope="session")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny model."""
-    return tiny_model.write(tmp_path_factory.mktemp("tiny"))
-
-
 @pytest.fixture
-def make_engine(tiny: Path) -> Iterator[MakeEngine]:
-    """Return ``make(section__key=value, ...)``; the engines are closed after the test."""
-    engines: list[Engine] = []
+def make_engine(make_engine: MakeEngine) -> MakeEngine:
+    """Return ``make(section__key=value, ...)``: engines of two threads."""
 
-    def make(**settings: object) -> Engine:
-        overrides = {"threads.count": 2, **{name.replace("__", "."): value for name, value in settings.items()}}
-        engines.append(Engine(tiny, overrides=overrides))
-        return engines[-1]
+    def make(**settings: Any) -> Engine:
+        return make_engine(**{"threads__count": 2, **settings})
 
-    yield make
-    for engine in engines:
-        engine.close()
+    return make

@@ -1,11 +1,15 @@
 """A tiny random model for every test of `infeng bench`, in a cache of its own."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from infeng_core.cli import main
+
+Attempt = Callable[..., tuple[int, str]]
 
 CONFIG = {
     "architectures": ["LlamaForCausalLM"],
@@ -52,3 +56,17 @@ def schema() -> Any:
     loaded = results.schema()
     jsonschema.Draft202012Validator.check_schema(loaded)
     return jsonschema.Draft202012Validator(loaded).validate
+
+
+@pytest.fixture
+def attempt(tiny_config: Path, capsys: pytest.CaptureFixture[str]) -> Attempt:
+    """Return ``attempt(verb, *arguments)``: the exit status on the tiny model with one thread, and what stderr says."""
+
+    def run(verb: str, *arguments: str) -> tuple[int, str]:
+        try:
+            status = main(["bench", verb, "--synthetic", str(tiny_config), "-t", "1", *arguments])
+        except SystemExit as ended:  # argparse ends that way
+            status = int(ended.code or 0)
+        return status, capsys.readouterr().err
+
+    return run

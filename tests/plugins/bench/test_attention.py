@@ -54,20 +54,13 @@ def test_prompts_are_cut_as_the_engine_cuts_them(tiny: ModelConfig) -> None:
     config = load_config(overrides={"scheduler.max_batch_tokens": 16, "kv_cache.dtype": "f32"})
     bench = attending.Attending(config, [], 1)
     try:
-        batches = bench._batches(Work("prefill", 2, 40))
-        assert [batch[2].tolist() for batch in batches] == [
-            [[0, 16, 0, 0]],
-            [[0, 16, 16, 0]],
-            [[0, 8, 32, 0]],
-            [[0, 16, 0, 3]],
-            [[0, 16, 16, 3]],
-            [[0, 8, 32, 3]],
-        ]
+        first = [[(16, 0)], [(16, 16)], [(8, 32)]]
+        assert bench.steps(Work("prefill", 2, 40)) == [*first, *([(0, 0), *step] for step in first)]
         _, [subject] = bench.subjects(tiny, Work("decode", 2, 40))
         assert subject.calls == tiny.layers
         assert subject.once() > 0
         # The cache is filled to the last position: no row of the result is zero.
-        out = subject._program.view(1)
+        out = dict(subject.op.run(0))["out"]
         assert np.isfinite(out).all()
         assert (np.abs(out).sum(axis=1) > 0).all()
     finally:
@@ -98,8 +91,6 @@ def test_the_default_works_are_those_that_matter(tiny_config: Path) -> None:
         (["--kernel", "nothing"], "no kernel library nothing"),
     ],
 )
-def test_what_cannot_be_measured_is_an_error_that_helps(
-    tiny_config: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
-) -> None:
-    assert main(["bench", "attention", "--synthetic", str(tiny_config), "--roofline", "none", *arguments]) != 0
-    assert said in capsys.readouterr().err
+def test_what_cannot_be_measured_is_an_error_that_helps(attempt: Any, arguments: list[str], said: str) -> None:
+    status, told = attempt("attention", "--roofline", "none", *arguments)
+    assert (status != 0, said in told) == (True, True)

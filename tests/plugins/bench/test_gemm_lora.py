@@ -109,28 +109,16 @@ def test_fused_and_unfused_give_the_same_and_not_what_the_base_gives(
     }
     for each in choices.values():
         each.close()
-    found = {}
+    found, like = {}, None
     for way, ops in {"base": ["linear"], "fused": ["linear", "shrink"], "unfused": list(kernels)}.items():
         chosen = loralinears.Kernels(**{op: kernels[op] for op in ops})
-        weight = linears.weights(linear, 2)
-        made = loralinears.subject(linear, adapted, chosen, weight, 2, 3, _native.Pool(1))
+        reference = choices["linear"].reference
+        made = loralinears.subject(linear, adapted, chosen, 2, 3, _native.Pool(1), reference, like)
         assert made.once() > 0
-        found[way] = made._program.view(max(_buffers(made._program))).copy()
+        found[way], like = dict(made.op.run(0))["out"], made
     assert found["fused"].tobytes() == found["unfused"].tobytes()
     assert (found["fused"] != found["base"]).any(axis=1).all()
     assert np.isfinite(found["fused"]).all()
-
-
-def _buffers(program: _native.Program) -> list[int]:
-    """Return the ids of a program's buffers: the output is the last that was made."""
-    found = []
-    for value in range(8):
-        try:
-            program.view(value)
-        except _native.NativeError:
-            continue
-        found.append(value)
-    return found
 
 
 @pytest.mark.parametrize(
@@ -145,18 +133,12 @@ def _buffers(program: _native.Program) -> list[int]:
     ],
 )
 def test_what_cannot_be_measured_is_an_error_that_helps(
-    tiny_config: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    arguments: list[str],
-    status: int,
-    said: str,
+    attempt: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], status: int, said: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "folder").mkdir()
     (tmp_path / "other.csv").write_text("a,b\n1,2\n")
-    small = ("-t", "1", "--rounds", "1", "--rows", "1", "--ranks", "4", "--linear", "o_proj")
-    assert main(["bench", "gemm-lora", "--synthetic", str(tiny_config), *small, *arguments]) == status
-    assert said in capsys.readouterr().err
+    small = ("--rounds", "1", "--rows", "1", "--ranks", "4", "--linear", "o_proj")
+    ended, told = attempt("gemm-lora", *small, *arguments)
+    assert (ended, said in told) == (status, True)
     assert (tmp_path / "other.csv").read_text() == "a,b\n1,2\n"

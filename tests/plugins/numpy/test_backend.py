@@ -39,6 +39,23 @@ def test_logits_do_not_depend_on_how_a_prompt_is_cut(directory: Path) -> None:
     np.testing.assert_allclose(parts, whole, rtol=0, atol=1e-5)
 
 
+@pytest.mark.parametrize("format", ["f32", "int8-row", "int4-g64", "int4-g32"])
+def test_over_integer_weights_it_departs_from_native_only_where_a_rounding_to_int8_does(
+    directory: Path, format: str
+) -> None:
+    """Most rows agree to the last digits of binary32; one whose activation was rounded the other way, and what reads it
+    in the cache, do not."""
+
+    def logits(**settings: str) -> np.ndarray:
+        with harness.engine(directory, {**harness.F32, "model.format": format}, settings) as engine:
+            return harness.logits(engine, BIASED.prompt[:200], range(200))
+
+    native, own = logits(), logits(**NUMPY)
+    departs = np.abs(native - own).max(axis=1) / np.abs(own).max()
+    assert np.median(departs) < 5e-6
+    assert departs.max() < (5e-6 if format == "f32" else 0.05)
+
+
 def test_another_family_is_refused(directory: Path) -> None:
     with harness.engine(directory, harness.F32, NUMPY) as engine:
         backend = engine.plugins.backend("numpy")

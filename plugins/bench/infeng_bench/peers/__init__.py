@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from infeng_core.errors import InfengError, UsageError, unknown_key_remedy
+from infeng_core.api import InfengError, UsageError, unknown_key_remedy
 
 NAMES = ("llama_cpp", "openvino", "transformers")
 """Every known peer."""

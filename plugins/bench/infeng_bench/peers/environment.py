@@ -15,11 +15,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from infeng_bench.peers import Peer, PeerError
-from infeng_core.errors import UsageError
-from infeng_core.formats import atomic
-from infeng_core.formats.cache import cache_root
-from infeng_core.log import get_logger
-from infeng_core.plug.cpu import detect
+from infeng_core import api
+from infeng_core.api import UsageError, cache_root, detect, get_logger
 
 RECORD = "infeng-peer.json"  # written last: an environment without it is not complete
 TAIL = 400  # characters of a log that an error shows
@@ -84,7 +81,7 @@ class Environment:
         force: build it anew in any case.
         """
         warn = get_logger(__name__).warning
-        with atomic.locked(self.folder, waiting=lambda: warn(f"{self.folder}: another process installs it; waiting")):
+        with api.locked(self.folder, waiting=lambda: warn(f"{self.folder}: another process installs it; waiting")):
             if not force and not self.missing():
                 return self.require()
             shutil.rmtree(self.folder, ignore_errors=True)
@@ -100,7 +97,7 @@ class Environment:
 
     def remove(self) -> bool:
         """Delete the environment and its log; return whether there was one."""
-        with atomic.locked(self.folder):
+        with api.locked(self.folder):
             there = self.folder.is_symlink() or self.folder.exists()
             if self.folder.is_symlink():
                 self.folder.unlink()

@@ -86,14 +86,11 @@ def open_model(model: str, threads: int, options: dict[str, str]) -> Any:
     import llama_cpp as native
     import numpy as np
 
-    keep: list[Any] = []
-
-    @native.llama_log_callback
     def log(_level: int, text: bytes, _data: Any) -> None:
         sys.stderr.write(text.decode(errors="replace"))
 
-    keep.append(log)
-    native.llama_log_set(log, ctypes.c_void_p(0))
+    callback = native.llama_log_callback(log)
+    native.llama_log_set(callback, ctypes.c_void_p(0))
     native.llama_backend_init()
     parameters = native.llama_model_default_params()
     parameters.n_gpu_layers = 0
@@ -118,7 +115,7 @@ def open_model(model: str, threads: int, options: dict[str, str]) -> Any:
             self.contexts: dict[str | None, Any] = {}
             self.adapters: dict[str | None, tuple[Any, float]] = {}
             self.batch = native.llama_batch_init(BATCH, 0, 1)
-            self.keep = keep
+            self.log = callback  # native code calls it as long as there is a model
 
         def introduction(self) -> dict[str, Any]:
             told = native.llama_print_system_info().decode().replace("CPU :", "").split("|")

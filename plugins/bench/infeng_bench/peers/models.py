@@ -9,10 +9,8 @@ from typing import Any
 
 from infeng_bench.peers import Peer, PeerError
 from infeng_bench.peers.environment import Environment
-from infeng_core.errors import UsageError
-from infeng_core.formats import atomic
-from infeng_core.formats.cache import cache_root
-from infeng_core.log import get_logger
+from infeng_core import api
+from infeng_core.api import UsageError, cache_root, get_logger
 
 VERSION = 1
 """Counts changes of what exporters write: other versions do not share a place in the cache."""
@@ -65,12 +63,12 @@ def _export(
     """Fill ``destination`` by ``commands`` unless it is there."""
     environment = Environment(peer)
     log = get_logger(__name__)
-    with atomic.locked(destination, waiting=lambda: log.warning(f"{destination}: another process writes it; waiting")):
+    with api.locked(destination, waiting=lambda: log.warning(f"{destination}: another process writes it; waiting")):
         if destination.is_dir():
             return
         record = environment.require()
         log.info(f"exporting {destination.name} for {peer.NAME}", kind=kind, versions=len(record["versions"]))
-        with atomic.replacing(destination) as folder, environment.log.open("a", encoding="utf-8") as output:
+        with api.replacing(destination) as folder, environment.log.open("a", encoding="utf-8") as output:
             offline = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
             for command in commands(folder):
                 environment.execute(command, f"the export to {kind}", output, offline)

@@ -92,6 +92,7 @@ def open_model(model: str, threads: int, options: dict[str, str]) -> Any:
         vocab = shape["vocab_size"]
 
         def __init__(self) -> None:
+            self.pipeline: Any = None
             self.handles: list[Any] = []
             self.next_id = 0
             self._choose("decode")

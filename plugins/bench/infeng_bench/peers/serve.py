@@ -23,6 +23,8 @@ One JSON object per line: the first says ``{"ready": true, ...}``, then each lin
 - ``{"quit": true}``, or the end of the input, ends it.
 """
 
+from __future__ import annotations
+
 import argparse
 import importlib.util
 import json
@@ -30,7 +32,9 @@ import os
 import sys
 import time
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -38,7 +42,7 @@ STEPS = 32  # decoded where a work does not say
 FIRST_ID = 3  # ids below are special tokens in the tokenizers of Llamas
 
 
-def parse_work(text):
+def parse_work(text: str) -> tuple[str, int, int, int]:
     """Read ``KIND:NAME=NUMBER,...`` as (kind, rows, context, steps); the caller has checked it."""
     kind, _, rest = text.partition(":")
     numbers = {"rows": 1, "context": 1024, "steps": STEPS}
@@ -48,13 +52,13 @@ def parse_work(text):
     return kind, numbers["rows"], numbers["context"], numbers["steps"]
 
 
-def prompts_of(rows, context, seed, vocab):
+def prompts_of(rows: int, context: int, seed: int, vocab: int) -> list[list[int]]:
     """Return the same random prompts that every other engine gets for this seed."""
     first = min(FIRST_ID, vocab - 1)
     return [np.random.default_rng([seed, row]).integers(first, vocab, context).tolist() for row in range(rows)]
 
 
-def perform(engine, text, seed):
+def perform(engine: Any, text: str, seed: int) -> dict[str, Any]:
     """Do one work and return its figures; the first token of a sequence belongs to its prompt."""
     kind, rows, context, steps = parse_work(text)
     prompts = prompts_of(rows, context, seed, engine.vocab)
@@ -79,18 +83,20 @@ def perform(engine, text, seed):
     }
 
 
-def answer_to(engine, request, options):
+def answer_to(engine: Any, request: dict[str, Any], options: dict[str, str]) -> dict[str, Any]:
     """Do what a line asks for."""
     if "adapters" in request:
         return {"load_ms": loaded(engine, request["adapters"])}
     if "serve" in request:
         wanted = request["serve"]
         slots = load_file(Path(__file__).with_name("slots.py"), "infeng_slots")
-        return slots.serve(engine, wanted["requests"], wanted["places"], options.get("turns", slots.RULES[0]))
+        rule = options.get("turns", slots.RULES[0])
+        served: dict[str, Any] = slots.serve(engine, wanted["requests"], wanted["places"], rule)
+        return served
     return perform(engine, request["work"], request.get("seed", 0))
 
 
-def loaded(engine, wanted):
+def loaded(engine: Any, wanted: Sequence[dict[str, Any]]) -> dict[str, float]:
     """Let the engine hold ``wanted`` instead of what it has; return what each took in milliseconds."""
     engine.drop_adapters()
     taken = {}
@@ -101,15 +107,17 @@ def loaded(engine, wanted):
     return taken
 
 
-def load_file(path, name="infeng_peer"):
+def load_file(path: str | Path, name: str = "infeng_peer") -> Any:
     """Import a file under a name that hides no package of the peer's own."""
     spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{path} is not a Python file")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
 
-def main():
+def main() -> int:
     """Load the model, say so and serve requests."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("peer")
@@ -121,7 +129,7 @@ def main():
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
 
-    def say(data):
+    def say(data: dict[str, Any]) -> None:
         print(json.dumps(data), file=answers, flush=True)
 
     peer = load_file(arguments.peer)

@@ -11,9 +11,13 @@ requests has, beside the members that ``serve.py`` describes:
 - ``release(slot)``: its sequence has ended.
 """
 
+from __future__ import annotations
+
 import resource
 import sys
 import time
+from collections.abc import Sequence
+from typing import Any
 
 RULES = ("rotate", "drain", "sort")
 """How an engine that cannot mix adapters takes turns. ``rotate``: a step of each adapter in flight, one after the
@@ -24,34 +28,34 @@ other. ``drain``: steps of the oldest request's adapter until it has no request 
 class Flight:
     """The requests in flight, by slot."""
 
-    def __init__(self, rule, mixes, slots):
+    def __init__(self, rule: str, mixes: bool, slots: int) -> None:
         if rule not in RULES:
             raise ValueError(f"{rule!r} is none of {', '.join(RULES)}")
         self.rule = rule
         self.mixes = mixes
         self.free = list(range(slots))[::-1]
-        self.adapters = {}  # of each taken slot, in order of admission
-        self.last = None
+        self.adapters: dict[int, str | None] = {}  # of each taken slot, in order of admission
+        self.last: str | None = None
 
-    def choose(self, waiting):
+    def choose(self, waiting: Sequence[str | None]) -> int:
         """Return the place in ``waiting``, adapters of requests that have come in, of the one to admit next."""
         if self.rule == "sort" and not self.mixes:
             running = set(self.adapters.values()) or {self.last}
             return next((place for place, adapter in enumerate(waiting) if adapter in running), 0)
         return 0
 
-    def admit(self, adapter):
+    def admit(self, adapter: str | None) -> int:
         """Return the slot of a new request."""
         slot = self.free.pop()
         self.adapters[slot] = adapter
         return slot
 
-    def release(self, slot):
+    def release(self, slot: int) -> None:
         """Free a slot."""
         del self.adapters[slot]
         self.free.append(slot)
 
-    def group(self):
+    def group(self) -> list[int]:
         """Return the slots of the next step."""
         if self.mixes:
             return list(self.adapters)
@@ -64,15 +68,16 @@ class Flight:
         return [slot for slot, adapter in self.adapters.items() if adapter == self.last]
 
 
-def serve(engine, requests, places, rule):
+def serve(engine: Any, requests: Sequence[dict[str, Any]], places: int, rule: str) -> dict[str, Any]:
     """Answer ``requests``, at most ``places`` at a time, and return what ``engines.py`` on the asking side reads.
 
     requests: ``{"at": seconds, "prompt": ids, "new": tokens, "adapter": name or None}`` in order of arrival.
     """
     flight = Flight(rule, engine.mixes, places)
     engine.open(places, max(len(request["prompt"]) + request["new"] for request in requests) + 1)
-    traces = [{"admitted": 0.0, "times": [], "ids": []} for _ in requests]
-    waiting, running = list(range(len(requests))), {}
+    traces: list[dict[str, Any]] = [{"admitted": 0.0, "times": [], "ids": []} for _ in requests]
+    waiting = list(range(len(requests)))
+    running: dict[int, int] = {}  # slot -> request
     cpu, begin = time.process_time(), time.perf_counter()
     while waiting or running:
         now = time.perf_counter() - begin
@@ -105,7 +110,7 @@ def serve(engine, requests, places, rule):
     }
 
 
-def peak_rss():
+def peak_rss() -> int:
     """Return the most memory that this process has had, in bytes."""
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return most * (1 if sys.platform == "darwin" else 1024)

@@ -87,7 +87,7 @@ def open_model(model: str, threads: int, options: dict[str, str]) -> Any:
 
         def __init__(self) -> None:
             self.model = weights
-            self.cohorts: list[Any] = []
+            self.cohorts: list[Cohort] = []
             self.prompts: dict[int, tuple[list[int], str | None]] = {}
             self.last: dict[int, int] = {}
 
@@ -146,9 +146,9 @@ def open_model(model: str, threads: int, options: dict[str, str]) -> Any:
                     cohort.remove(slot)
             self.cohorts = [cohort for cohort in self.cohorts if cohort.slots]
 
-        @torch.inference_mode()
-        def _forward(self, cohort: Any) -> list[int]:
+        def _forward(self, cohort: Cohort) -> list[int]:
             with contextlib.ExitStack() as stack:
+                stack.enter_context(torch.inference_mode())
                 more: dict[str, Any] = {}
                 if self.model is not weights and self.mixes:
                     more["adapter_names"] = [name or "__base__" for name in cohort.adapters]
@@ -166,7 +166,7 @@ def open_model(model: str, threads: int, options: dict[str, str]) -> Any:
                     logits_to_keep=1,
                     **more,
                 )
-            return cohort.take(out.logits[:, -1].argmax(-1, keepdim=True))
+                return cohort.take(out.logits[:, -1].argmax(-1, keepdim=True))
 
     class Cohort:
         """Sequences that go through the model together, padded on the left to the longest."""

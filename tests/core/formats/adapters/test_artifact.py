@@ -1,6 +1,7 @@
 """The engine-native adapter: what comes back is what was packed, damage is found, another base is refused."""
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,12 +11,13 @@ import pytest
 from goldens.adapted import ADAPTED, Adapted
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors.numpy import save
 
 from infeng_core.cli import main
 from infeng_core.errors import AdapterError, InfengError, ResourceError
 from infeng_core.formats import LoadedModel, PackedAdapter, convert_adapter, load_adapter
 from infeng_core.formats.adapters.artifact import FILE
-from infeng_core.formats.wholefile import digest
+from infeng_core.formats.adapters.snapshot import digest
 
 CASES = {case.name: case for case in ADAPTED if not case.combines}
 Bases = Callable[[Adapted, str], LoadedModel]
@@ -208,6 +210,15 @@ def test_a_forged_description_that_does_not_fit_the_data_is_refused(
         load_adapter(forged(artifact, tmp_path, change), model, "int8")
 
 
+def test_an_artifact_that_could_be_read_without_end_is_not_read(bases: Bases, tmp_path: Path) -> None:
+    model, path = bases(CASES["lora"], "f32"), tmp_path / FILE
+    for make in (lambda: os.mkfifo(path), lambda: path.symlink_to("/dev/zero"), path.mkdir):
+        make()
+        with pytest.raises(AdapterError, match=r"infeng_adapter\.safetensors: cannot be read"):
+            load_adapter(tmp_path, model, "int8")
+        path.rmdir() if path.is_dir() else path.unlink()
+
+
 @pytest.mark.parametrize("dtype", ["f32", "bf16", "int8"])
 def test_nan_in_a_forged_file_is_refused(dtype: Any, bases: Bases, tmp_path: Path) -> None:
     case, model = CASES["dora"], bases(CASES["dora"], "f32")
@@ -232,10 +243,16 @@ def test_a_destination_is_replaced_only_when_it_may_be(bases: Bases, tmp_path: P
     other = tmp_path / "other"
     other.mkdir()
     (other / "precious").write_text("do not touch")
-    for force in (False, True):
-        with pytest.raises(AdapterError, match="no engine-native adapter: choose another destination"):
-            convert_adapter(CASES["lora"].directory, other, model, "int8", force=force)
-    assert (other / "precious").read_text() == "do not touch"
+    for stranger in (b"", b"do not touch", save({"x": np.zeros(4, np.float32)}, {"format": "pt"}), None):
+        if stranger is not None:  # a file that only has the name
+            (other / FILE).write_bytes(stranger)
+        else:
+            (place / FILE).rename(other / FILE)
+        for force in (False, True):
+            with pytest.raises(AdapterError, match=r"no engine-native adapter.*: choose another destination"):
+                convert_adapter(CASES["lora"].directory, other, model, "int8", force=force)
+    assert (other / "precious").read_text() == "do not touch" and (other / FILE).stat().st_size
+    (other / FILE).rename(place / FILE)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["other", "place"]
 
 

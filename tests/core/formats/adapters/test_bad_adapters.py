@@ -1,7 +1,9 @@
 """Adapters that are broken, hostile or for another base end in an AdapterError that names what does not fit."""
 
 import json
+import math
 import os
+import re
 import resource
 import shutil
 import subprocess
@@ -18,7 +20,7 @@ from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 
 from infeng_core.errors import AdapterError
-from infeng_core.formats import LoadedModel, load_adapter
+from infeng_core.formats import LoadedModel, convert_adapter, load_adapter
 from infeng_core.formats.adapters.peft import read_peft
 from infeng_core.models.config import ModelConfig
 
@@ -80,6 +82,7 @@ def ones(*shape: int) -> Any:
         (lambda t: t.update({"../../../etc/passwd": ones(4)}), "does not begin with base_model.model."),
         (lambda t: t.update({"/etc/passwd": ones(4), "b": ones(1)}), "(nor have 1 others)"),
         (lambda t: t.update({"x" * 100_000: ones(4)}), "does not begin with base_model.model."),
+        (lambda t: t.update({"a\ninfeng: error: \x1b[31m": ones(4)}), r"tensor 'a\ninfeng: error: \x1b[31m' does not"),
         (lambda t: t.clear(), "is missing, although"),
         (lambda t: t.update({f"{Q}.lora_A.weight": np.ones((4, 72), np.int8)}), "is I8, it must be F32, F16 or BF16"),
         (lambda t: t.update({f"{Q}.lora_A.weight": np.ones((4, 72))}), "is F64, it must be F32, F16 or BF16"),
@@ -90,7 +93,7 @@ def ones(*shape: int) -> Any:
 def test_a_tensor_that_does_not_fit_is_named(adapter: Path, base: LoadedModel, change: Any, reason: str) -> None:
     change_tensors(adapter, change)
     said = refused(adapter, base)
-    assert said.startswith(f"{adapter / WEIGHTS}: tensor ") and reason in said
+    assert said.startswith(f"{adapter / WEIGHTS}: tensor ") and reason in said and said.isprintable()
 
 
 @pytest.mark.parametrize("dtype", [np.float16, "BF16"])
@@ -168,9 +171,54 @@ def test_a_value_too_large_for_the_storage_is_an_error(adapter: Path, base: Load
     huge = np.float32(3.4e38)
     change_tensors(adapter, lambda t: t[f"{Q}.lora_B.weight"].__setitem__((0, 0), huge))
     assert "B of model.layers.0.self_attn.q_proj does not fit bf16" in refused(adapter, base, "bf16")
-    assert load_adapter(adapter, base, "f32").tensors and load_adapter(adapter, base, "int8").tensors
     change_tensors(adapter, lambda t: t[f"{Q}.lora_A.weight"].__setitem__((0, 0), huge))
     assert "A of layers.0.qkv_proj does not fit bf16" in refused(adapter, base, "bf16")
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "int8"])
+@pytest.mark.parametrize("part", ["lora_A", "lora_B"])
+def test_weights_that_would_make_rows_infinite_are_refused(
+    adapter: Path, base: LoadedModel, part: str, dtype: Any
+) -> None:
+    change_tensors(adapter, lambda t: t[f"{Q}.{part}.weight"].__setitem__((0, 0), np.float32(1e30)))
+    said = refused(adapter, base, dtype)
+    assert re.search(r"layers\.0\.qkv_proj may add numbers of .*e\+30, whose squares float32 does not hold", said)
+    with pytest.raises(AdapterError, match="may add numbers"):
+        convert_adapter(adapter, adapter.parent / "converted", base, dtype)
+    assert not (adapter.parent / "converted").exists()
+
+
+@pytest.mark.parametrize("scale", [1e300, -1e39, 1e30, math.inf, math.nan])
+def test_a_scale_that_would_make_rows_infinite_is_refused(
+    adapter: Path, base: LoadedModel, scale: float, tmp_path: Path
+) -> None:
+    converted = convert_adapter(adapter, tmp_path / "converted", base, "int8").path
+    for directory in (adapter, converted):
+        with pytest.raises(AdapterError, match=r"may add numbers of|cannot be scaled by"):
+            load_adapter(directory, base, "int8", scale=scale)
+        assert load_adapter(directory, base, "int8", scale=1e6).reach > 0
+
+
+def test_products_that_overflow_are_refused_though_no_factor_is_large(adapter: Path, base: LoadedModel) -> None:
+    def grow(tensors: dict[str, Any]) -> None:
+        tensors[f"{Q}.lora_A.weight"][:] = 1e12
+        tensors[f"{Q}.lora_B.weight"][:] = 1e12
+
+    change_tensors(adapter, grow)
+    for dtype in ("f32", "bf16", "int8"):
+        assert "may add numbers of" in refused(adapter, base, dtype)
+
+
+@pytest.mark.parametrize(
+    ("case", "name"),
+    [("dora", f"{Q}.lora_magnitude_vector"), ("saved", "base_model.model.model.norm.weight")],
+)
+def test_scales_and_modules_that_would_make_rows_infinite_are_refused(
+    tmp_path: Path, bases: Bases, case: str, name: str
+) -> None:
+    adapter = Path(shutil.copytree(CASES[case].directory, tmp_path / "adapter"))
+    change_tensors(adapter, lambda t: t.update({name: np.full_like(t[name], 3e38, np.float32)}))
+    assert "whose squares float32 does not hold" in refused(adapter, bases(CASES[case], "f32"), "f32")
 
 
 @pytest.mark.parametrize("name", ["adapter_model.bin", "adapter_model.pt"])
@@ -178,6 +226,17 @@ def test_pickles_are_refused_with_the_remedy(adapter: Path, base: LoadedModel, n
     (adapter / WEIGHTS).rename(adapter / name)
     said = refused(adapter, base)
     assert f"{adapter / name}: PyTorch pickle files can run code" in said and "safe_serialization=True" in said
+
+
+@pytest.mark.parametrize("field", ["rank_pattern", "alpha_pattern"])
+def test_a_name_in_a_configuration_is_escaped_and_cut(adapter: Path, base: LoadedModel, field: str) -> None:
+    for name in ("q_proj\ninfeng: error: forged", "\x1b[2Jq", "x\u202e"):
+        change_config(adapter, **{field: {name: "much"}})
+        said = refused(adapter, base)
+        assert f"{field}.'" in said and said.isprintable()
+    change_config(adapter, **{field: {}, "a\nb" * 1000: 1})
+    said = refused(adapter, base)
+    assert "which is not run here" in said and said.isprintable()
 
 
 def test_files_that_are_missing_are_named(adapter: Path, base: LoadedModel, tmp_path: Path) -> None:
@@ -358,22 +417,6 @@ def test_an_adapter_in_the_hubs_cache_loads_offline_by_its_name(tmp_path: Path) 
 
     assert say("acme/thin") == say(str(case.directory))
     assert say("acme/thick").startswith("error: acme/thick: is not in the local hub cache and HF_HUB_OFFLINE is set")
-
-
-def test_a_file_that_is_overwritten_while_it_is_read_harms_nobody(
-    adapter: Path, base: LoadedModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from infeng_core.formats.adapters import peft
-
-    def read_then_truncate(path: Path, limit: int) -> Any:
-        header = read_header(path, limit)
-        with path.open("r+b") as file:  # as a training that saves again does
-            file.truncate(header.data_begin + 100)
-        return header
-
-    read_header = peft.read_header
-    monkeypatch.setattr(peft, "read_header", read_then_truncate)
-    assert "bytes too early" in refused(adapter, base)
 
 
 def test_the_published_qwen_adapter_is_read(third_party: Path) -> None:

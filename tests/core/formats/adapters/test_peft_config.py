@@ -1,5 +1,6 @@
 """adapter_config.json means here what it means to PEFT, and what is not run is refused by name."""
 
+import contextlib
 import json
 from pathlib import Path
 from typing import Any
@@ -10,19 +11,29 @@ from goldens import targets
 from infeng_core.errors import ModelError
 from infeng_core.formats.adapters.peft_config import PeftConfig, read_peft_config
 from infeng_core.formats.adapters.sites import sites
+from infeng_core.formats.adapters.snapshot import Snapshot
 from infeng_core.models.config import ModelConfig
 
 SITES = sites(ModelConfig.from_hf({"architectures": ["LlamaForCausalLM"], **targets.MODEL}, "config.json"))
 PLAIN = {"peft_type": "LORA", "r": 8, "lora_alpha": 16, "target_modules": ["q_proj"]}
 
 
+def read_folder(folder: Path) -> PeftConfig:
+    with contextlib.ExitStack() as stack:
+        return read_peft_config(folder, Snapshot(stack))
+
+
 def read(folder: Path, **changes: Any) -> PeftConfig:
     document = {key: value for key, value in (PLAIN | changes).items() if value != "absent"}
     (folder / "adapter_config.json").write_text(json.dumps(document))
-    return read_peft_config(folder)
+    return read_folder(folder)
 
 
-@pytest.mark.parametrize(("config", "answer"), list(zip(targets.CONFIGS, targets.answers(), strict=True)))
+GOLDENS = list(zip(targets.CONFIGS, targets.answers(), strict=True))
+LOOKING = [config for config in targets.CONFIGS if "(?!" in str(config["target_modules"])]
+
+
+@pytest.mark.parametrize(("config", "answer"), [golden for golden in GOLDENS if golden[0] not in LOOKING])
 def test_the_modules_ranks_and_scalings_are_pefts(config: Any, answer: Any, tmp_path: Path) -> None:
     found = read(tmp_path, **config)
     lora = {
@@ -33,6 +44,12 @@ def test_the_modules_ranks_and_scalings_are_pefts(config: Any, answer: Any, tmp_
     saved = {name for name in SITES.modules() if found.saves(name)}
     assert lora == ({} if answer is None else answer["lora"])
     assert answer is None or saved == set(answer["saved"])
+
+
+@pytest.mark.parametrize("config", LOOKING)
+def test_a_pattern_that_looks_ahead_is_refused_by_name(config: Any, tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"target_modules holds .*, which uses a negative lookahead \(\(\?!\)"):
+        read(tmp_path, **config)
 
 
 def test_fields_that_do_not_decide_the_output_are_passed_over(tmp_path: Path) -> None:
@@ -102,12 +119,23 @@ def test_what_is_wrong_or_not_run_is_refused_by_name(changes: Any, field: str, r
     assert caught.value.what == str(tmp_path / "adapter_config.json")
 
 
-@pytest.mark.parametrize("key", ["target_modules", "exclude_modules"])
-@pytest.mark.parametrize("pattern", ["(", r"(q)\1", "(?i)Q_PROJ"])
+@pytest.mark.parametrize("key", ["target_modules", "exclude_modules", "layers_pattern", "modules_to_save"])
+@pytest.mark.parametrize("pattern", ["(", r"(q)\1", "q(?=_)"])
 def test_a_bad_pattern_is_an_error_that_names_the_field(key: str, pattern: str, tmp_path: Path) -> None:
-    config = read(tmp_path, **{key: pattern})
-    with pytest.raises(ModelError, match=rf"{key} holds .*, which (is no|uses|sets)"):
-        config.is_target("model.layers.0.self_attn.q_proj")
+    with pytest.raises(ModelError, match=rf"{key} holds .*, which (is no regular expression|uses a)"):
+        read(tmp_path, **{key: pattern})
+
+
+@pytest.mark.parametrize("key", ["rank_pattern", "alpha_pattern"])
+def test_a_bad_pattern_among_good_ones_is_named(key: str, tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=rf"{key} holds '\(k', which is no regular expression \(missing \)"):
+        read(tmp_path, **{key: {"q_proj": 4, "(k": 5, "v_proj": 6}})
+    with pytest.raises(ModelError, match=rf"{key} holds .*, which is one of 5000 patterns: 4096 are possible"):
+        read(tmp_path, **{key: {f"layers.{i}": 4 for i in range(5000)}})
+
+
+def test_a_pattern_may_leave_the_case_open(tmp_path: Path) -> None:
+    assert read(tmp_path, target_modules="(?i).*Q_PROJ").is_target("model.layers.0.self_attn.q_proj")
 
 
 def test_a_hostile_pattern_in_each_field_is_answered(tmp_path: Path) -> None:
@@ -142,11 +170,11 @@ def test_a_hostile_pattern_in_each_field_is_answered(tmp_path: Path) -> None:
 def test_a_file_that_is_no_configuration_is_refused(data: bytes, reason: str, tmp_path: Path) -> None:
     (tmp_path / "adapter_config.json").write_bytes(data)
     with pytest.raises(ModelError, match=reason):
-        read_peft_config(tmp_path)
+        read_folder(tmp_path)
 
 
 def test_a_config_of_a_gigabyte_is_not_read(tmp_path: Path) -> None:
     with (tmp_path / "adapter_config.json").open("wb") as file:
         file.truncate(1 << 30)
     with pytest.raises(ModelError, match="more than 4194304 bytes"):
-        read_peft_config(tmp_path)
+        read_folder(tmp_path)

@@ -1,4 +1,4 @@
-"""Engines over tiny random models, and their logits by request."""
+"""Tiny engines, and an environment without the settings of whoever runs the tests."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from infeng_core.engine import Engine
 
 @pytest.fixture(scope="session")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A cache that these tests share: kernels are checked and models converted once."""
+    """A cache that tests share: kernels are checked and models converted once. A folder may have one of its own."""
     return tmp_path_factory.mktemp("cache")
 
 
 @pytest.fixture(autouse=True)
 def quiet_environment(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
-    """Nothing of the user's settings."""
+    """Nothing of the user's settings, and ``cache``."""
     for name in [name for name in os.environ if name.startswith("INFENG_") and name != "INFENG_TEST_DATA"]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("INFENG_CACHE", str(cache))

@@ -12,7 +12,7 @@ from infeng_core.log import get_logger
 _log = get_logger(__name__)
 
 
-class Shelf:
+class AdapterCache:
     """Residents by content hash, at most ``most`` of them and ``budget`` bytes.
 
     What is being loaded has its place already, so the bounds hold at every moment. Residents that are referenced or
@@ -63,12 +63,18 @@ class Shelf:
 
     def forget(self, resident: Resident) -> None:
         """Let contents go that no name means and no request uses."""
-        if not resident.entries and not resident.references and self.residents.get(resident.id) is resident:
+        if not (resident.entries or self._is_held(resident)) and self.residents.get(resident.id) is resident:
             del self.residents[resident.id]
 
     def held(self) -> set[Resident]:
         """Return the residents that cannot leave."""
-        return {resident for resident in self.residents.values() if resident.references or resident.is_pinned}
+        return {resident for resident in self.residents.values() if self._is_held(resident)}
+
+    @staticmethod
+    def _is_held(resident: Resident) -> bool:
+        """Whether a request uses contents, or will and nobody could read them again, or a name is pinned."""
+        is_last = bool(resident.promised) and not resident.entries
+        return bool(resident.references) or is_last or resident.is_pinned
 
     def pinned(self) -> set[Resident]:
         """Return the residents that never leave."""
@@ -90,7 +96,7 @@ class Shelf:
         have, spare = self.room(self.residents.values())
         if have >= places and spare >= nbytes:
             return True
-        victims = [r for r in self.residents.values() if not (r.references or r.is_pinned or is_kept(r))]
+        victims = [r for r in self.residents.values() if not (self._is_held(r) or is_kept(r))]
         victims.sort(key=lambda resident: resident.used, reverse=True)
         leaving: list[Resident] = []
         while (have < places or spare < nbytes) and victims:

@@ -1,0 +1,209 @@
+"""What plugins, benchmarks and servers may import of the engine; everything else may change without notice.
+
+``API_VERSION`` is the version of this module and of the hooks. A plugin.yaml states the version that its plugin was
+written for (``api: 1``); a newer one than the engine's is refused. Names are added within a version; one that is taken
+away, or means something else, raises it.
+"""
+
+from typing import TYPE_CHECKING
+
+from infeng_core import __version__
+from infeng_core._native import (
+    ABI_VERSION,
+    Adapter,
+    Arena,
+    Epilogue,
+    Kernel,
+    KvCache,
+    Library,
+    NativeError,
+    Pool,
+    Problem,
+    Program,
+    Weight,
+    pack,
+    panel_bytes,
+)
+from infeng_core.adapters import BASE
+from infeng_core.backend import (
+    AdapterHandle,
+    AdapterRows,
+    Backend,
+    BoundOp,
+    Executable,
+    InterruptedStepError,
+    Measurable,
+    Measured,
+    NotFiniteError,
+    OpNames,
+)
+from infeng_core.cli import say
+from infeng_core.cli.options import add_config_options, config_from
+from infeng_core.engine import Engine
+from infeng_core.errors import (
+    AdapterError,
+    InfengError,
+    KernelError,
+    ManifestError,
+    ModelError,
+    PluginError,
+    RequestError,
+    ResourceError,
+    UsageError,
+    printable,
+    unknown_key_remedy,
+)
+from infeng_core.firstcome import FirstCome
+from infeng_core.formats import FormatChoice, LoadedModel, PackedAdapter, choose, convert, convert_adapter, find
+from infeng_core.formats.adapters.artifact import is_artifact
+from infeng_core.formats.adapters.packed import LoraPart, LoraTensor
+from infeng_core.formats.atomic import locked, replacing
+from infeng_core.formats.cache import cache_root, cached_model
+from infeng_core.formats.huggingface import read_config
+from infeng_core.formats.identity import conversion_key
+from infeng_core.formats.native import is_native, read_manifest
+from infeng_core.formats.quant import FormatLookup, QuantFormat, builtin_format
+from infeng_core.kvcache import BlockPool
+from infeng_core.log import get_logger
+from infeng_core.models.config import ModelConfig
+from infeng_core.models.weights import Part, TensorSpec, layout
+from infeng_core.outline import sizes
+from infeng_core.plug import hookimpl
+from infeng_core.plug.case import OneOp, Sequences
+from infeng_core.plug.config import EngineConfig
+from infeng_core.plug.cpu import NEEDS, Cpu, closure, detect
+from infeng_core.plug.hookspecs import API_VERSION, Command, KernelLibrary, SchedulerFactory, TokenizerFactory
+from infeng_core.plug.libraries import REFERENCE
+from infeng_core.plug.lora import FORMATS as LORA_FORMATS
+from infeng_core.plug.lora import Adapters as RandomAdapters
+from infeng_core.plug.lora import form as lora_form
+from infeng_core.plug.manager import Plugins
+from infeng_core.plug.manifest import load_config
+from infeng_core.plug.problems import Fields, describe, row_ranges
+from infeng_core.plug.select import Selector
+from infeng_core.plug.system import machine, memory
+from infeng_core.request import Completion, Logprob, Request, SamplingParams
+from infeng_core.scheduler import NOT_FINITE, Batch, Limits, Scheduler, Segment, Sequence, adapter_rows
+from infeng_core.speculate import Drafter
+from infeng_core.stream import Event, Stream
+from infeng_core.telemetry.process import peak_rss
+from infeng_core.tokenizer import Detokenizer, HfTokenizer, Tokenizer
+
+if TYPE_CHECKING:
+    from infeng_core._native import AdapterPart as AdapterPart  # a type without an object
+
+__all__ = [
+    "ABI_VERSION",
+    "API_VERSION",
+    "BASE",
+    "LORA_FORMATS",
+    "NEEDS",
+    "NOT_FINITE",
+    "REFERENCE",
+    "Adapter",
+    "AdapterError",
+    "AdapterHandle",
+    "AdapterRows",
+    "Arena",
+    "Backend",
+    "Batch",
+    "BlockPool",
+    "BoundOp",
+    "Command",
+    "Completion",
+    "Cpu",
+    "Detokenizer",
+    "Drafter",
+    "Engine",
+    "EngineConfig",
+    "Epilogue",
+    "Event",
+    "Executable",
+    "Fields",
+    "FirstCome",
+    "FormatChoice",
+    "FormatLookup",
+    "HfTokenizer",
+    "InfengError",
+    "InterruptedStepError",
+    "Kernel",
+    "KernelError",
+    "KernelLibrary",
+    "KvCache",
+    "Library",
+    "Limits",
+    "LoadedModel",
+    "Logprob",
+    "LoraPart",
+    "LoraTensor",
+    "ManifestError",
+    "Measurable",
+    "Measured",
+    "ModelConfig",
+    "ModelError",
+    "NativeError",
+    "NotFiniteError",
+    "OneOp",
+    "OpNames",
+    "PackedAdapter",
+    "Part",
+    "PluginError",
+    "Plugins",
+    "Pool",
+    "Problem",
+    "Program",
+    "QuantFormat",
+    "RandomAdapters",
+    "Request",
+    "RequestError",
+    "ResourceError",
+    "SamplingParams",
+    "Scheduler",
+    "SchedulerFactory",
+    "Segment",
+    "Selector",
+    "Sequence",
+    "Sequences",
+    "Stream",
+    "TensorSpec",
+    "Tokenizer",
+    "TokenizerFactory",
+    "UsageError",
+    "Weight",
+    "__version__",
+    "adapter_rows",
+    "add_config_options",
+    "builtin_format",
+    "cache_root",
+    "cached_model",
+    "choose",
+    "closure",
+    "config_from",
+    "conversion_key",
+    "convert",
+    "convert_adapter",
+    "describe",
+    "detect",
+    "find",
+    "get_logger",
+    "hookimpl",
+    "is_artifact",
+    "is_native",
+    "layout",
+    "load_config",
+    "locked",
+    "lora_form",
+    "machine",
+    "memory",
+    "pack",
+    "panel_bytes",
+    "peak_rss",
+    "printable",
+    "read_config",
+    "read_manifest",
+    "replacing",
+    "row_ranges",
+    "say",
+    "sizes",
+    "unknown_key_remedy",
+]

@@ -1,0 +1,181 @@
+"""An adapter's files as they are at one moment, read into memory while others may write them.
+
+People train while they serve. A mapped file that is overwritten ends the process with SIGBUS, and one that is read
+meanwhile gives contents that never existed. So nothing is mapped, and what was read counts only if no file has changed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from infeng_core.errors import AdapterError, ModelError
+from infeng_core.files import opened, read_into, reading
+from infeng_core.formats.huggingface import FLOAT_DTYPES, widened
+from infeng_core.formats.safetensors import NUMPY_DTYPES, Header, TensorInfo, header_length, parse_header
+from infeng_core.formats.shards import aligned_bytes
+
+DIGEST_CHUNK = 1 << 20
+MAX_HEADER = 16 << 20  # 150 bytes for each tensor of a model with thousands of layers
+PAUSE = 0.02  # seconds: more than a tick of the clock that stamps files, within which two writes look like one
+TRIES = 5
+
+T = TypeVar("T")
+
+
+@contextlib.contextmanager
+def as_adapter_error(path: Path) -> Iterator[None]:
+    """Turn what the shared readers raise about a file, or the system about ``path``, into an AdapterError."""
+    try:
+        with reading(path):
+            yield
+    except ModelError as error:
+        raise AdapterError(error.what, error.why, error.remedy) from None
+
+
+def read_settled(directory: Path, read: Callable[[Snapshot], T]) -> T:
+    """Return what ``read`` makes of files that nobody changes meanwhile; raises AdapterError.
+
+    Where somebody does, it is called again, a few times.
+    """
+    for attempt in range(TRIES):
+        with contextlib.ExitStack() as stack, as_adapter_error(directory):
+            files = Snapshot(stack)
+            try:
+                found = read(files)
+            except (AdapterError, ModelError):
+                if files.is_unchanged():
+                    raise
+            else:
+                if files.is_unchanged():
+                    return found
+        time.sleep(PAUSE * 2**attempt)
+    raise AdapterError(f"{directory}", "is written while it is read", "load it when it is complete")
+
+
+class Snapshot:
+    """Regular files, each opened once."""
+
+    def __init__(self, stack: contextlib.ExitStack) -> None:
+        """Files are closed with ``stack``."""
+        self._stack = stack
+        self._opened: dict[Path, tuple[int, tuple[int, ...]]] = {}
+        self._is_settled = True
+
+    def is_unchanged(self) -> bool:
+        """Return whether no file has changed since it was opened, nor so shortly before that it would not show."""
+        with contextlib.suppress(OSError):
+            return self._is_settled and all(
+                stamp == _stamp(os.fstat(handle)) == _stamp(path.stat())
+                for path, (handle, stamp) in self._opened.items()
+            )
+        return False
+
+    def text(self, path: Path, limit: int, remedy: str) -> bytes:
+        """Return all of a file of ``limit`` bytes at most; raises ModelError."""
+        handle = self._open(path, remedy)
+        size = os.fstat(handle).st_size
+        if size > limit:
+            raise ModelError(f"{path}", f"has more than {limit} bytes", remedy)
+        return self._bytes(handle, path, 0, size)
+
+    def header(self, path: Path) -> Header:
+        """Return the checked header of a safetensors file; raises ModelError."""
+        handle = self._open(path)
+        size = os.fstat(handle).st_size
+        length = header_length(self._bytes(handle, path, 0, min(size, 8)), size, path, MAX_HEADER)
+        return parse_header(self._bytes(handle, path, 8, length), size, path)
+
+    def data(self, path: Path, begin: int, count: int) -> NDArray[np.uint8]:
+        """Return ``count`` bytes from byte ``begin`` on, 64-byte aligned; ModelError where there are fewer."""
+        out = aligned_bytes(count)
+        read_into(self._open(path), out.data, begin, path)
+        return out
+
+    def digested(self, path: Path, begin: int, count: int) -> tuple[NDArray[np.uint8], str]:
+        """Return bytes as ``data`` does, and their ``digest``, hashed while they are in a core's cache."""
+        out, handle = aligned_bytes(count), self._open(path)
+
+        def load(first: int, chunk: memoryview) -> memoryview:
+            read_into(handle, chunk, begin + first, path)
+            return chunk
+
+        return out, digest(out, load)
+
+    def _open(self, path: Path, remedy: str = "download or write the file again") -> int:
+        if path not in self._opened:
+            handle = self._stack.enter_context(opened(path, ModelError, remedy))
+            fresh = _seconds_of_rest(handle)
+            if fresh > 0:
+                time.sleep(fresh)
+                self._is_settled &= _seconds_of_rest(handle) <= 0
+            self._opened[path] = handle, _stamp(os.fstat(handle))
+        return self._opened[path][0]
+
+    @staticmethod
+    def _bytes(handle: int, path: Path, begin: int, count: int) -> bytes:
+        data = bytearray(count)
+        read_into(handle, memoryview(data), begin, path)
+        return bytes(data)
+
+
+def _seconds_of_rest(handle: int) -> float:
+    """Return how long a file that has just been written must be left alone until the next write shows."""
+    age = time.time() - os.fstat(handle).st_ctime
+    return PAUSE - age if age >= 0 else 0.0  # in the future: a clock was set, or another computer stamps
+
+
+def _stamp(found: os.stat_result) -> tuple[int, ...]:
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+
+
+def digest(data: NDArray[np.uint8], load: Callable[[int, memoryview], memoryview] = lambda _, chunk: chunk) -> str:
+    """Return the sha256 over the sha256 of each MiB, by two threads; ``load(first byte, chunk)`` may fill it first."""
+    view = data.data
+
+    def part(first: int) -> bytes:
+        return hashlib.sha256(load(first, view[first : first + DIGEST_CHUNK])).digest()
+
+    with ThreadPoolExecutor(2, "infeng-digest") as pool:
+        parts = list(pool.map(part, range(0, len(view), DIGEST_CHUNK)))
+    return hashlib.sha256(b"".join(parts)).hexdigest()
+
+
+class TensorFile:
+    """The tensors of a file whose header was checked, all read into memory."""
+
+    def __init__(self, files: Snapshot, path: Path, header: Header) -> None:
+        """Read the data; raises ModelError."""
+        self.path = path
+        self.header = header
+        end = max((info.begin + info.nbytes for info in header.tensors.values()), default=header.data_begin)
+        self._data = files.data(path, header.data_begin, end - header.data_begin)
+
+    def floats(self, name: str) -> NDArray[np.float32]:
+        """Return a tensor as float32; raises AdapterError for another kind of number, NaN and infinity."""
+        info: TensorInfo = self.header.tensors[name]
+        if info.dtype not in FLOAT_DTYPES:
+            raise AdapterError(
+                f"{self.path}", f"tensor {name} is {info.dtype}, it must be F32, F16 or BF16", "save the adapter again"
+            )
+        dtype: Any = np.dtype(NUMPY_DTYPES[info.dtype])
+        begin = info.begin - self.header.data_begin
+        array = self._data[begin : begin + info.nbytes]
+        if begin % dtype.itemsize:
+            array = array.copy()
+        values = array.view(dtype).reshape(info.shape)
+        wide = values if values.dtype == np.float32 else widened(values)
+        if not np.isfinite(wide).all():
+            at = tuple(int(i) for i in np.argwhere(~np.isfinite(wide))[0])
+            why = f"tensor {name} holds {wide[at]} at {at}"
+            raise AdapterError(f"{self.path}", why, "the training diverged or the file is damaged: use another copy")
+        return wide

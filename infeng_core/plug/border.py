@@ -1,0 +1,217 @@
+"""What a plugin hands in, held to the Protocol or dataclass that it owes: whatever else comes is a PluginError that
+names the plugin. The core's own parts pass as they are, so that none of this is on their way."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import types
+from collections import abc
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, is_dataclass
+from functools import cache, partial
+from typing import Any, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
+
+from infeng_core.errors import InfengError, PluginError, printable
+
+REMEDY = "reinstall the plugin or ask its author for a repair"
+
+
+@dataclass(frozen=True)
+class Owner:
+    """Whose object it is, for messages: ``plugin shout``, ``tokenizer loud``."""
+
+    plugin: str
+    part: str
+
+    def fail(self, why: str) -> NoReturn:
+        """Raise the PluginError."""
+        raise PluginError(f"plugin {self.plugin}", f"{self.part}: {why}", REMEDY)
+
+    def blame(self, what: str, error: BaseException) -> NoReturn:
+        """Raise the PluginError for what was raised."""
+        why = f"{self.part}: {what} raised {type(error).__name__}: {error}"
+        raise PluginError(f"plugin {self.plugin}", why, REMEDY) from error
+
+
+def hold(value: Any, owed: str | type, owner: Owner) -> Any:
+    """Return ``value``, which is to be an ``owed`` ("module:name" or the class); an object's methods are watched.
+
+    Raises PluginError for a value that is none.
+    """
+    face = _found(owed) if isinstance(owed, str) else owed
+    if not is_dataclass(face):
+        return Held(value, face, owner)
+    if text := wrong(value, face):
+        owner.fail(f"it {text}")
+    return value
+
+
+def wrong(value: Any, owed: Any) -> str:
+    """Return what is wrong with ``value`` as the annotation ``owed``, such as "is 3, not a list", or "".
+
+    Looks into containers; objects in them are looked at when they are used.
+    """
+    origin, inner = get_origin(owed) or owed, get_args(owed)
+    if origin is Any or getattr(origin, "_is_protocol", False):
+        return ""
+    if origin in (Union, types.UnionType):
+        found = [wrong(value, one) for one in inner]
+        return "" if "" in found else found[0]
+    if origin is Literal:
+        return "" if value in inner else f"is {_show(value)}, not one of {', '.join(map(str, inner))}"
+    if origin is abc.Callable:
+        return "" if callable(value) else f"is {_show(value)}, which cannot be called"
+    if origin is int and not isinstance(value, bool) and hasattr(value, "__index__"):
+        return ""
+    if origin in (list, abc.Sequence) and isinstance(value, abc.Sequence) and not isinstance(value, str):
+        return next((f"has an item that {text}" for item in value if (text := wrong(item, inner[0]))), "")
+    if origin is tuple and isinstance(value, tuple) and inner[1:] == (...,):
+        return next((f"has an item that {text}" for item in value if (text := wrong(item, inner[0]))), "")
+    if origin in (dict, abc.Mapping) and isinstance(value, Mapping):
+        pairs = ((name, wrong(name, inner[0]) or wrong(item, inner[1])) for name, item in value.items())
+        return next((f"has an entry {_show(name)} that {text}" for name, text in pairs if text), "")
+    if isinstance(origin, type) and is_dataclass(origin) and isinstance(value, origin):
+        fields = ((name, wrong(getattr(value, name), hint)) for name, hint in get_type_hints(origin).items())
+        return next((f"has a {name} that {text}" for name, text in fields if text), "")
+    if origin not in (int, abc.Sequence) and isinstance(value, origin):
+        kind = get_args(inner[1]) if len(inner) == 2 and hasattr(value, "dtype") else ()
+        return f"is of {value.dtype}, not {kind[0].__name__}" if kind and value.dtype != kind[0] else ""
+    return f"is {_show(value)}, not {getattr(origin, '__name__', origin)}"
+
+
+class Held:
+    """Stands before an object of a plugin: its face's methods are called for it, and what they do is looked at."""
+
+    def __init__(self, inner: Any, face: type, owner: Owner) -> None:
+        """Raises PluginError where ``inner`` lacks a member of ``face``."""
+        vars(self).update(_inner=inner, _face=face, _owner=owner)
+        for name, (is_method, _) in members(face).items():
+            value = getattr(self, name)
+            if is_method and not callable(value):
+                owner.fail(f"{name} is {_show(value)}, not a method")
+
+    @property
+    def __class__(self) -> type:
+        """Be an instance of what the object is an instance of."""
+        return type(self._inner)
+
+    @__class__.setter
+    def __class__(self, kind: type) -> None:
+        raise TypeError("the class of a plugin's object cannot be set")
+
+    def __getattr__(self, name: str) -> Any:
+        """Return the object's own attribute, a method of its face watched."""
+        owner, known = self._owner, members(self._face)
+        try:
+            value = getattr(self._inner, name)
+        except AttributeError as error:
+            if name not in known:
+                raise
+            owner.fail(f"it has no {name}: {error}")
+        except Exception as error:
+            owner.blame(name, error)
+        if name not in known:
+            return value
+        is_method, owed = known[name]
+        if is_method and callable(value):
+            law = LAWS.get(f"{self._face.__name__}.{name}")
+            passing = PASSING + (OUTSIDE if self._face.__name__ == "Command" else ())
+            vars(self)[name] = partial(_call, owner, name, value, owed, law, passing)
+            return vars(self)[name]
+        if not is_method and (text := wrong(value, owed)):
+            owner.fail(f"{name} {text}")
+        return value
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set the object's own attribute."""
+        setattr(self._inner, name, value)
+
+
+PASSING: tuple[type[BaseException], ...] = (InfengError, KeyboardInterrupt, GeneratorExit)
+OUTSIDE: tuple[type[BaseException], ...] = (SystemExit, OSError, MemoryError)
+"""What a command may also raise: the command line explains it."""
+
+
+def _call(
+    owner: Owner, name: str, method: Any, owed: Any, law: Law | None, passing: Any, *args: Any, **kwargs: Any
+) -> Any:
+    try:
+        result = method(*args, **kwargs)
+    except passing:
+        raise
+    except BaseException as error:  # panics of libraries in other languages are no Exceptions
+        owner.blame(f"{name}()", error)
+    if owed is not None and (text := wrong(result, owed)):
+        owner.fail(f"what {name}() returned {text}")
+    if law is not None and (text := law(args, result)):
+        owner.fail(f"{name}() {text}")
+    if not getattr(owed, "_is_protocol", False):
+        return result
+    held = Held(result, owed, owner)
+    return held if any(is_method for is_method, _ in members(owed).values()) else result
+
+
+Law = Callable[[tuple[Any, ...], Any], str]
+
+
+def _as_many(args: tuple[Any, ...], ids: Any) -> str:
+    return "" if len(ids) == len(args[0]) else f"returned ids of {len(ids)} texts for {len(args[0])}"
+
+
+def _has_rows(args: tuple[Any, ...], batch: Any) -> str:
+    return "" if batch is None or batch.segments else "returned a batch of no rows"
+
+
+def _is_recorded(args: tuple[Any, ...], result: Any) -> str:
+    """A batch that is never recorded would be made again and again."""
+    batch, _, finished = args
+    rows = (one for one in batch.segments if one.sequence not in finished and one.sequence.computed <= one.pos0)
+    return f"left request {lost.sequence.id} where it was before its batch" if (lost := next(rows, None)) else ""
+
+
+def _has_logits(args: tuple[Any, ...], logits: Any) -> str:
+    rows = len(args[0].sample_rows)
+    return "" if logits.ndim == 2 and len(logits) == rows else f"returned {logits.shape} for {rows} sampled rows"
+
+
+LAWS: Mapping[str, Law] = {
+    "Tokenizer.encode": _as_many,
+    "Scheduler.next_batch": _has_rows,
+    "Scheduler.commit": _is_recorded,
+    "Executable.run": _has_logits,
+}
+"""What an annotation cannot say of a method: from its arguments and its result to what it did wrong, or ""."""
+
+
+@cache
+def members(face: type) -> dict[str, tuple[bool, Any]]:
+    """Return the members of a Protocol: whether each is a method, and the annotation of what it gives."""
+    found: dict[str, tuple[bool, Any]] = {}
+    for name, value in vars(face).items():
+        function = value.fget if isinstance(value, property) else value
+        if inspect.isfunction(function) and not name.startswith("_"):
+            found[name] = (function is value, _result(function))
+    hints = get_type_hints(face) if "__annotations__" in vars(face) else {}
+    return found | {name: (False, owed) for name, owed in hints.items()}
+
+
+def _result(function: types.FunctionType) -> Any:
+    owed = function.__annotations__.get("return", Any)
+    try:
+        return eval(owed, function.__globals__) if isinstance(owed, str) else owed
+    except NameError:  # a name for type checkers alone
+        return Any
+
+
+def _found(place: str) -> type:
+    module, _, name = place.partition(":")
+    face: type = getattr(importlib.import_module(module), name)
+    return face
+
+
+def _show(value: Any) -> str:
+    try:
+        return printable(repr(value), 80)
+    except Exception:
+        return f"a {type(value).__name__}"

@@ -1,0 +1,126 @@
+"""Random adapters for the op of a case: all that a segment can have, alone, combined and not at all; or many alike."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from infeng_core import _native
+from infeng_core._native import Epilogue, Program
+
+LANES = 16
+WIDE, ODD = 24, 5
+
+FORMATS = {"int8": "int8-row", "bf16": "bf16", "f32": "f32"}
+"""How A is packed, by the storage of adapters."""
+
+
+def form(storage: str) -> tuple[str, str]:
+    """Return the weight format of A, and what it reads."""
+    return FORMATS[storage], "int8-g64" if storage == "int8" else "f32"
+
+
+@dataclass(frozen=True)
+class Adapters:
+    """What is on the rows of a case: two adapters that show errors, or ``count`` of ``rank`` that share the rows."""
+
+    storage: str
+    count: int = 0
+    rank: int = 16
+    parts: Sequence[tuple[int, int, int]] = ()
+    """(first panel, step, panels) of each projection; one over all panels where empty."""
+    is_looked_up: bool = False
+    """u of a linear is looked up as that of embeddings is, so that nothing but its own half is measured."""
+
+
+class Lora:
+    """The adapters of a program, for as many slots as it has calls."""
+
+    def __init__(self, program: Program, adapters: Adapters, rows: int, random: np.random.Generator) -> None:
+        self.adapters = adapters
+        self._program, self._random = program, random
+        self._slots: list[tuple[str, int, int]] = []  # name, k, panels
+        self._looked_up: tuple[Any, ...] | None = None
+        stacked = adapters.rank * max(1, len(adapters.parts)) if adapters.count else WIDE + LANES
+        self.columns = -(-stacked // LANES) * LANES
+        program.open_adapters(adapters.storage, columns=self.columns, max_ranges=max(4, rows))
+        self._made: list[_native.Adapter] = []
+
+    def shrink(self, kernels: _native.Bindings, call: int, x: int, k: int, panels: int) -> Epilogue:
+        """Add a shrink over ``k`` inputs to the program; return the step that expands it."""
+        self._slots.append((f"call{call}", k, panels))
+        return Epilogue.lora(self._program.shrink(kernels, f"call{call}", x, k=k, panels=panels))
+
+    def lookup(self, panels: int) -> Epilogue:
+        """Return a step that adds products of a vector that is looked up; a program can have one."""
+        rank = self.adapters.rank
+        part = self._part(rank, 0, range(panels))
+        self._looked_up = (rank, self._normal(1, rank), 1.0, part)
+        return Epilogue.lora(self._program.embedding_slot(vocabulary=1, panels=panels))
+
+    def ranges(self, rows: int) -> Sequence[tuple[int, int, Any, float]]:
+        """Return which rows use which adapter.
+
+        Of two: the second alone, both together, and neither. Of many: consecutive shares.
+        """
+        count = self.adapters.count
+        if not self._made:
+            self._made = [self._adapter(index) for index in range(count or 2)]
+        if count:
+            used = min(count, rows)
+            return [(rows * i // used, rows * (i + 1) // used, self._made[i], 1.0) for i in range(used)]
+        alone, both = rows // 3, -(-2 * rows // 3)
+        first, second = self._made
+        together = [(alone, both, first, 0.5), (alone, both, second, 1.0)]
+        return [(0, alone, second, 1.0), *together] if alone else together
+
+    def _adapter(self, index: int) -> _native.Adapter:
+        tensors = []
+        for name, k, panels in self._slots:
+            rank, parts = self._parts(index, panels)
+            tensors.append((name, rank, *self._a(rank, k), parts))
+        return self._program.adapter(self.adapters.storage, tensors, embedding=self._looked_up)
+
+    def _parts(self, index: int, panels: int) -> tuple[int, list[_native.AdapterPart]]:
+        """Return the stacked rank and the projections of adapter ``index``.
+
+        Of two: one projection; and one over every other panel besides one of rank 0 over the last, with all that a
+        projection can have.
+        """
+        if self.adapters.count:
+            rank, places = self.adapters.rank, self.adapters.parts or ((0, 1, panels),)
+            ranges = [range(first, first + step * count, step) for first, step, count in places]
+            return rank * len(ranges), [self._part(rank, i * rank, each) for i, each in enumerate(ranges)]
+        if index == 0:
+            return WIDE, [self._part(WIDE, 0, range(panels))]
+        odd = self._part(ODD, 0, range(0, panels, 2), with_all=True)
+        return ODD, [odd, self._part(0, ODD, range(panels - 1, panels), with_all=True)]
+
+    def _a(self, rank: int, k: int) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
+        """Return A in panels and its scaling."""
+        panels, format = -(-rank // LANES), FORMATS[self.adapters.storage]
+        data = _native.Arena(panels * _native.panel_bytes(format, k), huge_pages=False)
+        _native.pack(format, self._normal(rank, k) / np.float32(np.sqrt(k)), data)
+        scaling = np.zeros(panels * LANES, np.float32)
+        scaling[:rank] = self._random.uniform(0.5, 2, rank)
+        return np.asarray(memoryview(data)).view(np.uint8), scaling
+
+    def _part(self, rank: int, column: int, panels: range, *, with_all: bool = False) -> _native.AdapterPart:
+        outputs = len(panels) * LANES
+        b: NDArray[Any] = self._normal(len(panels), rank, LANES)
+        b_scale = None
+        if self.adapters.storage == "int8":
+            b = self._random.integers(-127, 128, b.shape).astype(np.int8)
+            b_scale = (np.abs(self._normal(outputs)) / np.float32(64)).astype(np.float32)
+        elif self.adapters.storage == "bf16":
+            b = (b.view(np.uint32) >> 16).astype(np.uint16)
+        row_scale = np.float32(1) + self._normal(outputs) / np.float32(4) if with_all else None
+        bias = self._normal(outputs) if with_all else None
+        return (rank, column, panels.start, panels.step, len(panels), b, b_scale, row_scale, bias)
+
+    def _normal(self, *shape: int) -> NDArray[np.float32]:
+        return self._random.standard_normal(shape, dtype=np.float32)

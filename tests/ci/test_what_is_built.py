@@ -1,0 +1,61 @@
+"""What `make demo` builds: the kernels that this processor runs, and the requirements that the wheels have."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib.metadata import requires
+from pathlib import Path
+
+import pytest
+
+from infeng_core.plug.manager import Plugins
+
+CI = Path(__file__).parents[2] / ".ci"
+AVX2 = "fpu avx2 fma f16c"
+AVX512 = f"{AVX2} avx512f avx512bw avx512vl avx512dq avx512_vnni"
+AMX = f"{AVX512} gfni amx_tile amx_int8"
+
+
+def kernels(*arguments: object) -> list[str]:
+    """Return the plugins that .ci/kernels names."""
+    command = ["sh", CI / "kernels", *map(str, arguments)]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
+
+
+@pytest.mark.parametrize(
+    ("flags", "plugins"),
+    [
+        ("fpu sse4_2 avx", []),
+        (AVX2, ["avx2"]),
+        (AVX2.replace("f16c", ""), []),
+        (AVX512, ["avx512"]),
+        (AVX512.replace("avx512vl", "avx512"), ["avx2"]),  # a whole word, and no part of one
+        (AMX, ["amx", "avx512"]),
+        (AMX.replace("amx_int8", "amx_bf16"), ["avx512"]),
+    ],
+)
+def test_the_best_plugins_of_a_processor_are_named(flags: str, plugins: list[str], tmp_path: Path) -> None:
+    (tmp_path / "cpuinfo").write_text(f"processor\t: 0\nflags\t\t: {flags}\nbugs\t\t: none\n" * 2)
+    assert kernels(tmp_path / "cpuinfo") == plugins
+
+
+def test_a_processor_without_flags_runs_the_kernels_of_the_core(tmp_path: Path) -> None:
+    (tmp_path / "cpuinfo").write_text("processor\t: 0\nFeatures\t: fp asimd\n")
+    assert kernels(tmp_path / "cpuinfo") == kernels(tmp_path / "nothing") == []
+
+
+def test_this_processor_runs_what_is_built_for_it() -> None:
+    assert set(kernels()) <= {library.name for library in Plugins.discover().libraries()}
+
+
+def test_the_listed_requirements_are_those_of_the_wheels() -> None:
+    def listed(table: str) -> set[str]:
+        command = [sys.executable, CI / "requirements", table]
+        return set(subprocess.run(command, check=True, capture_output=True, text=True).stdout.split())
+
+    core = [entry.split(";") for entry in requires("infeng-core") or ()]
+    assert {name.strip() for name, *extra in core if not extra} <= listed("dependencies")
+    assert {name.strip() for name, *extra in core if extra and "test" in extra[0]} == listed("test")
+    assert any(name.startswith("meson-python") for name in listed("build"))
+    assert not any(name.startswith("infeng") for name in listed("dependencies"))

@@ -1,0 +1,222 @@
+"""Whatever a plugin's objects do, the error names the plugin and what it owed, and other plugins go on."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+import tiny_model
+from numpy.typing import NDArray
+
+from infeng_core import cli
+from infeng_core.engine import Engine
+from infeng_core.errors import PluginError, RequestError
+from infeng_core.plug.border import wrong
+from infeng_core.request import SamplingParams
+
+HEAD = """
+import numpy as np
+from infeng_core.plug import hookimpl
+from infeng_core.firstcome import FirstCome
+from infeng_core.formats.quant import QuantFormat
+from infeng_core.nativebackend import NativeBackend
+from infeng_core.tokenizer import HfTokenizer
+
+class Odd(Exception): pass
+class Tokenizer(HfTokenizer): pass
+class Scheduler(FirstCome): pass
+class Executable:
+    def __init__(self, inner): self.inner = inner
+    def __getattr__(self, name): return getattr(self.inner, name)
+class Backend:
+    def compile(self, *args): return Executable(NativeBackend().compile(*args))
+class Command:
+    name, help = "odd", "is odd"
+    def configure(self, parser): pass
+    def run(self, arguments): return 0
+class Other(Command):
+    name = "even"
+    def run(self, arguments): print("even"); return 0
+tokenizers, schedulers, backends = {"odd": Tokenizer}, {"odd": Scheduler}, {"odd": Backend()}
+quant_formats, commands = {"odd": QuantFormat("odd", "f32")}, [Command(), Other()]
+"""
+HOOKS = "".join(
+    f"\n@hookimpl\ndef infeng_{kind}(): return {kind}\n"
+    for kind in ("tokenizers", "schedulers", "backends", "quant_formats", "commands")
+)
+YAML = """infeng_plugin: 1
+name: odd
+version: 1
+python: {module}
+provides:
+  {{tokenizers: [odd], schedulers: [odd], backends: [odd], quant_formats: [odd], commands: [odd, even]}}
+"""
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_model.write(tmp_path_factory.mktemp("tiny") / "model")
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(autouse=True)
+def shared_cache(quiet_environment: None, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One model, converted once."""
+    monkeypatch.setenv("INFENG_CACHE", str(cache))
+
+
+@pytest.fixture
+def odd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Return a function that installs a plugin whose objects ``code`` has spoilt."""
+    numbers = itertools.count()
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def install(code: str) -> None:
+        module = f"odd_{tmp_path.name}_{next(numbers)}"
+        (tmp_path / f"{module}.py").write_text(HEAD + code + "\n" + HOOKS)
+        (tmp_path / "plugin.yaml").write_text(YAML.format(module=module))
+        monkeypatch.setenv("INFENG_PLUGINS_PATHS", str(tmp_path / "plugin.yaml"))
+
+    yield install
+    for name in [name for name in sys.modules if name.startswith(f"odd_{tmp_path.name}")]:
+        del sys.modules[name]
+
+
+def answer(tiny: Path, use: str) -> list[int]:
+    settings = {"tokenizer": "hf", "scheduler": "fcfs", "backend": "native", use: "odd"}
+    overrides = {f"{name}.use": value for name, value in settings.items() if name}
+    with Engine(tiny, threads=1, overrides=overrides) as engine:
+        return list(engine.generate("the quick", SamplingParams(temperature=0.0, max_tokens=4))[0].token_ids)
+
+
+@pytest.mark.parametrize("use", ["tokenizer", "scheduler", "backend"])
+def test_a_sound_part_of_a_plugin_gives_the_same_tokens(odd, tiny, use):
+    odd("")
+    assert answer(tiny, use) == answer(tiny, "")
+
+
+RAISES = "def raises(*args, **kwargs): raise Odd('by design')\n"
+SPOILT = [
+    ("tokenizer", "tokenizers = {'odd': 3}", "cannot be called"),
+    ("tokenizer", "tokenizers = {'odd': lambda *_: None}", "tokenizer odd: it has no vocab_size"),
+    ("tokenizer", RAISES + "tokenizers = {'odd': raises}", "tokenizer odd: making it raised Odd: by design"),
+    ("tokenizer", "tokenizers = {'odd': lambda: None}", "tokenizer odd: making it raised TypeError"),
+    ("tokenizer", "Tokenizer.encode = None", "tokenizer odd: encode is None, not a method"),
+    ("tokenizer", "Tokenizer.vocab_size = 'many'", "tokenizer odd: vocab_size is 'many', not int"),
+    ("tokenizer", RAISES + "Tokenizer.bos_id = property(raises)", "tokenizer odd: bos_id raised Odd: by design"),
+    ("tokenizer", RAISES + "Tokenizer.encode = raises", "tokenizer odd: encode() raised Odd: by design"),
+    ("tokenizer", "Tokenizer.encode = lambda *_: None", "what encode() returned is None, not list"),
+    ("tokenizer", "Tokenizer.encode = lambda *_: []", "encode() returned ids of 0 texts for 1"),
+    ("tokenizer", "Tokenizer.encode = lambda *_: [['a']]", "has an item that has an item that is 'a', not int"),
+    ("tokenizer", "Tokenizer.detokenizer = lambda *_: 3", "tokenizer odd: it has no push"),
+    ("tokenizer", "class D:\n    def push(self, token): return b'x'\n    def finish(self): return ''\n"
+                  "Tokenizer.detokenizer = lambda *_: D()", "what push() returned is b'x', not str"),
+    ("tokenizer", "class D:\n    def push(self, token): 1 / 0\n    def finish(self): return ''\n"
+                  "Tokenizer.detokenizer = lambda *_: D()", "push() raised ZeroDivisionError"),
+    ("scheduler", "schedulers = {'odd': lambda limits, pool: object()}", "scheduler odd: it has no add"),
+    ("scheduler", RAISES + "schedulers = {'odd': raises}", "scheduler odd: making it raised Odd"),
+    ("scheduler", RAISES + "Scheduler.add = raises", "scheduler odd: add() raised Odd: by design"),
+    ("scheduler", "Scheduler.next_batch = lambda self: 3", "what next_batch() returned is 3, not Batch"),
+    ("scheduler", RAISES + "Scheduler.next_batch = raises", "next_batch() raised Odd: by design"),
+    ("scheduler", RAISES + "Scheduler.commit = raises", "commit() raised Odd: by design"),
+    ("scheduler", "Scheduler.commit = lambda *_: None", "commit() left request 0 where it was before its batch"),
+    ("scheduler", "Scheduler.waiting = 'x'", "waiting is 'x', not int"),
+    ("backend", "backends = {'odd': 3}", "backend odd: it has no compile"),
+    ("backend", RAISES + "Backend.compile = raises", "backend odd: compile() raised Odd: by design"),
+    ("backend", "Backend.compile = lambda *_: None", "backend odd: it has no kv_bytes"),
+    ("backend", RAISES + "Executable.run = raises", "backend odd: run() raised Odd: by design"),
+    ("backend", "Executable.run = lambda *_: None", "what run() returned is None, not ndarray"),
+    ("backend", "Executable.run = lambda *_: np.zeros((1, 320))", "is of float64, not float32"),
+    ("backend", "Executable.run = lambda *_: np.zeros((7, 320), np.float32)", "returned (7, 320) for 1 sampled rows"),
+    ("backend", "Executable.kv_bytes = None", "kv_bytes is None, not int"),
+    ("backend", "class Panic(BaseException): pass\ndef panics(*_): raise Panic('deep')\nExecutable.run = panics",
+     "run() raised Panic: deep"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("use", "code", "words"), SPOILT, ids=[f"{use}: {words}" for use, _, words in SPOILT])
+def test_a_spoilt_part_is_named_with_its_plugin(odd, tiny, use, code, words):
+    odd(code)
+    with pytest.raises((PluginError, RequestError)) as caught:
+        answer(tiny, use)
+    assert "plugin odd" in str(caught.value)
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ("quant_formats = {'odd': 3}", "quant format odd: it is 3, not QuantFormat"),
+        ("quant_formats = {'odd': QuantFormat('odd', 'f17')}", "has a activation that is 'f17', not one of f32"),
+        ("quant_formats = {'odd': QuantFormat(None, 'f32')}", "has a name that is None, not str"),
+    ],
+)
+def test_a_spoilt_format_is_named_with_its_plugin(odd, tiny, code, words):
+    odd(code)
+    with pytest.raises(PluginError, match="plugin odd") as caught:
+        Engine(tiny, format="odd")
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ("commands = [3, Other()]", "promises the command odd, its hooks do not bring it"),
+        ("Command.help = None", "command odd: help is None, not str"),
+        ("Command.run = 3", "command odd: run is 3, not a method"),
+        ("del Command.configure", "command odd: it has no configure"),
+        (RAISES + "Command.configure = raises", "command odd: configure() raised Odd: by design"),
+        (RAISES + "Command.run = raises", "command odd: run() raised Odd: by design"),
+        ("Command.run = lambda *_: 'fine'", "what run() returned is 'fine', not int"),
+        ("def twice(self, parser): parser.add_argument('--help')\nCommand.configure = twice", "raised ArgumentError"),
+    ],
+)
+def test_a_broken_command_takes_no_other_with_it(odd, capsys, code, words):
+    odd(code)
+    assert cli.main(["odd"]) == 1
+    err = capsys.readouterr().err
+    errors = [line for line in err.splitlines() if line.startswith("infeng: error: ")]
+    assert len(errors) == 1 and words in err and "plugin odd" in errors[0]
+    if "Command." not in code:  # which the other one inherits
+        assert cli.main(["even"]) == 0
+        assert capsys.readouterr().out == "even\n"
+    assert cli.main(["plugins", "list"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("value", "owed", "text"),
+    [
+        (3, int, ""),
+        (np.int64(3), int, ""),
+        (True, int, "is True, not int"),
+        (None, int | None, ""),
+        ("3", int | None, "is '3', not int"),
+        ([1, 2], list[int], ""),
+        ((1, 2), Sequence[int], ""),
+        ("12", Sequence[int], "is '12', not Sequence"),
+        ([1, "2"], list[int], "has an item that is '2', not int"),
+        ((), tuple[str, ...], ""),
+        ((3,), tuple[str, ...], "has an item that is 3, not str"),
+        ({"a": 1}, Mapping[str, int], ""),
+        ({"a": "b"}, dict[str, int], "has an entry 'a' that is 'b', not int"),
+        ("f32", Literal["f32", "int8"], ""),
+        ("f16", Literal["f32", "int8"], "is 'f16', not one of f32, int8"),
+        (print, Callable[..., Any], ""),
+        (3, Callable[..., Any], "is 3, which cannot be called"),
+        (np.zeros(2, np.float32), NDArray[np.float32], ""),
+        (np.zeros(2), NDArray[np.float32], "is of float64, not float32"),
+        (object, Any, ""),
+        ("x" * 500, int, f"is '{'x' * 26} ... (502 characters) ... {'x' * 26}', not int"),
+    ],
+)
+def test_what_is_wrong_with_a_value_is_said(value, owed, text):
+    assert wrong(value, owed) == text
