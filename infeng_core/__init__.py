@@ -6,16 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from infeng_core.engine import Engine
-    from infeng_core.request import Completion, Request, SamplingParams
+    from infeng_core.request import Completion, Logprob, Request, SamplingParams
     from infeng_core.stream import Event, Stream
 
-__all__ = ["Completion", "Engine", "Event", "Request", "SamplingParams", "Stream", "__version__"]
+__all__ = ["Completion", "Engine", "Event", "Logprob", "Request", "SamplingParams", "Stream", "__version__"]
 __version__ = "0.1.0"
 
 _HOMES = {
     "Completion": "request",
     "Engine": "engine",
     "Event": "stream",
+    "Logprob": "request",
     "Request": "request",
     "SamplingParams": "request",
     "Stream": "stream",

@@ -25,7 +25,18 @@ from infeng_core._native import (
     panel_bytes,
 )
 from infeng_core.adapters import BASE
-from infeng_core.backend import AdapterHandle, AdapterRows, Backend, BoundOp, Executable, Measurable, Measured, OpNames
+from infeng_core.backend import (
+    AdapterHandle,
+    AdapterRows,
+    Backend,
+    BoundOp,
+    Executable,
+    InterruptedStepError,
+    Measurable,
+    Measured,
+    NotFiniteError,
+    OpNames,
+)
 from infeng_core.cli import say
 from infeng_core.cli.options import add_config_options, config_from
 from infeng_core.engine import Engine
@@ -86,8 +97,8 @@ from infeng_core.plug.manifest import load_config
 from infeng_core.plug.problems import Fields, describe, row_ranges
 from infeng_core.plug.select import Selector
 from infeng_core.plug.system import machine, memory
-from infeng_core.request import Completion, Request, SamplingParams
-from infeng_core.scheduler import Batch, Limits, Scheduler, Segment, Sequence, adapter_rows
+from infeng_core.request import Completion, Logprob, Request, SamplingParams
+from infeng_core.scheduler import NOT_FINITE, Batch, Limits, Scheduler, Segment, Sequence, adapter_rows
 from infeng_core.speculate import Drafter
 from infeng_core.stream import Event, Stream
 from infeng_core.telemetry.process import peak_rss
@@ -102,6 +113,7 @@ __all__ = [
     "A_FORMATS",
     "BASE",
     "NEEDS",
+    "NOT_FINITE",
     "REFERENCE",
     "Adapter",
     "AdapterError",
@@ -133,6 +145,7 @@ __all__ = [
     "Graph",
     "HfTokenizer",
     "InfengError",
+    "InterruptedStepError",
     "Kernel",
     "KernelError",
     "KernelLibrary",
@@ -143,6 +156,7 @@ __all__ = [
     "Limits",
     "Linear",
     "LoadedModel",
+    "Logprob",
     "LoraPart",
     "LoraTensor",
     "ManifestError",
@@ -151,6 +165,7 @@ __all__ = [
     "ModelConfig",
     "ModelError",
     "NativeError",
+    "NotFiniteError",
     "OneOp",
     "OpNames",
     "PackedAdapter",

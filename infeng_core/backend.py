@@ -25,12 +25,17 @@ __all__ = [
     "Backend",
     "BoundOp",
     "Executable",
+    "InterruptedStepError",
     "Limits",
     "Measurable",
     "Measured",
     "NotFiniteError",
     "OpNames",
 ]
+
+
+class InterruptedStepError(KernelError):
+    """A run was cancelled; it may run again."""
 
 
 class NotFiniteError(KernelError):
@@ -86,7 +91,7 @@ class Executable(Protocol):
         """Return what runs, in the order of the model."""
 
     def cancel(self) -> None:
-        """Make a run in flight on another thread stop soon; it raises KernelError."""
+        """Make a run in flight on another thread stop soon, with InterruptedStepError; without one do nothing."""
 
     def close(self) -> None:
         """Give memory and threads back; the executable cannot run afterwards."""

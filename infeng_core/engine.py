@@ -5,23 +5,27 @@ from __future__ import annotations
 import itertools
 import os
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Any, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from infeng_core import formats, kvcache
 from infeng_core.adapters import AdapterInfo, Registry, base_names
-from infeng_core.backend import Backend, BoundOp, Executable, NotFiniteError
+from infeng_core.backend import Backend, BoundOp, Executable, InterruptedStepError, NotFiniteError
+from infeng_core.background import Background
 from infeng_core.errors import InfengError, PluginError, UsageError
 from infeng_core.intake import AdaptersOf, Intake, Prompt, Prompts
 from infeng_core.plug.cpu import detect
 from infeng_core.plug.manager import Plugins
 from infeng_core.plug.manifest import EngineConfig, load_config
 from infeng_core.plug.select import Selector
-from infeng_core.request import Adapters, Completion, Request, SamplingParams
+from infeng_core.request import Adapters, Completion, Logprob, Request, SamplingParams
 from infeng_core.sampler import Sampler, draw_seed
 from infeng_core.scheduler import Batch, Scheduler, Segment, part
 from infeng_core.scheduler import Sequence as Running
@@ -111,10 +115,13 @@ class Engine:
         )
         self._ids = itertools.count()
         self._turns = Turns()
+        self._background: Background | None = None
         self._commands: deque[Command | Reader] = deque()  # in the order of their arrival
         self._is_open = True
         self._is_released = False
         self._is_torn = False
+        self._is_interrupted = False
+        self._batch: Batch | None = None  # while it runs
         self._process = os.getpid()
         self._adapters = Registry(
             partial(formats.load_adapter, model=self.model, dtype=self.config.adapters.dtype),
@@ -143,7 +150,43 @@ class Engine:
         were before the step.
         """
         self._check_open()
+        if self._background is not None:
+            raise UsageError("engine", "its own thread runs the steps", "wait for streams, or call stop() first")
         return self._turns.run(lambda: self._step())  # which a profile replaces
+
+    def start(self, on_step: Callable[[], object] | None = None) -> None:
+        """Let a thread of the engine's own run the steps until ``stop`` or ``close``, and sleep when nobody wants one.
+
+        Whoever waits for a stream then sleeps; ``async for`` works on streams. on_step: called on that thread after
+        every step, to look at streams (``pending``) and to submit or cancel; it must not wait. A step that fails ends
+        what is in flight with its error. Raises UsageError where it runs already.
+        """
+        self._check_open()
+        if self._background is not None:
+            raise UsageError("engine", "it was started already", "call stop() first")
+        self._background = Background(lambda: self._turns.run(self._advance), on_step, self._fail_all)
+        self._background.start()
+
+    def stop(self) -> None:
+        """End the thread of ``start`` after its step; requests in flight stay. Without one this does nothing."""
+        if self._background is not None:
+            if not self._is_forked:
+                self._background.stop()
+            self._background = None
+
+    def _advance(self) -> bool:
+        """Run a step; returns whether there was anything to do, raises PluginError where requests wait in vain."""
+        has_run = self._step()
+        if not has_run and self._streams.outputs():
+            raise self._scheduler_error("requests wait, and it has no batch")
+        return has_run
+
+    def _fail_all(self, error: InfengError) -> None:
+        def end() -> None:
+            for output in self._streams.outputs():
+                self._end(output, error)
+
+        self._turns.run(lambda: self._orderly(end))
 
     def _step(self) -> bool:
         self._check_open()
@@ -151,13 +194,20 @@ class Engine:
         batch = self._orderly(self._next_batch)
         if batch is None:
             return self._scheduler.waiting > 0 and self._adapters.wait(mark)
+        self._batch, self._is_interrupted = batch, False
         try:
             logits = self.executable.run(batch)
         except NotFiniteError as error:
             self._orderly(partial(self._isolate, batch, error))
             return True
+        except InterruptedStepError:
+            if self._is_interrupted:
+                raise
+            return True  # for its requests were cancelled
+        finally:
+            self._batch = None
         tokens = self._sampler.pick(logits, batch)
-        self._orderly(partial(self._record, batch, tokens))
+        self._orderly(partial(self._record, batch, tokens, logits))
         return True
 
     def _next_batch(self) -> Batch | None:
@@ -167,8 +217,8 @@ class Engine:
             self._check(batch)
         return batch
 
-    def _record(self, batch: Batch, tokens: list[list[int]]) -> None:
-        finished = self._streams.push(batch, tokens)
+    def _record(self, batch: Batch, tokens: list[list[int]], logits: NDArray[np.float32]) -> None:
+        finished = self._streams.push(batch, tokens, logits)
         self._scheduler.commit(batch, tokens, finished)
         self._streams.close(finished)
         self._check_progress(batch, finished)
@@ -219,8 +269,25 @@ class Engine:
         [prepared] = self._prepare([Request.of(prompt, params, adapter)], None, None)
         return self._start(*prepared)
 
+    def score(
+        self, prompt: Prompt, continuation: str | Iterable[int], *, adapter: Adapters | None = None
+    ) -> tuple[Logprob, ...]:
+        """Return the log-probabilities of a continuation's tokens, each after the prompt and those before it.
+
+        Two texts are tokenized as one; where the end of the prompt then becomes another token, that one counts to the
+        continuation. The sum of ``logprob`` is the log-probability of the whole. Raises RequestError as ``generate``.
+        """
+        self._check_open()
+        request, begin = self._intake.joined(prompt, continuation, adapter)
+        [(request, ids)] = self._prepare([request], None, None)
+        found = self._start(request, ids, report_from=begin - 1).result().prompt_logprobs
+        return tuple(one for one in found[begin:] if one is not None)
+
     def cancel(self, stream: Stream) -> None:
-        """End a request soon; its last event then says ``cancelled``. Any thread may call this, at any time."""
+        """End a request soon; its last event then says ``cancelled``. Any thread may call this, at any time.
+
+        Its rows are in no further step; a step that runs for nobody else stops between two tiles.
+        """
         stream.cancel()
 
     @property
@@ -236,6 +303,7 @@ class Engine:
     def interrupt(self) -> None:
         """Make a step that runs on another thread stop between two tiles; it raises KernelError there."""
         if self._is_open:
+            self._is_interrupted = True
             self.executable.cancel()
             self._adapters.interrupt()
 
@@ -303,19 +371,23 @@ class Engine:
         if self._is_forked:
             self._is_open = False  # nothing here is this process's own
             return
+        if self._background is not None:
+            self._background.halt()
         self._turns.run(self._close)
+        self.stop()
 
     def _close(self) -> None:
-        """Each part can be done again, after an interrupt in the middle."""
-        self._is_open = False
+        """Each part can be done again, after an interrupt in the middle. Who waits sees his request's end first."""
         if self._is_released:
             return
+        was_torn, self._is_torn = self._is_torn, True
         outputs = [c.output if isinstance(c, Reader) else c[1] for c in self._commands]
         for output in (*self._streams.outputs(), *outputs):
-            if self._is_torn:
+            if was_torn:
                 output.restore()
             output.cancel()
             self._let_go(output)
+        self._is_open = False
         self._adapters.close()
         self.executable.close()
         self._is_released = True
@@ -349,6 +421,9 @@ class Engine:
     def _check_open(self) -> None:
         if not self._is_open:
             raise UsageError("engine", "it is closed", "make a new one")
+        self._check_process()
+
+    def _check_process(self) -> None:
         if self._is_forked:
             why = f"it belongs to process {self._process}, and its threads did not come along into this fork of it"
             raise UsageError("engine", why, "make one here, or start processes by spawn")
@@ -438,22 +513,30 @@ class Engine:
             raise
         return streams
 
-    def _start(self, request: Request, ids: list[int], index: int = 0, ready: deque[Output] | None = None) -> Stream:
+    def _start(
+        self,
+        request: Request,
+        ids: list[int],
+        index: int = 0,
+        ready: deque[Output] | None = None,
+        report_from: int | None = None,
+    ) -> Stream:
         self._check_open()
         params = request.params
         capacity = min(len(ids) + params.max_tokens, self.limits.context)
         seed = draw_seed() if params.seed is None else params.seed
         sequence = Running.start(next(self._ids), request, ids, capacity, seed)
         sequence.guesses = self._guesses(ids)
+        sequence.report_from = 0 if params.prompt_logprobs is not None else report_from
         ends = {*params.stop_token_ids, *(() if params.ignore_eos else self._eos_ids)}
         output = Output(sequence, partial(self.tokenizer.detokenizer, ids), frozenset(ends), index, ready)
         if request.adapter is not None:
             sequence.lease = self._adapters.refer(request.adapter)
             sequence.lease.owner = output
-        stream = Stream(output, self._run_until, self._cancel)
+        stream = Stream(output, self._run_until, self._cancel, self._arrival)
         Reader(stream, self._commands.append, output)
         self._commands.append((self._take_in, output))
-        self._adapters.ring()
+        self._ring()
         return stream
 
     def _events(self, prepared: list[tuple[Request, list[int]]]) -> Iterator[Event]:
@@ -477,16 +560,37 @@ class Engine:
             if not self._step() and not is_done():
                 raise self._scheduler_error("requests wait, and it has no batch")
 
-        if not is_done():
+        while not is_done():
+            self._check_process()  # whether it is closed is seen in a turn, after those that close it
+            if (background := self._background) is not None:
+                background.wait(is_done)
+            else:
+                self._turns.run_until(lambda: is_done() or self._background is not None, work)
+
+    async def _arrival(self, is_done: Callable[[], bool]) -> None:
+        while not is_done():
             self._check_open()
-        self._turns.run_until(is_done, work)
+            if (background := self._background) is None:
+                raise UsageError("engine", "no thread runs its steps", "call start() before `async for`")
+            await background.arrival(is_done)
+
+    def _ring(self) -> None:
+        """Tell that there is a command."""
+        self._adapters.ring()
+        if (background := self._background) is not None:
+            background.ring()
 
     def _cancel(self, output: Output) -> None:
         if output.finished or not self._is_open or self._is_forked:
             return
+        output.is_cancelled = True
         self._commands.append((self._drop, output))
-        self._adapters.ring()
-        self._turns.attempt(lambda: self._orderly(self._settle))  # else the thread that runs a step sees to it
+        self._ring()
+        batch = self._batch
+        if batch is not None and self._streams.nobody_wants(batch):
+            self.executable.cancel()  # should another step have begun meanwhile, it is run again
+        if self._background is None:  # else that sees to it, or the thread that runs a step
+            self._turns.attempt(lambda: self._orderly(self._settle))
 
     def _settle(self) -> None:
         """Obey what has arrived since the last step, in its order, and let go of what cannot be served.

@@ -88,8 +88,9 @@ class FirstCome:
         """Record the batch's rows as computed, append the new tokens, free what is finished."""
         new = iter(tokens)
         for segment in batch.segments:
-            if segment.sampled:
-                segment.sequence.extend(next(new), segment.sampled - 1)
+            drawn = next(new) if segment.sampled else ()
+            if drawn:
+                segment.sequence.extend(drawn, segment.sampled - segment.known - 1)
             else:
                 segment.sequence.computed = segment.pos0 + segment.row_end - segment.row_begin
         for sequence in finished:
@@ -155,21 +156,31 @@ class FirstCome:
             return
         row = segments[-1].row_end if segments else 0
         left = self._limits.max_rows - row
+        spare = self._limits.max_samples - len(self._running) - sum(segment.sampled - 1 for segment in segments)
         chunks: dict[Sequence, int] = {}  # rows of each
         for sequence in self._running:
             needed = sequence.length - sequence.computed
             if left == 0:
                 break
             if needed > 1:
-                chunks[sequence] = min(needed, left)
-                left -= chunks[sequence]
+                rows = min(needed, left)
+                if sequence.report_from is not None:
+                    silent = max(0, sequence.report_from - sequence.computed)  # rows before the first that is reported
+                    rows = min(rows, silent + 1 + spare)
+                    spare -= max(0, rows - silent - 1)
+                chunks[sequence] = rows
+                left -= rows
         for sequence in self._grouped:
             rows, begin = chunks.get(sequence, 0), sequence.computed
             if rows == 0:
                 continue
             self._tokens[row : row + rows] = sequence.tokens[begin : begin + rows]
             self._positions[row : row + rows] = np.arange(begin, begin + rows, dtype=np.int32)
-            segments.append(Segment(sequence, row, row + rows, begin, int(begin + rows == sequence.length)))
+            is_last = int(begin + rows == sequence.length)
+            sampled = is_last
+            if sequence.report_from is not None:
+                sampled = min(rows, max(sampled, begin + rows - sequence.report_from))
+            segments.append(Segment(sequence, row, row + rows, begin, sampled, sampled - is_last))
             row += rows
 
     def _batch(self, segments: list[Segment]) -> Batch:

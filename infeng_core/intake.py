@@ -56,6 +56,20 @@ class Intake:
             taken.append((request, ids))
         return taken
 
+    def joined(self, prompt: Any, continuation: Any, adapter: Any) -> tuple[Request, int]:
+        """Return a prompt and how it goes on as one request, and where the continuation begins."""
+        [(first, before)] = self.take(prompt, None, adapter)
+        if isinstance(first.prompt, str) and isinstance(continuation, str):
+            [(_, ids)] = self.take(first.prompt + continuation, None, None)
+        elif isinstance(first.prompt, str) or isinstance(continuation, str):
+            raise RequestError("continuation", "it and the prompt are not alike", "give two texts, or ids twice")
+        else:
+            ids = [*before, *Request.of(continuation).prompt]
+        pairs = enumerate(zip(before, ids, strict=False))
+        same = next((index for index, (old, new) in pairs if old != new), min(len(before), len(ids)))
+        params = SamplingParams(temperature=0.0, max_tokens=1)
+        return Request(tuple(ids), params, first.priority, first.tenant, first.adapter), max(1, same)
+
     def _check_text(self, text: str) -> None:
         most = CHARACTERS_PER_TOKEN * self._context
         if len(text) > most:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from infeng_core import _native
-from infeng_core.backend import BoundOp, Limits, Measured, NotFiniteError, OpNames
+from infeng_core.backend import BoundOp, InterruptedStepError, Limits, Measured, NotFiniteError, OpNames
 from infeng_core.errors import AdapterError, KernelError, ResourceError
 from infeng_core.formats.memory import available_bytes
 from infeng_core.models.families import families
@@ -176,7 +176,7 @@ class NativeExecutable:
 def _failure(error: _native.NativeError) -> KernelError:
     """Return the error of a step that failed below Python."""
     if error.code == "cancelled":
-        return KernelError("step", "it was interrupted", "run it again")
+        return InterruptedStepError("step", "it was interrupted", "run it again")
     if error.code == "forked":
         return KernelError("step", str(error))  # the text has its remedy
     kind = NotFiniteError if error.code == "not_finite" else KernelError

@@ -11,6 +11,9 @@ from dataclasses import dataclass, field
 from numbers import Real
 from typing import Any, Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
 from infeng_core.errors import RequestError
 
 Adapters = str | tuple[tuple[str, float], ...]
@@ -20,6 +23,9 @@ FinishReason = Literal["stop", "length", "cancelled"]
 """``stop``: an end token or a stop string; ``length``: max_tokens or the end of the context; ``cancelled``."""
 
 MAX_SEED = 2**64 - 1
+
+MOST_LOGPROBS = 256
+"""Likely tokens that are reported beside each token."""
 
 MOST_STOPS = 64
 """Stop strings of a request ..."""
@@ -57,6 +63,12 @@ class SamplingParams:
     """Tokens that end the completion as an end-of-text token does."""
     ignore_eos: bool = False
     """Go on past the model's end-of-text tokens (for measurements)."""
+    logprobs: int | None = None
+    """Report each new token's log-probability and this many of the most likely tokens; None reports nothing."""
+    prompt_logprobs: int | None = None
+    """The same of each token of the prompt but its first. Takes more steps: logits of every row are wanted."""
+    logits: bool = False
+    """Report the logits that each new token was drawn from."""
 
     def __post_init__(self) -> None:
         def put(name: str, value: object) -> None:
@@ -69,6 +81,9 @@ class SamplingParams:
         if self.seed is not None:
             put("seed", _integer("seed", self.seed, 0, MAX_SEED, "leave it out for a random one"))
         put("max_tokens", _integer("max_tokens", self.max_tokens, 1, 2**31 - 1, "ask for at least one token"))
+        for name in ("logprobs", "prompt_logprobs"):
+            if getattr(self, name) is not None:
+                put(name, _integer(name, getattr(self, name), 0, MOST_LOGPROBS, "0 reports the token alone"))
         put("stop", _stops(self.stop))
         ids = _several("stop_token_ids", self.stop_token_ids, "give token ids")
         put("stop_token_ids", tuple(_integer("stop_token_ids", id_, 0, 2**31 - 1, "give token ids") for id_ in ids))
@@ -142,6 +157,19 @@ class Timings:
 
 
 @dataclass(frozen=True, slots=True)
+class Logprob:
+    """A token's natural log-probability by the model's logits, before temperature and filters.
+
+    It is for reading: unlike the tokens it is not part of what is equal byte for byte on every machine.
+    """
+
+    token: int
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+    """(token, log-probability) of the most likely ones, the likeliest first."""
+
+
+@dataclass(frozen=True, slots=True)
 class Completion:
     """The whole answer to a request."""
 
@@ -154,6 +182,12 @@ class Completion:
     seed: int
     """The seed that was used, drawn or given."""
     timings: Timings
+    logprobs: tuple[Logprob, ...] = ()
+    """Of each new token, where they were asked for."""
+    prompt_logprobs: tuple[Logprob | None, ...] = ()
+    """Of each token of the prompt, where they were asked for; None for the first, which follows nothing."""
+    logits: NDArray[np.float32] | None = field(default=None, compare=False, repr=False)
+    """(new tokens, vocab) where they were asked for: what each was drawn from."""
 
 
 def _number(name: str, value: Any, low: float, high: float, remedy: str) -> float:

@@ -19,7 +19,7 @@ def draw_seed() -> int:
 
 
 def confirmed(drawn: list[int], guesses: list[int]) -> list[int]:
-    """Return the tokens that sampling one at a time would have given.
+    """Return the tokens that sampling one at a time would have given, none where none was drawn.
 
     drawn: the first follows the last known token, each other one follows a guess: (guesses + 1,). They stand as far as
     the guesses before them were drawn too; the first that was not guessed still counts, it is what a plain step gives.
@@ -54,11 +54,12 @@ class Sampler:
         row = 0
         for segment in batch.segments:
             count = segment.sampled
-            if count == 1:
+            if count == 1 and not segment.known:
                 tokens.append([drawn[row]])
             elif count:
-                guesses = batch.tokens[segment.row_end - count + 1 : segment.row_end].tolist()
-                tokens.append(confirmed(drawn[row : row + count], guesses))
+                first = row + segment.known
+                guesses = batch.tokens[segment.row_end - (row + count - first) + 1 : segment.row_end].tolist()
+                tokens.append(confirmed(drawn[first : row + count], guesses))
             row += count
         return tokens
 

@@ -57,6 +57,8 @@ class Sequence:
     """What may come next; None without speculation."""
     lease: AdapterReference | None = None
     """Its adapters; None for the base alone."""
+    report_from: int | None = None
+    """The first position whose logits its caller wants though the next token is known; None: of no such position."""
 
     @staticmethod
     def start(id_: int, request: Request, prompt: list[int], capacity: int, seed: int) -> Sequence:
@@ -95,7 +97,8 @@ class Segment(NamedTuple):
     """Rows [row_begin, row_end) are positions pos0, pos0 + 1, ... of one sequence, of which the last ``sampled`` are.
 
     Logits are wanted of no row within a prompt, of one row at its end and while decoding, and of ``1 + d`` rows where
-    ``d`` guessed tokens follow the last known one.
+    ``d`` guessed tokens follow the last known one. A sequence that has ``report_from`` wants those of every row from
+    there on: the first ``known`` of the sampled rows are followed by tokens that are known, so nothing is drawn there.
     """
 
     sequence: Sequence
@@ -103,6 +106,7 @@ class Segment(NamedTuple):
     row_end: int
     pos0: int
     sampled: int
+    known: int = 0
 
 
 class AdapterHandle(Protocol):
@@ -197,8 +201,8 @@ class Scheduler(Protocol):
     def commit(self, batch: Batch, tokens: list[list[int]], finished: Collection[Sequence]) -> None:
         """Record that ``batch`` ran and let go of the sequences that are finished.
 
-        tokens: for each segment with a sampled row the tokens it gave, at least one, at most ``sampled``; NOT_FINITE
-        stands for one that could not be drawn, and ends a finished sequence.
+        tokens: for each segment with a sampled row the tokens it gave, at most ``sampled - known``, and at least one
+        where those are any; NOT_FINITE stands for one that could not be drawn, and ends a finished sequence.
         """
 
     def drop(self, sequence: Sequence) -> None:

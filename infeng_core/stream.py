@@ -5,12 +5,16 @@ from __future__ import annotations
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
-from infeng_core.errors import KernelError, RequestError
-from infeng_core.request import Completion, FinishReason, Request, Timings, Usage
-from infeng_core.scheduler import NOT_FINITE, Batch
+import numpy as np
+from numpy.typing import NDArray
+
+from infeng_core.errors import KernelError, PluginError, RequestError
+from infeng_core.logprobs import logprob
+from infeng_core.request import Completion, FinishReason, Logprob, Request, Timings, Usage
+from infeng_core.scheduler import NOT_FINITE, Batch, Segment
 from infeng_core.scheduler import Sequence as Running
 from infeng_core.tokenizer import Detokenizer
 
@@ -27,6 +31,10 @@ class Event:
     """The new tokens."""
     completion: Completion | None = None
     """The whole answer, with the request's last event."""
+    logprobs: tuple[Logprob, ...] = ()
+    """Of the new tokens, where they were asked for."""
+    logits: NDArray[np.float32] | None = field(default=None, compare=False, repr=False)
+    """(new tokens, vocab), where they were asked for."""
 
 
 class StopStrings:
@@ -84,6 +92,7 @@ class Output:
         self.events: list[Event | Exception] = []  # an exception is the last one
         self.given = 0  # events that the caller has taken
         self.finished = False  # with a completion or an error
+        self.is_cancelled = False  # by its caller, which the next step obeys
         self.reader: Reader | None = None
         self._ready = ready
         self._detokenizer_of = detokenizer
@@ -91,6 +100,13 @@ class Output:
         self._submitted = time.perf_counter()
         self._first_token = 0.0
         self._drafted = self._accepted = 0
+        params = sequence.request.params
+        self._logprobs = params.logprobs
+        self._prompt: list[Logprob | None] = []
+        if sequence.report_from is not None:
+            self._prompt = [None] * sequence.prompt_length
+        self.reports = bool(self._prompt) or params.logits or params.logprobs is not None
+        """Whether the caller wants more of logits than tokens."""
         self._begin()
 
     def _begin(self) -> None:
@@ -104,20 +120,34 @@ class Output:
         last = self.events[-1] if self.events else None
         return last.completion if isinstance(last, Event) else None
 
-    def take(self, new: list[int], drafted: int) -> None:
+    def report(self, segment: Segment, new: list[int], logits: NDArray[np.float32]) -> None:
+        """Take what a step gave, and what the caller wants of ``logits`` beside, of the sampled rows: (sampled, vocab).
+
+        A known row tells the log-probability of the prompt's token after it.
+        """
+        most = self.sequence.request.params.prompt_logprobs or 0
+        first = segment.pos0 + segment.row_end - segment.row_begin - segment.sampled + 1
+        for position in range(first, min(first + segment.known, len(self._prompt))):
+            row = logits[position - first]
+            self._prompt[position] = logprob(row, int(self.sequence.tokens[position]), most)
+        if new:
+            self.take(new, segment.sampled - segment.known - 1, logits[segment.known :])
+
+    def take(self, new: list[int], drafted: int, logits: NDArray[np.float32] | None = None) -> None:
         """Take what a step gave: ``new`` tokens, all but the first of them guessed right of ``drafted``.
 
-        What follows the end of the text is dropped. NOT_FINITE stands for a token that could not be drawn.
+        What follows the end of the text is dropped. NOT_FINITE stands for a token that could not be drawn. logits: of
+        the rows that the tokens were drawn from, where they are reported.
         """
         self._drafted += drafted
         self._accepted -= 1  # the first is no guess
         try:
-            for token in new:
+            for index, token in enumerate(new):
                 if token == NOT_FINITE:
                     self.fail(not_finite(self.sequence.request))
                 else:
                     self._accepted += 1
-                    self._push(token)
+                    self._push(token, None if logits is None else logits[index])
                 if self.finished:
                     return
         except BaseException as error:
@@ -129,7 +159,7 @@ class Output:
             return
         try:
             text, is_stopped = self._stops.push(self._detokenizer.finish())
-            self._end("cancelled", text if is_stopped else text + self._stops.finish(), ())
+            self._end("cancelled", Event(self.index, text if is_stopped else text + self._stops.finish(), ()))
         except BaseException as error:
             self._fail(error)
 
@@ -175,8 +205,8 @@ class Output:
         failure.__cause__ = error
         self.fail(failure)
 
-    def _push(self, token: int) -> None:
-        """Turn the next token into an event; the last one has the completion."""
+    def _push(self, token: int, row: NDArray[np.float32] | None) -> None:
+        """Turn the next token, drawn from a ``row`` of logits, into an event; the last one has the completion."""
         if not self.tokens:
             self._first_token = time.perf_counter()
         is_end = token in self._ends
@@ -185,25 +215,47 @@ class Output:
         if is_end or is_full:
             piece += self._detokenizer.finish()
         text, is_stopped = self._stops.push(piece)
+        if (is_end or is_full) and not is_stopped:
+            text += self._stops.finish()
+        event = Event(self.index, text, (token,)) if row is None else self._reported(text, token, row)
         if is_end or is_stopped:
-            self._end("stop", text if is_stopped else text + self._stops.finish(), (token,))
+            self._end("stop", event)
         elif is_full:
-            self._end("length", text + self._stops.finish(), (token,))
+            self._end("length", event)
         else:
-            self._give(Event(self.index, text, (token,)))
+            self._give(event)
 
-    def _end(self, reason: FinishReason, text: str, tokens: tuple[int, ...]) -> None:
+    def _reported(self, text: str, token: int, row: NDArray[np.float32]) -> Event:
+        known = () if self._logprobs is None else (logprob(row, token, self._logprobs),)
+        logits = row[None].copy() if self.sequence.request.params.logits else None
+        return Event(self.index, text, (token,), None, known, logits)
+
+    def _end(self, reason: FinishReason, last: Event) -> None:
+        """Give the last event, with the completion."""
+        if reason != "cancelled" and None in self._prompt[(self.sequence.report_from or 0) + 1 :]:
+            self.fail(PluginError("scheduler", "it gives no logits of known tokens", "use fcfs"))
+            return
         now = time.perf_counter()
         timings = Timings(
             queued=(self.sequence.started or now) - self._submitted,
             first_token=(self._first_token or now) - self._submitted,
             total=now - self._submitted,
         )
-        ids = (*self.tokens, *tokens)
-        usage = Usage(self.sequence.prompt_length, len(ids), self._drafted, self._accepted)
-        whole = "".join(event.text for event in self.events if isinstance(event, Event)) + text
-        completion = Completion(whole, ids, reason, usage, self.sequence.seed, timings)
-        self._give(Event(self.index, text, tokens, completion))
+        events = [*(event for event in self.events if isinstance(event, Event)), last]
+        ids = (*self.tokens, *last.token_ids)
+        rows = [event.logits for event in events if event.logits is not None]
+        completion = Completion(
+            "".join(event.text for event in events),
+            ids,
+            reason,
+            Usage(self.sequence.prompt_length, len(ids), self._drafted, self._accepted),
+            self.sequence.seed,
+            timings,
+            tuple(one for event in events for one in event.logprobs),
+            tuple(self._prompt),
+            np.concatenate(rows) if rows else None,
+        )
+        self._give(replace(last, completion=completion))
 
     def _give(self, event: Event | Exception) -> None:
         self.events.append(event)
@@ -240,16 +292,23 @@ class Streams:
         self._outputs[output.sequence.id] = output
         return is_new
 
-    def push(self, batch: Batch, tokens: list[list[int]]) -> list[Running]:
-        """Give each sampled sequence its new tokens; return the sequences that are finished."""
+    def push(self, batch: Batch, tokens: list[list[int]], logits: NDArray[np.float32]) -> list[Running]:
+        """Give each sampled sequence its new tokens; return the sequences that are finished.
+
+        logits: what they were drawn from, (samples, vocab).
+        """
         finished: list[Running] = []
         sampled = (segment for segment in batch.segments if segment.sampled)
+        row = 0
         for segment, new in zip(sampled, tokens, strict=True):
             output = self._outputs.get(segment.sequence.id)
-            if output is not None:
+            if output is not None and output.reports:
+                output.report(segment, new, logits[row : row + segment.sampled])
+            elif output is not None:
                 output.take(new, segment.sampled - 1)
             if output is None or output.finished:
                 finished.append(segment.sequence)
+            row += segment.sampled
         return finished
 
     def close(self, sequences: Iterable[Running]) -> None:
@@ -262,6 +321,11 @@ class Streams:
     def of(self, sequence: Running) -> Output:
         """Return the output of a request that is followed."""
         return self._outputs[sequence.id]
+
+    def nobody_wants(self, batch: Batch) -> bool:
+        """Return whether all requests of a batch were cancelled."""
+        outputs = (self._outputs.get(segment.sequence.id) for segment in batch.segments)
+        return all(output is None or output.is_cancelled for output in outputs)
 
     def outputs(self) -> list[Output]:
         """Return all outputs in the order of their arrival."""
@@ -286,7 +350,7 @@ class Reader(weakref.ref["Stream"]):
 
 
 class Stream:
-    """One submitted request. Iterating takes its events and runs the engine as far as that needs.
+    """One submitted request. Iterating takes its events, and runs the engine as far as that needs if nobody else does.
 
     A request whose stream nobody has any more is cancelled.
     """
@@ -296,11 +360,13 @@ class Stream:
         output: Output,
         run_until: Callable[[Callable[[], bool]], None],
         cancel: Callable[[Output], None],
+        arrival: Callable[[Callable[[], bool]], Awaitable[None]],
     ) -> None:
         """Made by ``Engine.submit``."""
         self._output = output
         self._run_until = run_until
         self._cancel = cancel
+        self._arrival = arrival
 
     def __iter__(self) -> Iterator[Event]:
         """Iterate over the events that have not been taken yet, up to the last."""
@@ -312,6 +378,18 @@ class Stream:
         event = self._output.next_event()
         if event is None:
             raise StopIteration
+        return event
+
+    def __aiter__(self) -> Stream:
+        """Iterate over the same events in a coroutine, while the engine's own thread runs the steps."""
+        return self
+
+    async def __anext__(self) -> Event:
+        """Return the next event; raises UsageError where the engine has not been started."""
+        await self._arrival(lambda: self.is_ready or self.finished)
+        event = self._output.next_event()
+        if event is None:
+            raise StopAsyncIteration
         return event
 
     @property

@@ -65,22 +65,22 @@ def main(model: str, adapter: str, seconds: float) -> None:
     check(engine, expected)
     thread = threading.Thread(target=check, args=(engine, expected), daemon=True)
     thread.start()
-    thread.join(5)
-    thread.is_alive() and faulthandler.dump_traceback(all_threads=True)
+    thread.join(30)
+    if thread.is_alive():
+        faulthandler.dump_traceback(all_threads=True)
     assert not thread.is_alive(), "another thread waits for ever"
     gc.collect()
     assert engine._pool.free == engine._pool.total
     assert sum(info.references + info.waiting for info in engine.adapters()) == 0
-    closed = 0
     while engine._is_open or not engine._is_released:
-        closed += 1
-        signal.setitimer(signal.ITIMER_REAL, drawn.uniform(0.00001, 0.0002))
         try:
-            engine.close()
+            try:
+                signal.setitimer(signal.ITIMER_REAL, drawn.uniform(0.00001, 0.0002))
+                engine.close()
+            finally:
+                signal.setitimer(signal.ITIMER_REAL, 0)
         except KeyboardInterrupt:
             pass
-        finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
     assert sys.getswitchinterval() == before
     print(interrupts)
 

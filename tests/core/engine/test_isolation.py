@@ -76,8 +76,9 @@ def compare(engine: Engine, spoil: Callable[[], Any], ends: str, *, error: type[
 @pytest.mark.parametrize("dtype", ["f32", "f16", "int8"])
 @pytest.mark.parametrize("speculate", ["none", "ngram"])
 def test_an_adapter_that_overflows_ends_its_own_requests(
-    make_engine: MakeEngine, tmp_path: Path, dtype: str, speculate: str
+    make_engine: MakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: str, speculate: str
 ):
+    monkeypatch.setattr("infeng_core.adapters.reference.MAX_MAGNITUDE", float("inf"))  # which would refuse the weight
     adapter = tiny_adapter.write(tmp_path / "loud", 1, strength=100.0)
     engine = make_engine(
         adapters__paths={"loud": str(adapter)}, kv_cache__dtype=dtype, speculation__use=speculate,

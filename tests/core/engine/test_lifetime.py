@@ -16,6 +16,7 @@ import pytest
 from engine_parts import MakeEngine, Recorder
 
 from infeng_core import Engine, SamplingParams
+from infeng_core.backend import InterruptedStepError
 from infeng_core.errors import KernelError, UsageError
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=20, ignore_eos=True)
@@ -28,6 +29,8 @@ REFUSED: dict[str, Callable[[Engine], Any]] = {
     "pin_adapter": lambda engine: engine.pin_adapter("x"),
     "profile": lambda engine: engine.profile(),
     "reload_adapter": lambda engine: engine.reload_adapter("x"),
+    "score": lambda engine: engine.score("x", "y"),
+    "start": lambda engine: engine.start(),
     "step": lambda engine: engine.step(),
     "stream": lambda engine: engine.stream("x"),
     "submit": lambda engine: engine.submit("x"),
@@ -37,6 +40,7 @@ REFUSED: dict[str, Callable[[Engine], Any]] = {
 NOTHING: dict[str, Callable[[Engine], Any]] = {
     "close": lambda engine: engine.close(),
     "interrupt": lambda engine: engine.interrupt(),
+    "stop": lambda engine: engine.stop(),
 }
 
 
@@ -133,7 +137,6 @@ def test_an_interrupted_step_says_that_it_was(make_engine: MakeEngine):
     engine = make_engine()
     expected = engine.generate("x", GREEDY)[0].token_ids
     stream = engine.submit("x", GREEDY)
-    lock = engine.executable._program  # a run in flight waits for the pool
     inner = engine.executable
 
     class Interrupting(Recorder):
@@ -157,9 +160,71 @@ def test_an_interrupted_step_says_that_it_was(make_engine: MakeEngine):
     with pytest.raises(KernelError) as caught:
         engine.step()
     assert str(caught.value) == "step: it was interrupted: run it again"
-    assert lock is inner._program
     engine.executable = inner
     assert stream.result().token_ids == expected
+
+
+class Endless(Recorder):
+    """An executable whose steps of a prompt end only when they are cancelled."""
+
+    def __init__(self, engine: Engine) -> None:
+        """Stand before the engine's own."""
+        super().__init__(engine)
+        self.entered = threading.Event()
+        self.cancels = 0
+
+    def run(self, batch: Any) -> Any:
+        """Run a step again and again if it has a long prompt."""
+        while len(batch.tokens) > 30:
+            self._inner.run(batch)
+            self.entered.set()
+            if self.cancels:  # which may have come between two runs
+                raise InterruptedStepError("step", "it was interrupted")
+        return super().run(batch)
+
+    def cancel(self) -> None:
+        """Count."""
+        self.cancels += 1
+        self._inner.cancel()
+
+
+def test_cancelling_stops_a_step_that_runs_for_nobody_else(make_engine: MakeEngine):
+    engine = make_engine()
+    endless = Endless(engine)
+    streams = [engine.submit([5] * 40, GREEDY) for _ in range(2)]
+    reasons: list[str] = []
+    thread = threading.Thread(target=lambda: reasons.extend(s.result().finish_reason for s in streams))
+    thread.start()
+    assert endless.entered.wait(30)
+    streams[0].cancel()
+    assert endless.cancels == 0, "the other one still wants the step"
+    assert thread.is_alive()
+    streams[1].cancel()
+    thread.join(30)
+    assert reasons == ["cancelled", "cancelled"]
+    assert engine._pool.free == engine._pool.total
+    assert len(engine.generate("x", GREEDY)[0].token_ids) == 20
+
+
+def test_a_cancel_that_comes_late_stops_no_other_step(make_engine: MakeEngine):
+    engine = make_engine()
+    expected = engine.generate("x", GREEDY)[0].token_ids
+    stream, other = engine.submit("gone", GREEDY), engine.submit("x", GREEDY)
+    inner = engine.executable
+
+    class Late(Recorder):
+        runs = 0
+
+        def run(self, batch: Any) -> Any:
+            self.runs += 1
+            if self.runs == 3:
+                raise InterruptedStepError("step", "it was interrupted")  # by a cancel meant for the step before
+            return super().run(batch)
+
+    Late(engine)
+    assert stream.result().finish_reason == "length"
+    assert other.result().token_ids == expected
+    engine.executable = inner
 
 
 FORKING = """
