@@ -56,8 +56,8 @@ KNOWS = {
     "engine": {"adapters", "formats", "plug", "request", "kvcache", "tokenizer", "scheduler", "sampler", "stream",
                "backend", "intake", "sizing", "speculate", "telemetry", "turns"},
     "cli": {"adapters", "engine", "plug", "formats", "outline", "request", "speculate", "stream", "telemetry"},
-    "api": {"_native", "adapters", "backend", "cli", "engine", "firstcome", "formats", "kvcache", "models", "plug",
-            "request", "scheduler", "speculate", "stream", "telemetry", "tokenizer"},
+    "api": {"_native", "adapters", "backend", "cli", "engine", "firstcome", "formats", "kvcache", "models",
+            "outline", "plug", "request", "scheduler", "speculate", "stream", "telemetry", "tokenizer"},
 }  # fmt: skip
 """Imports at run time. `builtin` registers everything and the package hands out the engine: neither is listed."""
 
