@@ -64,6 +64,7 @@ from infeng_core.formats.identity import conversion_key
 from infeng_core.formats.memory import available_bytes
 from infeng_core.formats.native import is_native, read_manifest
 from infeng_core.formats.quant import FormatLookup, QuantFormat, builtin_format
+from infeng_core.formats.sources import Source
 from infeng_core.kvcache import BlockPool
 from infeng_core.log import get_logger
 from infeng_core.models import llama
@@ -190,6 +191,7 @@ __all__ = [
     "Selector",
     "Sequence",
     "SiluMul",
+    "Source",
     "Stream",
     "TensorSpec",
     "Tokenizer",

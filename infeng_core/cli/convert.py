@@ -36,7 +36,7 @@ class Convert:
         use_families(plugins)
         lookup = plugins.quant_format
         choice = choose(config, lookup)
-        made = convert(find(arguments.source), arguments.dest, choice, lookup=lookup, force=arguments.force)
+        made = convert(find(arguments.source, plugins), arguments.dest, choice, lookup=lookup, force=arguments.force)
         if arguments.json:
             summary = {
                 "path": str(made.path),

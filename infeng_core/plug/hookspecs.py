@@ -26,6 +26,8 @@ DrafterFactory = Callable[..., Any]
 """Called as ``factory(prompt: Sequence[int])`` for each request; returns an ``infeng_core.speculate`` Drafter."""
 ModelFamily = Any
 """An ``infeng_core.models.families`` Family: a module or an object."""
+Source = Any
+"""An ``infeng_core.formats.sources`` Source."""
 QuantFormat = Any
 """An ``infeng_core.formats`` QuantFormat."""
 Backend = Any
@@ -82,6 +84,11 @@ def infeng_backends(settings: Mapping[str, Any]) -> dict[str, Backend]:  # type:
 @hookspec
 def infeng_model_families(settings: Mapping[str, Any]) -> dict[str, ModelFamily]:  # type: ignore[empty-body]
     """Return model families by the ``model_type`` of their config.json."""
+
+
+@hookspec
+def infeng_sources(settings: Mapping[str, Any]) -> dict[str, Source]:  # type: ignore[empty-body]
+    """Return readers of model files by name; the first that reads what is no model directory is used."""
 
 
 @hookspec

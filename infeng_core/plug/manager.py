@@ -39,6 +39,7 @@ FACES = {
     "schedulers": "infeng_core.scheduler:Scheduler",
     "backends": "infeng_core.backend:Backend",
     "model_families": "infeng_core.models.families:Family",
+    "sources": "infeng_core.formats.sources:Source",
     "drafters": "infeng_core.speculate:Drafter",
     "quant_formats": "infeng_core.formats.quant:QuantFormat",
 }
@@ -119,11 +120,18 @@ class Plugins:
 
     def model_families(self) -> dict[str, Any]:
         """Return every family that usable plugins bring beside the engine's own; one that is wrong costs a warning."""
+        return self._every("model_families")
+
+    def sources(self) -> dict[str, Any]:
+        """Return every reader of model files that usable plugins bring; one that is wrong costs a warning."""
+        return self._every("sources")
+
+    def _every(self, kind: str) -> dict[str, Any]:
         found: dict[str, Any] = {}
         for plugin in self.manifests:
-            for name in plugin.manifest.provides["model_families"] if plugin.usable and plugin.manifest else ():
+            for name in plugin.manifest.provides[kind] if plugin.usable and plugin.manifest else ():
                 try:
-                    found[name] = self._provider("model_families", name)
+                    found[name] = self._provider(kind, name)
                 except PluginError as error:
                     if plugin.usable:
                         self._fail(plugin, error.why)

@@ -99,6 +99,7 @@ _PROVIDES: Mapping[str, Kind | None] = {
     "schedulers": _NAMES,
     "quant_formats": _NAMES,
     "model_families": _NAMES,
+    "sources": _NAMES,
     "drafters": _NAMES,
     "commands": None,
 }

@@ -195,7 +195,7 @@ HOOKS = {
 }
 
 
-KINDS = ("tokenizers", "schedulers", "drafters", "model_families", "quant_formats", "backends")
+KINDS = ("tokenizers", "schedulers", "drafters", "model_families", "sources", "quant_formats", "backends")
 
 
 def test_there_are_the_hooks_of_the_design():
@@ -226,10 +226,13 @@ class Backend:
     def block_bytes(self, shape, config): return 1
     def available_bytes(self): return None
     def compile(self, model, config, limits, selector): pass
+class Source:
+    def reads(self, path): return False
+    def write(self, path, directory): pass
 class Family:
     FAMILY, ARCHITECTURES = "six", ("SixForCausalLM",)
     def graph(self, config): pass
-values = {"tokenizers": dict, "schedulers": dict, "drafters": dict, "model_families": Family(),
+values = {"tokenizers": dict, "schedulers": dict, "drafters": dict, "model_families": Family(), "sources": Source(),
           "quant_formats": QuantFormat("six", "f32"), "backends": Backend()}
 @hookimpl
 def infeng_kernel_libraries(): called.add("infeng_kernel_libraries"); return [KernelLibrary("first", path)]
@@ -249,6 +252,7 @@ def infeng_{kind}(): called.add("infeng_{kind}"); return {{"six": values["{kind}
     plugins = Plugins.discover(load_config(overrides={"plugins.paths": [str(path)]}))
     assert plugins.tokenizer("six") and plugins.scheduler("six") and plugins.quant_format("six")
     assert plugins.backend("six") and plugins.drafter("six") and plugins.model_families().keys() == {"six"}
+    assert plugins.sources().keys() == {"six"}
     assert plugins.command("six").name == "six"
     assert "first" in [library.name for library in plugins.libraries()]
 
@@ -257,5 +261,5 @@ def infeng_{kind}(): called.add("infeng_{kind}"); return {{"six": values["{kind}
     from infeng_core import builtin
 
     assert six_hooks.called == HOOKS.keys()
-    own = HOOKS.keys() - {"infeng_model_families"}  # the core's families are the files of a folder
+    own = HOOKS.keys() - {"infeng_model_families", "infeng_sources"}  # the core's are the files of folders
     assert all(getattr(builtin, name)() for name in own)
