@@ -333,6 +333,7 @@ class Program:
     def view_activation(self, activation: int) -> tuple[NDArray[np.int8], NDArray[np.float32], NDArray[np.int32]]:
         """Return (q (rows, k padded to 64), scale (rows, groups), sum (rows, groups)), views."""
     scratch_bytes: int
+    scratch_is_intact: bool  # no kernel has written behind the memory that its workspace asked for
     def op_count(self) -> int: ...
 
 # ------------------------------------------------------------------------------------------------------ packing.cc

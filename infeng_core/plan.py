@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from infeng_core import _native
 from infeng_core.backend import Limits
 from infeng_core.binding import Binder, Bindings
+from infeng_core.errors import ModelError
 from infeng_core.models import rope
 from infeng_core.models.ops import (
     PANEL,
@@ -79,21 +80,31 @@ class Planner:
         if self._adapters is not None:
             ranges = self._limits.max_segments * MAX_STACKED_RANK // PANEL
             program.open_adapters(self._adapters, columns=MAX_STACKED_RANK, max_ranges=ranges)
-        for index, op in enumerate(self._graph.ops):
-            match op:
-                case Embed():
-                    self._embed(index, op)
-                case RmsNorm():
-                    self._rmsnorm(index, op)
-                case Linear():
-                    self._linear(index, op)
-                case Rope():
-                    self._rope(op)
-                case KvAppend():
-                    self._kv_append(op)
-                case Attention():
-                    self._attention(index, op)
-        return self._buffer(self._graph.logits)
+        family = f"family {self._model.config.family}"
+        try:
+            for index, op in enumerate(self._graph.ops):
+                self._add(index, op, family)
+            return self._buffer(self._graph.logits)
+        except KeyError as error:
+            why = f"its graph names {error}, which is neither a value of it nor a tensor of the model"
+            raise ModelError(family, why, "correct the family") from error
+
+    def _add(self, index: int, op: Op, family: str) -> None:
+        match op:
+            case Embed():
+                self._embed(index, op)
+            case RmsNorm():
+                self._rmsnorm(index, op)
+            case Linear():
+                self._linear(index, op)
+            case Rope():
+                self._rope(op)
+            case KvAppend():
+                self._kv_append(op)
+            case Attention():
+                self._attention(index, op)
+            case _:
+                raise ModelError(family, f"its graph has {op!r}, which backend native does not run", "use another one")
 
     # ------------------------------------------------------------------------------------------------------ ops ---
 

@@ -287,6 +287,7 @@ void bind_program(py::module_& m) {
       .def("view_activation", &view_activation, "activation"_a,
            "Return (q (rows, k padded to 64), scale (rows, groups), sum (rows, groups)), views.")
       .def_property_readonly("scratch_bytes", &Program::scratch_bytes)
+      .def_property_readonly("scratch_is_intact", &Program::scratch_is_intact)
       .def("op_count", &Program::op_count)
       .def(
           "ops", [](const BoundProgram& self) { return describe_ops(self); },

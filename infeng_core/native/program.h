@@ -181,6 +181,8 @@ class Program {
   const Value& value(int id) const;  // throws Error "invalid_argument"
   const Lora& lora() const { return lora_; }
   bool is_finished() const { return finished_; }
+  // False once a kernel has written behind the memory that its workspace asked for.
+  bool scratch_is_intact() const;
   int64_t scratch_bytes() const { return memory_.taken(); }
   int64_t op_count() const { return static_cast<int64_t>(ops_.size()); }
   const Op& op(int64_t index) const { return *ops_[static_cast<size_t>(index)]; }
@@ -205,6 +207,7 @@ class Program {
   void use_cache(std::shared_ptr<const KvCache> cache);
   void keep(const Constant& constant) { owners_.push_back(constant.owner); }
   void bind_kernels(Op& op, infeng_workspace& most);
+  void* take_scratch(int64_t nbytes, int64_t align);
 
   void take(const Batch& batch);
   void take_segments(const Batch& batch);
@@ -248,8 +251,9 @@ class Program {
   int sample_u_ = -1;               // the same memory for sampled rows
   int32_t* slice_index_ = nullptr;  // (rows) ids or row indices of one slice
 
-  Seat* seats_ = nullptr;  // (threads)
-  Shares shares_;          // of the phase that runs
+  Seat* seats_ = nullptr;            // (threads)
+  std::vector<const char*> guards_;  // a line behind each piece of scratch memory
+  Shares shares_;                    // of the phase that runs
   std::unique_ptr<Profile> profile_;
   std::atomic<bool> cancelled_{false};
   std::atomic<int> in_flight_{0};

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from infeng_core import _native
 from infeng_core._native import Epilogue, Kernel, KvCache, Library, Pool, Program, Weight
 from infeng_core.plug import problems
-from infeng_core.plug.lora import Adapters, Lora, form
+from infeng_core.plug.lora import Lora, RandomAdapters, a_form
 from infeng_core.plug.problems import Fields
 
 SEED = 20
@@ -69,7 +69,7 @@ class OneOp:
         reference: Library,
         steps: Sequence[Sequences],
         *,
-        adapters: Adapters | None = None,
+        adapters: RandomAdapters | None = None,
         others: Sequence[Kernel] = (),
         pool: Pool | None = None,
         calls: int = 1,
@@ -126,6 +126,8 @@ class OneOp:
             changed[:rows, : watched.columns] = False
             if changed.any():
                 self.damage = self.damage or f"it wrote to {watched.name}"
+        if not self.program.scratch_is_intact:
+            self.damage = self.damage or "it wrote to more than its scratch memory"
         return [(name, (array[:rows] if by_row else array).copy()) for name, array, by_row in self._results]
 
     def once(self) -> None:
@@ -255,7 +257,7 @@ class OneOp:
         assert self._lora is not None
         if self._lora.adapters.is_looked_up:
             return self._lora.lookup(columns // BLOCK)
-        weight, act = form(self._lora.adapters.storage)
+        weight, act = a_form(self._lora.adapters.storage)
         shrink = self._judge("shrink", weight=weight, act=act, n=self._lora.columns, k=k)
         return self._lora.shrink(shrink, call, self._input(act, k), k, columns // BLOCK)
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from infeng_core._native import Kernel, Library, NativeError, Problem
 from infeng_core.plug import problems
 from infeng_core.plug.case import BLOCK, NoJudgeError, OneOp, Sequences
-from infeng_core.plug.lora import FORMATS, Adapters
+from infeng_core.plug.lora import A_FORMATS, RandomAdapters
 from infeng_core.plug.problems import Fields
 
 APPROX_BOUND = 2.0**-5
@@ -63,14 +63,14 @@ def difference(kernel: Kernel, reference: Library, case: Fields) -> str | None:
     return None
 
 
-def variants(case: Fields, counts: list[int]) -> Iterator[tuple[Fields, Adapters | None, list[int]]]:
+def variants(case: Fields, counts: list[int]) -> Iterator[tuple[Fields, RandomAdapters | None, list[int]]]:
     """Yield what a problem leaves open: fields besides, adapters, and the numbers of rows to try them with."""
     if case["op"] == "shrink":
-        storage = next(storage for storage, format in FORMATS.items() if format == case["weight"])
-        yield {}, Adapters(storage), counts
+        storage = next(storage for storage, format in A_FORMATS.items() if format == case["weight"])
+        yield {}, RandomAdapters(storage), counts
     elif "lora" in case.get("epilogues", ()):
-        for index, storage in enumerate(FORMATS):  # together they need no more steps than one would
-            yield {}, Adapters(storage), counts[index :: len(FORMATS)] or counts[-1:]
+        for index, storage in enumerate(A_FORMATS):  # together they need no more steps than one would
+            yield {}, RandomAdapters(storage), counts[index :: len(A_FORMATS)] or counts[-1:]
     else:
         yield {}, None, counts
     if case["op"] == "rmsnorm":

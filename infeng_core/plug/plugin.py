@@ -98,6 +98,8 @@ _PROVIDES: Mapping[str, Kind | None] = {
     "tokenizers": _NAMES,
     "schedulers": _NAMES,
     "quant_formats": _NAMES,
+    "model_families": _NAMES,
+    "drafters": _NAMES,
     "commands": None,
 }
 
