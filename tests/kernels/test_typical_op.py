@@ -20,7 +20,8 @@ PLUGINS = Plugins.discover()
 
 def kernels() -> Iterator[native.Kernel]:
     for library in PLUGINS.libraries():
-        yield from (kernel for kernel in library.kernels if set(kernel.features) <= PLUGINS.cpu.features)
+        usable = (kernel for kernel in library.kernels if set(kernel.features) <= PLUGINS.cpu.features)
+        yield from (kernel for kernel in usable if not kernel.name.endswith("_foreign"))  # no model brings a format
 
 
 def accepted(kernel: native.Kernel, rows: int) -> list[dict[str, object]]:
