@@ -40,7 +40,8 @@ class Problem:
         weight: str | None = None,
         act: str | None = None,
         kv: str | None = None,
-        epilogues: Sequence[str] = (),
+        epilogues: Sequence[str | tuple[str, float, float]] = (),
+        needs: Sequence[str] = (),
         rows: tuple[int, int] = (1, 1),
         n: int = 0,
         k: int = 0,
@@ -48,13 +49,17 @@ class Problem:
         heads: int = 0,
         kv_heads: int = 0,
         head_dim: int = 0,
+        v_head_dim: int = 0,
         workers: int = 1,
-    ) -> None: ...
+    ) -> None:
+        """``epilogues`` in their order, those with scalars as (name, a, b); ``v_head_dim`` 0: as ``head_dim``."""
     op: str
     weight: str | None
     act: str | None
     kv: str | None
     epilogues: list[str]
+    steps: list[str | tuple[str, float, float]]  # the same as the constructor takes them
+    needs: list[str]  # what a kernel must handle: "window", "lora_int8", ...
     rows: tuple[int, int]
     n: int
     k: int
@@ -62,6 +67,7 @@ class Problem:
     heads: int
     kv_heads: int
     head_dim: int
+    v_head_dim: int
     workers: int
     def __hash__(self) -> int: ...
 
@@ -76,6 +82,7 @@ class Kernel:
     kind: str  # "tiles" or "whole"
     priority: int
     fuses: list[str]
+    handles: list[str]  # needs of a problem
     def accepts(self, problem: Problem) -> bool: ...
     def workspace(self, problem: Problem) -> tuple[int, int, int]:
         """Return (shared, per_worker, align) in bytes."""
@@ -86,13 +93,14 @@ class Library:
     path: str
     abi: tuple[int, int]
     kernels: list[Kernel]
+    formats: list[str]  # weight formats that it brings or reads
 
 def open_library(path: str, features: str = "") -> Library:
     """dlopen a kernel library and read its description; ``features`` are the CPU features it may use, comma separated.
 
     The same file and features give the same kernels. Raises NativeError with code "not_found", "bad_file",
     "truncated", "wrong_arch", "dlopen_failed", "missing_symbol", "entry_threw", "entry_failed", "abi_major",
-    "abi_minor", "bad_struct", "bad_extension" or "null_function".
+    "abi_minor", "bad_struct", "bad_extension", "bad_format" or "null_function".
     """
 
 # ------------------------------------------------------------------------------------------------- pool.cc arena.cc
@@ -134,12 +142,23 @@ class KvCache:
     """Key/value blocks of all layers in one arena."""
 
     def __init__(
-        self, format: str, *, layers: int, blocks: int, kv_heads: int, head_dim: int, block_tokens: int = 16
-    ) -> None: ...
+        self,
+        format: str,
+        *,
+        layers: int,
+        blocks: int,
+        kv_heads: int,
+        head_dim: int,
+        v_head_dim: int = 0,
+        block_tokens: int = 16,
+    ) -> None:
+        """``v_head_dim``: the size of a head of v; 0: as ``head_dim``."""
     nbytes: int
     block_bytes: int  # bytes of one block in all layers
     @staticmethod
-    def bytes_per_block(format: str, *, layers: int, kv_heads: int, head_dim: int, block_tokens: int = 16) -> int: ...
+    def bytes_per_block(
+        format: str, *, layers: int, kv_heads: int, head_dim: int, v_head_dim: int = 0, block_tokens: int = 16
+    ) -> int: ...
     def layer(self, index: int) -> NDArray[np.uint8]:
         """Return layer ``index`` as (blocks, kv_heads, slab bytes), a view."""
 
@@ -154,6 +173,18 @@ class Epilogue:
     def residual(buffer: int) -> Epilogue: ...
     @staticmethod
     def silu_mul() -> Epilogue: ...
+    @staticmethod
+    def gated_mul(function: str, a: float = 0.0, b: float = 0.0) -> Epilogue:
+        """Panels alternate gate and up; ``function``: "silu", "gelu", "gelu_tanh", "relu2", "sigmoid", "swiglu"."""
+    @staticmethod
+    def activate(function: str) -> Epilogue: ...
+    @staticmethod
+    def mul(buffer: int, function: str = "identity") -> Epilogue:
+        """Times ``function`` of a buffer, value by value."""
+    @staticmethod
+    def scale(a: float) -> Epilogue: ...
+    @staticmethod
+    def softcap(a: float) -> Epilogue: ...
     @staticmethod
     def quantize(activation: int) -> Epilogue: ...
     @staticmethod
@@ -205,15 +236,23 @@ class Program:
         self,
         kernels: Bindings,
         x: int,
-        weight: NDArray[np.float32],
+        weight: NDArray[np.float32] | None,
         eps: float,
         out: int | None,
         epilogues: Sequence[Epilogue] = (),
         *,
         gather_samples: bool = False,
         module: str = "",
+        offset: float = 0.0,
+        heads: int = 1,
+        size: int = 0,
+        column: int = 0,
     ) -> None:
-        """``gather_samples``: read the rows that are sampled, write (samples, k)."""
+        """``gather_samples``: read the rows that are sampled, write (samples, k).
+
+        ``offset`` is added to the weight. More heads than one, or a ``column``: each head of the weight's size from
+        that column on is normed by itself; ``out`` may be ``x``. Without a weight ``size`` is normed; 0: all columns.
+        """
     def linear(
         self,
         kernels: Bindings,
@@ -261,8 +300,16 @@ class Program:
         k_column: int,
         cos: NDArray[np.float32],
         sin: NDArray[np.float32],
+        q_norm: NDArray[np.float32] | None = None,
+        k_norm: NDArray[np.float32] | None = None,
+        q_scale: NDArray[np.float32] | None = None,
+        eps: float = 0.0,
     ) -> None:
-        """q starts at column 0 of ``x``, k at ``k_column``."""
+        """q starts at column 0 of ``x``, k at ``k_column``.
+
+        Heads with a norm (head_dim,) are normed first, with ``eps``; at the end q is scaled by its position's
+        ``q_scale`` (positions,).
+        """
     def kv_append(
         self, kernels: Bindings, x: int, cache: KvCache, layer: int, *, k_column: int, v_column: int
     ) -> None: ...
@@ -277,8 +324,13 @@ class Program:
         heads: int,
         window: int = 0,
         scale: float,
+        softcap: float = 0.0,
+        mask: str = "causal",
+        sinks: NDArray[np.float32] | None = None,
+        slopes: NDArray[np.float32] | None = None,
         epilogues: Sequence[Epilogue] = (),
-    ) -> None: ...
+    ) -> None:
+        """``mask``: "causal", or "full" for rows that see their whole segment. ``sinks``, ``slopes``: (heads,)."""
     def ops(self) -> list[dict[str, Any]]:
         """Return {"op", "epilogues", "kernels": [(most rows, "library/kernel")]} of every op, in order."""
     def profile(self, on: bool, *, events: int = 65536, groups: Sequence[int] = ()) -> None:
@@ -305,7 +357,7 @@ class Program:
     def finish(self) -> None:
         """Size and take all scratch memory; no op may be added afterwards and ``run`` allocates nothing.
 
-        Raises NativeError: "not_accepted" when a bound kernel declines its op.
+        Raises NativeError: "not_handled" or "not_accepted" when a bound kernel cannot do its op.
         """
     def run(
         self,
@@ -319,7 +371,8 @@ class Program:
         """Run all ops on one batch; releases the GIL.
 
         Segments lie one after the other and cover all rows; row r of a segment is at position pos0 + r - row_begin; no
-        two segments write to one block. ``segments`` may be empty, (0, 4), where no op uses a cache. Raises
+        two segments write to one block. ``segments`` may be empty, (0, 4), where no op uses a cache. Blocks that lie
+        before all windows may be -1. Raises
         NativeError: "invalid_argument" naming the array and the index, "cancelled", "forked", or what a kernel
         returned ("not_finite", ...) with the op, the kernel and its message.
         """
@@ -333,6 +386,7 @@ class Program:
     def view_activation(self, activation: int) -> tuple[NDArray[np.int8], NDArray[np.float32], NDArray[np.int32]]:
         """Return (q (rows, k padded to 64), scale (rows, groups), sum (rows, groups)), views."""
     scratch_bytes: int
+    scratch_is_intact: bool  # no kernel has written behind the memory that its workspace asked for
     def op_count(self) -> int: ...
 
 # ------------------------------------------------------------------------------------------------------ packing.cc

@@ -61,22 +61,37 @@ from infeng_core.formats.atomic import locked, replacing
 from infeng_core.formats.cache import cache_root, cached_model
 from infeng_core.formats.huggingface import read_config
 from infeng_core.formats.identity import conversion_key
+from infeng_core.formats.memory import available_bytes
 from infeng_core.formats.native import is_native, read_manifest
 from infeng_core.formats.quant import FormatLookup, QuantFormat, builtin_format
 from infeng_core.kvcache import BlockPool
 from infeng_core.log import get_logger
+from infeng_core.models import llama
 from infeng_core.models.config import ModelConfig
-from infeng_core.models.weights import Part, TensorSpec, layout
-from infeng_core.outline import sizes
+from infeng_core.models.families import Family
+from infeng_core.models.ops import (
+    Attention,
+    Bias,
+    Embed,
+    Graph,
+    KvAppend,
+    Linear,
+    Residual,
+    RmsNorm,
+    Rope,
+    SiluMul,
+    Value,
+    panel_columns,
+)
+from infeng_core.models.weights import Layout, Part, TensorSpec, VectorSpec, decoder, layout
+from infeng_core.outline import shape_and_formats
 from infeng_core.plug import hookimpl
-from infeng_core.plug.case import OneOp, Sequences
+from infeng_core.plug.case import OneOp
 from infeng_core.plug.config import EngineConfig
 from infeng_core.plug.cpu import NEEDS, Cpu, closure, detect
 from infeng_core.plug.hookspecs import API_VERSION, Command, KernelLibrary, SchedulerFactory, TokenizerFactory
 from infeng_core.plug.libraries import REFERENCE
-from infeng_core.plug.lora import FORMATS as LORA_FORMATS
-from infeng_core.plug.lora import Adapters as RandomAdapters
-from infeng_core.plug.lora import form as lora_form
+from infeng_core.plug.lora import A_FORMATS, RandomAdapters, a_form
 from infeng_core.plug.manager import Plugins
 from infeng_core.plug.manifest import load_config
 from infeng_core.plug.problems import Fields, describe, row_ranges
@@ -95,8 +110,8 @@ if TYPE_CHECKING:
 __all__ = [
     "ABI_VERSION",
     "API_VERSION",
+    "A_FORMATS",
     "BASE",
-    "LORA_FORMATS",
     "NEEDS",
     "NOT_FINITE",
     "REFERENCE",
@@ -105,8 +120,10 @@ __all__ = [
     "AdapterHandle",
     "AdapterRows",
     "Arena",
+    "Attention",
     "Backend",
     "Batch",
+    "Bias",
     "BlockPool",
     "BoundOp",
     "Command",
@@ -114,24 +131,30 @@ __all__ = [
     "Cpu",
     "Detokenizer",
     "Drafter",
+    "Embed",
     "Engine",
     "EngineConfig",
     "Epilogue",
     "Event",
     "Executable",
+    "Family",
     "Fields",
     "FirstCome",
     "FormatChoice",
     "FormatLookup",
+    "Graph",
     "HfTokenizer",
     "InfengError",
     "InterruptedStepError",
     "Kernel",
     "KernelError",
     "KernelLibrary",
+    "KvAppend",
     "KvCache",
+    "Layout",
     "Library",
     "Limits",
+    "Linear",
     "LoadedModel",
     "Logprob",
     "LoraPart",
@@ -156,23 +179,30 @@ __all__ = [
     "RandomAdapters",
     "Request",
     "RequestError",
+    "Residual",
     "ResourceError",
+    "RmsNorm",
+    "Rope",
     "SamplingParams",
     "Scheduler",
     "SchedulerFactory",
     "Segment",
     "Selector",
     "Sequence",
-    "Sequences",
+    "SiluMul",
     "Stream",
     "TensorSpec",
     "Tokenizer",
     "TokenizerFactory",
     "UsageError",
+    "Value",
+    "VectorSpec",
     "Weight",
     "__version__",
+    "a_form",
     "adapter_rows",
     "add_config_options",
+    "available_bytes",
     "builtin_format",
     "cache_root",
     "cached_model",
@@ -182,6 +212,7 @@ __all__ = [
     "conversion_key",
     "convert",
     "convert_adapter",
+    "decoder",
     "describe",
     "detect",
     "find",
@@ -190,13 +221,14 @@ __all__ = [
     "is_artifact",
     "is_native",
     "layout",
+    "llama",
     "load_config",
     "locked",
-    "lora_form",
     "machine",
     "memory",
     "pack",
     "panel_bytes",
+    "panel_columns",
     "peak_rss",
     "printable",
     "read_config",
@@ -204,6 +236,6 @@ __all__ = [
     "replacing",
     "row_ranges",
     "say",
-    "sizes",
+    "shape_and_formats",
     "unknown_key_remedy",
 ]

@@ -15,6 +15,7 @@ from infeng_core.scheduler import AdapterHandle, AdapterRows, Batch, Limits
 if TYPE_CHECKING:
     from infeng_core.formats import LoadedModel
     from infeng_core.formats.adapters.packed import PackedAdapter
+    from infeng_core.models.config import ModelConfig
     from infeng_core.plug.manifest import EngineConfig
     from infeng_core.plug.select import Selector
 
@@ -140,5 +141,20 @@ class Measurable(Protocol):
 class Backend(Protocol):
     """Makes executables. Registered by name through the hook ``infeng_backends``."""
 
-    def compile(self, model: LoadedModel, config: EngineConfig, limits: Limits, selector: Selector) -> Executable:
-        """Return ``model`` ready to run under ``limits``; raises KernelError where an op finds no kernel."""
+    @property
+    def uses_kernels(self) -> bool:
+        """Whether kernels are to be chosen for it; where not, no kernel library is opened."""
+
+    def block_bytes(self, shape: ModelConfig, config: EngineConfig) -> int:
+        """Return the bytes of one block of the key/value cache, 16 positions in all layers."""
+
+    def available_bytes(self) -> int | None:
+        """Return the bytes that cache and adapters may still take where they will lie; None where it is not known."""
+
+    def compile(
+        self, model: LoadedModel, config: EngineConfig, limits: Limits, selector: Selector | None
+    ) -> Executable:
+        """Return ``model`` ready to run under ``limits``; raises KernelError where an op finds no kernel.
+
+        selector: None where the backend uses no kernels.
+        """

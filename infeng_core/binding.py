@@ -27,9 +27,10 @@ class Binder:
     of what follows it: "bias", "residual", "silu_mul", "quantize".
     """
 
-    def __init__(self, selector: Selector, limits: Limits, threads: int) -> None:
-        """Bind for batches within ``limits`` on ``threads`` workers."""
+    def __init__(self, selector: Selector, limits: Limits, threads: int, adapters: str | None = None) -> None:
+        """Bind for batches within ``limits`` on ``threads`` workers; ``adapters`` are stored as this type."""
         self._selector = selector
+        self._adapters = adapters
         self._limits = limits
         self._threads = threads
         self._reasons: dict[tuple[str, str], str] = {}  # of the latest choice, by library and kernel
@@ -102,14 +103,16 @@ class Binder:
         if decision.chosen is None:
             return False
         place = rank(decision.chosen.library, config)
-        declined = [c for c in decision.candidates if c.reason.code in ("cannot_fuse", "declines")]
+        declined = [c for c in decision.candidates if c.reason.code in ("cannot_fuse", "cannot_handle", "declines")]
         return not any(rank(candidate.library, config) < place for candidate in declined)
 
     def _row_ranges(self, sampled: bool) -> list[tuple[int, int]]:
         return row_ranges(self._limits.max_samples if sampled else self._limits.max_rows)
 
     def _problem(self, op: str, rows: tuple[int, int], problem: Problem, steps: Sequence[str]) -> _native.Problem:
-        return _native.Problem(op, rows=rows, epilogues=list(steps), workers=self._threads, **problem)
+        needs = [*problem.get("needs", ()), *(f"lora_{self._adapters}" for step in steps if step == "lora")]
+        fields = {**problem, "needs": needs, "epilogues": list(steps)}
+        return _native.Problem(op, rows=rows, workers=self._threads, **fields)
 
 
 def _name(kernel: _native.Kernel) -> tuple[str, str]:

@@ -5,7 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 from infeng_core.plug import hookimpl
-from infeng_core.plug.hookspecs import Backend, Command, KernelLibrary, QuantFormat, SchedulerFactory, TokenizerFactory
+from infeng_core.plug.hookspecs import (
+    Backend,
+    Command,
+    DrafterFactory,
+    KernelLibrary,
+    QuantFormat,
+    SchedulerFactory,
+    TokenizerFactory,
+)
 
 
 @hookimpl
@@ -45,6 +53,14 @@ def infeng_backends() -> dict[str, Backend]:
     from infeng_core.nativebackend import NativeBackend
 
     return {"native": NativeBackend()}
+
+
+@hookimpl
+def infeng_drafters() -> dict[str, DrafterFactory]:
+    """Built-in drafters."""
+    from infeng_core.speculate import Ngrams
+
+    return {"ngram": Ngrams}
 
 
 @hookimpl

@@ -30,7 +30,7 @@ from infeng_core.sampler import Sampler, draw_seed
 from infeng_core.scheduler import Batch, Scheduler, Segment, part
 from infeng_core.scheduler import Sequence as Running
 from infeng_core.sizing import adapters_budget, limits_of
-from infeng_core.speculate import Guesses, Ngrams, parse
+from infeng_core.speculate import Guesses, parse
 from infeng_core.stream import Event, Output, Reader, Stream, Streams, not_finite
 from infeng_core.telemetry import Profile, measuring
 from infeng_core.tokenizer import Tokenizer
@@ -93,12 +93,15 @@ class Engine:
             raise UsageError("model", "none is named", "give a directory or a hub name, or set model.path")
         self.cpu = detect()
         self.plugins = Plugins.discover(self.config, self.cpu)
-        self.selector = Selector(self.plugins, self.config, self.cpu)
-        self.model = formats.load(reference, self.config, self.plugins)
-        self.limits, bound = limits_of(self.config, self.model.config)
         backend: Backend = self.plugins.backend(self.config.backend.use)
+        self.selector = Selector(self.plugins, self.config, self.cpu) if backend.uses_kernels else None
+        self.model = formats.load(reference, self.config, self.plugins)
+        self.limits, bound = limits_of(self.config, self.model.config, backend)
         self.executable: Executable = backend.compile(self.model, self.config, self.limits, self.selector)
-        self.selector.close()  # everything is bound: no library will be tried again
+        if self.selector is not None:
+            self.selector.close()  # everything is bound: no library will be tried again
+        guessing = self.config.speculation.use
+        self._drafter = None if guessing == "none" else self.plugins.drafter(guessing)
         self.tokenizer: Tokenizer = self.plugins.tokenizer(self.config.tokenizer.use)(
             self.model.tokenizer_dir, self.config
         )
@@ -124,7 +127,7 @@ class Engine:
             partial(formats.load_adapter, model=self.model, dtype=self.config.adapters.dtype),
             self.executable.load_adapter,
             most=self.config.adapters.max_resident,
-            budget=adapters_budget(self.config.adapters, self.executable.kv_bytes),
+            budget=adapters_budget(self.config.adapters, backend.available_bytes(), self.executable.kv_bytes),
             base=base_names(reference),
             max_stacked_rank=self.executable.max_stacked_rank,
             load_timeout=self.config.adapters.load_timeout,
@@ -407,8 +410,9 @@ class Engine:
         self._scheduler: Scheduler = self.plugins.scheduler(self.config.scheduler.use)(self.limits, self._pool)
 
     def _guesses(self, ids: list[int]) -> Guesses | None:
-        speculation = self.config.speculation
-        return None if speculation.use == "none" else Guesses(Ngrams(ids), speculation.tokens)
+        if self._drafter is None:
+            return None
+        return Guesses(self._drafter(ids), self.config.speculation.tokens, self.model.config.vocab)
 
     @property
     def _is_forked(self) -> bool:

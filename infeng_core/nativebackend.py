@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from infeng_core import _native
 from infeng_core.backend import BoundOp, InterruptedStepError, Limits, Measured, NotFiniteError, OpNames
 from infeng_core.errors import AdapterError, KernelError, ResourceError
+from infeng_core.formats.memory import available_bytes
 from infeng_core.models.families import families
 from infeng_core.nativeadapter import place
 from infeng_core.plan import Planner
@@ -19,6 +20,7 @@ from infeng_core.scheduler import Batch
 if TYPE_CHECKING:
     from infeng_core.formats import LoadedModel
     from infeng_core.formats.adapters.packed import PackedAdapter
+    from infeng_core.models.config import ModelConfig
     from infeng_core.plug.manifest import EngineConfig
     from infeng_core.plug.select import Selector
 
@@ -32,8 +34,23 @@ _REMEDIES = {
 class NativeBackend:
     """Compiles a model's graph to a program of the native core."""
 
-    def compile(self, model: LoadedModel, config: EngineConfig, limits: Limits, selector: Selector) -> NativeExecutable:
+    uses_kernels = True
+
+    def block_bytes(self, shape: ModelConfig, config: EngineConfig) -> int:
+        """Return the bytes of one block of the cache in all layers."""
+        return _native.KvCache.bytes_per_block(
+            config.kv_cache.dtype, layers=shape.layers, kv_heads=shape.kv_heads, head_dim=shape.head_dim
+        )
+
+    def available_bytes(self) -> int | None:
+        """Return what the machine and the control groups leave."""
+        return available_bytes()
+
+    def compile(
+        self, model: LoadedModel, config: EngineConfig, limits: Limits, selector: Selector | None
+    ) -> NativeExecutable:
         """Return ``model`` ready to run under ``limits``; raises KernelError where an op finds no kernel."""
+        assert selector is not None  # it uses kernels
         try:
             return NativeExecutable(model, config, limits, selector)
         except _native.NativeError as error:

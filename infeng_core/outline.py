@@ -15,7 +15,7 @@ from infeng_core.formats.quant import FormatLookup
 from infeng_core.formats.tensors import LoadedModel, PackedTensor
 from infeng_core.models.config import ModelConfig, RopeConfig
 from infeng_core.models.weights import TensorSpec, layout
-from infeng_core.nativebackend import plan
+from infeng_core.nativebackend import NativeBackend, plan
 from infeng_core.plug.config import EngineConfig
 from infeng_core.plug.select import Selector
 from infeng_core.sizing import limits_of
@@ -36,7 +36,9 @@ TINYLLAMA = ModelConfig(
 """The sizes of TinyLlama-1.1B, where no model is named."""
 
 
-def sizes(reference: str | None, config: EngineConfig, lookup: FormatLookup) -> tuple[ModelConfig, Mapping[str, str]]:
+def shape_and_formats(
+    reference: str | None, config: EngineConfig, lookup: FormatLookup
+) -> tuple[ModelConfig, Mapping[str, str]]:
     """Return the sizes of a model, TINYLLAMA where none is named, and the format that each tensor would have.
 
     A converted model has its own. Raises ModelError where the directory is none of a model.
@@ -58,7 +60,7 @@ def outline(
 
     Raises KernelError where an op finds no kernel.
     """
-    limits, _ = limits_of(config, shape)
+    limits, _ = limits_of(config, shape, NativeBackend())
     heads = {"kv_heads": shape.kv_heads, "head_dim": shape.head_dim}
     cache = _native.KvCache(config.kv_cache.dtype, layers=shape.layers, blocks=1, **heads)
     pool = _native.Pool(selector.cpu.workers(config.threads.count), spin_us=0)

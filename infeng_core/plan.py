@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from infeng_core import _native
 from infeng_core.backend import Limits
 from infeng_core.binding import Binder, Bindings
+from infeng_core.errors import ModelError
 from infeng_core.models import rope
 from infeng_core.models.ops import (
     PANEL,
@@ -67,7 +68,7 @@ class Planner:
         self._model = model
         self._graph = graph
         self._limits = limits
-        self.binder = Binder(selector, limits, threads)
+        self.binder = Binder(selector, limits, threads, adapters)
         self._weights: dict[str, _native.Weight] = {}
         self._buffers: dict[str, int] = {}
         self._activations: dict[str, int] = {}
@@ -79,21 +80,31 @@ class Planner:
         if self._adapters is not None:
             ranges = self._limits.max_segments * MAX_STACKED_RANK // PANEL
             program.open_adapters(self._adapters, columns=MAX_STACKED_RANK, max_ranges=ranges)
-        for index, op in enumerate(self._graph.ops):
-            match op:
-                case Embed():
-                    self._embed(index, op)
-                case RmsNorm():
-                    self._rmsnorm(index, op)
-                case Linear():
-                    self._linear(index, op)
-                case Rope():
-                    self._rope(op)
-                case KvAppend():
-                    self._kv_append(op)
-                case Attention():
-                    self._attention(index, op)
-        return self._buffer(self._graph.logits)
+        family = f"family {self._model.config.family}"
+        try:
+            for index, op in enumerate(self._graph.ops):
+                self._add(index, op, family)
+            return self._buffer(self._graph.logits)
+        except KeyError as error:
+            why = f"its graph names {error}, which is neither a value of it nor a tensor of the model"
+            raise ModelError(family, why, "correct the family") from error
+
+    def _add(self, index: int, op: Op, family: str) -> None:
+        match op:
+            case Embed():
+                self._embed(index, op)
+            case RmsNorm():
+                self._rmsnorm(index, op)
+            case Linear():
+                self._linear(index, op)
+            case Rope():
+                self._rope(op)
+            case KvAppend():
+                self._kv_append(op)
+            case Attention():
+                self._attention(index, op)
+            case _:
+                raise ModelError(family, f"its graph has {op!r}, which backend native does not run", "use another one")
 
     # ------------------------------------------------------------------------------------------------------ ops ---
 
@@ -132,7 +143,7 @@ class Planner:
             index,
             "rmsnorm",
             f"{_role(op.weight)} {len(vector)}",
-            {"n": len(vector), "k": len(vector)},
+            {"n": len(vector), "k": len(vector), "needs": ["row_gather"] if gather else []},
             [],
             op.out,
             emit,
@@ -171,7 +182,7 @@ class Planner:
         if op.rope not in self._tables:
             self._tables[op.rope] = rope.tables(op.rope, op.head_dim, self._limits.context)
         cos, sin = self._tables[op.rope]
-        heads = {"heads": op.heads, "kv_heads": op.kv_heads, "head_dim": op.head_dim}
+        heads: dict[str, Any] = {"heads": op.heads, "kv_heads": op.kv_heads, "head_dim": op.head_dim}
         kernels = self.binder.choose("rope", False, {"context": self._limits.context, **heads})
         self.binder.note("rope", _heads(op.heads, op.kv_heads, op.head_dim), kernels)
         self._program.rope(kernels, self._buffer(op.x), **heads, k_column=op.k_column, cos=cos, sin=sin)
@@ -191,7 +202,8 @@ class Planner:
 
     def _attention(self, index: int, op: Attention) -> None:
         heads = {"heads": op.heads, "kv_heads": op.kv_heads, "head_dim": op.head_dim}
-        problem = {"kv": self._kv_format, "context": self._limits.context, **heads}
+        needs = ["window"] if op.window else []
+        problem = {"kv": self._kv_format, "context": self._limits.context, "needs": needs, **heads}
         x = self._buffer(op.x)
 
         def emit(kernels: Bindings, out: int | None, epilogues: Sequence[_native.Epilogue]) -> None:

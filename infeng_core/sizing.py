@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from infeng_core import _native, kvcache
-from infeng_core.formats.memory import available_bytes
+from infeng_core import kvcache
+from infeng_core.backend import Backend
 from infeng_core.models.config import ModelConfig
 from infeng_core.plug.config import AdaptersSection, EngineConfig
 from infeng_core.scheduler import Limits
@@ -13,7 +13,7 @@ ADAPTERS_SHARE = 0.25
 """``adapters.memory: auto`` is this share of the memory that is available beside weights and cache."""
 
 
-def limits_of(config: EngineConfig, shape: ModelConfig) -> tuple[Limits, str]:
+def limits_of(config: EngineConfig, shape: ModelConfig, backend: Backend) -> tuple[Limits, str]:
     """Return the bounds of every batch, and what bounds the context, for messages.
 
     Raises ResourceError where the cache does not fit.
@@ -21,15 +21,12 @@ def limits_of(config: EngineConfig, shape: ModelConfig) -> tuple[Limits, str]:
     scheduler, speculation = config.scheduler, config.speculation
     running = min(scheduler.max_running, scheduler.max_batch_tokens)
     guesses = 0 if speculation.use == "none" else min(running * speculation.tokens, MOST_ROWS)
-    block_bytes = _native.KvCache.bytes_per_block(
-        config.kv_cache.dtype, layers=shape.layers, kv_heads=shape.kv_heads, head_dim=shape.head_dim
-    )
     cache = kvcache.size(
         config.kv_cache.memory,
-        block_bytes=block_bytes,
+        block_bytes=backend.block_bytes(shape, config),
         context=shape.max_positions,
         max_running=running,
-        available_bytes=available_bytes(),
+        available_bytes=backend.available_bytes(),
     )
     context = min(shape.max_positions, cache.tokens)
     limits = Limits(
@@ -42,12 +39,11 @@ def limits_of(config: EngineConfig, shape: ModelConfig) -> tuple[Limits, str]:
     return limits, "the model's own" if context == shape.max_positions else cache.reason
 
 
-def adapters_budget(config: AdaptersSection, kv_bytes: int) -> int | None:
+def adapters_budget(config: AdaptersSection, available: int | None, kv_bytes: int) -> int | None:
     """Return the bytes that adapters may take together; None where the available memory is not known.
 
-    kv_bytes: of the cache, most of which is only touched as it fills.
+    available: as the backend says. kv_bytes: of the cache, most of which is only touched as it fills.
     """
     if config.memory != "auto":
         return config.memory
-    available = available_bytes()
     return None if available is None else int(max(0, available - kv_bytes) * ADAPTERS_SHARE)

@@ -19,7 +19,10 @@ LONGEST_WAIT = 32
 
 
 class Drafter(Protocol):
-    """Guesses how one sequence goes on. A wrong guess costs time; it never changes a text."""
+    """Guesses how one sequence goes on. A wrong guess costs time; it never changes a text.
+
+    Made for each request from the ids of its prompt. Registered by name through the hook ``infeng_drafters``.
+    """
 
     def extend(self, tokens: Sequence[int]) -> None:
         """Take the tokens that the sequence has gained."""
@@ -88,9 +91,10 @@ class Guesses:
     is right.
     """
 
-    def __init__(self, drafter: Drafter, most: int) -> None:
-        """Ask ``drafter`` for at most ``most`` tokens at a time."""
+    def __init__(self, drafter: Drafter, most: int, vocab: int = 1 << 31) -> None:
+        """Ask ``drafter`` for at most ``most`` tokens at a time; those from ``vocab`` on are no tokens."""
         self._drafter = drafter
+        self._vocab = vocab
         self._most = most
         self._width = most
         self._penalty = 1
@@ -104,6 +108,8 @@ class Guesses:
         self._wait = max(0, self._wait - len(new))
         self._learn(drafted, len(new) - 1)
         self.draft = [] if self._wait else self._drafter.draft(self._width)
+        if self.draft and not 0 <= min(self.draft) <= max(self.draft) < self._vocab:
+            self.draft = []
 
     def _learn(self, drafted: int, right: int) -> None:
         if drafted == 0:

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-__version__ = "0.9.0"
+__version__ = "0.10.0"
 
 CFLAGS = ("-ffp-contract=off", "-fno-fast-math", "-fvisibility=hidden")
 """Flags without which a kernel cannot keep the numerics contract."""

@@ -14,7 +14,7 @@ from infeng_core.cli.options import add_config_options, config_from
 from infeng_core.errors import UsageError, unknown_key_remedy
 from infeng_core.plug import explain, problems
 from infeng_core.plug.config import OPS
-from infeng_core.plug.manager import Plugins
+from infeng_core.plug.manager import SINGULAR, Plugins
 from infeng_core.plug.reason import CODES
 from infeng_core.plug.select import Decision, Selector
 
@@ -89,12 +89,14 @@ class PluginsCommand:
         """Print every candidate for an operation."""
         if arguments.op not in OPS:
             raise UsageError(f"operation {arguments.op}", "unknown", unknown_key_remedy(arguments.op, OPS))
-        from infeng_core.outline import outline, sizes
+        from infeng_core.formats import use_families
+        from infeng_core.outline import outline, shape_and_formats
 
         config = config_from(arguments)
         plugins = Plugins.discover(config)
+        use_families(plugins)
         selector = Selector(plugins, config, plugins.cpu)
-        shape, formats = sizes(arguments.model, config, plugins.quant_format)
+        shape, formats = shape_and_formats(arguments.model, config, plugins.quant_format)
         binder = outline(shape, formats, plugins.quant_format, config, selector)
         decisions = {asked: selector.decide(asked) for asked in binder.asked if asked.op == arguments.op}
         selector.close()
@@ -117,6 +119,8 @@ class PluginsCommand:
         if output.is_dir() or not output.parent.is_dir():
             raise UsageError(f"{output}", "no file can be written there", "name a file in a folder that exists")
         with Engine(model, config=config) as engine:
+            if engine.selector is None:
+                raise UsageError(f"backend {config.backend.use}", "it uses no kernels", "there is nothing to lock")
             text = explain.lock(engine.selector)
         temporary = output.with_name(output.name + ".tmp")
         temporary.write_text(text, encoding="utf-8")
@@ -146,5 +150,5 @@ def _why(decisions: list[Decision]) -> Iterator[str]:
 
 
 def _count(count: int, kind: str) -> str:
-    words = kind.replace("_", " ")
-    return f"{count} {words if count != 1 else words.removesuffix('s')}"
+    one = SINGULAR.get(kind, kind.removesuffix("s").replace("_", " "))
+    return f"{count} {one if count == 1 else kind.replace('_', ' ')}"

@@ -5,7 +5,7 @@ from infeng_core.formats.adapters.load import load_adapter
 from infeng_core.formats.adapters.packed import PackedAdapter
 from infeng_core.formats.choice import FormatChoice, by_format, choose
 from infeng_core.formats.conversion import Conversion, convert
-from infeng_core.formats.loader import find, load
+from infeng_core.formats.loader import find, load, use_families
 from infeng_core.formats.quant import BUILTIN, QuantFormat
 from infeng_core.formats.tensors import LoadedModel, PackedTensor
 
@@ -25,4 +25,5 @@ __all__ = [
     "find",
     "load",
     "load_adapter",
+    "use_families",
 ]

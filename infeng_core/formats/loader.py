@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -20,6 +21,7 @@ from infeng_core.formats.quant import FormatLookup, QuantFormat, builtin_format
 from infeng_core.formats.read import read_native
 from infeng_core.formats.tensors import LoadedModel
 from infeng_core.log import get_logger
+from infeng_core.models import families
 
 if TYPE_CHECKING:
     from infeng_core.plug.config import EngineConfig
@@ -27,6 +29,9 @@ if TYPE_CHECKING:
 
 class FormatSource(Protocol):
     """What is needed of ``infeng_core.plug``'s plugins here."""
+
+    def model_families(self) -> Mapping[str, families.Family]:
+        """Return the families of plugins."""
 
     def quant_format(self, name: str) -> QuantFormat:
         """Return a weight format by name; raises an InfengError that lists the known ones."""
@@ -47,6 +52,8 @@ def load(
     ``verify=False`` skips the checksums. Raises UsageError, ModelError or ResourceError.
     """
     lookup: FormatLookup = cache(plugins.quant_format) if plugins is not None else builtin_format
+    if plugins is not None:
+        use_families(plugins)
     directory = find(reference)
     choice = choose(config, lookup)
     if not native.is_native(directory):
@@ -54,6 +61,11 @@ def load(
     model = read_native(directory, lookup, load=config.model.load, verify=verify)
     _check_formats(model, choice, config, lookup)
     return model
+
+
+def use_families(plugins: FormatSource) -> None:
+    """Let models of the families that plugins bring be read and run."""
+    families.add(plugins.model_families())
 
 
 def find(reference: str | Path) -> Path:

@@ -85,7 +85,9 @@ void Program::take_segments(const Batch& batch) {
       fail(kBad, "segments[", s, "]: ", needed, " blocks from index ", first, " on, block_tables has ", available);
     }
     copy(table, batch.block_tables.subspan(static_cast<size_t>(first), static_cast<size_t>(needed)));
+    const int64_t seen = sees_all_ ? 0 : std::max<int64_t>(pos0 - widest_window_ + 1, 0);  // the first position
     for (int64_t b = 0; b < needed; ++b) {
+      if (table[b] == -1 && widest_window_ > 0 && (b + 1) * kBlockTokens <= seen) continue;
       if (table[b] < 0 || table[b] >= blocks_limit_) {
         fail(kBad, "block_tables[", first + b, "] is ", table[b], ", the cache has ", blocks_limit_, " blocks");
       }
@@ -111,8 +113,9 @@ void Op::set_rows(int64_t begin, int64_t count) {
   while (binding->rows < count) ++binding;
   kernel = binding->kernel.get();
   kernel_index = static_cast<int>(binding - bindings.data());
-  if (problem.op == INFENG_OP_LINEAR) args.linear.weight = binding->weight->abi;
-  if (problem.op == INFENG_OP_EMBED) args.embed.weight = binding->weight->abi;
+  args.common.instance = binding->instance.get();
+  if (problem.op == INFENG_OP_LINEAR) args.linear.weight = &binding->weight->abi;
+  if (problem.op == INFENG_OP_EMBED) args.embed.weight = &binding->weight->abi;
   rows_set = begin == 0 ? count : -1;
 }
 
@@ -128,7 +131,7 @@ void Program::patch() {
     } else if (op.problem.op == INFENG_OP_SHRINK) {
       if (op.args.shrink.segment_count == 0) rows = 0;
     } else if (op.only_adds) {
-      if (op.epilogues[0].segment_count == 0) rows = 0;
+      if (op.steps[0].lora.segment_count == 0) rows = 0;
     }
     if (op.is_sliced) join_slices(op);
     op.is_sliced = rows > 0 && lora_.replaces(op);

@@ -7,6 +7,7 @@
 #include "error.h"
 #include "library.h"
 #include "names.h"
+#include "problem.h"
 
 namespace py = pybind11;
 using namespace py::literals;
@@ -25,69 +26,109 @@ OptionalName name_or_none(Vocabulary vocabulary, uint32_t number) {
   return number == 0 ? OptionalName() : name_of(vocabulary, number);
 }
 
-infeng_problem make_problem(const std::string& op, const OptionalName& weight, const OptionalName& act,
-                            const OptionalName& kv, const Names& epilogues, std::pair<int64_t, int64_t> rows, int64_t n,
-                            int64_t k, int64_t context, int32_t heads, int32_t kv_heads, int32_t head_dim,
-                            int32_t workers) {
+// A step of a problem: its word, or (word, a, b) where it has scalars.
+infeng_epilogue step_of(const py::handle& object) {
+  if (py::isinstance<py::str>(object)) return epilogue_of(object.cast<std::string>());
+  const auto fields = object.cast<std::tuple<std::string, float, float>>();
+  infeng_epilogue step = epilogue_of(std::get<0>(fields));
+  step.a = std::get<1>(fields);
+  step.b = std::get<2>(fields);
+  return step;
+}
+
+Problem make_problem(const std::string& op, const OptionalName& weight, const OptionalName& act, const OptionalName& kv,
+                     const py::sequence& epilogues, const Names& needs, std::pair<int64_t, int64_t> rows, int64_t n,
+                     int64_t k, int64_t context, int32_t heads, int32_t kv_heads, int32_t head_dim, int32_t v_head_dim,
+                     int32_t workers) {
   if (rows.first < 1 || rows.second < rows.first) {
     fail("invalid_argument", "rows (", rows.first, ", ", rows.second, ") is not a range from 1 up");
   }
-  infeng_problem problem{};
-  problem.struct_size = sizeof problem;
-  problem.op = number_of(Vocabulary::op, op);
-  problem.weight_format = number_or_none(Vocabulary::weight, weight);
-  problem.act_format = number_or_none(Vocabulary::act, act);
-  problem.kv_format = number_or_none(Vocabulary::kv, kv);
-  for (const std::string& name : epilogues) {
-    problem.epilogues |= INFENG_EPILOGUE_BIT(number_of(Vocabulary::epilogue, name));
-  }
-  problem.rows_min = rows.first;
-  problem.rows_max = rows.second;
-  problem.n = n;
-  problem.k = k;
-  problem.context = context;
-  problem.heads = heads;
-  problem.kv_heads = kv_heads;
-  problem.head_dim = head_dim;
-  problem.workers = workers;
+  Problem problem;
+  infeng_problem& p = problem.abi;
+  p.op = number_of(Vocabulary::op, op);
+  p.weight_format = number_or_none(Vocabulary::weight, weight);
+  p.act_format = number_or_none(Vocabulary::act, act);
+  p.kv_format = number_or_none(Vocabulary::kv, kv);
+  for (const py::handle& each : epilogues) problem.add(step_of(each));
+  for (const std::string& name : needs) p.needs |= INFENG_NEED_BIT(number_of(Vocabulary::need, name));
+  p.rows_min = rows.first;
+  p.rows_max = rows.second;
+  p.n = n;
+  p.k = k;
+  p.context = context;
+  p.heads = heads;
+  p.kv_heads = kv_heads;
+  p.head_dim = head_dim;
+  p.v_head_dim = v_head_dim == 0 ? head_dim : v_head_dim;
+  if (p.v_head_dim != p.head_dim) p.needs |= INFENG_NEED_BIT(INFENG_NEED_HEAD_SIZES);
+  p.workers = workers;
   return problem;
 }
 
-py::tuple fields(const infeng_problem& p) {
+Names step_names(const Problem& problem) {
+  Names names;
+  for (const infeng_epilogue& step : problem.steps()) names.push_back(name_of(step));
+  return names;
+}
+
+// As the constructor takes them.
+py::list steps(const Problem& problem) {
+  py::list out;
+  for (const infeng_epilogue& step : problem.steps()) {
+    if (step.a == 0 && step.b == 0) {
+      out.append(name_of(step));
+    } else {
+      out.append(py::make_tuple(name_of(step), step.a, step.b));
+    }
+  }
+  return out;
+}
+
+py::tuple fields(const Problem& problem) {
+  const infeng_problem& p = problem.abi;
   return py::make_tuple(name_of(Vocabulary::op, p.op), name_or_none(Vocabulary::weight, p.weight_format),
                         name_or_none(Vocabulary::act, p.act_format), name_or_none(Vocabulary::kv, p.kv_format),
-                        py::tuple(py::cast(epilogue_names(p.epilogues))), std::make_pair(p.rows_min, p.rows_max), p.n,
-                        p.k, p.context, p.heads, p.kv_heads, p.head_dim, p.workers);
+                        py::tuple(steps(problem)), py::tuple(py::cast(need_names(p.needs))),
+                        std::make_pair(p.rows_min, p.rows_max), p.n, p.k, p.context, p.heads, p.kv_heads, p.head_dim,
+                        p.v_head_dim, p.workers);
 }
 
 void bind_problem(py::module_& m) {
-  py::class_<infeng_problem>(m, "Problem", "What a kernel is asked to be good for.")
+  using Words = OptionalName (*)(const Problem&);
+  const auto number = [](auto member) { return [member](const Problem& p) { return p.abi.*member; }; };
+  const Words weight = [](const Problem& p) { return name_or_none(Vocabulary::weight, p.abi.weight_format); };
+  const Words act = [](const Problem& p) { return name_or_none(Vocabulary::act, p.abi.act_format); };
+  const Words kv = [](const Problem& p) { return name_or_none(Vocabulary::kv, p.abi.kv_format); };
+  py::class_<Problem>(m, "Problem", "What a kernel is asked to be good for.")
       .def(py::init(&make_problem), "op"_a, py::kw_only(), "weight"_a = py::none(), "act"_a = py::none(),
-           "kv"_a = py::none(), "epilogues"_a = Names(), "rows"_a = std::make_pair(1, 1), "n"_a = 0, "k"_a = 0,
-           "context"_a = 0, "heads"_a = 0, "kv_heads"_a = 0, "head_dim"_a = 0, "workers"_a = 1)
-      .def_property_readonly("op", [](const infeng_problem& p) { return name_of(Vocabulary::op, p.op); })
-      .def_property_readonly("weight",
-                             [](const infeng_problem& p) { return name_or_none(Vocabulary::weight, p.weight_format); })
-      .def_property_readonly("act", [](const infeng_problem& p) { return name_or_none(Vocabulary::act, p.act_format); })
-      .def_property_readonly("kv", [](const infeng_problem& p) { return name_or_none(Vocabulary::kv, p.kv_format); })
-      .def_property_readonly("epilogues", [](const infeng_problem& p) { return epilogue_names(p.epilogues); })
-      .def_property_readonly("rows", [](const infeng_problem& p) { return std::make_pair(p.rows_min, p.rows_max); })
-      .def_readonly("n", &infeng_problem::n)
-      .def_readonly("k", &infeng_problem::k)
-      .def_readonly("context", &infeng_problem::context)
-      .def_readonly("heads", &infeng_problem::heads)
-      .def_readonly("kv_heads", &infeng_problem::kv_heads)
-      .def_readonly("head_dim", &infeng_problem::head_dim)
-      .def_readonly("workers", &infeng_problem::workers)
+           "kv"_a = py::none(), "epilogues"_a = py::tuple(), "needs"_a = Names(), "rows"_a = std::make_pair(1, 1),
+           "n"_a = 0, "k"_a = 0, "context"_a = 0, "heads"_a = 0, "kv_heads"_a = 0, "head_dim"_a = 0, "v_head_dim"_a = 0,
+           "workers"_a = 1)
+      .def_property_readonly("op", [](const Problem& p) { return name_of(Vocabulary::op, p.abi.op); })
+      .def_property_readonly("weight", weight)
+      .def_property_readonly("act", act)
+      .def_property_readonly("kv", kv)
+      .def_property_readonly("epilogues", &step_names)
+      .def_property_readonly("steps", &steps)
+      .def_property_readonly("needs", [](const Problem& p) { return need_names(p.abi.needs); })
+      .def_property_readonly("rows", [](const Problem& p) { return std::make_pair(p.abi.rows_min, p.abi.rows_max); })
+      .def_property_readonly("n", number(&infeng_problem::n))
+      .def_property_readonly("k", number(&infeng_problem::k))
+      .def_property_readonly("context", number(&infeng_problem::context))
+      .def_property_readonly("heads", number(&infeng_problem::heads))
+      .def_property_readonly("kv_heads", number(&infeng_problem::kv_heads))
+      .def_property_readonly("head_dim", number(&infeng_problem::head_dim))
+      .def_property_readonly("v_head_dim", number(&infeng_problem::v_head_dim))
+      .def_property_readonly("workers", number(&infeng_problem::workers))
       .def("__eq__",
-           [](const infeng_problem& a, const py::object& b) {
-             return py::isinstance<infeng_problem>(b) && fields(a).equal(fields(b.cast<const infeng_problem&>()));
+           [](const Problem& a, const py::object& b) {
+             return py::isinstance<Problem>(b) && fields(a).equal(fields(b.cast<const Problem&>()));
            })
-      .def("__hash__", [](const infeng_problem& p) { return py::hash(fields(p)); })
-      .def("__repr__", [](const infeng_problem& p) {
+      .def("__hash__", [](const Problem& p) { return py::hash(fields(p)); })
+      .def("__repr__", [](const Problem& p) {
         return py::str(
-                   "Problem({!r}, weight={!r}, act={!r}, kv={!r}, epilogues={!r}, rows={!r}, n={}, k={}, "
-                   "context={}, heads={}, kv_heads={}, head_dim={}, workers={})")
+                   "Problem({!r}, weight={!r}, act={!r}, kv={!r}, epilogues={!r}, needs={!r}, rows={!r}, n={}, k={}, "
+                   "context={}, heads={}, kv_heads={}, head_dim={}, v_head_dim={}, workers={})")
             .format(*fields(p));
       });
 }
@@ -101,12 +142,15 @@ void bind_kernel(py::module_& m) {
       .def_property_readonly("numerics", [](const Kernel& k) { return name_of(Vocabulary::numerics, k.abi.numerics); })
       .def_property_readonly("kind", [](const Kernel& k) { return name_of(Vocabulary::kind, k.abi.kind); })
       .def_property_readonly("priority", [](const Kernel& k) { return k.abi.priority; })
-      .def_property_readonly("fuses", [](const Kernel& k) { return epilogue_names(k.abi.fuses); })
-      .def("accepts", &Kernel::accepts, "problem"_a, "Return whether this kernel can do the problem.")
+      .def_property_readonly("fuses", [](const Kernel& k) { return epilogue_names(k.abi.fuses, k.abi.handles); })
+      .def_property_readonly("handles", [](const Kernel& k) { return need_names(k.abi.handles); })
+      .def(
+          "accepts", [](const Kernel& k, const Problem& problem) { return k.accepts(problem.abi); }, "problem"_a,
+          "Return whether this kernel can do the problem.")
       .def(
           "workspace",
-          [](const Kernel& k, const infeng_problem& problem) {
-            const infeng_workspace w = k.workspace(problem);
+          [](const Kernel& k, const Problem& problem) {
+            const infeng_workspace w = k.workspace(problem.abi);
             return std::make_tuple(w.shared, w.per_worker, w.align);
           },
           "problem"_a, "Return (shared, per_worker, align) in bytes.")
@@ -126,6 +170,7 @@ void bind_library(py::module_& m) {
       .def_readonly("name", &Library::name)
       .def_readonly("version", &Library::version)
       .def_readonly("path", &Library::path)
+      .def_readonly("formats", &Library::formats)
       .def_property_readonly("abi", [](const Library& l) { return std::make_pair(l.abi_major, l.abi_minor); })
       .def_property_readonly("kernels",
                              [](const Library& l) {
@@ -143,7 +188,7 @@ void bind_library(py::module_& m) {
       "path"_a, "features"_a = "",
       "Open a kernel library and read its description; ``features`` are the CPU features it may use, comma separated. "
       "Raises NativeError: not_found, bad_file, truncated, wrong_arch, dlopen_failed, missing_symbol, entry_threw, "
-      "entry_failed, abi_major, abi_minor, bad_struct, bad_extension, null_function.");
+      "entry_failed, abi_major, abi_minor, bad_struct, bad_extension, bad_format, null_function.");
 }
 
 }  // namespace infeng

@@ -76,18 +76,20 @@ void bind_weight(py::module_& m) {
 void bind_kv_cache(py::module_& m) {
   py::class_<KvCache, std::shared_ptr<KvCache>>(m, "KvCache", "Key/value blocks of all layers in one arena.")
       .def(py::init([](const std::string& format, int64_t layers, int64_t blocks, int64_t kv_heads, int64_t head_dim,
-                       int64_t block_tokens) {
+                       int64_t v_head_dim, int64_t block_tokens) {
              return std::make_shared<KvCache>(number_of(Vocabulary::kv, format), layers, blocks, kv_heads, head_dim,
-                                              block_tokens);
+                                              v_head_dim == 0 ? head_dim : v_head_dim, block_tokens);
            }),
-           "format"_a, py::kw_only(), "layers"_a, "blocks"_a, "kv_heads"_a, "head_dim"_a, "block_tokens"_a = 16)
+           "format"_a, py::kw_only(), "layers"_a, "blocks"_a, "kv_heads"_a, "head_dim"_a, "v_head_dim"_a = 0,
+           "block_tokens"_a = 16)
       .def_static(
           "bytes_per_block",
-          [](const std::string& format, int64_t layers, int64_t kv_heads, int64_t head_dim, int64_t block_tokens) {
+          [](const std::string& format, int64_t layers, int64_t kv_heads, int64_t head_dim, int64_t v_head_dim,
+             int64_t block_tokens) {
             return KvCache::bytes_per_block(number_of(Vocabulary::kv, format), layers, kv_heads, head_dim,
-                                            block_tokens);
+                                            v_head_dim == 0 ? head_dim : v_head_dim, block_tokens);
           },
-          "format"_a, py::kw_only(), "layers"_a, "kv_heads"_a, "head_dim"_a, "block_tokens"_a = 16)
+          "format"_a, py::kw_only(), "layers"_a, "kv_heads"_a, "head_dim"_a, "v_head_dim"_a = 0, "block_tokens"_a = 16)
       .def_property_readonly("nbytes", &KvCache::nbytes)
       .def_property_readonly("block_bytes", [](const KvCache& c) { return c.layers() * c.shape().block_stride; })
       .def(

@@ -172,7 +172,9 @@ py::list describe_ops(const Program& program) {
       kernels.append(py::make_tuple(binding.rows, binding.kernel->full_name()));
     py::dict each;
     each["op"] = name_of(Vocabulary::op, op.problem.op);
-    each["epilogues"] = epilogue_names(op.problem.epilogues);
+    std::vector<std::string> steps;
+    for (const infeng_epilogue* step : op.list) steps.push_back(name_of(*step));
+    each["epilogues"] = steps;
     each["kernels"] = kernels;
     out.append(each);
   }

@@ -25,6 +25,11 @@ class BoundProgram : public Program {
  public:
   using Program::Program;
 
+  // Without data where there is no array.
+  Constant optional_constant(const py::object& object, const char* what) {
+    return object.is_none() ? Constant() : constant(object, what);
+  }
+
   Constant constant(const py::object& object, const char* what) {
     const auto array = py::array_t<float, py::array::c_style>::ensure(object);
     if (!py::isinstance<py::array_t<float>>(object) || !array) {
@@ -61,13 +66,25 @@ class BoundProgram : public Program {
 struct PyEpilogue {
   uint32_t kind;
   int value = -1;
-  py::object array;
+  py::object array = {};
+  uint32_t function = INFENG_FUNCTION_IDENTITY;
+  float a = 0;
+  float b = 0;
 };
+
+// A step of a kind with a function that it may have.
+PyEpilogue step(uint32_t kind, const std::string& function, int value = -1, float a = 0, float b = 0) {
+  infeng_epilogue named{};
+  named.kind = kind;
+  named.function = number_of(Vocabulary::function, function);
+  if (epilogue_of(name_of(named)).kind != kind) fail("unknown_name", function, " is no function of this step");
+  return {kind, value, {}, named.function, a, b};
+}
 
 Epilogues specs(BoundProgram& program, const std::vector<PyEpilogue>& epilogues) {
   Epilogues out;
   for (const PyEpilogue& epilogue : epilogues) {
-    EpilogueSpec spec{epilogue.kind, epilogue.value, {}};
+    EpilogueSpec spec{epilogue.kind, epilogue.value, {}, epilogue.function, epilogue.a, epilogue.b};
     if (epilogue.array) spec.constant = program.constant(epilogue.array, "epilogue");
     out.push_back(std::move(spec));
   }
@@ -155,12 +172,27 @@ void bind_epilogue(py::module_& m) {
           "row_scale", [](const py::object& vector) { return PyEpilogue{INFENG_EPILOGUE_ROW_SCALE, -1, vector}; },
           "vector"_a)
       .def_static(
-          "residual", [](int buffer) { return PyEpilogue{INFENG_EPILOGUE_RESIDUAL, buffer, {}}; }, "buffer"_a)
-      .def_static("silu_mul", [] { return PyEpilogue{INFENG_EPILOGUE_SILU_MUL, -1, {}}; })
+          "residual", [](int buffer) { return PyEpilogue{INFENG_EPILOGUE_RESIDUAL, buffer}; }, "buffer"_a)
+      .def_static("silu_mul", [] { return step(INFENG_EPILOGUE_GATED_MUL, "silu"); })
       .def_static(
-          "quantize", [](int activation) { return PyEpilogue{INFENG_EPILOGUE_QUANTIZE, activation, {}}; },
-          "activation"_a)
-      .def_static("lora", [](int slot) { return PyEpilogue{INFENG_EPILOGUE_LORA, slot, {}}; }, "slot"_a);
+          "gated_mul",
+          [](const std::string& function, float a, float b) {
+            return step(INFENG_EPILOGUE_GATED_MUL, function, -1, a, b);
+          },
+          "function"_a, "a"_a = 0.0f, "b"_a = 0.0f)
+      .def_static(
+          "activate", [](const std::string& function) { return step(INFENG_EPILOGUE_ACTIVATE, function); },
+          "function"_a)
+      .def_static(
+          "mul", [](int buffer, const std::string& function) { return step(INFENG_EPILOGUE_MUL, function, buffer); },
+          "buffer"_a, "function"_a = "identity")
+      .def_static(
+          "scale", [](float a) { return step(INFENG_EPILOGUE_SCALE, "identity", -1, a); }, "a"_a)
+      .def_static(
+          "softcap", [](float a) { return step(INFENG_EPILOGUE_SOFTCAP, "identity", -1, a); }, "a"_a)
+      .def_static(
+          "quantize", [](int activation) { return PyEpilogue{INFENG_EPILOGUE_QUANTIZE, activation}; }, "activation"_a)
+      .def_static("lora", [](int slot) { return PyEpilogue{INFENG_EPILOGUE_LORA, slot}; }, "slot"_a);
 }
 
 using Class = py::class_<BoundProgram, std::shared_ptr<BoundProgram>>;
@@ -179,12 +211,15 @@ void bind_ops(Class& program) {
       .def(
           "rmsnorm",
           [](BoundProgram& self, const PyBindings& kernels, int x, const py::object& weight, float eps, OptionalId out,
-             const List& epilogues, bool gather, const std::string& module) {
-            self.rmsnorm(bindings(kernels), x, self.constant(weight, "rmsnorm weight"), eps, out.value_or(-1),
-                         specs(self, epilogues), gather, module);
+             const List& epilogues, bool gather, const std::string& module, float offset, int64_t heads, int64_t size,
+             int64_t column) {
+            Constant vector = self.optional_constant(weight, "rmsnorm weight");
+            if (vector.data == nullptr) vector.size = size > 0 ? size : self.value(x).columns;
+            self.rmsnorm(bindings(kernels), x, vector, eps, out.value_or(-1), specs(self, epilogues),
+                         NormSpec{offset, heads, column, gather}, module);
           },
           "kernels"_a, "x"_a, "weight"_a, "eps"_a, "out"_a, "epilogues"_a = List(), py::kw_only(),
-          "gather_samples"_a = false, "module"_a = "",
+          "gather_samples"_a = false, "module"_a = "", "offset"_a = 0.0f, "heads"_a = 1, "size"_a = 0, "column"_a = 0,
           "``gather_samples``: read the rows that are sampled, write (samples, k).")
       .def(
           "linear",
@@ -214,12 +249,17 @@ void bind_ops(Class& program) {
       .def(
           "rope",
           [](BoundProgram& self, const PyBindings& kernels, int x, int64_t heads, int64_t kv_heads, int64_t head_dim,
-             int64_t k_column, const py::array& cos, const py::array& sin) {
+             int64_t k_column, const py::array& cos, const py::array& sin, const py::object& q_norm,
+             const py::object& k_norm, const py::object& q_scale, float eps) {
             if (cos.ndim() != 2) fail("invalid_argument", "rope: tables have shape (positions, rot / 2)");
+            const RopeSpec spec{self.optional_constant(q_norm, "rope q_norm"),
+                                self.optional_constant(k_norm, "rope k_norm"),
+                                self.optional_constant(q_scale, "rope q_scale"), eps};
             self.rope(bindings(kernels), x, heads, kv_heads, head_dim, k_column, self.constant(cos, "rope cos"),
-                      self.constant(sin, "rope sin"), cos.shape(0));
+                      self.constant(sin, "rope sin"), cos.shape(0), spec);
           },
           "kernels"_a, "x"_a, py::kw_only(), "heads"_a, "kv_heads"_a, "head_dim"_a, "k_column"_a, "cos"_a, "sin"_a,
+          "q_norm"_a = py::none(), "k_norm"_a = py::none(), "q_scale"_a = py::none(), "eps"_a = 0.0f,
           "q starts at column 0 of ``x``, k at ``k_column``.")
       .def(
           "kv_append",
@@ -229,12 +269,20 @@ void bind_ops(Class& program) {
       .def(
           "attention",
           [](BoundProgram& self, const PyBindings& kernels, int x, CachePtr cache, int64_t layer, int out,
-             int64_t heads, int64_t window, float scale, const List& epilogues) {
-            self.attention(bindings(kernels), x, std::move(cache), layer, out, heads, window, scale,
-                           specs(self, epilogues));
+             int64_t heads, int64_t window, float scale, float softcap, const std::string& mask,
+             const py::object& sinks, const py::object& slopes, const List& epilogues) {
+            const AttentionSpec spec{heads,
+                                     window,
+                                     scale,
+                                     softcap,
+                                     number_of(Vocabulary::mask, mask),
+                                     self.optional_constant(sinks, "attention sinks"),
+                                     self.optional_constant(slopes, "attention slopes")};
+            self.attention(bindings(kernels), x, std::move(cache), layer, out, spec, specs(self, epilogues));
           },
           "kernels"_a, "x"_a, py::arg("cache").none(false), "layer"_a, "out"_a, py::kw_only(), "heads"_a,
-          "window"_a = 0, "scale"_a, "epilogues"_a = List());
+          "window"_a = 0, "scale"_a, "softcap"_a = 0.0f, "mask"_a = "causal", "sinks"_a = py::none(),
+          "slopes"_a = py::none(), "epilogues"_a = List());
 }
 
 }  // namespace
@@ -287,6 +335,7 @@ void bind_program(py::module_& m) {
       .def("view_activation", &view_activation, "activation"_a,
            "Return (q (rows, k padded to 64), scale (rows, groups), sum (rows, groups)), views.")
       .def_property_readonly("scratch_bytes", &Program::scratch_bytes)
+      .def_property_readonly("scratch_is_intact", &Program::scratch_is_intact)
       .def("op_count", &Program::op_count)
       .def(
           "ops", [](const BoundProgram& self) { return describe_ops(self); },

@@ -11,11 +11,13 @@ inline constexpr int32_t kBlockTokens = 16;
 
 class KvCache {
  public:
-  KvCache(uint32_t format, int64_t layers, int64_t blocks, int64_t kv_heads, int64_t head_dim, int64_t block_tokens);
+  // Heads of k and of v may differ in size.
+  KvCache(uint32_t format, int64_t layers, int64_t blocks, int64_t kv_heads, int64_t head_dim, int64_t v_head_dim,
+          int64_t block_tokens);
 
   // Bytes of one block in all layers.
   static int64_t bytes_per_block(uint32_t format, int64_t layers, int64_t kv_heads, int64_t head_dim,
-                                 int64_t block_tokens);
+                                 int64_t v_head_dim, int64_t block_tokens);
 
   // The descriptor that kernels get for one layer. Throws Error "invalid_argument" for a layer that does not exist.
   infeng_kv_cache layer(int64_t index) const;

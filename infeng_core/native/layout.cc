@@ -28,12 +28,13 @@ std::shared_ptr<const Weight> in_layout_of(const Kernel& kernel, const std::shar
   if (layout == 0) return weight;
   if (nbytes <= 0) fail("internal", kernel.full_name(), ": a weight in its layout would have ", nbytes, " bytes");
 
-  using Key = std::tuple<const void*, uint32_t, int64_t, int64_t, uint64_t>;
+  // Ids of layouts belong to their library.
+  using Key = std::tuple<const Library*, const void*, uint32_t, int64_t, int64_t, uint64_t>;
   static auto& copies = *new std::map<Key, std::weak_ptr<const Weight>>;
   static auto& mutex = *new std::mutex;
   const std::lock_guard lock(mutex);
   std::weak_ptr<const Weight>& known =
-      copies[Key(weight->abi.data, weight->abi.format, weight->abi.panels, weight->abi.k, layout)];
+      copies[Key(kernel.library, weight->abi.data, weight->abi.format, weight->abi.panels, weight->abi.k, layout)];
   if (auto copy = known.lock()) return copy;
 
   auto copy = std::make_shared<PackedWeight>(nbytes);

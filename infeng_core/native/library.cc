@@ -12,6 +12,7 @@
 
 #include "cpu.h"
 #include "error.h"
+#include "formats.h"
 #include "fpstate.h"
 #include "names.h"
 
@@ -34,7 +35,9 @@ struct GuardedDesc {
 };
 constexpr unsigned char kGuardByte = 0xA5;
 
-void check_chain(const std::string& path, const char* owner, const infeng_extension* link) {
+// Returns the type of an extension that must be understood and is not; 0: there is none.
+uint32_t check_chain(const std::string& path, const char* owner, const infeng_extension* link) {
+  uint32_t required = 0;
   for (int links = 0; link != nullptr; link = link->next) {
     if (++links > kMaxLinks) {
       fail("bad_extension", path, ": the extension chain of ", owner, " has more than ", kMaxLinks,
@@ -43,7 +46,9 @@ void check_chain(const std::string& path, const char* owner, const infeng_extens
     if (link->size < sizeof(infeng_extension) || link->size > kMaxStruct) {
       fail("bad_extension", path, ": an extension of ", owner, " says it has ", link->size, " bytes");
     }
+    if (link->type & INFENG_EXTENSION_REQUIRED) required = link->type;
   }
+  return required;
 }
 
 std::string checked_name(const std::string& path, const char* what, const char* text) {
@@ -68,7 +73,8 @@ std::vector<std::string> split(const char* list) {
   }
 }
 
-// A kernel struct of an older minor is shorter, one of a newer minor longer: only what both sides know is copied.
+// A kernel struct of an older minor is shorter, one of a newer minor longer: only what both sides know is copied. NULL
+// for a kernel of a later time, with an op or an extension that this core would have to know.
 std::shared_ptr<Kernel> read_kernel(const Library& library, const infeng_kernel* source, int32_t index) {
   const std::string& path = library.path;
   const std::string where = "kernel " + std::to_string(index);
@@ -83,7 +89,7 @@ std::shared_ptr<Kernel> read_kernel(const Library& library, const infeng_kernel*
   const infeng_kernel& abi = kernel->abi;
   kernel->name = checked_name(path, where.c_str(), abi.name);
   kernel->features = split(abi.features);
-  check_chain(path, kernel->name.c_str(), abi.next);
+  const bool is_later = check_chain(path, kernel->name.c_str(), abi.next) != 0;
   if (abi.op == 0) fail("bad_struct", path, ": kernel ", kernel->name, " names no op");
   if (!is_known(Vocabulary::numerics, abi.numerics)) {
     fail("bad_struct", path, ": kernel ", kernel->name, " has numerics class ", abi.numerics, ", known are 1 and 2");
@@ -96,7 +102,11 @@ std::shared_ptr<Kernel> read_kernel(const Library& library, const infeng_kernel*
                         : abi.run == nullptr   ? "run"
                                                : nullptr;
   if (missing != nullptr) fail("null_function", path, ": kernel ", kernel->name, " has no function `", missing, "`");
-  return kernel;
+  if ((abi.create == nullptr) != (abi.destroy == nullptr)) {
+    fail("null_function", path, ": kernel ", kernel->name,
+         " has one of the functions `create` and `destroy`, not both");
+  }
+  return is_later || !is_known(Vocabulary::op, abi.op) ? nullptr : kernel;
 }
 
 infeng_status call_entry(const std::string& path, infeng_library_fn entry, const infeng_host& host,
@@ -118,12 +128,29 @@ void check_versions(const std::string& path, infeng_status status, const infeng_
   if (desc.abi_major != INFENG_ABI_MAJOR) {
     fail("abi_major", text(), ": the majors must be equal; install a build for this core");
   }
+  if (desc.abi_minor < INFENG_ABI_SINCE) {
+    const auto version = [](int minor) { return std::to_string(INFENG_ABI_MAJOR) + "." + std::to_string(minor); };
+    fail("abi_minor", path, ": built for ABI ", version(desc.abi_minor), ", this engine speaks ",
+         version(INFENG_ABI_MINOR), ": rebuild it with infeng-abi ", version(INFENG_ABI_MINOR));
+  }
   if (desc.abi_minor > INFENG_ABI_MINOR) {
     fail("abi_minor", text(), " and it did not negotiate down; update infeng-core or install an older build");
   }
   if (status == INFENG_UNSUPPORTED_ABI) fail("abi_minor", text(), " and the library refused it");
   if (status != INFENG_OK) {
     fail("entry_failed", path, ": infeng_library returned status ", status, " (", status_code(status), ")");
+  }
+}
+
+void read_formats(Library& library, const infeng_library_desc& desc) {
+  const bool listed = desc.format_count == 0 || desc.formats != nullptr;
+  if (desc.format_count < 0 || desc.format_count > kMaxKernels || !listed) {
+    fail("bad_struct", library.path, ": lists ", desc.format_count, " weight formats");
+  }
+  for (int32_t i = 0; i < desc.format_count; ++i) {
+    if (desc.formats[i] == nullptr) fail("bad_struct", library.path, ": weight format ", i, " is NULL");
+    add_format(library.path, *desc.formats[i]);
+    library.formats.emplace_back(desc.formats[i]->name);
   }
 }
 
@@ -137,11 +164,14 @@ std::shared_ptr<Library> read_library(const std::string& path, infeng_library_fn
                                   [](unsigned char byte) { return byte == kGuardByte; });
   if (!intact) fail("bad_struct", path, ": wrote past the ", sizeof desc, " bytes of its description");
   check_versions(path, status, desc);
-  if (desc.struct_size < offsetof(infeng_library_desc, reserved) || desc.struct_size > sizeof desc) {
+  if (desc.struct_size < offsetof(infeng_library_desc, format_count) || desc.struct_size > sizeof desc) {
     fail("bad_struct", path, ": says that its description has ", desc.struct_size, " bytes, the host offered ",
          sizeof desc);
   }
-  check_chain(path, "the library", desc.next);
+  if (const uint32_t type = check_chain(path, "the library", desc.next)) {
+    fail("bad_extension", path, ": the library requires extension ", type & ~INFENG_EXTENSION_REQUIRED,
+         ", which this core does not know; update infeng-core");
+  }
   auto library = std::make_shared<Library>();
   library->path = path;
   library->name = checked_name(path, "the library", desc.name);
@@ -149,7 +179,8 @@ std::shared_ptr<Library> read_library(const std::string& path, infeng_library_fn
   library->abi_major = desc.abi_major;
   library->abi_minor = desc.abi_minor;
   // An older minor whose description is shorter has said so in struct_size.
-  if (desc.struct_size >= offsetof(infeng_library_desc, shutdown)) {
+  if (desc.struct_size >= offsetof(infeng_library_desc, thread_enter)) read_formats(*library, desc);
+  if (desc.struct_size >= sizeof desc) {
     library->thread_enter = desc.thread_enter;
     library->thread_exit = desc.thread_exit;
   }
@@ -159,9 +190,9 @@ std::shared_ptr<Library> read_library(const std::string& path, infeng_library_fn
   std::set<std::string> names;
   for (int32_t i = 0; i < desc.kernel_count; ++i) {
     auto kernel = read_kernel(*library, desc.kernels[i], i);
+    if (kernel == nullptr) continue;
     if (!names.insert(kernel->name).second) fail("bad_struct", path, ": has two kernels named ", kernel->name);
-    // A newer minor may bring ops that this core never asks for.
-    if (is_known(Vocabulary::op, kernel->abi.op)) library->kernels.push_back(std::move(kernel));
+    library->kernels.push_back(std::move(kernel));
   }
   return library;
 }
@@ -186,7 +217,9 @@ thread_local Entered entered;
 
 std::string Kernel::full_name() const { return library->name + "/" + name; }
 
-bool Kernel::accepts(const infeng_problem& problem) const { return problem.op == abi.op && abi.accepts(&problem) != 0; }
+bool Kernel::accepts(const infeng_problem& problem) const {
+  return problem.op == abi.op && (problem.needs & ~abi.handles) == 0 && abi.accepts(&problem) != 0;
+}
 
 infeng_workspace Kernel::workspace(const infeng_problem& problem) const {
   constexpr int64_t kMost = int64_t{1} << 40;
@@ -204,6 +237,22 @@ infeng_workspace Kernel::workspace(const infeng_problem& problem) const {
   }
   if (out.align < 64) out.align = 64;
   return out;
+}
+
+std::shared_ptr<void> Kernel::instance(const infeng_problem& problem) const {
+  if (abi.create == nullptr) return nullptr;
+  char message[200] = {};
+  infeng_worker worker{sizeof worker, 0, 1, sizeof message, nullptr, nullptr, message};
+  void* made = nullptr;
+  const FpGuard saved;
+  fp_write(kFpContract);
+  const infeng_status status = abi.create(&problem, &made, &worker);
+  if (status != INFENG_OK) {
+    message[sizeof message - 1] = '\0';
+    fail(status_code(status), full_name(), ": create returned status ", status, " (", status_code(status), ") ",
+         message);
+  }
+  return {made, abi.destroy};
 }
 
 std::shared_ptr<const Library> open_library(const std::string& path, const std::string& features) {

@@ -19,9 +19,12 @@ struct Kernel {
   std::vector<std::string> features;
 
   std::string full_name() const;  // "library/kernel"
+  // Whether it handles all that the problem needs, and says yes.
   bool accepts(const infeng_problem& problem) const;
   // Throws Error "bad_workspace" for sizes that cannot be meant.
   infeng_workspace workspace(const infeng_problem& problem) const;
+  // The kernel's state for an op with this problem; NULL if it keeps none. Throws Error.
+  std::shared_ptr<void> instance(const infeng_problem& problem) const;
 };
 
 class Library {
@@ -34,11 +37,13 @@ class Library {
   infeng_status (*thread_enter)() = nullptr;
   void (*thread_exit)() = nullptr;
   std::vector<std::shared_ptr<const Kernel>> kernels;
+  std::vector<std::string> formats;  // names of the weight formats that it brings or reads
 };
 
 // Opens `path` and reads its description; `features` are what it may use, comma separated. The same file and features
 // give the same object. Throws Error with one of the codes not_found, bad_file, truncated, wrong_arch, dlopen_failed,
-// missing_symbol, entry_threw, entry_failed, abi_major, abi_minor, bad_struct, bad_extension, null_function.
+// missing_symbol, entry_threw, entry_failed, abi_major, abi_minor, bad_struct, bad_extension, bad_format,
+// null_function.
 std::shared_ptr<const Library> open_library(const std::string& path, const std::string& features);
 
 // Throws before the dynamic loader sees the file: it maps a truncated one and dies with SIGBUS.

@@ -9,7 +9,7 @@
 
 namespace infeng {
 
-enum class Vocabulary { op, weight, act, kv, epilogue, dtype, numerics, kind };
+enum class Vocabulary { op, weight, act, kv, epilogue, function, need, mask, dtype, numerics, kind };
 
 // Throws Error "unknown_name" that lists the words of the vocabulary.
 uint32_t number_of(Vocabulary vocabulary, std::string_view name);
@@ -19,8 +19,19 @@ std::string name_of(Vocabulary vocabulary, uint32_t number);
 
 bool is_known(Vocabulary vocabulary, uint32_t number);
 
-// Words of a mask of INFENG_EPILOGUE_BITs, in ascending order of the numbers.
-std::vector<std::string> epilogue_names(uint32_t mask);
+// Whether a weight format is one of the header's, not one that a library brought.
+bool is_own_format(std::string_view name);
+
+// Steps have one word for a kind and its function: "bias", "silu_mul" (gated), "gelu", "mul", "mul_sigmoid".
+// Throws Error "unknown_name".
+infeng_epilogue epilogue_of(std::string_view name);
+std::string name_of(const infeng_epilogue& step);
+
+// All steps of a mask of INFENG_EPILOGUE_BITs, with the functions that a mask of INFENG_NEED_BITs has, ascending.
+std::vector<std::string> epilogue_names(uint32_t kinds, uint64_t handles);
+
+// Words of INFENG_NEED_BITs that are no functions, ascending.
+std::vector<std::string> need_names(uint64_t needs);
 
 // The error code of an infeng_status, such as "not_finite".
 const char* status_code(infeng_status status);

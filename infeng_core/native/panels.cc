@@ -6,9 +6,12 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <vector>
 
 #include "error.h"
+#include "formats.h"
 #include "half.h"
+#include "names.h"
 #include "quantize.h"
 
 namespace infeng {
@@ -118,9 +121,42 @@ void pack_bf16(const Source& s, int64_t row, uint8_t* out) {
   }
 }
 
+// The library's own rule, on up to 16 rows of f32.
+void pack_foreign(const infeng_format& format, const Source& s, int64_t row, uint8_t* out) {
+  if (format.pack == nullptr) {
+    fail("unimplemented", "weight format ", format.name, ": the library that brought it cannot pack");
+  }
+  const int64_t rows = std::min<int64_t>(kLanes, s.n - row);
+  std::vector<float> w(static_cast<size_t>(rows * s.k));
+  for (int64_t column = 0; column < s.k; column += kGroup) {
+    Group x;
+    load_group(s, row, column, x);
+    for (int64_t n = 0; n < rows; n++) {
+      for (int64_t k = 0; k < std::min<int64_t>(kGroup, s.k - column); k++) w[size_t(n * s.k + column + k)] = x[k][n];
+    }
+  }
+  char message[200] = {};
+  infeng_worker worker{sizeof worker, 0, 1, sizeof message, nullptr, nullptr, message};
+  const infeng_status status = format.pack(w.data(), s.k, rows, s.k, out, &worker);
+  if (status == INFENG_OK) return;
+  message[sizeof message - 1] = '\0';
+  fail(status_code(status), "row ", row, ": weight format ", format.name, ": ", message);
+}
+
+void unpack_foreign(const infeng_format& format, const uint8_t* panel, int64_t g, Group x) {
+  Integers q;
+  float scale[2][kLanes];
+  format.unpack(panel, g, x, q, scale);
+  if (format.group == 0) return;
+  for (int k = 0; k < kGroup; k++) {
+    for (int n = 0; n < kLanes; n++) x[k][n] = float(q[k][n]) * scale[k / int(format.group)][n];
+  }
+}
+
 }  // namespace
 
 void pack_panel(uint32_t format, const Source& s, int64_t row, uint8_t* out) {
+  if (const infeng_format* foreign = foreign_format(format)) return pack_foreign(*foreign, s, row, out);
   switch (format) {
     case INFENG_WEIGHT_F32:
       return pack_f32(s, row, out);
@@ -138,6 +174,7 @@ void pack_panel(uint32_t format, const Source& s, int64_t row, uint8_t* out) {
 }
 
 void unpack_group(uint32_t format, const uint8_t* panel, int64_t g, Group x) {
+  if (const infeng_format* foreign = foreign_format(format)) return unpack_foreign(*foreign, panel, g, x);
   Integers q;
   float scale[2][kLanes];
   int size = kGroup;

@@ -15,7 +15,7 @@ struct Work {
 
 // Tokens that the rows of a step see, summed over rows; and tokens of the cache that are read, once per segment.
 Work attention_work(const infeng_attention_args& args) {
-  const infeng_kv_cache& cache = args.cache;
+  const infeng_kv_cache& cache = *args.cache;
   int64_t seen = 0;
   int64_t read = 0;
   for (int32_t s = 0; s < args.segment_count; ++s) {
@@ -26,7 +26,8 @@ Work attention_work(const infeng_attention_args& args) {
     for (int64_t length = segment->pos0 + 1; length <= segment->length; ++length) seen += std::min(length, window);
   }
   const int64_t heads = args.q.shape[1];
-  return {2 * heads * cache.head_dim * seen, read * cache.kv_heads * cache.head_stride / cache.block_tokens};
+  return {heads * (cache.head_dim + cache.v_head_dim) * seen,
+          read * cache.kv_heads * cache.head_stride / cache.block_tokens};
 }
 
 int64_t bytes_of(uint32_t dtype) { return dtype == INFENG_F32 ? 4 : dtype == INFENG_BF16 ? 2 : 1; }
@@ -47,7 +48,7 @@ Work shrink_work(const Op& op) {
 Work lora_work(const Op& op) {
   Work work;
   if (op.lora_slot < 0) return work;
-  const infeng_epilogue& step = op.epilogues[0];
+  const infeng_lora_epilogue& step = op.steps[0].lora;
   for (const infeng_lora_segment& s : std::span(step.segments, static_cast<size_t>(step.segment_count))) {
     const int64_t products = int64_t{s.panel_count} * kPanel * s.rank;
     work.macs += (s.row_end - s.row_begin) * products;
@@ -60,7 +61,7 @@ Work work_of(const Op& op) {
   const int64_t rows = op.args.common.rows;
   switch (op.problem.op) {
     case INFENG_OP_LINEAR: {
-      const infeng_weight& weight = op.args.linear.weight;
+      const infeng_weight& weight = *op.args.linear.weight;
       const Work lora = lora_work(op);
       return {rows * weight.n * weight.k + lora.macs, weight.panels * weight.panel_bytes + lora.bytes};
     }
@@ -71,7 +72,7 @@ Work work_of(const Op& op) {
     case INFENG_OP_ATTENTION:
       return attention_work(op.args.attention);
     case INFENG_OP_KV_APPEND: {
-      const infeng_kv_cache& cache = op.args.kv_append.cache;
+      const infeng_kv_cache& cache = op.cache;
       return {0, rows * cache.kv_heads * cache.head_stride / cache.block_tokens};
     }
     default:

@@ -2,6 +2,7 @@
 #include "program.h"
 
 #include <algorithm>
+#include <cstring>
 #include <numeric>
 #include <utility>
 
@@ -14,6 +15,7 @@ namespace {
 
 constexpr int64_t kMostRows = int64_t{1} << 24;
 constexpr int64_t kMostColumns = int64_t{1} << 28;
+constexpr char kGuard = 0x5a;
 
 void check_limit(const char* what, int64_t value, int64_t least) {
   if (value < least || value > kMostRows) {
@@ -90,7 +92,7 @@ void Program::finish() {
   }
 
   const auto threads = pool_->threads();
-  auto* shared = memory_.take(most.shared, most.align);
+  auto* shared = take_scratch(most.shared, most.align);
   seats_ = memory_.take_array<Seat>(threads);
   for (int i = 0; i < threads; ++i) {
     Seat& seat = seats_[i];
@@ -99,12 +101,25 @@ void Program::finish() {
                    threads,
                    static_cast<int32_t>(sizeof seat.message),
                    shared,
-                   memory_.take(most.per_worker, most.align),
+                   take_scratch(most.per_worker, most.align),
                    seat.message};
   }
   shares_.resize(threads);
   block_step_ = memory_.take_array<uint32_t>(blocks_limit_);
   finished_ = true;
+}
+
+void* Program::take_scratch(int64_t nbytes, int64_t align) {
+  auto* data = static_cast<char*>(memory_.take(nbytes + kLine, align));
+  guards_.push_back(data + nbytes);
+  std::memset(data + nbytes, kGuard, kLine);
+  return data;
+}
+
+bool Program::scratch_is_intact() const {
+  return std::all_of(guards_.begin(), guards_.end(), [](const char* guard) {
+    return std::all_of(guard, guard + kLine, [](char byte) { return byte == kGuard; });
+  });
 }
 
 void Program::profile(bool on, int64_t events, std::vector<int> groups) {
@@ -147,12 +162,18 @@ void Program::bind_kernels(Op& op, infeng_workspace& most) {
     op.problem.rows_min = std::min(rows + 1, std::max<int64_t>(all, 1));
     op.problem.rows_max = std::max(op.problem.rows_min, std::min(binding.rows, all));
     rows = binding.rows;
+    if (const uint64_t beyond = op.problem.needs & ~kernel.abi.handles) {
+      const std::vector<std::string> names = need_names(beyond);
+      fail("not_handled", kernel.full_name(), ": does not handle ", names.empty() ? "a function" : names.front(),
+           " of ", name_of(Vocabulary::op, op.problem.op));
+    }
     if (!kernel.accepts(op.problem)) {
       fail("not_accepted", kernel.full_name(), ": does not accept ", name_of(Vocabulary::op, op.problem.op), " for ",
            op.problem.rows_min, " to ", op.problem.rows_max, " rows (n ", op.problem.n, ", k ", op.problem.k,
            ", weight ", name_of(Vocabulary::weight, op.problem.weight_format), ")");
     }
     if (op.weight != nullptr) binding.weight = in_layout_of(kernel, op.weight);
+    binding.instance = kernel.instance(op.problem);
     const infeng_workspace wanted = kernel.workspace(op.problem);
     most.align = std::max(most.align, wanted.align);
     most.shared = std::max(most.shared, wanted.shared);

@@ -16,6 +16,7 @@
 #include "library.h"
 #include "lora.h"
 #include "pool.h"
+#include "problem.h"
 #include "profile.h"
 #include "shares.h"
 #include "weight.h"
@@ -40,14 +41,19 @@ struct Limits {
 struct Binding {
   int64_t rows = 0;
   std::shared_ptr<const Kernel> kernel;
-  std::shared_ptr<const Weight> weight = nullptr;  // in the layout that the kernel wants; set by finish()
+  // Set by finish(): in the layout that the kernel wants, and its state for this op.
+  std::shared_ptr<const Weight> weight = nullptr;
+  std::shared_ptr<void> instance = nullptr;
 };
 using Bindings = std::vector<Binding>;
 
 struct EpilogueSpec {
   uint32_t kind = 0;
-  int value = -1;     // RESIDUAL: a buffer. QUANTIZE: an activation. LORA: a slot
+  int value = -1;     // RESIDUAL, MUL: a buffer. QUANTIZE: an activation. LORA: a slot
   Constant constant;  // BIAS, ROW_SCALE
+  uint32_t function = INFENG_FUNCTION_IDENTITY;
+  float a = 0;
+  float b = 0;
 };
 using Epilogues = std::vector<EpilogueSpec>;
 
@@ -65,6 +71,44 @@ struct Value {
   int8_t* q = nullptr;
   float* scale = nullptr;
   int32_t* sum = nullptr;
+};
+
+// One step of an op's list, with what it points at.
+struct ListedStep {
+  union {
+    infeng_epilogue head;
+    infeng_operand_epilogue operand;
+    infeng_quantize_epilogue quantize;
+    infeng_lora_epilogue lora;
+  };
+  infeng_activation act{};
+  ListedStep() : lora{} {}
+};
+
+// What an rmsnorm has beyond its weight and its epsilon.
+struct NormSpec {
+  float offset = 0;    // added to the weight
+  int64_t heads = 1;   // each normed by itself, in place where x is out
+  int64_t column = 0;  // of x and of out, where the heads begin
+  bool gather = false;
+};
+
+// What rope does besides rotating; constants without data are left out.
+struct RopeSpec {
+  Constant q_norm;
+  Constant k_norm;
+  Constant q_scale;  // a factor for each position
+  float eps = 0;
+};
+
+struct AttentionSpec {
+  int64_t heads = 0;
+  int64_t window = 0;
+  float scale = 0;
+  float softcap = 0;
+  uint32_t mask = INFENG_MASK_CAUSAL;
+  Constant sinks;   // one of each head; without data: none
+  Constant slopes;  // the same
 };
 
 // A tensor that has the op's rows, and where its first row is.
@@ -88,8 +132,11 @@ struct Op {
   };
   Args args{};
   bool samples = false;
-  int64_t solo_rows = 0;  // up to so many rows one worker is faster than a barrier
-  std::vector<infeng_epilogue> epilogues;
+  int64_t solo_rows = 0;          // up to so many rows one worker is faster than a barrier
+  std::vector<ListedStep> steps;  // neither moves: the args point at them
+  std::vector<const infeng_epilogue*> list;
+  infeng_activation in{};   // of a linear or a shrink
+  infeng_kv_cache cache{};  // of kv_append or attention
   std::vector<RowView> views;
   std::shared_ptr<const Weight> weight;
   Bindings bindings;
@@ -112,9 +159,13 @@ struct Op {
   // Rows [begin, begin + count) in all views, and the kernel for so many.
   void set_rows(int64_t begin, int64_t count);
 
+  bool has_step(uint32_t step_kind) const;
+
+  void need(uint32_t need_number) { problem.needs |= INFENG_NEED_BIT(need_number); }
+
   void use_segments(std::span<const infeng_lora_segment> segments) {
-    epilogues[0].segments = segments.data();
-    epilogues[0].segment_count = static_cast<int32_t>(segments.size());
+    steps[0].lora.segments = segments.data();
+    steps[0].lora.segment_count = static_cast<int32_t>(segments.size());
   }
 };
 
@@ -146,8 +197,9 @@ class Program {
 
   // An op with a `module` is one whose weight adapters may replace, under that name; "": none.
   void embed(Bindings kernels, std::shared_ptr<const Weight> weight, int out, const std::string& module = "");
-  void rmsnorm(Bindings kernels, int x, Constant weight, float eps, int out, const Epilogues& epilogues, bool gather,
-               const std::string& module = "");
+  // A weight without data leaves the product with it out; its size is that of what is normed in any case.
+  void rmsnorm(Bindings kernels, int x, const Constant& weight, float eps, int out, const Epilogues& epilogues,
+               const NormSpec& spec = {}, const std::string& module = "");
   void linear(Bindings kernels, std::shared_ptr<const Weight> weight, int x, int out, const Epilogues& epilogues,
               const std::string& module = "");
   // The op before a linear of `panels` panels over the `k` columns of x; returns the slot for its LORA step.
@@ -155,12 +207,12 @@ class Program {
   // The slot for an epilogue op behind the embeddings, before any SHRINK.
   int embedding_slot(int64_t vocabulary, int64_t panels);
   void epilogue(Bindings kernels, int x, int64_t columns, int out, const Epilogues& epilogues);
-  void rope(Bindings kernels, int x, int64_t heads, int64_t kv_heads, int64_t head_dim, int64_t k_column, Constant cos,
-            Constant sin, int64_t table_rows);
+  void rope(Bindings kernels, int x, int64_t heads, int64_t kv_heads, int64_t head_dim, int64_t k_column,
+            const Constant& cos, const Constant& sin, int64_t table_rows, const RopeSpec& spec = {});
   void kv_append(Bindings kernels, int x, std::shared_ptr<const KvCache> cache, int64_t layer, int64_t k_column,
                  int64_t v_column);
-  void attention(Bindings kernels, int x, std::shared_ptr<const KvCache> cache, int64_t layer, int out, int64_t heads,
-                 int64_t window, float scale, const Epilogues& epilogues);
+  void attention(Bindings kernels, int x, std::shared_ptr<const KvCache> cache, int64_t layer, int out,
+                 const AttentionSpec& spec, const Epilogues& epilogues);
 
   void finish();
   void run(const Batch& batch);
@@ -181,6 +233,8 @@ class Program {
   const Value& value(int id) const;  // throws Error "invalid_argument"
   const Lora& lora() const { return lora_; }
   bool is_finished() const { return finished_; }
+  // False once a kernel has written behind the memory that its workspace asked for.
+  bool scratch_is_intact() const;
   int64_t scratch_bytes() const { return memory_.taken(); }
   int64_t op_count() const { return static_cast<int64_t>(ops_.size()); }
   const Op& op(int64_t index) const { return *ops_[static_cast<size_t>(index)]; }
@@ -202,9 +256,11 @@ class Program {
   void add_lora(Op& op, int slot, int64_t columns);
   int64_t add_epilogues(Op& op, const Epilogues& epilogues, int64_t columns);
   infeng_tensor result(int out, int64_t columns, const Op& op) const;
-  void use_cache(std::shared_ptr<const KvCache> cache);
+  const float* optional(const Constant& constant, int64_t size, const char* what);
+  void use_cache(Op& op, std::shared_ptr<const KvCache> cache, int64_t layer);
   void keep(const Constant& constant) { owners_.push_back(constant.owner); }
   void bind_kernels(Op& op, infeng_workspace& most);
+  void* take_scratch(int64_t nbytes, int64_t align);
 
   void take(const Batch& batch);
   void take_segments(const Batch& batch);
@@ -229,6 +285,8 @@ class Program {
   int64_t positions_limit_ = INT32_MAX;
   int64_t blocks_limit_ = 0;
   bool has_cache_ = false;
+  int64_t widest_window_ = 0;  // of all attention; what lies before it needs no blocks
+  bool sees_all_ = false;      // some attention has no window
 
   // This step's batch, copied so that nothing can change it while workers read it.
   int32_t* tokens_ = nullptr;
@@ -248,8 +306,9 @@ class Program {
   int sample_u_ = -1;               // the same memory for sampled rows
   int32_t* slice_index_ = nullptr;  // (rows) ids or row indices of one slice
 
-  Seat* seats_ = nullptr;  // (threads)
-  Shares shares_;          // of the phase that runs
+  Seat* seats_ = nullptr;            // (threads)
+  std::vector<const char*> guards_;  // a line behind each piece of scratch memory
+  Shares shares_;                    // of the phase that runs
   std::unique_ptr<Profile> profile_;
   std::atomic<bool> cancelled_{false};
   std::atomic<int> in_flight_{0};

@@ -16,6 +16,11 @@ uint32_t format_of(uint32_t dtype) {
   return dtype == INFENG_BF16 ? INFENG_WEIGHT_BF16 : INFENG_WEIGHT_INT8_ROW;
 }
 
+uint32_t need_of(uint32_t dtype) {
+  if (dtype == INFENG_F32) return INFENG_NEED_LORA_F32;
+  return dtype == INFENG_BF16 ? INFENG_NEED_LORA_BF16 : INFENG_NEED_LORA_I8;
+}
+
 }  // namespace
 
 void Program::open_adapters(uint32_t dtype, int64_t columns, int64_t ranges) {
@@ -45,9 +50,10 @@ int Program::shrink(Bindings kernels, const std::string& name, int x, int64_t k,
   op.problem.n = lora_.columns();
   op.problem.k = k;
   const Value& in = operand(x, "shrink", op.problem.act_format == INFENG_ACT_INT8_G64, k, samples);
-  args.in = describe(in);
-  if (!in.quantized) args.in.x = matrix(in, k);
-  track(op, args.in);
+  op.in = describe(in);
+  if (!in.quantized) op.in.x = matrix(in, k);
+  track(op, op.in);
+  args.in = &op.in;
   args.u = matrix(value(samples ? sample_u_ : u_), lora_.columns());
   track(op, args.u);
   args.segment_stride = sizeof(infeng_lora_segment);
@@ -68,17 +74,19 @@ int Program::embedding_slot(int64_t vocabulary, int64_t panels) {
 void Program::add_lora(Op& op, int slot, int64_t columns) {
   if (!lora_.has_slot(slot)) fail("invalid_argument", "lora: there is no slot ", slot);
   const LoraSlot& own = lora_.slot(slot);
-  if (op.epilogues.size() != 1) fail("invalid_argument", "lora: comes first in the list");
+  if (op.steps.size() != 1) fail("invalid_argument", "lora: comes first in the list");
   if (own.expand != nullptr) fail("invalid_argument", "lora: slot ", own.name, " has its step already");
   if (own.samples != op.samples || own.panels * kPanel != columns) {
     fail("invalid_argument", "lora: slot ", own.name, " has ", own.panels * kPanel, " outputs of ",
          own.samples ? "sampled rows" : "rows of the batch", ", the op has ", columns, " of ",
          op.samples ? "sampled rows" : "rows of the batch");
   }
-  infeng_epilogue& epilogue = op.epilogues.back();
-  epilogue.operand = matrix(value(op.samples ? sample_u_ : u_), lora_.columns());
-  epilogue.segment_stride = sizeof(infeng_lora_segment);
-  track(op, epilogue.operand);
+  infeng_lora_epilogue& step = op.steps.back().lora;
+  step.head.struct_size = sizeof step;
+  step.u = matrix(value(op.samples ? sample_u_ : u_), lora_.columns());
+  step.segment_stride = sizeof(infeng_lora_segment);
+  track(op, step.u);
+  op.need(need_of(lora_.dtype()));
   lora_.set_expand(slot, op);
 }
 
@@ -103,7 +111,7 @@ bool Program::next_slice(Op& op) {
   switch (op.problem.op) {
     case INFENG_OP_EMBED:
       op.args.embed.ids = index(tokens_);
-      if (replacement != nullptr) op.args.embed.weight = replacement->weights[place]->abi;
+      if (replacement != nullptr) op.args.embed.weight = &replacement->weights[place]->abi;
       break;
     case INFENG_OP_RMSNORM: {
       infeng_rmsnorm_args& args = op.args.rmsnorm;
@@ -112,7 +120,7 @@ bool Program::next_slice(Op& op) {
       break;
     }
     default:
-      if (replacement != nullptr) op.args.linear.weight = replacement->weights[place]->abi;
+      if (replacement != nullptr) op.args.linear.weight = &replacement->weights[place]->abi;
       break;
   }
   if (op.lora_slot >= 0) op.use_segments(lora_.segments(op, begin, end));

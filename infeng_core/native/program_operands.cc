@@ -1,4 +1,5 @@
 // What all ops share: operands, kernels and epilogues, each checked when it is named.
+#include <algorithm>
 #include <utility>
 
 #include "error.h"
@@ -64,32 +65,41 @@ std::unique_ptr<Op> Program::draft(uint32_t kind, Bindings kernels, bool samples
 
 // Returns the columns of the matrix after the last step.
 int64_t Program::add_epilogues(Op& op, const Epilogues& specs, int64_t columns) {
-  op.epilogues.reserve(specs.size());  // their addresses are kept
+  op.steps.reserve(specs.size());
   for (const EpilogueSpec& spec : specs) {
-    const std::string name = name_of(Vocabulary::epilogue, spec.kind);
-    infeng_epilogue& epilogue = op.epilogues.emplace_back();
-    epilogue.struct_size = sizeof epilogue;
-    epilogue.kind = spec.kind;
+    ListedStep& step = op.steps.emplace_back();
+    op.list.push_back(&step.head);
+    step.head = {sizeof step.head, spec.kind, nullptr, spec.function, spec.a, spec.b, 0};
+    const std::string name = name_of(step.head);
     switch (spec.kind) {
       case INFENG_EPILOGUE_BIAS:
       case INFENG_EPILOGUE_ROW_SCALE:
         check_size(name.c_str(), spec.constant, columns);
-        epilogue.operand = vector(spec.constant);
+        step.head.struct_size = sizeof step.operand;
+        step.operand.operand = vector(spec.constant);
         keep(spec.constant);
         break;
       case INFENG_EPILOGUE_RESIDUAL:
-        epilogue.operand = matrix(operand(spec.value, name.c_str(), false, columns, op.samples), columns);
-        track(op, epilogue.operand);
+      case INFENG_EPILOGUE_MUL:
+        step.head.struct_size = sizeof step.operand;
+        step.operand.operand = matrix(operand(spec.value, name.c_str(), false, columns, op.samples), columns);
+        track(op, step.operand.operand);
         break;
-      case INFENG_EPILOGUE_SILU_MUL:
+      case INFENG_EPILOGUE_GATED_MUL:
         if (columns % (2 * kPanel) != 0) {
-          fail("invalid_argument", "silu_mul: ", columns, " columns are not pairs of gate and up panels of 16");
+          fail("invalid_argument", name, ": ", columns, " columns are not pairs of gate and up panels of 16");
         }
         columns /= 2;
         break;
       case INFENG_EPILOGUE_QUANTIZE:
-        epilogue.act = describe(operand(spec.value, name.c_str(), true, columns, op.samples));
-        track(op, epilogue.act);
+        step.head.struct_size = sizeof step.quantize;
+        step.act = describe(operand(spec.value, name.c_str(), true, columns, op.samples));
+        step.quantize.act = &step.act;
+        track(op, step.act);
+        break;
+      case INFENG_EPILOGUE_SCALE:
+      case INFENG_EPILOGUE_SOFTCAP:
+      case INFENG_EPILOGUE_ACTIVATE:
         break;
       case INFENG_EPILOGUE_LORA:
         add_lora(op, spec.value, columns);
@@ -97,24 +107,28 @@ int64_t Program::add_epilogues(Op& op, const Epilogues& specs, int64_t columns) 
       default:
         fail("unsupported", "epilogue ", name, " cannot be added to a program");
     }
-    op.problem.epilogues |= INFENG_EPILOGUE_BIT(spec.kind);
-  }
-  for (const Binding& binding : op.bindings) {
-    const uint32_t missing = op.problem.epilogues & ~binding.kernel->abi.fuses;
-    if (missing != 0) {
-      fail("not_fused", binding.kernel->full_name(), ": does not fuse ", epilogue_names(missing).front(),
+    op.problem.needs |= needs_of(step.head);
+    for (const Binding& binding : op.bindings) {
+      const infeng_kernel& kernel = binding.kernel->abi;
+      if ((kernel.fuses & INFENG_EPILOGUE_BIT(spec.kind)) != 0 && (needs_of(step.head) & ~kernel.handles) == 0)
+        continue;
+      fail("not_fused", binding.kernel->full_name(), ": does not fuse ", name,
            "; put it into an epilogue op of its own");
     }
   }
   infeng_args& common = op.args.common;
-  common.epilogue_count = static_cast<uint32_t>(op.epilogues.size());
-  common.epilogues = op.epilogues.empty() ? nullptr : op.epilogues.data();
+  common.epilogue_count = op.problem.epilogue_count = static_cast<uint32_t>(op.list.size());
+  common.epilogues = op.problem.epilogues = op.list.empty() ? nullptr : op.list.data();
   return columns;
+}
+
+bool Op::has_step(uint32_t step_kind) const {
+  return std::any_of(list.begin(), list.end(), [&](const infeng_epilogue* step) { return step->kind == step_kind; });
 }
 
 infeng_tensor Program::result(int out, int64_t columns, const Op& op) const {
   if (out >= 0) return matrix(operand(out, "out", false, columns, op.samples), columns);
-  if ((op.problem.epilogues & INFENG_EPILOGUE_BIT(INFENG_EPILOGUE_QUANTIZE)) == 0) {
+  if (!op.has_step(INFENG_EPILOGUE_QUANTIZE)) {
     fail("invalid_argument", name_of(Vocabulary::op, op.problem.op), ": has neither an output nor a quantize step");
   }
   return tensor(nullptr, INFENG_F32, 0, columns, 0);

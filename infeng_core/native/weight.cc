@@ -4,12 +4,21 @@
 
 #include "arena.h"
 #include "error.h"
+#include "formats.h"
 #include "names.h"
 
 namespace infeng {
 namespace {
 
 constexpr int64_t kLargestSide = int64_t{1} << 31;
+
+int64_t foreign_bytes(const infeng_format& format, int64_t k) {
+  const int64_t bytes = format.panel_bytes(k);
+  if (bytes <= 0 || bytes % kLine != 0) {
+    fail("bad_format", "weight format ", format.name, ": a panel of ", k, " inputs would have ", bytes, " bytes");
+  }
+  return bytes;
+}
 
 }  // namespace
 
@@ -28,11 +37,13 @@ int64_t panel_bytes_of(uint32_t format, int64_t k) {
     case INFENG_WEIGHT_INT4_G32:
       return padded / 64 * 9 * kLine;
     default:
+      if (const infeng_format* foreign = foreign_format(format)) return foreign_bytes(*foreign, padded);
       fail("unsupported", "weight format ", name_of(Vocabulary::weight, format), " is reserved, not implemented");
   }
 }
 
 uint32_t activation_of(uint32_t format) {
+  if (const infeng_format* foreign = foreign_format(format)) return foreign->act_format;
   return format == INFENG_WEIGHT_F32 || format == INFENG_WEIGHT_BF16 ? INFENG_ACT_F32 : INFENG_ACT_INT8_G64;
 }
 
@@ -55,7 +66,7 @@ std::shared_ptr<const Weight> make_weight(uint32_t format, int64_t n, int64_t k,
     fail("invalid_argument", "the weight's data is not on a 64-byte boundary; put it into an Arena");
   }
   auto weight = std::make_shared<Weight>();
-  weight->abi = {sizeof(infeng_weight), format, 0, n, k, panels, panel_bytes, data};
+  weight->abi = {sizeof(infeng_weight), format, 0, n, k, panels, panel_bytes, data, foreign_format(format)};
   weight->owner = std::move(owner);
   return weight;
 }

@@ -72,7 +72,7 @@ def wrong(value: Any, owed: Any) -> str:
         pairs = ((name, wrong(name, inner[0]) or wrong(item, inner[1])) for name, item in value.items())
         return next((f"has an entry {_show(name)} that {text}" for name, text in pairs if text), "")
     if isinstance(origin, type) and is_dataclass(origin) and isinstance(value, origin):
-        fields = ((name, wrong(getattr(value, name), hint)) for name, hint in get_type_hints(origin).items())
+        fields = ((name, wrong(getattr(value, name), hint)) for name, hint in _hints(origin).items())
         return next((f"has a {name} that {text}" for name, text in fields if text), "")
     if origin not in (int, abc.Sequence) and isinstance(value, origin):
         kind = get_args(inner[1]) if len(inner) == 2 and hasattr(value, "dtype") else ()
@@ -166,8 +166,9 @@ def _has_rows(args: tuple[Any, ...], batch: Any) -> str:
 def _is_recorded(args: tuple[Any, ...], result: Any) -> str:
     """A batch that is never recorded would be made again and again."""
     batch, _, finished = args
-    rows = (one for one in batch.segments if one.sequence not in finished and one.sequence.computed <= one.pos0)
-    return f"left request {lost.sequence.id} where it was before its batch" if (lost := next(rows, None)) else ""
+    going = (one for one in batch.segments if one.sequence not in finished and len(one.sequence.blocks))
+    lost = next((one.sequence.id for one in going if one.sequence.computed <= one.pos0), None)
+    return "" if lost is None else f"left request {lost} where it was before its batch"
 
 
 def _has_logits(args: tuple[Any, ...], logits: Any) -> str:
@@ -175,7 +176,12 @@ def _has_logits(args: tuple[Any, ...], logits: Any) -> str:
     return "" if logits.ndim == 2 and len(logits) == rows else f"returned {logits.shape} for {rows} sampled rows"
 
 
+def _is_short(args: tuple[Any, ...], draft: Any) -> str:
+    return "" if len(draft) <= args[0] else f"returned {len(draft)} tokens where at most {args[0]} were asked for"
+
+
 LAWS: Mapping[str, Law] = {
+    "Drafter.draft": _is_short,
     "Tokenizer.encode": _as_many,
     "Scheduler.next_batch": _has_rows,
     "Scheduler.commit": _is_recorded,
@@ -192,8 +198,15 @@ def members(face: type) -> dict[str, tuple[bool, Any]]:
         function = value.fget if isinstance(value, property) else value
         if inspect.isfunction(function) and not name.startswith("_"):
             found[name] = (function is value, _result(function))
-    hints = get_type_hints(face) if "__annotations__" in vars(face) else {}
-    return found | {name: (False, owed) for name, owed in hints.items()}
+    return found | {name: (False, owed) for name, owed in _hints(face).items()}
+
+
+@cache
+def _hints(kind: type) -> dict[str, Any]:
+    try:
+        return get_type_hints(kind) if "__annotations__" in vars(kind) else {}
+    except NameError:  # as below
+        return {}
 
 
 def _result(function: types.FunctionType) -> Any:

@@ -20,13 +20,14 @@ from numpy.typing import NDArray
 from infeng_core import _native
 from infeng_core._native import Epilogue, Kernel, KvCache, Library, Pool, Program, Weight
 from infeng_core.plug import problems
-from infeng_core.plug.lora import Adapters, Lora, form
+from infeng_core.plug.lora import Lora, RandomAdapters, a_form
 from infeng_core.plug.problems import Fields
 
 SEED = 20
 BLOCK = 16  # rows of a panel, positions of a cache block
 GUARD = 4096  # bytes before and behind a weight
 STALE = -12345.0
+WINDOW = 40  # positions, where a case needs a window and does not say which
 LARGE = 1 << 24  # bytes; larger weights repeat their first panels
 SAMPLE = 7  # so many of them: no power of two, so that a wrong panel shows
 
@@ -44,7 +45,14 @@ class NoJudgeError(LookupError):
 
 def problem_of(case: Fields) -> _native.Problem:
     """Return the problem that a case poses."""
-    return problems.problem({name: value for name, value in case.items() if name not in BESIDES})
+    rest = {name: value for name, value in case.items() if name not in BESIDES}
+    return problems.problem({**rest, "needs": sorted(needs_of(case))})
+
+
+def needs_of(case: Fields) -> frozenset[str]:
+    """Return what a case needs, that included which its fields besides the problem ask for."""
+    besides = {"gather": "row_gather", "window": "window"}
+    return frozenset((*case.get("needs", ()), *(need for name, need in besides.items() if case.get(name))))
 
 
 @dataclass(frozen=True)
@@ -69,7 +77,7 @@ class OneOp:
         reference: Library,
         steps: Sequence[Sequences],
         *,
-        adapters: Adapters | None = None,
+        adapters: RandomAdapters | None = None,
         others: Sequence[Kernel] = (),
         pool: Pool | None = None,
         calls: int = 1,
@@ -87,7 +95,9 @@ class OneOp:
         self._reference, self._others = reference, {other.op: other for other in others}
         self._random = np.random.default_rng(SEED)
         self._rows = [sum(rows for rows, _ in step) for step in steps]
-        self._gather = bool(case.get("gather"))
+        self.needs = needs_of(case)
+        self._gather = "row_gather" in self.needs
+        self._window = case.get("window", WINDOW) if "window" in self.needs else 0
         self.rows = max(self._rows)
         lengths: dict[int, int] = {}
         for step in steps:
@@ -126,6 +136,8 @@ class OneOp:
             changed[:rows, : watched.columns] = False
             if changed.any():
                 self.damage = self.damage or f"it wrote to {watched.name}"
+        if not self.program.scratch_is_intact:
+            self.damage = self.damage or "it wrote to more than its scratch memory"
         return [(name, (array[:rows] if by_row else array).copy()) for name, array, by_row in self._results]
 
     def once(self) -> None:
@@ -148,11 +160,15 @@ class OneOp:
         return lambda call: self.program.embed(self._bound, weight(call), out)
 
     def _rmsnorm(self) -> Callable[[int], None]:
-        k, gather = self.case["k"], self._gather
-        x, vector = self._input("f32", k), self._vector(k, "its weight")
-        steps, columns = self._epilogues(k)
+        k, heads = self.case["k"], 3 if "norm_heads" in self.needs else 1
+        width = heads * _up(k) if heads > 1 else k
+        x = self._input("f32", width)
+        vector = None if "norm_plain" in self.needs else self._vector(k, "its weight")
+        steps, columns = self._epilogues(width)
         out = self._output(columns)
-        return lambda call: self.program.rmsnorm(self._bound, x, vector, 1e-5, out, steps, gather_samples=gather)
+        more = {"gather_samples": self._gather, "heads": heads, "size": k}
+        offset = 1.0 if "norm_offset" in self.needs else 0.0
+        return lambda call: self.program.rmsnorm(self._bound, x, vector, 1e-5, out, steps, offset=offset, **more)
 
     def _linear(self) -> Callable[[int], None]:
         n, k = self.case["n"], self.case["k"]
@@ -210,10 +226,13 @@ class OneOp:
         cos, sin = (self._table((self.context, rot // 2)) for _ in range(2))
         cos /= (length := np.hypot(cos, sin))  # rotations: what is turned again and again stays as large as it is
         sin /= length
-        return lambda call: self.program.rope(self._bound, x, **sizes, k_column=k_column, cos=cos, sin=sin)
+        norms = [self._vector(size) if "rope_norm" in self.needs else None for _ in range(2)]
+        scale = self._vector(self.context) if "rope_scale" in self.needs else None
+        more: dict[str, Any] = {"q_norm": norms[0], "k_norm": norms[1], "q_scale": scale, "eps": 1e-5}
+        return lambda call: self.program.rope(self._bound, x, **sizes, k_column=k_column, cos=cos, sin=sin, **more)
 
     def _kv_append(self) -> Callable[[int], None]:
-        width = _up(self.case["kv_heads"] * self.case["head_dim"])
+        width = self._kv_columns()
         kv, x = self._cache(), self._input("f32", 2 * width)
         for layer in range(self.copies):
             self._held.append((kv.layer(layer), 0))
@@ -227,9 +246,13 @@ class OneOp:
             self._append(kv)
         self._kv = kv
         self._watched += [_Watched("the cache", kv.layer(layer)) for layer in range(self.copies)]
-        steps, columns = self._epilogues(heads * size)
+        steps, columns = self._epilogues(heads * self.case.get("v_head_dim", size))
         out = self._output(columns)
-        more = {"window": self.case.get("window", 0), "scale": float(np.float32(1.0 / np.sqrt(size)))}
+        more: dict[str, Any] = {"window": self._window, "scale": float(np.float32(1.0 / np.sqrt(size)))}
+        more["softcap"] = 1.5 if "softcap" in self.needs else 0.0
+        more["mask"] = "full" if "mask" in self.needs else "causal"
+        more["sinks"] = self._normal(heads) if "sinks" in self.needs else None
+        more["slopes"] = self._vector(heads) / np.float32(64) if "alibi" in self.needs else None
         return lambda call: self.program.attention(
             self._bound, x, kv, call % self.copies, out, heads=heads, epilogues=steps, **more
         )
@@ -238,6 +261,7 @@ class OneOp:
 
     def _subject(self) -> Kernel:
         rest = {name: value for name, value in self.case.items() if name not in ("op", "rows", *BESIDES)}
+        rest["needs"] = sorted(self.needs)
         return self._judge(self.case["op"], **rest)[0][1]
 
     def _judge(self, op: str, **fields: Any) -> list[tuple[int, Kernel]]:
@@ -255,7 +279,7 @@ class OneOp:
         assert self._lora is not None
         if self._lora.adapters.is_looked_up:
             return self._lora.lookup(columns // BLOCK)
-        weight, act = form(self._lora.adapters.storage)
+        weight, act = a_form(self._lora.adapters.storage)
         shrink = self._judge("shrink", weight=weight, act=act, n=self._lora.columns, k=k)
         return self._lora.shrink(shrink, call, self._input(act, k), k, columns // BLOCK)
 
@@ -375,32 +399,45 @@ class OneOp:
     def _epilogues(self, columns: int) -> tuple[list[Epilogue], int]:
         """Return the case's steps behind ``columns`` columns, adapters' left out, and the columns of the result."""
         steps: list[Epilogue] = []
-        for name in self.case.get("epilogues", ()):
-            if name == "residual":
+        for step in self.case.get("epilogues", ()):
+            name, a, b = (step, 1.5, 2.0) if isinstance(step, str) else step
+            if name == "residual" or name.startswith("mul"):
                 value = self._rows_of(columns)
-                self._watched.append(_Watched("its residual", _whole(self.program.view(value))))
-                steps.append(Epilogue.residual(value))
-            elif name == "silu_mul":
-                steps.append(Epilogue.silu_mul())
+                self._watched.append(_Watched("its operand", _whole(self.program.view(value))))
+                function = name.removeprefix("mul").lstrip("_") or "identity"
+                steps.append(Epilogue.residual(value) if name == "residual" else Epilogue.mul(value, function))
+            elif problems.is_gated(name):
+                steps.append(Epilogue.gated_mul(name.removesuffix("_mul"), a, b))
                 columns //= 2
             elif name == "quantize":
                 steps.append(Epilogue.quantize(self._output_activation(columns)))
-            elif name != "lora":
+            elif name in ("scale", "softcap"):
+                steps.append(getattr(Epilogue, name)(a))
+            elif name in ("bias", "row_scale"):
                 steps.append(getattr(Epilogue, name)(self._vector(columns)))
+            elif name != "lora":
+                steps.append(Epilogue.activate(name))
         return steps, columns
 
     # Key/value caches.
 
     def _cache(self) -> KvCache:
         blocks = sum(_up(length) // BLOCK for length in self._lengths)
-        sizes = {name: self.case[name] for name in ("kv_heads", "head_dim")}
+        sizes = {name: self.case[name] for name in ("kv_heads", "head_dim", "v_head_dim") if name in self.case}
         return KvCache(self.case["kv"], layers=self.copies, blocks=blocks, **sizes)
+
+    def _kv_columns(self) -> int:
+        size = self.case["head_dim"]
+        return _up(self.case["kv_heads"] * max(size, self.case.get("v_head_dim", size)))
 
     def _append(self, kv: KvCache) -> None:
         """Give all sequences a past."""
-        fields = {name: self.case[name] for name in ("kv", "kv_heads", "head_dim")}
+        names = ("kv", "kv_heads", "head_dim", "v_head_dim")
+        fields = {name: self.case[name] for name in names if name in self.case}
+        if "head_sizes" in self.needs:
+            fields["needs"] = ["head_sizes"]
         rows = min(max(self._lengths), 512)
-        width = _up(self.case["kv_heads"] * self.case["head_dim"])
+        width = self._kv_columns()
         program = self._program(rows, 1, 1)
         kernel = self._judge("kv_append", context=self.context, **fields)[0][1]
         x = program.buffer(2 * width)
@@ -411,9 +448,9 @@ class OneOp:
             for begin in range(0, length, rows):
                 program.view(x)[:] = self._normal(rows, 2 * width)
                 step = [(0, 0)] * index + [(min(rows, length - begin), begin)]
-                program.run(*self._batch(step))
+                program.run(*self._batch(step, is_op=False))
 
-    def _batch(self, step: Sequences) -> Batch:
+    def _batch(self, step: Sequences, *, is_op: bool = True) -> Batch:
         """Return tokens, positions, segments, block tables and sampled rows of a step."""
         blocks = [_up(length) // BLOCK for length in self._lengths]
         segments, row = [], 0
@@ -430,6 +467,8 @@ class OneOp:
         tokens = 7 * np.arange(len(positions), dtype=np.int32) % self._vocabulary
         # Blocks are numbered backwards, so that a kernel that ignores the table is found out.
         tables = np.arange(sum(blocks), dtype=np.int32)[::-1].copy()
+        for _, _, begin, table in segments if self._window and is_op else ():  # what lies before it needs no blocks
+            tables[table : table + max(begin - self._window + 1, 0) // BLOCK] = -1
         return tokens, positions, np.array(segments, np.int32).reshape(-1, 4), tables, samples
 
     def _fill(self) -> None:

@@ -83,9 +83,7 @@ class SchedulerSection:
 class SpeculationSection:
     """Guessing the next tokens; a text does not depend on it."""
 
-    use: Literal["none", "ngram"] = setting(
-        "none", Choice(("none", "ngram")), "ngram repeats what stood earlier in the same text"
-    )
+    use: str = setting("none", Text(), "drafter by name, or none; ngram repeats what stood earlier in the same text")
     tokens: int = setting(4, Int(1, 16), "most guessed tokens of one request in a step")
 
 

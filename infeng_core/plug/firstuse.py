@@ -15,14 +15,13 @@ from numpy.typing import NDArray
 from infeng_core._native import Kernel, Library, NativeError, Problem
 from infeng_core.plug import problems
 from infeng_core.plug.case import BLOCK, NoJudgeError, OneOp, Sequences
-from infeng_core.plug.lora import FORMATS, Adapters
+from infeng_core.plug.lora import A_FORMATS, RandomAdapters
 from infeng_core.plug.problems import Fields
 
 APPROX_BOUND = 2.0**-5
 MAC_BUDGET = 1 << 25  # multiplications of all row counts together: some tens of milliseconds of the reference
 CONTEXT = 320  # positions: more than one split of attention (256), and no multiple of it
 ROW_SPAN = 24  # tails of rows in blocks of up to 16 show within it
-WINDOW = 40
 
 
 def small(problem: Problem, kernel: Kernel) -> Fields | None:
@@ -63,20 +62,17 @@ def difference(kernel: Kernel, reference: Library, case: Fields) -> str | None:
     return None
 
 
-def variants(case: Fields, counts: list[int]) -> Iterator[tuple[Fields, Adapters | None, list[int]]]:
+def variants(case: Fields, counts: list[int]) -> Iterator[tuple[Fields, RandomAdapters | None, list[int]]]:
     """Yield what a problem leaves open: fields besides, adapters, and the numbers of rows to try them with."""
     if case["op"] == "shrink":
-        storage = next(storage for storage, format in FORMATS.items() if format == case["weight"])
-        yield {}, Adapters(storage), counts
+        storage = next(storage for storage, format in A_FORMATS.items() if format == case["weight"])
+        yield {}, RandomAdapters(storage), counts
     elif "lora" in case.get("epilogues", ()):
-        for index, storage in enumerate(FORMATS):  # together they need no more steps than one would
-            yield {}, Adapters(storage), counts[index :: len(FORMATS)] or counts[-1:]
+        named = [storage for storage in A_FORMATS if f"lora_{storage}" in case.get("needs", ())] or list(A_FORMATS)
+        for index, storage in enumerate(named):  # together they need no more steps than one would
+            yield {}, RandomAdapters(storage), counts[index :: len(named)] or counts[-1:]
     else:
         yield {}, None, counts
-    if case["op"] == "rmsnorm":
-        yield {"gather": True}, None, counts
-    if case["op"] == "attention":
-        yield {"window": WINDOW}, None, counts
 
 
 def sequences(case: Fields, rows: int) -> Sequences:
@@ -103,7 +99,7 @@ def _sizes(fields: Fields) -> Iterator[dict[str, int]]:
     op = fields["op"]
     if op in ("embed", "linear"):
         for n in (80, 96, 128, 256):
-            if n <= fields["n"] and not ("silu_mul" in fields.get("epilogues", ()) and n % 32):
+            if n <= fields["n"] and not (any(map(problems.is_gated, problems.step_names(fields))) and n % 32):
                 yield {"n": n, "k": _cut(fields["k"])}
     elif op == "shrink":
         yield {"n": min(fields["n"], 64), "k": _cut(fields["k"])}

@@ -22,6 +22,10 @@ TokenizerFactory = Callable[..., Any]
 """Called as ``factory(directory: Path, config: EngineConfig)``; returns an ``infeng_core.tokenizer`` tokenizer."""
 SchedulerFactory = Callable[..., Any]
 """Returns an ``infeng_core.scheduler`` scheduler; its arguments are stated there."""
+DrafterFactory = Callable[..., Any]
+"""Called as ``factory(prompt: Sequence[int])`` for each request; returns an ``infeng_core.speculate`` Drafter."""
+ModelFamily = Any
+"""An ``infeng_core.models.families`` Family: a module or an object."""
 QuantFormat = Any
 """An ``infeng_core.formats`` QuantFormat."""
 Backend = Any
@@ -73,6 +77,16 @@ def infeng_quant_formats(settings: Mapping[str, Any]) -> dict[str, QuantFormat]:
 @hookspec
 def infeng_backends(settings: Mapping[str, Any]) -> dict[str, Backend]:  # type: ignore[empty-body]
     """Return backends by the name that ``backend.use`` selects."""
+
+
+@hookspec
+def infeng_model_families(settings: Mapping[str, Any]) -> dict[str, ModelFamily]:  # type: ignore[empty-body]
+    """Return model families by the ``model_type`` of their config.json."""
+
+
+@hookspec
+def infeng_drafters(settings: Mapping[str, Any]) -> dict[str, DrafterFactory]:  # type: ignore[empty-body]
+    """Return drafters, which guess tokens, by the name that ``speculation.use`` selects."""
 
 
 @hookspec

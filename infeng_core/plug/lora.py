@@ -15,17 +15,17 @@ from infeng_core._native import Epilogue, Program
 LANES = 16
 WIDE, ODD = 24, 5
 
-FORMATS = {"int8": "int8-row", "bf16": "bf16", "f32": "f32"}
+A_FORMATS = {"int8": "int8-row", "bf16": "bf16", "f32": "f32"}
 """How A is packed, by the storage of adapters."""
 
 
-def form(storage: str) -> tuple[str, str]:
+def a_form(storage: str) -> tuple[str, str]:
     """Return the weight format of A, and what it reads."""
-    return FORMATS[storage], "int8-g64" if storage == "int8" else "f32"
+    return A_FORMATS[storage], "int8-g64" if storage == "int8" else "f32"
 
 
 @dataclass(frozen=True)
-class Adapters:
+class RandomAdapters:
     """What is on the rows of a case: two adapters that show errors, or ``count`` of ``rank`` that share the rows."""
 
     storage: str
@@ -40,7 +40,7 @@ class Adapters:
 class Lora:
     """The adapters of a program, for as many slots as it has calls."""
 
-    def __init__(self, program: Program, adapters: Adapters, rows: int, random: np.random.Generator) -> None:
+    def __init__(self, program: Program, adapters: RandomAdapters, rows: int, random: np.random.Generator) -> None:
         self.adapters = adapters
         self._program, self._random = program, random
         self._slots: list[tuple[str, int, int]] = []  # name, k, panels
@@ -102,7 +102,7 @@ class Lora:
 
     def _a(self, rank: int, k: int) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
         """Return A in panels and its scaling."""
-        panels, format = -(-rank // LANES), FORMATS[self.adapters.storage]
+        panels, format = -(-rank // LANES), A_FORMATS[self.adapters.storage]
         data = _native.Arena(panels * _native.panel_bytes(format, k), huge_pages=False)
         _native.pack(format, self._normal(rank, k) / np.float32(np.sqrt(k)), data)
         scaling = np.zeros(panels * LANES, np.float32)

@@ -20,7 +20,15 @@ from infeng_core.plug import PROJECT, border, hookimpl, hookspecs
 from infeng_core.plug.config import EngineConfig, default_of
 from infeng_core.plug.cpu import Cpu, detect
 from infeng_core.plug.discovery import NAMED, Plugin, find
-from infeng_core.plug.hookspecs import Backend, Command, KernelLibrary, QuantFormat, SchedulerFactory, TokenizerFactory
+from infeng_core.plug.hookspecs import (
+    Backend,
+    Command,
+    DrafterFactory,
+    KernelLibrary,
+    QuantFormat,
+    SchedulerFactory,
+    TokenizerFactory,
+)
 from infeng_core.plug.libraries import LibraryState, Offer, is_broken, open_libraries
 from infeng_core.plug.reason import Reason
 
@@ -30,11 +38,15 @@ FACES = {
     "tokenizers": "infeng_core.tokenizer:Tokenizer",
     "schedulers": "infeng_core.scheduler:Scheduler",
     "backends": "infeng_core.backend:Backend",
+    "model_families": "infeng_core.models.families:Family",
+    "drafters": "infeng_core.speculate:Drafter",
     "quant_formats": "infeng_core.formats.quant:QuantFormat",
 }
 """What each kind owes, imported when one is used."""
 
-FACTORIES = ("tokenizers", "schedulers")
+SINGULAR = {"model_families": "model family"}
+
+FACTORIES = ("tokenizers", "schedulers", "drafters")
 """Kinds whose hooks give what makes them."""
 
 
@@ -99,6 +111,23 @@ class Plugins:
     def quant_format(self, name: str) -> QuantFormat:
         """Return the weight format called ``name``; raises PluginError naming what there is."""
         return self._provider("quant_formats", name)
+
+    def drafter(self, name: str) -> DrafterFactory:
+        """Return the drafter called ``name``; raises PluginError naming what there is."""
+        factory: DrafterFactory = self._provider("drafters", name)
+        return factory
+
+    def model_families(self) -> dict[str, Any]:
+        """Return every family that usable plugins bring beside the engine's own; one that is wrong costs a warning."""
+        found: dict[str, Any] = {}
+        for plugin in self.manifests:
+            for name in plugin.manifest.provides["model_families"] if plugin.usable and plugin.manifest else ():
+                try:
+                    found[name] = self._provider("model_families", name)
+                except PluginError as error:
+                    if plugin.usable:
+                        self._fail(plugin, error.why)
+        return found
 
     def names(self, kind: str) -> list[str]:
         """Return what usable plugins provide of ``kind`` ("tokenizers", "backends", ...), by their YAML."""
@@ -168,7 +197,7 @@ class Plugins:
     def _provider(self, kind: str, name: str) -> Any:
         offering = [p for p in self.manifests if p.manifest and name in p.manifest.provides[kind]]
         usable = [p for p in offering if p.usable]
-        what = f"{kind[:-1].replace('_', ' ')} {name}"
+        what = f"{SINGULAR.get(kind, kind[:-1].replace('_', ' '))} {name}"
         if not offering:
             raise PluginError(what, "no plugin provides it", unknown_key_remedy(name, self.names(kind)))
         if len(usable) > 1:

@@ -33,12 +33,12 @@ ARCHES = ("x86_64", "aarch64")
 
 
 class _Abi:
-    """A version such as "0.9"; a YAML number loses zeros, so it must be text."""
+    """A version such as "0.10"; a YAML number loses zeros, so it must be text."""
 
     def check(self, value: object) -> tuple[int, int]:
         major, dot, minor = value.partition(".") if isinstance(value, str) else ("", "", "")
         if not (dot and major.isdigit() and minor.isdigit()):
-            raise ValueError(f'expected a version in quotes such as "0.9", found {value!r}')
+            raise ValueError(f'expected a version in quotes such as "0.10", found {value!r}')
         return int(major), int(minor)
 
     def parse(self, text: str) -> tuple[int, int]:
@@ -98,6 +98,8 @@ _PROVIDES: Mapping[str, Kind | None] = {
     "tokenizers": _NAMES,
     "schedulers": _NAMES,
     "quant_formats": _NAMES,
+    "model_families": _NAMES,
+    "drafters": _NAMES,
     "commands": None,
 }
 
@@ -145,7 +147,7 @@ def read_plugin(path: Path) -> PluginManifest:
             raise ManifestError(document.place(()), f"`{key}` is missing")
     if "library" in top and "abi" not in top:
         raise ManifestError(
-            document.place(("library",)), "a library needs `abi`", 'add the ABI it is built for: abi: "0.9"'
+            document.place(("library",)), "a library needs `abi`", 'add the ABI it is built for: abi: "0.10"'
         )
     requires = _section(document, ("requires",), {"arch": Choice(ARCHES), "features": _FEATURES})
     provides = _section(document, ("provides",), _PROVIDES)

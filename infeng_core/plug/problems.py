@@ -24,12 +24,25 @@ def fields(problem: Problem) -> dict[str, Any]:
     """Return what distinguishes ``problem``, ready for JSON; fields that the op does not use are left out."""
     result: dict[str, Any] = {"op": problem.op}
     result |= {name: getattr(problem, name) for name in _FORMATS if getattr(problem, name)}
-    if problem.epilogues:
-        # In the order in which they run: "lora" comes before a bias, whatever their numbers are.
-        result["epilogues"] = sorted(problem.epilogues, key=lambda name: name != "lora")
+    if problem.steps:  # those with scalars as [name, a, b]
+        result["epilogues"] = [step if isinstance(step, str) else list(step) for step in problem.steps]
+    if problem.needs:
+        result["needs"] = problem.needs
     result["rows"] = list(problem.rows)
     result |= {name: getattr(problem, name) for name in _SIZES if getattr(problem, name)}
+    if problem.v_head_dim != problem.head_dim:
+        result["v_head_dim"] = problem.v_head_dim
     return result
+
+
+def step_names(fields: Mapping[str, Any]) -> list[str]:
+    """Return the names of a problem's steps, without their scalars."""
+    return [step if isinstance(step, str) else step[0] for step in fields.get("epilogues", ())]
+
+
+def is_gated(name: str) -> bool:
+    """Return whether a step makes the result half as wide, as ``silu_mul`` does."""
+    return name.endswith("_mul")
 
 
 def problem(fields: Mapping[str, Any]) -> Problem:
@@ -57,8 +70,10 @@ def describe(problem: Problem, rows: str = "") -> str:
     """Return a problem as people read it: ``linear int4-g64 x int8-g64 + residual, rows 2-8, n 2048, k 5632``."""
     data = fields(problem)
     text, _, own_rows = kind(data).partition(", rows ")
-    fused = "".join(f" + {name}" for name in data.get("epilogues", ()))
-    return f"{text}{fused}, rows {rows or own_rows}" + "".join(f", {n} {data[n]}" for n in _SIZES if n in data)
+    fused = "".join(f" + {name}" for name in step_names(data))
+    needs = "".join(f", {name.replace('_', ' ')}" for name in data.get("needs", ()))
+    sizes = "".join(f", {n} {data[n]}" for n in (*_SIZES, "v_head_dim") if n in data)
+    return f"{text}{fused}{needs}, rows {rows or own_rows}{sizes}"
 
 
 def describe_all(problems: Iterable[Problem]) -> list[str]:

@@ -161,6 +161,9 @@ class Selector:
         missing = sorted(set(problem.epilogues) - set(kernel.fuses))
         if missing:
             return Reason("cannot_fuse", f"cannot take {', '.join(missing)} into itself")
+        beyond = sorted(set(problem.needs) - set(kernel.handles))
+        if beyond:
+            return Reason("cannot_handle", f"does not handle {', '.join(beyond)}")
         reason = self._blamed(kernel, problem, self._first_use.fits(state, kernel, problem))
         return None if reason is READY else reason
 

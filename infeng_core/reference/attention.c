@@ -1,11 +1,14 @@
-/* attention: causal softmax(q K^T * scale) V of one row and head over its sequence's paged cache, in splits of 256
+/* attention: softmax(q K^T * scale) V of one row and head over its sequence's paged cache, in splits of 256
  * positions that are combined in ascending order. The split's largest score is needed twice, for its own exponents and
- * for the weight of every split; scores are simply computed twice, so there is no scratch memory.
+ * for the weight of every split; scores are simply computed twice, so there is no scratch memory. A sink is one more
+ * score with a value of 0.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kv.h"
 
 #define SPLIT 256
 #define FUSES INFENG_EPILOGUE_BIT(INFENG_EPILOGUE_QUANTIZE)
+
+#define HANDLES (NEED(WINDOW) | NEED(SOFTCAP) | NEED(SINKS) | NEED(ALIBI) | NEED(MASK) | NEED(HEAD_SIZES))
 
 /* A row's query head and the positions [begin, end) that it sees. */
 typedef struct query {
@@ -14,7 +17,12 @@ typedef struct query {
   int64_t kv_head;
   int64_t begin;
   int64_t end;
+  int64_t position;
   float scale;
+  float softcap; /* 0: none */
+  float slope;
+  int has_slope;
+  float sink;              /* -inf: none */
   const float* q;          /* f32 and f16 caches */
   int8_t qq[MAX_HEAD_DIM]; /* int8 cache: the head quantized with one scale */
   float qs;
@@ -53,6 +61,14 @@ INLINE void scores_int8(const query* x, const kv_slab* slab, float s[LANES]) {
   for (int t = 0; t < LANES; t++) s[t] = (float)a[t] * ((x->qs * slab->k_scale[t]) * x->scale);
 }
 
+/* What follows the scale: s = softcap * tanh(s / softcap), then s = fma(slope, t - P, s). */
+INLINE void bend(const query* x, int64_t position, float s[LANES]) {
+  for (int t = 0; t < LANES; t++) {
+    if (x->softcap != 0.0f) s[t] = x->softcap * ref_tanh(s[t] / x->softcap);
+    if (x->has_slope) s[t] = fmaf(x->slope, (float)(position + t - x->position), s[t]);
+  }
+}
+
 /* Scores of the visible positions of the split that starts at `start`; returns the largest. s is indexed by position -
  * start. */
 INLINE float split_scores(const query* x, int64_t start, float s[SPLIT], uint32_t format) {
@@ -67,6 +83,7 @@ INLINE float split_scores(const query* x, int64_t start, float s[SPLIT], uint32_
     } else {
       scores_f32(x, &slab, s + (t0 - start));
     }
+    bend(x, t0, s + (t0 - start));
     for (int64_t t = t0; t < t0 + LANES; t++) {
       if (t >= x->begin && t < x->end && s[t - start] > largest) largest = s[t - start];
     }
@@ -76,7 +93,7 @@ INLINE float split_scores(const query* x, int64_t start, float s[SPLIT], uint32_
 
 /* o[d] = sum over the split's visible t of p[t] V[t][d], t ascending; returns l, the sum of p. */
 INLINE float split_values(const query* x, int64_t start, const float s[SPLIT], float m, float* o, uint32_t format) {
-  const int64_t dim = x->cache->head_dim;
+  const int64_t dim = x->cache->v_head_dim;
   float lanes[LANES] = {0};
   memset(o, 0, (size_t)dim * sizeof(float));
   for (int64_t t = start; t < start + SPLIT; t++) {
@@ -99,14 +116,14 @@ INLINE float split_values(const query* x, int64_t start, const float s[SPLIT], f
   return ref_tree(lanes);
 }
 
-/* out = (sum over splits of o_j exp(m_j - M)) / (sum of l_j exp(m_j - M)) */
+/* out = (sum over splits of o_j exp(m_j - M)) / (sum of l_j exp(m_j - M), then exp(sink - M)) */
 INLINE void attend(const query* x, float* out, uint32_t format) {
-  const int64_t dim = x->cache->head_dim;
+  const int64_t dim = x->cache->v_head_dim;
   const int64_t start = x->begin / SPLIT * SPLIT;
   float s[SPLIT];
   float o[MAX_HEAD_DIM];
   float sum = 0.0f;
-  float largest = -INFINITY;
+  float largest = x->sink;
   for (int64_t j = start; j < x->end; j += SPLIT) {
     const float m = split_scores(x, j, s, format);
     largest = m > largest ? m : largest;
@@ -119,6 +136,7 @@ INLINE void attend(const query* x, float* out, uint32_t format) {
     sum = fmaf(l, weight, sum);
     for (int64_t d = 0; d < dim; d++) out[d] = fmaf(o[d], weight, out[d]);
   }
+  if (x->sink > -INFINITY) sum = sum + ref_exp(x->sink - largest);
   for (int64_t d = 0; d < dim; d++) out[d] = out[d] / sum;
 }
 
@@ -129,36 +147,41 @@ CLONED static void attend_int8(const query* x, float* out) { attend(x, out, INFE
 /* A tile is one row and one key/value head with all query heads that share it. */
 static int64_t attention_tiles(const infeng_args* common, int32_t phase) {
   (void)phase;
-  return common->rows * ((const infeng_attention_args*)common)->cache.kv_heads;
+  return common->rows * ((const infeng_attention_args*)common)->cache->kv_heads;
 }
 
 static void attention_tile(const infeng_attention_args* args, const infeng_kv_segment* s, int64_t row,
                            int64_t kv_head) {
-  const int64_t dim = args->cache.head_dim;
-  const int64_t shared = args->q.shape[1] / args->cache.kv_heads;
+  const infeng_kv_cache* cache = args->cache;
+  const int64_t dim = cache->v_head_dim;
+  const int64_t shared = args->q.shape[1] / cache->kv_heads;
   const int64_t position = s->pos0 + (row - s->row_begin);
   const int64_t begin = args->window > 0 && position >= args->window ? position - args->window + 1 : 0;
   for (int64_t head = kv_head * shared; head < (kv_head + 1) * shared; head++) {
     float out[MAX_HEAD_DIM];
-    query x = {.cache = &args->cache,
+    query x = {.cache = cache,
                .block_table = s->block_table,
                .kv_head = kv_head,
                .begin = begin,
-               .end = position + 1,
+               .end = args->mask == INFENG_MASK_FULL ? s->length : position + 1,
+               .position = position,
                .scale = args->scale,
+               .softcap = args->softcap,
+               .slope = args->slopes ? args->slopes[head] : 0.0f,
+               .has_slope = args->slopes != NULL,
+               .sink = args->sinks ? args->sinks[head] : -INFINITY,
                .q = f32_row(&args->q, row) + head * args->q.strides[1]};
-    if (args->cache.format == INFENG_KV_INT8) {
+    if (cache->format == INFENG_KV_INT8) {
       int32_t sum;
-      x.qs = ref_quantize(x.q, dim, dim, x.qq, &sum);
+      x.qs = ref_quantize(x.q, cache->head_dim, cache->head_dim, x.qq, &sum);
       attend_int8(&x, out);
-    } else if (args->cache.format == INFENG_KV_F16) {
+    } else if (cache->format == INFENG_KV_F16) {
       attend_f16(&x, out);
     } else {
       attend_f32(&x, out);
     }
-    const infeng_epilogue* e = args->common.epilogues;
-    for (uint32_t i = 0; i < args->common.epilogue_count; i++, e = next_epilogue(e)) {
-      quantize_columns(&e->act, row, head * dim, out, dim);
+    for (uint32_t i = 0; i < args->common.epilogue_count; i++) {
+      quantize_columns(act_of(args->common.epilogues[i]), row, head * dim, out, dim);
     }
     if (args->out.data) memcpy(f32_row(&args->out, row) + head * dim, out, (size_t)dim * sizeof(float));
   }
@@ -168,16 +191,16 @@ static infeng_status attention_run(const infeng_args* common, int32_t phase, int
                                    infeng_worker* worker) {
   (void)phase;
   const infeng_attention_args* args = (const infeng_attention_args*)common;
-  const infeng_kv_cache* cache = &args->cache;
+  const infeng_kv_cache* cache = args->cache;
   if (!kv_cache_fits(cache, INFENG_KV_F32) && !kv_cache_fits(cache, INFENG_KV_F16) &&
       !kv_cache_fits(cache, INFENG_KV_INT8)) {
     return fail(worker, INFENG_INVALID_ARGUMENT, "cache has another format or block size");
   }
-  const infeng_epilogue* e = common->epilogues;
-  for (uint32_t i = 0; i < common->epilogue_count; i++, e = next_epilogue(e)) {
-    if (e->kind != INFENG_EPILOGUE_QUANTIZE || cache->head_dim % GROUP != 0) {
+  if (args->mask > INFENG_MASK_FULL) return fail(worker, INFENG_UNIMPLEMENTED, "attention has an unknown mask");
+  for (uint32_t i = 0; i < common->epilogue_count; i++) {
+    if (common->epilogues[i]->kind != INFENG_EPILOGUE_QUANTIZE || cache->v_head_dim % GROUP != 0) {
       return fail(worker, INFENG_UNIMPLEMENTED,
-                  "attention fuses quantize only, and only where head_dim is a multiple of 64");
+                  "attention fuses quantize only, and only where heads of v are a multiple of 64");
     }
   }
   for (int64_t tile = first; tile < last; tile++) {
@@ -189,17 +212,17 @@ static infeng_status attention_run(const infeng_args* common, int32_t phase, int
 }
 
 INLINE int32_t accepts(const infeng_problem* p, uint32_t format) {
-  const int quantizes = (p->epilogues & FUSES) != 0;
   return p->op == INFENG_OP_ATTENTION && p->kv_format == format && fuses_only(p, FUSES) && p->head_dim > 0 &&
-         p->head_dim <= MAX_HEAD_DIM && (!quantizes || p->head_dim % GROUP == 0);
+         p->head_dim <= MAX_HEAD_DIM && p->v_head_dim > 0 && p->v_head_dim <= MAX_HEAD_DIM &&
+         (p->epilogue_count == 0 || p->v_head_dim % GROUP == 0);
 }
 static int32_t accepts_f32(const infeng_problem* p) { return accepts(p, INFENG_KV_F32); }
 static int32_t accepts_f16(const infeng_problem* p) { return accepts(p, INFENG_KV_F16); }
 static int32_t accepts_int8(const infeng_problem* p) { return accepts(p, INFENG_KV_INT8); }
 
-KERNEL(reference_attention_f32, INFENG_OP_ATTENTION, "attention_f32", FUSES, accepts_f32, attention_tiles,
+KERNEL(reference_attention_f32, INFENG_OP_ATTENTION, "attention_f32", FUSES, HANDLES, accepts_f32, attention_tiles,
        attention_run);
-KERNEL(reference_attention_f16, INFENG_OP_ATTENTION, "attention_f16", FUSES, accepts_f16, attention_tiles,
+KERNEL(reference_attention_f16, INFENG_OP_ATTENTION, "attention_f16", FUSES, HANDLES, accepts_f16, attention_tiles,
        attention_run);
-KERNEL(reference_attention_int8, INFENG_OP_ATTENTION, "attention_int8", FUSES, accepts_int8, attention_tiles,
+KERNEL(reference_attention_int8, INFENG_OP_ATTENTION, "attention_int8", FUSES, HANDLES, accepts_int8, attention_tiles,
        attention_run);

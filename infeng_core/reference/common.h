@@ -25,10 +25,9 @@
 
 /* ---------------------------------------------------------------------------------------------------- views --- */
 
-INLINE void* tensor_data(const infeng_tensor* t) { return (char*)t->data + t->byte_offset; }
-INLINE float* f32_row(const infeng_tensor* t, int64_t row) { return (float*)tensor_data(t) + row * t->strides[0]; }
-INLINE int8_t* i8_row(const infeng_tensor* t, int64_t row) { return (int8_t*)tensor_data(t) + row * t->strides[0]; }
-INLINE int32_t* i32_row(const infeng_tensor* t, int64_t row) { return (int32_t*)tensor_data(t) + row * t->strides[0]; }
+INLINE float* f32_row(const infeng_tensor* t, int64_t row) { return (float*)t->data + row * t->strides[0]; }
+INLINE int8_t* i8_row(const infeng_tensor* t, int64_t row) { return (int8_t*)t->data + row * t->strides[0]; }
+INLINE int32_t* i32_row(const infeng_tensor* t, int64_t row) { return (int32_t*)t->data + row * t->strides[0]; }
 
 INLINE int64_t min_i64(int64_t a, int64_t b) { return a < b ? a : b; }
 INLINE int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -90,12 +89,35 @@ INLINE float ref_exp(float x) {
 
 INLINE float ref_silu(float x) { return x / (1.0f + ref_exp(-x)); }
 
+/* tanh: Cephes' tanhf (S. Moshier). */
+INLINE float ref_tanh(float x) {
+  const float magnitude = fabsf(x);
+  if (magnitude >= 0.625f) {
+    const float y = 1.0f - 2.0f / (ref_exp(magnitude + magnitude) + 1.0f);
+    return x < 0.0f ? -y : y;
+  }
+  const float z = x * x;
+  float p = -5.70498872745e-3f;
+  p = fmaf(p, z, 2.06390887954e-2f);
+  p = fmaf(p, z, -5.37397155531e-2f);
+  p = fmaf(p, z, 1.33314422036e-1f);
+  p = fmaf(p, z, -3.33332819422e-1f);
+  return fmaf(p * z, x, x);
+}
+
 /* Sum of 16 lanes: i + 8, then i + 4, i + 2, i + 1. */
 INLINE float ref_tree(float lanes[LANES]) {
   for (int width = LANES / 2; width > 0; width /= 2) {
     for (int i = 0; i < width; i++) lanes[i] += lanes[i + width];
   }
   return lanes[0];
+}
+
+/* 1 / sqrt(mean(x^2) + eps), the sum over 16 lanes. */
+INLINE float ref_rms(const float* x, int64_t k, float eps) {
+  float lanes[LANES] = {0};
+  for (int64_t i = 0; i < k; i++) lanes[i % LANES] = fmaf(x[i], x[i], lanes[i % LANES]);
+  return 1.0f / sqrtf(ref_tree(lanes) / (float)k + eps);
 }
 
 /* q[0 .. count) = x as int8 with one scale, q[count .. padded) = 0. Returns the scale. A NaN is outside the contract
@@ -132,11 +154,13 @@ INLINE void quantize_columns(const infeng_activation* act, int64_t row, int64_t 
 
 /* ------------------------------------------------------------------------------------------ lists and errors --- */
 
-/* Arrays of structs that may grow are stepped by the size that their writer knew. */
-INLINE const infeng_epilogue* next_epilogue(const infeng_epilogue* e) {
-  return (const infeng_epilogue*)((const char*)e + e->struct_size);
+/* What a step has behind its header. */
+INLINE const infeng_tensor* operand_of(const infeng_epilogue* e) {
+  return &((const infeng_operand_epilogue*)e)->operand;
 }
+INLINE const infeng_activation* act_of(const infeng_epilogue* e) { return ((const infeng_quantize_epilogue*)e)->act; }
 
+/* Arrays of structs that may grow are stepped by the size that their writer knew. */
 INLINE const infeng_lora_segment* lora_segment(const infeng_lora_segment* first, uint32_t stride, int32_t index) {
   return (const infeng_lora_segment*)((const char*)first + (size_t)stride * (size_t)index);
 }
@@ -167,21 +191,30 @@ INLINE infeng_status fail(infeng_worker* worker, infeng_status status, const cha
 }
 
 /* What is the same in `accepts` of every op: nothing is fused that the kernel does not fuse. */
-INLINE int32_t fuses_only(const infeng_problem* problem, uint32_t mask) { return (problem->epilogues & ~mask) == 0; }
+INLINE int32_t fuses_only(const infeng_problem* problem, uint32_t mask) {
+  for (uint32_t i = 0; i < problem->epilogue_count; i++) {
+    const uint32_t kind = problem->epilogues[i]->kind;
+    if (kind > 31 || !(mask & INFENG_EPILOGUE_BIT(kind))) return 0;
+  }
+  return 1;
+}
 
 /* --------------------------------------------------------------------------------------------------- kernels --- */
 
-/* Every kernel of this library: exact, in tiles, without needs. */
-#define KERNEL(symbol, op_, name_, fuses_, accepts_, tiles_, run_)    \
-  const infeng_kernel symbol = {.struct_size = sizeof(infeng_kernel), \
-                                .op = (op_),                          \
-                                .name = (name_),                      \
-                                .features = "",                       \
-                                .numerics = INFENG_NUMERICS_EXACT,    \
-                                .kind = INFENG_KIND_TILES,            \
-                                .fuses = (fuses_),                    \
-                                .accepts = (accepts_),                \
-                                .tiles = (tiles_),                    \
+#define NEED(name) INFENG_NEED_BIT(INFENG_NEED_##name)
+
+/* Every kernel of this library: exact, in tiles, of any CPU. */
+#define KERNEL(symbol, op_, name_, fuses_, handles_, accepts_, tiles_, run_) \
+  const infeng_kernel symbol = {.struct_size = sizeof(infeng_kernel),        \
+                                .op = (op_),                                 \
+                                .name = (name_),                             \
+                                .features = "",                              \
+                                .numerics = INFENG_NUMERICS_EXACT,           \
+                                .kind = INFENG_KIND_TILES,                   \
+                                .fuses = (fuses_),                           \
+                                .handles = (handles_),                       \
+                                .accepts = (accepts_),                       \
+                                .tiles = (tiles_),                           \
                                 .run = (run_)}
 
 #endif

@@ -7,10 +7,12 @@ static int64_t embed_tiles(const infeng_args* args, int32_t phase) {
 }
 
 /* One lane of a panel of an integer format: float(q) * scale. */
-INLINE void lane_int(const uint8_t* panel, int lane, int64_t k, float* out, int_group_fn read, int steps) {
+INLINE void lane_int(const infeng_weight* weight, const uint8_t* panel, int lane, float* out, int_group_fn read,
+                     int steps) {
+  const int64_t k = weight->k;
   for (int64_t g = 0; g * GROUP < k; g++) {
     int_group group;
-    read(panel, g, &group);
+    read_group(weight, panel, g, read, &group);
     const int64_t count = min_i64(GROUP, k - g * GROUP);
     for (int64_t i = 0; i < count; i++) {
       out[g * GROUP + i] = (float)group.w[i][lane] * group.scale[i * steps / GROUP][lane];
@@ -26,11 +28,24 @@ INLINE void lane_float(const void* panel, int lane, int64_t k, float* out, void 
   }
 }
 
+static void lane_foreign(const infeng_weight* weight, const uint8_t* panel, int lane, float* out) {
+  const infeng_format* format = weight->foreign;
+  if (format->group) {
+    lane_int(weight, panel, lane, out, NULL, GROUP / (int)format->group);
+    return;
+  }
+  for (int64_t g = 0; g * GROUP < weight->k; g++) {
+    float w[GROUP][LANES];
+    format->unpack(panel, g, w, NULL, NULL);
+    for (int64_t i = 0; i < min_i64(GROUP, weight->k - g * GROUP); i++) out[g * GROUP + i] = w[i][lane];
+  }
+}
+
 static infeng_status embed_run(const infeng_args* common, int32_t phase, int64_t first, int64_t last,
                                infeng_worker* worker) {
   (void)phase;
   const infeng_embed_args* args = (const infeng_embed_args*)common;
-  const infeng_weight* weight = &args->weight;
+  const infeng_weight* weight = args->weight;
   if (weight->layout != 0) return fail(worker, INFENG_INVALID_ARGUMENT, "weight is not in a native layout");
   for (int64_t row = first; row < last; row++) {
     const int64_t id = args->ids[row];
@@ -46,15 +61,19 @@ static infeng_status embed_run(const infeng_args* common, int32_t phase, int64_t
         lane_float(panel, lane, weight->k, out, column_bf16);
         break;
       case INFENG_WEIGHT_INT8_ROW:
-        lane_int(panel, lane, weight->k, out, group_int8_row, 1);
+        lane_int(weight, panel, lane, out, group_int8_row, 1);
         break;
       case INFENG_WEIGHT_INT4_G64:
-        lane_int(panel, lane, weight->k, out, group_int4_g64, 1);
+        lane_int(weight, panel, lane, out, group_int4_g64, 1);
         break;
       case INFENG_WEIGHT_INT4_G32:
-        lane_int(panel, lane, weight->k, out, group_int4_g32, 2);
+        lane_int(weight, panel, lane, out, group_int4_g32, 2);
         break;
       default:
+        if (weight->foreign) {
+          lane_foreign(weight, panel, lane, out);
+          break;
+        }
         return fail(worker, INFENG_UNIMPLEMENTED, "embed does not know the weight's format");
     }
   }
@@ -70,10 +89,15 @@ static int32_t accepts_int8_row(const infeng_problem* p) { return accepts(p, INF
 static int32_t accepts_int4_g64(const infeng_problem* p) { return accepts(p, INFENG_WEIGHT_INT4_G64); }
 static int32_t accepts_int4_g32(const infeng_problem* p) { return accepts(p, INFENG_WEIGHT_INT4_G32); }
 
+static int32_t accepts_foreign(const infeng_problem* p) {
+  return p->weight_format >= INFENG_WEIGHT_FOREIGN && accepts(p, p->weight_format);
+}
+
 #define EMBED(format, name) \
-  KERNEL(reference_embed_##format, INFENG_OP_EMBED, name, 0, accepts_##format, embed_tiles, embed_run)
+  KERNEL(reference_embed_##format, INFENG_OP_EMBED, name, 0, 0, accepts_##format, embed_tiles, embed_run)
 EMBED(f32, "embed_f32");
 EMBED(bf16, "embed_bf16");
 EMBED(int8_row, "embed_int8row");
 EMBED(int4_g64, "embed_int4g64");
 EMBED(int4_g32, "embed_int4g32");
+EMBED(foreign, "embed_foreign");

@@ -3,23 +3,37 @@
 #include "epilogue.h"
 
 int64_t reference_tile_columns(const infeng_args* args) {
-  const infeng_epilogue* e = args->epilogues;
-  for (uint32_t i = 0; i < args->epilogue_count; i++, e = next_epilogue(e)) {
-    if (e->kind == INFENG_EPILOGUE_SILU_MUL) return 2 * GROUP;
+  for (uint32_t i = 0; i < args->epilogue_count; i++) {
+    if (args->epilogues[i]->kind == INFENG_EPILOGUE_GATED_MUL) return 2 * GROUP;
   }
   return GROUP;
 }
 
-infeng_status reference_check_list(const infeng_args* args, infeng_worker* worker) {
-  int silu_muls = 0;
-  const infeng_epilogue* e = args->epilogues;
-  for (uint32_t i = 0; i < args->epilogue_count; i++, e = next_epilogue(e)) {
-    if (e->kind < INFENG_EPILOGUE_BIAS || e->kind > INFENG_EPILOGUE_QUANTIZE) {
-      return fail(worker, INFENG_UNIMPLEMENTED, "epilogue list holds a kind that this library does not know");
-    }
-    silu_muls += e->kind == INFENG_EPILOGUE_SILU_MUL;
+/* IDENTITY belongs to MUL, SWIGLU to GATED_MUL; the kinds without a function say 0. */
+static int knows_function(const infeng_epilogue* e) {
+  switch (e->kind) {
+    case INFENG_EPILOGUE_GATED_MUL:
+      return e->function > INFENG_FUNCTION_IDENTITY && e->function <= INFENG_FUNCTION_SWIGLU;
+    case INFENG_EPILOGUE_ACTIVATE:
+      return e->function > INFENG_FUNCTION_IDENTITY && e->function < INFENG_FUNCTION_SWIGLU;
+    case INFENG_EPILOGUE_MUL:
+      return e->function < INFENG_FUNCTION_SWIGLU;
+    default:
+      return e->function == 0;
   }
-  if (silu_muls > 1) return fail(worker, INFENG_INVALID_ARGUMENT, "epilogue list holds silu_mul more than once");
+}
+
+infeng_status reference_check_list(const infeng_args* args, infeng_worker* worker) {
+  int gated = 0;
+  for (uint32_t i = 0; i < args->epilogue_count; i++) {
+    const infeng_epilogue* e = args->epilogues[i];
+    if (e->kind < INFENG_EPILOGUE_BIAS || e->kind > INFENG_EPILOGUE_MUL || !knows_function(e)) {
+      return fail(worker, INFENG_UNIMPLEMENTED,
+                  "epilogue list holds a kind or function that this library does not know");
+    }
+    gated += e->kind == INFENG_EPILOGUE_GATED_MUL;
+  }
+  if (gated > 1) return fail(worker, INFENG_INVALID_ARGUMENT, "epilogue list holds a gated multiplication twice");
   return INFENG_OK;
 }
 
@@ -91,7 +105,7 @@ INLINE void add_lora_panel(const infeng_lora_segment* s, int64_t i, const float*
 }
 
 /* Each segment in order, on the rows and panels that it covers. */
-CLONED static void add_lora(block* b, const infeng_epilogue* e) {
+CLONED static void add_lora(block* b, const infeng_lora_epilogue* e) {
   for (int32_t i = 0; i < e->segment_count; i++) {
     const infeng_lora_segment* s = lora_segment(e->segments, e->segment_stride, i);
     for (int64_t m = 0; m < b->rows; m++) {
@@ -100,20 +114,69 @@ CLONED static void add_lora(block* b, const infeng_epilogue* e) {
       for (int64_t p = 0; p < s->panel_count; p++) {
         const int64_t n0 = (s->panel_begin + p * s->panel_step) * LANES - b->column;
         if (n0 < 0 || n0 >= b->width) continue;
-        const float* u = s->rank ? f32_row(&e->operand, row) + s->u_column : NULL;
+        const float* u = s->rank ? f32_row(&e->u, row) + s->u_column : NULL;
         add_lora_panel(s, p, u, b->cur[m] + n0);
       }
     }
   }
 }
 
-/* Panels alternate gate, up: cur'[16 p + i] = silu(cur[32 p + i]) * cur[32 p + 16 + i]. */
-CLONED static void silu_mul(block* b) {
+/* x * Phi(x); Phi(-|x|) = q(t) exp(-x^2 / 2) with t = 1 / (1 + c |x|): Abramowitz and Stegun, 7.1.26. */
+INLINE float gelu(float x) {
+  const float t = 1.0f / fmaf(0.231641888f, fabsf(x), 1.0f);
+  float q = 0.5307027145f;
+  q = fmaf(q, t, -0.7265760135f);
+  q = fmaf(q, t, 0.7107068705f);
+  q = fmaf(q, t, -0.142248368f);
+  q = fmaf(q, t, 0.127414796f);
+  const float tail = (q * t) * ref_exp((x * x) * -0.5f);
+  return x * (x < 0.0f ? tail : 1.0f - tail);
+}
+
+/* x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3))) */
+INLINE float gelu_tanh(float x) {
+  const float inner = 0.7978845608f * fmaf(0.044715f * x, x * x, x);
+  return (0.5f * x) * (1.0f + ref_tanh(inner));
+}
+
+INLINE float sigmoid(float x) { return 1.0f / (1.0f + ref_exp(-x)); }
+
+INLINE float function_of(uint32_t function, float x) {
+  const float positive = x > 0.0f ? x : 0.0f;
+  switch (function) {
+    case INFENG_FUNCTION_SILU:
+      return ref_silu(x);
+    case INFENG_FUNCTION_GELU:
+      return gelu(x);
+    case INFENG_FUNCTION_GELU_TANH:
+      return gelu_tanh(x);
+    case INFENG_FUNCTION_RELU2:
+      return positive * positive;
+    case INFENG_FUNCTION_SIGMOID:
+      return sigmoid(x);
+    default:
+      return x;
+  }
+}
+
+/* (up + 1) * (gate * sigmoid(a * gate)), gate at most b, up within b. */
+INLINE float swiglu(float gate, float up, float a, float b) {
+  gate = gate < b ? gate : b;
+  up = up < b ? up : b;
+  up = up > -b ? up : -b;
+  return (up + 1.0f) * (gate * sigmoid(a * gate));
+}
+
+/* Panels alternate gate, up: cur'[16 p + i] = f(cur[32 p + i]) * cur[32 p + 16 + i]. */
+CLONED static void gated_mul(block* b, const infeng_epilogue* e) {
   for (int64_t m = 0; m < b->rows; m++) {
     for (int64_t p = 0; p < b->width / (2 * LANES); p++) {
       float product[LANES];
       const float* gate = b->cur[m] + 2 * LANES * p;
-      for (int i = 0; i < LANES; i++) product[i] = ref_silu(gate[i]) * gate[LANES + i];
+      for (int i = 0; i < LANES; i++) {
+        product[i] = e->function == INFENG_FUNCTION_SWIGLU ? swiglu(gate[i], gate[LANES + i], e->a, e->b)
+                                                           : function_of(e->function, gate[i]) * gate[LANES + i];
+      }
       memcpy(b->cur[m] + LANES * p, product, sizeof product);
     }
   }
@@ -121,42 +184,66 @@ CLONED static void silu_mul(block* b) {
   b->width /= 2;
 }
 
-infeng_status reference_finish_block(const infeng_args* args, const infeng_tensor* out, block* b,
-                                     infeng_worker* worker) {
-  const infeng_epilogue* e = args->epilogues;
-  for (uint32_t i = 0; i < args->epilogue_count; i++, e = next_epilogue(e)) {
-    switch (e->kind) {
-      case INFENG_EPILOGUE_BIAS:
-        add_bias(b, &e->operand);
-        break;
-      case INFENG_EPILOGUE_LORA:
-        add_lora(b, e);
-        break;
-      case INFENG_EPILOGUE_ROW_SCALE:
-        scale_rows(b, &e->operand);
-        break;
-      case INFENG_EPILOGUE_RESIDUAL:
-        add_residual(b, &e->operand);
-        break;
-      case INFENG_EPILOGUE_SILU_MUL:
-        silu_mul(b);
-        break;
-      case INFENG_EPILOGUE_QUANTIZE:
-        for (int64_t m = 0; m < b->rows; m++) quantize_columns(&e->act, b->row + m, b->column, b->cur[m], b->width);
-        break;
-      default:
-        return fail(worker, INFENG_UNIMPLEMENTED, "unknown epilogue");
+/* SCALE, SOFTCAP and ACTIVATE: each value by itself. */
+CLONED static void each_value(block* b, const infeng_epilogue* e) {
+  for (int64_t m = 0; m < b->rows; m++) {
+    for (int64_t n = 0; n < b->width; n++) {
+      float* cur = &b->cur[m][n];
+      if (e->kind == INFENG_EPILOGUE_SCALE) *cur = *cur * e->a;
+      if (e->kind == INFENG_EPILOGUE_SOFTCAP) *cur = e->a * ref_tanh(*cur / e->a);
+      if (e->kind == INFENG_EPILOGUE_ACTIVATE) *cur = function_of(e->function, *cur);
     }
   }
-  if (!out->data) return INFENG_OK;
+}
+
+/* cur = cur * f(matrix[m][n]) */
+CLONED static void multiply(block* b, const infeng_tensor* matrix, uint32_t function) {
+  const int64_t width = columns_of(b, matrix->shape[1]);
+  for (int64_t m = 0; m < b->rows; m++) {
+    const float* row = f32_row(matrix, b->row + m) + b->column;
+    for (int64_t n = 0; n < width; n++) b->cur[m][n] = b->cur[m][n] * function_of(function, row[n]);
+  }
+}
+
+void reference_finish_block(const infeng_args* args, const infeng_tensor* out, block* b) {
+  for (uint32_t i = 0; i < args->epilogue_count; i++) {
+    const infeng_epilogue* e = args->epilogues[i];
+    switch (e->kind) {
+      case INFENG_EPILOGUE_BIAS:
+        add_bias(b, operand_of(e));
+        break;
+      case INFENG_EPILOGUE_LORA:
+        add_lora(b, (const infeng_lora_epilogue*)e);
+        break;
+      case INFENG_EPILOGUE_ROW_SCALE:
+        scale_rows(b, operand_of(e));
+        break;
+      case INFENG_EPILOGUE_RESIDUAL:
+        add_residual(b, operand_of(e));
+        break;
+      case INFENG_EPILOGUE_GATED_MUL:
+        gated_mul(b, e);
+        break;
+      case INFENG_EPILOGUE_QUANTIZE:
+        for (int64_t m = 0; m < b->rows; m++) quantize_columns(act_of(e), b->row + m, b->column, b->cur[m], b->width);
+        break;
+      case INFENG_EPILOGUE_MUL:
+        multiply(b, operand_of(e), e->function);
+        break;
+      default:
+        each_value(b, e);
+        break;
+    }
+  }
+  if (!out->data) return;
   const int64_t width = columns_of(b, out->shape[1]);
   for (int64_t m = 0; m < b->rows && width > 0; m++) {
     memcpy(f32_row(out, b->row + m) + b->column, b->cur[m], (size_t)width * sizeof(float));
   }
-  return INFENG_OK;
 }
 
-/* A tile is one row, read and written from left to right: so `out` may be `in` even where SILU_MUL halves the width. */
+/* A tile is one row, read and written from left to right: so `out` may be `in` even where GATED_MUL halves the width.
+ */
 static int64_t epilogue_tiles(const infeng_args* args, int32_t phase) {
   (void)phase;
   return args->rows;
@@ -166,14 +253,14 @@ static infeng_status epilogue_run(const infeng_args* common, int32_t phase, int6
                                   infeng_worker* worker) {
   (void)phase;
   const infeng_epilogue_args* args = (const infeng_epilogue_args*)common;
-  infeng_status status = reference_check_list(common, worker);
+  const infeng_status status = reference_check_list(common, worker);
   const int64_t step = reference_tile_columns(common);
   for (int64_t row = first; row < last && status == INFENG_OK; row++) {
-    for (int64_t column = 0; column < args->in.shape[1] && status == INFENG_OK; column += step) {
+    for (int64_t column = 0; column < args->in.shape[1]; column += step) {
       block b = {.row = row, .rows = 1, .column = column, .width = min_i64(step, args->in.shape[1] - column)};
       memcpy(b.cur[0], f32_row(&args->in, row) + column, (size_t)b.width * sizeof(float));
       b.width = ceil_div(b.width, LANES) * LANES; /* whole panels; the padding is zero */
-      status = reference_finish_block(common, &args->out, &b, worker);
+      reference_finish_block(common, &args->out, &b);
     }
   }
   return status;
@@ -183,5 +270,5 @@ static int32_t epilogue_accepts(const infeng_problem* p) {
   return p->op == INFENG_OP_EPILOGUE && fuses_only(p, ALL_EPILOGUES);
 }
 
-KERNEL(reference_epilogue, INFENG_OP_EPILOGUE, "epilogue", ALL_EPILOGUES, epilogue_accepts, epilogue_tiles,
-       epilogue_run);
+KERNEL(reference_epilogue, INFENG_OP_EPILOGUE, "epilogue", ALL_EPILOGUES, HANDLES_LIST, epilogue_accepts,
+       epilogue_tiles, epilogue_run);

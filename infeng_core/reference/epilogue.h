@@ -5,12 +5,18 @@
 #include "common.h"
 
 #define BLOCK_ROWS 16
-#define BLOCK_COLUMNS 128 /* 8 panels: 64 columns remain after SILU_MUL, one group of an activation */
+#define BLOCK_COLUMNS 128 /* 8 panels: 64 columns remain after GATED_MUL, one group of an activation */
 
 #define ALL_EPILOGUES                                                                               \
   (INFENG_EPILOGUE_BIT(INFENG_EPILOGUE_BIAS) | INFENG_EPILOGUE_BIT(INFENG_EPILOGUE_LORA) |          \
    INFENG_EPILOGUE_BIT(INFENG_EPILOGUE_ROW_SCALE) | INFENG_EPILOGUE_BIT(INFENG_EPILOGUE_RESIDUAL) | \
-   INFENG_EPILOGUE_BIT(INFENG_EPILOGUE_SILU_MUL) | INFENG_EPILOGUE_BIT(INFENG_EPILOGUE_QUANTIZE))
+   INFENG_EPILOGUE_BIT(INFENG_EPILOGUE_GATED_MUL) | INFENG_EPILOGUE_BIT(INFENG_EPILOGUE_QUANTIZE) | \
+   INFENG_EPILOGUE_BIT(INFENG_EPILOGUE_SCALE) | INFENG_EPILOGUE_BIT(INFENG_EPILOGUE_SOFTCAP) |      \
+   INFENG_EPILOGUE_BIT(INFENG_EPILOGUE_ACTIVATE) | INFENG_EPILOGUE_BIT(INFENG_EPILOGUE_MUL))
+#define FUNCTION(name) INFENG_NEED_BIT(INFENG_NEED_FUNCTION(INFENG_FUNCTION_##name))
+#define HANDLES_LIST                                                                                          \
+  (NEED(LORA_F32) | NEED(LORA_BF16) | NEED(LORA_I8) | FUNCTION(SILU) | FUNCTION(GELU) | FUNCTION(GELU_TANH) | \
+   FUNCTION(RELU2) | FUNCTION(SIGMOID) | FUNCTION(SWIGLU))
 
 /* Rows [row, row + rows) and columns [column, column + width) of the current matrix. */
 typedef struct block {
@@ -22,10 +28,9 @@ typedef struct block {
 } block;
 
 /* Applies the list, then writes the result to `out` if it has data. */
-infeng_status reference_finish_block(const infeng_args* args, const infeng_tensor* out, block* b,
-                                     infeng_worker* worker);
+void reference_finish_block(const infeng_args* args, const infeng_tensor* out, block* b);
 
-/* Checks a list once per call: one SILU_MUL at most, known kinds. */
+/* Checks a list once per call: one GATED_MUL at most, known kinds and functions. */
 infeng_status reference_check_list(const infeng_args* args, infeng_worker* worker);
 
 /* Columns of cur that one tile takes, so that each tile owns whole groups of whatever it quantizes. */

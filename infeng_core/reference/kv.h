@@ -9,7 +9,7 @@
 /* The parts of one head's slab in one block; which scale pointers mean anything depends on the format. */
 typedef struct kv_slab {
   void* k;        /* f32 or f16 [head_dim][16], or u8 [head_dim / 4][16][4] */
-  void* v;        /* f32, f16 or int8 [16][head_dim] */
+  void* v;        /* f32, f16 or int8 [16][v_head_dim] */
   float* k_scale; /* [16] */
   float* v_scale; /* [16] */
 } kv_slab;
@@ -22,7 +22,7 @@ INLINE kv_slab slab_of(const infeng_kv_cache* cache, int64_t block, int64_t head
 
 INLINE int kv_cache_fits(const infeng_kv_cache* cache, uint32_t format) {
   return cache->format == format && cache->block_tokens == LANES && cache->head_dim > 0 &&
-         cache->head_dim <= MAX_HEAD_DIM;
+         cache->head_dim <= MAX_HEAD_DIM && cache->v_head_dim > 0 && cache->v_head_dim <= MAX_HEAD_DIM;
 }
 
 #endif

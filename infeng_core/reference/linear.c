@@ -3,24 +3,24 @@
 #include "epilogue.h"
 #include "weights.h"
 
-/* A tile is 64 outputs, 128 where SILU_MUL will halve them. */
+/* A tile is 64 outputs, 128 where GATED_MUL will halve them. */
 static int64_t linear_tiles(const infeng_args* common, int32_t phase) {
   (void)phase;
   const infeng_linear_args* args = (const infeng_linear_args*)common;
-  return common->rows == 0 ? 0 : ceil_div(args->weight.panels * LANES, reference_tile_columns(common));
+  return common->rows == 0 ? 0 : ceil_div(args->weight->panels * LANES, reference_tile_columns(common));
 }
 
 /* One panel for the rows of a block, integers: out = fma(float(acc), wscale * xscale, out) per group, ascending. */
 INLINE void panel_int(const infeng_linear_args* args, const uint8_t* panel, block* b, int64_t column, int_group_fn read,
                       int steps) {
-  const int64_t groups = ceil_div(args->weight.k, GROUP);
+  const int64_t groups = ceil_div(args->weight->k, GROUP);
   for (int64_t m = 0; m < b->rows; m++) memset(b->cur[m] + column, 0, LANES * sizeof(float));
   for (int64_t g = 0; g < groups; g++) {
     int_group group;
-    read(panel, g, &group);
+    read_group(args->weight, panel, g, read, &group);
     for (int64_t m = 0; m < b->rows; m++) {
-      const int8_t* q = i8_row(&args->in.q, b->row + m) + g * GROUP;
-      const float xscale = f32_row(&args->in.scale, b->row + m)[g];
+      const int8_t* q = i8_row(&args->in->q, b->row + m) + g * GROUP;
+      const float xscale = f32_row(&args->in->scale, b->row + m)[g];
       float* out = b->cur[m] + column;
       for (int s = 0; s < steps; s++) {
         int32_t acc[LANES] = {0};
@@ -37,14 +37,31 @@ INLINE void panel_int(const infeng_linear_args* args, const uint8_t* panel, bloc
 INLINE void panel_float(const infeng_linear_args* args, const void* panel, block* b, int64_t column,
                         void (*read)(const void*, int64_t, float*)) {
   for (int64_t m = 0; m < b->rows; m++) {
-    const float* x = f32_row(&args->in.x, b->row + m);
+    const float* x = f32_row(&args->in->x, b->row + m);
     float acc[LANES] = {0};
-    for (int64_t k = 0; k < args->weight.k; k++) {
+    for (int64_t k = 0; k < args->weight->k; k++) {
       float w[LANES];
       read(panel, k, w);
       for (int n = 0; n < LANES; n++) acc[n] = fmaf(x[k], w[n], acc[n]);
     }
     memcpy(b->cur[m] + column, acc, sizeof acc);
+  }
+}
+
+/* The same in a format that a library brought, unpacked 64 inputs at a time. */
+INLINE void panel_foreign_float(const infeng_linear_args* args, const void* panel, block* b, int64_t column) {
+  const int64_t k = args->weight->k;
+  for (int64_t m = 0; m < b->rows; m++) memset(b->cur[m] + column, 0, LANES * sizeof(float));
+  for (int64_t g = 0; g * GROUP < k; g++) {
+    float w[GROUP][LANES];
+    args->weight->foreign->unpack(panel, g, w, NULL, NULL);
+    for (int64_t m = 0; m < b->rows; m++) {
+      const float* x = f32_row(&args->in->x, b->row + m) + g * GROUP;
+      float* acc = b->cur[m] + column;
+      for (int64_t i = 0; i < min_i64(GROUP, k - g * GROUP); i++) {
+        for (int n = 0; n < LANES; n++) acc[n] = fmaf(x[i], w[i][n], acc[n]);
+      }
+    }
   }
 }
 
@@ -64,10 +81,24 @@ CLONED static void panel_bf16(const infeng_linear_args* args, const void* panel,
   panel_float(args, panel, b, column, column_bf16);
 }
 
+CLONED static void panel_foreign(const infeng_linear_args* args, const void* panel, block* b, int64_t column) {
+  switch (args->weight->foreign->group) {
+    case 0:
+      panel_foreign_float(args, panel, b, column);
+      break;
+    case GROUP:
+      panel_int(args, panel, b, column, NULL, 1);
+      break;
+    default:
+      panel_int(args, panel, b, column, NULL, 2);
+      break;
+  }
+}
+
 typedef void (*panel_fn)(const infeng_linear_args* args, const void* panel, block* b, int64_t column);
 
-static panel_fn panel_function(uint32_t format) {
-  switch (format) {
+static panel_fn panel_function(const infeng_weight* weight) {
+  switch (weight->format) {
     case INFENG_WEIGHT_F32:
       return panel_f32;
     case INFENG_WEIGHT_BF16:
@@ -79,7 +110,7 @@ static panel_fn panel_function(uint32_t format) {
     case INFENG_WEIGHT_INT4_G32:
       return panel_int4_g32;
     default:
-      return NULL;
+      return weight->foreign ? panel_foreign : NULL;
   }
 }
 
@@ -87,12 +118,12 @@ static infeng_status linear_run(const infeng_args* common, int32_t phase, int64_
                                 infeng_worker* worker) {
   (void)phase;
   const infeng_linear_args* args = (const infeng_linear_args*)common;
-  const panel_fn compute = panel_function(args->weight.format);
-  if (!compute || args->weight.layout != 0)
+  const panel_fn compute = panel_function(args->weight);
+  if (!compute || args->weight->layout != 0)
     return fail(worker, INFENG_INVALID_ARGUMENT, "weight is not in a native layout");
-  infeng_status status = reference_check_list(common, worker);
+  const infeng_status status = reference_check_list(common, worker);
   const int64_t tile_columns = reference_tile_columns(common);
-  const int64_t columns = args->weight.panels * LANES;
+  const int64_t columns = args->weight->panels * LANES;
   for (int64_t tile = first; tile < last; tile++) {
     for (int64_t row = 0; row < common->rows && status == INFENG_OK; row += BLOCK_ROWS) {
       block b;
@@ -102,9 +133,9 @@ static infeng_status linear_run(const infeng_args* common, int32_t phase, int64_
       b.width = min_i64(tile_columns, columns - b.column);
       for (int64_t c = 0; c < b.width; c += LANES) {
         const int64_t panel = (b.column + c) / LANES;
-        compute(args, (const char*)args->weight.data + panel * args->weight.panel_bytes, &b, c);
+        compute(args, (const char*)args->weight->data + panel * args->weight->panel_bytes, &b, c);
       }
-      status = reference_finish_block(common, &args->out, &b, worker);
+      reference_finish_block(common, &args->out, &b);
     }
   }
   return status;
@@ -126,10 +157,16 @@ static int32_t accepts_int4_g32(const infeng_problem* p) {
   return accepts(p, INFENG_WEIGHT_INT4_G32, INFENG_ACT_INT8_G64);
 }
 
-#define LINEAR(format, name) \
-  KERNEL(reference_linear_##format, INFENG_OP_LINEAR, name, ALL_EPILOGUES, accepts_##format, linear_tiles, linear_run)
+static int32_t accepts_foreign(const infeng_problem* p) {
+  return p->weight_format >= INFENG_WEIGHT_FOREIGN && accepts(p, p->weight_format, p->act_format);
+}
+
+#define LINEAR(format, name)                                                                               \
+  KERNEL(reference_linear_##format, INFENG_OP_LINEAR, name, ALL_EPILOGUES, HANDLES_LIST, accepts_##format, \
+         linear_tiles, linear_run)
 LINEAR(f32, "linear_f32");
 LINEAR(bf16, "linear_bf16");
 LINEAR(int8_row, "linear_int8row");
 LINEAR(int4_g64, "linear_int4g64");
 LINEAR(int4_g32, "linear_int4g32");
+LINEAR(foreign, "linear_foreign");

@@ -1,5 +1,6 @@
-/* rope: rotates the pairs (i, i + rot/2) of every head of q and k in place, by the angle of the row's position.
- * SPDX-License-Identifier: Apache-2.0 */
+/* rope: rotates the pairs (i, i + rot/2) of every head of q and k in place, by the angle of the row's position; before
+ * that, heads with a weight for it are normed, and at the end q is scaled by its position. SPDX-License-Identifier:
+ * Apache-2.0 */
 #include "common.h"
 
 static int64_t rope_tiles(const infeng_args* args, int32_t phase) {
@@ -19,29 +20,40 @@ CLONED static void rotate(float* head, const float* c, const float* s, int64_t h
   }
 }
 
-static void rotate_heads(const infeng_tensor* x, int64_t row, const float* c, const float* s, int64_t half) {
+/* x[i] = (x[i] * r) * w[i] */
+CLONED static void norm(float* head, const float* w, int64_t size, float eps) {
+  const float r = ref_rms(head, size, eps);
+  for (int64_t i = 0; i < size; i++) head[i] = (head[i] * r) * w[i];
+}
+
+static void rotate_heads(const infeng_rope_args* args, const infeng_tensor* x, int64_t row, const float* weight,
+                         const float* scale) {
   if (!x->data) return;
-  for (int64_t h = 0; h < x->shape[1]; h++) rotate(f32_row(x, row) + h * x->strides[1], c, s, half);
+  const int64_t position = args->positions[row], half = args->cos.shape[1], size = x->shape[2];
+  for (int64_t h = 0; h < x->shape[1]; h++) {
+    float* head = f32_row(x, row) + h * x->strides[1];
+    if (weight) norm(head, weight, size, args->eps);
+    rotate(head, f32_row(&args->cos, position), f32_row(&args->sin, position), half);
+    for (int64_t i = 0; i < size && scale; i++) head[i] = head[i] * scale[position];
+  }
 }
 
 static infeng_status rope_run(const infeng_args* common, int32_t phase, int64_t first, int64_t last,
                               infeng_worker* worker) {
   (void)phase;
   const infeng_rope_args* args = (const infeng_rope_args*)common;
-  const int64_t half = args->cos.shape[1];
   for (int64_t row = first; row < last; row++) {
     const int64_t position = args->positions[row];
     if (position < 0 || position >= args->cos.shape[0]) {
       return fail(worker, INFENG_INVALID_ARGUMENT, "position lies outside the rope tables");
     }
-    const float* c = f32_row(&args->cos, position);
-    const float* s = f32_row(&args->sin, position);
-    rotate_heads(&args->q, row, c, s, half);
-    rotate_heads(&args->k, row, c, s, half);
+    rotate_heads(args, &args->q, row, args->q_norm, args->q_scale);
+    rotate_heads(args, &args->k, row, args->k_norm, NULL);
   }
   return INFENG_OK;
 }
 
 static int32_t rope_accepts(const infeng_problem* p) { return p->op == INFENG_OP_ROPE && fuses_only(p, 0); }
 
-KERNEL(reference_rope, INFENG_OP_ROPE, "rope", 0, rope_accepts, rope_tiles, rope_run);
+KERNEL(reference_rope, INFENG_OP_ROPE, "rope", 0, NEED(ROPE_NORM) | NEED(ROPE_SCALE), rope_accepts, rope_tiles,
+       rope_run);

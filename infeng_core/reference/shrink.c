@@ -51,16 +51,16 @@ INLINE void dot_int8(const infeng_activation* in, int64_t row, const uint8_t* pa
 
 CLONED static void shrink_row(const infeng_shrink_args* args, const infeng_lora_segment* s, int64_t panel,
                               int64_t row) {
-  const int64_t k = args->in.x.data ? args->in.x.shape[1] : args->in.q.shape[1];
+  const int64_t k = args->in->x.data ? args->in->x.shape[1] : args->in->q.shape[1];
   const int64_t padded = ceil_div(k, GROUP) * GROUP;
   float* u = f32_row(&args->u, row) + s->u_column + panel * LANES;
   float sum[LANES];
   if (s->dtype == INFENG_F32) {
-    dot_float(f32_row(&args->in.x, row), (const float*)s->a + panel * padded * LANES, k, sum, column_f32);
+    dot_float(f32_row(&args->in->x, row), (const float*)s->a + panel * padded * LANES, k, sum, column_f32);
   } else if (s->dtype == INFENG_BF16) {
-    dot_float(f32_row(&args->in.x, row), (const uint16_t*)s->a + panel * padded * LANES, k, sum, column_bf16);
+    dot_float(f32_row(&args->in->x, row), (const uint16_t*)s->a + panel * padded * LANES, k, sum, column_bf16);
   } else {
-    dot_int8(&args->in, row, (const uint8_t*)s->a + panel * (64 + padded * LANES), k, sum);
+    dot_int8(args->in, row, (const uint8_t*)s->a + panel * (64 + padded * LANES), k, sum);
   }
   for (int n = 0; n < LANES; n++) u[n] = (sum[n] * s->scaling[panel * LANES + n]) * s->weight;
 }
@@ -76,7 +76,7 @@ static infeng_status shrink_run(const infeng_args* common, int32_t phase, int64_
     if (!integer && s->dtype != INFENG_F32 && s->dtype != INFENG_BF16) {
       return fail(worker, INFENG_UNIMPLEMENTED, "adapter is stored in a type that shrink does not know");
     }
-    if (integer ? !args->in.q.data : !args->in.x.data) {
+    if (integer ? !args->in->q.data : !args->in->x.data) {
       return fail(worker, INFENG_INVALID_ARGUMENT, "the input has no values of the type that the adapter's A needs");
     }
     for (int64_t panel = 0; panel < panels_of(s); panel++, tile++) {
@@ -94,6 +94,6 @@ static int32_t accepts_f32(const infeng_problem* p) { return accepts(p, INFENG_W
 static int32_t accepts_bf16(const infeng_problem* p) { return accepts(p, INFENG_WEIGHT_BF16, INFENG_ACT_F32); }
 static int32_t accepts_int8(const infeng_problem* p) { return accepts(p, INFENG_WEIGHT_INT8_ROW, INFENG_ACT_INT8_G64); }
 
-KERNEL(reference_shrink_f32, INFENG_OP_SHRINK, "shrink_f32", 0, accepts_f32, shrink_tiles, shrink_run);
-KERNEL(reference_shrink_bf16, INFENG_OP_SHRINK, "shrink_bf16", 0, accepts_bf16, shrink_tiles, shrink_run);
-KERNEL(reference_shrink_int8, INFENG_OP_SHRINK, "shrink_int8", 0, accepts_int8, shrink_tiles, shrink_run);
+KERNEL(reference_shrink_f32, INFENG_OP_SHRINK, "shrink_f32", 0, 0, accepts_f32, shrink_tiles, shrink_run);
+KERNEL(reference_shrink_bf16, INFENG_OP_SHRINK, "shrink_bf16", 0, 0, accepts_bf16, shrink_tiles, shrink_run);
+KERNEL(reference_shrink_int8, INFENG_OP_SHRINK, "shrink_int8", 0, 0, accepts_int8, shrink_tiles, shrink_run);

@@ -14,6 +14,16 @@ typedef struct int_group {
 
 typedef void (*int_group_fn)(const uint8_t* panel, int64_t g, int_group* out);
 
+/* A group by `read`, or by the library that brought the format where there is none. */
+INLINE void read_group(const infeng_weight* weight, const uint8_t* panel, int64_t g, int_group_fn read,
+                       int_group* out) {
+  if (read) {
+    read(panel, g, out);
+  } else {
+    weight->foreign->unpack(panel, g, NULL, out->w, out->scale);
+  }
+}
+
 INLINE void read_f16_scales(const uint8_t* line, float scale[LANES]) {
   for (int n = 0; n < LANES; n++) {
     uint16_t half;

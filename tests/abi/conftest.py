@@ -49,8 +49,9 @@ def fabricate(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
         for old, new in edits:
             assert text.count(old) == 1, f"the header holds {old!r} {text.count(old)} times"
             text = text.replace(old, new)
-        (folder / "infeng").mkdir()
+        (folder / "infeng" / "ops").mkdir(parents=True)
         (folder / "infeng" / "abi.h").write_text(text)
+        shutil.copy(infeng_abi.include_dir() / "infeng" / "ops" / "library.h", folder / "infeng" / "ops")
         return folder
 
     return edited

@@ -43,7 +43,8 @@ def test_header_and_layout_compile_without_a_warning(language: str) -> None:
         ("  int64_t per_worker;", "  int32_t per_worker;"),
         ("  int64_t rows_min;\n  int64_t rows_max;\n", "  int64_t rows_max;\n  int64_t rows_min;\n"),
         ("INFENG_OP_ROPE = 5", "INFENG_OP_ROPE = 15"),
-        ("  float eps;\n", "  float eps;\n  float eps2;\n"),
+        ("  float offset;", "  float eps2;\n  float offset;"),
+        ("INFENG_NEED_SINKS = 2", "INFENG_NEED_SINKS = 3"),
         ("#define INFENG_MAX_DIMS 4", "#define INFENG_MAX_DIMS 5"),
     ],
 )
@@ -70,7 +71,7 @@ def test_every_field_and_number_of_the_header_is_frozen() -> None:
 
 def test_header_can_be_read_in_one_sitting_and_includes_nothing_of_ours() -> None:
     lines = HEADER.read_text().splitlines()
-    assert len(lines) < 500
+    assert len(lines) < 560
     assert [line for line in lines if line.startswith("#include")] == ["#include <stddef.h>", "#include <stdint.h>"]
 
 

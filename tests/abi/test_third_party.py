@@ -64,7 +64,7 @@ def test_pkg_config_gives_the_same_flags_as_the_module(tell: Callable[[str], str
 
 def test_the_wheel_ships_the_sdk_headers() -> None:
     folder = infeng_abi.include_dir() / "infeng"
-    for name in ("abi.h", "simd/vec.h", "simd/scalar.h", "ops/linear.h", "ops/rmsnorm.h"):
+    for name in ("abi.h", "simd/vec.h", "simd/scalar.h", "ops/library.h", "ops/linear.h", "ops/rmsnorm.h"):
         assert (folder / name).is_file(), name
     version = "{}.{}".format(*native.ABI_VERSION)
     assert infeng_abi.__version__.startswith(version + ".")

@@ -1,6 +1,7 @@
 """Libraries of other times: older minors always load, newer ones negotiate down or are refused, majors never mix."""
 
 import ctypes
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,38 +9,36 @@ import infeng_abi
 import pytest
 from kernels import abi_mirror as mirror
 
-import infeng_core
 from infeng_core import _native as native
+from infeng_core.plug.manager import Plugins
 
 from .test_third_party import run_triple
 
 Build = Callable[..., Path]
 MAJOR, MINOR = native.ABI_VERSION
+SINCE = int(
+    re.search(r"#define INFENG_ABI_SINCE (\d+)", (infeng_abi.include_dir() / "infeng" / "abi.h").read_text())[1]
+)
 RELEASED = sorted((Path(__file__).parents[2] / "abi" / "released").glob("*"))
 
-OLDER = (  # a minor before this one, in which some structs were shorter
-    (f"#define INFENG_ABI_MINOR {MINOR}", f"#define INFENG_ABI_MINOR {MINOR - 1}"),
-    ("  int64_t (*pack_size)(const infeng_weight* weight, uint64_t* layout);\n", ""),
-    (
-        "  infeng_status (*pack)(const infeng_weight* weight, void* out, int64_t out_bytes, infeng_worker* worker);\n",
-        "",
-    ),
-    ("  infeng_status (*thread_enter)(void);\n  void (*thread_exit)(void);\n  void (*shutdown)(void);\n", ""),
-    ("  float scale;             /* 1/sqrt(head_dim), from the host */\n", ""),
+VERSION = f"#define INFENG_ABI_MINOR {MINOR}\n"
+PACK = "  infeng_status (*pack)(const infeng_weight* weight, void* out, int64_t out_bytes, infeng_worker* worker);\n"
+THREADS = "  infeng_status (*thread_enter)(void);\n  void (*thread_exit)(void);\n"
+OLDER = (  # an older minor that still understands this one: the last fields of some structs were not there
+    (VERSION, f"#define INFENG_ABI_MINOR {max(SINCE, MINOR - 1)}\n"),
+    (PACK, ""),
+    (THREADS, ""),
 )
 NEWER = (  # the next minor: a new op and new fields at the ends of structs
-    (f"#define INFENG_ABI_MINOR {MINOR}", f"#define INFENG_ABI_MINOR {MINOR + 1}"),
-    ("  int32_t workers;\n", "  int32_t workers;\n  int64_t future;\n"),
-    ("  void (*shutdown)(void);\n", "  void (*shutdown)(void);\n  uint64_t flavour;\n"),
-    (
-        "  infeng_status (*pack)(const infeng_weight* weight, void* out, int64_t out_bytes, infeng_worker* worker);\n",
-        "  infeng_status (*pack)(const infeng_weight* weight, void* out, int64_t out_bytes, infeng_worker* worker);\n"
-        "  void (*warm)(void);\n",
-    ),
+    (VERSION, f"#define INFENG_ABI_MINOR {MINOR + 1}\n#define INFENG_FUTURE\n"),
+    ("  int32_t reserved;\n} infeng_problem;", "  int32_t reserved;\n  int64_t future;\n} infeng_problem;"),
+    (THREADS, THREADS + "  uint64_t flavour;\n"),
+    (PACK, PACK + "  void (*warm)(void);\n"),
 )
 NEXT_MAJOR = (
-    (f"#define INFENG_ABI_MAJOR {MAJOR}", f"#define INFENG_ABI_MAJOR {MAJOR + 1}"),
-    (f"#define INFENG_ABI_MINOR {MINOR}", "#define INFENG_ABI_MINOR 0"),
+    (f"#define INFENG_ABI_MAJOR {MAJOR}\n", f"#define INFENG_ABI_MAJOR {MAJOR + 1}\n"),
+    (VERSION, "#define INFENG_ABI_MINOR 0\n"),
+    (f"#define INFENG_ABI_SINCE {SINCE}\n", "#define INFENG_ABI_SINCE 0\n"),
 )
 
 
@@ -49,23 +48,40 @@ def refused(path: Path, code: str, text: str) -> None:
     assert (caught.value.code, text in str(caught.value)) == (code, True), str(caught.value)
 
 
-@pytest.mark.parametrize("include", [infeng_abi.include_dir(), *RELEASED], ids=lambda path: path.name)
-def test_a_library_of_this_and_of_every_released_header_loads_and_runs(build: Build, include: Path) -> None:
-    run_triple(build(include))
+def speaks(include: Path) -> bool:
+    """Return whether libraries of a released header are understood; its folder is named after its version."""
+    version = tuple(map(int, include.name.split(".")))
+    return version[0] == MAJOR and version[1] >= SINCE
+
+
+@pytest.mark.parametrize("flags", [(), ("-DSDK_ENTRY",)], ids=["by hand", "sdk"])
+def test_a_library_of_this_header_loads_and_runs(build: Build, flags: tuple[str, ...]) -> None:
+    run_triple(build(infeng_abi.include_dir(), *flags))
+
+
+@pytest.mark.parametrize("include", RELEASED, ids=lambda path: path.name)
+def test_a_library_of_every_released_header_runs_or_is_told_to_be_built_again(build: Build, include: Path) -> None:
+    if speaks(include):
+        run_triple(build(include))
+        return
+    ours = f"{MAJOR}.{MINOR}"
+    text = f"built for ABI {include.name}, this engine speaks {ours}: rebuild it with infeng-abi {ours}"
+    refused(build(include), "abi_minor", text)
 
 
 def test_an_older_minor_with_shorter_structs_loads_and_nothing_behind_them_is_read(
     build: Build, fabricate: Build
 ) -> None:
     path = build(fabricate(*OLDER), "-DAT_PAGE_END")
-    assert native.open_library(str(path)).abi == (MAJOR, MINOR - 1)
+    assert native.open_library(str(path)).abi == (MAJOR, max(SINCE, MINOR - 1))
     run_triple(path)
 
 
+@pytest.mark.parametrize("flags", [("-DNEGOTIATES",), ("-DSDK_ENTRY",)], ids=["by hand", "sdk"])
 def test_a_newer_minor_that_negotiates_down_loads_without_what_this_core_does_not_know(
-    build: Build, fabricate: Build
+    build: Build, fabricate: Build, flags: tuple[str, ...]
 ) -> None:
-    path = build(fabricate(*NEWER), "-DNEGOTIATES")
+    path = build(fabricate(*NEWER), *flags)
     library = native.open_library(str(path))
     assert library.abi == (MAJOR, MINOR)
     assert [kernel.name for kernel in library.kernels] == ["triple"]
@@ -88,14 +104,27 @@ def test_unknown_extensions_are_skipped_and_a_circle_of_them_is_refused(build: B
     refused(build(include, "-DNEGOTIATES", "-DCYCLIC"), "bad_extension", "runs in a circle")
 
 
+SHIPPED = {library.name: library.path for library in Plugins.discover().libraries()}
+
+
+@pytest.mark.parametrize("name", SHIPPED)
 @pytest.mark.parametrize(
-    ("major", "minor", "status"),
-    [(MAJOR, MINOR, 0), (MAJOR, MINOR + 7, 0), (MAJOR, MINOR - 1, 3), (MAJOR + 1, MINOR, 3)],
+    ("major", "minor", "speaks_as"),
+    [
+        (MAJOR, MINOR, MINOR),
+        (MAJOR, MINOR + 7, MINOR),
+        (MAJOR, SINCE, SINCE),
+        (MAJOR, SINCE - 1, None),
+        (MAJOR + 1, MINOR, None),
+    ],
 )
-def test_the_reference_library_meets_hosts_of_other_times(major: int, minor: int, status: int) -> None:
-    path = Path(infeng_core.__file__).parent / "libinfeng_reference.so"
+def test_shipped_libraries_meet_hosts_of_other_times(name: str, major: int, minor: int, speaks_as: int | None) -> None:
     host = mirror.Host(ctypes.sizeof(mirror.Host) + 64, major, minor, None, b"future", b"")
-    description = mirror.LibraryDesc(struct_size=ctypes.sizeof(mirror.LibraryDesc))
-    assert ctypes.CDLL(str(path)).infeng_library(ctypes.byref(host), ctypes.byref(description)) == status
-    assert (description.abi_major, description.abi_minor) == (MAJOR, MINOR)
-    assert (description.name, bool(description.kernels)) == ((b"reference", True) if status == 0 else (None, False))
+    longer = (ctypes.c_char * (ctypes.sizeof(mirror.LibraryDesc) + 64 * (minor > MINOR)))()
+    description = mirror.LibraryDesc.from_buffer(longer)
+    description.struct_size = len(longer)
+    status = ctypes.CDLL(SHIPPED[name]).infeng_library(ctypes.byref(host), ctypes.byref(description))
+    assert status == (3 if speaks_as is None else 0)
+    assert (description.abi_major, description.abi_minor) == (MAJOR, MINOR if speaks_as is None else speaks_as)
+    found = (description.name, bool(description.kernels))
+    assert found == ((None, False) if speaks_as is None else (name.encode(), True))

@@ -1,6 +1,10 @@
-/* A kernel library that triples its input, built against headers of several versions. What a header does not have is
- * guarded by the version; what a host may not have is guarded by struct_size. */
+/* A kernel library that triples its input, built against headers of several versions. What only a fabricated header of
+ * the future has is guarded by INFENG_FUTURE; what a host may not have is guarded by struct_size. */
+#ifdef SDK_ENTRY
+#include <infeng/ops/library.h>
+#else
 #include <infeng/abi.h>
+#endif
 #include <string.h>
 #ifdef AT_PAGE_END
 #include <sys/mman.h>
@@ -9,7 +13,7 @@
 #define HAS(object, type, field) ((object)->struct_size >= offsetof(type, field) + sizeof((object)->field))
 
 static int32_t accepts(const infeng_problem* problem) {
-#if INFENG_ABI_MINOR >= 10
+#ifdef INFENG_FUTURE
   if (HAS(problem, infeng_problem, future)) return 0; /* no host of today has it */
 #endif
   return problem->op == INFENG_OP_EPILOGUE && problem->epilogues == 0;
@@ -32,15 +36,24 @@ static infeng_status run(const infeng_args* common, int32_t phase, int64_t first
   return INFENG_OK;
 }
 
-static infeng_kernel triple = {.struct_size = sizeof(infeng_kernel),
-                               .op = INFENG_OP_EPILOGUE,
-                               .name = "triple",
-                               .features = "",
-                               .numerics = INFENG_NUMERICS_APPROX,
-                               .kind = INFENG_KIND_TILES,
-                               .accepts = accepts,
-                               .tiles = tiles,
-                               .run = run};
+#ifdef SDK_ENTRY
+const
+#else
+static
+#endif
+    infeng_kernel triple = {.struct_size = sizeof(infeng_kernel),
+                            .op = INFENG_OP_EPILOGUE,
+                            .name = "triple",
+                            .features = "",
+                            .numerics = INFENG_NUMERICS_APPROX,
+                            .kind = INFENG_KIND_TILES,
+                            .accepts = accepts,
+                            .tiles = tiles,
+                            .run = run};
+#ifdef SDK_ENTRY
+#define KERNELS(X) X(triple)
+INFENG_LIBRARY("traveller", "1", KERNELS)
+#else
 static const infeng_kernel* kernels[] = {&triple, &triple};
 
 #ifdef AT_PAGE_END
@@ -70,7 +83,7 @@ infeng_status infeng_library(const infeng_host* host, infeng_library_desc* out) 
 #ifdef AT_PAGE_END
   kernels[0] = at_page_end();
 #endif
-#if INFENG_ABI_MINOR >= 10
+#ifdef INFENG_FUTURE
   static infeng_extension second = {sizeof second, 0x7fff0002, NULL};
   static infeng_extension first = {sizeof first, 0x7fff0001, &second};
   static infeng_kernel of_the_future;
@@ -88,3 +101,4 @@ infeng_status infeng_library(const infeng_host* host, infeng_library_desc* out) 
 #endif
   return INFENG_OK;
 }
+#endif

@@ -10,13 +10,13 @@ import numpy as np
 F32, BF16, I8, I32 = 1, 3, 4, 6
 OP_LINEAR, OP_EPILOGUE, OP_SHRINK = 3, 4, 8
 LORA = 2
+VERSION = (0, 10)
 DTYPES = {np.dtype(np.float32): F32, np.dtype(np.int8): I8, np.dtype(np.int32): I32}
 
 
 class Tensor(c.Structure):
     _fields_ = (
         ("data", c.c_void_p),
-        ("byte_offset", c.c_int64),
         ("dtype", c.c_int32),
         ("device_type", c.c_int32),
         ("device_id", c.c_int32),
@@ -63,8 +63,17 @@ class Epilogue(c.Structure):
         ("struct_size", c.c_uint32),
         ("kind", c.c_uint32),
         ("next", c.c_void_p),
-        ("operand", Tensor),
-        ("act", Activation),
+        ("function", c.c_uint32),
+        ("a", c.c_float),
+        ("b", c.c_float),
+        ("reserved", c.c_uint32),
+    )
+
+
+class LoraEpilogue(c.Structure):
+    _fields_ = (
+        ("head", Epilogue),
+        ("u", Tensor),
         ("segments", c.POINTER(LoraSegment)),
         ("segment_count", c.c_int32),
         ("segment_stride", c.c_uint32),
@@ -76,8 +85,9 @@ class Args(c.Structure):
         ("struct_size", c.c_uint32),
         ("epilogue_count", c.c_uint32),
         ("next", c.c_void_p),
-        ("epilogues", c.POINTER(Epilogue)),
+        ("epilogues", c.POINTER(c.POINTER(Epilogue))),
         ("rows", c.c_int64),
+        ("instance", c.c_void_p),
     )
 
 
@@ -88,7 +98,7 @@ class EpilogueArgs(c.Structure):
 class ShrinkArgs(c.Structure):
     _fields_ = (
         ("common", Args),
-        ("input", Activation),
+        ("input", c.POINTER(Activation)),
         ("u", Tensor),
         ("segments", c.POINTER(LoraSegment)),
         ("segment_count", c.c_int32),
@@ -120,7 +130,9 @@ class Problem(c.Structure):
         ("weight_format", c.c_uint32),
         ("act_format", c.c_uint32),
         ("kv_format", c.c_uint32),
-        ("epilogues", c.c_uint32),
+        ("epilogue_count", c.c_uint32),
+        ("epilogues", c.POINTER(c.POINTER(Epilogue))),
+        ("needs", c.c_uint64),
         ("rows_min", c.c_int64),
         ("rows_max", c.c_int64),
         ("n", c.c_int64),
@@ -129,7 +141,9 @@ class Problem(c.Structure):
         ("heads", c.c_int32),
         ("kv_heads", c.c_int32),
         ("head_dim", c.c_int32),
+        ("v_head_dim", c.c_int32),
         ("workers", c.c_int32),
+        ("reserved", c.c_int32),
     )
 
 
@@ -144,8 +158,11 @@ class Kernel(c.Structure):
         ("kind", c.c_uint32),
         ("priority", c.c_int32),
         ("fuses", c.c_uint32),
+        ("handles", c.c_uint64),
         ("accepts", c.c_void_p),
         ("workspace", c.CFUNCTYPE(c.c_int32, c.POINTER(Problem), c.POINTER(Workspace))),
+        ("create", c.c_void_p),
+        ("destroy", c.c_void_p),
         ("phases", c.c_void_p),
         ("tiles", c.CFUNCTYPE(c.c_int64, c.c_void_p, c.c_int32)),
         ("run", c.CFUNCTYPE(c.c_int32, c.c_void_p, c.c_int32, c.c_int64, c.c_int64, c.POINTER(Worker))),
@@ -175,20 +192,25 @@ class LibraryDesc(c.Structure):
         ("version", c.c_char_p),
         ("kernels", c.POINTER(c.POINTER(Kernel))),
         ("kernel_count", c.c_int32),
-        ("reserved", c.c_int32),
+        ("format_count", c.c_int32),
+        ("formats", c.c_void_p),
         ("thread_enter", c.c_void_p),
         ("thread_exit", c.c_void_p),
-        ("shutdown", c.c_void_p),
     )
 
 
 def open_kernels(path: str) -> dict[str, Kernel]:
     """Return the kernels of a library by name; the library stays loaded."""
-    host = Host(c.sizeof(Host), 0, 9, None, b"test", b"")
+    host = Host(c.sizeof(Host), *VERSION, None, b"test", b"")
     description = LibraryDesc(struct_size=c.sizeof(LibraryDesc))
     assert c.CDLL(path).infeng_library(c.byref(host), c.byref(description)) == 0
     kernels = (description.kernels[i].contents for i in range(description.kernel_count))
     return {kernel.name.decode(): kernel for kernel in kernels}
+
+
+def steps(*made: c.Structure) -> Any:
+    """Return the pointers to epilogues that begin with a header, which the caller keeps alive."""
+    return (c.POINTER(Epilogue) * max(len(made), 1))(*(c.cast(c.pointer(each), c.POINTER(Epilogue)) for each in made))
 
 
 def tensor(array: np.ndarray | None) -> Tensor:

@@ -124,7 +124,8 @@ def shrink(
     array = (abi.LoraSegment * max(len(segments), 1))(*segments)
     args = abi.ShrinkArgs(segments=array, segment_count=len(segments), segment_stride=c.sizeof(abi.LoraSegment))
     args.common = abi.Args(struct_size=c.sizeof(args), rows=len(x))
-    args.input = abi.Activation(c.sizeof(abi.Activation), 64, abi.tensor(x), *(abi.tensor(part) for part in parts))
+    inputs = abi.Activation(c.sizeof(abi.Activation), 64, abi.tensor(x), *(abi.tensor(part) for part in parts))
+    args.input = c.pointer(inputs)
     args.u = abi.tensor(u)
     assert abi.run(kernel, args, **how) == (0, "")
     return u

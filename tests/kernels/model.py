@@ -48,6 +48,55 @@ def silu(x: F32) -> F32:
     return x / (f32(1) + exp(-x))
 
 
+def tanh(x: F32) -> F32:
+    """Return tanh as docs/numerics.md computes it."""
+    x = np.asarray(x, np.float32)
+    near = np.clip(x, f32(-1), f32(1))
+    z = near * near
+    p = np.full_like(z, f32(-5.70498872745e-3))
+    for c in (2.06390887954e-2, -5.37397155531e-2, 1.33314422036e-1, -3.33332819422e-1):
+        p = fma(p, z, f32(c))
+    small = fma(p * z, near, near)
+    large = f32(1) - f32(2) / (exp(np.abs(x) + np.abs(x)) + f32(1))
+    return np.where(np.abs(x) >= f32(0.625), np.copysign(large, x), small)
+
+
+def gelu(x: F32) -> F32:
+    """Return x * Phi(x)."""
+    t = f32(1) / fma(f32(0.231641888), np.abs(x), f32(1))
+    q = np.full_like(t, f32(0.5307027145))
+    for c in (-0.7265760135, 0.7107068705, -0.142248368, 0.127414796):
+        q = fma(q, t, f32(c))
+    tail = (q * t) * exp((x * x) * f32(-0.5))
+    return x * np.where(x < 0, tail, f32(1) - tail)
+
+
+def gelu_tanh(x: F32) -> F32:
+    """Return x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3)))."""
+    inner = f32(0.7978845608) * fma(f32(0.044715) * x, x * x, x)
+    return (f32(0.5) * x) * (f32(1) + tanh(inner))
+
+
+def sigmoid(x: F32) -> F32:
+    """Return 1 / (1 + exp(-x))."""
+    return f32(1) / (f32(1) + exp(-x))
+
+
+def relu2(x: F32) -> F32:
+    """Return max(x, 0)^2."""
+    positive = np.maximum(x, f32(0))
+    return positive * positive
+
+
+def swiglu(gate: F32, up: F32, a: float, b: float) -> F32:
+    """Return (up + 1) * (gate * sigmoid(a * gate)), clamped."""
+    gate, up = np.minimum(gate, f32(b)), np.clip(up, f32(-b), f32(b))
+    return (up + f32(1)) * (gate * sigmoid(f32(a) * gate))
+
+
+FUNCTIONS = {"silu": silu, "gelu": gelu, "gelu_tanh": gelu_tanh, "relu2": relu2, "sigmoid": sigmoid}
+
+
 def tree(lanes: F32) -> F32:
     """Return the sum over the last axis of 16 lanes: i + 8, then 4, 2, 1."""
     for width in (8, 4, 2, 1):
@@ -77,8 +126,8 @@ def quantize_rows(x: F32) -> Activation:
     return q.reshape(rows, groups * 64), scale, total
 
 
-def rmsnorm(x: F32, w: F32, eps: float) -> F32:
-    """Return (x * 1/sqrt(mean(x^2) + eps)) * w for x (rows, k)."""
+def rmsnorm(x: F32, w: F32 | None, eps: float, offset: float = 0.0) -> F32:
+    """Return (x * 1/sqrt(mean(x^2) + eps)) * (offset + w) for x (rows, k); without w the product is left out."""
     rows, k = x.shape
     lanes = np.zeros((rows, 16), np.float32)
     for i in range(0, k, 16):
@@ -86,7 +135,8 @@ def rmsnorm(x: F32, w: F32, eps: float) -> F32:
         width = part.shape[1]
         lanes[:, :width] = fma(part, part, lanes[:, :width])
     r = f32(1) / np.sqrt(tree(lanes) / f32(k) + f32(eps))
-    return (x * r[:, None]) * w
+    y = x * r[:, None]
+    return y if w is None else y * (f32(offset) + w if offset else w)
 
 
 def linear_float(x: F32, w: F32) -> F32:
@@ -185,25 +235,43 @@ class Cache:
         return fma(p, self.v[position], o)
 
 
-def attention(q: F32, cache: Cache, position: int, scale: float, window: int = 0) -> F32:
-    """Return the output (head_dim,) of one query head at one position."""
+def attention(
+    q: F32,
+    cache: Cache,
+    position: int,
+    scale: float,
+    window: int = 0,
+    *,
+    softcap: float = 0.0,
+    slope: float | None = None,
+    sink: float | None = None,
+    end: int | None = None,
+) -> F32:
+    """Return the output (v_head_dim,) of one query head at one position, which sees positions below ``end``."""
     first = max(0, position - window + 1) if window else 0
     splits = []
-    for start in range(first // 256 * 256, position + 1, 256):
-        positions = np.arange(max(start, first), min(start + 256, position + 1))
+    end = position + 1 if end is None else end
+    for start in range(first // 256 * 256, end, 256):
+        positions = np.arange(max(start, first), min(start + 256, end))
         s = cache.scores(q, positions, f32(scale))
+        if softcap:
+            s = f32(softcap) * tanh(s / f32(softcap))
+        if slope is not None:
+            s = fma(f32(slope), (positions - position).astype(np.float32), s)
         m = s.max()
         p = exp(s - m)
         lanes = np.zeros(16, np.float32)
-        o = np.zeros(len(q), np.float32)
+        o = np.zeros(cache.v.shape[1], np.float32)
         for weight, t in zip(p, positions, strict=True):
             lanes[t % 16] += weight
             o = cache.add_value(o, weight, int(t))
         splits.append((m, tree(lanes), o))
-    largest = max(m for m, _, _ in splits)
-    total, out = f32(0), np.zeros(len(q), np.float32)
+    largest = max([m for m, _, _ in splits] + ([] if sink is None else [f32(sink)]))
+    total, out = f32(0), np.zeros(cache.v.shape[1], np.float32)
     for m, part, o in splits:
         weight = exp(m - largest)
         total = fma(part, weight, total)
         out = fma(o, weight, out)
+    if sink is not None:
+        total = total + exp(f32(sink) - largest)
     return out / total

@@ -10,7 +10,7 @@ from kernels.harness import FLOAT_FORMATS, INT_FORMATS, reference
 
 from infeng_core import _native as native
 from infeng_core.plug.case import OneOp, Sequences, problem_of
-from infeng_core.plug.lora import FORMATS, Adapters, form
+from infeng_core.plug.lora import A_FORMATS, RandomAdapters, a_form
 from infeng_core.plug.problems import Fields
 
 REFERENCE = reference()
@@ -51,7 +51,7 @@ class Case:
     name: str
     fields: Fields
     step: Sequences
-    adapters: Adapters | None = None
+    adapters: RandomAdapters | None = None
 
     @property
     def problem(self) -> native.Problem:
@@ -70,7 +70,9 @@ def cases(op: str) -> Iterator[Case]:
     return MAKERS[op]()
 
 
-def case(name: str, op: str, step: Sequences | int, *, adapters: Adapters | None = None, **fields: object) -> Case:
+def case(
+    name: str, op: str, step: Sequences | int, *, adapters: RandomAdapters | None = None, **fields: object
+) -> Case:
     step = [(step, 0)] if isinstance(step, int) else step
     rows = sum(count for count, _ in step)
     return Case(name, {"op": op, "rows": [rows, rows], "workers": 2, **fields}, step, adapters)
@@ -83,13 +85,13 @@ def steps(names: tuple[str, ...]) -> Fields:
 def linear() -> Iterator[Case]:
     shapes = [(rows, n, k) for k in K for rows, n in ((1, 48), (4, 176), (7, 48), (13, 256), (70, 112))]
     shapes += [(rows, 160, 192) for rows in (2, 3, 5, 6, 8, 11, 12, 25, 129, 300)] + [(1000, 48, 64)]
-    storages = cycle(FORMATS)
+    storages = cycle(A_FORMATS)
     for fmt in FLOAT_FORMATS + INT_FORMATS:
         for i, (rows, n, k) in enumerate(shapes):
             names = LISTS[i % len(LISTS)]
             n = -(-n // 32) * 32 if "silu_mul" in names else n
             sizes = {"weight": fmt, "act": "int8-g64" if fmt in INT_FORMATS else "f32", "n": n, "k": k}
-            adapters = Adapters(next(storages)) if "lora" in names else None
+            adapters = RandomAdapters(next(storages)) if "lora" in names else None
             name = f"{fmt}-{rows}x{n}x{k}-{'+'.join(names) or 'plain'}"
             yield case(name, "linear", rows, adapters=adapters, **sizes, **steps(names))
 
@@ -113,7 +115,7 @@ def epilogue() -> Iterator[Case]:
     for n in (64, 176, 352, 576, 896):
         for names in LISTS[1:]:
             if "silu_mul" not in names or n % 32 == 0:
-                adapters = Adapters("bf16") if "lora" in names else None
+                adapters = RandomAdapters("bf16") if "lora" in names else None
                 yield case(f"{n}-{'+'.join(names)}", "epilogue", 5, adapters=adapters, n=n, k=n, **steps(names))
 
 
@@ -144,11 +146,11 @@ def attention() -> Iterator[Case]:
 
 def shrink() -> Iterator[Case]:
     shapes = [(rows, k) for k in K for rows in (1, 4, 19)] + [(70, 192), (130, 64)]
-    for storage in FORMATS:
-        weight, act = form(storage)
-        many = Adapters(storage, count=3, rank=17, parts=((0, 1, 1), (0, 1, 1)))
+    for storage in A_FORMATS:
+        weight, act = a_form(storage)
+        many = RandomAdapters(storage, count=3, rank=17, parts=((0, 1, 1), (0, 1, 1)))
         for rows, k in shapes:
-            for name, adapters in (("two", Adapters(storage)), ("many", many)):
+            for name, adapters in (("two", RandomAdapters(storage)), ("many", many)):
                 sizes = {"weight": weight, "act": act, "n": 96, "k": k}
                 yield case(f"{storage}-{rows}x{k}-{name}", "shrink", rows, adapters=adapters, **sizes)
 

@@ -115,7 +115,7 @@ def test_the_example_wheel_installs_and_announces_itself(tmp_path: Path) -> None
     subprocess.run([*pip, str(source)], check=True, env={**os.environ, "PATH": tools})
     [info] = target.glob("infeng_example-*.dist-info")
     assert "Tag: py3-none-linux_" in (info / "WHEEL").read_text()  # no Python is in it: one wheel for all
-    assert "Requires-Dist: infeng-core>=" in (info / "METADATA").read_text()
+    assert "Requires-Dist: infeng-core" in (info / "METADATA").read_text()
     script = (
         "import json; from infeng_core.plug.manager import Plugins;"
         "from infeng_core.plug.manifest import load_config;"

@@ -23,11 +23,10 @@ def shrink(x: np.ndarray, segments: list[abi.LoraSegment], columns: int, **how: 
 def add_lora(cur: np.ndarray, u: np.ndarray, segments: list[abi.LoraSegment]) -> np.ndarray:
     out = np.full_like(cur, -7.0)
     array = (abi.LoraSegment * max(len(segments), 1))(*segments)
-    step = abi.Epilogue(c.sizeof(abi.Epilogue), abi.LORA)
-    step.operand = abi.tensor(u)
+    step = abi.LoraEpilogue(abi.Epilogue(c.sizeof(abi.LoraEpilogue), abi.LORA), abi.tensor(u))
     step.segments, step.segment_count, step.segment_stride = array, len(segments), c.sizeof(abi.LoraSegment)
     args = abi.EpilogueArgs(input=abi.tensor(cur), out=abi.tensor(out))
-    args.common = abi.Args(c.sizeof(args), 1, None, c.pointer(step), len(cur))
+    args.common = abi.Args(c.sizeof(args), 1, None, abi.steps(step), len(cur))
     assert abi.run(KERNELS["epilogue"], args) == (0, "")
     return out
 
@@ -100,17 +99,23 @@ def test_an_adapter_without_the_input_that_it_needs_is_refused() -> None:
     u, x = np.zeros((1, 16), np.float32), random_rows(17, 1, K)
     args.common = abi.Args(struct_size=c.sizeof(args), rows=1)
     q, scale, total = model.quantize_rows(x)
-    args.input = abi.Activation(c.sizeof(abi.Activation), 64, abi.Tensor(), *map(abi.tensor, (q, scale, total)))
+    inputs = abi.Activation(c.sizeof(abi.Activation), 64, abi.Tensor(), *map(abi.tensor, (q, scale, total)))
+    args.input = c.pointer(inputs)
     args.u = abi.tensor(u)
     status, message = abi.run(KERNELS["shrink_f32"], args)
     assert (status, "no values of the type" in message) == (2, True)
 
 
-def test_unknown_epilogues_and_a_second_silu_mul_are_refused() -> None:
+@pytest.mark.parametrize(
+    ("steps", "status"),
+    [([(11, 0)], 1), ([(0, 0)], 1), ([(5, 0)], 1), ([(5, 7)], 1), ([(9, 6)], 1), ([(1, 1)], 1), ([(5, 1), (5, 2)], 2)],
+)
+def test_unknown_epilogues_and_functions_and_a_second_gated_mul_are_refused(
+    steps: list[tuple[int, int]], status: int
+) -> None:
     cur = random_rows(18, 1, 64)
-    for kinds, status in [([7], 1), ([0], 1), ([5, 5], 2)]:
-        steps = (abi.Epilogue * len(kinds))(*(abi.Epilogue(c.sizeof(abi.Epilogue), kind) for kind in kinds))
-        args = abi.EpilogueArgs(input=abi.tensor(cur), out=abi.tensor(cur))
-        args.common = abi.Args(c.sizeof(args), len(kinds), None, steps, 1)
-        got, message = abi.run(KERNELS["epilogue"], args)
-        assert (got, "epilogue list" in message) == (status, True)
+    heads = [abi.Epilogue(c.sizeof(abi.Epilogue), kind, function=function) for kind, function in steps]
+    args = abi.EpilogueArgs(input=abi.tensor(cur), out=abi.tensor(cur))
+    args.common = abi.Args(c.sizeof(args), len(heads), None, abi.steps(*heads), 1)
+    got, message = abi.run(KERNELS["epilogue"], args)
+    assert (got, "epilogue list" in message) == (status, True)

@@ -15,12 +15,11 @@ import numpy as np
 from kernels.harness import FLOAT_FORMATS, INT_FORMATS, reference
 
 from infeng_core import _native as native
-from infeng_core.outline import TINYLLAMA, outline, sizes
+from infeng_core.outline import TINYLLAMA, outline, shape_and_formats
 from infeng_core.plug import problems
 from infeng_core.plug.case import OneOp
 from infeng_core.plug.config import OPS, SCHEMA
-from infeng_core.plug.lora import FORMATS as STORAGES
-from infeng_core.plug.lora import Adapters
+from infeng_core.plug.lora import A_FORMATS, RandomAdapters
 from infeng_core.plug.manager import Plugins
 from infeng_core.plug.manifest import load_config
 from infeng_core.plug.select import Selector
@@ -41,7 +40,7 @@ def posed(**overrides: object) -> list[problems.Fields]:
     config = load_config(overrides={"kernels.order": "reference", "model.formats": "", **names})
     plugins = Plugins.discover(config)
     selector = Selector(plugins, config, plugins.cpu)
-    _, formats = sizes(None, config, plugins.quant_format)
+    _, formats = shape_and_formats(None, config, plugins.quant_format)
     asked = outline(SHAPE, formats, plugins.quant_format, config, selector).asked
     found = {key(problems.fields(problem)): problems.fields(problem) for problem in asked}
     return [{name: value for name, value in fields.items() if name != "rows"} for fields in found.values()]
@@ -50,7 +49,7 @@ def posed(**overrides: object) -> list[problems.Fields]:
 def cases(op: str) -> list[problems.Fields]:
     """Return what a model asks of ``op``, without the number of rows."""
     found: dict[str, problems.Fields] = {}
-    for storage in STORAGES if op == "shrink" else ():
+    for storage in A_FORMATS if op == "shrink" else ():
         found |= {key(fields): fields for fields in posed(adapters__dtype=storage) if fields["op"] == op}
     for weight in FORMATS if op != "shrink" else ():
         for kv in SCHEMA["kv_cache"]["dtype"].metadata["kind"].words:
@@ -99,7 +98,7 @@ def build(fields: problems.Fields, kernel: native.Kernel, rows: int, pool: nativ
     adapters = None
     if fields["op"] == "shrink" or "lora" in fields.get("epilogues", ()):
         storage = fields["weight"] if fields["op"] == "shrink" and fields["act"] == "f32" else "int8"
-        adapters = Adapters(storage, count=MOST_ADAPTERS, rank=RANK, is_looked_up=fields["op"] != "shrink")
+        adapters = RandomAdapters(storage, count=MOST_ADAPTERS, rank=RANK, is_looked_up=fields["op"] != "shrink")
     return OneOp(
         {**fields, "rows": [1, rows]},
         kernel,

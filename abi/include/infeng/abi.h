@@ -1,4 +1,4 @@
-/* The INF-ENG kernel ABI, version 0.9.
+/* The INF-ENG kernel ABI, version 0.10.
  *
  * This file is the whole contract between the core and a kernel library. It is plain C11, includes nothing of the
  * project, and can be read in one sitting. What each operation computes, down to the order of its floating-point
@@ -8,8 +8,9 @@
  * function over tiles: it starts no thread, allocates nothing, logs nothing and throws nothing. The core owns threads,
  * memory, barriers and cancellation, and calls `run` on ranges of tiles from all of its workers.
  *
- * Layout rules: every struct that may grow starts with `struct_size`; fields are only ever appended; an extension chain
- * `{size, type, next}` exists from the first version. A function pointer that is NULL means "not implemented".
+ * Layout rules: every struct that may grow starts with `struct_size` and is held by pointer; fields are only ever
+ * appended; a field that changes what an op means has a bit of `needs`, so that a kernel built before it existed is not
+ * asked. A function pointer that is NULL means "not implemented".
  * Unless a field says otherwise: strides of a tensor count elements, offsets and strides of caches count bytes,
  * pointers are 64-byte aligned, matrices are row-major. SPDX-License-Identifier: Apache-2.0 */
 #ifndef INFENG_ABI_H
@@ -28,10 +29,12 @@ extern "C" {
 
 /* ------------------------------------------------------------------------------------------------- version --- */
 
-/* Majors must be equal. A library built for an older minor always loads in a newer host of the same major; a library
- * built for a newer minor lowers `abi_minor` to the host's or returns INFENG_UNSUPPORTED_ABI, before anything else. */
+/* Majors must be equal. Minors from SINCE on understand each other: a library built for an older one loads in a newer
+ * host, and one built for a newer one lowers `abi_minor` to the host's, before anything else (infeng/ops/library.h does
+ * it). A library or host of a minor before SINCE laid structs out otherwise and is refused. */
 #define INFENG_ABI_MAJOR 0
-#define INFENG_ABI_MINOR 9
+#define INFENG_ABI_MINOR 10
+#define INFENG_ABI_SINCE 10
 
 #if defined(_WIN32)
 #define INFENG_EXPORT __declspec(dllexport)
@@ -66,16 +69,18 @@ enum {
   INFENG_F8_E4M3 = 8
 };
 
-/* Weight formats: the layout of one 16-row panel. docs/format.md draws each byte. */
+/* Weight formats: the layout of one 16-row panel. docs/format.md draws each byte. Numbers from FOREIGN on are given by
+ * the host to the formats that libraries bring (infeng_format). */
 enum {
   INFENG_WEIGHT_NONE = 0,
-  INFENG_WEIGHT_F32 = 1,        /* [k][16 n] */
-  INFENG_WEIGHT_BF16 = 2,       /* [k/2][16 n][2 k] */
-  INFENG_WEIGHT_INT8_ROW = 3,   /* 16 f32 scales, then [k/4][16 n][4 k] u8 = q + 128 */
-  INFENG_WEIGHT_INT4_G64 = 4,   /* per 128 k: 2 x 16 fp16 scales, 16 lines of nibbles, q + 8 */
-  INFENG_WEIGHT_INT4_G32 = 5,   /* per  64 k: 2 x 16 fp16 scales,  8 lines of nibbles, q + 8 */
-  INFENG_WEIGHT_FP8_E4M3 = 6,   /* reserved: 16 f32 scales, then [k/4][16 n][4 k] */
-  INFENG_WEIGHT_INT4_G64_ZP = 7 /* reserved: int4-g64 with zero points */
+  INFENG_WEIGHT_F32 = 1,         /* [k][16 n] */
+  INFENG_WEIGHT_BF16 = 2,        /* [k/2][16 n][2 k] */
+  INFENG_WEIGHT_INT8_ROW = 3,    /* 16 f32 scales, then [k/4][16 n][4 k] u8 = q + 128 */
+  INFENG_WEIGHT_INT4_G64 = 4,    /* per 128 k: 2 x 16 fp16 scales, 16 lines of nibbles, q + 8 */
+  INFENG_WEIGHT_INT4_G32 = 5,    /* per  64 k: 2 x 16 fp16 scales,  8 lines of nibbles, q + 8 */
+  INFENG_WEIGHT_FP8_E4M3 = 6,    /* reserved: 16 f32 scales, then [k/4][16 n][4 k] */
+  INFENG_WEIGHT_INT4_G64_ZP = 7, /* reserved: int4-g64 with zero points */
+  INFENG_WEIGHT_FOREIGN = 0x10000
 };
 
 /* What a linear op reads as its input. */
@@ -95,7 +100,7 @@ enum {
   INFENG_KV_INT4 = 5  /* reserved */
 };
 
-enum { INFENG_DEVICE_CPU = 1, INFENG_DEVICE_CUDA = 2 };
+enum { INFENG_DEVICE_CPU = 1 };
 
 /* Operations. Each has one args struct below. */
 enum {
@@ -116,14 +121,54 @@ enum {
   INFENG_EPILOGUE_LORA = 2,      /* cur[m][n] += sum over r of u[m][r] * B[n][r], per segment; first in the list */
   INFENG_EPILOGUE_ROW_SCALE = 3, /* cur[m][n] *= vector[n] */
   INFENG_EPILOGUE_RESIDUAL = 4,  /* cur[m][n] += matrix[m][n] */
-  INFENG_EPILOGUE_SILU_MUL = 5,  /* gate and up panels alternate: cur becomes silu(gate) * up, half as wide */
-  INFENG_EPILOGUE_QUANTIZE = 6   /* act gets cur as int8 groups of 64; cur stays as it is */
+  INFENG_EPILOGUE_GATED_MUL = 5, /* gate and up panels alternate: cur becomes f(gate) * up, half as wide */
+  INFENG_EPILOGUE_QUANTIZE = 6,  /* act gets cur as int8 groups of 64; cur stays as it is */
+  INFENG_EPILOGUE_SCALE = 7,     /* cur *= a */
+  INFENG_EPILOGUE_SOFTCAP = 8,   /* cur = a * tanh(cur / a) */
+  INFENG_EPILOGUE_ACTIVATE = 9,  /* cur = f(cur) */
+  INFENG_EPILOGUE_MUL = 10       /* cur[m][n] *= f(matrix[m][n]) */
 };
 #define INFENG_EPILOGUE_BIT(kind) (1u << (kind))
 
+/* f of GATED_MUL, ACTIVATE and MUL. */
+enum {
+  INFENG_FUNCTION_IDENTITY = 0,  /* of MUL only */
+  INFENG_FUNCTION_SILU = 1,      /* x * sigmoid(x) */
+  INFENG_FUNCTION_GELU = 2,      /* x * Phi(x), Phi of the normal distribution */
+  INFENG_FUNCTION_GELU_TANH = 3, /* its approximation by tanh */
+  INFENG_FUNCTION_RELU2 = 4,     /* max(x, 0)^2 */
+  INFENG_FUNCTION_SIGMOID = 5,   /* 1 / (1 + exp(-x)) */
+  INFENG_FUNCTION_SWIGLU = 6     /* of GATED_MUL only, with slope a and limit b: gate <= b, |up| <= b, up + 1 */
+};
+
+/* What a problem asks of a kernel beyond its op and its formats. A kernel is bound only if it handles all of it. */
+enum {
+  INFENG_NEED_WINDOW = 0,      /* attention: a window; entries of block_table that lie before it may be -1 */
+  INFENG_NEED_SOFTCAP = 1,     /* attention: softcap */
+  INFENG_NEED_SINKS = 2,       /* attention: sinks */
+  INFENG_NEED_ALIBI = 3,       /* attention: slopes */
+  INFENG_NEED_MASK = 4,        /* attention: a mask that is not CAUSAL */
+  INFENG_NEED_HEAD_SIZES = 5,  /* kv_append, attention: heads of k and v differ in size */
+  INFENG_NEED_ROW_GATHER = 6,  /* rmsnorm: row_index */
+  INFENG_NEED_NORM_HEADS = 7,  /* rmsnorm: x has heads, each is normed by itself */
+  INFENG_NEED_NORM_PLAIN = 8,  /* rmsnorm: no weight */
+  INFENG_NEED_NORM_OFFSET = 9, /* rmsnorm: offset */
+  INFENG_NEED_ROPE_NORM = 10,  /* rope: q_norm or k_norm */
+  INFENG_NEED_ROPE_SCALE = 11, /* rope: q_scale */
+  INFENG_NEED_LORA_F32 = 12,   /* LORA: b of this type */
+  INFENG_NEED_LORA_BF16 = 13,
+  INFENG_NEED_LORA_I8 = 14
+};
+#define INFENG_NEED_BIT(need) (1ull << (need))
+#define INFENG_NEED_FUNCTION(function) (32u + (function)) /* a step with this function; IDENTITY needs no bit */
+
+enum { INFENG_MASK_CAUSAL = 0, INFENG_MASK_FULL = 1 }; /* FULL: a row sees its whole segment too, up to `length` */
+
 /* ------------------------------------------------------------------------------------------------ structures --- */
 
-/* An extension that a reader may not know; unknown types are skipped, a chain has at most 64 links. */
+/* An extension that a reader may not know. An unknown type is a hint and is skipped, unless it has the bit REQUIRED:
+ * then what carries it is refused. A chain has at most 64 links. */
+#define INFENG_EXTENSION_REQUIRED 0x80000000u
 typedef struct infeng_extension {
   uint32_t size; /* bytes of the struct that starts with this header */
   uint32_t type;
@@ -134,7 +179,6 @@ typedef struct infeng_extension {
 #define INFENG_MAX_DIMS 4
 typedef struct infeng_tensor {
   void* data;
-  int64_t byte_offset;
   int32_t dtype;
   int32_t device_type;
   int32_t device_id;
@@ -143,9 +187,37 @@ typedef struct infeng_tensor {
   int64_t strides[INFENG_MAX_DIMS]; /* elements */
 } infeng_tensor;
 
+/* The calling thread's place in the pool. `message` takes an error text, NUL-terminated, so that nothing allocates. */
+typedef struct infeng_worker {
+  uint32_t struct_size;
+  int32_t index;
+  int32_t count;
+  int32_t message_size;
+  void* shared;
+  void* private_;
+  char* message;
+} infeng_worker;
+
+/* A weight format that a library brings. It has a name in the vocabulary of all formats; who brings one of the same
+ * name and geometry gets the same number. A panel holds 16 outputs over k inputs, k padded to 64, in a multiple of 64
+ * bytes. Its values are floats, or integers with a scale for each `group` inputs of an output. */
+typedef struct infeng_format {
+  uint32_t struct_size;
+  uint32_t number;     /* set by the host when it reads the library's description: what problems and weights say */
+  const char* name;    /* such as "int5-g32" */
+  uint32_t act_format; /* what a linear over it reads: INFENG_ACT_F32 for floats, INFENG_ACT_INT8_G64 for integers */
+  uint32_t group;      /* 64 or 32; 0 for floats */
+  int64_t (*panel_bytes)(int64_t k);
+  /* Rounds `rows` outputs, at most 16, that lie `stride` floats apart. */
+  infeng_status (*pack)(const float* w, int64_t stride, int64_t rows, int64_t k, void* panel, infeng_worker* worker);
+  /* The panel's values in inputs [64 g, 64 g + 64). Floats: into w. Integers: into q, and their scales, one line for
+   * each `group` inputs, into scale. */
+  void (*unpack)(const void* panel, int64_t g, float w[64][16], int8_t q[64][16], float scale[2][16]);
+} infeng_format;
+
 /* A linear weight of `n` outputs by `k` inputs in 16-row panels. Panel p starts at data + p * panel_bytes and holds
  * outputs [16p, 16p + 16). K is padded to 64 and lanes without an output are zero weights, so `panels * 16` outputs can
- * always be computed. `layout` 0 is the native panel layout of docs/format.md; other ids come from a `pack`. */
+ * always be computed. `layout` 0 is the format's own; other ids come from a `pack` and belong to its library. */
 typedef struct infeng_weight {
   uint32_t struct_size;
   uint32_t format; /* INFENG_WEIGHT_* */
@@ -155,6 +227,7 @@ typedef struct infeng_weight {
   int64_t panels;
   int64_t panel_bytes;
   const void* data;
+  const infeng_format* foreign; /* a format that a library brought; NULL: one of this header */
 } infeng_weight;
 
 /* Rows of activations, f32 or int8 or both. x[m][c] is about q[m][c] * scale[m][c / 64]. */
@@ -190,24 +263,41 @@ typedef struct infeng_lora_segment {
   const float* bias;      /* LORA, optional: (panel_count * 16): cur += bias[n] after row_scale */
 } infeng_lora_segment;
 
-/* One step of an epilogue list. Which fields are read depends on `kind`. */
+/* One step of an epilogue list: this header, and behind it what its kind has. A problem lists headers only. */
 typedef struct infeng_epilogue {
-  uint32_t struct_size;
-  uint32_t kind; /* INFENG_EPILOGUE_* */
+  uint32_t struct_size; /* of the struct that begins with this header */
+  uint32_t kind;        /* INFENG_EPILOGUE_* */
   const infeng_extension* next;
-  /* BIAS, ROW_SCALE: (panels * 16) f32. RESIDUAL: (rows, n) f32, may be `out`. LORA: u, (rows, columns) f32. */
+  uint32_t function; /* INFENG_FUNCTION_* */
+  float a;
+  float b;
+  uint32_t reserved;
+} infeng_epilogue;
+
+/* BIAS, ROW_SCALE: (panels * 16) f32. RESIDUAL, MUL: (rows, n) f32, may be `out`. */
+typedef struct infeng_operand_epilogue {
+  infeng_epilogue head;
   infeng_tensor operand;
-  infeng_activation act;               /* QUANTIZE: where q, scale and sum are written */
-  const infeng_lora_segment* segments; /* LORA */
+} infeng_operand_epilogue;
+
+typedef struct infeng_quantize_epilogue {
+  infeng_epilogue head;
+  const infeng_activation* act; /* where q, scale and sum are written */
+} infeng_quantize_epilogue;
+
+typedef struct infeng_lora_epilogue {
+  infeng_epilogue head;
+  infeng_tensor u; /* (rows, columns) f32 */
+  const infeng_lora_segment* segments;
   int32_t segment_count;
   uint32_t segment_stride; /* bytes from one segment to the next */
-} infeng_epilogue;
+} infeng_lora_epilogue;
 
 /* One layer's paged cache. A block holds `block_tokens` (16) positions of every head. For kv head h of block b the slab
  * is base + b * block_stride + h * head_stride; K, V and scales lie at the offsets below, in bytes.
  *
- *   f32, f16: K [head_dim][16 tokens], V [16 tokens][head_dim]
- *   int8: K [head_dim / 4][16 tokens][4] u8 = q + 128, V [16 tokens][head_dim] int8, k_scale and v_scale [16] f32
+ *   f32, f16: K [head_dim][16 tokens], V [16 tokens][v_head_dim]
+ *   int8: K [head_dim / 4][16 tokens][4] u8 = q + 128, V [16 tokens][v_head_dim] int8, k_scale and v_scale [16] f32
  */
 typedef struct infeng_kv_cache {
   uint32_t struct_size;
@@ -222,7 +312,9 @@ typedef struct infeng_kv_cache {
   int32_t block_tokens;
   int32_t block_count;
   int32_t kv_heads;
-  int32_t head_dim;
+  int32_t head_dim;   /* of k, and of q */
+  int32_t v_head_dim; /* of v, and of a head's result */
+  int32_t reserved;
 } infeng_kv_cache;
 
 /* Rows [row_begin, row_end) are consecutive positions pos0, pos0 + 1, ... of one sequence: one row when decoding, a
@@ -232,7 +324,7 @@ typedef struct infeng_kv_segment {
   int32_t row_end;
   int32_t pos0;
   int32_t length;             /* positions in the cache once these rows are appended: pos0 + row_end - row_begin */
-  const int32_t* block_table; /* block of positions [16 i, 16 i + 16) */
+  const int32_t* block_table; /* block of positions [16 i, 16 i + 16); -1 where no row sees any */
 } infeng_kv_segment;
 
 /* -------------------------------------------------------------------------------------------- op arguments --- */
@@ -242,35 +334,36 @@ typedef struct infeng_args {
   uint32_t struct_size;
   uint32_t epilogue_count;
   const infeng_extension* next;
-  const infeng_epilogue* epilogues; /* applied to the op's result in order, `struct_size` apart; NULL if none */
+  const infeng_epilogue* const* epilogues; /* applied to the op's result in order; NULL if none */
   int64_t rows;
+  void* instance; /* what the kernel's `create` made for this op; NULL without */
 } infeng_args;
 
 /* out[m] = row ids[m] of the weight, widened to f32. */
 typedef struct infeng_embed_args {
   infeng_args common;
-  const int32_t* ids; /* (rows) each in [0, weight.n) */
-  infeng_weight weight;
+  const int32_t* ids; /* (rows) each in [0, weight->n) */
+  const infeng_weight* weight;
   infeng_tensor out; /* (rows, k) f32 */
 } infeng_embed_args;
 
-/* y = (x * 1/sqrt(mean(x^2) + eps)) * weight. May fuse QUANTIZE. */
+/* y = (x * 1/sqrt(mean(x^2) + eps)) * (offset + weight). May fuse QUANTIZE. */
 typedef struct infeng_rmsnorm_args {
   infeng_args common;
-  infeng_tensor x;          /* (any, k) f32 */
+  infeng_tensor x;          /* (any, k) f32, or (any, heads, k): each head is normed by itself */
   const int32_t* row_index; /* (rows) rows of x to read; NULL: 0, 1, 2, ... */
-  infeng_tensor weight;     /* (k) f32 */
-  infeng_tensor out;        /* (rows, k) f32; optional when an epilogue writes the result */
+  infeng_tensor weight;     /* (k) f32; optional: without data the product with it is left out */
+  infeng_tensor out;        /* shaped as x, may be x; optional when an epilogue writes the result */
   float eps;
-  int32_t reserved;
+  float offset; /* 0: nothing is added to the weight; 1: 1 + weight */
 } infeng_rmsnorm_args;
 
 /* cur = x W^T, then the epilogues, then `out` gets cur. */
 typedef struct infeng_linear_args {
   infeng_args common;
-  infeng_activation in;
-  infeng_weight weight;
-  /* (rows, panels * 16) f32, half as wide after SILU_MUL; optional when QUANTIZE writes the result */
+  const infeng_activation* in;
+  const infeng_weight* weight;
+  /* (rows, panels * 16) f32, half as wide after GATED_MUL; optional when QUANTIZE writes the result */
   infeng_tensor out;
 } infeng_linear_args;
 
@@ -278,12 +371,12 @@ typedef struct infeng_linear_args {
 typedef struct infeng_epilogue_args {
   infeng_args common;
   infeng_tensor in; /* (rows, n) f32 */
-  /* (rows, n) f32, half as wide after SILU_MUL; may be `in`; optional when QUANTIZE writes the result */
+  /* (rows, n) f32, half as wide after GATED_MUL; may be `in`; optional when QUANTIZE writes the result */
   infeng_tensor out;
 } infeng_epilogue_args;
 
-/* Rotates q and k in place. Pairs are (i, i + rot/2), rot = 2 * cos.shape[1] <= head_dim; the rest of a head is
- * unchanged. */
+/* Rotates q and k in place. Pairs are (i, i + rot/2), rot = 2 * cos.shape[1] <= head_dim; the rest of a head stays.
+ * Before that each head is normed as rmsnorm does it, where there is a weight for it; at the end q is scaled. */
 typedef struct infeng_rope_args {
   infeng_args common;
   infeng_tensor q;          /* (rows, heads, head_dim) f32 */
@@ -291,36 +384,46 @@ typedef struct infeng_rope_args {
   const int32_t* positions; /* (rows) */
   infeng_tensor cos;        /* (positions, rot/2) f32 */
   infeng_tensor sin;        /* (positions, rot/2) f32 */
+  const float* q_norm;      /* optional: (head_dim) weight of the norm of each head of q */
+  const float* k_norm;      /* optional: (head_dim) */
+  const float* q_scale;     /* optional: (positions) factor of q */
+  float eps;
+  int32_t reserved;
 } infeng_rope_args;
 
 /* Writes each row's k and v to its position in the cache, converting to the cache's format. */
 typedef struct infeng_kv_append_args {
   infeng_args common;
   infeng_tensor k; /* (rows, kv_heads, head_dim) f32 */
-  infeng_tensor v; /* (rows, kv_heads, head_dim) f32 */
-  infeng_kv_cache cache;
+  infeng_tensor v; /* (rows, kv_heads, v_head_dim) f32 */
+  const infeng_kv_cache* cache;
   const infeng_kv_segment* segments; /* disjoint, sorted by row */
   int32_t segment_count;
   uint32_t segment_stride; /* bytes from one segment to the next */
 } infeng_kv_append_args;
 
-/* Causal attention of each row over its sequence's cache. May fuse QUANTIZE where head_dim is a multiple of 64. */
+/* Attention of each row over its sequence's cache. May fuse QUANTIZE where v_head_dim is a multiple of 64. The score of
+ * position t for a row at P is softcap * tanh(q . k * scale / softcap) + slope * (t - P). */
 typedef struct infeng_attention_args {
   infeng_args common;
   infeng_tensor q;   /* (rows, heads, head_dim) f32 */
-  infeng_tensor out; /* (rows, heads * head_dim) f32 */
-  infeng_kv_cache cache;
+  infeng_tensor out; /* (rows, heads * v_head_dim) f32 */
+  const infeng_kv_cache* cache;
   const infeng_kv_segment* segments;
   int32_t segment_count;
   uint32_t segment_stride; /* bytes from one segment to the next */
   float scale;             /* 1/sqrt(head_dim), from the host */
   int32_t window;          /* attend to the last `window` positions only; 0: all */
+  float softcap;           /* 0: none */
+  uint32_t mask;           /* INFENG_MASK_* */
+  const float* sinks;      /* optional: (heads) one more score, with a value of 0 */
+  const float* slopes;     /* optional: (heads) of ALiBi */
 } infeng_attention_args;
 
 /* u[m][u_column + r] = ((x[m] . A[r]) * scaling[r]) * weight, per segment. */
 typedef struct infeng_shrink_args {
   infeng_args common;
-  infeng_activation in;
+  const infeng_activation* in;
   infeng_tensor u; /* (rows, columns) f32 */
   const infeng_lora_segment* segments;
   int32_t segment_count;
@@ -329,8 +432,8 @@ typedef struct infeng_shrink_args {
 
 /* -------------------------------------------------------------------------------------------------- kernels --- */
 
-/* What a kernel is asked to be good for, known when an engine is assembled: types and bounds, no pointers. Fields that
- * an op does not use are 0. */
+/* What a kernel is asked to be good for, known when an engine is assembled: types and bounds, no data. Fields that an
+ * op does not use are 0. */
 typedef struct infeng_problem {
   uint32_t struct_size;
   uint32_t op;
@@ -338,7 +441,9 @@ typedef struct infeng_problem {
   uint32_t weight_format;
   uint32_t act_format;
   uint32_t kv_format;
-  uint32_t epilogues; /* bits of the epilogues to fuse */
+  uint32_t epilogue_count;
+  const infeng_epilogue* const* epilogues; /* headers of the steps to fuse, in order */
+  uint64_t needs;                          /* INFENG_NEED_BITs */
   int64_t rows_min;
   int64_t rows_max;
   int64_t n; /* outputs, panels * 16 */
@@ -347,7 +452,9 @@ typedef struct infeng_problem {
   int32_t heads;
   int32_t kv_heads;
   int32_t head_dim;
+  int32_t v_head_dim;
   int32_t workers;
+  int32_t reserved;
 } infeng_problem;
 
 /* Scratch memory, taken once when the kernel is bound. */
@@ -357,17 +464,6 @@ typedef struct infeng_workspace {
   int64_t shared;     /* bytes that all workers see; survives from phase to phase of one call */
   int64_t per_worker; /* bytes of each worker's own */
 } infeng_workspace;
-
-/* The calling thread's place in the pool. `message` takes an error text, NUL-terminated, so that nothing allocates. */
-typedef struct infeng_worker {
-  uint32_t struct_size;
-  int32_t index;
-  int32_t count;
-  int32_t message_size;
-  void* shared;
-  void* private_;
-  char* message;
-} infeng_worker;
 
 enum { INFENG_NUMERICS_EXACT = 1, INFENG_NUMERICS_APPROX = 2 };
 enum { INFENG_KIND_TILES = 1, INFENG_KIND_WHOLE = 2 };
@@ -382,17 +478,21 @@ typedef struct infeng_kernel {
   uint32_t kind;        /* TILES: `run` on ranges of tiles. WHOLE: one call, workers parked */
   int32_t priority;     /* breaks ties within a library; larger wins */
   uint32_t fuses;       /* INFENG_EPILOGUE_BITs it can take into itself */
+  uint64_t handles;     /* INFENG_NEED_BITs it can do; the host asks for nothing else */
   /* Nonzero if the kernel can do the problem. Pure. */
   int32_t (*accepts)(const infeng_problem* problem);
   /* NULL: needs none. */
   infeng_status (*workspace)(const infeng_problem* problem, infeng_workspace* out);
+  /* Optional, both or none: state of the kernel for one op of a program, which its calls get as `args->instance`. */
+  infeng_status (*create)(const infeng_problem* problem, void** instance, infeng_worker* worker);
+  void (*destroy)(void* instance);
   /* Number of phases of this call; all tiles of one are done before any of the next. NULL: 1. */
   int32_t (*phases)(const infeng_args* args);
   int64_t (*tiles)(const infeng_args* args, int32_t phase);
   /* Tiles [first, last) of a phase. Leaves MXCSR as it was, upper vector halves zeroed and AMX tiles released. */
   infeng_status (*run)(const infeng_args* args, int32_t phase, int64_t first, int64_t last, infeng_worker* worker);
   /* Optional: a private weight layout. `pack_size` gives the bytes and the layout's id, `pack` converts from layout 0.
-   * Weights of equal source and id share one copy. */
+   * In one library, weights of equal source and id share one copy. */
   int64_t (*pack_size)(const infeng_weight* weight, uint64_t* layout);
   infeng_status (*pack)(const infeng_weight* weight, void* out, int64_t out_bytes, infeng_worker* worker);
 } infeng_kernel;
@@ -417,26 +517,21 @@ typedef struct infeng_library_desc {
   const char* version;
   const infeng_kernel* const* kernels; /* stays valid for ever: a library is never unloaded */
   int32_t kernel_count;
-  int32_t reserved;
+  int32_t format_count;
+  infeng_format* const* formats; /* that it brings, or that its kernels read; the host sets their numbers */
   /* Optional. Called on each worker thread when a pool that may use this library starts and ends. */
   infeng_status (*thread_enter)(void);
   void (*thread_exit)(void);
-  void (*shutdown)(void);
 } infeng_library_desc;
 
 /* The one exported symbol. On failure writes nothing but `abi_major` and `abi_minor`. */
 INFENG_EXPORT infeng_status infeng_library(const infeng_host* host, infeng_library_desc* out);
 typedef infeng_status (*infeng_library_fn)(const infeng_host* host, infeng_library_desc* out);
 
-/* Types of extensions.
- *
- * BACKEND is reserved from the first version: it extends the library description, and a device offers {alloc, copy,
- * submit(program, stream)} through it. A device does not run tile functions.
- *
- * FETCH extends the args of a linear, as infeng_fetch: memory that a later op of this step reads from its start to its
+/* FETCH extends the args of a linear, as infeng_fetch: memory that a later op of this step reads from its start to its
  * end. It is a hint. A kernel may fetch it into its second-level cache while it streams its weight, each worker its
  * share of all ranges as if they lay one behind the other, since later tiles are dealt out in the same order. */
-enum { INFENG_EXTENSION_BACKEND = 1, INFENG_EXTENSION_FETCH = 2 };
+enum { INFENG_EXTENSION_FETCH = 1 };
 
 typedef struct infeng_range {
   const void* data;

@@ -3,13 +3,12 @@
 #include <infeng/abi.h>
 #include <math.h>
 
-static const float* row_of(const infeng_tensor* t, int64_t row) {
-  return (const float*)((const char*)t->data + t->byte_offset) + row * t->strides[0];
-}
+static const float* row_of(const infeng_tensor* t, int64_t row) { return (const float*)t->data + row * t->strides[0]; }
 
-/* Can the kernel do this problem? It fuses no epilogue, so it refuses problems that ask for one. */
+/* Can the kernel do this problem? It fuses no epilogue, so it refuses problems that ask for one. What a problem needs
+ * beyond its op (a gather of rows, `1 + weight`) is not its business: the host looks at `handles`. */
 static int32_t accepts(const infeng_problem* problem) {
-  return problem->op == INFENG_OP_RMSNORM && problem->epilogues == 0;
+  return problem->op == INFENG_OP_RMSNORM && problem->epilogue_count == 0;
 }
 
 /* Work is cut into tiles that any worker may take in any order: here one tile is one row. */
@@ -44,6 +43,7 @@ const infeng_kernel example_rmsnorm = {.struct_size = sizeof(infeng_kernel),
                                        .features = "",
                                        .numerics = INFENG_NUMERICS_EXACT,
                                        .kind = INFENG_KIND_TILES,
+                                       .handles = INFENG_NEED_BIT(INFENG_NEED_ROW_GATHER),
                                        .accepts = accepts,
                                        .tiles = tiles,
                                        .run = run};

@@ -5,7 +5,7 @@ from __future__ import annotations
 from infeng_bench.subjects import Choice, Choices, Ours, pool
 from infeng_bench.works import Work
 from infeng_core import api
-from infeng_core.api import EngineConfig, FormatLookup, ModelConfig, OneOp, Sequences
+from infeng_core.api import EngineConfig, FormatLookup, ModelConfig, OneOp
 
 BLOCK = 16
 
@@ -53,7 +53,7 @@ class Attending:
             ours.append(Ours(choice.name, op))
         return kernels, ours
 
-    def steps(self, work: Work) -> list[Sequences]:
+    def steps(self, work: Work) -> list[list[tuple[int, int]]]:
         """Return one step of a row of each sequence, or for each prompt its chunks, as the engine would cut them."""
         if work.kind == "decode":
             return [[(1, work.context - 1)] * work.rows]

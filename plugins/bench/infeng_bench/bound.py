@@ -13,7 +13,7 @@ def kernel_features(engine: Engine) -> dict[str, list[str]]:
 
     Kernels of a backend that brings its own, outside any library, are left out.
     """
-    states = {state.name: state for state in engine.selector.states}
+    states = {state.name: state for state in (engine.selector.states if engine.selector else ())}
     found = {}
     for op in engine.bound():
         state = states.get(op.library)

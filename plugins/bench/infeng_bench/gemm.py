@@ -73,7 +73,7 @@ class _Bench:
         copies = linears.copies_for(linear, rows, self._footprint)
         ours: list[subjects.Ours] = []
         for kernel in kernels:
-            like = ours[0] if ours else None
+            like = ours[0].op if ours else None
             ours.append(linears.subject(linear, kernel, copies, rows, self._pool, self._choices, like))
         theirs = [subject for oracle in others for subject in oracle.linear(linear, rows, copies)]
         times = subjects.readings([*ours, *theirs], rounds)

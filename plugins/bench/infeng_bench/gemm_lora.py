@@ -14,7 +14,7 @@ from infeng_bench.linears import Linear
 from infeng_bench.loralinears import WAYS, Adapted, Kernels
 from infeng_bench.modelshape import model_shape
 from infeng_bench.spread import spread
-from infeng_core.api import LORA_FORMATS, EngineConfig, ModelConfig, ResourceError, UsageError, unknown_key_remedy
+from infeng_core.api import A_FORMATS, EngineConfig, ModelConfig, ResourceError, UsageError, unknown_key_remedy
 
 NAME = "gemm-lora"
 HELP = "measure linears with adapters: fused, unfused and without"
@@ -35,7 +35,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--adapters", type=options.positive, default=ADAPTERS, metavar="N", help=f"that share the rows ({ADAPTERS})"
     )
     parser.add_argument(
-        "--storage", type=options.words, default="int8", metavar="S,S", help=f"of {', '.join(LORA_FORMATS)} (int8)"
+        "--storage", type=options.words, default="int8", metavar="S,S", help=f"of {', '.join(A_FORMATS)} (int8)"
     )
     parser.add_argument(
         "--linear", type=options.words, default=[], metavar="NAME,NAME", help="only these, such as down_proj"
@@ -49,8 +49,8 @@ def run(arguments: argparse.Namespace) -> int:
     config = options.config(arguments)
     threads = options.threads(arguments)
     for storage in arguments.storage:
-        if storage not in LORA_FORMATS:
-            raise UsageError(f"--storage {storage}", "unknown", unknown_key_remedy(storage, LORA_FORMATS))
+        if storage not in A_FORMATS:
+            raise UsageError(f"--storage {storage}", "unknown", unknown_key_remedy(storage, A_FORMATS))
     with _Bench(config, threads, arguments.adapters) as bench:
         shape = model_shape(arguments, config, bench.lookup)
         every = linears.linears(shape, bench.lookup)[:-1]  # the head is no target
@@ -132,7 +132,7 @@ class _Bench:
         copies = linears.copies_for(linear, rows, self.footprint)
         ours: list[subjects.Ours] = []
         for kernels in ways.values():
-            like, reference = ours[0] if ours else None, self._choices["linear"].reference
+            like, reference = ours[0].op if ours else None, self._choices["linear"].reference
             ours.append(loralinears.subject(linear, adapted, kernels, copies, rows, self._pool, reference, like))
         times = dict(zip(WAYS, subjects.readings(ours, rounds), strict=True))
         taxes = {way: [ratio - 1 for ratio in pairs.ratios(times[way], times["base"])] for way in WAYS[1:]}

@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from infeng_bench.modelshape import ModelShape
 from infeng_bench.subjects import Choice, Choices, Ours
 from infeng_core import api
-from infeng_core.api import Fields, FormatLookup, OneOp, QuantFormat, UsageError, layout, unknown_key_remedy
+from infeng_core.api import FormatLookup, OneOp, QuantFormat, UsageError, layout, unknown_key_remedy
 
 PANEL = 16
 MAC_BUDGET = 1 << 35  # of one reading of large batches: some tens of milliseconds
@@ -69,7 +70,7 @@ def copies_for(linear: Linear, rows: int, footprint: int) -> int:
 
 
 def subject(
-    linear: Linear, choice: Choice, copies: int, rows: int, pool: api.Pool, choices: Choices, like: Ours | None
+    linear: Linear, choice: Choice, copies: int, rows: int, pool: api.Pool, choices: Choices, like: OneOp | None
 ) -> Ours:
     """Return a program of ``copies`` linears on ``rows`` random rows; ``like``: another, whose weights it shares."""
     op = OneOp(
@@ -80,12 +81,12 @@ def subject(
         pool=pool,
         calls=copies,
         copies=copies,
-        like=like.op if like else None,
+        like=like,
     )
     return Ours(choice.name, op)
 
 
-def case(linear: Linear, rows: int, *epilogues: str) -> Fields:
+def case(linear: Linear, rows: int, *epilogues: str) -> dict[str, Any]:
     """Return what a linear is asked to do."""
     fields = {"op": "linear", "rows": [1, rows], "n": linear.panels * PANEL, "k": linear.k}
     return {**fields, "weight": linear.quant.name, "act": linear.quant.activation, "epilogues": list(epilogues)}

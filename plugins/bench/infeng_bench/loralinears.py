@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from infeng_bench.linears import Linear, case
 from infeng_bench.subjects import Choice, Ours
 from infeng_core import api
-from infeng_core.api import ModelConfig, OneOp, Part, RandomAdapters, layout, lora_form
+from infeng_core.api import ModelConfig, OneOp, Part, RandomAdapters, a_form, layout
 
 WAYS = ("base", "fused", "unfused")
 """The linear alone; shrink, and the linear expands in its epilogue; shrink, the linear, and an op of its own."""
@@ -32,12 +32,12 @@ class Adapted:
     @property
     def a_format(self) -> str:
         """The format in which A is packed."""
-        return lora_form(self.storage)[0]
+        return a_form(self.storage)[0]
 
     @property
     def act(self) -> str:
         """What shrink reads."""
-        return lora_form(self.storage)[1]
+        return a_form(self.storage)[1]
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def subject(
     rows: int,
     pool: api.Pool,
     reference: api.Library,
-    like: Ours | None,
+    like: OneOp | None,
 ) -> Ours:
     """Return a program of ``copies`` linears on ``rows`` random rows; every copy has adapters of its own in memory.
 
@@ -82,6 +82,6 @@ def subject(
         pool=pool,
         calls=copies,
         copies=copies,
-        like=like.op if like else None,
+        like=like,
     )
     return Ours(kernels.linear.name, op)

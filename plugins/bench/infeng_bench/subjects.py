@@ -8,7 +8,17 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from infeng_core import api
-from infeng_core.api import REFERENCE, EngineConfig, KernelError, OneOp, Plugins, Selector, describe, detect, row_ranges
+from infeng_core.api import (
+    REFERENCE,
+    EngineConfig,
+    KernelError,
+    OneOp,
+    Plugins,
+    Selector,
+    describe,
+    detect,
+    row_ranges,
+)
 
 ALL = "all"
 
@@ -16,13 +26,9 @@ ALL = "all"
 class Subject(Protocol):
     """Something that does one op again and again."""
 
-    @property
-    def name(self) -> str:
-        """Whose it is."""
-
-    @property
-    def calls(self) -> int:
-        """How often ``once`` does the op."""
+    name: str
+    calls: int
+    """How often ``once`` does the op."""
 
     def once(self) -> float:
         """Do it and return the seconds of all calls together."""
@@ -101,17 +107,12 @@ class Choices:
         return Choice(f"{kernel.library}/{kernel.name}", kernel, state.features_of(kernel.name, kernel.features))
 
 
-@dataclass(frozen=True)
 class Ours:
     """A program of one op with one of our kernels."""
 
-    name: str
-    op: OneOp
-
-    @property
-    def calls(self) -> int:
-        """How often ``once`` does the op."""
-        return self.op.calls
+    def __init__(self, name: str, op: OneOp) -> None:
+        """Give ``op`` a name."""
+        self.name, self.op, self.calls = name, op, op.calls
 
     def once(self) -> float:
         """Do it and return the seconds."""

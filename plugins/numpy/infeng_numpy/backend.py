@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from infeng_core.api import BoundOp, KernelError
+from infeng_core.api import BoundOp, KernelError, available_bytes
 
 from .adapter import Rows
 from .cache import F16Cache, F32Cache, Int8Cache, PagedCache
@@ -17,7 +17,7 @@ from .packed import Handle, unpacked
 from .weights import dequantized
 
 if TYPE_CHECKING:
-    from infeng_core.api import Batch, EngineConfig, Limits, LoadedModel, PackedAdapter, Selector
+    from infeng_core.api import Batch, EngineConfig, Limits, LoadedModel, ModelConfig, PackedAdapter, Selector
 
 BLOCK = 16  # positions of a cache block
 CACHES: dict[str, Callable[..., PagedCache]] = {"f32": F32Cache, "f16": F16Cache, "int8": Int8Cache}
@@ -33,18 +33,29 @@ class NumpyBackend:
     activation is rounded to int8, so it may choose others (docs/numerics.md, "What is not exact").
     """
 
-    def compile(self, model: LoadedModel, config: EngineConfig, limits: Limits, selector: Selector) -> NumpyExecutable:
-        """Return ``model`` ready to run; raises KernelError for a family or a cache format that it does not know."""
+    uses_kernels = False
+
+    def block_bytes(self, shape: ModelConfig, config: EngineConfig) -> int:
+        """Return the bytes of one block of the cache in all layers; raises KernelError for an unknown cache format."""
+        if config.kv_cache.dtype not in CACHES:
+            known, dtype = ", ".join(CACHES), config.kv_cache.dtype
+            raise KernelError("backend numpy", f"it has no {dtype} cache", f"set kv_cache.dtype to one of {known}")
+        cache = CACHES[config.kv_cache.dtype]
+        return cache(layers=shape.layers, slots=BLOCK, kv_heads=shape.kv_heads, head_dim=shape.head_dim).nbytes
+
+    def available_bytes(self) -> int | None:
+        """Return what the machine and the control groups leave."""
+        return available_bytes()
+
+    def compile(
+        self, model: LoadedModel, config: EngineConfig, limits: Limits, selector: Selector | None
+    ) -> NumpyExecutable:
+        """Return ``model`` ready to run; raises KernelError for a family that it does not know."""
         if model.config.family not in FAMILIES:
             raise KernelError(
                 "backend numpy",
                 f"it runs {' and '.join(FAMILIES)}, the model is {model.config.family}",
                 "use backend native",
-            )
-        if config.kv_cache.dtype not in CACHES:
-            known = ", ".join(CACHES)
-            raise KernelError(
-                "backend numpy", f"it has no {config.kv_cache.dtype} cache", f"set kv_cache.dtype to one of {known}"
             )
         return NumpyExecutable(model, config.kv_cache.dtype, limits)
 

@@ -65,6 +65,13 @@ Case::Case(const Libraries& libraries, const Setting& setting, int64_t footprint
   const bool adapted = setting_.way != Way::base;
   infeng_problem problem{};
   problem.struct_size = sizeof problem;
+  const infeng_epilogue lora{sizeof lora, INFENG_EPILOGUE_LORA, nullptr, 0, 0, 0, 0};
+  const infeng_epilogue* const list[] = {&lora};
+  const auto add_lora = [&](infeng_problem& p) {
+    p.epilogues = list;
+    p.epilogue_count = 1;
+    p.needs = INFENG_NEED_BIT(setting_.dtype == INFENG_I8 ? INFENG_NEED_LORA_I8 : INFENG_NEED_LORA_BF16);
+  };
   problem.rows_min = problem.rows_max = setting_.rows;
   problem.n = shape.n;
   problem.k = shape.k;
@@ -74,7 +81,7 @@ Case::Case(const Libraries& libraries, const Setting& setting, int64_t footprint
   linear.op = INFENG_OP_LINEAR;
   linear.weight_format = kFormat;
   linear.act_format = INFENG_ACT_INT8_G64;
-  linear.epilogues = setting_.way == Way::fused ? INFENG_EPILOGUE_BIT(INFENG_EPILOGUE_LORA) : 0;
+  if (setting_.way == Way::fused) add_lora(linear);
   bind(linear_, libraries, linear);
   if (adapted) {
     infeng_problem shrink = problem;
@@ -88,7 +95,7 @@ Case::Case(const Libraries& libraries, const Setting& setting, int64_t footprint
     infeng_problem expand = problem;
     expand.op = INFENG_OP_EPILOGUE;
     expand.k = shape.n;
-    expand.epilogues = INFENG_EPILOGUE_BIT(INFENG_EPILOGUE_LORA);
+    add_lora(expand);
     bind(epilogue_, libraries, expand);
   }
   make_inputs();
@@ -120,7 +127,7 @@ void Case::bind(std::unique_ptr<Call>& call, const Libraries& libraries, infeng_
   }
   if (!best) {
     std::string fused;
-    for (const std::string& name : epilogue_names(problem.epilogues)) fused += " with " + name;
+    if (problem.epilogue_count > 0) fused = " with lora";
     fail("no_kernel", "no library has a kernel for ", name_of(Vocabulary::op, problem.op), " of ",
          name_of(Vocabulary::weight, problem.weight_format), fused, " at ", problem.rows_max, " rows");
   }
@@ -210,26 +217,27 @@ Case::Copy Case::make_copy(const std::shared_ptr<Arena>& weights, int64_t index)
 void Case::run() {
   const Copy& copy = copies_[next_];
   next_ = (next_ + 1) % copies_.size();
-  infeng_epilogue expand{};
-  expand.struct_size = sizeof expand;
-  expand.kind = INFENG_EPILOGUE_LORA;
-  expand.operand = u_;
+  infeng_lora_epilogue expand{};
+  expand.head.struct_size = sizeof expand;
+  expand.head.kind = INFENG_EPILOGUE_LORA;
+  expand.u = u_;
   expand.segments = copy.expand.data();
   expand.segment_count = static_cast<int32_t>(copy.expand.size());
   expand.segment_stride = sizeof(infeng_lora_segment);
+  const infeng_epilogue* const list[] = {&expand.head};
   // As in a model: while this weight streams, what the next linear's adapters need may be fetched.
   const infeng_fetch fetch{{sizeof(infeng_fetch), INFENG_EXTENSION_FETCH, nullptr}, &copies_[next_].adapters, 1};
 
   infeng_linear_args linear{};
   linear.common.struct_size = sizeof linear;
   linear.common.rows = setting_.rows;
-  linear.in = in_;
-  linear.weight = copy.weight->abi;
+  linear.in = &in_;
+  linear.weight = &copy.weight->abi;
   linear.out = out_;
   infeng_shrink_args shrink{};
   shrink.common.struct_size = sizeof shrink;
   shrink.common.rows = setting_.rows;
-  shrink.in = in_;
+  shrink.in = &in_;
   shrink.u = u_;
   shrink.segments = copy.shrink.data();
   shrink.segment_count = static_cast<int32_t>(copy.shrink.size());
@@ -241,14 +249,14 @@ void Case::run() {
       break;
     case Way::fused:
       linear.common.next = &fetch.head;
-      linear.common.epilogues = &expand;
+      linear.common.epilogues = list;
       linear.common.epilogue_count = 1;
       invoke(*shrink_, shrink.common);
       invoke(*linear_, linear.common);
       break;
     case Way::unfused:
       infeng_epilogue_args add{};
-      add.common = {sizeof add, 1, nullptr, &expand, setting_.rows};
+      add.common = {sizeof add, 1, nullptr, list, setting_.rows, nullptr};
       add.in = add.out = out_;
       invoke(*linear_, linear.common);
       invoke(*shrink_, shrink.common);

@@ -109,7 +109,7 @@ def test_settings_reach_the_engine(tiny: Path, capsysbinary: Capture):
         (["-p", "a", "--temperature", "-1"], "temperature: -1.0 is out of range"),
         (["-p", "a" * 3000], "prompt of 3001 tokens: the context is 256 tokens"),
         (["-p", "a", "--speculate", "ngram:many"], "speculate ngram:many: 'many' is not a number of tokens"),
-        (["-p", "a", "--speculate", "gram"], "speculation.use: 'gram' is not one of none, ngram"),
+        (["-p", "a", "--speculate", "gram:1000"], "speculation.tokens: 1000 is out of range"),
         (["-p", "a", "--set", "kv_cache.dtypo=f32"], "did you mean"),
         (["-p", "\udcff"], "prompt: it is not valid Unicode"),
     ],

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from infeng_core import Completion, Engine, Request, SamplingParams, sampler
-from infeng_core.errors import KernelError, ManifestError, UsageError
+from infeng_core.errors import KernelError, ManifestError, PluginError, UsageError
 from infeng_core.firstcome import FirstCome
 from infeng_core.speculate import Guesses, Ngrams, parse
 from infeng_core.stream import Event
@@ -320,7 +320,7 @@ def test_settings_of_speculation(make_engine: MakeEngine):
     for text in ("ngram:", "ngram:x", "ngram:-1", "ngram:²"):
         with pytest.raises(UsageError, match="is not a number of tokens: say ngram"):
             parse(text)
-    with pytest.raises(ManifestError, match="did you mean `ngram`"):
+    with pytest.raises(PluginError, match="drafter ngrams: no plugin provides it: did you mean `ngram`"):
         make_engine(speculation__use="ngrams")
     with pytest.raises(ManifestError, match="must be from 1 to 16"):
         make_engine(speculation__tokens=17)

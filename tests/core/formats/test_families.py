@@ -10,7 +10,7 @@ import pytest
 import infeng_core.models
 from infeng_core.errors import ModelError
 from infeng_core.models.config import ModelConfig
-from infeng_core.models.families import describe, families
+from infeng_core.models.families import builtin, describe, families
 from infeng_core.models.ops import Linear
 from infeng_core.models.weights import layout
 
@@ -39,10 +39,10 @@ def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A second folder of families that holds one file."""
     (tmp_path / "tiny.py").write_text(SOURCE)
     monkeypatch.setattr(infeng_core.models, "__path__", [*infeng_core.models.__path__, str(tmp_path)])
-    families.cache_clear()
+    builtin.cache_clear()
     yield
     sys.modules.pop("infeng_core.models.tiny", None)
-    families.cache_clear()
+    builtin.cache_clear()
     layout.cache_clear()
 
 

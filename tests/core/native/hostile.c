@@ -62,8 +62,9 @@ extern "C"
   out->abi_minor = host->abi_minor;
   kernel.struct_size += 64; /* fields of the future */
   second.op = 500;          /* an op of the future */
-#elif defined(CASE_OLDER_MINOR)
-  out->abi_minor = INFENG_ABI_MINOR - 1;
+#elif defined(CASE_BEFORE_SINCE)
+  out->abi_minor = INFENG_ABI_SINCE - 1;
+#elif defined(CASE_SHORT_KERNEL)
   kernel.struct_size = offsetof(infeng_kernel, pack_size); /* what follows is not the kernel's */
   kernel.pack_size = (int64_t (*)(const infeng_weight*, uint64_t*))0x10;
   kernel.pack = (infeng_status(*)(const infeng_weight*, void*, int64_t, infeng_worker*))0x10;
@@ -87,6 +88,15 @@ extern "C"
 #elif defined(CASE_UNKNOWN_EXTENSION)
   link_a.next = &link_b;
   out->next = kernel.next = &link_a;
+#elif defined(CASE_REQUIRED_OF_LIBRARY)
+  link_a.next = &link_b;
+  link_b.type |= INFENG_EXTENSION_REQUIRED;
+  out->next = &link_a;
+#elif defined(CASE_REQUIRED_OF_KERNEL)
+  link_b.type |= INFENG_EXTENSION_REQUIRED;
+  kernel.next = &link_b;
+#elif defined(CASE_HALF_AN_INSTANCE)
+  kernel.create = (infeng_status(*)(const infeng_problem*, void**, infeng_worker*))0x10;
 #elif defined(CASE_EXTENSION_SIZE)
   link_a.size = 3;
   out->next = &link_a;

@@ -63,7 +63,7 @@ std::shared_ptr<const Weight> weight(uint32_t format, int64_t n, int64_t k, unsi
 // embed, norm + quantize, int4 qkv, rope, append, attention, f32 o + residual, head: every kind of op and operand, and
 // all that adapters may change.
 struct Model {
-  std::shared_ptr<KvCache> cache = std::make_shared<KvCache>(INFENG_KV_INT8, 1, 16, kKvHeads, kHeadDim, 16);
+  std::shared_ptr<KvCache> cache = std::make_shared<KvCache>(INFENG_KV_INT8, 1, 16, kKvHeads, kHeadDim, kHeadDim, 16);
   Program program;
   int logits;
 
@@ -79,8 +79,8 @@ struct Model {
     program.embed(bind("embed_f32"), weight(INFENG_WEIGHT_F32, kVocab, kHidden, 1), x, "embed");
     program.epilogue(bind("epilogue"), x, kHidden, x,
                      {{INFENG_EPILOGUE_LORA, program.embedding_slot(kVocab, kHidden / kPanel), {}}});
-    program.rmsnorm(bind("rmsnorm"), x, constant(kHidden, 1.0f), 1e-5f, normed, {{INFENG_EPILOGUE_QUANTIZE, q, {}}},
-                    false, "norm");
+    program.rmsnorm(bind("rmsnorm"), x, constant(kHidden, 1.0f), 1e-5f, normed, {{INFENG_EPILOGUE_QUANTIZE, q, {}}}, {},
+                    "norm");
     const int qkv_slot = program.shrink(bind("shrink_f32"), "qkv", normed, kHidden, kQkv / kPanel);
     program.linear(bind("linear_int4g64"), weight(INFENG_WEIGHT_INT4_G64, kQkv, kHidden, 2), q, qkv,
                    {{INFENG_EPILOGUE_LORA, qkv_slot, {}}, {INFENG_EPILOGUE_BIAS, -1, constant(kQkv, 0.1f)}});
@@ -88,11 +88,14 @@ struct Model {
     program.rope(bind("rope"), qkv, kHeads, kKvHeads, kHeadDim, k, constant(kContext * 8, 0.8f),
                  constant(kContext * 8, 0.6f), kContext);
     program.kv_append(bind("kv_append_int8"), qkv, cache, 0, k, k + kKvHeads * kHeadDim);
-    program.attention(bind("attention_int8"), qkv, cache, 0, attended, kHeads, 0, 0.25f, {});
+    AttentionSpec attention;
+    attention.heads = kHeads;
+    attention.scale = 0.25f;
+    program.attention(bind("attention_int8"), qkv, cache, 0, attended, attention, {});
     const int o_slot = program.shrink(bind("shrink_f32"), "o", attended, kHidden, kHidden / kPanel);
     program.linear(bind("linear_f32"), weight(INFENG_WEIGHT_F32, kHidden, kHidden, 3), attended, x,
                    {{INFENG_EPILOGUE_LORA, o_slot, {}}, {INFENG_EPILOGUE_RESIDUAL, x, {}}});
-    program.rmsnorm(bind("rmsnorm"), x, constant(kHidden, 1.0f), 1e-5f, y, {}, true, "final_norm");
+    program.rmsnorm(bind("rmsnorm"), x, constant(kHidden, 1.0f), 1e-5f, y, {}, {.gather = true}, "final_norm");
     const int head_slot = program.shrink(bind("shrink_f32"), "head", y, kHidden, kVocab / kPanel);
     program.linear(bind("linear_f32"), weight(INFENG_WEIGHT_F32, kVocab, kHidden, 4), y, logits,
                    {{INFENG_EPILOGUE_LORA, head_slot, {}}}, "head");

@@ -10,6 +10,7 @@ import pytest
 
 from infeng_core import _native
 
+VERSION = "{}.{}".format(*_native.ABI_VERSION)
 REJECTED = {
     "NO_SYMBOL": ("missing_symbol", "does not export infeng_library"),
     "FAILS": ("entry_failed", "status 6 (internal)"),
@@ -24,6 +25,9 @@ REJECTED = {
     "CYCLE": ("bad_extension", "extension chain of plain"),
     "LIBRARY_CYCLE": ("bad_extension", "extension chain of the library"),
     "EXTENSION_SIZE": ("bad_extension", "3 bytes"),
+    "REQUIRED_OF_LIBRARY": ("bad_extension", "the library requires extension 1234"),
+    "HALF_AN_INSTANCE": ("null_function", "has one of the functions `create` and `destroy`"),
+    "BEFORE_SINCE": ("abi_minor", f"this engine speaks {VERSION}: rebuild it with infeng-abi {VERSION}"),
     "NO_ACCEPTS": ("null_function", "no function `accepts`"),
     "NO_TILES": ("null_function", "no function `tiles`"),
     "NO_RUN": ("null_function", "no function `run`"),
@@ -77,9 +81,13 @@ def test_a_newer_minor_that_negotiates_loads_without_its_new_ops(build):
     assert library.abi == _native.ABI_VERSION
 
 
-def test_of_an_older_minor_only_the_fields_that_it_has_are_read(build, steps):
-    library = _native.open_library(str(build("hostile.c", "-DCASE_OLDER_MINOR")))
-    assert library.abi == (_native.ABI_VERSION[0], _native.ABI_VERSION[1] - 1)
+def test_a_kernel_that_requires_an_unknown_extension_is_left_out(build):
+    library = _native.open_library(str(build("hostile.c", "-DCASE_REQUIRED_OF_KERNEL")))
+    assert [kernel.name for kernel in library.kernels] == ["second"]
+
+
+def test_of_a_shorter_kernel_only_the_fields_that_it_has_are_read(build, steps):
+    library = _native.open_library(str(build("hostile.c", "-DCASE_SHORT_KERNEL")))
     steps(_native.Pool(1), library.kernels[0]).run()  # would jump to address 16 if pack_size were read
 
 
@@ -154,8 +162,8 @@ def test_problems_are_compared_and_printed_by_value():
     assert make() != _native.Problem("linear")
     assert (make().epilogues, make().rows, make().weight, make().kv) == (["bias"], (1, 8), "int4-g64", None)
     assert repr(make()) == (
-        "Problem('linear', weight='int4-g64', act='int8-g64', kv=None, epilogues=('bias',), rows=(1, 8), n=64, k=9, "
-        "context=0, heads=0, kv_heads=0, head_dim=0, workers=1)"
+        "Problem('linear', weight='int4-g64', act='int8-g64', kv=None, epilogues=('bias',), needs=(), "
+        "rows=(1, 8), n=64, k=9, context=0, heads=0, kv_heads=0, head_dim=0, v_head_dim=0, workers=1)"
     )
 
 

@@ -135,3 +135,60 @@ def test_scratch_memory_is_counted(toy, steps):
     large = steps(_native.Pool(1), toy["add_one"], rows=8).program.scratch_bytes
     assert small > 2 * 4 * 4096 * 4
     assert large - small >= 2 * 4 * 4096 * 4
+
+
+def test_ids_of_private_layouts_belong_to_their_library(build, toy):
+    other = {k.name: k for k in _native.open_library(str(build("toy.c", "-DANOTHER"))).kernels}
+    weight = tiny.Tiny.pack("f32", np.ones((16, 64), np.float32))
+    none, kept = np.zeros(0, np.int32), []
+    for kernels in (toy, other):
+        program = _native.Program(_native.Pool(1), max_rows=1, max_samples=0, max_segments=1, context=4)
+        x, y = program.buffer(64), program.buffer(16)
+        program.linear([(1, kernels["private_layout"])], weight, x, y)
+        program.finish()
+        program.run(np.zeros(1, np.int32), np.zeros(1, np.int32), np.zeros((0, 4), np.int32), none, none)
+        layout, packs, byte = program.view(y)[0, :3].tolist()
+        assert (layout, packs >= 1, byte) == (77, True, 1)  # the second would see no pack of its own if it shared
+        kept.append(program)
+
+
+def test_a_kernel_has_an_instance_for_each_op_and_size_of_batch(toy, steps, expect):
+    counter = toy["counter"]
+    program = steps(_native.Pool(2), counter, counter, rows=8, columns=16)
+    for step in range(3):
+        program.run(1)
+        for buffer in program.buffers[1:]:
+            assert program.program.view(buffer)[0, :2].tolist() == [step, 2]
+    more = steps(_native.Pool(1), counter, rows=4, columns=16)
+    assert more.run(1)[0, :2].tolist() == [0, 3]
+    del program
+    assert more.run(1)[0, :2].tolist() == [1, 1]
+    with expect("out_of_range", "counter: create returned status 4 (out_of_range) no licence for 224 outputs"):
+        steps(_native.Pool(1), counter, columns=14 * 16)
+    assert more.run(1)[0, 1] == 1
+
+
+def test_blocks_that_lie_before_every_window_are_not_asked_for(reference, expect):
+    def run(window, table):
+        cache = _native.KvCache("f32", layers=1, blocks=4, kv_heads=1, head_dim=16)
+        program = _native.Program(_native.Pool(1), max_rows=1, max_samples=0, max_segments=1, context=64)
+        x, out = program.buffer(16), program.buffer(16)
+        program.attention([(1, reference["attention_f32"])], x, cache, 0, out, heads=1, scale=0.25, window=window)
+        program.finish()
+        arrays = [np.array(a, np.int32) for a in ([0], [50], [[0, 1, 50, 0]], table, [])]
+        program.run(*arrays)
+
+    run(18, [-1, -1, 2, 3])  # positions 33 to 50
+    for window, table in ((18, [-1, -1, -1, 3]), (19, [-1, -1, -1, 3]), (0, [-1, 1, 2, 3]), (18, [-2, 1, 2, 3])):
+        with expect("invalid_argument", "the cache has 4 blocks"):
+            run(window, table)
+
+
+def test_an_op_needs_what_its_arguments_say_and_a_kernel_that_does_not_handle_it_is_refused(build, expect):
+    kernels = {k.name: k for k in _native.open_library(str(build("toy.c"))).kernels}
+    cache = _native.KvCache("f32", layers=1, blocks=4, kv_heads=1, head_dim=16)
+    program = _native.Program(_native.Pool(1), max_rows=1, max_samples=0, max_segments=1, context=64)
+    x, out = program.buffer(16), program.buffer(16)
+    program.attention([(1, kernels["attention"])], x, cache, 0, out, heads=1, scale=0.25, window=18, softcap=2.0)
+    with expect("not_handled", "toy/attention: does not handle window of attention"):
+        program.finish()

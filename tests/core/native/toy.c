@@ -13,7 +13,7 @@
 #include <xmmintrin.h>
 #endif
 
-static atomic_int entered, left, packs;
+static atomic_int entered, left, packs, instances;
 
 static const infeng_epilogue_args* epilogue(const infeng_args* args) { return (const infeng_epilogue_args*)args; }
 static const float* in_row(const infeng_args* args, int64_t m) {
@@ -154,9 +154,9 @@ RUN(show_layout) {
   (void)phase, (void)first, (void)last, (void)worker;
   const infeng_linear_args* linear = (const infeng_linear_args*)args;
   float* out = linear->out.data;
-  out[0] = (float)linear->weight.layout;
+  out[0] = (float)linear->weight->layout;
   out[1] = (float)atomic_load(&packs);
-  out[2] = (float)*(const unsigned char*)linear->weight.data;
+  out[2] = (float)*(const unsigned char*)linear->weight->data;
   return INFENG_OK;
 }
 static int64_t pack_size(const infeng_weight* weight, uint64_t* layout) {
@@ -177,9 +177,42 @@ static infeng_status enter(void) {
 }
 static void leave(void) { atomic_fetch_add(&left, 1); }
 
-#define HEAD(name, op, kind) sizeof(infeng_kernel), op, NULL, name, "", INFENG_NUMERICS_EXACT, kind, 0, 0, accepts
+/* An instance counts the calls of its op, and the library how many there are. */
+typedef struct counter {
+  atomic_int calls;
+} counter;
+
+static infeng_status create(const infeng_problem* problem, void** instance, infeng_worker* worker) {
+  if (problem->n == 14 * 16) {
+    snprintf(worker->message, (size_t)worker->message_size, "no licence for %d outputs", (int)problem->n);
+    return INFENG_OUT_OF_RANGE;
+  }
+  *instance = calloc(1, sizeof(counter));
+  atomic_fetch_add(&instances, 1);
+  return *instance == NULL ? INFENG_INTERNAL : INFENG_OK;
+}
+static void destroy(void* instance) {
+  free(instance);
+  atomic_fetch_sub(&instances, 1);
+}
+
+/* out[m] = (calls of this op before, instances of the process) */
+RUN(count_calls) {
+  (void)phase, (void)worker;
+  for (int64_t m = first; m < last; ++m) {
+    counter* own = args->instance;
+    out_row(args, m)[0] = (float)atomic_fetch_add(&own->calls, 1);
+    out_row(args, m)[1] = (float)atomic_load(&instances);
+  }
+  return INFENG_OK;
+}
+static int64_t rows_of_instance(const infeng_args* args, int32_t phase) {
+  return (void)phase, args->instance == NULL ? -1 : args->rows;
+}
+
+#define HEAD(name, op, kind) sizeof(infeng_kernel), op, NULL, name, "", INFENG_NUMERICS_EXACT, kind, 0, 0, 0, accepts
 #define TILES(name, function) \
-  {HEAD(name, INFENG_OP_EPILOGUE, INFENG_KIND_TILES), workspace, NULL, rows, function, NULL, NULL}
+  {HEAD(name, INFENG_OP_EPILOGUE, INFENG_KIND_TILES), workspace, NULL, NULL, NULL, rows, function, NULL, NULL}
 
 static const infeng_kernel kernels[] = {
     TILES("add_one", add_one),
@@ -191,11 +224,16 @@ static const infeng_kernel kernels[] = {
     TILES("slow", slow),
     TILES("show_mode", show_mode),
     TILES("show_threads", show_threads),
-    {HEAD("total", INFENG_OP_EPILOGUE, INFENG_KIND_TILES), workspace, two_phases, rows, total, NULL, NULL},
-    {HEAD("whole", INFENG_OP_EPILOGUE, INFENG_KIND_WHOLE), NULL, NULL, rows, show_worker, NULL, NULL},
-    {HEAD("negative", INFENG_OP_EPILOGUE, INFENG_KIND_TILES), NULL, NULL, minus, add_one, NULL, NULL},
-    {HEAD("greedy", INFENG_OP_EPILOGUE, INFENG_KIND_TILES), huge_workspace, NULL, rows, add_one, NULL, NULL},
-    {HEAD("private_layout", INFENG_OP_LINEAR, INFENG_KIND_TILES), NULL, NULL, one, show_layout, pack_size, pack},
+    {HEAD("total", INFENG_OP_EPILOGUE, INFENG_KIND_TILES), workspace, NULL, NULL, two_phases, rows, total, NULL, NULL},
+    {HEAD("whole", INFENG_OP_EPILOGUE, INFENG_KIND_WHOLE), NULL, NULL, NULL, NULL, rows, show_worker, NULL, NULL},
+    {HEAD("negative", INFENG_OP_EPILOGUE, INFENG_KIND_TILES), NULL, NULL, NULL, NULL, minus, add_one, NULL, NULL},
+    {HEAD("greedy", INFENG_OP_EPILOGUE, INFENG_KIND_TILES), huge_workspace, NULL, NULL, NULL, rows, add_one, NULL,
+     NULL},
+    {HEAD("private_layout", INFENG_OP_LINEAR, INFENG_KIND_TILES), NULL, NULL, NULL, NULL, one, show_layout, pack_size,
+     pack},
+    {HEAD("attention", INFENG_OP_ATTENTION, INFENG_KIND_TILES), NULL, NULL, NULL, NULL, one, nothing, NULL, NULL},
+    {HEAD("counter", INFENG_OP_EPILOGUE, INFENG_KIND_TILES), NULL, create, destroy, NULL, rows_of_instance, count_calls,
+     NULL, NULL},
 };
 enum { COUNT = sizeof kernels / sizeof kernels[0] };
 static const infeng_kernel* list[COUNT];

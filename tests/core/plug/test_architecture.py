@@ -43,12 +43,12 @@ KNOWS = {
     "scheduler": {"adapters", "request", "kvcache", "speculate"},
     "admission": {"scheduler"},
     "firstcome": {"admission", "kvcache", "scheduler"},
-    "sizing": {"_native", "formats", "kvcache", "models", "plug", "scheduler", "speculate"},
+    "sizing": {"backend", "kvcache", "models", "plug", "scheduler", "speculate"},
     "intake": {"request", "tokenizer"},
     "sampler": {"_native", "request", "scheduler"},
     "logprobs": {"request"},
     "stream": {"logprobs", "request", "scheduler", "tokenizer"},
-    "backend": {"formats", "scheduler"},
+    "backend": {"formats", "models", "scheduler"},
     "binding": {"_native", "plug", "backend"},
     "plan": {"_native", "models", "formats", "plug", "backend", "binding"},
     "nativeadapter": {"_native", "formats"},
@@ -195,9 +195,11 @@ HOOKS = {
 }
 
 
-def test_there_are_the_six_hooks_of_the_design():
-    kinds = {"kernel_libraries", "tokenizers", "schedulers", "quant_formats", "backends", "commands"}
-    assert HOOKS.keys() == {f"infeng_{kind}" for kind in kinds}
+KINDS = ("tokenizers", "schedulers", "drafters", "model_families", "quant_formats", "backends")
+
+
+def test_there_are_the_hooks_of_the_design():
+    assert HOOKS.keys() == {f"infeng_{kind}" for kind in (*KINDS, "kernel_libraries", "commands")}
 
 
 @pytest.mark.parametrize("name", sorted(HOOKS))
@@ -220,8 +222,15 @@ class Command:
     def configure(self, parser): pass
     def run(self, arguments): return 0
 class Backend:
+    uses_kernels = False
+    def block_bytes(self, shape, config): return 1
+    def available_bytes(self): return None
     def compile(self, model, config, limits, selector): pass
-values = {"tokenizers": dict, "schedulers": dict, "quant_formats": QuantFormat("six", "f32"), "backends": Backend()}
+class Family:
+    FAMILY, ARCHITECTURES = "six", ("SixForCausalLM",)
+    def graph(self, config): pass
+values = {"tokenizers": dict, "schedulers": dict, "drafters": dict, "model_families": Family(),
+          "quant_formats": QuantFormat("six", "f32"), "backends": Backend()}
 @hookimpl
 def infeng_kernel_libraries(): called.add("infeng_kernel_libraries"); return [KernelLibrary("first", path)]
 @hookimpl
@@ -229,17 +238,17 @@ def infeng_commands(): called.add("infeng_commands"); return [Command()]
 """ + "".join(f"""
 @hookimpl
 def infeng_{kind}(): called.add("infeng_{kind}"); return {{"six": values["{kind}"]}}
-""" for kind in ("tokenizers", "schedulers", "quant_formats", "backends")))  # fmt: skip
+""" for kind in KINDS))  # fmt: skip
     monkeypatch.syspath_prepend(tmp_path)
     path = tmp_path / "plugin.yaml"
     path.write_text(
         "infeng_plugin: 1\nname: six\nversion: 1\npython: six_hooks\n"
-        "provides:\n  kernels: [{name: embed_tiny, op: embed}]\n  tokenizers: [six]\n  schedulers: [six]\n"
-        "  quant_formats: [six]\n  backends: [six]\n  commands: [six]\n"
+        "provides:\n  kernels: [{name: embed_tiny, op: embed}]\n  commands: [six]\n"
+        + "".join(f"  {kind}: [six]\n" for kind in KINDS)
     )
     plugins = Plugins.discover(load_config(overrides={"plugins.paths": [str(path)]}))
-    found = plugins.tokenizer("six"), plugins.scheduler("six"), plugins.quant_format("six"), plugins.backend("six")
-    assert all(found)
+    assert plugins.tokenizer("six") and plugins.scheduler("six") and plugins.quant_format("six")
+    assert plugins.backend("six") and plugins.drafter("six") and plugins.model_families().keys() == {"six"}
     assert plugins.command("six").name == "six"
     assert "first" in [library.name for library in plugins.libraries()]
 
@@ -248,4 +257,5 @@ def infeng_{kind}(): called.add("infeng_{kind}"); return {{"six": values["{kind}
     from infeng_core import builtin
 
     assert six_hooks.called == HOOKS.keys()
-    assert all(getattr(builtin, name)() for name in HOOKS)
+    own = HOOKS.keys() - {"infeng_model_families"}  # the core's families are the files of a folder
+    assert all(getattr(builtin, name)() for name in own)

@@ -33,7 +33,7 @@ class Scheduler(FirstCome): pass
 class Executable:
     def __init__(self, inner): self.inner = inner
     def __getattr__(self, name): return getattr(self.inner, name)
-class Backend:
+class Backend(NativeBackend):
     def compile(self, *args): return Executable(NativeBackend().compile(*args))
 class Command:
     name, help = "odd", "is odd"
@@ -130,7 +130,7 @@ SPOILT = [
     ("scheduler", RAISES + "Scheduler.commit = raises", "commit() raised Odd: by design"),
     ("scheduler", "Scheduler.commit = lambda *_: None", "commit() left request 0 where it was before its batch"),
     ("scheduler", "Scheduler.waiting = 'x'", "waiting is 'x', not int"),
-    ("backend", "backends = {'odd': 3}", "backend odd: it has no compile"),
+    ("backend", "backends = {'odd': 3}", "backend odd: it has no uses_kernels"),
     ("backend", RAISES + "Backend.compile = raises", "backend odd: compile() raised Odd: by design"),
     ("backend", "Backend.compile = lambda *_: None", "backend odd: it has no kv_bytes"),
     ("backend", RAISES + "Executable.run = raises", "backend odd: run() raised Odd: by design"),

@@ -12,7 +12,7 @@ from infeng_core.plug.case import OneOp
 from infeng_core.plug.manager import Plugins
 from infeng_core.plug.select import Selector
 
-LAST_ROW = "if (m == a->common.rows - 1 && a->common.rows % 4) out[a->weight.k - 1] += 1"
+LAST_ROW = "if (m == a->common.rows - 1 && a->common.rows % 4) out[a->weight->k - 1] += 1"
 
 
 def embedded(selector: Selector, problem: _native.Problem, rows: int) -> tuple[str, np.ndarray]:
@@ -114,6 +114,14 @@ WRONG = {
     "writes one row more": (
         {"ON_ROW(a,m,out)": f"{LAST} if (m < 7) out[a->out.strides[0]] = 1"},
         "it wrote to more than its output",
+    ),
+    "writes behind its shared memory": (
+        {"ON_ROW(a,m,out)": "((char*)worker->shared)[64] = 1"},
+        "it wrote to more than its scratch memory",
+    ),
+    "writes behind its own memory": (
+        {"ON_ROW(a,m,out)": "((char*)worker->private_)[100] = 1", "ON_WORKSPACE(p)": "out->per_worker = 100"},
+        "it wrote to more than its scratch memory",
     ),
     "writes before its output": ({"ON_ROW(a,m,out)": "if (m == 0) out[-1] = 1"}, "memory beside its output"),
     "writes far behind its output": (
@@ -302,4 +310,4 @@ def test_a_kernel_that_leaves_adapters_out_would_be_found(fields, monkeypatch):
             assert changed[:adapted].all()
             assert not changed[adapted:].any()
         tried.append(adapters.storage)
-    assert tried == ([tried[0]] if fields["op"] == "shrink" else list(lora.FORMATS))
+    assert tried == ([tried[0]] if fields["op"] == "shrink" else list(lora.A_FORMATS))

@@ -23,7 +23,7 @@ struct Cache {
     c.block_tokens = 16;
     c.block_count = int32_t(blocks);
     c.kv_heads = int32_t(heads);
-    c.head_dim = int32_t(dim);
+    c.head_dim = c.v_head_dim = int32_t(dim);
     return c;
   }
   void allocate() { data = Bytes(view().block_stride * blocks); }
@@ -88,11 +88,13 @@ struct AppendState : State<infeng_kv_append_args> {
   Segments segments;
   Cache cache;
   Bytes x;
+  infeng_kv_cache view{};
   const infeng_args& args() {
     const int64_t stride = 2 * cache.heads * cache.dim;
     a.k = heads_view(x, segments.rows, cache.heads, cache.dim, stride);
     a.v = heads_view(x, segments.rows, cache.heads, cache.dim, stride, stride / 2);
-    a.cache = cache.view();
+    view = cache.view();
+    a.cache = &view;
     a.segments = segments.build();
     a.segment_count = int32_t(segments.list.size());
     a.segment_stride = sizeof(infeng_kv_segment);
@@ -110,7 +112,7 @@ inline void check_kv_append(Checker& c) {
         s.segments = Segments(shape);
         s.cache = {format, s.segments.blocks, pick(1, 3), dim, Bytes()};
         infeng_problem p = problem_of(c.kernel, s.segments.rows);
-        p.kv_format = format, p.heads = p.kv_heads = int32_t(s.cache.heads), p.head_dim = int32_t(dim);
+        p.kv_format = format, p.heads = p.kv_heads = int32_t(s.cache.heads), p.head_dim = p.v_head_dim = int32_t(dim);
         p.context = s.segments.longest;
         if (!c.wants(p)) continue;
         s.cache.allocate();
@@ -126,11 +128,13 @@ struct AttentionState : State<infeng_attention_args> {
   std::shared_ptr<Cache> cache;
   int64_t heads = 0;
   Bytes q, out;
+  infeng_kv_cache view{};
   const infeng_args& args() {
     const int64_t dim = cache->dim;
     a.q = heads_view(q, segments.rows, heads, dim, heads * dim);
     if (out.size()) a.out = matrix(out, INFENG_F32, segments.rows, heads * dim, heads * dim);
-    a.cache = cache->view();
+    view = cache->view();
+    a.cache = &view;
     a.segments = segments.build();
     a.segment_count = int32_t(segments.list.size());
     a.segment_stride = sizeof(infeng_kv_segment);
@@ -156,12 +160,13 @@ inline void check_attention(Checker& c) {
           s.a.window = chance(0.4) ? int32_t(pick(1, 400)) : 0;
           infeng_problem p = problem_of(c.kernel, rows);
           p.kv_format = format, p.heads = int32_t(s.heads), p.kv_heads = int32_t(s.cache->heads),
-          p.head_dim = int32_t(dim);
+          p.head_dim = p.v_head_dim = int32_t(dim);
           p.context = s.segments.longest;
           const bool quantize = dim % 64 == 0 && chance(0.5);
           s.list = List(quantize ? std::vector<uint32_t>{INFENG_EPILOGUE_QUANTIZE} : std::vector<uint32_t>{}, rows,
                         s.heads * dim);
-          p.epilogues = s.list.mask();
+          ask(p, s.list.kinds);
+          if (s.a.window) p.needs |= INFENG_NEED_BIT(INFENG_NEED_WINDOW);
           if (!c.wants(p)) continue;
           s.cache->randomize();
           s.q = floats(rows * s.heads * dim, 2.0f);

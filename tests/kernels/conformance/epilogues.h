@@ -5,6 +5,37 @@
 #include "lora.h"
 #include "runner.h"
 
+// The headers of a list, as a problem has them.
+struct Headers {
+  std::vector<infeng_epilogue> steps;
+  std::vector<const infeng_epilogue*> pointers;
+  explicit Headers(const std::vector<uint32_t>& kinds) {
+    for (uint32_t kind : kinds) steps.push_back(header_of(kind, sizeof(infeng_epilogue)));
+    for (const infeng_epilogue& step : steps) pointers.push_back(&step);
+  }
+  static infeng_epilogue header_of(uint32_t kind, size_t size) {
+    infeng_epilogue head{};
+    head.struct_size = uint32_t(size);
+    head.kind = kind;
+    if (kind == INFENG_EPILOGUE_GATED_MUL) head.function = INFENG_FUNCTION_SILU;
+    return head;
+  }
+};
+
+// Puts a list into a problem, with what it needs; the headers live as long as the program.
+inline void ask(infeng_problem& p, const std::vector<uint32_t>& kinds) {
+  static std::vector<std::unique_ptr<Headers>> all;
+  all.push_back(std::make_unique<Headers>(kinds));
+  p.epilogue_count = uint32_t(kinds.size());
+  p.epilogues = all.back()->pointers.data();
+  for (uint32_t kind : kinds) {
+    if (kind == INFENG_EPILOGUE_GATED_MUL) p.needs |= INFENG_NEED_BIT(INFENG_NEED_FUNCTION(INFENG_FUNCTION_SILU));
+    if (kind == INFENG_EPILOGUE_LORA)
+      p.needs |= INFENG_NEED_BIT(INFENG_NEED_LORA_F32) | INFENG_NEED_BIT(INFENG_NEED_LORA_BF16) |
+                 INFENG_NEED_BIT(INFENG_NEED_LORA_I8);
+  }
+}
+
 inline uint32_t mask_of(const std::vector<uint32_t>& kinds) {
   uint32_t mask = 0;
   for (uint32_t kind : kinds) mask |= INFENG_EPILOGUE_BIT(kind);
@@ -17,13 +48,21 @@ struct List {
   Bytes bias, scale, residual, u;
   Activation act;
   LoraSegments segments;
-  std::vector<infeng_epilogue> built;
+  union Step {
+    infeng_epilogue head;
+    infeng_operand_epilogue operand;
+    infeng_quantize_epilogue quantize;
+    infeng_lora_epilogue lora;
+  };
+  infeng_activation act_view{};
+  std::vector<Step> built;
+  std::vector<const infeng_epilogue*> pointers;
 
   List() = default;
   List(std::vector<uint32_t> k, int64_t rows_, int64_t columns_) : kinds(std::move(k)), rows(rows_), columns(columns_) {
     int64_t width = columns;
     for (uint32_t kind : kinds) {
-      if (kind == INFENG_EPILOGUE_SILU_MUL) width /= 2;
+      if (kind == INFENG_EPILOGUE_GATED_MUL) width /= 2;
       if (kind == INFENG_EPILOGUE_QUANTIZE) act = Activation(rows, width);
       if (kind == INFENG_EPILOGUE_LORA) segments = expanding(rows, up(width, 16) / 16, u);
     }
@@ -32,34 +71,42 @@ struct List {
     residual = floats(rows * width);
   }
   uint32_t mask() const { return mask_of(kinds); }
-  int64_t width() const { return mask() & INFENG_EPILOGUE_BIT(INFENG_EPILOGUE_SILU_MUL) ? columns / 2 : columns; }
-  const infeng_epilogue* build() {
-    built.clear();
+  int64_t width() const { return mask() & INFENG_EPILOGUE_BIT(INFENG_EPILOGUE_GATED_MUL) ? columns / 2 : columns; }
+  const infeng_epilogue* const* build() {
+    built.assign(kinds.size(), Step{});
+    pointers.clear();
     int64_t now = columns;
-    for (uint32_t kind : kinds) {
-      infeng_epilogue e{};
-      e.struct_size = sizeof e;
-      e.kind = kind;
-      if (kind == INFENG_EPILOGUE_SILU_MUL) now /= 2;
-      if (kind == INFENG_EPILOGUE_BIAS) e.operand = vector_view(bias, now);
-      if (kind == INFENG_EPILOGUE_ROW_SCALE) e.operand = vector_view(scale, now);
-      if (kind == INFENG_EPILOGUE_RESIDUAL) e.operand = matrix(residual, INFENG_F32, rows, width(), width());
-      if (kind == INFENG_EPILOGUE_QUANTIZE) e.act = act.view();
-      if (kind == INFENG_EPILOGUE_LORA) {
-        e.operand = matrix(u, INFENG_F32, rows, segments.columns, segments.columns);
-        e.segments = segments.build();
-        e.segment_count = int32_t(segments.count());
-        e.segment_stride = sizeof *e.segments;
+    for (size_t i = 0; i < kinds.size(); ++i) {
+      const uint32_t kind = kinds[i];
+      Step& e = built[i];
+      e.head = Headers::header_of(kind, sizeof(infeng_epilogue));
+      if (kind == INFENG_EPILOGUE_GATED_MUL) now /= 2;
+      if (kind == INFENG_EPILOGUE_BIAS) e.operand = {operand_head(kind), vector_view(bias, now)};
+      if (kind == INFENG_EPILOGUE_ROW_SCALE) e.operand = {operand_head(kind), vector_view(scale, now)};
+      if (kind == INFENG_EPILOGUE_RESIDUAL)
+        e.operand = {operand_head(kind), matrix(residual, INFENG_F32, rows, width(), width())};
+      if (kind == INFENG_EPILOGUE_QUANTIZE) {
+        act_view = act.view();
+        e.quantize = {Headers::header_of(kind, sizeof e.quantize), &act_view};
       }
-      built.push_back(e);
+      if (kind == INFENG_EPILOGUE_LORA)
+        e.lora = {Headers::header_of(kind, sizeof e.lora),
+                  matrix(u, INFENG_F32, rows, segments.columns, segments.columns), segments.build(),
+                  int32_t(segments.count()), sizeof(infeng_lora_segment)};
+      pointers.push_back(&e.head);
     }
-    return built.data();
+    return pointers.data();
+  }
+
+ private:
+  static infeng_epilogue operand_head(uint32_t kind) {
+    return Headers::header_of(kind, sizeof(infeng_operand_epilogue));
   }
 };
 
 inline const std::vector<std::vector<uint32_t>>& lists() {
   constexpr uint32_t B = INFENG_EPILOGUE_BIAS, L = INFENG_EPILOGUE_LORA, S = INFENG_EPILOGUE_ROW_SCALE,
-                     R = INFENG_EPILOGUE_RESIDUAL, U = INFENG_EPILOGUE_SILU_MUL, Q = INFENG_EPILOGUE_QUANTIZE;
+                     R = INFENG_EPILOGUE_RESIDUAL, U = INFENG_EPILOGUE_GATED_MUL, Q = INFENG_EPILOGUE_QUANTIZE;
   static const std::vector<std::vector<uint32_t>> all = {
       {},        {B},          {R},    {B, R},       {U},       {U, Q},   {B, U, Q}, {Q},
       {B, Q},    {S, B, R, Q}, {S},    {S, U, R, Q}, {R, Q},    {L},      {L, B},    {L, R},

@@ -80,7 +80,7 @@ struct PackedWeight {
     }
     data = Bytes(panels * bytes);
     for (int64_t p = 0; p < panels; ++p) fill(format, data.as<uint8_t>(p * bytes), padded);
-    view = {sizeof view, format, 0, n, k, panels, bytes, data.as<void>()};
+    view = {sizeof view, format, 0, n, k, panels, bytes, data.as<void>(), nullptr};
   }
 
  private:

@@ -84,7 +84,7 @@ inline infeng_tensor vector_view(const Bytes& data, int64_t n) {
 inline infeng_tensor heads_view(const Bytes& data, int64_t rows, int64_t heads, int64_t dim, int64_t stride,
                                 int64_t column = 0) {
   infeng_tensor t = matrix(data, INFENG_F32, rows, heads, stride);
-  t.byte_offset = column * 4;
+  t.data = data.as<float>(column * 4);
   t.ndim = 3;
   t.shape[2] = dim;
   t.strides[1] = dim;

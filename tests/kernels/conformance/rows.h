@@ -7,6 +7,7 @@ struct LinearState : State<infeng_linear_args> {
   std::shared_ptr<PackedWeight> weight;
   int64_t rows = 0;
   Activation in;
+  infeng_activation in_view{};
   Bytes x, out;
   bool has_out = true;
   int64_t later = -1;  // bytes of memory that a later op reads; -1 if nothing is said of it
@@ -14,15 +15,16 @@ struct LinearState : State<infeng_linear_args> {
   infeng_fetch fetch{};
   infeng_extension unknown{};
   const infeng_args& args() {
-    a.in = in.view();
+    in_view = in.view();
+    a.in = &in_view;
     if (later >= 0) {
       ranges = {{weight->data.as<void>(), 0}, {weight->data.as<void>(7), later}, {x.as<void>(), 1}};
       fetch = {{sizeof fetch, INFENG_EXTENSION_FETCH, nullptr}, ranges.data(), int64_t(ranges.size())};
       unknown = {sizeof unknown, 99, &fetch.head};
       a.common.next = &unknown;
     }
-    if (x.size()) a.in.x = matrix(x, INFENG_F32, rows, weight->view.k, weight->view.k);
-    a.weight = weight->view;
+    if (x.size()) in_view.x = matrix(x, INFENG_F32, rows, weight->view.k, weight->view.k);
+    a.weight = &weight->view;
     if (has_out) a.out = matrix(out, INFENG_F32, rows, list.width(), list.width());
     return finish(rows);
   }
@@ -41,7 +43,7 @@ inline void check_linear(Checker& c) {
           if (rows == 1000 && n * k > 172 * 172) continue;
           for (size_t i = 0; i < 2; ++i) {
             const auto& kinds = lists()[size_t(pick(0, int64_t(lists().size()) - 1))];
-            const int64_t outputs = up(n, mask_of(kinds) & INFENG_EPILOGUE_BIT(INFENG_EPILOGUE_SILU_MUL) ? 32 : 16);
+            const int64_t outputs = up(n, mask_of(kinds) & INFENG_EPILOGUE_BIT(INFENG_EPILOGUE_GATED_MUL) ? 32 : 16);
             infeng_problem p = problem_of(c.kernel, rows);
             p.rows_min = 1;  // a kernel that is offered for many rows must also be right for few
             p.rows_max = up(rows, 64);
@@ -49,7 +51,7 @@ inline void check_linear(Checker& c) {
             p.act_format = integer ? INFENG_ACT_INT8_G64 : INFENG_ACT_F32;
             p.n = outputs;
             p.k = k;
-            p.epilogues = mask_of(kinds);
+            ask(p, kinds);
             if (!c.wants(p)) continue;
             LinearState s;
             s.list = List(kinds, rows, outputs);
@@ -61,11 +63,11 @@ inline void check_linear(Checker& c) {
             } else {
               s.x = floats(rows * k);
             }
-            s.has_out = !(p.epilogues & INFENG_EPILOGUE_BIT(INFENG_EPILOGUE_QUANTIZE)) || chance(0.5);
+            s.has_out = !(mask_of(kinds) & INFENG_EPILOGUE_BIT(INFENG_EPILOGUE_QUANTIZE)) || chance(0.5);
             s.out = Bytes(s.has_out ? rows * s.list.width() * 4 : 0, 0x33);
             if (chance(0.3)) s.later = pick(0, 1 << 16);
             c.compare(p, s,
-                      text("format %ld n %ld k %ld rows %ld epilogues %ld", format, outputs, k, rows, p.epilogues));
+                      text("format %ld n %ld k %ld rows %ld epilogues %ld", format, outputs, k, rows, mask_of(kinds)));
           }
         }
   }
@@ -92,8 +94,8 @@ inline void check_epilogue(Checker& c) {
         for (const bool in_place : {false, true}) {
           infeng_problem p = problem_of(c.kernel, rows);
           p.n = n;
-          p.epilogues = mask_of(kinds);
-          if (n % 32 != 0 && p.epilogues & INFENG_EPILOGUE_BIT(INFENG_EPILOGUE_SILU_MUL)) continue;
+          if (n % 32 != 0 && mask_of(kinds) & INFENG_EPILOGUE_BIT(INFENG_EPILOGUE_GATED_MUL)) continue;
+          ask(p, kinds);
           if (!c.wants(p)) continue;
           EpilogueState s;
           s.list = List(kinds, rows, n);
@@ -102,7 +104,7 @@ inline void check_epilogue(Checker& c) {
           s.in_place = in_place;
           s.in = floats(rows * n, 3.0f);
           s.out = Bytes(in_place ? 0 : rows * s.list.width() * 4, 0x33);
-          c.compare(p, s, text("n %ld rows %ld epilogues %ld in place %ld", n, rows, p.epilogues, in_place));
+          c.compare(p, s, text("n %ld rows %ld epilogues %ld in place %ld", n, rows, mask_of(kinds), in_place));
         }
 }
 
@@ -137,7 +139,8 @@ inline void check_rmsnorm(Checker& c) {
           for (int64_t i = 0; i < rows; ++i) s.index.push_back(int32_t(pick(0, rows + 2)));
         infeng_problem p = problem_of(c.kernel, rows);
         p.k = k;
-        p.epilogues = s.list.mask();
+        ask(p, s.list.kinds);
+        if (variant & 2) p.needs |= INFENG_NEED_BIT(INFENG_NEED_ROW_GATHER);
         if (c.wants(p)) c.compare(p, s, text("k %ld rows %ld variant %ld", k, rows, variant));
       }
 }
@@ -148,7 +151,7 @@ struct EmbedState : State<infeng_embed_args> {
   Bytes out;
   const infeng_args& args() {
     a.ids = ids.data();
-    a.weight = weight->view;
+    a.weight = &weight->view;
     a.out = matrix(out, INFENG_F32, int64_t(ids.size()), weight->view.k, weight->view.k);
     return finish(int64_t(ids.size()));
   }
@@ -201,7 +204,7 @@ inline void check_rope(Checker& c) {
         s.sin = floats(100 * rot / 2);
         for (int64_t i = 0; i < rows; ++i) s.positions.push_back(int32_t(pick(0, 99)));
         infeng_problem p = problem_of(c.kernel, rows);
-        p.heads = 3, p.kv_heads = 1, p.head_dim = int32_t(dim);
+        p.heads = 3, p.kv_heads = 1, p.head_dim = p.v_head_dim = int32_t(dim);
         if (c.wants(p)) c.compare(p, s, text("dim %ld rot %ld rows %ld", dim, rot, rows));
       }
 }
@@ -210,10 +213,12 @@ struct ShrinkState : State<infeng_shrink_args> {
   int64_t rows = 0, k = 0;
   LoraSegments segments;
   Activation in;
+  infeng_activation in_view{};
   Bytes x, u;
   const infeng_args& args() {
-    a.in = in.view();
-    if (x.size()) a.in.x = matrix(x, INFENG_F32, rows, k, k);
+    in_view = in.view();
+    if (x.size()) in_view.x = matrix(x, INFENG_F32, rows, k, k);
+    a.in = &in_view;
     a.u = matrix(u, INFENG_F32, rows, segments.columns, segments.columns);
     a.segments = segments.build();
     a.segment_count = int32_t(segments.count());

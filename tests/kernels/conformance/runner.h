@@ -12,6 +12,10 @@
 
 #include "memory.h"
 
+inline bool serves(const infeng_kernel& kernel, const infeng_problem& problem) {
+  return kernel.op == problem.op && (problem.needs & ~kernel.handles) == 0 && kernel.accepts(&problem);
+}
+
 // A library as the core sees it.
 struct Library {
   infeng_library_desc desc{};
@@ -32,7 +36,7 @@ struct Library {
   }
   const infeng_kernel* find(const infeng_problem& problem) const {
     for (int32_t i = 0; i < desc.kernel_count; ++i)
-      if (desc.kernels[i]->op == problem.op && desc.kernels[i]->accepts(&problem)) return desc.kernels[i];
+      if (serves(*desc.kernels[i], problem)) return desc.kernels[i];
     return nullptr;
   }
   template <class... A>
@@ -86,7 +90,7 @@ struct Checker {
   int failures = 0;
 
   // To be asked before inputs are made: most of the time goes into those.
-  bool wants(const infeng_problem& problem) const { return kernel.accepts(&problem) && (cases == 0 || chance(share)); }
+  bool wants(const infeng_problem& problem) const { return serves(kernel, problem) && (cases == 0 || chance(share)); }
 
   // Runs the kernel and the reference on copies of a state, which makes their arguments and compares their outputs.
   template <class State>

@@ -115,7 +115,7 @@ def test_fused_and_unfused_give_the_same_and_not_what_the_base_gives(
         reference = choices["linear"].reference
         made = loralinears.subject(linear, adapted, chosen, 2, 3, _native.Pool(1), reference, like)
         assert made.once() > 0
-        found[way], like = dict(made.op.run(0))["out"], made
+        found[way], like = dict(made.op.run(0))["out"], made.op
     assert found["fused"].tobytes() == found["unfused"].tobytes()
     assert (found["fused"] != found["base"]).any(axis=1).all()
     assert np.isfinite(found["fused"]).all()

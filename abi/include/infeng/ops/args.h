@@ -10,7 +10,7 @@ namespace {
 
 template <class T>
 INFENG_INLINE T* row_of(const infeng_tensor& t, int64_t row) {
-  return (T*)((char*)t.data + t.byte_offset) + row * t.strides[0];
+  return (T*)t.data + row * t.strides[0];
 }
 
 INFENG_INLINE int64_t min_of(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -18,26 +18,33 @@ INFENG_INLINE int64_t max_of(int64_t a, int64_t b) { return a > b ? a : b; }
 INFENG_INLINE int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 INFENG_INLINE int64_t round_up(int64_t a, int64_t b) { return ceil_div(a, b) * b; }
 
-// Arrays of structs that may grow are stepped by the size that their writer knew.
-INFENG_INLINE const infeng_epilogue* next_epilogue(const infeng_epilogue* e) {
-  return (const infeng_epilogue*)((const char*)e + e->struct_size);
+// What a step has behind its header.
+INFENG_INLINE const infeng_tensor& operand_of(const infeng_epilogue* e) {
+  return ((const infeng_operand_epilogue*)e)->operand;
 }
+INFENG_INLINE const infeng_activation& act_of(const infeng_epilogue* e) {
+  return *((const infeng_quantize_epilogue*)e)->act;
+}
+INFENG_INLINE const infeng_lora_epilogue& lora_of(const infeng_epilogue* e) { return *(const infeng_lora_epilogue*)e; }
+
+// Arrays of structs that may grow are stepped by the size that their writer knew.
 INFENG_INLINE const infeng_kv_segment* segment_at(const infeng_kv_segment* first, uint32_t stride, int64_t index) {
   return (const infeng_kv_segment*)((const char*)first + int64_t(stride) * index);
 }
 
 INFENG_INLINE bool has_epilogue(const infeng_args& args, uint32_t kind) {
-  const infeng_epilogue* e = args.epilogues;
-  for (uint32_t i = 0; i < args.epilogue_count; ++i, e = next_epilogue(e))
-    if (e->kind == kind) return true;
+  for (uint32_t i = 0; i < args.epilogue_count; ++i)
+    if (args.epilogues[i]->kind == kind) return true;
   return false;
 }
 
-// True if the list holds nothing but kinds of `mask`.
-INFENG_INLINE bool epilogues_within(const infeng_args& args, uint32_t mask) {
-  const infeng_epilogue* e = args.epilogues;
-  for (uint32_t i = 0; i < args.epilogue_count; ++i, e = next_epilogue(e))
-    if (e->kind > 31 || !(INFENG_EPILOGUE_BIT(e->kind) & mask)) return false;
+// True if the list of a problem or of a call holds nothing but kinds of `mask`, and as a function nothing but SILU.
+template <class Holder>
+INFENG_INLINE bool epilogues_within(const Holder& holder, uint32_t mask) {
+  for (uint32_t i = 0; i < holder.epilogue_count; ++i) {
+    const infeng_epilogue& e = *holder.epilogues[i];
+    if (e.kind > 31 || !(INFENG_EPILOGUE_BIT(e.kind) & mask) || e.function > INFENG_FUNCTION_SILU) return false;
+  }
   return true;
 }
 
@@ -51,7 +58,12 @@ inline infeng_status fail(infeng_worker* worker, infeng_status status, const cha
   return status;
 }
 
-// A kernel's row of the table; `Op` supplies accepts, tiles, run and, where it needs them, workspace and phases.
+constexpr uint64_t kHandlesSilu = INFENG_NEED_BIT(INFENG_NEED_FUNCTION(INFENG_FUNCTION_SILU));
+constexpr uint64_t kHandlesLora = INFENG_NEED_BIT(INFENG_NEED_LORA_F32) | INFENG_NEED_BIT(INFENG_NEED_LORA_BF16) |
+                                  INFENG_NEED_BIT(INFENG_NEED_LORA_I8);
+
+// A kernel's row of the table; `Op` supplies accepts, tiles, run and, where it needs them, workspace, phases, and what
+// it handles beyond its op and formats.
 template <class Op>
 constexpr infeng_kernel kernel(const char* name, const char* features, int32_t priority = 0) {
   infeng_kernel k{};
@@ -63,6 +75,7 @@ constexpr infeng_kernel kernel(const char* name, const char* features, int32_t p
   k.kind = INFENG_KIND_TILES;
   k.priority = priority;
   k.fuses = Op::kFuses;
+  if constexpr (requires { Op::kHandles; }) k.handles = Op::kHandles;
   k.accepts = Op::accepts;
   if constexpr (requires { Op::workspace; }) k.workspace = Op::workspace;
   if constexpr (requires { Op::phases; }) k.phases = Op::phases;

@@ -28,9 +28,11 @@ INFENG_INLINE int64_t most_virtual_rows(int64_t splits) {
 // What one call's tiles are: for each segment, kv heads x blocks of virtual rows (x splits).
 struct AttentionShape {
   const infeng_attention_args& args;
+  const infeng_kv_cache& cache;
   int64_t shared;  // query heads per kv head
 
-  explicit AttentionShape(const infeng_attention_args& a) : args(a), shared(a.q.shape[1] / a.cache.kv_heads) {}
+  explicit AttentionShape(const infeng_attention_args& a)
+      : args(a), cache(*a.cache), shared(a.q.shape[1] / a.cache->kv_heads) {}
 
   const infeng_kv_segment& segment(int64_t i) const { return *segment_at(args.segments, args.segment_stride, i); }
   int64_t virtual_rows(const infeng_kv_segment& s) const { return (s.row_end - s.row_begin) * shared; }
@@ -58,18 +60,19 @@ template <Vector V, class Cache>
 struct AttentionBase {
   static constexpr uint32_t kOp = INFENG_OP_ATTENTION;
   static constexpr uint32_t kFuses = INFENG_EPILOGUE_BIT(INFENG_EPILOGUE_QUANTIZE);
+  static constexpr uint64_t kHandles = INFENG_NEED_BIT(INFENG_NEED_WINDOW);
 
   static int32_t accepts(const infeng_problem* p) {
-    return p->op == kOp && p->kv_format == Cache::kFormat && (p->epilogues & ~kFuses) == 0 &&
-           head_dim_fits(Cache::kFormat, p->head_dim) && (p->epilogues == 0 || p->head_dim % kGroup == 0) &&
+    return p->op == kOp && p->kv_format == Cache::kFormat && epilogues_within(*p, kFuses) &&
+           head_dim_fits(Cache::kFormat, p->head_dim) && (p->epilogue_count == 0 || p->head_dim % kGroup == 0) &&
            p->kv_heads > 0 && p->heads % p->kv_heads == 0;
   }
 
  protected:
   static infeng_status check(const infeng_attention_args& args, infeng_worker* worker) {
-    if (!cache_fits(args.cache, Cache::kFormat))
+    if (!cache_fits(*args.cache, Cache::kFormat))
       return fail(worker, INFENG_INVALID_ARGUMENT, "cache has another format or block size");
-    if (!epilogues_within(args.common, kFuses) || (args.common.epilogue_count && args.cache.head_dim % kGroup))
+    if (!epilogues_within(args.common, kFuses) || (args.common.epilogue_count && args.cache->head_dim % kGroup))
       return fail(worker, INFENG_UNIMPLEMENTED,
                   "attention fuses quantize only, and only where head_dim is a multiple of 64");
     return INFENG_OK;
@@ -80,12 +83,11 @@ struct AttentionBase {
 
   // Writes one row and head from its records, one per split.
   static void finish(const infeng_attention_args& args, int64_t row, int64_t head, float* records, int64_t count) {
-    const int dim = args.cache.head_dim;
+    const int dim = args.cache->head_dim;
     alignas(64) float out[kMaxHeadDim];
     combine_splits<V>(records, count, dim, out);
-    const infeng_epilogue* e = args.common.epilogues;
-    for (uint32_t i = 0; i < args.common.epilogue_count; ++i, e = next_epilogue(e))
-      quantize_columns<V>(e->act, row, head * dim, out, dim);
+    for (uint32_t i = 0; i < args.common.epilogue_count; ++i)
+      quantize_columns<V>(act_of(args.common.epilogues[i]), row, head * dim, out, dim);
     if (!args.out.data) return;
     float* target = row_of<float>(args.out, row) + head * dim;
     for (int d = 0; d < dim; d += kLanes) V::store(target + d, V::load(out + d), dim - d);
@@ -111,7 +113,7 @@ struct AttentionRows : AttentionBase<V, Cache> {
     const AttentionShape shape(*(const infeng_attention_args*)common);
     int64_t tiles = 0;
     for (int32_t i = 0; i < shape.args.segment_count; ++i)
-      tiles += shape.blocks(shape.segment(i)) * shape.args.cache.kv_heads;
+      tiles += shape.blocks(shape.segment(i)) * shape.cache.kv_heads;
     return tiles;
   }
 
@@ -123,7 +125,7 @@ struct AttentionRows : AttentionBase<V, Cache> {
     int64_t begin = 0;
     for (int32_t i = 0; i < args.segment_count; ++i) {
       const infeng_kv_segment& s = shape.segment(i);
-      const int64_t blocks = shape.blocks(s), tiles = blocks * args.cache.kv_heads;
+      const int64_t blocks = shape.blocks(s), tiles = blocks * shape.cache.kv_heads;
       for (int64_t tile = max_of(first, begin); tile < min_of(last, begin + tiles); ++tile) {
         const int64_t index = tile - begin;
         run_block(args, shape.template block<V, Cache>(s, index / blocks, blocks - 1 - index % blocks, scratch),
@@ -136,7 +138,7 @@ struct AttentionRows : AttentionBase<V, Cache> {
 
  private:
   static void run_block(const infeng_attention_args& args, const SplitBlock<V, Cache>& block, float* records) {
-    const int64_t floats = record_floats(args.cache.head_dim), j0 = block.first_split(), j1 = block.last_split();
+    const int64_t floats = record_floats(args.cache->head_dim), j0 = block.first_split(), j1 = block.last_split();
     const auto record = [&](int v, int64_t j) { return records + (v * (j1 - j0) + j - j0) * floats; };
     block.run(j0, j1, record);
     for (int v = 0; v < block.rows; ++v) {
@@ -201,7 +203,7 @@ struct AttentionSplits : AttentionBase<V, Cache> {
     int64_t floats, head_stride, row_stride;
     Records(const AttentionShape& shape, float* shared)
         : base(shared),
-          floats(record_floats(shape.args.cache.head_dim)),
+          floats(record_floats(shape.cache.head_dim)),
           head_stride(shape.most_splits() * floats),
           row_stride(shape.args.q.shape[1] * head_stride) {}
     float* at(int64_t row, int64_t head, int64_t split) const {
@@ -214,7 +216,7 @@ struct AttentionSplits : AttentionBase<V, Cache> {
   }
 
   static int64_t segment_tiles(const AttentionShape& shape, const infeng_kv_segment& s, int32_t phase) {
-    const int64_t heads = shape.args.cache.kv_heads;
+    const int64_t heads = shape.cache.kv_heads;
     return phase == 0 ? shape.splits(s) * shape.blocks(s) * heads : (s.row_end - s.row_begin) * heads;
   }
 
@@ -233,7 +235,7 @@ struct AttentionSplits : AttentionBase<V, Cache> {
 
   static void combine(const AttentionShape& shape, const infeng_kv_segment& s, int64_t tile, const Records& records) {
     const auto& args = shape.args;
-    const int64_t row = s.row_begin + tile / args.cache.kv_heads, kv_head = tile % args.cache.kv_heads;
+    const int64_t row = s.row_begin + tile / shape.cache.kv_heads, kv_head = tile % shape.cache.kv_heads;
     const int64_t position = s.pos0 + (row - s.row_begin);
     const int64_t j0 = first_visible(args.window, position) / kSplit, j1 = ceil_div(position + 1, kSplit);
     for (int64_t head = kv_head * shape.shared; head < (kv_head + 1) * shape.shared; ++head)

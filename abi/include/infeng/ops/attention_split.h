@@ -31,6 +31,7 @@ struct SplitBlock {
   static constexpr int kRows = 6, kCachedRows = V::kColumns > 1 ? 8 : kRows;
 
   const infeng_attention_args& args;
+  const infeng_kv_cache& cache;
   const infeng_kv_segment& segment;
   int64_t shared, kv_head, from;
   int rows, dim, width;  // of a head; rounded up to whole vectors
@@ -39,12 +40,13 @@ struct SplitBlock {
   SplitBlock(const infeng_attention_args& a, const infeng_kv_segment& s, int64_t shared_heads, int64_t head_index,
              int64_t first, int count, SplitScratch& space)
       : args(a),
+        cache(*a.cache),
         segment(s),
         shared(shared_heads),
         kv_head(head_index),
         from(first),
         rows(count),
-        dim(a.cache.head_dim),
+        dim(a.cache->head_dim),
         width(int(round_up(dim, kLanes))),
         scratch(space) {
     for (int v = 0; v < rows; ++v)
@@ -106,7 +108,7 @@ struct SplitBlock {
     s.begin = visible(0, j).begin / kLanes;
     s.end = int(ceil_div(visible(rows - 1, j).end, kLanes));
     for (int b = s.begin; b < s.end; ++b)
-      s.slab[b] = slab_at(args.cache, segment.block_table[j * kSplitBlocks + b], kv_head);
+      s.slab[b] = slab_at(cache, segment.block_table[j * kSplitBlocks + b], kv_head);
     return s;
   }
 
@@ -115,7 +117,7 @@ struct SplitBlock {
   INFENG_INLINE void fetch(const Slabs& s, int block, int count) const {
     for (int b = block; b < s.end && b < block + count; ++b) {
       const char* k = s.slab[b].template k<char>();
-      for (int64_t at = 0; at < args.cache.v_offset; at += kLine) V::prefetch(k + at);
+      for (int64_t at = 0; at < cache.v_offset; at += kLine) V::prefetch(k + at);
       if constexpr (Cache::kScaled) V::prefetch(s.slab[b].k_scale());
     }
   }

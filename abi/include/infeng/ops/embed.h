@@ -67,14 +67,14 @@ struct Embed {
   static constexpr uint32_t kFuses = 0;
 
   static int32_t accepts(const infeng_problem* p) {
-    return p->op == kOp && p->weight_format == Lane::kFormat && p->epilogues == 0;
+    return p->op == kOp && p->weight_format == Lane::kFormat && p->epilogue_count == 0;
   }
 
   static int64_t tiles(const infeng_args* args, int32_t) { return args->rows; }
 
   static infeng_status run(const infeng_args* common, int32_t, int64_t first, int64_t last, infeng_worker* worker) {
     const auto& args = *(const infeng_embed_args*)common;
-    const infeng_weight& weight = args.weight;
+    const infeng_weight& weight = *args.weight;
     if (weight.format != Lane::kFormat || weight.layout != 0)
       return fail(worker, INFENG_INVALID_ARGUMENT, "weight has another format or layout");
     for (int64_t row = first; row < last; ++row) {

@@ -1,10 +1,10 @@
 // Epilogues: the steps that ride at the end of a producing op, in list order, and the op that applies them alone.
 //   bias       cur += b[n]                       row_scale  cur *= s[n]
 //   residual   cur += residual[m][n]             quantize   act = quantize(cur) in groups of 64 columns
-//   silu_mul   panels alternate gate, up:        cur'[16 p + i] = silu(cur[32 p + i]) * cur[32 p + 16 + i]
+//   gated_mul  panels alternate gate, up:        cur'[16 p + i] = silu(cur[32 p + i]) * cur[32 p + 16 + i]
 //   lora       per segment, see lora.h
 // A producer hands over the rows of a tile: `width` columns (a multiple of 16) from `column` on (a multiple of 64, of
-// 128 with SILU_MUL, so that a tile owns whole groups), in scratch that this code may overwrite. LORA comes first in a
+// 128 with GATED_MUL, so that a tile owns whole groups), in scratch that this code may overwrite. LORA comes first in a
 // linear's list and takes all rows at once, since rows share an adapter; the rest goes row by row.
 // SPDX-License-Identifier: Apache-2.0
 #ifndef INFENG_OPS_EPILOGUE_H
@@ -20,7 +20,7 @@ namespace {
 constexpr uint32_t kFusedEpilogues =
     INFENG_EPILOGUE_BIT(INFENG_EPILOGUE_BIAS) | INFENG_EPILOGUE_BIT(INFENG_EPILOGUE_LORA) |
     INFENG_EPILOGUE_BIT(INFENG_EPILOGUE_ROW_SCALE) | INFENG_EPILOGUE_BIT(INFENG_EPILOGUE_RESIDUAL) |
-    INFENG_EPILOGUE_BIT(INFENG_EPILOGUE_SILU_MUL) | INFENG_EPILOGUE_BIT(INFENG_EPILOGUE_QUANTIZE);
+    INFENG_EPILOGUE_BIT(INFENG_EPILOGUE_GATED_MUL) | INFENG_EPILOGUE_BIT(INFENG_EPILOGUE_QUANTIZE);
 
 // cur[c] = op(cur[c], operand[c]) over the columns that the operand has; the rest are padding and stay as they are.
 template <Vector V, class Op>
@@ -36,13 +36,12 @@ INFENG_NOINLINE void finish_row(const infeng_args& args, uint32_t from, const in
                                 int64_t column, int64_t width, float* cur) {
   const auto add = [](auto a, auto b) INFENG_INLINE_LAMBDA { return V::add(a, b); };
   const auto mul = [](auto a, auto b) INFENG_INLINE_LAMBDA { return V::mul(a, b); };
-  const infeng_epilogue* e = args.epilogues;
-  for (uint32_t i = 0; i < args.epilogue_count; ++i, e = next_epilogue(e)) {
-    if (i < from) continue;
-    const infeng_tensor& operand = e->operand;
+  for (uint32_t i = from; i < args.epilogue_count; ++i) {
+    const infeng_epilogue* e = args.epilogues[i];
+    const infeng_tensor& operand = operand_of(e);
     switch (e->kind) {
       case INFENG_EPILOGUE_LORA:
-        add_lora<V>(*e, row, 1, column, width, cur, 0);
+        add_lora<V>(lora_of(e), row, 1, column, width, cur, 0);
         break;
       case INFENG_EPILOGUE_BIAS:
         combine_columns<V>(cur, row_of<float>(operand, 0) + column, min_of(width, operand.shape[0] - column), add);
@@ -53,14 +52,14 @@ INFENG_NOINLINE void finish_row(const infeng_args& args, uint32_t from, const in
       case INFENG_EPILOGUE_RESIDUAL:
         combine_columns<V>(cur, row_of<float>(operand, row) + column, min_of(width, operand.shape[1] - column), add);
         break;
-      case INFENG_EPILOGUE_SILU_MUL:
+      case INFENG_EPILOGUE_GATED_MUL:
         column /= 2;
         width /= 2;
         for (int64_t c = 0; c < width; c += kLanes)
           V::store(cur + c, V::mul(silu<V>(V::load(cur + 2 * c)), V::load(cur + 2 * c + kLanes)));
         break;
       case INFENG_EPILOGUE_QUANTIZE:
-        quantize_columns<V>(e->act, row, column, cur, width);
+        quantize_columns<V>(act_of(e), row, column, cur, width);
         break;
     }
   }
@@ -77,8 +76,9 @@ template <Vector V>
 INFENG_INLINE void finish_rows(const infeng_args& args, const infeng_tensor& out, int64_t row, int64_t rows,
                                int64_t column, int64_t width, float* cur, int64_t stride) {
   uint32_t from = 0;
-  if (args.epilogue_count > 0 && args.epilogues->kind == INFENG_EPILOGUE_LORA) {
-    if (args.epilogues->segment_count > 0) add_lora<V>(*args.epilogues, row, rows, column, width, cur, stride);
+  if (args.epilogue_count > 0 && args.epilogues[0]->kind == INFENG_EPILOGUE_LORA) {
+    const infeng_lora_epilogue& lora = lora_of(args.epilogues[0]);
+    if (lora.segment_count > 0) add_lora<V>(lora, row, rows, column, width, cur, stride);
     from = 1;
   }
   for (int64_t m = 0; m < rows; ++m) finish_row<V>(args, from, out, row + m, column, width, cur + m * stride);
@@ -89,9 +89,10 @@ template <Vector V>
 struct Epilogue {
   static constexpr uint32_t kOp = INFENG_OP_EPILOGUE;
   static constexpr uint32_t kFuses = kFusedEpilogues;
+  static constexpr uint64_t kHandles = kHandlesLora | kHandlesSilu;
   static constexpr int64_t kColumns = 2 * kGroup;
 
-  static int32_t accepts(const infeng_problem* p) { return p->op == kOp && (p->epilogues & ~kFuses) == 0; }
+  static int32_t accepts(const infeng_problem* p) { return p->op == kOp && epilogues_within(*p, kFuses); }
 
   static int64_t tiles(const infeng_args* args, int32_t) { return args->rows; }
 

@@ -57,7 +57,7 @@ class Feed {
 };
 
 // B of every segment in panels [begin, begin + panels).
-INFENG_INLINE void feed_lora(Feed& feed, const infeng_epilogue& e, int64_t begin, int64_t panels) {
+INFENG_INLINE void feed_lora(Feed& feed, const infeng_lora_epilogue& e, int64_t begin, int64_t panels) {
   for (int32_t i = 0; i < e.segment_count; ++i) {
     const infeng_lora_segment& s = *segment_at(e.segments, e.segment_stride, i);
     const LoraPanels own(s, begin, panels);

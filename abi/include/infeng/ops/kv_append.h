@@ -67,7 +67,7 @@ struct KvAppend {
   static constexpr uint32_t kFuses = 0;
 
   static int32_t accepts(const infeng_problem* p) {
-    return p->op == kOp && p->kv_format == Cache::kFormat && p->epilogues == 0 &&
+    return p->op == kOp && p->kv_format == Cache::kFormat && p->epilogue_count == 0 &&
            head_dim_fits(Cache::kFormat, p->head_dim);
   }
 
@@ -75,19 +75,20 @@ struct KvAppend {
 
   static infeng_status run(const infeng_args* common, int32_t, int64_t first, int64_t last, infeng_worker* worker) {
     const auto& args = *(const infeng_kv_append_args*)common;
-    if (!cache_fits(args.cache, Cache::kFormat))
+    const infeng_kv_cache& cache = *args.cache;
+    if (!cache_fits(cache, Cache::kFormat))
       return fail(worker, INFENG_INVALID_ARGUMENT, "cache has another format or block size");
     for (int32_t i = 0; i < args.segment_count; ++i) {
       const infeng_kv_segment& s = *segment_at(args.segments, args.segment_stride, i);
       for (int64_t row = max_of(first, s.row_begin); row < min_of(last, s.row_end); ++row) {
         const int64_t position = s.pos0 + (row - s.row_begin);
         const int32_t block = s.block_table[position / kLanes];
-        if (block < 0 || block >= args.cache.block_count)
+        if (block < 0 || block >= cache.block_count)
           return fail(worker, INFENG_INVALID_ARGUMENT, "block lies outside the cache");
-        for (int32_t head = 0; head < args.cache.kv_heads; ++head)
-          Cache::append(slab_at(args.cache, block, head), int(position % kLanes),
+        for (int32_t head = 0; head < cache.kv_heads; ++head)
+          Cache::append(slab_at(cache, block, head), int(position % kLanes),
                         row_of<float>(args.k, row) + head * args.k.strides[1],
-                        row_of<float>(args.v, row) + head * args.v.strides[1], args.cache.head_dim);
+                        row_of<float>(args.v, row) + head * args.v.strides[1], cache.head_dim);
       }
     }
     return INFENG_OK;

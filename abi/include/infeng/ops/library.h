@@ -1,26 +1,42 @@
-// The entry of a library whose kernels are rows of a list: INFENG_LIBRARY("name", "version", KERNELS), where
-// KERNELS(X) is X(first_kernel) X(second_kernel) ... SPDX-License-Identifier: Apache-2.0
+/* The entry of a library, in C or C++, whose kernels are rows of a list: INFENG_LIBRARY("name", "version", KERNELS),
+ * where KERNELS(X) is X(first_kernel) X(second_kernel) ... It speaks with hosts of every minor that lays structs out as
+ * this header does, older or newer than the library. SPDX-License-Identifier: Apache-2.0 */
 #ifndef INFENG_OPS_LIBRARY_H
 #define INFENG_OPS_LIBRARY_H
 
 #include <infeng/abi.h>
 
+#ifdef __cplusplus
 #define INFENG_DECLARE_KERNEL_(name) extern "C" const infeng_kernel name;
+#define INFENG_ENTRY_ extern "C"
+#else
+#define INFENG_DECLARE_KERNEL_(name) extern const infeng_kernel name;
+#define INFENG_ENTRY_
+#endif
 #define INFENG_KERNEL_ADDRESS_(name) &name,
 
-#define INFENG_LIBRARY(library_name, library_version, KERNELS)                                                       \
-  KERNELS(INFENG_DECLARE_KERNEL_)                                                                                    \
-  static const infeng_kernel* const infeng_kernels_[] = {KERNELS(INFENG_KERNEL_ADDRESS_)};                           \
-  extern "C" infeng_status infeng_library(const infeng_host* host, infeng_library_desc* out) {                       \
-    out->abi_major = INFENG_ABI_MAJOR;                                                                               \
-    out->abi_minor = INFENG_ABI_MINOR;                                                                               \
-    if (host->abi_major != INFENG_ABI_MAJOR || host->abi_minor < INFENG_ABI_MINOR || out->struct_size < sizeof *out) \
-      return INFENG_UNSUPPORTED_ABI;                                                                                 \
-    out->name = library_name;                                                                                        \
-    out->version = library_version;                                                                                  \
-    out->kernels = infeng_kernels_;                                                                                  \
-    out->kernel_count = sizeof infeng_kernels_ / sizeof *infeng_kernels_;                                            \
-    return INFENG_OK;                                                                                                \
+/* Settles on a version: the host's where that is older. INFENG_OK, or INFENG_UNSUPPORTED_ABI if they cannot meet. The
+ * description has at least the fields of INFENG_ABI_SINCE; before a later one is written, compare `out->struct_size`.
+ */
+static inline infeng_status infeng_negotiate(const infeng_host* host, infeng_library_desc* out) {
+  out->abi_major = INFENG_ABI_MAJOR;
+  out->abi_minor = INFENG_ABI_MINOR;
+  if (host->abi_major != INFENG_ABI_MAJOR || host->abi_minor < INFENG_ABI_SINCE) return INFENG_UNSUPPORTED_ABI;
+  if (host->abi_minor < INFENG_ABI_MINOR) out->abi_minor = host->abi_minor;
+  return INFENG_OK;
+}
+
+#define INFENG_LIBRARY(library_name, library_version, KERNELS)                                    \
+  KERNELS(INFENG_DECLARE_KERNEL_)                                                                 \
+  static const infeng_kernel* const infeng_kernels_[] = {KERNELS(INFENG_KERNEL_ADDRESS_)};        \
+  INFENG_ENTRY_ infeng_status infeng_library(const infeng_host* host, infeng_library_desc* out) { \
+    const infeng_status status = infeng_negotiate(host, out);                                     \
+    if (status != INFENG_OK) return status;                                                       \
+    out->name = library_name;                                                                     \
+    out->version = library_version;                                                               \
+    out->kernels = infeng_kernels_;                                                               \
+    out->kernel_count = (int32_t)(sizeof infeng_kernels_ / sizeof *infeng_kernels_);              \
+    return INFENG_OK;                                                                             \
   }
 
-#endif  // INFENG_OPS_LIBRARY_H
+#endif /* INFENG_OPS_LIBRARY_H */

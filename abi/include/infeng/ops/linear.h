@@ -1,5 +1,5 @@
 // linear: cur = x W^T, then the epilogues, then out gets cur. This file is what all weight formats share.
-// A tile is 4 panels, 64 outputs, for all rows (8 panels where SILU_MUL will halve them), so that it owns whole groups
+// A tile is 4 panels, 64 outputs, for all rows (8 panels where GATED_MUL will halve them), so that it owns whole groups
 // of whatever it quantizes; 2 panels where nothing is quantized and few rows make a tile a matter of streaming, so that
 // workers finish together. Rows go in blocks of kRowBlock whose results stay in the worker's scratch until they are
 // finished. A `Core` supplies the format's multiply; see linear_float.h and linear_int.h. SPDX-License-Identifier:
@@ -15,12 +15,14 @@ namespace {
 
 constexpr int kRowBlock = 128;
 constexpr int kFewRows = 8;
-constexpr int kTileWidth = 2 * kGroup;  // columns of scratch; half of them are used without SILU_MUL
+constexpr int kTileWidth = 2 * kGroup;  // columns of scratch; half of them are used without GATED_MUL
 
 // What a core multiplies: rows [row, row + rows) by `panels` panels that start at `panel`, into cur[rows][kTileWidth].
 // `next` is where the stream of weights will go on, or NULL.
 struct LinearTile {
-  const infeng_linear_args& args;
+  const infeng_activation& in;
+  const infeng_weight& weight;
+  int64_t all_rows;  // of the call
   const uint8_t* panel;
   const uint8_t* next;
   int64_t panels;
@@ -35,10 +37,11 @@ template <Vector V, class Core>
 struct Linear {
   static constexpr uint32_t kOp = INFENG_OP_LINEAR;
   static constexpr uint32_t kFuses = kFusedEpilogues;
+  static constexpr uint64_t kHandles = kHandlesLora | kHandlesSilu;
 
   static int32_t accepts(const infeng_problem* p) {
     return p->op == kOp && p->weight_format == Core::kFormat && p->act_format == Core::kActivation &&
-           (p->epilogues & ~kFuses) == 0;
+           epilogues_within(*p, kFuses);
   }
 
   static infeng_status workspace(const infeng_problem*, infeng_workspace* out) {
@@ -49,19 +52,19 @@ struct Linear {
   }
 
   static int64_t tiles(const infeng_args* args, int32_t) {
-    return args->rows == 0 ? 0 : ceil_div(((const infeng_linear_args*)args)->weight.panels, tile_panels(*args));
+    return args->rows == 0 ? 0 : ceil_div(((const infeng_linear_args*)args)->weight->panels, tile_panels(*args));
   }
 
   static infeng_status run(const infeng_args* common, int32_t, int64_t first, int64_t last, infeng_worker* worker) {
     const auto& args = *(const infeng_linear_args*)common;
-    const infeng_weight& weight = args.weight;
+    const infeng_weight& weight = *args.weight;
     if (weight.format != Core::kFormat || weight.layout != 0)
       return fail(worker, INFENG_INVALID_ARGUMENT, "weight has another format or layout");
     if (!epilogues_within(*common, kFuses))
       return fail(worker, INFENG_UNIMPLEMENTED, "epilogue list holds a kind that this kernel does not fuse");
     const int64_t step = tile_panels(*common);
     const int64_t count = ceil_div(weight.panels, step), groups = ceil_div(weight.k, kGroup);
-    const bool adapted = common->epilogue_count > 0 && common->epilogues->kind == INFENG_EPILOGUE_LORA;
+    const bool adapted = common->epilogue_count > 0 && common->epilogues[0]->kind == INFENG_EPILOGUE_LORA;
     float* cur = (float*)worker->private_;
     uint8_t* scratch = (uint8_t*)(cur + kRowBlock * kTileWidth);
     Feed feed;
@@ -70,12 +73,12 @@ struct Linear {
       const int64_t ahead = panel + panels;  // a worker's tiles are consecutive: its stream goes on there
       const uint8_t* data = (const uint8_t*)weight.data;
       feed.clear();
-      if (adapted) feed_lora(feed, *common->epilogues, panel, panels);
+      if (adapted) feed_lora(feed, lora_of(common->epilogues[0]), panel, panels);
       if (common->next) feed_later(feed, *common, tile, count, step * weight.panel_bytes, *worker);
       feed.spread(groups * panels / 2);
       for (int64_t row = 0; row < common->rows; row += kRowBlock) {
         const int64_t rows = min_of(kRowBlock, common->rows - row);
-        Core::template multiply<V>({args, data + panel * weight.panel_bytes,
+        Core::template multiply<V>({*args.in, weight, common->rows, data + panel * weight.panel_bytes,
                                     ahead < weight.panels ? data + ahead * weight.panel_bytes : nullptr, panels, row,
                                     rows, cur, scratch, feed});
         finish_rows<V>(*common, args.out, row, rows, panel * kLanes, panels * kLanes, cur, kTileWidth);
@@ -86,7 +89,7 @@ struct Linear {
 
  private:
   static int64_t tile_panels(const infeng_args& args) {
-    if (has_epilogue(args, INFENG_EPILOGUE_SILU_MUL)) return 8;
+    if (has_epilogue(args, INFENG_EPILOGUE_GATED_MUL)) return 8;
     if (has_epilogue(args, INFENG_EPILOGUE_QUANTIZE)) return 4;
     return args.rows <= kFewRows ? 2 : 4;
   }

@@ -40,7 +40,7 @@ struct FloatCore {
 
   template <Vector V>
   static void multiply(const LinearTile& t) {
-    const int64_t k = t.args.weight.k;
+    const int64_t k = t.weight.k;
     const int64_t chunk = t.rows <= kRows ? k : kChunk;
     clear<V>(t);
     for_panels<V::kColumns>(t.panels, [&](int64_t p, auto count) {
@@ -55,13 +55,13 @@ struct FloatCore {
   template <Vector V, int M, int P>
   static INFENG_NOINLINE void block(const LinearTile& t, int64_t panel, int64_t row, int64_t k0, int64_t k1) {
     using F = typename V::F;
-    const int64_t bytes = t.args.weight.panel_bytes;
+    const int64_t bytes = t.weight.panel_bytes;
     const uint8_t* w = t.panel + panel * bytes;
     float* cur = t.cur + row * kTileWidth + panel * kLanes;
     const float* x[M];
     F acc[M][P];
     INFENG_EACH (m, M) {
-      x[m] = row_of<float>(t.args.in.x, t.row + row + m);
+      x[m] = row_of<float>(t.in.x, t.row + row + m);
       INFENG_EACH (p, P) acc[m][p] = V::load(cur + m * kTileWidth + p * kLanes);
     }
     const auto step = [&](int64_t k, int j) INFENG_INLINE_LAMBDA {

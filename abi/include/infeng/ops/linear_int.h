@@ -61,12 +61,12 @@ struct IntCore {
 
   template <Vector V>
   static void multiply(const LinearTile& t) {
-    const int64_t groups = ceil_div(t.args.weight.k, kGroup);
+    const int64_t groups = ceil_div(t.weight.k, kGroup);
     // Three passes over the nibbles cost as much as unpacking them once.
     if constexpr (kNibbles)
       if (t.rows <= 3 * V::kRows) return stream<V>(t, groups);
     clear<V>(t);
-    const int64_t bytes = t.args.weight.panel_bytes;
+    const int64_t bytes = t.weight.panel_bytes;
     for_panels<kPanels>(t.panels, [&](int64_t p, auto count) {
       constexpr int P = count.value;
       const uint8_t* panel = t.panel + p * bytes;
@@ -104,7 +104,7 @@ struct IntCore {
   template <Vector V>
   static void stream(const LinearTile& t, int64_t groups) {
     const int64_t chunk = t.rows <= V::kRows ? groups : kChunk;
-    const int64_t bytes = t.args.weight.panel_bytes;
+    const int64_t bytes = t.weight.panel_bytes;
     for_panels<2>(t.panels, [&](int64_t p, auto count) {
       const uint8_t* panel = t.panel + p * bytes;
       const uint8_t* next = p + 2 < t.panels ? panel + 2 * bytes : t.next ? t.next : panel;
@@ -120,8 +120,8 @@ struct IntCore {
   static INFENG_NOINLINE void nibbles(const LinearTile& t, const uint8_t* panel, const uint8_t* next, int64_t row,
                                       int64_t g0, int64_t g1, float* cur) {
     using F = typename V::F;
-    const int64_t bytes = t.args.weight.panel_bytes, distance = Format::lines_at(kChunk) - Format::lines_at(0);
-    const IntRows<V, M> in(t.args.in, t.row + row);
+    const int64_t bytes = t.weight.panel_bytes, distance = Format::lines_at(kChunk) - Format::lines_at(0);
+    const IntRows<V, M> in(t.in, t.row + row);
     F out[M][P];
     INFENG_EACH (m, M)
       INFENG_EACH (p, P) out[m][p] = g0 == 0 ? V::zero() : V::load(cur + m * kTileWidth + p * kLanes);
@@ -181,7 +181,7 @@ struct IntCore {
   static INFENG_NOINLINE void block(const LinearTile& t, const Lines& source, int64_t row, int64_t g0, int64_t g1,
                                     float* cur, const uint8_t* ahead) {
     constexpr int kStepLines = kLanes / kSteps;
-    const IntRows<V, M> in(t.args.in, t.row + row);
+    const IntRows<V, M> in(t.in, t.row + row);
     const uint8_t* lines = source.lines;
     const uint8_t* scales = source.scales;
     for (int64_t g = g0; g < g1; ++g) {
@@ -198,7 +198,7 @@ struct IntCore {
         V::template dot_lines<Format::kBits, M, P>(acc, w, kStepLines, x, sum, [&](int l) INFENG_INLINE_LAMBDA {
           const int at = s * kStepLines + l;
           if (at < Format::kFetchLines)
-            INFENG_EACH (p, Fetch) V::prefetch(fetch + p * t.args.weight.panel_bytes + at * kLine);
+            INFENG_EACH (p, Fetch) V::prefetch(fetch + p * t.weight.panel_bytes + at * kLine);
         });
         INFENG_EACH (p, P) scale[p] = V::load((const float*)(scales + p * source.scale_panel_stride));
         INFENG_EACH (m, M) {

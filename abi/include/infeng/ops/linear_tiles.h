@@ -52,9 +52,7 @@ struct TileCore {
   }
 
  private:
-  static INFENG_INLINE int64_t steps_of(const LinearTile& t) {
-    return ceil_div(t.args.weight.k, kGroup) * Format::kSteps;
-  }
+  static INFENG_INLINE int64_t steps_of(const LinearTile& t) { return ceil_div(t.weight.k, kGroup) * Format::kSteps; }
 
   // Where a step's lines are in a panel.
   static INFENG_INLINE int64_t step_at(int64_t step) {
@@ -62,7 +60,7 @@ struct TileCore {
   }
 
   // Every tile has as many rows, so that one configuration serves all.
-  static INFENG_INLINE int tile_rows(const LinearTile& t) { return int(min_of(kTileRows, t.args.common.rows)); }
+  static INFENG_INLINE int tile_rows(const LinearTile& t) { return int(min_of(kTileRows, t.all_rows)); }
 
   // With fewer rows left than a tile has, it ends with the last one and begins with this many that were done before.
   static INFENG_INLINE int64_t rows_again(const LinearTile& t, int64_t row) {
@@ -100,8 +98,8 @@ struct TileCore {
 
     INFENG_INLINE Products(const LinearTile& t, int64_t row, int64_t first, const uint8_t* lines, int32_t* products,
                            bool load)
-        : a(row_of<int8_t>(t.args.in.q, t.row + row - rows_again(t, row)) + first * kStepK),
-          stride(t.args.in.q.strides[0]),
+        : a(row_of<int8_t>(t.in.q, t.row + row - rows_again(t, row)) + first * kStepK),
+          stride(t.in.q.strides[0]),
           b(lines),
           out(products),
           fresh(load) {}
@@ -153,9 +151,9 @@ struct TileCore {
   }
   template <Vector V>
   static INFENG_NOINLINE void copy_scales_from(const LinearTile& t, int64_t group, Scratch& scratch) {
-    const int groups = int(min_of(kLanes, ceil_div(t.args.weight.k, kGroup) - group));
+    const int groups = int(min_of(kLanes, ceil_div(t.weight.k, kGroup) - group));
     for (int64_t row = 0; row < ceil_div(t.rows, kTileRows) * kTileRows; ++row) {
-      const float* from = row_of<float>(t.args.in.scale, t.row + row) + group;
+      const float* from = row_of<float>(t.in.scale, t.row + row) + group;
       V::store(scratch.xscales[row], row < t.rows ? V::load(from, groups) : V::zero());
     }
   }
@@ -171,7 +169,7 @@ struct TileCore {
     int64_t step = 0;
 
     INFENG_INLINE void advance(const LinearTile& t) {
-      data += t.args.weight.panel_bytes;
+      data += t.weight.panel_bytes;
       if (++panel < t.panels) return;
       panel = 0;
       data = t.panel;
@@ -225,7 +223,7 @@ struct TileCore {
   static INFENG_INLINE const uint8_t* fetched(const LinearTile& t, const Place& place, int64_t steps) {
     const int64_t step = place.step + kDistance;
     if (step < steps) return place.data + step_at(step);
-    return (t.next ? t.next : t.panel) + place.panel * t.args.weight.panel_bytes + step_at(step - steps);
+    return (t.next ? t.next : t.panel) + place.panel * t.weight.panel_bytes + step_at(step - steps);
   }
 
   template <Vector V>
@@ -246,7 +244,7 @@ struct TileCore {
 
   template <Vector V>
   static INFENG_INLINE void blocks(const LinearTile& t) {
-    const int64_t steps = steps_of(t), bytes = t.args.weight.panel_bytes;
+    const int64_t steps = steps_of(t), bytes = t.weight.panel_bytes;
     Scratch& scratch = *(Scratch*)t.scratch;
     clear<V>(t);
     for_panels<kPanels>(t.panels, [&](int64_t p, auto count) {
@@ -276,7 +274,7 @@ struct TileCore {
   // Adds a chunk of `Steps` steps to all rows, 16 of them and a panel at a time; the products are one such turn ahead.
   template <Vector V, int Steps>
   static INFENG_NOINLINE void add_chunk(const LinearTile& t, const Chunk& chunk, Scratch& scratch) {
-    const int64_t bytes = t.args.weight.panel_bytes;
+    const int64_t bytes = t.weight.panel_bytes;
     const auto products = [&](int64_t row, int p, int turn) INFENG_INLINE_LAMBDA {
       return Products(t, row, chunk.step, scratch.lines[p][0], scratch.products[0][turn][0], p == 0);
     };

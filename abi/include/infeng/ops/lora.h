@@ -121,7 +121,7 @@ INFENG_NOINLINE void lora_block(const LoraBlock& block) {
 
 // Applies a list's segments to rows [row, row + rows) and `width` columns from `column` on, both multiples of 16.
 template <Vector V>
-INFENG_NOINLINE void add_lora(const infeng_epilogue& e, int64_t row, int64_t rows, int64_t column, int64_t width,
+INFENG_NOINLINE void add_lora(const infeng_lora_epilogue& e, int64_t row, int64_t rows, int64_t column, int64_t width,
                               float* cur, int64_t stride) {
   const int64_t begin = column / kLanes;
   for (int32_t i = 0; i < e.segment_count; ++i) {
@@ -131,10 +131,9 @@ INFENG_NOINLINE void add_lora(const infeng_epilogue& e, int64_t row, int64_t row
     const LoraPanels panels(s, begin, width / kLanes);
     if (panels.count <= 0) continue;
     const int64_t at = s.panel_begin + panels.first * s.panel_step - begin;
-    const float* u = s.rank > 0 ? row_of<float>(e.operand, from) + s.u_column : nullptr;
+    const float* u = s.rank > 0 ? row_of<float>(e.u, from) + s.u_column : nullptr;
     const LoraBlock block{
-        s,      panels.first, panels.count, u, e.operand.strides[0], cur + (from - row) * stride + at * kLanes,
-        stride, count};
+        s, panels.first, panels.count, u, e.u.strides[0], cur + (from - row) * stride + at * kLanes, stride, count};
     if (s.dtype == INFENG_F32 || s.rank == 0)  // an empty sum leaves cur as it is
       lora_block<V, LoraF32>(block);
     else if (s.dtype == INFENG_BF16)

@@ -13,7 +13,9 @@ struct Rmsnorm {
   static constexpr uint32_t kOp = INFENG_OP_RMSNORM;
   static constexpr uint32_t kFuses = INFENG_EPILOGUE_BIT(INFENG_EPILOGUE_QUANTIZE);
 
-  static int32_t accepts(const infeng_problem* p) { return p->op == kOp && (p->epilogues & ~kFuses) == 0; }
+  static constexpr uint64_t kHandles = INFENG_NEED_BIT(INFENG_NEED_ROW_GATHER);
+
+  static int32_t accepts(const infeng_problem* p) { return p->op == kOp && epilogues_within(*p, kFuses); }
 
   static int64_t tiles(const infeng_args* args, int32_t) { return args->rows; }
 
@@ -41,9 +43,8 @@ struct Rmsnorm {
       alignas(64) float y[kGroup];
       for (int c = 0; c < width; c += kLanes)
         V::store(y + c, V::mul(V::mul(V::load(x + column + c, width - c), r), V::load(w + column + c, width - c)));
-      const infeng_epilogue* e = args.common.epilogues;
-      for (uint32_t i = 0; i < args.common.epilogue_count; ++i, e = next_epilogue(e))
-        quantize_columns<V>(e->act, row, column, y, width);
+      for (uint32_t i = 0; i < args.common.epilogue_count; ++i)
+        quantize_columns<V>(act_of(args.common.epilogues[i]), row, column, y, width);
       if (!args.out.data) continue;
       float* out = row_of<float>(args.out, row) + column;
       for (int c = 0; c < width; c += kLanes) V::store(out + c, V::load(y + c), width - c);

@@ -14,7 +14,7 @@ struct Rope {
   static constexpr uint32_t kOp = INFENG_OP_ROPE;
   static constexpr uint32_t kFuses = 0;
 
-  static int32_t accepts(const infeng_problem* p) { return p->op == kOp && p->epilogues == 0; }
+  static int32_t accepts(const infeng_problem* p) { return p->op == kOp && p->epilogue_count == 0; }
 
   static int64_t tiles(const infeng_args* args, int32_t) { return args->rows; }
 

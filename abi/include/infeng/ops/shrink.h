@@ -50,12 +50,12 @@ struct ChainCore {
     using F = typename V::F;
     constexpr int S = Panel::kStep;
     static_assert(C % S == 0, "a line belongs to one pass");
-    const uint8_t* w = t.panel + panel * t.args.weight.panel_bytes + from / S * kLine;
-    const int64_t k = t.args.weight.k;
+    const uint8_t* w = t.panel + panel * t.weight.panel_bytes + from / S * kLine;
+    const int64_t k = t.weight.k;
     const float* x[M];
     F acc[M][C];
     INFENG_EACH (m, M) {
-      x[m] = row_of<float>(t.args.in.x, t.row + row + m) + from;
+      x[m] = row_of<float>(t.in.x, t.row + row + m) + from;
       INFENG_EACH (c, C) acc[m][c] = V::zero();
     }
     const auto add = [&](int64_t at, int c) INFENG_INLINE_LAMBDA {  // `at` is a multiple of eight
@@ -82,7 +82,8 @@ struct Shrink {
   static constexpr int64_t kPanels = 4;
 
   static int32_t accepts(const infeng_problem* p) {
-    return p->op == kOp && p->weight_format == Core::kFormat && p->act_format == Core::kActivation && p->epilogues == 0;
+    return p->op == kOp && p->weight_format == Core::kFormat && p->act_format == Core::kActivation &&
+           p->epilogue_count == 0;
   }
 
   static infeng_status workspace(const infeng_problem*, infeng_workspace* out) {
@@ -103,20 +104,18 @@ struct Shrink {
   static infeng_status run(const infeng_args* common, int32_t, int64_t first, int64_t last, infeng_worker* worker) {
     const auto& args = *(const infeng_shrink_args*)common;
     constexpr bool kInteger = Core::kActivation == INFENG_ACT_INT8_G64;
-    const infeng_tensor& x = kInteger ? args.in.q : args.in.x;
+    const infeng_tensor& x = kInteger ? args.in->q : args.in->x;
     if (!x.data)
       return fail(worker, INFENG_INVALID_ARGUMENT, "the input has no values of the type that the adapter's A needs");
-    infeng_linear_args linear{};
-    linear.in = args.in;
-    linear.weight.k = x.shape[1];
-    linear.weight.panel_bytes = panel_bytes(x.shape[1]);
+    infeng_weight weight{};  // the A of each segment in turn
+    weight.k = x.shape[1];
+    weight.panel_bytes = panel_bytes(x.shape[1]);
     for (int32_t i = 0; i < args.segment_count && first < last; ++i) {
       const infeng_lora_segment& s = *segment_at(args.segments, args.segment_stride, i);
       if (s.dtype != dtype()) return fail(worker, INFENG_INVALID_ARGUMENT, "an adapter is stored in another type");
       const Part part(s);
       const int64_t tiles = part.tiles();
-      linear.common.rows = s.row_end;
-      for (; first < tiles && first < last; ++first) shrink(args, linear, s, part, i, first, worker);
+      for (; first < tiles && first < last; ++first) shrink(args, weight, s, part, i, first, worker);
       first -= tiles;
       last -= tiles;
       if (first < 0) first = 0;
@@ -146,27 +145,27 @@ struct Shrink {
     return dtype() == INFENG_F32 ? 4 * lanes : dtype() == INFENG_BF16 ? 2 * lanes : kLine + lanes;
   }
 
-  static void shrink(const infeng_shrink_args& args, const infeng_linear_args& linear, const infeng_lora_segment& s,
+  static void shrink(const infeng_shrink_args& args, const infeng_weight& weight, const infeng_lora_segment& s,
                      const Part& part, int32_t index, int64_t tile, infeng_worker* worker) {
     const int64_t panel = tile % part.groups * part.step, panels = min_of(part.step, part.panels - panel);
     const int64_t row = s.row_begin + tile / part.groups * kRows, rows = min_of(kRows, s.row_end - row);
-    const uint8_t* data = (const uint8_t*)s.a + panel * linear.weight.panel_bytes;
+    const uint8_t* data = (const uint8_t*)s.a + panel * weight.panel_bytes;
     const uint8_t* next = nullptr;
     Feed none;
     if (panel + panels < part.panels)
-      next = data + panels * linear.weight.panel_bytes;
+      next = data + panels * weight.panel_bytes;
     else if (index + 1 < args.segment_count)
       next = (const uint8_t*)segment_at(args.segments, args.segment_stride, index + 1)->a;
     float* cur = (float*)worker->private_;
     Core::template multiply<V>(
-        {linear, data, next, panels, row, rows, cur, (uint8_t*)(cur + kRows * kTileWidth), none});
-    const auto weight = V::set(s.weight);
+        {*args.in, weight, s.row_end, data, next, panels, row, rows, cur, (uint8_t*)(cur + kRows * kTileWidth), none});
+    const auto factor = V::set(s.weight);
     for (int64_t p = 0; p < panels; ++p) {
       const int64_t column = (panel + p) * kLanes;
       const auto scaling = V::load(s.scaling + column);
       for (int64_t m = 0; m < rows; ++m)
         V::store(row_of<float>(args.u, row + m) + s.u_column + column,
-                 V::mul(V::mul(V::load(cur + m * kTileWidth + p * kLanes), scaling), weight));
+                 V::mul(V::mul(V::load(cur + m * kTileWidth + p * kLanes), scaling), factor));
     }
   }
 };

@@ -61,9 +61,9 @@ static infeng_status run(const infeng_args* args, int32_t phase, int64_t first, 
   const infeng_embed_args* a = (const infeng_embed_args*)args;
   (void)phase, (void)worker;
   for (int64_t m = first; m < last; ++m) {
-    const float* panel = (const float*)((const char*)a->weight.data + a->ids[m] / 16 * a->weight.panel_bytes);
+    const float* panel = (const float*)((const char*)a->weight->data + a->ids[m] / 16 * a->weight->panel_bytes);
     float* out = (float*)a->out.data + m * a->out.strides[0];
-    for (int64_t k = 0; k < a->weight.k; ++k) out[k] = panel[k * 16 + a->ids[m] % 16];
+    for (int64_t k = 0; k < a->weight->k; ++k) out[k] = panel[k * 16 + a->ids[m] % 16];
     ON_ROW(a, m, out);
   }
   return INFENG_OK;

@@ -1,0 +1,207 @@
+"""The plugins of docs/examples, each used: tokens come out that could only come through it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tiny_model
+from safetensors.numpy import load_file, save_file
+
+from infeng_core import cli
+from infeng_core.engine import Engine
+from infeng_core.errors import ManifestError, ModelError, PluginError
+from infeng_core.models import families
+from infeng_core.plug.manager import Plugins
+from infeng_core.plug.manifest import load_config
+from infeng_core.request import SamplingParams
+
+EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
+PYTHON = {path.parents[1].name: path for path in EXAMPLES.glob("*/infeng_*/plugin.yaml") if path.parts[-3] != "kernel"}
+GREEDY = SamplingParams(temperature=0.0, max_tokens=24, ignore_eos=True)
+
+
+@pytest.fixture(autouse=True)
+def own(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Nothing of the user's settings, a shared cache, and no module or family that stays."""
+    for name in [name for name in os.environ if name.startswith("INFENG_") and name != "INFENG_TEST_DATA"]:
+        monkeypatch.delenv(name)
+    cache = tmp_path_factory.getbasetemp() / "example-cache"
+    monkeypatch.setenv("INFENG_CACHE", str(cache))
+    monkeypatch.setattr(families, "added", {})
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    yield
+    for name in [path.parent.name for path in PYTHON.values()]:
+        sys.modules.pop(name, None)
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_model.write(tmp_path_factory.mktemp("tiny") / "model")
+
+
+def engine(model: Path, *examples: str, **settings: Any) -> Engine:
+    paths = [str(PYTHON[name]) for name in examples]
+    overrides = {key.replace("__", "."): value for key, value in settings.items()}
+    return Engine(model, threads=1, overrides={"plugins.paths": paths, **overrides})
+
+
+def ids(made: Engine, prompt: Any = "the quick") -> tuple[int, ...]:
+    with made:
+        return made.generate(prompt, GREEDY)[0].token_ids
+
+
+def test_there_is_an_example_for_each_kind() -> None:
+    assert PYTHON.keys() >= {"backend", "command", "drafter", "family", "tokenizer"}
+
+
+def test_the_drafter_guesses_and_changes_no_token(tiny: Path) -> None:
+    with engine(tiny, "drafter", speculation__use="again", again__window=2) as made:
+        answer = made.generate([[5, 6, 7]], GREEDY)[0]
+    assert answer.usage.drafted_tokens > 0
+    assert answer.token_ids == ids(engine(tiny), [[5, 6, 7]])
+
+
+def test_guesses_that_are_no_tokens_are_none(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with engine(tiny, "drafter", speculation__use="again") as made:
+        import infeng_again
+
+        monkeypatch.setattr(infeng_again.Again, "draft", lambda self, count: [10**6] * count)
+        answer = made.generate([[5, 6, 7]], GREEDY)[0]
+    assert answer.usage.drafted_tokens == 0
+    assert len(answer.token_ids) == 24
+
+
+def test_a_drafter_that_guesses_more_than_asked_for_is_named(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with engine(tiny, "drafter", speculation__use="again") as made:
+        import infeng_again
+
+        monkeypatch.setattr(infeng_again.Again, "draft", lambda self, count: [5] * (count + 1))
+        with pytest.raises(PluginError, match=r"plugin again: drafter again: draft\(\) returned \d tokens where"):
+            made.generate([[5, 6, 7]], GREEDY)
+
+
+def test_the_tokenizer_turns_text_into_bytes_and_back(tiny: Path) -> None:
+    with engine(tiny, "tokenizer", tokenizer__use="bytes", bytes__first=10) as made:
+        assert made.tokenize("hé") == [10 + byte for byte in "hé".encode()]
+        answer = made.generate("hé", GREEDY)[0]
+    text = bytes(token - 10 for token in answer.token_ids if 10 <= token < 266).decode(errors="replace")
+    assert answer.text == text
+    assert answer.token_ids == ids(engine(tiny), [[10 + byte for byte in "hé".encode()]])
+
+
+def test_the_command_counts_tokens(tiny: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    monkeypatch.setenv("INFENG_PLUGINS_PATHS", str(PYTHON["command"]))
+    monkeypatch.setenv("INFENG_COUNT_UNIT", "ids")
+    assert cli.main(["count", str(tiny), "the quick"]) == 0
+    with engine(tiny) as made:
+        assert capsys.readouterr().out == f"{len(made.tokenize('the quick'))} ids\n"
+
+
+def renamed(tiny: Path, folder: Path) -> Path:
+    shutil.copytree(tiny, folder)
+    config = json.loads((folder / "config.json").read_text())
+    config |= {"architectures": ["RenamedForCausalLM"], "model_type": "renamed"}
+    (folder / "config.json").write_text(json.dumps(config))
+    weights = load_file(folder / "model.safetensors")
+    weights = {re.sub(r"^model\.", "transformer.", name): value for name, value in weights.items()}
+    save_file(weights, folder / "model.safetensors")
+    return folder
+
+
+def test_the_family_is_run_from_its_checkpoint_and_from_a_conversion(tiny: Path, tmp_path: Path) -> None:
+    model = renamed(tiny, tmp_path / "renamed")
+    with pytest.raises(ModelError, match="RenamedForCausalLM"):
+        engine(model)
+    assert ids(engine(model, "family")) == ids(engine(tiny))
+    families.added.clear()
+    convert = ["convert", str(model), str(tmp_path / "native")]
+    assert cli.main([*convert, "--set", f"plugins.paths={PYTHON['family']}"]) == 0
+    families.added.clear()
+    assert ids(engine(tmp_path / "native", "family")) == ids(engine(tiny))
+
+
+def test_a_graph_with_an_unknown_op_or_name_is_an_error(tiny: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    from dataclasses import dataclass, replace
+
+    from infeng_core.models import llama
+
+    @dataclass(frozen=True)
+    class Fft:
+        x: str
+        out: str
+
+    plain = llama.graph
+    for ops, words in (
+        ((Fft("hidden", "hidden"),), r"Fft\(x='hidden', out='hidden'\), which backend native does not run"),
+        (
+            (llama.Linear("nothing", "hidden", "hidden"),),
+            "names 'nothing', which is neither a value of it",
+        ),
+    ):
+        spoilt = lambda config, ops=ops: (made := plain(config)) and replace(made, ops=made.ops + ops)  # noqa: E731
+        monkeypatch.setattr(llama, "graph", spoilt)
+        with pytest.raises(ModelError, match=f"family llama: its graph .*{words}"):
+            engine(tiny)
+    monkeypatch.setattr(llama, "graph", lambda config: replace(plain(config), ops=(Fft("hidden", "hidden"),)))
+    with pytest.raises(PluginError, match=r"plugin renamed: model family renamed: what graph\(\) returned has a"):
+        engine(renamed(tiny, tmp_path / "renamed"), "family")
+
+
+def test_the_backend_sizes_its_memory_and_opens_no_kernel_library(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Plugins, "library_states", lambda self: pytest.fail("a kernel library was opened"))
+    huge = 1 << 20  # of which native would take 128 MB
+    with engine(tiny, "backend", backend__use="bigram", kv_cache__memory=huge, model__format="f32") as made:
+        assert made.limits.kv_blocks == huge
+        assert made.selector is None
+        answer = made.generate([[5, 6, 7]], GREEDY)[0]
+    embed = load_file(tiny / "model.safetensors")["model.embed_tokens.weight"]
+    expected = [7]
+    for _ in range(24):
+        expected.append(int(np.argmax(embed[expected[-1]] @ embed.T)))
+    assert list(answer.token_ids) == expected[1:]
+
+
+def test_the_numpy_backend_opens_no_kernel_library(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("infeng_numpy", reason="the numpy wheel is not installed")
+    monkeypatch.setattr(Plugins, "library_states", lambda self: pytest.fail("a kernel library was opened"))
+    assert len(ids(engine(tiny, backend__use="numpy"))) == 24
+
+
+def test_a_wrong_setting_of_an_example_is_named() -> None:
+    with pytest.raises(ManifestError, match=r"again\.window: 65 is out of range|argument again\.window: 65"):
+        load_config(overrides={"plugins.paths": str(PYTHON["drafter"]), "again.window": 65})
+
+
+@pytest.mark.slow
+def test_the_wheels_build_install_and_are_used(tiny: Path, tmp_path: Path) -> None:
+    sources = [shutil.copytree(path.parents[1], tmp_path / name) for name, path in PYTHON.items()]
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(tmp_path / "site")]
+    subprocess.run([*pip, *map(str, sources)], check=True)
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "site")}
+
+    def infeng(*words: object) -> str:
+        code = "import sys; from infeng_core.cli import main; sys.exit(main(sys.argv[1:]))"
+        command = [sys.executable, "-P", "-c", code, *map(str, words)]
+        done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment, cwd=tmp_path)
+        return done.stdout
+
+    listed = {item["name"]: item for item in json.loads(infeng("plugins", "list", "--json"))}
+    for path in PYTHON.values():
+        assert listed[path.parent.name.removeprefix("infeng_")]["state"] == "ready"
+    run = ("-p", "the", "-n", "8", "--temperature", "0", "--set")
+    plain = infeng("run", tiny, *run, "threads.count=1")
+    assert infeng("run", tiny, *run, "speculation.use=again") == plain
+    assert infeng("run", renamed(tiny, tmp_path / "renamed-model"), *run, "threads.count=1") == plain
+    assert infeng("run", tiny, *run, "tokenizer.use=bytes", "--json")
+    assert infeng("run", tiny, *run, "backend.use=bigram", "--json")
+    assert infeng("count", tiny, "the").endswith(" tokens\n")
