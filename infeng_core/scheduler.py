@@ -188,8 +188,10 @@ class Scheduler(Protocol):
 
     A sequence with a ``lease`` may run once ``lease.acquire()`` has said so, and then until ``drop`` calls
     ``lease.close()``; its rows are those of ``Batch.adapters`` that ``adapter_rows`` gives. Until then a scheduler
-    shows the leases of those that wait to ``Registry.prefetch``, which brings their adapters in. Registered by name
-    through the hook ``infeng_schedulers``.
+    shows the leases of those that wait to ``Registry.prefetch``, which brings their adapters in. To preempt a sequence
+    it takes its blocks back, calls ``lease.release()`` and ``restart``, and lets it wait. After an exception in the
+    middle of a step, such as Ctrl-C, the engine makes another scheduler and adds all sequences to that one. Registered
+    by name through the hook ``infeng_schedulers``.
     """
 
     def add(self, sequence: Sequence) -> None:
