@@ -49,6 +49,7 @@ HOSTILE = {
     "a truncated file": ({}, cut_in_half, "not_a_library", "truncated"),
     "an empty file": ({}, lambda path: b"", "not_a_library", "not a shared library"),
     "another ABI than its YAML says": ({"MAJOR": 7}, plain, "abi_mismatch", "7"),
+    "a build for ABI 0.9": ({"MAJOR": 0, "MINOR": 9}, plain, "abi_mismatch", r"0\.9, this engine|0\.9, this core"),
     "another name than its YAML says": ({"LIBRARY": '"impostor"'}, plain, "invalid", "calls itself impostor"),
 }
 
