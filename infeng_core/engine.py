@@ -15,26 +15,27 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from infeng_core import formats, kvcache
+from infeng_core import formats
 from infeng_core.adapters import AdapterInfo, Registry, base_names
-from infeng_core.backend import Backend, BoundOp, Executable, InterruptedStepError, NotFiniteError
-from infeng_core.background import Background
+from infeng_core.backends.interface import Backend, BoundOp, Executable, InterruptedStepError, NotFiniteError
+from infeng_core.engine_thread import Background
 from infeng_core.errors import InfengError, PluginError, UsageError
-from infeng_core.intake import AdaptersOf, Intake, Prompt, Prompts
-from infeng_core.plug.cpu import detect
+from infeng_core.kernels.choice import Selector
+from infeng_core.machine.cpu import detect
 from infeng_core.plug.manager import Plugins
-from infeng_core.plug.manifest import EngineConfig, load_config
-from infeng_core.plug.select import Selector
-from infeng_core.request import Adapters, Completion, Logprob, Request, SamplingParams
-from infeng_core.sampler import Sampler, draw_seed
-from infeng_core.scheduler import Batch, Scheduler, Segment, part
-from infeng_core.scheduler import Sequence as Running
-from infeng_core.sizing import adapters_budget, limits_of
-from infeng_core.speculate import Guesses, parse
-from infeng_core.stream import Event, Output, Reader, Stream, Streams, not_finite
+from infeng_core.requests.input import AdaptersOf, Intake, Prompt, Prompts
+from infeng_core.requests.request import Adapters, Completion, Logprob, Request, SamplingParams
+from infeng_core.requests.sampler import Sampler, draw_seed
+from infeng_core.requests.stream import Event, Output, Reader, Stream, Streams, not_finite
+from infeng_core.requests.tokenizer import Tokenizer
+from infeng_core.scheduling.blocks import BlockPool
+from infeng_core.scheduling.drafts import Guesses, parse
+from infeng_core.scheduling.limits import adapters_budget, limits_of
+from infeng_core.scheduling.scheduler import Batch, Scheduler, Segment, part
+from infeng_core.scheduling.scheduler import Sequence as Running
+from infeng_core.settings.manifest import EngineConfig, load_config
+from infeng_core.step_lock import Turns
 from infeng_core.telemetry import Profile, measuring
-from infeng_core.tokenizer import Tokenizer
-from infeng_core.turns import Turns
 
 _STAGES: Mapping[str, Mapping[str, str] | str] = {
     "_intake": {"take": "tokenize"},
@@ -406,7 +407,7 @@ class Engine:
 
     def _begin(self) -> None:
         """Start with a scheduler that knows no sequence."""
-        self._pool = kvcache.BlockPool(self.limits.kv_blocks)
+        self._pool = BlockPool(self.limits.kv_blocks)
         self._scheduler: Scheduler = self.plugins.scheduler(self.config.scheduler.use)(self.limits, self._pool)
 
     def _guesses(self, ids: list[int]) -> Guesses | None:

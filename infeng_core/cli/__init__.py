@@ -72,7 +72,7 @@ def _run(argv: list[str]) -> int:
     if argv[:1] == ["--version"]:
         parser.parse_args(argv)  # answers without looking for plugins, one of which may be what is wrong
     from infeng_core.plug.manager import Plugins
-    from infeng_core.plug.manifest import load_config
+    from infeng_core.settings.manifest import load_config
 
     plugins = Plugins.discover(load_config())
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)

@@ -25,7 +25,7 @@ from infeng_core.log import get_logger
 from infeng_core.models import families
 
 if TYPE_CHECKING:
-    from infeng_core.plug.config import EngineConfig
+    from infeng_core.settings.config import EngineConfig
 
 
 class FormatSource(Protocol):

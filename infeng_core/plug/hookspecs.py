@@ -19,11 +19,11 @@ API_VERSION = 1
 """Of these hooks and of what they take and give; raised when an old plugin would meet something else."""
 
 TokenizerFactory = Callable[..., Any]
-"""Called as ``factory(directory: Path, config: EngineConfig)``; returns an ``infeng_core.tokenizer`` tokenizer."""
+"""Called as ``factory(directory: Path, config: EngineConfig)``; returns an ``infeng_core.requests.tokenizer`` tokenizer."""
 SchedulerFactory = Callable[..., Any]
-"""Returns an ``infeng_core.scheduler`` scheduler; its arguments are stated there."""
+"""Returns an ``infeng_core.scheduling.scheduler`` scheduler; its arguments are stated there."""
 DrafterFactory = Callable[..., Any]
-"""Called as ``factory(prompt: Sequence[int])`` for each request; returns an ``infeng_core.speculate`` Drafter."""
+"""Called as ``factory(prompt: Sequence[int])`` for each request; returns an ``infeng_core.scheduling.drafts`` Drafter."""
 ModelFamily = Any
 """An ``infeng_core.models.families`` Family: a module or an object."""
 Source = Any
@@ -31,7 +31,7 @@ Source = Any
 QuantFormat = Any
 """An ``infeng_core.formats`` QuantFormat."""
 Backend = Any
-"""An ``infeng_core.backend.Backend``."""
+"""An ``infeng_core.backends.interface.Backend``."""
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,8 @@ from infeng_core.engine import Engine
 from infeng_core.errors import ManifestError, ModelError, PluginError, UsageError
 from infeng_core.models import families
 from infeng_core.plug.manager import Plugins
-from infeng_core.plug.manifest import load_config
-from infeng_core.request import SamplingParams
+from infeng_core.requests.request import SamplingParams
+from infeng_core.settings.manifest import load_config
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 PYTHON = {path.parents[1].name: path for path in EXAMPLES.glob("*/infeng_*/plugin.yaml") if path.parts[-3] != "kernel"}

@@ -10,9 +10,9 @@ from kernels import typical_op
 from kernels.typical_op import CONTEXT
 
 from infeng_core import _native as native
-from infeng_core.plug import case
-from infeng_core.plug.config import OPS
+from infeng_core.kernels.check import case
 from infeng_core.plug.manager import Plugins
+from infeng_core.settings.config import OPS
 
 POOL = native.Pool(2, spin_us=0)
 PLUGINS = Plugins.discover()

@@ -8,12 +8,12 @@ import re
 import pytest
 from adapter_parts import info, until
 
-from infeng_core.admission import LOOKAHEAD, Queue
 from infeng_core.errors import AdapterError
-from infeng_core.firstcome import FirstCome
-from infeng_core.kvcache import BlockPool
-from infeng_core.request import Request
-from infeng_core.scheduler import Limits, Sequence, adapter_rows
+from infeng_core.requests.request import Request
+from infeng_core.scheduling.admission import LOOKAHEAD, Queue
+from infeng_core.scheduling.blocks import BlockPool
+from infeng_core.scheduling.fcfs import FirstCome
+from infeng_core.scheduling.scheduler import Limits, Sequence, adapter_rows
 
 SLOTS = 4
 

@@ -13,7 +13,7 @@ import tiny_adapter
 from engine_parts import MakeEngine, Recorder
 
 from infeng_core import Engine, SamplingParams
-from infeng_core.backend import NotFiniteError
+from infeng_core.backends.interface import NotFiniteError
 from infeng_core.errors import InfengError, KernelError, PluginError, RequestError
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=20, ignore_eos=True)

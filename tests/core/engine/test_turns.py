@@ -17,7 +17,7 @@ from engine_parts import MakeEngine, Recorder
 
 from infeng_core import SamplingParams
 from infeng_core.errors import KernelError, RequestError, UsageError
-from infeng_core.turns import SWITCH_INTERVAL, Turns
+from infeng_core.step_lock import SWITCH_INTERVAL, Turns
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=20, ignore_eos=True)
 

@@ -16,7 +16,7 @@ import infeng_core
 from infeng_core import api
 from infeng_core.plug import hookspecs
 from infeng_core.plug.manager import Plugins
-from infeng_core.plug.manifest import load_config
+from infeng_core.settings.manifest import load_config
 
 CORE = Path(infeng_core.__file__).parent
 ROOT = Path(__file__).parents[3]
@@ -126,7 +126,7 @@ def test_no_edge_runs_back():
 
 def test_the_test_sees_a_forbidden_import(tmp_path):
     path = tmp_path / "x.py"
-    path.write_text("from typing import TYPE_CHECKING\nfrom infeng_core.engine import Engine\nimport infeng_core.plan\n"
+    path.write_text("from typing import TYPE_CHECKING\nfrom infeng_core.engine import Engine\nimport infeng_core.backends.native.plan\n"
                     "if TYPE_CHECKING:\n    from infeng_core import cli\n")  # fmt: skip
     assert sorted(edges(path)) == [("cli", True), ("engine", False), ("plan", False)]
 
