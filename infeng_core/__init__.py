@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from infeng_core.version import __version__
+
 if TYPE_CHECKING:
     from infeng_core.engine import Engine
     from infeng_core.requests.request import Completion, Logprob, Request, SamplingParams
     from infeng_core.requests.stream import Event, Stream
 
 __all__ = ["Completion", "Engine", "Event", "Logprob", "Request", "SamplingParams", "Stream", "__version__"]
-__version__ = "0.1.0"
 
 _HOMES = {
     "Completion": "requests.request",

@@ -7,7 +7,6 @@ away, or means something else, raises it.
 
 from typing import TYPE_CHECKING
 
-from infeng_core import __version__
 from infeng_core._native import (
     ABI_VERSION,
     Adapter,
@@ -100,10 +99,12 @@ from infeng_core.requests.tokenizer import Detokenizer, HfTokenizer, Tokenizer
 from infeng_core.scheduling.blocks import BlockPool
 from infeng_core.scheduling.drafts import Drafter
 from infeng_core.scheduling.fcfs import FirstCome
-from infeng_core.scheduling.scheduler import NOT_FINITE, Batch, Limits, Scheduler, Segment, Sequence, adapter_rows
+from infeng_core.scheduling.scheduler import Scheduler
 from infeng_core.settings.config import EngineConfig
 from infeng_core.settings.manifest import load_config
+from infeng_core.step import NOT_FINITE, Batch, Limits, Segment, Sequence, adapter_rows
 from infeng_core.telemetry.process import peak_rss
+from infeng_core.version import __version__
 
 if TYPE_CHECKING:
     from infeng_core._native import AdapterPart as AdapterPart  # a type without an object

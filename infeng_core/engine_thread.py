@@ -17,8 +17,8 @@ _log = get_logger(__name__)
 _Waiting = deque[tuple[Callable[[], bool], "asyncio.Future[None]"]]
 
 
-class Background:
-    """Runs steps while there is something to do, and sleeps until ``ring`` when there is not."""
+class EngineThread:
+    """Runs steps while there is something to do, and sleeps until ``notify`` when there is not."""
 
     def __init__(
         self, step: Callable[[], bool], on_step: Callable[[], object] | None, fail: Callable[[InfengError], None]
@@ -52,7 +52,7 @@ class Background:
         self._is_stopped = True
         self._tell()
 
-    def ring(self) -> None:
+    def notify(self) -> None:
         """Tell that there is something to do."""
         self._bell.put(None)
 

@@ -35,7 +35,7 @@ class _Turn:
         self.thread = threading.get_ident()
 
 
-class Turns:
+class StepLock:
     """Hands out turns, one at a time. Who does not get one sleeps through exactly the turn that is in the way.
 
     A plain lock is not enough: the thread that runs one step after another would take it back before any thread that
@@ -91,10 +91,10 @@ class _ShortIntervals:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._users: set[Turns] = set()
+        self._users: set[StepLock] = set()
         self._usual: float | None = None  # what to go back to; None: the interval is the application's
 
-    def begin(self, user: Turns) -> None:
+    def begin(self, user: StepLock) -> None:
         with self._lock:
             self._users.add(user)
             if self._usual is None and (usual := sys.getswitchinterval()) > SWITCH_INTERVAL:
@@ -102,7 +102,7 @@ class _ShortIntervals:
             if self._usual is not None:
                 sys.setswitchinterval(SWITCH_INTERVAL)
 
-    def end(self, user: Turns) -> None:
+    def end(self, user: StepLock) -> None:
         with self._lock:
             self._users.discard(user)
             if not self._users and self._usual is not None:

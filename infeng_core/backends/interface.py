@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from infeng_core.errors import KernelError
-from infeng_core.scheduling.scheduler import AdapterHandle, AdapterRows, Batch, Limits
+from infeng_core.step import AdapterHandle, AdapterRows, Batch, Limits
 
 if TYPE_CHECKING:
     from infeng_core.formats import LoadedModel

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-import infeng_core
 from infeng_core import _native
 from infeng_core.kernels import problems
 from infeng_core.kernels.check.verdicts import cache_dir, sha256
@@ -19,6 +18,7 @@ from infeng_core.machine import system
 from infeng_core.plug.discovery import Plugin
 from infeng_core.plug.manager import Plugins
 from infeng_core.plug.reason import Reason, abi_mismatch
+from infeng_core.version import __version__
 
 
 def doctor(plugins: Plugins) -> dict[str, Any]:
@@ -27,7 +27,7 @@ def doctor(plugins: Plugins) -> dict[str, Any]:
     states = plugins.library_states()
     files = [path for path in folder.rglob("*") if path.is_file()] if folder.is_dir() else []
     return {
-        "version": infeng_core.__version__,
+        "version": __version__,
         "abi": ".".join(map(str, _native.ABI_VERSION)),
         "python": platform.python_version(),
         "machine": system.machine(plugins.cpu),

@@ -19,11 +19,11 @@ API_VERSION = 1
 """Of these hooks and of what they take and give; raised when an old plugin would meet something else."""
 
 TokenizerFactory = Callable[..., Any]
-"""Called as ``factory(directory: Path, config: EngineConfig)``; returns an ``infeng_core.requests.tokenizer`` tokenizer."""
+"""Called as ``factory(directory: Path, config: EngineConfig)``; returns an ``infeng_core.api.Tokenizer``."""
 SchedulerFactory = Callable[..., Any]
-"""Returns an ``infeng_core.scheduling.scheduler`` scheduler; its arguments are stated there."""
+"""Returns an ``infeng_core.api.Scheduler``; its arguments are stated there."""
 DrafterFactory = Callable[..., Any]
-"""Called as ``factory(prompt: Sequence[int])`` for each request; returns an ``infeng_core.scheduling.drafts`` Drafter."""
+"""Called as ``factory(prompt: Sequence[int])`` for each request; returns an ``infeng_core.api.Drafter``."""
 ModelFamily = Any
 """An ``infeng_core.models.families`` Family: a module or an object."""
 Source = Any

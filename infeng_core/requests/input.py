@@ -24,7 +24,7 @@ CHARACTERS_PER_TOKEN = 32
 no program comes near, and the tokenizer would take seconds to say so."""
 
 
-class Intake:
+class InputProcessor:
     """Tokenizes and checks prompts for one engine."""
 
     def __init__(self, tokenizer: Tokenizer, *, vocab: int, bos_id: int | None, context: int, bound: str) -> None:

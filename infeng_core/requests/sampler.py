@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from infeng_core import _native
 from infeng_core.errors import KernelError
 from infeng_core.requests.request import MAX_SEED
-from infeng_core.scheduling.scheduler import NOT_FINITE, Batch, Sequence
+from infeng_core.step import NOT_FINITE, Batch, Sequence
 
 
 def draw_seed() -> int:

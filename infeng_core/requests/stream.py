@@ -15,8 +15,8 @@ from infeng_core.errors import KernelError, PluginError, RequestError
 from infeng_core.requests.logprobs import logprob
 from infeng_core.requests.request import Completion, FinishReason, Logprob, Request, Timings, Usage
 from infeng_core.requests.tokenizer import Detokenizer
-from infeng_core.scheduling.scheduler import NOT_FINITE, Batch, Segment
-from infeng_core.scheduling.scheduler import Sequence as Running
+from infeng_core.step import NOT_FINITE, Batch, Segment
+from infeng_core.step import Sequence as Running
 
 
 @dataclass(frozen=True, slots=True)

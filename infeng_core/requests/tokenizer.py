@@ -36,7 +36,7 @@ MAX_NORMALIZED = 1 << 28
 
 
 class Detokenizer(Protocol):
-    """Turns one request's new tokens into text, piece by piece."""
+    """StepLock one request's new tokens into text, piece by piece."""
 
     def push(self, token: int) -> str:
         """Take the next token and return the text that is now certain, often "" within a character."""

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from infeng_core.scheduling.scheduler import Sequence
+from infeng_core.step import Sequence
 
 LOOKAHEAD = 64
 """For how many sets of adapters that requests wait for, the first come first, room is made."""
@@ -87,11 +87,11 @@ class Queue:
         passed: list[_Line] = []
         for line in sorted(self._lines.values(), key=lambda line: line.first.arrival):
             sequence = line.first.sequence
-            lease = sequence.lease
-            if lease is None or lease.is_ready():
+            reference = sequence.adapters
+            if reference is None or reference.is_ready():
                 if not fits(sequence):
                     return None
-                if lease is None or lease.acquire():
+                if reference is None or reference.acquire():
                     for other in passed:
                         other.passed += other.lacks_room
                     self._leave(line, line.first)
@@ -111,16 +111,16 @@ class Queue:
         self._prefetched_at = changes
         lines = sorted(self._lines.values(), key=lambda line: line.first.arrival)
         lines = [line for line in lines if line.adapters is not None]
-        heads = (line.first.sequence.lease for line in lines[:LOOKAHEAD])
-        leases = [lease for lease in heads if lease is not None]
-        served = leases[0].registry.prefetch(leases) if leases else 0
+        heads = (line.first.sequence.adapters for line in lines[:LOOKAHEAD])
+        references = [reference for reference in heads if reference is not None]
+        served = references[0].registry.prefetch(references) if references else 0
         for place, line in enumerate(lines):
             line.lacks_room = served <= place < LOOKAHEAD
 
     def _changes(self) -> int:
         """Return the registry's count of changes, where anybody waits for adapters."""
-        lease = next((line.first.sequence.lease for key, line in self._lines.items() if key is not None), None)
-        return -2 if lease is None else lease.registry.changes
+        reference = next((line.first.sequence.adapters for key, line in self._lines.items() if key is not None), None)
+        return -2 if reference is None else reference.registry.changes
 
     def _leave(self, line: _Line, place: _Place) -> None:
         line.waiting.remove(place)
@@ -130,5 +130,5 @@ class Queue:
 
 
 def _adapters(sequence: Sequence) -> object:
-    lease = sequence.lease
-    return None if lease is None else (lease.entries, lease.weights, lease.contents)
+    reference = sequence.adapters
+    return None if reference is None else reference.uses

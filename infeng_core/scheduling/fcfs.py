@@ -10,7 +10,7 @@ import numpy as np
 from infeng_core.errors import RequestError
 from infeng_core.scheduling.admission import Queue
 from infeng_core.scheduling.blocks import BlockPool, blocks_for
-from infeng_core.scheduling.scheduler import AdapterRows, Batch, Limits, Segment, Sequence, adapter_rows
+from infeng_core.step import AdapterRows, Batch, Limits, Segment, Sequence, adapter_rows
 
 
 class FirstCome:
@@ -69,8 +69,8 @@ class FirstCome:
             self._pool.release(sequence.blocks)
         else:
             self._waiting.remove(sequence)
-        if sequence.lease is not None:
-            sequence.lease.close()
+        if sequence.adapters is not None:
+            sequence.adapters.close()
             self._ends, self._adapters = [], []  # no handle is kept longer than it is used
 
     def next_batch(self) -> Batch | None:
@@ -212,4 +212,4 @@ class FirstCome:
 
 def _uses(sequence: Sequence) -> tuple[tuple[object, float], ...]:
     """Return (handle, weight) of a running sequence's adapters."""
-    return () if sequence.lease is None else sequence.lease.rows
+    return () if sequence.adapters is None else sequence.adapters.rows

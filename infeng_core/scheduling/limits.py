@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from infeng_core.backends.interface import Backend
-from infeng_core.models.config import ModelConfig
+from typing import TYPE_CHECKING
+
 from infeng_core.scheduling import blocks
 from infeng_core.scheduling.drafts import MOST_ROWS
-from infeng_core.scheduling.scheduler import Limits
-from infeng_core.settings.config import AdaptersSection, EngineConfig
+from infeng_core.step import Limits
+
+if TYPE_CHECKING:
+    from infeng_core.backends.interface import Backend
+    from infeng_core.models.config import ModelConfig
+    from infeng_core.settings.config import AdaptersSection, EngineConfig
 
 ADAPTERS_SHARE = 0.25
 """``adapters.memory: auto`` is this share of the memory that is available beside weights and cache."""

@@ -1,8 +1,8 @@
 """Typical problems of every op on TinyLlama-1.1B's shapes, and a program of one kernel on one of them, to be timed.
 
-The problems are those that the engine's planner poses (``infeng_core.backends.native.outline``), in every weight format and cache
-format that is installed. Matrices that the engine would not use are left out: formats other than the default are
-represented by one shape.
+The problems are those that the engine's planner poses (``infeng_core.backends.native.outline``), in every weight format
+and cache format that is installed. Matrices that the engine would not use are left out: formats other than the default
+are represented by one shape.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from infeng_core.errors import AdapterError, KernelError, ResourceError
 from infeng_core.kernels.problems import MAX_STACKED_RANK
 from infeng_core.machine.memory import available_bytes
 from infeng_core.models.families import families
-from infeng_core.scheduling.scheduler import Batch
+from infeng_core.step import Batch
 
 if TYPE_CHECKING:
     from infeng_core.formats import LoadedModel

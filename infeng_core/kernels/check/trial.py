@@ -12,7 +12,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import infeng_core
 from infeng_core.machine.cpu import Cpu
 from infeng_core.plug.reason import Reason
 
@@ -113,7 +112,7 @@ class Trial:
 
     def _start(self) -> None:
         reader, writer = os.pipe()
-        package = str(Path(infeng_core.__file__).parent.parent)
+        package = str(Path(__file__).parents[3])
         path = os.pathsep.join(filter(None, (package, os.environ.get("PYTHONPATH"))))
         try:
             self._child = subprocess.Popen(

@@ -37,8 +37,8 @@ class Preempting(FirstCome):
         self._running.remove(sequence)
         self._grouped.remove(sequence)
         self._pool.release(sequence.blocks)
-        if sequence.lease is not None:
-            sequence.lease.release()
+        if sequence.adapters is not None:
+            sequence.adapters.release()
             self._ends, self._adapters = [], []
         sequence.restart(sequence.tokens[sequence.prompt_length : sequence.length].tolist())
         self._waiting.add(sequence)

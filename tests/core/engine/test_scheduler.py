@@ -15,7 +15,7 @@ from infeng_core.requests.request import Request
 from infeng_core.scheduling.blocks import BlockPool, blocks_for
 from infeng_core.scheduling.drafts import Guesses
 from infeng_core.scheduling.fcfs import FirstCome
-from infeng_core.scheduling.scheduler import Batch, Limits, Sequence
+from infeng_core.step import Batch, Limits, Sequence
 
 
 def limits(max_rows: int = 16, running: int = 4, context: int = 128, blocks: int = 12) -> Limits:

@@ -149,7 +149,8 @@ def test_a_reference_that_would_be_missing_is_an_error_of_the_installation(works
 def test_the_child_leaves_no_core_file_and_ends_with_its_parent(workshop, tmp_path):
     path = workshop.plugin("first", ON_LOAD="abort()")
     code = (
-        "import sys; from infeng_core.settings.manifest import load_config; from infeng_core.plug.manager import Plugins;"
+        "import sys; from infeng_core.settings.manifest import load_config;"
+        "from infeng_core.plug.manager import Plugins;"
         "p = Plugins.discover(load_config(overrides={'plugins.paths': [sys.argv[1]]}));"
         "print([s.reason.code for s in p.library_states() if s.name == 'first'])"
     )
