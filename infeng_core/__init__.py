@@ -4,22 +4,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from infeng_core.version import __version__
+
 if TYPE_CHECKING:
     from infeng_core.engine import Engine
-    from infeng_core.request import Completion, Logprob, Request, SamplingParams
-    from infeng_core.stream import Event, Stream
+    from infeng_core.requests.request import Completion, Logprob, Request, SamplingParams
+    from infeng_core.requests.stream import Event, Stream
 
 __all__ = ["Completion", "Engine", "Event", "Logprob", "Request", "SamplingParams", "Stream", "__version__"]
-__version__ = "0.1.0"
 
 _HOMES = {
-    "Completion": "request",
+    "Completion": "requests.request",
     "Engine": "engine",
-    "Event": "stream",
-    "Logprob": "request",
-    "Request": "request",
-    "SamplingParams": "request",
-    "Stream": "stream",
+    "Event": "requests.stream",
+    "Logprob": "requests.request",
+    "Request": "requests.request",
+    "SamplingParams": "requests.request",
+    "Stream": "requests.stream",
 }
 
 

@@ -7,7 +7,6 @@ away, or means something else, raises it.
 
 from typing import TYPE_CHECKING
 
-from infeng_core import __version__
 from infeng_core._native import (
     ABI_VERSION,
     Adapter,
@@ -25,7 +24,7 @@ from infeng_core._native import (
     panel_bytes,
 )
 from infeng_core.adapters import BASE
-from infeng_core.backend import (
+from infeng_core.backends.interface import (
     AdapterHandle,
     AdapterRows,
     Backend,
@@ -37,6 +36,7 @@ from infeng_core.backend import (
     NotFiniteError,
     OpNames,
 )
+from infeng_core.backends.native.outline import shape_and_formats
 from infeng_core.cli import say
 from infeng_core.cli.options import add_config_options, config_from
 from infeng_core.engine import Engine
@@ -53,7 +53,6 @@ from infeng_core.errors import (
     printable,
     unknown_key_remedy,
 )
-from infeng_core.firstcome import FirstCome
 from infeng_core.formats import FormatChoice, LoadedModel, PackedAdapter, choose, convert, convert_adapter, find
 from infeng_core.formats.adapters.artifact import is_artifact
 from infeng_core.formats.adapters.packed import LoraPart, LoraTensor
@@ -61,11 +60,18 @@ from infeng_core.formats.atomic import locked, replacing
 from infeng_core.formats.cache import cache_root, cached_model
 from infeng_core.formats.huggingface import read_config
 from infeng_core.formats.identity import conversion_key
-from infeng_core.formats.memory import available_bytes
 from infeng_core.formats.native import is_native, read_manifest
 from infeng_core.formats.quant import FormatLookup, QuantFormat, builtin_format
-from infeng_core.kvcache import BlockPool
+from infeng_core.formats.sources import Source
+from infeng_core.kernels.check.case import OneOp
+from infeng_core.kernels.check.lora import A_FORMATS, RandomAdapters, a_form
+from infeng_core.kernels.choice import Selector
+from infeng_core.kernels.libraries import REFERENCE
+from infeng_core.kernels.problems import Fields, describe, row_ranges
 from infeng_core.log import get_logger
+from infeng_core.machine.cpu import NEEDS, Cpu, closure, detect
+from infeng_core.machine.memory import available_bytes
+from infeng_core.machine.system import machine, memory
 from infeng_core.models import llama
 from infeng_core.models.config import ModelConfig
 from infeng_core.models.families import Family
@@ -84,25 +90,21 @@ from infeng_core.models.ops import (
     panel_columns,
 )
 from infeng_core.models.weights import Layout, Part, TensorSpec, VectorSpec, decoder, layout
-from infeng_core.outline import shape_and_formats
 from infeng_core.plug import hookimpl
-from infeng_core.plug.case import OneOp
-from infeng_core.plug.config import EngineConfig
-from infeng_core.plug.cpu import NEEDS, Cpu, closure, detect
 from infeng_core.plug.hookspecs import API_VERSION, Command, KernelLibrary, SchedulerFactory, TokenizerFactory
-from infeng_core.plug.libraries import REFERENCE
-from infeng_core.plug.lora import A_FORMATS, RandomAdapters, a_form
 from infeng_core.plug.manager import Plugins
-from infeng_core.plug.manifest import load_config
-from infeng_core.plug.problems import Fields, describe, row_ranges
-from infeng_core.plug.select import Selector
-from infeng_core.plug.system import machine, memory
-from infeng_core.request import Completion, Logprob, Request, SamplingParams
-from infeng_core.scheduler import NOT_FINITE, Batch, Limits, Scheduler, Segment, Sequence, adapter_rows
-from infeng_core.speculate import Drafter
-from infeng_core.stream import Event, Stream
+from infeng_core.requests.request import Completion, Logprob, Request, SamplingParams
+from infeng_core.requests.stream import Event, Stream
+from infeng_core.requests.tokenizer import Detokenizer, HfTokenizer, Tokenizer
+from infeng_core.scheduling.blocks import BlockPool
+from infeng_core.scheduling.drafts import Drafter
+from infeng_core.scheduling.fcfs import FirstCome
+from infeng_core.scheduling.scheduler import Scheduler
+from infeng_core.settings.config import EngineConfig
+from infeng_core.settings.manifest import load_config
+from infeng_core.step import NOT_FINITE, Batch, Limits, Segment, Sequence, adapter_rows
 from infeng_core.telemetry.process import peak_rss
-from infeng_core.tokenizer import Detokenizer, HfTokenizer, Tokenizer
+from infeng_core.version import __version__
 
 if TYPE_CHECKING:
     from infeng_core._native import AdapterPart as AdapterPart  # a type without an object
@@ -190,6 +192,7 @@ __all__ = [
     "Selector",
     "Sequence",
     "SiluMul",
+    "Source",
     "Stream",
     "TensorSpec",
     "Tokenizer",

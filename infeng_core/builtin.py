@@ -25,8 +25,8 @@ def infeng_kernel_libraries() -> list[KernelLibrary]:
 @hookimpl
 def infeng_tokenizers() -> dict[str, TokenizerFactory]:
     """Built-in tokenizers."""
-    from infeng_core.idstokenizer import IdsTokenizer
-    from infeng_core.tokenizer import HfTokenizer
+    from infeng_core.requests.idstokenizer import IdsTokenizer
+    from infeng_core.requests.tokenizer import HfTokenizer
 
     return {"hf": HfTokenizer, "ids": IdsTokenizer}
 
@@ -34,7 +34,7 @@ def infeng_tokenizers() -> dict[str, TokenizerFactory]:
 @hookimpl
 def infeng_schedulers() -> dict[str, SchedulerFactory]:
     """Built-in schedulers."""
-    from infeng_core.firstcome import FirstCome
+    from infeng_core.scheduling.fcfs import FirstCome
 
     return {"fcfs": FirstCome}
 
@@ -50,7 +50,7 @@ def infeng_quant_formats() -> dict[str, QuantFormat]:
 @hookimpl
 def infeng_backends() -> dict[str, Backend]:
     """Built-in backends."""
-    from infeng_core.nativebackend import NativeBackend
+    from infeng_core.backends.native.executable import NativeBackend
 
     return {"native": NativeBackend()}
 
@@ -58,7 +58,7 @@ def infeng_backends() -> dict[str, Backend]:
 @hookimpl
 def infeng_drafters() -> dict[str, DrafterFactory]:
     """Built-in drafters."""
-    from infeng_core.speculate import Ngrams
+    from infeng_core.scheduling.drafts import Ngrams
 
     return {"ngram": Ngrams}
 

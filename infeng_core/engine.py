@@ -15,29 +15,31 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from infeng_core import formats, kvcache
+from infeng_core import formats
 from infeng_core.adapters import AdapterInfo, Registry, base_names
-from infeng_core.backend import Backend, BoundOp, Executable, InterruptedStepError, NotFiniteError
-from infeng_core.background import Background
+from infeng_core.backends.interface import Backend, BoundOp, Executable, InterruptedStepError, NotFiniteError
+from infeng_core.engine_thread import EngineThread
 from infeng_core.errors import InfengError, PluginError, UsageError
-from infeng_core.intake import AdaptersOf, Intake, Prompt, Prompts
-from infeng_core.plug.cpu import detect
+from infeng_core.kernels.choice import Selector
+from infeng_core.machine.cpu import detect
 from infeng_core.plug.manager import Plugins
-from infeng_core.plug.manifest import EngineConfig, load_config
-from infeng_core.plug.select import Selector
-from infeng_core.request import Adapters, Completion, Logprob, Request, SamplingParams
-from infeng_core.sampler import Sampler, draw_seed
-from infeng_core.scheduler import Batch, Scheduler, Segment, part
-from infeng_core.scheduler import Sequence as Running
-from infeng_core.sizing import adapters_budget, limits_of
-from infeng_core.speculate import Guesses, parse
-from infeng_core.stream import Event, Output, Reader, Stream, Streams, not_finite
+from infeng_core.requests.input import AdaptersOf, InputProcessor, Prompt, Prompts
+from infeng_core.requests.request import Adapters, Completion, Logprob, Request, SamplingParams
+from infeng_core.requests.sampler import Sampler, draw_seed
+from infeng_core.requests.stream import Event, Output, Reader, Stream, Streams, not_finite
+from infeng_core.requests.tokenizer import Tokenizer
+from infeng_core.scheduling.blocks import BlockPool
+from infeng_core.scheduling.drafts import Guesses, parse
+from infeng_core.scheduling.limits import adapters_budget, limits_of
+from infeng_core.scheduling.scheduler import Scheduler
+from infeng_core.settings.manifest import EngineConfig, load_config
+from infeng_core.step import Batch, Segment, part
+from infeng_core.step import Sequence as Running
+from infeng_core.step_lock import StepLock
 from infeng_core.telemetry import Profile, measuring
-from infeng_core.tokenizer import Tokenizer
-from infeng_core.turns import Turns
 
 _STAGES: Mapping[str, Mapping[str, str] | str] = {
-    "_intake": {"take": "tokenize"},
+    "_inputs": {"take": "tokenize"},
     "_scheduler": {"next_batch": "schedule", "commit": "schedule"},
     "executable": {"run": "run"},
     "_sampler": {"pick": "sample"},
@@ -110,12 +112,12 @@ class Engine:
         self._streams = Streams()
         self._eos_ids = self._end_tokens()
         shape = self.model.config
-        self._intake = Intake(
+        self._inputs = InputProcessor(
             self.tokenizer, vocab=shape.vocab, bos_id=shape.bos_id, context=self.limits.context, bound=bound
         )
         self._ids = itertools.count()
-        self._turns = Turns()
-        self._background: Background | None = None
+        self._lock = StepLock()
+        self._background: EngineThread | None = None
         self._commands: deque[Command | Reader] = deque()  # in the order of their arrival
         self._is_open = True
         self._is_released = False
@@ -152,7 +154,7 @@ class Engine:
         self._check_open()
         if self._background is not None:
             raise UsageError("engine", "its own thread runs the steps", "wait for streams, or call stop() first")
-        return self._turns.run(lambda: self._step())  # which a profile replaces
+        return self._lock.run(lambda: self._step())  # which a profile replaces
 
     def start(self, on_step: Callable[[], object] | None = None) -> None:
         """Let a thread of the engine's own run the steps until ``stop`` or ``close``, and sleep when nobody wants one.
@@ -164,7 +166,7 @@ class Engine:
         self._check_open()
         if self._background is not None:
             raise UsageError("engine", "it was started already", "call stop() first")
-        self._background = Background(lambda: self._turns.run(self._advance), on_step, self._fail_all)
+        self._background = EngineThread(lambda: self._lock.run(self._advance), on_step, self._fail_all)
         self._background.start()
 
     def stop(self) -> None:
@@ -186,7 +188,7 @@ class Engine:
             for output in self._streams.outputs():
                 self._end(output, error)
 
-        self._turns.run(lambda: self._orderly(end))
+        self._lock.run(lambda: self._orderly(end))
 
     def _step(self) -> bool:
         self._check_open()
@@ -278,7 +280,7 @@ class Engine:
         continuation. The sum of ``logprob`` is the log-probability of the whole. Raises RequestError as ``generate``.
         """
         self._check_open()
-        request, begin = self._intake.joined(prompt, continuation, adapter)
+        request, begin = self._inputs.joined(prompt, continuation, adapter)
         [(request, ids)] = self._prepare([request], None, None)
         found = self._start(request, ids, report_from=begin - 1).result().prompt_logprobs
         return tuple(one for one in found[begin:] if one is not None)
@@ -317,7 +319,7 @@ class Engine:
         Raises UsageError where a profile is being taken already.
         """
         self._check_open()
-        return measuring(self, _STAGES, self.executable, self._turns.run, events)
+        return measuring(self, _STAGES, self.executable, self._lock.run, events)
 
     def tokenize(self, text: str) -> list[int]:
         """Return the ids that ``text`` becomes as a prompt."""
@@ -373,7 +375,7 @@ class Engine:
             return
         if self._background is not None:
             self._background.halt()
-        self._turns.run(self._close)
+        self._lock.run(self._close)
         self.stop()
 
     def _close(self) -> None:
@@ -406,7 +408,7 @@ class Engine:
 
     def _begin(self) -> None:
         """Start with a scheduler that knows no sequence."""
-        self._pool = kvcache.BlockPool(self.limits.kv_blocks)
+        self._pool = BlockPool(self.limits.kv_blocks)
         self._scheduler: Scheduler = self.plugins.scheduler(self.config.scheduler.use)(self.limits, self._pool)
 
     def _guesses(self, ids: list[int]) -> Guesses | None:
@@ -453,7 +455,7 @@ class Engine:
 
     def _check(self, batch: Batch) -> None:
         """Raise PluginError where a scheduler knows nothing of adapters: the base would answer in their stead."""
-        if not batch.adapters and any(segment.sequence.lease is not None for segment in batch.segments):
+        if not batch.adapters and any(segment.sequence.adapters is not None for segment in batch.segments):
             raise self._scheduler_error("it runs requests without their adapters")
 
     def _check_progress(self, batch: Batch, finished: list[Running]) -> None:
@@ -493,7 +495,7 @@ class Engine:
 
     def _prepare(self, prompts: Any, params: SamplingParams | None, adapters: Any) -> list[tuple[Request, list[int]]]:
         self._check_open()
-        prepared = self._intake.take(prompts, params, adapters)
+        prepared = self._inputs.take(prompts, params, adapters)
         for request, _ in prepared:
             if request.adapter is not None:
                 self._adapters.check(request.adapter)
@@ -527,8 +529,9 @@ class Engine:
         ends = {*params.stop_token_ids, *(() if params.ignore_eos else self._eos_ids)}
         output = Output(sequence, partial(self.tokenizer.detokenizer, ids), frozenset(ends), index, ready)
         if request.adapter is not None:
-            sequence.lease = self._adapters.refer(request.adapter)
-            sequence.lease.owner = output
+            reference = self._adapters.refer(request.adapter)
+            reference.owner = output
+            sequence.adapters = reference
         stream = Stream(output, self._run_until, self._cancel, self._arrival)
         Reader(stream, self._commands.append, output)
         self._commands.append((self._take_in, output))
@@ -561,7 +564,7 @@ class Engine:
             if (background := self._background) is not None:
                 background.wait(is_done)
             else:
-                self._turns.run_until(lambda: is_done() or self._background is not None, work)
+                self._lock.run_until(lambda: is_done() or self._background is not None, work)
 
     async def _arrival(self, is_done: Callable[[], bool]) -> None:
         while not is_done():
@@ -572,9 +575,9 @@ class Engine:
 
     def _ring(self) -> None:
         """Tell that there is a command."""
-        self._adapters.ring()
+        self._adapters.notify()
         if (background := self._background) is not None:
-            background.ring()
+            background.notify()
 
     def _cancel(self, output: Output) -> None:
         if output.finished or not self._is_open or self._is_forked:
@@ -586,7 +589,7 @@ class Engine:
         if batch is not None and self._streams.nobody_wants(batch):
             self.executable.cancel()  # should another step have begun meanwhile, it is run again
         if self._background is None:  # else that sees to it, or the thread that runs a step
-            self._turns.attempt(lambda: self._orderly(self._settle))
+            self._lock.attempt(lambda: self._orderly(self._settle))
 
     def _settle(self) -> None:
         """Obey what has arrived since the last step, in its order, and let go of what cannot be served.
@@ -601,9 +604,9 @@ class Engine:
                 command[0](command[1])
             self._commands.popleft()
         while self._adapters.failed:
-            lease = self._adapters.failed[0]
-            if lease.owner is not None and lease.error is not None:  # else it has ended
-                self._end(lease.owner, lease.error)
+            reference = self._adapters.failed[0]
+            if reference.owner is not None and reference.error is not None:  # else it has ended
+                self._end(reference.owner, reference.error)
             self._adapters.failed.popleft()
 
     def _take_in(self, output: Output) -> None:
@@ -611,10 +614,10 @@ class Engine:
             self._schedule(output)
 
     def _schedule(self, output: Output) -> None:
-        lease = output.sequence.lease
+        reference = output.sequence.adapters
         try:
-            if lease is not None and lease.error is not None:
-                raise lease.error
+            if reference is not None and reference.error is not None:
+                raise reference.error
             self._scheduler.add(output.sequence)
         except InfengError as error:
             self._end(output, error)
@@ -633,8 +636,8 @@ class Engine:
 
     def _let_go(self, output: Output) -> None:
         """Give back what a request holds that has ended."""
-        if output.sequence.lease is not None:
-            output.sequence.lease.close()
+        if output.sequence.adapters is not None:
+            output.sequence.adapters.close()
         self._streams.close([output.sequence])
 
     def _abandon(self, streams: Sequence[Stream]) -> None:

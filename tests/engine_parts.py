@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from infeng_core.engine import Engine
-from infeng_core.scheduler import Batch
+from infeng_core.step import Batch
 
 MakeEngine = Callable[..., Engine]
 """``make(model=tiny, section__key=value, ...)``."""

@@ -17,7 +17,7 @@ from infeng_core.formats.adapters.packed import AdapterDtype, LoraEmbedding, Lor
 from infeng_core.formats.tensors import LoadedModel, PackedTensor
 from infeng_core.models import rope  # the tables alone are the engine's
 from infeng_core.models.weights import Part, TensorSpec, layout
-from infeng_core.scheduler import AdapterHandle, AdapterRows, Batch
+from infeng_core.step import AdapterHandle, AdapterRows, Batch
 
 F32 = NDArray[np.float32]
 FORMATS = {"f32": "f32", "bf16": "bf16", "int8": "int8-row"}

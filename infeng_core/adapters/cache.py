@@ -119,7 +119,7 @@ class AdapterCache:
 
     # --------------------------------------------------------------------------------------------------- changes ---
 
-    def ring(self) -> None:
+    def notify(self) -> None:
         """Tell whoever waits that a request may start now that could not before."""
         self.changes += 1
         self.news.notify_all()

@@ -83,7 +83,7 @@ class Loading:
         with self._cache.lock:
             self._is_closed = True
             self._cache.coming.clear()
-            self._cache.ring()
+            self._cache.notify()
             while self._is_placing:
                 self._cache.news.wait()
 
@@ -121,7 +121,7 @@ class Loading:
                 _log.warning("adapter not loaded", name=load.entry.name, error=str(error))
             if load.done is None:
                 self._fail(load.entry, error)
-        self._cache.ring()
+        self._cache.notify()
         if load.done is not None and error is not None:
             load.done.set_exception(error)
         elif load.done is not None:
@@ -218,4 +218,4 @@ class Loading:
             facts = {"id": resident.id[:12], "rank": resident.rank, "bytes": resident.nbytes}
             _log.info(text, name=entry.name, **facts, seconds=round(entry.load_seconds, 4))
         cache.forget(resident)
-        cache.ring()  # with what was coming gone, a step that waits would find no reason to
+        cache.notify()  # with what was coming gone, a step that waits would find no reason to

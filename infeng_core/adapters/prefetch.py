@@ -100,7 +100,7 @@ def _attach_known(cache: AdapterCache, reference: AdapterReference) -> None:
     for entry in reference.entries:
         if entry.resident is None and entry.id in cache.residents:
             cache.attach(entry, cache.residents[entry.id])
-            cache.ring()
+            cache.notify()
 
 
 def _never(cache: AdapterCache, reference: AdapterReference) -> ResourceError | None:

@@ -61,6 +61,11 @@ class AdapterReference:
         self.owner: Any = None
         """The request on its way, kept by the engine."""
 
+    @property
+    def uses(self) -> tuple[object, ...]:
+        """Equal for requests that use the same adapters with the same weights."""
+        return self.entries, self.weights, self.contents
+
     def is_ready(self) -> bool:
         """Return whether all are in memory; asked without the lock, so that ``acquire`` may know better."""
         if self.contents:

@@ -85,7 +85,7 @@ class Registry:
             del self._entries[name]
             entry.is_gone, entry.is_pinned = True, False
             self._retire(entry)
-            self._cache.ring()
+            self._cache.notify()
         _log.info("adapter unloaded", name=name)
 
     def pin(self, name: str, pinned: bool = True) -> None:
@@ -94,7 +94,7 @@ class Registry:
             entry = self._find(name)
             if not pinned or entry.resident is not None:
                 entry.is_pinned = pinned
-                self._cache.ring()
+                self._cache.notify()
                 return
         self._loading.now(entry, pin=True)
 
@@ -220,7 +220,7 @@ class Registry:
                 resident.promised.discard(reference)
             self._cache.touch(resident)
             self._cache.forget(resident)
-        self._cache.ring()
+        self._cache.notify()
 
     def _check(self, reference: AdapterReference) -> None:
         if not reference.contents:
@@ -238,7 +238,7 @@ class Registry:
         reference.error = error
         self._stop_waiting(reference)
         self.failed.append(reference)
-        self._cache.ring()
+        self._cache.notify()
 
     def _stop_waiting(self, reference: AdapterReference) -> None:
         for entry in reference.entries:
@@ -262,10 +262,10 @@ class Registry:
         """Contents that have left the memory for others."""
         return self._cache.evictions
 
-    def ring(self) -> None:
+    def notify(self) -> None:
         """Wake a step that waits for an adapter: there may be something else to do."""
         with self._cache.lock:
-            self._cache.ring()
+            self._cache.notify()
 
     def wait(self, mark: int) -> bool:
         """Sleep until ``changes`` is not ``mark``; return False at once if no load is under way that could do that.

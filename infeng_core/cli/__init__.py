@@ -9,8 +9,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-import infeng_core
 from infeng_core.errors import UsageError, explained, printable
+from infeng_core.version import __version__
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -68,11 +68,11 @@ class Parser(argparse.ArgumentParser):
 
 def _run(argv: list[str]) -> int:
     parser = Parser(prog="infeng", description="CPU-native LLM inference engine")
-    parser.add_argument("--version", action="version", version=f"infeng {infeng_core.__version__}")
+    parser.add_argument("--version", action="version", version=f"infeng {__version__}")
     if argv[:1] == ["--version"]:
         parser.parse_args(argv)  # answers without looking for plugins, one of which may be what is wrong
     from infeng_core.plug.manager import Plugins
-    from infeng_core.plug.manifest import load_config
+    from infeng_core.settings.manifest import load_config
 
     plugins = Plugins.discover(load_config())
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)

@@ -28,7 +28,7 @@ class Convert:
     def run(self, arguments: argparse.Namespace) -> int:
         """Convert; the summary goes to stdout."""
         from infeng_core.formats import choose, convert, find, use_families
-        from infeng_core.formats.memory import gigabytes
+        from infeng_core.machine.memory import gigabytes
         from infeng_core.plug.manager import Plugins
 
         config = config_from(arguments, model__format=arguments.format)
@@ -36,7 +36,7 @@ class Convert:
         use_families(plugins)
         lookup = plugins.quant_format
         choice = choose(config, lookup)
-        made = convert(find(arguments.source), arguments.dest, choice, lookup=lookup, force=arguments.force)
+        made = convert(find(arguments.source, plugins), arguments.dest, choice, lookup=lookup, force=arguments.force)
         if arguments.json:
             summary = {
                 "path": str(made.path),

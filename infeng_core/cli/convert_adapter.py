@@ -30,7 +30,7 @@ class ConvertAdapter:
     def run(self, arguments: argparse.Namespace) -> int:
         """Convert; the summary goes to stdout."""
         from infeng_core.formats import convert_adapter, load
-        from infeng_core.formats.memory import gigabytes
+        from infeng_core.machine.memory import gigabytes
         from infeng_core.plug.manager import Plugins
 
         config = config_from(arguments, model__format=arguments.format)

@@ -10,9 +10,9 @@ from typing import Any
 
 from infeng_core.cli import say
 from infeng_core.cli.options import add_config_options, config_from
-from infeng_core.plug import explain
+from infeng_core.kernels import explain
 from infeng_core.plug.manager import Plugins
-from infeng_core.plug.manifest import EngineConfig
+from infeng_core.settings.manifest import EngineConfig
 
 
 class Doctor:
@@ -44,7 +44,7 @@ def loaded(config: EngineConfig) -> dict[str, Any]:
     """Load the model of ``config``, let it answer one token, and return what memory it took, in bytes."""
     from infeng_core.engine import Engine
     from infeng_core.formats import by_format
-    from infeng_core.request import SamplingParams
+    from infeng_core.requests.request import SamplingParams
     from infeng_core.telemetry import process
 
     begin = time.perf_counter()

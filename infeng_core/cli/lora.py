@@ -10,7 +10,7 @@ from infeng_core.adapters.names import BASE
 from infeng_core.errors import UsageError
 
 if TYPE_CHECKING:
-    from infeng_core.request import Adapters
+    from infeng_core.requests.request import Adapters
 
 
 def add_lora_options(parser: argparse.ArgumentParser) -> None:

@@ -12,11 +12,11 @@ from infeng_core.cli import say
 from infeng_core.cli.doctor import table
 from infeng_core.cli.options import add_config_options, config_from
 from infeng_core.errors import UsageError, unknown_key_remedy
-from infeng_core.plug import explain, problems
-from infeng_core.plug.config import OPS
+from infeng_core.kernels import explain, problems
+from infeng_core.kernels.choice import Decision, Selector
 from infeng_core.plug.manager import SINGULAR, Plugins
 from infeng_core.plug.reason import CODES
-from infeng_core.plug.select import Decision, Selector
+from infeng_core.settings.config import OPS
 
 
 class PluginsCommand:
@@ -89,8 +89,8 @@ class PluginsCommand:
         """Print every candidate for an operation."""
         if arguments.op not in OPS:
             raise UsageError(f"operation {arguments.op}", "unknown", unknown_key_remedy(arguments.op, OPS))
+        from infeng_core.backends.native.outline import outline, shape_and_formats
         from infeng_core.formats import use_families
-        from infeng_core.outline import outline, shape_and_formats
 
         config = config_from(arguments)
         plugins = Plugins.discover(config)

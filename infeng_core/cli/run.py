@@ -18,11 +18,11 @@ from infeng_core.cli.lora import adapters_of, add_lora_options, as_text, loras
 from infeng_core.cli.options import add_config_options, config_from
 from infeng_core.cli.profiling import add_profile_option, profiled
 from infeng_core.errors import UsageError
-from infeng_core.speculate import parse
+from infeng_core.scheduling.drafts import parse
 
 if TYPE_CHECKING:
     from infeng_core.engine import Engine
-    from infeng_core.request import Completion, Request, SamplingParams
+    from infeng_core.requests.request import Completion, Request, SamplingParams
 
 MAX_PROMPT_BYTES = 16 << 20
 """Of a file or of standard input; more than any context takes."""
@@ -65,7 +65,7 @@ class Run:
 
     def run(self, arguments: argparse.Namespace) -> int:
         """Load the model, complete the prompts, print; raises InfengError, KeyboardInterrupt on Ctrl-C."""
-        from infeng_core.request import Request
+        from infeng_core.requests.request import Request
 
         prompts = read_prompts(arguments)
         params = sampling_params(arguments)
@@ -143,7 +143,7 @@ def _read(name: str) -> bytes:
 
 def sampling_params(arguments: argparse.Namespace) -> SamplingParams:
     """Return what the options say; those not given keep the library's defaults."""
-    from infeng_core.request import SamplingParams
+    from infeng_core.requests.request import SamplingParams
 
     names = ("max_tokens", "temperature", "top_k", "top_p", "min_p", "seed")
     given: dict[str, Any] = {name: getattr(arguments, name) for name in names if getattr(arguments, name) is not None}

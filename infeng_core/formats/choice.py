@@ -14,7 +14,7 @@ from infeng_core.models.config import ModelConfig
 from infeng_core.models.weights import layout
 
 if TYPE_CHECKING:
-    from infeng_core.plug.config import EngineConfig
+    from infeng_core.settings.config import EngineConfig
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from tqdm import tqdm
 
 from infeng_core.errors import ModelError, ResourceError
 from infeng_core.files import reading
-from infeng_core.formats import atomic, memory, native
+from infeng_core.formats import atomic, native
 from infeng_core.formats.choice import FormatChoice
 from infeng_core.formats.huggingface import Checkpoint, side_files
 from infeng_core.formats.identity import conversion_key
@@ -25,6 +25,7 @@ from infeng_core.formats.packing import gather_vector, pack_tensor
 from infeng_core.formats.quant import FormatLookup, QuantFormat, builtin_format
 from infeng_core.formats.shards import ALIGN, Entry, aligned_bytes, plan_shards, write_shard
 from infeng_core.log import get_logger
+from infeng_core.machine import memory
 from infeng_core.models.weights import TensorSpec, VectorSpec
 
 

@@ -19,12 +19,13 @@ from infeng_core.formats.huggingface import refuse_file
 from infeng_core.formats.identity import conversion_key
 from infeng_core.formats.quant import FormatLookup, QuantFormat, builtin_format
 from infeng_core.formats.read import read_native
+from infeng_core.formats.sources import Source, written
 from infeng_core.formats.tensors import LoadedModel
 from infeng_core.log import get_logger
 from infeng_core.models import families
 
 if TYPE_CHECKING:
-    from infeng_core.plug.config import EngineConfig
+    from infeng_core.settings.config import EngineConfig
 
 
 class FormatSource(Protocol):
@@ -32,6 +33,9 @@ class FormatSource(Protocol):
 
     def model_families(self) -> Mapping[str, families.Family]:
         """Return the families of plugins."""
+
+    def sources(self) -> Mapping[str, Source]:
+        """Return the readers of model files that plugins bring."""
 
     def quant_format(self, name: str) -> QuantFormat:
         """Return a weight format by name; raises an InfengError that lists the known ones."""
@@ -54,7 +58,7 @@ def load(
     lookup: FormatLookup = cache(plugins.quant_format) if plugins is not None else builtin_format
     if plugins is not None:
         use_families(plugins)
-    directory = find(reference)
+    directory = find(reference, plugins)
     choice = choose(config, lookup)
     if not native.is_native(directory):
         return _load_converted(directory, choice, config, lookup, verify, progress)
@@ -68,14 +72,21 @@ def use_families(plugins: FormatSource) -> None:
     families.add(plugins.model_families())
 
 
-def find(reference: str | Path) -> Path:
-    """Return the local directory that a model reference names, fetched from the hub if need be."""
+def find(reference: str | Path, plugins: FormatSource | None = None) -> Path:
+    """Return the local directory that a model reference names, fetched from the hub if need be.
+
+    What is no model directory may be of a format that a plugin reads.
+    """
     try:
         path = Path(reference).expanduser()
         is_directory, is_file = path.is_dir(), path.is_file()
     except (OSError, ValueError, RuntimeError) as error:
         why = f"is no usable path ({getattr(error, 'strerror', None) or error})"
         raise UsageError(f"{str(reference)[:200]}", why, "give a directory, or a hub name such as org/name") from None
+    if plugins is not None and (is_file or (is_directory and not _is_model(path))):
+        made = written(path, plugins.sources())
+        if made is not None:
+            return made
     if is_directory:
         return path
     if is_file:
@@ -85,6 +96,10 @@ def find(reference: str | Path) -> Path:
     if isinstance(reference, str) and hub.is_name(reference) and path.suffix not in (".gguf", ".bin", ".safetensors"):
         return hub.fetch_model(reference)
     raise UsageError(f"{reference}", "no such model directory", "give a directory, or a hub name such as org/name")
+
+
+def _is_model(directory: Path) -> bool:
+    return native.is_native(directory) or (directory / "config.json").exists()
 
 
 def _load_converted(

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import yaml
 
-import infeng_core
 from infeng_core import yamltree
 from infeng_core.errors import InfengError, ModelError
 from infeng_core.files import read_text
@@ -19,6 +18,7 @@ from infeng_core.formats.quant import FormatLookup
 from infeng_core.models.config import ModelConfig
 from infeng_core.models.fields import Fields, show
 from infeng_core.models.weights import layout
+from infeng_core.version import __version__
 
 MANIFEST = "manifest.yaml"
 FORMAT_MAJOR, FORMAT_MINOR = 1, 0
@@ -62,7 +62,7 @@ class Manifest:
     tensors: Mapping[str, TensorEntry]
     vectors: Mapping[str, VectorEntry]
     version: str = f"{FORMAT_MAJOR}.{FORMAT_MINOR}"
-    written_by: str = infeng_core.__version__
+    written_by: str = __version__
 
     @property
     def id(self) -> str:

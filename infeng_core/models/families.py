@@ -13,14 +13,11 @@ import pkgutil
 from collections.abc import Mapping
 from functools import cache
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import infeng_core.models
 from infeng_core.errors import PluginError
 from infeng_core.models.ops import Graph
-
-if TYPE_CHECKING:
-    from infeng_core.models.config import ModelConfig
 
 
 class Family(Protocol):
@@ -34,8 +31,8 @@ class Family(Protocol):
     def ARCHITECTURES(self) -> tuple[str, ...]:  # noqa: N802
         """The class names that config.json lists."""
 
-    def graph(self, config: ModelConfig) -> Graph:
-        """Return the forward pass of a model of this shape."""
+    def graph(self, config: Any) -> Graph:
+        """Return the forward pass of a model of this shape, a ModelConfig: which itself asks the families."""
 
 
 added: dict[str, Any] = {}

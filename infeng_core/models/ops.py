@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from infeng_core.models.config import RopeConfig
+    from infeng_core.models.rope_config import RopeConfig
 
 PANEL = 16
 """Outputs of a linear op come in panels of this many columns; the columns past the last output are zero."""

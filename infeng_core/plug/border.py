@@ -10,7 +10,7 @@ from collections import abc
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, is_dataclass
 from functools import cache, partial
-from typing import Any, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NoReturn, Protocol, Union, get_args, get_origin, get_type_hints
 
 from infeng_core.errors import InfengError, PluginError, printable
 
@@ -53,7 +53,7 @@ def wrong(value: Any, owed: Any) -> str:
     Looks into containers; objects in them are looked at when they are used.
     """
     origin, inner = get_origin(owed) or owed, get_args(owed)
-    if origin is Any or getattr(origin, "_is_protocol", False):
+    if origin is Any or _is_protocol(origin):
         return ""
     if origin in (Union, types.UnionType):
         found = [wrong(value, one) for one in inner]
@@ -146,7 +146,7 @@ def _call(
         owner.fail(f"what {name}() returned {text}")
     if law is not None and (text := law(args, result)):
         owner.fail(f"{name}() {text}")
-    if not getattr(owed, "_is_protocol", False):
+    if not _is_protocol(owed):
         return result
     held = Held(result, owed, owner)
     return held if any(is_method for is_method, _ in members(owed).values()) else result
@@ -215,6 +215,10 @@ def _result(function: types.FunctionType) -> Any:
         return eval(owed, function.__globals__) if isinstance(owed, str) else owed
     except NameError:  # a name for type checkers alone
         return Any
+
+
+def _is_protocol(owed: Any) -> bool:
+    return Protocol in getattr(owed, "__bases__", ())
 
 
 def _found(place: str) -> type:

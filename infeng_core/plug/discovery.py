@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from infeng_core.errors import ManifestError, PluginError
-from infeng_core.plug.config import EngineConfig
-from infeng_core.plug.cpu import Cpu
+from infeng_core.machine.cpu import Cpu
 from infeng_core.plug.hookspecs import API_VERSION
 from infeng_core.plug.plugin import PluginManifest, read_plugin
 from infeng_core.plug.reason import READY, Reason, unmet
+from infeng_core.settings.config import EngineConfig
 
 GROUP = "infeng.plugins"
 NAMED = "plugins.paths"  # the origin of what a manifest names

@@ -19,17 +19,19 @@ API_VERSION = 1
 """Of these hooks and of what they take and give; raised when an old plugin would meet something else."""
 
 TokenizerFactory = Callable[..., Any]
-"""Called as ``factory(directory: Path, config: EngineConfig)``; returns an ``infeng_core.tokenizer`` tokenizer."""
+"""Called as ``factory(directory: Path, config: EngineConfig)``; returns an ``infeng_core.api.Tokenizer``."""
 SchedulerFactory = Callable[..., Any]
-"""Returns an ``infeng_core.scheduler`` scheduler; its arguments are stated there."""
+"""Returns an ``infeng_core.api.Scheduler``; its arguments are stated there."""
 DrafterFactory = Callable[..., Any]
-"""Called as ``factory(prompt: Sequence[int])`` for each request; returns an ``infeng_core.speculate`` Drafter."""
+"""Called as ``factory(prompt: Sequence[int])`` for each request; returns an ``infeng_core.api.Drafter``."""
 ModelFamily = Any
 """An ``infeng_core.models.families`` Family: a module or an object."""
+Source = Any
+"""An ``infeng_core.formats.sources`` Source."""
 QuantFormat = Any
 """An ``infeng_core.formats`` QuantFormat."""
 Backend = Any
-"""An ``infeng_core.backend.Backend``."""
+"""An ``infeng_core.backends.interface.Backend``."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,11 @@ def infeng_backends(settings: Mapping[str, Any]) -> dict[str, Backend]:  # type:
 @hookspec
 def infeng_model_families(settings: Mapping[str, Any]) -> dict[str, ModelFamily]:  # type: ignore[empty-body]
     """Return model families by the ``model_type`` of their config.json."""
+
+
+@hookspec
+def infeng_sources(settings: Mapping[str, Any]) -> dict[str, Source]:  # type: ignore[empty-body]
+    """Return readers of model files by name; the first that reads what is no model directory is used."""
 
 
 @hookspec

@@ -15,10 +15,10 @@ import pluggy
 
 from infeng_core import _native
 from infeng_core.errors import PluginError, unknown_key_remedy
+from infeng_core.kernels.libraries import LibraryState, Offer, is_broken, open_libraries
 from infeng_core.log import get_logger, warn_once
+from infeng_core.machine.cpu import Cpu, detect
 from infeng_core.plug import PROJECT, border, hookimpl, hookspecs
-from infeng_core.plug.config import EngineConfig, default_of
-from infeng_core.plug.cpu import Cpu, detect
 from infeng_core.plug.discovery import NAMED, Plugin, find
 from infeng_core.plug.hookspecs import (
     Backend,
@@ -29,17 +29,18 @@ from infeng_core.plug.hookspecs import (
     SchedulerFactory,
     TokenizerFactory,
 )
-from infeng_core.plug.libraries import LibraryState, Offer, is_broken, open_libraries
 from infeng_core.plug.reason import Reason
+from infeng_core.settings.config import EngineConfig, default_of
 
 log = get_logger(__name__)
 
 FACES = {
-    "tokenizers": "infeng_core.tokenizer:Tokenizer",
-    "schedulers": "infeng_core.scheduler:Scheduler",
-    "backends": "infeng_core.backend:Backend",
+    "tokenizers": "infeng_core.requests.tokenizer:Tokenizer",
+    "schedulers": "infeng_core.scheduling.scheduler:Scheduler",
+    "backends": "infeng_core.backends.interface:Backend",
     "model_families": "infeng_core.models.families:Family",
-    "drafters": "infeng_core.speculate:Drafter",
+    "sources": "infeng_core.formats.sources:Source",
+    "drafters": "infeng_core.scheduling.drafts:Drafter",
     "quant_formats": "infeng_core.formats.quant:QuantFormat",
 }
 """What each kind owes, imported when one is used."""
@@ -119,11 +120,18 @@ class Plugins:
 
     def model_families(self) -> dict[str, Any]:
         """Return every family that usable plugins bring beside the engine's own; one that is wrong costs a warning."""
+        return self._every("model_families")
+
+    def sources(self) -> dict[str, Any]:
+        """Return every reader of model files that usable plugins bring; one that is wrong costs a warning."""
+        return self._every("sources")
+
+    def _every(self, kind: str) -> dict[str, Any]:
         found: dict[str, Any] = {}
         for plugin in self.manifests:
-            for name in plugin.manifest.provides["model_families"] if plugin.usable and plugin.manifest else ():
+            for name in plugin.manifest.provides[kind] if plugin.usable and plugin.manifest else ():
                 try:
-                    found[name] = self._provider("model_families", name)
+                    found[name] = self._provider(kind, name)
                 except PluginError as error:
                     if plugin.usable:
                         self._fail(plugin, error.why)

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from infeng_core.errors import ManifestError, unknown_key_remedy
-from infeng_core.plug import yamlfile
-from infeng_core.plug.config import OPS, SCHEMA, setting
-from infeng_core.plug.cpu import NEEDS
-from infeng_core.plug.schema import (
+from infeng_core.machine.cpu import NEEDS
+from infeng_core.settings import yamlfile
+from infeng_core.settings.config import OPS, SCHEMA, setting
+from infeng_core.settings.schema import (
     Bool,
     Choice,
     Int,
@@ -26,7 +26,7 @@ from infeng_core.plug.schema import (
     Text,
     suggestion,
 )
-from infeng_core.plug.yamlfile import Document, Key, type_name
+from infeng_core.settings.yamlfile import Document, Key, type_name
 
 VERSION = 1
 ARCHES = ("x86_64", "aarch64")
@@ -99,6 +99,7 @@ _PROVIDES: Mapping[str, Kind | None] = {
     "schedulers": _NAMES,
     "quant_formats": _NAMES,
     "model_families": _NAMES,
+    "sources": _NAMES,
     "drafters": _NAMES,
     "commands": None,
 }

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from infeng_core import _native
-from infeng_core.plug.cpu import Cpu, closure
+from infeng_core.machine.cpu import Cpu, closure
 
 CODES = {
     "ready": "can be used",

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from infeng_core.backend import Executable, Measurable, Measured
+from infeng_core.backends.interface import Executable, Measurable, Measured
 from infeng_core.errors import KernelError, UsageError
 from infeng_core.telemetry import process, table, trace
 from infeng_core.telemetry.counters import Counters, Counts

@@ -3,12 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
+from infeng_core.backends.interface import Measured
+from infeng_core.telemetry.counters import Counts
+from infeng_core.telemetry.process import HugePages, Usage
+from infeng_core.telemetry.stages import StageTotal
 from infeng_core.telemetry.totals import OpTotal, op_classes
 
-if TYPE_CHECKING:
-    from infeng_core.telemetry.profile import Profile
+
+class Profile(Protocol):
+    """What a table shows of one."""
+
+    measured: Measured | None
+    usage: Usage | None
+    peak_rss: int | None
+    huge_pages: HugePages | None
+    counters: Counts
+
+    @property
+    def stages(self) -> dict[str, StageTotal]:
+        """By name."""
+
+    @property
+    def ops(self) -> list[OpTotal]:
+        """In the order of the model."""
+
 
 INSIDE = ("schedule", "run", "sample", "detokenize")  # of a step, in this order
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
-from infeng_core.backend import Measured
+from infeng_core.backends.interface import Measured
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from infeng_core.backend import Measured
+from infeng_core.backends.interface import Measured
 from infeng_core.telemetry.stages import Slice
 
 RUN = "run"  # the stage inside of which the program works; its thread is worker 0

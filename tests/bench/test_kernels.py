@@ -12,7 +12,7 @@ import pytest
 from kernels import typical_op
 
 from infeng_core import _native
-from infeng_core.plug.case import OneOp
+from infeng_core.kernels.check.case import OneOp
 from infeng_core.plug.manager import Plugins
 
 

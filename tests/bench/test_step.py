@@ -12,7 +12,7 @@ import pytest
 from infeng_bench.adapters import peft_directory
 
 from infeng_core import Engine, SamplingParams
-from infeng_core.speculate import Guesses
+from infeng_core.scheduling.drafts import Guesses
 
 CONTEXT = 1024
 WAYS = {

@@ -19,11 +19,11 @@ from safetensors.numpy import load_file, save_file
 
 from infeng_core import cli
 from infeng_core.engine import Engine
-from infeng_core.errors import ManifestError, ModelError, PluginError
+from infeng_core.errors import ManifestError, ModelError, PluginError, UsageError
 from infeng_core.models import families
 from infeng_core.plug.manager import Plugins
-from infeng_core.plug.manifest import load_config
-from infeng_core.request import SamplingParams
+from infeng_core.requests.request import SamplingParams
+from infeng_core.settings.manifest import load_config
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 PYTHON = {path.parents[1].name: path for path in EXAMPLES.glob("*/infeng_*/plugin.yaml") if path.parts[-3] != "kernel"}
@@ -61,7 +61,7 @@ def ids(made: Engine, prompt: Any = "the quick") -> tuple[int, ...]:
 
 
 def test_there_is_an_example_for_each_kind() -> None:
-    assert PYTHON.keys() >= {"backend", "command", "drafter", "family", "tokenizer"}
+    assert PYTHON.keys() >= {"backend", "command", "drafter", "family", "source", "tokenizer"}
 
 
 def test_the_drafter_guesses_and_changes_no_token(tiny: Path) -> None:
@@ -155,6 +155,22 @@ def test_a_graph_with_an_unknown_op_or_name_is_an_error(tiny: Path, tmp_path: Pa
     monkeypatch.setattr(llama, "graph", lambda config: replace(plain(config), ops=(Fft("hidden", "hidden"),)))
     with pytest.raises(PluginError, match=r"plugin renamed: model family renamed: what graph\(\) returned has a"):
         engine(renamed(tiny, tmp_path / "renamed"), "family")
+
+
+def test_the_source_reads_a_model_from_another_kind_of_file(tiny: Path, tmp_path: Path, capsys: Any) -> None:
+    file = tmp_path / "model.npz"
+    texts = {name: np.array((tiny / f"{name}.json").read_text()) for name in ("config", "tokenizer")}
+    np.savez(file, **texts, **load_file(tiny / "model.safetensors"))  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="is a file"):
+        engine(file)
+    assert ids(engine(file, "source")) == ids(engine(tiny))
+    assert ids(engine(file, "source")) == ids(engine(tiny))  # from the cache
+    convert = ["convert", str(file), str(tmp_path / "native"), "--set", f"plugins.paths={PYTHON['source']}"]
+    assert cli.main(convert) == 0
+    assert ids(engine(tmp_path / "native")) == ids(engine(tiny))
+    file.write_bytes(file.read_bytes()[:5000])
+    with pytest.raises(ModelError, match=r"model\.npz: not a NumPy archive"):
+        engine(file, "source")
 
 
 def test_the_backend_sizes_its_memory_and_opens_no_kernel_library(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:

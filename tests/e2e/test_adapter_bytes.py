@@ -14,7 +14,7 @@ from goldens.adapted import ADAPTED
 from goldens.shapes import BIASED, LINEAR, LLAMA3, Case
 
 from infeng_core import SamplingParams
-from infeng_core.request import Request
+from infeng_core.requests.request import Request
 
 BASES: dict[str, dict[str, object]] = {
     "int4-g64": {"model.format": "int4-g64", "kv_cache.dtype": "int8"},

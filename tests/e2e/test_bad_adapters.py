@@ -18,7 +18,7 @@ from safetensors.numpy import load_file, save_file
 
 from infeng_core import Engine, SamplingParams
 from infeng_core.errors import AdapterError, RequestError
-from infeng_core.request import Request
+from infeng_core.requests.request import Request
 
 GOOD = {case.name: case.directory for case in ADAPTED if case.base is BIASED and not case.combines}
 WEIGHTS = "adapter_model.safetensors"

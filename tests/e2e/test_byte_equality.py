@@ -10,7 +10,7 @@ from e2e import harness
 from goldens.shapes import BIASED
 
 from infeng_core import SamplingParams
-from infeng_core.request import Request
+from infeng_core.requests.request import Request
 
 FORMATS: dict[str, dict[str, object]] = {
     "int4-g64, int8 cache": {"model.format": "int4-g64", "kv_cache.dtype": "int8"},

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from e2e import harness
 
-from infeng_core.plug.cpu import detect
+from infeng_core.machine.cpu import detect
 
 TESTS = Path(__file__).parents[1]
 NO_AVX512 = "-avx512f,-amx_tile"
@@ -43,7 +43,7 @@ import json, sys
 import infeng_demo
 from e2e import harness
 from infeng_core import SamplingParams
-from infeng_core.request import Request
+from infeng_core.requests.request import Request
 with harness.engine(infeng_demo.model_dir(), threads=2) as engine:
     recorder = harness.Recorder(engine)
     prompt = tuple(range(3, 260))

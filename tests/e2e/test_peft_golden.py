@@ -12,7 +12,7 @@ from goldens.adapted import ADAPTED, STEPS, Adapted
 from goldens.shapes import CASES, Case
 
 from infeng_core import Engine, SamplingParams
-from infeng_core.request import Request
+from infeng_core.requests.request import Request
 
 GREEDY = SamplingParams(temperature=0, max_tokens=STEPS, ignore_eos=True)
 

@@ -17,7 +17,7 @@ from goldens.adapted import ALL_LINEARS, STEPS
 from goldens.shapes import Case, random_case
 
 from infeng_core import SamplingParams
-from infeng_core.request import Request
+from infeng_core.requests.request import Request
 
 SCRIPT = Path(goldens.__path__[0]) / "peft_run.py"
 BLOCKS = {range(1, 6): pytest.mark.slow, range(6, 17): pytest.mark.nightly}  # seeds that one process computes

@@ -17,7 +17,7 @@ from infeng_bench import synthetic
 
 from infeng_core import SamplingParams
 from infeng_core.formats import load_adapter
-from infeng_core.request import Request
+from infeng_core.requests.request import Request
 
 pytestmark = pytest.mark.slow
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from kernels.abi_mirror import open_kernels
 
-from infeng_core.plug.cpu import NEEDS, closure
+from infeng_core.machine.cpu import NEEDS, closure
 
 HEADER = re.compile(r"([0-9a-f]+) <(.+)>:")
 INSTRUCTION = re.compile(r"\s*([0-9a-f]+):\s+(.+)")

@@ -9,9 +9,9 @@ from itertools import cycle
 from kernels.harness import FLOAT_FORMATS, INT_FORMATS, reference
 
 from infeng_core import _native as native
-from infeng_core.plug.case import OneOp, Sequences, problem_of
-from infeng_core.plug.lora import A_FORMATS, RandomAdapters, a_form
-from infeng_core.plug.problems import Fields
+from infeng_core.kernels.check.case import OneOp, Sequences, problem_of
+from infeng_core.kernels.check.lora import A_FORMATS, RandomAdapters, a_form
+from infeng_core.kernels.problems import Fields
 
 REFERENCE = reference()
 CACHES = ("f32", "f16", "int8")

@@ -16,7 +16,7 @@ import pytest
 from infeng_abi import CFLAGS, include_dir
 from kernels.disassembly import Code, assembles, entry_points
 
-from infeng_core.plug.libraries import LibraryState
+from infeng_core.kernels.libraries import LibraryState
 from infeng_core.plug.manager import Plugins
 
 STATES = {state.name: state for state in Plugins.discover().library_states()}

@@ -15,10 +15,10 @@ from kernels.harness import find_kernel, reference
 from kernels.single_op import cases
 
 from infeng_core import _native as native
-from infeng_core.plug.cpu import detect
+from infeng_core.kernels.choice import Selector
+from infeng_core.machine.cpu import detect
 from infeng_core.plug.manager import Plugins
-from infeng_core.plug.manifest import load_config
-from infeng_core.plug.select import Selector
+from infeng_core.settings.manifest import load_config
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "kernel"
 PLUGINS = Path(__file__).parents[2] / "plugins"
@@ -118,7 +118,7 @@ def test_the_example_wheel_installs_and_announces_itself(tmp_path: Path) -> None
     assert "Requires-Dist: infeng-core" in (info / "METADATA").read_text()
     script = (
         "import json; from infeng_core.plug.manager import Plugins;"
-        "from infeng_core.plug.manifest import load_config;"
+        "from infeng_core.settings.manifest import load_config;"
         "plugins = Plugins.discover(load_config(overrides={'kernels.order': ['example', 'reference']}));"
         "print(json.dumps([k.name for l in plugins.libraries() if l.name == 'example' for k in l.kernels]))"
     )

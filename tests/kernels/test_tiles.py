@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from infeng_abi import CFLAGS, include_dir
 
-from infeng_core.plug.cpu import detect
+from infeng_core.machine.cpu import detect
 from infeng_core.plug.manager import Plugins
 
 TESTS = Path(__file__).parents[1]

@@ -10,9 +10,9 @@ from kernels import typical_op
 from kernels.typical_op import CONTEXT
 
 from infeng_core import _native as native
-from infeng_core.plug import case
-from infeng_core.plug.config import OPS
+from infeng_core.kernels.check import case
 from infeng_core.plug.manager import Plugins
+from infeng_core.settings.config import OPS
 
 POOL = native.Pool(2, spin_us=0)
 PLUGINS = Plugins.discover()
@@ -20,7 +20,8 @@ PLUGINS = Plugins.discover()
 
 def kernels() -> Iterator[native.Kernel]:
     for library in PLUGINS.libraries():
-        yield from (kernel for kernel in library.kernels if set(kernel.features) <= PLUGINS.cpu.features)
+        usable = (kernel for kernel in library.kernels if set(kernel.features) <= PLUGINS.cpu.features)
+        yield from (kernel for kernel in usable if not kernel.name.endswith("_foreign"))  # no model brings a format
 
 
 def accepted(kernel: native.Kernel, rows: int) -> list[dict[str, object]]:

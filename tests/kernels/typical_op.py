@@ -1,8 +1,8 @@
 """Typical problems of every op on TinyLlama-1.1B's shapes, and a program of one kernel on one of them, to be timed.
 
-The problems are those that the engine's planner poses (``infeng_core.outline``), in every weight format and cache
-format that is installed. Matrices that the engine would not use are left out: formats other than the default are
-represented by one shape.
+The problems are those that the engine's planner poses (``infeng_core.backends.native.outline``), in every weight format
+and cache format that is installed. Matrices that the engine would not use are left out: formats other than the default
+are represented by one shape.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ import numpy as np
 from kernels.harness import FLOAT_FORMATS, INT_FORMATS, reference
 
 from infeng_core import _native as native
-from infeng_core.outline import TINYLLAMA, outline, shape_and_formats
-from infeng_core.plug import problems
-from infeng_core.plug.case import OneOp
-from infeng_core.plug.config import OPS, SCHEMA
-from infeng_core.plug.lora import A_FORMATS, RandomAdapters
+from infeng_core.backends.native.outline import TINYLLAMA, outline, shape_and_formats
+from infeng_core.kernels import problems
+from infeng_core.kernels.check.case import OneOp
+from infeng_core.kernels.check.lora import A_FORMATS, RandomAdapters
+from infeng_core.kernels.choice import Selector
 from infeng_core.plug.manager import Plugins
-from infeng_core.plug.manifest import load_config
-from infeng_core.plug.select import Selector
+from infeng_core.settings.config import OPS, SCHEMA
+from infeng_core.settings.manifest import load_config
 
 FORMATS = FLOAT_FORMATS + INT_FORMATS
 CONTEXT = 1024

@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-import infeng_core
 from infeng_core.errors import AdapterError
 from infeng_core.files import parse_json
 from infeng_core.formats.adapters.image import A_FORMAT, AdapterImage, AdapterSpec, PartSpec, Pieces
@@ -24,6 +23,7 @@ from infeng_core.formats.shards import Entry, header, write_all
 from infeng_core.formats.tensors import LoadedModel
 from infeng_core.models.config import ModelConfig
 from infeng_core.models.fields import Fields, show
+from infeng_core.version import __version__
 
 FILE = "infeng_adapter.safetensors"
 MAJOR, MINOR = 1, 0
@@ -88,7 +88,7 @@ def write_artifact(image: AdapterImage, artifact: Artifact, directory: Path) -> 
     metadata = {
         "format": "infeng",
         "infeng_adapter": f"{MAJOR}.{MINOR}",
-        "written_by": infeng_core.__version__,
+        "written_by": __version__,
         "adapter": json.dumps(document, separators=(",", ":")),
     }
     with (directory / FILE).open("wb", buffering=0) as file:

@@ -12,7 +12,7 @@
 #include <map>
 #include <memory>
 
-#include "cpu.h"
+#include "library/cpu.h"
 #include "error.h"
 #include "lora_case.h"
 

@@ -5,8 +5,8 @@
 #include <random>
 
 #include "error.h"
-#include "layout.h"
-#include "names.h"
+#include "program/layout.h"
+#include "library/names.h"
 
 namespace infeng_bench {
 namespace {

@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "arena.h"
-#include "library.h"
-#include "weight.h"
+#include "weights/arena.h"
+#include "library/library.h"
+#include "weights/weight.h"
 
 namespace infeng_bench {
 

@@ -8,12 +8,12 @@ import re
 import pytest
 from adapter_parts import info, until
 
-from infeng_core.admission import LOOKAHEAD, Queue
 from infeng_core.errors import AdapterError
-from infeng_core.firstcome import FirstCome
-from infeng_core.kvcache import BlockPool
-from infeng_core.request import Request
-from infeng_core.scheduler import Limits, Sequence, adapter_rows
+from infeng_core.requests.request import Request
+from infeng_core.scheduling.admission import LOOKAHEAD, Queue
+from infeng_core.scheduling.blocks import BlockPool
+from infeng_core.scheduling.fcfs import FirstCome
+from infeng_core.step import Limits, Sequence, adapter_rows
 
 SLOTS = 4
 
@@ -31,7 +31,7 @@ class Loop:
         self.ids += 1
         sequence = Sequence.start(self.ids, Request((1, 2), adapter=adapter), [1, 2], 2 + new, seed=0)
         if adapter is not None:
-            sequence.lease = self.registry.refer(adapter)
+            sequence.adapters = self.registry.refer(adapter)
         self.scheduler.add(sequence)
         return sequence
 
@@ -48,13 +48,13 @@ class Loop:
         if batch is None:
             return False
         for segment in batch.segments:
-            lease = segment.sequence.lease
+            reference = segment.sequence.adapters
             used = [
                 (rows.handle, rows.weight)
                 for rows in batch.adapters
                 if rows.row_begin <= segment.row_begin and segment.row_end <= rows.row_end
             ]
-            assert used == ([] if lease is None else list(lease.rows))
+            assert used == ([] if reference is None else list(reference.rows))
         sampled = [segment.sequence for segment in batch.segments if segment.sampled]
         finished = [sequence for sequence in sampled if sequence.length + 1 == len(sequence.tokens)]
         self.started += [s.sequence for s in batch.segments if s.sequence not in self.started]
@@ -176,12 +176,14 @@ def test_requests_whose_adapter_is_not_read_in_time_end_with_an_error_and_others
     while loop.step() or loop.registry.failed:
         while loop.registry.failed:
             failed.append(loop.registry.failed.popleft())
-            loop.scheduler.drop(next(sequence for sequence in slow if sequence.lease is failed[-1]))
+            loop.scheduler.drop(next(sequence for sequence in slow if sequence.adapters is failed[-1]))
     assert len(failed) == 6
     assert other in loop.started
-    for lease in failed:
-        assert isinstance(lease.error, AdapterError)
-        assert re.search(r"adapter slow\d: it was not read within 0\.3 s: .*adapters\.load_timeout", str(lease.error))
+    for reference in failed:
+        assert isinstance(reference.error, AdapterError)
+        assert re.search(
+            r"adapter slow\d: it was not read within 0\.3 s: .*adapters\.load_timeout", str(reference.error)
+        )
     assert all(one.state == "registered" for one in loop.registry.infos() if one.name.startswith("slow"))
     store.gate.set()
     until(lambda: store.reads.count("org/slow0") == 1 and store.returned == 8)
@@ -225,12 +227,12 @@ def test_rows_of_the_same_adapters_become_one_range():
             self.rows = rows
 
     class Row:
-        def __init__(self, lease):
-            self.lease = lease
+        def __init__(self, reference):
+            self.reference = reference
 
     class Piece:
-        def __init__(self, begin, end, lease):
-            self.row_begin, self.row_end, self.sequence = begin, end, Row(lease)
+        def __init__(self, begin, end, reference):
+            self.row_begin, self.row_end, self.sequence = begin, end, Row(reference)
 
     a, b = "handle a", "handle b"
     pieces = [

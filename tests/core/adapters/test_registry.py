@@ -28,13 +28,13 @@ def test_nothing_is_read_before_the_first_request(make, store):
     registry = make()
     add(registry, "a")
     assert (store.reads, info(registry, "a").state, info(registry, "a").id) == ([], "registered", None)
-    lease = start(registry, "a")
+    reference = start(registry, "a")
     assert store.reads == ["org/a"]
     found = info(registry, "a")
     assert (found.state, found.references, found.loads, found.rank, found.error) == ("resident", 1, 1, 8, None)
-    assert found.bytes == lease.rows[0][0].nbytes > 0
+    assert found.bytes == reference.rows[0][0].nbytes > 0
     assert found.load_seconds > 0
-    lease.close()
+    reference.close()
     assert info(registry, "a").references == 0
     assert start(registry, "a").rows[0][1] == 1.0
     assert store.reads == ["org/a"], "it stayed in memory"
@@ -107,11 +107,11 @@ def test_what_the_first_that_wait_need_does_not_leave_for_those_behind_them(make
     registry = make(most=2)
     add(registry, *"abc")
     use(registry, "a", "b")
-    leases = [registry.refer(name) for name in "acb"]
-    registry.prefetch(leases)
+    references = [registry.refer(name) for name in "acb"]
+    registry.prefetch(references)
     until(lambda: info(registry, "c").state == "resident")
     assert resident(registry) == ["a", "c"], "a was unused longest, and b is the one nobody needs sooner"
-    assert [lease.acquire() for lease in leases] == [True, True, False]
+    assert [reference.acquire() for reference in references] == [True, True, False]
 
 
 def test_the_budget_in_bytes_holds(make, store):
@@ -180,33 +180,33 @@ def test_a_name_that_left_finds_its_contents_under_another_name(make, store):
 # ------------------------------------------------------------------------------------------------------ preemption ---
 
 
-def acquired_again(registry, lease):
+def acquired_again(registry, reference):
     """Wait until a request that gave its adapters back has them again; raises the error that it gets."""
-    while not lease.acquire():
-        if lease.error is not None:
-            raise lease.error
+    while not reference.acquire():
+        if reference.error is not None:
+            raise reference.error
         mark = registry.changes
-        registry.prefetch([lease])
+        registry.prefetch([reference])
         registry.wait(mark)
-    return lease
+    return reference
 
 
 def test_a_preempted_request_gives_its_room_to_others_and_gets_its_adapter_again(make, store):
     registry = make(most=1)
     add(registry, "a", "b")
-    lease = start(registry, "a")
-    first = lease.rows[0][0].id
-    lease.release()
-    lease.release()
-    assert (lease.rows, info(registry, "a").references, info(registry, "a").waiting) == ((), 0, 1)
+    reference = start(registry, "a")
+    first = reference.rows[0][0].id
+    reference.release()
+    reference.release()
+    assert (reference.rows, info(registry, "a").references, info(registry, "a").waiting) == ((), 0, 1)
     use(registry, "b")
     assert resident(registry) == ["b"]
-    assert acquired_again(registry, lease).rows[0][0].id == first
+    assert acquired_again(registry, reference).rows[0][0].id == first
     assert (resident(registry), info(registry, "a").references, info(registry, "a").waiting) == (["a"], 1, 0)
-    lease.release()
-    assert acquired_again(registry, lease).rows, "nobody wanted the room"
+    reference.release()
+    assert acquired_again(registry, reference).rows, "nobody wanted the room"
     assert store.reads.count("org/a") == 2
-    lease.close()
+    reference.close()
     assert info(registry, "a").references == info(registry, "a").waiting == 0
     use(registry, "b")
 
@@ -215,20 +215,20 @@ def test_a_preempted_request_goes_on_with_the_contents_that_it_had(make, store):
     store.contents["org/a"] = b"old"
     registry = make(most=2)
     add(registry, "a", "b")
-    lease = start(registry, "a")
-    old = lease.rows[0][0].id
-    lease.release()
+    reference = start(registry, "a")
+    old = reference.rows[0][0].id
+    reference.release()
     store.contents["org/a"] = b"new"
     registry.reload("a")
     use(registry, "b")  # there is room for one beside the old contents, which nobody could read again
     fresh = start(registry, "a")
-    assert acquired_again(registry, lease).rows[0][0].id == old != fresh.rows[0][0].id
+    assert acquired_again(registry, reference).rows[0][0].id == old != fresh.rows[0][0].id
     registry.remove("a")
-    lease.release()
-    assert acquired_again(registry, lease).rows[0][0].id == old
-    lease.close()
+    reference.release()
+    assert acquired_again(registry, reference).rows[0][0].id == old
+    reference.close()
     fresh.close()
-    del lease, fresh
+    del reference, fresh
     assert store.placed == 0, "b left for the new contents"
 
 
@@ -236,25 +236,25 @@ def test_a_preempted_request_whose_contents_are_gone_for_good_gets_an_error(make
     store.contents["org/a"] = b"old"
     registry = make(most=1)
     add(registry, "a", "b")
-    lease, other = start(registry, "a"), None
-    lease.release()
+    reference, other = start(registry, "a"), None
+    reference.release()
     use(registry, "b")
     store.contents["org/a"] = b"new"
     with pytest.raises(AdapterError, match="files have changed since they were first read"):
-        acquired_again(registry, lease)
-    lease.close()
+        acquired_again(registry, reference)
+    reference.close()
     registry.reload("a")
     store.contents["org/a"] = b"newer"
-    lease = start(registry, "a")
-    lease.release()
+    reference = start(registry, "a")
+    reference.release()
     use(registry, "b")
     store.contents["org/a"] = b"newest"
     registry.reload("a")
     other = start(registry, "a")
     other.close()
     with pytest.raises(AdapterError, match="reloaded while the request was preempted, and its old contents have left"):
-        acquired_again(registry, lease)
-    lease.close()
+        acquired_again(registry, reference)
+    reference.close()
     use(registry, "a", "b")
     assert all(one.references == one.waiting == 0 for one in registry.infos())
 
@@ -262,13 +262,13 @@ def test_a_preempted_request_whose_contents_are_gone_for_good_gets_an_error(make
 def test_a_preempted_request_that_ends_lets_its_contents_go(make, store):
     registry = make(most=2)
     add(registry, "a")
-    lease = start(registry, "a")
-    lease.release()
+    reference = start(registry, "a")
+    reference.release()
     registry.remove("a")
     assert store.placed == 1
-    lease.close()
-    lease.close()
-    assert not lease.acquire()
+    reference.close()
+    reference.close()
+    assert not reference.acquire()
     assert store.placed == 0
 
 
@@ -291,13 +291,13 @@ def test_slow_loads_do_not_hold_up_others_and_quick_ones_take_turns(make, store)
     add(registry, *"abcdefg")
     store.gate.clear()
     store.held = {"org/a", "org/b", "org/c"}
-    leases = [registry.refer(name) for name in "abcdefg"]
-    registry.prefetch(leases)
-    until(lambda: all(lease.acquire() for lease in leases[3:]))
-    assert not any(lease.acquire() for lease in leases[:3])
+    references = [registry.refer(name) for name in "abcdefg"]
+    registry.prefetch(references)
+    until(lambda: all(reference.acquire() for reference in references[3:]))
+    assert not any(reference.acquire() for reference in references[:3])
     assert sum(thread.name == "infeng-adapters" for thread in threading.enumerate()) <= MOST
     store.gate.set()
-    until(lambda: all(lease.acquire() for lease in leases))
+    until(lambda: all(reference.acquire() for reference in references))
 
 
 def test_loads_that_never_end_take_a_bounded_number_of_threads(make, store):
@@ -305,10 +305,10 @@ def test_loads_that_never_end_take_a_bounded_number_of_threads(make, store):
     names = [f"n{i}" for i in range(MOST_STUCK + 3 * MOST)]
     add(registry, *names, "good")
     store.gate.clear()
-    leases = [registry.refer(name) for name in names]
-    registry.prefetch(leases)
+    references = [registry.refer(name) for name in names]
+    registry.prefetch(references)
     until(lambda: len(registry.failed) == len(names))
-    assert any("other loads do not come to an end" in str(lease.error) for lease in leases)
+    assert any("other loads do not come to an end" in str(reference.error) for reference in references)
     assert sum(thread.name == "infeng-adapters" for thread in threading.enumerate()) <= MOST + MOST_STUCK
     store.gate.set()
     until(lambda: not any(thread.name.startswith("infeng-adapters") for thread in threading.enumerate()))
@@ -381,10 +381,10 @@ def test_requests_finish_on_the_version_they_started_with(make, store):
 def test_reloading_what_has_not_changed_changes_nothing(make, store):
     registry = make()
     add(registry, "a")
-    lease = start(registry, "a")
+    reference = start(registry, "a")
     registry.reload("a")
     assert store.placed == 1
-    assert start(registry, "a").rows == lease.rows
+    assert start(registry, "a").rows == reference.rows
 
 
 def test_a_reload_that_fails_leaves_the_old_version(make, store):
@@ -500,9 +500,9 @@ def test_adapters_can_be_switched_off(make):
 def test_adapters_combine_with_weights_in_the_requests_order(make):
     registry = make()
     add(registry, "a", "b")
-    lease = start(registry, (("b", 0.25), ("a", 2.0)))
-    assert [weight for _, weight in lease.rows] == [0.25, 2.0]
-    assert [handle.id for handle, _ in lease.rows] == [info(registry, "b").id, info(registry, "a").id]
+    reference = start(registry, (("b", 0.25), ("a", 2.0)))
+    assert [weight for _, weight in reference.rows] == [0.25, 2.0]
+    assert [handle.id for handle, _ in reference.rows] == [info(registry, "b").id, info(registry, "a").id]
 
 
 def test_more_ranks_than_a_row_has_room_for_are_refused(make, store):
@@ -553,24 +553,24 @@ def test_a_step_that_waits_is_woken_and_can_be_interrupted(make, store):
     add(registry, "a")
     assert not registry.wait(registry.changes), "nothing is under way"
     store.gate.clear()
-    lease = registry.refer("a")
-    registry.prefetch([lease])
+    reference = registry.refer("a")
+    registry.prefetch([reference])
     mark = registry.changes
-    threading.Timer(0.02, registry.ring).start()
+    threading.Timer(0.02, registry.notify).start()
     assert registry.wait(mark)
     threading.Timer(0.02, registry.interrupt).start()
     with pytest.raises(KernelError, match="interrupted"):
         registry.wait(registry.changes)
     store.gate.set()
-    until(lease.acquire)
+    until(reference.acquire)
 
 
 def test_a_step_never_finds_an_adapter_neither_coming_nor_there(make, store, monkeypatch):
     registry = make()
     add(registry, "a")
-    lease = registry.refer("a")
+    reference = registry.refer("a")
     store.gate.clear()
-    registry.prefetch([lease])
+    registry.prefetch([reference])
     mark = registry.changes
     ends = registry._loading._end
     taken, go_on = threading.Event(), threading.Event()
@@ -586,7 +586,7 @@ def test_a_step_never_finds_an_adapter_neither_coming_nor_there(make, store, mon
     store.gate.set()
     assert taken.wait(20)
     assert registry.wait(mark), "it is there, and that was said in the same moment"
-    assert lease.acquire()
+    assert reference.acquire()
     go_on.set()
 
 
@@ -595,8 +595,8 @@ def test_closing_does_not_wait_for_what_is_being_read(make, store):
     add(registry, "a", "b")
     use(registry, "b")
     store.gate.clear()
-    lease = registry.refer("a")
-    registry.prefetch([lease])
+    reference = registry.refer("a")
+    registry.prefetch([reference])
     until(lambda: store.reads[-1] == "org/a")
     registry.close()
     assert store.placed == 0
@@ -648,10 +648,10 @@ def test_threads_may_do_everything_at_once(make, store):
         try:
             for i in range(60):
                 name = f"n{(i * 7 + seed) % 8}"
-                lease = start(registry, name)
-                assert lease.rows[0][0].nbytes > 0
+                reference = start(registry, name)
+                assert reference.rows[0][0].nbytes > 0
                 registry.infos()
-                lease.close()
+                reference.close()
                 if i % 9 == seed:
                     registry.reload(name)
                 if i % 10 == seed:

@@ -13,7 +13,7 @@ from engine_parts import MakeEngine
 from lora_parts import Formula, Kind, Row, random_adapter, run
 
 from infeng_core import Engine
-from infeng_core.binding import Binder
+from infeng_core.backends.native.binding import Binder
 from infeng_core.errors import KernelError
 
 TOKENS = [int(t) for t in np.random.default_rng(5).integers(2, 300, 11)]

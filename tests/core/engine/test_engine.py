@@ -15,7 +15,7 @@ from engine_parts import MakeEngine, Recorder
 
 from infeng_core import Engine, Event, Request, SamplingParams
 from infeng_core.errors import KernelError, ModelError, RequestError, ResourceError, UsageError
-from infeng_core.firstcome import FirstCome
+from infeng_core.scheduling.fcfs import FirstCome
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=20, ignore_eos=True)
 

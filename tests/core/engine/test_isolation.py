@@ -15,7 +15,7 @@ import tiny_adapter
 from engine_parts import MakeEngine, Recorder
 
 from infeng_core import Engine, SamplingParams
-from infeng_core.backend import NotFiniteError
+from infeng_core.backends.interface import NotFiniteError
 from infeng_core.errors import InfengError, KernelError, PluginError, RequestError
 from infeng_core.firstcome import FirstCome
 

@@ -16,7 +16,7 @@ import pytest
 from engine_parts import MakeEngine, Recorder
 
 from infeng_core import Engine, SamplingParams
-from infeng_core.backend import InterruptedStepError
+from infeng_core.backends.interface import InterruptedStepError
 from infeng_core.errors import KernelError, UsageError
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=20, ignore_eos=True)

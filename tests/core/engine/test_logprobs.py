@@ -14,8 +14,8 @@ from engine_parts import MakeEngine, Recorder
 
 from infeng_core import Engine, Logprob, SamplingParams
 from infeng_core.errors import PluginError, RequestError
-from infeng_core.firstcome import FirstCome
-from infeng_core.logprobs import logprob
+from infeng_core.requests.logprobs import logprob
+from infeng_core.scheduling.fcfs import FirstCome
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True)
 SAMPLED = SamplingParams(temperature=0.8, top_k=30, seed=3, max_tokens=12, ignore_eos=True)

@@ -14,7 +14,7 @@ import pytest
 from engine_parts import MakeEngine
 
 from infeng_core import Engine, SamplingParams
-from infeng_core.stream import Stream
+from infeng_core.requests.stream import Stream
 
 STEPS = 20_000
 WARM = 4_000

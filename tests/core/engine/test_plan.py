@@ -10,7 +10,7 @@ import tiny_model
 from engine_parts import MakeEngine, Recorder
 
 from infeng_core import Engine, SamplingParams
-from infeng_core.binding import Binder
+from infeng_core.backends.native.binding import Binder
 
 PARAMS = SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True)
 

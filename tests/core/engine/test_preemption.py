@@ -12,7 +12,7 @@ from engine_parts import MakeEngine
 
 from infeng_core import SamplingParams
 from infeng_core.errors import AdapterError
-from infeng_core.firstcome import FirstCome
+from infeng_core.scheduling.fcfs import FirstCome
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=24, ignore_eos=True)
 SAMPLED = SamplingParams(temperature=0.9, seed=7, max_tokens=24, ignore_eos=True, logprobs=1)
@@ -37,8 +37,8 @@ class Preempting(FirstCome):
         self._running.remove(sequence)
         self._grouped.remove(sequence)
         self._pool.release(sequence.blocks)
-        if sequence.lease is not None:
-            sequence.lease.release()
+        if sequence.adapters is not None:
+            sequence.adapters.release()
             self._ends, self._adapters = [], []
         sequence.restart(sequence.tokens[sequence.prompt_length : sequence.length].tolist())
         self._waiting.add(sequence)

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from infeng_core.errors import RequestError
-from infeng_core.firstcome import FirstCome
-from infeng_core.kvcache import BlockPool, blocks_for
-from infeng_core.request import Request
-from infeng_core.scheduler import Batch, Limits, Sequence
-from infeng_core.speculate import Guesses
+from infeng_core.requests.request import Request
+from infeng_core.scheduling.blocks import BlockPool, blocks_for
+from infeng_core.scheduling.drafts import Guesses
+from infeng_core.scheduling.fcfs import FirstCome
+from infeng_core.step import Batch, Limits, Sequence
 
 
 def limits(max_rows: int = 16, running: int = 4, context: int = 128, blocks: int = 12) -> Limits:

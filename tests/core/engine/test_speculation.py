@@ -15,11 +15,12 @@ from engine_parts import MakeEngine, Recorder
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from infeng_core import Completion, Engine, Request, SamplingParams, sampler
+from infeng_core import Completion, Engine, Request, SamplingParams
 from infeng_core.errors import KernelError, ManifestError, PluginError, UsageError
-from infeng_core.firstcome import FirstCome
-from infeng_core.speculate import Guesses, Ngrams, parse
-from infeng_core.stream import Event
+from infeng_core.requests import sampler
+from infeng_core.requests.stream import Event
+from infeng_core.scheduling.drafts import Guesses, Ngrams, parse
+from infeng_core.scheduling.fcfs import FirstCome
 
 LOOP = (5, 6, 7, 8, 9, 5, 6, 7, 8, 9, 5, 6, 7)
 BASE = SamplingParams(temperature=0.0, max_tokens=60, ignore_eos=True, seed=3)

@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from infeng_core.errors import ModelError, RequestError
-from infeng_core.growth import growth
-from infeng_core.idstokenizer import IdsTokenizer
-from infeng_core.plug.config import EngineConfig, TokenizerSection
-from infeng_core.tokenizer import REPLACEMENT, HfTokenizer
+from infeng_core.requests.growth import growth
+from infeng_core.requests.idstokenizer import IdsTokenizer
+from infeng_core.requests.tokenizer import REPLACEMENT, HfTokenizer
+from infeng_core.settings.config import EngineConfig, TokenizerSection
 
 DATA = os.environ.get("INFENG_TEST_DATA")
 needs_data = pytest.mark.skipif(DATA is None, reason="INFENG_TEST_DATA is not set")

@@ -17,7 +17,7 @@ from engine_parts import MakeEngine, Recorder
 
 from infeng_core import SamplingParams
 from infeng_core.errors import KernelError, RequestError, UsageError
-from infeng_core.turns import SWITCH_INTERVAL, Turns
+from infeng_core.step_lock import SWITCH_INTERVAL, StepLock
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=20, ignore_eos=True)
 
@@ -182,7 +182,7 @@ def test_python_switches_threads_soon_while_a_step_runs_and_as_before_afterwards
 
 
 def test_a_turn_is_left_when_its_work_fails():
-    turns = Turns()
+    turns = StepLock()
 
     def fail() -> None:
         raise KeyboardInterrupt

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from infeng_core.errors import ResourceError
-from infeng_core.formats.memory import MARGIN, available_bytes, require
+from infeng_core.machine.memory import MARGIN, available_bytes, require
 
 
 def lay_out(root: Path, files: dict[str, str]) -> tuple[Path, Path]:

@@ -20,7 +20,7 @@ from infeng_core.formats.quant import builtin_format
 from infeng_core.formats.read import read_native
 from infeng_core.formats.safetensors import read_header
 from infeng_core.formats.shards import Entry, plan_shards
-from infeng_core.plug.manifest import load_config
+from infeng_core.settings.manifest import load_config
 
 Maker = Callable[..., Path]
 CHOICE = FormatChoice("int4-g64", {"embed": "int8-row"})
@@ -314,10 +314,10 @@ def test_no_value_of_a_manifest_does_worse_than_a_model_error(good_manifest: byt
 
 
 def test_loading_asks_for_memory_before_it_takes_any(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("infeng_core.formats.memory.available_bytes", lambda: 1 << 20)
+    monkeypatch.setattr("infeng_core.machine.memory.available_bytes", lambda: 1 << 20)
     with pytest.raises(InfengError, match=r"needs \d+ bytes .*, 1048576 bytes .* are available: free memory"):
         read_native(directory, builtin_format)
-    monkeypatch.setattr("infeng_core.formats.memory.available_bytes", lambda: None)
+    monkeypatch.setattr("infeng_core.machine.memory.available_bytes", lambda: None)
     monkeypatch.setattr("infeng_core._native.Arena", lambda nbytes: bytearray(1 << 62))
     with pytest.raises(InfengError, match=r"needs \d+ bytes .*, the system refuses them: free memory"):
         read_native(directory, builtin_format)

@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "error.h"
-#include "program.h"
+#include "program/program.h"
 
 using namespace infeng;
 

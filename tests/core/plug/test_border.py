@@ -17,15 +17,15 @@ from infeng_core import cli
 from infeng_core.engine import Engine
 from infeng_core.errors import PluginError, RequestError
 from infeng_core.plug.border import wrong
-from infeng_core.request import SamplingParams
+from infeng_core.requests.request import SamplingParams
 
 HEAD = """
 import numpy as np
 from infeng_core.plug import hookimpl
-from infeng_core.firstcome import FirstCome
+from infeng_core.scheduling.fcfs import FirstCome
 from infeng_core.formats.quant import QuantFormat
-from infeng_core.nativebackend import NativeBackend
-from infeng_core.tokenizer import HfTokenizer
+from infeng_core.backends.native.executable import NativeBackend
+from infeng_core.requests.tokenizer import HfTokenizer
 
 class Odd(Exception): pass
 class Tokenizer(HfTokenizer): pass

@@ -15,8 +15,8 @@ import tiny_model
 import yaml
 
 from infeng_core import cli
-from infeng_core.plug.config import OPS, SCHEMA
-from infeng_core.plug.cpu import detect
+from infeng_core.machine.cpu import detect
+from infeng_core.settings.config import OPS, SCHEMA
 
 INFENG = str(Path(sys.executable).parent / "infeng")
 

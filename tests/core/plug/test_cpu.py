@@ -8,7 +8,7 @@ import pytest
 
 from infeng_core import _native
 from infeng_core.errors import UsageError
-from infeng_core.plug.cpu import NEEDS, closure, detect, parse_mask
+from infeng_core.machine.cpu import NEEDS, closure, detect, parse_mask
 
 OTHERS = ("avx512_vnni", "avx512_bf16", "amx_tile")
 SERVER = frozenset(["avx", "avx2", "fma", "f16c", "bmi2", "avx512f", "avx512bw", "avx512vl", "avx512dq", *OTHERS])

@@ -10,8 +10,8 @@ import pytest
 from infeng_core.errors import ManifestError, PluginError
 from infeng_core.plug.hookspecs import API_VERSION
 from infeng_core.plug.manager import Plugins
-from infeng_core.plug.manifest import load_config
 from infeng_core.plug.plugin import read_plugin
+from infeng_core.settings.manifest import load_config
 
 GOOD = """infeng_plugin: 1
 name: {name}

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from infeng_core.plug.cpu import detect
+from infeng_core.machine.cpu import detect
 
 infeng_demo = pytest.importorskip("infeng_demo", reason="the demo wheel is not installed")
 
@@ -150,7 +150,7 @@ def test_why_says_what_is_bound(workshop, cache, monkeypatch, capsys):
     """For every op, with a kernel that leaves what follows it to an op of its own."""
     from infeng_core import Engine
     from infeng_core.cli import main
-    from infeng_core.plug.config import OPS
+    from infeng_core.settings.config import OPS
 
     monkeypatch.setenv("INFENG_CACHE", str(cache))
     path = workshop.plugin("first", source="rmsnorm.c")

@@ -7,10 +7,11 @@ import pytest
 
 from infeng_core import _native
 from infeng_core.errors import KernelError
-from infeng_core.plug import firstuse, lora, problems, trial
-from infeng_core.plug.case import OneOp
+from infeng_core.kernels import problems
+from infeng_core.kernels.check import firstuse, lora, trial
+from infeng_core.kernels.check.case import OneOp
+from infeng_core.kernels.choice import Selector
 from infeng_core.plug.manager import Plugins
-from infeng_core.plug.select import Selector
 
 LAST_ROW = "if (m == a->common.rows - 1 && a->common.rows % 4) out[a->weight->k - 1] += 1"
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from infeng_core.errors import PluginError
-from infeng_core.plug import trial
+from infeng_core.kernels.check import trial
 
 
 def plain(path: Path) -> bytes:
@@ -49,6 +49,7 @@ HOSTILE = {
     "a truncated file": ({}, cut_in_half, "not_a_library", "truncated"),
     "an empty file": ({}, lambda path: b"", "not_a_library", "not a shared library"),
     "another ABI than its YAML says": ({"MAJOR": 7}, plain, "abi_mismatch", "7"),
+    "a build for ABI 0.9": ({"MAJOR": 0, "MINOR": 9}, plain, "abi_mismatch", r"0\.9, this engine|0\.9, this core"),
     "another name than its YAML says": ({"LIBRARY": '"impostor"'}, plain, "invalid", "calls itself impostor"),
 }
 
@@ -148,7 +149,8 @@ def test_a_reference_that_would_be_missing_is_an_error_of_the_installation(works
 def test_the_child_leaves_no_core_file_and_ends_with_its_parent(workshop, tmp_path):
     path = workshop.plugin("first", ON_LOAD="abort()")
     code = (
-        "import sys; from infeng_core.plug.manifest import load_config; from infeng_core.plug.manager import Plugins;"
+        "import sys; from infeng_core.settings.manifest import load_config;"
+        "from infeng_core.plug.manager import Plugins;"
         "p = Plugins.discover(load_config(overrides={'plugins.paths': [sys.argv[1]]}));"
         "print([s.reason.code for s in p.library_states() if s.name == 'first'])"
     )

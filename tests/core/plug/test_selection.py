@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from infeng_core.errors import KernelError, PluginError
-from infeng_core.plug.cpu import closure
+from infeng_core.machine.cpu import closure
 
 ROUNDS = 100
 

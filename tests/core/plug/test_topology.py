@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from infeng_core.cli import doctor
-from infeng_core.plug import topology
-from infeng_core.plug.cpu import Cpu
-from infeng_core.plug.topology import cpu_list
+from infeng_core.machine import topology
+from infeng_core.machine.cpu import Cpu
+from infeng_core.machine.topology import cpu_list
 
 MakeSystem = Callable[..., None]
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from infeng_core import Engine, SamplingParams
 from infeng_core.errors import KernelError, UsageError
-from infeng_core.scheduler import Batch
+from infeng_core.step import Batch
 from infeng_core.telemetry import Profile
 
 PROMPTS = ["the quick brown fox", "1 2 3 4 5", "x"]

@@ -12,7 +12,7 @@ from infeng_bench import options, probe, roofline
 
 from infeng_core.cli import main
 from infeng_core.errors import UsageError
-from infeng_core.plug.cpu import closure, detect
+from infeng_core.machine.cpu import closure, detect
 
 
 def test_the_command_writes_a_result_of_the_schema(tmp_path: Path, schema: Any) -> None:

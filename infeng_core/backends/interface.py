@@ -1,0 +1,160 @@
+"""The faces of a backend: it turns a loaded model into something that runs batches. ``native`` is plan.py."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from infeng_core.errors import KernelError
+from infeng_core.step import AdapterHandle, AdapterRows, Batch, Limits
+
+if TYPE_CHECKING:
+    from infeng_core.formats import LoadedModel
+    from infeng_core.formats.adapters.packed import PackedAdapter
+    from infeng_core.kernels.choice import Selector
+    from infeng_core.models.config import ModelConfig
+    from infeng_core.settings.manifest import EngineConfig
+
+__all__ = [
+    "AdapterHandle",
+    "AdapterRows",
+    "Backend",
+    "BoundOp",
+    "Executable",
+    "InterruptedStepError",
+    "Limits",
+    "Measurable",
+    "Measured",
+    "NotFiniteError",
+    "OpNames",
+]
+
+
+class InterruptedStepError(KernelError):
+    """A run was cancelled; it may run again."""
+
+
+class NotFiniteError(KernelError):
+    """An op met NaN or infinity and refused: the rows of some requests are at fault, and the others can run."""
+
+
+@dataclass(frozen=True, slots=True)
+class BoundOp:
+    """One line of what runs: an op of the model, for a range of batch sizes, and the kernel that it got."""
+
+    op: str
+    """As in abi.h: "linear", "attention", ..."""
+    detail: str
+    """Which tensors, formats and sizes, such as "layers.*.qkv_proj int4-g64 2560x2048 x22"."""
+    rows: tuple[int, int]
+    """Batch sizes, in rows, that this kernel is used for."""
+    library: str
+    kernel: str
+    reason: str
+
+
+class Executable(Protocol):
+    """A model that is ready to run. It owns the bytes of the key/value cache."""
+
+    @property
+    def kv_bytes(self) -> int:
+        """Bytes of the key/value cache."""
+
+    @property
+    def scratch_bytes(self) -> int:
+        """Bytes of activations and kernels' workspaces."""
+
+    def run(self, batch: Batch) -> NDArray[np.float32]:
+        """Run one step and return the sampled rows' logits, (samples, vocab) float32, valid until the next run.
+
+        The keys and values of the batch's rows are in the cache afterwards. Running the same batch again is harmless.
+        Raises KernelError if an op fails, NotFiniteError where that is because of what is in the rows.
+        """
+
+    @property
+    def max_stacked_rank(self) -> int:
+        """The most ``PackedAdapter.stacked_rank`` of the adapters of one row together; 0 without adapters."""
+
+    def load_adapter(self, adapter: PackedAdapter) -> AdapterHandle:
+        """Copy an adapter into memory of this executable, on any thread, while steps run.
+
+        Batches name it in ``adapters``; its memory goes back when the last reference to the handle is dropped. Raises
+        AdapterError for one that does not fit, ResourceError without memory and PluginError where a backend has no
+        adapters.
+        """
+
+    def bound(self) -> Sequence[BoundOp]:
+        """Return what runs, in the order of the model."""
+
+    def cancel(self) -> None:
+        """Make a run in flight on another thread stop soon, with InterruptedStepError; without one do nothing."""
+
+    def close(self) -> None:
+        """Give memory and threads back; the executable cannot run afterwards."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpNames:
+    """One op of a program."""
+
+    op: str
+    detail: str
+    """As in BoundOp, without the number of layers."""
+    kernels: tuple[str, ...]
+    """"library/kernel" of each range of batch sizes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What an executable measured of its own steps; times in nanoseconds of ``time.perf_counter_ns``.
+
+    step_ns = head_ns + sum of wall_ns + tail_ns. The fields of the arrays are those of
+    ``_native.Program.profile_read``.
+    """
+
+    ops: tuple[OpNames, ...]
+    steps: int
+    rows: int
+    step_ns: int
+    head_ns: int
+    tail_ns: int
+    phases: NDArray[Any]  # (phases,) structured
+    workers: NDArray[Any]  # (phases, threads) structured
+    events: list[NDArray[Any]]  # of each worker, (events,) structured
+
+
+@runtime_checkable
+class Measurable(Protocol):
+    """What an executable may offer besides: the time of every op."""
+
+    def profile(self, on: bool, *, events: int = 65536) -> None:
+        """Measure every step from now on, from zero, and keep the latest ``events`` of each worker; or stop."""
+
+    def measured(self) -> Measured:
+        """Return what was measured since ``profile(True)``; raises KernelError if nothing was."""
+
+
+class Backend(Protocol):
+    """Makes executables. Registered by name through the hook ``infeng_backends``."""
+
+    @property
+    def uses_kernels(self) -> bool:
+        """Whether kernels are to be chosen for it; where not, no kernel library is opened."""
+
+    def block_bytes(self, shape: ModelConfig, config: EngineConfig) -> int:
+        """Return the bytes of one block of the key/value cache, 16 positions in all layers."""
+
+    def available_bytes(self) -> int | None:
+        """Return the bytes that cache and adapters may still take where they will lie; None where it is not known."""
+
+    def compile(
+        self, model: LoadedModel, config: EngineConfig, limits: Limits, selector: Selector | None
+    ) -> Executable:
+        """Return ``model`` ready to run under ``limits``; raises KernelError where an op finds no kernel.
+
+        selector: None where the backend uses no kernels.
+        """

@@ -1,0 +1,1 @@
+"""The native backend: a family's graph becomes a program of the native core."""

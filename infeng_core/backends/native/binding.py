@@ -1,0 +1,119 @@
+"""Which kernel serves which op for which batch sizes, and how much of what follows the op each takes into itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from infeng_core import _native
+from infeng_core.backends.interface import BoundOp, Limits
+from infeng_core.kernels.libraries import rank
+from infeng_core.kernels.problems import row_ranges
+
+if TYPE_CHECKING:
+    from infeng_core.kernels.choice import Selector
+
+Bindings = list[tuple[int, _native.Kernel]]
+"""Kernels by batch size: (most rows, kernel), ascending."""
+
+Problem = Mapping[str, Any]
+"""The formats and sizes of a ``_native.Problem``."""
+
+
+class Binder:
+    """Asks the selector, for every range of batch sizes, and remembers the answers.
+
+    An op is ``sampled`` if it has a row for each sampled row instead of each row of the batch. ``steps`` are the names
+    of what follows it: "bias", "residual", "silu_mul", "quantize".
+    """
+
+    def __init__(self, selector: Selector, limits: Limits, threads: int, adapters: str | None = None) -> None:
+        """Bind for batches within ``limits`` on ``threads`` workers; ``adapters`` are stored as this type."""
+        self._selector = selector
+        self._adapters = adapters
+        self._limits = limits
+        self._threads = threads
+        self._reasons: dict[tuple[str, str], str] = {}  # of the latest choice, by library and kernel
+        self.noted: list[tuple[str, str]] = []
+        """(op, detail) of every op of the program, in its order."""
+        self.asked: list[_native.Problem] = []
+        """The problems whose decisions the program is made of."""
+        self._noted_kernels: dict[tuple[str, str], _native.Kernel] = {}
+        self._bound: dict[tuple[str, str, tuple[int, int], str, str, str], int] = {}
+
+    def fused(self, op: str, sampled: bool, problem: Problem, steps: Sequence[str]) -> int:
+        """Return how many leading steps the best kernels of all row ranges can take into themselves.
+
+        A library that the manifest puts first keeps the op even if another one could fuse more.
+        """
+        fused = len(steps)
+        for rows in self._row_ranges(sampled):
+            if fused and not self._takes_all(self._problem(op, rows, problem, steps[:fused])):
+                kernel = self._selector.choose(self._problem(op, rows, problem, []))
+                while fused and not self._selector.fits(kernel, self._problem(op, rows, problem, steps[:fused])):
+                    fused -= 1
+        return fused
+
+    def choose(self, op: str, sampled: bool, problem: Problem, steps: Sequence[str] = ()) -> Bindings:
+        """Return the kernel of each row range; neighbours with a kernel that takes both are one range.
+
+        Raises KernelError where a range finds none.
+        """
+        bindings: Bindings = []
+        begin = 1
+        for rows in self._row_ranges(sampled):
+            asked = self._problem(op, rows, problem, steps)
+            kernel, chosen = self._selector.choose(asked), self._selector.decide(asked).chosen
+            self.asked.append(asked)
+            joined = self._problem(op, (begin, rows[1]), problem, steps)
+            if bindings and _name(bindings[-1][1]) == _name(kernel) and self._selector.fits(kernel, joined):
+                bindings.pop()
+            else:
+                begin = rows[0]
+            bindings.append((rows[1], kernel))
+            self._reasons[_name(kernel)] = str(chosen.reason) if chosen else ""
+        return bindings
+
+    def note(self, op: str, detail: str, kernels: Bindings) -> None:
+        """Remember that the program's next op got ``kernels``, for ``bound_ops``."""
+        self.noted.append((op, detail))
+        begin = 1
+        for end, kernel in kernels:
+            self._noted_kernels[_name(kernel)] = kernel
+            reason = self._reasons[_name(kernel)]
+            key = (op, detail, (begin, end), kernel.library, kernel.name, reason)
+            self._bound[key] = self._bound.get(key, 0) + 1
+            begin = end + 1
+
+    @property
+    def is_outdated(self) -> bool:
+        """Whether a kernel that was noted has failed on a later problem, so that all is to be bound anew."""
+        return any(self._selector.is_refused(kernel) for kernel in self._noted_kernels.values())
+
+    def bound_ops(self) -> list[BoundOp]:
+        """Return what was noted, in order, equal lines of different layers as one."""
+        return [
+            BoundOp(op, f"{detail} x{count}" if count > 1 else detail, rows, library, kernel, reason)
+            for (op, detail, rows, library, kernel, reason), count in self._bound.items()
+        ]
+
+    def _takes_all(self, problem: _native.Problem) -> bool:
+        """Return whether the best kernel for ``problem`` is from a library that none before it declines."""
+        decision, config = self._selector.decide(problem), self._selector.config
+        if decision.chosen is None:
+            return False
+        place = rank(decision.chosen.library, config)
+        declined = [c for c in decision.candidates if c.reason.code in ("cannot_fuse", "cannot_handle", "declines")]
+        return not any(rank(candidate.library, config) < place for candidate in declined)
+
+    def _row_ranges(self, sampled: bool) -> list[tuple[int, int]]:
+        return row_ranges(self._limits.max_samples if sampled else self._limits.max_rows)
+
+    def _problem(self, op: str, rows: tuple[int, int], problem: Problem, steps: Sequence[str]) -> _native.Problem:
+        needs = [*problem.get("needs", ()), *(f"lora_{self._adapters}" for step in steps if step == "lora")]
+        fields = {**problem, "needs": needs, "epilogues": list(steps)}
+        return _native.Problem(op, rows=rows, workers=self._threads, **fields)
+
+
+def _name(kernel: _native.Kernel) -> tuple[str, str]:
+    return kernel.library, kernel.name

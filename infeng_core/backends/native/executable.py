@@ -1,0 +1,183 @@
+"""The ``native`` backend: a planned program, the worker pool and the key/value cache of the native core."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from infeng_core import _native
+from infeng_core.backends.interface import BoundOp, InterruptedStepError, Limits, Measured, NotFiniteError, OpNames
+from infeng_core.backends.native.adapters import place
+from infeng_core.backends.native.plan import Planner
+from infeng_core.errors import AdapterError, KernelError, ResourceError
+from infeng_core.kernels.problems import MAX_STACKED_RANK
+from infeng_core.machine.memory import available_bytes
+from infeng_core.models.families import families
+from infeng_core.step import Batch
+
+if TYPE_CHECKING:
+    from infeng_core.formats import LoadedModel
+    from infeng_core.formats.adapters.packed import PackedAdapter
+    from infeng_core.kernels.choice import Selector
+    from infeng_core.models.config import ModelConfig
+    from infeng_core.settings.manifest import EngineConfig
+
+_REMEDIES = {
+    "out_of_memory": "set kv_cache.memory, scheduler.max_batch_tokens or threads.count to less",
+    "out_of_threads": "set threads.count to less, or raise the limit of processes and threads (ulimit -u)",
+}
+"""What to do where memory or threads are refused, by the code of the native error."""
+
+
+class NativeBackend:
+    """Compiles a model's graph to a program of the native core."""
+
+    uses_kernels = True
+
+    def block_bytes(self, shape: ModelConfig, config: EngineConfig) -> int:
+        """Return the bytes of one block of the cache in all layers."""
+        return _native.KvCache.bytes_per_block(
+            config.kv_cache.dtype, layers=shape.layers, kv_heads=shape.kv_heads, head_dim=shape.head_dim
+        )
+
+    def available_bytes(self) -> int | None:
+        """Return what the machine and the control groups leave."""
+        return available_bytes()
+
+    def compile(
+        self, model: LoadedModel, config: EngineConfig, limits: Limits, selector: Selector | None
+    ) -> NativeExecutable:
+        """Return ``model`` ready to run under ``limits``; raises KernelError where an op finds no kernel."""
+        assert selector is not None  # it uses kernels
+        try:
+            return NativeExecutable(model, config, limits, selector)
+        except _native.NativeError as error:
+            kind = ResourceError if error.code in _REMEDIES else KernelError
+            raise kind(f"model {model.source}", str(error), _REMEDIES.get(error.code, "")) from error
+
+
+def plan(
+    model: LoadedModel,
+    config: EngineConfig,
+    limits: Limits,
+    selector: Selector,
+    pool: _native.Pool,
+    cache: _native.KvCache,
+) -> tuple[_native.Program, Planner, int]:
+    """Return a program with every op bound, which is not finished, its planner and the buffer of the logits."""
+    graph = families()[model.config.family].graph(model.config)
+    dtype = config.adapters.dtype if config.adapters.max_resident else None
+    while True:
+        program = _native.Program(
+            pool,
+            max_rows=limits.max_rows,
+            max_samples=limits.max_samples,
+            max_segments=limits.max_segments,
+            context=limits.context,
+        )
+        planner = Planner(model, graph, limits, selector, pool.threads, dtype)
+        logits = planner.build(program, cache, config.kv_cache.dtype)
+        if not planner.binder.is_outdated:
+            return program, planner, logits
+
+
+class NativeExecutable:
+    """A program with what it runs on. One step at a time; ``cancel`` may come from another thread."""
+
+    def __init__(self, model: LoadedModel, config: EngineConfig, limits: Limits, selector: Selector) -> None:
+        """Take threads and memory and bind every op."""
+        shape = model.config
+        cpu = selector.cpu
+        workers = cpu.workers(config.threads.count)
+        pool = _native.Pool(workers, pin=cpu.pins(config.threads.pin, workers))
+        self._model = model  # the weights' memory
+        self._cache = _native.KvCache(
+            config.kv_cache.dtype,
+            layers=shape.layers,
+            blocks=limits.kv_blocks,
+            kv_heads=shape.kv_heads,
+            head_dim=shape.head_dim,
+        )
+        self._dtype = config.adapters.dtype if config.adapters.max_resident else None
+        self._program, planner, logits = plan(model, config, limits, selector, pool, self._cache)
+        self._program.finish()
+        self._logits = self._program.view(logits)[:, : shape.vocab]
+        self._bound = planner.binder.bound_ops()
+        self._ops = tuple(
+            OpNames(op, detail, tuple(kernel for _, kernel in native["kernels"]))
+            for (op, detail), native in zip(planner.binder.noted, self._program.ops(), strict=True)
+        )
+        self.kv_bytes = self._cache.nbytes
+        self.scratch_bytes = self._program.scratch_bytes
+
+    def run(self, batch: Batch) -> NDArray[np.float32]:
+        """Run one step; return (samples, vocab) float32, valid until the next run."""
+        try:
+            self._program.run(*batch[1:])
+        except _native.NativeError as error:
+            raise _failure(error) from error
+        return self._logits[: len(batch.sample_rows)]
+
+    @property
+    def max_stacked_rank(self) -> int:
+        """The most stacked rank rows of the adapters of one row together."""
+        return MAX_STACKED_RANK if self._dtype else 0
+
+    def load_adapter(self, adapter: PackedAdapter) -> _native.Adapter:
+        """Copy an adapter into memory of its own; raises AdapterError or ResourceError."""
+        what = f"adapter {adapter.source}"
+        if self._dtype is None:
+            raise AdapterError(what, "the engine was made without adapters", "set adapters.max_resident above 0")
+        if adapter.base != self._model.id:
+            why = f"it was packed for the base {adapter.base[:12]}, this one is {self._model.id[:12]}"
+            raise AdapterError(what, why, "load it again for this model")
+        if adapter.dtype != self._dtype:
+            why = f"it is stored as {adapter.dtype}, the engine's adapters as {self._dtype}"
+            raise AdapterError(what, why, f"load it with dtype {self._dtype}, or set adapters.dtype")
+        try:
+            return place(self._program, adapter)
+        except _native.NativeError as error:
+            if error.code == "out_of_memory":
+                raise ResourceError(what, str(error), "unload another adapter") from error
+            raise AdapterError(what, str(error), "it does not fit this model; convert it again") from error
+
+    def bound(self) -> list[BoundOp]:
+        """Return what runs, in the order of the model."""
+        return self._bound
+
+    def cancel(self) -> None:
+        """Make a run in flight on another thread stop between two tiles."""
+        self._program.cancel()
+
+    def profile(self, on: bool, *, events: int = 65536) -> None:
+        """Measure every step from now on, from zero, and keep the latest ``events`` of each worker; or stop."""
+        # Equal ops of all layers share their totals.
+        first: dict[OpNames, int] = {}
+        groups = [first.setdefault(names, index) for index, names in enumerate(self._ops)]
+        self._program.profile(on, events=events, groups=groups)
+
+    def measured(self) -> Measured:
+        """Return what was measured since ``profile(True)``; raises KernelError if nothing was."""
+        if not hasattr(self, "_program"):
+            raise KernelError("profile", "the engine is closed", "end the profile first")
+        try:
+            return Measured(self._ops, **self._program.profile_read())
+        except _native.NativeError as error:
+            raise KernelError("profile", str(error), "call profile(True) before the steps") from error
+
+    def close(self) -> None:
+        """Give memory and threads back; calling it again does nothing."""
+        for name in ("_program", "_cache", "_logits", "_model"):
+            vars(self).pop(name, None)
+
+
+def _failure(error: _native.NativeError) -> KernelError:
+    """Return the error of a step that failed below Python."""
+    if error.code == "cancelled":
+        return InterruptedStepError("step", "it was interrupted", "run it again")
+    if error.code == "forked":
+        return KernelError("step", str(error))  # the text has its remedy
+    kind = NotFiniteError if error.code == "not_finite" else KernelError
+    return kind("step", str(error), "infeng doctor shows the kernels; kernels.disable avoids one")

@@ -1,0 +1,87 @@
+"""What an engine would bind to the ops of a model, found out by its own planner without the model's weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from infeng_core import _native
+from infeng_core.backends.native.binding import Binder
+from infeng_core.backends.native.executable import NativeBackend, plan
+from infeng_core.formats import choose, find, huggingface, native
+from infeng_core.formats.quant import FormatLookup
+from infeng_core.formats.tensors import LoadedModel, PackedTensor
+from infeng_core.kernels.choice import Selector
+from infeng_core.models.config import ModelConfig, RopeConfig
+from infeng_core.models.weights import TensorSpec, layout
+from infeng_core.scheduling.limits import limits_of
+from infeng_core.settings.config import EngineConfig
+
+TINYLLAMA = ModelConfig(
+    family="llama",
+    hidden=2048,
+    intermediate=5632,
+    layers=22,
+    heads=32,
+    kv_heads=4,
+    head_dim=64,
+    vocab=32000,
+    max_positions=2048,
+    rms_eps=1e-5,
+    rope=RopeConfig(theta=10000.0),
+)
+"""The sizes of TinyLlama-1.1B, where no model is named."""
+
+
+def shape_and_formats(
+    reference: str | None, config: EngineConfig, lookup: FormatLookup
+) -> tuple[ModelConfig, Mapping[str, str]]:
+    """Return the sizes of a model, TINYLLAMA where none is named, and the format that each tensor would have.
+
+    A converted model has its own. Raises ModelError where the directory is none of a model.
+    """
+    shape = TINYLLAMA
+    if reference is not None:
+        directory = find(reference)
+        if native.is_native(directory):
+            manifest = native.read_manifest(directory, lookup)
+            return manifest.model, {name: entry.format for name, entry in manifest.tensors.items()}
+        shape = huggingface.read_config(directory)
+    return shape, choose(config, lookup).for_model(shape, lookup)
+
+
+def outline(
+    shape: ModelConfig, formats: Mapping[str, str], lookup: FormatLookup, config: EngineConfig, selector: Selector
+) -> Binder:
+    """Plan a model of ``shape`` whose tensors have ``formats``, as the native backend would, and return what was bound.
+
+    Raises KernelError where an op finds no kernel.
+    """
+    limits, _ = limits_of(config, shape, NativeBackend())
+    heads = {"kv_heads": shape.kv_heads, "head_dim": shape.head_dim}
+    cache = _native.KvCache(config.kv_cache.dtype, layers=shape.layers, blocks=1, **heads)
+    pool = _native.Pool(selector.cpu.workers(config.threads.count), spin_us=0)
+    _, planner, _ = plan(_empty(shape, formats, lookup), config, replace(limits, kv_blocks=1), selector, pool, cache)
+    return planner.binder
+
+
+def _empty(shape: ModelConfig, formats: Mapping[str, str], lookup: FormatLookup) -> LoadedModel:
+    """Return a model all of whose tensors are one piece of memory that nobody touches, so that it takes none."""
+    specs = {spec.name: spec for spec in layout(shape).tensors}
+    quants = {name: lookup(formats[name]) for name in specs}
+
+    def nbytes(spec: TensorSpec) -> int:
+        return spec.panels * quants[spec.name].panel_bytes(spec.k)
+
+    memory = _native.Arena(max(map(nbytes, specs.values())), huge_pages=False)
+    tensors = {
+        name: PackedTensor(
+            name, formats[name], spec.n, spec.k, spec.panels, nbytes(spec) // spec.panels, memory, 0, quants[name]
+        )
+        for name, spec in specs.items()
+    }
+    vectors = {spec.name: np.zeros(spec.size, np.float32) for spec in layout(shape).vectors}
+    return LoadedModel(shape, Path(), tensors, vectors, Path(), formats, 0, "")

@@ -1,0 +1,334 @@
+"""A family's graph becomes a program of the native core: every op bound to kernels by batch size.
+
+Two things are decided here and nowhere else. Which values are kept as int8: those that a linear op with integer
+weights takes, or its adapters where they are stored as int8. And what becomes of the steps that follow an op: as many
+leading ones as the kernels of all batch sizes can take go into the op, the others become an ``epilogue`` op.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from infeng_core import _native
+from infeng_core.backends.interface import Limits
+from infeng_core.backends.native.binding import Binder, Bindings
+from infeng_core.errors import ModelError
+from infeng_core.kernels.problems import MAX_STACKED_RANK
+from infeng_core.models import rope
+from infeng_core.models.ops import (
+    PANEL,
+    Attention,
+    Bias,
+    Embed,
+    Graph,
+    KvAppend,
+    Linear,
+    Op,
+    Residual,
+    RmsNorm,
+    Rope,
+    SiluMul,
+    Step,
+    consumers,
+    panel_columns,
+)
+
+if TYPE_CHECKING:
+    from infeng_core.formats import LoadedModel
+    from infeng_core.formats.adapters.packed import AdapterDtype
+    from infeng_core.kernels.choice import Selector
+    from infeng_core.models.config import RopeConfig
+
+Epilogues = list[tuple[str, "_native.Epilogue"]]  # with the name of each step
+Emit = Callable[[Bindings, int | None, Sequence["_native.Epilogue"]], None]
+
+
+class Planner:
+    """Builds one program; used once."""
+
+    def __init__(
+        self,
+        model: LoadedModel,
+        graph: Graph,
+        limits: Limits,
+        selector: Selector,
+        threads: int,
+        adapters: AdapterDtype | None = None,
+    ) -> None:
+        """Plan ``graph`` over the tensors of ``model``; kernels come from ``selector``.
+
+        adapters: how those that rows may use are stored; None: there will be none.
+        """
+        self._adapters = adapters
+        self._model = model
+        self._graph = graph
+        self._limits = limits
+        self.binder = Binder(selector, limits, threads, adapters)
+        self._weights: dict[str, _native.Weight] = {}
+        self._buffers: dict[str, int] = {}
+        self._activations: dict[str, int] = {}
+        self._tables: dict[RopeConfig, tuple[NDArray[np.float32], NDArray[np.float32]]] = {}
+
+    def build(self, program: _native.Program, cache: _native.KvCache, kv_format: str) -> int:
+        """Add every op of the graph to ``program``; return the buffer of the logits."""
+        self._program, self._cache, self._kv_format = program, cache, kv_format
+        if self._adapters is not None:
+            ranges = self._limits.max_segments * MAX_STACKED_RANK // PANEL
+            program.open_adapters(self._adapters, columns=MAX_STACKED_RANK, max_ranges=ranges)
+        family = f"family {self._model.config.family}"
+        try:
+            for index, op in enumerate(self._graph.ops):
+                self._add(index, op, family)
+            return self._buffer(self._graph.logits)
+        except KeyError as error:
+            why = f"its graph names {error}, which is neither a value of it nor a tensor of the model"
+            raise ModelError(family, why, "correct the family") from error
+
+    def _add(self, index: int, op: Op, family: str) -> None:
+        match op:
+            case Embed():
+                self._embed(index, op)
+            case RmsNorm():
+                self._rmsnorm(index, op)
+            case Linear():
+                self._linear(index, op)
+            case Rope():
+                self._rope(op)
+            case KvAppend():
+                self._kv_append(op)
+            case Attention():
+                self._attention(index, op)
+            case _:
+                raise ModelError(family, f"its graph has {op!r}, which backend native does not run", "use another one")
+
+    # ------------------------------------------------------------------------------------------------------ ops ---
+
+    def _embed(self, index: int, op: Embed) -> None:
+        weight = self._weight(op.weight)
+        problem = {"weight": weight.format, "n": weight.panels * 16, "k": weight.k}
+
+        def emit(kernels: Bindings, out: int | None, epilogues: Sequence[_native.Epilogue]) -> None:
+            self._program.embed(kernels, weight, self._buffer(op.out) if out is None else out, module=op.weight)
+
+        detail = self._detail(op.weight, weight)
+        if self._adapters is None:
+            self._emit(index, "embed", detail, problem, [], op.out, emit, can_fuse=False)
+            return
+        # What follows reads the rows after the adapters' products are added, in place.
+        emit_alone = self.binder.choose("embed", False, problem)
+        self.binder.note("embed", detail, emit_alone)
+        out = self._buffer(op.out)
+        emit(emit_alone, out, [])
+        columns = panel_columns(weight.k)
+        slot = self._program.embedding_slot(vocabulary=weight.n, panels=columns // PANEL)
+        self._epilogue(detail, out, columns, out, [("lora", _native.Epilogue.lora(slot))])
+        if self._forms(index, op.out)[1]:
+            quantize = _native.Epilogue.quantize(self._activation(op.out))
+            self._epilogue(detail, out, columns, None, [("quantize", quantize)])
+
+    def _rmsnorm(self, index: int, op: RmsNorm) -> None:
+        vector = self._model.vectors[op.weight]
+        sampled, x = self._graph.values[op.out].sampled, self._buffer(op.x)
+        gather = sampled and not self._graph.values[op.x].sampled
+
+        def emit(kernels: Bindings, out: int | None, epilogues: Sequence[_native.Epilogue]) -> None:
+            self._program.rmsnorm(kernels, x, vector, op.eps, out, epilogues, gather_samples=gather, module=op.weight)
+
+        self._emit(
+            index,
+            "rmsnorm",
+            f"{_role(op.weight)} {len(vector)}",
+            {"n": len(vector), "k": len(vector), "needs": ["row_gather"] if gather else []},
+            [],
+            op.out,
+            emit,
+        )
+
+    def _linear(self, index: int, op: Linear) -> None:
+        weight = self._weight(op.weight)
+        is_float = self._model.tensors[op.weight].quant.is_float
+        x = self._buffer(op.x) if is_float else self._activation(op.x)
+        act = self._model.tensors[op.weight].quant.activation
+        problem = {"weight": weight.format, "act": act, "n": weight.panels * 16, "k": weight.k}
+
+        def emit(kernels: Bindings, out: int | None, epilogues: Sequence[_native.Epilogue]) -> None:
+            self._program.linear(kernels, weight, x, out, epilogues, module="lm_head" if is_head else "")
+
+        # Adapters know the head by this name even where it is tied to the embeddings.
+        is_head = op.out == self._graph.logits
+        lora = self._shrink(op, "lm_head" if is_head else op.weight, weight)
+        steps = [*lora, *(self._step(step) for step in op.steps)]
+        self._emit(index, "linear", self._detail(op.weight, weight), problem, steps, op.out, emit, weight.panels * 16)
+
+    def _shrink(self, op: Linear, name: str, weight: _native.Weight) -> Epilogues:
+        """Add the op that makes u for the adapters of a linear op; return the step that expands it."""
+        if self._adapters is None:
+            return []
+        is_int8 = self._adapters == "int8"
+        form, act = ("int8-row", "int8-g64") if is_int8 else (self._adapters, "f32")
+        problem = {"weight": form, "act": act, "n": MAX_STACKED_RANK, "k": weight.k}
+        kernels = self.binder.choose("shrink", self._graph.values[op.out].sampled, problem)
+        self.binder.note("shrink", f"{_role(name)} {form} {weight.k}", kernels)
+        x = self._activation(op.x) if is_int8 else self._buffer(op.x)
+        slot = self._program.shrink(kernels, name, x, k=weight.k, panels=weight.panels)
+        return [("lora", _native.Epilogue.lora(slot))]
+
+    def _rope(self, op: Rope) -> None:
+        if op.rope not in self._tables:
+            self._tables[op.rope] = rope.tables(op.rope, op.head_dim, self._limits.context)
+        cos, sin = self._tables[op.rope]
+        heads: dict[str, Any] = {"heads": op.heads, "kv_heads": op.kv_heads, "head_dim": op.head_dim}
+        kernels = self.binder.choose("rope", False, {"context": self._limits.context, **heads})
+        self.binder.note("rope", _heads(op.heads, op.kv_heads, op.head_dim), kernels)
+        self._program.rope(kernels, self._buffer(op.x), **heads, k_column=op.k_column, cos=cos, sin=sin)
+
+    def _kv_append(self, op: KvAppend) -> None:
+        config = self._model.config
+        problem = {
+            "kv": self._kv_format,
+            "kv_heads": config.kv_heads,
+            "head_dim": config.head_dim,
+            "context": self._limits.context,
+        }
+        kernels = self.binder.choose("kv_append", False, problem)
+        self.binder.note("kv_append", f"{self._kv_format} {config.kv_heads} heads of {config.head_dim}", kernels)
+        columns = {"k_column": op.k_column, "v_column": op.v_column}
+        self._program.kv_append(kernels, self._buffer(op.x), self._cache, op.layer, **columns)
+
+    def _attention(self, index: int, op: Attention) -> None:
+        heads = {"heads": op.heads, "kv_heads": op.kv_heads, "head_dim": op.head_dim}
+        needs = ["window"] if op.window else []
+        problem = {"kv": self._kv_format, "context": self._limits.context, "needs": needs, **heads}
+        x = self._buffer(op.x)
+
+        def emit(kernels: Bindings, out: int | None, epilogues: Sequence[_native.Epilogue]) -> None:
+            self._program.attention(
+                kernels,
+                x,
+                self._cache,
+                op.layer,
+                self._buffer(op.out) if out is None else out,
+                heads=op.heads,
+                window=op.window,
+                scale=op.scale,
+                epilogues=epilogues,
+            )
+
+        detail = f"{self._kv_format} {_heads(op.heads, op.kv_heads, op.head_dim)}"
+        self._emit(index, "attention", detail, problem, [], op.out, emit)
+
+    # ------------------------------------------------------------------------------------------ fusing, binding ---
+
+    def _emit(
+        self,
+        index: int,
+        op: str,
+        detail: str,
+        problem: dict[str, Any],
+        steps: Epilogues,
+        out: str,
+        emit: Emit,
+        columns: int = 0,
+        *,
+        can_fuse: bool = True,
+    ) -> None:
+        """Add one op that writes the value ``out`` after ``steps``; ``columns`` of its result before them."""
+        sampled = self._graph.values[out].sampled
+        needs_f32, needs_int8 = self._forms(index, out)
+        if needs_int8:
+            steps = [*steps, ("quantize", _native.Epilogue.quantize(self._activation(out)))]
+        names = [name for name, _ in steps]
+        fused = self.binder.fused(op, sampled, problem, names) if can_fuse else 0
+        kernels = self.binder.choose(op, sampled, problem, names[:fused])
+        self.binder.note(op, " + ".join([detail, *names[:fused]]), kernels)
+        rest = steps[fused:]
+        final = self._buffer(out) if needs_f32 else None
+        if not rest:
+            emit(kernels, final, [step for _, step in steps])
+            return
+        # What follows reads the result from f32. It gets a buffer of its own where the value's buffer still holds an
+        # operand (the residual) or has another width.
+        is_only_quantize = names[fused:] == ["quantize"]
+        if is_only_quantize or "silu_mul" in names[:fused]:
+            columns = self._graph.values[out].columns
+        between = self._buffer(out) if is_only_quantize else self._scratch(columns, sampled)
+        emit(kernels, between, [step for _, step in steps[:fused]])
+        self._epilogue(detail, between, columns, None if is_only_quantize else final, rest, sampled)
+
+    def _epilogue(
+        self, detail: str, x: int, columns: int, out: int | None, steps: Epilogues, sampled: bool = False
+    ) -> None:
+        """Add an op that does nothing but ``steps``."""
+        names = [name for name, _ in steps]
+        kernels = self.binder.choose("epilogue", sampled, {"n": columns, "k": columns}, names)
+        self.binder.note("epilogue", f"{detail}: {' + '.join(names)}", kernels)
+        self._program.epilogue(kernels, x, columns, out, [step for _, step in steps])
+
+    def _forms(self, index: int, out: str) -> tuple[bool, bool]:
+        """Return whether the value that op ``index`` writes is read as f32, and whether as int8."""
+        readers = consumers(self._graph, index)
+        as_int8 = [reader for reader in readers if self._takes_int8(reader, out)]
+        adapters = [self._adapters for reader in readers if isinstance(reader, Linear) and reader.x == out]
+        as_operand = [
+            reader
+            for reader in readers
+            if isinstance(reader, Linear) and any(isinstance(s, Residual) and s.value == out for s in reader.steps)
+        ]
+        needs_f32 = len(as_int8) < len(readers) or bool(as_operand) or out == self._graph.logits
+        return needs_f32 or "f32" in adapters or "bf16" in adapters, bool(as_int8) or "int8" in adapters
+
+    def _takes_int8(self, reader: Op, value: str) -> bool:
+        if not isinstance(reader, Linear) or reader.x != value:
+            return False
+        return not self._model.tensors[reader.weight].quant.is_float
+
+    # ------------------------------------------------------------------------------------------------- operands ---
+
+    def _weight(self, name: str) -> _native.Weight:
+        if name not in self._weights:
+            self._weights[name] = self._model.tensors[name].native()
+        return self._weights[name]
+
+    def _step(self, step: Step) -> tuple[str, _native.Epilogue]:
+        match step:
+            case Bias(vector):
+                return "bias", _native.Epilogue.bias(self._model.vectors[vector])
+            case Residual(value):
+                return "residual", _native.Epilogue.residual(self._buffer(value))
+            case SiluMul():
+                return "silu_mul", _native.Epilogue.silu_mul()
+
+    def _buffer(self, name: str) -> int:
+        if name not in self._buffers:
+            value = self._graph.values[name]
+            self._buffers[name] = self._program.buffer(value.columns, samples=value.sampled)
+        return self._buffers[name]
+
+    def _activation(self, name: str) -> int:
+        if name not in self._activations:
+            value = self._graph.values[name]
+            self._activations[name] = self._program.activation(value.columns, samples=value.sampled)
+        return self._activations[name]
+
+    def _scratch(self, columns: int, sampled: bool) -> int:
+        name = f"scratch {columns} {sampled}"
+        if name not in self._buffers:
+            self._buffers[name] = self._program.buffer(columns, samples=sampled)
+        return self._buffers[name]
+
+    def _detail(self, name: str, weight: _native.Weight) -> str:
+        return f"{_role(name)} {weight.format} {weight.n}x{weight.k}"
+
+
+def _role(name: str) -> str:
+    """Return a tensor's name without its layer."""
+    return re.sub(r"\.\d+\.", ".*.", name)
+
+
+def _heads(heads: int, kv_heads: int, head_dim: int) -> str:
+    return f"{heads}/{kv_heads} heads of {head_dim}"

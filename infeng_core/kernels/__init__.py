@@ -1,0 +1,1 @@
+"""Which kernel serves an operation, and why."""

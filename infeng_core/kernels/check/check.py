@@ -1,0 +1,80 @@
+"""The first-use check: a kernel is believed only after it has agreed with the reference on a small random case.
+
+Everything that a library can be called for is called first in the child process that tried it, so a kernel that crashes
+or never returns takes nothing down with it. One failure, whatever the problem, refuses the kernel for all problems.
+Verdicts are kept (``verdicts.py``).
+"""
+
+from __future__ import annotations
+
+import json
+
+from infeng_core import _native
+from infeng_core.kernels import problems
+from infeng_core.kernels.libraries import LibraryState, is_broken
+from infeng_core.plug.reason import READY, Reason
+
+DECLINES = Reason("declines")
+
+
+class FirstUse:
+    """Tries kernels, and compares them with the reference library."""
+
+    def __init__(self, reference: LibraryState) -> None:
+        self.reference = reference
+        self.refused: dict[tuple[str, str], Reason] = {}
+        """Why a kernel, by library and name, serves nothing in this engine."""
+        self._keys: dict[_native.Problem, str] = {}
+
+    def fits(self, state: LibraryState, kernel: _native.Kernel, problem: _native.Problem) -> Reason:
+        """Return READY if ``kernel`` accepts ``problem``, DECLINES, or what is broken about it."""
+        if state is self.reference or state.trial is None or state.verdicts is None:
+            return READY if kernel.accepts(problem) else DECLINES
+        refusal = self._refusal(state, kernel.name)
+        if refusal is not None:
+            return refusal
+        key = f"fits {kernel.name} {self._key(problem)}"
+        answer = state.verdicts.get(key)
+        if answer is None:
+            outcome = state.trial.fits(kernel.name, json.loads(self._key(problem)))
+            if isinstance(outcome, Reason):
+                return self._refuse(state, kernel.name, outcome)
+            state.verdicts.put(key, answer := outcome)
+        return READY if answer.get("fits") else DECLINES
+
+    def agrees(self, state: LibraryState, kernel: _native.Kernel, problem: _native.Problem) -> Reason:
+        """Return READY, or why ``kernel``, which accepts ``problem``, must not serve anything."""
+        if state is self.reference or state.trial is None or state.verdicts is None:
+            return READY
+        case = (state.verdicts.get(f"fits {kernel.name} {self._key(problem)}") or {}).get("case")
+        key = f"agrees {kernel.name} {json.dumps(case, sort_keys=True)}"
+        if case is None or state.verdicts.get(key) is not None:
+            return self._refusal(state, kernel.name) or READY
+        outcome = state.trial.check(kernel.name, case)
+        if isinstance(outcome, Reason):
+            return self._refuse(state, kernel.name, outcome)
+        if outcome["difference"] is not None:
+            return self._refuse(state, kernel.name, Reason("wrong_result", str(outcome["difference"])))
+        state.verdicts.put(key, {})
+        return READY
+
+    def _key(self, problem: _native.Problem) -> str:
+        """Return a problem as JSON, the workers included: what is asked here is what was asked in the child."""
+        if problem not in self._keys:
+            self._keys[problem] = json.dumps({**problems.fields(problem), "workers": problem.workers})
+        return self._keys[problem]
+
+    def _refusal(self, state: LibraryState, kernel: str) -> Reason | None:
+        """Return why ``kernel`` was refused, in this engine or, by the cache, before."""
+        assert state.verdicts is not None
+        known = state.verdicts.get(f"refused {kernel}")
+        if (state.name, kernel) not in self.refused and known is not None:
+            self.refused[state.name, kernel] = Reason(str(known.get("code")), str(known.get("text")))
+        return self.refused.get((state.name, kernel))
+
+    def _refuse(self, state: LibraryState, kernel: str, reason: Reason) -> Reason:
+        assert state.verdicts is not None and is_broken(reason)
+        self.refused[state.name, kernel] = reason
+        if reason.code != "silent":  # a busy machine may be to blame
+            state.verdicts.put(f"refused {kernel}", {"code": reason.code, "text": reason.text})
+        return reason

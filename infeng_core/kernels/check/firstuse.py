@@ -1,0 +1,146 @@
+"""Runs one kernel and the reference on the same small random input and tells whether the results agree.
+
+This module runs in the child process (``probe.py``). Class ``exact`` must give equal bytes; class ``approx`` must stay
+within ``APPROX_BOUND`` of the largest magnitude, which bf16 products over these sizes keep and a wrong kernel does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from infeng_core._native import Kernel, Library, NativeError, Problem
+from infeng_core.kernels import problems
+from infeng_core.kernels.check.case import BLOCK, NoJudgeError, OneOp, Sequences
+from infeng_core.kernels.check.lora import A_FORMATS, RandomAdapters
+from infeng_core.kernels.problems import Fields
+
+APPROX_BOUND = 2.0**-5
+MAC_BUDGET = 1 << 25  # multiplications of all row counts together: some tens of milliseconds of the reference
+CONTEXT = 320  # positions: more than one split of attention (256), and no multiple of it
+ROW_SPAN = 24  # tails of rows in blocks of up to 16 show within it
+
+
+def small(problem: Problem, kernel: Kernel) -> Fields | None:
+    """Return the fields of a small problem like ``problem`` that ``kernel`` accepts, or None where there is none.
+
+    Op, formats, epilogues and row range stay; sizes are cut to what shows errors.
+    """
+    fields = {**problems.fields(problem), "workers": problem.workers}
+    low, high = fields["rows"]
+    fields["rows"] = [low, min(high, low + ROW_SPAN)]
+    for sizes in (*_sizes(fields), {}):
+        case = {**fields, **sizes}
+        if kernel.accepts(problems.problem(case)):
+            return case
+    return None
+
+
+def difference(kernel: Kernel, reference: Library, case: Fields) -> str | None:
+    """Return where ``kernel`` first departs from the reference on ``case`` or writes where it must not, or None.
+
+    Raises NativeError if the kernel fails and NoJudgeError if there is nothing to compare it with.
+    """
+    counts = row_counts(case)
+    for more, adapters, rows in variants(case, counts):
+        variant, steps = {**case, **more}, [sequences(case, count) for count in rows]
+        try:
+            judge = OneOp(variant, None, reference, steps, adapters=adapters)
+            expected = [judge.run(step) for step in range(len(steps))]
+        except NativeError as error:  # not the kernel's fault
+            raise NoJudgeError(f"the reference cannot do this case: {error}") from error
+        tried = OneOp(variant, kernel, reference, steps, adapters=adapters)
+        for step in (*range(len(steps)), 0):  # the first again: operands that nobody can look at are as they were
+            place = tried.damage or _first(kernel.numerics, expected[step], tried.run(step)) or tried.damage
+            if place is not None:
+                storage = f" and adapters in {adapters.storage}" if adapters else ""
+                how = "".join(f", {name} {value}" for name, value in more.items())
+                return f"with {rows[step]} rows{storage}{how}, {place}"
+    return None
+
+
+def variants(case: Fields, counts: list[int]) -> Iterator[tuple[Fields, RandomAdapters | None, list[int]]]:
+    """Yield what a problem leaves open: fields besides, adapters, and the numbers of rows to try them with."""
+    if case["op"] == "shrink":
+        storage = next(storage for storage, format in A_FORMATS.items() if format == case["weight"])
+        yield {}, RandomAdapters(storage), counts
+    elif "lora" in case.get("epilogues", ()):
+        named = [storage for storage in A_FORMATS if f"lora_{storage}" in case.get("needs", ())] or list(A_FORMATS)
+        for index, storage in enumerate(named):  # together they need no more steps than one would
+            yield {}, RandomAdapters(storage), counts[index :: len(named)] or counts[-1:]
+    else:
+        yield {}, None, counts
+
+
+def sequences(case: Fields, rows: int) -> Sequences:
+    """Return the rows of a step: one sequence at the end of the context, a second near the beginning."""
+    first = (rows + 1) // 2
+    context = max(int(case.get("context", 0)), rows + 2 * BLOCK)
+    return [(first, context - first), *([(rows - first, 3)] if rows > first else [])]
+
+
+def row_counts(case: Fields) -> list[int]:
+    """Return the numbers of rows to try: the ends of the range and a few between, for tails."""
+    low, high = case["rows"]
+    wanted = sorted({row for row in (low, low + 1, low + 3, low + 6, high) if row <= high})
+    cost = case.get("n", 1) * case.get("k", 1)
+    counts = [wanted[0]]
+    for rows in wanted[1:]:
+        if (sum(counts) + rows) * cost <= MAC_BUDGET:
+            counts.append(rows)
+    return counts
+
+
+def _sizes(fields: Fields) -> Iterator[dict[str, int]]:
+    """Yield sizes to try, the smallest first."""
+    op = fields["op"]
+    if op in ("embed", "linear"):
+        for n in (80, 96, 128, 256):
+            if n <= fields["n"] and not (any(map(problems.is_gated, problems.step_names(fields))) and n % 32):
+                yield {"n": n, "k": _cut(fields["k"])}
+    elif op == "shrink":
+        yield {"n": min(fields["n"], 64), "k": _cut(fields["k"])}
+    elif op in ("rmsnorm", "epilogue"):
+        yield {"n": _cut(fields["n"]), "k": _cut(fields["n"])}
+    else:
+        group = max(1, fields.get("heads", 0) // fields["kv_heads"])
+        kv_heads = min(fields["kv_heads"], 2 if group <= 4 else 1)
+        heads = {"heads": kv_heads * group} if "heads" in fields else {}
+        yield {"kv_heads": kv_heads, "context": min(fields.get("context", CONTEXT), CONTEXT), **heads}
+
+
+def _cut(size: int) -> int:
+    """Return at most 1535 with the same tail: 5632 becomes 1024, 11008 becomes 1280."""
+    return size if size <= 1024 else 1024 + size % 512
+
+
+def _first(
+    numerics: str, wanted: Sequence[tuple[str, NDArray[Any]]], found: Sequence[tuple[str, NDArray[Any]]]
+) -> str | None:
+    """Return the first of the arrays that is wrong, and where."""
+    compare = _exact if numerics == "exact" else _close
+    places = ((name, compare(one, other)) for (name, one), (_, other) in zip(wanted, found, strict=True))
+    return next((f"{name} {place}" for name, place in places if place is not None), None)
+
+
+def _exact(wanted: NDArray[Any], found: NDArray[Any]) -> str | None:
+    wanted, found = np.ascontiguousarray(wanted), np.ascontiguousarray(found)
+    if wanted.tobytes() == found.tobytes():
+        return None
+    unequal = (wanted.view(np.uint8) != found.view(np.uint8)).reshape(*wanted.shape, -1).any(axis=-1)
+    place = tuple(int(i) for i in np.argwhere(unequal)[0])
+    where = "row {}, column {}".format(*place) if len(place) == 2 else f"at {place[0]}"
+    count = int(np.count_nonzero(unequal))
+    values = f"{found[place]} instead of {wanted[place]}"
+    return f"differs from the reference {where}: {values} ({count} of {unequal.size} values)"
+
+
+def _close(wanted: NDArray[Any], found: NDArray[Any]) -> str | None:
+    if wanted.dtype.kind != "f":
+        return None  # quantized copies of a result that is compared itself
+    error = float(np.max(np.abs(np.subtract(found, wanted, dtype=np.float64))))
+    bound = APPROX_BOUND * float(np.max(np.abs(wanted)))
+    return None if error <= bound else f"is off by {error:.3g}, the bound is {bound:.3g}"

@@ -1,0 +1,86 @@
+"""The process that tries a library before the engine does: ``python -m infeng_core.kernels.check.probe FD``.
+
+It reads one JSON request per line from its standard input and answers on file descriptor FD. Whatever a library does
+while it is loaded, asked or run (an illegal instruction, abort, an endless loop) ends this process and not the
+engine's.
+
+    {"open": PATH, "features": "avx2,fma", "cpu_s": 3}          -> {"ok": true, "name": ..., "version": ..., "abi": []}
+    {"fits": KERNEL, "problem": {...}, ...}                      -> {"ok": true, "fits": true, "case": {...} or null}
+    {"check": KERNEL, "problem": {...}, "reference": PATH, ...}  -> {"ok": true, "difference": null or text}
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import resource
+import select
+import signal
+import sys
+from typing import Any
+
+from infeng_core import _native
+
+IDLE_S = 10.0
+
+
+def main() -> None:
+    """Serve requests until standard input ends or nothing comes for a while."""
+    answers = os.fdopen(int(sys.argv[1]), "w")
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's affair
+    requests = sys.stdin.fileno()  # read without a buffer, so that select sees what is there
+    pending = b""
+    while select.select([requests], [], [], IDLE_S)[0]:
+        chunk = os.read(requests, 1 << 16)
+        if not chunk:
+            return
+        *lines, pending = (pending + chunk).split(b"\n")
+        for line in lines:
+            answers.write(json.dumps(answer(json.loads(line))) + "\n")
+            answers.flush()
+
+
+def answer(request: dict[str, Any]) -> dict[str, Any]:
+    """Do what ``request`` asks, within its limit of processor time."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    limit = math.ceil(used.ru_utime + used.ru_stime + float(request["cpu_s"]))
+    resource.setrlimit(resource.RLIMIT_CPU, (limit, resource.getrlimit(resource.RLIMIT_CPU)[1]))
+    try:
+        library = _native.open_library(request["open"], request["features"])
+        kernels = {kernel.name: kernel for kernel in library.kernels}
+        if "fits" in request:
+            return {"ok": True, **_fits(kernels[request["fits"]], request["problem"])}
+        if "check" in request:
+            reference = _native.open_library(request["reference"], request["features"])
+            return {"ok": True, "difference": _difference(kernels[request["check"]], reference, request["problem"])}
+        return {"ok": True, "name": library.name, "version": library.version, "abi": list(library.abi)}
+    except _native.NativeError as error:
+        return {"ok": False, "code": error.code, "text": str(error)}
+
+
+def _fits(kernel: _native.Kernel, fields: dict[str, Any]) -> dict[str, Any]:
+    """Call all that a library may be called for before memory is taken."""
+    from infeng_core.kernels import problems
+    from infeng_core.kernels.check import firstuse
+
+    problem = problems.problem(fields)
+    if not kernel.accepts(problem):
+        return {"fits": False}
+    kernel.workspace(problem)
+    return {"fits": True, "case": firstuse.small(problem, kernel)}
+
+
+def _difference(kernel: _native.Kernel, reference: _native.Library, fields: dict[str, Any]) -> str | None:
+    from infeng_core.kernels.check import firstuse
+    from infeng_core.kernels.check.case import NoJudgeError
+
+    try:
+        return firstuse.difference(kernel, reference, fields)
+    except NoJudgeError:
+        return None
+
+
+if __name__ == "__main__":
+    main()

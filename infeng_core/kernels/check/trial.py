@@ -1,0 +1,156 @@
+"""The engine's side of a trial: one child process (``probe.py``) per library that is not known yet."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from infeng_core.machine.cpu import Cpu
+from infeng_core.plug.reason import Reason
+
+CPU_S = 3.0  # of one request; a constructor needs milliseconds
+WALL_S = 30.0  # a library that sleeps uses no processor time; a busy machine must not condemn one
+
+AUTHOR = "ask the plugin's author for a repair"
+
+CODES = {
+    "not_found": "missing_file",
+    "bad_file": "not_a_library",
+    "truncated": "not_a_library",
+    "wrong_arch": "not_a_library",
+    "dlopen_failed": "not_a_library",
+    "missing_symbol": "missing_symbol",
+    "abi_major": "abi_mismatch",
+    "abi_minor": "abi_mismatch",
+    "entry_threw": "crashed",
+}
+"""Reason codes for those of NativeError; the rest means that the library declined or described itself wrongly."""
+
+
+class Trial:
+    """Tries one library in a process of its own; the process starts at the first request and ends with this object."""
+
+    def __init__(self, path: Path, cpu: Cpu, reference: Path | None = None) -> None:
+        self._child: subprocess.Popen[bytes] | None = None
+        self._base = {"open": str(path), "features": ",".join(sorted(cpu.features)), "cpu_s": CPU_S}
+        self._reference = reference
+        self._answers = -1
+
+    def open(self) -> dict[str, Any] | Reason:
+        """Load the library and read its description; returns {"name", "version", "abi"} or why that failed."""
+        return self._ask({})
+
+    def fits(self, kernel: str, problem: dict[str, Any]) -> dict[str, Any] | Reason:
+        """Ask ``kernel`` whether it accepts ``problem`` and what memory it wants.
+
+        Returns {"fits": bool, "case": the fields of a small problem like it, None: there is none} or why it failed.
+        """
+        return self._ask({"fits": kernel, "problem": problem})
+
+    def check(self, kernel: str, case: dict[str, Any]) -> dict[str, Any] | Reason:
+        """Run ``kernel`` against the reference; returns {"difference": text or None} or why it did not finish."""
+        return self._ask({"check": kernel, "problem": case, "reference": str(self._reference)})
+
+    def close(self) -> None:
+        """End the process."""
+        child, self._child = self._child, None
+        if child is not None:
+            child.kill()
+            child.wait()
+            assert child.stdin is not None
+            child.stdin.close()
+            os.close(self._answers)
+
+    def __del__(self) -> None:
+        self.close()
+
+    def _ask(self, more: dict[str, Any]) -> dict[str, Any] | Reason:
+        request = json.dumps({**self._base, **more}).encode() + b"\n"
+        for fresh in (self._child is None, True):
+            if fresh:
+                self.close()
+                self._start()
+            try:
+                line = self._exchange(request)
+            except BrokenPipeError:
+                line = b""
+            if line is None:
+                self.close()
+                return Reason("silent", f"did not answer within {WALL_S:g} s", AUTHOR)
+            if line:
+                return self._read(line, "failed" if more else "refused")
+            if fresh or self._status() != 0:
+                break
+            # An idle child ends by itself, with status 0; a fresh one that ends has been ended by the library.
+        return self._cause_of_death()
+
+    def _read(self, line: bytes, failure: str) -> dict[str, Any] | Reason:
+        try:
+            result: dict[str, Any] = json.loads(line)
+            if result.pop("ok"):
+                return result
+            return Reason(CODES.get(result["code"], failure), result["text"])
+        except (ValueError, KeyError, AttributeError, TypeError):
+            self.close()
+            return Reason("crashed", "wrote over the answer of the process that tried it", AUTHOR)
+
+    def _status(self) -> int:
+        """Return the ended child's exit status; a library that closed the pipe but goes on is killed."""
+        assert self._child is not None
+        try:
+            return self._child.wait(timeout=CPU_S)
+        except subprocess.TimeoutExpired:
+            self._child.kill()
+            return self._child.wait()
+
+    def _start(self) -> None:
+        reader, writer = os.pipe()
+        package = str(Path(__file__).parents[3])
+        path = os.pathsep.join(filter(None, (package, os.environ.get("PYTHONPATH"))))
+        try:
+            self._child = subprocess.Popen(
+                [sys.executable, "-P", "-m", "infeng_core.kernels.check.probe", str(writer)],
+                bufsize=0,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                pass_fds=[writer],
+                start_new_session=True,
+                env={**os.environ, "PYTHONPATH": path},
+            )
+        finally:
+            os.close(writer)
+        self._answers = reader
+
+    def _exchange(self, request: bytes) -> bytes | None:
+        """Return the answer's line, b"" if the child ended, None if it took too long."""
+        assert self._child is not None and self._child.stdin is not None
+        self._child.stdin.write(request)
+        deadline = time.monotonic() + WALL_S
+        answer = b""
+        while not answer.endswith(b"\n"):
+            if not select.select([self._answers], [], [], max(0.0, deadline - time.monotonic()))[0]:
+                return None
+            chunk = os.read(self._answers, 1 << 16)
+            if not chunk:
+                return b""
+            answer += chunk
+        return answer
+
+    def _cause_of_death(self) -> Reason:
+        status = self._status()
+        self.close()
+        if status == -signal.SIGXCPU:
+            return Reason("endless", f"still busy after {CPU_S:g} s of processor time", AUTHOR)
+        if status == -signal.SIGILL:
+            return Reason("crashed", "used an instruction that this processor does not have (SIGILL)", AUTHOR)
+        if status < 0:
+            return Reason("crashed", f"killed its process ({signal.Signals(-status).name})", AUTHOR)
+        return Reason("crashed", f"ended its process with status {status}", AUTHOR)

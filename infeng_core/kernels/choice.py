@@ -1,0 +1,248 @@
+"""The choice of a kernel for each problem, and why.
+
+Rank: forced > manifest order > superset of features > priority > name. The result does not depend on the order in which
+plugins are found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from infeng_core import _native
+from infeng_core.errors import KernelError, unknown_key_remedy
+from infeng_core.kernels import problems
+from infeng_core.kernels.check.check import FirstUse
+from infeng_core.kernels.libraries import REFERENCE, LibraryState, is_broken, rank
+from infeng_core.kernels.lock import Lock
+from infeng_core.log import get_logger, warn_once
+from infeng_core.machine.cpu import Cpu, closure
+from infeng_core.plug.manager import Plugins
+from infeng_core.plug.reason import READY, Reason, unmet
+from infeng_core.settings.config import EngineConfig
+
+log = get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A kernel that was considered; ``kernel`` may be all that is known of one whose library was never mapped."""
+
+    library: str
+    kernel: str
+    reason: Reason
+    native: _native.Kernel | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What was chosen for a problem, and what became of every candidate, best first."""
+
+    problem: _native.Problem
+    chosen: Candidate | None
+    candidates: tuple[Candidate, ...]
+
+    def trusts(self, kernel: _native.Kernel) -> bool:
+        """Return whether ``kernel`` was chosen, or would have been without a better one."""
+        fit = [(c.library, c.kernel) for c in self.candidates if c.reason.code in ("chosen", "outranked")]
+        return (kernel.library, kernel.name) in fit
+
+
+class Selector:
+    """Chooses kernels for one engine. Decisions are kept in ``decisions``, one per distinct problem, in order."""
+
+    def __init__(self, plugins: Plugins, config: EngineConfig, cpu: Cpu) -> None:
+        """Raises KernelError if the manifest forces a kernel that does not exist or cannot run here."""
+        self.config = config
+        self.cpu = cpu
+        self.states = plugins.library_states()
+        self._by_name = {state.name: state for state in self.states}
+        self._first_use = FirstUse(self._by_name[REFERENCE])
+        self._lock = Lock.read(config.kernels.lock) if config.kernels.lock else None
+        self._decisions: dict[_native.Problem, Decision] = {}
+        for op, target in config.kernels.force.items():
+            self._require(op, target)
+
+    @property
+    def decisions(self) -> list[Decision]:
+        """Every decision so far."""
+        return list(self._decisions.values())
+
+    def choose(self, problem: _native.Problem) -> _native.Kernel:
+        """Return the kernel for ``problem``; raises KernelError if none fits, or if ``kernels.lock`` names another."""
+        decision = self.decide(problem)
+        if decision.chosen is None or decision.chosen.native is None:
+            raise KernelError(problems.describe(problem), "no kernel fits", self._remedy(problem, decision))
+        if self._lock is not None:
+            state = self._by_name[decision.chosen.library]
+            self._lock.require(problems.fields(problem), decision.chosen.library, decision.chosen.kernel, state.sha256)
+        return decision.chosen.native
+
+    def decide(self, problem: _native.Problem) -> Decision:
+        """Return the decision for ``problem``, without complaint if nothing fits."""
+        if problem not in self._decisions:
+            decision = self._decide(problem)
+            self._decisions[problem] = decision
+            chosen = decision.chosen
+            fields = (
+                {"library": chosen.library, "kernel": chosen.kernel, "reason": str(chosen.reason)} if chosen else {}
+            )
+            others = {f"{c.library}/{c.kernel}": c.reason.code for c in decision.candidates if c is not chosen}
+            log.info(
+                "kernel chosen" if chosen else "no kernel", problem=problems.describe(problem), **fields, others=others
+            )
+        return self._decisions[problem]
+
+    def fits(self, kernel: _native.Kernel, problem: _native.Problem) -> bool:
+        """Return whether ``kernel`` can do ``problem``, its epilogues included; asked in a child process first."""
+        if not set(problem.epilogues) <= set(kernel.fuses):
+            return False
+        reason = self._first_use.fits(self._by_name[kernel.library], kernel, problem)
+        return self._blamed(kernel, problem, reason) is READY
+
+    def is_refused(self, kernel: _native.Kernel) -> bool:
+        """Return whether ``kernel``, perhaps after it was chosen, has failed and must serve nothing."""
+        return (kernel.library, kernel.name) in self._first_use.refused
+
+    def close(self) -> None:
+        """End the processes that tried libraries; they also end by themselves."""
+        for state in self.states:
+            if state.trial is not None:
+                state.trial.close()
+
+    def _decide(self, problem: _native.Problem) -> Decision:
+        target = self.config.kernels.force.get(problem.op)
+        eligible: list[_native.Kernel] = []
+        seen: list[Candidate] = []
+        for state in self.states:
+            for kernel in state.native.kernels if state.native else ():
+                if kernel.op == problem.op:
+                    reason = self._objection(state, kernel, problem, target)
+                    if reason is None:
+                        eligible.append(kernel)
+                    else:
+                        seen.append(Candidate(state.name, kernel.name, reason))
+            if state.native is None:
+                notes = [note.name for note in state.plugin.kernels if note.op == problem.op]
+                seen += [Candidate(state.name, name, state.reason) for name in notes]
+        ranked: list[Candidate] = []
+        chosen: Candidate | None = None
+        for kernel in self._ranked(eligible):
+            reason = Reason("outranked", f"{chosen.library}/{chosen.kernel} ranks higher") if chosen else READY
+            if chosen is None and self.config.kernels.verify:
+                state = self._by_name[kernel.library]
+                reason = self._blamed(kernel, problem, self._first_use.agrees(state, kernel, problem))
+            if chosen is None and reason is READY:
+                chosen = Candidate(kernel.library, kernel.name, self._merit(kernel, eligible, target), kernel)
+                ranked.append(chosen)
+            else:
+                ranked.append(Candidate(kernel.library, kernel.name, reason))
+        return Decision(problem, chosen, (*ranked, *seen))
+
+    def _objection(
+        self, state: LibraryState, kernel: _native.Kernel, problem: _native.Problem, target: str | None
+    ) -> Reason | None:
+        """Return why ``kernel`` is out of the question, or None."""
+        name = f"{state.name}/{kernel.name}"
+        if state.reason is not READY:
+            return state.reason
+        if name in self.config.kernels.disable:
+            return Reason("disabled", "listed in kernels.disable")
+        lacking = unmet(self.cpu, None, sorted(state.features_of(kernel.name, kernel.features)))
+        if lacking:
+            return lacking
+        if target is not None and target not in (state.name, name):
+            return Reason("not_forced", f"kernels.force says {target}")
+        if target is None and rank(state.name, self.config) == len(self.config.kernels.order):
+            return Reason("not_in_order", remedy=f"add {state.name} or * to kernels.order")
+        if kernel.numerics == "approx" and self.config.kernels.numerics == "exact":
+            return Reason("approximate", remedy="set kernels.numerics: fast to allow it")
+        missing = sorted(set(problem.epilogues) - set(kernel.fuses))
+        if missing:
+            return Reason("cannot_fuse", f"cannot take {', '.join(missing)} into itself")
+        beyond = sorted(set(problem.needs) - set(kernel.handles))
+        if beyond:
+            return Reason("cannot_handle", f"does not handle {', '.join(beyond)}")
+        reason = self._blamed(kernel, problem, self._first_use.fits(state, kernel, problem))
+        return None if reason is READY else reason
+
+    def _features(self, kernel: _native.Kernel) -> frozenset[str]:
+        return closure(self._by_name[kernel.library].features_of(kernel.name, kernel.features))
+
+    def _ranked(self, kernels: Sequence[_native.Kernel]) -> list[_native.Kernel]:
+        """Sort by manifest order; within one place, the best of those that no other surpasses in features is first."""
+        result: list[_native.Kernel] = []
+        for place in sorted({rank(kernel.library, self.config) for kernel in kernels}):
+            rest = [kernel for kernel in kernels if rank(kernel.library, self.config) == place]
+            while rest:
+                needs = {id(kernel): self._features(kernel) for kernel in rest}
+                top = [k for k in rest if not any(needs[id(k)] < needs[id(other)] for other in rest)]
+                best = min(top, key=lambda kernel: (-kernel.priority, kernel.library, kernel.name))
+                result.append(best)
+                rest.remove(best)
+        return result
+
+    def _merit(self, kernel: _native.Kernel, eligible: Sequence[_native.Kernel], target: str | None) -> Reason:
+        """Return why ``kernel`` was chosen, in words."""
+        if target is not None:
+            return Reason("chosen", f"kernels.force says {target}")
+        if len(eligible) == 1:
+            return Reason("chosen", "the only one that fits")
+        place = partial(rank, config=self.config)
+        rivals = [other for other in eligible if other is not kernel]
+        if all(place(other.library) > place(kernel.library) for other in rivals):
+            return Reason("chosen", "first in kernels.order")
+        peers = [other for other in rivals if place(other.library) == place(kernel.library)]
+        if all(self._features(other) < self._features(kernel) for other in peers):
+            return Reason("chosen", "uses the most of this processor")
+        equals = [other for other in peers if not self._features(other) < self._features(kernel)]
+        if all(other.priority < kernel.priority for other in equals):
+            return Reason("chosen", "has the highest priority of those that use the most of this processor")
+        return Reason("chosen", "first by name, equal in kernels.order, features and priority")
+
+    def _blamed(self, kernel: _native.Kernel, problem: _native.Problem, reason: Reason) -> Reason:
+        """Return ``reason``; if it is a fault of the plugin, warn, and forget what was decided while it was trusted."""
+        if is_broken(reason):
+            self._decisions = {asked: known for asked, known in self._decisions.items() if not known.trusts(kernel)}
+            what = f"kernel {kernel.library}/{kernel.name}"
+            plugin = self._by_name[kernel.library].plugin.name
+            remedy = f"update plugin {plugin}, or add {kernel.library} to kernels.disable"
+            if self.config.kernels.strict:
+                raise KernelError(f"{what}, {problems.describe(problem)}", reason.text, remedy)
+            warn_once(log, f"{what} is not used", plugin=plugin, code=reason.code, reason=reason.text, remedy=remedy)
+        return reason
+
+    def _require(self, op: str, target: str) -> None:
+        """Check an entry of ``kernels.force`` as far as this is possible without a problem."""
+        where = f"kernels.force.{op}: {target} ({self.config.provenance.get('kernels.force', 'argument')})"
+        library, _, kernel = target.partition("/")
+        if library not in self._by_name:
+            raise KernelError(where, f"no kernel library {library}", unknown_key_remedy(library, self._by_name))
+        state = self._by_name[library]
+        if state.native is None or state.reason is not READY:
+            raise KernelError(where, str(state.reason), "force another library, or none")
+        offers = {k.name: k for k in state.native.kernels if k.op == op}
+        if not offers:
+            raise KernelError(where, f"{library} has no kernel for {op}", f"its ops: {', '.join(_ops(state.native))}")
+        if kernel and kernel not in offers:
+            raise KernelError(where, f"{library} has no such kernel for {op}", unknown_key_remedy(kernel, offers))
+        chosen = [offers[kernel]] if kernel else list(offers.values())
+        lacking = [unmet(self.cpu, None, sorted(state.features_of(k.name, k.features))) for k in chosen]
+        if all(lacking) and lacking[0]:
+            raise KernelError(where, lacking[0].text, "force another kernel, or none")
+
+    def _remedy(self, problem: _native.Problem, decision: Decision) -> str:
+        target = self.config.kernels.force.get(problem.op)
+        tried = "; ".join(
+            f"{c.library}/{c.kernel}: {c.reason}" for c in decision.candidates if c.reason.code != "not_forced"
+        )
+        if target is not None:
+            return f"kernels.force says {target} ({tried or 'not available'}); force another, or none"
+        if REFERENCE not in self.config.kernels.order:
+            return f"add {REFERENCE} to kernels.order ({tried or 'no library has this op'})"
+        return tried or "install a plugin with a kernel for it"
+
+
+def _ops(library: _native.Library) -> list[str]:
+    return sorted({kernel.op for kernel in library.kernels})

@@ -1,0 +1,156 @@
+"""What the plugin system knows, as plain data for `--json` and for the text that the command line prints."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from infeng_core import _native
+from infeng_core.kernels import problems
+from infeng_core.kernels.check.verdicts import cache_dir, sha256
+from infeng_core.kernels.choice import Decision, Selector
+from infeng_core.kernels.libraries import LibraryState
+from infeng_core.kernels.lock import write
+from infeng_core.machine import system
+from infeng_core.plug.discovery import Plugin
+from infeng_core.plug.manager import Plugins
+from infeng_core.plug.reason import Reason, abi_mismatch
+from infeng_core.version import __version__
+
+
+def doctor(plugins: Plugins) -> dict[str, Any]:
+    """Return machine, plugins, libraries, settings and cache; libraries are tried and opened for it."""
+    folder = cache_dir()
+    states = plugins.library_states()
+    files = [path for path in folder.rglob("*") if path.is_file()] if folder.is_dir() else []
+    return {
+        "version": __version__,
+        "abi": ".".join(map(str, _native.ABI_VERSION)),
+        "python": platform.python_version(),
+        "machine": system.machine(plugins.cpu),
+        "workers": workers(plugins),
+        "plugins": [plugin_summary(plugin) for plugin in plugins.manifests],
+        "libraries": [library(state) for state in states],
+        "settings": settings(plugins),
+        "cache": {
+            "path": str(folder),
+            "bytes": sum(path.stat().st_size for path in files),
+            "writable": system.writable(folder),
+        },
+    }
+
+
+def workers(plugins: Plugins) -> dict[str, Any]:
+    """Return {"count", "pinned", "barrier_us": {"median", "p99"}}: the threads of an engine, and what a barrier costs.
+
+    Measured over phases without work, while the workers are awake: handing a phase to all of them and waiting for the
+    last.
+    """
+    config = plugins.config.threads
+    workers = plugins.cpu.workers(config.count)
+    pinned = plugins.cpu.pins(config.pin, workers)
+    pool = _native.Pool(workers, pin=pinned)
+    times = np.sort(_native.barrier_times(pool, 2000)) / 1e3
+    barrier = {"median": float(times[len(times) // 2]), "p99": float(times[len(times) * 99 // 100])}
+    return {"count": pool.threads, "pinned": pinned, "barrier_us": barrier}
+
+
+def settings(plugins: Plugins) -> dict[str, dict[str, Any]]:
+    """Return every setting with its value and where it comes from."""
+    config = plugins.config
+    return {
+        name: {"value": _plain(value), "from": config.provenance.get(name, "argument")}
+        for name, value in config.values().items()
+    }
+
+
+def plugin_summary(plugin: Plugin) -> dict[str, Any]:
+    """Return a plugin's line of `plugins list`: from its YAML alone."""
+    manifest = plugin.manifest
+    provides = {kind: list(names) for kind, names in manifest.provides.items() if names} if manifest else {}
+    if manifest and manifest.kernels:
+        provides["kernels"] = [kernel.name for kernel in manifest.kernels]
+    if manifest and manifest.commands:
+        provides["commands"] = list(manifest.commands)
+    return {
+        "name": plugin.name,
+        "version": manifest.version if manifest else None,
+        "origin": plugin.origin,
+        "file": str(plugin.source),
+        **_reason((abi_mismatch(manifest.abi) if manifest and plugin.usable else None) or plugin.reason),
+        "provides": provides,
+    }
+
+
+def plugin_details(plugin: Plugin) -> dict[str, Any]:
+    """Return all of `plugins info NAME`: from its YAML, and the sha256 of its library."""
+    manifest = plugin.manifest
+    result = plugin_summary(plugin)
+    if manifest is None:
+        return result
+    result["description"] = manifest.description
+    result["requires"] = {"arch": manifest.arch, "features": list(manifest.features)}
+    result["python"] = manifest.python
+    if manifest.library is not None:
+        result["library"] = {
+            "path": str(manifest.library),
+            "abi": ".".join(map(str, manifest.abi or ())),
+            "sha256": sha256(manifest.library) if manifest.library.is_file() else None,
+        }
+    result["kernels"] = [{"name": k.name, "op": k.op, "features": list(k.features)} for k in manifest.kernels]
+    result["commands"] = dict(manifest.commands)
+    return result
+
+
+def library(state: LibraryState) -> dict[str, Any]:
+    """Return a kernel library's state."""
+    return {
+        "name": state.name,
+        "plugin": state.plugin.name,
+        "path": str(state.path),
+        "sha256": state.sha256 or None,
+        "mapped": state.native is not None,
+        "kernels": len(state.native.kernels) if state.native is not None else len(state.plugin.kernels),
+        **_reason(state.reason),
+    }
+
+
+def decision(item: Decision) -> dict[str, Any]:
+    """Return what was decided on a problem, every candidate with its reason, best first."""
+    chosen = item.chosen
+    return {
+        "problem": problems.fields(item.problem),
+        "chosen": f"{chosen.library}/{chosen.kernel}" if chosen else None,
+        "candidates": [{"library": c.library, "kernel": c.kernel, **_reason(c.reason)} for c in item.candidates],
+    }
+
+
+def lock(selector: Selector) -> str:
+    """Return the text of a manifest.lock for all that ``selector`` has chosen."""
+    bound = [
+        {**problems.fields(item.problem), "library": item.chosen.library, "kernel": item.chosen.kernel}
+        for item in selector.decisions
+        if item.chosen is not None
+    ]
+    return write(bound, {state.name: state.sha256 for state in selector.states})
+
+
+def by_outcome(decisions: Iterable[Decision]) -> list[tuple[list[Decision], Decision]]:
+    """Group decisions in which every candidate met the same fate; returns (group, its first)."""
+    groups: dict[str, list[Decision]] = {}
+    for item in decisions:
+        groups.setdefault(repr(item.candidates), []).append(item)
+    return [(group, group[0]) for group in groups.values()]
+
+
+def _reason(reason: Reason) -> dict[str, str]:
+    return {"state": reason.code, "reason": str(reason)}
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, tuple):
+        return list(value)
+    return dict(value) if isinstance(value, Mapping) else value

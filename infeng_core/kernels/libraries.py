@@ -1,0 +1,156 @@
+"""Kernel libraries: which may be mapped, which can be, and the opened ones.
+
+A library is mapped into this process only after everything that can be known without mapping it speaks for it: the
+manifest allows it, the processor has what it needs, and a child process has loaded it and survived.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from infeng_core import _native
+from infeng_core.errors import PluginError
+from infeng_core.kernels.check.trial import CODES, Trial
+from infeng_core.kernels.check.verdicts import Verdicts, sha256
+from infeng_core.machine.cpu import Cpu
+from infeng_core.plug.hookspecs import KernelLibrary
+from infeng_core.plug.plugin import PluginManifest
+from infeng_core.plug.reason import BROKEN, READY, Reason, abi_mismatch, unmet
+from infeng_core.settings.config import EngineConfig
+
+REFERENCE = "reference"
+FINAL = frozenset(
+    {"crashed", "endless"}
+)  # verdicts worth keeping; other failures may depend on what is around the file
+
+
+@dataclass
+class LibraryState:
+    """A library that some plugin offers, and how far it got."""
+
+    offer: KernelLibrary
+    plugin: PluginManifest
+    reason: Reason
+    sha256: str = ""
+    native: _native.Library | None = None
+    verdicts: Verdicts | None = None
+    trial: Trial | None = None
+
+    @property
+    def name(self) -> str:
+        """The name that kernels.order uses."""
+        return self.offer.name
+
+    @property
+    def path(self) -> Path:
+        """The shared object."""
+        return self.offer.path
+
+    def features_of(self, kernel: str, own: Iterable[str] = ()) -> frozenset[str]:
+        """Return all features that ``kernel`` needs: the library's, plugin.yaml's for it, and its ``own``."""
+        noted = next((note.features for note in self.plugin.kernels if note.name == kernel), ())
+        return frozenset((*self.plugin.features, *self.offer.features, *noted, *own))
+
+
+Offer = tuple[KernelLibrary, PluginManifest, Reason]
+"""A library, who offers it, and whether that plugin can be used."""
+
+
+def open_libraries(offers: Iterable[Offer], config: EngineConfig, cpu: Cpu) -> list[LibraryState]:
+    """Return every offered library in the order of ``kernels.order``, the usable ones opened and verified.
+
+    Raises PluginError for two libraries of one name and for a broken reference library.
+    """
+    states: dict[str, LibraryState] = {}
+    for offer, plugin, reason in offers:
+        state = LibraryState(offer, plugin, _allowed(offer, plugin, config, cpu) if reason == READY else reason)
+        other = states.setdefault(offer.name, state)
+        if other is not state:
+            why = f"offered by two plugins: {other.plugin.name} ({other.path}) and {plugin.name} ({state.path})"
+            raise PluginError(f"kernel library {offer.name}", why, "list one of the plugins in plugins.disable")
+    reference = states[REFERENCE]
+    for state in sorted(states.values(), key=lambda state: (state is not reference, state.name)):
+        # The reference is opened whatever the manifest allows: it judges the others.
+        if state is reference:
+            _open(state, cpu)
+            if state.native is None:
+                raise PluginError(f"kernel library {REFERENCE}", str(state.reason), "reinstall infeng-core")
+        elif state.reason is READY and _verified(state, reference, cpu):
+            _open(state, cpu)
+    return sorted(states.values(), key=lambda state: (rank(state.name, config), state.name))
+
+
+def rank(name: str, config: EngineConfig) -> int:
+    """Return the place of a library in ``kernels.order``; one that is not allowed comes after all others."""
+    order = config.kernels.order
+    if name in order:
+        return order.index(name)
+    return order.index("*") if "*" in order else len(order)
+
+
+def forced(config: EngineConfig) -> dict[str, set[str]]:
+    """Return the libraries that ``kernels.force`` names, each with its ops."""
+    result: dict[str, set[str]] = {}
+    for op, target in config.kernels.force.items():
+        result.setdefault(target.partition("/")[0], set()).add(op)
+    return result
+
+
+def _allowed(offer: KernelLibrary, plugin: PluginManifest, config: EngineConfig, cpu: Cpu) -> Reason:
+    """Return READY, or why the library must not be mapped: all of it known without touching the file's content."""
+    if offer.name in config.kernels.disable:
+        return Reason("disabled", f"listed in kernels.disable ({config.provenance.get('kernels.disable', 'argument')})")
+    if rank(offer.name, config) == len(config.kernels.order) and offer.name not in forced(config):
+        return Reason("not_in_order", remedy=f"add {offer.name} or * to kernels.order")
+    needs = (*plugin.features, *offer.features)
+    lacking = abi_mismatch(plugin.abi) or unmet(cpu, plugin.arch, needs)
+    if lacking:
+        return lacking
+    notes = [unmet(cpu, None, note.features) for note in plugin.kernels]
+    if notes and all(notes) and notes[0]:
+        return Reason("missing_features", f"none of its kernels can run: the first {notes[0].text}")
+    if not offer.path.is_file():
+        return Reason("missing_file", f"{offer.path} is not there", "reinstall the plugin")
+    return READY
+
+
+def _verified(state: LibraryState, reference: LibraryState, cpu: Cpu) -> bool:
+    """Load the library in a child process unless the cache knows the outcome; sets ``state.reason``."""
+    try:
+        state.sha256 = sha256(state.path)
+    except OSError as error:
+        state.reason = Reason("missing_file", f"{state.path}: {error.strerror}", "reinstall the plugin")
+        return False
+    state.verdicts = Verdicts(state.sha256, reference.sha256, cpu.features)
+    state.trial = Trial(state.path, cpu, reference.path)
+    known = state.verdicts.get("open")
+    if known is None:
+        outcome = state.trial.open()
+        if isinstance(outcome, Reason):
+            known = {"code": outcome.code, "text": outcome.text, "remedy": outcome.remedy}
+        else:
+            known = {"code": "ready", **outcome}
+        if known["code"] == "ready" or known["code"] in FINAL:
+            state.verdicts.put("open", known)
+    if known["code"] != "ready":
+        state.reason = Reason(str(known["code"]), str(known.get("text", "")), str(known.get("remedy", "")))
+    elif known.get("name") != state.name:
+        state.reason = Reason("invalid", f"the library calls itself {known.get('name')}, the plugin says {state.name}")
+    return state.reason is READY
+
+
+def _open(state: LibraryState, cpu: Cpu) -> None:
+    try:
+        state.sha256 = state.sha256 or sha256(state.path)
+        state.native = _native.open_library(str(state.path), ",".join(sorted(cpu.features)))
+    except _native.NativeError as error:
+        state.reason = Reason(CODES.get(error.code, "refused"), str(error))
+    except OSError as error:
+        state.reason = Reason("missing_file", f"{state.path}: {error.strerror}")
+
+
+def is_broken(reason: Reason) -> bool:
+    """Whether ``reason`` is a fault of the plugin, to be warned about, and not a circumstance."""
+    return reason.code in BROKEN

@@ -1,0 +1,137 @@
+// The Python face of packing: rows of f32, f16 or bf16 into 16-row panels, and back.
+#include <pybind11/numpy.h>
+
+#include <algorithm>
+#include <atomic>
+#include <bit>
+#include <exception>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "bind/bindings.h"
+#include "error.h"
+#include "library/names.h"
+#include "weights/panels.h"
+#include "weights/weight.h"
+
+namespace py = pybind11;
+
+namespace infeng {
+namespace {
+
+// Runs work(panel) for all panels. The error of the lowest panel is thrown, whatever the threads' timing: panels are
+// taken in ascending order, so every panel below a failed one has been taken and is finished.
+template <class Work>
+void for_panels(int64_t panels, int threads, Work work) {
+  std::atomic<int64_t> next{0};
+  std::mutex mutex;
+  int64_t failed = panels;
+  std::exception_ptr error;
+  auto loop = [&] {
+    for (int64_t p; (p = next.fetch_add(1)) < panels;) {
+      try {
+        work(p);
+      } catch (...) {
+        const std::lock_guard lock(mutex);
+        if (p < failed) failed = p, error = std::current_exception();
+        next.store(panels);
+      }
+    }
+  };
+  std::vector<std::jthread> helpers;
+  for (int64_t i = 1; i < std::min<int64_t>(threads, panels); i++) helpers.emplace_back(loop);
+  loop();
+  helpers.clear();
+  if (error) std::rethrow_exception(error);
+}
+
+Source source_of(const py::array& array, bool bf16) {
+  if (array.ndim() != 2) fail("invalid_argument", "the source must be a matrix (n, k)");
+  const py::dtype type = array.dtype();
+  const bool native = type.byteorder() != (std::endian::native == std::endian::little ? '>' : '<');
+  Element element;
+  if (!bf16 && type.kind() == 'f' && type.itemsize() == 4 && native) {
+    element = Element::f32;
+  } else if (!bf16 && type.kind() == 'f' && type.itemsize() == 2 && native) {
+    element = Element::f16;
+  } else if (bf16 && type.kind() == 'u' && type.itemsize() == 2 && native) {
+    element = Element::bf16;
+  } else {
+    fail("invalid_argument", "the source must be float32, float16, or uint16 with bf16=True");
+  }
+  if (array.shape(1) < 1) fail("invalid_argument", "the source has no columns");
+  if (array.shape(1) > 1 && array.strides(1) != array.itemsize()) {
+    fail("invalid_argument", "the rows of the source must be contiguous");
+  }
+  return {static_cast<const char*>(array.data()), array.shape(0), array.shape(1), array.strides(0), element};
+}
+
+// The first byte of a buffer that must hold `panels` panels, `step` apart, from panel `first` on.
+char* panels_of(const py::buffer_info& info, int64_t offset, int64_t first, int64_t step, int64_t panels,
+                int64_t bytes) {
+  const int64_t size = int64_t(info.size) * info.itemsize;
+  if (offset < 0 || first < 0 || step < 1 || panels < 0 || offset > size) {
+    fail("invalid_argument", "offset, first panel and step must lie inside the buffer");
+  }
+  const int64_t room = (size - offset) / bytes;  // whole panels
+  if (panels > 0 && (first >= room || (panels - 1) > (room - 1 - first) / step)) {
+    fail("invalid_argument", "the buffer holds ", room, " panels, too few");
+  }
+  return static_cast<char*>(info.ptr) + offset;
+}
+
+void pack(const std::string& format, const py::array& source, const py::buffer& out, bool bf16, int64_t out_offset,
+          int64_t first_panel, int64_t panel_step, int threads) {
+  const uint32_t id = number_of(Vocabulary::weight, format);
+  const Source s = source_of(source, bf16);
+  const int64_t bytes = panel_bytes_of(id, s.k);
+  const int64_t panels = (s.n + kLanes - 1) / kLanes;
+  const py::buffer_info info = out.request(true);
+  char* base = panels_of(info, out_offset, first_panel, panel_step, panels, bytes);
+  const py::gil_scoped_release released;
+  for_panels(panels, threads, [&](int64_t p) {
+    pack_panel(id, s, p * kLanes, reinterpret_cast<uint8_t*>(base + (first_panel + p * panel_step) * bytes));
+  });
+}
+
+py::array_t<float> unpack(const std::string& format, const py::buffer& data, int64_t offset, int64_t panels, int64_t k,
+                          int64_t first_panel, int64_t panel_step) {
+  const uint32_t id = number_of(Vocabulary::weight, format);
+  const int64_t bytes = panel_bytes_of(id, k);
+  const py::buffer_info info = data.request();
+  const char* base = panels_of(info, offset, first_panel, panel_step, panels, bytes);
+  py::array_t<float> result({panels * kLanes, k});
+  float* out = result.mutable_data();
+  const py::gil_scoped_release released;
+  for (int64_t p = 0; p < panels; p++) {
+    const auto* panel = reinterpret_cast<const uint8_t*>(base + (first_panel + p * panel_step) * bytes);
+    for (int64_t g = 0; g * kGroup < k; g++) {
+      Group x;
+      unpack_group(id, panel, g, x);
+      const int64_t count = std::min<int64_t>(kGroup, k - g * kGroup);
+      for (int n = 0; n < kLanes; n++) {
+        for (int64_t i = 0; i < count; i++) out[(p * kLanes + n) * k + g * kGroup + i] = x[i][n];
+      }
+    }
+  }
+  return result;
+}
+
+}  // namespace
+
+void bind_packing(py::module_& m) {
+  m.def(
+      "panel_bytes",
+      [](const std::string& format, int64_t k) { return panel_bytes_of(number_of(Vocabulary::weight, format), k); },
+      py::arg("format"), py::arg("k"), "Bytes of one 16-row panel over k inputs.");
+  m.def("pack", &pack, py::arg("format"), py::arg("source"), py::arg("out"), py::kw_only(), py::arg("bf16") = false,
+        py::arg("out_offset") = 0, py::arg("first_panel") = 0, py::arg("panel_step") = 1, py::arg("threads") = 1,
+        "Quantize and lay out: panel i of source becomes panel first_panel + i * panel_step of out.");
+  m.def("unpack", &unpack, py::arg("format"), py::arg("data"), py::arg("offset"), py::arg("panels"), py::arg("k"),
+        py::kw_only(), py::arg("first_panel") = 0, py::arg("panel_step") = 1,
+        "Return (panels * 16, k) float32, the values the kernels compute with.");
+}
+
+}  // namespace infeng

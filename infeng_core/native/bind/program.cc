@@ -1,0 +1,352 @@
+// Program for Python: turns arrays and lists into the plain types of program.h.
+#include <pybind11/numpy.h>
+#include <pybind11/stl.h>
+
+#include <cstring>
+#include <optional>
+#include <unordered_map>
+
+#include "bind/bindings.h"
+#include "error.h"
+#include "library/names.h"
+#include "program/program.h"
+
+namespace py = pybind11;
+using namespace py::literals;
+
+namespace infeng {
+namespace {
+
+using PyBindings = std::vector<std::pair<int64_t, std::shared_ptr<Kernel>>>;
+using OptionalId = std::optional<int>;
+
+// Vectors that NumPy did not put on a 64-byte boundary are copied; one array that many ops share is copied once.
+class BoundProgram : public Program {
+ public:
+  using Program::Program;
+
+  // Without data where there is no array.
+  Constant optional_constant(const py::object& object, const char* what) {
+    return object.is_none() ? Constant() : constant(object, what);
+  }
+
+  Constant constant(const py::object& object, const char* what) {
+    const auto array = py::array_t<float, py::array::c_style>::ensure(object);
+    if (!py::isinstance<py::array_t<float>>(object) || !array) {
+      PyErr_Clear();
+      fail("invalid_argument", what, ": needs a float32 array");
+    }
+    const auto known = copies_.find(object.ptr());
+    if (known != copies_.end()) return known->second.second;
+    Constant constant{array.data(), array.size(), nullptr};
+    if (reinterpret_cast<uintptr_t>(array.data()) % kLine == 0) {
+      constant.owner = hold_buffer(array, what).owner;
+      return constant;
+    }
+    auto copy = std::make_shared<Bump>();
+    auto* values = copy->take_array<float>(array.size());
+    std::memcpy(values, array.data(), static_cast<size_t>(array.nbytes()));
+    constant.data = values;
+    constant.owner = std::move(copy);
+    // The object is kept so that no other can take its place in memory while ops are added.
+    copies_.emplace(object.ptr(), std::make_pair(object, constant));
+    return constant;
+  }
+
+  void finish_bound() {
+    finish();
+    copies_.clear();
+  }
+
+ private:
+  std::unordered_map<PyObject*, std::pair<py::object, Constant>> copies_;
+};
+
+// An epilogue as Python made it; its array becomes a Constant when it is added to a program.
+struct PyEpilogue {
+  uint32_t kind;
+  int value = -1;
+  py::object array = {};
+  uint32_t function = INFENG_FUNCTION_IDENTITY;
+  float a = 0;
+  float b = 0;
+};
+
+// A step of a kind with a function that it may have.
+PyEpilogue step(uint32_t kind, const std::string& function, int value = -1, float a = 0, float b = 0) {
+  infeng_epilogue named{};
+  named.kind = kind;
+  named.function = number_of(Vocabulary::function, function);
+  if (epilogue_of(name_of(named)).kind != kind) fail("unknown_name", function, " is no function of this step");
+  return {kind, value, {}, named.function, a, b};
+}
+
+Epilogues specs(BoundProgram& program, const std::vector<PyEpilogue>& epilogues) {
+  Epilogues out;
+  for (const PyEpilogue& epilogue : epilogues) {
+    EpilogueSpec spec{epilogue.kind, epilogue.value, {}, epilogue.function, epilogue.a, epilogue.b};
+    if (epilogue.array) spec.constant = program.constant(epilogue.array, "epilogue");
+    out.push_back(std::move(spec));
+  }
+  return out;
+}
+
+Bindings bindings(const PyBindings& kernels) {
+  Bindings out;
+  for (const auto& [rows, kernel] : kernels) out.push_back({rows, kernel});
+  return out;
+}
+
+std::span<const int32_t> integers(const py::array& array, const char* what, int64_t columns) {
+  const bool shaped = columns == 0 ? array.ndim() == 1 : array.ndim() == 2 && array.shape(1) == columns;
+  if (!array.dtype().equal(py::dtype::of<int32_t>()) || !(array.flags() & py::array::c_style) || !shaped) {
+    fail("invalid_argument", what, ": needs a contiguous int32 array of ",
+         columns == 0 ? "one dimension" : "shape (segments, 4)");
+  }
+  return {static_cast<const int32_t*>(array.data()), static_cast<size_t>(array.size())};
+}
+
+// (row_begin, row_end, adapter, weight) for each range; the memory is kept from step to step.
+class HeldRows {
+ public:
+  HeldRows() = default;
+  ~HeldRows() { rows_.clear(); }
+  HeldRows(const HeldRows&) = delete;
+  HeldRows& operator=(const HeldRows&) = delete;
+
+  std::span<const AdapterRows> take(const py::sequence& adapters) {
+    for (const py::handle& each : adapters) {
+      if (!py::isinstance<py::tuple>(each) || py::len(each) != 4) {
+        fail("invalid_argument", "adapters: needs (row_begin, row_end, adapter, weight) for each range");
+      }
+      const auto range = py::reinterpret_borrow<py::tuple>(each);
+      rows_.push_back({range[0].cast<int32_t>(), range[1].cast<int32_t>(), range[3].cast<float>(),
+                       range[2].cast<std::shared_ptr<Adapter>>()});
+    }
+    return rows_;
+  }
+
+ private:
+  std::vector<AdapterRows>& rows_ = memory();
+  static std::vector<AdapterRows>& memory() {
+    thread_local std::vector<AdapterRows> rows;
+    return rows;
+  }
+};
+
+void run(Program& program, const py::array& tokens, const py::array& positions, const py::array& segments,
+         const py::array& block_tables, const py::array& sample_rows, const py::sequence& adapters) {
+  HeldRows held;
+  const Batch batch{integers(tokens, "tokens", 0),           integers(positions, "positions", 0),
+                    integers(segments, "segments", 4),       integers(block_tables, "block_tables", 0),
+                    integers(sample_rows, "sample_rows", 0), held.take(adapters)};
+  const py::gil_scoped_release release;
+  program.run(batch);
+}
+
+template <class T>
+py::array_t<T> rows_of(T* data, int64_t rows, int64_t columns, int64_t stride, const py::object& owner) {
+  constexpr int64_t kSize = sizeof(T);
+  return py::array_t<T>({rows, columns}, {stride * kSize, kSize}, data, owner);
+}
+
+py::array_t<float> view(const py::object& self, int id) {
+  const Value& value = self.cast<const BoundProgram&>().value(id);
+  if (value.quantized) fail("invalid_argument", "value ", id, " is an activation: use view_activation()");
+  return rows_of(value.x, value.rows, value.columns, value.stride, self);
+}
+
+py::tuple view_activation(const py::object& self, int id) {
+  const Value& value = self.cast<const BoundProgram&>().value(id);
+  if (!value.quantized) fail("invalid_argument", "value ", id, " is a buffer: use view()");
+  return py::make_tuple(rows_of(value.q, value.rows, value.stride, value.q_stride, self),
+                        rows_of(value.scale, value.rows, value.groups, value.group_stride, self),
+                        rows_of(value.sum, value.rows, value.groups, value.group_stride, self));
+}
+
+void bind_epilogue(py::module_& m) {
+  py::class_<PyEpilogue>(m, "Epilogue", "One step of an epilogue list; made by the static methods.")
+      .def_static(
+          "bias", [](const py::object& vector) { return PyEpilogue{INFENG_EPILOGUE_BIAS, -1, vector}; }, "vector"_a)
+      .def_static(
+          "row_scale", [](const py::object& vector) { return PyEpilogue{INFENG_EPILOGUE_ROW_SCALE, -1, vector}; },
+          "vector"_a)
+      .def_static(
+          "residual", [](int buffer) { return PyEpilogue{INFENG_EPILOGUE_RESIDUAL, buffer}; }, "buffer"_a)
+      .def_static("silu_mul", [] { return step(INFENG_EPILOGUE_GATED_MUL, "silu"); })
+      .def_static(
+          "gated_mul",
+          [](const std::string& function, float a, float b) {
+            return step(INFENG_EPILOGUE_GATED_MUL, function, -1, a, b);
+          },
+          "function"_a, "a"_a = 0.0f, "b"_a = 0.0f)
+      .def_static(
+          "activate", [](const std::string& function) { return step(INFENG_EPILOGUE_ACTIVATE, function); },
+          "function"_a)
+      .def_static(
+          "mul", [](int buffer, const std::string& function) { return step(INFENG_EPILOGUE_MUL, function, buffer); },
+          "buffer"_a, "function"_a = "identity")
+      .def_static(
+          "scale", [](float a) { return step(INFENG_EPILOGUE_SCALE, "identity", -1, a); }, "a"_a)
+      .def_static(
+          "softcap", [](float a) { return step(INFENG_EPILOGUE_SOFTCAP, "identity", -1, a); }, "a"_a)
+      .def_static(
+          "quantize", [](int activation) { return PyEpilogue{INFENG_EPILOGUE_QUANTIZE, activation}; }, "activation"_a)
+      .def_static("lora", [](int slot) { return PyEpilogue{INFENG_EPILOGUE_LORA, slot}; }, "slot"_a);
+}
+
+using Class = py::class_<BoundProgram, std::shared_ptr<BoundProgram>>;
+
+void bind_ops(Class& program) {
+  using List = std::vector<PyEpilogue>;
+  using WeightPtr = std::shared_ptr<Weight>;
+  using CachePtr = std::shared_ptr<KvCache>;
+  program
+      .def(
+          "embed",
+          [](BoundProgram& self, const PyBindings& kernels, WeightPtr weight, int out, const std::string& module) {
+            self.embed(bindings(kernels), std::move(weight), out, module);
+          },
+          "kernels"_a, py::arg("weight").none(false), "out"_a, py::kw_only(), "module"_a = "")
+      .def(
+          "rmsnorm",
+          [](BoundProgram& self, const PyBindings& kernels, int x, const py::object& weight, float eps, OptionalId out,
+             const List& epilogues, bool gather, const std::string& module, float offset, int64_t heads, int64_t size,
+             int64_t column) {
+            Constant vector = self.optional_constant(weight, "rmsnorm weight");
+            if (vector.data == nullptr) vector.size = size > 0 ? size : self.value(x).columns;
+            self.rmsnorm(bindings(kernels), x, vector, eps, out.value_or(-1), specs(self, epilogues),
+                         NormSpec{offset, heads, column, gather}, module);
+          },
+          "kernels"_a, "x"_a, "weight"_a, "eps"_a, "out"_a, "epilogues"_a = List(), py::kw_only(),
+          "gather_samples"_a = false, "module"_a = "", "offset"_a = 0.0f, "heads"_a = 1, "size"_a = 0, "column"_a = 0,
+          "``gather_samples``: read the rows that are sampled, write (samples, k).")
+      .def(
+          "linear",
+          [](BoundProgram& self, const PyBindings& kernels, WeightPtr weight, int x, OptionalId out,
+             const List& epilogues, const std::string& module) {
+            self.linear(bindings(kernels), std::move(weight), x, out.value_or(-1), specs(self, epilogues), module);
+          },
+          "kernels"_a, py::arg("weight").none(false), "x"_a, "out"_a, "epilogues"_a = List(), py::kw_only(),
+          "module"_a = "",
+          "``x`` is a buffer (f32 and bf16 weights) or an activation (int weights): both share one numbering.")
+      .def(
+          "shrink",
+          [](BoundProgram& self, const PyBindings& kernels, const std::string& name, int x, int64_t k, int64_t panels) {
+            return self.shrink(bindings(kernels), name, x, k, panels);
+          },
+          "kernels"_a, "name"_a, "x"_a, py::kw_only(), "k"_a, "panels"_a,
+          "Make u before a linear of ``panels`` panels; returns the slot for its LORA step.")
+      .def("embedding_slot", &Program::embedding_slot, py::kw_only(), "vocabulary"_a, "panels"_a,
+           "Return the slot for a LORA step behind the embeddings.")
+      .def(
+          "epilogue",
+          [](BoundProgram& self, const PyBindings& kernels, int x, int64_t columns, OptionalId out,
+             const List& epilogues) {
+            self.epilogue(bindings(kernels), x, columns, out.value_or(-1), specs(self, epilogues));
+          },
+          "kernels"_a, "x"_a, "columns"_a, "out"_a, "epilogues"_a)
+      .def(
+          "rope",
+          [](BoundProgram& self, const PyBindings& kernels, int x, int64_t heads, int64_t kv_heads, int64_t head_dim,
+             int64_t k_column, const py::array& cos, const py::array& sin, const py::object& q_norm,
+             const py::object& k_norm, const py::object& q_scale, float eps) {
+            if (cos.ndim() != 2) fail("invalid_argument", "rope: tables have shape (positions, rot / 2)");
+            const RopeSpec spec{self.optional_constant(q_norm, "rope q_norm"),
+                                self.optional_constant(k_norm, "rope k_norm"),
+                                self.optional_constant(q_scale, "rope q_scale"), eps};
+            self.rope(bindings(kernels), x, heads, kv_heads, head_dim, k_column, self.constant(cos, "rope cos"),
+                      self.constant(sin, "rope sin"), cos.shape(0), spec);
+          },
+          "kernels"_a, "x"_a, py::kw_only(), "heads"_a, "kv_heads"_a, "head_dim"_a, "k_column"_a, "cos"_a, "sin"_a,
+          "q_norm"_a = py::none(), "k_norm"_a = py::none(), "q_scale"_a = py::none(), "eps"_a = 0.0f,
+          "q starts at column 0 of ``x``, k at ``k_column``.")
+      .def(
+          "kv_append",
+          [](BoundProgram& self, const PyBindings& kernels, int x, CachePtr cache, int64_t layer, int64_t k_column,
+             int64_t v_column) { self.kv_append(bindings(kernels), x, std::move(cache), layer, k_column, v_column); },
+          "kernels"_a, "x"_a, py::arg("cache").none(false), "layer"_a, py::kw_only(), "k_column"_a, "v_column"_a)
+      .def(
+          "attention",
+          [](BoundProgram& self, const PyBindings& kernels, int x, CachePtr cache, int64_t layer, int out,
+             int64_t heads, int64_t window, float scale, float softcap, const std::string& mask,
+             const py::object& sinks, const py::object& slopes, const List& epilogues) {
+            const AttentionSpec spec{heads,
+                                     window,
+                                     scale,
+                                     softcap,
+                                     number_of(Vocabulary::mask, mask),
+                                     self.optional_constant(sinks, "attention sinks"),
+                                     self.optional_constant(slopes, "attention slopes")};
+            self.attention(bindings(kernels), x, std::move(cache), layer, out, spec, specs(self, epilogues));
+          },
+          "kernels"_a, "x"_a, py::arg("cache").none(false), "layer"_a, "out"_a, py::kw_only(), "heads"_a,
+          "window"_a = 0, "scale"_a, "softcap"_a = 0.0f, "mask"_a = "causal", "sinks"_a = py::none(),
+          "slopes"_a = py::none(), "epilogues"_a = List());
+}
+
+}  // namespace
+
+void bind_program(py::module_& m) {
+  bind_epilogue(m);
+  Class program(m, "Program",
+                "A flat list of ops bound to kernels; ``run`` executes one step without touching Python.");
+  program
+      .def(py::init([](std::shared_ptr<Pool> pool, int64_t max_rows, int64_t max_samples, int64_t max_segments,
+                       int64_t context) {
+             return std::make_shared<BoundProgram>(std::move(pool),
+                                                   Limits{max_rows, max_samples, max_segments, context});
+           }),
+           py::arg("pool").none(false), py::kw_only(), "max_rows"_a, "max_samples"_a, "max_segments"_a, "context"_a)
+      .def("buffer", &Program::buffer, "columns"_a, py::kw_only(), "samples"_a = false)
+      .def(
+          "open_adapters",
+          [](BoundProgram& self, const std::string& dtype, int64_t columns, int64_t max_ranges) {
+            self.open_adapters(number_of(Vocabulary::dtype, dtype), columns, max_ranges);
+          },
+          "dtype"_a, py::kw_only(), "columns"_a, "max_ranges"_a,
+          "Make room for adapters stored as ``dtype``; comes before the ops.")
+      .def("activation", &Program::activation, "columns"_a, py::kw_only(), "samples"_a = false,
+           "Declare int8 rows with scales and sums for ``columns`` inputs.");
+  bind_ops(program);
+  program.def(
+      "adapter",
+      [](const BoundProgram& self, const std::string& dtype, const py::list& tensors, const py::object& embedding,
+         const py::list& saved_tensors, const py::list& saved_vectors) {
+        return make_adapter(self, dtype, tensors, embedding, saved_tensors, saved_vectors);
+      },
+      "dtype"_a, "tensors"_a, py::kw_only(), "embedding"_a = py::none(), "saved_tensors"_a = py::list(),
+      "saved_vectors"_a = py::list(), "Copy an adapter into memory of its own; any thread, while steps run.");
+  program
+      .def("finish", &BoundProgram::finish_bound,
+           "Size and take all scratch memory; no op may be added afterwards and ``run`` allocates nothing.")
+      .def(
+          "run",
+          [](BoundProgram& self, const py::array& tokens, const py::array& positions, const py::array& segments,
+             const py::array& block_tables, const py::array& sample_rows, const py::sequence& adapters) {
+            run(self, tokens, positions, segments, block_tables, sample_rows, adapters);
+          },
+          "tokens"_a, "positions"_a, "segments"_a, "block_tables"_a, "sample_rows"_a, "adapters"_a = py::tuple(),
+          "Run all ops on one batch; releases the GIL. Raises NativeError with the failing op, kernel and message.")
+      .def("cancel", &Program::cancel,
+           "Make a run in flight stop between two ranges of tiles (any thread); it raises NativeError \"cancelled\".")
+      .def("view", &view, "buffer"_a,
+           "Return a buffer as (max rows, columns) float32, without padding; a view that the next run overwrites.")
+      .def("view_activation", &view_activation, "activation"_a,
+           "Return (q (rows, k padded to 64), scale (rows, groups), sum (rows, groups)), views.")
+      .def_property_readonly("scratch_bytes", &Program::scratch_bytes)
+      .def_property_readonly("scratch_is_intact", &Program::scratch_is_intact)
+      .def("op_count", &Program::op_count)
+      .def(
+          "ops", [](const BoundProgram& self) { return describe_ops(self); },
+          "Return {op, epilogues, kernels: [(most rows, name)]} of every op.")
+      .def("profile", &Program::profile, "on"_a, py::kw_only(), "events"_a = 1 << 16, "groups"_a = std::vector<int>(),
+           py::call_guard<py::gil_scoped_release>(),
+           "Measure every step from now on, from zero, and keep the latest ``events`` of each worker; or stop and "
+           "forget.")
+      .def(
+          "profile_read", [](const BoundProgram& self) { return profile_read(self); },
+          "Return what was measured, as NumPy arrays. Raises NativeError \"not_profiled\".");
+}
+
+}  // namespace infeng

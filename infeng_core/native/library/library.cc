@@ -1,0 +1,302 @@
+#include "library/library.h"
+
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <climits>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <set>
+
+#include "library/cpu.h"
+#include "error.h"
+#include "weights/formats.h"
+#include "program/fpstate.h"
+#include "library/names.h"
+
+namespace infeng {
+namespace {
+
+constexpr int kMaxLinks = 64;
+constexpr int32_t kMaxKernels = 4096;
+constexpr uint32_t kMaxStruct = 4096;  // no struct of this ABI comes near; a larger size is not a size
+constexpr size_t kMaxName = 128;
+
+#ifndef INFENG_CORE_VERSION
+#define INFENG_CORE_VERSION "unknown"
+#endif
+
+// Room behind the description where a library that ignores struct_size would write.
+struct GuardedDesc {
+  infeng_library_desc desc;
+  unsigned char guard[256];
+};
+constexpr unsigned char kGuardByte = 0xA5;
+
+// Returns the type of an extension that must be understood and is not; 0: there is none.
+uint32_t check_chain(const std::string& path, const char* owner, const infeng_extension* link) {
+  uint32_t required = 0;
+  for (int links = 0; link != nullptr; link = link->next) {
+    if (++links > kMaxLinks) {
+      fail("bad_extension", path, ": the extension chain of ", owner, " has more than ", kMaxLinks,
+           " links or runs in a circle");
+    }
+    if (link->size < sizeof(infeng_extension) || link->size > kMaxStruct) {
+      fail("bad_extension", path, ": an extension of ", owner, " says it has ", link->size, " bytes");
+    }
+    if (link->type & INFENG_EXTENSION_REQUIRED) required = link->type;
+  }
+  return required;
+}
+
+std::string checked_name(const std::string& path, const char* what, const char* text) {
+  if (text == nullptr || *text == '\0') fail("bad_struct", path, ": ", what, " has no name");
+  const size_t length = strnlen(text, kMaxName + 1);
+  const bool plain = std::all_of(text, text + length, [](char c) { return c > ' ' && c < 127; });
+  if (length > kMaxName || !plain) fail("bad_struct", path, ": the name of ", what, " is not a short plain word");
+  return {text, length};
+}
+
+std::vector<std::string> split(const char* list) {
+  std::vector<std::string> words;
+  std::string word;
+  for (const char* c = list == nullptr ? "" : list;; ++c) {
+    if (*c == ',' || *c == ' ' || *c == '\0') {
+      if (!word.empty()) words.push_back(word);
+      word.clear();
+      if (*c == '\0') return words;
+    } else {
+      word += *c;
+    }
+  }
+}
+
+// A kernel struct of an older minor is shorter, one of a newer minor longer: only what both sides know is copied. NULL
+// for a kernel of a later time, with an op or an extension that this core would have to know.
+std::shared_ptr<Kernel> read_kernel(const Library& library, const infeng_kernel* source, int32_t index) {
+  const std::string& path = library.path;
+  const std::string where = "kernel " + std::to_string(index);
+  if (source == nullptr) fail("bad_struct", path, ": ", where, " is NULL");
+  const uint32_t size = source->struct_size;
+  if (size < offsetof(infeng_kernel, features) || size > kMaxStruct) {
+    fail("bad_struct", path, ": ", where, " says that it has ", size, " bytes, this ABI knows ", sizeof(infeng_kernel));
+  }
+  auto kernel = std::make_shared<Kernel>();
+  kernel->library = &library;
+  std::memcpy(&kernel->abi, source, std::min<size_t>(size, sizeof(infeng_kernel)));
+  const infeng_kernel& abi = kernel->abi;
+  kernel->name = checked_name(path, where.c_str(), abi.name);
+  kernel->features = split(abi.features);
+  const bool is_later = check_chain(path, kernel->name.c_str(), abi.next) != 0;
+  if (abi.op == 0) fail("bad_struct", path, ": kernel ", kernel->name, " names no op");
+  if (!is_known(Vocabulary::numerics, abi.numerics)) {
+    fail("bad_struct", path, ": kernel ", kernel->name, " has numerics class ", abi.numerics, ", known are 1 and 2");
+  }
+  if (!is_known(Vocabulary::kind, abi.kind)) {
+    fail("bad_struct", path, ": kernel ", kernel->name, " is of kind ", abi.kind, ", known are 1 and 2");
+  }
+  const char* missing = abi.accepts == nullptr ? "accepts"
+                        : abi.tiles == nullptr ? "tiles"
+                        : abi.run == nullptr   ? "run"
+                                               : nullptr;
+  if (missing != nullptr) fail("null_function", path, ": kernel ", kernel->name, " has no function `", missing, "`");
+  if ((abi.create == nullptr) != (abi.destroy == nullptr)) {
+    fail("null_function", path, ": kernel ", kernel->name,
+         " has one of the functions `create` and `destroy`, not both");
+  }
+  return is_later || !is_known(Vocabulary::op, abi.op) ? nullptr : kernel;
+}
+
+infeng_status call_entry(const std::string& path, infeng_library_fn entry, const infeng_host& host,
+                         infeng_library_desc* desc) {
+  try {
+    return entry(&host, desc);
+  } catch (const std::exception& error) {
+    fail("entry_threw", path, ": infeng_library threw a C++ exception: ", error.what());
+  } catch (...) {
+    fail("entry_threw", path, ": infeng_library threw a C++ exception");
+  }
+}
+
+void check_versions(const std::string& path, infeng_status status, const infeng_library_desc& desc) {
+  const auto text = [&] {
+    return path + ": speaks kernel ABI " + std::to_string(desc.abi_major) + "." + std::to_string(desc.abi_minor) +
+           ", this core speaks " + std::to_string(INFENG_ABI_MAJOR) + "." + std::to_string(INFENG_ABI_MINOR);
+  };
+  if (desc.abi_major != INFENG_ABI_MAJOR) {
+    fail("abi_major", text(), ": the majors must be equal; install a build for this core");
+  }
+  if (desc.abi_minor < INFENG_ABI_SINCE) {
+    const auto version = [](int minor) { return std::to_string(INFENG_ABI_MAJOR) + "." + std::to_string(minor); };
+    fail("abi_minor", path, ": built for ABI ", version(desc.abi_minor), ", this engine speaks ",
+         version(INFENG_ABI_MINOR), ": rebuild it with infeng-abi ", version(INFENG_ABI_MINOR));
+  }
+  if (desc.abi_minor > INFENG_ABI_MINOR) {
+    fail("abi_minor", text(), " and it did not negotiate down; update infeng-core or install an older build");
+  }
+  if (status == INFENG_UNSUPPORTED_ABI) fail("abi_minor", text(), " and the library refused it");
+  if (status != INFENG_OK) {
+    fail("entry_failed", path, ": infeng_library returned status ", status, " (", status_code(status), ")");
+  }
+}
+
+void read_formats(Library& library, const infeng_library_desc& desc) {
+  const bool listed = desc.format_count == 0 || desc.formats != nullptr;
+  if (desc.format_count < 0 || desc.format_count > kMaxKernels || !listed) {
+    fail("bad_struct", library.path, ": lists ", desc.format_count, " weight formats");
+  }
+  for (int32_t i = 0; i < desc.format_count; ++i) {
+    if (desc.formats[i] == nullptr) fail("bad_struct", library.path, ": weight format ", i, " is NULL");
+    add_format(library.path, *desc.formats[i]);
+    library.formats.emplace_back(desc.formats[i]->name);
+  }
+}
+
+std::shared_ptr<Library> read_library(const std::string& path, infeng_library_fn entry, const infeng_host& host) {
+  GuardedDesc guarded{};
+  std::memset(guarded.guard, kGuardByte, sizeof guarded.guard);
+  infeng_library_desc& desc = guarded.desc;
+  desc.struct_size = sizeof desc;
+  const infeng_status status = call_entry(path, entry, host, &desc);
+  const bool intact = std::all_of(std::begin(guarded.guard), std::end(guarded.guard),
+                                  [](unsigned char byte) { return byte == kGuardByte; });
+  if (!intact) fail("bad_struct", path, ": wrote past the ", sizeof desc, " bytes of its description");
+  check_versions(path, status, desc);
+  if (desc.struct_size < offsetof(infeng_library_desc, format_count) || desc.struct_size > sizeof desc) {
+    fail("bad_struct", path, ": says that its description has ", desc.struct_size, " bytes, the host offered ",
+         sizeof desc);
+  }
+  if (const uint32_t type = check_chain(path, "the library", desc.next)) {
+    fail("bad_extension", path, ": the library requires extension ", type & ~INFENG_EXTENSION_REQUIRED,
+         ", which this core does not know; update infeng-core");
+  }
+  auto library = std::make_shared<Library>();
+  library->path = path;
+  library->name = checked_name(path, "the library", desc.name);
+  library->version = desc.version == nullptr ? "" : std::string(desc.version, strnlen(desc.version, kMaxName));
+  library->abi_major = desc.abi_major;
+  library->abi_minor = desc.abi_minor;
+  // An older minor whose description is shorter has said so in struct_size.
+  if (desc.struct_size >= offsetof(infeng_library_desc, thread_enter)) read_formats(*library, desc);
+  if (desc.struct_size >= sizeof desc) {
+    library->thread_enter = desc.thread_enter;
+    library->thread_exit = desc.thread_exit;
+  }
+  if (desc.kernel_count < 0 || desc.kernel_count > kMaxKernels || (desc.kernel_count > 0 && desc.kernels == nullptr)) {
+    fail("bad_struct", path, ": lists ", desc.kernel_count, " kernels");
+  }
+  std::set<std::string> names;
+  for (int32_t i = 0; i < desc.kernel_count; ++i) {
+    auto kernel = read_kernel(*library, desc.kernels[i], i);
+    if (kernel == nullptr) continue;
+    if (!names.insert(kernel->name).second) fail("bad_struct", path, ": has two kernels named ", kernel->name);
+    library->kernels.push_back(std::move(kernel));
+  }
+  return library;
+}
+
+struct Opened {
+  infeng_host host{};
+  std::shared_ptr<const Library> library;
+};
+
+// thread_exit must run on the thread that entered, so the list ends with the thread.
+struct Entered {
+  std::vector<const Library*> libraries;
+  ~Entered() {
+    for (const Library* library : libraries) {
+      if (library->thread_exit != nullptr) library->thread_exit();
+    }
+  }
+};
+thread_local Entered entered;
+
+}  // namespace
+
+std::string Kernel::full_name() const { return library->name + "/" + name; }
+
+bool Kernel::accepts(const infeng_problem& problem) const {
+  return problem.op == abi.op && (problem.needs & ~abi.handles) == 0 && abi.accepts(&problem) != 0;
+}
+
+infeng_workspace Kernel::workspace(const infeng_problem& problem) const {
+  constexpr int64_t kMost = int64_t{1} << 40;
+  infeng_workspace out{sizeof(infeng_workspace), 0, 0, 0};
+  if (abi.workspace != nullptr) {
+    const infeng_status status = abi.workspace(&problem, &out);
+    if (status != INFENG_OK) fail(status_code(status), full_name(), ": workspace returned status ", status);
+  }
+  if (out.align == 0) out.align = 64;
+  const bool power = (out.align & (out.align - 1)) == 0;
+  if (!power || out.align > 1u << 21 || out.shared < 0 || out.shared > kMost || out.per_worker < 0 ||
+      out.per_worker > kMost) {
+    fail("bad_workspace", full_name(), ": asks for ", out.shared, " shared and ", out.per_worker,
+         " bytes per worker, aligned to ", out.align);
+  }
+  if (out.align < 64) out.align = 64;
+  return out;
+}
+
+std::shared_ptr<void> Kernel::instance(const infeng_problem& problem) const {
+  if (abi.create == nullptr) return nullptr;
+  char message[200] = {};
+  infeng_worker worker{sizeof worker, 0, 1, sizeof message, nullptr, nullptr, message};
+  void* made = nullptr;
+  const FpGuard saved;
+  fp_write(kFpContract);
+  const infeng_status status = abi.create(&problem, &made, &worker);
+  if (status != INFENG_OK) {
+    message[sizeof message - 1] = '\0';
+    fail(status_code(status), full_name(), ": create returned status ", status, " (", status_code(status), ") ",
+         message);
+  }
+  return {made, abi.destroy};
+}
+
+std::shared_ptr<const Library> open_library(const std::string& path, const std::string& features) {
+  char resolved[PATH_MAX];
+  // A full path: dlopen would search its own folders for a bare name.
+  if (realpath(path.c_str(), resolved) == nullptr) fail("not_found", path, ": ", std::strerror(errno));
+  check_object_file(resolved);
+  // Linux gives tile registers to a process that asks, and its children by exec, such as the one in which a library is
+  // tried, begin without. Looking at the processor asks.
+  static const CpuInfo cpu = detect_cpu();
+  static_cast<void>(cpu);
+  FpGuard fp;
+  void* handle = dlopen(resolved, RTLD_NOW | RTLD_LOCAL);
+  if (handle == nullptr) fail("dlopen_failed", path, ": ", dlerror());
+  void* symbol = dlsym(handle, "infeng_library");
+  if (symbol == nullptr) {
+    fail("missing_symbol", path, ": does not export infeng_library, so it is not an INF-ENG kernel library");
+  }
+  // Never destroyed: kernels point into their libraries, and a library may keep what the host told it.
+  using Key = std::pair<void*, std::string>;
+  static auto& all_opened = *new std::map<Key, Opened>;
+  static auto& mutex = *new std::mutex;
+  std::lock_guard lock(mutex);
+  const auto entry = all_opened.try_emplace(Key(handle, features)).first;
+  Opened& opened = entry->second;
+  if (opened.library == nullptr) {
+    opened.host = {sizeof(infeng_host), INFENG_ABI_MAJOR,           INFENG_ABI_MINOR, nullptr,
+                   INFENG_CORE_VERSION, entry->first.second.c_str()};
+    opened.library = read_library(resolved, reinterpret_cast<infeng_library_fn>(symbol), opened.host);
+  }
+  return opened.library;
+}
+
+infeng_status enter_thread(const std::vector<const Library*>& libraries, const Library** culprit) {
+  for (const Library* library : libraries) {
+    if (std::find(entered.libraries.begin(), entered.libraries.end(), library) != entered.libraries.end()) continue;
+    const infeng_status status = library->thread_enter == nullptr ? INFENG_OK : library->thread_enter();
+    if (status != INFENG_OK) {
+      *culprit = library;
+      return status;
+    }
+    entered.libraries.push_back(library);
+  }
+  return INFENG_OK;
+}
+
+}  // namespace infeng

@@ -1,0 +1,241 @@
+#include "library/names.h"
+
+#include <algorithm>
+#include <span>
+
+#include "error.h"
+#include "weights/formats.h"
+
+namespace infeng {
+namespace {
+
+struct Word {
+  uint32_t number;
+  const char* name;
+};
+
+constexpr Word kOps[] = {{INFENG_OP_EMBED, "embed"},         {INFENG_OP_RMSNORM, "rmsnorm"},
+                         {INFENG_OP_LINEAR, "linear"},       {INFENG_OP_EPILOGUE, "epilogue"},
+                         {INFENG_OP_ROPE, "rope"},           {INFENG_OP_KV_APPEND, "kv_append"},
+                         {INFENG_OP_ATTENTION, "attention"}, {INFENG_OP_SHRINK, "shrink"}};
+constexpr Word kWeights[] = {{INFENG_WEIGHT_F32, "f32"},
+                             {INFENG_WEIGHT_BF16, "bf16"},
+                             {INFENG_WEIGHT_INT8_ROW, "int8-row"},
+                             {INFENG_WEIGHT_INT4_G64, "int4-g64"},
+                             {INFENG_WEIGHT_INT4_G32, "int4-g32"},
+                             {INFENG_WEIGHT_FP8_E4M3, "fp8-e4m3"},
+                             {INFENG_WEIGHT_INT4_G64_ZP, "int4-g64-zp"}};
+constexpr Word kActs[] = {{INFENG_ACT_F32, "f32"}, {INFENG_ACT_INT8_G64, "int8-g64"}};
+constexpr Word kKvs[] = {{INFENG_KV_F32, "f32"},
+                         {INFENG_KV_F16, "f16"},
+                         {INFENG_KV_INT8, "int8"},
+                         {INFENG_KV_FP8, "fp8"},
+                         {INFENG_KV_INT4, "int4"}};
+constexpr Word kEpilogues[] = {{INFENG_EPILOGUE_BIAS, "bias"},           {INFENG_EPILOGUE_LORA, "lora"},
+                               {INFENG_EPILOGUE_ROW_SCALE, "row_scale"}, {INFENG_EPILOGUE_RESIDUAL, "residual"},
+                               {INFENG_EPILOGUE_GATED_MUL, "gated_mul"}, {INFENG_EPILOGUE_QUANTIZE, "quantize"},
+                               {INFENG_EPILOGUE_SCALE, "scale"},         {INFENG_EPILOGUE_SOFTCAP, "softcap"},
+                               {INFENG_EPILOGUE_ACTIVATE, "activate"},   {INFENG_EPILOGUE_MUL, "mul"}};
+constexpr Word kFunctions[] = {{INFENG_FUNCTION_IDENTITY, "identity"}, {INFENG_FUNCTION_SILU, "silu"},
+                               {INFENG_FUNCTION_GELU, "gelu"},         {INFENG_FUNCTION_GELU_TANH, "gelu_tanh"},
+                               {INFENG_FUNCTION_RELU2, "relu2"},       {INFENG_FUNCTION_SIGMOID, "sigmoid"},
+                               {INFENG_FUNCTION_SWIGLU, "swiglu"}};
+constexpr Word kNeeds[] = {{INFENG_NEED_WINDOW, "window"},
+                           {INFENG_NEED_SOFTCAP, "softcap"},
+                           {INFENG_NEED_SINKS, "sinks"},
+                           {INFENG_NEED_ALIBI, "alibi"},
+                           {INFENG_NEED_MASK, "mask"},
+                           {INFENG_NEED_HEAD_SIZES, "head_sizes"},
+                           {INFENG_NEED_ROW_GATHER, "row_gather"},
+                           {INFENG_NEED_NORM_HEADS, "norm_heads"},
+                           {INFENG_NEED_NORM_PLAIN, "norm_plain"},
+                           {INFENG_NEED_NORM_OFFSET, "norm_offset"},
+                           {INFENG_NEED_ROPE_NORM, "rope_norm"},
+                           {INFENG_NEED_ROPE_SCALE, "rope_scale"},
+                           {INFENG_NEED_LORA_F32, "lora_f32"},
+                           {INFENG_NEED_LORA_BF16, "lora_bf16"},
+                           {INFENG_NEED_LORA_I8, "lora_int8"}};
+constexpr Word kMasks[] = {{INFENG_MASK_CAUSAL, "causal"}, {INFENG_MASK_FULL, "full"}};
+constexpr Word kDtypes[] = {{INFENG_F32, "f32"}, {INFENG_BF16, "bf16"}, {INFENG_I8, "int8"}};
+constexpr Word kNumerics[] = {{INFENG_NUMERICS_EXACT, "exact"}, {INFENG_NUMERICS_APPROX, "approx"}};
+constexpr Word kKinds[] = {{INFENG_KIND_TILES, "tiles"}, {INFENG_KIND_WHOLE, "whole"}};
+
+std::span<const Word> words(Vocabulary vocabulary) {
+  switch (vocabulary) {
+    case Vocabulary::op:
+      return kOps;
+    case Vocabulary::weight:
+      return kWeights;
+    case Vocabulary::act:
+      return kActs;
+    case Vocabulary::kv:
+      return kKvs;
+    case Vocabulary::epilogue:
+      return kEpilogues;
+    case Vocabulary::function:
+      return kFunctions;
+    case Vocabulary::need:
+      return kNeeds;
+    case Vocabulary::mask:
+      return kMasks;
+    case Vocabulary::dtype:
+      return kDtypes;
+    case Vocabulary::numerics:
+      return kNumerics;
+    case Vocabulary::kind:
+      return kKinds;
+  }
+  return {};
+}
+
+const char* title(Vocabulary vocabulary) {
+  switch (vocabulary) {
+    case Vocabulary::op:
+      return "op";
+    case Vocabulary::weight:
+      return "weight format";
+    case Vocabulary::act:
+      return "activation type";
+    case Vocabulary::kv:
+      return "cache format";
+    case Vocabulary::epilogue:
+      return "epilogue";
+    case Vocabulary::function:
+      return "function";
+    case Vocabulary::need:
+      return "need";
+    case Vocabulary::mask:
+      return "mask";
+    case Vocabulary::dtype:
+      return "storage of adapters";
+    case Vocabulary::numerics:
+      return "numerics class";
+    case Vocabulary::kind:
+      return "kernel kind";
+  }
+  return "name";
+}
+
+// The functions that a kind may have, as docs/numerics.md lists them.
+bool may_have(uint32_t kind, uint32_t function) {
+  if (kind == INFENG_EPILOGUE_GATED_MUL) return function != INFENG_FUNCTION_IDENTITY;
+  if (kind == INFENG_EPILOGUE_MUL) return function != INFENG_FUNCTION_SWIGLU;
+  if (kind != INFENG_EPILOGUE_ACTIVATE) return function == INFENG_FUNCTION_IDENTITY;
+  return function != INFENG_FUNCTION_IDENTITY && function != INFENG_FUNCTION_SWIGLU;
+}
+
+// Calls found(kind, function) for every step that there is.
+template <class Found>
+void each_step(const Found& found) {
+  for (const Word& kind : kEpilogues) {
+    for (const Word& function : kFunctions) {
+      if (may_have(kind.number, function.number)) found(kind.number, function.number);
+    }
+  }
+}
+
+infeng_epilogue step_of(uint32_t kind, uint32_t function) {
+  infeng_epilogue step{};
+  step.struct_size = sizeof step;
+  step.kind = kind;
+  step.function = function;
+  return step;
+}
+
+}  // namespace
+
+uint32_t number_of(Vocabulary vocabulary, std::string_view name) {
+  std::string known;
+  for (const Word& word : words(vocabulary)) {
+    if (name == word.name) return word.number;
+    known += (known.empty() ? "" : ", ") + std::string(word.name);
+  }
+  if (vocabulary == Vocabulary::weight) {
+    if (const infeng_format* format = foreign_format(name)) return format->number;
+    for (const std::string& other : foreign_names()) known += ", " + other;
+  }
+  fail("unknown_name", "unknown ", title(vocabulary), " \"", name, "\"; known are ", known);
+}
+
+std::string name_of(Vocabulary vocabulary, uint32_t number) {
+  for (const Word& word : words(vocabulary)) {
+    if (number == word.number) return word.name;
+  }
+  if (vocabulary == Vocabulary::weight) {
+    if (const infeng_format* format = foreign_format(number)) return format->name;
+  }
+  return "unknown(" + std::to_string(number) + ")";
+}
+
+bool is_known(Vocabulary vocabulary, uint32_t number) {
+  auto all = words(vocabulary);
+  return std::any_of(all.begin(), all.end(), [number](const Word& word) { return word.number == number; });
+}
+
+bool is_own_format(std::string_view name) {
+  return std::any_of(std::begin(kWeights), std::end(kWeights), [&](const Word& word) { return name == word.name; });
+}
+
+std::string name_of(const infeng_epilogue& step) {
+  const std::string function = name_of(Vocabulary::function, step.function);
+  switch (step.kind) {
+    case INFENG_EPILOGUE_GATED_MUL:
+      return function + "_mul";
+    case INFENG_EPILOGUE_ACTIVATE:
+      return function;
+    case INFENG_EPILOGUE_MUL:
+      return step.function == INFENG_FUNCTION_IDENTITY ? "mul" : "mul_" + function;
+    default:
+      return name_of(Vocabulary::epilogue, step.kind);
+  }
+}
+
+infeng_epilogue epilogue_of(std::string_view name) {
+  infeng_epilogue result{};
+  std::string known;
+  each_step([&](uint32_t kind, uint32_t function) {
+    const infeng_epilogue step = step_of(kind, function);
+    if (name == name_of(step)) result = step;
+    known += (known.empty() ? "" : ", ") + name_of(step);
+  });
+  if (result.kind == 0) fail("unknown_name", "unknown epilogue \"", name, "\"; known are ", known);
+  return result;
+}
+
+std::vector<std::string> epilogue_names(uint32_t kinds, uint64_t handles) {
+  std::vector<std::string> names;
+  each_step([&](uint32_t kind, uint32_t function) {
+    const bool known = function == 0 || (handles & INFENG_NEED_BIT(INFENG_NEED_FUNCTION(function))) != 0;
+    if ((kinds & INFENG_EPILOGUE_BIT(kind)) && known) names.push_back(name_of(step_of(kind, function)));
+  });
+  return names;
+}
+
+std::vector<std::string> need_names(uint64_t needs) {
+  std::vector<std::string> names;
+  for (uint32_t need = 0; need < INFENG_NEED_FUNCTION(0); ++need) {
+    if (needs & INFENG_NEED_BIT(need)) names.push_back(name_of(Vocabulary::need, need));
+  }
+  return names;
+}
+
+const char* status_code(infeng_status status) {
+  switch (status) {
+    case INFENG_OK:
+      return "ok";
+    case INFENG_UNIMPLEMENTED:
+      return "unimplemented";
+    case INFENG_INVALID_ARGUMENT:
+      return "invalid_argument";
+    case INFENG_UNSUPPORTED_ABI:
+      return "unsupported_abi";
+    case INFENG_OUT_OF_RANGE:
+      return "out_of_range";
+    case INFENG_NOT_FINITE:
+      return "not_finite";
+    default:
+      return "internal";
+  }
+}
+
+}  // namespace infeng

@@ -1,0 +1,251 @@
+#include "program/adapter.h"
+
+#include <atomic>
+#include <cstring>
+#include <utility>
+
+#include "error.h"
+#include "program/layout.h"
+#include "program/lora.h"
+#include "library/names.h"
+#include "program/program.h"
+
+namespace infeng {
+namespace {
+
+constexpr const char* kBad = "invalid_argument";
+constexpr int64_t kMostRank = 256;  // of one projection
+
+uint32_t weight_format_of(uint32_t dtype) {
+  if (dtype == INFENG_F32) return INFENG_WEIGHT_F32;
+  return dtype == INFENG_BF16 ? INFENG_WEIGHT_BF16 : INFENG_WEIGHT_INT8_ROW;
+}
+
+int64_t element_bytes(uint32_t dtype) { return dtype == INFENG_F32 ? 4 : dtype == INFENG_BF16 ? 2 : 1; }
+
+uint64_t next_id() {
+  static std::atomic<uint64_t> last{0};
+  return ++last;
+}
+
+void check_size(const std::string& where, const char* what, const Bytes& bytes, int64_t expected) {
+  if (bytes.nbytes != expected) fail(kBad, where, ": ", what, " has ", bytes.nbytes, " bytes, not ", expected);
+}
+
+}  // namespace
+
+// Checks everything and lays it out, then copies: the arena's size must be known first.
+class Adapter::Builder {
+ public:
+  Builder(Adapter& adapter, const Lora& lora, const AdapterSpec& spec) : adapter_(adapter), lora_(lora), spec_(spec) {}
+
+  void build() {
+    adapter_.program_ = lora_.program();
+    adapter_.tensors_.resize(lora_.slots().size());
+    adapter_.replacements_.resize(lora_.modules().size());
+    for (const auto& tensor : spec_.tensors) add(tensor);
+    if (spec_.embedding) add(*spec_.embedding);
+    for (const auto& saved : spec_.saved_tensors) add(saved);
+    for (const auto& saved : spec_.saved_vectors) add(saved);
+    copy();
+    for (const auto& [module, weight] : weights_) keep_layouts(module, weight);
+  }
+
+ private:
+  struct Copy {
+    Bytes from;
+    int64_t at;       // in the arena
+    const void** to;  // gets the address
+  };
+
+  // `to` gets the copy's address once there is an arena.
+  template <class T>
+  void put(const Bytes& bytes, const T*& to) {
+    to = nullptr;
+    if (bytes.data == nullptr || bytes.nbytes == 0) return;
+    copies_.push_back({bytes, size_, reinterpret_cast<const void**>(&to)});
+    size_ = round_up(size_ + bytes.nbytes, kLine);
+  }
+
+  size_t slot_of(const std::string& name, bool is_embedding) const {
+    const auto slots = lora_.slots();
+    for (size_t index = 0; index < slots.size(); ++index) {
+      if (slots[index].is_embedding != is_embedding || (!is_embedding && slots[index].name != name)) continue;
+      if (adapter_.tensors_[index] != nullptr) fail(kBad, name, ": the adapter names it twice");
+      return index;
+    }
+    fail(kBad, name, ": the model has no such tensor that low-rank products can be added to");
+  }
+
+  size_t module_of(const std::string& name, bool is_vector) const {
+    const auto modules = lora_.modules();
+    for (size_t index = 0; index < modules.size(); ++index) {
+      if (modules[index].name != name) continue;
+      if (adapter_.replacements_[index] != nullptr) fail(kBad, name, ": the adapter names it twice");
+      if ((modules[index].op->problem.op == INFENG_OP_RMSNORM) != is_vector) {
+        fail(kBad, name, ": is ", is_vector ? "a matrix, not a vector" : "a vector, not a matrix");
+      }
+      return index;
+    }
+    fail(kBad, name, ": the model has no such module that an adapter can replace");
+  }
+
+  void add(const AdapterSpec::Tensor& tensor) {
+    const size_t index = slot_of(tensor.name, false);
+    const LoraSlot& slot = lora_.slots()[index];
+    auto out = std::make_unique<AdapterTensor>();
+    const int64_t rows = round_up(tensor.rank, kPanel);
+    if (tensor.rank < 0 || rows > lora_.columns()) {
+      fail(kBad, tensor.name, ": ", tensor.rank, " stacked rank rows, at most ", lora_.columns(), " are possible");
+    }
+    const int64_t panel = panel_bytes_of(weight_format_of(spec_.dtype), slot.k);
+    check_size(tensor.name, "a", tensor.a, rows / kPanel * panel);
+    check_size(tensor.name, "scaling", tensor.scaling, rows * 4);
+    out->columns = static_cast<int32_t>(rows);
+    out->shrink.rank = static_cast<int32_t>(tensor.rank);
+    out->shrink.dtype = spec_.dtype;
+    const int64_t begin = size_;
+    put(tensor.a, out->shrink.a);
+    put(tensor.scaling, out->shrink.scaling);
+    pieces_.push_back({out.get(), begin, size_});
+    add_parts(tensor.name, slot, tensor.rank, tensor.parts, *out);
+    adapter_.tensors_[index] = std::move(out);
+  }
+
+  void add(const AdapterSpec::Embedding& embedding) {
+    const std::string name = "embedding";
+    const size_t index = slot_of(name, true);
+    const LoraSlot& slot = lora_.slots()[index];
+    if (embedding.rank < 1 || embedding.rank > kMostRank) {
+      fail(kBad, name, ": a rank is 1 to ", kMostRank, ", not ", embedding.rank);
+    }
+    check_size(name, "a", embedding.a, slot.k * embedding.rank * 4);
+    auto out = std::make_unique<AdapterTensor>();
+    out->columns = static_cast<int32_t>(round_up(embedding.rank, kPanel));
+    adapter_.embedding_.rank = embedding.rank;
+    adapter_.embedding_.scaling = embedding.scaling;
+    put(embedding.a, adapter_.embedding_.a);
+    pieces_.push_back({out.get(), size_, size_});
+    add_parts(name, slot, embedding.rank, {embedding.part}, *out);
+    adapter_.tensors_[index] = std::move(out);
+  }
+
+  void add_parts(const std::string& name, const LoraSlot& slot, int64_t stacked,
+                 const std::vector<AdapterSpec::Part>& parts, AdapterTensor& out) {
+    if (parts.size() > Lora::kMostParts) {
+      fail(kBad, name, ": ", parts.size(), " projections, at most ", Lora::kMostParts, " are possible");
+    }
+    out.parts.reserve(parts.size());  // their addresses are kept
+    for (size_t i = 0; i < parts.size(); ++i) {
+      add_part(name + ", projection " + std::to_string(i), slot, stacked, parts[i], out.parts.emplace_back());
+    }
+  }
+
+  void add_part(const std::string& where, const LoraSlot& slot, int64_t stacked, const AdapterSpec::Part& part,
+                infeng_lora_segment& out) {
+    if (part.rank < 0 || part.rank > kMostRank) fail(kBad, where, ": a rank is 0 to ", kMostRank, ", not ", part.rank);
+    if (part.u_column < 0 || part.u_column > stacked - part.rank) {
+      fail(kBad, where, ": reads columns [", part.u_column, ", ", part.u_column + part.rank, ") of ", stacked);
+    }
+    if (part.panels < 1 || part.panel_step < 1 || part.first_panel < 0 || part.first_panel >= slot.panels ||
+        (part.panels - 1) > (slot.panels - 1 - part.first_panel) / part.panel_step) {
+      fail(kBad, where, ": ", part.panels, " panels from ", part.first_panel, " on in steps of ", part.panel_step,
+           " do not fit in ", slot.panels);
+    }
+    const int64_t outputs = part.panels * kPanel;
+    check_size(where, "b", part.b, outputs * part.rank * element_bytes(spec_.dtype));
+    const auto check_vector = [&](const char* what, const Bytes& bytes, bool is_needed) {
+      if (bytes.data != nullptr || is_needed) check_size(where, what, bytes, outputs * 4);
+    };
+    check_vector("b_scale", part.b_scale, spec_.dtype == INFENG_I8 && part.rank > 0);
+    check_vector("row_scale", part.row_scale, false);
+    check_vector("bias", part.bias, false);
+    out = {};
+    out.rank = static_cast<int32_t>(part.rank);
+    out.dtype = spec_.dtype;
+    out.u_column = static_cast<int32_t>(part.u_column);
+    out.weight = 1;
+    out.panel_begin = static_cast<int32_t>(part.first_panel);
+    out.panel_step = static_cast<int32_t>(part.panel_step);
+    out.panel_count = static_cast<int32_t>(part.panels);
+    put(part.b, out.b);
+    if (spec_.dtype == INFENG_I8) put(part.b_scale, out.b_scale);
+    put(part.row_scale, out.row_scale);
+    put(part.bias, out.bias);
+    if (part.row_scale.data != nullptr || part.bias.data != nullptr) adapter_.is_weighable_ = false;
+  }
+
+  void add(const AdapterSpec::SavedTensor& saved) {
+    const size_t index = module_of(saved.name, false);
+    const infeng_weight& own = lora_.modules()[index].op->weight->abi;
+    const infeng_weight& given = saved.weight->abi;
+    if (given.format != own.format || given.n != own.n || given.k != own.k || given.panels != own.panels) {
+      fail(kBad, saved.name, ": is ", name_of(Vocabulary::weight, given.format), " ", given.n, "x", given.k,
+           ", the model's own is ", name_of(Vocabulary::weight, own.format), " ", own.n, "x", own.k);
+    }
+    auto weight = std::make_shared<Weight>(*saved.weight);
+    weight->owner = nullptr;
+    put({given.data, given.panels * given.panel_bytes}, weight->abi.data);
+    weights_.emplace_back(index, std::move(weight));
+    replace(index);
+  }
+
+  void add(const AdapterSpec::SavedVector& saved) {
+    const size_t index = module_of(saved.name, true);
+    check_size(saved.name, "the vector", saved.values, lora_.modules()[index].op->args.rmsnorm.weight.shape[0] * 4);
+    Replacement& replacement = replace(index);
+    replacement.vector.nbytes = saved.values.nbytes;
+    put(saved.values, replacement.vector.data);
+  }
+
+  Replacement& replace(size_t module) {
+    adapter_.is_weighable_ = false;
+    adapter_.replaces_ = true;
+    adapter_.replacements_[module] = std::make_unique<Replacement>();
+    return *adapter_.replacements_[module];
+  }
+
+  void copy() {
+    adapter_.arena_ = std::make_shared<Arena>(size_, size_ >= kHugePage);
+    std::byte* base = adapter_.arena_->data();
+    for (const Copy& each : copies_) {
+      std::memcpy(base + each.at, each.from.data, static_cast<size_t>(each.from.nbytes));
+      *each.to = base + each.at;
+    }
+    for (const Piece& piece : pieces_) piece.tensor->piece = {base + piece.begin, piece.end - piece.begin};
+  }
+
+  void keep_layouts(size_t module, const std::shared_ptr<Weight>& weight) {
+    weight->owner = adapter_.arena_;
+    for (const Binding& binding : lora_.modules()[module].op->bindings) {
+      adapter_.replacements_[module]->weights.push_back(in_layout_of(*binding.kernel, weight));
+    }
+  }
+
+  struct Piece {
+    AdapterTensor* tensor;
+    int64_t begin;
+    int64_t end;
+  };
+
+  Adapter& adapter_;
+  const Lora& lora_;
+  const AdapterSpec& spec_;
+  int64_t size_ = 0;
+  std::vector<Copy> copies_;
+  std::vector<Piece> pieces_;
+  std::vector<std::pair<size_t, std::shared_ptr<Weight>>> weights_;
+};
+
+Adapter::Adapter(const Program& program, const AdapterSpec& spec) : id_(next_id()), program_(0) {
+  const Lora& lora = program.lora();
+  if (!program.is_finished()) fail("not_finished", "call finish() before adapters are made");
+  if (!lora.is_open()) fail(kBad, "the program was made without adapters");
+  if (spec.dtype != lora.dtype()) {
+    fail(kBad, "the adapter is stored as ", name_of(Vocabulary::dtype, spec.dtype), ", the program reads ",
+         name_of(Vocabulary::dtype, lora.dtype()));
+  }
+  Builder(*this, lora, spec).build();
+}
+
+}  // namespace infeng

@@ -1,0 +1,149 @@
+// Takes a step's arrays into the program's own memory and checks every value that a kernel would trust.
+#include <algorithm>
+#include <cstring>
+
+#include "error.h"
+#include "program/program.h"
+
+namespace infeng {
+namespace {
+
+constexpr const char* kBad = "invalid_argument";
+
+void copy(int32_t* to, std::span<const int32_t> from) {
+  if (!from.empty()) std::memcpy(to, from.data(), from.size_bytes());
+}
+
+}  // namespace
+
+void Program::take(const Batch& batch) {
+  rows_ = static_cast<int64_t>(batch.tokens.size());
+  samples_ = static_cast<int64_t>(batch.sample_rows.size());
+  if (rows_ < 1 || rows_ > limits_.rows) fail(kBad, "tokens: 1 to ", limits_.rows, " rows, not ", rows_);
+  if (static_cast<int64_t>(batch.positions.size()) != rows_) {
+    fail(kBad, "positions: ", batch.positions.size(), " for ", rows_, " tokens");
+  }
+  if (samples_ > limits_.samples) fail(kBad, "sample_rows: at most ", limits_.samples, ", not ", samples_);
+  // Copied first, then checked: another Python thread may write to its arrays while this one runs.
+  copy(tokens_, batch.tokens);
+  copy(positions_, batch.positions);
+  copy(sample_rows_, batch.sample_rows);
+  for (int64_t r = 0; r < rows_; ++r) {
+    if (tokens_[r] < 0 || tokens_[r] >= vocabulary_) {
+      fail(kBad, "tokens[", r, "] is ", tokens_[r], ", the vocabulary has ", vocabulary_);
+    }
+    if (positions_[r] < 0 || positions_[r] >= positions_limit_) {
+      fail(kBad, "positions[", r, "] is ", positions_[r], ", the context has ", positions_limit_);
+    }
+  }
+  for (int64_t s = 0; s < samples_; ++s) {
+    if (sample_rows_[s] < 0 || sample_rows_[s] >= rows_) {
+      fail(kBad, "sample_rows[", s, "] is ", sample_rows_[s], ", the batch has ", rows_, " rows");
+    }
+  }
+  take_segments(batch);
+  if (lora_.is_open()) {
+    lora_.take(batch.adapters, rows_, {sample_rows_, static_cast<size_t>(samples_)});
+  } else if (!batch.adapters.empty()) {
+    fail(kBad, "adapters: the program was made without");
+  }
+}
+
+void Program::take_segments(const Batch& batch) {
+  segment_count_ = static_cast<int64_t>(batch.segments.size()) / 4;
+  if (segment_count_ > limits_.segments) {
+    fail(kBad, "segments: at most ", limits_.segments, ", not ", segment_count_);
+  }
+  if (segment_count_ == 0 && !has_cache_) return;
+  if (++step_ == 0) {  // the counter has come round: old marks would look new
+    std::fill_n(block_step_, blocks_limit_, 0);
+    step_ = 1;
+  }
+  int64_t covered = 0;
+  for (int64_t s = 0; s < segment_count_; ++s) {
+    int32_t fields[4];
+    copy(fields, batch.segments.subspan(static_cast<size_t>(s) * 4, 4));
+    const auto [begin, end, pos0, first] = fields;
+    if (begin != covered || end <= begin || end > rows_) {
+      fail(kBad, "segments[", s, "]: rows [", begin, ", ", end, ") do not continue at row ", covered, " of ", rows_);
+    }
+    covered = end;
+    for (int32_t r = begin; r < end; ++r) {
+      if (positions_[r] != int64_t{pos0} + (r - begin)) {
+        fail(kBad, "segments[", s, "]: row ", r, " is at position ", positions_[r], ", the segment says ",
+             int64_t{pos0} + (r - begin));
+      }
+    }
+    int32_t* table = tables_ + s * table_stride_;
+    const int32_t length = pos0 + (end - begin);
+    segments_[s] = {begin, end, pos0, length, table};
+    if (!has_cache_) continue;
+
+    const int64_t needed = (int64_t{length} + kBlockTokens - 1) / kBlockTokens;
+    const auto available = static_cast<int64_t>(batch.block_tables.size());
+    if (first < 0 || first > available || needed > available - first) {
+      fail(kBad, "segments[", s, "]: ", needed, " blocks from index ", first, " on, block_tables has ", available);
+    }
+    copy(table, batch.block_tables.subspan(static_cast<size_t>(first), static_cast<size_t>(needed)));
+    const int64_t seen = sees_all_ ? 0 : std::max<int64_t>(pos0 - widest_window_ + 1, 0);  // the first position
+    for (int64_t b = 0; b < needed; ++b) {
+      if (table[b] == -1 && widest_window_ > 0 && (b + 1) * kBlockTokens <= seen) continue;
+      if (table[b] < 0 || table[b] >= blocks_limit_) {
+        fail(kBad, "block_tables[", first + b, "] is ", table[b], ", the cache has ", blocks_limit_, " blocks");
+      }
+    }
+    // Blocks may be shared for reading; two writers would be a race.
+    for (int64_t b = pos0 / kBlockTokens; b < needed; ++b) {
+      if (block_step_[table[b]] == step_) {
+        fail(kBad, "segments[", s, "]: writes to block ", table[b], ", which this step already writes to");
+      }
+      block_step_[table[b]] = step_;
+    }
+  }
+  if (covered != rows_) fail(kBad, "segments: cover ", covered, " of ", rows_, " rows");
+}
+
+void Op::set_rows(int64_t begin, int64_t count) {
+  args.common.rows = count;
+  for (const RowView& view : views) {
+    view.tensor->shape[0] = count;
+    view.tensor->data = view.data + begin * view.row_bytes;
+  }
+  const Binding* binding = bindings.data();
+  while (binding->rows < count) ++binding;
+  kernel = binding->kernel.get();
+  kernel_index = static_cast<int>(binding - bindings.data());
+  args.common.instance = binding->instance.get();
+  if (problem.op == INFENG_OP_LINEAR) args.linear.weight = &binding->weight->abi;
+  if (problem.op == INFENG_OP_EMBED) args.embed.weight = &binding->weight->abi;
+  rows_set = begin == 0 ? count : -1;
+}
+
+void Program::patch() {
+  if (lora_.is_open()) lora_.patch(tokens_, value(u_).x, value(u_).stride);
+  for (const auto& each : ops_) {
+    Op& op = *each;
+    int64_t rows = op.samples ? samples_ : rows_;
+    if (op.problem.op == INFENG_OP_KV_APPEND) {
+      op.args.kv_append.segment_count = static_cast<int32_t>(segment_count_);
+    } else if (op.problem.op == INFENG_OP_ATTENTION) {
+      op.args.attention.segment_count = static_cast<int32_t>(segment_count_);
+    } else if (op.problem.op == INFENG_OP_SHRINK) {
+      if (op.args.shrink.segment_count == 0) rows = 0;
+    } else if (op.only_adds) {
+      if (op.steps[0].lora.segment_count == 0) rows = 0;
+    }
+    if (op.is_sliced) join_slices(op);
+    op.is_sliced = rows > 0 && lora_.replaces(op);
+    if (op.is_sliced) {
+      op.slice_end = 0;
+      op.slices_rows = rows;
+      op.args.common.rows = rows;
+      op.rows_set = -1;
+    } else if (op.rows_set != rows) {
+      op.set_rows(0, rows);
+    }
+  }
+}
+
+}  // namespace infeng

@@ -1,0 +1,267 @@
+// One step: walks the ops phase by phase, and lets workers claim ranges of tiles.
+#include <algorithm>
+#include <cstring>
+#include <string>
+
+#include "error.h"
+#include "program/fpstate.h"
+#include "library/names.h"
+#include "program/program.h"
+
+namespace infeng {
+namespace {
+
+// What a worker fetches of the next weight while it waits: a fraction of a second-level cache, and only for batches
+// that wait for memory.
+constexpr int64_t kFetchBytes = 256 << 10;
+constexpr int64_t kFetchRows = 16;
+
+}  // namespace
+
+class Step final : public Job {
+ public:
+  Step(Program& program, int64_t begin)
+      : program_(program), threads_(program.pool_->threads()), profile_(program.profile_.get()), begin_(begin) {}
+
+  Next advance(int worker) override;
+  void work(int worker) override;
+
+  bool failed() const { return failed_.load(std::memory_order_acquire); }
+  const Program::Failure& failure() const { return failure_; }
+  int64_t end() const { return begin_; }  // of the last phase
+
+ private:
+  bool stopped() const {
+    return failed_.load(std::memory_order_relaxed) || program_.cancelled_.load(std::memory_order_relaxed);
+  }
+  bool enter(int worker);
+  bool next_op();
+  bool next_phase(int worker);
+  void mark(int worker, int64_t now);
+  void open(int worker);
+  void record(int worker, int64_t begin, int64_t end, int64_t tiles);
+  void run_tiles(int worker, int64_t first, int64_t last);
+  void run_alone(int worker);
+  int64_t claim_tiles(int worker);
+  void fetch_ahead(int worker);
+  void fail_with(int worker, infeng_status status, const Library* library, const char* text);
+
+  Program& program_;
+  const int threads_;
+  Profile* const profile_;  // NULL: nothing is measured
+
+  // What all workers read in every phase: one line.
+  alignas(64) size_t index_ = 0;  // of the op after this one
+  Op* op_ = nullptr;
+  int32_t phase_ = 0;
+  int32_t phases_ = 0;
+  int64_t tiles_ = 0;
+  int64_t slot_ = -1;  // of the phase in the profile; -1: none is open
+  int64_t begin_;      // of the phase, or of what is between two
+  int publisher_ = 0;  // the worker that began it
+
+  Program::Failure failure_;
+  std::atomic_flag reported_;
+  std::atomic<bool> failed_{false};
+  alignas(64) std::atomic<int> finished_{0};  // workers that found no tile left in the phase
+};
+
+// Keeps the first failure; `text` replaces the kernel's own message.
+void Step::fail_with(int worker, infeng_status status, const Library* library, const char* text) {
+  if (reported_.test_and_set(std::memory_order_acq_rel)) return;
+  failure_.op = op_;
+  failure_.status = status;
+  failure_.library = library;
+  std::strncpy(failure_.message, text != nullptr ? text : program_.seats_[worker].message, sizeof failure_.message - 1);
+  failed_.store(true, std::memory_order_release);
+}
+
+bool Step::enter(int worker) {
+  if (program_.libraries_.empty()) return true;
+  const Library* culprit = nullptr;
+  const infeng_status status = enter_thread(program_.libraries_, &culprit);
+  if (status != INFENG_OK) fail_with(worker, status, culprit, "its thread_enter failed");
+  return status == INFENG_OK;
+}
+
+void Step::run_tiles(int worker, int64_t first, int64_t last) {
+  Seat& seat = program_.seats_[worker];
+  infeng_status status = INFENG_INTERNAL;
+  fp_write(kFpContract);  // every time: a kernel that leaves another mode behind must not reach its neighbours
+  try {
+    status = op_->kernel->abi.run(&op_->args.common, phase_, first, last, &seat.worker);
+  } catch (...) {  // a kernel must not throw; one that does would end the process here
+    fail_with(worker, INFENG_INTERNAL, nullptr, "the kernel threw a C++ exception");
+  }
+  if (status != INFENG_OK) fail_with(worker, status, nullptr, nullptr);
+}
+
+// Moves to the op's next slice, or to the next op that has rows in this step.
+bool Step::next_op() {
+  const auto& ops = program_.ops_;
+  if (op_ == nullptr || !program_.next_slice(*op_)) {
+    do {
+      if (index_ == ops.size()) return false;
+      op_ = ops[index_++].get();
+    } while (op_->args.common.rows == 0);
+    program_.next_slice(*op_);
+  }
+  const infeng_kernel& kernel = op_->kernel->abi;
+  phases_ = kernel.phases == nullptr ? 1 : kernel.phases(&op_->args.common);
+  phase_ = -1;
+  return true;
+}
+
+// Moves to the next phase that has tiles.
+bool Step::next_phase(int worker) {
+  try {
+    for (;;) {
+      while (++phase_ >= phases_) {
+        if (!next_op()) return false;
+      }
+      tiles_ = op_->kernel->abi.tiles(&op_->args.common, phase_);
+      const bool countable = tiles_ >= 0 && tiles_ <= INT32_MAX;
+      if (!countable) fail_with(worker, INFENG_INTERNAL, nullptr, "its tile count is negative or beyond 2^31");
+      if (tiles_ != 0) return countable;
+    }
+  } catch (...) {
+    fail_with(worker, INFENG_INTERNAL, nullptr, "the kernel threw a C++ exception");
+    return false;
+  }
+}
+
+// What went on until now ends here.
+void Step::mark(int worker, int64_t now) {
+  if (slot_ >= 0) {
+    profile_->ended(worker, slot_, now - begin_);
+  } else {
+    profile_->head += now - begin_;
+  }
+  slot_ = -1;
+  begin_ = now;
+}
+
+void Step::open(int worker) {
+  publisher_ = worker;
+  slot_ = profile_->slot(static_cast<int>(index_) - 1, op_->kernel_index, phase_);
+  profile_->begun(worker, slot_, *op_, phase_, tiles_);
+}
+
+void Step::record(int worker, int64_t begin, int64_t end, int64_t tiles) {
+  const auto narrow = [](int64_t value) { return static_cast<int32_t>(value); };
+  profile_->part(worker, slot_, std::max<int64_t>(0, begin - begin_),
+                 {begin, end, narrow(profile_->steps), narrow(static_cast<int64_t>(index_)) - 1, op_->kernel_index,
+                  phase_, narrow(op_->args.common.rows), narrow(tiles)});
+}
+
+// All tiles of the phase on the worker that prepares it, while the others wait.
+void Step::run_alone(int worker) {
+  run_tiles(worker, 0, tiles_);
+  if (profile_ == nullptr) return;
+  const int64_t now = ticks();
+  record(worker, begin_, now, tiles_);
+  mark(worker, now);
+}
+
+Job::Next Step::advance(int worker) {
+  if (profile_ != nullptr) mark(worker, ticks());
+  if (!enter(worker)) return Next::end;
+  while (!stopped() && next_phase(worker)) {
+    if (profile_ != nullptr) open(worker);
+    const bool whole = op_->kernel->abi.kind == INFENG_KIND_WHOLE;
+    if (whole && threads_ > 1) return Next::alone;
+    const bool small = tiles_ == 1 || op_->args.common.rows <= op_->solo_rows;
+    if (!whole && !small) {
+      program_.shares_.deal(tiles_);
+      finished_.store(0, std::memory_order_relaxed);
+      return Next::everyone;
+    }
+    run_alone(worker);  // the others wait all the same: a barrier would cost more than it saves
+  }
+  return Next::end;
+}
+
+void Step::work(int worker) {
+  const int64_t begin = profile_ == nullptr || worker == publisher_ ? begin_ : ticks();
+  const bool entered = enter(worker);
+  const int64_t tiles = entered ? claim_tiles(worker) : 0;
+  if (profile_ != nullptr) record(worker, begin, ticks(), tiles);
+  if (entered && op_->kernel->abi.kind != INFENG_KIND_WHOLE) fetch_ahead(worker);
+}
+
+// Runs tiles until none is left; returns how many.
+int64_t Step::claim_tiles(int worker) {
+  if (op_->kernel->abi.kind == INFENG_KIND_WHOLE) {
+    run_tiles(worker, 0, tiles_);
+    return tiles_;
+  }
+  int64_t done = 0;
+  while (!stopped()) {
+    const TileRange range = program_.shares_.claim(worker);
+    if (range.empty()) break;
+    run_tiles(worker, range.first, range.last);
+    done += range.last - range.first;
+  }
+  return done;
+}
+
+// A worker that has nothing left to do while others still run fetches the start of its part of the next weight into its
+// second-level cache: memory would idle otherwise, and with few rows memory is what a step waits for.
+void Step::fetch_ahead(int worker) {
+  constexpr int64_t kBurst = 16;  // lines; about what a core has in flight
+  const bool is_last = finished_.fetch_add(1, std::memory_order_relaxed) + 1 == threads_;
+  const Op* next = op_->upcoming;
+  if (is_last || next == nullptr || next->args.common.rows > kFetchRows) return;
+  const infeng_weight& weight = *next->args.linear.weight;
+  const auto* line =
+      static_cast<const char*>(weight.data) + own_range(weight.panels, worker, threads_).first * weight.panel_bytes;
+  const char* const end =
+      std::min(line + kFetchBytes, static_cast<const char*>(weight.data) + weight.panels * weight.panel_bytes);
+  while (line < end && finished_.load(std::memory_order_relaxed) < threads_) {
+    for (int64_t i = 0; i < kBurst; ++i, line += 64) __builtin_prefetch(line, 0, 2);
+  }
+}
+
+// A cancel counts from the moment on that a run asks for the pool. Runs of one program may wait behind each other: the
+// mark of an earlier cancel goes away when none is left.
+class Program::InFlight {
+ public:
+  explicit InFlight(Program& program) : program_(program) {
+    if (program_.in_flight_.fetch_add(1) == 0) program_.cancelled_.store(false);
+  }
+  ~InFlight() { program_.in_flight_.fetch_sub(1); }
+  InFlight(const InFlight&) = delete;
+  InFlight& operator=(const InFlight&) = delete;
+
+ private:
+  Program& program_;
+};
+
+void Program::run(const Batch& batch) {
+  if (!finished_) fail("not_finished", "call finish() before run()");
+  const InFlight in_flight(*this);
+  const auto held = pool_->lock(cancelled_);
+  const int64_t begin = profile_ == nullptr ? 0 : ticks();
+  take(batch);
+  patch();
+  for (int i = 0; i < pool_->threads(); ++i) seats_[i].message[0] = '\0';
+  Step step(*this, begin);
+  pool_->run(held, step);
+  if (profile_ != nullptr) profile_->add_step(rows_, begin, step.end());
+  if (step.failed()) throw_failure(step.failure());
+  if (cancelled_.load(std::memory_order_relaxed)) fail("cancelled", "the step was cancelled");
+}
+
+void Program::throw_failure(const Failure& failure) const {
+  const char* code = status_code(failure.status);
+  if (failure.library != nullptr) {
+    fail(code, failure.library->name, ": ", failure.message, " with status ", failure.status, " (", code, ")");
+  }
+  size_t index = 0;
+  while (ops_[index].get() != failure.op) ++index;
+  const char* colon = failure.message[0] == '\0' ? "" : ": ";
+  fail(code, name_of(Vocabulary::op, failure.op->problem.op), " (op ", index, ", kernel ",
+       failure.op->kernel->full_name(), "): status ", failure.status, " (", code, ")", colon, failure.message);
+}
+
+}  // namespace infeng

@@ -1,0 +1,81 @@
+#include "program/kv_cache.h"
+
+#include "error.h"
+#include "library/names.h"
+
+namespace infeng {
+namespace {
+
+void check_side(const char* what, int64_t value, int64_t most) {
+  if (value < 1 || value > most) fail("invalid_argument", "a cache with ", value, " ", what, " is not possible");
+}
+
+// The slab of one head of one block: K, V, then the scales, each on a 64-byte boundary.
+infeng_kv_cache shape_of(uint32_t format, int64_t blocks, int64_t kv_heads, int64_t head_dim, int64_t v_head_dim,
+                         int64_t tokens) {
+  check_side("kv heads", kv_heads, 1 << 16);
+  check_side("elements a head", head_dim, 1 << 14);
+  check_side("elements a head of v", v_head_dim, 1 << 14);
+  check_side("blocks", blocks, INT32_MAX);
+  if (tokens != kBlockTokens) fail("invalid_argument", "a block holds 16 positions, not ", tokens);
+  infeng_kv_cache cache{};
+  cache.struct_size = sizeof cache;
+  cache.format = format;
+  cache.block_tokens = static_cast<int32_t>(tokens);
+  cache.block_count = static_cast<int32_t>(blocks);
+  cache.kv_heads = static_cast<int32_t>(kv_heads);
+  cache.head_dim = static_cast<int32_t>(head_dim);
+  cache.v_head_dim = static_cast<int32_t>(v_head_dim);
+  if (format == INFENG_KV_F32) {
+    cache.v_offset = round_up(head_dim * tokens * 4, kLine);
+    cache.k_scale_offset = cache.v_scale_offset = cache.head_stride =
+        cache.v_offset + round_up(v_head_dim * tokens * 4, kLine);
+  } else if (format == INFENG_KV_F16) {
+    cache.v_offset = round_up(head_dim * tokens * 2, kLine);
+    cache.k_scale_offset = cache.v_scale_offset = cache.head_stride =
+        cache.v_offset + round_up(v_head_dim * tokens * 2, kLine);
+  } else if (format == INFENG_KV_INT8) {
+    cache.v_offset = round_up(round_up(head_dim, 4) * tokens, kLine);
+    cache.k_scale_offset = cache.v_offset + round_up(v_head_dim * tokens, kLine);
+    cache.v_scale_offset = cache.k_scale_offset + round_up(tokens * 4, kLine);
+    cache.head_stride = cache.v_scale_offset + round_up(tokens * 4, kLine);
+  } else {
+    fail("unsupported", "cache format ", name_of(Vocabulary::kv, format), " is reserved, not implemented");
+  }
+  cache.block_stride = kv_heads * cache.head_stride;
+  return cache;
+}
+
+int64_t total_bytes(const infeng_kv_cache& shape, int64_t layers) {
+  check_side("layers", layers, 1 << 16);
+  int64_t bytes = 0;
+  if (__builtin_mul_overflow(shape.block_stride, int64_t{shape.block_count}, &bytes) ||
+      __builtin_mul_overflow(bytes, layers, &bytes)) {
+    fail("out_of_memory", "a cache of ", shape.block_count, " blocks in ", layers, " layers cannot be addressed");
+  }
+  return bytes;
+}
+
+}  // namespace
+
+KvCache::KvCache(uint32_t format, int64_t layers, int64_t blocks, int64_t kv_heads, int64_t head_dim,
+                 int64_t v_head_dim, int64_t block_tokens)
+    : shape_(shape_of(format, blocks, kv_heads, head_dim, v_head_dim, block_tokens)),
+      layers_(layers),
+      arena_(total_bytes(shape_, layers)) {}
+
+int64_t KvCache::bytes_per_block(uint32_t format, int64_t layers, int64_t kv_heads, int64_t head_dim,
+                                 int64_t v_head_dim, int64_t block_tokens) {
+  return total_bytes(shape_of(format, 1, kv_heads, head_dim, v_head_dim, block_tokens), layers);
+}
+
+infeng_kv_cache KvCache::layer(int64_t index) const {
+  if (index < 0 || index >= layers_) {
+    fail("invalid_argument", "the cache has ", layers_, " layers, there is no layer ", index);
+  }
+  infeng_kv_cache cache = shape_;
+  cache.base = arena_.data() + index * layer_bytes();
+  return cache;
+}
+
+}  // namespace infeng

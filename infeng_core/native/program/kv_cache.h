@@ -1,0 +1,36 @@
+// Key/value blocks of all layers in one lazily touched arena.
+#pragma once
+
+#include <infeng/abi.h>
+
+#include "weights/arena.h"
+
+namespace infeng {
+
+inline constexpr int32_t kBlockTokens = 16;
+
+class KvCache {
+ public:
+  // Heads of k and of v may differ in size.
+  KvCache(uint32_t format, int64_t layers, int64_t blocks, int64_t kv_heads, int64_t head_dim, int64_t v_head_dim,
+          int64_t block_tokens);
+
+  // Bytes of one block in all layers.
+  static int64_t bytes_per_block(uint32_t format, int64_t layers, int64_t kv_heads, int64_t head_dim,
+                                 int64_t v_head_dim, int64_t block_tokens);
+
+  // The descriptor that kernels get for one layer. Throws Error "invalid_argument" for a layer that does not exist.
+  infeng_kv_cache layer(int64_t index) const;
+
+  int64_t layers() const { return layers_; }
+  int64_t layer_bytes() const { return shape_.block_stride * shape_.block_count; }
+  int64_t nbytes() const { return layers_ * layer_bytes(); }
+  const infeng_kv_cache& shape() const { return shape_; }
+
+ private:
+  infeng_kv_cache shape_;  // of layer 0, without a base
+  int64_t layers_;
+  Arena arena_;
+};
+
+}  // namespace infeng

@@ -1,0 +1,61 @@
+#include "program/layout.h"
+
+#include <map>
+#include <mutex>
+#include <tuple>
+
+#include "weights/arena.h"
+#include "error.h"
+#include "program/fpstate.h"
+#include "library/names.h"
+
+namespace infeng {
+namespace {
+
+struct PackedWeight : Weight {
+  explicit PackedWeight(int64_t nbytes) : arena(nbytes) {}
+  Arena arena;
+  std::shared_ptr<const Weight> source;  // its address is the key of the copy, so it stays taken
+};
+
+}  // namespace
+
+std::shared_ptr<const Weight> in_layout_of(const Kernel& kernel, const std::shared_ptr<const Weight>& weight) {
+  const infeng_kernel& abi = kernel.abi;
+  if (abi.pack_size == nullptr || abi.pack == nullptr) return weight;
+  uint64_t layout = 0;
+  const int64_t nbytes = abi.pack_size(&weight->abi, &layout);
+  if (layout == 0) return weight;
+  if (nbytes <= 0) fail("internal", kernel.full_name(), ": a weight in its layout would have ", nbytes, " bytes");
+
+  // Ids of layouts belong to their library.
+  using Key = std::tuple<const Library*, const void*, uint32_t, int64_t, int64_t, uint64_t>;
+  static auto& copies = *new std::map<Key, std::weak_ptr<const Weight>>;
+  static auto& mutex = *new std::mutex;
+  const std::lock_guard lock(mutex);
+  std::weak_ptr<const Weight>& known =
+      copies[Key(kernel.library, weight->abi.data, weight->abi.format, weight->abi.panels, weight->abi.k, layout)];
+  if (auto copy = known.lock()) return copy;
+
+  auto copy = std::make_shared<PackedWeight>(nbytes);
+  char message[200] = {};
+  infeng_worker worker{sizeof(infeng_worker), 0, 1, sizeof message, nullptr, nullptr, message};
+  const FpGuard saved;
+  fp_write(kFpContract);
+  const infeng_status status = abi.pack(&weight->abi, copy->arena.data(), nbytes, &worker);
+  if (status != INFENG_OK) {
+    message[sizeof message - 1] = '\0';
+    fail(status_code(status), kernel.full_name(), ": cannot convert a weight: status ", status, " (",
+         status_code(status), ") ", message);
+  }
+  copy->abi = weight->abi;
+  copy->abi.layout = layout;
+  copy->abi.panel_bytes = nbytes / weight->abi.panels;
+  copy->abi.data = copy->arena.data();
+  copy->source = weight;
+  known = copy;
+  std::erase_if(copies, [](const auto& each) { return each.second.expired(); });  // adapters bring weights and go
+  return copy;
+}
+
+}  // namespace infeng

@@ -1,0 +1,137 @@
+// What all ops share: operands, kernels and epilogues, each checked when it is named.
+#include <algorithm>
+#include <utility>
+
+#include "error.h"
+#include "library/names.h"
+#include "program/program.h"
+#include "weights/tensors.h"
+
+namespace infeng {
+namespace {
+
+int64_t padded(int64_t columns) { return round_up(columns, kPanel); }
+
+void check_size(const char* what, const Constant& constant, int64_t size) {
+  if (constant.size != size) {
+    fail("invalid_argument", what, " has ", constant.size, " values, the op needs ", size);
+  }
+}
+
+}  // namespace
+
+const Value& Program::operand(int id, const char* what, bool quantized, int64_t columns, bool samples) const {
+  const Value& v = value(id);
+  if (v.quantized != quantized) {
+    fail("invalid_argument", what, ": value ", id, " is ", v.quantized ? "an int8 activation" : "an f32 buffer",
+         ", the op needs ", quantized ? "an int8 activation" : "an f32 buffer");
+  }
+  if (padded(v.columns) != padded(columns)) {
+    fail("invalid_argument", what, ": value ", id, " has ", v.columns, " columns, the op needs ", columns);
+  }
+  if (v.samples != samples) {
+    fail("invalid_argument", what, ": value ", id, " has a row for each ",
+         v.samples ? "sampled row" : "row of the batch", ", the op works on ",
+         samples ? "sampled rows" : "rows of the batch");
+  }
+  return v;
+}
+
+std::unique_ptr<Op> Program::draft(uint32_t kind, Bindings kernels, bool samples) const {
+  const std::string name = name_of(Vocabulary::op, kind);
+  if (finished_) fail("finished", "the program is finished: add ops before finish()");
+  const int64_t all = samples ? limits_.samples : limits_.rows;
+  int64_t last = 0;
+  for (const Binding& binding : kernels) {
+    if (binding.kernel == nullptr) fail("invalid_argument", name, ": a kernel is missing");
+    if (binding.kernel->abi.op != kind) {
+      fail("invalid_argument", binding.kernel->full_name(), ": is a kernel for ",
+           name_of(Vocabulary::op, binding.kernel->abi.op), ", not for ", name);
+    }
+    if (binding.rows <= last) fail("invalid_argument", name, ": the row bounds of its kernels do not ascend");
+    last = binding.rows;
+  }
+  if (kernels.empty() || last < all) {
+    fail("invalid_argument", name, ": its kernels are bound up to ", last, " rows, the program has up to ", all);
+  }
+  auto op = std::make_unique<Op>();
+  op->samples = samples;
+  op->bindings = std::move(kernels);
+  op->problem.struct_size = sizeof(infeng_problem);
+  op->problem.op = kind;
+  op->fetch.head = {sizeof op->fetch, INFENG_EXTENSION_FETCH, nullptr};
+  return op;
+}
+
+// Returns the columns of the matrix after the last step.
+int64_t Program::add_epilogues(Op& op, const Epilogues& specs, int64_t columns) {
+  op.steps.reserve(specs.size());
+  for (const EpilogueSpec& spec : specs) {
+    ListedStep& step = op.steps.emplace_back();
+    op.list.push_back(&step.head);
+    step.head = {sizeof step.head, spec.kind, nullptr, spec.function, spec.a, spec.b, 0};
+    const std::string name = name_of(step.head);
+    switch (spec.kind) {
+      case INFENG_EPILOGUE_BIAS:
+      case INFENG_EPILOGUE_ROW_SCALE:
+        check_size(name.c_str(), spec.constant, columns);
+        step.head.struct_size = sizeof step.operand;
+        step.operand.operand = vector(spec.constant);
+        keep(spec.constant);
+        break;
+      case INFENG_EPILOGUE_RESIDUAL:
+      case INFENG_EPILOGUE_MUL:
+        step.head.struct_size = sizeof step.operand;
+        step.operand.operand = matrix(operand(spec.value, name.c_str(), false, columns, op.samples), columns);
+        track(op, step.operand.operand);
+        break;
+      case INFENG_EPILOGUE_GATED_MUL:
+        if (columns % (2 * kPanel) != 0) {
+          fail("invalid_argument", name, ": ", columns, " columns are not pairs of gate and up panels of 16");
+        }
+        columns /= 2;
+        break;
+      case INFENG_EPILOGUE_QUANTIZE:
+        step.head.struct_size = sizeof step.quantize;
+        step.act = describe(operand(spec.value, name.c_str(), true, columns, op.samples));
+        step.quantize.act = &step.act;
+        track(op, step.act);
+        break;
+      case INFENG_EPILOGUE_SCALE:
+      case INFENG_EPILOGUE_SOFTCAP:
+      case INFENG_EPILOGUE_ACTIVATE:
+        break;
+      case INFENG_EPILOGUE_LORA:
+        add_lora(op, spec.value, columns);
+        break;
+      default:
+        fail("unsupported", "epilogue ", name, " cannot be added to a program");
+    }
+    op.problem.needs |= needs_of(step.head);
+    for (const Binding& binding : op.bindings) {
+      const infeng_kernel& kernel = binding.kernel->abi;
+      if ((kernel.fuses & INFENG_EPILOGUE_BIT(spec.kind)) != 0 && (needs_of(step.head) & ~kernel.handles) == 0)
+        continue;
+      fail("not_fused", binding.kernel->full_name(), ": does not fuse ", name,
+           "; put it into an epilogue op of its own");
+    }
+  }
+  infeng_args& common = op.args.common;
+  common.epilogue_count = op.problem.epilogue_count = static_cast<uint32_t>(op.list.size());
+  common.epilogues = op.problem.epilogues = op.list.empty() ? nullptr : op.list.data();
+  return columns;
+}
+
+bool Op::has_step(uint32_t step_kind) const {
+  return std::any_of(list.begin(), list.end(), [&](const infeng_epilogue* step) { return step->kind == step_kind; });
+}
+
+infeng_tensor Program::result(int out, int64_t columns, const Op& op) const {
+  if (out >= 0) return matrix(operand(out, "out", false, columns, op.samples), columns);
+  if (!op.has_step(INFENG_EPILOGUE_QUANTIZE)) {
+    fail("invalid_argument", name_of(Vocabulary::op, op.problem.op), ": has neither an output nor a quantize step");
+  }
+  return tensor(nullptr, INFENG_F32, 0, columns, 0);
+}
+
+}  // namespace infeng

@@ -1,0 +1,253 @@
+// The ops of a program: what each checks, and the argument struct that its kernels get.
+#include <algorithm>
+#include <cfloat>
+#include <utility>
+
+#include "error.h"
+#include "library/names.h"
+#include "program/program.h"
+#include "weights/tensors.h"
+
+namespace infeng {
+namespace {
+
+// Up to this many elements a worker alone is done before the others have come and gone through a barrier.
+constexpr int64_t kSoloElements = 16384;
+
+void check_apart(const char* op, int x, int out) {
+  if (x == out) fail("invalid_argument", op, ": buffer ", x, " is both input and output; use two buffers");
+}
+
+}  // namespace
+
+void Program::embed(Bindings kernels, std::shared_ptr<const Weight> weight, int out, const std::string& module) {
+  auto draft_op = draft(INFENG_OP_EMBED, std::move(kernels), false);
+  Op& op = *draft_op;
+  infeng_embed_args& args = op.args.embed;
+  args.common.struct_size = sizeof args;
+  args.ids = tokens_;
+  args.weight = &weight->abi;
+  args.out = matrix(operand(out, "embed", false, weight->abi.k, false), weight->abi.k);
+  track(op, args.out);
+  op.problem.weight_format = weight->abi.format;
+  op.problem.n = weight->abi.panels * kPanel;
+  op.problem.k = weight->abi.k;
+  op.solo_rows = kSoloElements / weight->abi.k;
+  vocabulary_ = std::min(vocabulary_, weight->abi.n);
+  op.weight = std::move(weight);
+  use_module(op, module);
+  ops_.push_back(std::move(draft_op));
+}
+
+void Program::rmsnorm(Bindings kernels, int x, const Constant& weight, float eps, int out, const Epilogues& epilogues,
+                      const NormSpec& spec, const std::string& module) {
+  const bool samples = spec.gather || value(x).samples;
+  auto draft_op = draft(INFENG_OP_RMSNORM, std::move(kernels), samples);
+  Op& op = *draft_op;
+  infeng_rmsnorm_args& args = op.args.rmsnorm;
+  args.common.struct_size = sizeof args;
+  const int64_t k = weight.size;
+  const bool has_heads = spec.heads != 1 || spec.column != 0;
+  if (!spec.gather && !has_heads) check_apart("rmsnorm", x, out);
+  if (spec.gather && has_heads) fail("invalid_argument", "rmsnorm: rows with heads are not gathered");
+  if (has_heads) {
+    args.x = heads(operand(x, "rmsnorm", false, value(x).columns, samples), spec.column, spec.heads, k, "rmsnorm: x");
+    op.need(INFENG_NEED_NORM_HEADS);
+  } else {
+    args.x = matrix(operand(x, "rmsnorm", false, k, spec.gather ? false : samples), k);
+  }
+  if (spec.gather) {
+    args.row_index = sample_rows_;  // x keeps all rows of the batch, whatever is sampled
+    op.need(INFENG_NEED_ROW_GATHER);
+  } else {
+    track(op, args.x);
+  }
+  args.weight = vector(weight);
+  op.vector = args.weight.data;
+  keep(weight);
+  args.eps = eps;
+  args.offset = spec.offset;
+  if (weight.data == nullptr) op.need(INFENG_NEED_NORM_PLAIN);
+  if (spec.offset != 0) op.need(INFENG_NEED_NORM_OFFSET);
+  op.problem.n = op.problem.k = k;
+  if (add_epilogues(op, epilogues, k) != k) fail("invalid_argument", "rmsnorm: does not end in a gated multiplication");
+  args.out = has_heads ? heads(value(out), spec.column, spec.heads, k, "rmsnorm: out") : result(out, k, op);
+  track(op, args.out);
+  op.solo_rows = kSoloElements / (k * spec.heads);
+  use_module(op, module);
+  ops_.push_back(std::move(draft_op));
+}
+
+void Program::linear(Bindings kernels, std::shared_ptr<const Weight> weight, int x, int out, const Epilogues& epilogues,
+                     const std::string& module) {
+  const infeng_weight& w = weight->abi;
+  const bool samples = value(x).samples;
+  auto draft_op = draft(INFENG_OP_LINEAR, std::move(kernels), samples);
+  Op& op = *draft_op;
+  infeng_linear_args& args = op.args.linear;
+  args.common.struct_size = sizeof args;
+  check_apart("linear", x, out);
+  op.problem.weight_format = w.format;
+  op.problem.act_format = activation_of(w.format);
+  op.problem.n = w.panels * kPanel;
+  op.problem.k = w.k;
+  const Value& in = operand(x, "linear", op.problem.act_format == INFENG_ACT_INT8_G64, w.k, samples);
+  op.in = describe(in);
+  if (!in.quantized) op.in.x = matrix(in, w.k);
+  track(op, op.in);
+  args.in = &op.in;
+  args.weight = &w;
+  const int64_t columns = add_epilogues(op, epilogues, op.problem.n);
+  args.out = result(out, columns, op);
+  track(op, args.out);
+  op.weight = std::move(weight);
+  use_module(op, module);
+  if (lora_.is_open()) args.common.next = &op.fetch.head;
+  ops_.push_back(std::move(draft_op));
+}
+
+void Program::epilogue(Bindings kernels, int x, int64_t columns, int out, const Epilogues& epilogues) {
+  const bool samples = value(x).samples;
+  auto draft_op = draft(INFENG_OP_EPILOGUE, std::move(kernels), samples);
+  Op& op = *draft_op;
+  infeng_epilogue_args& args = op.args.epilogue;
+  args.common.struct_size = sizeof args;
+  args.in = matrix(operand(x, "epilogue", false, columns, samples), columns);
+  track(op, args.in);
+  op.problem.n = op.problem.k = columns;
+  const int64_t left = add_epilogues(op, epilogues, columns);
+  // Half as wide, a row of `out` would be written over a row of `in` that another tile still reads.
+  if (left != columns) check_apart("epilogue with a gated multiplication", x, out);
+  args.out = result(out, left, op);
+  track(op, args.out);
+  op.solo_rows = kSoloElements / columns;
+  op.only_adds = x == out && op.steps.size() == 1 && op.lora_slot >= 0;
+  ops_.push_back(std::move(draft_op));
+}
+
+// Data of a vector of `size`, NULL for one without data.
+const float* Program::optional(const Constant& constant, int64_t size, const char* what) {
+  if (constant.data == nullptr) return nullptr;
+  if (constant.size != size) fail("invalid_argument", what, " has ", constant.size, " values, the op needs ", size);
+  keep(constant);
+  return constant.data;
+}
+
+void Program::rope(Bindings kernels, int x, int64_t heads_q, int64_t heads_k, int64_t head_dim, int64_t k_column,
+                   const Constant& cos, const Constant& sin, int64_t table_rows, const RopeSpec& spec) {
+  auto draft_op = draft(INFENG_OP_ROPE, std::move(kernels), false);
+  Op& op = *draft_op;
+  infeng_rope_args& args = op.args.rope;
+  args.common.struct_size = sizeof args;
+  const Value& in = operand(x, "rope", false, value(x).columns, false);
+  args.q = heads(in, 0, heads_q, head_dim, "rope: q");
+  args.k = heads(in, k_column, heads_k, head_dim, "rope: k");
+  if (k_column < heads_q * head_dim) fail("invalid_argument", "rope: k at column ", k_column, " overlaps q");
+  track(op, args.q);
+  track(op, args.k);
+  const int64_t half = table_rows > 0 ? cos.size / table_rows : 0;
+  if (half < 1 || cos.size != half * table_rows || sin.size != cos.size || 2 * half > head_dim) {
+    fail("invalid_argument", "rope: tables of ", cos.size, " and ", sin.size, " values in ", table_rows,
+         " rows do not fit heads of ", head_dim);
+  }
+  args.cos = tensor(const_cast<float*>(cos.data), INFENG_F32, table_rows, half, half);
+  args.sin = tensor(const_cast<float*>(sin.data), INFENG_F32, table_rows, half, half);
+  keep(cos);
+  keep(sin);
+  args.positions = positions_;
+  args.q_norm = optional(spec.q_norm, head_dim, "rope: the norm of q");
+  args.k_norm = optional(spec.k_norm, head_dim, "rope: the norm of k");
+  args.q_scale = optional(spec.q_scale, table_rows, "rope: the scale of q");
+  args.eps = spec.eps;
+  if (args.q_norm != nullptr || args.k_norm != nullptr) op.need(INFENG_NEED_ROPE_NORM);
+  if (args.q_scale != nullptr) op.need(INFENG_NEED_ROPE_SCALE);
+  op.problem.heads = static_cast<int32_t>(heads_q);
+  op.problem.kv_heads = static_cast<int32_t>(heads_k);
+  op.problem.head_dim = op.problem.v_head_dim = static_cast<int32_t>(head_dim);
+  op.problem.context = limits_.context;
+  op.solo_rows = kSoloElements / ((heads_q + heads_k) * head_dim);
+  positions_limit_ = std::min(positions_limit_, table_rows);
+  ops_.push_back(std::move(draft_op));
+}
+
+// What both ops over a cache say of it.
+void Program::use_cache(Op& op, std::shared_ptr<const KvCache> cache, int64_t layer) {
+  op.cache = cache->layer(layer);
+  op.problem.kv_format = op.cache.format;
+  op.problem.kv_heads = op.cache.kv_heads;
+  op.problem.head_dim = op.cache.head_dim;
+  op.problem.v_head_dim = op.cache.v_head_dim;
+  op.problem.context = limits_.context;
+  if (op.cache.head_dim != op.cache.v_head_dim) op.need(INFENG_NEED_HEAD_SIZES);
+  const int64_t blocks = op.cache.block_count;
+  blocks_limit_ = has_cache_ ? std::min(blocks_limit_, blocks) : blocks;
+  has_cache_ = true;
+  owners_.push_back(std::move(cache));
+}
+
+void Program::kv_append(Bindings kernels, int x, std::shared_ptr<const KvCache> cache, int64_t layer, int64_t k_column,
+                        int64_t v_column) {
+  auto draft_op = draft(INFENG_OP_KV_APPEND, std::move(kernels), false);
+  Op& op = *draft_op;
+  infeng_kv_append_args& args = op.args.kv_append;
+  args.common.struct_size = sizeof args;
+  use_cache(op, std::move(cache), layer);
+  args.cache = &op.cache;
+  const Value& in = operand(x, "kv_append", false, value(x).columns, false);
+  args.k = heads(in, k_column, op.cache.kv_heads, op.cache.head_dim, "kv_append: k");
+  args.v = heads(in, v_column, op.cache.kv_heads, op.cache.v_head_dim, "kv_append: v");
+  track(op, args.k);
+  track(op, args.v);
+  args.segments = segments_;
+  args.segment_stride = sizeof(infeng_kv_segment);
+  op.solo_rows = kSoloElements / (int64_t{op.cache.kv_heads} * (op.cache.head_dim + op.cache.v_head_dim));
+  ops_.push_back(std::move(draft_op));
+}
+
+void Program::attention(Bindings kernels, int x, std::shared_ptr<const KvCache> cache, int64_t layer, int out,
+                        const AttentionSpec& spec, const Epilogues& epilogues) {
+  auto draft_op = draft(INFENG_OP_ATTENTION, std::move(kernels), false);
+  Op& op = *draft_op;
+  infeng_attention_args& args = op.args.attention;
+  args.common.struct_size = sizeof args;
+  use_cache(op, std::move(cache), layer);
+  args.cache = &op.cache;
+  check_apart("attention", x, out);
+  if (spec.heads < 1 || spec.heads % op.cache.kv_heads != 0) {
+    fail("invalid_argument", "attention: ", spec.heads, " heads cannot share ", op.cache.kv_heads, " kv heads evenly");
+  }
+  if (spec.window < 0 || spec.window > INT32_MAX) {
+    fail("invalid_argument", "attention: a window of ", spec.window, " positions");
+  }
+  if (!(spec.softcap >= 0) || spec.softcap > FLT_MAX) {
+    fail("invalid_argument", "attention: a soft cap of ", spec.softcap);
+  }
+  const int64_t columns = spec.heads * op.cache.v_head_dim;
+  const Value& in = operand(x, "attention", false, value(x).columns, false);
+  args.q = heads(in, 0, spec.heads, op.cache.head_dim, "attention: q");
+  track(op, args.q);
+  args.segments = segments_;
+  args.segment_stride = sizeof(infeng_kv_segment);
+  args.scale = spec.scale;
+  args.window = static_cast<int32_t>(spec.window);
+  args.softcap = spec.softcap;
+  args.mask = spec.mask;
+  args.sinks = optional(spec.sinks, spec.heads, "attention: sinks");
+  args.slopes = optional(spec.slopes, spec.heads, "attention: slopes");
+  if (args.window > 0) op.need(INFENG_NEED_WINDOW);
+  if (args.softcap > 0) op.need(INFENG_NEED_SOFTCAP);
+  if (args.mask != INFENG_MASK_CAUSAL) op.need(INFENG_NEED_MASK);
+  if (args.sinks != nullptr) op.need(INFENG_NEED_SINKS);
+  if (args.slopes != nullptr) op.need(INFENG_NEED_ALIBI);
+  widest_window_ = std::max(widest_window_, spec.window);
+  sees_all_ = sees_all_ || spec.window == 0;
+  op.problem.heads = static_cast<int32_t>(spec.heads);
+  if (add_epilogues(op, epilogues, columns) != columns) {
+    fail("invalid_argument", "attention: does not end in a gated multiplication");
+  }
+  args.out = result(out, columns, op);
+  track(op, args.out);
+  ops_.push_back(std::move(draft_op));
+}
+
+}  // namespace infeng

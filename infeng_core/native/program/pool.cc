@@ -1,0 +1,242 @@
+#include "program/pool.h"
+
+#include <sched.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <cstring>
+#include <thread>
+
+#include "library/cpu.h"
+#include "error.h"
+#include "program/fpstate.h"
+#include "program/futex.h"
+
+namespace infeng {
+namespace {
+
+constexpr uint32_t kEveryone = 1;
+constexpr uint32_t kAlone = 2;
+constexpr uint32_t kStop = 4;
+constexpr uint32_t kFlags = 7;
+constexpr uint32_t kStep = 8;
+constexpr int kMostThreads = 1024;
+
+void set_name([[maybe_unused]] pthread_t thread, int worker) {
+  char name[16];
+  std::snprintf(name, sizeof name, "infeng-%d", worker);
+#if defined(__linux__)
+  pthread_setname_np(thread, name);
+#elif defined(__APPLE__)
+  pthread_setname_np(name);  // names the calling thread only
+#endif
+}
+
+#if defined(__linux__)
+void pin_to(int cpu) {
+  if (cpu >= CPU_SETSIZE) return;
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  CPU_SET(cpu, &set);
+  (void)sched_setaffinity(0, sizeof set, &set);  // a mask that shrank meanwhile leaves the thread where it is
+}
+#endif
+
+// Pins the calling thread for the length of a run: it belongs to the caller, who may have other plans for it
+// afterwards.
+class PinGuard {
+ public:
+  PinGuard(bool pin, int cpu) {
+#if defined(__linux__)
+    pinned_ = pin && sched_getaffinity(0, sizeof saved_, &saved_) == 0;
+    if (pinned_) pin_to(cpu);
+#else
+    (void)pin;
+    (void)cpu;
+#endif
+  }
+  ~PinGuard() {
+#if defined(__linux__)
+    if (pinned_) (void)sched_setaffinity(0, sizeof saved_, &saved_);
+#endif
+  }
+  PinGuard(const PinGuard&) = delete;
+  PinGuard& operator=(const PinGuard&) = delete;
+
+ private:
+#if defined(__linux__)
+  bool pinned_ = false;
+  cpu_set_t saved_;
+#endif
+};
+
+}  // namespace
+
+Pool::Pool(int threads, bool pin, int spin_us)
+    : threads_(threads), pin_(pin), spin_us_(spin_us), owner_(static_cast<long>(getpid())) {
+  if (threads < 1 || threads > kMostThreads) {
+    fail("invalid_argument", "a pool has 1 to ", kMostThreads, " threads, not ", threads);
+  }
+  if (spin_us < 0 || spin_us > 1000000) fail("invalid_argument", "spin_us is 0 to 1000000, not ", spin_us);
+  const std::vector<int> allowed = allowed_cpus();
+  for (int i = 0; i < threads; ++i) cpus_.push_back(allowed[static_cast<size_t>(i) % allowed.size()]);
+  // A spinning thread would keep the one it waits for from running.
+  if (static_cast<size_t>(threads) > allowed.size()) spin_us_ = 0;
+  start_threads();
+}
+
+Pool::~Pool() { stop_threads(); }
+
+void Pool::start_threads() {
+  workers_.resize(static_cast<size_t>(threads_ - 1));
+  // Signals belong to the threads of Python.
+  sigset_t all;
+  sigset_t saved;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &saved);
+  int error = 0;
+  size_t started = 0;
+  for (; started < workers_.size() && error == 0; started += error == 0 ? 1 : 0) {
+    Thread& thread = workers_[started];
+    thread = {this, static_cast<int>(started) + 1, {}};
+    error = pthread_create(&thread.handle, nullptr, &Pool::start, &thread);
+#if defined(__linux__)
+    if (error == 0) set_name(thread.handle, thread.worker);
+#endif
+  }
+  pthread_sigmask(SIG_SETMASK, &saved, nullptr);
+  if (error != 0) {
+    workers_.resize(started);
+    stop_threads();
+    fail("out_of_threads", "cannot start worker ", started + 1, " of ", threads_, ": ", std::strerror(error),
+         "; ask for fewer threads");
+  }
+}
+
+void Pool::stop_threads() {
+  // A forked child has no such threads, and their handles must not be touched there.
+  if (static_cast<long>(getpid()) != owner_) return;
+  publish(kStop);
+  for (Thread& thread : workers_) pthread_join(thread.handle, nullptr);
+}
+
+void* Pool::start(void* thread) {
+  const auto* self = static_cast<Thread*>(thread);
+#if defined(__APPLE__)
+  set_name(pthread_self(), self->worker);
+#elif defined(__linux__)
+  if (self->pool->pin_) pin_to(self->pool->cpus_[static_cast<size_t>(self->worker)]);
+#endif
+  self->pool->loop(self->worker);
+  return nullptr;
+}
+
+void Pool::loop(int worker) {
+  for (uint32_t seen = 0;;) {
+    seen = wait(seen);
+    if (seen & kStop) return;
+    if ((seen & kEveryone) == 0) continue;  // a job has ended, or worker 0 works alone
+    job_->work(worker);
+    arrive(worker);
+  }
+}
+
+uint32_t Pool::wait(uint32_t seen) {
+  using Clock = std::chrono::steady_clock;
+  uint32_t state = state_.load(std::memory_order_acquire);
+  if (state != seen) return state;
+  if (spin_us_ > 0 && (seen & kAlone) == 0) {
+    const Clock::time_point until = Clock::now() + std::chrono::microseconds(spin_us_);
+    do {
+      for (int i = 0; i < 32; ++i) {
+        relax();
+        state = state_.load(std::memory_order_acquire);
+        if (state != seen) return state;
+      }
+    } while (Clock::now() < until);
+  }
+  // A publisher that reads sleepers_ == 0 has stored its state before, so the load below sees it (both are seq_cst).
+  sleepers_.fetch_add(1, std::memory_order_seq_cst);
+  while ((state = state_.load(std::memory_order_seq_cst)) == seen) futex_wait(state_, seen);
+  sleepers_.fetch_sub(1, std::memory_order_relaxed);
+  return state;
+}
+
+void Pool::publish(uint32_t flags) {
+  const uint32_t count = (state_.load(std::memory_order_relaxed) & ~kFlags) + kStep;
+  state_.store(count | flags, std::memory_order_seq_cst);
+  if (sleepers_.load(std::memory_order_seq_cst) > 0) futex_wake_all(state_);
+}
+
+// Called by one worker while all others wait. Returns false when the job is over.
+bool Pool::next_phase(int worker) {
+  switch (job_->advance(worker)) {
+    case Job::Next::everyone:
+      publish(kEveryone);
+      return true;
+    case Job::Next::alone:
+      publish(kAlone);
+      return true;
+    case Job::Next::end:
+      break;
+  }
+  // The others are where they should be, waiting for the next job: only the caller has to be told.
+  if (worker != 0) publish(0);
+  return false;
+}
+
+bool Pool::arrive(int worker) {
+  // acq_rel: the last to arrive has seen the work of all others, and passes it on with the next state.
+  if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 < threads_) return true;
+  arrived_.store(0, std::memory_order_relaxed);
+  return next_phase(worker);
+}
+
+void Pool::check_process() const {
+  if (static_cast<long>(getpid()) != owner_) {
+    fail("forked", "this pool belongs to process ", owner_, " and a forked child has none of its threads: ",
+         "start the child with the \"spawn\" method, or make the engine after the fork");
+  }
+}
+
+Pool::Lock Pool::lock() {
+  check_process();
+  return Lock(mutex_);
+}
+
+Pool::Lock Pool::lock(const std::atomic<bool>& cancelled) {
+  constexpr auto kGlance = std::chrono::milliseconds(2);
+  check_process();
+  Lock held(mutex_, std::try_to_lock);
+  // The system clock: GCC 12's thread sanitizer does not know how a mutex waits by the steady one. Where somebody sets
+  // it back, a cancelled run notices later; the lock itself is not affected.
+  while (!held.owns_lock() && !held.try_lock_until(std::chrono::system_clock::now() + kGlance)) {
+    if (cancelled.load(std::memory_order_relaxed)) fail("cancelled", "the step was cancelled before it began");
+  }
+  return held;
+}
+
+void Pool::run(const Lock& held, Job& job) {
+  if (!held.owns_lock() || held.mutex() != &mutex_) fail("internal", "a job ran without the pool's lock");
+  const PinGuard pinned(pin_, cpus_[0]);
+  const FpGuard saved;  // jobs set the mode that they need
+  job_ = &job;
+  if (threads_ == 1) {
+    while (job.advance(0) != Job::Next::end) job.work(0);
+    return;
+  }
+  // No worker moves before the first phase is published, so this thread may prepare it.
+  uint32_t seen = state_.load(std::memory_order_relaxed);
+  if (!next_phase(0)) return;
+  for (;;) {
+    seen = wait(seen);
+    if ((seen & (kEveryone | kAlone)) == 0) return;
+    job.work(0);
+    const bool more = (seen & kAlone) ? next_phase(0) : arrive(0);
+    if (!more) return;
+  }
+}
+
+}  // namespace infeng

@@ -1,0 +1,188 @@
+// Values and scratch memory of a program; the ops are in program_ops.cc, a step's arrays in batch.cc.
+#include "program/program.h"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <utility>
+
+#include "error.h"
+#include "program/layout.h"
+#include "library/names.h"
+
+namespace infeng {
+namespace {
+
+constexpr int64_t kMostRows = int64_t{1} << 24;
+constexpr int64_t kMostColumns = int64_t{1} << 28;
+constexpr char kGuard = 0x5a;
+
+void check_limit(const char* what, int64_t value, int64_t least) {
+  if (value < least || value > kMostRows) {
+    fail("invalid_argument", what, " is ", least, " to ", kMostRows, ", not ", value);
+  }
+}
+
+}  // namespace
+
+Program::Program(std::shared_ptr<Pool> pool, const Limits& limits) : pool_(std::move(pool)), limits_(limits) {
+  check_limit("max_rows", limits.rows, 1);
+  check_limit("max_samples", limits.samples, 0);
+  check_limit("max_segments", limits.segments, 1);
+  check_limit("context", limits.context, 1);
+  if (limits.samples > limits.rows) {
+    fail("invalid_argument", "max_samples ", limits.samples, " is more than max_rows ", limits.rows);
+  }
+  positions_limit_ = limits.context;
+  table_stride_ = round_up(limits.context, kBlockTokens * kPanel) / kBlockTokens;
+  tokens_ = memory_.take_array<int32_t>(limits.rows);
+  positions_ = memory_.take_array<int32_t>(limits.rows);
+  sample_rows_ = memory_.take_array<int32_t>(limits.samples);
+  tables_ = memory_.take_array<int32_t>(limits.segments * table_stride_);
+  segments_ = memory_.take_array<infeng_kv_segment>(limits.segments);
+}
+
+int Program::buffer(int64_t columns, bool samples) { return add_value(columns, samples, false); }
+
+int Program::activation(int64_t columns, bool samples) { return add_value(columns, samples, true); }
+
+int Program::add_value(int64_t columns, bool samples, bool quantized) {
+  if (finished_) fail("finished", "the program is finished: declare buffers before finish()");
+  if (columns < 1 || columns > kMostColumns) {
+    fail("invalid_argument", "a buffer of ", columns, " columns is not possible");
+  }
+  Value value;
+  value.quantized = quantized;
+  value.samples = samples;
+  value.rows = samples ? limits_.samples : limits_.rows;
+  value.columns = columns;
+  value.stride = round_up(columns, kGroup);
+  if (quantized) {
+    value.groups = value.stride / kGroup;
+    value.group_stride = round_up(value.groups, kLine / 4);
+    // An odd number of lines from row to row: at powers of two the rows would compete for a few sets of the caches.
+    value.q_stride = value.stride / kLine % 2 == 0 ? value.stride + kLine : value.stride;
+    value.q = memory_.take_array<int8_t>(value.rows * value.q_stride);
+    value.scale = memory_.take_array<float>(value.rows * value.group_stride);
+    value.sum = memory_.take_array<int32_t>(value.rows * value.group_stride);
+  } else {
+    value.x = memory_.take_array<float>(value.rows * value.stride);
+  }
+  values_.push_back(value);
+  return static_cast<int>(values_.size()) - 1;
+}
+
+const Value& Program::value(int id) const {
+  if (id < 0 || static_cast<size_t>(id) >= values_.size()) {
+    fail("invalid_argument", "there is no buffer ", id, "; the program has ", values_.size());
+  }
+  return values_[static_cast<size_t>(id)];
+}
+
+void Program::finish() {
+  if (finished_) fail("finished", "finish() was called before");
+  if (ops_.empty()) fail("invalid_argument", "the program has no ops");
+  infeng_workspace most{sizeof(infeng_workspace), 64, 0, 0};
+  for (const auto& op : ops_) bind_kernels(*op, most);
+  lora_.finish(ops_);
+  const Op* upcoming = nullptr;
+  for (auto op = ops_.rbegin(); op != ops_.rend(); ++op) {
+    (*op)->upcoming = upcoming;
+    if ((*op)->problem.op == INFENG_OP_LINEAR) upcoming = op->get();
+  }
+
+  const auto threads = pool_->threads();
+  auto* shared = take_scratch(most.shared, most.align);
+  seats_ = memory_.take_array<Seat>(threads);
+  for (int i = 0; i < threads; ++i) {
+    Seat& seat = seats_[i];
+    seat.worker = {sizeof(infeng_worker),
+                   i,
+                   threads,
+                   static_cast<int32_t>(sizeof seat.message),
+                   shared,
+                   take_scratch(most.per_worker, most.align),
+                   seat.message};
+  }
+  shares_.resize(threads);
+  block_step_ = memory_.take_array<uint32_t>(blocks_limit_);
+  finished_ = true;
+}
+
+void* Program::take_scratch(int64_t nbytes, int64_t align) {
+  auto* data = static_cast<char*>(memory_.take(nbytes + kLine, align));
+  guards_.push_back(data + nbytes);
+  std::memset(data + nbytes, kGuard, kLine);
+  return data;
+}
+
+bool Program::scratch_is_intact() const {
+  return std::all_of(guards_.begin(), guards_.end(), [](const char* guard) {
+    return std::all_of(guard, guard + kLine, [](char byte) { return byte == kGuard; });
+  });
+}
+
+void Program::profile(bool on, int64_t events, std::vector<int> groups) {
+  constexpr int64_t kMostEvents = int64_t{1} << 24;
+  if (!finished_) fail("not_finished", "call finish() before profile()");
+  if (events < 0 || events > kMostEvents) fail("invalid_argument", "events is 0 to ", kMostEvents, ", not ", events);
+  std::unique_ptr<Profile> fresh;
+  if (on) {
+    std::vector<int> kernels;
+    for (const auto& op : ops_) kernels.push_back(static_cast<int>(op->bindings.size()));
+    if (groups.empty()) {
+      groups.resize(ops_.size());
+      std::iota(groups.begin(), groups.end(), 0);
+    }
+    if (groups.size() != ops_.size()) fail("invalid_argument", groups.size(), " groups for ", ops_.size(), " ops");
+    for (size_t op = 0; op < groups.size(); ++op) {
+      const auto group = static_cast<size_t>(groups[op]);
+      if (group > op || groups[group] != groups[op] || kernels[group] != kernels[op]) {
+        fail("invalid_argument", "groups[", op, "] is ", groups[op], ", not the first op of a group of its kind");
+      }
+    }
+    fresh = std::make_unique<Profile>(kernels, groups, pool_->threads(), events);
+  }
+  const auto held = pool_->lock();
+  profile_ = std::move(fresh);
+}
+
+const Profile& Program::measured() const {
+  if (profile_ == nullptr) fail("not_profiled", "nothing was measured: call profile(True) first");
+  return *profile_;
+}
+
+// Asks each bound kernel whether it does the op at all, in which layout, and how much scratch memory it wants.
+void Program::bind_kernels(Op& op, infeng_workspace& most) {
+  op.problem.workers = pool_->threads();
+  int64_t rows = 0;
+  const int64_t all = op.samples ? limits_.samples : limits_.rows;
+  for (Binding& binding : op.bindings) {
+    const Kernel& kernel = *binding.kernel;
+    op.problem.rows_min = std::min(rows + 1, std::max<int64_t>(all, 1));
+    op.problem.rows_max = std::max(op.problem.rows_min, std::min(binding.rows, all));
+    rows = binding.rows;
+    if (const uint64_t beyond = op.problem.needs & ~kernel.abi.handles) {
+      const std::vector<std::string> names = need_names(beyond);
+      fail("not_handled", kernel.full_name(), ": does not handle ", names.empty() ? "a function" : names.front(),
+           " of ", name_of(Vocabulary::op, op.problem.op));
+    }
+    if (!kernel.accepts(op.problem)) {
+      fail("not_accepted", kernel.full_name(), ": does not accept ", name_of(Vocabulary::op, op.problem.op), " for ",
+           op.problem.rows_min, " to ", op.problem.rows_max, " rows (n ", op.problem.n, ", k ", op.problem.k,
+           ", weight ", name_of(Vocabulary::weight, op.problem.weight_format), ")");
+    }
+    if (op.weight != nullptr) binding.weight = in_layout_of(kernel, op.weight);
+    binding.instance = kernel.instance(op.problem);
+    const infeng_workspace wanted = kernel.workspace(op.problem);
+    most.align = std::max(most.align, wanted.align);
+    most.shared = std::max(most.shared, wanted.shared);
+    most.per_worker = std::max(most.per_worker, wanted.per_worker);
+    const bool stateful = kernel.library->thread_enter != nullptr || kernel.library->thread_exit != nullptr;
+    if (stateful && std::find(libraries_.begin(), libraries_.end(), kernel.library) == libraries_.end()) {
+      libraries_.push_back(kernel.library);
+    }
+  }
+}
+
+}  // namespace infeng

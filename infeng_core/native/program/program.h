@@ -1,0 +1,317 @@
+// A flat list of ops bound to kernels: everything is prepared when an op is added, a step patches rows and pointers
+// only.
+#pragma once
+
+#include <infeng/abi.h>
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "weights/arena.h"
+#include "program/kv_cache.h"
+#include "library/library.h"
+#include "program/lora.h"
+#include "program/pool.h"
+#include "program/problem.h"
+#include "program/profile.h"
+#include "program/shares.h"
+#include "weights/weight.h"
+
+namespace infeng {
+
+// f32 values that kernels read: 64-byte aligned, kept alive by the owner.
+struct Constant {
+  const float* data = nullptr;
+  int64_t size = 0;
+  std::shared_ptr<const void> owner;
+};
+
+struct Limits {
+  int64_t rows = 0;
+  int64_t samples = 0;
+  int64_t segments = 0;
+  int64_t context = 0;
+};
+
+// Kernels by batch size, ascending: a step of r rows takes the first with r <= rows.
+struct Binding {
+  int64_t rows = 0;
+  std::shared_ptr<const Kernel> kernel;
+  // Set by finish(): in the layout that the kernel wants, and its state for this op.
+  std::shared_ptr<const Weight> weight = nullptr;
+  std::shared_ptr<void> instance = nullptr;
+};
+using Bindings = std::vector<Binding>;
+
+struct EpilogueSpec {
+  uint32_t kind = 0;
+  int value = -1;     // RESIDUAL, MUL: a buffer. QUANTIZE: an activation. LORA: a slot
+  Constant constant;  // BIAS, ROW_SCALE
+  uint32_t function = INFENG_FUNCTION_IDENTITY;
+  float a = 0;
+  float b = 0;
+};
+using Epilogues = std::vector<EpilogueSpec>;
+
+// A buffer (f32 rows) or an activation (int8 rows with scales and sums).
+struct Value {
+  bool quantized = false;
+  bool samples = false;  // has a row for each sampled row instead of each row of the batch
+  int64_t rows = 0;
+  int64_t columns = 0;
+  int64_t stride = 0;  // columns rounded up to 64
+  int64_t q_stride = 0;
+  int64_t groups = 0;  // of an activation
+  int64_t group_stride = 0;
+  float* x = nullptr;
+  int8_t* q = nullptr;
+  float* scale = nullptr;
+  int32_t* sum = nullptr;
+};
+
+// One step of an op's list, with what it points at.
+struct ListedStep {
+  union {
+    infeng_epilogue head;
+    infeng_operand_epilogue operand;
+    infeng_quantize_epilogue quantize;
+    infeng_lora_epilogue lora;
+  };
+  infeng_activation act{};
+  ListedStep() : lora{} {}
+};
+
+// What an rmsnorm has beyond its weight and its epsilon.
+struct NormSpec {
+  float offset = 0;    // added to the weight
+  int64_t heads = 1;   // each normed by itself, in place where x is out
+  int64_t column = 0;  // of x and of out, where the heads begin
+  bool gather = false;
+};
+
+// What rope does besides rotating; constants without data are left out.
+struct RopeSpec {
+  Constant q_norm;
+  Constant k_norm;
+  Constant q_scale;  // a factor for each position
+  float eps = 0;
+};
+
+struct AttentionSpec {
+  int64_t heads = 0;
+  int64_t window = 0;
+  float scale = 0;
+  float softcap = 0;
+  uint32_t mask = INFENG_MASK_CAUSAL;
+  Constant sinks;   // one of each head; without data: none
+  Constant slopes;  // the same
+};
+
+// A tensor that has the op's rows, and where its first row is.
+struct RowView {
+  infeng_tensor* tensor;
+  char* data;
+  int64_t row_bytes;
+};
+
+struct Op {
+  union Args {
+    infeng_args common;
+    infeng_embed_args embed;
+    infeng_rmsnorm_args rmsnorm;
+    infeng_linear_args linear;
+    infeng_epilogue_args epilogue;
+    infeng_rope_args rope;
+    infeng_kv_append_args kv_append;
+    infeng_attention_args attention;
+    infeng_shrink_args shrink;
+  };
+  Args args{};
+  bool samples = false;
+  int64_t solo_rows = 0;          // up to so many rows one worker is faster than a barrier
+  std::vector<ListedStep> steps;  // neither moves: the args point at them
+  std::vector<const infeng_epilogue*> list;
+  infeng_activation in{};   // of a linear or a shrink
+  infeng_kv_cache cache{};  // of kv_append or attention
+  std::vector<RowView> views;
+  std::shared_ptr<const Weight> weight;
+  Bindings bindings;
+  infeng_problem problem{};      // rows_min, rows_max and workers are filled for each binding
+  const Op* upcoming = nullptr;  // the next op that streams a weight, if any
+  int module = -1;               // of those whose weight adapters may replace
+  int lora_slot = -1;            // of the LORA step at the head of the list
+  void* vector = nullptr;        // an rmsnorm's own weight
+  bool only_adds = false;        // nothing but LORA, in place: has no rows in a step without segments
+  infeng_fetch fetch{};          // chained to the args of a linear
+
+  // Of this step.
+  const Kernel* kernel = nullptr;
+  int kernel_index = 0;     // its place in bindings
+  int64_t rows_set = -1;    // the rows that all views have, from the first on; -1: not so
+  bool is_sliced = false;   // runs slice by slice, as the weights of its rows are
+  int64_t slice_end = 0;    // rows that have run or run now
+  int64_t slices_rows = 0;  // rows of all slices
+
+  // Rows [begin, begin + count) in all views, and the kernel for so many.
+  void set_rows(int64_t begin, int64_t count);
+
+  bool has_step(uint32_t step_kind) const;
+
+  void need(uint32_t need_number) { problem.needs |= INFENG_NEED_BIT(need_number); }
+
+  void use_segments(std::span<const infeng_lora_segment> segments) {
+    steps[0].lora.segments = segments.data();
+    steps[0].lora.segment_count = static_cast<int32_t>(segments.size());
+  }
+};
+
+// A worker's place in the program: what kernels get, with its message beside it.
+struct alignas(64) Seat {
+  infeng_worker worker;
+  char message[200];
+};
+
+// One step's arrays; lengths are rows, rows, segments x 4, any, samples.
+struct Batch {
+  std::span<const int32_t> tokens;
+  std::span<const int32_t> positions;
+  std::span<const int32_t> segments;  // row_begin, row_end, pos0, first index into block_tables
+  std::span<const int32_t> block_tables;
+  std::span<const int32_t> sample_rows;
+  std::span<const AdapterRows> adapters = {};  // sorted by row
+};
+
+class Program {
+ public:
+  Program(std::shared_ptr<Pool> pool, const Limits& limits);
+
+  // Makes room for adapters stored as `dtype`, whose stacked ranks have up to `columns` on one row. Before any op.
+  void open_adapters(uint32_t dtype, int64_t columns, int64_t ranges);
+
+  int buffer(int64_t columns, bool samples);
+  int activation(int64_t columns, bool samples);
+
+  // An op with a `module` is one whose weight adapters may replace, under that name; "": none.
+  void embed(Bindings kernels, std::shared_ptr<const Weight> weight, int out, const std::string& module = "");
+  // A weight without data leaves the product with it out; its size is that of what is normed in any case.
+  void rmsnorm(Bindings kernels, int x, const Constant& weight, float eps, int out, const Epilogues& epilogues,
+               const NormSpec& spec = {}, const std::string& module = "");
+  void linear(Bindings kernels, std::shared_ptr<const Weight> weight, int x, int out, const Epilogues& epilogues,
+              const std::string& module = "");
+  // The op before a linear of `panels` panels over the `k` columns of x; returns the slot for its LORA step.
+  int shrink(Bindings kernels, const std::string& name, int x, int64_t k, int64_t panels);
+  // The slot for an epilogue op behind the embeddings, before any SHRINK.
+  int embedding_slot(int64_t vocabulary, int64_t panels);
+  void epilogue(Bindings kernels, int x, int64_t columns, int out, const Epilogues& epilogues);
+  void rope(Bindings kernels, int x, int64_t heads, int64_t kv_heads, int64_t head_dim, int64_t k_column,
+            const Constant& cos, const Constant& sin, int64_t table_rows, const RopeSpec& spec = {});
+  void kv_append(Bindings kernels, int x, std::shared_ptr<const KvCache> cache, int64_t layer, int64_t k_column,
+                 int64_t v_column);
+  void attention(Bindings kernels, int x, std::shared_ptr<const KvCache> cache, int64_t layer, int out,
+                 const AttentionSpec& spec, const Epilogues& epilogues);
+
+  void finish();
+  void run(const Batch& batch);
+  // Stops all runs that are in flight or wait for the pool.
+  void cancel() { cancelled_.store(true, std::memory_order_relaxed); }
+
+  // Measures every step from now on, from zero, and keeps the latest `events` of each worker; or stops measuring and
+  // forgets. Both wait for a step in flight. `groups`: for each op the first of those that share its totals, which must
+  // have as many kernels; empty: each op has its own.
+  void profile(bool on, int64_t events, std::vector<int> groups);
+  // Calls `read` between two steps. Throws Error "not_profiled".
+  template <class Read>
+  void read_profile(Read read) const {
+    const auto held = pool_->lock();
+    read(measured());
+  }
+
+  const Value& value(int id) const;  // throws Error "invalid_argument"
+  const Lora& lora() const { return lora_; }
+  bool is_finished() const { return finished_; }
+  // False once a kernel has written behind the memory that its workspace asked for.
+  bool scratch_is_intact() const;
+  int64_t scratch_bytes() const { return memory_.taken(); }
+  int64_t op_count() const { return static_cast<int64_t>(ops_.size()); }
+  const Op& op(int64_t index) const { return *ops_[static_cast<size_t>(index)]; }
+
+ private:
+  friend class Step;
+  class InFlight;
+
+  struct Failure {
+    const Op* op = nullptr;
+    infeng_status status = INFENG_OK;
+    const Library* library = nullptr;  // its thread_enter failed; NULL: a kernel did
+    char message[sizeof(Seat::message)] = {};
+  };
+
+  int add_value(int64_t columns, bool samples, bool quantized);
+  const Value& operand(int id, const char* what, bool quantized, int64_t columns, bool samples) const;
+  std::unique_ptr<Op> draft(uint32_t kind, Bindings kernels, bool samples) const;
+  void add_lora(Op& op, int slot, int64_t columns);
+  int64_t add_epilogues(Op& op, const Epilogues& epilogues, int64_t columns);
+  infeng_tensor result(int out, int64_t columns, const Op& op) const;
+  const float* optional(const Constant& constant, int64_t size, const char* what);
+  void use_cache(Op& op, std::shared_ptr<const KvCache> cache, int64_t layer);
+  void keep(const Constant& constant) { owners_.push_back(constant.owner); }
+  void bind_kernels(Op& op, infeng_workspace& most);
+  void* take_scratch(int64_t nbytes, int64_t align);
+
+  void take(const Batch& batch);
+  void take_segments(const Batch& batch);
+  void patch();
+  bool next_slice(Op& op);
+  void join_slices(Op& op);
+  void use_module(Op& op, const std::string& name);
+  const Profile& measured() const;
+  [[noreturn]] void throw_failure(const Failure& failure) const;
+
+  std::shared_ptr<Pool> pool_;
+  Limits limits_;
+  Bump memory_;
+  std::vector<Value> values_;
+  std::vector<std::unique_ptr<Op>> ops_;  // args point at each other, so ops do not move
+  std::vector<std::shared_ptr<const void>> owners_;
+  std::vector<const Library*> libraries_;  // with per-thread state
+  bool finished_ = false;
+
+  // Smallest bounds over all ops.
+  int64_t vocabulary_ = INT32_MAX;
+  int64_t positions_limit_ = INT32_MAX;
+  int64_t blocks_limit_ = 0;
+  bool has_cache_ = false;
+  int64_t widest_window_ = 0;  // of all attention; what lies before it needs no blocks
+  bool sees_all_ = false;      // some attention has no window
+
+  // This step's batch, copied so that nothing can change it while workers read it.
+  int32_t* tokens_ = nullptr;
+  int32_t* positions_ = nullptr;
+  int32_t* sample_rows_ = nullptr;
+  int32_t* tables_ = nullptr;  // (segments, table_stride_)
+  int64_t table_stride_ = 0;
+  infeng_kv_segment* segments_ = nullptr;
+  uint32_t* block_step_ = nullptr;  // (blocks) the last step that wrote each block
+  uint32_t step_ = 0;
+  int64_t rows_ = 0;
+  int64_t samples_ = 0;
+  int64_t segment_count_ = 0;
+
+  Lora lora_;
+  int u_ = -1;                      // (rows, columns) that SHRINK makes and LORA reads
+  int sample_u_ = -1;               // the same memory for sampled rows
+  int32_t* slice_index_ = nullptr;  // (rows) ids or row indices of one slice
+
+  Seat* seats_ = nullptr;            // (threads)
+  std::vector<const char*> guards_;  // a line behind each piece of scratch memory
+  Shares shares_;                    // of the phase that runs
+  std::unique_ptr<Profile> profile_;
+  std::atomic<bool> cancelled_{false};
+  std::atomic<int> in_flight_{0};
+};
+
+}  // namespace infeng

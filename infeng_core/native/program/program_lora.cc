@@ -1,0 +1,142 @@
+// What a program has for adapters: the ops that make and add their products, and rows with weights of their own.
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "error.h"
+#include "library/names.h"
+#include "program/program.h"
+#include "weights/tensors.h"
+
+namespace infeng {
+namespace {
+
+uint32_t format_of(uint32_t dtype) {
+  if (dtype == INFENG_F32) return INFENG_WEIGHT_F32;
+  return dtype == INFENG_BF16 ? INFENG_WEIGHT_BF16 : INFENG_WEIGHT_INT8_ROW;
+}
+
+uint32_t need_of(uint32_t dtype) {
+  if (dtype == INFENG_F32) return INFENG_NEED_LORA_F32;
+  return dtype == INFENG_BF16 ? INFENG_NEED_LORA_BF16 : INFENG_NEED_LORA_I8;
+}
+
+}  // namespace
+
+void Program::open_adapters(uint32_t dtype, int64_t columns, int64_t ranges) {
+  if (finished_ || !ops_.empty()) fail("finished", "open_adapters() comes before the ops");
+  if (lora_.is_open()) fail("invalid_argument", "open_adapters() was called before");
+  lora_.open(dtype, columns, ranges);
+  u_ = buffer(columns, false);
+  if (limits_.samples > 0) {
+    Value value = values_[static_cast<size_t>(u_)];
+    value.samples = true;
+    value.rows = limits_.samples;
+    sample_u_ = static_cast<int>(values_.size());
+    values_.push_back(value);
+  }
+  slice_index_ = memory_.take_array<int32_t>(limits_.rows);
+}
+
+int Program::shrink(Bindings kernels, const std::string& name, int x, int64_t k, int64_t panels) {
+  if (!lora_.is_open()) fail("invalid_argument", "shrink: the program was made without adapters");
+  const bool samples = value(x).samples;
+  auto draft_op = draft(INFENG_OP_SHRINK, std::move(kernels), samples);
+  Op& op = *draft_op;
+  infeng_shrink_args& args = op.args.shrink;
+  args.common.struct_size = sizeof args;
+  op.problem.weight_format = format_of(lora_.dtype());
+  op.problem.act_format = activation_of(op.problem.weight_format);
+  op.problem.n = lora_.columns();
+  op.problem.k = k;
+  const Value& in = operand(x, "shrink", op.problem.act_format == INFENG_ACT_INT8_G64, k, samples);
+  op.in = describe(in);
+  if (!in.quantized) op.in.x = matrix(in, k);
+  track(op, op.in);
+  args.in = &op.in;
+  args.u = matrix(value(samples ? sample_u_ : u_), lora_.columns());
+  track(op, args.u);
+  args.segment_stride = sizeof(infeng_lora_segment);
+  const int slot = lora_.add_slot({name, false, samples, panels, k, &op});
+  ops_.push_back(std::move(draft_op));
+  return slot;
+}
+
+int Program::embedding_slot(int64_t vocabulary, int64_t panels) {
+  if (!lora_.is_open()) fail("invalid_argument", "embedding_slot: the program was made without adapters");
+  const auto is_shrink = [](const auto& op) { return op->problem.op == INFENG_OP_SHRINK; };
+  if (std::any_of(ops_.begin(), ops_.end(), is_shrink)) {
+    fail("invalid_argument", "embedding_slot: comes before any shrink, which writes to the same u");
+  }
+  return lora_.add_slot({"embed", true, false, panels, vocabulary});
+}
+
+void Program::add_lora(Op& op, int slot, int64_t columns) {
+  if (!lora_.has_slot(slot)) fail("invalid_argument", "lora: there is no slot ", slot);
+  const LoraSlot& own = lora_.slot(slot);
+  if (op.steps.size() != 1) fail("invalid_argument", "lora: comes first in the list");
+  if (own.expand != nullptr) fail("invalid_argument", "lora: slot ", own.name, " has its step already");
+  if (own.samples != op.samples || own.panels * kPanel != columns) {
+    fail("invalid_argument", "lora: slot ", own.name, " has ", own.panels * kPanel, " outputs of ",
+         own.samples ? "sampled rows" : "rows of the batch", ", the op has ", columns, " of ",
+         op.samples ? "sampled rows" : "rows of the batch");
+  }
+  infeng_lora_epilogue& step = op.steps.back().lora;
+  step.head.struct_size = sizeof step;
+  step.u = matrix(value(op.samples ? sample_u_ : u_), lora_.columns());
+  step.segment_stride = sizeof(infeng_lora_segment);
+  track(op, step.u);
+  op.need(need_of(lora_.dtype()));
+  lora_.set_expand(slot, op);
+}
+
+void Program::use_module(Op& op, const std::string& name) {
+  if (!name.empty() && lora_.is_open()) lora_.add_module(name, op);
+}
+
+// Sets the op up for its next rows that share a weight; false if it has none left, or is not cut at all.
+bool Program::next_slice(Op& op) {
+  if (!op.is_sliced || op.slice_end == op.slices_rows) return false;
+  const int64_t begin = op.slice_end;
+  int64_t end = op.slices_rows;
+  const Replacement* replacement = lora_.replacement(op, begin, &end);
+  op.slice_end = end;
+  op.set_rows(begin, end - begin);
+  op.rows_set = -1;
+  const auto index = [&](const int32_t* all) {  // on a boundary of 64 bytes, wherever the slice begins
+    std::memcpy(slice_index_, all + begin, static_cast<size_t>(end - begin) * sizeof *all);
+    return slice_index_;
+  };
+  const auto place = static_cast<size_t>(op.kernel_index);
+  switch (op.problem.op) {
+    case INFENG_OP_EMBED:
+      op.args.embed.ids = index(tokens_);
+      if (replacement != nullptr) op.args.embed.weight = &replacement->weights[place]->abi;
+      break;
+    case INFENG_OP_RMSNORM: {
+      infeng_rmsnorm_args& args = op.args.rmsnorm;
+      if (args.row_index != nullptr) args.row_index = index(sample_rows_);
+      args.weight.data = replacement != nullptr ? const_cast<void*>(replacement->vector.data) : op.vector;
+      break;
+    }
+    default:
+      if (replacement != nullptr) op.args.linear.weight = &replacement->weights[place]->abi;
+      break;
+  }
+  if (op.lora_slot >= 0) op.use_segments(lora_.segments(op, begin, end));
+  return true;
+}
+
+// Makes one op of the slices again; set_rows() does the rest.
+void Program::join_slices(Op& op) {
+  op.is_sliced = false;
+  if (op.problem.op == INFENG_OP_EMBED) op.args.embed.ids = tokens_;
+  if (op.problem.op == INFENG_OP_RMSNORM) {
+    infeng_rmsnorm_args& args = op.args.rmsnorm;
+    if (args.row_index != nullptr) args.row_index = sample_rows_;
+    args.weight.data = op.vector;
+  }
+  if (op.lora_slot >= 0) op.use_segments(lora_.slot(op.lora_slot).segments);
+}
+
+}  // namespace infeng

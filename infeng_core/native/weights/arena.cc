@@ -1,0 +1,99 @@
+#include "weights/arena.h"
+
+#include <sys/mman.h>
+
+#include <cerrno>
+#include <cinttypes>
+#include <cstdio>
+#include <cstring>
+#include <utility>
+
+#include "error.h"
+
+namespace infeng {
+namespace {
+
+constexpr int64_t kChunk = 4 * kHugePage;
+constexpr int64_t kLargest = int64_t{1} << 46;
+
+}  // namespace
+
+Arena::Arena(int64_t nbytes, bool huge_pages) : nbytes_(nbytes) {
+  if (nbytes < 0 || nbytes > kLargest) fail("invalid_argument", "an arena of ", nbytes, " bytes is not possible");
+  // One huge page more than needed, then the ends that stick out are given back: mmap alone aligns to small pages only.
+  mapped_ = round_up(nbytes > 0 ? nbytes : 1, kHugePage);
+  const int64_t reserved = mapped_ + kHugePage;
+  int flags = MAP_PRIVATE | MAP_ANONYMOUS;
+#ifdef MAP_NORESERVE
+  flags |= MAP_NORESERVE;
+#endif
+  void* base = mmap(nullptr, static_cast<size_t>(reserved), PROT_READ | PROT_WRITE, flags, -1, 0);
+  if (base == MAP_FAILED) {
+    fail("out_of_memory", "cannot map ", nbytes, " bytes: ", std::strerror(errno), "; free memory or ask for less");
+  }
+  auto* begin = static_cast<std::byte*>(base);
+  const auto address = static_cast<int64_t>(reinterpret_cast<uintptr_t>(base));
+  const int64_t before = round_up(address, kHugePage) - address;
+  data_ = begin + before;
+  if (before > 0) munmap(begin, static_cast<size_t>(before));
+  if (before < kHugePage) munmap(data_ + mapped_, static_cast<size_t>(kHugePage - before));
+#ifdef MADV_HUGEPAGE
+  // Advice only: a kernel without huge pages refuses it and the arena works all the same.
+  if (huge_pages) (void)madvise(data_, static_cast<size_t>(mapped_), MADV_HUGEPAGE);
+#ifdef MADV_NOHUGEPAGE
+  if (!huge_pages) (void)madvise(data_, static_cast<size_t>(mapped_), MADV_NOHUGEPAGE);
+#endif
+#else
+  (void)huge_pages;
+#endif
+}
+
+Arena::~Arena() {
+  if (data_ != nullptr) munmap(data_, static_cast<size_t>(mapped_));
+}
+
+Arena::Arena(Arena&& other) noexcept
+    : data_(std::exchange(other.data_, nullptr)), nbytes_(other.nbytes_), mapped_(other.mapped_) {}
+
+int64_t Arena::huge_bytes() const {
+  // Neighbouring mappings of equal flags may be merged into one entry, so an entry's count is capped by the overlap.
+  std::FILE* file = std::fopen("/proc/self/smaps", "re");
+  if (file == nullptr) return 0;
+  const auto begin = reinterpret_cast<uintptr_t>(data_);
+  const auto end = begin + static_cast<uintptr_t>(mapped_);
+  char line[512];
+  int64_t overlap = 0;
+  int64_t total = 0;
+  while (std::fgets(line, sizeof line, file) != nullptr) {
+    uint64_t first = 0;
+    uint64_t last = 0;
+    long kilobytes = 0;
+    if (std::sscanf(line, "%" SCNx64 "-%" SCNx64 " ", &first, &last) == 2) {
+      const uintptr_t low = first > begin ? first : begin;
+      const uintptr_t high = last < end ? last : end;
+      overlap = high > low ? static_cast<int64_t>(high - low) : 0;
+    } else if (overlap > 0 && std::sscanf(line, "AnonHugePages: %ld kB", &kilobytes) == 1) {
+      const int64_t bytes = int64_t{kilobytes} * 1024;
+      total += bytes < overlap ? bytes : overlap;
+    }
+  }
+  std::fclose(file);
+  return total;
+}
+
+void* Bump::take(int64_t nbytes, int64_t align) {
+  if (nbytes < 0 || align <= 0 || align > kHugePage || (align & (align - 1)) != 0) {
+    fail("invalid_argument", "cannot take ", nbytes, " bytes aligned to ", align);
+  }
+  nbytes = round_up(nbytes > 0 ? nbytes : 1, kLine);
+  int64_t at = round_up(used_, align);
+  if (chunks_.empty() || at + nbytes > chunks_.back().nbytes()) {
+    chunks_.emplace_back(round_up(nbytes > kChunk ? nbytes : kChunk, kHugePage));
+    at = 0;
+  }
+  used_ = at + nbytes;
+  taken_ += nbytes;
+  return chunks_.back().data() + at;
+}
+
+}  // namespace infeng

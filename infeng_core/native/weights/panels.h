@@ -1,0 +1,16 @@
+// The bytes of one panel of 16 outputs, written and read. docs/format.md draws each format.
+#pragma once
+
+#include <cstdint>
+
+#include "weights/source.h"
+
+namespace infeng {
+
+// Quantizes and lays out rows [row, row + 16) of the source. Throws Error "not_finite" and "out_of_range".
+void pack_panel(uint32_t format, const Source& s, int64_t row, uint8_t* out);
+
+// x[k][n] = group g of a panel, as the kernels compute with it.
+void unpack_group(uint32_t format, const uint8_t* panel, int64_t g, Group x);
+
+}  // namespace infeng

@@ -1,0 +1,130 @@
+#include "weights/quantize.h"
+
+#include <cmath>
+#include <cstring>
+
+#include "weights/half.h"
+
+namespace infeng {
+namespace {
+
+constexpr float kSmallest = 0x1p-100f;  // a row whose largest magnitude lies below counts as zero
+
+// Divisors d of the value e of largest magnitude: the candidate scale is e / d. -8 uses the whole range of q; 7 and
+// -7.5 make e exact at the cost of the range; the others clip e in favour of the rest of the group.
+constexpr float kDivisors[] = {-8.0f, -7.5f, -8.5f, -9.0f, -9.5f, 7.0f};
+
+// Ties to even for |x| < 2^22, which a clamp before it ensures.
+INFENG_INLINE float round_even(float x) { return (x + 0x1.8p23f) - 0x1.8p23f; }
+
+INFENG_INLINE float clamped(float x, float low, float high) {
+  x = x < high ? x : high;
+  return x > low ? x : low;
+}
+
+INFENG_INLINE bool is_infinite(uint16_t half) { return (half & 0x7c00u) == 0x7c00u; }
+
+struct Fit {
+  float error[kLanes];  // sum of (x - scale * q)^2
+  float xq[kLanes];     // sum of x * q
+  float qq[kLanes];     // sum of q^2
+};
+
+INFENG_CLONED void evaluate(GroupInputs x, int count, const float scale[kLanes], const float inverse[kLanes],
+                            Fit* fit) {
+  float error[kLanes] = {}, xq[kLanes] = {}, qq[kLanes] = {};
+  for (int k = 0; k < count; k++) {
+    for (int n = 0; n < kLanes; n++) {
+      const float q = round_even(clamped(x[k][n] * inverse[n], -8.0f, 7.0f));
+      const float difference = x[k][n] - scale[n] * q;
+      error[n] += difference * difference;
+      xq[n] += x[k][n] * q;
+      qq[n] += q * q;
+    }
+  }
+  std::memcpy(fit->error, error, sizeof error);
+  std::memcpy(fit->xq, xq, sizeof xq);
+  std::memcpy(fit->qq, qq, sizeof qq);
+}
+
+INFENG_CLONED void assign(GroupInputs x, int count, const float inverse[kLanes], float low, float high,
+                          GroupIntegers q) {
+  for (int k = 0; k < count; k++) {
+    for (int n = 0; n < kLanes; n++) q[k][n] = int8_t(round_even(clamped(x[k][n] * inverse[n], low, high)));
+  }
+}
+
+// The value of largest magnitude with its sign, the first among equals.
+INFENG_CLONED void extremes(GroupInputs x, int count, float extreme[kLanes]) {
+  for (int n = 0; n < kLanes; n++) extreme[n] = 0.0f;
+  for (int k = 0; k < count; k++) {
+    for (int n = 0; n < kLanes; n++) extreme[n] = std::fabs(x[k][n]) > std::fabs(extreme[n]) ? x[k][n] : extreme[n];
+  }
+}
+
+// The best fit so far of each output; the first of equal errors stays.
+struct Best {
+  uint16_t half[kLanes] = {};
+  float inverse[kLanes] = {};
+  Fit fit;
+  bool found[kLanes] = {};
+
+  void consider(GroupInputs x, int count, const float wanted[kLanes], const bool usable[kLanes]) {
+    uint16_t rounded[kLanes];
+    float scale[kLanes], reciprocal[kLanes];
+    for (int n = 0; n < kLanes; n++) {
+      rounded[n] = f16_from_f32(wanted[n]);
+      const bool fits = !is_infinite(rounded[n]);
+      scale[n] = fits ? f32_from_f16(rounded[n]) : 0.0f;
+      reciprocal[n] = scale[n] == 0.0f ? 0.0f : 1.0f / scale[n];
+    }
+    Fit fresh;
+    evaluate(x, count, scale, reciprocal, &fresh);
+    for (int n = 0; n < kLanes; n++) {
+      const bool fits = !is_infinite(rounded[n]);
+      if (!usable[n] || !fits || (found[n] && !(fresh.error[n] < fit.error[n]))) continue;
+      found[n] = true;
+      half[n] = scale[n] == 0.0f ? uint16_t(0) : rounded[n];
+      inverse[n] = reciprocal[n];
+      fit.error[n] = fresh.error[n];
+      fit.xq[n] = fresh.xq[n];
+      fit.qq[n] = fresh.qq[n];
+    }
+  }
+};
+
+}  // namespace
+
+uint32_t quantize_int4(GroupInputs x, int count, GroupIntegers q, uint16_t scale[kLanes]) {
+  float extreme[kLanes], wanted[kLanes];
+  bool usable[kLanes];
+  extremes(x, count, extreme);
+  uint32_t overflow = 0;
+  for (int n = 0; n < kLanes; n++) overflow |= uint32_t(is_infinite(f16_from_f32(extreme[n] / kDivisors[0]))) << n;
+  Best best;
+  for (const float divisor : kDivisors) {
+    for (int n = 0; n < kLanes; n++) {
+      wanted[n] = extreme[n] / divisor;
+      usable[n] = true;
+    }
+    best.consider(x, count, wanted, usable);
+  }
+  for (int n = 0; n < kLanes; n++) {  // the scale that fits the chosen integers best, in the sense of least squares
+    usable[n] = best.found[n] && best.fit.qq[n] > 0.0f;
+    wanted[n] = usable[n] ? best.fit.xq[n] / best.fit.qq[n] : 0.0f;
+  }
+  best.consider(x, count, wanted, usable);
+  for (int n = 0; n < kLanes; n++) scale[n] = best.half[n];
+  assign(x, count, best.inverse, -8.0f, 7.0f, q);
+  return overflow;
+}
+
+float int8_scale(float amax) { return amax < kSmallest ? 0.0f : amax / 127.0f; }
+
+void quantize_int8(GroupInputs x, int count, const float amax[kLanes], GroupIntegers q) {
+  float inverse[kLanes];
+  for (int n = 0; n < kLanes; n++) inverse[n] = amax[n] < kSmallest ? 0.0f : 127.0f / amax[n];
+  assign(x, count, inverse, -127.0f, 127.0f, q);
+}
+
+}  // namespace infeng

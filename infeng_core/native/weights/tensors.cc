@@ -1,0 +1,67 @@
+#include "weights/tensors.h"
+
+#include "error.h"
+
+namespace infeng {
+
+infeng_tensor tensor(void* data, int32_t dtype, int64_t rows, int64_t columns, int64_t stride) {
+  infeng_tensor t{};
+  t.data = data;
+  t.dtype = dtype;
+  t.device_type = INFENG_DEVICE_CPU;
+  t.ndim = 2;
+  t.shape[0] = rows;
+  t.shape[1] = columns;
+  t.strides[0] = stride;
+  t.strides[1] = 1;
+  return t;
+}
+
+infeng_tensor matrix(const Value& value, int64_t columns) {
+  return tensor(value.x, INFENG_F32, value.rows, columns, value.stride);
+}
+
+infeng_tensor vector(const Constant& constant) {
+  infeng_tensor t = tensor(const_cast<float*>(constant.data), INFENG_F32, constant.size, 0, 1);
+  t.ndim = 1;
+  t.shape[1] = t.strides[1] = 0;
+  return t;
+}
+
+infeng_tensor heads(const Value& value, int64_t column, int64_t count, int64_t head_dim, const char* what) {
+  if (count < 1 || head_dim < 1 || column < 0 || column % kPanel != 0 || column + count * head_dim > value.stride) {
+    fail("invalid_argument", what, ": ", count, " heads of ", head_dim, " from column ", column,
+         " on do not fit in a buffer of ", value.columns, " columns, or do not start on a panel of 16");
+  }
+  infeng_tensor t = matrix(value, count);
+  t.data = value.x + column;
+  t.ndim = 3;
+  t.shape[2] = head_dim;
+  t.strides[1] = head_dim;
+  t.strides[2] = 1;
+  return t;
+}
+
+infeng_activation describe(const Value& value) {
+  infeng_activation a{};
+  a.struct_size = sizeof a;
+  a.group = kGroup;
+  if (value.quantized) {
+    a.q = tensor(value.q, INFENG_I8, value.rows, value.stride, value.q_stride);
+    a.scale = tensor(value.scale, INFENG_F32, value.rows, value.groups, value.group_stride);
+    a.sum = tensor(value.sum, INFENG_I32, value.rows, value.groups, value.group_stride);
+  }
+  return a;
+}
+
+void track(Op& op, infeng_tensor& tensor) {
+  if (tensor.data == nullptr) return;
+  const int64_t size = tensor.dtype == INFENG_I8 ? 1 : 4;
+  op.views.push_back({&tensor, static_cast<char*>(tensor.data), tensor.strides[0] * size});
+}
+
+void track(Op& op, infeng_activation& activation) {
+  for (infeng_tensor* t : {&activation.x, &activation.q, &activation.scale, &activation.sum}) track(op, *t);
+}
+
+}  // namespace infeng

@@ -1,0 +1,429 @@
+"""Ids to text events: where each request's text ends, and what its caller sees of it."""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from infeng_core.errors import KernelError, PluginError, RequestError
+from infeng_core.requests.logprobs import logprob
+from infeng_core.requests.request import Completion, FinishReason, Logprob, Request, Timings, Usage
+from infeng_core.requests.tokenizer import Detokenizer
+from infeng_core.step import NOT_FINITE, Batch, Segment
+from infeng_core.step import Sequence as Running
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """What one step gave to one request."""
+
+    index: int
+    """Which of the prompts of the call it belongs to."""
+    text: str
+    """The text that became certain, often "" within a character or a possible stop string."""
+    token_ids: tuple[int, ...]
+    """The new tokens."""
+    completion: Completion | None = None
+    """The whole answer, with the request's last event."""
+    logprobs: tuple[Logprob, ...] = ()
+    """Of the new tokens, where they were asked for."""
+    logits: NDArray[np.float32] | None = field(default=None, compare=False, repr=False)
+    """(new tokens, vocab), where they were asked for."""
+
+
+class StopStrings:
+    """Finds the first stop string to be complete in a text that comes in pieces.
+
+    What could be the beginning of one is held back until that is decided, so that the text given out never contains a
+    stop string and does not depend on how it was cut into pieces.
+    """
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        """Look for each of ``stops``."""
+        self._stops = tuple(stops)
+        self._held = ""
+
+    def push(self, piece: str) -> tuple[str, bool]:
+        """Take more text; return the text that may be given out and whether a stop string is complete."""
+        if not self._stops:
+            return piece, False
+        text = self._held + piece
+        found = [(begin + len(stop), begin) for stop in self._stops if (begin := text.find(stop)) >= 0]
+        if found:
+            self._held = ""
+            return text[: min(found)[1]], True
+        keep = max(_overlap(text, stop) for stop in self._stops)
+        self._held = text[len(text) - keep :]
+        return text[: len(text) - keep], False
+
+    def finish(self) -> str:
+        """Return what was held back; no text follows."""
+        held, self._held = self._held, ""
+        return held
+
+
+class Output:
+    """What one request has produced so far. ``events`` is the record, and grows in one operation of the interpreter.
+
+    All else follows from it: ``restore`` puts it in order after an exception between any two lines, such as Ctrl-C.
+    """
+
+    def __init__(
+        self,
+        sequence: Running,
+        detokenizer: Callable[[], Detokenizer],
+        ends: frozenset[int],
+        index: int = 0,
+        ready: deque[Output] | None = None,
+    ) -> None:
+        """Follow ``sequence``, whose text ends with one of the tokens ``ends``.
+
+        detokenizer: returns one that stands behind the prompt. index: which prompt of its call it is. ready: the
+        outputs of a call that may have events to take, in the order of their steps.
+        """
+        self.sequence = sequence
+        self.index = index
+        self.events: list[Event | Exception] = []  # an exception is the last one
+        self.given = 0  # events that the caller has taken
+        self.finished = False  # with a completion or an error
+        self.is_cancelled = False  # by its caller, which the next step obeys
+        self.reader: Reader | None = None
+        self._ready = ready
+        self._detokenizer_of = detokenizer
+        self._ends = ends
+        self._submitted = time.perf_counter()
+        self._first_token = 0.0
+        self._drafted = self._accepted = 0
+        params = sequence.request.params
+        self._logprobs = params.logprobs
+        self._prompt: list[Logprob | None] = []
+        if sequence.report_from is not None:
+            self._prompt = [None] * sequence.prompt_length
+        self.reports = bool(self._prompt) or params.logits or params.logprobs is not None
+        """Whether the caller wants more of logits than tokens."""
+        self._begin()
+
+    def _begin(self) -> None:
+        self.tokens: list[int] = []
+        self._detokenizer = self._detokenizer_of()
+        self._stops = StopStrings(self.sequence.request.params.stop)
+
+    @property
+    def completion(self) -> Completion | None:
+        """The whole answer; None where there is none, or not yet."""
+        last = self.events[-1] if self.events else None
+        return last.completion if isinstance(last, Event) else None
+
+    def report(self, segment: Segment, new: list[int], logits: NDArray[np.float32]) -> None:
+        """Take what a step gave, and what the caller wants of ``logits`` beside, of the sampled rows: (sampled, vocab).
+
+        A known row tells the log-probability of the prompt's token after it.
+        """
+        most = self.sequence.request.params.prompt_logprobs or 0
+        first = segment.pos0 + segment.row_end - segment.row_begin - segment.sampled + 1
+        for position in range(first, min(first + segment.known, len(self._prompt))):
+            row = logits[position - first]
+            self._prompt[position] = logprob(row, int(self.sequence.tokens[position]), most)
+        if new:
+            self.take(new, segment.sampled - segment.known - 1, logits[segment.known :])
+
+    def take(self, new: list[int], drafted: int, logits: NDArray[np.float32] | None = None) -> None:
+        """Take what a step gave: ``new`` tokens, all but the first of them guessed right of ``drafted``.
+
+        What follows the end of the text is dropped. NOT_FINITE stands for a token that could not be drawn. logits: of
+        the rows that the tokens were drawn from, where they are reported.
+        """
+        self._drafted += drafted
+        self._accepted -= 1  # the first is no guess
+        try:
+            for index, token in enumerate(new):
+                if token == NOT_FINITE:
+                    self.fail(not_finite(self.sequence.request))
+                else:
+                    self._accepted += 1
+                    self._push(token, None if logits is None else logits[index])
+                if self.finished:
+                    return
+        except BaseException as error:
+            self._fail(error)
+
+    def cancel(self) -> None:
+        """End the text where it is; one that has ended stays as it is."""
+        if self.finished:
+            return
+        try:
+            text, is_stopped = self._stops.push(self._detokenizer.finish())
+            self._end("cancelled", Event(self.index, text if is_stopped else text + self._stops.finish(), ()))
+        except BaseException as error:
+            self._fail(error)
+
+    def fail(self, error: Exception) -> None:
+        """End without a completion: whoever asks for the next event or the result gets ``error``."""
+        if not self.finished:
+            self._give(error)
+
+    def restore(self) -> None:
+        """Bring everything in line with the events."""
+        self.finished = bool(self.events) and (isinstance(self.events[-1], Exception) or self.completion is not None)
+        try:
+            self._begin()
+            for event in self.events if not self.finished else ():
+                assert isinstance(event, Event)
+                for token in event.token_ids:
+                    self._stops.push(self._detokenizer.push(token))
+                    self.tokens.append(token)
+        except BaseException as error:
+            self._fail(error)
+        if self._ready is not None:
+            self._ready.append(self)
+
+    def next_event(self) -> Event | None:
+        """Take the next event, if there is one; raises the error that stands in its place."""
+        if self.given == len(self.events):
+            return None
+        event = self.events[self.given]
+        self.given += 1
+        if isinstance(event, Exception):
+            raise event
+        return event
+
+    def _fail(self, error: BaseException) -> None:
+        """End this request, and no other, with what went wrong with its text.
+
+        Libraries in Rust panic with exceptions that are no Exception.
+        """
+        if isinstance(error, (KeyboardInterrupt, SystemExit)):
+            raise error
+        why = f"its text cannot be made ({type(error).__name__}: {error})"
+        failure = RequestError("request", why, "check the tokenizer of the model, or use another one")
+        failure.__cause__ = error
+        self.fail(failure)
+
+    def _push(self, token: int, row: NDArray[np.float32] | None) -> None:
+        """Turn the next token, drawn from a ``row`` of logits, into an event; the last one has the completion."""
+        if not self.tokens:
+            self._first_token = time.perf_counter()
+        is_end = token in self._ends
+        is_full = self.sequence.prompt_length + len(self.tokens) + 1 == len(self.sequence.tokens)
+        piece = "" if is_end else self._detokenizer.push(token)
+        if is_end or is_full:
+            piece += self._detokenizer.finish()
+        text, is_stopped = self._stops.push(piece)
+        if (is_end or is_full) and not is_stopped:
+            text += self._stops.finish()
+        event = Event(self.index, text, (token,)) if row is None else self._reported(text, token, row)
+        if is_end or is_stopped:
+            self._end("stop", event)
+        elif is_full:
+            self._end("length", event)
+        else:
+            self._give(event)
+
+    def _reported(self, text: str, token: int, row: NDArray[np.float32]) -> Event:
+        known = () if self._logprobs is None else (logprob(row, token, self._logprobs),)
+        logits = row[None].copy() if self.sequence.request.params.logits else None
+        return Event(self.index, text, (token,), None, known, logits)
+
+    def _end(self, reason: FinishReason, last: Event) -> None:
+        """Give the last event, with the completion."""
+        if reason != "cancelled" and None in self._prompt[(self.sequence.report_from or 0) + 1 :]:
+            self.fail(PluginError("scheduler", "it gives no logits of known tokens", "use fcfs"))
+            return
+        now = time.perf_counter()
+        timings = Timings(
+            queued=(self.sequence.started or now) - self._submitted,
+            first_token=(self._first_token or now) - self._submitted,
+            total=now - self._submitted,
+        )
+        events = [*(event for event in self.events if isinstance(event, Event)), last]
+        ids = (*self.tokens, *last.token_ids)
+        rows = [event.logits for event in events if event.logits is not None]
+        completion = Completion(
+            "".join(event.text for event in events),
+            ids,
+            reason,
+            Usage(self.sequence.prompt_length, len(ids), self._drafted, self._accepted),
+            self.sequence.seed,
+            timings,
+            tuple(one for event in events for one in event.logprobs),
+            tuple(self._prompt),
+            np.concatenate(rows) if rows else None,
+        )
+        self._give(replace(last, completion=completion))
+
+    def _give(self, event: Event | Exception) -> None:
+        self.events.append(event)
+        if isinstance(event, Exception):
+            self.finished = True
+        else:
+            self.tokens += event.token_ids
+            self.finished = event.completion is not None
+        if self._ready is not None:
+            self._ready.append(self)
+
+
+def not_finite(request: Request) -> KernelError:
+    """Return the error of a request whose rows hold NaN or infinity."""
+    if request.adapter is None:
+        return KernelError("request", _NOT_FINITE, "check the weights of the model, or use a wider format")
+    names = request.adapter if isinstance(request.adapter, str) else ", ".join(name for name, _ in request.adapter)
+    return KernelError(f"request with adapter {names}", _NOT_FINITE, "check the adapter, its scale and its weight")
+
+
+_NOT_FINITE = "its numbers went to NaN or infinity"
+
+
+class Streams:
+    """The outputs of all requests in flight."""
+
+    def __init__(self) -> None:
+        """Hold none yet."""
+        self._outputs: dict[int, Output] = {}
+
+    def open(self, output: Output) -> bool:
+        """Follow a request; return whether that is new."""
+        is_new = output.sequence.id not in self._outputs
+        self._outputs[output.sequence.id] = output
+        return is_new
+
+    def push(self, batch: Batch, tokens: list[list[int]], logits: NDArray[np.float32]) -> list[Running]:
+        """Give each sampled sequence its new tokens; return the sequences that are finished.
+
+        logits: what they were drawn from, (samples, vocab).
+        """
+        finished: list[Running] = []
+        sampled = (segment for segment in batch.segments if segment.sampled)
+        row = 0
+        for segment, new in zip(sampled, tokens, strict=True):
+            output = self._outputs.get(segment.sequence.id)
+            if output is not None and output.reports:
+                output.report(segment, new, logits[row : row + segment.sampled])
+            elif output is not None:
+                output.take(new, segment.sampled - 1)
+            if output is None or output.finished:
+                finished.append(segment.sequence)
+            row += segment.sampled
+        return finished
+
+    def close(self, sequences: Iterable[Running]) -> None:
+        """Follow requests no longer."""
+        for sequence in sequences:
+            output = self._outputs.pop(sequence.id, None)
+            if output is not None:
+                output.reader = None
+
+    def of(self, sequence: Running) -> Output:
+        """Return the output of a request that is followed."""
+        return self._outputs[sequence.id]
+
+    def nobody_wants(self, batch: Batch) -> bool:
+        """Return whether all requests of a batch were cancelled."""
+        outputs = (self._outputs.get(segment.sequence.id) for segment in batch.segments)
+        return all(output is None or output.is_cancelled for output in outputs)
+
+    def outputs(self) -> list[Output]:
+        """Return all outputs in the order of their arrival."""
+        return list(self._outputs.values())
+
+
+class Reader(weakref.ref["Stream"]):
+    """Tells that nobody has a stream any more, from wherever that happens: ``gone`` is called with this object.
+
+    A ``gone`` that is not Python's own code, such as a deque's ``append``, cannot be interrupted.
+    """
+
+    def __init__(self, stream: Stream, gone: Callable[[Reader], None], output: Output) -> None:
+        """Watch ``stream``, which reads ``output``."""
+        super().__init__(stream, gone)  # type: ignore[call-arg]
+        self.output = output
+        output.reader = self  # a weak reference tells nothing once it is gone itself
+
+    def __new__(cls, stream: Stream, gone: Callable[[Reader], None], output: Output) -> Reader:
+        """Make the reference."""
+        return super().__new__(cls, stream, gone)
+
+
+class Stream:
+    """One submitted request. Iterating takes its events, and runs the engine as far as that needs if nobody else does.
+
+    A request whose stream nobody has any more is cancelled.
+    """
+
+    def __init__(
+        self,
+        output: Output,
+        run_until: Callable[[Callable[[], bool]], None],
+        cancel: Callable[[Output], None],
+        arrival: Callable[[Callable[[], bool]], Awaitable[None]],
+    ) -> None:
+        """Made by ``Engine.submit``."""
+        self._output = output
+        self._run_until = run_until
+        self._cancel = cancel
+        self._arrival = arrival
+
+    def __iter__(self) -> Iterator[Event]:
+        """Iterate over the events that have not been taken yet, up to the last."""
+        return self
+
+    def __next__(self) -> Event:
+        """Return the next event; errors of a failed step are raised here."""
+        self._run_until(lambda: self.is_ready or self.finished)
+        event = self._output.next_event()
+        if event is None:
+            raise StopIteration
+        return event
+
+    def __aiter__(self) -> Stream:
+        """Iterate over the same events in a coroutine, while the engine's own thread runs the steps."""
+        return self
+
+    async def __anext__(self) -> Event:
+        """Return the next event; raises UsageError where the engine has not been started."""
+        await self._arrival(lambda: self.is_ready or self.finished)
+        event = self._output.next_event()
+        if event is None:
+            raise StopAsyncIteration
+        return event
+
+    @property
+    def finished(self) -> bool:
+        """Whether the request has ended."""
+        return self._output.finished
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether there is an event to take."""
+        return self._output.given < len(self._output.events)
+
+    def pending(self) -> list[Event]:
+        """Take the events that are there, without running the engine."""
+        events: list[Event] = []
+        while (event := self._output.next_event()) is not None:
+            events.append(event)
+        return events
+
+    def cancel(self) -> None:
+        """End the request soon; its last event then says ``cancelled``. Any thread may call this."""
+        self._cancel(self._output)
+
+    def result(self) -> Completion:
+        """Run the engine until the request has ended and return its completion."""
+        output = self._output
+        self._run_until(lambda: output.finished)
+        if output.completion is None:
+            error = output.events[-1]
+            raise error if isinstance(error, Exception) else AssertionError("a request ended without a completion")
+        return output.completion
+
+
+def _overlap(text: str, stop: str) -> int:
+    """Return the length of the longest end of ``text`` that begins ``stop`` and is not all of it."""
+    longest = min(len(text), len(stop) - 1)
+    return next((length for length in range(longest, 0, -1) if text.endswith(stop[:length])), 0)

@@ -1,0 +1,53 @@
+"""How much an engine may do at a time: rows, requests and context by the manifest, the model and the memory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from infeng_core.scheduling import blocks
+from infeng_core.scheduling.drafts import MOST_ROWS
+from infeng_core.step import Limits
+
+if TYPE_CHECKING:
+    from infeng_core.backends.interface import Backend
+    from infeng_core.models.config import ModelConfig
+    from infeng_core.settings.config import AdaptersSection, EngineConfig
+
+ADAPTERS_SHARE = 0.25
+"""``adapters.memory: auto`` is this share of the memory that is available beside weights and cache."""
+
+
+def limits_of(config: EngineConfig, shape: ModelConfig, backend: Backend) -> tuple[Limits, str]:
+    """Return the bounds of every batch, and what bounds the context, for messages.
+
+    Raises ResourceError where the cache does not fit.
+    """
+    scheduler, speculation = config.scheduler, config.speculation
+    running = min(scheduler.max_running, scheduler.max_batch_tokens)
+    guesses = 0 if speculation.use == "none" else min(running * speculation.tokens, MOST_ROWS)
+    cache = blocks.size(
+        config.kv_cache.memory,
+        block_bytes=backend.block_bytes(shape, config),
+        context=shape.max_positions,
+        max_running=running,
+        available_bytes=backend.available_bytes(),
+    )
+    context = min(shape.max_positions, cache.tokens)
+    limits = Limits(
+        max_rows=scheduler.max_batch_tokens,
+        max_samples=min(running + guesses, scheduler.max_batch_tokens),
+        max_segments=running,
+        context=context,
+        kv_blocks=cache.blocks,
+    )
+    return limits, "the model's own" if context == shape.max_positions else cache.reason
+
+
+def adapters_budget(config: AdaptersSection, available: int | None, kv_bytes: int) -> int | None:
+    """Return the bytes that adapters may take together; None where the available memory is not known.
+
+    available: as the backend says. kv_bytes: of the cache, most of which is only touched as it fills.
+    """
+    if config.memory != "auto":
+        return config.memory
+    return None if available is None else int(max(0, available - kv_bytes) * ADAPTERS_SHARE)

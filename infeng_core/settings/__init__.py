@@ -1,0 +1,1 @@
+"""What an engine is assembled from: manifests, their schema, where each value came from."""

@@ -1,0 +1,181 @@
+"""What an engine is assembled from: one frozen dataclass per section of a manifest.
+
+These classes are the schema: a field's default is the engine's default, its ``kind`` says what it may be. The shipped
+``manifests/default.yaml`` spells out the same values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import MISSING, Field, dataclass, field, fields
+from types import MappingProxyType
+from typing import Any, Literal
+
+from infeng_core.settings.schema import Auto, Bool, Choice, Int, Kind, ListOf, MapOf, Optional, Size, Text
+
+OPS = ("embed", "rmsnorm", "linear", "epilogue", "rope", "kv_append", "attention", "shrink")
+"""Operations of the ABI, as manifests name them."""
+
+
+def setting(default: Any, kind: Kind, help: str, *, path: bool = False) -> Any:
+    """Declare a field: its default, its kind, one line of help, and whether a manifest's folder is its base."""
+    metadata = {"kind": kind, "help": help, "path": path}
+    if isinstance(default, dict):
+        return field(default_factory=lambda: MappingProxyType(dict(default)), metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+def default_of(made: Field[Any]) -> Any:
+    """Return the default of what ``setting`` declared."""
+    return made.default_factory() if made.default_factory is not MISSING else made.default
+
+
+@dataclass(frozen=True)
+class ModelSection:
+    """Which model, and how its weights are stored in memory."""
+
+    path: str | None = setting(None, Optional(Text()), "directory or hub name", path=True)
+    format: str = setting("int4-g64", Text(), "weight format of every linear")
+    formats: Mapping[str, str] = setting(
+        {"embed": "int8-row"}, MapOf(Text()), "tensor name pattern to format; the last match wins over `format`"
+    )
+    load: Literal["copy", "mmap"] = setting("copy", Choice(("copy", "mmap")), "huge-page arena, or map the file")
+
+
+@dataclass(frozen=True)
+class KernelsSection:
+    """Which kernel library serves which operation."""
+
+    order: tuple[str, ...] = setting(
+        ("amx", "avx512", "avx2", "*", "reference"), ListOf(Text()), "libraries, best first; * is every one not named"
+    )
+    numerics: Literal["exact", "fast"] = setting(
+        "exact", Choice(("exact", "fast")), "fast also allows approximate kernels"
+    )
+    force: Mapping[str, str] = setting({}, MapOf(Text()), "op to library or library/kernel")
+    disable: tuple[str, ...] = setting((), ListOf(Text()), "libraries, or library/kernel, never to be used")
+    strict: bool = setting(False, Bool(), "a plugin that fails is an error, not a warning")
+    verify: bool = setting(True, Bool(), "compare each kernel with the reference before its first use")
+    lock: str | None = setting(None, Optional(Text()), "manifest.lock whose bindings must hold", path=True)
+
+
+@dataclass(frozen=True)
+class KvCacheSection:
+    """The key/value cache."""
+
+    dtype: Literal["int8", "f16", "f32"] = setting(
+        "int8", Choice(("int8", "f16", "f32")), "how keys and values are stored"
+    )
+    block: int = setting(16, Int(16, 16), "positions per block, fixed by the ABI")
+    memory: int | Literal["auto"] = setting("auto", Auto(Size()), 'bytes, "512MB" or auto')
+
+
+@dataclass(frozen=True)
+class SchedulerSection:
+    """Which requests share a step."""
+
+    use: str = setting("fcfs", Text(), "scheduler by name")
+    max_batch_tokens: int = setting(512, Int(1, 1 << 16), "most rows of one step")
+    max_running: int = setting(32, Int(1, 4096), "most requests in flight")
+
+
+@dataclass(frozen=True)
+class SpeculationSection:
+    """Guessing the next tokens; a text does not depend on it."""
+
+    use: str = setting("none", Text(), "drafter by name, or none; ngram repeats what stood earlier in the same text")
+    tokens: int = setting(4, Int(1, 16), "most guessed tokens of one request in a step")
+
+
+@dataclass(frozen=True)
+class AdaptersSection:
+    """LoRA adapters."""
+
+    max_resident: int = setting(16, Int(0, 1 << 16), "most adapters in memory")
+    memory: int | Literal["auto"] = setting("auto", Auto(Size()), 'most bytes of all of them: bytes, "512MB" or auto')
+    dtype: Literal["int8", "bf16", "f32"] = setting("int8", Choice(("int8", "bf16", "f32")), "storage of A and B")
+    load_timeout: int = setting(60, Int(1, 1 << 16), "most seconds that reading one may take")
+    paths: Mapping[str, str] = setting({}, MapOf(Text()), "name to directory, artifact or hub name", path=True)
+    warm: tuple[str, ...] = setting((), ListOf(Text()), "names that are loaded at the start and stay in memory")
+
+
+@dataclass(frozen=True)
+class TokenizerSection:
+    """Text to ids and back."""
+
+    use: str = setting("hf", Text(), "tokenizer by name")
+    threads: int = setting(2, Int(1, 256), "threads that encode prompts")
+    parse_special: bool = setting(True, Bool(), "special tokens in a prompt's text become their ids, or stay text")
+
+
+@dataclass(frozen=True)
+class ThreadsSection:
+    """The worker pool."""
+
+    count: int | Literal["auto"] = setting("auto", Auto(Int(1, 1024)), "workers; auto: cores this process may use")
+    pin: bool | Literal["auto"] = setting(
+        "auto", Auto(Bool()), "bind each worker to a core; auto: as many workers as cores"
+    )
+
+
+@dataclass(frozen=True)
+class BackendSection:
+    """What executes a program."""
+
+    use: str = setting("native", Text(), "backend by name")
+
+
+@dataclass(frozen=True)
+class PluginsSection:
+    """Where plugins come from, beside installed wheels."""
+
+    paths: tuple[str, ...] = setting((), ListOf(Text()), "plugin.yaml files", path=True)
+    disable: tuple[str, ...] = setting((), ListOf(Text()), "plugins never to be used")
+
+
+@dataclass(frozen=True)
+class EngineConfig:
+    """A complete, validated assembly; made by ``load_config``.
+
+    ``provenance["kv_cache.dtype"]`` says where a value came from: ``"default"``, ``"engine.yaml:7"``,
+    ``"INFENG_KV_CACHE_DTYPE"`` or ``"argument"``. Where single entries of a map were set, each entry has its own
+    (``provenance["model.formats.embed"]``).
+    """
+
+    model: ModelSection = field(default_factory=ModelSection)
+    kernels: KernelsSection = field(default_factory=KernelsSection)
+    kv_cache: KvCacheSection = field(default_factory=KvCacheSection)
+    scheduler: SchedulerSection = field(default_factory=SchedulerSection)
+    speculation: SpeculationSection = field(default_factory=SpeculationSection)
+    adapters: AdaptersSection = field(default_factory=AdaptersSection)
+    tokenizer: TokenizerSection = field(default_factory=TokenizerSection)
+    threads: ThreadsSection = field(default_factory=ThreadsSection)
+    backend: BackendSection = field(default_factory=BackendSection)
+    plugins: PluginsSection = field(default_factory=PluginsSection)
+    extra: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """What was set of plugins' own settings, by the plugin's name; ``Plugins.settings`` knows their defaults too."""
+    provenance: Mapping[str, str] = field(default_factory=dict, compare=False)
+
+    def values(self) -> dict[str, Any]:
+        """Return every setting by its dotted name, in the order of the schema, then those of plugins."""
+        values = {f"{s}.{k}": getattr(getattr(self, s), k) for s, keys in SCHEMA.items() for k in keys}
+        return values | {f"{s}.{k}": value for s, given in self.extra.items() for k, value in given.items()}
+
+
+SECTIONS: dict[str, type[Any]] = {
+    "model": ModelSection,
+    "kernels": KernelsSection,
+    "kv_cache": KvCacheSection,
+    "scheduler": SchedulerSection,
+    "speculation": SpeculationSection,
+    "adapters": AdaptersSection,
+    "tokenizer": TokenizerSection,
+    "threads": ThreadsSection,
+    "backend": BackendSection,
+    "plugins": PluginsSection,
+}
+
+Schema = Mapping[str, Mapping[str, Field[Any]]]
+"""Sections to keys to fields made by ``setting``."""
+
+SCHEMA: Schema = {name: {f.name: f for f in fields(cls)} for name, cls in SECTIONS.items()}

@@ -1,0 +1,223 @@
+"""Engine manifests: YAML, environment and arguments become one EngineConfig."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from infeng_core.errors import ManifestError, unknown_key_remedy
+from infeng_core.settings import yamlfile
+from infeng_core.settings.config import OPS, SCHEMA, SECTIONS, EngineConfig, Schema, default_of
+from infeng_core.settings.schema import MapOf
+from infeng_core.settings.yamlfile import Document, type_name
+
+__all__ = ["EngineConfig", "default_manifest", "load_config", "parse_assignment", "shipped_manifests"]
+
+VERSION = 1
+SHORT_VARIABLES = {"INFENG_FORCE": "kernels.force", "INFENG_DISABLE": "kernels.disable"}
+NO_SETTINGS = {"INFENG_LOG", "INFENG_CACHE", "INFENG_CPU_FEATURES"}
+
+Setting = tuple[str, object, str]  # dotted key, checked value, where from
+
+
+def load_config(
+    manifest: Path | str | None = None,
+    *,
+    overrides: Mapping[str, object] = MappingProxyType({}),
+    environ: Mapping[str, str] = os.environ,
+) -> EngineConfig:
+    """Assemble a configuration: argument > ``INFENG_*`` environment > manifest > default.
+
+    ``overrides`` maps dotted keys to values; text is read as the key's type demands (``{"threads.count": "2"}``), and
+    an entry of a map may be set alone (``{"kernels.force.linear": "avx512"}``). A manifest that is no file but the name
+    of a shipped one (``"portable"``) means that one. A section may also be that of a plugin, whose plugin.yaml then is
+    its schema. Raises ManifestError naming file, line, key, reason and remedy.
+    """
+    document = None if manifest is None else yamlfile.read(find_manifest(manifest))
+    schema = SCHEMA
+    if _names_more(document, environ, overrides):
+        schema = {**SCHEMA, **_plugin_sections(document, environ, overrides)}
+    config = _assemble(schema, document, environ, overrides)
+    for op in config.kernels.force:
+        if op not in OPS:
+            where = config.provenance["kernels.force"]
+            raise ManifestError(f"kernels.force.{op} ({where})", "no such operation", unknown_key_remedy(op, OPS))
+    return config
+
+
+def _assemble(
+    schema: Schema, document: Document | None, environ: Mapping[str, str], overrides: Mapping[str, object]
+) -> EngineConfig:
+    values: dict[str, object] = {}
+    provenance = {f"{section}.{key}": "default" for section, keys in schema.items() for key in keys}
+    sources: list[Iterator[Setting]] = [] if document is None else [_from_document(document, schema)]
+    sources += [_from_environment(environ, schema), _from_arguments(overrides, schema)]
+    for source in sources:
+        for dotted, value, origin in source:
+            key, _, entry = _split(dotted, schema)
+            if entry:
+                base = values.get(key, default_of(schema[key.split(".")[0]][key.split(".")[1]]))
+                value = {**dict(base), entry: value}  # type: ignore[call-overload]  # maps only, by _split
+                for name in value:
+                    provenance.setdefault(f"{key}.{name}", provenance[key])
+                provenance[dotted] = origin
+            else:
+                provenance = {name: where for name, where in provenance.items() if not name.startswith(f"{key}.")}
+            values[key] = value
+            provenance[key] = origin
+    return _build(values, provenance)
+
+
+def _names_more(document: Document | None, environ: Mapping[str, str], overrides: Mapping[str, object]) -> bool:
+    """Return whether a section is named that is not the engine's own: only then plugins need to be looked for."""
+    sections = {*(document.data if document else ()), *(key.partition(".")[0] for key in overrides)} - {"infeng"}
+    known = tuple(f"INFENG_{section.upper()}_" for section in SCHEMA)
+    variables = {name for name in environ if name.startswith("INFENG_") and not name.startswith(known)}
+    return not sections <= SCHEMA.keys() or not variables <= {*NO_SETTINGS, *SHORT_VARIABLES}
+
+
+def _plugin_sections(document: Document | None, environ: Mapping[str, str], overrides: Mapping[str, object]) -> Schema:
+    """Return the settings of every plugin that can be read and is not disabled; the others are named later."""
+    from infeng_core.plug.discovery import settings_schemas
+
+    if document is not None:
+        kept = {key: value for key, value in document.data.items() if key in ("infeng", "plugins")}
+        document = replace(document, data=kept)
+    environ = {name: value for name, value in environ.items() if name.startswith("INFENG_PLUGINS_")}
+    overrides = {key: value for key, value in overrides.items() if key.startswith("plugins.")}
+    return settings_schemas(_assemble(SCHEMA, document, environ, overrides))
+
+
+def shipped_manifests() -> dict[str, Path]:
+    """Return the manifests inside the wheel by name."""
+    return {path.stem: path for path in sorted((Path(__file__).parent.parent / "manifests").glob("*.yaml"))}
+
+
+def default_manifest() -> Path:
+    """Return the file that spells out the defaults."""
+    return shipped_manifests()["default"]
+
+
+def find_manifest(manifest: Path | str) -> Path:
+    """Return ``manifest`` as a path; the bare name of a shipped manifest means the shipped file."""
+    path = Path(manifest)
+    if not path.exists() and path.name == str(manifest) and path.stem in shipped_manifests():
+        return shipped_manifests()[path.stem]
+    return path
+
+
+def parse_assignment(text: str) -> tuple[str, str]:
+    """Split ``key.sub=value``, the form of ``--set``."""
+    key, equals, value = text.partition("=")
+    if not equals or "." not in key:
+        raise ManifestError(f"--set {text}", "not an assignment", "write --set section.key=value")
+    return key.strip(), value
+
+
+def _build(values: Mapping[str, object], provenance: Mapping[str, str]) -> EngineConfig:
+    sections: dict[str, Any] = {}
+    extra: dict[str, dict[str, object]] = {}
+    for dotted, value in values.items():
+        section, _, key = dotted.partition(".")
+        if section not in SECTIONS:
+            extra.setdefault(section, {})[key] = value
+    for section, cls in SECTIONS.items():
+        given = {key: values[f"{section}.{key}"] for key in SCHEMA[section] if f"{section}.{key}" in values}
+        sections[section] = cls(**{k: MappingProxyType(v) if isinstance(v, dict) else v for k, v in given.items()})
+    return EngineConfig(**sections, extra=MappingProxyType(extra), provenance=MappingProxyType(dict(provenance)))
+
+
+def _from_document(document: Document, schema: Schema) -> Iterator[Setting]:
+    data = document.data
+    if data.get("infeng") != VERSION or isinstance(data.get("infeng"), bool):
+        remedy = f"start the file with `infeng: {VERSION}`"
+        raise ManifestError(document.place(("infeng",)), f"expected {VERSION}, the manifest version", remedy)
+    for section, content in data.items():
+        if section == "infeng":
+            continue
+        if section not in schema:
+            raise ManifestError(
+                document.place((section,)), "unknown key", unknown_key_remedy(section, [*schema, "infeng"])
+            )
+        if content is None:
+            continue
+        if not isinstance(content, dict):
+            raise ManifestError(document.place((section,)), f"expected keys and values, found {type_name(content)}")
+        for key, value in content.items():
+            place = document.place((section, key))
+            if key not in schema[section]:
+                raise ManifestError(place, "unknown key", unknown_key_remedy(key, schema[section]))
+            field = schema[section][key]
+            try:
+                checked = field.metadata["kind"].check(value)
+            except ValueError as error:
+                raise ManifestError(place, str(error)) from None
+            if field.metadata["path"]:
+                checked = _beside(document.path, checked)
+            yield f"{section}.{key}", checked, place.rsplit(": ", 1)[0]
+
+
+def _beside(manifest: Path, value: Any) -> Any:
+    """Resolve a path relative to its manifest; what is not there (a hub name) stays as it is."""
+    if isinstance(value, tuple):
+        return tuple(_beside(manifest, item) for item in value)
+    if isinstance(value, dict):
+        return {name: _beside(manifest, item) for name, item in value.items()}
+    if value is None or Path(value).is_absolute():
+        return value
+    candidate = manifest.parent / value
+    return str(candidate) if candidate.exists() else value
+
+
+def _from_environment(environ: Mapping[str, str], schema: Schema) -> Iterator[Setting]:
+    for variable in sorted(environ):
+        if not variable.startswith("INFENG_"):
+            continue
+        if variable in SHORT_VARIABLES:
+            dotted = SHORT_VARIABLES[variable]
+        else:
+            rest = variable.removeprefix("INFENG_").lower()
+            words = {re.sub(r"[^a-z0-9]", "_", name.lower()) + "_": name for name in schema}
+            word = next((word for word in words if rest.startswith(word)), None)
+            if word is None:
+                continue  # INFENG_LOG, INFENG_CACHE and what plugins read on their own
+            dotted = f"{words[word]}.{rest.removeprefix(word)}"
+        yield dotted, _read(dotted, environ[variable], f"environment variable {variable}", schema), variable
+
+
+def _from_arguments(overrides: Mapping[str, object], schema: Schema) -> Iterator[Setting]:
+    for dotted, value in overrides.items():
+        yield dotted, _read(dotted, value, f"argument {dotted}", schema), "argument"
+
+
+def _split(dotted: str, schema: Schema) -> tuple[str, Any, str]:
+    """Return (setting, its kind, entry of a map or "")."""
+    section, _, rest = dotted.partition(".")
+    if section not in schema:
+        raise KeyError(section)
+    key, _, entry = rest.partition(".")
+    if key not in schema[section]:
+        raise KeyError(key)
+    kind = schema[section][key].metadata["kind"]
+    if entry and not isinstance(kind, MapOf):
+        raise KeyError(rest)
+    return f"{section}.{key}", kind.kind if entry else kind, entry
+
+
+def _read(dotted: str, value: object, where: str, schema: Schema) -> object:
+    try:
+        _, kind, _ = _split(dotted, schema)
+    except KeyError:
+        section, _, rest = dotted.partition(".")
+        known = schema.get(section)
+        remedy = unknown_key_remedy(rest, known) if known else unknown_key_remedy(section, schema)
+        raise ManifestError(where, "unknown setting", remedy) from None
+    try:
+        return kind.parse(value) if isinstance(value, str) else kind.check(value)
+    except ValueError as error:
+        raise ManifestError(where, str(error)) from None

@@ -1,0 +1,234 @@
+"""The vocabulary of settings: what a value may be, how it is read from YAML and from text."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import yaml
+
+from infeng_core.errors import closest
+from infeng_core.settings.yamlfile import type_name
+
+UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+
+
+class Kind(Protocol):
+    """A type of setting. Both methods raise ValueError with a sentence for the user."""
+
+    def check(self, value: object) -> Any:
+        """Return ``value``, which came from YAML or Python, in its final form."""
+
+    def parse(self, text: str) -> Any:
+        """Return the value that ``text`` (a shell argument or an environment variable) stands for."""
+
+
+@dataclass(frozen=True)
+class Text:
+    """Any text that is not empty."""
+
+    def check(self, value: object) -> str:
+        if not isinstance(value, str) or not value:
+            raise ValueError(f"expected text, found {type_name(value) if value != '' else 'an empty one'}")
+        if "\0" in value:
+            raise ValueError("expected text, found some with a NUL character")
+        return value
+
+    def parse(self, text: str) -> str:
+        return self.check(text)
+
+
+@dataclass(frozen=True)
+class Name(Text):
+    """A word that fits into commands, tables and file names."""
+
+    def check(self, value: object) -> str:
+        name = super().check(value)
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}", name):
+            raise ValueError(f"{name[:100]!r} is no name: up to 64 letters, digits and . _ + -")
+        return name
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One of a closed list of words."""
+
+    words: tuple[str, ...]
+
+    def check(self, value: object) -> str:
+        if value not in self.words or not isinstance(value, str):
+            raise ValueError(f"{value!r} is not one of {', '.join(self.words)}{suggestion(str(value), self.words)}")
+        return value
+
+    def parse(self, text: str) -> str:
+        return self.check(text)
+
+
+@dataclass(frozen=True)
+class Bool:
+    """true or false."""
+
+    def check(self, value: object) -> bool:
+        if not isinstance(value, bool):
+            raise ValueError(f"expected true or false, found {type_name(value)}")
+        return value
+
+    def parse(self, text: str) -> bool:
+        word = text.lower()
+        if word in ("true", "yes", "on", "1"):
+            return True
+        if word in ("false", "no", "off", "0"):
+            return False
+        raise ValueError(f"expected true or false, found {text!r}")
+
+
+@dataclass(frozen=True)
+class Int:
+    """A whole number from ``low`` to ``high``."""
+
+    low: int
+    high: int
+
+    def check(self, value: object) -> int:
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise ValueError(f"expected a whole number, found {type_name(value)}")
+        if not self.low <= value <= self.high:
+            wanted = f"{self.low}" if self.low == self.high else f"from {self.low} to {self.high}"
+            raise ValueError(f"{value} is out of range: must be {wanted}")
+        return value
+
+    def parse(self, text: str) -> int:
+        try:
+            number = int(text)
+        except ValueError:
+            raise ValueError(f"expected a whole number, found {text!r}") from None
+        return self.check(number)
+
+
+@dataclass(frozen=True)
+class Number:
+    """A finite number from ``low`` to ``high``."""
+
+    low: float = -math.inf
+    high: float = math.inf
+
+    def check(self, value: object) -> float:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise ValueError(f"expected a number, found {type_name(value)}")
+        if not self.low <= value <= self.high:
+            raise ValueError(f"{value} is out of range: must be from {self.low:g} to {self.high:g}")
+        return value
+
+    def parse(self, text: str) -> float:
+        try:
+            number = float(text)
+        except ValueError:
+            raise ValueError(f"expected a number, found {text!r}") from None
+        return self.check(number)
+
+
+@dataclass(frozen=True)
+class Size:
+    """A number of bytes: 536870912 or "512MB" (MB and MiB both mean 2**20 bytes, as memory is counted)."""
+
+    def check(self, value: object) -> int:
+        if isinstance(value, str):
+            return self.parse(value)
+        return Int(1, 1 << 50).check(value)
+
+    def parse(self, text: str) -> int:
+        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?\s*", text, re.IGNORECASE)
+        if not match:
+            raise ValueError(f'expected bytes or a size such as "512MB", found {text!r}')
+        return Int(1, 1 << 50).check(int(min(float(match[1]), 1 << 51) * UNITS[match[2].upper()]))
+
+
+@dataclass(frozen=True)
+class Auto:
+    """The word ``auto`` or a value of ``kind``."""
+
+    kind: Kind
+
+    def check(self, value: object) -> Any:
+        return value if value == "auto" else self._explain(self.kind.check, value)
+
+    def parse(self, text: str) -> Any:
+        return text if text == "auto" else self._explain(self.kind.parse, text)
+
+    def _explain(self, read: Any, value: object) -> Any:
+        try:
+            return read(value)
+        except ValueError as error:
+            raise ValueError(f"{error} (or the word auto)") from None
+
+
+@dataclass(frozen=True)
+class Optional:
+    """Nothing (``null``) or a value of ``kind``."""
+
+    kind: Kind
+
+    def check(self, value: object) -> Any:
+        return None if value is None else self.kind.check(value)
+
+    def parse(self, text: str) -> Any:
+        return None if text in ("", "null") else self.kind.parse(text)
+
+
+@dataclass(frozen=True)
+class ListOf:
+    """A list; as text, its items separated by commas, or YAML: [a, b]."""
+
+    kind: Kind
+
+    def check(self, value: object) -> tuple[Any, ...]:
+        if not isinstance(value, list | tuple):
+            raise ValueError(f"expected a list, found {type_name(value)}")
+        items = tuple(self.kind.check(item) for item in value)
+        if len(set(items)) != len(items):
+            raise ValueError("the same item is listed twice")
+        return items
+
+    def parse(self, text: str) -> tuple[Any, ...]:
+        if text.lstrip().startswith("["):
+            return self.check(_flow(text))
+        return self.check([self.kind.parse(item.strip()) for item in text.split(",") if item.strip()])
+
+
+@dataclass(frozen=True)
+class MapOf:
+    """Names to values; as text, ``name=value`` pairs separated by commas, or YAML: {name: value}."""
+
+    kind: Kind
+
+    def check(self, value: object) -> dict[str, Any]:
+        if not isinstance(value, Mapping):
+            raise ValueError(f"expected names and values, found {type_name(value)}")
+        return {str(name): self.kind.check(item) for name, item in value.items()}
+
+    def parse(self, text: str) -> dict[str, Any]:
+        if text.lstrip().startswith("{"):
+            return self.check(_flow(text))
+        result: dict[str, Any] = {}
+        for pair in filter(None, (part.strip() for part in text.split(","))):
+            name, equals, item = (part.strip() for part in pair.partition("="))
+            if not equals or not name:
+                raise ValueError(f"expected name=value, found {pair!r}")
+            result[name] = self.kind.parse(item)
+        return result
+
+
+def _flow(text: str) -> object:
+    try:
+        return yaml.safe_load(text)
+    except (yaml.YAMLError, RecursionError):
+        raise ValueError(f"not valid YAML: {text!r}") from None
+
+
+def suggestion(word: str, known: Iterable[str]) -> str:
+    """Return `` (did you mean `order`?)`` when a known word is close to ``word``, else ''."""
+    close = closest(word, known)
+    return f" (did you mean `{close}`?)" if close else ""

@@ -1,0 +1,113 @@
+"""Whose turn it is: one thread runs a step for everybody, the others sleep until it is over.
+
+Ctrl-C raises KeyboardInterrupt in the main thread after any call and at any turn of a loop. So nothing here counts, and
+nothing is done between a lock and the ``with`` that gives it back: what is held follows from what is stored, in one
+operation of the interpreter each.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+from infeng_core.errors import UsageError
+
+SWITCH_INTERVAL = 0.0005
+"""Seconds after which Python asks the thread that holds its lock to let another one go.
+
+A step gives that lock up while the model runs. With Python's own 5 ms, a busy thread of the application would keep the
+result of a step of 2 ms waiting for another 5.
+"""
+
+_NOW = "now"
+_T = TypeVar("_T")
+
+
+class _Turn:
+    """One turn: its lock is held from before it begins until after it has ended."""
+
+    __slots__ = ("lock", "thread")
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.thread = threading.get_ident()
+
+
+class StepLock:
+    """Hands out turns, one at a time. Who does not get one sleeps through exactly the turn that is in the way.
+
+    A plain lock is not enough: the thread that runs one step after another would take it back before any thread that
+    waits wakes up, and keep others from the events that its steps bring them.
+    """
+
+    def __init__(self) -> None:
+        """Nobody's turn yet."""
+        self._turns: dict[str, _Turn] = {}  # the one that goes on, if any
+
+    def attempt(self, work: Callable[[], object]) -> bool:
+        """Call ``work`` in a turn if nobody has one, this thread included, and return whether that was so."""
+        turn = _Turn()
+        with turn.lock:
+            try:
+                if self._turns.setdefault(_NOW, turn) is not turn:
+                    return False
+                try:
+                    _short_intervals.begin(self)
+                    work()
+                finally:
+                    _short_intervals.end(self)
+            finally:  # without a call: an interrupt cannot come between
+                if _NOW in self._turns and self._turns[_NOW] is turn:
+                    del self._turns[_NOW]
+        return True
+
+    def run(self, work: Callable[[], _T]) -> _T:
+        """Wait for a turn, call ``work`` in it and return its result; raises UsageError in a turn of this thread."""
+        results: list[_T] = []
+        while not self.attempt(lambda: results.append(work())):
+            self._sleep()
+        return results[0]
+
+    def run_until(self, is_done: Callable[[], bool], work: Callable[[], None]) -> None:
+        """Call ``work`` in turns of one's own, or sleep through those of others, until ``is_done``."""
+        while not is_done():
+            if not self.attempt(lambda: None if is_done() else work()):
+                self._sleep()
+
+    def _sleep(self) -> None:
+        turn = self._turns.get(_NOW)
+        if turn is None:
+            return
+        if turn.thread == threading.get_ident():
+            raise UsageError("engine", "this thread is in the middle of one of its steps", "call it after the step")
+        with turn.lock:
+            pass
+
+
+class _ShortIntervals:
+    """Sets Python's switch interval while at least one engine of the process has a turn."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._users: set[StepLock] = set()
+        self._usual: float | None = None  # what to go back to; None: the interval is the application's
+
+    def begin(self, user: StepLock) -> None:
+        with self._lock:
+            self._users.add(user)
+            if self._usual is None and (usual := sys.getswitchinterval()) > SWITCH_INTERVAL:
+                self._usual = usual
+            if self._usual is not None:
+                sys.setswitchinterval(SWITCH_INTERVAL)
+
+    def end(self, user: StepLock) -> None:
+        with self._lock:
+            self._users.discard(user)
+            if not self._users and self._usual is not None:
+                sys.setswitchinterval(self._usual)
+                self._usual = None
+
+
+_short_intervals = _ShortIntervals()
