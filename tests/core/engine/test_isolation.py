@@ -17,7 +17,7 @@ from engine_parts import MakeEngine, Recorder
 from infeng_core import Engine, SamplingParams
 from infeng_core.backends.interface import NotFiniteError
 from infeng_core.errors import InfengError, KernelError, PluginError, RequestError
-from infeng_core.firstcome import FirstCome
+from infeng_core.scheduling.fcfs import FirstCome
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=20, ignore_eos=True)
 SAMPLED = SamplingParams(temperature=0.9, seed=4, max_tokens=20, ignore_eos=True)
