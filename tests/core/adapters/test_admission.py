@@ -222,13 +222,13 @@ def test_no_handle_outlives_its_use(make, store):
 
 
 def test_rows_of_the_same_adapters_become_one_range():
-    class Lease:
+    class Reference:
         def __init__(self, *rows):
             self.rows = rows
 
     class Row:
         def __init__(self, reference):
-            self.reference = reference
+            self.adapters = reference
 
     class Piece:
         def __init__(self, begin, end, reference):
@@ -237,13 +237,13 @@ def test_rows_of_the_same_adapters_become_one_range():
     a, b = "handle a", "handle b"
     pieces = [
         Piece(0, 1, None),
-        Piece(1, 4, Lease((a, 1.0))),
-        Piece(4, 5, Lease((a, 1.0))),
-        Piece(5, 6, Lease((a, 0.5))),
+        Piece(1, 4, Reference((a, 1.0))),
+        Piece(4, 5, Reference((a, 1.0))),
+        Piece(5, 6, Reference((a, 0.5))),
         Piece(6, 7, None),
-        Piece(7, 8, Lease((a, 1.0), (b, 2.0))),
-        Piece(8, 9, Lease((a, 1.0), (b, 2.0))),
-        Piece(9, 12, Lease((b, 2.0), (a, 1.0))),
+        Piece(7, 8, Reference((a, 1.0), (b, 2.0))),
+        Piece(8, 9, Reference((a, 1.0), (b, 2.0))),
+        Piece(9, 12, Reference((b, 2.0), (a, 1.0))),
     ]
     assert [tuple(rows) for rows in adapter_rows(pieces)] == [
         (1, 5, a, 1.0), (5, 6, a, 0.5), (7, 9, a, 1.0), (7, 9, b, 2.0), (9, 12, b, 2.0), (9, 12, a, 1.0)

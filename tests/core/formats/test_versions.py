@@ -43,7 +43,7 @@ def test_a_directory_of_version_1_0_loads_with_its_id_and_values(mode: str) -> N
 def test_an_adapter_of_version_1_0_that_is_bound_to_its_base_still_fits_it() -> None:
     model = load(WRITTEN / "model", load_config())
     adapter = load_adapter(WRITTEN / "adapter", model, "int8")
-    assert read_artifact(WRITTEN / "adapter")[0].id == ADAPTER_ID
+    assert read_artifact(WRITTEN / "adapter").id == ADAPTER_ID
     assert adapter.base == ID and adapter.tensors["layers.0.qkv_proj"].parts[0].row_scale is not None
 
 

@@ -56,6 +56,7 @@ class Workshop:
     compile: Callable[..., Path]
     embed: ClassVar[_native.Problem] = _native.Problem("embed", weight="f32", rows=(1, 8), n=96, k=100)  # for embed.c
     rmsnorm: ClassVar[_native.Problem] = _native.Problem("rmsnorm", rows=(1, 8), n=100, k=100)  # for rmsnorm.c
+    gather: ClassVar[_native.Problem] = _native.Problem("rmsnorm", rows=(1, 8), n=100, k=100, needs=["row_gather"])
 
     def plugin(
         self, name: str, source: str = "embed.c", content: bytes | None = None, yaml_text: str | None = None,

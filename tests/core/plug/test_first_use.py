@@ -102,13 +102,14 @@ def fate(selector: Selector, problem: _native.Problem) -> tuple[str, str, str]:
 
 
 def test_an_honest_rmsnorm_is_used(workshop):
-    assert fate(norm(workshop), workshop.rmsnorm)[:2] == ("first", "chosen")
+    for problem in (workshop.rmsnorm, workshop.gather):
+        assert fate(norm(workshop), problem)[:2] == ("first", "chosen")
 
 
 LAST = "if (m == a->common.rows - 1)"
 K = "a->x.shape[1]"
 WRONG = {
-    "ignores the rows' index": ({"INDEX(a,m)": "(m)"}, "gather True, out differs from the reference row 0"),
+    "ignores the rows' index": ({"INDEX(a,m)": "(m)"}, "out differs from the reference row 0"),
     "writes into its weight": ({"ON_ROW(a,m,out)": f"{LAST} ((float*)w)[0] += 1"}, "it wrote to its weight"),
     "writes into its input": ({"ON_ROW(a,m,out)": "((float*)x)[3] = 0"}, "it wrote to its input"),
     "writes behind its row": ({"ON_ROW(a,m,out)": f"out[{K}] = 1"}, "it wrote to more than its output"),
@@ -135,7 +136,8 @@ WRONG = {
 @pytest.mark.parametrize("kind", WRONG)
 def test_a_kernel_that_breaks_the_contract_in_one_way_is_refused(workshop, kind):
     macros, words = WRONG[kind]
-    chosen, code, text = fate(norm(workshop, **macros), workshop.rmsnorm)
+    problem = workshop.gather if "index" in kind else workshop.rmsnorm
+    chosen, code, text = fate(norm(workshop, **macros), problem)
     assert (chosen != "first", code) == (True, "wrong_result")
     assert words in text
 

@@ -85,6 +85,7 @@ static const infeng_kernel kernel = {
     .features = "",
     .numerics = INFENG_NUMERICS_EXACT,
     .kind = INFENG_KIND_TILES,
+    .handles = INFENG_NEED_BIT(INFENG_NEED_ROW_GATHER),
     .accepts = accepts,
     .workspace = workspace,
     .tiles = tiles,
