@@ -17,8 +17,8 @@ import yaml
 from infeng_core import _native
 from infeng_core.kernels.choice import Selector
 from infeng_core.machine.cpu import Cpu, detect
+from infeng_core.plug.assembly import load_config
 from infeng_core.plug.manager import Plugins
-from infeng_core.settings.manifest import load_config
 
 DATA = Path(__file__).parent / "data"
 ORDER = "first,second,*,amx,avx512,avx2,reference"  # a plugin of the test before any that is installed

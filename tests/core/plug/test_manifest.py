@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from infeng_core.errors import ManifestError
+from infeng_core.plug.assembly import load_config
 from infeng_core.settings.config import SCHEMA, EngineConfig
-from infeng_core.settings.manifest import default_manifest, load_config, parse_assignment, shipped_manifests
+from infeng_core.settings.manifest import default_manifest, parse_assignment, shipped_manifests
 
 
 @pytest.fixture
