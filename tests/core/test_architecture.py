@@ -20,7 +20,7 @@ from infeng_core.plug.assembly import load_config
 from infeng_core.plug.manager import Plugins
 
 CORE = Path(infeng_core.__file__).parent
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 
 BASE = {"errors", "files", "log", "version", "yamltree"}  # known by all
 KNOWS = {
