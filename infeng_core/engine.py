@@ -437,8 +437,6 @@ class Engine:
             self._restore()
         try:
             return work()
-        except InfengError:  # raised where nothing has been done, or all
-            raise
         except BaseException:
             self._is_torn = True
             raise
@@ -453,7 +451,6 @@ class Engine:
                 self._let_go(output)
             else:
                 sequence.restart(output.tokens)
-                sequence.guesses = self._guesses(sequence.tokens[: sequence.length].tolist())
                 self._schedule(output)
         self._is_torn = False
 
@@ -466,7 +463,6 @@ class Engine:
         """Raise PluginError where a scheduler would make the same batch for ever."""
         for segment in batch.segments:
             if segment.sequence.computed <= segment.pos0 and segment.sequence not in finished:
-                self._is_torn = True  # tokens that were given out count
                 raise self._scheduler_error("it does not record what was computed")
 
     def _scheduler_error(self, why: str) -> PluginError:

@@ -91,13 +91,15 @@ class PluginsCommand:
             raise UsageError(f"operation {arguments.op}", "unknown", unknown_key_remedy(arguments.op, OPS))
         from infeng_core.backends.native.outline import outline, shape_and_formats
         from infeng_core.formats import use_families
+        from infeng_core.scheduling.limits import limits_of
 
         config = config_from(arguments)
         plugins = Plugins.discover(config)
         use_families(plugins)
         selector = Selector(plugins, config, plugins.cpu)
         shape, formats = shape_and_formats(arguments.model, config, plugins.quant_format)
-        binder = outline(shape, formats, plugins.quant_format, config, selector)
+        limits, _ = limits_of(config, shape, plugins.backend("native"))
+        binder = outline(shape, formats, plugins.quant_format, config, selector, limits)
         decisions = {asked: selector.decide(asked) for asked in binder.asked if asked.op == arguments.op}
         selector.close()
         if arguments.json:

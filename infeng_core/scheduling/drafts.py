@@ -10,6 +10,9 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from infeng_core.errors import UsageError
+from infeng_core.log import get_logger
+
+_log = get_logger(__name__)
 
 MOST_ROWS = 64
 """Guessed rows of one step, of all sequences together: beyond, a step is bound by arithmetic and guesses do not pay."""
@@ -99,17 +102,28 @@ class Guesses:
         self._width = most
         self._penalty = 1
         self._wait = 0
+        self._is_broken = False
         self.draft: list[int] = []
         """Guesses of the next tokens, the nearest first."""
 
     def follow(self, new: Sequence[int], drafted: int) -> None:
-        """Take the ``new`` tokens that a step gave, which had ``drafted`` guesses in it, and guess again."""
-        self._drafter.extend(new)
+        """Take the ``new`` tokens that a step gave, which had ``drafted`` guesses in it, and guess again.
+
+        Where the drafter fails, its sequence goes on without guesses.
+        """
+        self.draft = []
+        if self._is_broken:
+            return
         self._wait = max(0, self._wait - len(new))
         self._learn(drafted, len(new) - 1)
-        self.draft = [] if self._wait else self._drafter.draft(self._width)
-        if self.draft and not 0 <= min(self.draft) <= max(self.draft) < self._vocab:
-            self.draft = []
+        try:
+            self._drafter.extend(new)
+            draft = [] if self._wait else list(self._drafter.draft(self._width))
+            if draft and 0 <= min(draft) <= max(draft) < self._vocab:
+                self.draft = draft
+        except Exception as error:
+            self._is_broken = True
+            _log.warning("a drafter failed", error=f"{type(error).__name__}: {error}")
 
     def _learn(self, drafted: int, right: int) -> None:
         if drafted == 0:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from importlib.metadata import requires
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -60,3 +61,20 @@ def test_the_listed_requirements_are_those_of_the_wheels() -> None:
     assert {name.strip() for name, *extra in core if extra and "test" in extra[0]} == listed("test")
     assert any(name.startswith("meson-python") for name in listed("build"))
     assert not any(name.startswith("infeng") for name in listed("dependencies"))
+
+
+@pytest.mark.parametrize(
+    ("package", "folder"),
+    [
+        ("infeng_core", "."),
+        ("infeng_bench", "plugins/bench"),
+        ("infeng_demo", "plugins/demo"),
+        ("infeng_numpy", "plugins/numpy"),
+    ],
+)
+def test_a_wheel_has_every_module_of_its_package(package: str, folder: str) -> None:
+    installed = Path(find_spec(package).origin).parent  # type: ignore[union-attr, arg-type]
+    tree = CI.parent / folder / package
+    assert {path.relative_to(installed) for path in installed.rglob("*.py")} == {
+        path.relative_to(tree) for path in tree.rglob("*.py")
+    }

@@ -80,13 +80,17 @@ def test_guesses_that_are_no_tokens_are_none(tiny: Path, monkeypatch: pytest.Mon
     assert len(answer.token_ids) == 24
 
 
-def test_a_drafter_that_guesses_more_than_asked_for_is_named(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_drafter_that_guesses_more_than_asked_for_is_named_and_not_asked_again(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     with engine(tiny, "drafter", speculation__use="again") as made:
         import infeng_again
 
         monkeypatch.setattr(infeng_again.Again, "draft", lambda self, count: [5] * (count + 1))
-        with pytest.raises(PluginError, match=r"plugin again: drafter again: draft\(\) returned \d tokens where"):
-            made.generate([[5, 6, 7]], GREEDY)
+        answer = made.generate([[5, 6, 7]], GREEDY)[0]
+    assert re.search(r"plugin again: drafter again: draft\(\) returned \d tokens where", capsys.readouterr().err)
+    assert answer.usage.drafted_tokens == 0
+    assert len(answer.token_ids) == 24
 
 
 def test_the_tokenizer_turns_text_into_bytes_and_back(tiny: Path) -> None:

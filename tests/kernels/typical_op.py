@@ -22,6 +22,7 @@ from infeng_core.kernels.check.lora import A_FORMATS, RandomAdapters
 from infeng_core.kernels.choice import Selector
 from infeng_core.plug.assembly import load_config
 from infeng_core.plug.manager import Plugins
+from infeng_core.scheduling.limits import limits_of
 from infeng_core.settings.config import OPS, SCHEMA
 
 FORMATS = FLOAT_FORMATS + INT_FORMATS
@@ -41,7 +42,8 @@ def posed(**overrides: object) -> list[problems.Fields]:
     plugins = Plugins.discover(config)
     selector = Selector(plugins, config, plugins.cpu)
     _, formats = shape_and_formats(None, config, plugins.quant_format)
-    asked = outline(SHAPE, formats, plugins.quant_format, config, selector).asked
+    limits, _ = limits_of(config, SHAPE, plugins.backend("native"))
+    asked = outline(SHAPE, formats, plugins.quant_format, config, selector, limits).asked
     found = {key(problems.fields(problem)): problems.fields(problem) for problem in asked}
     return [{name: value for name, value in fields.items() if name != "rows"} for fields in found.values()]
 

@@ -10,15 +10,15 @@ import numpy as np
 
 from infeng_core import _native
 from infeng_core.backends.native.binding import Binder
-from infeng_core.backends.native.executable import NativeBackend, plan
+from infeng_core.backends.native.executable import plan
 from infeng_core.formats import choose, find, huggingface, native
 from infeng_core.formats.quant import FormatLookup
 from infeng_core.formats.tensors import LoadedModel, PackedTensor
 from infeng_core.kernels.choice import Selector
 from infeng_core.models.config import ModelConfig, RopeConfig
 from infeng_core.models.weights import TensorSpec, layout
-from infeng_core.scheduling.limits import limits_of
 from infeng_core.settings.config import EngineConfig
+from infeng_core.step import Limits
 
 TINYLLAMA = ModelConfig(
     family="llama",
@@ -54,13 +54,17 @@ def shape_and_formats(
 
 
 def outline(
-    shape: ModelConfig, formats: Mapping[str, str], lookup: FormatLookup, config: EngineConfig, selector: Selector
+    shape: ModelConfig,
+    formats: Mapping[str, str],
+    lookup: FormatLookup,
+    config: EngineConfig,
+    selector: Selector,
+    limits: Limits,
 ) -> Binder:
     """Plan a model of ``shape`` whose tensors have ``formats``, as the native backend would, and return what was bound.
 
     Raises KernelError where an op finds no kernel.
     """
-    limits, _ = limits_of(config, shape, NativeBackend())
     heads = {"kv_heads": shape.kv_heads, "head_dim": shape.head_dim}
     cache = _native.KvCache(config.kv_cache.dtype, layers=shape.layers, blocks=1, **heads)
     pool = _native.Pool(selector.cpu.workers(config.threads.count), spin_us=0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +17,7 @@ from engine_parts import MakeEngine, Recorder
 from infeng_core import Engine, SamplingParams
 from infeng_core.backends.interface import NotFiniteError
 from infeng_core.errors import InfengError, KernelError, PluginError, RequestError
+from infeng_core.scheduling.fcfs import FirstCome
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=20, ignore_eos=True)
 SAMPLED = SamplingParams(temperature=0.9, seed=4, max_tokens=20, ignore_eos=True)
@@ -82,7 +85,7 @@ def test_an_adapter_that_overflows_ends_its_own_requests(
     adapter = tiny_adapter.write(tmp_path / "loud", 1, strength=100.0)
     engine = make_engine(
         adapters__paths={"loud": str(adapter)}, kv_cache__dtype=dtype, speculation__use=speculate,
-        scheduler__max_batch_tokens=32,
+        scheduler__max_batch_tokens=32, model__format="f32",  # whose products carry NaN on in every kernel
     )  # fmt: skip
     spoil = lambda: engine.submit(PROMPTS[SPOILT], GREEDY, adapter=(("loud", 3e38),))  # noqa: E731
     compare(engine, spoil, "request with adapter loud: its numbers went to NaN or infinity: check the adapter")
@@ -186,6 +189,39 @@ def test_a_detokenizer_that_fails_ends_its_own_request(make_engine: MakeEngine, 
             stream.result()
     engine.submit([11, 5], GREEDY)
     engine.close()
+
+
+def test_a_drafter_that_fails_leaves_its_sequence_without_guesses(make_engine: MakeEngine):
+    engine = make_engine(speculation__use="ngram")
+    expected = [completion.token_ids for completion in engine.generate(PROMPTS, SAMPLED)]
+    streams = [engine.submit(prompt, SAMPLED) for prompt in PROMPTS]
+
+    class Broken:
+        def extend(self, tokens: Any) -> None:
+            raise ZeroDivisionError("oh")
+
+    streams[0]._output.sequence.guesses._drafter = Broken()
+    assert [stream.result().token_ids for stream in streams] == expected
+
+
+def test_an_error_of_a_scheduler_in_the_middle_repeats_no_token(
+    make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
+):
+    engine = make_engine()
+    expected = engine.generate("x", GREEDY)[0].token_ids
+    commit, calls = FirstCome.commit, itertools.count()
+
+    def failing(*arguments: Any) -> None:
+        if next(calls) % 3 == 1:
+            raise PluginError("scheduler fcfs", "made to fail")
+        commit(*arguments)
+
+    monkeypatch.setattr(FirstCome, "commit", failing)
+    stream = engine.submit("x", GREEDY)
+    while not stream.finished:
+        with contextlib.suppress(PluginError):
+            engine.step()
+    assert stream.result().token_ids == expected
 
 
 def test_a_scheduler_that_never_commits_is_named(make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch):
