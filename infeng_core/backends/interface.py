@@ -1,4 +1,4 @@
-"""The faces of a backend: it turns a loaded model into something that runs batches. ``native`` is plan.py."""
+"""The faces of a backend: it turns a loaded model into something that runs batches. The folder ``native/`` has one."""
 
 from __future__ import annotations
 
