@@ -91,11 +91,6 @@ def shipped_manifests() -> dict[str, Path]:
     return {path.stem: path for path in sorted((Path(__file__).parent.parent / "manifests").glob("*.yaml"))}
 
 
-def default_manifest() -> Path:
-    """Return the file that spells out the defaults."""
-    return shipped_manifests()["default"]
-
-
 def find_manifest(manifest: Path | str) -> Path:
     """Return ``manifest`` as a path; the bare name of a shipped manifest means the shipped file."""
     path = Path(manifest)
