@@ -91,6 +91,7 @@ from infeng_core.models.ops import (
 )
 from infeng_core.models.weights import Layout, Part, TensorSpec, VectorSpec, decoder, layout
 from infeng_core.plug import hookimpl
+from infeng_core.plug.assembly import load_config
 from infeng_core.plug.hookspecs import API_VERSION, Command, KernelLibrary, SchedulerFactory, TokenizerFactory
 from infeng_core.plug.manager import Plugins
 from infeng_core.requests.request import Completion, Logprob, Request, SamplingParams
@@ -101,7 +102,6 @@ from infeng_core.scheduling.drafts import Drafter
 from infeng_core.scheduling.fcfs import FirstCome
 from infeng_core.scheduling.scheduler import Scheduler
 from infeng_core.settings.config import EngineConfig
-from infeng_core.settings.manifest import load_config
 from infeng_core.step import NOT_FINITE, Batch, Limits, Segment, Sequence, adapter_rows
 from infeng_core.telemetry.process import peak_rss
 from infeng_core.version import __version__

@@ -22,6 +22,7 @@ from infeng_core.engine_thread import EngineThread
 from infeng_core.errors import InfengError, PluginError, UsageError
 from infeng_core.kernels.choice import Selector
 from infeng_core.machine.cpu import detect
+from infeng_core.plug.assembly import load_config
 from infeng_core.plug.manager import Plugins
 from infeng_core.requests.input import AdaptersOf, InputProcessor, Prompt, Prompts
 from infeng_core.requests.request import Adapters, Completion, Logprob, Request, SamplingParams
@@ -32,7 +33,7 @@ from infeng_core.scheduling.blocks import BlockPool
 from infeng_core.scheduling.drafts import Guesses, parse
 from infeng_core.scheduling.limits import adapters_budget, limits_of
 from infeng_core.scheduling.scheduler import Scheduler
-from infeng_core.settings.manifest import EngineConfig, load_config
+from infeng_core.settings.config import EngineConfig
 from infeng_core.step import Batch, Segment, part
 from infeng_core.step import Sequence as Running
 from infeng_core.step_lock import StepLock

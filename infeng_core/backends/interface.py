@@ -1,4 +1,4 @@
-"""The faces of a backend: it turns a loaded model into something that runs batches. ``native`` is plan.py."""
+"""The faces of a backend: it turns a loaded model into something that runs batches. The folder ``native/`` has one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from infeng_core.formats.adapters.packed import PackedAdapter
     from infeng_core.kernels.choice import Selector
     from infeng_core.models.config import ModelConfig
-    from infeng_core.settings.manifest import EngineConfig
+    from infeng_core.settings.config import EngineConfig
 
 __all__ = [
     "AdapterHandle",

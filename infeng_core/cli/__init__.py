@@ -71,8 +71,8 @@ def _run(argv: list[str]) -> int:
     parser.add_argument("--version", action="version", version=f"infeng {__version__}")
     if argv[:1] == ["--version"]:
         parser.parse_args(argv)  # answers without looking for plugins, one of which may be what is wrong
+    from infeng_core.plug.assembly import load_config
     from infeng_core.plug.manager import Plugins
-    from infeng_core.settings.manifest import load_config
 
     plugins = Plugins.discover(load_config())
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)

@@ -38,15 +38,7 @@ class Convert:
         choice = choose(config, lookup)
         made = convert(find(arguments.source, plugins), arguments.dest, choice, lookup=lookup, force=arguments.force)
         if arguments.json:
-            summary = {
-                "path": str(made.path),
-                "id": made.id,
-                "nbytes": made.nbytes,
-                "seconds": round(made.seconds, 3),
-                "formats": made.formats,
-                "reused": made.reused,
-            }
-            print(json.dumps(summary))
+            print(json.dumps(vars(made) | {"path": str(made.path), "seconds": round(made.seconds, 3)}))
         elif made.reused:
             say(f"{made.path}: is there already, from the same source ({gigabytes(made.nbytes)})")
         else:

@@ -38,16 +38,7 @@ class ConvertAdapter:
         dtype = arguments.dtype or config.adapters.dtype
         made = convert_adapter(arguments.adapter, arguments.dest, model, dtype, force=arguments.force)
         if arguments.json:
-            summary = {
-                "path": str(made.path),
-                "id": made.id,
-                "nbytes": made.nbytes,
-                "seconds": round(made.seconds, 3),
-                "dtype": made.dtype,
-                "bound": made.bound,
-                "reused": made.reused,
-            }
-            print(json.dumps(summary))
+            print(json.dumps(vars(made) | {"path": str(made.path), "seconds": round(made.seconds, 3)}))
         elif made.reused:
             say(f"{made.path}: is there already, with the same contents ({gigabytes(made.nbytes)})")
         else:

@@ -12,7 +12,7 @@ from infeng_core.cli import say
 from infeng_core.cli.options import add_config_options, config_from
 from infeng_core.kernels import explain
 from infeng_core.plug.manager import Plugins
-from infeng_core.settings.manifest import EngineConfig
+from infeng_core.settings.config import EngineConfig
 
 
 class Doctor:

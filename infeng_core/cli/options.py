@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from infeng_core.settings.manifest import EngineConfig, load_config, parse_assignment
+from infeng_core.plug.assembly import load_config
+from infeng_core.settings.config import EngineConfig
+from infeng_core.settings.manifest import parse_assignment
 
 
 def add_config_options(parser: argparse.ArgumentParser) -> None:

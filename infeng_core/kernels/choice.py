@@ -14,7 +14,7 @@ from infeng_core import _native
 from infeng_core.errors import KernelError, unknown_key_remedy
 from infeng_core.kernels import problems
 from infeng_core.kernels.check.check import FirstUse
-from infeng_core.kernels.libraries import REFERENCE, LibraryState, is_broken, rank
+from infeng_core.kernels.libraries import REFERENCE, LibraryState, library_states, rank
 from infeng_core.kernels.lock import Lock
 from infeng_core.log import get_logger, warn_once
 from infeng_core.machine.cpu import Cpu, closure
@@ -56,7 +56,7 @@ class Selector:
         """Raises KernelError if the manifest forces a kernel that does not exist or cannot run here."""
         self.config = config
         self.cpu = cpu
-        self.states = plugins.library_states()
+        self.states = library_states(plugins)
         self._by_name = {state.name: state for state in self.states}
         self._first_use = FirstUse(self._by_name[REFERENCE])
         self._lock = Lock.read(config.kernels.lock) if config.kernels.lock else None
@@ -203,7 +203,7 @@ class Selector:
 
     def _blamed(self, kernel: _native.Kernel, problem: _native.Problem, reason: Reason) -> Reason:
         """Return ``reason``; if it is a fault of the plugin, warn, and forget what was decided while it was trusted."""
-        if is_broken(reason):
+        if reason.is_fault:
             self._decisions = {asked: known for asked, known in self._decisions.items() if not known.trusts(kernel)}
             what = f"kernel {kernel.library}/{kernel.name}"
             plugin = self._by_name[kernel.library].plugin.name

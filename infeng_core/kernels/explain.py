@@ -12,7 +12,7 @@ from infeng_core import _native
 from infeng_core.kernels import problems
 from infeng_core.kernels.check.verdicts import cache_dir, sha256
 from infeng_core.kernels.choice import Decision, Selector
-from infeng_core.kernels.libraries import LibraryState
+from infeng_core.kernels.libraries import LibraryState, library_states
 from infeng_core.kernels.lock import write
 from infeng_core.machine import system
 from infeng_core.plug.discovery import Plugin
@@ -24,7 +24,7 @@ from infeng_core.version import __version__
 def doctor(plugins: Plugins) -> dict[str, Any]:
     """Return machine, plugins, libraries, settings and cache; libraries are tried and opened for it."""
     folder = cache_dir()
-    states = plugins.library_states()
+    states = library_states(plugins)
     files = [path for path in folder.rglob("*") if path.is_file()] if folder.is_dir() else []
     return {
         "version": __version__,

@@ -9,16 +9,21 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from weakref import WeakKeyDictionary
 
 from infeng_core import _native
 from infeng_core.errors import PluginError
 from infeng_core.kernels.check.trial import CODES, Trial
 from infeng_core.kernels.check.verdicts import Verdicts, sha256
+from infeng_core.log import get_logger
 from infeng_core.machine.cpu import Cpu
 from infeng_core.plug.hookspecs import KernelLibrary
+from infeng_core.plug.manager import Plugins
 from infeng_core.plug.plugin import PluginManifest
-from infeng_core.plug.reason import BROKEN, READY, Reason, abi_mismatch, unmet
+from infeng_core.plug.reason import READY, Reason, abi_mismatch, unmet
 from infeng_core.settings.config import EngineConfig
+
+log = get_logger(__name__)
 
 REFERENCE = "reference"
 FINAL = frozenset(
@@ -54,17 +59,34 @@ class LibraryState:
         return frozenset((*self.plugin.features, *self.offer.features, *noted, *own))
 
 
-Offer = tuple[KernelLibrary, PluginManifest, Reason]
-"""A library, who offers it, and whether that plugin can be used."""
+_opened: WeakKeyDictionary[Plugins, list[LibraryState]] = WeakKeyDictionary()
 
 
-def open_libraries(offers: Iterable[Offer], config: EngineConfig, cpu: Cpu) -> list[LibraryState]:
-    """Return every offered library in the order of ``kernels.order``, the usable ones opened and verified.
+def library_states(plugins: Plugins) -> list[LibraryState]:
+    """Return every kernel library in the order of ``kernels.order``; the first call verifies and opens the usable ones.
 
-    Raises PluginError for two libraries of one name and for a broken reference library.
+    Raises PluginError for two libraries of one name, for a broken reference library and, under ``kernels.strict``, for
+    any other broken one.
     """
+    if plugins not in _opened:
+        _opened[plugins] = _open_all(plugins)
+        for state in _opened[plugins]:
+            fields = {"library": state.name, "path": str(state.path), "sha256": state.sha256[:16]}
+            log.debug("kernel library", state=state.reason.code, reason=str(state.reason), **fields)
+            if state.reason.is_fault and plugins.plugin(state.plugin.name).usable:
+                plugins.warn(state.plugin.name, state.reason, state.path)
+    return _opened[plugins]
+
+
+def libraries(plugins: Plugins) -> list[_native.Library]:
+    """Return the opened libraries in the manifest's order, the reference among them only if the order names it."""
+    return [s.native for s in library_states(plugins) if s.native is not None and s.reason.code == "ready"]
+
+
+def _open_all(plugins: Plugins) -> list[LibraryState]:
+    config, cpu = plugins.config, plugins.cpu
     states: dict[str, LibraryState] = {}
-    for offer, plugin, reason in offers:
+    for offer, plugin, reason in plugins.kernel_libraries():
         state = LibraryState(offer, plugin, _allowed(offer, plugin, config, cpu) if reason == READY else reason)
         other = states.setdefault(offer.name, state)
         if other is not state:
@@ -149,8 +171,3 @@ def _open(state: LibraryState, cpu: Cpu) -> None:
         state.reason = Reason(CODES.get(error.code, "refused"), str(error))
     except OSError as error:
         state.reason = Reason("missing_file", f"{state.path}: {error.strerror}")
-
-
-def is_broken(reason: Reason) -> bool:
-    """Whether ``reason`` is a fault of the plugin, to be warned about, and not a circumstance."""
-    return reason.code in BROKEN

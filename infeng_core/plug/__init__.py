@@ -1,4 +1,4 @@
-"""Everything that can differ: hooks, discovery, manifests, and the choice of a kernel for each operation."""
+"""Everything that can differ: its hooks, what is installed, and what each plugin owes."""
 
 import pluggy
 

@@ -5,13 +5,11 @@ Nothing is imported. The working directory is never searched.
 
 from __future__ import annotations
 
-import contextlib
 import importlib.metadata
 import importlib.util
-from collections.abc import Iterator, Mapping
-from dataclasses import Field, dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from infeng_core.errors import ManifestError, PluginError
 from infeng_core.machine.cpu import Cpu
@@ -79,17 +77,6 @@ def sources(config: EngineConfig) -> list[Source]:
     for source in found:
         unique.setdefault(source.path.resolve(), source)
     return list(unique.values())
-
-
-def settings_schemas(config: EngineConfig) -> dict[str, Mapping[str, Field[Any]]]:
-    """Return plugins' own settings by their names; plugins that cannot be read, or are disabled, have none."""
-    found = {}
-    for source in sources(config):
-        with contextlib.suppress(ManifestError):
-            manifest = read_plugin(source.path)
-            if manifest.settings and manifest.name not in config.plugins.disable:
-                found[manifest.name] = manifest.settings
-    return found
 
 
 def _wheels() -> Iterator[Source]:

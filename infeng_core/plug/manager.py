@@ -13,9 +13,7 @@ from typing import Any, get_origin, get_type_hints
 
 import pluggy
 
-from infeng_core import _native
 from infeng_core.errors import PluginError, unknown_key_remedy
-from infeng_core.kernels.libraries import LibraryState, Offer, is_broken, open_libraries
 from infeng_core.log import get_logger, warn_once
 from infeng_core.machine.cpu import Cpu, detect
 from infeng_core.plug import PROJECT, border, hookimpl, hookspecs
@@ -29,6 +27,7 @@ from infeng_core.plug.hookspecs import (
     SchedulerFactory,
     TokenizerFactory,
 )
+from infeng_core.plug.plugin import PluginManifest
 from infeng_core.plug.reason import Reason
 from infeng_core.settings.config import EngineConfig, default_of
 
@@ -49,6 +48,10 @@ SINGULAR = {"model_families": "model family"}
 
 FACTORIES = ("tokenizers", "schedulers", "drafters")
 """Kinds whose hooks give what makes them."""
+
+
+Offer = tuple[KernelLibrary, PluginManifest, Reason]
+"""A kernel library, who offers it, and whether that plugin can be used."""
 
 
 class _YamlLibrary:
@@ -74,7 +77,6 @@ class Plugins:
         self.manifests = plugins
         self._manager = pluggy.PluginManager(PROJECT)
         self._manager.add_hookspecs(hookspecs)
-        self._libraries: list[LibraryState] | None = None
         for plugin in plugins:
             self._complain(plugin)
             if plugin.usable and plugin.manifest and plugin.manifest.library is not None:
@@ -162,21 +164,9 @@ class Plugins:
                 raise PluginError(f"command {name}", f"plugin {plugin.name} cannot be used", str(plugin.reason))
         raise PluginError(f"command {name}", "no plugin brings it", unknown_key_remedy(name, self.commands()))
 
-    def library_states(self) -> list[LibraryState]:
-        """Return every kernel library in the manifest's order; the first call verifies and opens the usable ones."""
-        if self._libraries is None:
-            offers = [offer for plugin in self.manifests for offer in self._offers(plugin)]
-            self._libraries = open_libraries(offers, self.config, self.cpu)
-            for state in self._libraries:
-                fields = {"library": state.name, "path": str(state.path), "sha256": state.sha256[:16]}
-                log.debug("kernel library", state=state.reason.code, reason=str(state.reason), **fields)
-                if is_broken(state.reason) and self.plugin(state.plugin.name).usable:
-                    self._warn(state.plugin.name, state.reason, path=str(state.path))
-        return self._libraries
-
-    def libraries(self) -> list[_native.Library]:
-        """Return the opened libraries in the manifest's order, the reference among them only if the order names it."""
-        return [s.native for s in self.library_states() if s.native is not None and s.reason.code == "ready"]
+    def kernel_libraries(self) -> list[Offer]:
+        """Return every kernel library that plugins offer, unopened; of a plugin that cannot be used, its YAML's."""
+        return [offer for plugin in self.manifests for offer in self._offers(plugin)]
 
     def plugin(self, name: str) -> Plugin:
         """Return the plugin called ``name``; raises PluginError naming what there is."""
@@ -190,6 +180,15 @@ class Plugins:
         declared = plugin.manifest.settings if plugin.manifest else {}
         given = self.config.extra.get(plugin.name, {})
         return MappingProxyType({key: given.get(key, default_of(made)) for key, made in declared.items()})
+
+    def warn(self, name: str, reason: Reason, path: Path) -> None:
+        """Say why a plugin, or a library of it at ``path``, is not used; under ``kernels.strict`` a PluginError."""
+        remedy = reason.remedy or f"repair or uninstall it, or add {name} to plugins.disable"
+        if self.config.kernels.strict:
+            raise PluginError(f"plugin {name}", reason.text, remedy)
+        warn_once(
+            log, f"plugin {name} is not used", code=reason.code, reason=reason.text, remedy=remedy, path=str(path)
+        )
 
     def _offers(self, plugin: Plugin) -> list[Offer]:
         manifest = plugin.manifest
@@ -288,16 +287,10 @@ class Plugins:
         self._complain(plugin)
 
     def _complain(self, plugin: Plugin) -> None:
-        if is_broken(plugin.reason):
-            self._warn(plugin.name, plugin.reason, path=str(plugin.source))
+        if plugin.reason.is_fault:
+            self.warn(plugin.name, plugin.reason, plugin.source)
         elif not plugin.usable:
             log.debug("plugin not used", plugin=plugin.name, reason=str(plugin.reason))
-
-    def _warn(self, name: str, reason: Reason, path: str) -> None:
-        remedy = reason.remedy or f"repair or uninstall it, or add {name} to plugins.disable"
-        if self.config.kernels.strict:
-            raise PluginError(f"plugin {name}", reason.text, remedy)
-        warn_once(log, f"plugin {name} is not used", code=reason.code, reason=reason.text, remedy=remedy, path=path)
 
 
 def _reach(source: Path, module: str) -> None:

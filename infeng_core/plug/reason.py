@@ -45,6 +45,11 @@ class Reason:
     text: str = ""
     remedy: str = ""
 
+    @property
+    def is_fault(self) -> bool:
+        """Whether it is a fault of the plugin, to be warned about, and not a circumstance."""
+        return self.code in BROKEN
+
     def __str__(self) -> str:
         text = self.text or CODES.get(self.code, self.code)
         return f"{text}: {self.remedy}" if self.remedy else text

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from infeng_core.errors import RequestError
 
 if TYPE_CHECKING:
-    from infeng_core.settings.manifest import EngineConfig
+    from infeng_core.settings.config import EngineConfig
 
 LARGEST = 2**31 - 1
 

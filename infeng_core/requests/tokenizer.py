@@ -18,7 +18,7 @@ from infeng_core.requests.growth import MOST, growth
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as Fast
 
-    from infeng_core.settings.manifest import EngineConfig
+    from infeng_core.settings.config import EngineConfig
 
 REPLACEMENT = "\ufffd"
 """What stands in a decoded text for bytes that are not, or not yet, a character."""

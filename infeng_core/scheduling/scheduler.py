@@ -16,10 +16,10 @@ class Scheduler(Protocol):
     ``draft``, or its beginning, behind the last token as further rows, all of them sampled. Nothing changes between
     ``next_batch`` and ``commit``: a batch that failed is made again.
 
-    A sequence with a ``lease`` may run once ``lease.acquire()`` has said so, and then until ``drop`` calls
-    ``lease.close()``; its rows are those of ``Batch.adapters`` that ``adapter_rows`` gives. Until then a scheduler
-    shows the leases of those that wait to ``Registry.prefetch``, which brings their adapters in. To preempt a sequence
-    it takes its blocks back, calls ``lease.release()`` and ``restart``, and lets it wait. After an exception in the
+    A sequence with ``adapters`` may run once ``adapters.acquire()`` has said so, and then until ``drop`` calls
+    ``adapters.close()``; its rows are those of ``Batch.adapters`` that ``adapter_rows`` gives. Until then a scheduler
+    shows the references of those that wait to ``Registry.prefetch``, which brings their adapters in. To preempt one
+    it takes its blocks back, calls ``adapters.release()`` and ``restart``, and lets it wait. After an exception in the
     middle of a step, such as Ctrl-C, the engine makes another scheduler and adds all sequences to that one. Registered
     by name through the hook ``infeng_schedulers``.
     """

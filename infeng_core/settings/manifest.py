@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -16,8 +15,6 @@ from infeng_core.settings.config import OPS, SCHEMA, SECTIONS, EngineConfig, Sch
 from infeng_core.settings.schema import MapOf
 from infeng_core.settings.yamlfile import Document, type_name
 
-__all__ = ["EngineConfig", "default_manifest", "load_config", "parse_assignment", "shipped_manifests"]
-
 VERSION = 1
 SHORT_VARIABLES = {"INFENG_FORCE": "kernels.force", "INFENG_DISABLE": "kernels.disable"}
 NO_SETTINGS = {"INFENG_LOG", "INFENG_CACHE", "INFENG_CPU_FEATURES"}
@@ -25,23 +22,21 @@ NO_SETTINGS = {"INFENG_LOG", "INFENG_CACHE", "INFENG_CPU_FEATURES"}
 Setting = tuple[str, object, str]  # dotted key, checked value, where from
 
 
-def load_config(
-    manifest: Path | str | None = None,
-    *,
-    overrides: Mapping[str, object] = MappingProxyType({}),
-    environ: Mapping[str, str] = os.environ,
+def assemble(
+    manifest: Path | str | None,
+    overrides: Mapping[str, object],
+    environ: Mapping[str, str],
+    more: Callable[[EngineConfig], Schema],
 ) -> EngineConfig:
-    """Assemble a configuration: argument > ``INFENG_*`` environment > manifest > default.
+    """Return the configuration of ``infeng_core.api.load_config``.
 
-    ``overrides`` maps dotted keys to values; text is read as the key's type demands (``{"threads.count": "2"}``), and
-    an entry of a map may be set alone (``{"kernels.force.linear": "avx512"}``). A manifest that is no file but the name
-    of a shipped one (``"portable"``) means that one. A section may also be that of a plugin, whose plugin.yaml then is
-    its schema. Raises ManifestError naming file, line, key, reason and remedy.
+    more: asked for the sections of plugins where one is named that is not the engine's own; its argument says which
+    plugins there are.
     """
     document = None if manifest is None else yamlfile.read(find_manifest(manifest))
     schema = SCHEMA
     if _names_more(document, environ, overrides):
-        schema = {**SCHEMA, **_plugin_sections(document, environ, overrides)}
+        schema = {**SCHEMA, **more(_of_plugins(document, environ, overrides))}
     config = _assemble(schema, document, environ, overrides)
     for op in config.kernels.force:
         if op not in OPS:
@@ -81,26 +76,19 @@ def _names_more(document: Document | None, environ: Mapping[str, str], overrides
     return not sections <= SCHEMA.keys() or not variables <= {*NO_SETTINGS, *SHORT_VARIABLES}
 
 
-def _plugin_sections(document: Document | None, environ: Mapping[str, str], overrides: Mapping[str, object]) -> Schema:
-    """Return the settings of every plugin that can be read and is not disabled; the others are named later."""
-    from infeng_core.plug.discovery import settings_schemas
-
+def _of_plugins(document: Document | None, environ: Mapping[str, str], overrides: Mapping[str, object]) -> EngineConfig:
+    """Return what is said of plugins in general, and defaults else: a plugin that cannot be found is named later."""
     if document is not None:
         kept = {key: value for key, value in document.data.items() if key in ("infeng", "plugins")}
         document = replace(document, data=kept)
     environ = {name: value for name, value in environ.items() if name.startswith("INFENG_PLUGINS_")}
     overrides = {key: value for key, value in overrides.items() if key.startswith("plugins.")}
-    return settings_schemas(_assemble(SCHEMA, document, environ, overrides))
+    return _assemble(SCHEMA, document, environ, overrides)
 
 
 def shipped_manifests() -> dict[str, Path]:
     """Return the manifests inside the wheel by name."""
     return {path.stem: path for path in sorted((Path(__file__).parent.parent / "manifests").glob("*.yaml"))}
-
-
-def default_manifest() -> Path:
-    """Return the file that spells out the defaults."""
-    return shipped_manifests()["default"]
 
 
 def find_manifest(manifest: Path | str) -> Path:

@@ -10,6 +10,7 @@ import pytest
 from kernels import abi_mirror as mirror
 
 from infeng_core import _native as native
+from infeng_core.kernels.libraries import libraries
 from infeng_core.plug.manager import Plugins
 
 from .test_third_party import run_triple
@@ -104,7 +105,7 @@ def test_unknown_extensions_are_skipped_and_a_circle_of_them_is_refused(build: B
     refused(build(include, "-DNEGOTIATES", "-DCYCLIC"), "bad_extension", "runs in a circle")
 
 
-SHIPPED = {library.name: library.path for library in Plugins.discover().libraries()}
+SHIPPED = {library.name: library.path for library in libraries(Plugins.discover())}
 
 
 @pytest.mark.parametrize("name", SHIPPED)

@@ -13,6 +13,7 @@ from kernels import typical_op
 
 from infeng_core import _native
 from infeng_core.kernels.check.case import OneOp
+from infeng_core.kernels.libraries import libraries
 from infeng_core.plug.manager import Plugins
 
 
@@ -27,7 +28,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         pytest.param((fields, rows, kernel), id=f"{typical_op.key(fields)}-rows{rows}-{library.name}/{kernel.name}")
         for fields in typical_op.all_cases()
         for rows in config.getoption("--bench-rows")
-        for library in plugins.libraries()
+        for library in libraries(plugins)
         for kernel in library.kernels
         if set(kernel.features) <= plugins.cpu.features
         if kernel.accepts(typical_op.problem(fields, rows, threads))

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from infeng_core.kernels.libraries import libraries
 from infeng_core.plug.manager import Plugins
 
 CI = Path(__file__).parents[2] / ".ci"
@@ -47,7 +48,7 @@ def test_a_processor_without_flags_runs_the_kernels_of_the_core(tmp_path: Path) 
 
 
 def test_this_processor_runs_what_is_built_for_it() -> None:
-    assert set(kernels()) <= {library.name for library in Plugins.discover().libraries()}
+    assert set(kernels()) <= {library.name for library in libraries(Plugins.discover())}
 
 
 def test_the_listed_requirements_are_those_of_the_wheels() -> None:

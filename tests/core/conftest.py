@@ -1,4 +1,4 @@
-"""Tiny engines, and an environment without the settings of whoever runs the tests."""
+"""Tiny engines, plugins made for a test, and an environment without the settings of whoever runs the tests."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import tiny_model
 from engine_parts import MakeEngine
+from workshop import Compiler, Workshop
 
 from infeng_core.engine import Engine
 
@@ -47,3 +48,15 @@ def make_engine(tiny: Path) -> Iterator[MakeEngine]:
     yield make
     for engine in engines:
         engine.close()
+
+
+@pytest.fixture(scope="session")
+def compile_library(tmp_path_factory: pytest.TempPathFactory) -> Compiler:
+    """Return ``compile(source, NAME="value", ...)``: a shared object, built once per set of macros."""
+    return Compiler(tmp_path_factory.mktemp("libraries"))
+
+
+@pytest.fixture
+def workshop(tmp_path: Path, compile_library: Compiler) -> Workshop:
+    """A workshop in the test's folder."""
+    return Workshop(tmp_path, compile_library)

@@ -17,13 +17,12 @@ import pytest
 import tiny_model
 from safetensors.numpy import load_file, save_file
 
-from infeng_core import cli
+from infeng_core import _native, cli
 from infeng_core.engine import Engine
 from infeng_core.errors import ManifestError, ModelError, PluginError, UsageError
 from infeng_core.models import families
-from infeng_core.plug.manager import Plugins
+from infeng_core.plug.assembly import load_config
 from infeng_core.requests.request import SamplingParams
-from infeng_core.settings.manifest import load_config
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 PYTHON = {path.parents[1].name: path for path in EXAMPLES.glob("*/infeng_*/plugin.yaml") if path.parts[-3] != "kernel"}
@@ -178,7 +177,7 @@ def test_the_source_reads_a_model_from_another_kind_of_file(tiny: Path, tmp_path
 
 
 def test_the_backend_sizes_its_memory_and_opens_no_kernel_library(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Plugins, "library_states", lambda self: pytest.fail("a kernel library was opened"))
+    monkeypatch.setattr(_native, "open_library", lambda *_: pytest.fail("a kernel library was opened"))
     huge = 1 << 20  # of which native would take 128 MB
     with engine(tiny, "backend", backend__use="bigram", kv_cache__memory=huge, model__format="f32") as made:
         assert made.limits.kv_blocks == huge
@@ -193,7 +192,7 @@ def test_the_backend_sizes_its_memory_and_opens_no_kernel_library(tiny: Path, mo
 
 def test_the_numpy_backend_opens_no_kernel_library(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("infeng_numpy", reason="the numpy wheel is not installed")
-    monkeypatch.setattr(Plugins, "library_states", lambda self: pytest.fail("a kernel library was opened"))
+    monkeypatch.setattr(_native, "open_library", lambda *_: pytest.fail("a kernel library was opened"))
     assert len(ids(engine(tiny, backend__use="numpy"))) == 24
 
 

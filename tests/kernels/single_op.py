@@ -9,9 +9,9 @@ from itertools import cycle
 from kernels.harness import FLOAT_FORMATS, INT_FORMATS, reference
 
 from infeng_core import _native as native
-from infeng_core.kernels.check.case import OneOp, Sequences, problem_of
+from infeng_core.kernels.check.case import BESIDES, OneOp, Sequences, needs_of
 from infeng_core.kernels.check.lora import A_FORMATS, RandomAdapters, a_form
-from infeng_core.kernels.problems import Fields
+from infeng_core.kernels.problems import Fields, problem
 
 REFERENCE = reference()
 CACHES = ("f32", "f16", "int8")
@@ -55,7 +55,8 @@ class Case:
 
     @property
     def problem(self) -> native.Problem:
-        return problem_of(self.fields)
+        rest = {name: value for name, value in self.fields.items() if name not in BESIDES}
+        return problem({**rest, "needs": sorted(needs_of(self.fields))})
 
     def run(self, kernel: native.Kernel) -> tuple[bytes, ...]:
         """Return what the kernel wrote; it must not have written anything else."""

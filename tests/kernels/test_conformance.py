@@ -12,6 +12,7 @@ from kernels.harness import find_kernel, reference
 from kernels.single_op import Case, cases
 
 from infeng_core import _native as native
+from infeng_core.kernels.libraries import libraries
 from infeng_core.plug.manager import Plugins
 
 REFERENCE = reference()
@@ -20,7 +21,7 @@ FEATURES = set(native.cpu_info()["features"])
 
 
 def kernels() -> Iterator[native.Kernel]:
-    for library in PLUGINS.libraries():
+    for library in libraries(PLUGINS):
         if library.name != REFERENCE.name:
             yield from (kernel for kernel in library.kernels if kernel.numerics == "exact")
 

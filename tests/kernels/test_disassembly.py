@@ -16,10 +16,10 @@ import pytest
 from infeng_abi import CFLAGS, include_dir
 from kernels.disassembly import Code, assembles, entry_points
 
-from infeng_core.kernels.libraries import LibraryState
+from infeng_core.kernels.libraries import LibraryState, library_states
 from infeng_core.plug.manager import Plugins
 
-STATES = {state.name: state for state in Plugins.discover().library_states()}
+STATES = {state.name: state for state in library_states(Plugins.discover())}
 
 pytestmark = [
     pytest.mark.skipif(platform.machine() != "x86_64", reason="x86-64 instructions"),

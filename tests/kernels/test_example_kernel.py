@@ -16,9 +16,10 @@ from kernels.single_op import cases
 
 from infeng_core import _native as native
 from infeng_core.kernels.choice import Selector
+from infeng_core.kernels.libraries import libraries
 from infeng_core.machine.cpu import detect
+from infeng_core.plug.assembly import load_config
 from infeng_core.plug.manager import Plugins
-from infeng_core.settings.manifest import load_config
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "kernel"
 PLUGINS = Path(__file__).parents[2] / "plugins"
@@ -63,7 +64,7 @@ def test_the_example_is_found_chosen_when_forced_and_exact(tmp_path: Path) -> No
         environ={**os.environ, "INFENG_CACHE": str(tmp_path / "cache")},
     )
     plugins = Plugins.discover(config)
-    library = next(library for library in plugins.libraries() if library.name == "example")
+    library = next(library for library in libraries(plugins) if library.name == "example")
     assert differing(library) == {"rmsnorm_c": 0, "rope_cc": 0}
     chosen = Selector(plugins, config, detect()).choose(native.Problem("rmsnorm", rows=(1, 8), n=64, k=64))
     assert (chosen.library, chosen.name) == ("example", "rmsnorm_c")
@@ -118,9 +119,10 @@ def test_the_example_wheel_installs_and_announces_itself(tmp_path: Path) -> None
     assert "Requires-Dist: infeng-core" in (info / "METADATA").read_text()
     script = (
         "import json; from infeng_core.plug.manager import Plugins;"
-        "from infeng_core.settings.manifest import load_config;"
+        "from infeng_core.kernels.libraries import libraries;"
+        "from infeng_core.plug.assembly import load_config;"
         "plugins = Plugins.discover(load_config(overrides={'kernels.order': ['example', 'reference']}));"
-        "print(json.dumps([k.name for l in plugins.libraries() if l.name == 'example' for k in l.kernels]))"
+        "print(json.dumps([k.name for l in libraries(plugins) if l.name == 'example' for k in l.kernels]))"
     )
     environment = {**os.environ, "PYTHONPATH": str(target), "INFENG_CACHE": str(tmp_path / "cache")}
     shown = subprocess.run(

@@ -10,6 +10,7 @@ from infeng_abi import CFLAGS, include_dir
 
 import infeng_core
 from infeng_core import _native as native
+from infeng_core.kernels.libraries import libraries
 from infeng_core.plug.manager import Plugins
 
 ROOT = Path(__file__).parents[2]
@@ -47,7 +48,7 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def installed(name: str) -> Path:
-    for library in Plugins.discover().libraries():
+    for library in libraries(Plugins.discover()):
         if library.name == name:
             return Path(library.path)
     pytest.skip(f"infeng-{name} is not installed, or this CPU cannot run it")

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from infeng_abi import CFLAGS, include_dir
 
+from infeng_core.kernels.libraries import library_states
 from infeng_core.machine.cpu import detect
 from infeng_core.plug.manager import Plugins
 
@@ -79,7 +80,7 @@ print(len(results), len(set(results)))
 
 @without_amx
 def test_opening_a_library_is_enough_for_a_fresh_process_and_all_its_threads_to_use_tiles() -> None:
-    path = next((s.path for s in Plugins.discover().library_states() if s.name == "amx"), None)
+    path = next((s.path for s in library_states(Plugins.discover()) if s.name == "amx"), None)
     if path is None:
         pytest.skip("infeng-amx is not installed")
     command = [sys.executable, "-P", "-c", f"import sys; sys.path.insert(0, {str(TESTS)!r})\n{SCRIPT}", str(path)]

@@ -11,6 +11,7 @@ from kernels.typical_op import CONTEXT
 
 from infeng_core import _native as native
 from infeng_core.kernels.check import case
+from infeng_core.kernels.libraries import libraries
 from infeng_core.plug.manager import Plugins
 from infeng_core.settings.config import OPS
 
@@ -19,7 +20,7 @@ PLUGINS = Plugins.discover()
 
 
 def kernels() -> Iterator[native.Kernel]:
-    for library in PLUGINS.libraries():
+    for library in libraries(PLUGINS):
         usable = (kernel for kernel in library.kernels if set(kernel.features) <= PLUGINS.cpu.features)
         yield from (kernel for kernel in usable if not kernel.name.endswith("_foreign"))  # no model brings a format
 
@@ -56,7 +57,7 @@ def test_names_are_unique_and_cover_every_op() -> None:
 def test_attention_reads_the_whole_context(rows: int) -> None:
     [fields] = [fields for fields in typical_op.cases("attention") if fields["kv"] == "f32"][:1]
     problem = typical_op.problem(fields, rows, POOL.threads)
-    reference = next(library for library in PLUGINS.libraries() if library.name == "reference")
+    reference = next(library for library in libraries(PLUGINS) if library.name == "reference")
     kernel = next(kernel for kernel in reference.kernels if kernel.op == "attention" and kernel.accepts(problem))
     made = typical_op.build(fields, kernel, rows, POOL)
     macs, nbytes = made.work()
@@ -68,7 +69,7 @@ def test_attention_reads_the_whole_context(rows: int) -> None:
 
 def test_a_weight_s_panels_all_hold_packed_values(monkeypatch: pytest.MonkeyPatch) -> None:
     fields = {"op": "linear", "weight": "int4-g64", "act": "int8-g64", "n": 176, "k": 128}
-    reference = next(library for library in PLUGINS.libraries() if library.name == "reference")
+    reference = next(library for library in libraries(PLUGINS) if library.name == "reference")
     kernel = next(k for k in reference.kernels if k.accepts(typical_op.problem(fields, 1, 2)))
     monkeypatch.setattr(case, "LARGE", 0)
     out = dict(typical_op.build(fields, kernel, 1, POOL).run(0))["out"]
@@ -79,7 +80,7 @@ def test_a_weight_s_panels_all_hold_packed_values(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize("op", ["linear", "shrink"])
 def test_adapters_are_on_every_row(op: str) -> None:
     fields = next(f for f in typical_op.cases(op) if op == "shrink" or "lora" in f.get("epilogues", ()))
-    reference = next(library for library in PLUGINS.libraries() if library.name == "reference")
+    reference = next(library for library in libraries(PLUGINS) if library.name == "reference")
     problem = typical_op.problem(fields, 6, POOL.threads)
     kernel = next(kernel for kernel in reference.kernels if kernel.accepts(problem))
     made = typical_op.build(fields, kernel, 6, POOL)

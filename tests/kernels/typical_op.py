@@ -20,10 +20,10 @@ from infeng_core.kernels import problems
 from infeng_core.kernels.check.case import OneOp
 from infeng_core.kernels.check.lora import A_FORMATS, RandomAdapters
 from infeng_core.kernels.choice import Selector
+from infeng_core.plug.assembly import load_config
 from infeng_core.plug.manager import Plugins
 from infeng_core.scheduling.limits import limits_of
 from infeng_core.settings.config import OPS, SCHEMA
-from infeng_core.settings.manifest import load_config
 
 FORMATS = FLOAT_FORMATS + INT_FORMATS
 CONTEXT = 1024

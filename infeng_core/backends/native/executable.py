@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from infeng_core.formats.adapters.packed import PackedAdapter
     from infeng_core.kernels.choice import Selector
     from infeng_core.models.config import ModelConfig
-    from infeng_core.settings.manifest import EngineConfig
+    from infeng_core.settings.config import EngineConfig
 
 _REMEDIES = {
     "out_of_memory": "set kv_cache.memory, scheduler.max_batch_tokens or threads.count to less",

@@ -43,12 +43,6 @@ class NoJudgeError(LookupError):
     """The reference has no kernel to compare with, so the format or the op is a plugin's own."""
 
 
-def problem_of(case: Fields) -> _native.Problem:
-    """Return the problem that a case poses."""
-    rest = {name: value for name, value in case.items() if name not in BESIDES}
-    return problems.problem({**rest, "needs": sorted(needs_of(case))})
-
-
 def needs_of(case: Fields) -> frozenset[str]:
     """Return what a case needs, that included which its fields besides the problem ask for."""
     besides = {"gather": "row_gather", "window": "window"}

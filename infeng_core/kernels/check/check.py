@@ -11,7 +11,7 @@ import json
 
 from infeng_core import _native
 from infeng_core.kernels import problems
-from infeng_core.kernels.libraries import LibraryState, is_broken
+from infeng_core.kernels.libraries import LibraryState
 from infeng_core.plug.reason import READY, Reason
 
 DECLINES = Reason("declines")
@@ -73,7 +73,7 @@ class FirstUse:
         return self.refused.get((state.name, kernel))
 
     def _refuse(self, state: LibraryState, kernel: str, reason: Reason) -> Reason:
-        assert state.verdicts is not None and is_broken(reason)
+        assert state.verdicts is not None and reason.is_fault
         self.refused[state.name, kernel] = reason
         if reason.code != "silent":  # a busy machine may be to blame
             state.verdicts.put(f"refused {kernel}", {"code": reason.code, "text": reason.text})

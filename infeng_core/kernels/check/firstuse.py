@@ -45,34 +45,33 @@ def difference(kernel: Kernel, reference: Library, case: Fields) -> str | None:
     Raises NativeError if the kernel fails and NoJudgeError if there is nothing to compare it with.
     """
     counts = row_counts(case)
-    for more, adapters, rows in variants(case, counts):
-        variant, steps = {**case, **more}, [sequences(case, count) for count in rows]
+    for adapters, rows in variants(case, counts):
+        steps = [sequences(case, count) for count in rows]
         try:
-            judge = OneOp(variant, None, reference, steps, adapters=adapters)
+            judge = OneOp(case, None, reference, steps, adapters=adapters)
             expected = [judge.run(step) for step in range(len(steps))]
         except NativeError as error:  # not the kernel's fault
             raise NoJudgeError(f"the reference cannot do this case: {error}") from error
-        tried = OneOp(variant, kernel, reference, steps, adapters=adapters)
+        tried = OneOp(case, kernel, reference, steps, adapters=adapters)
         for step in (*range(len(steps)), 0):  # the first again: operands that nobody can look at are as they were
             place = tried.damage or _first(kernel.numerics, expected[step], tried.run(step)) or tried.damage
             if place is not None:
                 storage = f" and adapters in {adapters.storage}" if adapters else ""
-                how = "".join(f", {name} {value}" for name, value in more.items())
-                return f"with {rows[step]} rows{storage}{how}, {place}"
+                return f"with {rows[step]} rows{storage}, {place}"
     return None
 
 
-def variants(case: Fields, counts: list[int]) -> Iterator[tuple[Fields, RandomAdapters | None, list[int]]]:
-    """Yield what a problem leaves open: fields besides, adapters, and the numbers of rows to try them with."""
+def variants(case: Fields, counts: list[int]) -> Iterator[tuple[RandomAdapters | None, list[int]]]:
+    """Yield what a problem leaves open: adapters, and the numbers of rows to try them with."""
     if case["op"] == "shrink":
         storage = next(storage for storage, format in A_FORMATS.items() if format == case["weight"])
-        yield {}, RandomAdapters(storage), counts
+        yield RandomAdapters(storage), counts
     elif "lora" in case.get("epilogues", ()):
         named = [storage for storage in A_FORMATS if f"lora_{storage}" in case.get("needs", ())] or list(A_FORMATS)
         for index, storage in enumerate(named):  # together they need no more steps than one would
-            yield {}, RandomAdapters(storage), counts[index :: len(named)] or counts[-1:]
+            yield RandomAdapters(storage), counts[index :: len(named)] or counts[-1:]
     else:
-        yield {}, None, counts
+        yield None, counts
 
 
 def sequences(case: Fields, rows: int) -> Sequences:

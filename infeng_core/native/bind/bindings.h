@@ -19,12 +19,12 @@ void bind_packing(pybind11::module_& m);
 void bind_rope(pybind11::module_& m);
 void bind_sampling(pybind11::module_& m);
 
-// Methods of Program (bind_profile.cc).
+// Methods of Program (profile.cc).
 class Program;
 pybind11::dict profile_read(const Program& program);
 pybind11::list describe_ops(const Program& program);
 
-// A method of Program (bind_adapter.cc); the lists hold tuples, as _native.pyi says.
+// A method of Program (adapter.cc); the lists hold tuples, as _native.pyi says.
 class Adapter;
 std::shared_ptr<Adapter> make_adapter(const Program& program, const std::string& dtype, const pybind11::list& tensors,
                                       const pybind11::object& embedding, const pybind11::list& saved_tensors,

@@ -1,4 +1,4 @@
-// Values and scratch memory of a program; the ops are in program_ops.cc, a step's arrays in batch.cc.
+// Values and scratch memory of a program; the ops are in ops.cc, a step's arrays in batch.cc.
 #include "program/program.h"
 
 #include <algorithm>

@@ -15,7 +15,7 @@ from safetensors.numpy import save_file
 from infeng_core.formats import LoadedModel, load
 from infeng_core.models.config import ModelConfig
 from infeng_core.models.weights import layout
-from infeng_core.settings.manifest import load_config
+from infeng_core.plug.assembly import load_config
 
 Tensors = dict[str, NDArray[Any]]
 ModelMaker = Callable[..., Path]

@@ -12,7 +12,7 @@ from safetensors.numpy import load_file, save_file
 
 from infeng_core.errors import InfengError, ModelError, UsageError
 from infeng_core.formats import load
-from infeng_core.settings.manifest import load_config
+from infeng_core.plug.assembly import load_config
 
 Maker = Callable[..., Path]
 Tensors = dict[str, Any]

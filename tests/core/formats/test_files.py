@@ -12,9 +12,9 @@ import pytest
 from infeng_core import yamltree
 from infeng_core.errors import AdapterError, ManifestError, ModelError
 from infeng_core.files import opened, parse_json, read_bytes, read_into, read_json, read_text
+from infeng_core.plug.assembly import load_config
 from infeng_core.plug.plugin import read_plugin
 from infeng_core.settings import yamlfile
-from infeng_core.settings.manifest import load_config
 
 
 def sparse(path: Path) -> None:

@@ -22,7 +22,7 @@ CODE = """
 import sys
 from infeng_core.errors import InfengError
 from infeng_core.formats import load
-from infeng_core.settings.manifest import load_config
+from infeng_core.plug.assembly import load_config
 try:
     print(load(sys.argv[1], load_config(), progress=False).formats_used["embed"])
 except InfengError as error:

@@ -15,7 +15,7 @@ from safetensors.numpy import load_file, save_file
 from infeng_core.errors import InfengError, ResourceError, UsageError
 from infeng_core.formats import LoadedModel, by_format, load
 from infeng_core.models.weights import layout
-from infeng_core.settings.manifest import load_config
+from infeng_core.plug.assembly import load_config
 
 # Largest error of a row, as a fraction of the row's norm. A row in a wrong place is off by more than 1.
 BOUND = {"f32": 0.0, "bf16": 2.0**-8, "int8-row": 0.02, "int4-g64": 0.2, "int4-g32": 0.15}

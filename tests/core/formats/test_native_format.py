@@ -20,7 +20,7 @@ from infeng_core.formats.quant import builtin_format
 from infeng_core.formats.read import read_native
 from infeng_core.formats.safetensors import read_header
 from infeng_core.formats.shards import Entry, plan_shards
-from infeng_core.settings.manifest import load_config
+from infeng_core.plug.assembly import load_config
 
 Maker = Callable[..., Path]
 CHOICE = FormatChoice("int4-g64", {"embed": "int8-row"})

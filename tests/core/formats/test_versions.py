@@ -19,7 +19,7 @@ from infeng_core.formats.native import Manifest, read_manifest
 from infeng_core.formats.quant import builtin_format
 from infeng_core.models.config import ModelConfig
 from infeng_core.models.rope_config import RopeConfig
-from infeng_core.settings.manifest import load_config
+from infeng_core.plug.assembly import load_config
 
 WRITTEN = Path(__file__).parent / "data" / "1.0"
 ID = "7fdd26dfec700e0ca37a3058c14ba0406ae9e165164e2d4f6a6e1d9e6225664c"

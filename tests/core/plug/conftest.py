@@ -1,116 +1,13 @@
-"""Plugins made for a test: a folder with plugin.yaml and a library compiled from a few lines of C."""
+"""Plugins are looked for with a cache of the test's own."""
 
 from __future__ import annotations
 
-import hashlib
-import os
-import subprocess
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
 
-import infeng_abi
 import pytest
-import yaml
-
-from infeng_core import _native
-from infeng_core.kernels.choice import Selector
-from infeng_core.machine.cpu import Cpu, detect
-from infeng_core.plug.manager import Plugins
-from infeng_core.settings.manifest import load_config
-
-DATA = Path(__file__).parent / "data"
-ORDER = "first,second,*,amx,avx512,avx2,reference"  # a plugin of the test before any that is installed
 
 
 @pytest.fixture
 def cache(tmp_path: Path) -> Path:
     """A cache of the test's own."""
     return tmp_path / "cache"
-
-
-@pytest.fixture(scope="session")
-def compile_library(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """Return ``compile(source, NAME="value", ...)``: a shared object, built once per set of macros."""
-    folder = tmp_path_factory.mktemp("libraries")
-
-    def build(source: str = "embed.c", **macros: object) -> Path:
-        flags = [f"-D{name}={value}" for name, value in macros.items()]
-        path = folder / (hashlib.sha256(repr((source, flags)).encode()).hexdigest()[:16] + ".so")
-        if not path.exists():
-            compiler = os.environ.get("CXX", "c++") if source.endswith(".cc") else os.environ.get("CC", "cc")
-            include = f"-I{infeng_abi.include_dir()}"
-            command = [compiler, "-shared", "-fPIC", "-O1", include, *infeng_abi.CFLAGS, *flags, str(DATA / source)]
-            subprocess.run([*command, "-lm", "-o", str(path)], check=True)
-        return path
-
-    return build
-
-
-@dataclass
-class Workshop:
-    """Makes plugins and assembles selectors over them."""
-
-    folder: Path
-    compile: Callable[..., Path]
-    embed: ClassVar[_native.Problem] = _native.Problem("embed", weight="f32", rows=(1, 8), n=96, k=100)  # for embed.c
-    rmsnorm: ClassVar[_native.Problem] = _native.Problem("rmsnorm", rows=(1, 8), n=100, k=100)  # for rmsnorm.c
-    gather: ClassVar[_native.Problem] = _native.Problem("rmsnorm", rows=(1, 8), n=100, k=100, needs=["row_gather"])
-
-    def plugin(
-        self, name: str, source: str = "embed.c", content: bytes | None = None, yaml_text: str | None = None,
-        features: list[str] | None = None, kernels: list[object] | None = None, abi: str = "0.10", **macros: object,
-    ) -> Path:  # fmt: skip
-        """Write plugin ``name`` and return its plugin.yaml; ``macros`` as in data/embed.c."""
-        op = source.partition(".")[0]
-        folder = self.folder / "plugins" / name
-        folder.mkdir(parents=True, exist_ok=True)
-        if content is None:
-            content = self.compile(source, **{"LIBRARY": f'"{name}"', **macros}).read_bytes()
-        library = folder / f"lib{name}.so"
-        library.unlink(missing_ok=True)  # as installers do: a mapped file must not change under its user
-        library.write_bytes(content)
-        data = {
-            "infeng_plugin": 1,
-            "name": name,
-            "version": "1.0",
-            "abi": abi,
-            "requires": {"features": features or []},
-            "library": f"lib{name}.so",
-            "provides": {"kernels": kernels or [{"name": f"{op}_tiny", "op": op}]},
-        }
-        path = folder / "plugin.yaml"
-        path.write_text(yaml_text if yaml_text is not None else yaml.safe_dump(data))
-        return path
-
-    def plugins(self, *paths: Path, cpu: Cpu | None = None, **overrides: object) -> Plugins:
-        """Discover the given plugins beside the installed ones; ``overrides`` as ``section__key``."""
-        settings = {name.replace("__", "."): value for name, value in overrides.items()}
-        return Plugins.discover(load_config(overrides={"plugins.paths": [str(p) for p in paths], **settings}), cpu)
-
-    def selector(self, *paths: Path, cpu: Cpu | None = None, **overrides: object) -> Selector:
-        """Return a selector over the given plugins, which rank before all installed ones by default."""
-        plugins = self.plugins(*paths, cpu=cpu, **{"kernels__order": ORDER, **overrides})
-        return Selector(plugins, plugins.config, plugins.cpu)
-
-    def reasons(self, selector: Selector) -> dict[str, str]:
-        """Return candidate -> reason code for ``embed``."""
-        return {f"{c.library}/{c.kernel}": c.reason.code for c in selector.decide(self.embed).candidates}
-
-    def chosen(self, selector: Selector) -> str:
-        """Return ``library/kernel`` of the kernel that serves ``embed``."""
-        kernel = selector.choose(self.embed)
-        return f"{kernel.library}/{kernel.name}"
-
-
-@pytest.fixture
-def workshop(tmp_path: Path, compile_library: Callable[..., Path]) -> Workshop:
-    """A workshop in the test's folder."""
-    return Workshop(tmp_path, compile_library)
-
-
-@pytest.fixture
-def cpu() -> Cpu:
-    """This processor."""
-    return detect({})

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from infeng_core.errors import ManifestError, PluginError
+from infeng_core.kernels.libraries import libraries, library_states
+from infeng_core.plug.assembly import load_config
 from infeng_core.plug.hookspecs import API_VERSION
 from infeng_core.plug.manager import Plugins
 from infeng_core.plug.plugin import read_plugin
-from infeng_core.settings.manifest import load_config
 
 GOOD = """infeng_plugin: 1
 name: {name}
@@ -174,7 +175,7 @@ def test_a_broken_plugin_costs_one_warning(install, capsys, kind):
     with pytest.raises(PluginError):
         plugins.tokenizer("shout")
     assert plugins.tokenizer("whisper")(None, None).whose == "whisper"
-    assert plugins.libraries()
+    assert libraries(plugins)
     assert not plugins.plugin("shout").usable
     warnings = [line for line in capsys.readouterr().err.splitlines() if "warning" in line]
     assert len(warnings) == 1
@@ -301,7 +302,7 @@ def test_a_mistake_in_plugin_yaml_is_named_with_its_line(tmp_path, text):
 def test_what_the_core_announces_is_what_it_brings():
     plugins = discover()
     core = plugins.plugin("core").manifest
-    state = next(state for state in plugins.library_states() if state.name == "reference")
+    state = next(state for state in library_states(plugins) if state.name == "reference")
     assert [(k.name, k.op) for k in core.kernels] == [(k.name, k.op) for k in state.native.kernels]
     for kind in ("tokenizers", "schedulers", "quant_formats", "backends"):
         brought = [name for found in getattr(plugins.hook, f"infeng_{kind}")(settings={}) for name in found]
@@ -311,7 +312,7 @@ def test_what_the_core_announces_is_what_it_brings():
 
 
 def test_what_an_installed_kernel_plugin_announces_is_what_it_brings():
-    for state in discover(kernels__order="*").library_states():
+    for state in library_states(discover(kernels__order="*")):
         if state.native is not None:
             announced = {(k.name, k.op, frozenset(k.features)) for k in state.plugin.kernels}
             brought = {(k.name, k.op, frozenset(k.features)) for k in state.native.kernels}

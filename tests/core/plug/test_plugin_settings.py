@@ -9,8 +9,8 @@ import pytest
 
 from infeng_core import cli
 from infeng_core.errors import ManifestError
+from infeng_core.plug.assembly import load_config
 from infeng_core.plug.manager import Plugins
-from infeng_core.settings.manifest import load_config
 
 YAML = """infeng_plugin: 1
 name: loud-voice

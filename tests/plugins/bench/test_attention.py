@@ -12,7 +12,7 @@ from infeng_bench.works import Work
 
 from infeng_core.cli import main
 from infeng_core.models.config import ModelConfig
-from infeng_core.settings.manifest import load_config
+from infeng_core.plug.assembly import load_config
 
 FAKE = Path(__file__).with_name("fake_oracle.py")
 

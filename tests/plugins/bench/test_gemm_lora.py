@@ -13,7 +13,7 @@ from infeng_bench.modelshape import ModelShape
 from infeng_core import _native
 from infeng_core.cli import main
 from infeng_core.formats.quant import builtin_format
-from infeng_core.settings.manifest import load_config
+from infeng_core.plug.assembly import load_config
 
 
 def gemm_lora(folder: Path, config: Path, *more: str) -> dict[str, Any]:

@@ -387,7 +387,7 @@ CODE = """
 import sys
 from infeng_core.errors import AdapterError
 from infeng_core.formats import load, load_adapter
-from infeng_core.settings.manifest import load_config
+from infeng_core.plug.assembly import load_config
 model = load(sys.argv[1], load_config(), progress=False)
 try:
     print(load_adapter(sys.argv[2], model, "int8").id)

@@ -14,8 +14,8 @@ import pytest
 
 from infeng_core import _native
 from infeng_core.kernels.choice import Selector
+from infeng_core.plug.assembly import load_config
 from infeng_core.plug.manager import Plugins
-from infeng_core.settings.manifest import load_config
 
 ROOT = Path(__file__).parents[3]
 HEADER = (infeng_abi.include_dir() / "infeng" / "abi.h").read_text()

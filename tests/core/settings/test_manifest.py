@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from infeng_core.errors import ManifestError
+from infeng_core.plug.assembly import load_config
 from infeng_core.settings.config import SCHEMA, EngineConfig
-from infeng_core.settings.manifest import default_manifest, load_config, parse_assignment, shipped_manifests
+from infeng_core.settings.manifest import parse_assignment, shipped_manifests
 
 
 @pytest.fixture
@@ -31,7 +32,7 @@ def fails(path: Path, **arguments) -> str:
 
 
 def test_the_default_manifest_spells_out_the_defaults():
-    shipped = load_config(default_manifest(), environ={})
+    shipped = load_config(shipped_manifests()["default"], environ={})
     assert shipped == EngineConfig()
     unsaid = [name for name, origin in shipped.provenance.items() if origin == "default"]
     assert not unsaid, "manifests/default.yaml leaves settings out"

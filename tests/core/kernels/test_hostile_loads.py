@@ -149,10 +149,11 @@ def test_a_reference_that_would_be_missing_is_an_error_of_the_installation(works
 def test_the_child_leaves_no_core_file_and_ends_with_its_parent(workshop, tmp_path):
     path = workshop.plugin("first", ON_LOAD="abort()")
     code = (
-        "import sys; from infeng_core.settings.manifest import load_config;"
+        "import sys; from infeng_core.plug.assembly import load_config;"
+        "from infeng_core.kernels.libraries import library_states;"
         "from infeng_core.plug.manager import Plugins;"
         "p = Plugins.discover(load_config(overrides={'plugins.paths': [sys.argv[1]]}));"
-        "print([s.reason.code for s in p.library_states() if s.name == 'first'])"
+        "print([s.reason.code for s in library_states(p) if s.name == 'first'])"
     )
     environment = {**os.environ, "INFENG_CACHE": str(tmp_path / "other")}
     command = [sys.executable, "-P", "-c", code, str(path)]

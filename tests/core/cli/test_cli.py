@@ -22,6 +22,12 @@ INFENG = str(Path(sys.executable).parent / "infeng")
 
 
 @pytest.fixture
+def cache(tmp_path):
+    """A cache of the test's own."""
+    return tmp_path / "cache"
+
+
+@pytest.fixture
 def infeng(capsys):
     """Run a command in this process; returns (status, stdout, stderr)."""
 

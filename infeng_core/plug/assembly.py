@@ -1,0 +1,44 @@
+"""An engine's configuration, the sections of its plugins among it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Mapping
+from dataclasses import Field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from infeng_core.errors import ManifestError
+from infeng_core.plug.discovery import sources
+from infeng_core.plug.plugin import read_plugin
+from infeng_core.settings.config import EngineConfig
+from infeng_core.settings.manifest import assemble
+
+
+def load_config(
+    manifest: Path | str | None = None,
+    *,
+    overrides: Mapping[str, object] = MappingProxyType({}),
+    environ: Mapping[str, str] = os.environ,
+) -> EngineConfig:
+    """Assemble a configuration: argument > ``INFENG_*`` environment > manifest > default.
+
+    ``overrides`` maps dotted keys to values; text is read as the key's type demands (``{"threads.count": "2"}``), and
+    an entry of a map may be set alone (``{"kernels.force.linear": "avx512"}``). A manifest that is no file but the name
+    of a shipped one (``"portable"``) means that one. A section may also be that of a plugin, whose plugin.yaml then is
+    its schema. Raises ManifestError naming file, line, key, reason and remedy.
+    """
+    return assemble(manifest, overrides, environ, settings_schemas)
+
+
+def settings_schemas(config: EngineConfig) -> dict[str, Mapping[str, Field[Any]]]:
+    """Return plugins' own settings by their names; plugins that cannot be read, or are disabled, have none."""
+    found = {}
+    for source in sources(config):
+        with contextlib.suppress(ManifestError):
+            manifest = read_plugin(source.path)
+            if manifest.settings and manifest.name not in config.plugins.disable:
+                found[manifest.name] = manifest.settings
+    return found
