@@ -75,6 +75,7 @@ class Plugins:
         self._manager = pluggy.PluginManager(PROJECT)
         self._manager.add_hookspecs(hookspecs)
         self._libraries: list[LibraryState] | None = None
+        self._formats: dict[str, QuantFormat] = {}
         for plugin in plugins:
             self._complain(plugin)
             if plugin.usable and plugin.manifest and plugin.manifest.library is not None:
@@ -110,8 +111,10 @@ class Plugins:
         return self._provider("backends", name)
 
     def quant_format(self, name: str) -> QuantFormat:
-        """Return the weight format called ``name``; raises PluginError naming what there is."""
-        return self._provider("quant_formats", name)
+        """Return the weight format called ``name``, its library opened; raises PluginError naming what there is."""
+        if name not in self._formats:
+            self._formats[name] = self._provider("quant_formats", name)
+        return self._formats[name]
 
     def drafter(self, name: str) -> DrafterFactory:
         """Return the drafter called ``name``; raises PluginError naming what there is."""
@@ -213,6 +216,8 @@ class Plugins:
             raise PluginError(what, why, "list all but one in plugins.disable")
         plugin = usable[0] if usable else offering[0]
         found = (self._ask(plugin, f"infeng_{kind}") if plugin.usable else None) or {}
+        if kind == "quant_formats" and name not in found and plugin.usable:
+            found = self._formats_of(plugin, what)
         if name not in found and plugin.usable:
             self._fail(plugin, f"plugin.yaml promises the {what}, its hooks do not bring it")
         if name not in found:
@@ -220,6 +225,19 @@ class Plugins:
         if kind not in FACTORIES:
             return self._held(plugin, FACES[kind], what, found[name])
         return partial(self._made, plugin, FACES[kind], what, found[name])
+
+    def _formats_of(self, plugin: Plugin, what: str) -> dict[str, QuantFormat]:
+        """Return the weight formats of the library that a plugin.yaml names, which is opened without the others."""
+        from infeng_core.formats.quant import brought_by
+
+        if plugin.manifest is None or plugin.manifest.library is None:
+            return {}
+        offers = [offer for one in (self.plugin("core"), plugin) for offer in self._offers(one)]
+        states = self._libraries if self._libraries is not None else open_libraries(offers, self.config, self.cpu)
+        state = next(state for state in states if state.path == plugin.manifest.library)
+        if state.native is None:
+            raise PluginError(what, f"library {state.name}, which brings it, is not open", str(state.reason))
+        return brought_by(state.native)
 
     def _made(self, plugin: Plugin, face: str, what: str, factory: Any, *args: Any) -> Any:
         if plugin.name == "core":

@@ -54,8 +54,8 @@ TYPES = {"settings": {"formats", "requests", "scheduling"}, "formats": {"backend
 """Who may name a room's types in annotations without importing it: configuration and selector are handed to them."""
 
 
-LATER = {("plug/manager.py", "kernels"), ("settings/manifest.py", "plug")}
-"""Who asks a later room: the plugins for their libraries, a manifest for the settings that plugins declare."""
+LATER = {("plug/manager.py", "kernels"), ("plug/manager.py", "formats"), ("settings/manifest.py", "plug")}
+"""Who asks a later room: the plugins for their libraries and the formats in them, a manifest for the settings that plugins declare."""
 
 
 def rooms() -> Iterator[tuple[str, Path]]:
