@@ -219,7 +219,9 @@ class Plugins:
         if kind == "quant_formats" and name not in found and plugin.usable:
             found = self._formats_of(plugin, what)
         if name not in found and plugin.usable:
-            self._fail(plugin, f"plugin.yaml promises the {what}, its hooks do not bring it")
+            library = kind == "quant_formats" and plugin.manifest and plugin.manifest.library
+            who = "library does" if library else "hooks do"
+            self._fail(plugin, f"plugin.yaml promises the {what}, its {who} not bring it")
         if name not in found:
             raise PluginError(what, f"plugin {plugin.name} cannot be used", str(plugin.reason))
         if kind not in FACTORIES:
