@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from infeng_core import cli
 from infeng_core.engine import Engine
-from infeng_core.errors import InfengError, PluginError
+from infeng_core.errors import InfengError, ModelError, PluginError
 from infeng_core.formats.quant import BUILTIN
 from infeng_core.plug.manager import Plugins
 from infeng_core.requests.request import SamplingParams
@@ -106,7 +106,7 @@ def test_converted_it_is_loaded_and_runs_like_what_is_packed_on_the_fly(
     with engine(tiny, plugin) as made, engine(native, plugin, format=None) as again:
         assert logprobs(again) == logprobs(made)
         assert served_by(again, "linear") == {OWN}
-    with pytest.raises(PluginError, match=f"quant format {FORMAT}: no plugin provides it"):
+    with pytest.raises(ModelError, match=rf"embed has the format '{FORMAT}', .* \(no plugin provides it\)"):
         engine(native, format=None)
 
 
@@ -187,3 +187,32 @@ def test_other_libraries_kernels_decline_it_and_go_on_serving_their_formats(tiny
     with engine(tiny, plugin, model__formats={"layers.*.down_proj": "int8-row"}) as made:
         assert served_by(made, "linear") >= {OWN, *usual}
         made.generate(PROMPT, GREEDY)
+
+
+@pytest.mark.slow
+def test_the_wheel_is_all_that_a_user_installs(tiny: Path, tmp_path: Path) -> None:
+    source = shutil.copytree(EXAMPLE, tmp_path / "source")
+    tools = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # meson and ninja of the same environment
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation"]
+    target = ["--target", str(tmp_path / "site"), str(source)]
+    subprocess.run([*pip, *target], check=True, env={**os.environ, "PATH": tools})
+    [info] = (tmp_path / "site").glob("infeng_int5-*.dist-info")
+    assert "Tag: py3-none-linux_" in (info / "WHEEL").read_text()
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "site")}
+
+    def infeng(*words: object) -> str:
+        code = "import sys; from infeng_core.cli import main; sys.exit(main(sys.argv[1:]))"
+        command = [sys.executable, "-P", "-c", code, *map(str, words)]
+        done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment, cwd=tmp_path)
+        return done.stdout
+
+    assert (
+        json.loads(infeng("convert", tiny, "native", "--format", FORMAT, "--json"))["formats"]["layers.0.o_proj"]
+        == FORMAT
+    )
+    why = infeng("plugins", "why", "linear", "--model", "native")
+    assert "linear_int5g32" in why
+    run = ("-p", "the", "-n", "8", "--temperature", "0")
+    own = infeng("run", "native", *run)
+    assert infeng("run", tiny, "--format", FORMAT, *run) == own
+    assert infeng("run", "native", *run, "--set", f"kernels.disable={OWN}") == own

@@ -105,7 +105,7 @@ static int64_t tiles(const infeng_args* args, int32_t phase) {
   return args->rows == 0 ? 0 : ((const infeng_linear_args*)args)->weight->panels;
 }
 
-/* out = fma(float(sum of 32 products), weight's scale * row's scale, out), k ascending, as docs/numerics.md orders it. */
+/* out = fma(float(sum of 32 products), weight's scale * row's scale, out), k ascending, as docs/numerics.md has it. */
 static void add_block(const block* b, const int8_t* x, float x_scale, float out[LANES]) {
   for (int s = 0; s < 2; s++) {
     int32_t sum[LANES] = {0};

@@ -55,7 +55,8 @@ TYPES = {"settings": {"formats", "requests", "scheduling"}, "formats": {"backend
 
 
 LATER = {("plug/manager.py", "kernels"), ("plug/manager.py", "formats"), ("settings/manifest.py", "plug")}
-"""Who asks a later room: the plugins for their libraries and the formats in them, a manifest for the settings that plugins declare."""
+"""Who asks a later room: the plugins for their libraries and the formats in them, a manifest for the settings that
+plugins declare."""
 
 
 def rooms() -> Iterator[tuple[str, Path]]:
