@@ -1,7 +1,7 @@
 """Types of the native core. Formats and ops are named as in manifests: "int4-g64", "linear"."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -390,6 +390,11 @@ class Program:
     def op_count(self) -> int: ...
 
 # ------------------------------------------------------------------------------------------------------ packing.cc
+
+WEIGHT_FORMATS: dict[str, Literal["f32", "int8-g64"]]  # the core's own, each with what a linear over it reads
+
+def activation(format: str) -> Literal["f32", "int8-g64"]:
+    """Return what a linear over a weight format reads; libraries that are open add theirs to the core's own."""
 
 def panel_bytes(format: str, k: int) -> int: ...
 def pack(

@@ -44,7 +44,9 @@ class Run:
             "--ids", action="append", metavar="IDS", help='prompt as token ids, "1 2 3"; answers with ids; repeats'
         )
         parser.add_argument("-t", "--threads", type=int, metavar="N", help="worker threads (default: usable cores)")
-        parser.add_argument("--format", metavar="F", help="weight format: f32, bf16, int8-row, int4-g64 or int4-g32")
+        parser.add_argument(
+            "--format", metavar="F", help="weight format: f32, bf16, int8-row, int4-g64, int4-g32 or a plugin's"
+        )
         parser.add_argument("--echo", action="store_true", help="print the prompt before its completion")
         parser.add_argument("--json", action="store_true", help="print one JSON object (a list for several prompts)")
         parser.add_argument(

@@ -207,7 +207,7 @@ def _check_layout(manifest: Manifest, tensors: Fields, vectors: Fields, lookup: 
         try:
             panel_bytes = lookup(entry.format).panel_bytes(entry.k)
         except InfengError as error:
-            tensors.fail(name, f"has the format {show(entry.format)}, which is not installed", error.remedy)
+            tensors.fail(name, f"has the format {show(entry.format)}, which cannot be used ({error.why})", error.remedy)
         if entry.panel_bytes != panel_bytes:
             tensors.fail(name, f"has panel_bytes {entry.panel_bytes}, which is wrong for {entry.format}")
     for name, vector in manifest.vectors.items():

@@ -1,4 +1,4 @@
-"""Weight formats: how a matrix becomes 16-row panels. The built-in ones are packed by the native core."""
+"""Weight formats: how a matrix becomes 16-row panels, by the native core or by the library that brings the format."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from infeng_core.errors import UsageError, unknown_key_remedy
 class QuantFormat:
     """A weight format, named as in manifests and in the ABI.
 
-    ``activation`` is what a linear op over it reads: f32 rows, or int8 rows with one scale per group of 64. A plugin
-    registers its own through the hook ``infeng_quant_formats``, as an instance of a subclass.
+    ``activation`` is what a linear op over it reads: f32 rows, or int8 rows with one scale per group of 64. A kernel
+    library brings its own in its description; one in Python comes through the hook ``infeng_quant_formats``, as an
+    instance of a subclass.
     """
 
     name: str
@@ -64,13 +65,13 @@ class QuantFormat:
         return _native.unpack(self.name, data, offset, panels, k, first_panel=first_panel, panel_step=panel_step)
 
 
-BUILTIN: dict[str, QuantFormat] = {
-    "f32": QuantFormat("f32", "f32"),
-    "bf16": QuantFormat("bf16", "f32"),
-    "int8-row": QuantFormat("int8-row", "int8-g64"),
-    "int4-g64": QuantFormat("int4-g64", "int8-g64"),
-    "int4-g32": QuantFormat("int4-g32", "int8-g64"),
-}
+BUILTIN = {name: QuantFormat(name, activation) for name, activation in _native.WEIGHT_FORMATS.items()}
+
+
+def brought_by(library: _native.Library) -> dict[str, QuantFormat]:
+    """Return the weight formats that an opened library brings or reads; its functions pack and unpack them."""
+    return {name: QuantFormat(name, _native.activation(name)) for name in library.formats}
+
 
 FormatLookup = Callable[[str], QuantFormat]
 """From a format's name to the format; raises an InfengError that lists the known ones."""

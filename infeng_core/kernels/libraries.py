@@ -17,6 +17,7 @@ from infeng_core.kernels.check.trial import CODES, Trial
 from infeng_core.kernels.check.verdicts import Verdicts, sha256
 from infeng_core.log import get_logger
 from infeng_core.machine.cpu import Cpu
+from infeng_core.plug.discovery import Plugin
 from infeng_core.plug.hookspecs import KernelLibrary
 from infeng_core.plug.manager import Plugins
 from infeng_core.plug.plugin import PluginManifest
@@ -69,7 +70,7 @@ def library_states(plugins: Plugins) -> list[LibraryState]:
     any other broken one.
     """
     if plugins not in _opened:
-        _opened[plugins] = _open_all(plugins)
+        _opened[plugins] = _open_those(plugins)
         for state in _opened[plugins]:
             fields = {"library": state.name, "path": str(state.path), "sha256": state.sha256[:16]}
             log.debug("kernel library", state=state.reason.code, reason=str(state.reason), **fields)
@@ -83,10 +84,16 @@ def libraries(plugins: Plugins) -> list[_native.Library]:
     return [s.native for s in library_states(plugins) if s.native is not None and s.reason.code == "ready"]
 
 
-def _open_all(plugins: Plugins) -> list[LibraryState]:
+def state_of(plugins: Plugins, plugin: Plugin, path: Path) -> LibraryState:
+    """Return the state of one plugin's library, which is opened without the others if they are not open yet."""
+    states = _opened.get(plugins) or _open_those(plugins, (plugins.plugin("core"), plugin))
+    return next(state for state in states if state.path == path)
+
+
+def _open_those(plugins: Plugins, of: Iterable[Plugin] | None = None) -> list[LibraryState]:
     config, cpu = plugins.config, plugins.cpu
     states: dict[str, LibraryState] = {}
-    for offer, plugin, reason in plugins.kernel_libraries():
+    for offer, plugin, reason in plugins.kernel_libraries(of):
         state = LibraryState(offer, plugin, _allowed(offer, plugin, config, cpu) if reason == READY else reason)
         other = states.setdefault(offer.name, state)
         if other is not state:

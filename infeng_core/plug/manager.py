@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 import types
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -77,6 +77,7 @@ class Plugins:
         self.manifests = plugins
         self._manager = pluggy.PluginManager(PROJECT)
         self._manager.add_hookspecs(hookspecs)
+        self._formats: dict[str, QuantFormat] = {}
         for plugin in plugins:
             self._complain(plugin)
             if plugin.usable and plugin.manifest and plugin.manifest.library is not None:
@@ -112,8 +113,10 @@ class Plugins:
         return self._provider("backends", name)
 
     def quant_format(self, name: str) -> QuantFormat:
-        """Return the weight format called ``name``; raises PluginError naming what there is."""
-        return self._provider("quant_formats", name)
+        """Return the weight format called ``name``, its library opened; raises PluginError naming what there is."""
+        if name not in self._formats:
+            self._formats[name] = self._provider("quant_formats", name)
+        return self._formats[name]
 
     def drafter(self, name: str) -> DrafterFactory:
         """Return the drafter called ``name``; raises PluginError naming what there is."""
@@ -164,9 +167,9 @@ class Plugins:
                 raise PluginError(f"command {name}", f"plugin {plugin.name} cannot be used", str(plugin.reason))
         raise PluginError(f"command {name}", "no plugin brings it", unknown_key_remedy(name, self.commands()))
 
-    def kernel_libraries(self) -> list[Offer]:
+    def kernel_libraries(self, plugins: Iterable[Plugin] | None = None) -> list[Offer]:
         """Return every kernel library that plugins offer, unopened; of a plugin that cannot be used, its YAML's."""
-        return [offer for plugin in self.manifests for offer in self._offers(plugin)]
+        return [offer for plugin in (self.manifests if plugins is None else plugins) for offer in self._offers(plugin)]
 
     def plugin(self, name: str) -> Plugin:
         """Return the plugin called ``name``; raises PluginError naming what there is."""
@@ -212,13 +215,29 @@ class Plugins:
             raise PluginError(what, why, "list all but one in plugins.disable")
         plugin = usable[0] if usable else offering[0]
         found = (self._ask(plugin, f"infeng_{kind}") if plugin.usable else None) or {}
+        if kind == "quant_formats" and name not in found and plugin.usable:
+            found = self._formats_of(plugin, what)
         if name not in found and plugin.usable:
-            self._fail(plugin, f"plugin.yaml promises the {what}, its hooks do not bring it")
+            library = kind == "quant_formats" and plugin.manifest and plugin.manifest.library
+            who = "library does" if library else "hooks do"
+            self._fail(plugin, f"plugin.yaml promises the {what}, its {who} not bring it")
         if name not in found:
             raise PluginError(what, f"plugin {plugin.name} cannot be used", str(plugin.reason))
         if kind not in FACTORIES:
             return self._held(plugin, FACES[kind], what, found[name])
         return partial(self._made, plugin, FACES[kind], what, found[name])
+
+    def _formats_of(self, plugin: Plugin, what: str) -> dict[str, QuantFormat]:
+        """Return the weight formats of the library that a plugin.yaml names, which is opened without the others."""
+        from infeng_core.formats.quant import brought_by
+        from infeng_core.kernels.libraries import state_of
+
+        if plugin.manifest is None or plugin.manifest.library is None:
+            return {}
+        state = state_of(self, plugin, plugin.manifest.library)
+        if state.native is None:
+            raise PluginError(what, f"library {state.name}, which brings it, is not open", str(state.reason))
+        return brought_by(state.native)
 
     def _made(self, plugin: Plugin, face: str, what: str, factory: Any, *args: Any) -> Any:
         if plugin.name == "core":

@@ -25,7 +25,8 @@ from infeng_core.plug.assembly import load_config
 from infeng_core.requests.request import SamplingParams
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
-PYTHON = {path.parents[1].name: path for path in EXAMPLES.glob("*/infeng_*/plugin.yaml") if path.parts[-3] != "kernel"}
+COMPILED = ("kernel", "format")
+PYTHON = {p.parents[1].name: p for p in EXAMPLES.glob("*/infeng_*/plugin.yaml") if p.parts[-3] not in COMPILED}
 GREEDY = SamplingParams(temperature=0.0, max_tokens=24, ignore_eos=True)
 
 

@@ -30,6 +30,8 @@ class FirstUse:
         """Return READY if ``kernel`` accepts ``problem``, DECLINES, or what is broken about it."""
         if state is self.reference or state.trial is None or state.verdicts is None:
             return READY if kernel.accepts(problem) else DECLINES
+        if state.native is not None and problem.weight not in (None, *_native.WEIGHT_FORMATS, *state.native.formats):
+            return DECLINES  # a format that the library has never heard of, whose name the child would not know
         refusal = self._refusal(state, kernel.name)
         if refusal is not None:
             return refusal

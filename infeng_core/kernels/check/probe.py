@@ -55,9 +55,25 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
         if "check" in request:
             reference = _native.open_library(request["reference"], request["features"])
             return {"ok": True, "difference": _difference(kernels[request["check"]], reference, request["problem"])}
+        for format in library.formats:
+            _pack_and_unpack(format)
         return {"ok": True, "name": library.name, "version": library.version, "abi": list(library.abi)}
     except _native.NativeError as error:
         return {"ok": False, "code": error.code, "text": str(error)}
+
+
+def _pack_and_unpack(format: str) -> None:
+    """Call the functions of a weight format on a small matrix; one that cannot be packed is unpacked from zeros."""
+    import numpy as np
+
+    n, k = 20, 100  # fill neither panels nor groups
+    panels = _native.Arena(2 * _native.panel_bytes(format, k), huge_pages=False)
+    try:
+        _native.pack(format, np.random.default_rng(n).standard_normal((n, k), np.float32), panels)
+    except _native.NativeError as error:
+        if error.code != "unimplemented":
+            raise
+    _native.unpack(format, panels, 0, 2, k)
 
 
 def _fits(kernel: _native.Kernel, fields: dict[str, Any]) -> dict[str, Any]:

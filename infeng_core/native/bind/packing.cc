@@ -119,9 +119,20 @@ py::array_t<float> unpack(const std::string& format, const py::buffer& data, int
   return result;
 }
 
+// What a linear over the format reads.
+std::string activation_name(uint32_t format) { return name_of(Vocabulary::act, activation_of(format)); }
+
 }  // namespace
 
 void bind_packing(py::module_& m) {
+  py::dict own;
+  for (uint32_t format = INFENG_WEIGHT_F32; format <= INFENG_WEIGHT_INT4_G32; format++) {  // the others are reserved
+    own[py::str(name_of(Vocabulary::weight, format))] = activation_name(format);
+  }
+  m.attr("WEIGHT_FORMATS") = own;
+  m.def(
+      "activation", [](const std::string& format) { return activation_name(number_of(Vocabulary::weight, format)); },
+      py::arg("format"), "What a linear over a weight format reads.");
   m.def(
       "panel_bytes",
       [](const std::string& format, int64_t k) { return panel_bytes_of(number_of(Vocabulary::weight, format), k); },

@@ -1,4 +1,5 @@
 /* A kernel library with one exact kernel for `rmsnorm`. Macros make it wrong in one way each:
+ *   INDEX(a, m)         the row of x that row m is made of
  *   ON_ROW(a, m, out)   statement after row m is written to out
  *   ON_ACCEPTS(p)       statement at the start of accepts
  *   ON_WORKSPACE(p)     statement at the start of workspace
@@ -11,6 +12,9 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#ifndef INDEX
+#define INDEX(a, m) ((a)->row_index ? (a)->row_index[m] : (m))
+#endif
 #ifndef ON_ROW
 #define ON_ROW(a, m, out)
 #endif
@@ -60,7 +64,7 @@ static infeng_status run(const infeng_args* args, int32_t phase, int64_t first, 
   const float* w = a->weight.data;
   (void)phase, (void)worker;
   for (int64_t m = first; m < last; ++m) {
-    const float* x = (const float*)a->x.data + m * a->x.strides[0];
+    const float* x = (const float*)a->x.data + INDEX(a, m) * a->x.strides[0];
     float* out = (float*)a->out.data + m * a->out.strides[0];
     float lanes[16] = {0};
     for (int64_t i = 0; i < k; ++i) lanes[i % 16] = fmaf(x[i], x[i], lanes[i % 16]);
