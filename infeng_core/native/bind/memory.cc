@@ -2,12 +2,12 @@
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 
-#include "weights/arena.h"
 #include "bind/bindings.h"
 #include "error.h"
-#include "program/kv_cache.h"
 #include "library/names.h"
+#include "program/kv_cache.h"
 #include "program/pool.h"
+#include "weights/arena.h"
 #include "weights/weight.h"
 
 namespace py = pybind11;

@@ -10,11 +10,11 @@
 #include <mutex>
 #include <set>
 
-#include "library/cpu.h"
 #include "error.h"
-#include "weights/formats.h"
-#include "program/fpstate.h"
+#include "library/cpu.h"
 #include "library/names.h"
+#include "program/fpstate.h"
+#include "weights/formats.h"
 
 namespace infeng {
 namespace {

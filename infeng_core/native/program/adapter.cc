@@ -5,9 +5,9 @@
 #include <utility>
 
 #include "error.h"
+#include "library/names.h"
 #include "program/layout.h"
 #include "program/lora.h"
-#include "library/names.h"
 #include "program/program.h"
 
 namespace infeng {

@@ -4,8 +4,8 @@
 #include <string>
 
 #include "error.h"
-#include "program/fpstate.h"
 #include "library/names.h"
+#include "program/fpstate.h"
 #include "program/program.h"
 
 namespace infeng {

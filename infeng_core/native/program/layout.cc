@@ -4,10 +4,10 @@
 #include <mutex>
 #include <tuple>
 
-#include "weights/arena.h"
 #include "error.h"
-#include "program/fpstate.h"
 #include "library/names.h"
+#include "program/fpstate.h"
+#include "weights/arena.h"
 
 namespace infeng {
 namespace {

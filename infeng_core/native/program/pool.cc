@@ -9,8 +9,8 @@
 #include <cstring>
 #include <thread>
 
-#include "library/cpu.h"
 #include "error.h"
+#include "library/cpu.h"
 #include "program/fpstate.h"
 #include "program/futex.h"
 

@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "error.h"
-#include "program/layout.h"
 #include "library/names.h"
+#include "program/layout.h"
 
 namespace infeng {
 namespace {

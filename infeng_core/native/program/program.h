@@ -11,14 +11,14 @@
 #include <string>
 #include <vector>
 
-#include "weights/arena.h"
-#include "program/kv_cache.h"
 #include "library/library.h"
+#include "program/kv_cache.h"
 #include "program/lora.h"
 #include "program/pool.h"
 #include "program/problem.h"
 #include "program/profile.h"
 #include "program/shares.h"
+#include "weights/arena.h"
 #include "weights/weight.h"
 
 namespace infeng {

@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "error.h"
+#include "library/names.h"
 #include "weights/formats.h"
 #include "weights/half.h"
-#include "library/names.h"
 #include "weights/quantize.h"
 
 namespace infeng {

@@ -2,10 +2,10 @@
 
 #include <utility>
 
-#include "weights/arena.h"
 #include "error.h"
-#include "weights/formats.h"
 #include "library/names.h"
+#include "weights/arena.h"
+#include "weights/formats.h"
 
 namespace infeng {
 namespace {

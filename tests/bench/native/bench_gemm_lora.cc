@@ -12,8 +12,8 @@
 #include <map>
 #include <memory>
 
-#include "library/cpu.h"
 #include "error.h"
+#include "library/cpu.h"
 #include "lora_case.h"
 
 namespace {

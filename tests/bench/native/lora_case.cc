@@ -5,8 +5,8 @@
 #include <random>
 
 #include "error.h"
-#include "program/layout.h"
 #include "library/names.h"
+#include "program/layout.h"
 
 namespace infeng_bench {
 namespace {

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "weights/arena.h"
 #include "library/library.h"
+#include "weights/arena.h"
 #include "weights/weight.h"
 
 namespace infeng_bench {
