@@ -21,9 +21,10 @@ from infeng_core import cli
 from infeng_core.engine import Engine
 from infeng_core.errors import InfengError, ModelError, PluginError
 from infeng_core.formats.quant import BUILTIN
+from infeng_core.kernels import libraries
+from infeng_core.plug.assembly import load_config
 from infeng_core.plug.manager import Plugins
 from infeng_core.requests.request import SamplingParams
-from infeng_core.settings.manifest import load_config
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "format"
 FORMAT, OWN = "int5-g32", "int5/linear_int5g32"
@@ -143,7 +144,7 @@ def test_what_is_packed_is_within_half_a_step_of_each_group(plugin: Path) -> Non
 
 
 def test_its_library_alone_is_opened_to_convert(tiny: Path, plugin: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Plugins, "library_states", lambda self: pytest.fail("all libraries were opened"))
+    monkeypatch.setattr(libraries, "library_states", lambda plugins: pytest.fail("all libraries were opened"))
     plugins = Plugins.discover(load_config(overrides={"plugins.paths": [str(plugin)]}))
     assert plugins.names("quant_formats") == sorted([*BUILTIN, FORMAT])
     assert plugins.quant_format(FORMAT) is plugins.quant_format(FORMAT)
