@@ -70,8 +70,8 @@ def main(model: str, adapter: str, seconds: float) -> None:
         faulthandler.dump_traceback(all_threads=True)
     assert not thread.is_alive(), "another thread waits for ever"
     gc.collect()
-    assert engine._pool.free == engine._pool.total
-    assert sum(info.references + info.waiting for info in engine.adapters()) == 0
+    assert engine._in_flight.pool.free == engine._in_flight.pool.total
+    assert sum(info.references + info.waiting for info in engine.adapters.infos()) == 0
     while engine._is_open or not engine._is_released:
         try:
             try:

@@ -138,7 +138,7 @@ def test_more_requests_than_fit_at_once_wait_their_turn(make_engine: MakeEngine)
     many = engine.generate([[7 + i] * (1 + i % 20) for i in range(30)], replace(GREEDY, max_tokens=5))
     assert all(len(completion.token_ids) == 5 for completion in many)
     assert max(recorder.rows) == 8
-    assert engine._pool.free == engine._pool.total
+    assert engine._in_flight.pool.free == engine._in_flight.pool.total
 
 
 @pytest.mark.parametrize(
@@ -274,7 +274,7 @@ def test_cancelling_ends_one_request_and_frees_its_blocks(make_engine: MakeEngin
     assert "".join(event.text for event in drop) == partial.text
     assert keep.result().token_ids == engine.generate("keep", GREEDY)[0].token_ids
     drop.cancel()
-    assert engine._pool.free == engine._pool.total
+    assert engine._in_flight.pool.free == engine._in_flight.pool.total
 
 
 def test_a_request_that_waits_can_be_cancelled(make_engine: MakeEngine):
@@ -291,7 +291,7 @@ def test_leaving_a_stream_early_cancels_what_is_unfinished(make_engine: MakeEngi
     for event in engine.stream(["a", "b"], GREEDY):
         assert isinstance(event, Event)
         break
-    assert engine._pool.free == engine._pool.total
+    assert engine._in_flight.pool.free == engine._in_flight.pool.total
     assert engine.step() is False
 
 
@@ -400,7 +400,7 @@ def test_ctrl_c_between_giving_out_and_recording_repeats_no_token(
             interrupts += 1
     assert interrupts > 5
     assert [stream.result().token_ids for stream in streams] == expected
-    assert engine._pool.free == engine._pool.total
+    assert engine._in_flight.pool.free == engine._in_flight.pool.total
 
 
 def test_no_event_is_lost_when_the_loop_over_them_runs_the_engine_too(make_engine: MakeEngine):

@@ -67,8 +67,8 @@ def compare(engine: Engine, spoil: Callable[[], Any], ends: str, *, error: type[
     with pytest.raises(error, match=ends):
         spoilt.result()
     assert all(len(stream.result().token_ids) == 20 for stream in streams)
-    assert engine._pool.free == engine._pool.total
-    assert all(info.references == info.waiting == 0 for info in engine.adapters())
+    assert engine._in_flight.pool.free == engine._in_flight.pool.total
+    assert all(info.references == info.waiting == 0 for info in engine.adapters.infos())
     for length in (1, 15, 16, 17, 40):  # in blocks that hold what the spoilt one has left
         again = [bytes_of(engine, [engine.submit([7] * length, GREEDY)])[0] for _ in range(2)]
         assert again[0] == again[1]
@@ -226,14 +226,14 @@ def test_an_error_of_a_scheduler_in_the_middle_repeats_no_token(
 
 def test_a_scheduler_that_never_commits_is_named(make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch):
     engine = make_engine(scheduler__max_batch_tokens=8)
-    monkeypatch.setattr(engine._scheduler, "commit", lambda *_: None)
+    monkeypatch.setattr(engine._in_flight.scheduler, "commit", lambda *_: None)
     with pytest.raises(PluginError, match="scheduler fcfs: it does not record what was computed: use fcfs"):
         engine.generate("a long prompt that takes more than one step to compute", GREEDY)
 
 
 def test_a_scheduler_that_never_makes_a_batch_is_named(make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch):
     engine = make_engine()
-    monkeypatch.setattr(engine._scheduler, "next_batch", lambda: None)
+    monkeypatch.setattr(engine._in_flight.scheduler, "next_batch", lambda: None)
     for call in (engine.generate, lambda *given: list(engine.stream(*given))):
         with pytest.raises(PluginError, match="scheduler fcfs: requests wait, and it has no batch: use fcfs"):
             call("x", GREEDY)
@@ -243,14 +243,14 @@ def test_a_scheduler_that_never_makes_a_batch_is_named(make_engine: MakeEngine, 
 
 def test_a_scheduler_that_cannot_take_a_request_ends_that_one(make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch):
     engine = make_engine()
-    add = engine._scheduler.add
+    add = engine._in_flight.scheduler.add
 
     def choosy(sequence: Any) -> None:
         if sequence.prompt_length == 3:
             raise ZeroDivisionError("oh")
         add(sequence)
 
-    monkeypatch.setattr(engine._scheduler, "add", choosy)
+    monkeypatch.setattr(engine._in_flight.scheduler, "add", choosy)
     good, bad = engine.submit([5, 6], GREEDY), engine.submit([5, 6, 7], GREEDY)
     assert len(good.result().token_ids) == 20
     with pytest.raises(PluginError, match=r"scheduler fcfs: it does not take a request \(ZeroDivisionError: oh\)"):

@@ -86,7 +86,7 @@ def test_logprobs_of_a_prompt_are_those_of_its_parts_however_it_is_cut(
         for position in {1, 2, len(prompt) // 2, len(prompt) - 1} & set(range(1, len(prompt))):
             row = next_logits(engine, prompt[:position], name)
             assert completion.prompt_logprobs[position] == logprob(row, prompt[position], 2)
-    assert engine._pool.free == engine._pool.total
+    assert engine._in_flight.pool.free == engine._in_flight.pool.total
 
 
 def test_a_score_is_the_sum_of_what_each_token_has_after_those_before_it(make_engine: MakeEngine, tmp_path: Path):
@@ -134,17 +134,17 @@ def test_interrupted_steps_report_every_token_once(make_engine: MakeEngine, monk
 
 def test_a_scheduler_without_logits_of_known_tokens_is_named(make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch):
     engine = make_engine()
-    batch = engine._scheduler._batch
+    batch = engine._in_flight.scheduler._batch
 
     def forgetful(segments: list[Any]) -> Any:
         return batch([segment._replace(sampled=segment.sampled - segment.known, known=0) for segment in segments])
 
-    monkeypatch.setattr(engine._scheduler, "_batch", forgetful)
+    monkeypatch.setattr(engine._in_flight.scheduler, "_batch", forgetful)
     with pytest.raises(PluginError, match="scheduler: it gives no logits of known tokens"):
         engine.score([5, 6], [7])
     with pytest.raises(PluginError, match="scheduler: it gives no logits of known tokens"):
         engine.generate([5, 6], replace(GREEDY, prompt_logprobs=0))
-    assert engine._pool.free == engine._pool.total
+    assert engine._in_flight.pool.free == engine._in_flight.pool.total
 
 
 def test_equal_logits_are_reported_by_id():

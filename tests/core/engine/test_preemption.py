@@ -52,13 +52,13 @@ def test_preempted_sequences_give_the_same_tokens(make_engine: MakeEngine, tmp_p
     names = ["a", "b", None, "c"]
     for params in (GREEDY, SAMPLED):
         expected = [engine.generate([p], params, adapters=n)[0] for p, n in zip(prompts, names, strict=True)]
-        scheduler = engine._scheduler = Preempting(engine.limits, engine._pool)
+        scheduler = engine._in_flight.scheduler = Preempting(engine.limits, engine._in_flight.pool)
         found = engine.generate(prompts, params, adapters=names)
         assert [one.token_ids for one in found] == [one.token_ids for one in expected]
         assert [one.logprobs for one in found] == [one.logprobs for one in expected]
         assert scheduler.preempted >= 2
-        assert engine._pool.free == engine._pool.total
-        assert all(info.references == info.waiting == 0 for info in engine.adapters())
+        assert engine._in_flight.pool.free == engine._in_flight.pool.total
+        assert all(info.references == info.waiting == 0 for info in engine.adapters.infos())
 
 
 def test_an_adapter_that_changes_while_its_request_is_preempted_is_an_error_of_that_request(
@@ -66,15 +66,15 @@ def test_an_adapter_that_changes_while_its_request_is_preempted_is_an_error_of_t
 ):
     paths = {name: str(tiny_adapter.write(tmp_path / name, seed)) for seed, name in enumerate("ab")}
     engine = make_engine(adapters__paths=paths, adapters__max_resident=1)
-    engine._scheduler = scheduler = Preempting(engine.limits, engine._pool)
+    engine._in_flight.scheduler = scheduler = Preempting(engine.limits, engine._in_flight.pool)
     stream = engine.submit("x", replace(GREEDY, max_tokens=100), adapter="a")
     while not stream.is_ready:
         engine.step()
     scheduler.preempt(scheduler._running[0])
-    engine.pin_adapter("b")  # which takes the only place
+    engine.adapters.pin("b")  # which takes the only place
     tiny_adapter.write(tmp_path / "a", 9)
-    engine.pin_adapter("b", False)
+    engine.adapters.pin("b", False)
     with pytest.raises(AdapterError, match="adapter a"):
         stream.result()
     assert len(engine.generate("x", GREEDY, adapters="b")[0].token_ids) == 24
-    assert engine._pool.free == engine._pool.total
+    assert engine._in_flight.pool.free == engine._in_flight.pool.total

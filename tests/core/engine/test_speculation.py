@@ -69,7 +69,7 @@ def test_texts_tokens_and_events_are_the_same(make_engine: MakeEngine, way: str,
     assert list(map(facts, found)) == list(map(facts, expected))
     assert pieces(guessing.stream(mix(WAYS[way]))) == pieces(plain.stream(mix(WAYS[way])))
     assert sum(completion.usage.drafted_tokens for completion in found) > 0
-    assert guessing._pool.free == guessing._pool.total
+    assert guessing._in_flight.pool.free == guessing._in_flight.pool.total
 
 
 @pytest.mark.parametrize(("weights", "kv"), [("f32", "f32"), ("int8-row", "int8"), ("int4-g64", "int8")])
@@ -150,7 +150,7 @@ def test_cancelling_between_steps_leaves_a_beginning_of_the_text(make_engine: Ma
         count = len(cut.token_ids)
         assert count >= steps
         assert (cut.finish_reason, cut.token_ids) == ("cancelled", whole.token_ids[:count])
-    assert guessing._pool.free == guessing._pool.total
+    assert guessing._in_flight.pool.free == guessing._in_flight.pool.total
 
 
 def test_steps_that_fail_or_are_interrupted_change_nothing(make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch):
@@ -238,7 +238,7 @@ def test_any_mix_of_requests_gives_what_the_plain_engine_gives(
 ):
     plain, guessing = pairs[size]
     assert list(map(facts, arrive(guessing, arriving))) == list(map(facts, arrive(plain, arriving)))
-    assert guessing._pool.free == guessing._pool.total
+    assert guessing._in_flight.pool.free == guessing._in_flight.pool.total
 
 
 @pytest.mark.parametrize(

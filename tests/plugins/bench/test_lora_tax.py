@@ -98,7 +98,7 @@ def test_base_only_compares_an_engine_that_holds_adapters_with_one_that_cannot(
     real = Side.start
 
     def start(self: Side, prompts: Any, new: int) -> None:
-        seen.append((self.engine, self.engine.config.adapters.max_resident, len(self.engine.adapters())))
+        seen.append((self.engine, self.engine.config.adapters.max_resident, len(self.engine.adapters.infos())))
         real(self, prompts, new)
 
     monkeypatch.setattr(Side, "start", start)
