@@ -53,11 +53,12 @@ from infeng_core.errors import (
     printable,
     unknown_key_remedy,
 )
+from infeng_core.files import cache_root
 from infeng_core.formats import FormatChoice, LoadedModel, PackedAdapter, choose, convert, convert_adapter, find
 from infeng_core.formats.adapters.artifact import is_artifact
 from infeng_core.formats.adapters.packed import LoraPart, LoraTensor
 from infeng_core.formats.atomic import locked, replacing
-from infeng_core.formats.cache import cache_root, cached_model
+from infeng_core.formats.cache import cached_model
 from infeng_core.formats.huggingface import read_config
 from infeng_core.formats.identity import conversion_key
 from infeng_core.formats.native import is_native, read_manifest

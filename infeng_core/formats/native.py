@@ -119,15 +119,7 @@ def written_files(directory: Path) -> set[str]:
 def parse_manifest(text: str, path: Path, lookup: FormatLookup) -> Manifest:
     """Check a manifest's text; ``lookup`` finds weight formats. Raises ModelError."""
     fields = _document(text, path)
-    version = fields.text("infeng_weights")
-    numbers = re.fullmatch(r"(\d{1,6})\.(\d{1,6})", version)
-    if not numbers:
-        fields.fail("infeng_weights", f"is {show(version)}, it must be a version such as 1.0")
-    major, minor = (int(number) for number in numbers.groups())
-    if major != FORMAT_MAJOR:
-        remedy = "update infeng (pip install -U infeng-core)" if major > FORMAT_MAJOR else AGAIN
-        fields.fail("infeng_weights", f"is {version}, this version of infeng reads {FORMAT_MAJOR}.x", remedy)
-    if minor <= FORMAT_MINOR:
+    if fields.version("infeng_weights", FORMAT_MAJOR, AGAIN) <= FORMAT_MINOR:
         fields.only("infeng_weights", "written_by", "id", "key", "model", "files", "weights", "tensors", "vectors")
     files = fields.mapping("files")
     weights = _weights(fields)
@@ -139,7 +131,7 @@ def parse_manifest(text: str, path: Path, lookup: FormatLookup) -> Manifest:
         weights=tuple(weights),
         tensors={name: _tensor(tensors.mapping(name), weights) for name in tensors.data},
         vectors={name: _vector(vectors.mapping(name), weights) for name in vectors.data},
-        version=version,
+        version=fields.text("infeng_weights"),
         written_by=fields.text("written_by"),
     )
     _check_layout(manifest, tensors, vectors, lookup)

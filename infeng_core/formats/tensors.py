@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,10 @@ class PackedTensor:
     def nbytes(self) -> int:
         """Bytes of all panels."""
         return self.panels * self.panel_bytes
+
+    def holding(self, panels: NDArray[np.uint8], name: str) -> PackedTensor:
+        """Return a tensor of this size and format with other contents."""
+        return replace(self, name=name, buffer=panels, offset=0)
 
     def native(self) -> _native.Weight:
         """Return the weight as the native core takes it; it keeps the buffer alive."""

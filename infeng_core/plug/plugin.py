@@ -32,7 +32,7 @@ VERSION = 1
 ARCHES = ("x86_64", "aarch64")
 
 
-class _Abi:
+class _Abi(Kind):
     """A version such as "0.10"; a YAML number loses zeros, so it must be text."""
 
     def check(self, value: object) -> tuple[int, int]:
@@ -41,20 +41,14 @@ class _Abi:
             raise ValueError(f'expected a version in quotes such as "0.10", found {value!r}')
         return int(major), int(minor)
 
-    def parse(self, text: str) -> tuple[int, int]:
-        return self.check(text)
 
-
-class _Version:
+class _Version(Kind):
     """A version such as 0.1.0, quoted or not."""
 
     def check(self, value: object) -> str:
         if isinstance(value, bool) or not isinstance(value, str | int | float):
             raise ValueError(f"expected a version such as 0.1.0, found {type_name(value)}")
         return str(value)
-
-    def parse(self, text: str) -> str:
-        return text
 
 
 _NAMES = ListOf(Name())
@@ -74,14 +68,11 @@ _TOP: Mapping[str, Kind | None] = {  # None: read by a function of its own
 }
 
 
-class _Anything:
+class _Anything(Kind):
     """Checked later, when the type is known."""
 
     def check(self, value: object) -> object:
         return value
-
-    def parse(self, text: str) -> object:
-        return text
 
 
 _SETTING: Mapping[str, Kind | None] = {

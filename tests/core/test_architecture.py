@@ -38,7 +38,7 @@ KNOWS = {
     "requests": {"_native", "requests.request", "step"},
     "scheduling": {"requests.request", "step"},
     "backends": {"_native", "formats", "kernels", "machine", "models", "settings", "step"},
-    "telemetry": {"backends"},
+    "telemetry": {"backends", "machine"},
     "step_lock": set(),
     "engine_thread": set(),
     "in_flight": {"adapters", "requests", "scheduling", "step"},
