@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from infeng_core.errors import InfengError
 
 ABI_VERSION: tuple[int, int]
+ABI_SINCE: int
 
 class NativeError(InfengError, RuntimeError):
     """A failure below Python: ``code`` is a short reason such as "missing_symbol", ``str()`` the text."""
