@@ -25,8 +25,6 @@ from infeng_core._native import (
 )
 from infeng_core.adapters import BASE
 from infeng_core.backends.interface import (
-    AdapterHandle,
-    AdapterRows,
     Backend,
     BoundOp,
     Executable,
@@ -103,7 +101,7 @@ from infeng_core.scheduling.drafts import Drafter
 from infeng_core.scheduling.fcfs import FirstCome
 from infeng_core.scheduling.scheduler import Scheduler
 from infeng_core.settings.config import EngineConfig
-from infeng_core.step import NOT_FINITE, Batch, Limits, Segment, Sequence, adapter_rows
+from infeng_core.step import NOT_FINITE, AdapterHandle, AdapterRows, Batch, Limits, Segment, Sequence, adapter_rows
 from infeng_core.telemetry.process import peak_rss
 from infeng_core.version import __version__
 

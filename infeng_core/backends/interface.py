@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from infeng_core.errors import KernelError
-from infeng_core.step import AdapterHandle, AdapterRows, Batch, Limits
+from infeng_core.step import AdapterHandle, Batch, Limits
 
 if TYPE_CHECKING:
     from infeng_core.formats import LoadedModel
@@ -18,20 +18,6 @@ if TYPE_CHECKING:
     from infeng_core.kernels.choice import Selector
     from infeng_core.models.config import ModelConfig
     from infeng_core.settings.config import EngineConfig
-
-__all__ = [
-    "AdapterHandle",
-    "AdapterRows",
-    "Backend",
-    "BoundOp",
-    "Executable",
-    "InterruptedStepError",
-    "Limits",
-    "Measurable",
-    "Measured",
-    "NotFiniteError",
-    "OpNames",
-]
 
 
 class InterruptedStepError(KernelError):

@@ -8,7 +8,7 @@ from dataclasses import Field, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from infeng_core.errors import ManifestError, unknown_key_remedy
+from infeng_core.errors import ManifestError
 from infeng_core.machine.cpu import NEEDS
 from infeng_core.settings import yamlfile
 from infeng_core.settings.config import OPS, SCHEMA, setting
@@ -24,6 +24,7 @@ from infeng_core.settings.schema import (
     Optional,
     Size,
     Text,
+    checked,
     suggestion,
 )
 from infeng_core.settings.yamlfile import Document, Key, type_name
@@ -129,11 +130,7 @@ def read_plugin(path: Path) -> PluginManifest:
     """Read and check ``path``; raises ManifestError naming file, line, key, reason and remedy."""
     document = yamlfile.read(path)
     top = _section(document, (), _TOP)
-    if document.data.get("infeng_plugin") != VERSION:
-        remedy = f"write `infeng_plugin: {VERSION}`"
-        raise ManifestError(
-            document.place(("infeng_plugin",)), f"expected {VERSION}, the version of plugin files", remedy
-        )
+    document.require_version("infeng_plugin", VERSION, "version of plugin files")
     for key in ("name", "version"):
         if key not in top:
             raise ManifestError(document.place(()), f"`{key}` is missing")
@@ -168,23 +165,7 @@ def read_plugin(path: Path) -> PluginManifest:
 
 def _section(document: Document, key: Key, known: Mapping[str, Kind | None], data: object = None) -> dict[str, Any]:
     """Return the checked values of the mapping at ``key``, or of ``data``; keys whose kind is None are left out."""
-    data = _at(document.data, key) if data is None else data
-    if data is None:
-        return {}
-    if not isinstance(data, Mapping):
-        raise ManifestError(document.place(key), f"expected keys and values, found {type_name(data)}")
-    result = {}
-    for name, value in data.items():
-        place = document.place((*key, name))
-        if name not in known:
-            raise ManifestError(place, "unknown key", unknown_key_remedy(name, known))
-        kind = known[name]
-        if kind is not None:
-            try:
-                result[name] = kind.check(value)
-            except ValueError as error:
-                raise ManifestError(place, str(error)) from None
-    return result
+    return checked(document, key, _at(document.data, key) if data is None else data, known)
 
 
 def _items(document: Document, key: Key) -> list[object]:

@@ -11,8 +11,8 @@ from typing import Any
 
 import yaml
 
-from infeng_core.errors import closest
-from infeng_core.settings.yamlfile import type_name
+from infeng_core.errors import ManifestError, closest, unknown_key_remedy
+from infeng_core.settings.yamlfile import Document, Key, type_name
 
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
@@ -216,6 +216,29 @@ class MapOf(Kind):
                 raise ValueError(f"expected name=value, found {pair!r}")
             result[name] = self.kind.parse(item)
         return result
+
+
+def checked(document: Document, key: Key, data: object, kinds: Mapping[str, Kind | None]) -> dict[str, Any]:
+    """Return the values of ``data``, the mapping at ``key``, in their final form; {} for null.
+
+    Keys whose kind is None are known, and left out. Raises ManifestError naming file, line and key.
+    """
+    if data is None:
+        return {}
+    if not isinstance(data, Mapping):
+        raise ManifestError(document.place(key), f"expected keys and values, found {type_name(data)}")
+    result = {}
+    for name, value in data.items():
+        place = document.place((*key, name))
+        if name not in kinds:
+            raise ManifestError(place, "unknown key", unknown_key_remedy(name, kinds))
+        kind = kinds[name]
+        if kind is not None:
+            try:
+                result[name] = kind.check(value)
+            except ValueError as error:
+                raise ManifestError(place, str(error)) from None
+    return result
 
 
 def _flow(text: str) -> object:

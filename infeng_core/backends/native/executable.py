@@ -8,14 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from infeng_core import _native
-from infeng_core.backends.interface import BoundOp, InterruptedStepError, Limits, Measured, NotFiniteError, OpNames
+from infeng_core.backends.interface import BoundOp, InterruptedStepError, Measured, NotFiniteError, OpNames
 from infeng_core.backends.native.adapters import place
 from infeng_core.backends.native.plan import Planner
 from infeng_core.errors import AdapterError, KernelError, ResourceError
 from infeng_core.kernels.problems import MAX_STACKED_RANK
 from infeng_core.machine.memory import available_bytes
 from infeng_core.models.families import families
-from infeng_core.step import Batch
+from infeng_core.step import Batch, Limits
 
 if TYPE_CHECKING:
     from infeng_core.formats import LoadedModel
