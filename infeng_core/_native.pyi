@@ -333,6 +333,15 @@ class Program:
         """``mask``: "causal", or "full" for rows that see their whole segment. ``sinks``, ``slopes``: (heads,)."""
     def ops(self) -> list[dict[str, Any]]:
         """Return {"op", "epilogues", "kernels": [(most rows, "library/kernel")]} of every op, in order."""
+    def read_blocks(self, cache: KvCache, blocks: NDArray[np.int32]) -> NDArray[np.uint8]:
+        """Return copies of whole blocks, (blocks, block_bytes); waits for a step in flight."""
+    def write_blocks(self, cache: KvCache, blocks: NDArray[np.int32], data: NDArray[np.uint8]) -> None:
+        """Put back what ``read_blocks`` returned, into any blocks; waits for a step in flight.
+
+        ``data``: (blocks, block_bytes); its rows are contiguous and need not follow each other.
+        """
+    def copy_blocks(self, cache: KvCache, source: NDArray[np.int32], target: NDArray[np.int32]) -> None:
+        """Copy block source[i] onto target[i], one after the other; waits for a step in flight."""
     def profile(self, on: bool, *, events: int = 65536, groups: Sequence[int] = ()) -> None:
         """Measure every step from now on, from zero, or stop and forget; waits for a step in flight.
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from infeng_core.backends.interface import Executable
 from infeng_core.engine import Engine
 from infeng_core.step import Batch
 
@@ -38,3 +39,21 @@ class Recorder:
         for id_, row in zip(sampled, logits, strict=True):
             self.logits[id_].append(row.tobytes())
         return logits
+
+
+def greedy(executable: Executable, known: list[int], computed: int, table: list[int], count: int) -> list[int]:
+    """Return ``count`` tokens after the ``known`` ones, of which ``computed`` are in the blocks of ``table``."""
+    tokens = list(known)
+    for _ in range(count):
+        rows = len(tokens) - computed
+        batch = Batch(
+            segments=[],
+            tokens=np.array(tokens[computed:], np.int32),
+            positions=np.arange(computed, len(tokens), dtype=np.int32),
+            kv_segments=np.array([[0, rows, computed, 0]], np.int32),
+            block_tables=np.array(table, np.int32),
+            sample_rows=np.array([rows - 1], np.int32),
+        )
+        computed = len(tokens)
+        tokens.append(int(executable.run(batch)[0].argmax()))
+    return tokens[len(known) :]
