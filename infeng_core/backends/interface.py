@@ -147,9 +147,8 @@ class BlockAccess(Protocol):
     arrays of another shape or type, before anything is written.
     """
 
-    @property
     def block_layout(self) -> str:
-        """What the bytes of a block mean. Blocks may move between executables of one model where it is equal."""
+        """Return what the bytes of a block mean. Blocks may move between executables of one model where it is equal."""
 
     def read_blocks(self, blocks: NDArray[np.int32]) -> NDArray[np.uint8]:
         """Return copies of blocks (count,), all layers of each: (count, block_bytes) uint8."""

@@ -242,7 +242,7 @@ class PrefixStore:
                 first = 0 if known is None else self._kind.count(known)
                 for slot, digest in enumerate(self._digests(handle, number, first, self._kind.count(size)), first):
                     if digest is not None:
-                        self._saved.setdefault(digest, (number, slot))
+                        self._saved[digest] = (number, slot)  # the newest: an older one may have been refused
         except InfengError as error:
             path = self._path(number)
             if path not in self._reported and path.exists():  # else another process has made room

@@ -117,7 +117,7 @@ class NativeExecutable:
         )
         self.kv_bytes = self._cache.nbytes
         sizes = f"{shape.layers} layers, {shape.kv_heads} heads of {shape.head_dim}"
-        self.block_layout = f"native {BLOCK_LAYOUT}: {config.kv_cache.dtype}, {sizes}"
+        self._layout = f"native {BLOCK_LAYOUT}: {config.kv_cache.dtype}, {sizes}"
         self.scratch_bytes = self._program.scratch_bytes
 
     def run(self, batch: Batch) -> NDArray[np.float32]:
@@ -150,6 +150,10 @@ class NativeExecutable:
             if error.code == "out_of_memory":
                 raise ResourceError(what, str(error), "unload another adapter") from error
             raise AdapterError(what, str(error), "it does not fit this model; convert it again") from error
+
+    def block_layout(self) -> str:
+        """Return what the bytes of a block mean."""
+        return self._layout
 
     def read_blocks(self, blocks: NDArray[np.int32]) -> NDArray[np.uint8]:
         """Return copies of whole blocks, (count, block_bytes) uint8."""

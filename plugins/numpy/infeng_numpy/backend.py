@@ -76,7 +76,7 @@ class NumpyExecutable:
         )
         self.kv_bytes = cache.nbytes
         self._blocks = Blocks(cache.arrays, BLOCK)
-        self.block_layout = f"numpy 1: {kv_dtype}, {c.layers} layers, {c.kv_heads} heads of {c.head_dim}"
+        self._layout = f"numpy 1: {kv_dtype}, {c.layers} layers, {c.kv_heads} heads of {c.head_dim}"
         self._lock = threading.Lock()  # blocks are copied between steps, whoever asks
         self.llama = Llama(c, dequantized(model), cache, block=BLOCK, int8_kv=kv_dtype == "int8")
         self._rows = (1, limits.max_rows)
@@ -95,6 +95,10 @@ class NumpyExecutable:
                 batch.tokens, batch.positions, batch.kv_segments, batch.block_tables, batch.sample_rows, rows
             )  # (samples, vocab) float64
         return logits.astype(np.float32)
+
+    def block_layout(self) -> str:
+        """Return what the bytes of a block mean."""
+        return self._layout
 
     def read_blocks(self, blocks: NDArray[np.int32]) -> NDArray[np.uint8]:
         """Return copies of whole blocks, (count, block_bytes) uint8; raises KernelError for one that does not exist."""

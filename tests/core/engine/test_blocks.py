@@ -42,7 +42,7 @@ def test_one_who_goes_on_in_a_copy_does_not_disturb_the_other(make_engine: MakeE
 
 
 def test_the_layout_says_whose_blocks_are_alike(make_engine: MakeEngine):
-    layouts = [access(make_engine(kv_cache__dtype=kv).executable).block_layout for kv in ("f32", "f16", "f32")]
+    layouts = [access(make_engine(kv_cache__dtype=kv).executable).block_layout() for kv in ("f32", "f16", "f32")]
     assert layouts[0] == layouts[2] != layouts[1]
 
 

@@ -286,7 +286,9 @@ def test_damage_is_reported_once_and_saved_again(files: Path, kept: Kept, capsys
     assert capsys.readouterr().err.count("damaged record") == 1
     assert store.blocks_refused == 1
     assert store.save(kept.tree.entries(), read_blocks) == 1
-    assert check_never_wrong(store, kept) == 7
+    for seen in (store, open_store(files)):
+        assert check_never_wrong(seen, kept) == 7
+    assert capsys.readouterr().err == ""
 
 
 def test_foreign_files_are_left_alone(files: Path, kept: Kept, capsys: pytest.CaptureFixture[str]):
@@ -515,7 +517,7 @@ def test_a_request_goes_on_from_disk_with_the_same_tokens(make_engine: MakeEngin
         access = engine.executable
         assert isinstance(access, BlockAccess)
         nbytes = engine.executable.kv_bytes // engine.limits.kv_blocks
-        identity = f"{engine.model.id} {access.block_layout}"
+        identity = f"{engine.model.id} {access.block_layout()}"
         store = PrefixStore(tmp_path / "p", identity=identity, block_bytes=nbytes, most_bytes=1 << 24)
         pool = BlockPool(engine.limits.kv_blocks)
         return access, store, PrefixTree(pool), pool

@@ -85,4 +85,4 @@ def test_a_request_goes_on_in_restored_blocks_with_the_same_tokens(
         second.executable.write_blocks(ids(2, 7), data)
         second.executable.copy_blocks(ids(7), ids(6))
         assert greedy(second.executable, prompt, 32, [2, 6, 4, 0], 8) == expected
-        assert first.executable.block_layout == second.executable.block_layout
+        assert first.executable.block_layout() == second.executable.block_layout()
