@@ -441,8 +441,7 @@ class _Writer:
         with contextlib.suppress(OSError):
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if writer.is_there() and os.pread(handle, HEADER_BYTES, 0) == kind.segment_header():
-                writer.count = kind.count(os.fstat(handle).st_size)
-                os.ftruncate(handle, writer.size)  # of a write that did not end
+                writer.count = kind.count(os.fstat(handle).st_size)  # a record that did not end is written over
                 return writer
         writer.close()
         return None

@@ -236,6 +236,15 @@ def test_a_truncated_segment_gives_the_records_before_the_end(files: Path, kept:
     assert check_never_wrong(store, kept) == 3
 
 
+def test_a_record_that_did_not_end_is_written_over(files: Path, kept: Kept):
+    size = HEADER_BYTES + 4 * STRIDE + 100
+    os.truncate(files / "0000000001.segment", size)
+    store = open_store(files)
+    assert store.save(kept.tree.entries(), read_blocks) == 2
+    assert (files / "0000000001.segment").stat().st_size == HEADER_BYTES + 6 * STRIDE
+    assert check_never_wrong(open_store(files), kept) == 7
+
+
 def test_a_file_that_shrinks_while_it_is_used_gives_nothing(files: Path, kept: Kept):
     store = open_store(files)
     os.truncate(files / "0000000001.segment", HEADER_BYTES + STRIDE)
