@@ -418,6 +418,34 @@ def unpack(
 ) -> NDArray[np.float32]:
     """Return (panels * 16, k) float32, the values the kernels compute with."""
 
+def code_grid(format: str) -> tuple[int, int, int, Literal["float16", "float32"]] | None:
+    """Return (inputs of one scale or 0 for all of an output, smallest code, largest, type of scales) of a format.
+
+    None for a float format, and for one of a library.
+    """
+
+def pack_codes(
+    format: str,
+    codes: NDArray[np.int8],  # (n, k)
+    scales: NDArray[np.float32],  # (n, groups)
+    out: Any,  # as of pack
+    *,
+    out_offset: int = 0,
+    first_panel: int = 0,
+    panel_step: int = 1,
+    threads: int = 1,
+) -> None:
+    """Lay out codes and scales that are known already; scales are rounded to the format's type. GIL released.
+
+    Raises NativeError: "invalid_argument" (types, shapes), "not_finite" (a scale), "out_of_range" (a code, a scale that
+    fp16 does not hold), both with row and column; "unsupported" for a format without a grid.
+    """
+
+def unpack_codes(
+    format: str, data: Any, offset: int, panels: int, k: int, *, first_panel: int = 0, panel_step: int = 1
+) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
+    """Return codes (panels * 16, k) and scales (panels * 16, groups) of a format that has a grid."""
+
 # ------------------------------------------------------------------------------------------------ rope.cc sampling.cc
 
 def rope_inv_freq(rot: int, theta: float) -> NDArray[np.float64]:
