@@ -61,7 +61,8 @@ from infeng_core.formats.cache import cache_root, cached_model
 from infeng_core.formats.huggingface import read_config
 from infeng_core.formats.identity import conversion_key
 from infeng_core.formats.native import is_native, read_manifest
-from infeng_core.formats.quant import FormatLookup, QuantFormat, builtin_format
+from infeng_core.formats.quant import FormatLookup, Grid, QuantFormat, builtin_format
+from infeng_core.formats.quantizers import Nearest, Quantized, Quantizer, QuantizerChoice, QuantTarget
 from infeng_core.formats.sources import Source
 from infeng_core.kernels.check.case import OneOp
 from infeng_core.kernels.check.lora import A_FORMATS, RandomAdapters, a_form
@@ -145,6 +146,7 @@ __all__ = [
     "FormatChoice",
     "FormatLookup",
     "Graph",
+    "Grid",
     "HfTokenizer",
     "InfengError",
     "InterruptedStepError",
@@ -167,6 +169,7 @@ __all__ = [
     "ModelConfig",
     "ModelError",
     "NativeError",
+    "Nearest",
     "NotFiniteError",
     "OneOp",
     "OpNames",
@@ -178,6 +181,10 @@ __all__ = [
     "Problem",
     "Program",
     "QuantFormat",
+    "QuantTarget",
+    "Quantized",
+    "Quantizer",
+    "QuantizerChoice",
     "RandomAdapters",
     "Request",
     "RequestError",

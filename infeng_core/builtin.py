@@ -11,6 +11,7 @@ from infeng_core.plug.hookspecs import (
     DrafterFactory,
     KernelLibrary,
     QuantFormat,
+    Quantizer,
     SchedulerFactory,
     TokenizerFactory,
 )
@@ -45,6 +46,14 @@ def infeng_quant_formats() -> dict[str, QuantFormat]:
     from infeng_core.formats.quant import BUILTIN
 
     return dict(BUILTIN)
+
+
+@hookimpl
+def infeng_quantizers() -> dict[str, Quantizer]:
+    """The built-in rounding."""
+    from infeng_core.formats.quantizers import DEFAULT
+
+    return {DEFAULT.name: DEFAULT.quantizer}
 
 
 @hookimpl

@@ -23,6 +23,9 @@ class Convert:
         parser.add_argument(
             "--format", metavar="F", help="f32, bf16, int8-row, int4-g64 (default), int4-g32 or a plugin's"
         )
+        parser.add_argument(
+            "--quantizer", metavar="Q", help="what chooses codes and scales: nearest (default) or a plugin's"
+        )
         parser.add_argument("--force", action="store_true", help="replace an engine-native directory at DEST")
         parser.add_argument("--json", action="store_true", help="print the result as JSON on stdout")
         add_config_options(parser)
@@ -30,19 +33,23 @@ class Convert:
     def run(self, arguments: argparse.Namespace) -> int:
         """Convert; the summary goes to stdout."""
         from infeng_core.formats import choose, convert, find, use_families
+        from infeng_core.formats.quantizers import described
         from infeng_core.machine.memory import gigabytes
         from infeng_core.plug.manager import Plugins
 
-        config = config_from(arguments, model__format=arguments.format)
+        config = config_from(arguments, model__format=arguments.format, model__quantizer=arguments.quantizer)
         plugins = Plugins.discover(config)
         use_families(plugins)
         lookup = plugins.quant_format
-        choice = choose(config, lookup)
-        made = convert(find(arguments.source, plugins), arguments.dest, choice, lookup=lookup, force=arguments.force)
+        choice, quantizer = choose(config, lookup), plugins.quantizer(config.model.quantizer)
+        source = find(arguments.source, plugins)
+        made = convert(source, arguments.dest, choice, lookup=lookup, quantizer=quantizer, force=arguments.force)
         if arguments.json:
             print(json.dumps(vars(made) | {"path": str(made.path), "seconds": round(made.seconds, 3)}))
-        elif made.reused:
-            say(f"{made.path}: is there already, from the same source ({gigabytes(made.nbytes)})")
+            return 0
+        size, who = gigabytes(made.nbytes), f"quantizer {described(made.quantizer)}"
+        if made.reused:
+            say(f"{made.path}: is there already, from the same source ({size}, {who})")
         else:
-            say(f"{made.path}: {gigabytes(made.nbytes)} in {made.seconds:.1f} s")
+            say(f"{made.path}: {size} in {made.seconds:.1f} s, {who}")
         return 0

@@ -50,7 +50,7 @@ class LoadedModel:
 
     ``vectors`` are float32, named and padded as ``infeng_core.models.weights`` says. ``source`` is the directory that
     was read, ``tokenizer_dir`` holds tokenizer.json. ``formats_used`` maps each tensor to its format, ``nbytes`` counts
-    tensors and vectors, ``id`` is equal for equal contents.
+    tensors and vectors, ``id`` is equal for equal contents, ``quantizer`` chose what integer formats store.
     """
 
     config: ModelConfig
@@ -61,6 +61,7 @@ class LoadedModel:
     formats_used: Mapping[str, str] = field(repr=False)
     nbytes: int
     id: str
+    quantizer: str = "nearest"
 
     def matrix(self, source: str) -> NDArray[np.float32]:
         """Return what became of one checkpoint tensor, such as "model.layers.0.self_attn.k_proj.weight".

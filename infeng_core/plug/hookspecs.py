@@ -30,6 +30,8 @@ Source = Any
 """An ``infeng_core.formats.sources`` Source."""
 QuantFormat = Any
 """An ``infeng_core.formats`` QuantFormat."""
+Quantizer = Any
+"""An ``infeng_core.formats.quantizers`` Quantizer."""
 Backend = Any
 """An ``infeng_core.backends.interface.Backend``."""
 
@@ -74,6 +76,11 @@ def infeng_schedulers(settings: Mapping[str, Any]) -> dict[str, SchedulerFactory
 @hookspec
 def infeng_quant_formats(settings: Mapping[str, Any]) -> dict[str, QuantFormat]:  # type: ignore[empty-body]
     """Return weight formats by the name that ``model.format`` selects."""
+
+
+@hookspec
+def infeng_quantizers(settings: Mapping[str, Any]) -> dict[str, Quantizer]:  # type: ignore[empty-body]
+    """Return quantizers, which choose the codes of integer formats, by the name that ``model.quantizer`` selects."""
 
 
 @hookspec

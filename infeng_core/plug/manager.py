@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, get_origin, get_type_hints
 
 import pluggy
 
@@ -31,6 +31,9 @@ from infeng_core.plug.plugin import PluginManifest
 from infeng_core.plug.reason import Reason
 from infeng_core.settings.config import EngineConfig, default_of
 
+if TYPE_CHECKING:
+    from infeng_core.formats.quantizers import QuantizerChoice
+
 log = get_logger(__name__)
 
 FACES = {
@@ -41,6 +44,7 @@ FACES = {
     "sources": "infeng_core.formats.sources:Source",
     "drafters": "infeng_core.scheduling.drafts:Drafter",
     "quant_formats": "infeng_core.formats.quant:QuantFormat",
+    "quantizers": "infeng_core.formats.quantizers:Quantizer",
 }
 """What each kind owes, imported when one is used."""
 
@@ -117,6 +121,16 @@ class Plugins:
         if name not in self._formats:
             self._formats[name] = self._provider("quant_formats", name)
         return self._formats[name]
+
+    def quantizer(self, name: str) -> QuantizerChoice:
+        """Return the quantizer called ``name``, with what identifies it; raises PluginError naming what there is."""
+        from infeng_core.formats.quantizers import DEFAULT, QuantizerChoice
+
+        quantizer, plugin = self._provider("quantizers", name), self._provides("quantizers", name)
+        if plugin.name == "core":
+            return DEFAULT
+        assert plugin.manifest is not None
+        return QuantizerChoice(name, quantizer, plugin.name, plugin.manifest.version, self.settings(plugin))
 
     def drafter(self, name: str) -> DrafterFactory:
         """Return the drafter called ``name``; raises PluginError naming what there is."""
@@ -204,16 +218,20 @@ class Plugins:
         libraries = self._ask(plugin, "infeng_kernel_libraries", imports=imports) or []
         return [(library, manifest, plugin.reason) for library in libraries]
 
-    def _provider(self, kind: str, name: str) -> Any:
+    def _provides(self, kind: str, name: str) -> Plugin:
+        """Return the plugin that says it provides ``name``, one that can be used where there is one."""
         offering = [p for p in self.manifests if p.manifest and name in p.manifest.provides[kind]]
         usable = [p for p in offering if p.usable]
-        what = f"{SINGULAR.get(kind, kind[:-1].replace('_', ' '))} {name}"
+        what = _called(kind, name)
         if not offering:
             raise PluginError(what, "no plugin provides it", unknown_key_remedy(name, self.names(kind)))
         if len(usable) > 1:
             why = f"provided by several plugins: {', '.join(p.name for p in usable)}"
             raise PluginError(what, why, "list all but one in plugins.disable")
-        plugin = usable[0] if usable else offering[0]
+        return usable[0] if usable else offering[0]
+
+    def _provider(self, kind: str, name: str) -> Any:
+        what, plugin = _called(kind, name), self._provides(kind, name)
         found = (self._ask(plugin, f"infeng_{kind}") if plugin.usable else None) or {}
         if kind == "quant_formats" and name not in found and plugin.usable:
             found = self._formats_of(plugin, what)
@@ -310,6 +328,11 @@ class Plugins:
             self.warn(plugin.name, plugin.reason, plugin.source)
         elif not plugin.usable:
             log.debug("plugin not used", plugin=plugin.name, reason=str(plugin.reason))
+
+
+def _called(kind: str, name: str) -> str:
+    """Return one of a kind as messages name it: ``model family gpt``."""
+    return f"{SINGULAR.get(kind, kind[:-1].replace('_', ' '))} {name}"
 
 
 def _reach(source: Path, module: str) -> None:

@@ -98,6 +98,7 @@ _PROVIDES: Mapping[str, Kind | None] = {
     "tokenizers": _NAMES,
     "schedulers": _NAMES,
     "quant_formats": _NAMES,
+    "quantizers": _NAMES,
     "model_families": _NAMES,
     "sources": _NAMES,
     "drafters": _NAMES,

@@ -39,6 +39,7 @@ class ModelSection:
     formats: Mapping[str, str] = setting(
         {"embed": "int8-row"}, MapOf(Text()), "tensor name pattern to format; the last match wins over `format`"
     )
+    quantizer: str = setting("nearest", Text(), "what chooses the codes and scales of integer formats, by name")
     load: Literal["copy", "mmap"] = setting("copy", Choice(("copy", "mmap")), "huge-page arena, or map the file")
 
 

@@ -216,7 +216,7 @@ HOOKS = {
 }
 
 
-KINDS = ("tokenizers", "schedulers", "drafters", "model_families", "sources", "quant_formats", "backends")
+KINDS = ("tokenizers", "schedulers", "drafters", "model_families", "sources", "quant_formats", "quantizers", "backends")
 
 
 def test_there_are_the_hooks_of_the_design():
@@ -250,11 +250,13 @@ class Backend:
 class Source:
     def reads(self, path): return False
     def write(self, path, directory): pass
+class Quantizer:
+    def quantize(self, weights, target): pass
 class Family:
     FAMILY, ARCHITECTURES = "six", ("SixForCausalLM",)
     def graph(self, config): pass
 values = {"tokenizers": dict, "schedulers": dict, "drafters": dict, "model_families": Family(), "sources": Source(),
-          "quant_formats": QuantFormat("six", "f32"), "backends": Backend()}
+          "quant_formats": QuantFormat("six", "f32"), "quantizers": Quantizer(), "backends": Backend()}
 @hookimpl
 def infeng_kernel_libraries(): called.add("infeng_kernel_libraries"); return [KernelLibrary("first", path)]
 @hookimpl
@@ -273,7 +275,7 @@ def infeng_{kind}(): called.add("infeng_{kind}"); return {{"six": values["{kind}
     plugins = Plugins.discover(load_config(overrides={"plugins.paths": [str(path)]}))
     assert plugins.tokenizer("six") and plugins.scheduler("six") and plugins.quant_format("six")
     assert plugins.backend("six") and plugins.drafter("six") and plugins.model_families().keys() == {"six"}
-    assert plugins.sources().keys() == {"six"}
+    assert plugins.sources().keys() == {"six"} and plugins.quantizer("six").plugin == "six"
     assert plugins.command("six").name == "six"
     assert "first" in [library.name for library in libraries(plugins)]
 
