@@ -435,8 +435,19 @@ def sample(
     seed: NDArray[np.uint64],
     position: NDArray[np.int64],
     out: NDArray[np.int32],  # (samples,)
+    masks: tuple[NDArray[np.int32], NDArray[np.uint32]] | None = None,
+    changes: tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.float32], NDArray[np.float32]] | None = None,
 ) -> None:
-    """Pick one id per row as docs/numerics.md says; raises NativeError "not_finite" naming the row."""
+    """Pick one id per row as docs/numerics.md says; NOT_FINITE or NOTHING_ALLOWED where there is none.
+
+    masks: rows, ascending, and a bitset for each: (masks,), (masks, ceil(vocab / 32)). changes: rows, ascending, with
+    an id, a penalty and a bias for each.
+    """
+
+NOT_FINITE: int
+"""In place of an id: the logits hold NaN or infinity."""
+NOTHING_ALLOWED: int
+"""In place of an id: the masks leave every token out."""
 
 def philox(key: Sequence[int], counter: Sequence[int]) -> list[int]:
     """Return Philox4x32-10 of a key of two and a counter of four 32-bit words."""

@@ -94,6 +94,7 @@ from infeng_core.plug import hookimpl
 from infeng_core.plug.assembly import load_config
 from infeng_core.plug.hookspecs import API_VERSION, Command, KernelLibrary, SchedulerFactory, TokenizerFactory
 from infeng_core.plug.manager import Plugins
+from infeng_core.requests.processors import Adjustment, LogitProcessor, LogitProcessors, Vocabulary
 from infeng_core.requests.request import Completion, Logprob, Request, SamplingParams
 from infeng_core.requests.stream import Event, Stream
 from infeng_core.requests.tokenizer import Detokenizer, HfTokenizer, Tokenizer
@@ -121,6 +122,7 @@ __all__ = [
     "AdapterError",
     "AdapterHandle",
     "AdapterRows",
+    "Adjustment",
     "Arena",
     "Attention",
     "Backend",
@@ -158,6 +160,8 @@ __all__ = [
     "Limits",
     "Linear",
     "LoadedModel",
+    "LogitProcessor",
+    "LogitProcessors",
     "Logprob",
     "LoraPart",
     "LoraTensor",
@@ -200,6 +204,7 @@ __all__ = [
     "UsageError",
     "Value",
     "VectorSpec",
+    "Vocabulary",
     "Weight",
     "__version__",
     "a_form",

@@ -10,6 +10,7 @@ from infeng_core.plug.hookspecs import (
     Command,
     DrafterFactory,
     KernelLibrary,
+    LogitProcessorFactory,
     QuantFormat,
     SchedulerFactory,
     TokenizerFactory,
@@ -61,6 +62,16 @@ def infeng_drafters() -> dict[str, DrafterFactory]:
     from infeng_core.scheduling.drafts import Ngrams
 
     return {"ngram": Ngrams}
+
+
+@hookimpl
+def infeng_logit_processors() -> dict[str, LogitProcessorFactory]:
+    """Built-in logit processors, which fields of SamplingParams stand for."""
+    from functools import partial
+
+    from infeng_core.requests.own import KINDS, Own
+
+    return {name: partial(Own, kind) for name, kind in KINDS.items()}
 
 
 @hookimpl

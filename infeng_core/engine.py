@@ -24,7 +24,9 @@ from infeng_core.kernels.choice import Selector
 from infeng_core.machine.cpu import detect
 from infeng_core.plug.assembly import load_config
 from infeng_core.plug.manager import Plugins
+from infeng_core.requests.chain import Chains
 from infeng_core.requests.input import AdaptersOf, InputProcessor, Prompt, Prompts
+from infeng_core.requests.processors import Vocabulary
 from infeng_core.requests.request import Adapters, Completion, Logprob, Request, SamplingParams
 from infeng_core.requests.sampler import Sampler, draw_seed
 from infeng_core.requests.stream import Event, Output, Reader, Stream, Streams, not_finite
@@ -116,6 +118,8 @@ class Engine:
         self._inputs = InputProcessor(
             self.tokenizer, vocab=shape.vocab, bos_id=shape.bos_id, context=self.limits.context, bound=bound
         )
+        vocabulary = Vocabulary(self.tokenizer, shape.vocab, self._eos_ids, self.model.tokenizer_dir)
+        self._processors = Chains(self.plugins.logit_processor, vocabulary)
         self._ids = itertools.count()
         self._lock = StepLock()
         self._background: EngineThread | None = None
@@ -527,8 +531,9 @@ class Engine:
         sequence = Running.start(next(self._ids), request, ids, capacity, seed)
         sequence.guesses = self._guesses(ids)
         sequence.report_from = 0 if params.prompt_logprobs is not None else report_from
-        ends = {*params.stop_token_ids, *(() if params.ignore_eos else self._eos_ids)}
-        output = Output(sequence, partial(self.tokenizer.detokenizer, ids), frozenset(ends), index, ready)
+        ends = frozenset((*params.stop_token_ids, *(() if params.ignore_eos else self._eos_ids)))
+        sequence.processors = self._processors.start(params, ids, ends)
+        output = Output(sequence, partial(self.tokenizer.detokenizer, ids), ends, index, ready)
         if request.adapter is not None:
             reference = self._adapters.refer(request.adapter)
             reference.owner = output

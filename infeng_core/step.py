@@ -17,7 +17,7 @@ from infeng_core.errors import InfengError
 from infeng_core.requests.request import Request
 
 NOT_FINITE = -1
-"""Stands for the token of a row whose logits hold NaN or infinity."""
+"""Stands for the token of a row whose logits hold NaN or infinity, or whose logit processors let none be drawn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +41,26 @@ class Guesses(Protocol):
 
     def follow(self, new: abc.Sequence[int], drafted: int) -> None:
         """Take the ``new`` tokens that a step gave, which had ``drafted`` guesses in it, and guess again."""
+
+
+class Processors(Protocol):
+    """The logit processors of one request (requests/chain.py)."""
+
+    error: InfengError | None
+    """Why its next token cannot be drawn, once it could not."""
+
+    @property
+    def names(self) -> str:
+        """What they are called, for messages."""
+
+    def rows(self, sequence: Sequence, guesses: abc.Sequence[int]) -> abc.Sequence[Any]:
+        """Return what is wanted of the token after those of ``sequence``, then of those after each guess that counts.
+
+        Raises InfengError where that cannot be told of the first of them.
+        """
+
+    def restart(self) -> None:
+        """Forget everything: the request is computed again."""
 
 
 class AdapterHandle(Protocol):
@@ -114,6 +134,8 @@ class Sequence:
     """When the scheduler gave it its blocks, by ``time.perf_counter``; 0 while waiting."""
     guesses: Guesses | None = None
     """What may come next; None without speculation."""
+    processors: Processors | None = None
+    """Its logit processors; None where it has none."""
     adapters: AdapterReference | None = None
     """Its adapters; None for the base alone."""
     report_from: int | None = None
@@ -133,6 +155,8 @@ class Sequence:
         self.last = int(self.tokens[self.length - 1])
         self.computed = 0
         self.blocks = self.blocks[:0]
+        if self.processors is not None:
+            self.processors.restart()
 
     @property
     def draft(self) -> list[int]:

@@ -24,6 +24,8 @@ SchedulerFactory = Callable[..., Any]
 """Returns an ``infeng_core.api.Scheduler``; its arguments are stated there."""
 DrafterFactory = Callable[..., Any]
 """Called as ``factory(prompt: Sequence[int])`` for each request; returns an ``infeng_core.api.Drafter``."""
+LogitProcessorFactory = Callable[..., Any]
+"""Called once by an engine as ``factory(vocabulary: Vocabulary)``; returns an ``infeng_core.api.LogitProcessors``."""
 ModelFamily = Any
 """An ``infeng_core.models.families`` Family: a module or an object."""
 Source = Any
@@ -94,6 +96,11 @@ def infeng_sources(settings: Mapping[str, Any]) -> dict[str, Source]:  # type: i
 @hookspec
 def infeng_drafters(settings: Mapping[str, Any]) -> dict[str, DrafterFactory]:  # type: ignore[empty-body]
     """Return drafters, which guess tokens, by the name that ``speculation.use`` selects."""
+
+
+@hookspec
+def infeng_logit_processors(settings: Mapping[str, Any]) -> dict[str, LogitProcessorFactory]:  # type: ignore[empty-body]
+    """Return logit processors, which mask and bias tokens, by the name that ``SamplingParams.processors`` selects."""
 
 
 @hookspec

@@ -23,6 +23,7 @@ from infeng_core.plug.hookspecs import (
     Command,
     DrafterFactory,
     KernelLibrary,
+    LogitProcessorFactory,
     QuantFormat,
     SchedulerFactory,
     TokenizerFactory,
@@ -40,13 +41,14 @@ FACES = {
     "model_families": "infeng_core.models.families:Family",
     "sources": "infeng_core.formats.sources:Source",
     "drafters": "infeng_core.scheduling.drafts:Drafter",
+    "logit_processors": "infeng_core.requests.processors:LogitProcessors",
     "quant_formats": "infeng_core.formats.quant:QuantFormat",
 }
 """What each kind owes, imported when one is used."""
 
 SINGULAR = {"model_families": "model family"}
 
-FACTORIES = ("tokenizers", "schedulers", "drafters")
+FACTORIES = ("tokenizers", "schedulers", "drafters", "logit_processors")
 """Kinds whose hooks give what makes them."""
 
 
@@ -121,6 +123,11 @@ class Plugins:
     def drafter(self, name: str) -> DrafterFactory:
         """Return the drafter called ``name``; raises PluginError naming what there is."""
         factory: DrafterFactory = self._provider("drafters", name)
+        return factory
+
+    def logit_processor(self, name: str) -> LogitProcessorFactory:
+        """Return the logit processor called ``name``; raises PluginError naming what there is."""
+        factory: LogitProcessorFactory = self._provider("logit_processors", name)
         return factory
 
     def model_families(self) -> dict[str, Any]:

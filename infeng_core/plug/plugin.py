@@ -101,6 +101,7 @@ _PROVIDES: Mapping[str, Kind | None] = {
     "model_families": _NAMES,
     "sources": _NAMES,
     "drafters": _NAMES,
+    "logit_processors": _NAMES,
     "commands": None,
 }
 

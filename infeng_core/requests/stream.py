@@ -144,7 +144,9 @@ class Output:
         try:
             for index, token in enumerate(new):
                 if token == NOT_FINITE:
-                    self.fail(not_finite(self.sequence.request))
+                    processors = self.sequence.processors
+                    why = None if processors is None else processors.error
+                    self.fail(why or not_finite(self.sequence.request))
                 else:
                     self._accepted += 1
                     self._push(token, None if logits is None else logits[index])

@@ -216,7 +216,8 @@ HOOKS = {
 }
 
 
-KINDS = ("tokenizers", "schedulers", "drafters", "model_families", "sources", "quant_formats", "backends")
+KINDS = ("tokenizers", "schedulers", "drafters", "logit_processors", "model_families", "sources", "quant_formats",
+         "backends")  # fmt: skip
 
 
 def test_there_are_the_hooks_of_the_design():
@@ -253,7 +254,8 @@ class Source:
 class Family:
     FAMILY, ARCHITECTURES = "six", ("SixForCausalLM",)
     def graph(self, config): pass
-values = {"tokenizers": dict, "schedulers": dict, "drafters": dict, "model_families": Family(), "sources": Source(),
+values = {"tokenizers": dict, "schedulers": dict, "drafters": dict, "logit_processors": dict,
+          "model_families": Family(), "sources": Source(),
           "quant_formats": QuantFormat("six", "f32"), "backends": Backend()}
 @hookimpl
 def infeng_kernel_libraries(): called.add("infeng_kernel_libraries"); return [KernelLibrary("first", path)]
@@ -273,7 +275,7 @@ def infeng_{kind}(): called.add("infeng_{kind}"); return {{"six": values["{kind}
     plugins = Plugins.discover(load_config(overrides={"plugins.paths": [str(path)]}))
     assert plugins.tokenizer("six") and plugins.scheduler("six") and plugins.quant_format("six")
     assert plugins.backend("six") and plugins.drafter("six") and plugins.model_families().keys() == {"six"}
-    assert plugins.sources().keys() == {"six"}
+    assert plugins.sources().keys() == {"six"} and plugins.logit_processor("six")
     assert plugins.command("six").name == "six"
     assert "first" in [library.name for library in libraries(plugins)]
 

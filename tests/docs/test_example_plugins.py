@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,10 @@ from safetensors.numpy import load_file, save_file
 
 from infeng_core import _native, cli
 from infeng_core.engine import Engine
-from infeng_core.errors import ManifestError, ModelError, PluginError, UsageError
+from infeng_core.errors import ManifestError, ModelError, PluginError, RequestError, UsageError
 from infeng_core.models import families
 from infeng_core.plug.assembly import load_config
-from infeng_core.requests.request import SamplingParams
+from infeng_core.requests.request import Request, SamplingParams
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 COMPILED = ("kernel", "format")
@@ -61,7 +62,7 @@ def ids(made: Engine, prompt: Any = "the quick") -> tuple[int, ...]:
 
 
 def test_there_is_an_example_for_each_kind() -> None:
-    assert PYTHON.keys() >= {"backend", "command", "drafter", "family", "source", "tokenizer"}
+    assert PYTHON.keys() >= {"backend", "command", "drafter", "family", "logits", "source", "tokenizer"}
 
 
 def test_the_drafter_guesses_and_changes_no_token(tiny: Path) -> None:
@@ -92,6 +93,39 @@ def test_a_drafter_that_guesses_more_than_asked_for_is_named_and_not_asked_again
     assert re.search(r"plugin again: drafter again: draft\(\) returned \d tokens where", capsys.readouterr().err)
     assert answer.usage.drafted_tokens == 0
     assert len(answer.token_ids) == 24
+
+
+TEXTS = ("the quick brown", "the lazy dog", "héllo")
+
+
+def test_the_logit_processor_lets_an_answer_be_one_of_the_texts(tiny: Path) -> None:
+    warm = SamplingParams(temperature=5.0, seed=1, processors={"choice": TEXTS})  # type: ignore[arg-type]
+    with engine(tiny, "logits") as made:
+        found = made.generate([Request("the", replace(warm, seed=seed)) for seed in range(30)])
+        free = made.generate("the", replace(warm, processors=()))[0]
+    assert {answer.text for answer in found} == set(TEXTS)
+    assert all(answer.finish_reason == "stop" for answer in found)
+    assert free.text not in TEXTS
+
+
+def test_settings_reach_the_logit_processor_and_its_errors_the_caller(tiny: Path) -> None:
+    greedy = replace(GREEDY, ignore_eos=False, processors=(("choice", ["yes", "no"]),))
+    with engine(tiny, "logits", choice__before=" = ") as made:
+        assert made.generate("the", greedy)[0].text in (" = yes", " = no")
+        for argument in (None, 5, (), ("a", 1)):
+            with pytest.raises(RequestError, match=r"choice: .* are no texts: give some"):
+                made.generate("the", replace(greedy, processors=(("choice", argument),)))
+        with pytest.raises(PluginError, match="logit processor choise: no plugin provides it: did you mean `choice`"):
+            made.generate("the", replace(greedy, processors=(("choise", ("a",)),)))
+
+
+def test_the_logit_processor_obeys_with_guesses_as_without(tiny: Path) -> None:
+    params = replace(GREEDY, ignore_eos=False, max_tokens=60, processors=(("choice", ("x" * 40, "y" * 40)),))
+    with engine(tiny, "logits") as plain, engine(tiny, "logits", speculation__use="ngram") as guessing:
+        expected, found = plain.generate("the", params)[0], guessing.generate("the", params)[0]
+    assert found.token_ids == expected.token_ids
+    assert expected.text in ("x" * 40, "y" * 40)
+    assert found.usage.accepted_tokens > 5
 
 
 def test_the_tokenizer_turns_text_into_bytes_and_back(tiny: Path) -> None:
@@ -225,3 +259,11 @@ def test_the_wheels_build_install_and_are_used(tiny: Path, tmp_path: Path) -> No
     assert infeng("run", tiny, *run, "tokenizer.use=bytes", "--json")
     assert infeng("run", tiny, *run, "backend.use=bigram", "--json")
     assert infeng("count", tiny, "the").endswith(" tokens\n")
+    code = (
+        "import sys; from infeng_core import Engine, SamplingParams\n"
+        "with Engine(sys.argv[1]) as engine:\n"
+        "    print(engine.generate('x', SamplingParams(processors=(('choice', ('lazy', 'quick')),)))[0].text)"
+    )
+    command = [sys.executable, "-P", "-c", code, str(tiny)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment, cwd=tmp_path)
+    assert done.stdout in ("lazy\n", "quick\n")

@@ -248,6 +248,20 @@ def test_what_belongs_to_a_prompt_is_checked_too(make_engine: MakeEngine):
         engine.generate("x", replace(GREEDY, stop_token_ids=(319, 320)))
 
 
+def test_each_request_says_whether_special_tokens_in_its_text_are_ids(make_engine: MakeEngine):
+    text = "a</s>b"
+    for setting in (True, False):
+        engine = make_engine(tokenizer__parse_special=setting)
+        prompts = [Request(text, GREEDY, parse_special=given) for given in (True, None, False, True)]
+        found = [ids for _, ids in engine._inputs.take([*prompts, "x"], GREEDY, None)]
+        parsed, plain = (engine.tokenizer.encode([text], parse_special=given)[0] for given in (True, False))
+        assert found == [parsed, parsed if setting else plain, plain, parsed, engine.tokenize("x")]
+        assert parsed != plain
+        assert len(engine.score(Request(text, parse_special=False), "c")) == 1
+    with pytest.raises(RequestError, match="parse_special: 'no' is neither true, false nor None"):
+        Request(text, GREEDY, parse_special="no")  # type: ignore[arg-type]
+
+
 def test_a_text_without_end_is_refused_before_it_is_tokenized(make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch):
     engine = make_engine()
     most = 32 * engine.limits.context
