@@ -56,7 +56,7 @@ class Changes:
                 count = len(one.ids)
                 biases = np.zeros(count, np.float32) if one.biases is None else one.biases
                 penalties = np.ones(count, np.float32) if one.penalties is None else one.penalties
-                self._rows += [row] * count
+                self._rows.append(row)
                 self._changes.append((one.ids, penalties, biases))
 
     def arguments(self) -> dict[str, Any]:
@@ -65,7 +65,9 @@ class Changes:
         if self._masks:
             found["masks"] = np.array(self._mask_rows, np.int32), np.stack(self._masks)
         if self._changes:
-            found["changes"] = np.array(self._rows, np.int32), *map(np.concatenate, zip(*self._changes, strict=True))
+            counts = [len(ids) for ids, _, _ in self._changes]
+            rows = np.repeat(np.array(self._rows, np.int32), counts)
+            found["changes"] = rows, *map(np.concatenate, zip(*self._changes, strict=True))
         return found
 
     def refuse(self, out: NDArray[np.int32]) -> dict[int, InfengError]:
