@@ -203,6 +203,7 @@ class Engine:
             return self._scheduler.waiting > 0 and self._adapters.wait(mark)
         self._batch, self._is_interrupted = batch, False
         try:
+            self._sampler.begin(batch)
             logits = self.executable.run(batch)
         except NotFiniteError as error:
             self._orderly(partial(self._isolate, batch, error))
@@ -396,6 +397,7 @@ class Engine:
             self._let_go(output)
         self._is_open = False
         self._adapters.close()
+        self._sampler.close()
         self.executable.close()
         self._is_released = True
 

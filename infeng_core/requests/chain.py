@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from infeng_core.errors import InfengError, PluginError
 from infeng_core.requests.own import named
@@ -55,6 +55,16 @@ class Chains:
             return self._kinds[name]
 
 
+class _State(NamedTuple):
+    """Processors, and where they stand."""
+
+    restarts: int
+    """Of the request, before."""
+    taken: int
+    """Tokens behind the prompt that they know."""
+    processors: list[tuple[str, LogitProcessor]]
+
+
 class Chain:
     """The processors of one request, in the order in which they act. They stand behind its tokens when it needs them.
 
@@ -72,8 +82,8 @@ class Chain:
         self._makers = makers
         self._ends = ends
         self._vocab = vocab
-        self._taken = 0  # of the tokens behind the prompt
-        self._processors = self._made(prompt)  # none while it is not certain where they stand
+        self._restarts = 0
+        self._state: _State | None = _State(0, 0, self._made(prompt))  # none while it is not certain where they stand
         self.error: InfengError | None = None
         """Why the request's next token cannot be drawn, once it could not."""
 
@@ -83,8 +93,9 @@ class Chain:
         return ", ".join(name for name, _ in self._makers)
 
     def restart(self) -> None:
-        """Forget everything: the request is computed again."""
-        self._processors, self.error = [], None
+        """Forget everything: the request is computed again. A thread may be in ``rows`` yet, if a step failed."""
+        self._restarts += 1
+        self.error = None
 
     def rows(self, sequence: Running, guesses: Sequence[int]) -> list[list[Adjustment]]:
         """Return what is wanted of the token after those of ``sequence``, of the one after the first guess, and so on.
@@ -92,15 +103,17 @@ class Chain:
         Rows behind a guess that is not allowed, or is an end, are left out. So are those behind a guess at which a
         processor fails: it will be asked again if that comes true. Raises PluginError where it fails before any guess.
         """
-        processors, self._processors = self._processors, []
-        processors = self._behind(sequence, processors)
+        restarts, state, self._state = self._restarts, self._state, None
+        self.error = None
+        processors = self._behind(sequence, state if state is not None and state.restarts == restarts else None)
+        taken = sequence.length - sequence.prompt_length
         found = [self._row(processors, ())]
         try:
             while len(found) <= len(guesses) and self._goes_on(found[-1], guesses[len(found) - 1]):
                 found.append(self._row(processors, guesses[: len(found)]))
         except InfengError:
             return found
-        self._processors = processors
+        self._state = _State(restarts, taken, processors)
         return found
 
     def _row(self, processors: list[tuple[str, LogitProcessor]], guesses: Sequence[int]) -> list[Adjustment]:
@@ -110,17 +123,14 @@ class Chain:
     def _made(self, prompt: list[int]) -> list[tuple[str, LogitProcessor]]:
         return [(name, _guarded(name, "make()", partial(make, prompt))) for name, make in self._makers]
 
-    def _behind(
-        self, sequence: Running, processors: list[tuple[str, LogitProcessor]]
-    ) -> list[tuple[str, LogitProcessor]]:
+    def _behind(self, sequence: Running, state: _State | None) -> list[tuple[str, LogitProcessor]]:
         """Return the processors, which know all tokens of ``sequence`` now."""
-        if not processors:
-            processors, self._taken = self._made(sequence.tokens[: sequence.prompt_length].tolist()), 0
-        new = sequence.tokens[sequence.prompt_length + self._taken : sequence.length].tolist()
-        for name, processor in processors if new else ():
+        if state is None:
+            state = _State(self._restarts, 0, self._made(sequence.tokens[: sequence.prompt_length].tolist()))
+        new = sequence.tokens[sequence.prompt_length + state.taken : sequence.length].tolist()
+        for name, processor in state.processors if new else ():
             _guarded(name, "extend()", partial(processor.extend, new))
-        self._taken += len(new)
-        return processors
+        return state.processors
 
     def _asked(self, name: str, processor: LogitProcessor, guesses: Sequence[int]) -> Adjustment | None:
         wanted = _guarded(name, "row()", partial(processor.row, guesses))

@@ -73,7 +73,7 @@ class Changes:
     def refuse(self, out: NDArray[np.int32]) -> dict[int, InfengError]:
         """Put NOT_FINITE where a row of ``out``, (samples,), has no token because of its processors; return why."""
         for row in np.flatnonzero(out == _native.NOTHING_ALLOWED).tolist():
-            why = "they allow no token here, or never the same"
+            why = "there is no token that all of them allow"
             self._errors[row] = RequestError(f"logit processors {self._names[row]}", why, "allow an end token at least")
         for row in self._errors:
             out[row] = NOT_FINITE

@@ -52,8 +52,10 @@ def wrong(wanted: Any, vocab: int) -> str:
             return f"has {name} of {array.dtype}, not {np.dtype(kind)}"
         if array.shape != shape or array.ndim != 1:
             return f"has {name} of shape {array.shape}, not {'(n,)' if name == 'ids' else shape}"
-        if not np.isfinite(array).all() or (name == "penalties" and array.size and array.min() <= 0):
-            return f"has {name} that are not finite{' and above 0' if name == 'penalties' else ''}"
+        if kind is np.float32 and not np.isfinite(array).all():
+            return f"has {name} that are not finite"
+        if name == "penalties" and array.size and array.min() <= 0:
+            return "has penalties that are not above 0"
     if wanted.ids is not None and wanted.ids.size and not 0 <= wanted.ids.min() <= wanted.ids.max() < vocab:
         return f"has ids that are not in the vocabulary of {vocab}"
     return ""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -41,6 +43,8 @@ class Sampler:
         """Take the arrays for at most ``max_samples`` rows."""
         self._rows: list[Sequence] = []  # whose parameters the arrays hold
         self._is_processed = False  # whether any of them has logit processors
+        self._asking: ThreadPoolExecutor | None = None
+        self._coming: tuple[Batch, Future[Changes]] | None = None  # which batch's processors are being asked
         self._temperature = np.zeros(max_samples, np.float32)
         self._top_k = np.zeros(max_samples, np.int32)
         self._top_p = np.ones(max_samples, np.float32)
@@ -48,6 +52,20 @@ class Sampler:
         self._seed = np.zeros(max_samples, np.uint64)
         self._position = np.zeros(max_samples, np.int64)
         self._out = np.zeros(max_samples, np.int32)
+
+    def begin(self, batch: Batch) -> None:
+        """Ask the processors of a batch beside its run, on a thread of their own, if the batch before it had any."""
+        if not self._is_processed:
+            return
+        if self._asking is None:
+            self._asking = ThreadPoolExecutor(1, "infeng-processors")
+        with suppress(RuntimeError):  # no more threads: they are asked behind the run
+            self._coming = batch, self._asking.submit(Changes, batch)  # after what is left of a step that failed
+
+    def close(self) -> None:
+        """End the thread."""
+        if self._asking is not None:
+            self._asking.shutdown(wait=False, cancel_futures=True)
 
     def pick(self, logits: NDArray[np.float32], batch: Batch) -> list[list[int]]:
         """Return the new tokens of each segment that has sampled rows: one, and one more for each right guess.
@@ -84,10 +102,18 @@ class Sampler:
         if not self._is_processed:
             self._sample(logits, out, {})
             return out.tolist(), {}, {}
-        changes = Changes(batch)
+        changes = self._changes(batch)
         self._sample(logits, out, changes.arguments())
         errors = changes.refuse(out)
         return out.tolist(), changes.counts, errors
+
+    def _changes(self, batch: Batch) -> Changes:
+        coming, self._coming = self._coming, None
+        if coming is not None and coming[0] is batch:
+            return coming[1].result()
+        if coming is not None:
+            wait([coming[1]])  # of a step that failed: nobody is asked twice at a time
+        return Changes(batch)
 
     def _sample(self, logits: NDArray[np.float32], out: NDArray[np.int32], changes: dict[str, Any]) -> None:
         count = len(out)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +17,7 @@ import tiny_model
 from engine_parts import MakeEngine, Recorder
 
 from infeng_core import Engine, Request, SamplingParams, _native
+from infeng_core.backends.interface import InterruptedStepError
 from infeng_core.errors import InfengError, PluginError, RequestError
 from infeng_core.requests.processors import Adjustment, Vocabulary, wrong
 from infeng_core.scheduling.fcfs import FirstCome
@@ -261,7 +265,7 @@ SPOILT = {
     "infinite": r"logit processor probe: what row\(\) returned has biases that are not finite",
     "lengths": r"logit processor probe: what row\(\) returned has biases of shape \(2,\), not \(1,\)",
     "without": r"logit processor probe: what row\(\) returned has biases of shape \(2,\), not \(0,\)",
-    "nothing": r"logit processors probe: they allow no token",
+    "nothing": r"logit processors probe: there is no token that all of them allow",
 }
 
 
@@ -409,6 +413,76 @@ def test_requests_without_processors_pay_nothing(make: MakeEngine, monkeypatch: 
     assert engine.submit("a", SAMPLED)._output.sequence.processors is None
 
 
+def test_processors_are_asked_beside_the_run_and_their_thread_ends_with_the_engine(make: MakeEngine):
+    engine = make()
+    running, seen = threading.Event(), []
+
+    class Running(Recorder):
+        def run(self, batch: Any) -> Any:
+            running.set()
+            try:
+                while self.steps and len(seen) <= self.steps:
+                    time.sleep(0.001)
+                return super().run(batch)
+            finally:
+                self.steps += 1
+                running.clear()
+
+        steps = 0
+
+    Running(engine)
+
+    class Watching:
+        def extend(self, tokens: Any) -> None:
+            pass
+
+        def row(self, guesses: Any) -> None:
+            name = threading.current_thread().name.rpartition("_")[0]
+            seen.append((name, bool(seen) and running.wait(10)))  # those of the first step are asked behind it
+
+    maker = type("Kind", (), {"make": lambda *_: Watching()})()
+    engine._processors._kinds["watching"] = maker
+    engine.generate("x", replace(GREEDY, max_tokens=6, processors=(("watching", None),)))
+    assert seen[1:] == [("infeng-processors", True)] * 5
+    engine.close()
+    for thread in threading.enumerate():
+        if thread.name.startswith("infeng-processors"):
+            thread.join(10)
+            assert not thread.is_alive()
+
+
+def test_a_step_that_is_given_up_leaves_its_processors_to_the_next(make: MakeEngine):
+    engine = make(speculation__use="ngram")
+    requests = [request for request in mix() if request.params.processors]
+    expected = tokens(engine, requests)
+    import probe_plugin
+
+    inner, runs = engine.executable, itertools.count(1)
+
+    class Failing(Recorder):
+        def run(self, batch: Any) -> Any:
+            if next(runs) % 3 == 0:
+                raise InterruptedStepError("step", "made to fail")
+            return inner.run(batch)
+
+    class Slow(probe_plugin.Stateful):  # type: ignore[misc]
+        def row(self, guesses: Any) -> Any:
+            time.sleep(0.003)  # so that they are asked still when the step has failed
+            return super().row(guesses)
+
+    Failing(engine)
+    probe_plugin.Stateful = Slow
+    streams = [engine.submit(request) for request in requests]
+    while not all(stream.finished for stream in streams):
+        with contextlib.suppress(InterruptedStepError):
+            engine.step()
+        for stream in streams:
+            sequence = stream._output.sequence
+            if not stream.finished and next(runs) % 5 == 0:  # as a scheduler that preempts
+                sequence.processors.restart()  # type: ignore[union-attr]
+    assert [stream.result().token_ids for stream in streams] == expected
+
+
 def test_prompt_logprobs_are_those_of_the_models_logits(make: MakeEngine):
     engine = make(scheduler__max_batch_tokens=9)
     wanted = replace(GREEDY, prompt_logprobs=2, logprobs=1)
@@ -441,7 +515,9 @@ def test_a_mask_has_the_bits_of_its_ids_and_of_no_others():
         (Adjustment(ids=np.zeros((1, 1), np.int32)), r"has ids of shape (1, 1), not (n,)"),
         (Adjustment(ids=np.zeros(1, np.int64)), "has ids of int64, not int32"),  # type: ignore[arg-type]
         (Adjustment(ids=np.zeros(1, np.int32), penalties=np.zeros(1, np.float32)),
-         "has penalties that are not finite and above 0"),
+         "has penalties that are not above 0"),
+        (Adjustment(ids=np.zeros(1, np.int32), penalties=np.full(1, np.nan, np.float32)),
+         "has penalties that are not finite"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_with_an_adjustment_is_said(given: Any, text: str):
