@@ -68,7 +68,8 @@ class _State(NamedTuple):
 class Chain:
     """The processors of one request, in the order in which they act. They stand behind its tokens when it needs them.
 
-    An exception in the middle of one of them, such as Ctrl-C, leaves none: they are made again from the prompt.
+    Whoever asks them takes them and puts them back. Where there are none, for an exception came in the middle, such as
+    Ctrl-C, or a thread still asks for a step that was given up, they are made again from the prompt.
     """
 
     def __init__(
@@ -83,7 +84,7 @@ class Chain:
         self._ends = ends
         self._vocab = vocab
         self._restarts = 0
-        self._state: _State | None = _State(0, 0, self._made(prompt))  # none while it is not certain where they stand
+        self._states = [_State(0, 0, self._made(prompt))]  # one, or none while somebody asks them
         self.error: InfengError | None = None
         """Why the request's next token cannot be drawn, once it could not."""
 
@@ -93,7 +94,7 @@ class Chain:
         return ", ".join(name for name, _ in self._makers)
 
     def restart(self) -> None:
-        """Forget everything: the request is computed again. A thread may be in ``rows`` yet, if a step failed."""
+        """Forget everything: the request is computed again."""
         self._restarts += 1
         self.error = None
 
@@ -103,17 +104,16 @@ class Chain:
         Rows behind a guess that is not allowed, or is an end, are left out. So are those behind a guess at which a
         processor fails: it will be asked again if that comes true. Raises PluginError where it fails before any guess.
         """
-        restarts, state, self._state = self._restarts, self._state, None
         self.error = None
-        processors = self._behind(sequence, state if state is not None and state.restarts == restarts else None)
-        taken = sequence.length - sequence.prompt_length
+        state = self._behind(sequence)
+        processors = state.processors
         found = [self._row(processors, ())]
         try:
             while len(found) <= len(guesses) and self._goes_on(found[-1], guesses[len(found) - 1]):
                 found.append(self._row(processors, guesses[: len(found)]))
         except InfengError:
             return found
-        self._state = _State(restarts, taken, processors)
+        self._states[:] = [state]
         return found
 
     def _row(self, processors: list[tuple[str, LogitProcessor]], guesses: Sequence[int]) -> list[Adjustment]:
@@ -123,14 +123,19 @@ class Chain:
     def _made(self, prompt: list[int]) -> list[tuple[str, LogitProcessor]]:
         return [(name, _guarded(name, "make()", partial(make, prompt))) for name, make in self._makers]
 
-    def _behind(self, sequence: Running, state: _State | None) -> list[tuple[str, LogitProcessor]]:
-        """Return the processors, which know all tokens of ``sequence`` now."""
-        if state is None:
-            state = _State(self._restarts, 0, self._made(sequence.tokens[: sequence.prompt_length].tolist()))
-        new = sequence.tokens[sequence.prompt_length + state.taken : sequence.length].tolist()
+    def _behind(self, sequence: Running) -> _State:
+        """Take the processors and tell them all tokens of ``sequence``."""
+        restarts, length = self._restarts, sequence.length
+        try:
+            state = self._states.pop()  # in one operation: two threads do not get the same ones
+        except IndexError:
+            state = _State(-1, 0, [])
+        if state.restarts != restarts or sequence.prompt_length + state.taken > length:
+            state = _State(restarts, 0, self._made(sequence.tokens[: sequence.prompt_length].tolist()))
+        new = sequence.tokens[sequence.prompt_length + state.taken : length].tolist()
         for name, processor in state.processors if new else ():
             _guarded(name, "extend()", partial(processor.extend, new))
-        return state.processors
+        return state._replace(taken=length - sequence.prompt_length)
 
     def _asked(self, name: str, processor: LogitProcessor, guesses: Sequence[int]) -> Adjustment | None:
         wanted = _guarded(name, "row()", partial(processor.row, guesses))

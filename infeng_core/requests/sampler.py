@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
-from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -13,6 +11,7 @@ from numpy.typing import NDArray
 
 from infeng_core import _native
 from infeng_core.errors import InfengError, KernelError
+from infeng_core.requests.asking import Asker, Asking
 from infeng_core.requests.changes import Changes, guesses
 from infeng_core.requests.request import MAX_SEED
 from infeng_core.step import Batch, Segment, Sequence
@@ -43,8 +42,8 @@ class Sampler:
         """Take the arrays for at most ``max_samples`` rows."""
         self._rows: list[Sequence] = []  # whose parameters the arrays hold
         self._is_processed = False  # whether any of them has logit processors
-        self._asking: ThreadPoolExecutor | None = None
-        self._coming: tuple[Batch, Future[Changes]] | None = None  # which batch's processors are being asked
+        self._asker = Asker()
+        self._asking: Asking | None = None  # the processors of the batch that runs
         self._temperature = np.zeros(max_samples, np.float32)
         self._top_k = np.zeros(max_samples, np.int32)
         self._top_p = np.ones(max_samples, np.float32)
@@ -55,17 +54,12 @@ class Sampler:
 
     def begin(self, batch: Batch) -> None:
         """Ask the processors of a batch beside its run, on a thread of their own, if the batch before it had any."""
-        if not self._is_processed:
-            return
-        if self._asking is None:
-            self._asking = ThreadPoolExecutor(1, "infeng-processors")
-        with suppress(RuntimeError):  # no more threads: they are asked behind the run
-            self._coming = batch, self._asking.submit(Changes, batch)  # after what is left of a step that failed
+        if self._is_processed:
+            self._asking = self._asker.ask(batch)
 
     def close(self) -> None:
         """End the thread."""
-        if self._asking is not None:
-            self._asking.shutdown(wait=False, cancel_futures=True)
+        self._asker.close()
 
     def pick(self, logits: NDArray[np.float32], batch: Batch) -> list[list[int]]:
         """Return the new tokens of each segment that has sampled rows: one, and one more for each right guess.
@@ -108,12 +102,8 @@ class Sampler:
         return out.tolist(), changes.counts, errors
 
     def _changes(self, batch: Batch) -> Changes:
-        coming, self._coming = self._coming, None
-        if coming is not None and coming[0] is batch:
-            return coming[1].result()
-        if coming is not None:
-            wait([coming[1]])  # of a step that failed: nobody is asked twice at a time
-        return Changes(batch)
+        asking, self._asking = self._asking, None
+        return asking.result() if asking is not None and asking.batch is batch else Changes(batch)
 
     def _sample(self, logits: NDArray[np.float32], out: NDArray[np.int32], changes: dict[str, Any]) -> None:
         count = len(out)

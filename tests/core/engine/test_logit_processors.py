@@ -415,7 +415,7 @@ def test_requests_without_processors_pay_nothing(make: MakeEngine, monkeypatch: 
 
 def test_processors_are_asked_beside_the_run_and_their_thread_ends_with_the_engine(make: MakeEngine):
     engine = make()
-    running, seen = threading.Event(), []
+    running, seen, threads = threading.Event(), [], set()
 
     class Running(Recorder):
         def run(self, batch: Any) -> Any:
@@ -437,18 +437,20 @@ def test_processors_are_asked_beside_the_run_and_their_thread_ends_with_the_engi
             pass
 
         def row(self, guesses: Any) -> None:
-            name = threading.current_thread().name.rpartition("_")[0]
-            seen.append((name, bool(seen) and running.wait(10)))  # those of the first step are asked behind it
+            threads.add(threading.get_native_id())
+            seen.append(bool(seen) and running.wait(10))  # those of the first step are asked behind it
 
     maker = type("Kind", (), {"make": lambda *_: Watching()})()
     engine._processors._kinds["watching"] = maker
     engine.generate("x", replace(GREEDY, max_tokens=6, processors=(("watching", None),)))
-    assert seen[1:] == [("infeng-processors", True)] * 5
+    assert seen == [False] + [True] * 5
     engine.close()
-    for thread in threading.enumerate():
-        if thread.name.startswith("infeng-processors"):
-            thread.join(10)
-            assert not thread.is_alive()
+    threads.remove(threading.get_native_id())
+    [thread] = threads
+    deadline = time.monotonic() + 10
+    while Path(f"/proc/self/task/{thread}").exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not Path(f"/proc/self/task/{thread}").exists()
 
 
 def test_a_step_that_is_given_up_leaves_its_processors_to_the_next(make: MakeEngine):
