@@ -74,8 +74,8 @@ class Chain:
 
     def __init__(
         self,
-        makers: Sequence[tuple[str, Callable[[list[int]], LogitProcessor]]],
-        prompt: list[int],
+        makers: Sequence[tuple[str, Callable[[Sequence[int]], LogitProcessor]]],
+        prompt: Sequence[int],
         ends: frozenset[int],
         vocab: int,
     ) -> None:
@@ -104,7 +104,7 @@ class Chain:
         Rows behind a guess that is not allowed, or is an end, are left out. So are those behind a guess at which a
         processor fails: it will be asked again if that comes true. Raises PluginError where it fails before any guess.
         """
-        self.error = None
+        guesses = tuple(guesses)  # like all that processors see, so that none can change it
         state = self._behind(sequence)
         processors = state.processors
         found = [self._row(processors, ())]
@@ -120,8 +120,8 @@ class Chain:
         asked = [self._asked(name, processor, guesses) for name, processor in processors]
         return [adjustment for adjustment in asked if adjustment is not None]
 
-    def _made(self, prompt: list[int]) -> list[tuple[str, LogitProcessor]]:
-        return [(name, _guarded(name, "make()", partial(make, prompt))) for name, make in self._makers]
+    def _made(self, prompt: Sequence[int]) -> list[tuple[str, LogitProcessor]]:
+        return [(name, _guarded(name, "make()", partial(make, tuple(prompt)))) for name, make in self._makers]
 
     def _behind(self, sequence: Running) -> _State:
         """Take the processors and tell them all tokens of ``sequence``."""
@@ -132,7 +132,7 @@ class Chain:
             state = _State(-1, 0, [])
         if state.restarts != restarts or sequence.prompt_length + state.taken > length:
             state = _State(restarts, 0, self._made(sequence.tokens[: sequence.prompt_length].tolist()))
-        new = sequence.tokens[sequence.prompt_length + state.taken : length].tolist()
+        new = tuple(sequence.tokens[sequence.prompt_length + state.taken : length].tolist())
         for name, processor in state.processors if new else ():
             _guarded(name, "extend()", partial(processor.extend, new))
         return state._replace(taken=length - sequence.prompt_length)

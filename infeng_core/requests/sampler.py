@@ -77,7 +77,7 @@ class Sampler:
                 first = row + segment.known
                 end = first + counts.get(first, count - segment.known)
                 tokens.append(confirmed(drawn[first:end], guesses(batch, segment)))
-            if errors and count:
+            if count and self._is_processed:
                 _blame(segment, row + segment.known + len(tokens[-1]) - 1, errors)
             row += count
         return tokens
