@@ -20,7 +20,7 @@ class SavedPrefixes:
     """A store of prefixes and the executable whose blocks it keeps. Used on the thread that runs the steps."""
 
     def __init__(self, directory: Path, most_bytes: int, executable: Executable, model_id: str) -> None:
-        """Open a directory for at most ``most_bytes``; raises ResourceError, or UsageError for a backend that cannot."""
+        """Open a directory for ``most_bytes``; raises ResourceError, or UsageError for a backend that cannot."""
         if not isinstance(executable, BlockAccess):
             raise UsageError("kv_cache.prefix_dir", "this backend gives no cache blocks", "leave it out")
         self._executable = executable
