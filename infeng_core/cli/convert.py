@@ -8,6 +8,7 @@ from pathlib import Path
 
 from infeng_core.cli import say
 from infeng_core.cli.options import add_config_options, config_from
+from infeng_core.settings.config import SCHEMA, WEIGHT_FORMATS, default_of
 
 
 class Convert:
@@ -20,9 +21,8 @@ class Convert:
         """Add the arguments."""
         parser.add_argument("source", metavar="SOURCE", help="Hugging Face directory or hub name")
         parser.add_argument("dest", metavar="DEST", type=Path, help="directory to write")
-        parser.add_argument(
-            "--format", metavar="F", help="f32, bf16, int8-row, int4-g64 (default), int4-g32 or a plugin's"
-        )
+        names, default = ", ".join(WEIGHT_FORMATS), default_of(SCHEMA["model"]["format"])
+        parser.add_argument("--format", metavar="F", help=f"{names} or a plugin's (default: {default})")
         parser.add_argument("--force", action="store_true", help="replace an engine-native directory at DEST")
         parser.add_argument("--json", action="store_true", help="print the result as JSON on stdout")
         add_config_options(parser)

@@ -59,6 +59,7 @@ std::unique_ptr<Op> Program::draft(uint32_t kind, Bindings kernels, bool samples
   op->bindings = std::move(kernels);
   op->problem.struct_size = sizeof(infeng_problem);
   op->problem.op = kind;
+  op->kind = &op_kind(kind);
   op->fetch.head = {sizeof op->fetch, INFENG_EXTENSION_FETCH, nullptr};
   return op;
 }

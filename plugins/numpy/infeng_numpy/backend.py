@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
@@ -11,7 +10,7 @@ from numpy.typing import NDArray
 from infeng_core.api import BoundOp, KernelError, available_bytes
 
 from .adapter import Rows
-from .cache import F16Cache, F32Cache, Int8Cache, PagedCache
+from .cache import CACHES
 from .llama import Llama
 from .packed import Handle, unpacked
 from .weights import dequantized
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
     from infeng_core.api import Batch, EngineConfig, Limits, LoadedModel, ModelConfig, PackedAdapter, Selector
 
 BLOCK = 16  # positions of a cache block
-CACHES: dict[str, Callable[..., PagedCache]] = {"f32": F32Cache, "f16": F16Cache, "int8": Int8Cache}
 FAMILIES = ("llama", "qwen2")
 REASON = "backend.use is numpy; over integer weights its tokens may differ from the native backend's"
 OPS = ("embed", "rmsnorm", "linear", "rope", "kv_append", "attention")
@@ -73,7 +71,7 @@ class NumpyExecutable:
             layers=c.layers, slots=limits.kv_blocks * BLOCK, kv_heads=c.kv_heads, head_dim=c.head_dim
         )
         self.kv_bytes = cache.nbytes
-        self.llama = Llama(c, dequantized(model), cache, block=BLOCK, int8_kv=kv_dtype == "int8")
+        self.llama = Llama(c, dequantized(model), cache, block=BLOCK)
         self._rows = (1, limits.max_rows)
 
     def load_adapter(self, adapter: PackedAdapter) -> Handle:

@@ -59,7 +59,7 @@ WRONG = {
     "infeng: 1\nkernel: {}\n":
         "engine.yaml:2: kernel: unknown key: did you mean `kernels`?",
     "infeng: 1\n\nkv_cache: {dtype: int9}\n":
-        "engine.yaml:3: kv_cache.dtype: 'int9' is not one of int8, f16, f32 (did you mean `int8`?)",
+        "engine.yaml:3: kv_cache.dtype: 'int9' is not one of f32, f16, int8 (did you mean `int8`?)",
     "infeng: 1\nkv_cache: {block: 32}\n":
         "engine.yaml:2: kv_cache.block: 32 is out of range: must be 16",
     "infeng: 1\nkv_cache: {memory: much}\n":
