@@ -132,7 +132,7 @@ infeng_tensor Program::result(int out, int64_t columns, const Op& op) const {
   if (!op.has_step(INFENG_EPILOGUE_QUANTIZE)) {
     fail("invalid_argument", name_of(Vocabulary::op, op.problem.op), ": has neither an output nor a quantize step");
   }
-  return tensor(nullptr, INFENG_F32, 0, columns, 0);
+  return infeng_matrix(nullptr, INFENG_F32, 0, columns, 0);
 }
 
 }  // namespace infeng

@@ -180,8 +180,8 @@ void Program::rope(Bindings kernels, int x, int64_t heads_q, int64_t heads_k, in
     fail("invalid_argument", "rope: tables of ", cos.size, " and ", sin.size, " values in ", table_rows,
          " rows do not fit heads of ", head_dim);
   }
-  args.cos = tensor(const_cast<float*>(cos.data), INFENG_F32, table_rows, half, half);
-  args.sin = tensor(const_cast<float*>(sin.data), INFENG_F32, table_rows, half, half);
+  args.cos = infeng_matrix(const_cast<float*>(cos.data), INFENG_F32, table_rows, half, half);
+  args.sin = infeng_matrix(const_cast<float*>(sin.data), INFENG_F32, table_rows, half, half);
   keep(cos);
   keep(sin);
   args.positions = positions_;
