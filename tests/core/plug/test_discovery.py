@@ -211,8 +211,8 @@ def test_what_nobody_provides_is_an_error_with_what_there_is(install):
         discover().backend("nothing")
     with pytest.raises(PluginError, match="scheduler x: no plugin provides it"):
         discover().scheduler("x")
-    with pytest.raises(PluginError, match=r"quant format int4: no plugin provides it: did you mean `int4-g64`\?"):
-        discover().quant_format("int4")
+    with pytest.raises(PluginError, match=r"quant format int4-g6: no plugin provides it: did you mean `int4-g64`\?"):
+        discover().quant_format("int4-g6")
 
 
 def test_what_a_disabled_plugin_provides_says_so(install):

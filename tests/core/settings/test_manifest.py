@@ -14,7 +14,6 @@ from infeng_core.plug.assembly import load_config
 from infeng_core.settings.config import SCHEMA, EngineConfig
 from infeng_core.settings.manifest import parse_assignment, shipped_manifests
 
-
 CACHES = ", ".join(_native.CACHE_FORMATS)
 
 
