@@ -139,6 +139,8 @@ class Weight:
     k: int
     panels: int
 
+CACHE_FORMATS: tuple[str, ...]
+
 class KvCache:
     """Key/value blocks of all layers in one arena."""
 
@@ -208,6 +210,12 @@ class Adapter:
     """An adapter in one piece of memory of its own, which goes back with the last reference; see Program.adapter."""
 
     nbytes: int
+
+OPS: tuple[str, ...]
+"""Every op, by its number."""
+
+ROW_OPS: dict[str, tuple[tuple[str, Literal["rows", "vector", "scalar"], float], ...]]
+"""The ops over rows alone, each with its operands: name, kind, and of a scalar a typical value."""
 
 Bindings = Sequence[tuple[int, Kernel]]
 """Kernels by batch size: (most rows, kernel), ascending; a step of r rows takes the first with r <= rows."""
@@ -290,6 +298,19 @@ class Program:
     def epilogue(
         self, kernels: Bindings, x: int, columns: int, out: int | None, epilogues: Sequence[Epilogue]
     ) -> None: ...
+    def row_op(
+        self,
+        op: str,
+        kernels: Bindings,
+        columns: int,
+        out: int | None,
+        epilogues: Sequence[Epilogue] = (),
+        **operands: int | float | NDArray[np.float32],
+    ) -> None:
+        """Add an op of ROW_OPS: rows of ``columns`` values are read, rows of as many made, then the epilogues.
+
+        ``operands`` by name: a buffer for rows, (columns,) float32 for a vector.
+        """
     def rope(
         self,
         kernels: Bindings,
@@ -402,6 +423,12 @@ class Program:
 # ------------------------------------------------------------------------------------------------------ packing.cc
 
 WEIGHT_FORMATS: dict[str, Literal["f32", "int8-g64"]]  # the core's own, each with what a linear over it reads
+
+def weight_format(format: str) -> dict[str, Any]:
+    """Return what the descriptor of a weight format says beside its name and its functions.
+
+    number: in the ABI; group: inputs that share a scale, 0 for floats; range: (smallest, largest) integer of a weight.
+    """
 
 def activation(format: str) -> Literal["f32", "int8-g64"]:
     """Return what a linear over a weight format reads; libraries that are open add theirs to the core's own."""

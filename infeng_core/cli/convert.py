@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from infeng_core.cli.options import add_conversion_options, config_from, say_converted
+from infeng_core.settings.config import SCHEMA, WEIGHT_FORMATS, default_of
 
 
 class Convert:
@@ -16,9 +17,8 @@ class Convert:
     def configure(self, parser: argparse.ArgumentParser) -> None:
         """Add the arguments."""
         parser.add_argument("source", metavar="SOURCE", help="Hugging Face directory or hub name")
-        parser.add_argument(
-            "--format", metavar="F", help="f32, bf16, int8-row, int4-g64 (default), int4-g32 or a plugin's"
-        )
+        names, default = ", ".join(WEIGHT_FORMATS), default_of(SCHEMA["model"]["format"])
+        parser.add_argument("--format", metavar="F", help=f"{names} or a plugin's (default: {default})")
         parser.add_argument(
             "--quantizer", metavar="Q", help="what chooses codes and scales: nearest (default) or a plugin's"
         )

@@ -19,6 +19,7 @@ from infeng_core.cli.options import add_config_options, config_from
 from infeng_core.cli.profiling import add_profile_option, profiled
 from infeng_core.errors import UsageError
 from infeng_core.scheduling.drafts import parse
+from infeng_core.settings.config import WEIGHT_FORMATS
 
 if TYPE_CHECKING:
     from infeng_core.engine import Engine
@@ -44,9 +45,7 @@ class Run:
             "--ids", action="append", metavar="IDS", help='prompt as token ids, "1 2 3"; answers with ids; repeats'
         )
         parser.add_argument("-t", "--threads", type=int, metavar="N", help="worker threads (default: usable cores)")
-        parser.add_argument(
-            "--format", metavar="F", help="weight format: f32, bf16, int8-row, int4-g64, int4-g32 or a plugin's"
-        )
+        parser.add_argument("--format", metavar="F", help=f"weight format: {', '.join(WEIGHT_FORMATS)} or a plugin's")
         parser.add_argument("--echo", action="store_true", help="print the prompt before its completion")
         parser.add_argument("--json", action="store_true", help="print one JSON object (a list for several prompts)")
         parser.add_argument(

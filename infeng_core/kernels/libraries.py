@@ -56,11 +56,13 @@ class LibraryState:
 
     def features_of(self, kernel: str, own: Iterable[str] = ()) -> frozenset[str]:
         """Return all features that ``kernel`` needs: the library's, plugin.yaml's for it, and its ``own``."""
-        noted = next((note.features for note in self.plugin.kernels if note.name == kernel), ())
+        noted = (feature for note in self.plugin.kernels if note.covers(kernel) for feature in note.features)
         return frozenset((*self.plugin.features, *self.offer.features, *noted, *own))
 
 
 _opened: WeakKeyDictionary[Plugins, list[LibraryState]] = WeakKeyDictionary()
+_tried: WeakKeyDictionary[Plugins, dict[Path, LibraryState]] = WeakKeyDictionary()
+"""What was verified and opened already, alone or with the others: nothing is twice."""
 
 
 def library_states(plugins: Plugins) -> list[LibraryState]:
@@ -93,14 +95,20 @@ def state_of(plugins: Plugins, plugin: Plugin, path: Path) -> LibraryState:
 def _open_those(plugins: Plugins, of: Iterable[Plugin] | None = None) -> list[LibraryState]:
     config, cpu = plugins.config, plugins.cpu
     states: dict[str, LibraryState] = {}
+    tried = _tried.setdefault(plugins, {})
     for offer, plugin, reason in plugins.kernel_libraries(of):
-        state = LibraryState(offer, plugin, _allowed(offer, plugin, config, cpu) if reason == READY else reason)
+        state = tried.get(offer.path)
+        if state is None or state.plugin is not plugin:
+            state = LibraryState(offer, plugin, _allowed(offer, plugin, config, cpu) if reason == READY else reason)
         other = states.setdefault(offer.name, state)
         if other is not state:
             why = f"offered by two plugins: {other.plugin.name} ({other.path}) and {plugin.name} ({state.path})"
             raise PluginError(f"kernel library {offer.name}", why, "list one of the plugins in plugins.disable")
     reference = states[REFERENCE]
     for state in sorted(states.values(), key=lambda state: (state is not reference, state.name)):
+        if tried.get(state.path) is state:
+            continue
+        tried[state.path] = state
         # The reference is opened whatever the manifest allows: it judges the others.
         if state is reference:
             _open(state, cpu)

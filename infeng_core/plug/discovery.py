@@ -8,9 +8,10 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from infeng_core import _native
 from infeng_core.errors import ManifestError, PluginError
 from infeng_core.machine.cpu import Cpu
 from infeng_core.plug.hookspecs import API_VERSION
@@ -59,6 +60,9 @@ def find(config: EngineConfig, cpu: Cpu) -> list[Plugin]:
         raise PluginError("plugin core", "cannot be disabled", "take it out of plugins.disable")
     if not core.usable:
         raise PluginError("plugin core", str(core.reason), "reinstall infeng-core")
+    assert core.manifest is not None
+    described = {**core.manifest.provides, "quant_formats": tuple(_native.WEIGHT_FORMATS)}
+    core.manifest = replace(core.manifest, provides=described)
     by_name: dict[str, Plugin] = {}
     for plugin in plugins:
         other = by_name.setdefault(plugin.name, plugin)

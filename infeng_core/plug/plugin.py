@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import Field, dataclass, field
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from infeng_core.settings.schema import (
     Name,
     Number,
     Optional,
+    Pattern,
     Size,
     Text,
     checked,
@@ -101,11 +103,15 @@ _PROVIDES: Mapping[str, Kind | None] = {
 
 @dataclass(frozen=True)
 class KernelNote:
-    """A kernel as plugin.yaml announces it."""
+    """A kernel as plugin.yaml announces it; ``*`` in its name stands for any text, so that one note serves several."""
 
     name: str
     op: str
     features: tuple[str, ...] = ()
+
+    def covers(self, kernel: str) -> bool:
+        """Return whether the note is about the kernel of that name."""
+        return fnmatchcase(kernel, self.name)
 
 
 @dataclass(frozen=True)
@@ -183,7 +189,7 @@ def _kernels(document: Document) -> tuple[KernelNote, ...]:
     notes: dict[str, KernelNote] = {}
     for index, _ in enumerate(_items(document, ("provides", "kernels"))):
         key = ("provides", "kernels", str(index))
-        item = _section(document, key, {"name": Name(), "op": Text(), "requires": None})
+        item = _section(document, key, {"name": Pattern(), "op": Text(), "requires": None})
         if "name" not in item or "op" not in item:
             raise ManifestError(document.place(key), "a kernel needs `name` and `op`")
         if item["op"] not in OPS:

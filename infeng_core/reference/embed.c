@@ -54,21 +54,16 @@ static infeng_status embed_run(const infeng_args* common, int32_t phase, int64_t
     const int lane = (int)(id % LANES);
     float* out = f32_row(&args->out, row);
     switch (weight->format) {
-      case INFENG_WEIGHT_F32:
-        lane_float(panel, lane, weight->k, out, column_f32);
-        break;
-      case INFENG_WEIGHT_BF16:
-        lane_float(panel, lane, weight->k, out, column_bf16);
-        break;
-      case INFENG_WEIGHT_INT8_ROW:
-        lane_int(weight, panel, lane, out, group_int8_row, 1);
-        break;
-      case INFENG_WEIGHT_INT4_G64:
-        lane_int(weight, panel, lane, out, group_int4_g64, 1);
-        break;
-      case INFENG_WEIGHT_INT4_G32:
-        lane_int(weight, panel, lane, out, group_int4_g32, 2);
-        break;
+#define LANE_FLOAT(arg, name, number, text, steps)          \
+  case number:                                              \
+    lane_float(panel, lane, weight->k, out, column_##name); \
+    break;
+#define LANE_INT(arg, name, number, text, steps)             \
+  case number:                                               \
+    lane_int(weight, panel, lane, out, group_##name, steps); \
+    break;
+      FLOAT_FORMATS(LANE_FLOAT, )
+      INT_FORMATS(LANE_INT, )
       default:
         if (weight->foreign) {
           lane_foreign(weight, panel, lane, out);
@@ -83,21 +78,12 @@ static infeng_status embed_run(const infeng_args* common, int32_t phase, int64_t
 INLINE int32_t accepts(const infeng_problem* p, uint32_t format) {
   return p->op == INFENG_OP_EMBED && p->weight_format == format && fuses_only(p, 0);
 }
-static int32_t accepts_f32(const infeng_problem* p) { return accepts(p, INFENG_WEIGHT_F32); }
-static int32_t accepts_bf16(const infeng_problem* p) { return accepts(p, INFENG_WEIGHT_BF16); }
-static int32_t accepts_int8_row(const infeng_problem* p) { return accepts(p, INFENG_WEIGHT_INT8_ROW); }
-static int32_t accepts_int4_g64(const infeng_problem* p) { return accepts(p, INFENG_WEIGHT_INT4_G64); }
-static int32_t accepts_int4_g32(const infeng_problem* p) { return accepts(p, INFENG_WEIGHT_INT4_G32); }
-
 static int32_t accepts_foreign(const infeng_problem* p) {
   return p->weight_format >= INFENG_WEIGHT_FOREIGN && accepts(p, p->weight_format);
 }
 
-#define EMBED(format, name) \
-  KERNEL(reference_embed_##format, INFENG_OP_EMBED, name, 0, 0, accepts_##format, embed_tiles, embed_run)
-EMBED(f32, "embed_f32");
-EMBED(bf16, "embed_bf16");
-EMBED(int8_row, "embed_int8row");
-EMBED(int4_g64, "embed_int4g64");
-EMBED(int4_g32, "embed_int4g32");
-EMBED(foreign, "embed_foreign");
+#define EMBED(arg, name, number, text, steps)                                           \
+  static int32_t accepts_##name(const infeng_problem* p) { return accepts(p, number); } \
+  KERNEL(reference_embed_##name, INFENG_OP_EMBED, "embed_" text, 0, 0, accepts_##name, embed_tiles, embed_run);
+WEIGHT_FORMATS(EMBED, )
+KERNEL(reference_embed_foreign, INFENG_OP_EMBED, "embed_foreign", 0, 0, accepts_foreign, embed_tiles, embed_run);

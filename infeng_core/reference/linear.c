@@ -65,21 +65,17 @@ INLINE void panel_foreign_float(const infeng_linear_args* args, const void* pane
   }
 }
 
-CLONED static void panel_int8_row(const infeng_linear_args* args, const void* panel, block* b, int64_t column) {
-  panel_int(args, panel, b, column, group_int8_row, 1);
-}
-CLONED static void panel_int4_g64(const infeng_linear_args* args, const void* panel, block* b, int64_t column) {
-  panel_int(args, panel, b, column, group_int4_g64, 1);
-}
-CLONED static void panel_int4_g32(const infeng_linear_args* args, const void* panel, block* b, int64_t column) {
-  panel_int(args, panel, b, column, group_int4_g32, 2);
-}
-CLONED static void panel_f32(const infeng_linear_args* args, const void* panel, block* b, int64_t column) {
-  panel_float(args, panel, b, column, column_f32);
-}
-CLONED static void panel_bf16(const infeng_linear_args* args, const void* panel, block* b, int64_t column) {
-  panel_float(args, panel, b, column, column_bf16);
-}
+#define PANEL_INT(arg, name, number, text, steps)                                                                \
+  CLONED static void panel_##name(const infeng_linear_args* args, const void* panel, block* b, int64_t column) { \
+    panel_int(args, panel, b, column, group_##name, steps);                                                      \
+  }
+INT_FORMATS(PANEL_INT, )
+
+#define PANEL_FLOAT(arg, name, number, text, steps)                                                              \
+  CLONED static void panel_##name(const infeng_linear_args* args, const void* panel, block* b, int64_t column) { \
+    panel_float(args, panel, b, column, column_##name);                                                          \
+  }
+FLOAT_FORMATS(PANEL_FLOAT, )
 
 CLONED static void panel_foreign(const infeng_linear_args* args, const void* panel, block* b, int64_t column) {
   switch (args->weight->foreign->group) {
@@ -99,16 +95,10 @@ typedef void (*panel_fn)(const infeng_linear_args* args, const void* panel, bloc
 
 static panel_fn panel_function(const infeng_weight* weight) {
   switch (weight->format) {
-    case INFENG_WEIGHT_F32:
-      return panel_f32;
-    case INFENG_WEIGHT_BF16:
-      return panel_bf16;
-    case INFENG_WEIGHT_INT8_ROW:
-      return panel_int8_row;
-    case INFENG_WEIGHT_INT4_G64:
-      return panel_int4_g64;
-    case INFENG_WEIGHT_INT4_G32:
-      return panel_int4_g32;
+#define CASE(arg, name, number, text, steps) \
+  case number:                               \
+    return panel_##name;
+    WEIGHT_FORMATS(CASE, )
     default:
       return weight->foreign ? panel_foreign : NULL;
   }
@@ -145,28 +135,15 @@ INLINE int32_t accepts(const infeng_problem* p, uint32_t weight, uint32_t act) {
   return p->op == INFENG_OP_LINEAR && p->weight_format == weight && p->act_format == act &&
          fuses_only(p, ALL_EPILOGUES);
 }
-static int32_t accepts_f32(const infeng_problem* p) { return accepts(p, INFENG_WEIGHT_F32, INFENG_ACT_F32); }
-static int32_t accepts_bf16(const infeng_problem* p) { return accepts(p, INFENG_WEIGHT_BF16, INFENG_ACT_F32); }
-static int32_t accepts_int8_row(const infeng_problem* p) {
-  return accepts(p, INFENG_WEIGHT_INT8_ROW, INFENG_ACT_INT8_G64);
-}
-static int32_t accepts_int4_g64(const infeng_problem* p) {
-  return accepts(p, INFENG_WEIGHT_INT4_G64, INFENG_ACT_INT8_G64);
-}
-static int32_t accepts_int4_g32(const infeng_problem* p) {
-  return accepts(p, INFENG_WEIGHT_INT4_G32, INFENG_ACT_INT8_G64);
-}
-
 static int32_t accepts_foreign(const infeng_problem* p) {
   return p->weight_format >= INFENG_WEIGHT_FOREIGN && accepts(p, p->weight_format, p->act_format);
 }
 
-#define LINEAR(format, name)                                                                               \
-  KERNEL(reference_linear_##format, INFENG_OP_LINEAR, name, ALL_EPILOGUES, HANDLES_LIST, accepts_##format, \
-         linear_tiles, linear_run)
-LINEAR(f32, "linear_f32");
-LINEAR(bf16, "linear_bf16");
-LINEAR(int8_row, "linear_int8row");
-LINEAR(int4_g64, "linear_int4g64");
-LINEAR(int4_g32, "linear_int4g32");
-LINEAR(foreign, "linear_foreign");
+#define LINEAR(act, name, number, text, steps)                                                                   \
+  static int32_t accepts_##name(const infeng_problem* p) { return accepts(p, number, act); }                     \
+  KERNEL(reference_linear_##name, INFENG_OP_LINEAR, "linear_" text, ALL_EPILOGUES, HANDLES_LIST, accepts_##name, \
+         linear_tiles, linear_run);
+FLOAT_FORMATS(LINEAR, INFENG_ACT_F32)
+INT_FORMATS(LINEAR, INFENG_ACT_INT8_G64)
+KERNEL(reference_linear_foreign, INFENG_OP_LINEAR, "linear_foreign", ALL_EPILOGUES, HANDLES_LIST, accepts_foreign,
+       linear_tiles, linear_run);

@@ -5,6 +5,17 @@
 
 #include "common.h"
 
+/* DO(ARG, suffix of its functions, number, suffix of its kernels, scales of a group) for every format of the header:
+ * integers, which have group_<suffix>, and floats, which have column_<suffix>. */
+#define INT_FORMATS(DO, ARG)                              \
+  DO(ARG, int8_row, INFENG_WEIGHT_INT8_ROW, "int8row", 1) \
+  DO(ARG, int4_g64, INFENG_WEIGHT_INT4_G64, "int4g64", 1) \
+  DO(ARG, int4_g32, INFENG_WEIGHT_INT4_G32, "int4g32", 2)
+#define FLOAT_FORMATS(DO, ARG)              \
+  DO(ARG, f32, INFENG_WEIGHT_F32, "f32", 0) \
+  DO(ARG, bf16, INFENG_WEIGHT_BF16, "bf16", 0)
+#define WEIGHT_FORMATS(DO, ARG) FLOAT_FORMATS(DO, ARG) INT_FORMATS(DO, ARG)
+
 /* A group of an integer format: w[k] are 16 outputs; scale[s] belongs to inputs [s * 64 / steps, (s + 1) * 64 / steps).
  */
 typedef struct int_group {

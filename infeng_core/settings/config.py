@@ -11,10 +11,14 @@ from dataclasses import MISSING, Field, dataclass, field, fields
 from types import MappingProxyType
 from typing import Any, Literal
 
+from infeng_core import _native
 from infeng_core.settings.schema import Auto, Bool, Choice, Int, Kind, ListOf, MapOf, Optional, Size, Text
 
-OPS = ("embed", "rmsnorm", "linear", "epilogue", "rope", "kv_append", "attention", "shrink")
+OPS = _native.OPS
 """Operations of the ABI, as manifests name them."""
+
+WEIGHT_FORMATS = tuple(_native.WEIGHT_FORMATS)
+"""The core's own weight formats; plugins bring more."""
 
 
 def setting(default: Any, kind: Kind, help: str, *, path: bool = False) -> Any:
@@ -64,9 +68,7 @@ class KernelsSection:
 class KvCacheSection:
     """The key/value cache."""
 
-    dtype: Literal["int8", "f16", "f32"] = setting(
-        "int8", Choice(("int8", "f16", "f32")), "how keys and values are stored"
-    )
+    dtype: str = setting("int8", Choice(_native.CACHE_FORMATS), "how keys and values are stored")
     block: int = setting(16, Int(16, 16), "positions per block, fixed by the ABI")
     memory: int | Literal["auto"] = setting("auto", Auto(Size()), 'bytes, "512MB" or auto')
     prefix: bool = setting(

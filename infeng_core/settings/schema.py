@@ -53,6 +53,15 @@ class Name(Text):
 
 
 @dataclass(frozen=True)
+class Pattern(Name):
+    """A name in which ``*`` may stand for any part."""
+
+    def check(self, value: object) -> str:
+        super().check(value.replace("*", "a") if isinstance(value, str) else value)
+        return str(value)
+
+
+@dataclass(frozen=True)
 class Choice(Kind):
     """One of a closed list of words."""
 

@@ -3,6 +3,7 @@
 #ifndef INFENG_AVX2_UNIT_H
 #define INFENG_AVX2_UNIT_H
 
+#include <infeng/ops/unit.h>
 #include <infeng/simd/avx2.h>
 
 #ifdef __AVXVNNI__
@@ -14,14 +15,5 @@ using Unit = infeng::avx2::AvxVnni;
 #define INFENG_UNIT_FEATURES ""
 using Unit = infeng::avx2::Avx2;
 #endif
-
-// Defines a row of the kernel table; library.cc lists it. KERNEL_UNIT gives the name the unit's suffix and its needs.
-#define INFENG_TEXT_(x) #x
-#define INFENG_TEXT(x) INFENG_TEXT_(x)
-#define KERNEL_UNIT(name, priority, ...)                       \
-  extern "C" constinit const infeng_kernel INFENG_UNIT(name) = \
-      infeng::kernel<__VA_ARGS__>(INFENG_TEXT(INFENG_UNIT(name)), INFENG_UNIT_FEATURES, priority);
-#define KERNEL(name, priority, ...) \
-  extern "C" constinit const infeng_kernel name = infeng::kernel<__VA_ARGS__>(#name, "", priority);
 
 #endif  // INFENG_AVX2_UNIT_H

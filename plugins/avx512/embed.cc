@@ -7,6 +7,5 @@ using namespace infeng;
 
 KERNEL(embed_f32, 0, Embed<Unit, LaneF32>)
 KERNEL(embed_bf16, 0, Embed<Unit, LaneBf16>)
-KERNEL(embed_int8row, 0, Embed<Unit, LaneInt<Int8Row>>)
-KERNEL(embed_int4g64, 0, Embed<Unit, LaneInt<Int4G64>>)
-KERNEL(embed_int4g32, 0, Embed<Unit, LaneInt<Int4G32>>)
+#define EMBED(arg, name, Format) KERNEL(embed_##name, 0, Embed<Unit, LaneInt<Format>>)
+INFENG_INT_FORMATS(EMBED, )

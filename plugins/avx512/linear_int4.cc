@@ -3,5 +3,5 @@
 
 #include "unit.h"
 
-KERNEL_UNIT(linear_int4g64, 0, infeng::LinearInt<Unit, infeng::Int4G64>)
-KERNEL_UNIT(linear_int4g32, 0, infeng::LinearInt<Unit, infeng::Int4G32>)
+#define LINEAR(arg, name, Format) KERNEL_UNIT(linear_##name, 0, infeng::LinearInt<Unit, infeng::Format>)
+INFENG_INT4_FORMATS(LINEAR, )

@@ -3,6 +3,7 @@
 #ifndef INFENG_AVX512_UNIT_H
 #define INFENG_AVX512_UNIT_H
 
+#include <infeng/ops/unit.h>
 #include <infeng/simd/avx512.h>
 
 #if defined(__GFNI__)
@@ -18,14 +19,5 @@ using Unit = infeng::avx512::Vnni;
 #define INFENG_UNIT_FEATURES ""
 using Unit = infeng::avx512::Bw;
 #endif
-
-// Defines a row of the kernel table; library.cc lists it. KERNEL_UNIT gives the name the unit's suffix and its needs.
-#define INFENG_TEXT_(x) #x
-#define INFENG_TEXT(x) INFENG_TEXT_(x)
-#define KERNEL_UNIT(name, priority, ...)                       \
-  extern "C" constinit const infeng_kernel INFENG_UNIT(name) = \
-      infeng::kernel<__VA_ARGS__>(INFENG_TEXT(INFENG_UNIT(name)), INFENG_UNIT_FEATURES, priority);
-#define KERNEL(name, priority, ...) \
-  extern "C" constinit const infeng_kernel name = infeng::kernel<__VA_ARGS__>(#name, "", priority);
 
 #endif  // INFENG_AVX512_UNIT_H

@@ -71,7 +71,7 @@ def test_every_field_and_number_of_the_header_is_frozen() -> None:
 
 def test_header_can_be_read_in_one_sitting_and_includes_nothing_of_ours() -> None:
     lines = HEADER.read_text().splitlines()
-    assert len(lines) < 560
+    assert len(lines) < 600
     assert [line for line in lines if line.startswith("#include")] == ["#include <stddef.h>", "#include <stdint.h>"]
 
 

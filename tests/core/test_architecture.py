@@ -30,7 +30,7 @@ KNOWS = {
     "models": {"_native"},
     "requests.request": set(),  # what is asked for: plain data that step.py may name
     "step": {"requests.request"},
-    "settings": {"machine"},
+    "settings": {"_native", "machine"},
     "plug": {"_native", "machine", "settings"},
     "kernels": {"_native", "machine", "plug", "settings"},
     "formats": {"_native", "machine", "models"},

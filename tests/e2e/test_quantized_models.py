@@ -76,7 +76,7 @@ def independent(engine: Engine, case: Case, kv: str) -> NDArray[np.float64]:
     )
     integers = {name for name, packed in engine.model.tensors.items() if packed.format.startswith("int")}
     weights = arrange(config, checkpoint(engine).__getitem__, integers.__contains__)
-    return oracle.prefill(Llama(config, weights, cache, int8_kv=kv == "int8"), case.prompt, case.positions)
+    return oracle.prefill(Llama(config, weights, cache), case.prompt, case.positions)
 
 
 def difference(got: NDArray[np.floating], expected: NDArray[np.float64]) -> tuple[float, float]:

@@ -14,8 +14,8 @@ from infeng_core import _native as native
 F32 = NDArray[np.float32]
 Activation = tuple[NDArray[np.int8], F32, NDArray[np.int32]]
 
-FLOAT_FORMATS = ("f32", "bf16")
-INT_FORMATS = ("int8-row", "int4-g64", "int4-g32")
+FLOAT_FORMATS = tuple(name for name, act in native.WEIGHT_FORMATS.items() if act == "f32")
+INT_FORMATS = tuple(name for name, act in native.WEIGHT_FORMATS.items() if act != "f32")
 
 
 def reference() -> native.Library:

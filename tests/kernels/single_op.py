@@ -9,12 +9,12 @@ from itertools import cycle
 from kernels.harness import FLOAT_FORMATS, INT_FORMATS, reference
 
 from infeng_core import _native as native
-from infeng_core.kernels.check.case import BESIDES, OneOp, Sequences, needs_of
+from infeng_core.kernels.check.case import OneOp, Sequences, asked
 from infeng_core.kernels.check.lora import A_FORMATS, RandomAdapters, a_form
 from infeng_core.kernels.problems import Fields, problem
 
 REFERENCE = reference()
-CACHES = ("f32", "f16", "int8")
+CACHES = native.CACHE_FORMATS
 K = (8, 64, 172, 576, 896)
 LISTS = (
     (),
@@ -55,8 +55,7 @@ class Case:
 
     @property
     def problem(self) -> native.Problem:
-        rest = {name: value for name, value in self.fields.items() if name not in BESIDES}
-        return problem({**rest, "needs": sorted(needs_of(self.fields))})
+        return problem(asked(self.fields))
 
     def run(self, kernel: native.Kernel) -> tuple[bytes, ...]:
         """Return what the kernel wrote; it must not have written anything else."""
@@ -68,7 +67,7 @@ class Case:
 
 def cases(op: str) -> Iterator[Case]:
     """Yield the cases of an op by its name; KeyError names an op that has none yet."""
-    return MAKERS[op]()
+    return row_op(op) if op in native.ROW_OPS and op not in MAKERS else MAKERS[op]()
 
 
 def case(
@@ -118,6 +117,12 @@ def epilogue() -> Iterator[Case]:
             if "silu_mul" not in names or n % 32 == 0:
                 adapters = RandomAdapters("bf16") if "lora" in names else None
                 yield case(f"{n}-{'+'.join(names)}", "epilogue", 5, adapters=adapters, n=n, k=n, **steps(names))
+
+
+def row_op(op: str) -> Iterator[Case]:
+    for n in (*K, 2048):
+        for rows in (1, 5, 65):
+            yield case(f"{rows}x{n}", op, rows, n=n, k=n)
 
 
 def rope() -> Iterator[Case]:

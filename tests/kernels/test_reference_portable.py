@@ -35,7 +35,7 @@ def fixture_plain(tmp_path_factory: pytest.TempPathFactory) -> native.Library:
     return native.open_library(str(path))
 
 
-@pytest.mark.parametrize("fmt", ["f32", "bf16", "int8-row", "int4-g64", "int4-g32"])
+@pytest.mark.parametrize("fmt", list(native.WEIGHT_FORMATS))
 def test_a_linear_with_all_of_its_steps_is_the_same(plain: native.Library, fmt: str) -> None:
     x, w = random_rows(1, ROWS, K), random_rows(2, N, K)
     bias, scale, residual = panel_vector(random_rows(3, 1, N)[0]), random_rows(4, 1, N)[0], random_rows(5, ROWS, N)
@@ -43,7 +43,7 @@ def test_a_linear_with_all_of_its_steps_is_the_same(plain: native.Library, fmt: 
     results = []
     for library in (reference(), plain):
         op = OneOp(ROWS)
-        act = "f32" if fmt in ("f32", "bf16") else "int8-g64"
+        act = native.activation(fmt)
         kernel = find_kernel(library, native.Problem("linear", weight=fmt, act=act, epilogues=names, n=N, k=K))
         source = op.input(x) if act == "f32" else op.input_activation(model.quantize_rows(x), K)
         out, quantized, added = op.output(N // 2), op.program.activation(N // 2), op.input(residual)

@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import cache
 
 import numpy as np
-from kernels.harness import FLOAT_FORMATS, INT_FORMATS, reference
+from kernels.harness import reference
 
 from infeng_core import _native as native
 from infeng_core.backends.native.outline import TINYLLAMA, outline, shape_and_formats
@@ -25,7 +25,7 @@ from infeng_core.plug.manager import Plugins
 from infeng_core.scheduling.limits import limits_of
 from infeng_core.settings.config import OPS, SCHEMA
 
-FORMATS = FLOAT_FORMATS + INT_FORMATS
+FORMATS = tuple(native.WEIGHT_FORMATS)
 CONTEXT = 1024
 SHAPE = replace(TINYLLAMA, layers=1, max_positions=CONTEXT)
 SMALL = 1 << 22  # multiply-adds or elements below which one op is too short to be timed alone
@@ -69,6 +69,8 @@ def cases(op: str) -> list[problems.Fields]:
     if op == "epilogue":  # what other kernels may leave to it
         n = {"n": SHAPE.hidden, "k": SHAPE.hidden}
         found |= {f"{op}+{name}": {"op": op, **n, "epilogues": [name]} for name in ("residual", "quantize")}
+    if op in native.ROW_OPS and not found:  # no model poses it yet
+        found[op] = {"op": op, "n": SHAPE.hidden, "k": SHAPE.hidden}
     return list(found.values())
 
 

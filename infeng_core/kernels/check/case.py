@@ -1,10 +1,6 @@
 """One operation in a program, on random input: by this a kernel is judged, tested and measured.
 
-A case is the fields of a problem (``problems.py``) and, beside them, what a problem does not say:
-
-    gather   rmsnorm reads rows by an index, in no order and some of them twice
-    window   attention sees so many positions (0: all)
-    rot      rope turns so many columns of a head (all)
+A case is the fields of a problem (``problems.py``) and, beside them, those of ``BESIDES``.
 """
 
 from __future__ import annotations
@@ -31,7 +27,12 @@ WINDOW = 40  # positions, where a case needs a window and does not say which
 LARGE = 1 << 24  # bytes; larger weights repeat their first panels
 SAMPLE = 7  # so many of them: no power of two, so that a wrong panel shows
 
-BESIDES = ("gather", "window", "rot")
+BESIDES = {"gather": "row_gather", "window": "window", "rot": None}
+"""What a case may say and a problem does not, and the need that follows where it is not zero.
+
+gather: rmsnorm reads rows by an index, in no order and some of them twice. window: attention sees so many positions
+(0: all). rot: rope turns so many columns of a head (all).
+"""
 
 Arrays = list[tuple[str, NDArray[Any]]]
 Batch = tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32], NDArray[np.int32], NDArray[np.int32]]
@@ -43,10 +44,11 @@ class NoJudgeError(LookupError):
     """The reference has no kernel to compare with, so the format or the op is a plugin's own."""
 
 
-def needs_of(case: Fields) -> frozenset[str]:
-    """Return what a case needs, that included which its fields besides the problem ask for."""
-    besides = {"gather": "row_gather", "window": "window"}
-    return frozenset((*case.get("needs", ()), *(need for name, need in besides.items() if case.get(name))))
+def asked(case: Fields) -> Fields:
+    """Return the problem that a case poses: without what only a case says, with the needs that follow from it."""
+    needs = {*case.get("needs", ()), *(need for name, need in BESIDES.items() if need and case.get(name))}
+    rest = {name: value for name, value in case.items() if name not in BESIDES}
+    return {**rest, "needs": sorted(needs)}
 
 
 @dataclass(frozen=True)
@@ -89,7 +91,7 @@ class OneOp:
         self._reference, self._others = reference, {other.op: other for other in others}
         self._random = np.random.default_rng(SEED)
         self._rows = [sum(rows for rows, _ in step) for step in steps]
-        self.needs = needs_of(case)
+        self.needs = frozenset(asked(case)["needs"])
         self._gather = "row_gather" in self.needs
         self._window = case.get("window", WINDOW) if "window" in self.needs else 0
         self.rows = max(self._rows)
@@ -109,7 +111,8 @@ class OneOp:
         self._watched: list[_Watched] = []
         self._results: list[tuple[str, NDArray[Any], bool]] = []  # and whether its rows are those of a step
         self._bound = [(self.rows, kernel if kernel is not None else self._subject())]
-        emit = getattr(self, f"_{case['op']}")()
+        build = self._row_op if case["op"] in _native.ROW_OPS else getattr(self, f"_{case['op']}")
+        emit = build()
         for call in range(calls):
             emit(call)
         self.program.finish()
@@ -147,7 +150,24 @@ class OneOp:
         self.program.profile(False)
         return int(phases["macs"].sum()) // self.calls, int(phases["bytes"].sum()) // self.calls
 
-    # One method per op: declares its operands and returns what adds call number i.
+    # One method for the ops over rows, one per other op: declares operands and returns what adds call number i.
+
+    def _row_op(self) -> Callable[[int], None]:
+        op, n = self.case["op"], self.case["n"]
+        operands: dict[str, Any] = {}
+        for name, kind, typical in _native.ROW_OPS[op]:
+            if kind == "rows":
+                operands[name] = self._rows_of(n) if operands else self._input("f32", n)
+            else:
+                operands[name] = self._vector(n) if kind == "vector" else typical
+        steps, columns = self._epilogues(n)
+        out = self._output(columns)
+
+        def emit(call: int) -> None:
+            first = [] if self._lora is None else [self._expand(call, n, n)]
+            self.program.row_op(op, self._bound, n, out, [*first, *steps], **operands)
+
+        return emit
 
     def _embed(self) -> Callable[[int], None]:
         weight, out = self._weights(), self._output(self.case["k"])
@@ -180,18 +200,6 @@ class OneOp:
                 return
             self.program.linear(self._bound, weight(call), x, out, steps)
             self.program.epilogue(self._judge("epilogue", n=n, k=n, epilogues=["lora"]), out, n, out, [first])
-
-        return emit
-
-    def _epilogue(self) -> Callable[[int], None]:
-        n = self.case["n"]
-        x = self._input("f32", n)
-        steps, columns = self._epilogues(n)
-        out = self._output(columns)
-
-        def emit(call: int) -> None:
-            first = [] if self._lora is None else [self._expand(call, n, n)]
-            self.program.epilogue(self._bound, x, n, out, [*first, *steps])
 
         return emit
 
@@ -254,9 +262,9 @@ class OneOp:
     # Kernels.
 
     def _subject(self) -> Kernel:
-        rest = {name: value for name, value in self.case.items() if name not in ("op", "rows", *BESIDES)}
-        rest["needs"] = sorted(self.needs)
-        return self._judge(self.case["op"], **rest)[0][1]
+        fields = asked(self.case)
+        op, _ = fields.pop("op"), fields.pop("rows")
+        return self._judge(op, **fields)[0][1]
 
     def _judge(self, op: str, **fields: Any) -> list[tuple[int, Kernel]]:
         """Return the kernel of an op around the one that the case is about."""

@@ -95,14 +95,13 @@ def row_counts(case: Fields) -> list[int]:
 
 def _sizes(fields: Fields) -> Iterator[dict[str, int]]:
     """Yield sizes to try, the smallest first."""
-    op = fields["op"]
-    if op in ("embed", "linear"):
+    if fields["op"] == "shrink":
+        yield {"n": min(fields["n"], 64), "k": _cut(fields["k"])}
+    elif "weight" in fields:
         for n in (80, 96, 128, 256):
             if n <= fields["n"] and not (any(map(problems.is_gated, problems.step_names(fields))) and n % 32):
                 yield {"n": n, "k": _cut(fields["k"])}
-    elif op == "shrink":
-        yield {"n": min(fields["n"], 64), "k": _cut(fields["k"])}
-    elif op in ("rmsnorm", "epilogue"):
+    elif "kv_heads" not in fields:
         yield {"n": _cut(fields["n"]), "k": _cut(fields["n"])}
     else:
         group = max(1, fields.get("heads", 0) // fields["kv_heads"])

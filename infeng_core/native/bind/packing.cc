@@ -14,10 +14,12 @@
 #include "error.h"
 #include "library/names.h"
 #include "weights/codes.h"
+#include "weights/formats.h"
 #include "weights/panels.h"
 #include "weights/weight.h"
 
 namespace py = pybind11;
+using namespace py::literals;
 
 namespace infeng {
 namespace {
@@ -192,10 +194,18 @@ std::string activation_name(uint32_t format) { return name_of(Vocabulary::act, a
 
 void bind_packing(py::module_& m) {
   py::dict own;
-  for (uint32_t format = INFENG_WEIGHT_F32; format <= INFENG_WEIGHT_INT4_G32; format++) {  // the others are reserved
-    own[py::str(name_of(Vocabulary::weight, format))] = activation_name(format);
+  for (const WeightFormat* format : all_formats()) {
+    if (!format->is_reserved()) own[format->abi.name] = name_of(Vocabulary::act, format->abi.act_format);
   }
   m.attr("WEIGHT_FORMATS") = own;
+  m.def(
+      "weight_format",
+      [](const std::string& name) {
+        const WeightFormat& format = format_of(number_of(Vocabulary::weight, name));
+        return py::dict("number"_a = format.abi.number, "group"_a = format.abi.group,
+                        "range"_a = py::make_tuple(format.low, format.high));
+      },
+      py::arg("format"), "What the descriptor of a weight format says beside its name and its functions.");
   m.def(
       "activation", [](const std::string& format) { return activation_name(number_of(Vocabulary::weight, format)); },
       py::arg("format"), "What a linear over a weight format reads.");

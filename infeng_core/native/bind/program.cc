@@ -2,6 +2,7 @@
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <cstring>
 #include <optional>
 #include <unordered_map>
@@ -89,6 +90,39 @@ Epilogues specs(BoundProgram& program, const std::vector<PyEpilogue>& epilogues)
     out.push_back(std::move(spec));
   }
   return out;
+}
+
+// Those that the op does not have are left to it to miss.
+RowOperands row_operands(BoundProgram& program, const OpKind& kind, const py::kwargs& given) {
+  RowOperands out;
+  for (const auto& [key, object] : given) {
+    const auto name = key.cast<std::string>();
+    const auto known = std::ranges::find(kind.operands, name, &Operand::name);
+    if (known == kind.operands.end()) fail("invalid_argument", kind.name, ": has no operand ", name);
+    if (known->kind == OperandKind::rows) out.rows[name] = object.cast<int>();
+    if (known->kind == OperandKind::vector)
+      out.vectors[name] = program.constant(py::reinterpret_borrow<py::object>(object), known->name);
+    if (known->kind == OperandKind::scalar) out.scalars[name] = object.cast<float>();
+  }
+  return out;
+}
+
+// {op: [(operand, kind, typical value)]} of those over rows alone, and the names of all.
+void bind_op_kinds(py::module_& m) {
+  constexpr const char* kKinds[] = {"rows", "vector", "scalar"};
+  py::list names;
+  py::dict row_ops;
+  for (const OpKind& kind : op_kinds()) {
+    names.append(kind.name);
+    if (kind.operands.empty()) continue;
+    py::list operands;
+    for (const Operand& each : kind.operands) {
+      operands.append(py::make_tuple(each.name, kKinds[static_cast<int>(each.kind)], each.typical));
+    }
+    row_ops[kind.name] = py::tuple(operands);
+  }
+  m.attr("OPS") = py::tuple(names);
+  m.attr("ROW_OPS") = row_ops;
 }
 
 Bindings bindings(const PyBindings& kernels) {
@@ -247,6 +281,16 @@ void bind_ops(Class& program) {
           },
           "kernels"_a, "x"_a, "columns"_a, "out"_a, "epilogues"_a)
       .def(
+          "row_op",
+          [](BoundProgram& self, const std::string& op, const PyBindings& kernels, int64_t columns, OptionalId out,
+             const List& epilogues, const py::kwargs& operands) {
+            const uint32_t number = number_of(Vocabulary::op, op);
+            self.row_op(number, bindings(kernels), columns, row_operands(self, op_kind(number), operands),
+                        out.value_or(-1), specs(self, epilogues));
+          },
+          "op"_a, "kernels"_a, "columns"_a, "out"_a, "epilogues"_a = List(),
+          "An op over rows alone: each of its operands by name, as ROW_OPS lists them.")
+      .def(
           "rope",
           [](BoundProgram& self, const PyBindings& kernels, int x, int64_t heads, int64_t kv_heads, int64_t head_dim,
              int64_t k_column, const py::array& cos, const py::array& sin, const py::object& q_norm,
@@ -288,6 +332,7 @@ void bind_ops(Class& program) {
 }  // namespace
 
 void bind_program(py::module_& m) {
+  bind_op_kinds(m);
   bind_epilogue(m);
   Class program(m, "Program",
                 "A flat list of ops bound to kernels; ``run`` executes one step without touching Python.");

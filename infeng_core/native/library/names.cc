@@ -1,9 +1,10 @@
 #include "library/names.h"
 
-#include <algorithm>
-#include <span>
+#include <optional>
 
 #include "error.h"
+#include "program/kv_cache.h"
+#include "program/op_kinds.h"
 #include "weights/formats.h"
 
 namespace infeng {
@@ -14,23 +15,7 @@ struct Word {
   const char* name;
 };
 
-constexpr Word kOps[] = {{INFENG_OP_EMBED, "embed"},         {INFENG_OP_RMSNORM, "rmsnorm"},
-                         {INFENG_OP_LINEAR, "linear"},       {INFENG_OP_EPILOGUE, "epilogue"},
-                         {INFENG_OP_ROPE, "rope"},           {INFENG_OP_KV_APPEND, "kv_append"},
-                         {INFENG_OP_ATTENTION, "attention"}, {INFENG_OP_SHRINK, "shrink"}};
-constexpr Word kWeights[] = {{INFENG_WEIGHT_F32, "f32"},
-                             {INFENG_WEIGHT_BF16, "bf16"},
-                             {INFENG_WEIGHT_INT8_ROW, "int8-row"},
-                             {INFENG_WEIGHT_INT4_G64, "int4-g64"},
-                             {INFENG_WEIGHT_INT4_G32, "int4-g32"},
-                             {INFENG_WEIGHT_FP8_E4M3, "fp8-e4m3"},
-                             {INFENG_WEIGHT_INT4_G64_ZP, "int4-g64-zp"}};
 constexpr Word kActs[] = {{INFENG_ACT_F32, "f32"}, {INFENG_ACT_INT8_G64, "int8-g64"}};
-constexpr Word kKvs[] = {{INFENG_KV_F32, "f32"},
-                         {INFENG_KV_F16, "f16"},
-                         {INFENG_KV_INT8, "int8"},
-                         {INFENG_KV_FP8, "fp8"},
-                         {INFENG_KV_INT4, "int4"}};
 constexpr Word kEpilogues[] = {{INFENG_EPILOGUE_BIAS, "bias"},           {INFENG_EPILOGUE_LORA, "lora"},
                                {INFENG_EPILOGUE_ROW_SCALE, "row_scale"}, {INFENG_EPILOGUE_RESIDUAL, "residual"},
                                {INFENG_EPILOGUE_GATED_MUL, "gated_mul"}, {INFENG_EPILOGUE_QUANTIZE, "quantize"},
@@ -60,60 +45,49 @@ constexpr Word kDtypes[] = {{INFENG_F32, "f32"}, {INFENG_BF16, "bf16"}, {INFENG_
 constexpr Word kNumerics[] = {{INFENG_NUMERICS_EXACT, "exact"}, {INFENG_NUMERICS_APPROX, "approx"}};
 constexpr Word kKinds[] = {{INFENG_KIND_TILES, "tiles"}, {INFENG_KIND_WHOLE, "whole"}};
 
-std::span<const Word> words(Vocabulary vocabulary) {
-  switch (vocabulary) {
-    case Vocabulary::op:
-      return kOps;
-    case Vocabulary::weight:
-      return kWeights;
-    case Vocabulary::act:
-      return kActs;
-    case Vocabulary::kv:
-      return kKvs;
-    case Vocabulary::epilogue:
-      return kEpilogues;
-    case Vocabulary::function:
-      return kFunctions;
-    case Vocabulary::need:
-      return kNeeds;
-    case Vocabulary::mask:
-      return kMasks;
-    case Vocabulary::dtype:
-      return kDtypes;
-    case Vocabulary::numerics:
-      return kNumerics;
-    case Vocabulary::kind:
-      return kKinds;
-  }
-  return {};
+// The words of ops and formats stand in their descriptors.
+template <class Described>
+std::vector<Word> words_of(const Described& all) {
+  std::vector<Word> words;
+  for (const auto& each : all) words.push_back({each.number, each.name});
+  return words;
 }
 
-const char* title(Vocabulary vocabulary) {
-  switch (vocabulary) {
-    case Vocabulary::op:
-      return "op";
-    case Vocabulary::weight:
-      return "weight format";
-    case Vocabulary::act:
-      return "activation type";
-    case Vocabulary::kv:
-      return "cache format";
-    case Vocabulary::epilogue:
-      return "epilogue";
-    case Vocabulary::function:
-      return "function";
-    case Vocabulary::need:
-      return "need";
-    case Vocabulary::mask:
-      return "mask";
-    case Vocabulary::dtype:
-      return "storage of adapters";
-    case Vocabulary::numerics:
-      return "numerics class";
-    case Vocabulary::kind:
-      return "kernel kind";
+struct Section {
+  const char* title;
+  std::vector<Word> words;
+};
+
+// By Vocabulary; weight formats are asked for each time, since libraries bring some.
+const std::vector<Section>& sections() {
+  const auto listed = [](const auto& words) { return std::vector<Word>(std::begin(words), std::end(words)); };
+  static const auto& all = *new std::vector<Section>{
+      {"op", words_of(op_kinds())},
+      {"weight format", {}},
+      {"activation type", listed(kActs)},
+      {"cache format", words_of(cache_formats())},
+      {"epilogue", listed(kEpilogues)},
+      {"function", listed(kFunctions)},
+      {"need", listed(kNeeds)},
+      {"mask", listed(kMasks)},
+      {"storage of adapters", listed(kDtypes)},
+      {"numerics class", listed(kNumerics)},
+      {"kernel kind", listed(kKinds)},
+  };
+  return all;
+}
+
+// Calls found(word) for each word until it returns true.
+template <class Found>
+void each_word(Vocabulary vocabulary, const Found& found) {
+  if (vocabulary == Vocabulary::weight) {
+    for (const WeightFormat* format : all_formats()) {
+      if (found(Word{format->abi.number, format->abi.name})) return;
+    }
   }
-  return "name";
+  for (const Word& word : sections()[static_cast<size_t>(vocabulary)].words) {
+    if (found(word)) return;
+  }
 }
 
 // The functions that a kind may have, as docs/numerics.md lists them.
@@ -146,34 +120,33 @@ infeng_epilogue step_of(uint32_t kind, uint32_t function) {
 
 uint32_t number_of(Vocabulary vocabulary, std::string_view name) {
   std::string known;
-  for (const Word& word : words(vocabulary)) {
-    if (name == word.name) return word.number;
+  std::optional<uint32_t> found;
+  each_word(vocabulary, [&](const Word& word) {
     known += (known.empty() ? "" : ", ") + std::string(word.name);
+    if (name != word.name) return false;
+    found = word.number;
+    return true;
+  });
+  if (!found) {
+    const char* title = sections()[static_cast<size_t>(vocabulary)].title;
+    fail("unknown_name", "unknown ", title, " \"", name, "\"; known are ", known);
   }
-  if (vocabulary == Vocabulary::weight) {
-    if (const infeng_format* format = foreign_format(name)) return format->number;
-    for (const std::string& other : foreign_names()) known += ", " + other;
-  }
-  fail("unknown_name", "unknown ", title(vocabulary), " \"", name, "\"; known are ", known);
+  return *found;
 }
 
 std::string name_of(Vocabulary vocabulary, uint32_t number) {
-  for (const Word& word : words(vocabulary)) {
-    if (number == word.number) return word.name;
-  }
-  if (vocabulary == Vocabulary::weight) {
-    if (const infeng_format* format = foreign_format(number)) return format->name;
-  }
-  return "unknown(" + std::to_string(number) + ")";
+  std::string name;
+  each_word(vocabulary, [&](const Word& word) {
+    if (number == word.number) name = word.name;
+    return number == word.number;
+  });
+  return name.empty() ? "unknown(" + std::to_string(number) + ")" : name;
 }
 
 bool is_known(Vocabulary vocabulary, uint32_t number) {
-  auto all = words(vocabulary);
-  return std::any_of(all.begin(), all.end(), [number](const Word& word) { return word.number == number; });
-}
-
-bool is_own_format(std::string_view name) {
-  return std::any_of(std::begin(kWeights), std::end(kWeights), [&](const Word& word) { return name == word.name; });
+  bool known = false;
+  each_word(vocabulary, [&](const Word& word) { return known = word.number == number; });
+  return known;
 }
 
 std::string name_of(const infeng_epilogue& step) {

@@ -19,9 +19,6 @@ std::string name_of(Vocabulary vocabulary, uint32_t number);
 
 bool is_known(Vocabulary vocabulary, uint32_t number);
 
-// Whether a weight format is one of the header's, not one that a library brought.
-bool is_own_format(std::string_view name);
-
 // Steps have one word for a kind and its function: "bias", "silu_mul" (gated), "gelu", "mul", "mul_sigmoid".
 // Throws Error "unknown_name".
 infeng_epilogue epilogue_of(std::string_view name);

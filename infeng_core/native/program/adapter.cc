@@ -82,7 +82,7 @@ class Adapter::Builder {
     for (size_t index = 0; index < modules.size(); ++index) {
       if (modules[index].name != name) continue;
       if (adapter_.replacements_[index] != nullptr) fail(kBad, name, ": the adapter names it twice");
-      if ((modules[index].op->problem.op == INFENG_OP_RMSNORM) != is_vector) {
+      if ((modules[index].op->vector_at != nullptr) != is_vector) {
         fail(kBad, name, ": is ", is_vector ? "a matrix, not a vector" : "a vector, not a matrix");
       }
       return index;

@@ -114,8 +114,7 @@ void Op::set_rows(int64_t begin, int64_t count) {
   kernel = binding->kernel.get();
   kernel_index = static_cast<int>(binding - bindings.data());
   args.common.instance = binding->instance.get();
-  if (problem.op == INFENG_OP_LINEAR) args.linear.weight = &binding->weight->abi;
-  if (problem.op == INFENG_OP_EMBED) args.embed.weight = &binding->weight->abi;
+  if (weight_at != nullptr) *weight_at = &binding->weight->abi;
   rows_set = begin == 0 ? count : -1;
 }
 
@@ -124,15 +123,8 @@ void Program::patch() {
   for (const auto& each : ops_) {
     Op& op = *each;
     int64_t rows = op.samples ? samples_ : rows_;
-    if (op.problem.op == INFENG_OP_KV_APPEND) {
-      op.args.kv_append.segment_count = static_cast<int32_t>(segment_count_);
-    } else if (op.problem.op == INFENG_OP_ATTENTION) {
-      op.args.attention.segment_count = static_cast<int32_t>(segment_count_);
-    } else if (op.problem.op == INFENG_OP_SHRINK) {
-      if (op.args.shrink.segment_count == 0) rows = 0;
-    } else if (op.only_adds) {
-      if (op.steps[0].lora.segment_count == 0) rows = 0;
-    }
+    if (op.segments_at != nullptr) *op.segments_at = static_cast<int32_t>(segment_count_);
+    if (op.needs_some != nullptr && *op.needs_some == 0) rows = 0;
     if (op.is_sliced) join_slices(op);
     op.is_sliced = rows > 0 && lora_.replaces(op);
     if (op.is_sliced) {

@@ -212,7 +212,7 @@ void Step::fetch_ahead(int worker) {
   const bool is_last = finished_.fetch_add(1, std::memory_order_relaxed) + 1 == threads_;
   const Op* next = op_->upcoming;
   if (is_last || next == nullptr || next->args.common.rows > kFetchRows) return;
-  const infeng_weight& weight = *next->args.linear.weight;
+  const infeng_weight& weight = **next->weight_at;
   const auto* line =
       static_cast<const char*>(weight.data) + own_range(weight.panels, worker, threads_).first * weight.panel_bytes;
   const char* const end =

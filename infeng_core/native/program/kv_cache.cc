@@ -8,6 +8,26 @@
 namespace infeng {
 namespace {
 
+template <int kBytes>
+int64_t plain(int64_t dim) {
+  return dim * kBlockTokens * kBytes;
+}
+// Dot products take four elements of a position at a time.
+int64_t fours(int64_t dim) { return round_up(dim, 4) * kBlockTokens; }
+
+constexpr CacheFormat kFormats[] = {
+    {INFENG_KV_F32, "f32", plain<4>, plain<4>, false}, {INFENG_KV_F16, "f16", plain<2>, plain<2>, false},
+    {INFENG_KV_INT8, "int8", fours, plain<1>, true},   {INFENG_KV_FP8, "fp8", nullptr, nullptr, false},
+    {INFENG_KV_INT4, "int4", nullptr, nullptr, false},
+};
+
+const CacheFormat& known_format(uint32_t number) {
+  for (const CacheFormat& format : kFormats) {
+    if (format.number == number && !format.is_reserved()) return format;
+  }
+  fail("unsupported", "cache format ", name_of(Vocabulary::kv, number), " is reserved, not implemented");
+}
+
 void check_side(const char* what, int64_t value, int64_t most) {
   if (value < 1 || value > most) fail("invalid_argument", "a cache with ", value, " ", what, " is not possible");
 }
@@ -28,22 +48,12 @@ infeng_kv_cache shape_of(uint32_t format, int64_t blocks, int64_t kv_heads, int6
   cache.kv_heads = static_cast<int32_t>(kv_heads);
   cache.head_dim = static_cast<int32_t>(head_dim);
   cache.v_head_dim = static_cast<int32_t>(v_head_dim);
-  if (format == INFENG_KV_F32) {
-    cache.v_offset = round_up(head_dim * tokens * 4, kLine);
-    cache.k_scale_offset = cache.v_scale_offset = cache.head_stride =
-        cache.v_offset + round_up(v_head_dim * tokens * 4, kLine);
-  } else if (format == INFENG_KV_F16) {
-    cache.v_offset = round_up(head_dim * tokens * 2, kLine);
-    cache.k_scale_offset = cache.v_scale_offset = cache.head_stride =
-        cache.v_offset + round_up(v_head_dim * tokens * 2, kLine);
-  } else if (format == INFENG_KV_INT8) {
-    cache.v_offset = round_up(round_up(head_dim, 4) * tokens, kLine);
-    cache.k_scale_offset = cache.v_offset + round_up(v_head_dim * tokens, kLine);
-    cache.v_scale_offset = cache.k_scale_offset + round_up(tokens * 4, kLine);
-    cache.head_stride = cache.v_scale_offset + round_up(tokens * 4, kLine);
-  } else {
-    fail("unsupported", "cache format ", name_of(Vocabulary::kv, format), " is reserved, not implemented");
-  }
+  const CacheFormat& known = known_format(format);
+  const int64_t scales = known.has_scales ? round_up(tokens * 4, kLine) : 0;
+  cache.v_offset = round_up(known.k_bytes(head_dim), kLine);
+  cache.k_scale_offset = cache.v_offset + round_up(known.v_bytes(v_head_dim), kLine);
+  cache.v_scale_offset = cache.k_scale_offset + scales;
+  cache.head_stride = cache.v_scale_offset + scales;
   cache.block_stride = kv_heads * cache.head_stride;
   return cache;
 }
@@ -59,6 +69,8 @@ int64_t total_bytes(const infeng_kv_cache& shape, int64_t layers) {
 }
 
 }  // namespace
+
+std::span<const CacheFormat> cache_formats() { return kFormats; }
 
 KvCache::KvCache(uint32_t format, int64_t layers, int64_t blocks, int64_t kv_heads, int64_t head_dim,
                  int64_t v_head_dim, int64_t block_tokens)

@@ -59,6 +59,7 @@ std::unique_ptr<Op> Program::draft(uint32_t kind, Bindings kernels, bool samples
   op->bindings = std::move(kernels);
   op->problem.struct_size = sizeof(infeng_problem);
   op->problem.op = kind;
+  op->kind = &op_kind(kind);
   op->fetch.head = {sizeof op->fetch, INFENG_EXTENSION_FETCH, nullptr};
   return op;
 }
@@ -131,7 +132,7 @@ infeng_tensor Program::result(int out, int64_t columns, const Op& op) const {
   if (!op.has_step(INFENG_EPILOGUE_QUANTIZE)) {
     fail("invalid_argument", name_of(Vocabulary::op, op.problem.op), ": has neither an output nor a quantize step");
   }
-  return tensor(nullptr, INFENG_F32, 0, columns, 0);
+  return infeng_matrix(nullptr, INFENG_F32, 0, columns, 0);
 }
 
 }  // namespace infeng

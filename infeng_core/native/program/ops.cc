@@ -25,8 +25,10 @@ void Program::embed(Bindings kernels, std::shared_ptr<const Weight> weight, int 
   Op& op = *draft_op;
   infeng_embed_args& args = op.args.embed;
   args.common.struct_size = sizeof args;
-  args.ids = tokens_;
+  args.ids = op.index = tokens_;
+  op.index_at = &args.ids;
   args.weight = &weight->abi;
+  op.weight_at = &args.weight;
   args.out = matrix(operand(out, "embed", false, weight->abi.k, false), weight->abi.k);
   track(op, args.out);
   op.problem.weight_format = weight->abi.format;
@@ -57,13 +59,15 @@ void Program::rmsnorm(Bindings kernels, int x, const Constant& weight, float eps
     args.x = matrix(operand(x, "rmsnorm", false, k, spec.gather ? false : samples), k);
   }
   if (spec.gather) {
-    args.row_index = sample_rows_;  // x keeps all rows of the batch, whatever is sampled
+    args.row_index = op.index = sample_rows_;  // x keeps all rows of the batch, whatever is sampled
+    op.index_at = &args.row_index;
     op.need(INFENG_NEED_ROW_GATHER);
   } else {
     track(op, args.x);
   }
   args.weight = vector(weight);
   op.vector = args.weight.data;
+  op.vector_at = &args.weight.data;
   keep(weight);
   args.eps = eps;
   args.offset = spec.offset;
@@ -97,6 +101,7 @@ void Program::linear(Bindings kernels, std::shared_ptr<const Weight> weight, int
   track(op, op.in);
   args.in = &op.in;
   args.weight = &w;
+  op.weight_at = &args.weight;
   const int64_t columns = add_epilogues(op, epilogues, op.problem.n);
   args.out = result(out, columns, op);
   track(op, args.out);
@@ -106,22 +111,47 @@ void Program::linear(Bindings kernels, std::shared_ptr<const Weight> weight, int
   ops_.push_back(std::move(draft_op));
 }
 
-void Program::epilogue(Bindings kernels, int x, int64_t columns, int out, const Epilogues& epilogues) {
-  const bool samples = value(x).samples;
-  auto draft_op = draft(INFENG_OP_EPILOGUE, std::move(kernels), samples);
+void Program::row_op(uint32_t number, Bindings kernels, int64_t columns, const RowOperands& given, int out,
+                     const Epilogues& epilogues) {
+  const OpKind& kind = op_kind(number);
+  if (kind.operands.empty()) fail("invalid_argument", kind.name, ": is no op over rows alone");
+  if (given.rows.size() + given.vectors.size() + given.scalars.size() != kind.operands.size()) {
+    fail("invalid_argument", kind.name, ": has ", kind.operands.size(), " operands");
+  }
+  const auto take = [&](const auto& named, const Operand& operand) {
+    const auto found = named.find(operand.name);
+    if (found == named.end()) fail("invalid_argument", kind.name, ": needs its operand ", operand.name);
+    return found->second;
+  };
+  const bool samples = value(take(given.rows, kind.operands.front())).samples;
+  auto draft_op = draft(number, std::move(kernels), samples);
   Op& op = *draft_op;
-  infeng_epilogue_args& args = op.args.epilogue;
-  args.common.struct_size = sizeof args;
-  args.in = matrix(operand(x, "epilogue", false, columns, samples), columns);
-  track(op, args.in);
+  char* const args = reinterpret_cast<char*>(&op.args);
+  op.args.common.struct_size = static_cast<uint32_t>(kind.args_size);
   op.problem.n = op.problem.k = columns;
+  for (const Operand& each : kind.operands) {
+    auto& tensor = *reinterpret_cast<infeng_tensor*>(args + each.offset);
+    if (each.kind == OperandKind::rows) {
+      tensor = matrix(operand(take(given.rows, each), kind.name, false, columns, samples), columns);
+      track(op, tensor);
+    } else if (each.kind == OperandKind::vector) {
+      const Constant constant = take(given.vectors, each);
+      optional(constant, columns, each.name);
+      tensor = vector(constant);
+    } else {
+      *reinterpret_cast<float*>(args + each.offset) = take(given.scalars, each);
+    }
+  }
   const int64_t left = add_epilogues(op, epilogues, columns);
-  // Half as wide, a row of `out` would be written over a row of `in` that another tile still reads.
-  if (left != columns) check_apart("epilogue with a gated multiplication", x, out);
-  args.out = result(out, left, op);
-  track(op, args.out);
+  const int x = take(given.rows, kind.operands.front());
+  // Half as wide, a row of `out` would be written over a row of x that another tile still reads.
+  if (left != columns) check_apart(kind.name, x, out);
+  auto& written = *reinterpret_cast<infeng_tensor*>(args + kind.out_offset);
+  written = result(out, left, op);
+  track(op, written);
   op.solo_rows = kSoloElements / columns;
-  op.only_adds = x == out && op.steps.size() == 1 && op.lora_slot >= 0;
+  const bool only_adds = number == INFENG_OP_EPILOGUE && x == out && op.steps.size() == 1 && op.lora_slot >= 0;
+  if (only_adds) op.needs_some = &op.steps[0].lora.segment_count;
   ops_.push_back(std::move(draft_op));
 }
 
@@ -150,8 +180,8 @@ void Program::rope(Bindings kernels, int x, int64_t heads_q, int64_t heads_k, in
     fail("invalid_argument", "rope: tables of ", cos.size, " and ", sin.size, " values in ", table_rows,
          " rows do not fit heads of ", head_dim);
   }
-  args.cos = tensor(const_cast<float*>(cos.data), INFENG_F32, table_rows, half, half);
-  args.sin = tensor(const_cast<float*>(sin.data), INFENG_F32, table_rows, half, half);
+  args.cos = infeng_matrix(const_cast<float*>(cos.data), INFENG_F32, table_rows, half, half);
+  args.sin = infeng_matrix(const_cast<float*>(sin.data), INFENG_F32, table_rows, half, half);
   keep(cos);
   keep(sin);
   args.positions = positions_;
@@ -200,6 +230,7 @@ void Program::kv_append(Bindings kernels, int x, std::shared_ptr<const KvCache> 
   track(op, args.v);
   args.segments = segments_;
   args.segment_stride = sizeof(infeng_kv_segment);
+  op.segments_at = &args.segment_count;
   op.solo_rows = kSoloElements / (int64_t{op.cache.kv_heads} * (op.cache.head_dim + op.cache.v_head_dim));
   ops_.push_back(std::move(draft_op));
 }
@@ -228,6 +259,7 @@ void Program::attention(Bindings kernels, int x, std::shared_ptr<const KvCache> 
   track(op, args.q);
   args.segments = segments_;
   args.segment_stride = sizeof(infeng_kv_segment);
+  op.segments_at = &args.segment_count;
   args.scale = spec.scale;
   args.window = static_cast<int32_t>(spec.window);
   args.softcap = spec.softcap;

@@ -6,14 +6,17 @@
 
 #include <atomic>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "library/library.h"
 #include "program/kv_cache.h"
 #include "program/lora.h"
+#include "program/op_kinds.h"
 #include "program/pool.h"
 #include "program/problem.h"
 #include "program/profile.h"
@@ -111,6 +114,13 @@ struct AttentionSpec {
   Constant slopes;  // the same
 };
 
+// What a row op is given, by the names of its operands.
+struct RowOperands {
+  std::map<std::string, int> rows = {};
+  std::map<std::string, Constant> vectors = {};
+  std::map<std::string, float> scalars = {};
+};
+
 // A tensor that has the op's rows, and where its first row is.
 struct RowView {
   infeng_tensor* tensor;
@@ -140,13 +150,21 @@ struct Op {
   std::vector<RowView> views;
   std::shared_ptr<const Weight> weight;
   Bindings bindings;
+  const OpKind* kind = nullptr;
   infeng_problem problem{};      // rows_min, rows_max and workers are filled for each binding
   const Op* upcoming = nullptr;  // the next op that streams a weight, if any
   int module = -1;               // of those whose weight adapters may replace
   int lora_slot = -1;            // of the LORA step at the head of the list
-  void* vector = nullptr;        // an rmsnorm's own weight
-  bool only_adds = false;        // nothing but LORA, in place: has no rows in a step without segments
   infeng_fetch fetch{};          // chained to the args of a linear
+
+  // What a step writes into the args, where the op has it.
+  const infeng_weight** weight_at = nullptr;  // the weight of the kernel that serves the step, or an adapter's
+  void** vector_at = nullptr;                 // a vector that adapters may replace, and the op's own
+  void* vector = nullptr;
+  const int32_t** index_at = nullptr;  // one of the batch's arrays with a number for each row, and that array
+  const int32_t* index = nullptr;
+  int32_t* segments_at = nullptr;       // the number of sequences
+  const int32_t* needs_some = nullptr;  // where this is 0 the op has no rows in the step
 
   // Of this step.
   const Kernel* kernel = nullptr;
@@ -206,7 +224,12 @@ class Program {
   int shrink(Bindings kernels, const std::string& name, int x, int64_t k, int64_t panels);
   // The slot for an epilogue op behind the embeddings, before any SHRINK.
   int embedding_slot(int64_t vocabulary, int64_t panels);
-  void epilogue(Bindings kernels, int x, int64_t columns, int out, const Epilogues& epilogues);
+  // An op over rows alone, by its kind's operands. `columns`: of its rows, and of its result before the epilogues.
+  void row_op(uint32_t number, Bindings kernels, int64_t columns, const RowOperands& given, int out,
+              const Epilogues& epilogues);
+  void epilogue(Bindings kernels, int x, int64_t columns, int out, const Epilogues& epilogues) {
+    row_op(INFENG_OP_EPILOGUE, std::move(kernels), columns, {{{"x", x}}}, out, epilogues);
+  }
   void rope(Bindings kernels, int x, int64_t heads, int64_t kv_heads, int64_t head_dim, int64_t k_column,
             const Constant& cos, const Constant& sin, int64_t table_rows, const RopeSpec& spec = {});
   void kv_append(Bindings kernels, int x, std::shared_ptr<const KvCache> cache, int64_t layer, int64_t k_column,

@@ -57,6 +57,7 @@ int Program::shrink(Bindings kernels, const std::string& name, int x, int64_t k,
   args.u = matrix(value(samples ? sample_u_ : u_), lora_.columns());
   track(op, args.u);
   args.segment_stride = sizeof(infeng_lora_segment);
+  op.needs_some = &args.segment_count;
   const int slot = lora_.add_slot({name, false, samples, panels, k, &op});
   ops_.push_back(std::move(draft_op));
   return slot;
@@ -108,20 +109,10 @@ bool Program::next_slice(Op& op) {
     return slice_index_;
   };
   const auto place = static_cast<size_t>(op.kernel_index);
-  switch (op.problem.op) {
-    case INFENG_OP_EMBED:
-      op.args.embed.ids = index(tokens_);
-      if (replacement != nullptr) op.args.embed.weight = &replacement->weights[place]->abi;
-      break;
-    case INFENG_OP_RMSNORM: {
-      infeng_rmsnorm_args& args = op.args.rmsnorm;
-      if (args.row_index != nullptr) args.row_index = index(sample_rows_);
-      args.weight.data = replacement != nullptr ? const_cast<void*>(replacement->vector.data) : op.vector;
-      break;
-    }
-    default:
-      if (replacement != nullptr) op.args.linear.weight = &replacement->weights[place]->abi;
-      break;
+  if (op.index_at != nullptr) *op.index_at = index(op.index);
+  if (op.weight_at != nullptr && replacement != nullptr) *op.weight_at = &replacement->weights[place]->abi;
+  if (op.vector_at != nullptr) {
+    *op.vector_at = replacement != nullptr ? const_cast<void*>(replacement->vector.data) : op.vector;
   }
   if (op.lora_slot >= 0) op.use_segments(lora_.segments(op, begin, end));
   return true;
@@ -130,12 +121,8 @@ bool Program::next_slice(Op& op) {
 // Makes one op of the slices again; set_rows() does the rest.
 void Program::join_slices(Op& op) {
   op.is_sliced = false;
-  if (op.problem.op == INFENG_OP_EMBED) op.args.embed.ids = tokens_;
-  if (op.problem.op == INFENG_OP_RMSNORM) {
-    infeng_rmsnorm_args& args = op.args.rmsnorm;
-    if (args.row_index != nullptr) args.row_index = sample_rows_;
-    args.weight.data = op.vector;
-  }
+  if (op.index_at != nullptr) *op.index_at = op.index;
+  if (op.vector_at != nullptr) *op.vector_at = op.vector;
   if (op.lora_slot >= 0) op.use_segments(lora_.slot(op.lora_slot).segments);
 }
 

@@ -14,14 +14,39 @@ namespace {
 constexpr const char* kBad = "bad_format";
 constexpr int64_t kSamples[] = {64, 128, 192, 4096};  // k at which two geometries are compared
 
-struct Registry {
-  std::mutex mutex;
-  std::deque<infeng_format> formats;  // their addresses are kept
+constexpr WeightFormat reserved(uint32_t number, const char* name) {
+  WeightFormat format{};
+  format.abi.number = number;
+  format.abi.name = name;
+  return format;
+}
+constexpr WeightFormat kReserved[] = {
+    reserved(INFENG_WEIGHT_FP8_E4M3, "fp8-e4m3"),
+    reserved(INFENG_WEIGHT_INT4_G64_ZP, "int4-g64-zp"),
 };
 
-Registry& registry() {
-  static auto& registry = *new Registry;
-  return registry;
+// The core's own, by number.
+const std::vector<const WeightFormat*>& own_formats() {
+  static const auto& formats = *[] {
+    auto* all = new std::vector<const WeightFormat*>;
+    for (const std::span<const WeightFormat> family :
+         {float_formats(), integer_formats(), std::span<const WeightFormat>(kReserved)}) {
+      for (const WeightFormat& format : family) all->push_back(&format);
+    }
+    std::ranges::sort(*all, {}, [](const WeightFormat* format) { return format->abi.number; });
+    return all;
+  }();
+  return formats;
+}
+
+struct Brought {
+  std::mutex mutex;
+  std::deque<WeightFormat> formats;  // their addresses are kept
+};
+
+Brought& brought() {
+  static auto& brought = *new Brought;
+  return brought;
 }
 
 bool is_same(const infeng_format& a, const infeng_format& b) {
@@ -48,53 +73,89 @@ void check(const std::string& where, const infeng_format& format) {
   }
 }
 
+// The library's own rule, on up to 16 rows of f32.
+void pack_brought(const WeightFormat& format, const Source& s, int64_t row, uint8_t* out) {
+  if (format.abi.pack == nullptr) {
+    fail("unimplemented", "weight format ", format.abi.name, ": the library that brought it cannot pack");
+  }
+  const int64_t rows = std::min<int64_t>(kLanes, s.n - row);
+  std::vector<float> w(static_cast<size_t>(rows * s.k));
+  for (int64_t column = 0; column < s.k; column += kGroup) {
+    Group x;
+    load_group(s, row, column, x);
+    for (int64_t n = 0; n < rows; n++) {
+      for (int64_t k = 0; k < std::min<int64_t>(kGroup, s.k - column); k++) w[size_t(n * s.k + column + k)] = x[k][n];
+    }
+  }
+  char message[200] = {};
+  infeng_worker worker{sizeof worker, 0, 1, sizeof message, nullptr, nullptr, message};
+  const infeng_status status = format.abi.pack(w.data(), s.k, rows, s.k, out, &worker);
+  if (status == INFENG_OK) return;
+  message[sizeof message - 1] = '\0';
+  fail(status_code(status), "row ", row, ": weight format ", format.abi.name, ": ", message);
+}
+
 }  // namespace
+
+const WeightFormat* find_format(uint32_t number) {
+  for (const WeightFormat* format : own_formats()) {
+    if (format->abi.number == number) return format;
+  }
+  Brought& all = brought();
+  const std::lock_guard lock(all.mutex);
+  const size_t index = number - INFENG_WEIGHT_FOREIGN;
+  return number >= INFENG_WEIGHT_FOREIGN && index < all.formats.size() ? &all.formats[index] : nullptr;
+}
+
+const WeightFormat* find_format(std::string_view name) {
+  const std::vector<const WeightFormat*> all = all_formats();
+  const auto found = std::ranges::find(all, name, [](const WeightFormat* format) { return format->abi.name; });
+  return found == all.end() ? nullptr : *found;
+}
+
+const WeightFormat& format_of(uint32_t number) {
+  const WeightFormat* format = find_format(number);
+  if (format == nullptr) fail("unsupported", "weight format ", number, " is unknown");
+  if (format->is_reserved()) {
+    fail("unsupported", "weight format ", format->abi.name, " is reserved, not implemented");
+  }
+  return *format;
+}
+
+std::vector<const WeightFormat*> all_formats() {
+  std::vector<const WeightFormat*> found = own_formats();
+  Brought& all = brought();
+  const std::lock_guard lock(all.mutex);
+  for (const WeightFormat& format : all.formats) found.push_back(&format);
+  return found;
+}
 
 void add_format(const std::string& path, infeng_format& format) {
   const uint32_t size = format.struct_size;
   if (size < offsetof(infeng_format, unpack) + sizeof format.unpack || size > 4096 || format.name == nullptr) {
     fail(kBad, path, ": a weight format says that it has ", size, " bytes, or has no name");
   }
-  infeng_format known{};
-  std::memcpy(&known, &format, std::min<size_t>(size, sizeof known));
-  known.struct_size = sizeof known;
-  const std::string where = path + ": weight format " + std::string(known.name, strnlen(known.name, 64));
-  check(where, known);
-  if (is_own_format(known.name)) fail(kBad, where, ": is the name of one of the core's own formats");
-  Registry& all = registry();
+  WeightFormat known{{}, INT8_MIN, INT8_MAX, pack_brought};
+  std::memcpy(&known.abi, &format, std::min<size_t>(size, sizeof known.abi));
+  known.abi.struct_size = sizeof known.abi;
+  const std::string where = path + ": weight format " + std::string(known.abi.name, strnlen(known.abi.name, 64));
+  check(where, known.abi);
+  const auto has_name = [&](const WeightFormat& other) { return std::strcmp(other.abi.name, known.abi.name) == 0; };
+  if (std::ranges::any_of(own_formats(), [&](const WeightFormat* own) { return has_name(*own); })) {
+    fail(kBad, where, ": is the name of one of the core's own formats");
+  }
+  Brought& all = brought();
   const std::lock_guard lock(all.mutex);
-  for (const infeng_format& other : all.formats) {
-    if (std::strcmp(other.name, known.name) != 0) continue;
-    if (!is_same(other, known)) fail(kBad, where, ": another library brought one of this name with other panels");
-    format.number = other.number;
+  const auto other = std::ranges::find_if(all.formats, has_name);
+  if (other != all.formats.end()) {
+    if (!is_same(other->abi, known.abi)) {
+      fail(kBad, where, ": another library brought one of this name with other panels");
+    }
+    format.number = other->abi.number;
     return;
   }
-  known.number = format.number = INFENG_WEIGHT_FOREIGN + static_cast<uint32_t>(all.formats.size());
+  known.abi.number = format.number = INFENG_WEIGHT_FOREIGN + static_cast<uint32_t>(all.formats.size());
   all.formats.push_back(known);
-}
-
-const infeng_format* foreign_format(uint32_t number) {
-  Registry& all = registry();
-  const std::lock_guard lock(all.mutex);
-  const size_t index = number - INFENG_WEIGHT_FOREIGN;
-  return number >= INFENG_WEIGHT_FOREIGN && index < all.formats.size() ? &all.formats[index] : nullptr;
-}
-
-const infeng_format* foreign_format(std::string_view name) {
-  Registry& all = registry();
-  const std::lock_guard lock(all.mutex);
-  for (const infeng_format& format : all.formats) {
-    if (name == format.name) return &format;
-  }
-  return nullptr;
-}
-
-std::vector<std::string> foreign_names() {
-  Registry& all = registry();
-  const std::lock_guard lock(all.mutex);
-  std::vector<std::string> names;
-  for (const infeng_format& format : all.formats) names.emplace_back(format.name);
-  return names;
 }
 
 }  // namespace infeng

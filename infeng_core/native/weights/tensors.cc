@@ -4,25 +4,12 @@
 
 namespace infeng {
 
-infeng_tensor tensor(void* data, int32_t dtype, int64_t rows, int64_t columns, int64_t stride) {
-  infeng_tensor t{};
-  t.data = data;
-  t.dtype = dtype;
-  t.device_type = INFENG_DEVICE_CPU;
-  t.ndim = 2;
-  t.shape[0] = rows;
-  t.shape[1] = columns;
-  t.strides[0] = stride;
-  t.strides[1] = 1;
-  return t;
-}
-
 infeng_tensor matrix(const Value& value, int64_t columns) {
-  return tensor(value.x, INFENG_F32, value.rows, columns, value.stride);
+  return infeng_matrix(value.x, INFENG_F32, value.rows, columns, value.stride);
 }
 
 infeng_tensor vector(const Constant& constant) {
-  infeng_tensor t = tensor(const_cast<float*>(constant.data), INFENG_F32, constant.size, 0, 1);
+  infeng_tensor t = infeng_matrix(const_cast<float*>(constant.data), INFENG_F32, constant.size, 0, 1);
   t.ndim = 1;
   t.shape[1] = t.strides[1] = 0;
   return t;
@@ -47,9 +34,9 @@ infeng_activation describe(const Value& value) {
   a.struct_size = sizeof a;
   a.group = kGroup;
   if (value.quantized) {
-    a.q = tensor(value.q, INFENG_I8, value.rows, value.stride, value.q_stride);
-    a.scale = tensor(value.scale, INFENG_F32, value.rows, value.groups, value.group_stride);
-    a.sum = tensor(value.sum, INFENG_I32, value.rows, value.groups, value.group_stride);
+    a.q = infeng_matrix(value.q, INFENG_I8, value.rows, value.stride, value.q_stride);
+    a.scale = infeng_matrix(value.scale, INFENG_F32, value.rows, value.groups, value.group_stride);
+    a.sum = infeng_matrix(value.sum, INFENG_I32, value.rows, value.groups, value.group_stride);
   }
   return a;
 }

@@ -2,12 +2,11 @@
 #pragma once
 
 #include <infeng/abi.h>
+#include <infeng/ops/tensor.h>
 
 #include "program/program.h"
 
 namespace infeng {
-
-infeng_tensor tensor(void* data, int32_t dtype, int64_t rows, int64_t columns, int64_t stride);
 
 // The first `columns` of a buffer.
 infeng_tensor matrix(const Value& value, int64_t columns);

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
@@ -13,7 +12,7 @@ from infeng_core.api import BoundOp, KernelError, available_bytes
 
 from .adapter import Rows
 from .blocks import Blocks
-from .cache import F16Cache, F32Cache, Int8Cache, PagedCache
+from .cache import CACHES
 from .llama import Llama
 from .packed import Handle, unpacked
 from .weights import dequantized
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     from infeng_core.api import Batch, EngineConfig, Limits, LoadedModel, ModelConfig, PackedAdapter, Selector
 
 BLOCK = 16  # positions of a cache block
-CACHES: dict[str, Callable[..., PagedCache]] = {"f32": F32Cache, "f16": F16Cache, "int8": Int8Cache}
 FAMILIES = ("llama", "qwen2")
 REASON = "backend.use is numpy; over integer weights its tokens may differ from the native backend's"
 OPS = ("embed", "rmsnorm", "linear", "rope", "kv_append", "attention")
@@ -78,7 +76,7 @@ class NumpyExecutable:
         self._blocks = Blocks(cache.arrays, BLOCK)
         self._layout = f"numpy 1: {kv_dtype}, {c.layers} layers, {c.kv_heads} heads of {c.head_dim}"
         self._lock = threading.Lock()  # blocks are copied between steps, whoever asks
-        self.llama = Llama(c, dequantized(model), cache, block=BLOCK, int8_kv=kv_dtype == "int8")
+        self.llama = Llama(c, dequantized(model), cache, block=BLOCK)
         self._rows = (1, limits.max_rows)
 
     def load_adapter(self, adapter: PackedAdapter) -> Handle:

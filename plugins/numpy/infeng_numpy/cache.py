@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
@@ -18,6 +19,8 @@ class PagedCache(Protocol):
     nbytes: int
     arrays: tuple[NDArray[Any], ...]
     """All of its memory: (..., slots, kv_heads, n) each."""
+    rounds_queries: bool
+    """Scores are of int8 keys, so a query is rounded to int8 per head as well."""
 
     def append(self, layer: int, slots: NDArray[np.intp], k: Array, v: Array) -> None:
         """Write k, v (tokens, kv_heads, head_dim) to slots (tokens,)."""
@@ -35,6 +38,7 @@ class F32Cache:
     """Keys and values as they are, in binary32."""
 
     dtype: type[np.floating] = np.float32
+    rounds_queries = False
 
     def __init__(self, *, layers: int, slots: int, kv_heads: int, head_dim: int) -> None:
         """Take memory for ``slots`` positions (blocks x positions of a block)."""
@@ -72,6 +76,8 @@ class F16Cache(F32Cache):
 class Int8Cache:
     """Keys and values as 8-bit integers, with one scale for each token and head."""
 
+    rounds_queries = True
+
     def __init__(self, *, layers: int, slots: int, kv_heads: int, head_dim: int) -> None:
         """Take memory for ``slots`` positions (blocks x positions of a block)."""
         self._q = np.zeros((2, layers, slots, kv_heads, head_dim), np.int8)  # keys, then values
@@ -88,3 +94,7 @@ class Int8Cache:
         """Return k, v (tokens, kv_heads, head_dim) of slots (tokens,)."""
         k, v = self._q[:, layer, slots] * self._scale[:, layer, slots]
         return k, v
+
+
+CACHES: dict[str, Callable[..., PagedCache]] = {"f32": F32Cache, "f16": F16Cache, "int8": Int8Cache}
+"""By the cache format's name."""

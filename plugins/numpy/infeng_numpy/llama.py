@@ -66,15 +66,12 @@ class Weights:
 class Llama(Adapted):
     """A Llama over a paged cache."""
 
-    def __init__(
-        self, config: ModelConfig, weights: Weights, cache: PagedCache, *, block: int = 16, int8_kv: bool = False
-    ) -> None:
-        """Take the model. ``int8_kv``: scores are of int8 keys, so a query is rounded to int8 per head as well."""
+    def __init__(self, config: ModelConfig, weights: Weights, cache: PagedCache, *, block: int = 16) -> None:
+        """Take the model."""
         self.config = config
         self.weights = weights
         self.cache = cache
         self.block = block
-        self.int8_kv = int8_kv
         self.inv_freq = self.frequencies()  # (head_dim / 2,)
 
     def forward(
@@ -150,7 +147,7 @@ class Llama(Adapted):
     ) -> Real:
         """Mix values by softmax of the scores: q (rows, heads, head_dim), keys, values (length, kv_heads, head_dim)."""
         group = self.kv_head_of_heads()  # (heads,)
-        if self.int8_kv:
+        if self.cache.rounds_queries:
             q = round_to_int8(q)
         q = q.transpose(1, 0, 2)  # (heads, rows, head_dim)
         keys, values = keys[:, group].transpose(1, 2, 0), values[:, group].transpose(1, 0, 2)

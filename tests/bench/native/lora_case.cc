@@ -1,5 +1,7 @@
 #include "lora_case.h"
 
+#include <infeng/ops/tensor.h>
+
 #include <algorithm>
 #include <cstring>
 #include <random>
@@ -17,16 +19,7 @@ constexpr uint32_t kFormat = INFENG_WEIGHT_INT4_G64;
 constexpr uint16_t kHalfScale = 0x211F;  // about 0.01
 
 infeng_tensor matrix(void* data, int32_t dtype, int64_t rows, int64_t columns) {
-  infeng_tensor tensor{};
-  tensor.data = data;
-  tensor.dtype = dtype;
-  tensor.device_type = INFENG_DEVICE_CPU;
-  tensor.ndim = 2;
-  tensor.shape[0] = rows;
-  tensor.shape[1] = columns;
-  tensor.strides[0] = columns;
-  tensor.strides[1] = 1;
-  return tensor;
+  return infeng_matrix(data, dtype, rows, columns, columns);
 }
 
 // Random nibbles; a line of two groups' scales stands before every 128 inputs.

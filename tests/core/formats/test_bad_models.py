@@ -11,7 +11,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from infeng_core.errors import InfengError, ModelError, UsageError
-from infeng_core.formats import load
+from infeng_core.formats import BUILTIN, load
 from infeng_core.plug.assembly import load_config
 
 Maker = Callable[..., Path]
@@ -57,7 +57,7 @@ def test_biases_that_the_config_denies_are_refused(make_model: Maker, cache: Pat
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("format", ["f32", "bf16", "int8-row", "int4-g64", "int4-g32"])
+@pytest.mark.parametrize("format", list(BUILTIN))
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 def test_a_value_that_is_not_finite_names_tensor_row_and_column(
     make_model: Maker, cache: Path, value: float, format: str, dtype: Any

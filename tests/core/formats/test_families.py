@@ -47,14 +47,13 @@ def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def test_the_families_are_found() -> None:
-    assert {name: module.ARCHITECTURES for name, module in families().items()} == {
-        "llama": ("LlamaForCausalLM",),
-        "qwen2": ("Qwen2ForCausalLM",),
-    }
+    found = {name: module.ARCHITECTURES for name, module in families().items()}
+    assert found.items() >= {"llama": ("LlamaForCausalLM",), "qwen2": ("Qwen2ForCausalLM",)}.items()
 
 
 def test_one_more_file_is_one_more_family(tiny: None) -> None:
-    assert describe() == "llama (LlamaForCausalLM), qwen2 (Qwen2ForCausalLM), tiny (TinyForCausalLM)"
+    assert describe().startswith("llama (LlamaForCausalLM), ")
+    assert "tiny (TinyForCausalLM)" in describe().split(", ")
     config = ModelConfig.from_hf(CONFIG, "config.json")
     assert config.family == "tiny"
     assert [part.source for part in layout(config).tensors[0].parts] == ["wte.weight"]

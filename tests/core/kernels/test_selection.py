@@ -7,8 +7,10 @@ import random
 from dataclasses import replace
 
 import pytest
+from workshop import ORDER
 
 from infeng_core.errors import KernelError, PluginError
+from infeng_core.kernels.libraries import library_states, state_of
 from infeng_core.machine.cpu import closure
 
 ROUNDS = 100
@@ -40,6 +42,22 @@ def test_why_names_the_winner_and_every_loser(workshop):
     assert reasons["alpha/embed_tiny"] == "first by name, equal in kernels.order, features and priority"
     assert reasons["beta/embed_tiny"] == reasons["reference/embed_f32"] == "alpha/embed_tiny ranks higher"
     assert reasons["reference/embed_bf16"] == "it does not accept this problem"
+
+
+def test_a_note_with_a_star_gives_its_needs_to_every_kernel_that_it_covers(workshop, cpu):
+    note = {"name": "embed_*", "op": "embed", "requires": {"features": ["gfni"]}}
+    path = workshop.plugin("first", kernels=[note, {"name": "other", "op": "embed"}])
+    masked = replace(cpu, features=cpu.features - {"gfni"})
+    reasons = workshop.reasons(workshop.selector(path, cpu=masked))
+    assert reasons["first/embed_tiny"] == "missing_features"
+
+
+def test_a_library_that_was_opened_alone_is_not_opened_again_with_the_others(workshop):
+    plugins = workshop.plugins(workshop.plugin("first"), kernels__order=ORDER)
+    plugin = plugins.plugin("first")
+    alone = state_of(plugins, plugin, plugin.manifest.library)
+    assert state_of(plugins, plugin, plugin.manifest.library) is alone
+    assert alone in library_states(plugins)
 
 
 def test_manifest_order_beats_priority(workshop):

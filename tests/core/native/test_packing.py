@@ -5,7 +5,8 @@ import pytest
 
 from infeng_core import _native as native
 
-FORMATS = ["f32", "bf16", "int8-row", "int4-g64", "int4-g32"]
+FORMATS = list(native.WEIGHT_FORMATS)
+GROUPED = [name for name in FORMATS if native.weight_format(name)["group"]]
 SHAPES = [(16, 64), (1, 8), (33, 172), (40, 576), (17, 130), (64, 896)]
 f32 = np.float32
 
@@ -199,6 +200,20 @@ def test_relative_error_on_normal_weights_stays_small(fmt: str, bound: float) ->
     assert np.sqrt((error**2).mean() / (w**2).mean()) < bound
 
 
+@pytest.mark.parametrize("fmt", GROUPED)
+def test_integers_use_the_range_of_their_descriptor_and_one_scale_for_each_of_its_groups(fmt: str) -> None:
+    described = native.weight_format(fmt)
+    low, high = described["range"]
+    w = np.random.default_rng(5).standard_normal((16, 128)).astype(np.float32)
+    w[:, ::64] = 5  # far from the others: at an end of the range
+    for group in unpack(fmt, pack(fmt, w), 128).reshape(-1, described["group"]):
+        steps = np.diff(np.unique(group)).min()
+        codes = np.rint(group / steps).astype(int)  # but for a sign, which is the scale's
+        assert np.allclose(codes * steps, group, rtol=1e-5)
+        assert np.ptp(codes) <= high - low
+        assert np.abs(codes).max() in (-low, high)
+
+
 @pytest.mark.parametrize("fmt", FORMATS)
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_values_that_are_not_finite_are_refused_with_their_place(fmt: str, value: float) -> None:
@@ -230,7 +245,7 @@ def test_scales_that_fp16_cannot_hold_are_refused_and_the_last_that_it_can_is_ke
 
 def test_tiny_weights_become_zero_instead_of_noise() -> None:
     w = np.full((16, 64), 1e-31, np.float32)
-    for fmt in ("int8-row", "int4-g64", "int4-g32"):
+    for fmt in GROUPED:
         assert not unpack(fmt, pack(fmt, w), 64).any()
 
 

@@ -112,6 +112,23 @@ class Parts:
         self.int4 = tiny.Tiny.pack("int4-g64", np.ones((64, 64), np.float32))
 
 
+def test_an_op_over_rows_gets_exactly_its_operands(reference, expect):
+    t = Parts()
+    kernels = [(8, reference["epilogue"])]
+    with expect("invalid_argument", "epilogue: has no operand y"):
+        t.p.row_op("epilogue", kernels, 64, t.y, x=t.x, y=t.x)
+    with expect("invalid_argument", "epilogue: has 1 operands"):
+        t.p.row_op("epilogue", kernels, 64, t.y)
+    with expect("invalid_argument", "rope: is no op over rows alone"):
+        t.p.row_op("rope", kernels, 64, t.y)
+    with expect("unknown_name", "unknown op"):
+        t.p.row_op("layernorm", kernels, 64, t.y, x=t.x)
+    with expect("invalid_argument", "has 64 columns, the op needs 128"):
+        t.p.row_op("epilogue", kernels, 128, t.y, x=t.x)
+    t.p.row_op("epilogue", kernels, 64, t.y, x=t.x)
+    assert t.p.ops()[0]["op"] == "epilogue"
+
+
 def test_operands_must_fit(reference, expect):
     t = Parts()
     p, linear, norm = t.p, [(8, reference["linear_f32"])], [(8, reference["rmsnorm"])]

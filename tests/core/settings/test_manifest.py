@@ -8,10 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from infeng_core import _native
 from infeng_core.errors import ManifestError
 from infeng_core.plug.assembly import load_config
 from infeng_core.settings.config import SCHEMA, EngineConfig
 from infeng_core.settings.manifest import parse_assignment, shipped_manifests
+
+CACHES = ", ".join(_native.CACHE_FORMATS)
 
 
 @pytest.fixture
@@ -59,7 +62,7 @@ WRONG = {
     "infeng: 1\nkernel: {}\n":
         "engine.yaml:2: kernel: unknown key: did you mean `kernels`?",
     "infeng: 1\n\nkv_cache: {dtype: int9}\n":
-        "engine.yaml:3: kv_cache.dtype: 'int9' is not one of int8, f16, f32 (did you mean `int8`?)",
+        f"engine.yaml:3: kv_cache.dtype: 'int9' is not one of {CACHES} (did you mean `int8`?)",
     "infeng: 1\nkv_cache: {block: 32}\n":
         "engine.yaml:2: kv_cache.block: 32 is out of range: must be 16",
     "infeng: 1\nkv_cache: {memory: much}\n":

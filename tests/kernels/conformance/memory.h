@@ -2,6 +2,7 @@
 #pragma once
 
 #include <infeng/abi.h>
+#include <infeng/ops/tensor.h>
 
 #include <cstdint>
 #include <cstdlib>
@@ -64,16 +65,7 @@ class Bytes {
 };
 
 inline infeng_tensor matrix(const Bytes& data, int32_t dtype, int64_t rows, int64_t columns, int64_t stride) {
-  infeng_tensor t{};
-  t.data = data.as<void>();
-  t.dtype = dtype;
-  t.device_type = INFENG_DEVICE_CPU;
-  t.ndim = 2;
-  t.shape[0] = rows;
-  t.shape[1] = columns;
-  t.strides[0] = stride;
-  t.strides[1] = 1;
-  return t;
+  return infeng_matrix(data.as<void>(), dtype, rows, columns, stride);
 }
 inline infeng_tensor vector_view(const Bytes& data, int64_t n) {
   infeng_tensor t = matrix(data, INFENG_F32, n, 0, 1);

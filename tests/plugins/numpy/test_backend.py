@@ -12,6 +12,7 @@ from goldens.shapes import BIASED
 
 from infeng_core import Engine
 from infeng_core.errors import InfengError, KernelError
+from infeng_core.formats import BUILTIN
 
 NUMPY = {"backend.use": "numpy"}
 
@@ -39,7 +40,7 @@ def test_logits_do_not_depend_on_how_a_prompt_is_cut(directory: Path) -> None:
     np.testing.assert_allclose(parts, whole, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("format", ["f32", "int8-row", "int4-g64", "int4-g32"])
+@pytest.mark.parametrize("format", [name for name in BUILTIN if name != "bf16"])
 def test_over_integer_weights_it_departs_from_native_only_where_a_rounding_to_int8_does(
     directory: Path, format: str
 ) -> None:

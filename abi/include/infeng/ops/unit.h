@@ -1,0 +1,50 @@
+// Rows of a library's kernel table, and the names of those that every vector library has. A source that is compiled for
+// several units (sets of CPU features) defines before this header, for the one that it is being compiled for:
+//   INFENG_UNIT(name)     the kernel's name in that unit, such as name##_vnni
+//   INFENG_UNIT_FEATURES  what it needs beyond the library's own features, such as "avx_vnni"
+// library.cc needs neither: it lists names. SPDX-License-Identifier: Apache-2.0
+#ifndef INFENG_OPS_UNIT_H
+#define INFENG_OPS_UNIT_H
+
+// Integer weight formats, as DO(ARG, suffix of a kernel's name, type of ops/weights.h).
+#define INFENG_INT4_FORMATS(DO, ARG) DO(ARG, int4g64, Int4G64) DO(ARG, int4g32, Int4G32)
+#define INFENG_INT_FORMATS(DO, ARG) DO(ARG, int8row, Int8Row) INFENG_INT4_FORMATS(DO, ARG)
+
+// Defines a kernel; KERNEL_UNIT gives the name the unit's suffix and its needs.
+#define INFENG_TEXT_(x) #x
+#define INFENG_TEXT(x) INFENG_TEXT_(x)
+#define KERNEL_UNIT(name, priority, ...)                       \
+  extern "C" constinit const infeng_kernel INFENG_UNIT(name) = \
+      infeng::kernel<__VA_ARGS__>(INFENG_TEXT(INFENG_UNIT(name)), INFENG_UNIT_FEATURES, priority);
+#define KERNEL(name, priority, ...) \
+  extern "C" constinit const infeng_kernel name = infeng::kernel<__VA_ARGS__>(#name, "", priority);
+
+// X(kernel) for those that are the same in every unit, and for those of one.
+#define INFENG_PLAIN_KERNELS(X)            \
+  X(embed_f32)                             \
+  X(embed_bf16)                            \
+  INFENG_INT_FORMATS(INFENG_EMBED_NAME, X) \
+  X(rmsnorm)                               \
+  X(linear_f32)                            \
+  X(linear_bf16)                           \
+  X(epilogue)                              \
+  X(rope)                                  \
+  X(kv_append_f32)                         \
+  X(kv_append_f16)                         \
+  X(kv_append_int8)                        \
+  X(attention_f32_rows)                    \
+  X(attention_f32_splits)                  \
+  X(attention_f16_rows)                    \
+  X(attention_f16_splits)                  \
+  X(shrink_f32)                            \
+  X(shrink_bf16)
+#define INFENG_UNIT_KERNELS(X, unit) \
+  X(linear_int8row_##unit)           \
+  INFENG_INT4_KERNELS(X, unit)       \
+  X(attention_int8_rows_##unit)      \
+  X(attention_int8_splits_##unit)    \
+  X(shrink_int8_##unit)
+#define INFENG_INT4_KERNELS(X, unit) X(linear_int4g64_##unit) X(linear_int4g32_##unit)
+#define INFENG_EMBED_NAME(X, name, Format) X(embed_##name)
+
+#endif  // INFENG_OPS_UNIT_H
