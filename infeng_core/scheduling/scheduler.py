@@ -19,18 +19,13 @@ from infeng_core.scheduling.batches import BatchBuilder, Work
 from infeng_core.scheduling.blocks import BLOCK_TOKENS, BlockPool, blocks_for
 from infeng_core.scheduling.cost import CostModel, StepShape
 from infeng_core.scheduling.policy import Policy, Served
+from infeng_core.scheduling.room import Room, uses_of
 from infeng_core.scheduling.waiting import Waiting
 from infeng_core.step import Batch, Limits, Sequence
 
 if TYPE_CHECKING:
     from infeng_core.scheduling.admission import Backlog
     from infeng_core.scheduling.prefix import PrefixTree
-
-LEAST_CHUNK = 16
-"""Rows of prompts that a step has room for, however little time it is to take: prompts get on as well."""
-
-UNKNOWN_CHUNK = 64
-"""Rows of prompts beside sequences that decode, as long as no step has shown what rows cost."""
 
 MOST_DISPLACED = 3
 """How often one sequence makes room for others that a policy prefers; then it runs to its end."""
@@ -95,11 +90,11 @@ class Scheduler:
         self._reached: dict[Sequence, int] = {}  # positions computed before a preemption
         self._displaced: dict[Sequence, int] = {}
         self._inactive: set[Sequence] = set()  # in the step that is being made
-        self._refused: tuple[Sequence, int] | None = None  # who found no room, and how much there was
+        self._refused: tuple[Sequence, int, int] | None = None  # who found no room, in how much, and the tree's news
         self._began, self._shape = 0.0, StepShape(0, 0, 0)
-        self._is_told, self._is_asked = (
-            getattr(method, "__func__", None) is not default
-            for method, default in ((policy.served, Policy.served), (policy.active, Policy.active))
+        self._is_told, self._is_asked, self._displaces = (
+            getattr(getattr(policy, name), "__func__", None) is not getattr(Policy, name)
+            for name in ("served", "active", "displaced")
         )
 
     # --------------------------------------------------------------------------------------------- what there is ---
@@ -147,6 +142,8 @@ class Scheduler:
             return
         self._reached.pop(sequence, None)
         self._displaced.pop(sequence, None)
+        if sequence.deadline < math.inf:
+            self._forget_deadlines()
         if sequence.adapters is not None:
             sequence.adapters.close()
         self.policy.ended(sequence, now)
@@ -169,25 +166,44 @@ class Scheduler:
         found: list[Sequence] = []
         while self._deadlines and self._deadlines[0][0] <= now:
             sequence = heapq.heappop(self._deadlines)[2]
-            if sequence in self._running or sequence in self._waiting:
+            if self._has(sequence):
                 found.append(sequence)
         return found
+
+    def _forget_deadlines(self) -> None:
+        """Let the first deadline be of somebody who is here, and of others no more than of those."""
+        heap = self._deadlines
+        if len(heap) > 2 * (self.running + self.waiting) + 64:
+            heap[:] = [place for place in heap if self._has(place[2])]
+            heapq.heapify(heap)
+        while heap and not self._has(heap[0][2]):
+            heapq.heappop(heap)
+
+    def _has(self, sequence: Sequence) -> bool:
+        return sequence in self._running or sequence in self._waiting
 
     # ------------------------------------------------------------------------------------------------- the steps ---
 
     def next_batch(self, now: float) -> Batch | None:
         """Return the rows to compute now, or None when there is nothing to do."""
+        while True:
+            preempted = self.preempted
+            batch = self._next_batch(now)
+            if batch is not None or self.preempted == preempted:
+                return batch  # else all that were active have made room in vain, and it is the turn of others
+
+    def _next_batch(self, now: float) -> Batch | None:
         self._began = now
         decoding = self._decoding(now)
         rows = len(decoding)
-        self._shape = StepShape(rows, rows, sum(sequence.length for sequence in decoding))
+        self._shape = StepShape(rows, rows, sum([sequence.length for sequence in decoding]))
         preempted = self.preempted
-        chunks = self._chunks(decoding, now)
-        if self.preempted > preempted:  # by those that a policy prefers
-            decoding = [sequence for sequence in decoding if sequence in self._running]
+        chunks, reported = self._chunks(decoding, now)
+        if self.preempted > preempted:  # by those that a policy prefers; they may have started again
+            decoding = [one for one in decoding if one in self._running and one not in self._prompts]
         work = self._prompt_work(chunks) if chunks else []
         if any(sequence.guesses is not None for sequence in decoding):
-            decoding, work = [], self._guessed_work(decoding, chunks) + work
+            decoding, work = [], self._guessed_work(decoding, reported) + work
         if self._waiting:
             self._waiting.prefetch(now)
         if not decoding and not work:
@@ -264,11 +280,13 @@ class Scheduler:
             room += BLOCK_TOKENS
         return room
 
-    def _guessed_work(self, decoding: list[Sequence], chunks: dict[Sequence, int]) -> list[Work]:
-        """Return a row of each sequence that decodes, and its guesses as far as nobody else needs the rows."""
+    def _guessed_work(self, decoding: list[Sequence], reported: int) -> list[Work]:
+        """Return a row of each sequence that decodes, and its guesses as far as nobody else needs the rows.
+
+        reported: sampled rows of prompts beside one of each sequence.
+        """
         limits, running = self._limits, self._running
         needed = sum(sequence.length - sequence.computed for sequence in running)
-        reported = sum(count for sequence, count in chunks.items() if sequence.report_from is not None)
         spare = min(limits.max_rows - needed, limits.max_samples - len(running) - reported)
         work: list[Work] = []
         for sequence in decoding:
@@ -281,57 +299,44 @@ class Scheduler:
 
     # ------------------------------------------------------------------------------------------------- prompts ---
 
-    def _chunks(self, decoding: list[Sequence], now: float) -> dict[Sequence, int]:
-        """Return how many rows of each prompt join those that decode; sequences that wait start for the rows left."""
-        running, left = self._running, self._limits.max_rows - len(decoding)
+    def _chunks(self, decoding: list[Sequence], now: float) -> tuple[dict[Sequence, int], int]:
+        """Return how many rows of each prompt join those that decode; sequences that wait start for the rows left.
+
+        Also returns how many of the rows are sampled beside one of each sequence.
+        """
         prompts = [one for one in self._prompts if one not in self._inactive]
-        if not prompts and not self._waiting:
-            return {}
-        if decoding:
-            left = min(left, self._rows_beside(decoding, prompts, left, now))
-        spare = self._limits.max_samples - len(running)
+        if not prompts and not self._may_start:
+            return {}, 0
         chunks: dict[Sequence, int] = {}
-
-        def take(sequence: Sequence) -> None:
-            nonlocal left, spare
-            count = min(sequence.length - sequence.computed, left)
-            if sequence.report_from is not None:
-                silent = max(0, sequence.report_from - sequence.computed)  # rows before the first that is reported
-                count = min(count, silent + 1 + spare)
-                spare -= max(0, count - silent - 1)
-            if count > 0:
-                chunks[sequence] = count
-                left -= count
-
+        room = self._room_beside(decoding, now)
         for sequence in self.policy.prompts(prompts, now) if prompts else ():
-            if left <= 0:
-                return chunks
             if sequence not in self._prompts or sequence in chunks:
                 raise PluginError("scheduler", "prompts() names others than it was given, or one twice", "use fcfs")
-            take(sequence)
-        while left > 0 and (started := self._start_next(now)) is not None:
-            spare -= 1
-            take(started)
-        return chunks
+            chunks[sequence] = room.take(sequence, self.running)
+            if chunks[sequence] <= 0:
+                break
+        else:
+            while room.may_run(min(self.running + 1, self._slots)) and (started := self._start_next(now)) is not None:
+                chunks[started] = room.take(started, self.running)
+        self._shape = room.shape
+        return chunks, room.reported
 
-    def _rows_beside(self, decoding: list[Sequence], prompts: list[Sequence], most: int, now: float) -> int:
-        """Return how many rows of prompts the time allows of a step in which sequences decode."""
-        asked = self.policy.seconds(decoding, now)
-        seconds = self._step_seconds if asked is None else asked
-        if seconds is None:
-            return most
-        if not self.costs.is_fitted:
-            return UNKNOWN_CHUNK
-        position = prompts[0].computed if prompts else 0
-        return max(LEAST_CHUNK, self.costs.rows_within(seconds, self._shape, position, most))
+    def _room_beside(self, decoding: list[Sequence], now: float) -> Room:
+        """Return what is left of a step for prompts."""
+        limits, seconds, shape = self._limits, None, self._shape
+        if decoding:
+            asked = self.policy.seconds(decoding, now)
+            seconds = self._step_seconds if asked is None else asked
+        if seconds is not None:
+            shape = shape._replace(adapters=sum(map(len, {uses_of(sequence) for sequence in decoding})))
+        return Room(shape, limits.max_rows - len(decoding), limits.max_samples, self.costs, seconds)
 
     def _prompt_work(self, chunks: dict[Sequence, int]) -> list[Work]:
-        """Return the chunks as work, in the order of adapters, and count them in the step's shape."""
+        """Return the chunks as work, in the order of adapters."""
         work: list[Work] = []
-        attended = self._shape.attended
         for sequence in self._grouped:
             count = chunks.get(sequence, 0)
-            if count == 0:
+            if count <= 0:
                 continue
             begin = sequence.computed
             is_last = int(begin + count == sequence.length)
@@ -339,18 +344,21 @@ class Scheduler:
             if sequence.report_from is not None:
                 sampled = min(count, max(sampled, begin + count - sequence.report_from))
             work.append(Work(sequence, count, sampled, sampled - is_last))
-            attended += count * begin + count * (count + 1) // 2
-        self._shape = self._shape._replace(attended=attended)
         return work
 
     # ---------------------------------------------------------------------------------------- starting, preempting ---
 
+    @property
+    def _may_start(self) -> bool:
+        """Whether somebody waits for whom there may be a slot."""
+        return len(self._waiting) > 0 and (len(self._free_slots) > 0 or self._displaces)
+
     def _start_next(self, now: float) -> Sequence | None:
         """Start the next sequence that waits, if there are a slot, its adapters and blocks for what it has so far."""
-        if not self._waiting or not (self._free_slots or self._displace_for_first(now)):
+        if not self._may_start or not (self._free_slots or self._displace_for_first(now)):
             return None
         sequence = self._waiting.take(lambda one: self._fits(one, now), now)
-        if sequence is None or not self._free_slots:
+        if sequence is None:
             return None
         shared = self._shared(sequence)
         count = blocks_for(sequence.length) - len(shared)
@@ -359,7 +367,8 @@ class Scheduler:
             if sequence.adapters is not None:
                 sequence.adapters.release()
             return None
-        is_new, sequence.started = not sequence.started, sequence.started or now
+        is_new = not (sequence.started or sequence.preemptions)
+        sequence.started = sequence.started or now
         self._waiting.remove(sequence, now)
         slot = self._running[sequence] = self._free_slots.pop()
         self._builder.tables[slot, : len(shared)] = shared
@@ -388,9 +397,9 @@ class Scheduler:
         spare, needed = self.free_blocks - len(self._running), blocks_for(sequence.length)
         if needed <= spare:
             return True
-        if self.prefixes is None or self._refused == (sequence, spare):
+        if self.prefixes is None or self._refused == (sequence, spare, self.prefixes.insertions):
             return False
-        self._refused = (sequence, spare)
+        self._refused = (sequence, spare, self.prefixes.insertions)
         shared = self._shared(sequence)  # some of which others use as well: those need no room
         fits = needed - len(shared) <= self.free_blocks - len(self._running)
         self.pool.release(shared)
@@ -423,9 +432,9 @@ class Scheduler:
 
     def _group(self, sequence: Sequence) -> None:
         """Place a sequence behind the last one with the same adapters."""
-        grouped, uses = self._grouped, _uses(sequence)
+        grouped, uses = self._grouped, uses_of(sequence)
         for index in range(len(grouped), 0, -1):
-            if _uses(grouped[index - 1]) == uses:
+            if uses_of(grouped[index - 1]) == uses:
                 grouped.insert(index, sequence)
                 return
         grouped.append(sequence)
@@ -471,8 +480,3 @@ def _most_shared(sequence: Sequence) -> int:
     """Return how many of a sequence's positions need not be computed for its own sake."""
     most = sequence.length - 1
     return most if sequence.report_from is None else min(most, sequence.report_from)
-
-
-def _uses(sequence: Sequence) -> tuple[tuple[object, float], ...]:
-    """Return (handle, weight) of a running sequence's adapters."""
-    return () if sequence.adapters is None else sequence.adapters.rows

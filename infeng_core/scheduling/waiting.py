@@ -65,9 +65,9 @@ class Waiting:
         if self._idle_at == self._changes():
             return None
         passed: list[Sequence] = []
-        left = set(self._overtaken)
+        count = left = len(self)
         for sequence in self._order(now):
-            left.discard(sequence)
+            left -= 1
             reference = sequence.adapters
             if reference is None or reference.is_ready():
                 if not fits(sequence):
@@ -76,12 +76,14 @@ class Waiting:
                     for other in passed:
                         self._overtaken[other] += 1
                     return sequence
+                if len(self) > count:
+                    return None  # its adapters left when others had made room for it, who wait now as well
             self.prefetch(now)
             if reference is not None and reference.uses in self._lacking:
                 if self._overtaken[sequence] >= self._patience:
                     return None
                 passed.append(sequence)
-        if not left:  # else the policy holds some back, and may not the next time
+        if left == 0:  # else the policy holds some back, for as long as it likes
             self._idle_at = self._changes()
         return None
 

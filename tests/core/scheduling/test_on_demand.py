@@ -13,7 +13,8 @@ from infeng_core.scheduling.blocks import BlockPool
 from infeng_core.scheduling.cost import CostModel, StepShape
 from infeng_core.scheduling.fcfs import FirstCome
 from infeng_core.scheduling.policy import Policy, Served
-from infeng_core.scheduling.scheduler import LEAST_CHUNK, MOST_DISPLACED, UNKNOWN_CHUNK, Scheduler
+from infeng_core.scheduling.room import LEAST_CHUNK, UNKNOWN_CHUNK
+from infeng_core.scheduling.scheduler import MOST_DISPLACED, Scheduler
 from infeng_core.step import Batch, Limits, Sequence
 
 

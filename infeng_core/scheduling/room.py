@@ -1,0 +1,70 @@
+"""How much of prompts a step has room for: rows, sampled rows, and time beside those that decode."""
+
+from __future__ import annotations
+
+from infeng_core.scheduling.cost import CostModel, StepShape
+from infeng_core.step import AdapterHandle, Sequence
+
+LEAST_CHUNK = 16
+"""Rows of prompts that a step has room for, however little time it is to take: prompts get on as well."""
+
+UNKNOWN_CHUNK = 64
+"""Rows of prompts beside sequences that decode, as long as no step has shown what rows cost."""
+
+
+class Room:
+    """What is left of a step while sequences with prompts take rows of it."""
+
+    def __init__(self, shape: StepShape, rows: int, samples: int, costs: CostModel, seconds: float | None) -> None:
+        """Leave ``rows`` rows and ``samples`` sampled ones for prompts.
+
+        shape: of those that decode. samples: with one for every sequence that runs. seconds: what the whole step may
+        take, by ``costs``; None: any.
+        """
+        self.shape = shape
+        """Of those that decode and the prompts that have rows, as far as it depends on their positions."""
+        self.reported = 0
+        """Sampled rows of prompts whose next tokens are known."""
+        self._rows = rows
+        self._samples = samples
+        self._costs = costs
+        self._seconds = seconds
+        self._taken = 0
+        self._uses: set[tuple[tuple[AdapterHandle, float], ...]] = set()
+
+    def may_run(self, running: int) -> bool:
+        """Return whether there is a row for one more prompt, and sampled ones for ``running`` sequences."""
+        return self.reported + running <= self._samples and self._rows_from(0, self.shape) > 0
+
+    def take(self, sequence: Sequence, running: int) -> int:
+        """Return how many rows the prompt of one of ``running`` sequences gets; they are taken."""
+        begin, uses = sequence.computed, uses_of(sequence)
+        shape = self.shape._replace(sampled=self.shape.sampled + 1)
+        if uses not in self._uses:
+            shape = shape._replace(adapters=shape.adapters + len(uses))
+        count = min(sequence.length - begin, self._rows_from(begin, shape))
+        if sequence.report_from is not None:
+            silent = max(0, sequence.report_from - begin)  # rows before the first that is reported
+            count = min(count, silent + 1 + self._samples - self.reported - running)
+            self.reported += max(0, count - silent - 1)
+        if count > 0:
+            self._taken += count
+            self._uses.add(uses)
+            attended = count * begin + count * (count + 1) // 2
+            self.shape = shape._replace(rows=shape.rows + count, attended=shape.attended + attended)
+        return count
+
+    def _rows_from(self, position: int, shape: StepShape) -> int:
+        """Return how many rows of a prompt, from ``position`` on, may join a step of ``shape``."""
+        left = self._rows - self._taken
+        if self._seconds is None or left <= 0:
+            return left
+        if not self._costs.is_fitted:
+            return min(left, UNKNOWN_CHUNK - self._taken)
+        within = self._costs.rows_within(self._seconds, shape, position, left)
+        return min(left, max(within, LEAST_CHUNK - self._taken))
+
+
+def uses_of(sequence: Sequence) -> tuple[tuple[AdapterHandle, float], ...]:
+    """Return (handle, weight) of a running sequence's adapters."""
+    return () if sequence.adapters is None else sequence.adapters.rows
