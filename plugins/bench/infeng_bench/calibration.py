@@ -1,0 +1,148 @@
+"""Measures what an engine's steps take, by what is in them: the numbers of a simulation."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Collection, Iterator
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from infeng_bench import machine
+from infeng_bench.activity import Activity
+from infeng_bench.modelshape import most_common
+from infeng_bench.running import perform
+from infeng_bench.stepcosts import Step, StepCosts, fit
+from infeng_bench.works import Work
+from infeng_core.api import Batch, Sequence, detect
+
+if TYPE_CHECKING:
+    from infeng_core.api import Engine
+
+ROWS = (1, 2, 4, 8, 16, 32)
+CHUNKS = (4, 8, 16, 32, 48, 64, 128, 256, 512)
+CONTEXT = 8  # of rows that decode together: what a context costs is measured on one row, which needs a short prompt
+LONG = 768
+STEPS = 4
+ROUNDS = 5
+SECONDS = 30.0
+SMALL = 64
+"""Rows that a work may have for it to be done whatever the time."""
+SEED = 2**30
+
+
+class Watch:
+    """Sees the batches of an engine's scheduler and takes their times, from being made to being recorded."""
+
+    def __init__(self, engine: Engine) -> None:
+        """Made by ``watched``."""
+        limits = engine.limits
+        self.steps: list[tuple[Step, float]] = []
+        self.activity = Activity(min(limits.max_segments, limits.max_samples), limits.kv_blocks)
+        self._scheduler = engine.scheduler
+        self._begin = self._origin = time.perf_counter()
+        self._reached: dict[int, int] = {}  # id of a sequence -> the position after the last computed of its prompt
+        self._next_batch, self._commit = self._scheduler.next_batch, self._scheduler.commit
+
+    def next_batch(self, *arguments: Any, **named: Any) -> Batch | None:
+        """Ask the scheduler, and begin to take the time."""
+        self._begin = time.perf_counter()
+        return self._next_batch(*arguments, **named)
+
+    def commit(
+        self, batch: Batch, tokens: list[list[int]], finished: Collection[Sequence], *arguments: Any, **named: Any
+    ) -> None:
+        """Let the scheduler record a batch, and keep its time."""
+        step = Step.of(batch)
+        running, waiting = self._scheduler.running, self._scheduler.waiting
+        blocks = sum(-(-(segment.pos0 + segment.row_end - segment.row_begin) // 16) for segment in batch.segments)
+        self._note_prompts(batch, finished)
+        self._commit(batch, tokens, finished, *arguments, **named)
+        seconds = time.perf_counter() - self._begin
+        self.steps.append((step, seconds))
+        self.activity.step(self._begin - self._origin, seconds, step.rows, running, waiting, blocks)
+
+    def _note_prompts(self, batch: Batch, finished: Collection[Sequence]) -> None:
+        for segment in batch.segments:
+            rows, name = segment.row_end - segment.row_begin, segment.sequence.id
+            if rows > 1 or name not in self._reached:
+                self.activity.preemptions += self._reached.get(name, segment.pos0) != segment.pos0
+                self._reached[name] = segment.pos0 + rows
+        for sequence in finished:
+            self._reached.pop(sequence.id, None)
+
+
+@contextlib.contextmanager
+def watched(engine: Engine) -> Iterator[Watch]:
+    """Watch the steps of an engine inside of a ``with`` block."""
+    watch = Watch(engine)
+    scheduler: Any = engine.scheduler
+    scheduler.next_batch, scheduler.commit = watch.next_batch, watch.commit
+    try:
+        yield watch
+    finally:
+        del scheduler.next_batch, scheduler.commit  # those of its class are there again
+
+
+def works(engine: Engine) -> list[Work]:
+    """Return what is measured as far as the engine has room: rows that decode, prompts of one step, and a long one."""
+    limits = engine.limits
+    room = min(limits.context, limits.kv_blocks * 16)
+    places = min(limits.max_segments, limits.max_samples, limits.kv_blocks // 2)
+    found = [Work("decode", rows, CONTEXT, STEPS) for rows in ROWS if rows <= places]
+    if room > 64:
+        found.append(Work("decode", 1, min(LONG, room - STEPS - 2), STEPS))
+    return found + [Work("prefill", 1, rows) for rows in CHUNKS if rows <= limits.max_rows and rows < room]
+
+
+def measure(engine: Engine, seconds: float = SECONDS) -> StepCosts:
+    """Return the costs of an engine that has nothing else to do; it takes about ``seconds``."""
+    return fit(steps(engine, seconds), f"measured on {cpu()}", facts(engine))
+
+
+def steps(engine: Engine, seconds: float = SECONDS) -> list[tuple[Step, float]]:
+    """Do the works in turn, again and again, for about ``seconds``; return each step with its time.
+
+    Works that take long are left out when there is no time for them: a step of many rows costs as much for each row as
+    one of fewer.
+    """
+    end = time.perf_counter() + seconds
+    took: dict[Work, float] = {}
+    with watched(engine) as watch:
+        for number in range(ROUNDS):
+            for work in works(engine):
+                begin = time.perf_counter()
+                if work.rows * work.context > SMALL and begin + took.get(work, 0.0) > end:
+                    continue
+                perform(engine, work, SEED + number)
+                took[work] = time.perf_counter() - begin
+    return watch.steps
+
+
+def cpu() -> str:
+    """Return the processor's name."""
+    return str(machine.machine()["cpu"])
+
+
+def facts(engine: Engine) -> dict[str, Any]:
+    """Return what was measured and where."""
+    shape = engine.model.config
+    return {
+        "model": shape.family,
+        "hidden": shape.hidden,
+        "layers": shape.layers,
+        "macs_per_token": macs_per_token(engine),
+        "format": most_common(engine.model.formats_used),
+        "kv_dtype": engine.config.kv_cache.dtype,
+        "threads": detect().workers(engine.config.threads.count),
+        "cpu": cpu(),
+        "time": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def macs_per_token(engine: Engine) -> int:
+    """Return the multiply-adds of the linears for one row, the head included."""
+    from infeng_bench.costs import costs
+
+    cost = costs(engine.model, engine.config.kv_cache.dtype)
+    return cost.block_macs + cost.head_macs

@@ -1,0 +1,239 @@
+"""The scheduler's own objects on a virtual clock: what a step takes is foretold, and no model runs.
+
+A million requests go through in minutes, so the loop below makes few objects for each step. The scheduler sees what it
+sees in an engine: sequences with tokens and adapters, blocks of a cache, time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from infeng_bench.activity import Activity
+from infeng_bench.outcomes import Outcomes
+from infeng_bench.simadapters import VirtualRegistry
+from infeng_bench.stepcosts import Step, StepCosts
+from infeng_bench.traffic import NOBODY, Arrival, Traffic
+from infeng_core.api import (
+    Batch,
+    BlockPool,
+    InfengError,
+    Limits,
+    PluginError,
+    Request,
+    SamplingParams,
+    Scheduler,
+    Sequence,
+)
+
+SHARED_ID = 1 << 30  # stands for the tokens of shared beginnings, above the numbers of requests
+
+
+@dataclass(slots=True, eq=False)
+class Simulated(Sequence):
+    """A sequence whose end is known."""
+
+    place: int = 0
+    """Of its request in the traffic."""
+    end: int = 0
+    """Tokens that it has when it is finished."""
+    at: float = -1.0
+    """When it had its newest token; -1 before the first."""
+    reached: int = -1
+    """The position after the last that was computed of its prompt; -1 before its first step."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What runs the scheduler's batches: bounds, what steps take, and places for adapters."""
+
+    limits: Limits
+    costs: StepCosts
+    max_adapters: int = 16
+
+    def capacity(self, prompt: float, new: float) -> float:
+        """Return the requests a second that it can serve, of so many tokens on average."""
+        limits = self.limits
+        room = limits.kv_blocks * 16 / max(1.0, prompt + new)
+        running = max(1, min(limits.max_segments, limits.max_samples, int(room)))
+        return self.costs.capacity(prompt, new, running, limits.max_rows)
+
+
+@dataclass
+class Simulation:
+    """What became of the requests, and of the machine's time."""
+
+    outcomes: Outcomes
+    activity: Activity
+    loads: int = 0
+    """Adapters that were read."""
+
+
+MakeScheduler = Callable[[Limits, BlockPool], Scheduler]
+
+
+@dataclass
+class _Loop:
+    """One run."""
+
+    traffic: Traffic
+    machine: Machine
+    scheduler: Scheduler
+    pool: BlockPool
+    clients: float
+    registry: VirtualRegistry
+    outcomes: Outcomes
+    activity: Activity
+    arrivals: deque[tuple[int, Arrival]] = field(default_factory=deque)
+    requests: dict[Any, Request] = field(default_factory=dict)
+    in_flight: int = 0
+    now: float = 0.0
+
+    def next_arrival(self) -> float:
+        """Return when the next request comes; in a closed loop, now if there is a place for it."""
+        if not self.arrivals:
+            return math.inf
+        if math.isinf(self.clients):
+            return self.arrivals[0][1].at
+        return self.now if self.in_flight < self.clients else math.inf
+
+    def take_arrivals(self) -> None:
+        """Hand over the requests that have come."""
+        while self.arrivals and self.next_arrival() <= self.now:
+            place, arrival = self.arrivals.popleft()
+            moment = arrival.at if math.isinf(self.clients) else self.now
+            self.outcomes.arrived[place] = moment
+            try:
+                _add(self.scheduler, self.sequence(place, arrival), moment)
+            except InfengError as error:
+                self.outcomes.refuse(reason(error))
+            else:
+                self.in_flight += 1
+
+    def sequence(self, place: int, arrival: Arrival) -> Simulated:
+        """Return a request's sequence: its tokens are its number, but for what it shares with others."""
+        key = (arrival.tenant, arrival.priority, arrival.adapter)
+        request = self.requests.get(key)
+        if request is None:
+            request = Request((), SamplingParams(), priority=key[1], tenant=key[0], adapter=key[2])
+            self.requests[key] = request
+        end = arrival.prompt + arrival.new
+        tokens = np.full(end, int(self.traffic.index[place]), np.int32)
+        if arrival.prefix != NOBODY:
+            tokens[: arrival.prefix_length] = SHARED_ID + arrival.prefix
+        adapters = None if arrival.adapter is None else self.registry.reference(arrival.adapter)
+        return Simulated(
+            place, request, tokens, arrival.prompt, arrival.prompt, last=0, adapters=adapters, place=place, end=end
+        )
+
+
+def simulate(traffic: Traffic, make: MakeScheduler, machine: Machine, *, clients: float = math.inf) -> Simulation:
+    """Serve all requests of ``traffic`` with a scheduler that ``make`` returns.
+
+    clients: requests in flight at most, the next one comes when one has gone; infinite: they come at their times.
+    Raises PluginError where requests wait and the scheduler has no batch.
+    """
+    pool = BlockPool(machine.limits.kv_blocks)
+    scheduler = make(machine.limits, pool)
+    registry = VirtualRegistry(machine.max_adapters, machine.costs.adapter_load)
+    activity = Activity(min(machine.limits.max_segments, machine.limits.max_samples), pool.total)
+    loop = _Loop(traffic, machine, scheduler, pool, clients, registry, Outcomes.of(traffic), activity)
+    loop.arrivals.extend(enumerate(traffic))
+    _run(loop)
+    return Simulation(loop.outcomes, activity, registry.loads)
+
+
+def reason(error: InfengError) -> str:
+    """Return what results call an error that a request ended with."""
+    return str(getattr(error, "reason", "") or type(error).__name__)
+
+
+def _run(loop: _Loop) -> None:
+    scheduler, outcomes, activity, registry = loop.scheduler, loop.outcomes, loop.activity, loop.registry
+    costs, pool = loop.machine.costs, loop.pool
+    base = costs.table(loop.machine.limits.max_rows)
+    gaps, one = outcomes.gaps, [0]
+    before = -2.0  # when the step before this one ended
+    while True:
+        loop.take_arrivals()
+        registry.advance(loop.now)
+        batch = _next_batch(scheduler, loop.now)
+        if batch is None:
+            moment = min(loop.next_arrival(), registry.next_change)
+            if math.isinf(moment):
+                break
+            loop.now = max(loop.now, moment)
+            continue
+        begin = loop.now
+        single = attended = 0
+        sampled: list[Simulated] = []
+        for sequence, first, last, pos0, samples, _ in batch.segments:
+            rows = last - first
+            if rows == 1:
+                single += pos0 + 1
+            else:
+                attended += rows * pos0 + rows * (rows + 1) // 2
+            if rows > 1 or sequence.at < 0:  # type: ignore[attr-defined]
+                _note_prompt(loop, sequence, pos0, rows, begin)  # type: ignore[arg-type]
+            if samples:
+                sampled.append(sequence)  # type: ignore[arg-type]
+        seconds = base[last] + costs.single * single + costs.attended * attended + costs.sampled * len(sampled)
+        if batch.adapters:
+            seconds += costs.adapter * Step.of(batch).adapters
+        activity.step(begin, seconds, last, scheduler.running, scheduler.waiting, pool.total - pool.free)
+        now = loop.now = begin + seconds
+        even = 0
+        finished: list[Simulated] = []
+        for sequence in sampled:
+            if sequence.at == before:
+                even += 1
+            elif sequence.at >= 0:
+                gaps.add(now - sequence.at)
+            else:
+                outcomes.first[sequence.place] = now
+            sequence.at = now
+            if sequence.length + 1 >= sequence.end:
+                finished.append(sequence)
+        if even:
+            gaps.add(now - before, even)
+        before = now
+        for sequence in finished:
+            outcomes.last[sequence.place] = now
+            outcomes.tokens[sequence.place] = sequence.end - sequence.prompt_length
+            outcomes.is_done[sequence.place] = True
+        loop.in_flight -= len(finished)
+        _commit(scheduler, batch, [one] * len(sampled), finished, now)
+    if scheduler.waiting or scheduler.running:
+        raise PluginError("scheduler", "requests wait, and it has no batch", "report it to whoever wrote it")
+
+
+def _note_prompt(loop: _Loop, sequence: Simulated, pos0: int, rows: int, begin: float) -> None:
+    """Record the first step of a sequence, and where one is computed again that had been further."""
+    if sequence.reached < 0:
+        loop.outcomes.begun[sequence.place] = begin
+        loop.outcomes.cached[sequence.place] = pos0
+    elif pos0 != sequence.reached:
+        loop.activity.preemptions += 1
+    sequence.reached = pos0 + rows
+
+
+# ------------------------------------------------------------------------------------- what a scheduler is asked ---
+
+
+def _add(scheduler: Scheduler, sequence: Sequence, now: float) -> None:
+    scheduler.add(sequence)
+
+
+def _next_batch(scheduler: Scheduler, now: float) -> Batch | None:
+    return scheduler.next_batch()
+
+
+def _commit(
+    scheduler: Scheduler, batch: Batch, tokens: list[list[int]], finished: Collection[Sequence], now: float
+) -> None:
+    scheduler.commit(batch, tokens, finished)
