@@ -20,17 +20,22 @@ class Activity:
         self._most_waiting = 0
         self._timeline: list[tuple[float, int, int]] = []
         self._stride = 1
+        self._since = 0  # steps since the last moment of the timeline
 
-    def step(self, begin: float, seconds: float, rows: int, running: int, waiting: int, blocks: int) -> None:
-        """Count a step of ``rows`` rows, with what was there while it ran."""
-        self._steps += 1
-        self._rows += rows
+    def step(
+        self, begin: float, seconds: float, rows: int, running: int, waiting: int, blocks: int, count: int = 1
+    ) -> None:
+        """Count a step of ``rows`` rows, or ``count`` that took ``seconds`` together, with what was there meanwhile."""
+        self._steps += count
+        self._rows += rows * count
         self._busy += seconds
         self._running += running * seconds
         self._used += blocks * seconds
         if waiting > self._most_waiting:
             self._most_waiting = waiting
-        if self._steps % self._stride == 0:
+        self._since += count
+        if self._since >= self._stride:
+            self._since = 0
             self._timeline.append((begin, running, waiting))
             if len(self._timeline) > MOMENTS:
                 del self._timeline[::2]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -41,16 +41,32 @@ class Gaps:
 
     def __init__(self) -> None:
         """Hold none."""
-        self._counts = np.zeros(self._BINS, np.int64)
+        self._counts = [0] * self._BINS
         self._total, self._sum, self._squares = 0, 0.0, 0.0
 
     def add(self, seconds: float, count: int = 1) -> None:
         """Add a time that ``count`` pairs of tokens had between them."""
-        place = int(math.log(max(seconds, self._LOW) / self._LOW) / self._STEP)
-        self._counts[min(place, self._BINS - 1)] += count
+        self._counts[self._bin(seconds)] += count
         self._total += count
         self._sum += seconds * count
         self._squares += seconds * seconds * count
+
+    def add_all(self, ascending: Sequence[float], count: int) -> None:
+        """Add several times, each ``count`` times over."""
+        if not ascending:
+            return
+        place = self._bin(ascending[0])
+        if place != self._bin(ascending[-1]):
+            for seconds in ascending:
+                self.add(seconds, count)
+            return
+        self._counts[place] += len(ascending) * count
+        self._total += len(ascending) * count
+        self._sum += sum(ascending) * count
+        self._squares += sum([seconds * seconds for seconds in ascending]) * count
+
+    def _bin(self, seconds: float) -> int:
+        return min(int(math.log(max(seconds, self._LOW) / self._LOW) / self._STEP), self._BINS - 1)
 
     def __len__(self) -> int:
         """Return how many there are."""

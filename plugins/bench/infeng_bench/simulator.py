@@ -157,7 +157,7 @@ def _run(loop: _Loop) -> None:
     scheduler, outcomes, activity, registry = loop.scheduler, loop.outcomes, loop.activity, loop.registry
     costs, pool = loop.machine.costs, loop.pool
     base = costs.table(loop.machine.limits.max_rows)
-    gaps, one = outcomes.gaps, [0]
+    gaps = outcomes.gaps
     before = -2.0  # when the step before this one ended
     while True:
         loop.take_arrivals()
@@ -185,8 +185,13 @@ def _run(loop: _Loop) -> None:
         seconds = base[last] + costs.single * single + costs.attended * attended + costs.sampled * len(sampled)
         if batch.adapters:
             seconds += costs.adapter * Step.of(batch).adapters
-        activity.step(begin, seconds, last, scheduler.running, scheduler.waiting, pool.total - pool.free)
-        now = loop.now = begin + seconds
+        times = [seconds]
+        running, waiting = scheduler.running, scheduler.waiting
+        if waiting == 0 and last == running == len(sampled):
+            times += _more_steps(loop, sampled, begin, seconds, costs.single * running)
+        spent = seconds if len(times) == 1 else sum(times)
+        activity.step(begin, spent, last, running, waiting, pool.total - pool.free, len(times))
+        now, end = begin + seconds, begin + spent
         even = 0
         finished: list[Simulated] = []
         for sequence in sampled:
@@ -196,20 +201,42 @@ def _run(loop: _Loop) -> None:
                 gaps.add(now - sequence.at)
             else:
                 outcomes.first[sequence.place] = now
-            sequence.at = now
-            if sequence.length + 1 >= sequence.end:
+            sequence.at = end
+            if sequence.length + len(times) >= sequence.end:
                 finished.append(sequence)
         if even:
             gaps.add(now - before, even)
-        before = now
+        gaps.add_all(times[1:], len(sampled))
+        before = loop.now = end
         for sequence in finished:
-            outcomes.last[sequence.place] = now
+            outcomes.last[sequence.place] = end
             outcomes.tokens[sequence.place] = sequence.end - sequence.prompt_length
             outcomes.is_done[sequence.place] = True
         loop.in_flight -= len(finished)
-        _commit(scheduler, batch, [one] * len(sampled), finished, now)
+        _commit(scheduler, batch, [[0] * len(times)] * len(sampled), finished, end)
     if scheduler.waiting or scheduler.running:
         raise PluginError("scheduler", "requests wait, and it has no batch", "report it to whoever wrote it")
+
+
+def _more_steps(
+    loop: _Loop, sampled: Collection[Simulated], begin: float, seconds: float, growth: float
+) -> list[float]:
+    """Return the times of the steps that follow one in which all decode and nobody waits, until something happens.
+
+    A scheduler has nothing to decide in them: until a sequence ends or another one comes, each step has the same
+    sequences, with one more position each. So it is asked once and told the tokens of all of them, as of guesses that
+    were right.
+    """
+    if any(sequence.at < 0 for sequence in sampled):
+        return []  # a prompt of one token
+    steps = min([sequence.end - sequence.length for sequence in sampled])
+    times: list[float] = []
+    left = loop.next_arrival() - begin - seconds
+    while len(times) < steps - 1 and left > 0:
+        seconds += growth
+        left -= seconds
+        times.append(seconds)
+    return times
 
 
 def _note_prompt(loop: _Loop, sequence: Simulated, pos0: int, rows: int, begin: float) -> None:

@@ -63,6 +63,15 @@ def test_gaps_keep_mean_and_deviation_exactly_and_quantiles_within_their_bins() 
     assert not Gaps().figures()
 
 
+@pytest.mark.parametrize("times", [[0.1, 0.1001, 0.1002], [0.1, 0.11, 0.15], []])
+def test_gaps_that_are_added_together_count_like_single_ones(times: list[float]) -> None:
+    single, together = Gaps(), Gaps()
+    for seconds in times:
+        single.add(seconds, 3)
+    together.add_all(times, 3)
+    assert together.figures() == pytest.approx(single.figures())
+
+
 def test_who_waits_ten_times_the_median_and_longer_than_his_target_has_starved() -> None:
     found = answered("poisson:rate=inf", [0.0] * 5, [9.0] * 5, [9.0] * 5, [1] * 5)
     found.begun[:] = [0.1, 0.2, 0.2, 1.9, 30.0]

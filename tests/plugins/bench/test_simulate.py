@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from infeng_bench import stepcosts
+from infeng_bench import simulator, stepcosts
 from infeng_bench.loads import Load
 from infeng_bench.simadapters import VirtualRegistry
 from infeng_bench.simulator import Machine, Simulation, simulate
@@ -49,6 +49,19 @@ def test_requests_that_decode_together_share_their_steps() -> None:
     served = simulated("poisson:rate=inf,prompt=4,output=3", 2).outcomes
     assert served.first.tolist() == pytest.approx([0.017] * 2)
     assert served.last.tolist() == pytest.approx([0.017 + 2 * 0.011] * 2)
+
+
+def test_steps_that_are_skipped_come_out_as_if_the_scheduler_had_been_asked_for_each(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    load = "tenants:greedy=5,others=2,prompt=1:40,output=1:60,load=0.5"
+    fast = simulated(load, 200)
+    monkeypatch.setattr(simulator, "_more_steps", lambda *_: [])
+    slow = simulated(load, 200)
+    for name in ("begun", "first", "last", "tokens"):
+        assert getattr(fast.outcomes, name) == pytest.approx(getattr(slow.outcomes, name))
+    assert fast.outcomes.gaps.figures() == pytest.approx(slow.outcomes.gaps.figures())
+    assert fast.activity.figures(1.0) == pytest.approx(slow.activity.figures(1.0))
 
 
 def test_every_request_is_answered_with_the_tokens_that_it_wants() -> None:
