@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import statistics
 import time
 from collections.abc import Collection, Iterator
+from collections.abc import Sequence as Several
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from infeng_bench import machine
+from infeng_bench import adapters, machine
 from infeng_bench.activity import Activity
 from infeng_bench.modelshape import most_common
 from infeng_bench.running import perform
@@ -29,6 +32,7 @@ SECONDS = 30.0
 SMALL = 64
 """Rows that a work may have for it to be done whatever the time."""
 SEED = 2**30
+ADAPTERS, RANK = 4, 16
 
 
 class Watch:
@@ -95,9 +99,14 @@ def works(engine: Engine) -> list[Work]:
     return found + [Work("prefill", 1, rows) for rows in CHUNKS if rows <= limits.max_rows and rows < room]
 
 
-def measure(engine: Engine, seconds: float = SECONDS) -> StepCosts:
-    """Return the costs of an engine that has nothing else to do; it takes about ``seconds``."""
-    return fit(steps(engine, seconds), f"measured on {cpu()}", facts(engine))
+def measure(engine: Engine, seconds: float = SECONDS, more: Several[tuple[Step, float]] = ()) -> StepCosts:
+    """Return the costs of an engine that has nothing else to do; it takes about ``seconds``.
+
+    more: steps that were measured before and count as well.
+    """
+    found, load = _with_adapters(engine)
+    costs = fit([*more, *steps(engine, seconds), *found], f"measured on {cpu()}", facts(engine))
+    return replace(costs, adapter_load=load)
 
 
 def steps(engine: Engine, seconds: float = SECONDS) -> list[tuple[Step, float]]:
@@ -117,6 +126,29 @@ def steps(engine: Engine, seconds: float = SECONDS) -> list[tuple[Step, float]]:
                 perform(engine, work, SEED + number)
                 took[work] = time.perf_counter() - begin
     return watch.steps
+
+
+def _with_adapters(engine: Engine) -> tuple[list[tuple[Step, float]], float]:
+    """Return steps of rows with one adapter and with several, and what loading one takes; nothing where none may be."""
+    limits = engine.limits
+    count = min(ADAPTERS, engine.config.adapters.max_resident, limits.max_segments, limits.kv_blocks // 2)
+    names = [f"infeng-bench-{k}" for k in range(count)]
+    if not names:
+        return [], 0.0
+    try:
+        for k, name in enumerate(names):
+            engine.load_adapter(name, adapters.peft_directory(engine.model.config, RANK, "all", k))
+        with watched(engine) as watch:
+            for number in range(2):
+                for users in (names[:1], names):
+                    perform(engine, Work("decode", count, CONTEXT, STEPS), SEED + number, users)
+        known = [info for info in engine.adapters() if info.name in names]
+        loads = [info.load_seconds for info in known if info.load_seconds is not None]
+        return watch.steps, statistics.median(loads)
+    finally:
+        for info in engine.adapters():
+            if info.name in names:
+                engine.unload_adapter(info.name)
 
 
 def cpu() -> str:

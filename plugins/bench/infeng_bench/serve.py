@@ -16,7 +16,7 @@ from infeng_bench.activity import Activity
 from infeng_bench.outcomes import Outcomes
 from infeng_bench.session import Session, opened
 from infeng_bench.simulator import Machine
-from infeng_bench.stepcosts import StepCosts, fit
+from infeng_bench.stepcosts import StepCosts
 from infeng_bench.traffic import Traffic, draw
 from infeng_core.api import SamplingParams, UsageError
 
@@ -63,8 +63,7 @@ def _in_process(arguments: argparse.Namespace) -> dict[str, Any]:
         with calibration.watched(engine) as watch, _bar(traffic) as bar:
             served = driving.drive(engine, traffic, vocab, clients=_clients(arguments), done=bar.update)
         if arguments.fit:
-            steps = watch.steps + calibration.steps(engine)
-            costs = fit(steps, f"measured on {calibration.cpu()}", calibration.facts(engine))
+            costs = calibration.measure(engine, more=watch.steps)
             costs.write(arguments.fit)
         found = _figures(arguments, served, watch.activity)
         return session.record(

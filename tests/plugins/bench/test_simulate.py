@@ -180,6 +180,7 @@ def test_costs_that_are_measured_are_kept(tiny_config: Path, tmp_path: Path, mon
     first = bench(tmp_path / "out.json", tiny_config, *options)["costs"]
     assert first["source"].startswith("measured on ")
     assert first["facts"]["threads"] == 1
+    assert first["adapter_load"] > 0
     monkeypatch.setattr(calibration, "measure", None)
     assert bench(tmp_path / "out.json", tiny_config, *options)["costs"] == first
 
