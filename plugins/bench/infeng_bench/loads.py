@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from infeng_bench.arrivals import MOST, Lengths
@@ -111,7 +110,7 @@ class Load:
     """One kind of traffic with all its values."""
 
     kind: str
-    values: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    values: Mapping[str, Any] = field(default_factory=dict)
     """Of every key of KINDS[kind]."""
     file: Path | None = None
     """Of a trace."""
@@ -141,7 +140,7 @@ class Load:
                 raise UsageError(f"load {text!r}", f"{name} is given twice", "give it once")
             given[name] = _value(text, name, keys[name], value if equals else "1")
         defaults = {name: key.read(key.default) for name, key in keys.items()}
-        return Load(kind, MappingProxyType({**defaults, **given}), file, text)
+        return Load(kind, {**defaults, **given}, file, text)
 
     def __getitem__(self, key: str) -> Any:
         """Return a key's value."""

@@ -27,7 +27,7 @@ class Targets:
     """Seconds to the first token."""
     tpot: float = 0.2
     """Mean seconds for each token after it."""
-    patience: float = 10.0
+    patience: float = 100.0
     """A request starved if it waited this many times the median wait, and longer than ``ttft``, for its first step."""
 
 

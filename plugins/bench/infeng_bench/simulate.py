@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import math
+import multiprocessing
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +19,14 @@ from infeng_bench.loads import Load, help_text
 from infeng_bench.outcomes import Outcomes, Targets
 from infeng_bench.simulator import Machine, Simulation, simulate
 from infeng_bench.traffic import GREEDY, Traffic, draw
-from infeng_core.api import EngineConfig, KvCache, Limits, ModelConfig, Plugins, ResourceError, UsageError
+from infeng_core.api import EngineConfig, KvCache, Limits, ModelConfig, Plugins, ResourceError, UsageError, detect
 
 NAME = "simulate"
 HELP = "run the scheduler under traffic on a virtual clock, policy against policy"
 
 BLOCK = 16  # positions
+PARALLEL = 5000
+"""Requests from which on policies are simulated side by side: fewer take less time than a process takes to start."""
 AUTO_SEQUENCES = 8  # of full context, for which kv_cache.memory: auto has room where memory allows
 
 
@@ -69,20 +73,13 @@ def run(arguments: argparse.Namespace) -> int:
     config = options.config(arguments)
     plugins = Plugins.discover(config)
     shape = modelshape.model_shape(arguments, config, plugins.quant_format)
-    policies = arguments.policies or [config.scheduler.use]
-    factories = {name: plugins.scheduler(name) for name in policies}
+    policies = list(dict.fromkeys(arguments.policies or [config.scheduler.use]))
+    for name in policies:
+        plugins.scheduler(name)  # raises where there is none
     costs = costsource.find(arguments, config, shape)
     engine = Machine(limits(config, shape.config), costs, config.adapters.max_resident)
     traffic = draw(arguments.load, arguments.requests, arguments.seed, _context(engine.limits), engine.capacity)
-    clients = arguments.clients or math.inf
-    found = {}
-    for name in options.progress(list(factories), NAME):
-        start = time.monotonic()
-        simulated = simulate(traffic, factories[name], engine, clients=clients)
-        alone = None
-        if GREEDY in traffic.tenants and len(traffic.tenants) > 1:
-            alone = simulate(traffic.without(GREEDY), factories[name], engine, clients=clients).outcomes
-        found[name] = {**figures(simulated, alone, targets(arguments)), "seconds": time.monotonic() - start}
+    found = _all(arguments, policies, traffic, engine)
     result = results.record(
         NAME,
         {"policies": found, "seconds": time.monotonic() - begin},
@@ -100,6 +97,31 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.html:
         write_page(arguments.html, result)
     return 0
+
+
+def _all(
+    arguments: argparse.Namespace, policies: Sequence[str], traffic: Traffic, engine: Machine
+) -> dict[str, dict[str, Any]]:
+    """Return the figures of each policy, side by side in processes of their own where that pays."""
+    workers = min(len(policies), detect().workers("auto"))
+    if workers == 1 or len(traffic) < PARALLEL:
+        return {name: _one(arguments, name, traffic, engine) for name in options.progress(policies, NAME)}
+    with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
+        running = [pool.submit(_one, arguments, name, traffic, engine) for name in policies]
+        waited = options.progress(running, NAME)
+        return {name: one.result() for name, one in zip(policies, waited, strict=True)}
+
+
+def _one(arguments: argparse.Namespace, policy: str, traffic: Traffic, engine: Machine) -> dict[str, Any]:
+    """Simulate one policy; return its figures."""
+    begin = time.monotonic()
+    make = Plugins.discover(options.config(arguments)).scheduler(policy)
+    clients = arguments.clients or math.inf
+    simulated = simulate(traffic, make, engine, clients=clients)
+    alone = None
+    if GREEDY in traffic.tenants and len(traffic.tenants) > 1:
+        alone = simulate(traffic.without(GREEDY), make, engine, clients=clients).outcomes
+    return {**figures(simulated, alone, targets(arguments)), "seconds": time.monotonic() - begin}
 
 
 def load_facts(arguments: argparse.Namespace, traffic: Traffic) -> dict[str, Any]:

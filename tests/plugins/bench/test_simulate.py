@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from infeng_bench import simulate as simulate_verb
 from infeng_bench import simulator, stepcosts
 from infeng_bench.loads import Load
 from infeng_bench.simadapters import VirtualRegistry
@@ -150,6 +151,19 @@ def test_policies_are_compared_on_the_same_requests(
     assert "bench-turns" in shown
     assert page.read_text().startswith("<!doctype html>")
     assert "Requests that run and wait" in page.read_text()
+
+
+def test_policies_side_by_side_come_out_as_one_after_the_other(
+    tiny_config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def figures() -> list[dict[str, Any]]:
+        options = ("--load", "poisson:prompt=8,output=4", "--requests", "30", "--policies", "fcfs,bench-turns")
+        found = bench(tmp_path / "out.json", tiny_config, *options)["policies"]
+        return [{name: value for name, value in one.items() if name != "seconds"} for one in found.values()]
+
+    alone = figures()
+    monkeypatch.setattr(simulate_verb, "PARALLEL", 1)
+    assert figures() == alone
 
 
 def test_other_loads_have_no_victims(tiny_config: Path, tmp_path: Path, schema: Any) -> None:
