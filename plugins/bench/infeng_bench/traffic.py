@@ -104,10 +104,6 @@ def draw(load: Load, count: int, seed: int, context: int, capacity: Capacity | N
     Raises UsageError for a trace that cannot be read, or where a rate is wanted and nothing tells it.
     """
     prompt, new, recorded = _lengths(load, count, seed, context)
-    rate = _rate(load, prompt, new, capacity)
-    at = _times(load, count, seed, rate) if recorded is None else recorded / _scale(load, recorded, rate)
-    tenants, tenant = _tenants(load, count, seed)
-    adapters, adapter = _adapters(load, count, seed)
     shared = min(int(load["prefix"]), max(0, context - 2))
     prefix = np.full(count, NOBODY, np.int16)
     if shared:
@@ -115,6 +111,10 @@ def draw(load: Load, count: int, seed: int, context: int, capacity: Capacity | N
         prefix[:] = np.random.default_rng([seed, PREFIXES]).choice(len(choices), count, p=choices)
         prompt = np.maximum(prompt, shared + 1)
         new = np.minimum(new, context - prompt)
+    rate = _rate(load, prompt, new, capacity)
+    at = _times(load, count, seed, rate) if recorded is None else recorded / _scale(load, recorded, rate)
+    tenants, tenant = _tenants(load, count, seed)
+    adapters, adapter = _adapters(load, count, seed)
     urgent = np.random.default_rng([seed, URGENT]).random(count) < load["urgent"]
     mean = (count - 1) / at[-1] if count > 1 and at[-1] > 0 else math.inf
     return Traffic(
