@@ -27,6 +27,9 @@ SCHEMA = "infeng-step-costs/1"
 DEFAULT = "stepcosts.json"
 KNOTS = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 2048, 4096)
 
+PASSES = 4
+MOST_DISTURBED = 3.0
+
 
 class Step(NamedTuple):
     """What of a step decides its time."""
@@ -165,10 +168,9 @@ def default() -> StepCosts:
 
 
 def fit(measured: Iterable[tuple[Step, float]], source: str, facts: Mapping[str, Any]) -> StepCosts:
-    """Return the costs that come nearest to measured steps: least squares of relative errors, none below 0.
+    """Return the costs that come nearest to measured steps on average: least squares of relative errors, none below 0.
 
-    Steps with the same contents count once, by their median, so that what disturbs a few of them does not matter: the
-    first use of a kernel, or a neighbour.
+    A step that takes MOST_DISTURBED times what others like it take, such as the first use of a kernel, counts as that.
     ``facts`` get ``steps``, ``shapes`` and ``median_error``, the median relative error of the shapes.
     Raises UsageError where there is nothing to fit to.
     """
@@ -178,10 +180,16 @@ def fit(measured: Iterable[tuple[Step, float]], source: str, facts: Mapping[str,
     if not groups:
         raise UsageError("step costs", "no step was measured", "let the engine run some requests")
     steps = list(groups)
-    times = np.array([float(np.median(groups[step])) for step in steps])
+    times = np.array([_typical(groups[step]) for step in steps])
     knots = _knots([step.rows for step in steps])
     columns = np.column_stack([_hats([step.rows for step in steps], knots), [step[1:] for step in steps]])
-    found = _least_squares(columns / times[:, None], np.ones(len(times)))
+    expected = times
+    for _ in range(
+        PASSES
+    ):  # errors relative to what was expected: relative to what was measured, slow steps count less
+        wanted = np.minimum(times, MOST_DISTURBED * expected)
+        found = _least_squares(columns / expected[:, None], wanted / expected)
+        expected = np.maximum(columns @ found, times.min() / 10)
     base = np.maximum.accumulate(found[: len(knots)])
     single, attended, sampled, adapter = found[len(knots) :].tolist()
     costs = StepCosts(dict(zip(knots, base.tolist(), strict=True)), single, attended, sampled, adapter, source=source)
@@ -190,6 +198,11 @@ def fit(measured: Iterable[tuple[Step, float]], source: str, facts: Mapping[str,
     return replace(
         costs, facts={**facts, "steps": count, "shapes": len(steps), "median_error": float(np.median(errors))}
     )
+
+
+def _typical(seconds: Sequence[float]) -> float:
+    """Return the mean of readings of the same step."""
+    return float(np.minimum(seconds, MOST_DISTURBED * np.median(seconds)).mean())
 
 
 def _knots(rows: Sequence[int]) -> list[int]:

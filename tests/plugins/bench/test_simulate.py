@@ -228,9 +228,20 @@ def test_a_fit_finds_the_costs_that_steps_were_made_of() -> None:
     assert found.facts["median_error"] < 1e-6
 
 
+def test_a_fit_to_noisy_steps_takes_as_long_as_they_did_altogether() -> None:
+    rng = np.random.default_rng(0)
+    true = StepCosts({1: 0.02, 64: 0.4}, single=2e-6, attended=0.0, sampled=0.0)
+    steps = [Step(int(rows), int(rows) * 100, 0, 1) for rows in rng.integers(1, 65, 3000)]
+    measured = [(step, true.seconds(step) * float(rng.lognormal(0.0, 0.4))) for step in steps]
+    found = fit(measured, "here", {})
+    assert sum(found.seconds(step) for step in steps) == pytest.approx(sum(time for _, time in measured), rel=0.03)
+
+
 def test_a_step_that_was_disturbed_counts_for_little() -> None:
     step = Step(4, 32, 0, 4)
-    assert fit([(step, 0.1), (step, 9.0), (step, 0.1)], "here", {}).seconds(step) == pytest.approx(0.1)
+    readings = [0.1] * 8 + [0.12, 9.0]
+    found = fit([(step, seconds) for seconds in readings], "here", {}).seconds(step)
+    assert found == pytest.approx((0.1 * 8 + 0.12 + 0.3) / 10)
     with pytest.raises(UsageError, match="no step was measured"):
         fit([], "here", {})
 
