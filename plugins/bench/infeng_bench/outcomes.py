@@ -138,6 +138,8 @@ class Outcomes:
 def figures(outcomes: Outcomes, targets: Targets) -> dict[str, Any]:
     """Return the figures of a run by the names of ``vllm bench serve``, and those of fairness.
 
+    ``prefill_tokens_per_s`` are the prompts' tokens over the time in which some request was between its first step and
+    its first token, ``decode_tokens_per_s`` the others over the time in which one was between first and last.
     TTFT and end-to-end latency count from ``Outcomes.arrived``. TPOT is a request's mean time per token after its
     first, ITL the time between two steps that gave it tokens. ``goodput`` are requests a second that kept both targets,
     ``goodput_share`` their share of all. ``jain`` is told in fairness.py, ``starved`` by ``Targets.patience``.
@@ -160,6 +162,8 @@ def figures(outcomes: Outcomes, targets: Targets) -> dict[str, Any]:
         "total_token_throughput": (prompts + new) / duration,
         "goodput": int(good.sum()) / duration,
         "goodput_share": float(good.sum()) / len(outcomes.traffic),
+        **_rate("prefill", prompts, np.where(np.isnan(done.begun), done.arrived, done.begun), done.first),
+        **_rate("decode", new - completed, done.first, done.last),
         **delays(done),
         **outcomes.gaps.figures(),
         "jain": fairness.jain(fairness.shares(outcomes)),
@@ -230,6 +234,18 @@ def _is_good(done: Outcomes, targets: Targets) -> NDArray[np.bool_]:
         (done.last - done.first) / after <= targets.tpot
     )
     return good
+
+
+def covered(begins: Seconds, ends: Seconds) -> float:
+    """Return the seconds that lie in at least one of the spans."""
+    order = np.argsort(begins)
+    before = np.concatenate([[-np.inf], np.maximum.accumulate(ends[order])[:-1]])
+    return float(np.maximum(ends[order] - np.maximum(begins[order], before), 0.0).sum())
+
+
+def _rate(name: str, tokens: int, begins: Seconds, ends: Seconds) -> dict[str, float]:
+    seconds = covered(begins, ends)
+    return {f"{name}_tokens_per_s": tokens / seconds} if tokens and seconds > 0 else {}
 
 
 def _latencies(name: str, seconds: Seconds) -> Mapping[str, float]:

@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 import math
 import os
+import statistics
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -66,6 +67,9 @@ def _in_process(arguments: argparse.Namespace) -> dict[str, Any]:
             costs = calibration.measure(engine, more=watch.steps)
             costs.write(arguments.fit)
         found = _figures(arguments, served, watch.activity)
+        loads = [one.load_seconds for one in engine.adapters() if one.name in traffic.adapters and one.load_seconds]
+        if loads:
+            found["adapter_swap_ms"] = 1000 * statistics.median(loads)
         return session.record(
             NAME,
             found,

@@ -30,6 +30,16 @@ def test_latencies_and_rates_of_three_requests() -> None:
     assert figures["goodput"] == pytest.approx(2 / 5)  # the second took 2 s to its first token
     assert figures["goodput_share"] == pytest.approx(2 / 3)
     assert figures["completed"] == 3
+    assert figures["prefill_tokens_per_s"] == pytest.approx(30 / 3)  # from 0 to 1 and from 1 to 3
+    assert figures["decode_tokens_per_s"] == pytest.approx(6 / 4)  # from 1 to 5
+
+
+@pytest.mark.parametrize(
+    ("begins", "ends", "expected"),
+    [([0, 1, 5], [2, 3, 6], 4), ([0, 1], [9, 2], 9), ([3, 0], [4, 1], 2), ([1], [1], 0)],
+)
+def test_time_in_several_spans_counts_once(begins: list[float], ends: list[float], expected: float) -> None:
+    assert outcomes.covered(np.array(begins, float), np.array(ends, float)) == expected
 
 
 def test_requests_that_were_refused_count_against_goodput_and_are_told_by_reason() -> None:

@@ -78,6 +78,7 @@ def test_adapters_of_a_zipf_load_answer(tiny_config: Path, tmp_path: Path, schem
     result = bench(tmp_path / "out.json", tiny_config, *options, "--rank", "4", "--targets", "qv")
     schema(result)
     assert {name: one["completed"] for name, one in result["per_adapter"].items()} == {"a0": 2, "a1": 2, "base": 2}
+    assert result["adapter_swap_ms"] > 0
 
 
 @pytest.mark.parametrize(
