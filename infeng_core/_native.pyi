@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from infeng_core.errors import InfengError
 
 ABI_VERSION: tuple[int, int]
+ABI_SINCE: int
 
 class NativeError(InfengError, RuntimeError):
     """A failure below Python: ``code`` is a short reason such as "missing_symbol", ``str()`` the text."""
@@ -333,6 +334,15 @@ class Program:
         """``mask``: "causal", or "full" for rows that see their whole segment. ``sinks``, ``slopes``: (heads,)."""
     def ops(self) -> list[dict[str, Any]]:
         """Return {"op", "epilogues", "kernels": [(most rows, "library/kernel")]} of every op, in order."""
+    def read_blocks(self, cache: KvCache, blocks: NDArray[np.int32]) -> NDArray[np.uint8]:
+        """Return copies of whole blocks, (blocks, block_bytes); waits for a step in flight."""
+    def write_blocks(self, cache: KvCache, blocks: NDArray[np.int32], data: NDArray[np.uint8]) -> None:
+        """Put back what ``read_blocks`` returned, into any blocks; waits for a step in flight.
+
+        ``data``: (blocks, block_bytes); its rows are contiguous and need not follow each other.
+        """
+    def copy_blocks(self, cache: KvCache, source: NDArray[np.int32], target: NDArray[np.int32]) -> None:
+        """Copy block source[i] onto target[i], one after the other; waits for a step in flight."""
     def profile(self, on: bool, *, events: int = 65536, groups: Sequence[int] = ()) -> None:
         """Measure every step from now on, from zero, or stop and forget; waits for a step in flight.
 
@@ -418,6 +428,34 @@ def unpack(
 ) -> NDArray[np.float32]:
     """Return (panels * 16, k) float32, the values the kernels compute with."""
 
+def code_grid(format: str) -> tuple[int, int, int, Literal["float16", "float32"]] | None:
+    """Return (inputs of one scale or 0 for all of an output, smallest code, largest, type of scales) of a format.
+
+    None for a float format, and for one of a library.
+    """
+
+def pack_codes(
+    format: str,
+    codes: NDArray[np.int8],  # (n, k)
+    scales: NDArray[np.float32],  # (n, groups)
+    out: Any,  # as of pack
+    *,
+    out_offset: int = 0,
+    first_panel: int = 0,
+    panel_step: int = 1,
+    threads: int = 1,
+) -> None:
+    """Lay out codes and scales that are known already; scales are rounded to the format's type. GIL released.
+
+    Raises NativeError: "invalid_argument" (types, shapes), "not_finite" (a scale), "out_of_range" (a code, a scale that
+    fp16 does not hold), both with row and column; "unsupported" for a format without a grid.
+    """
+
+def unpack_codes(
+    format: str, data: Any, offset: int, panels: int, k: int, *, first_panel: int = 0, panel_step: int = 1
+) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
+    """Return codes (panels * 16, k) and scales (panels * 16, groups) of a format that has a grid."""
+
 # ------------------------------------------------------------------------------------------------ rope.cc sampling.cc
 
 def rope_inv_freq(rot: int, theta: float) -> NDArray[np.float64]:
@@ -435,8 +473,19 @@ def sample(
     seed: NDArray[np.uint64],
     position: NDArray[np.int64],
     out: NDArray[np.int32],  # (samples,)
+    masks: tuple[NDArray[np.int32], NDArray[np.uint32]] | None = None,
+    changes: tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.float32], NDArray[np.float32]] | None = None,
 ) -> None:
-    """Pick one id per row as docs/numerics.md says; raises NativeError "not_finite" naming the row."""
+    """Pick one id per row as docs/numerics.md says; NOT_FINITE or NOTHING_ALLOWED where there is none.
+
+    masks: rows, ascending, and a bitset for each: (masks,), (masks, ceil(vocab / 32)). changes: rows, ascending, with
+    an id, a penalty and a bias for each.
+    """
+
+NOT_FINITE: int
+"""In place of an id: the logits hold NaN or infinity."""
+NOTHING_ALLOWED: int
+"""In place of an id: the masks leave every token out."""
 
 def philox(key: Sequence[int], counter: Sequence[int]) -> list[int]:
     """Return Philox4x32-10 of a key of two and a counter of four 32-bit words."""

@@ -25,9 +25,8 @@ from infeng_core._native import (
 )
 from infeng_core.adapters import BASE
 from infeng_core.backends.interface import (
-    AdapterHandle,
-    AdapterRows,
     Backend,
+    BlockAccess,
     BoundOp,
     Executable,
     InterruptedStepError,
@@ -46,6 +45,7 @@ from infeng_core.errors import (
     KernelError,
     ManifestError,
     ModelError,
+    OverloadedError,
     PluginError,
     RequestError,
     ResourceError,
@@ -53,15 +53,17 @@ from infeng_core.errors import (
     printable,
     unknown_key_remedy,
 )
+from infeng_core.files import cache_root
 from infeng_core.formats import FormatChoice, LoadedModel, PackedAdapter, choose, convert, convert_adapter, find
 from infeng_core.formats.adapters.artifact import is_artifact
 from infeng_core.formats.adapters.packed import LoraPart, LoraTensor
 from infeng_core.formats.atomic import locked, replacing
-from infeng_core.formats.cache import cache_root, cached_model
+from infeng_core.formats.cache import cached_model
 from infeng_core.formats.huggingface import read_config
 from infeng_core.formats.identity import conversion_key
 from infeng_core.formats.native import is_native, read_manifest
-from infeng_core.formats.quant import FormatLookup, QuantFormat, builtin_format
+from infeng_core.formats.quant import FormatLookup, Grid, QuantFormat, builtin_format
+from infeng_core.formats.quantizers import Nearest, Quantized, Quantizer, QuantizerChoice, QuantTarget
 from infeng_core.formats.sources import Source
 from infeng_core.kernels.check.case import OneOp
 from infeng_core.kernels.check.lora import A_FORMATS, RandomAdapters, a_form
@@ -92,17 +94,22 @@ from infeng_core.models.ops import (
 from infeng_core.models.weights import Layout, Part, TensorSpec, VectorSpec, decoder, layout
 from infeng_core.plug import hookimpl
 from infeng_core.plug.assembly import load_config
-from infeng_core.plug.hookspecs import API_VERSION, Command, KernelLibrary, SchedulerFactory, TokenizerFactory
+from infeng_core.plug.hookspecs import API_VERSION, Command, KernelLibrary, PolicyFactory, TokenizerFactory
 from infeng_core.plug.manager import Plugins
+from infeng_core.requests.processors import Adjustment, LogitProcessor, LogitProcessors, Vocabulary
 from infeng_core.requests.request import Completion, Logprob, Request, SamplingParams
 from infeng_core.requests.stream import Event, Stream
 from infeng_core.requests.tokenizer import Detokenizer, HfTokenizer, Tokenizer
 from infeng_core.scheduling.blocks import BlockPool
+from infeng_core.scheduling.cost import CostModel, StepShape
 from infeng_core.scheduling.drafts import Drafter
 from infeng_core.scheduling.fcfs import FirstCome
+from infeng_core.scheduling.policy import Policy, Served
+from infeng_core.scheduling.prefix import PrefixTree
 from infeng_core.scheduling.scheduler import Scheduler
+from infeng_core.scheduling.schedulers import Schedulers
 from infeng_core.settings.config import EngineConfig
-from infeng_core.step import NOT_FINITE, Batch, Limits, Segment, Sequence, adapter_rows
+from infeng_core.step import NOT_FINITE, AdapterHandle, AdapterRows, Batch, Limits, Segment, Sequence, adapter_rows
 from infeng_core.telemetry.process import peak_rss
 from infeng_core.version import __version__
 
@@ -121,15 +128,18 @@ __all__ = [
     "AdapterError",
     "AdapterHandle",
     "AdapterRows",
+    "Adjustment",
     "Arena",
     "Attention",
     "Backend",
     "Batch",
     "Bias",
+    "BlockAccess",
     "BlockPool",
     "BoundOp",
     "Command",
     "Completion",
+    "CostModel",
     "Cpu",
     "Detokenizer",
     "Drafter",
@@ -145,6 +155,7 @@ __all__ = [
     "FormatChoice",
     "FormatLookup",
     "Graph",
+    "Grid",
     "HfTokenizer",
     "InfengError",
     "InterruptedStepError",
@@ -158,6 +169,8 @@ __all__ = [
     "Limits",
     "Linear",
     "LoadedModel",
+    "LogitProcessor",
+    "LogitProcessors",
     "Logprob",
     "LoraPart",
     "LoraTensor",
@@ -167,17 +180,26 @@ __all__ = [
     "ModelConfig",
     "ModelError",
     "NativeError",
+    "Nearest",
     "NotFiniteError",
     "OneOp",
     "OpNames",
+    "OverloadedError",
     "PackedAdapter",
     "Part",
     "PluginError",
     "Plugins",
+    "Policy",
+    "PolicyFactory",
     "Pool",
+    "PrefixTree",
     "Problem",
     "Program",
     "QuantFormat",
+    "QuantTarget",
+    "Quantized",
+    "Quantizer",
+    "QuantizerChoice",
     "RandomAdapters",
     "Request",
     "RequestError",
@@ -187,12 +209,14 @@ __all__ = [
     "Rope",
     "SamplingParams",
     "Scheduler",
-    "SchedulerFactory",
+    "Schedulers",
     "Segment",
     "Selector",
     "Sequence",
+    "Served",
     "SiluMul",
     "Source",
+    "StepShape",
     "Stream",
     "TensorSpec",
     "Tokenizer",
@@ -200,6 +224,7 @@ __all__ = [
     "UsageError",
     "Value",
     "VectorSpec",
+    "Vocabulary",
     "Weight",
     "__version__",
     "a_form",

@@ -10,8 +10,10 @@ from infeng_core.plug.hookspecs import (
     Command,
     DrafterFactory,
     KernelLibrary,
+    LogitProcessorFactory,
+    PolicyFactory,
     QuantFormat,
-    SchedulerFactory,
+    Quantizer,
     TokenizerFactory,
 )
 
@@ -32,7 +34,7 @@ def infeng_tokenizers() -> dict[str, TokenizerFactory]:
 
 
 @hookimpl
-def infeng_schedulers() -> dict[str, SchedulerFactory]:
+def infeng_schedulers() -> dict[str, PolicyFactory]:
     """Built-in schedulers."""
     from infeng_core.scheduling.fcfs import FirstCome
 
@@ -45,6 +47,14 @@ def infeng_quant_formats() -> dict[str, QuantFormat]:
     from infeng_core.formats.quant import BUILTIN
 
     return dict(BUILTIN)
+
+
+@hookimpl
+def infeng_quantizers() -> dict[str, Quantizer]:
+    """The built-in rounding."""
+    from infeng_core.formats.quantizers import DEFAULT
+
+    return {DEFAULT.name: DEFAULT.quantizer}
 
 
 @hookimpl
@@ -61,6 +71,16 @@ def infeng_drafters() -> dict[str, DrafterFactory]:
     from infeng_core.scheduling.drafts import Ngrams
 
     return {"ngram": Ngrams}
+
+
+@hookimpl
+def infeng_logit_processors() -> dict[str, LogitProcessorFactory]:
+    """Built-in logit processors, which fields of SamplingParams stand for."""
+    from functools import partial
+
+    from infeng_core.requests.own import KINDS, Own
+
+    return {name: partial(Own, kind) for name, kind in KINDS.items()}
 
 
 @hookimpl

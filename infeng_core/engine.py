@@ -9,50 +9,51 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
+from time import perf_counter
 from types import MappingProxyType, TracebackType
-from typing import Any, TypeVar
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Any
 
 from infeng_core import formats
-from infeng_core.adapters import AdapterInfo, Registry, base_names
+from infeng_core.adapters import NamedAdapters, Registry, base_names
 from infeng_core.backends.interface import Backend, BoundOp, Executable, InterruptedStepError, NotFiniteError
+from infeng_core.backends.isolation import culprits
+from infeng_core.backends.saved_prefixes import SavedPrefixes
 from infeng_core.engine_thread import EngineThread
-from infeng_core.errors import InfengError, PluginError, UsageError
+from infeng_core.errors import UsageError
+from infeng_core.in_flight import InFlight
 from infeng_core.kernels.choice import Selector
 from infeng_core.machine.cpu import detect
 from infeng_core.plug.assembly import load_config
 from infeng_core.plug.manager import Plugins
+from infeng_core.requests.chain import Chains
 from infeng_core.requests.input import AdaptersOf, InputProcessor, Prompt, Prompts
+from infeng_core.requests.processors import Vocabulary
 from infeng_core.requests.request import Adapters, Completion, Logprob, Request, SamplingParams
 from infeng_core.requests.sampler import Sampler, draw_seed
-from infeng_core.requests.stream import Event, Output, Reader, Stream, Streams, not_finite
+from infeng_core.requests.stream import Event, Output, Reader, Stream
 from infeng_core.requests.tokenizer import Tokenizer
-from infeng_core.scheduling.blocks import BlockPool
 from infeng_core.scheduling.drafts import Guesses, parse
 from infeng_core.scheduling.limits import adapters_budget, limits_of
 from infeng_core.scheduling.scheduler import Scheduler
+from infeng_core.scheduling.schedulers import Schedulers
 from infeng_core.settings.config import EngineConfig
-from infeng_core.step import Batch, Segment, part
+from infeng_core.step import Batch
 from infeng_core.step import Sequence as Running
 from infeng_core.step_lock import StepLock
 from infeng_core.telemetry import Profile, measuring
 
 _STAGES: Mapping[str, Mapping[str, str] | str] = {
     "_inputs": {"take": "tokenize"},
-    "_scheduler": {"next_batch": "schedule", "commit": "schedule"},
+    "_in_flight.scheduler": {"next_batch": "schedule", "commit": "schedule"},
     "executable": {"run": "run"},
     "_sampler": {"pick": "sample"},
-    "_streams": {"push": "detokenize"},
+    "_in_flight.streams": {"push": "detokenize"},
     "_step": "step",
 }
 """What a profile times: methods of the engine's parts, and of the engine."""
 
-_T = TypeVar("_T")
-
-Command = tuple[Callable[[Output], None], Output]
-"""What a step has to do first, with which request; a Reader that has gone says to cancel its request."""
+CHARACTERS_PER_TOKEN = 8
+"""A text has more tokens than one for so many characters; by it some are refused before they are tokenized."""
 
 
 class Engine:
@@ -60,8 +61,7 @@ class Engine:
 
     ``generate`` and ``stream`` run the engine themselves, on the thread that calls them. All methods may be called from
     several threads: one of them runs a step for everybody while the others sleep. Nobody waits for a step to submit or
-    to cancel. Use it as a context manager, or call
-    ``close``.
+    to cancel. Use it as a context manager, or call ``close``.
     """
 
     def __init__(
@@ -108,25 +108,23 @@ class Engine:
         self.tokenizer: Tokenizer = self.plugins.tokenizer(self.config.tokenizer.use)(
             self.model.tokenizer_dir, self.config
         )
-        self._begin()
         self._sampler = Sampler(self.limits.max_samples)
-        self._streams = Streams()
         self._eos_ids = self._end_tokens()
         shape = self.model.config
         self._inputs = InputProcessor(
             self.tokenizer, vocab=shape.vocab, bos_id=shape.bos_id, context=self.limits.context, bound=bound
         )
+        vocabulary = Vocabulary(self.tokenizer, shape.vocab, self._eos_ids, self.model.tokenizer_dir)
+        self._processors = Chains(self.plugins.logit_processor, vocabulary)
         self._ids = itertools.count()
         self._lock = StepLock()
         self._background: EngineThread | None = None
-        self._commands: deque[Command | Reader] = deque()  # in the order of their arrival
         self._is_open = True
         self._is_released = False
-        self._is_torn = False
         self._is_interrupted = False
         self._batch: Batch | None = None  # while it runs
         self._process = os.getpid()
-        self._adapters = Registry(
+        self._registry = Registry(
             partial(formats.load_adapter, model=self.model, dtype=self.config.adapters.dtype),
             self.executable.load_adapter,
             most=self.config.adapters.max_resident,
@@ -135,11 +133,20 @@ class Engine:
             max_stacked_rank=self.executable.max_stacked_rank,
             load_timeout=self.config.adapters.load_timeout,
         )
+        self.adapters = NamedAdapters(self._registry, self._check_open)
+        self._saved = self._open_saved()
+        policy = self.plugins.scheduler(self.config.scheduler.use)
+        self._schedulers = Schedulers(
+            self.config, self.limits, policy, self.model.id, self._saved.restore if self._saved is not None else None
+        )
+        self._in_flight = InFlight(
+            self._schedulers.make, self.config.scheduler.use, self._registry, self._schedulers.backlog
+        )
         try:
             for name, path in {**self.config.adapters.paths, **adapters}.items():
-                self.load_adapter(name, path)
+                self.adapters.load(name, path)
             for name in self.config.adapters.warm:
-                self._adapters.pin(name)
+                self.adapters.pin(name)
         except BaseException:
             self.close()
             raise
@@ -167,7 +174,11 @@ class Engine:
         self._check_open()
         if self._background is not None:
             raise UsageError("engine", "it was started already", "call stop() first")
-        self._background = EngineThread(lambda: self._lock.run(self._advance), on_step, self._fail_all)
+        self._background = EngineThread(
+            lambda: self._lock.run(self._advance),
+            on_step,
+            lambda error: self._lock.run(partial(self._in_flight.fail_all, error)),
+        )
         self._background.start()
 
     def stop(self) -> None:
@@ -180,28 +191,28 @@ class Engine:
     def _advance(self) -> bool:
         """Run a step; returns whether there was anything to do, raises PluginError where requests wait in vain."""
         has_run = self._step()
-        if not has_run and self._streams.outputs():
-            raise self._scheduler_error("requests wait, and it has no batch")
+        if not has_run and self._saved is not None and self._saved.save(self._in_flight.scheduler.prefixes):
+            return True  # there may be more, and there may be requests
+        if not has_run and self._in_flight.streams.outputs():
+            raise self._in_flight.scheduler_error("requests wait, and it has no batch")
         return has_run
-
-    def _fail_all(self, error: InfengError) -> None:
-        def end() -> None:
-            for output in self._streams.outputs():
-                self._end(output, error)
-
-        self._lock.run(lambda: self._orderly(end))
 
     def _step(self) -> bool:
         self._check_open()
-        mark = self._adapters.changes
-        batch = self._orderly(self._next_batch)
+        mark = self._registry.changes
+        batch = self._in_flight.next_batch()
         if batch is None:
-            return self._scheduler.waiting > 0 and self._adapters.wait(mark)
+            scheduler = self._in_flight.scheduler
+            return scheduler.waiting > 0 and self._registry.wait(mark, scheduler.next_deadline - perf_counter())
         self._batch, self._is_interrupted = batch, False
         try:
+            self._sampler.begin(batch)
             logits = self.executable.run(batch)
-        except NotFiniteError as error:
-            self._orderly(partial(self._isolate, batch, error))
+        except NotFiniteError:
+            found = culprits(self.executable.run, batch)
+            if not found:
+                raise
+            self._in_flight.end_not_finite(found)
             return True
         except InterruptedStepError:
             if self._is_interrupted:
@@ -210,22 +221,8 @@ class Engine:
         finally:
             self._batch = None
         tokens = self._sampler.pick(logits, batch)
-        self._orderly(partial(self._record, batch, tokens, logits))
+        self._in_flight.record(batch, tokens, logits)
         return True
-
-    def _next_batch(self) -> Batch | None:
-        self._settle()
-        batch = self._scheduler.next_batch()
-        if batch is not None:
-            self._check(batch)
-        return batch
-
-    def _record(self, batch: Batch, tokens: list[list[int]], logits: NDArray[np.float32]) -> None:
-        finished = self._streams.push(batch, tokens, logits)
-        self._scheduler.commit(batch, tokens, finished)
-        self._streams.close(finished)
-        self._check_progress(batch, finished)
-        self._settle()
 
     # ------------------------------------------------------------------------------------------------- requests ---
 
@@ -268,9 +265,17 @@ class Engine:
     def submit(
         self, prompt: Prompt, params: SamplingParams | None = None, *, adapter: Adapters | None = None
     ) -> Stream:
-        """Add one request to those in flight and return its stream; it moves on whenever anybody runs the engine."""
-        [prepared] = self._prepare([Request.of(prompt, params, adapter)], None, None)
-        return self._start(*prepared)
+        """Add one request to those in flight and return its stream; it moves on whenever anybody runs the engine.
+
+        Raises OverloadedError where too many wait already (``scheduler.max_waiting`` and others), before the prompt is
+        tokenized, if its length says as much.
+        """
+        request = Request.of(prompt, params, adapter)
+        backlog = self._schedulers.backlog
+        backlog.check(len(request.prompt) // (CHARACTERS_PER_TOKEN if isinstance(request.prompt, str) else 1))
+        [(request, ids)] = self._prepare([request], None, None)
+        backlog.check(len(ids))
+        return self._start(request, ids)
 
     def score(
         self, prompt: Prompt, continuation: str | Iterable[int], *, adapter: Adapters | None = None
@@ -295,8 +300,8 @@ class Engine:
 
     @property
     def scheduler(self) -> Scheduler:
-        """The scheduler in use, for one that a plugin steers from outside."""
-        return self._scheduler
+        """The scheduler in use: what waits and what runs, its policy, its cache of prefixes."""
+        return self._in_flight.scheduler
 
     def bound(self) -> Sequence[BoundOp]:
         """Return which kernel serves each operation, for which batch sizes, and why."""
@@ -308,7 +313,7 @@ class Engine:
         if self._is_open:
             self._is_interrupted = True
             self.executable.cancel()
-            self._adapters.interrupt()
+            self._registry.interrupt()
 
     def profile(self, *, events: int = 65536) -> AbstractContextManager[Profile]:
         """Measure what the engine does inside of a ``with`` block: ``with engine.profile() as profile: ...``.
@@ -326,43 +331,6 @@ class Engine:
         """Return the ids that ``text`` becomes as a prompt."""
         self._check_open()
         return self.tokenizer.encode([text])[0]
-
-    # -------------------------------------------------------------------------------------------------- adapters ---
-
-    def load_adapter(self, name: str, path: str | Path, *, scale: float = 1.0, pin: bool = False) -> None:
-        """Give a PEFT directory, an artifact or a hub name a name that requests can use.
-
-        It is read when it is first asked for, beside the running batch, and may leave the memory when others are asked
-        for; pinned, it is read now and stays. scale multiplies its alpha / r.
-
-        Raises AdapterError for a name that cannot be, is taken or is the base's, and for a path that is not there;
-        pinned, also for an adapter that cannot be used, and ResourceError where there is no room.
-        """
-        self._check_open()
-        self._adapters.add(name, path, scale=scale, pin=pin)
-
-    def unload_adapter(self, name: str) -> None:
-        """Forget a name; requests that have named it are served. Raises AdapterError where there is none."""
-        self._check_open()
-        self._adapters.remove(name)
-
-    def pin_adapter(self, name: str, pinned: bool = True) -> None:
-        """Load an adapter now if need be and keep it in memory, or let it leave again; raises as ``load_adapter``."""
-        self._check_open()
-        self._adapters.pin(name, pinned)
-
-    def reload_adapter(self, name: str) -> None:
-        """Read an adapter's files again; requests that run finish on what they started with.
-
-        Where they cannot be used, the old ones stay and AdapterError or ResourceError is raised.
-        """
-        self._check_open()
-        self._adapters.reload(name)
-
-    def adapters(self) -> list[AdapterInfo]:
-        """Return what is known of every adapter, in the order in which they were named."""
-        self._check_open()
-        return self._adapters.infos()
 
     # ---------------------------------------------------------------------------------------------------- ending ---
 
@@ -383,15 +351,13 @@ class Engine:
         """Each part can be done again, after an interrupt in the middle. Who waits sees his request's end first."""
         if self._is_released:
             return
-        was_torn, self._is_torn = self._is_torn, True
-        outputs = [c.output if isinstance(c, Reader) else c[1] for c in self._commands]
-        for output in (*self._streams.outputs(), *outputs):
-            if was_torn:
-                output.restore()
-            output.cancel()
-            self._let_go(output)
+        self._in_flight.close()
         self._is_open = False
-        self._adapters.close()
+        if self._saved is not None:
+            self._saved.save(self._in_flight.scheduler.prefixes, most=None)
+            self._saved.close()
+        self._registry.close()
+        self._sampler.close()
         self.executable.close()
         self._is_released = True
 
@@ -406,11 +372,6 @@ class Engine:
         self.close()
 
     # -------------------------------------------------------------------------------------------------- internals ---
-
-    def _begin(self) -> None:
-        """Start with a scheduler that knows no sequence."""
-        self._pool = BlockPool(self.limits.kv_blocks)
-        self._scheduler: Scheduler = self.plugins.scheduler(self.config.scheduler.use)(self.limits, self._pool)
 
     def _guesses(self, ids: list[int]) -> Guesses | None:
         if self._drafter is None:
@@ -431,62 +392,11 @@ class Engine:
             why = f"it belongs to process {self._process}, and its threads did not come along into this fork of it"
             raise UsageError("engine", why, "make one here, or start processes by spawn")
 
-    def _orderly(self, work: Callable[[], _T]) -> _T:
-        """Call ``work``, which an exception such as KeyboardInterrupt may leave in the middle of anything."""
-        if self._is_torn:
-            self._restore()
-        try:
-            return work()
-        except BaseException:
-            self._is_torn = True
-            raise
-
-    def _restore(self) -> None:
-        """Begin again with what callers have been given: another scheduler, which computes all of it again."""
-        self._begin()
-        for output in self._streams.outputs():
-            sequence = output.sequence
-            output.restore()
-            if output.finished:
-                self._let_go(output)
-            else:
-                sequence.restart(output.tokens)
-                self._schedule(output)
-        self._is_torn = False
-
-    def _check(self, batch: Batch) -> None:
-        """Raise PluginError where a scheduler knows nothing of adapters: the base would answer in their stead."""
-        if not batch.adapters and any(segment.sequence.adapters is not None for segment in batch.segments):
-            raise self._scheduler_error("it runs requests without their adapters")
-
-    def _check_progress(self, batch: Batch, finished: list[Running]) -> None:
-        """Raise PluginError where a scheduler would make the same batch for ever."""
-        for segment in batch.segments:
-            if segment.sequence.computed <= segment.pos0 and segment.sequence not in finished:
-                raise self._scheduler_error("it does not record what was computed")
-
-    def _scheduler_error(self, why: str) -> PluginError:
-        return PluginError(f"scheduler {self.config.scheduler.use}", why, "use fcfs")
-
-    def _isolate(self, batch: Batch, error: NotFiniteError) -> None:
-        """End the requests whose rows make a step fail by themselves; raises ``error`` where there are none.
-
-        They are found by halves: rows may run again, in any company.
-        """
-
-        def culprits(segments: list[Segment]) -> list[Running]:
-            try:
-                self.executable.run(part(batch, segments))
-            except NotFiniteError:
-                half = len(segments) // 2
-                return culprits(segments[:half]) + culprits(segments[half:]) if half else [segments[0].sequence]
-            return []
-
-        found = culprits(batch.segments)
-        if not found:
-            raise error
-        for sequence in found:
-            self._end(self._streams.of(sequence), not_finite(sequence.request))
+    def _open_saved(self) -> SavedPrefixes | None:
+        cache = self.config.kv_cache
+        if cache.prefix_dir is None or not cache.prefix:
+            return None
+        return SavedPrefixes(Path(cache.prefix_dir), cache.prefix_disk, self.executable, self.model.id)
 
     def _end_tokens(self) -> tuple[int, ...]:
         """Return the tokens that end a text: the model's, or where it names none, the tokenizer's."""
@@ -499,7 +409,7 @@ class Engine:
         prepared = self._inputs.take(prompts, params, adapters)
         for request, _ in prepared:
             if request.adapter is not None:
-                self._adapters.check(request.adapter)
+                self._registry.check(request.adapter)
         return prepared
 
     def _start_all(self, prepared: list[tuple[Request, list[int]]], ready: deque[Output] | None = None) -> list[Stream]:
@@ -525,17 +435,21 @@ class Engine:
         capacity = min(len(ids) + params.max_tokens, self.limits.context)
         seed = draw_seed() if params.seed is None else params.seed
         sequence = Running.start(next(self._ids), request, ids, capacity, seed)
+        sequence.arrived = perf_counter()
+        if request.timeout is not None:
+            sequence.deadline = sequence.arrived + request.timeout
         sequence.guesses = self._guesses(ids)
         sequence.report_from = 0 if params.prompt_logprobs is not None else report_from
-        ends = {*params.stop_token_ids, *(() if params.ignore_eos else self._eos_ids)}
-        output = Output(sequence, partial(self.tokenizer.detokenizer, ids), frozenset(ends), index, ready)
+        ends = frozenset((*params.stop_token_ids, *(() if params.ignore_eos else self._eos_ids)))
+        sequence.processors = self._processors.start(params, ids, ends)
+        output = Output(sequence, partial(self.tokenizer.detokenizer, ids), ends, index, ready)
         if request.adapter is not None:
-            reference = self._adapters.refer(request.adapter)
+            reference = self._registry.refer(request.adapter)
             reference.owner = output
             sequence.adapters = reference
         stream = Stream(output, self._run_until, self._cancel, self._arrival)
-        Reader(stream, self._commands.append, output)
-        self._commands.append((self._take_in, output))
+        Reader(stream, self._in_flight.commands.append, output)
+        self._in_flight.submit(output)
         self._ring()
         return stream
 
@@ -558,7 +472,7 @@ class Engine:
 
         def work() -> None:
             if not self._step() and not is_done():
-                raise self._scheduler_error("requests wait, and it has no batch")
+                raise self._in_flight.scheduler_error("requests wait, and it has no batch")
 
         while not is_done():
             self._check_process()  # whether it is closed is seen in a turn, after those that close it
@@ -576,70 +490,20 @@ class Engine:
 
     def _ring(self) -> None:
         """Tell that there is a command."""
-        self._adapters.notify()
+        self._registry.notify()
         if (background := self._background) is not None:
             background.notify()
 
     def _cancel(self, output: Output) -> None:
         if output.finished or not self._is_open or self._is_forked:
             return
-        output.is_cancelled = True
-        self._commands.append((self._drop, output))
+        self._in_flight.cancel(output)
         self._ring()
         batch = self._batch
-        if batch is not None and self._streams.nobody_wants(batch):
+        if batch is not None and self._in_flight.streams.nobody_wants(batch):
             self.executable.cancel()  # should another step have begun meanwhile, it is run again
         if self._background is None:  # else that sees to it, or the thread that runs a step
-            self._lock.attempt(lambda: self._orderly(self._settle))
-
-    def _settle(self) -> None:
-        """Obey what has arrived since the last step, in its order, and let go of what cannot be served.
-
-        A command goes when it has been obeyed: after Ctrl-C in the middle it is obeyed again.
-        """
-        while self._commands:
-            command = self._commands[0]
-            if isinstance(command, Reader):
-                self._drop(command.output)
-            else:
-                command[0](command[1])
-            self._commands.popleft()
-        while self._adapters.failed:
-            reference = self._adapters.failed[0]
-            if reference.owner is not None and reference.error is not None:  # else it has ended
-                self._end(reference.owner, reference.error)
-            self._adapters.failed.popleft()
-
-    def _take_in(self, output: Output) -> None:
-        if not output.finished and self._streams.open(output):
-            self._schedule(output)
-
-    def _schedule(self, output: Output) -> None:
-        reference = output.sequence.adapters
-        try:
-            if reference is not None and reference.error is not None:
-                raise reference.error
-            self._scheduler.add(output.sequence)
-        except InfengError as error:
-            self._end(output, error)
-        except Exception as error:
-            self._end(output, self._scheduler_error(f"it does not take a request ({type(error).__name__}: {error})"))
-
-    def _drop(self, output: Output) -> None:
-        self._scheduler.drop(output.sequence)
-        output.cancel()
-        self._let_go(output)
-
-    def _end(self, output: Output, error: InfengError) -> None:
-        self._scheduler.drop(output.sequence)
-        output.fail(error)
-        self._let_go(output)
-
-    def _let_go(self, output: Output) -> None:
-        """Give back what a request holds that has ended."""
-        if output.sequence.adapters is not None:
-            output.sequence.adapters.close()
-        self._streams.close([output.sequence])
+            self._lock.attempt(self._in_flight.settle)
 
     def _abandon(self, streams: Sequence[Stream]) -> None:
         for stream in streams:

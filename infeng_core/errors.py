@@ -68,6 +68,16 @@ class RequestError(UsageError):
     """A request cannot be served: too long for the context, an impossible sampling parameter, no prompt."""
 
 
+class OverloadedError(InfengError):
+    """Too many requests wait already: this one is not taken, and may be tried again."""
+
+    def __init__(self, why: str, *, reason: str, retry_after: float) -> None:
+        """Take why, for a reader; what bound it met: "requests", "tokens" or "wait"; and the seconds to wait."""
+        super().__init__("request", why, f"try again in {retry_after:.1f} s")
+        self.reason = reason
+        self.retry_after = retry_after
+
+
 class ResourceError(InfengError):
     """Memory, disk or another resource does not suffice."""
 

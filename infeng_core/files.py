@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
-from infeng_core.errors import InfengError, ModelError
+from infeng_core.errors import InfengError, ModelError, ResourceError
 
 MAX_BYTES = 32 << 20  # an index of the largest models has 15 MB
 MAX_DEPTH = 64  # of JSON; a config.json has 4
@@ -27,6 +27,17 @@ Kind = type[InfengError]
 _STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)  # one without an end reaches to the end: linear
 _NO_BRACKET = re.compile(rb"[^][}{]+")
 _STEP = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
+
+
+def cache_root() -> Path:
+    """Return ``$INFENG_CACHE``, else ``$XDG_CACHE_HOME/infeng``, else ``~/.cache/infeng``."""
+    for variable, sub in (("INFENG_CACHE", ""), ("XDG_CACHE_HOME", "infeng")):
+        if os.environ.get(variable):
+            return Path(os.environ[variable]) / sub
+    try:
+        return Path.home() / ".cache" / "infeng"
+    except RuntimeError:
+        raise ResourceError("the cache", "this user has no home directory", "set INFENG_CACHE") from None
 
 
 @contextlib.contextmanager
@@ -60,11 +71,16 @@ def opened(path: Path, kind: Kind = ModelError, remedy: str = AGAIN) -> Iterator
 def read_bytes(path: Path, limit: int = MAX_BYTES, kind: Kind = ModelError, remedy: str = AGAIN) -> bytes:
     """Return the contents of a regular file of ``limit`` bytes at most; raises ``kind``."""
     with opened(path, kind, remedy) as handle:
-        size = os.fstat(handle).st_size
-        with os.fdopen(handle, "rb", closefd=False) as file:
-            data = file.read(limit + 1) if size <= limit else b""
-        if size > limit or len(data) > limit:
-            raise kind(f"{path}", f"has more than {limit} bytes", remedy)
+        return bytes_of(handle, path, limit, kind, remedy)
+
+
+def bytes_of(handle: int, path: Path, limit: int, kind: Kind, remedy: str) -> bytes:
+    """Do the same with an open file."""
+    size = os.fstat(handle).st_size
+    with os.fdopen(handle, "rb", closefd=False) as file:
+        data = file.read(limit + 1) if size <= limit else b""
+    if size > limit or len(data) > limit:
+        raise kind(f"{path}", f"has more than {limit} bytes", remedy)
     return data
 
 

@@ -5,6 +5,7 @@ Schedulers make batches and backends run them; both read this file, and neither 
 
 from __future__ import annotations
 
+import math
 from collections import abc
 from collections.abc import Hashable
 from dataclasses import dataclass, field
@@ -17,7 +18,7 @@ from infeng_core.errors import InfengError
 from infeng_core.requests.request import Request
 
 NOT_FINITE = -1
-"""Stands for the token of a row whose logits hold NaN or infinity."""
+"""Stands for the token of a row whose logits hold NaN or infinity, or whose logit processors let none be drawn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,26 @@ class Guesses(Protocol):
 
     def follow(self, new: abc.Sequence[int], drafted: int) -> None:
         """Take the ``new`` tokens that a step gave, which had ``drafted`` guesses in it, and guess again."""
+
+
+class Processors(Protocol):
+    """The logit processors of one request (requests/chain.py)."""
+
+    error: InfengError | None
+    """Why its next token cannot be drawn, once it could not."""
+
+    @property
+    def names(self) -> str:
+        """What they are called, for messages."""
+
+    def rows(self, sequence: Sequence, guesses: abc.Sequence[int]) -> abc.Sequence[Any]:
+        """Return what is wanted of the token after those of ``sequence``, then of those after each guess that counts.
+
+        Raises InfengError where that cannot be told of the first of them.
+        """
+
+    def restart(self) -> None:
+        """Forget everything: the request is computed again."""
 
 
 class AdapterHandle(Protocol):
@@ -69,6 +90,8 @@ class AdapterReference(Protocol):
     def registry(self) -> AdapterRegistry:
         """Who brings them in."""
 
+    weights: tuple[float, ...]
+    """Of each adapter, in the request's order."""
     rows: tuple[tuple[AdapterHandle, float], ...]
     """(handle, weight) of each, in the request's order; empty until acquired."""
     error: InfengError | None
@@ -77,6 +100,9 @@ class AdapterReference(Protocol):
     @property
     def uses(self) -> Hashable:
         """Equal for requests that use the same adapters with the same weights."""
+
+    def known(self) -> tuple[str, ...] | None:
+        """Return the content ids that ``acquire`` would give now; None where not all are known."""
 
     def is_ready(self) -> bool:
         """Return whether all are in memory; asked without a lock, so that ``acquire`` may know better."""
@@ -105,15 +131,25 @@ class Sequence:
     computed: int = 0
     """Positions whose keys and values are in the cache; length - 1 while decoding."""
     blocks: NDArray[np.int32] = field(default_factory=lambda: np.empty(0, np.int32))
-    """Cache blocks of positions [16 i, 16 i + 16), enough for the whole capacity; empty while waiting."""
+    """Cache blocks of positions [16 i, 16 i + 16), as many as it needs so far; empty while waiting."""
     last: int = 0
     """The newest token."""
     seed: int = 0
     """Of the random numbers that choose its tokens."""
+    arrived: float = 0.0
+    """When it was submitted, in seconds of the clock that the scheduler is told; so are the other times."""
     started: float = 0.0
-    """When the scheduler gave it its blocks, by ``time.perf_counter``; 0 while waiting."""
+    """When it first got blocks; 0 before."""
+    deadline: float = math.inf
+    """When it ends, whatever it has."""
+    cached: int = 0
+    """Tokens that were found in the cache when it first started."""
+    preemptions: int = 0
+    """How often its blocks were taken back."""
     guesses: Guesses | None = None
     """What may come next; None without speculation."""
+    processors: Processors | None = None
+    """Its logit processors; None where it has none."""
     adapters: AdapterReference | None = None
     """Its adapters; None for the base alone."""
     report_from: int | None = None
@@ -133,6 +169,8 @@ class Sequence:
         self.last = int(self.tokens[self.length - 1])
         self.computed = 0
         self.blocks = self.blocks[:0]
+        if self.processors is not None:
+            self.processors.restart()
 
     @property
     def draft(self) -> list[int]:

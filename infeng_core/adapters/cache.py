@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Iterable
 
@@ -124,8 +125,10 @@ class AdapterCache:
         self.changes += 1
         self.news.notify_all()
 
-    def wait(self, mark: int) -> bool:
+    def wait(self, mark: int, timeout: float = math.inf) -> bool:
         """Sleep until ``changes`` is not ``mark``; return False at once if no load is under way that could do that.
+
+        After ``timeout`` seconds it returns True.
 
         Raises KernelError where ``interrupt`` is called meanwhile.
         """
@@ -133,7 +136,8 @@ class AdapterCache:
             self._waiters += 1
             try:
                 while self.changes == mark and self.coming and not self._is_interrupted:
-                    self.news.wait()
+                    if not self.news.wait(None if timeout == math.inf else max(0.0, timeout)):
+                        return True
                 if self._is_interrupted:
                     raise KernelError("step", "interrupted while it waited for an adapter", "run it again")
             finally:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -160,28 +161,13 @@ class Loading:
                 cache.news.notify_all()
 
     def _packed(self, entry: Entry) -> PackedAdapter:
-        try:
+        with _explained(entry, "there is no memory to read it", "it cannot be read", "check its files"):
             return self._read(entry.source, scale=entry.scale)
-        except InfengError:
-            raise
-        except MemoryError:
-            raise ResourceError(f"adapter {entry.name}", "there is no memory to read it", "free some") from None
-        except Exception as error:
-            _log.exception("reading an adapter failed", name=entry.name)
-            why = f"it cannot be read ({type(error).__name__}: {error})"
-            raise AdapterError(f"adapter {entry.name}", why, "check its files") from error
 
     def _placed(self, entry: Entry, packed: PackedAdapter) -> Any:
-        try:
+        too_large = f"no {packed.nbytes} bytes are free"
+        with _explained(entry, too_large, "the backend cannot take it", "use backend native"):
             return self._place(packed)
-        except InfengError:
-            raise
-        except MemoryError:
-            raise ResourceError(f"adapter {entry.name}", f"no {packed.nbytes} bytes are free", "free some") from None
-        except Exception as error:
-            _log.exception("placing an adapter failed", name=entry.name)
-            why = f"the backend cannot take it ({type(error).__name__}: {error})"
-            raise AdapterError(f"adapter {entry.name}", why, "use backend native") from error
 
     def _check(self, entry: Entry, packed: PackedAdapter, is_reload: bool) -> None:
         if self._is_closed:
@@ -219,3 +205,17 @@ class Loading:
             _log.info(text, name=entry.name, **facts, seconds=round(entry.load_seconds, 4))
         cache.forget(resident)
         cache.notify()  # with what was coming gone, a step that waits would find no reason to
+
+
+@contextmanager
+def _explained(entry: Entry, too_large: str, why: str, remedy: str) -> Iterator[None]:
+    """Turn what reading or placing an adapter raises into an error that names it."""
+    try:
+        yield
+    except InfengError:
+        raise
+    except MemoryError:
+        raise ResourceError(f"adapter {entry.name}", too_large, "free some") from None
+    except Exception as error:
+        _log.exception("an adapter cannot be loaded", name=entry.name)
+        raise AdapterError(f"adapter {entry.name}", f"{why} ({type(error).__name__}: {error})", remedy) from error

@@ -66,6 +66,11 @@ class AdapterReference:
         """Equal for requests that use the same adapters with the same weights."""
         return self.entries, self.weights, self.contents
 
+    def known(self) -> tuple[str, ...] | None:
+        """Return the content ids that ``acquire`` would give now; None where not all are known."""
+        found = self.contents or tuple(e.resident.id for e in self.entries if e.resident is not None)
+        return found if len(found) == len(self.entries) else None
+
     def is_ready(self) -> bool:
         """Return whether all are in memory; asked without the lock, so that ``acquire`` may know better."""
         if self.contents:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, KeysView, Sequence
 from typing import Any
 
 from infeng_core.adapters.cache import AdapterCache
@@ -116,6 +117,16 @@ class Registry:
         with self._cache.lock:
             return [entry.info(is_loading=entry in self._cache.coming) for entry in self._entries.values()]
 
+    def info(self, name: str) -> AdapterInfo:
+        """Return what is known of one name; raises AdapterError where there is no such adapter."""
+        with self._cache.lock:
+            entry = self._find(name)
+            return entry.info(is_loading=entry in self._cache.coming)
+
+    def names(self) -> KeysView[str]:
+        """Return a view of the names, in the order in which they came."""
+        return self._entries.keys()
+
     def _find(self, name: str) -> Entry:
         entry = self._entries.get(name)
         if entry is None:
@@ -123,7 +134,7 @@ class Registry:
         return entry
 
     def _known(self, name: str) -> str:
-        return unknown_key_remedy(name, self._entries) if self._entries else "load it with Engine.load_adapter"
+        return unknown_key_remedy(name, self._entries) if self._entries else "load it with engine.adapters.load"
 
     # ------------------------------------------------------------------------------------------------ by request ---
 
@@ -267,12 +278,14 @@ class Registry:
         with self._cache.lock:
             self._cache.notify()
 
-    def wait(self, mark: int) -> bool:
+    def wait(self, mark: int, timeout: float = math.inf) -> bool:
         """Sleep until ``changes`` is not ``mark``; return False at once if no load is under way that could do that.
+
+        After ``timeout`` seconds it returns True: there may be something else to do.
 
         Raises KernelError where ``interrupt`` is called meanwhile.
         """
-        return self._cache.wait(mark)
+        return self._cache.wait(mark, timeout)
 
     def interrupt(self) -> None:
         """Make a step that waits for an adapter raise KernelError."""

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from infeng_core.errors import KernelError
-from infeng_core.step import AdapterHandle, AdapterRows, Batch, Limits
+from infeng_core.step import AdapterHandle, Batch, Limits
 
 if TYPE_CHECKING:
     from infeng_core.formats import LoadedModel
@@ -18,20 +18,6 @@ if TYPE_CHECKING:
     from infeng_core.kernels.choice import Selector
     from infeng_core.models.config import ModelConfig
     from infeng_core.settings.config import EngineConfig
-
-__all__ = [
-    "AdapterHandle",
-    "AdapterRows",
-    "Backend",
-    "BoundOp",
-    "Executable",
-    "InterruptedStepError",
-    "Limits",
-    "Measurable",
-    "Measured",
-    "NotFiniteError",
-    "OpNames",
-]
 
 
 class InterruptedStepError(KernelError):
@@ -136,6 +122,30 @@ class Measurable(Protocol):
 
     def measured(self) -> Measured:
         """Return what was measured since ``profile(True)``; raises KernelError if nothing was."""
+
+
+@runtime_checkable
+class BlockAccess(Protocol):
+    """What an executable may offer besides: the bytes of whole cache blocks, so that a prefix outlives the process.
+
+    Each call waits for a step that runs on another thread. Raises KernelError for a block that does not exist and for
+    arrays of another shape or type, before anything is written.
+    """
+
+    def block_layout(self) -> str:
+        """Return what the bytes of a block mean. Blocks may move between executables of one model where it is equal."""
+
+    def read_blocks(self, blocks: NDArray[np.int32]) -> NDArray[np.uint8]:
+        """Return copies of blocks (count,), all layers of each: (count, block_bytes) uint8."""
+
+    def write_blocks(self, blocks: NDArray[np.int32], data: NDArray[np.uint8]) -> None:
+        """Write what ``read_blocks`` returned, (count, block_bytes) uint8, to blocks (count,), which may be others."""
+
+    def copy_blocks(self, source: NDArray[np.int32], target: NDArray[np.int32]) -> None:
+        """Copy source[i] onto target[i], both (count,), in this order: for one who goes on in a block that others read.
+
+        Only the last block of a sequence needs it, where it is not full; full ones are shared as they are.
+        """
 
 
 class Backend(Protocol):

@@ -61,6 +61,13 @@ class Parser(argparse.ArgumentParser):
             namespace.stdin, rest = "-", []
         return namespace, rest
 
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """Print; argparse itself says nothing where a text that was asked for cannot be written."""
+        if file is not None and file is sys.stdout:
+            file.write(message)
+        else:
+            super()._print_message(message, file)
+
     def error(self, message: str) -> NoReturn:
         """Print the usage and the message; end with status 2."""
         super().error(printable(message))

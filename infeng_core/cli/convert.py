@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import json
-from pathlib import Path
 
-from infeng_core.cli import say
-from infeng_core.cli.options import add_config_options, config_from
+from infeng_core.cli.options import add_conversion_options, config_from, say_converted
 
 
 class Convert:
@@ -19,30 +16,27 @@ class Convert:
     def configure(self, parser: argparse.ArgumentParser) -> None:
         """Add the arguments."""
         parser.add_argument("source", metavar="SOURCE", help="Hugging Face directory or hub name")
-        parser.add_argument("dest", metavar="DEST", type=Path, help="directory to write")
         parser.add_argument(
             "--format", metavar="F", help="f32, bf16, int8-row, int4-g64 (default), int4-g32 or a plugin's"
         )
-        parser.add_argument("--force", action="store_true", help="replace an engine-native directory at DEST")
-        parser.add_argument("--json", action="store_true", help="print the result as JSON on stdout")
-        add_config_options(parser)
+        parser.add_argument(
+            "--quantizer", metavar="Q", help="what chooses codes and scales: nearest (default) or a plugin's"
+        )
+        add_conversion_options(parser, "directory")
 
     def run(self, arguments: argparse.Namespace) -> int:
         """Convert; the summary goes to stdout."""
         from infeng_core.formats import choose, convert, find, use_families
-        from infeng_core.machine.memory import gigabytes
+        from infeng_core.formats.quantizers import described
         from infeng_core.plug.manager import Plugins
 
-        config = config_from(arguments, model__format=arguments.format)
+        config = config_from(arguments, model__format=arguments.format, model__quantizer=arguments.quantizer)
         plugins = Plugins.discover(config)
         use_families(plugins)
         lookup = plugins.quant_format
-        choice = choose(config, lookup)
-        made = convert(find(arguments.source, plugins), arguments.dest, choice, lookup=lookup, force=arguments.force)
-        if arguments.json:
-            print(json.dumps(vars(made) | {"path": str(made.path), "seconds": round(made.seconds, 3)}))
-        elif made.reused:
-            say(f"{made.path}: is there already, from the same source ({gigabytes(made.nbytes)})")
-        else:
-            say(f"{made.path}: {gigabytes(made.nbytes)} in {made.seconds:.1f} s")
+        choice, quantizer = choose(config, lookup), plugins.quantizer(config.model.quantizer)
+        source = find(arguments.source, plugins)
+        made = convert(source, arguments.dest, choice, lookup=lookup, quantizer=quantizer, force=arguments.force)
+        who = f", quantizer {described(made.quantizer)}"
+        say_converted(made, arguments, f"from the same source{who}", more=who)
         return 0

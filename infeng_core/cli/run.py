@@ -86,7 +86,7 @@ class Run:
         begin = time.perf_counter()
         with Engine(config=config) as engine:
             for name, path, scale in loras(arguments):
-                engine.load_adapter(name, path, scale=scale)
+                engine.adapters.load(name, path, scale=scale)
             loaded = time.perf_counter() - begin
             show = show_json if arguments.json else show_text
             work = partial(show, engine, requests, arguments.echo, loaded)
@@ -101,7 +101,7 @@ class Run:
 
 def loading(engine: Engine) -> str:
     """Return what the summary says of adapters: nothing where none was loaded."""
-    loaded = [(info.name, info.load_seconds) for info in engine.adapters() if info.load_seconds is not None]
+    loaded = [(info.name, info.load_seconds) for info in engine.adapters.infos() if info.load_seconds is not None]
     return "".join(f"; adapter {name} loaded in {seconds:.3f} s" for name, seconds in loaded)
 
 

@@ -1,4 +1,4 @@
-"""Directories that are complete or not there: a temporary name, fsync, rename, and one writer at a time."""
+"""Directories and files that are complete or not there: a temporary name, fsync, rename, and one writer at a time."""
 
 from __future__ import annotations
 
@@ -101,6 +101,25 @@ def replacing(destination: Path, check: Callable[[], None] = lambda: None) -> It
         _restore(old, destination)
         shutil.rmtree(partial, ignore_errors=True)
         shutil.rmtree(old, ignore_errors=True)
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """Make ``data`` the contents of ``path``: readers see the old file or the new one, whole. Only its owner reads it.
+
+    A full disk is a ResourceError. What a process leaves that is killed in between is replaced by the next call.
+    """
+    partial = path.with_name(f".{path.name}.infeng-partial")
+    with _disk_errors(path):
+        partial.unlink(missing_ok=True)
+        handle = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(handle)
+            partial.rename(path)
+        finally:
+            partial.unlink(missing_ok=True)
 
 
 def _restore(old: Path, destination: Path) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,8 +22,9 @@ from infeng_core.formats import atomic, native
 from infeng_core.formats.choice import FormatChoice
 from infeng_core.formats.huggingface import Checkpoint, side_files
 from infeng_core.formats.identity import conversion_key
-from infeng_core.formats.packing import gather_vector, pack_tensor
+from infeng_core.formats.packing import chosen_bytes, gather_vector, pack_tensor
 from infeng_core.formats.quant import FormatLookup, QuantFormat, builtin_format
+from infeng_core.formats.quantizers import DEFAULT, QuantizerChoice
 from infeng_core.formats.shards import ALIGN, Entry, aligned_bytes, plan_shards, write_shard
 from infeng_core.log import get_logger
 from infeng_core.machine import memory
@@ -31,13 +33,14 @@ from infeng_core.models.weights import TensorSpec, VectorSpec
 
 @dataclass(frozen=True)
 class Conversion:
-    """What a conversion made. ``reused``: it was there already, from the same source and formats."""
+    """What a conversion made. ``reused``: it was there already, from the same source, formats and quantizer."""
 
     path: Path
     id: str
     nbytes: int  # of packed tensors and vectors
     seconds: float
     formats: Mapping[str, str]
+    quantizer: Mapping[str, Any]  # as in the manifest: name, and of a plugin's its plugin, version and settings
     reused: bool
 
 
@@ -47,6 +50,7 @@ def convert(
     choice: FormatChoice,
     *,
     lookup: FormatLookup = builtin_format,
+    quantizer: QuantizerChoice = DEFAULT,
     force: bool = False,
     threads: int = 2,
     progress: bool = True,
@@ -56,21 +60,22 @@ def convert(
     The destination appears complete or not at all: work goes to a temporary name beside it. A second process that
     wants the same waits and takes the first one's result. An existing engine-native directory of another origin is
     replaced only with ``force``; anything else that exists is left alone. About one tensor is in memory at a time.
-    ``progress`` shows a bar where stderr is a terminal. Raises ModelError for a bad source, ResourceError for a full
-    disk.
+    ``quantizer`` chooses what integer formats store. ``progress`` shows a bar where stderr is a terminal. Raises
+    ModelError for a bad source, ResourceError for a full disk, PluginError for a quantizer that answers wrongly,
+    UsageError for one that has nothing to choose.
     """
     start = time.monotonic()
     if native.is_native(source):
         raise ModelError(f"{source}", "is converted already", "convert the original Hugging Face directory")
     destination = destination.absolute()
-    key = conversion_key(source, choice)
+    key = conversion_key(source, choice, quantizer)
     ours = partial(atomic.require_ours, destination, "engine-native directory", native.written_files, ModelError)
     wait = f"{destination}: another process writes it; waiting"
     with atomic.locked(destination, waiting=lambda: get_logger(__name__).warning(wait)):
         existing = _existing(destination, key, lookup, force, ours)
         if existing is not None:
             return _report(existing, destination, start, reused=True)
-        manifest = _write(source, destination, choice, key, lookup, threads, progress, ours)
+        manifest = _write(source, destination, choice, quantizer, key, lookup, threads, progress, ours)
     return _report(manifest, destination, start, reused=False)
 
 
@@ -78,7 +83,7 @@ def _report(manifest: native.Manifest, path: Path, start: float, *, reused: bool
     formats = {name: entry.format for name, entry in manifest.tensors.items()}
     nbytes = sum(entry.panels * entry.panel_bytes for entry in manifest.tensors.values())
     nbytes += sum(_padded(entry.size) for entry in manifest.vectors.values())
-    return Conversion(path, manifest.id, nbytes, time.monotonic() - start, formats, reused)
+    return Conversion(path, manifest.id, nbytes, time.monotonic() - start, formats, dict(manifest.quantizer), reused)
 
 
 def _existing(
@@ -103,6 +108,7 @@ def _write(
     source: Path,
     destination: Path,
     choice: FormatChoice,
+    quantizer: QuantizerChoice,
     key: str,
     lookup: FormatLookup,
     threads: int,
@@ -113,7 +119,7 @@ def _write(
         checkpoint = Checkpoint(source)
         sides = side_files(source)
     formats = choice.for_model(checkpoint.config, lookup)
-    packer = _Packer(checkpoint, {name: lookup(format) for name, format in formats.items()}, threads)
+    packer = _Packer(checkpoint, {name: lookup(format) for name, format in formats.items()}, quantizer, threads)
     shards = plan_shards(packer.entries())
     total = sum(entry.nbytes for shard in shards.values() for entry in shard)
     with atomic.replacing(destination, ours) as folder:
@@ -147,6 +153,7 @@ def _write(
                 for spec in checkpoint.layout.tensors
             },
             vectors={spec.name: native.VectorEntry(spec.size, *place[spec.name]) for spec in checkpoint.layout.vectors},
+            quantizer=quantizer.record,
         )
         native.write_manifest(manifest, folder / native.MANIFEST)
     return manifest
@@ -155,14 +162,19 @@ def _write(
 class _Packer:
     """Makes the bytes of one tensor after another in one buffer, as large as the largest of them."""
 
-    def __init__(self, checkpoint: Checkpoint, formats: Mapping[str, QuantFormat], threads: int) -> None:
+    def __init__(
+        self, checkpoint: Checkpoint, formats: Mapping[str, QuantFormat], quantizer: QuantizerChoice, threads: int
+    ) -> None:
+        quantizer.require_use(formats)
         self.checkpoint = checkpoint
         self.formats = formats
+        self.quantizer = quantizer
         self.threads = threads
         self.specs: dict[str, TensorSpec | VectorSpec] = {spec.name: spec for spec in checkpoint.layout.vectors}
         self.specs |= {spec.name: spec for spec in checkpoint.layout.tensors}
         largest = max(entry.nbytes for entry in self.entries())
-        memory.require(largest + checkpoint.largest, f"{checkpoint.directory}", memory.available_bytes())
+        chosen = max(chosen_bytes(spec, formats[spec.name], quantizer) for spec in checkpoint.layout.tensors)
+        memory.require(largest + checkpoint.largest + chosen, f"{checkpoint.directory}", memory.available_bytes())
         self.buffer = aligned_bytes(largest)
 
     def panel_bytes(self, spec: TensorSpec) -> int:
@@ -183,7 +195,7 @@ class _Packer:
         """Return the bytes of one entry, a view of the buffer."""
         spec, out = self.specs[entry.name], self.buffer[: entry.nbytes]
         if isinstance(spec, TensorSpec):
-            pack_tensor(spec, self.checkpoint, self.formats[spec.name], out, self.threads)
+            pack_tensor(spec, self.checkpoint, self.formats[spec.name], out, self.threads, self.quantizer)
         else:
             out[:] = 0
             out[: spec.size * 4] = gather_vector(spec, self.checkpoint).view(np.uint8)

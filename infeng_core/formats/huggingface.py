@@ -197,10 +197,12 @@ class Checkpoint:
 
 
 def widened(array: NDArray[Any]) -> NDArray[np.float32]:
-    """Return float16, float32 or, in uint16, bf16 values as float32, which holds all of them exactly."""
+    """Return float16, float32 (themselves) or, in uint16, bf16 values as float32, which holds all of them exactly."""
     if array.dtype == np.uint16:
-        return (array.astype(np.uint32) << 16).view(np.float32)
-    return array.astype(np.float32)
+        bits = array.astype(np.uint32)
+        bits <<= 16
+        return bits.view(np.float32)
+    return array.astype(np.float32, copy=False)
 
 
 def side_files(directory: Path) -> dict[str, bytes]:

@@ -10,15 +10,16 @@ from infeng_core.files import read_bytes, reading
 from infeng_core.formats.choice import FormatChoice
 from infeng_core.formats.huggingface import INDEX, side_files, weight_files
 from infeng_core.formats.native import FORMAT_MAJOR, FORMAT_MINOR
+from infeng_core.formats.quantizers import BUILT_IN, DEFAULT, QuantizerChoice
 
 RULES = 2  # counts changes of what a conversion makes of the same files
 
 
-def conversion_key(source: Path, choice: FormatChoice) -> str:
-    """Return a hexadecimal key over the source's files, the formats and the version of the engine-native format.
+def conversion_key(source: Path, choice: FormatChoice, quantizer: QuantizerChoice = DEFAULT) -> str:
+    """Return a hexadecimal key over the source's files, formats, quantizer and the engine-native format's version.
 
-    Weight files count by real path, size and time of change, for their contents are too large to hash each time; small
-    files count by contents. Raises ModelError where a file is missing.
+    The built-in rounding counts by RULES alone. Weight files count by real path, size and time of change, for their
+    contents are too large to hash each time; small files count by contents. Raises ModelError where a file is missing.
     """
     with reading(source):
         small = side_files(source)
@@ -31,6 +32,8 @@ def conversion_key(source: Path, choice: FormatChoice) -> str:
             "formats": list(choice.patterns.items()),  # their order decides
             "version": [FORMAT_MAJOR, FORMAT_MINOR, RULES],
         }
+        if quantizer.record != BUILT_IN:
+            identity["quantizer"] = quantizer.record
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:32]
 
 

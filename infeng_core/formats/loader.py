@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from infeng_core.errors import ModelError, UsageError
+from infeng_core.errors import ModelError, UsageError, unknown_key_remedy
 from infeng_core.formats import hub, native
 from infeng_core.formats.atomic import locked
 from infeng_core.formats.cache import cached_model, require_own
@@ -18,6 +18,7 @@ from infeng_core.formats.conversion import convert
 from infeng_core.formats.huggingface import refuse_file
 from infeng_core.formats.identity import conversion_key
 from infeng_core.formats.quant import FormatLookup, QuantFormat, builtin_format
+from infeng_core.formats.quantizers import DEFAULT, QuantizerChoice
 from infeng_core.formats.read import read_native
 from infeng_core.formats.sources import Source, written
 from infeng_core.formats.tensors import LoadedModel
@@ -40,6 +41,9 @@ class FormatSource(Protocol):
     def quant_format(self, name: str) -> QuantFormat:
         """Return a weight format by name; raises an InfengError that lists the known ones."""
 
+    def quantizer(self, name: str) -> QuantizerChoice:
+        """Return a quantizer by name; raises an InfengError that lists the known ones."""
+
 
 def load(
     reference: str | Path,
@@ -52,7 +56,8 @@ def load(
     """Load a model from an engine-native directory, a Hugging Face directory or a hub name.
 
     The latter two are converted to ``config.model.format`` and ``formats`` on first use and kept in the cache; they are
-    loaded from there ever after. ``plugins`` finds weight formats; without it only the built-in ones are known.
+    loaded from there ever after. ``plugins`` finds weight formats and the quantizer; without it only the built-in ones
+    are known.
     ``verify=False`` skips the checksums. Raises UsageError, ModelError or ResourceError.
     """
     lookup: FormatLookup = cache(plugins.quant_format) if plugins is not None else builtin_format
@@ -61,9 +66,11 @@ def load(
     directory = find(reference, plugins)
     choice = choose(config, lookup)
     if not native.is_native(directory):
-        return _load_converted(directory, choice, config, lookup, verify, progress)
+        quantizer = _quantizer(config.model.quantizer, plugins)
+        return _load_converted(directory, choice, quantizer, config, lookup, verify, progress)
     model = read_native(directory, lookup, load=config.model.load, verify=verify)
     _check_formats(model, choice, config, lookup)
+    _check_quantizer(model, config)
     return model
 
 
@@ -102,17 +109,31 @@ def _is_model(directory: Path) -> bool:
     return native.is_native(directory) or (directory / "config.json").exists()
 
 
+def _quantizer(name: str, plugins: FormatSource | None) -> QuantizerChoice:
+    if plugins is not None:
+        return plugins.quantizer(name)
+    if name != DEFAULT.name:
+        raise UsageError(f"quantizer {name}", "unknown", unknown_key_remedy(name, [DEFAULT.name]))
+    return DEFAULT
+
+
 def _load_converted(
-    source: Path, choice: FormatChoice, config: EngineConfig, lookup: FormatLookup, verify: bool, progress: bool
+    source: Path,
+    choice: FormatChoice,
+    quantizer: QuantizerChoice,
+    config: EngineConfig,
+    lookup: FormatLookup,
+    verify: bool,
+    progress: bool,
 ) -> LoadedModel:
     """Load through the cache, whose entries are named by what they are made of; a damaged one is made again, once."""
-    key = conversion_key(source, choice)
+    key = conversion_key(source, choice, quantizer)
     destination = cached_model(key)
     log = get_logger(__name__)
     for last in (False, True):
         require_own(destination)
         if not native.is_native(destination):
-            made = convert(source, destination, choice, lookup=lookup, progress=progress)
+            made = convert(source, destination, choice, lookup=lookup, quantizer=quantizer, progress=progress)
             log.info("converted", source=str(source), cache=str(destination), seconds=round(made.seconds, 2))
         try:
             model = read_native(destination, lookup, load=config.model.load, verify=verify, key=key)
@@ -136,3 +157,11 @@ def _check_formats(model: LoadedModel, choice: FormatChoice, config: EngineConfi
         if origins.get(setting, "default") != "default" and model.formats_used[name] != wanted:
             why = f"{name} is stored as {model.formats_used[name]}, {wanted} was asked for"
             raise UsageError(f"{model.source}", why, "leave the format out, or convert the original model again")
+
+
+def _check_quantizer(model: LoadedModel, config: EngineConfig) -> None:
+    """Raise UsageError where another quantizer was asked for than a converted model's; a default asks for nothing."""
+    wanted = config.model.quantizer
+    if config.provenance.get("model.quantizer", "default") != "default" and model.quantizer != wanted:
+        why = f"its codes were chosen by {model.quantizer}, {wanted} was asked for"
+        raise UsageError(f"{model.source}", why, "leave the quantizer out, or convert the original model again")

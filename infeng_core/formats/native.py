@@ -6,8 +6,9 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -15,6 +16,7 @@ from infeng_core import yamltree
 from infeng_core.errors import InfengError, ModelError
 from infeng_core.files import read_text
 from infeng_core.formats.quant import FormatLookup
+from infeng_core.formats.quantizers import BUILT_IN
 from infeng_core.models.config import ModelConfig
 from infeng_core.models.fields import Fields, show
 from infeng_core.models.weights import layout
@@ -61,6 +63,7 @@ class Manifest:
     weights: tuple[str, ...]  # safetensors files
     tensors: Mapping[str, TensorEntry]
     vectors: Mapping[str, VectorEntry]
+    quantizer: Mapping[str, Any] = field(default_factory=lambda: BUILT_IN)  # the record of what chose codes and scales
     version: str = f"{FORMAT_MAJOR}.{FORMAT_MINOR}"
     written_by: str = __version__
 
@@ -72,8 +75,14 @@ class Manifest:
             "files": dict(self.files),
             "tensors": {name: [t.format, t.n, t.k, t.panels, t.sha256] for name, t in self.tensors.items()},
             "vectors": {name: [v.size, v.sha256] for name, v in self.vectors.items()},
+            **_quantizer_written(self),
         }
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def _quantizer_written(manifest: Manifest) -> dict[str, Any]:
+    """Return the quantizer as a manifest says it and its id counts it: the built-in rounding, like 1.0, not at all."""
+    return {} if manifest.quantizer == BUILT_IN else {"quantizer": dict(manifest.quantizer)}
 
 
 def is_native(directory: Path) -> bool:
@@ -93,6 +102,7 @@ def write_manifest(manifest: Manifest, path: Path) -> None:
         "weights": list(manifest.weights),
         "tensors": {name: asdict(entry) for name, entry in manifest.tensors.items()},
         "vectors": {name: asdict(entry) for name, entry in manifest.vectors.items()},
+        **_quantizer_written(manifest),
     }
     text = yaml.safe_dump(document, default_flow_style=None, sort_keys=False, width=1 << 20)
     path.write_text(
@@ -119,16 +129,9 @@ def written_files(directory: Path) -> set[str]:
 def parse_manifest(text: str, path: Path, lookup: FormatLookup) -> Manifest:
     """Check a manifest's text; ``lookup`` finds weight formats. Raises ModelError."""
     fields = _document(text, path)
-    version = fields.text("infeng_weights")
-    numbers = re.fullmatch(r"(\d{1,6})\.(\d{1,6})", version)
-    if not numbers:
-        fields.fail("infeng_weights", f"is {show(version)}, it must be a version such as 1.0")
-    major, minor = (int(number) for number in numbers.groups())
-    if major != FORMAT_MAJOR:
-        remedy = "update infeng (pip install -U infeng-core)" if major > FORMAT_MAJOR else AGAIN
-        fields.fail("infeng_weights", f"is {version}, this version of infeng reads {FORMAT_MAJOR}.x", remedy)
-    if minor <= FORMAT_MINOR:
-        fields.only("infeng_weights", "written_by", "id", "key", "model", "files", "weights", "tensors", "vectors")
+    if fields.version("infeng_weights", FORMAT_MAJOR, AGAIN) <= FORMAT_MINOR:
+        known = ("model", "files", "weights", "tensors", "vectors", "quantizer")
+        fields.only("infeng_weights", "written_by", "id", "key", *known)
     files = fields.mapping("files")
     weights = _weights(fields)
     tensors, vectors = fields.mapping("tensors"), fields.mapping("vectors")
@@ -139,7 +142,8 @@ def parse_manifest(text: str, path: Path, lookup: FormatLookup) -> Manifest:
         weights=tuple(weights),
         tensors={name: _tensor(tensors.mapping(name), weights) for name in tensors.data},
         vectors={name: _vector(vectors.mapping(name), weights) for name in vectors.data},
-        version=version,
+        quantizer=_quantizer(fields.mapping("quantizer")) if fields.has("quantizer") else BUILT_IN,
+        version=fields.text("infeng_weights"),
         written_by=fields.text("written_by"),
     )
     _check_layout(manifest, tensors, vectors, lookup)
@@ -186,6 +190,16 @@ def _tensor(fields: Fields, weights: list[str]) -> TensorEntry:
 
 def _vector(fields: Fields, weights: list[str]) -> VectorEntry:
     return VectorEntry(fields.integer("size", 1, 1 << 48), _file(fields, weights), _digest(fields, "sha256"))
+
+
+def _quantizer(fields: Fields) -> Mapping[str, Any]:
+    fields.only("name", "plugin", "version", "settings")
+    settings = fields.mapping("settings")
+    for name, value in settings.data.items():
+        values = value.values() if isinstance(value, dict) else value if isinstance(value, list) else [value]
+        if not all(one is None or isinstance(one, str | bool | int | float) for one in values):
+            settings.fail(show(name), f"is {show(value)}, which is no setting")
+    return {key: fields.text(key) for key in ("name", "plugin", "version")} | {"settings": settings.data}
 
 
 def _check_layout(manifest: Manifest, tensors: Fields, vectors: Fields, lookup: FormatLookup) -> None:

@@ -11,29 +11,71 @@ from infeng_core._native import NativeError
 from infeng_core.errors import ModelError
 from infeng_core.formats.huggingface import Checkpoint, widened
 from infeng_core.formats.quant import QuantFormat
+from infeng_core.formats.quantizers import DEFAULT, QuantizerChoice, QuantTarget
 from infeng_core.models.weights import Part, TensorSpec, VectorSpec
 
 
 def pack_tensor(
-    spec: TensorSpec, checkpoint: Checkpoint, format: QuantFormat, out: NDArray[np.uint8], threads: int
+    spec: TensorSpec,
+    checkpoint: Checkpoint,
+    format: QuantFormat,
+    out: NDArray[np.uint8],
+    threads: int,
+    quantizer: QuantizerChoice = DEFAULT,
 ) -> None:
     """Fill ``out``, spec.panels * panel_bytes bytes, 64-byte aligned, with the parts of one tensor.
 
-    Raises ModelError naming file, tensor, row and column of a value that is not finite or does not fit the format.
+    ``quantizer`` chooses codes and scales where the format has them. Raises ModelError naming file, tensor, row and
+    column of a value that is not finite or does not fit the format, PluginError naming the same of a wrong answer.
     """
     for part in spec.parts:
-        source = checkpoint.array(part)
-        try:
-            format.pack(
-                source,
-                out,
-                bf16=source.dtype == np.uint16,
-                first_panel=part.first_panel,
-                panel_step=part.panel_step,
-                threads=threads,
-            )
-        except NativeError as error:
-            _refuse(part, checkpoint, format, error)
+        if not _pack_chosen(spec, part, checkpoint, format, out, threads, quantizer):
+            _pack_rounded(part, checkpoint, format, out, threads)
+
+
+def chosen_bytes(spec: TensorSpec, format: QuantFormat, quantizer: QuantizerChoice) -> int:
+    """Return the most bytes that ``pack_tensor`` takes for a quantizer: one part as float32, its codes and scales."""
+    grid = format.grid(spec.k)
+    if grid is None or quantizer.is_built_in:
+        return 0
+    return max(part.rows for part in spec.parts) * (5 * spec.k + 4 * grid.groups(spec.k))
+
+
+def _pack_rounded(
+    part: Part, checkpoint: Checkpoint, format: QuantFormat, out: NDArray[np.uint8], threads: int
+) -> None:
+    """Round and lay out in one go, from the checkpoint's own bytes."""
+    source = checkpoint.array(part)
+    place = {"first_panel": part.first_panel, "panel_step": part.panel_step, "threads": threads}
+    try:
+        format.pack(source, out, bf16=source.dtype == np.uint16, **place)
+    except NativeError as error:
+        _refuse(part, checkpoint, format, error)
+
+
+def _pack_chosen(
+    spec: TensorSpec,
+    part: Part,
+    checkpoint: Checkpoint,
+    format: QuantFormat,
+    out: NDArray[np.uint8],
+    threads: int,
+    quantizer: QuantizerChoice,
+) -> bool:
+    """Lay out what the quantizer chooses; return False where it leaves that to the built-in rounding."""
+    grid = format.grid(spec.k)
+    if grid is None or quantizer.is_built_in:  # whose codes are those of _pack_rounded, which copies nothing
+        return False
+    target = QuantTarget(checkpoint.name(part), spec.name, format.name, grid)
+    made = quantizer.quantize(widened(checkpoint.array(part)), target, checkpoint.place(part))
+    if made is None:
+        return False
+    place = {"first_panel": part.first_panel, "panel_step": part.panel_step, "threads": threads}
+    try:
+        format.pack_codes(made.codes, made.scales, out, **place)
+    except NativeError as error:
+        quantizer.refuse(str(error), checkpoint.place(part))
+    return True
 
 
 def gather_vector(spec: VectorSpec, checkpoint: Checkpoint) -> NDArray[np.float32]:

@@ -14,6 +14,23 @@ from infeng_core.errors import UsageError, unknown_key_remedy
 
 
 @dataclass(frozen=True)
+class Grid:
+    """What an integer format stores of a row: codes in [``low``, ``high``], and a scale for each ``group`` inputs.
+
+    A weight is ``scale * code``, its scale rounded to ``scale``: choose codes for ``scales.astype(grid.scale)``.
+    """
+
+    group: int  # every input of the row where the format has one scale for each output
+    low: int
+    high: int
+    scale: np.dtype[Any]  # float16 or float32
+
+    def groups(self, k: int) -> int:
+        """Return how many scales a row of ``k`` inputs has."""
+        return -(-k // self.group)
+
+
+@dataclass(frozen=True)
 class QuantFormat:
     """A weight format, named as in manifests and in the ABI.
 
@@ -33,6 +50,14 @@ class QuantFormat:
     def panel_bytes(self, k: int) -> int:
         """Return the bytes of one panel over ``k`` inputs, a multiple of 64."""
         return _native.panel_bytes(self.name, k)
+
+    def grid(self, k: int) -> Grid | None:
+        """Return what rows of ``k`` inputs are made of; None where codes and scales cannot be given, as of floats."""
+        found = _native.code_grid(self.name) if self.name in _native.WEIGHT_FORMATS else None
+        if found is None:
+            return None
+        group, low, high, scale = found
+        return Grid(group or k, low, high, np.dtype(scale))
 
     def pack(
         self,
@@ -57,6 +82,31 @@ class QuantFormat:
             panel_step=panel_step,
             threads=threads,
         )
+
+    def pack_codes(
+        self,
+        codes: NDArray[np.int8],
+        scales: NDArray[np.float32],
+        out: NDArray[np.uint8],
+        *,
+        first_panel: int = 0,
+        panel_step: int = 1,
+        threads: int = 1,
+    ) -> None:
+        """Lay out ``codes``, (n, k), and ``scales``, (n, groups), as ``pack`` does what it rounds itself.
+
+        Raises NativeError "out_of_range" for a code off the grid or a scale too large for its type, "not_finite" for
+        another scale, "invalid_argument" for types and shapes.
+        """
+        _native.pack_codes(
+            self.name, codes, scales, out, first_panel=first_panel, panel_step=panel_step, threads=threads
+        )
+
+    def unpack_codes(
+        self, data: Any, offset: int, panels: int, k: int, *, first_panel: int = 0, panel_step: int = 1
+    ) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
+        """Return codes, (panels * 16, k), and scales, (panels * 16, groups), of a format that has a grid."""
+        return _native.unpack_codes(self.name, data, offset, panels, k, first_panel=first_panel, panel_step=panel_step)
 
     def unpack(
         self, data: Any, offset: int, panels: int, k: int, *, first_panel: int = 0, panel_step: int = 1

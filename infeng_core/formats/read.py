@@ -173,4 +173,5 @@ def _assemble(
         formats_used={name: entry.format for name, entry in manifest.tensors.items()},
         nbytes=nbytes,
         id=manifest.id,
+        quantizer=str(manifest.quantizer["name"]),
     )

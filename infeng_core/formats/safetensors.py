@@ -61,16 +61,17 @@ def read_header(path: Path, limit: int = MAX_HEADER) -> Header:
     Raises ModelError naming the file, the tensor and the reason.
     """
     with opened(path, ModelError, GONE) as handle:
-        return _header(handle, path, limit)
+        return header_of(handle, path, limit)
 
 
-def _header(handle: int, path: Path, limit: int) -> Header:
+def header_of(handle: int, path: Path, limit: int = MAX_HEADER) -> Header:
+    """Do the same with an open file."""
     size = os.fstat(handle).st_size
-    length = header_length(os.pread(handle, 8, 0), size, path, limit)
-    return parse_header(os.pread(handle, length, 8), size, path)
+    length = _header_length(os.pread(handle, 8, 0), size, path, limit)
+    return _parse_header(os.pread(handle, length, 8), size, path)
 
 
-def header_length(start: bytes, file_size: int, path: Path, limit: int = MAX_HEADER) -> int:
+def _header_length(start: bytes, file_size: int, path: Path, limit: int) -> int:
     """Return the header's length from the file's first 8 bytes."""
     if len(start) < 8 or file_size < 8:
         _fail(path, f"has {file_size} bytes, too few for a safetensors file")
@@ -82,7 +83,7 @@ def header_length(start: bytes, file_size: int, path: Path, limit: int = MAX_HEA
     return length
 
 
-def parse_header(data: bytes, file_size: int, path: Path) -> Header:
+def _parse_header(data: bytes, file_size: int, path: Path) -> Header:
     """Check the header's bytes against the size of the file they came from."""
     if not data.startswith(b"{"):
         _fail(path, "has a header that does not start with '{'")
@@ -149,7 +150,7 @@ class SafetensorsFile:
         self.path = path
         with opened(path, ModelError, GONE) as handle:
             self._stamp = _stamp(handle)
-            self.header = _header(handle, path, MAX_HEADER)
+            self.header = header_of(handle, path)
 
     @property
     def tensors(self) -> Mapping[str, TensorInfo]:

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
+from infeng_core.files import cache_root
 from infeng_core.formats.atomic import locked, replacing
-from infeng_core.formats.cache import cache_root, require_own
+from infeng_core.formats.cache import require_own
 
 
 class Source(Protocol):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,10 @@ class PackedTensor:
         """Bytes of all panels."""
         return self.panels * self.panel_bytes
 
+    def holding(self, panels: NDArray[np.uint8], name: str) -> PackedTensor:
+        """Return a tensor of this size and format with other contents."""
+        return replace(self, name=name, buffer=panels, offset=0)
+
     def native(self) -> _native.Weight:
         """Return the weight as the native core takes it; it keeps the buffer alive."""
         return _native.Weight(self.format, self.n, self.k, self.panels, self.panel_bytes, self.buffer, self.offset)
@@ -50,7 +54,7 @@ class LoadedModel:
 
     ``vectors`` are float32, named and padded as ``infeng_core.models.weights`` says. ``source`` is the directory that
     was read, ``tokenizer_dir`` holds tokenizer.json. ``formats_used`` maps each tensor to its format, ``nbytes`` counts
-    tensors and vectors, ``id`` is equal for equal contents.
+    tensors and vectors, ``id`` is equal for equal contents, ``quantizer`` chose what integer formats store.
     """
 
     config: ModelConfig
@@ -61,6 +65,7 @@ class LoadedModel:
     formats_used: Mapping[str, str] = field(repr=False)
     nbytes: int
     id: str
+    quantizer: str = "nearest"
 
     def matrix(self, source: str) -> NDArray[np.float32]:
         """Return what became of one checkpoint tensor, such as "model.layers.0.self_attn.k_proj.weight".

@@ -5,13 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 from infeng_core.errors import ResourceError
+from infeng_core.machine.proc import sizes, text
 
 MARGIN = 64 << 20  # what the process itself grows by while it loads
 
 
 def available_bytes(proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup")) -> int | None:
     """Return MemAvailable or what the tightest control group leaves, whichever is less; None where neither is known."""
-    found = [_mem_available(proc / "meminfo"), *_cgroup_rooms(proc / "self" / "cgroup", cgroup)]
+    machine = sizes(proc / "meminfo", available="MemAvailable").get("available")
+    found = [machine, *_cgroup_rooms(proc / "self" / "cgroup", cgroup)]
     return min((value for value in found if value is not None), default=None)
 
 
@@ -37,17 +39,10 @@ def gigabytes(count: int) -> str:
     return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"
 
 
-def _mem_available(meminfo: Path) -> int | None:
-    for line in _read(meminfo).splitlines():
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) * 1024
-    return None
-
-
 def _cgroup_rooms(membership: Path, root: Path) -> list[int | None]:
     """Return the room left in this process's control group and in each one around it, version 1 and 2."""
     rooms: list[int | None] = []
-    for line in _read(membership).splitlines():
+    for line in text(membership).splitlines():
         _, controllers, path = line.split(":", 2)
         if controllers == "":
             base, limit, usage = root, "memory.max", "memory.current"
@@ -64,17 +59,10 @@ def _cgroup_rooms(membership: Path, root: Path) -> list[int | None]:
 
 
 def _room(group: Path, limit: str, usage: str) -> int | None:
-    most, used = _read(group / limit).strip(), _read(group / usage).strip()
+    most, used = text(group / limit), text(group / usage)
     if not most.isdigit() or not used.isdigit():
         return None
     # Pages of files count as used, but the inactive ones are given back before anything is refused.
-    stat = dict(line.split()[:2] for line in _read(group / "memory.stat").splitlines() if len(line.split()) == 2)
+    stat = dict(line.split()[:2] for line in text(group / "memory.stat").splitlines() if len(line.split()) == 2)
     reclaimable = int(stat.get("total_inactive_file", stat.get("inactive_file", "0")))
     return max(0, int(most) - int(used) + reclaimable)
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text()
-    except OSError:
-        return ""

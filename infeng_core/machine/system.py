@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from infeng_core.machine import topology
+from infeng_core.machine import proc, topology
 from infeng_core.machine.cpu import Cpu
 
 
@@ -32,13 +32,8 @@ def machine(cpu: Cpu) -> dict[str, Any]:
 
 def memory() -> dict[str, int]:
     """Return {"total", "available", "limit"} in bytes; ``limit`` only where a control group sets one."""
-    result = {}
-    text = _text("/proc/meminfo")
-    for name, key in (("total", "MemTotal"), ("available", "MemAvailable")):
-        match = re.search(rf"^{key}:\s+(\d+) kB", text, re.MULTILINE)
-        if match:
-            result[name] = int(match[1]) * 1024
-    limit = _text("/sys/fs/cgroup/memory.max") or _text("/sys/fs/cgroup/memory/memory.limit_in_bytes")
+    result = proc.sizes("/proc/meminfo", total="MemTotal", available="MemAvailable")
+    limit = proc.text("/sys/fs/cgroup/memory.max") or proc.text("/sys/fs/cgroup/memory/memory.limit_in_bytes")
     if limit.isdigit() and int(limit) < result.get("total", 1 << 62):
         result["limit"] = int(limit)
     return result
@@ -49,13 +44,10 @@ def huge_pages() -> dict[str, Any]:
     folder = "/sys/kernel/mm/transparent_hugepage"
     result: dict[str, Any] = {}
     for name, file in (("transparent", "enabled"), ("defrag", "defrag")):
-        match = re.search(r"\[(\w+(?:\+\w+)*)\]", _text(f"{folder}/{file}"))
+        match = re.search(r"\[(\w+(?:\+\w+)*)\]", proc.text(f"{folder}/{file}"))
         if match:
             result[name] = match[1]
-    match = re.search(r"^AnonHugePages:\s+(\d+) kB", _text("/proc/meminfo"), re.MULTILINE)
-    if match:
-        result["used_bytes"] = int(match[1]) * 1024
-    return result
+    return result | proc.sizes("/proc/meminfo", used_bytes="AnonHugePages")
 
 
 def writable(folder: Path) -> bool:
@@ -63,10 +55,3 @@ def writable(folder: Path) -> bool:
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
     return os.access(folder, os.W_OK)
-
-
-def _text(path: str) -> str:
-    try:
-        return Path(path).read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError):
-        return ""

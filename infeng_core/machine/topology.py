@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+from infeng_core.machine import proc
 
 SYSTEM = Path("/sys/devices/system")
 
@@ -37,10 +38,7 @@ def nodes() -> list[dict[str, int]]:
     result = []
     for folder in sorted((SYSTEM / "node").glob("node[0-9]*"), key=lambda path: int(path.name[4:])):
         node = {"node": int(folder.name[4:]), "cpus": len(cpu_list(_text(f"node/{folder.name}/cpulist")))}
-        for name, key in (("memory", "MemTotal"), ("free", "MemFree")):
-            if match := re.search(rf"{key}:\s+(\d+) kB", _text(f"node/{folder.name}/meminfo")):
-                node[name] = int(match[1]) * 1024
-        result.append(node)
+        result.append(node | proc.sizes(folder / "meminfo", memory="MemTotal", free="MemFree"))
     return result
 
 
@@ -58,7 +56,4 @@ def _allowed() -> Sequence[int]:
 
 
 def _text(name: str) -> str:
-    try:
-        return (SYSTEM / name).read_text(encoding="ascii").strip()
-    except (OSError, UnicodeDecodeError):
-        return ""
+    return proc.text(SYSTEM / name)

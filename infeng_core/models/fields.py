@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 import reprlib
 from collections.abc import Mapping
 from pathlib import Path
@@ -84,6 +85,17 @@ class Fields:
     def optional_integer(self, key: str, low: int, high: int) -> int | None:
         """Return an integer in [low, high], or None where the key is absent or null."""
         return self.integer(key, low, high) if self.has(key) else None
+
+    def version(self, key: str, major: int, again: str) -> int:
+        """Return the minor number of a version of ``major``; ``again`` is the remedy for an older one."""
+        version = self.text(key)
+        numbers = re.fullmatch(r"(\d{1,6})\.(\d{1,6})", version)
+        if not numbers:
+            self.fail(key, f"is {show(version)}, it must be a version such as 1.0")
+        if int(numbers[1]) != major:
+            remedy = "update infeng (pip install -U infeng-core)" if int(numbers[1]) > major else again
+            self.fail(key, f"is {version}, this version of infeng reads {major}.x", remedy)
+        return int(numbers[2])
 
     def mapping(self, key: str) -> Fields:
         """Return the mapping under ``key``."""

@@ -159,18 +159,6 @@ def _as_many(args: tuple[Any, ...], ids: Any) -> str:
     return "" if len(ids) == len(args[0]) else f"returned ids of {len(ids)} texts for {len(args[0])}"
 
 
-def _has_rows(args: tuple[Any, ...], batch: Any) -> str:
-    return "" if batch is None or batch.segments else "returned a batch of no rows"
-
-
-def _is_recorded(args: tuple[Any, ...], result: Any) -> str:
-    """A batch that is never recorded would be made again and again."""
-    batch, _, finished = args
-    going = (one for one in batch.segments if one.sequence not in finished and len(one.sequence.blocks))
-    lost = next((one.sequence.id for one in going if one.sequence.computed <= one.pos0), None)
-    return "" if lost is None else f"left request {lost} where it was before its batch"
-
-
 def _has_logits(args: tuple[Any, ...], logits: Any) -> str:
     rows = len(args[0].sample_rows)
     return "" if logits.ndim == 2 and len(logits) == rows else f"returned {logits.shape} for {rows} sampled rows"
@@ -183,8 +171,6 @@ def _is_short(args: tuple[Any, ...], draft: Any) -> str:
 LAWS: Mapping[str, Law] = {
     "Drafter.draft": _is_short,
     "Tokenizer.encode": _as_many,
-    "Scheduler.next_batch": _has_rows,
-    "Scheduler.commit": _is_recorded,
     "Executable.run": _has_logits,
 }
 """What an annotation cannot say of a method: from its arguments and its result to what it did wrong, or ""."""

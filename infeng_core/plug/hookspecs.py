@@ -20,16 +20,20 @@ API_VERSION = 1
 
 TokenizerFactory = Callable[..., Any]
 """Called as ``factory(directory: Path, config: EngineConfig)``; returns an ``infeng_core.api.Tokenizer``."""
-SchedulerFactory = Callable[..., Any]
-"""Returns an ``infeng_core.api.Scheduler``; its arguments are stated there."""
+PolicyFactory = Callable[..., Any]
+"""Called as ``factory(limits: Limits)``; returns an ``infeng_core.api.Policy``, the order of work of a scheduler."""
 DrafterFactory = Callable[..., Any]
 """Called as ``factory(prompt: Sequence[int])`` for each request; returns an ``infeng_core.api.Drafter``."""
+LogitProcessorFactory = Callable[..., Any]
+"""Called once by an engine as ``factory(vocabulary: Vocabulary)``; returns an ``infeng_core.api.LogitProcessors``."""
 ModelFamily = Any
 """An ``infeng_core.models.families`` Family: a module or an object."""
 Source = Any
 """An ``infeng_core.formats.sources`` Source."""
 QuantFormat = Any
 """An ``infeng_core.formats`` QuantFormat."""
+Quantizer = Any
+"""An ``infeng_core.formats.quantizers`` Quantizer."""
 Backend = Any
 """An ``infeng_core.backends.interface.Backend``."""
 
@@ -67,13 +71,18 @@ def infeng_tokenizers(settings: Mapping[str, Any]) -> dict[str, TokenizerFactory
 
 
 @hookspec
-def infeng_schedulers(settings: Mapping[str, Any]) -> dict[str, SchedulerFactory]:  # type: ignore[empty-body]
+def infeng_schedulers(settings: Mapping[str, Any]) -> dict[str, PolicyFactory]:  # type: ignore[empty-body]
     """Return schedulers by the name that ``scheduler.use`` selects."""
 
 
 @hookspec
 def infeng_quant_formats(settings: Mapping[str, Any]) -> dict[str, QuantFormat]:  # type: ignore[empty-body]
     """Return weight formats by the name that ``model.format`` selects."""
+
+
+@hookspec
+def infeng_quantizers(settings: Mapping[str, Any]) -> dict[str, Quantizer]:  # type: ignore[empty-body]
+    """Return quantizers, which choose the codes of integer formats, by the name that ``model.quantizer`` selects."""
 
 
 @hookspec
@@ -94,6 +103,11 @@ def infeng_sources(settings: Mapping[str, Any]) -> dict[str, Source]:  # type: i
 @hookspec
 def infeng_drafters(settings: Mapping[str, Any]) -> dict[str, DrafterFactory]:  # type: ignore[empty-body]
     """Return drafters, which guess tokens, by the name that ``speculation.use`` selects."""
+
+
+@hookspec
+def infeng_logit_processors(settings: Mapping[str, Any]) -> dict[str, LogitProcessorFactory]:  # type: ignore[empty-body]
+    """Return logit processors, which mask and bias tokens, by the name that ``SamplingParams.processors`` selects."""
 
 
 @hookspec

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, get_origin, get_type_hints
 
 import pluggy
 
@@ -23,30 +23,36 @@ from infeng_core.plug.hookspecs import (
     Command,
     DrafterFactory,
     KernelLibrary,
+    LogitProcessorFactory,
+    PolicyFactory,
     QuantFormat,
-    SchedulerFactory,
     TokenizerFactory,
 )
 from infeng_core.plug.plugin import PluginManifest
 from infeng_core.plug.reason import Reason
 from infeng_core.settings.config import EngineConfig, default_of
 
+if TYPE_CHECKING:
+    from infeng_core.formats.quantizers import QuantizerChoice
+
 log = get_logger(__name__)
 
 FACES = {
     "tokenizers": "infeng_core.requests.tokenizer:Tokenizer",
-    "schedulers": "infeng_core.scheduling.scheduler:Scheduler",
+    "schedulers": "infeng_core.scheduling.policy:Policy",
     "backends": "infeng_core.backends.interface:Backend",
     "model_families": "infeng_core.models.families:Family",
     "sources": "infeng_core.formats.sources:Source",
     "drafters": "infeng_core.scheduling.drafts:Drafter",
+    "logit_processors": "infeng_core.requests.processors:LogitProcessors",
     "quant_formats": "infeng_core.formats.quant:QuantFormat",
+    "quantizers": "infeng_core.formats.quantizers:Quantizer",
 }
 """What each kind owes, imported when one is used."""
 
 SINGULAR = {"model_families": "model family"}
 
-FACTORIES = ("tokenizers", "schedulers", "drafters")
+FACTORIES = ("tokenizers", "schedulers", "drafters", "logit_processors")
 """Kinds whose hooks give what makes them."""
 
 
@@ -103,9 +109,9 @@ class Plugins:
         factory: TokenizerFactory = self._provider("tokenizers", name)
         return factory
 
-    def scheduler(self, name: str) -> SchedulerFactory:
-        """Return the scheduler called ``name``; raises PluginError naming what there is."""
-        factory: SchedulerFactory = self._provider("schedulers", name)
+    def scheduler(self, name: str) -> PolicyFactory:
+        """Return the policy of the scheduler called ``name``; raises PluginError naming what there is."""
+        factory: PolicyFactory = self._provider("schedulers", name)
         return factory
 
     def backend(self, name: str) -> Backend:
@@ -118,9 +124,24 @@ class Plugins:
             self._formats[name] = self._provider("quant_formats", name)
         return self._formats[name]
 
+    def quantizer(self, name: str) -> QuantizerChoice:
+        """Return the quantizer called ``name``, with what identifies it; raises PluginError naming what there is."""
+        from infeng_core.formats.quantizers import DEFAULT, QuantizerChoice
+
+        quantizer, plugin = self._provider("quantizers", name), self._provides("quantizers", name)
+        if plugin.name == "core":
+            return DEFAULT
+        assert plugin.manifest is not None
+        return QuantizerChoice(name, quantizer, plugin.name, plugin.manifest.version, self.settings(plugin))
+
     def drafter(self, name: str) -> DrafterFactory:
         """Return the drafter called ``name``; raises PluginError naming what there is."""
         factory: DrafterFactory = self._provider("drafters", name)
+        return factory
+
+    def logit_processor(self, name: str) -> LogitProcessorFactory:
+        """Return the logit processor called ``name``; raises PluginError naming what there is."""
+        factory: LogitProcessorFactory = self._provider("logit_processors", name)
         return factory
 
     def model_families(self) -> dict[str, Any]:
@@ -204,16 +225,20 @@ class Plugins:
         libraries = self._ask(plugin, "infeng_kernel_libraries", imports=imports) or []
         return [(library, manifest, plugin.reason) for library in libraries]
 
-    def _provider(self, kind: str, name: str) -> Any:
+    def _provides(self, kind: str, name: str) -> Plugin:
+        """Return the plugin that says it provides ``name``, one that can be used where there is one."""
         offering = [p for p in self.manifests if p.manifest and name in p.manifest.provides[kind]]
         usable = [p for p in offering if p.usable]
-        what = f"{SINGULAR.get(kind, kind[:-1].replace('_', ' '))} {name}"
+        what = _called(kind, name)
         if not offering:
             raise PluginError(what, "no plugin provides it", unknown_key_remedy(name, self.names(kind)))
         if len(usable) > 1:
             why = f"provided by several plugins: {', '.join(p.name for p in usable)}"
             raise PluginError(what, why, "list all but one in plugins.disable")
-        plugin = usable[0] if usable else offering[0]
+        return usable[0] if usable else offering[0]
+
+    def _provider(self, kind: str, name: str) -> Any:
+        what, plugin = _called(kind, name), self._provides(kind, name)
         found = (self._ask(plugin, f"infeng_{kind}") if plugin.usable else None) or {}
         if kind == "quant_formats" and name not in found and plugin.usable:
             found = self._formats_of(plugin, what)
@@ -310,6 +335,11 @@ class Plugins:
             self.warn(plugin.name, plugin.reason, plugin.source)
         elif not plugin.usable:
             log.debug("plugin not used", plugin=plugin.name, reason=str(plugin.reason))
+
+
+def _called(kind: str, name: str) -> str:
+    """Return one of a kind as messages name it: ``model family gpt``."""
+    return f"{SINGULAR.get(kind, kind[:-1].replace('_', ' '))} {name}"
 
 
 def _reach(source: Path, module: str) -> None:

@@ -8,7 +8,7 @@ from dataclasses import Field, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from infeng_core.errors import ManifestError, unknown_key_remedy
+from infeng_core.errors import ManifestError
 from infeng_core.machine.cpu import NEEDS
 from infeng_core.settings import yamlfile
 from infeng_core.settings.config import OPS, SCHEMA, setting
@@ -24,6 +24,7 @@ from infeng_core.settings.schema import (
     Optional,
     Size,
     Text,
+    checked,
     suggestion,
 )
 from infeng_core.settings.yamlfile import Document, Key, type_name
@@ -32,7 +33,7 @@ VERSION = 1
 ARCHES = ("x86_64", "aarch64")
 
 
-class _Abi:
+class _Abi(Kind):
     """A version such as "0.10"; a YAML number loses zeros, so it must be text."""
 
     def check(self, value: object) -> tuple[int, int]:
@@ -41,20 +42,14 @@ class _Abi:
             raise ValueError(f'expected a version in quotes such as "0.10", found {value!r}')
         return int(major), int(minor)
 
-    def parse(self, text: str) -> tuple[int, int]:
-        return self.check(text)
 
-
-class _Version:
+class _Version(Kind):
     """A version such as 0.1.0, quoted or not."""
 
     def check(self, value: object) -> str:
         if isinstance(value, bool) or not isinstance(value, str | int | float):
             raise ValueError(f"expected a version such as 0.1.0, found {type_name(value)}")
         return str(value)
-
-    def parse(self, text: str) -> str:
-        return text
 
 
 _NAMES = ListOf(Name())
@@ -74,14 +69,11 @@ _TOP: Mapping[str, Kind | None] = {  # None: read by a function of its own
 }
 
 
-class _Anything:
+class _Anything(Kind):
     """Checked later, when the type is known."""
 
     def check(self, value: object) -> object:
         return value
-
-    def parse(self, text: str) -> object:
-        return text
 
 
 _SETTING: Mapping[str, Kind | None] = {
@@ -98,9 +90,11 @@ _PROVIDES: Mapping[str, Kind | None] = {
     "tokenizers": _NAMES,
     "schedulers": _NAMES,
     "quant_formats": _NAMES,
+    "quantizers": _NAMES,
     "model_families": _NAMES,
     "sources": _NAMES,
     "drafters": _NAMES,
+    "logit_processors": _NAMES,
     "commands": None,
 }
 
@@ -138,11 +132,7 @@ def read_plugin(path: Path) -> PluginManifest:
     """Read and check ``path``; raises ManifestError naming file, line, key, reason and remedy."""
     document = yamlfile.read(path)
     top = _section(document, (), _TOP)
-    if document.data.get("infeng_plugin") != VERSION:
-        remedy = f"write `infeng_plugin: {VERSION}`"
-        raise ManifestError(
-            document.place(("infeng_plugin",)), f"expected {VERSION}, the version of plugin files", remedy
-        )
+    document.require_version("infeng_plugin", VERSION, "version of plugin files")
     for key in ("name", "version"):
         if key not in top:
             raise ManifestError(document.place(()), f"`{key}` is missing")
@@ -177,23 +167,7 @@ def read_plugin(path: Path) -> PluginManifest:
 
 def _section(document: Document, key: Key, known: Mapping[str, Kind | None], data: object = None) -> dict[str, Any]:
     """Return the checked values of the mapping at ``key``, or of ``data``; keys whose kind is None are left out."""
-    data = _at(document.data, key) if data is None else data
-    if data is None:
-        return {}
-    if not isinstance(data, Mapping):
-        raise ManifestError(document.place(key), f"expected keys and values, found {type_name(data)}")
-    result = {}
-    for name, value in data.items():
-        place = document.place((*key, name))
-        if name not in known:
-            raise ManifestError(place, "unknown key", unknown_key_remedy(name, known))
-        kind = known[name]
-        if kind is not None:
-            try:
-                result[name] = kind.check(value)
-            except ValueError as error:
-                raise ManifestError(place, str(error)) from None
-    return result
+    return checked(document, key, _at(document.data, key) if data is None else data, known)
 
 
 def _items(document: Document, key: Key) -> list[object]:

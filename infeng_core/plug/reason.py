@@ -92,7 +92,11 @@ def unmet(cpu: Cpu, arch: str | None, features: Iterable[str]) -> Reason | None:
 
 def abi_mismatch(abi: tuple[int, int] | None) -> Reason | None:
     """Return why a library built for kernel ABI ``abi`` can never be used here; None if it may, or has none."""
-    if abi is None or abi[0] == _native.ABI_VERSION[0]:
+    major = _native.ABI_VERSION[0]
+    if abi is None or (abi[0] == major and abi[1] >= _native.ABI_SINCE):
         return None
     theirs, ours = (".".join(map(str, version)) for version in (abi, _native.ABI_VERSION))
-    return Reason("abi_mismatch", f"built for ABI {theirs}, this engine has {ours}", "install a matching release")
+    since = f" and loads what is built for {major}.{_native.ABI_SINCE} or later" if abi[0] == major else ""
+    return Reason(
+        "abi_mismatch", f"built for ABI {theirs}, this engine has {ours}{since}", "install a matching release"
+    )

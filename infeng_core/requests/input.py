@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import abc
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from infeng_core.errors import RequestError
@@ -43,14 +44,12 @@ class InputProcessor:
         several = _several(prompts)
         named = _adapters_of(adapters, len(several))
         requests = [Request.of(prompt, params, adapter) for prompt, adapter in zip(several, named, strict=True)]
-        texts = [request.prompt for request in requests if isinstance(request.prompt, str)]
-        for text in texts:
-            self._check_text(text)
-        encoded = iter(self._tokenizer.encode(texts) if texts else [])
+        encoded = self._encoded(requests)
         taken = []
         for request in requests:
-            ids = next(encoded) if isinstance(request.prompt, str) else list(request.prompt)
-            if not ids and request.prompt == "" and self._bos_id is not None:
+            prompt = request.prompt
+            ids = next(encoded[request.parse_special]) if isinstance(prompt, str) else list(prompt)
+            if not ids and prompt == "" and self._bos_id is not None:
                 ids = [self._bos_id]
             self._check(request, ids)
             taken.append((request, ids))
@@ -60,7 +59,7 @@ class InputProcessor:
         """Return a prompt and how it goes on as one request, and where the continuation begins."""
         [(first, before)] = self.take(prompt, None, adapter)
         if isinstance(first.prompt, str) and isinstance(continuation, str):
-            [(_, ids)] = self.take(first.prompt + continuation, None, None)
+            [(_, ids)] = self.take(replace(first, prompt=first.prompt + continuation), None, None)
         elif isinstance(first.prompt, str) or isinstance(continuation, str):
             raise RequestError("continuation", "it and the prompt are not alike", "give two texts, or ids twice")
         else:
@@ -69,6 +68,19 @@ class InputProcessor:
         same = next((index for index, (old, new) in pairs if old != new), min(len(before), len(ids)))
         params = SamplingParams(temperature=0.0, max_tokens=1)
         return Request(tuple(ids), params, first.priority, first.tenant, first.adapter), max(1, same)
+
+    def _encoded(self, requests: list[Request]) -> dict[bool | None, Iterator[list[int]]]:
+        """Return the ids of all texts, in their order, by their requests' ``parse_special``."""
+        texts: dict[bool | None, list[str]] = {}
+        for request in requests:
+            if isinstance(request.prompt, str):
+                self._check_text(request.prompt)
+                texts.setdefault(request.parse_special, []).append(request.prompt)
+        encode = self._tokenizer.encode
+        return {
+            special: iter(encode(several) if special is None else encode(several, parse_special=special))
+            for special, several in texts.items()
+        }
 
     def _check_text(self, text: str) -> None:
         most = CHARACTERS_PER_TOKEN * self._context
@@ -91,10 +103,10 @@ class InputProcessor:
                 f"the context is {self._context} tokens ({self._bound}) and one must be free for the answer",
                 "shorten the prompt",
             )
-        for token in request.params.stop_token_ids:
-            if token >= self._vocab:
+        for name, tokens in request.params.named_ids().items():
+            if (token := max(tokens, default=0)) >= self._vocab:
                 why = f"token {token} is not in the vocabulary of {self._vocab}"
-                raise RequestError("stop_token_ids", why, "leave it out")
+                raise RequestError(name, why, "leave it out")
 
 
 def _several(prompts: Any) -> list[Any]:

@@ -8,6 +8,7 @@ from collections import abc
 from collections.abc import Iterable
 from ctypes import c_float
 from dataclasses import dataclass, field
+from itertools import chain
 from numbers import Real
 from typing import Any, Literal
 
@@ -19,8 +20,8 @@ from infeng_core.errors import RequestError
 Adapters = str | tuple[tuple[str, float], ...]
 """Which adapters answer: one by its name, or several that combine, each (name, weight)."""
 
-FinishReason = Literal["stop", "length", "cancelled"]
-"""``stop``: an end token or a stop string; ``length``: max_tokens or the end of the context; ``cancelled``."""
+FinishReason = Literal["stop", "length", "cancelled", "timeout"]
+"""``stop``: an end token or a stop string; ``length``: max_tokens or the end of the context; the others as they say."""
 
 MAX_SEED = 2**64 - 1
 
@@ -32,6 +33,15 @@ MOST_STOPS = 64
 
 MOST_STOP_CHARACTERS = 4096
 """... and the characters in them together: every new piece of text is searched for each."""
+
+MOST_BAD_WORDS = 1024
+"""Words that a request may forbid ..."""
+
+MOST_BAD_TOKENS = 16384
+"""... and their tokens together: every row looks at all of them."""
+
+MOST_PROCESSORS = 16
+"""Logit processors of a request: each costs time in every step."""
 
 _BELOW_1 = 1.0 - 2.0**-24  # the largest float32 below 1
 _TINY = 2.0**-126
@@ -69,6 +79,22 @@ class SamplingParams:
     """The same of each token of the prompt but its first. Takes more steps: logits of every row are wanted."""
     logits: bool = False
     """Report the logits that each new token was drawn from."""
+    allowed_token_ids: tuple[int, ...] | None = None
+    """Draw only these tokens; None allows all."""
+    bad_words_ids: tuple[tuple[int, ...], ...] = ()
+    """Token ids of words: the last token of one is not drawn where the others precede, the prompt's included."""
+    min_tokens: int = 0
+    """No end token before there are so many new tokens; stop strings end the text all the same."""
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    """((id, what is added to its logit), ...), or a mapping."""
+    repetition_penalty: float = 1.0
+    """Logits above 0 of tokens of the prompt and the answer are divided by it, others multiplied; 1 changes none."""
+    presence_penalty: float = 0.0
+    """Taken from the logits of tokens that are in the answer, in [-2, 2]."""
+    frequency_penalty: float = 0.0
+    """The same, for each time that they are there."""
+    processors: tuple[tuple[str, Any], ...] = ()
+    """((name, argument), ...) of logit processors that plugins bring, in the order in which they act."""
 
     def __post_init__(self) -> None:
         def put(name: str, value: object) -> None:
@@ -85,8 +111,31 @@ class SamplingParams:
             if getattr(self, name) is not None:
                 put(name, _integer(name, getattr(self, name), 0, MOST_LOGPROBS, "0 reports the token alone"))
         put("stop", _stops(self.stop))
-        ids = _several("stop_token_ids", self.stop_token_ids, "give token ids")
-        put("stop_token_ids", tuple(_integer("stop_token_ids", id_, 0, 2**31 - 1, "give token ids") for id_ in ids))
+        put("stop_token_ids", _tokens("stop_token_ids", self.stop_token_ids))
+        if self.allowed_token_ids is not None:
+            put("allowed_token_ids", _tokens("allowed_token_ids", self.allowed_token_ids))
+            if not self.allowed_token_ids:
+                raise RequestError("allowed_token_ids", "there are none", "give one at least, or None for all")
+        words = _several("bad_words_ids", self.bad_words_ids, "give token ids of each word")
+        put("bad_words_ids", tuple(_tokens("bad_words_ids", word) for word in words))
+        _check_words(self.bad_words_ids)
+        most = self.max_tokens
+        put("min_tokens", _integer("min_tokens", self.min_tokens, 0, most, "it cannot be more than max_tokens"))
+        put("logit_bias", _biases(self.logit_bias))
+        remedy = "1 changes nothing, 1.1 to 1.3 is usual"
+        put("repetition_penalty", _number("repetition_penalty", self.repetition_penalty, _TINY, math.inf, remedy))
+        for name in ("presence_penalty", "frequency_penalty"):
+            put(name, _number(name, getattr(self, name), -2.0, 2.0, "it must be from -2 to 2; 0 changes nothing"))
+        put("processors", _processors(self.processors))
+
+    def named_ids(self) -> dict[str, Iterable[int]]:
+        """Return the tokens that each parameter names."""
+        return {
+            "stop_token_ids": self.stop_token_ids,
+            "allowed_token_ids": self.allowed_token_ids or (),
+            "bad_words_ids": chain.from_iterable(self.bad_words_ids),
+            "logit_bias": (id_ for id_, _ in self.logit_bias),
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,11 +154,25 @@ class Request:
     """Who asks, for schedulers that share fairly."""
     adapter: Adapters | None = None
     """Name of a loaded LoRA adapter, or ((name, weight), ...) of several that combine; None is the base model."""
+    timeout: float | None = None
+    """Seconds from its submission after which it ends with what it has; None: it may take any time."""
+    cache_salt: str = ""
+    """Requests share what is computed of equal beginnings only where this is equal: set it to keep tenants apart."""
+    parse_special: bool | None = None
+    """Whether special tokens in a text become their ids, or stay text; None: as ``tokenizer.parse_special`` says."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "adapter", _adapters(self.adapter))
+        if self.timeout is not None:
+            remedy = "give seconds, or leave it out"
+            object.__setattr__(self, "timeout", _number("timeout", self.timeout, 0.0, math.inf, remedy))
+        if not isinstance(self.cache_salt, str):
+            raise RequestError("cache_salt", f"{shown(self.cache_salt)} is not a text", "give one, or leave it out")
         if not isinstance(self.params, SamplingParams):
             raise RequestError("params", f"{type(self.params).__name__} is not SamplingParams", "give SamplingParams")
+        if self.parse_special is not None and not isinstance(self.parse_special, bool):
+            why = f"{shown(self.parse_special)} is neither true, false nor None"
+            raise RequestError("parse_special", why, "leave it out for the manifest's setting")
         if not isinstance(self.prompt, str):
             object.__setattr__(self, "prompt", _ids(self.prompt))
 
@@ -132,6 +195,8 @@ class Usage:
     """Tokens that speculation guessed and a step verified."""
     accepted_tokens: int = 0
     """Those of the completion's tokens that had been guessed."""
+    cached_tokens: int = 0
+    """Tokens of the prompt that had been computed for another request, and were not computed again."""
 
     @property
     def total_tokens(self) -> int:
@@ -210,6 +275,53 @@ def _integer(name: str, value: Any, low: int, high: int, remedy: str) -> int:
     if isinstance(value, bool) or not low <= number <= high:
         raise RequestError(name, f"{shown(value)} is not an integer from {low} to {high}", remedy)
     return number
+
+
+def _tokens(name: str, ids: Any) -> tuple[int, ...]:
+    remedy = "give token ids"
+    return tuple(_integer(name, id_, 0, 2**31 - 1, remedy) for id_ in _several(name, ids, remedy))
+
+
+def _check_words(words: tuple[tuple[int, ...], ...]) -> None:
+    if not all(words):
+        raise RequestError("bad_words_ids", "a word has no token", "leave it out")
+    count = sum(map(len, words))
+    if len(words) > MOST_BAD_WORDS or count > MOST_BAD_TOKENS:
+        remedy = f"give at most {MOST_BAD_WORDS} of together {MOST_BAD_TOKENS} tokens"
+        raise RequestError("bad_words_ids", f"{len(words)} words of together {count} tokens", remedy)
+
+
+def _biases(given: Any) -> tuple[tuple[int, float], ...]:
+    remedy = "give ((id, bias), ...) or a mapping of ids to biases"
+    pairs = _pairs("logit_bias", given, remedy)
+    most = "give a number that float32 can hold"
+    found = [
+        (_integer("logit_bias", id_, 0, 2**31 - 1, remedy), _number("logit_bias", bias, -math.inf, math.inf, most))
+        for id_, bias in pairs
+    ]
+    if len({id_ for id_, _ in found}) < len(found):
+        raise RequestError("logit_bias", "the same token is named twice", "add up its biases")
+    return tuple(found)
+
+
+def _processors(given: Any) -> tuple[tuple[str, Any], ...]:
+    remedy = 'give names with their arguments: (("choice", ("yes", "no")),)'
+    pairs = _pairs("processors", given, remedy)
+    for name, _ in pairs:
+        if not isinstance(name, str) or not name:
+            raise RequestError("processors", f"{shown(name)} is no name", remedy)
+    if len(pairs) > MOST_PROCESSORS:
+        raise RequestError("processors", f"there are {len(pairs)}", f"name at most {MOST_PROCESSORS}")
+    return tuple(pairs)
+
+
+def _pairs(name: str, given: Any, remedy: str) -> list[tuple[Any, Any]]:
+    """Return the pairs of a sequence of them or of a mapping."""
+    pairs = list(given.items()) if isinstance(given, abc.Mapping) else _several(name, given, remedy)
+    for pair in pairs:
+        if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+            raise RequestError(name, f"{shown(pair)} is no pair", remedy)
+    return [(first, second) for first, second in pairs]
 
 
 def _stops(stop: Any) -> tuple[str, ...]:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from infeng_core import _native
-from infeng_core.errors import KernelError
+from infeng_core.errors import InfengError, KernelError
+from infeng_core.requests.asking import Asker, Asking
+from infeng_core.requests.changes import Changes, guesses
 from infeng_core.requests.request import MAX_SEED
-from infeng_core.step import NOT_FINITE, Batch, Sequence
+from infeng_core.step import Batch, Segment, Sequence
 
 
 def draw_seed() -> int:
@@ -21,11 +25,12 @@ def draw_seed() -> int:
 def confirmed(drawn: list[int], guesses: list[int]) -> list[int]:
     """Return the tokens that sampling one at a time would have given, none where none was drawn.
 
-    drawn: the first follows the last known token, each other one follows a guess: (guesses + 1,). They stand as far as
-    the guesses before them were drawn too; the first that was not guessed still counts, it is what a plain step gives.
+    drawn: the first follows the last known token, each other one follows a guess: (guesses + 1,), or fewer. They stand
+    as far as the guesses before them were drawn too; the first that was not guessed still counts, it is what a plain
+    step gives.
     """
     right = 0
-    while right < len(guesses) and guesses[right] == drawn[right]:
+    while right < min(len(guesses), len(drawn) - 1) and guesses[right] == drawn[right]:
         right += 1
     return drawn[: right + 1]
 
@@ -36,6 +41,9 @@ class Sampler:
     def __init__(self, max_samples: int) -> None:
         """Take the arrays for at most ``max_samples`` rows."""
         self._rows: list[Sequence] = []  # whose parameters the arrays hold
+        self._is_processed = False  # whether any of them has logit processors
+        self._asker = Asker()
+        self._asking: Asking | None = None  # the processors of the batch that runs
         self._temperature = np.zeros(max_samples, np.float32)
         self._top_k = np.zeros(max_samples, np.int32)
         self._top_p = np.ones(max_samples, np.float32)
@@ -44,12 +52,21 @@ class Sampler:
         self._position = np.zeros(max_samples, np.int64)
         self._out = np.zeros(max_samples, np.int32)
 
+    def begin(self, batch: Batch) -> None:
+        """Ask the processors of a batch beside its run, on a thread of their own, if the batch before it had any."""
+        if self._is_processed:
+            self._asking = self._asker.ask(batch)
+
+    def close(self) -> None:
+        """End the thread."""
+        self._asker.close()
+
     def pick(self, logits: NDArray[np.float32], batch: Batch) -> list[list[int]]:
         """Return the new tokens of each segment that has sampled rows: one, and one more for each right guess.
 
-        logits: (samples, vocab) float32. A row that holds NaN or infinity gives NOT_FINITE, always the last.
+        logits: (samples, vocab) float32. A row from which no token can be drawn gives NOT_FINITE, always the last.
         """
-        drawn = self._draw(logits, batch)
+        drawn, counts, errors = self._draw(logits, batch)
         tokens: list[list[int]] = []
         row = 0
         for segment in batch.segments:
@@ -58,13 +75,17 @@ class Sampler:
                 tokens.append([drawn[row]])
             elif count:
                 first = row + segment.known
-                guesses = batch.tokens[segment.row_end - (row + count - first) + 1 : segment.row_end].tolist()
-                tokens.append(confirmed(drawn[first : row + count], guesses))
+                end = first + counts.get(first, count - segment.known)
+                tokens.append(confirmed(drawn[first:end], guesses(batch, segment)))
+            if count and self._is_processed:
+                _blame(segment, row + segment.known + len(tokens[-1]) - 1, errors)
             row += count
         return tokens
 
-    def _draw(self, logits: NDArray[np.float32], batch: Batch) -> list[int]:
-        """Return the id that each sampled row gives."""
+    def _draw(
+        self, logits: NDArray[np.float32], batch: Batch
+    ) -> tuple[list[int], Mapping[int, int], Mapping[int, InfengError]]:
+        """Return the id that each sampled row gives, ``Changes.counts``, and why rows give none, by their number."""
         rows = [segment.sequence for segment in batch.segments for _ in range(segment.sampled)]
         if rows != self._rows:
             self._take_parameters(rows)
@@ -72,36 +93,36 @@ class Sampler:
         out = self._out[:count]
         # The counter of the random numbers is the position of the token that is being chosen.
         np.add(batch.positions[batch.sample_rows], 1, out=self._position[:count])
-        if count:
-            try:
-                self._sample(logits, slice(count), out)
-            except _native.NativeError as error:
-                if error.code != "not_finite":
-                    raise KernelError("sampling", str(error)) from error
-                self._sample_finite(logits, out)
-        drawn: list[int] = out.tolist()
-        return drawn
+        if not self._is_processed:
+            self._sample(logits, out, {})
+            return out.tolist(), {}, {}
+        changes = self._changes(batch)
+        self._sample(logits, out, changes.arguments())
+        errors = changes.refuse(out)
+        return out.tolist(), changes.counts, errors
 
-    def _sample(self, logits: NDArray[np.float32], rows: slice | NDArray[np.intp], out: NDArray[np.int32]) -> None:
-        _native.sample(
-            logits,
-            self._temperature[rows],
-            self._top_k[rows],
-            self._top_p[rows],
-            self._min_p[rows],
-            self._seed[rows],
-            self._position[rows],
-            out,
-        )
+    def _changes(self, batch: Batch) -> Changes:
+        asking, self._asking = self._asking, None
+        return asking.result() if asking is not None and asking.batch is batch else Changes(batch)
 
-    def _sample_finite(self, logits: NDArray[np.float32], out: NDArray[np.int32]) -> None:
-        """Draw from the rows that can be drawn from."""
-        out[:] = NOT_FINITE
-        finite = np.flatnonzero(np.isfinite(logits).all(axis=1))
-        if len(finite):
-            drawn = np.empty(len(finite), np.int32)
-            self._sample(logits[finite], finite, drawn)
-            out[finite] = drawn
+    def _sample(self, logits: NDArray[np.float32], out: NDArray[np.int32], changes: dict[str, Any]) -> None:
+        count = len(out)
+        if not count:
+            return
+        try:
+            _native.sample(
+                logits,
+                self._temperature[:count],
+                self._top_k[:count],
+                self._top_p[:count],
+                self._min_p[:count],
+                self._seed[:count],
+                self._position[:count],
+                out,
+                **changes,
+            )
+        except _native.NativeError as error:
+            raise KernelError("sampling", str(error)) from error
 
     def _take_parameters(self, rows: list[Sequence]) -> None:
         self._rows = []  # until all are in place
@@ -112,4 +133,11 @@ class Sampler:
             self._top_p[row] = params.top_p
             self._min_p[row] = params.min_p
             self._seed[row] = sequence.seed
+        self._is_processed = any(sequence.processors is not None for sequence in rows)
         self._rows = rows
+
+
+def _blame(segment: Segment, row: int, errors: Mapping[int, InfengError]) -> None:
+    """Tell a request why the row of its newest token gave none, if it is for its processors."""
+    if segment.sequence.processors is not None:
+        segment.sequence.processors.error = errors.get(row)

@@ -144,7 +144,9 @@ class Output:
         try:
             for index, token in enumerate(new):
                 if token == NOT_FINITE:
-                    self.fail(not_finite(self.sequence.request))
+                    processors = self.sequence.processors
+                    why = None if processors is None else processors.error
+                    self.fail(why or not_finite(self.sequence.request))
                 else:
                     self._accepted += 1
                     self._push(token, None if logits is None else logits[index])
@@ -153,13 +155,13 @@ class Output:
         except BaseException as error:
             self._fail(error)
 
-    def cancel(self) -> None:
+    def cancel(self, reason: FinishReason = "cancelled") -> None:
         """End the text where it is; one that has ended stays as it is."""
         if self.finished:
             return
         try:
             text, is_stopped = self._stops.push(self._detokenizer.finish())
-            self._end("cancelled", Event(self.index, text if is_stopped else text + self._stops.finish(), ()))
+            self._end(reason, Event(self.index, text if is_stopped else text + self._stops.finish(), ()))
         except BaseException as error:
             self._fail(error)
 
@@ -232,7 +234,7 @@ class Output:
 
     def _end(self, reason: FinishReason, last: Event) -> None:
         """Give the last event, with the completion."""
-        if reason != "cancelled" and None in self._prompt[(self.sequence.report_from or 0) + 1 :]:
+        if reason in ("stop", "length") and None in self._prompt[(self.sequence.report_from or 0) + 1 :]:
             self.fail(PluginError("scheduler", "it gives no logits of known tokens", "use fcfs"))
             return
         now = time.perf_counter()
@@ -248,7 +250,7 @@ class Output:
             "".join(event.text for event in events),
             ids,
             reason,
-            Usage(self.sequence.prompt_length, len(ids), self._drafted, self._accepted),
+            Usage(self.sequence.prompt_length, len(ids), self._drafted, self._accepted, self.sequence.cached),
             self.sequence.seed,
             timings,
             tuple(one for event in events for one in event.logprobs),

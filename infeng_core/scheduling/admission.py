@@ -1,134 +1,98 @@
-"""Who of those that wait may start: the first come, unless its adapters are still on their way."""
+"""Whether one more request may wait: bounds in requests, in tokens, and in the time until its first token."""
 
 from __future__ import annotations
 
-import itertools
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from dataclasses import dataclass
 
-from infeng_core.step import Sequence
+from infeng_core.errors import OverloadedError
+from infeng_core.scheduling.cost import CostModel
 
-LOOKAHEAD = 64
-"""For how many sets of adapters that requests wait for, the first come first, room is made."""
-
-
-class _Place(NamedTuple):
-    """Where a sequence waits."""
-
-    arrival: int
-    sequence: Sequence
-    passed: int  # of its line, when it came
+REMEMBERED = 64
+"""Starts from which the rate is taken at which those that wait come to run."""
 
 
-@dataclass(slots=True)
-class _Line:
-    """Sequences with the same adapters, or without any."""
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Of what waits; None: any."""
 
-    adapters: object
-    waiting: deque[_Place] = field(default_factory=deque)
-    lacks_room: bool = False  # its adapters wait for memory that requests which run hold
-    passed: int = 0  # by how many while they did
-
-    @property
-    def first(self) -> _Place:
-        """Who came first."""
-        return self.waiting[0]
-
-    @property
-    def overtaken(self) -> int:
-        """By how many the first was passed while its adapters lacked room."""
-        return self.passed - self.first.passed
+    requests: int | None = None
+    tokens: int | None = None
+    """Tokens of prompts."""
+    seconds: float | None = None
+    """Predicted for the new request, until its first token."""
 
 
-class Queue:
-    """Sequences that have not started, in the order of their arrival.
+class Backlog:
+    """Requests that were accepted and have not started. Any thread may ask and enter.
 
-    Where the adapters of one are not in memory, others may pass: for as long as it takes to load them, since nobody
-    should wait for somebody else's storage. But one whose adapters find no room because of those that run is overtaken
-    by at most ``patience`` others, then those behind it wait as well: whatever runs ends, its adapters may then leave,
-    and the first in the queue gets their room (``adapters/prefetch.py``). So nobody starves.
+    What is counted follows from one dictionary, which each call changes in one operation: an interrupt between any two
+    lines leaves it right.
     """
 
-    def __init__(self, patience: int) -> None:
-        """Nobody waits yet."""
-        self._patience = patience
-        self._lines: dict[object, _Line] = {}  # by their adapters
-        self._numbers = itertools.count()
-        self._prefetched_at = self._idle_at = -1  # the registry's count of changes; -1: the queue itself has changed
+    def __init__(self, bounds: Bounds, costs: CostModel, chunk: int) -> None:
+        """Refuse what is out of ``bounds``; ``costs`` say how long prompts take in steps of ``chunk`` rows."""
+        self._bounds = bounds
+        self._costs = costs
+        self._chunk = chunk
+        self._tokens: dict[int, int] = {}  # of the prompts, by the ids of their requests
+        self._starts: deque[tuple[float, int]] = deque(maxlen=REMEMBERED)  # (when, tokens), since it was empty last
 
-    def __len__(self) -> int:
-        """Return how many wait."""
-        return sum(len(line.waiting) for line in self._lines.values())
+    @property
+    def requests(self) -> int:
+        """How many wait."""
+        return len(self._tokens)
 
-    def __bool__(self) -> bool:
-        """Return whether anybody waits."""
-        return bool(self._lines)
+    @property
+    def tokens(self) -> int:
+        """Tokens of their prompts together."""
+        return sum(list(self._tokens.values()))
 
-    def add(self, sequence: Sequence) -> None:
-        """Let a sequence wait behind the others."""
-        adapters = _adapters(sequence)
-        line = self._lines.setdefault(adapters, _Line(adapters))
-        line.waiting.append(_Place(next(self._numbers), sequence, line.passed))
-        self._prefetched_at = self._idle_at = -1
+    def check(self, tokens: int) -> None:
+        """Raise OverloadedError where a prompt of ``tokens`` may not wait as well."""
+        bounds = self._bounds
+        if bounds.requests is not None and self.requests >= bounds.requests:
+            self._refuse("requests", f"{self.requests} requests wait already (scheduler.max_waiting)", tokens)
+        if bounds.tokens is not None and (there := self.tokens) + tokens > bounds.tokens and there:
+            self._refuse("tokens", f"prompts of {there} tokens wait already (scheduler.max_waiting_tokens)", tokens)
+        if bounds.seconds is not None and (wait := self.seconds(tokens)) > bounds.seconds:
+            self._refuse("wait", f"its first token would take {wait:.1f} s (scheduler.max_wait_ms)", tokens)
 
-    def remove(self, sequence: Sequence) -> None:
-        """Forget a sequence; one that is not here is ignored."""
-        line = self._lines.get(_adapters(sequence))
-        place = next((place for place in line.waiting if place.sequence is sequence), None) if line else None
-        if line is not None and place is not None:
-            self._leave(line, place)
+    def enter(self, id_: int, tokens: int) -> None:
+        """Count a request that waits from now on."""
+        self._tokens[id_] = tokens
 
-    def take(self, fits: Callable[[Sequence], bool]) -> Sequence | None:
-        """Take out and return the first that has its adapters if it ``fits``, where nobody starves; else None."""
-        if self._idle_at == self._changes():
-            return None
-        passed: list[_Line] = []
-        for line in sorted(self._lines.values(), key=lambda line: line.first.arrival):
-            sequence = line.first.sequence
-            reference = sequence.adapters
-            if reference is None or reference.is_ready():
-                if not fits(sequence):
-                    return None
-                if reference is None or reference.acquire():
-                    for other in passed:
-                        other.passed += other.lacks_room
-                    self._leave(line, line.first)
-                    return sequence
-            passed.append(line)
-            self.prefetch()
-            if line.lacks_room and line.overtaken >= self._patience:
-                return None
-        self._idle_at = self._changes()
-        return None
+    def leave(self, id_: int, now: float, *, started: bool = False) -> None:
+        """Count a request no longer, that starts or has ended; one that is not counted is ignored."""
+        tokens = self._tokens.pop(id_, None)
+        if tokens is not None and started:
+            self._starts.append((now, tokens))
+        if not self._tokens:
+            self._starts.clear()  # from here on nobody's wait says how fast others start
 
-    def prefetch(self) -> None:
-        """Bring in adapters for those that wait, if anything has changed since the last time."""
-        changes = self._changes()
-        if changes == self._prefetched_at:
-            return
-        self._prefetched_at = changes
-        lines = sorted(self._lines.values(), key=lambda line: line.first.arrival)
-        lines = [line for line in lines if line.adapters is not None]
-        heads = (line.first.sequence.adapters for line in lines[:LOOKAHEAD])
-        references = [reference for reference in heads if reference is not None]
-        served = references[0].registry.prefetch(references) if references else 0
-        for place, line in enumerate(lines):
-            line.lacks_room = served <= place < LOOKAHEAD
+    def seconds(self, tokens: int) -> float:
+        """Return how long a prompt of ``tokens`` would take to its first token, behind all that wait.
 
-    def _changes(self) -> int:
-        """Return the registry's count of changes, where anybody waits for adapters."""
-        reference = next((line.first.sequence.adapters for key, line in self._lines.items() if key is not None), None)
-        return -2 if reference is None else reference.registry.changes
+        By the cost of the prompts and, where they wait for others to end, by the rate at which they have come to run.
+        """
+        ahead = self.tokens
+        seconds = self._costs.prompt_seconds(ahead + tokens, self._chunk)
+        starts = list(self._starts)
+        if len(starts) > 1 and starts[-1][0] > starts[0][0]:
+            rate = sum(count for _, count in starts[1:]) / (starts[-1][0] - starts[0][0])
+            seconds = max(seconds, ahead / rate if rate else 0.0)
+        return seconds
 
-    def _leave(self, line: _Line, place: _Place) -> None:
-        line.waiting.remove(place)
-        if not line.waiting:
-            del self._lines[line.adapters]
-        self._prefetched_at = self._idle_at = -1
-
-
-def _adapters(sequence: Sequence) -> object:
-    reference = sequence.adapters
-    return None if reference is None else reference.uses
+    def _refuse(self, reason: str, why: str, tokens: int) -> None:
+        bounds, ahead = self._bounds, self.tokens
+        over = tokens
+        if reason == "requests":
+            over = ahead // max(1, self.requests)
+        elif reason == "tokens" and bounds.tokens is not None:
+            over = ahead + tokens - bounds.tokens
+        wait = self.seconds(0)
+        if reason == "wait" and bounds.seconds is not None:
+            retry = self.seconds(tokens) - bounds.seconds
+        else:
+            retry = wait * min(1.0, over / ahead) if ahead else wait
+        raise OverloadedError(why, reason=reason, retry_after=max(0.05, retry))

@@ -1,52 +1,478 @@
-"""The scheduler's interface: which rows run next. The built-in one is fcfs.py."""
+"""The scheduler: which rows run next, in which blocks of the cache. It keeps to a policy (policy.py).
+
+Everything here is pure: time is an argument, nothing is read, written or waited for. The very same objects serve, are
+tested under random loads, and run in a simulator.
+"""
 
 from __future__ import annotations
 
+import heapq
+import math
 from collections.abc import Callable, Collection
-from typing import Protocol
+from typing import TYPE_CHECKING
 
-from infeng_core.scheduling.blocks import BlockPool
+import numpy as np
+from numpy.typing import NDArray
+
+from infeng_core.errors import PluginError, RequestError
+from infeng_core.scheduling.batches import BatchBuilder, Work
+from infeng_core.scheduling.blocks import BLOCK_TOKENS, BlockPool, blocks_for
+from infeng_core.scheduling.cost import CostModel, StepShape
+from infeng_core.scheduling.policy import Policy, Served
+from infeng_core.scheduling.waiting import Waiting
 from infeng_core.step import Batch, Limits, Sequence
 
+if TYPE_CHECKING:
+    from infeng_core.scheduling.admission import Backlog
+    from infeng_core.scheduling.prefix import PrefixTree
 
-class Scheduler(Protocol):
-    """Decides the order of work and owns the cache blocks of the sequences it runs.
+LEAST_CHUNK = 16
+"""Rows of prompts that a step has room for, however little time it is to take: prompts get on as well."""
 
-    The engine calls it under its lock. Where a step has room that nobody needs, a scheduler may put a sequence's
-    ``draft``, or its beginning, behind the last token as further rows, all of them sampled. Nothing changes between
-    ``next_batch`` and ``commit``: a batch that failed is made again.
+UNKNOWN_CHUNK = 64
+"""Rows of prompts beside sequences that decode, as long as no step has shown what rows cost."""
 
-    A sequence with ``adapters`` may run once ``adapters.acquire()`` has said so, and then until ``drop`` calls
-    ``adapters.close()``; its rows are those of ``Batch.adapters`` that ``adapter_rows`` gives. Until then a scheduler
-    shows the references of those that wait to ``Registry.prefetch``, which brings their adapters in. To preempt one
-    it takes its blocks back, calls ``adapters.release()`` and ``restart``, and lets it wait. After an exception in the
-    middle of a step, such as Ctrl-C, the engine makes another scheduler and adds all sequences to that one. Registered
-    by name through the hook ``infeng_schedulers``.
+MOST_DISPLACED = 3
+"""How often one sequence makes room for others that a policy prefers; then it runs to its end."""
+
+Restore = Callable[[bytes, NDArray[np.int32], NDArray[np.int32], int], int]
+"""Fills blocks from an index on with what is stored of a prefix: (key, tokens, blocks, begin) -> how many."""
+
+KeyOf = Callable[[Sequence], bytes | None]
+"""Gives what a sequence's prefix is shared under (prefix.py); None where its adapters' contents are not known."""
+
+
+class Scheduler:
+    """Starts sequences in the order of a policy, gives them rows and blocks, and takes blocks back where they run out.
+
+    A step holds one row of every sequence that decodes, then chunks of prompts as far as rows and time allow; rows that
+    are left over go to guessed tokens. Sequences with the same adapters have neighbouring rows. Blocks are taken as a
+    sequence grows. Where none is left, prefixes that nobody uses go, the longest unused first, then a running sequence
+    is preempted: it waits again, with its tokens, and is computed again. That costs time and changes no token. Whoever
+    asks for a block while decoding gains tokens by it, so that it ends for every load.
+
+    Nothing changes between ``next_batch`` and ``commit``: a batch that failed is made again.
     """
 
-    def add(self, sequence: Sequence) -> None:
-        """Take a new sequence; raises RequestError for one that can never run."""
+    def __init__(
+        self,
+        limits: Limits,
+        pool: BlockPool,
+        policy: Policy,
+        *,
+        step_seconds: float | None = None,
+        costs: CostModel | None = None,
+        prefixes: PrefixTree | None = None,
+        key_of: KeyOf = lambda sequence: None,
+        backlog: Backlog | None = None,
+        restore: Restore | None = None,
+    ) -> None:
+        """Schedule within ``limits``; blocks come from ``pool``.
 
-    def next_batch(self) -> Batch | None:
+        step_seconds: how long steps are to take while sequences decode; None: as long as they like. costs: learns what
+        steps take. prefixes: keeps computed blocks for those that begin with the same tokens under an equal ``key_of``.
+        backlog: is told who starts and who ends. restore: brings back what was computed before this process.
+        """
+        self.policy = policy
+        self.costs = CostModel() if costs is None else costs
+        self.pool = pool
+        self.prefixes = prefixes
+        self.preempted = 0
+        """How often blocks were taken back."""
+        self._limits = limits
+        self._step_seconds = step_seconds
+        self._key_of = key_of
+        self._backlog = backlog
+        self._restore = restore
+        self._slots = min(limits.max_segments, limits.max_samples, limits.max_rows)
+        self._waiting = Waiting(policy, patience=2 * self._slots)
+        self._running: dict[Sequence, int] = {}  # to their slots, in the order of their start
+        self._grouped: list[Sequence] = []  # the same, those with the same adapters next to each other
+        self._prompts: dict[Sequence, None] = {}  # those of them that have not computed all of their known tokens yet
+        self._free_slots = list(range(self._slots - 1, -1, -1))
+        self._builder = BatchBuilder(limits)
+        self._deadlines: list[tuple[float, int, Sequence]] = []
+        self._reached: dict[Sequence, int] = {}  # positions computed before a preemption
+        self._displaced: dict[Sequence, int] = {}
+        self._inactive: set[Sequence] = set()  # in the step that is being made
+        self._refused: tuple[Sequence, int] | None = None  # who found no room, and how much there was
+        self._began, self._shape = 0.0, StepShape(0, 0, 0)
+        self._is_told, self._is_asked = (
+            getattr(method, "__func__", None) is not default
+            for method, default in ((policy.served, Policy.served), (policy.active, Policy.active))
+        )
+
+    # --------------------------------------------------------------------------------------------- what there is ---
+
+    @property
+    def waiting(self) -> int:
+        """Sequences that have no blocks: new ones, and those that were preempted."""
+        return len(self._waiting)
+
+    @property
+    def running(self) -> int:
+        """Sequences that have cache blocks."""
+        return len(self._running)
+
+    @property
+    def free_blocks(self) -> int:
+        """Blocks that nobody needs: free ones, and those of prefixes that nobody uses."""
+        return self.pool.free + (self.prefixes.evictable if self.prefixes is not None else 0)
+
+    @property
+    def next_deadline(self) -> float:
+        """When the first of all deadlines passes; infinity without any."""
+        return self._deadlines[0][0] if self._deadlines else math.inf
+
+    def add(self, sequence: Sequence, now: float) -> None:
+        """Queue a sequence; raises RequestError if the whole cache could not hold it."""
+        needed = blocks_for(len(sequence.tokens))
+        if needed > self.pool.total:
+            raise RequestError(
+                f"request of {len(sequence.tokens)} tokens",
+                f"it needs {needed} cache blocks and the engine has {self.pool.total}",
+                "lower max_tokens or raise kv_cache.memory",
+            )
+        self._waiting.add(sequence, now)
+        if sequence.deadline < math.inf:
+            heapq.heappush(self._deadlines, (sequence.deadline, sequence.id, sequence))
+
+    def drop(self, sequence: Sequence, now: float) -> None:
+        """Forget a sequence and free its blocks; one that is not here is ignored."""
+        if sequence in self._running:
+            self._stop(sequence)
+        elif sequence in self._waiting:
+            self._waiting.remove(sequence, now)
+        else:
+            return
+        self._reached.pop(sequence, None)
+        self._displaced.pop(sequence, None)
+        if sequence.adapters is not None:
+            sequence.adapters.close()
+        self.policy.ended(sequence, now)
+
+    def preempt(self, sequence: Sequence, now: float) -> None:
+        """Take a running sequence's blocks and adapters; it waits again, and keeps its tokens."""
+        if sequence not in self._running:
+            raise PluginError("scheduler", "it preempts a request that does not run", "use fcfs")
+        self._reached[sequence] = max(self._reached.get(sequence, 0), sequence.computed)
+        self._stop(sequence)
+        sequence.computed = 0
+        sequence.preemptions += 1
+        self.preempted += 1
+        if sequence.adapters is not None:
+            sequence.adapters.release()
+        self._waiting.add(sequence, now)
+
+    def expired(self, now: float) -> list[Sequence]:
+        """Return the sequences whose deadline has passed; they are to be dropped, and are named once."""
+        found: list[Sequence] = []
+        while self._deadlines and self._deadlines[0][0] <= now:
+            sequence = heapq.heappop(self._deadlines)[2]
+            if sequence in self._running or sequence in self._waiting:
+                found.append(sequence)
+        return found
+
+    # ------------------------------------------------------------------------------------------------- the steps ---
+
+    def next_batch(self, now: float) -> Batch | None:
         """Return the rows to compute now, or None when there is nothing to do."""
+        self._began = now
+        decoding = self._decoding(now)
+        rows = len(decoding)
+        self._shape = StepShape(rows, rows, sum(sequence.length for sequence in decoding))
+        preempted = self.preempted
+        chunks = self._chunks(decoding, now)
+        if self.preempted > preempted:  # by those that a policy prefers
+            decoding = [sequence for sequence in decoding if sequence in self._running]
+        work = self._prompt_work(chunks) if chunks else []
+        if any(sequence.guesses is not None for sequence in decoding):
+            decoding, work = [], self._guessed_work(decoding, chunks) + work
+        if self._waiting:
+            self._waiting.prefetch(now)
+        if not decoding and not work:
+            return None
+        batch = self._builder.build(decoding, work, self._running)
+        self._shape = self._shape._replace(
+            rows=len(batch.tokens), sampled=len(batch.sample_rows), adapters=len(batch.adapters)
+        )
+        return batch
 
-    def commit(self, batch: Batch, tokens: list[list[int]], finished: Collection[Sequence]) -> None:
+    def commit(self, batch: Batch, tokens: list[list[int]], finished: Collection[Sequence], now: float) -> None:
         """Record that ``batch`` ran and let go of the sequences that are finished.
 
         tokens: for each segment with a sampled row the tokens it gave, at most ``sampled - known``, and at least one
         where those are any; NOT_FINITE stands for one that could not be drawn, and ends a finished sequence.
         """
+        self.costs.observe(self._shape, now - self._began)
+        new = iter(tokens)
+        served: list[Served] = []
+        for sequence, begin, end, pos0, sampled, known in batch.segments:
+            drawn = next(new) if sampled else []
+            if drawn:
+                sequence.extend(drawn, sampled - known - 1)
+            else:
+                sequence.computed = pos0 + end - begin
+            fresh = 0
+            if sequence in self._prompts:
+                fresh = self._fresh_prompt_rows(sequence, pos0, end - begin)
+                if drawn:
+                    del self._prompts[sequence]
+                    self._share(sequence)
+            if self._is_told:
+                served.append(Served(sequence, fresh, len(drawn)))
+        if served:
+            self.policy.served(served, now)
+        for sequence in finished:
+            self.drop(sequence, now)
 
-    def drop(self, sequence: Sequence) -> None:
-        """Let go of a sequence wherever it is, between two batches."""
+    def _fresh_prompt_rows(self, sequence: Sequence, begin: int, rows: int) -> int:
+        end = min(begin + rows, sequence.prompt_length)
+        return max(0, end - max(begin, self._reached.get(sequence, 0)))
 
-    @property
-    def waiting(self) -> int:
-        """Sequences that have not started."""
+    # -------------------------------------------------------------------------------------------- those that decode ---
 
-    @property
-    def running(self) -> int:
-        """Sequences that have cache blocks."""
+    def _decoding(self, now: float) -> list[Sequence]:
+        """Return the sequences whose known tokens but the last are computed, each with a block for that one."""
+        for sequence in list(self._running):
+            lacks = sequence.length > BLOCK_TOKENS * len(sequence.blocks)
+            if lacks and sequence in self._running:
+                self._grow(sequence, now)
+        active = set(self.policy.active(list(self._running), now)) if self._is_asked else self._running
+        self._inactive = {one for one in self._running if one not in active} if self._is_asked else set()
+        return [one for one in self._grouped if one not in self._prompts and one in active]
+
+    def _grow(self, sequence: Sequence, now: float) -> None:
+        """Give a sequence one more block; others make room, or it does."""
+        while not self._make_free(1):
+            victim = self.policy.victim(list(self._running), now)
+            self.preempt(victim, now)
+            if victim is sequence:
+                return
+        self._append_blocks(sequence, 1)
+
+    def _append_blocks(self, sequence: Sequence, count: int) -> None:
+        table, held = self._builder.tables[self._running[sequence]], len(sequence.blocks)
+        table[held : held + count] = self.pool.allocate(count)
+        sequence.blocks = table[: held + count]
+
+    def _room_beyond(self, sequence: Sequence) -> int:
+        """Return how many guessed tokens have room in the cache behind the known ones; nobody is preempted for them."""
+        room = BLOCK_TOKENS * len(sequence.blocks) - sequence.length
+        if room < len(sequence.draft) and self.pool.free > len(self._running):
+            self._append_blocks(sequence, 1)
+            room += BLOCK_TOKENS
+        return room
+
+    def _guessed_work(self, decoding: list[Sequence], chunks: dict[Sequence, int]) -> list[Work]:
+        """Return a row of each sequence that decodes, and its guesses as far as nobody else needs the rows."""
+        limits, running = self._limits, self._running
+        needed = sum(sequence.length - sequence.computed for sequence in running)
+        reported = sum(count for sequence, count in chunks.items() if sequence.report_from is not None)
+        spare = min(limits.max_rows - needed, limits.max_samples - len(running) - reported)
+        work: list[Work] = []
+        for sequence in decoding:
+            guessed = len(sequence.draft) if spare > 0 else 0
+            if guessed:
+                guessed = min(guessed, spare, self._room_beyond(sequence))
+                spare -= guessed
+            work.append(Work(sequence, 1 + guessed, 1 + guessed))
+        return work
+
+    # ------------------------------------------------------------------------------------------------- prompts ---
+
+    def _chunks(self, decoding: list[Sequence], now: float) -> dict[Sequence, int]:
+        """Return how many rows of each prompt join those that decode; sequences that wait start for the rows left."""
+        running, left = self._running, self._limits.max_rows - len(decoding)
+        prompts = [one for one in self._prompts if one not in self._inactive]
+        if not prompts and not self._waiting:
+            return {}
+        if decoding:
+            left = min(left, self._rows_beside(decoding, prompts, left, now))
+        spare = self._limits.max_samples - len(running)
+        chunks: dict[Sequence, int] = {}
+
+        def take(sequence: Sequence) -> None:
+            nonlocal left, spare
+            count = min(sequence.length - sequence.computed, left)
+            if sequence.report_from is not None:
+                silent = max(0, sequence.report_from - sequence.computed)  # rows before the first that is reported
+                count = min(count, silent + 1 + spare)
+                spare -= max(0, count - silent - 1)
+            if count > 0:
+                chunks[sequence] = count
+                left -= count
+
+        for sequence in self.policy.prompts(prompts, now) if prompts else ():
+            if left <= 0:
+                return chunks
+            if sequence not in self._prompts or sequence in chunks:
+                raise PluginError("scheduler", "prompts() names others than it was given, or one twice", "use fcfs")
+            take(sequence)
+        while left > 0 and (started := self._start_next(now)) is not None:
+            spare -= 1
+            take(started)
+        return chunks
+
+    def _rows_beside(self, decoding: list[Sequence], prompts: list[Sequence], most: int, now: float) -> int:
+        """Return how many rows of prompts the time allows of a step in which sequences decode."""
+        asked = self.policy.seconds(decoding, now)
+        seconds = self._step_seconds if asked is None else asked
+        if seconds is None:
+            return most
+        if not self.costs.is_fitted:
+            return UNKNOWN_CHUNK
+        position = prompts[0].computed if prompts else 0
+        return max(LEAST_CHUNK, self.costs.rows_within(seconds, self._shape, position, most))
+
+    def _prompt_work(self, chunks: dict[Sequence, int]) -> list[Work]:
+        """Return the chunks as work, in the order of adapters, and count them in the step's shape."""
+        work: list[Work] = []
+        attended = self._shape.attended
+        for sequence in self._grouped:
+            count = chunks.get(sequence, 0)
+            if count == 0:
+                continue
+            begin = sequence.computed
+            is_last = int(begin + count == sequence.length)
+            sampled = is_last
+            if sequence.report_from is not None:
+                sampled = min(count, max(sampled, begin + count - sequence.report_from))
+            work.append(Work(sequence, count, sampled, sampled - is_last))
+            attended += count * begin + count * (count + 1) // 2
+        self._shape = self._shape._replace(attended=attended)
+        return work
+
+    # ---------------------------------------------------------------------------------------- starting, preempting ---
+
+    def _start_next(self, now: float) -> Sequence | None:
+        """Start the next sequence that waits, if there are a slot, its adapters and blocks for what it has so far."""
+        if not self._waiting or not (self._free_slots or self._displace_for_first(now)):
+            return None
+        sequence = self._waiting.take(lambda one: self._fits(one, now), now)
+        if sequence is None or not self._free_slots:
+            return None
+        shared = self._shared(sequence)
+        count = blocks_for(sequence.length) - len(shared)
+        if not self._make_free(count):  # its adapters have changed since it was looked at
+            self.pool.release(shared)
+            if sequence.adapters is not None:
+                sequence.adapters.release()
+            return None
+        is_new, sequence.started = not sequence.started, sequence.started or now
+        self._waiting.remove(sequence, now)
+        slot = self._running[sequence] = self._free_slots.pop()
+        self._builder.tables[slot, : len(shared)] = shared
+        sequence.blocks = self._builder.tables[slot, : len(shared)]
+        self._append_blocks(sequence, count)
+        sequence.computed = BLOCK_TOKENS * (len(shared) + self._restored(sequence, len(shared)))
+        if is_new:
+            sequence.cached = sequence.computed
+            if self._backlog is not None:
+                self._backlog.leave(sequence.id, now, started=True)
+        self._prompts[sequence] = None
+        self._group(sequence)
+        return sequence
+
+    def _fits(self, sequence: Sequence, now: float) -> bool:
+        """Return whether there are blocks for a sequence that waits, and one more for each that runs.
+
+        Who is to make room for it is preempted, if the policy names one.
+        """
+        while not self._has_blocks(sequence):
+            if not self._displace(sequence, now):
+                return False
+        return True
+
+    def _has_blocks(self, sequence: Sequence) -> bool:
+        spare, needed = self.free_blocks - len(self._running), blocks_for(sequence.length)
+        if needed <= spare:
+            return True
+        if self.prefixes is None or self._refused == (sequence, spare):
+            return False
+        self._refused = (sequence, spare)
+        shared = self._shared(sequence)  # some of which others use as well: those need no room
+        fits = needed - len(shared) <= self.free_blocks - len(self._running)
+        self.pool.release(shared)
+        return fits
+
+    def _displace_for_first(self, now: float) -> bool:
+        """Free a slot for the first that waits, if the policy says so."""
+        first = next(iter(self.policy.order(now)), None)
+        is_ready = first is not None and (first.adapters is None or first.adapters.is_ready())
+        return first is not None and is_ready and self._displace(first, now)
+
+    def _displace(self, sequence: Sequence, now: float) -> bool:
+        running = [one for one in self._running if self._displaced.get(one, 0) < MOST_DISPLACED]
+        other = self.policy.displaced(sequence, running, now) if running else None
+        if other is None:
+            return False
+        self._displaced[other] = self._displaced.get(other, 0) + 1
+        self.preempt(other, now)
+        return True
+
+    def _stop(self, sequence: Sequence) -> None:
+        """Take a running sequence's slot and blocks; what it has computed stays for others as long as there is room."""
+        self._share(sequence)
+        self._grouped.remove(sequence)
+        self._prompts.pop(sequence, None)
+        self._free_slots.append(self._running.pop(sequence))
+        self.pool.release(sequence.blocks)
+        sequence.blocks = sequence.blocks[:0]
+        self._builder.forget()
+
+    def _group(self, sequence: Sequence) -> None:
+        """Place a sequence behind the last one with the same adapters."""
+        grouped, uses = self._grouped, _uses(sequence)
+        for index in range(len(grouped), 0, -1):
+            if _uses(grouped[index - 1]) == uses:
+                grouped.insert(index, sequence)
+                return
+        grouped.append(sequence)
+
+    # -------------------------------------------------------------------------------------------------- prefixes ---
+
+    def _shared(self, sequence: Sequence) -> NDArray[np.int32]:
+        """Return the blocks that hold the beginning of a sequence already, taken; at least one token is computed."""
+        key = None if self.prefixes is None else self._key_of(sequence)
+        if self.prefixes is None or key is None:
+            return np.empty(0, np.int32)
+        return self.prefixes.match(key, sequence.tokens[: sequence.length], _most_shared(sequence))
+
+    def _restored(self, sequence: Sequence, begin: int) -> int:
+        """Fill a sequence's blocks from ``begin`` on with what is stored; return how many, and share them."""
+        key = None if self._restore is None or self.prefixes is None else self._key_of(sequence)
+        if self._restore is None or self.prefixes is None or key is None:
+            return 0
+        tokens = sequence.tokens[: _most_shared(sequence)]
+        count = self._restore(key, tokens, sequence.blocks, begin)
+        if count:
+            self.prefixes.insert(key, tokens[: BLOCK_TOKENS * (begin + count)], sequence.blocks[: begin + count])
+        return count
+
+    def _share(self, sequence: Sequence) -> None:
+        """Let others begin with what a sequence has computed."""
+        if self.prefixes is None or sequence.computed < BLOCK_TOKENS:
+            return
+        key = self._key_of(sequence)
+        if key is not None:
+            whole = sequence.computed // BLOCK_TOKENS
+            self.prefixes.insert(key, sequence.tokens[: whole * BLOCK_TOKENS], sequence.blocks[:whole])
+
+    def _make_free(self, count: int) -> bool:
+        """Let prefixes go until ``count`` blocks are free; return whether they are."""
+        lacking = count - self.pool.free
+        if lacking > 0 and self.prefixes is not None:
+            self.prefixes.evict(lacking)
+        return count <= self.pool.free
 
 
-SchedulerFactory = Callable[[Limits, BlockPool], Scheduler]
+def _most_shared(sequence: Sequence) -> int:
+    """Return how many of a sequence's positions need not be computed for its own sake."""
+    most = sequence.length - 1
+    return most if sequence.report_from is None else min(most, sequence.report_from)
+
+
+def _uses(sequence: Sequence) -> tuple[tuple[object, float], ...]:
+    """Return (handle, weight) of a running sequence's adapters."""
+    return () if sequence.adapters is None else sequence.adapters.rows

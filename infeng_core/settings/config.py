@@ -39,6 +39,7 @@ class ModelSection:
     formats: Mapping[str, str] = setting(
         {"embed": "int8-row"}, MapOf(Text()), "tensor name pattern to format; the last match wins over `format`"
     )
+    quantizer: str = setting("nearest", Text(), "what chooses the codes and scales of integer formats, by name")
     load: Literal["copy", "mmap"] = setting("copy", Choice(("copy", "mmap")), "huge-page arena, or map the file")
 
 
@@ -68,6 +69,11 @@ class KvCacheSection:
     )
     block: int = setting(16, Int(16, 16), "positions per block, fixed by the ABI")
     memory: int | Literal["auto"] = setting("auto", Auto(Size()), 'bytes, "512MB" or auto')
+    prefix: bool = setting(
+        True, Bool(), "requests that begin alike share what is computed of that, and keep their bytes"
+    )
+    prefix_dir: str | None = setting(None, Optional(Text()), "directory in which that outlives the process", path=True)
+    prefix_disk: int = setting(1 << 30, Size(), 'most bytes of that directory, "4GB"')
 
 
 @dataclass(frozen=True)
@@ -77,6 +83,16 @@ class SchedulerSection:
     use: str = setting("fcfs", Text(), "scheduler by name")
     max_batch_tokens: int = setting(512, Int(1, 1 << 16), "most rows of one step")
     max_running: int = setting(32, Int(1, 4096), "most requests in flight")
+    step_ms: int = setting(
+        100,
+        Int(0, 1 << 20),
+        "milliseconds that a step may take while requests decode; prompts get what is left; 0: any",
+    )
+    max_waiting: int = setting(0, Int(0, 1 << 30), "most requests that wait; further ones are refused; 0: any number")
+    max_waiting_tokens: int = setting(0, Int(0, 1 << 40), "most tokens of the prompts that wait; 0: any number")
+    max_wait_ms: int = setting(
+        0, Int(0, 1 << 30), "a request whose first token would take longer by prediction is refused; 0: none"
+    )
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ from typing import Any
 from infeng_core.errors import ManifestError, unknown_key_remedy
 from infeng_core.settings import yamlfile
 from infeng_core.settings.config import OPS, SCHEMA, SECTIONS, EngineConfig, Schema, default_of
-from infeng_core.settings.schema import MapOf
-from infeng_core.settings.yamlfile import Document, type_name
+from infeng_core.settings.schema import MapOf, checked
+from infeng_core.settings.yamlfile import Document
 
 VERSION = 1
 SHORT_VARIABLES = {"INFENG_FORCE": "kernels.force", "INFENG_DISABLE": "kernels.disable"}
@@ -122,9 +122,7 @@ def _build(values: Mapping[str, object], provenance: Mapping[str, str]) -> Engin
 
 def _from_document(document: Document, schema: Schema) -> Iterator[Setting]:
     data = document.data
-    if data.get("infeng") != VERSION or isinstance(data.get("infeng"), bool):
-        remedy = f"start the file with `infeng: {VERSION}`"
-        raise ManifestError(document.place(("infeng",)), f"expected {VERSION}, the manifest version", remedy)
+    document.require_version("infeng", VERSION, "manifest version")
     for section, content in data.items():
         if section == "infeng":
             continue
@@ -132,22 +130,10 @@ def _from_document(document: Document, schema: Schema) -> Iterator[Setting]:
             raise ManifestError(
                 document.place((section,)), "unknown key", unknown_key_remedy(section, [*schema, "infeng"])
             )
-        if content is None:
-            continue
-        if not isinstance(content, dict):
-            raise ManifestError(document.place((section,)), f"expected keys and values, found {type_name(content)}")
-        for key, value in content.items():
-            place = document.place((section, key))
-            if key not in schema[section]:
-                raise ManifestError(place, "unknown key", unknown_key_remedy(key, schema[section]))
-            field = schema[section][key]
-            try:
-                checked = field.metadata["kind"].check(value)
-            except ValueError as error:
-                raise ManifestError(place, str(error)) from None
-            if field.metadata["path"]:
-                checked = _beside(document.path, checked)
-            yield f"{section}.{key}", checked, place.rsplit(": ", 1)[0]
+        kinds = {key: field.metadata["kind"] for key, field in schema[section].items()}
+        for key, value in checked(document, (section,), content, kinds).items():
+            found = _beside(document.path, value) if schema[section][key].metadata["path"] else value
+            yield f"{section}.{key}", found, document.place((section, key)).rsplit(": ", 1)[0]
 
 
 def _beside(manifest: Path, value: Any) -> Any:

@@ -4,30 +4,33 @@ from __future__ import annotations
 
 import math
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import yaml
 
-from infeng_core.errors import closest
-from infeng_core.settings.yamlfile import type_name
+from infeng_core.errors import ManifestError, closest, unknown_key_remedy
+from infeng_core.settings.yamlfile import Document, Key, type_name
 
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
-class Kind(Protocol):
+class Kind(ABC):
     """A type of setting. Both methods raise ValueError with a sentence for the user."""
 
+    @abstractmethod
     def check(self, value: object) -> Any:
         """Return ``value``, which came from YAML or Python, in its final form."""
 
     def parse(self, text: str) -> Any:
         """Return the value that ``text`` (a shell argument or an environment variable) stands for."""
+        return self.check(text)
 
 
 @dataclass(frozen=True)
-class Text:
+class Text(Kind):
     """Any text that is not empty."""
 
     def check(self, value: object) -> str:
@@ -36,9 +39,6 @@ class Text:
         if "\0" in value:
             raise ValueError("expected text, found some with a NUL character")
         return value
-
-    def parse(self, text: str) -> str:
-        return self.check(text)
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Name(Text):
 
 
 @dataclass(frozen=True)
-class Choice:
+class Choice(Kind):
     """One of a closed list of words."""
 
     words: tuple[str, ...]
@@ -63,12 +63,9 @@ class Choice:
             raise ValueError(f"{value!r} is not one of {', '.join(self.words)}{suggestion(str(value), self.words)}")
         return value
 
-    def parse(self, text: str) -> str:
-        return self.check(text)
-
 
 @dataclass(frozen=True)
-class Bool:
+class Bool(Kind):
     """true or false."""
 
     def check(self, value: object) -> bool:
@@ -86,7 +83,7 @@ class Bool:
 
 
 @dataclass(frozen=True)
-class Int:
+class Int(Kind):
     """A whole number from ``low`` to ``high``."""
 
     low: int
@@ -109,7 +106,7 @@ class Int:
 
 
 @dataclass(frozen=True)
-class Number:
+class Number(Kind):
     """A finite number from ``low`` to ``high``."""
 
     low: float = -math.inf
@@ -131,7 +128,7 @@ class Number:
 
 
 @dataclass(frozen=True)
-class Size:
+class Size(Kind):
     """A number of bytes: 536870912 or "512MB" (MB and MiB both mean 2**20 bytes, as memory is counted)."""
 
     def check(self, value: object) -> int:
@@ -147,7 +144,7 @@ class Size:
 
 
 @dataclass(frozen=True)
-class Auto:
+class Auto(Kind):
     """The word ``auto`` or a value of ``kind``."""
 
     kind: Kind
@@ -166,7 +163,7 @@ class Auto:
 
 
 @dataclass(frozen=True)
-class Optional:
+class Optional(Kind):
     """Nothing (``null``) or a value of ``kind``."""
 
     kind: Kind
@@ -179,7 +176,7 @@ class Optional:
 
 
 @dataclass(frozen=True)
-class ListOf:
+class ListOf(Kind):
     """A list; as text, its items separated by commas, or YAML: [a, b]."""
 
     kind: Kind
@@ -199,7 +196,7 @@ class ListOf:
 
 
 @dataclass(frozen=True)
-class MapOf:
+class MapOf(Kind):
     """Names to values; as text, ``name=value`` pairs separated by commas, or YAML: {name: value}."""
 
     kind: Kind
@@ -219,6 +216,29 @@ class MapOf:
                 raise ValueError(f"expected name=value, found {pair!r}")
             result[name] = self.kind.parse(item)
         return result
+
+
+def checked(document: Document, key: Key, data: object, kinds: Mapping[str, Kind | None]) -> dict[str, Any]:
+    """Return the values of ``data``, the mapping at ``key``, in their final form; {} for null.
+
+    Keys whose kind is None are known, and left out. Raises ManifestError naming file, line and key.
+    """
+    if data is None:
+        return {}
+    if not isinstance(data, Mapping):
+        raise ManifestError(document.place(key), f"expected keys and values, found {type_name(data)}")
+    result = {}
+    for name, value in data.items():
+        place = document.place((*key, name))
+        if name not in kinds:
+            raise ManifestError(place, "unknown key", unknown_key_remedy(name, kinds))
+        kind = kinds[name]
+        if kind is not None:
+            try:
+                result[name] = kind.check(value)
+            except ValueError as error:
+                raise ManifestError(place, str(error)) from None
+    return result
 
 
 def _flow(text: str) -> object:

@@ -29,6 +29,12 @@ class Document:
         line = next((self.lines[key[:n]] for n in range(len(key), -1, -1) if key[:n] in self.lines), 1)
         return f"{self.path}:{line}: {'.'.join(key)}" if key else f"{self.path}:{line}"
 
+    def require_version(self, key: str, version: int, what: str) -> None:
+        """Raise ManifestError unless the file begins with its own version."""
+        if self.data.get(key) != version or isinstance(self.data.get(key), bool):
+            remedy = f"start the file with `{key}: {version}`"
+            raise ManifestError(self.place((key,)), f"expected {version}, the {what}", remedy)
+
 
 def read(path: Path) -> Document:
     """Read ``path`` as one mapping.

@@ -15,10 +15,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from infeng_core.machine import proc
+
 Kind = tuple[int, int]
 """perf_event_attr's type and config."""
 
 HARDWARE: Mapping[str, Kind] = {"cycles": (0, 0), "instructions": (0, 1), "llc_misses": (0, 3)}
+
+PARANOID = "/proc/sys/kernel/perf_event_paranoid"
 
 _SYSCALL = {"x86_64": 298, "aarch64": 241}
 _ATTR_BYTES = 64  # the first version of the struct
@@ -103,7 +107,7 @@ def explain(error: OSError) -> str:
     if error.errno in (errno.ENOENT, errno.ENODEV, errno.EOPNOTSUPP):
         why = "this machine offers no such counter, as is common in virtual machines"
     elif error.errno in (errno.EACCES, errno.EPERM):
-        why = f"not permitted: kernel.perf_event_paranoid is {_paranoid()}, 2 or less is needed"
+        why = f"not permitted: kernel.perf_event_paranoid is {proc.text(PARANOID) or 'unknown'}, 2 or less is needed"
     elif error.errno == errno.ENOSYS:
         why = "the system has no perf_event_open, or a sandbox forbids it"
     else:
@@ -116,10 +120,3 @@ def _threads() -> list[int]:
         return [int(folder.name) for folder in Path("/proc/self/task").iterdir()]
     except OSError:
         return [0]  # the calling thread
-
-
-def _paranoid() -> str:
-    try:
-        return Path("/proc/sys/kernel/perf_event_paranoid").read_text(encoding="ascii").strip()
-    except OSError:
-        return "unknown"

@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from infeng_core.machine import proc
+
 PROC = Path("/proc")
 
 
@@ -102,8 +104,7 @@ def huge_pages() -> HugePages | None:
 
 def peak_rss() -> int | None:
     """Return the most bytes that this process has had in memory, or None where the system does not say."""
-    found = [line for line in _lines("self/status") if line.startswith("VmHWM:")]
-    return _kilobytes(found[0].partition(":")[2]) if found else None
+    return proc.sizes(PROC / "self/status", peak="VmHWM").get("peak")
 
 
 def _core(index: int, before: tuple[int, ...], after: tuple[int, ...]) -> Core:
@@ -144,7 +145,4 @@ def _kilobytes(text: str) -> int:
 
 
 def _lines(name: str) -> list[str]:
-    try:
-        return (PROC / name).read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return []
+    return proc.text(PROC / name).splitlines()

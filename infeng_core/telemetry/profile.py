@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from infeng_core.telemetry.stages import Stages, StageTotal
 from infeng_core.telemetry.totals import OpTotal, op_totals
 
 Parts = Mapping[str, Mapping[str, str] | str]
-"""Attributes of an engine: {part: {method: stage}}, and {method of the engine itself: stage}."""
+"""Attributes of an engine: {part or part.of.part: {method: stage}}, and {method of the engine itself: stage}."""
 
 
 class Profile:
@@ -106,17 +107,19 @@ def measuring(
         if isinstance(executable, Measurable):
             executable.profile(True, events=events)
         for name, stages in parts.items():
-            plain[name] = old = getattr(engine, name)
+            holder, attribute = _place(engine, name)
+            plain[name] = old = getattr(holder, attribute)
             timers = profile.timers
             timed[name] = timers.timed(stages, old) if isinstance(stages, str) else timers.before(old, stages)
-            setattr(engine, name, timed[name])
+            setattr(holder, attribute, timed[name])
 
     def end() -> None:
         for name, timer in timed.items():
-            if getattr(engine, name) is timer:  # else it has been replaced meanwhile
-                delattr(engine, name)
+            holder, attribute = _place(engine, name)
+            if getattr(holder, attribute) is timer:  # else it has been replaced meanwhile
+                delattr(holder, attribute)
                 if not isinstance(parts[name], str):
-                    setattr(engine, name, plain[name])
+                    setattr(holder, attribute, plain[name])
         profile.end(_measured(executable))
 
     in_turn(begin)
@@ -124,6 +127,12 @@ def measuring(
         yield profile
     finally:
         in_turn(end)
+
+
+def _place(engine: Any, name: str) -> tuple[Any, str]:
+    """Return the object that has the last attribute of a dotted ``name``, and that attribute."""
+    *path, attribute = name.split(".")
+    return reduce(getattr, path, engine), attribute
 
 
 def _measured(executable: Executable) -> Measured | None:

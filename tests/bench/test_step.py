@@ -34,7 +34,7 @@ def start(engine: Engine, rows: int, params: SamplingParams, context: int) -> li
     streams = [engine.submit(random.integers(300, 31000, context).tolist(), params) for _ in range(rows)]
     while not all(stream.is_ready for stream in streams):
         engine.step()
-    for output in engine._streams.outputs():
+    for output in engine._in_flight.streams.outputs():
         output.sequence.guesses = None  # unless a benchmark wants them
     return streams
 
@@ -76,20 +76,20 @@ def test_a_step_of_many_adapters_without_the_model(
 ) -> None:
     """16 rows of the base, or of as many adapters as there can be: what the scheduler does about them."""
     for index in range(adapters):
-        engine.load_adapter(f"a{index}", peft_directory("tinyllama-1.1b", 1, "q_proj", index), pin=True)
+        engine.adapters.load(f"a{index}", peft_directory("tinyllama-1.1b", 1, "q_proj", index), pin=True)
     monkeypatch.setattr(engine, "executable", Nothing(engine))
     specs = [f"a{row % adapters}" if adapters else None for row in range(16)]
     prompts = np.random.default_rng(1).integers(300, 31000, (16, 32)).tolist()
     streams = [engine.submit(p, WAYS["greedy"], adapter=spec) for p, spec in zip(prompts, specs, strict=True)]
     while not all(stream.is_ready for stream in streams):
         engine.step()
-    for output in engine._streams.outputs():
+    for output in engine._in_flight.streams.outputs():
         output.sequence.guesses = None
     benchmark.pedantic(engine.step, rounds=300, warmup_rounds=20)
     for stream in streams:
         stream.cancel()
     for index in range(adapters):
-        engine.unload_adapter(f"a{index}")
+        engine.adapters.unload(f"a{index}")
 
 
 class Wrong:
@@ -116,7 +116,7 @@ class Always(Guesses):
 def test_verifying_guesses(benchmark: Any, engine: Engine, rows: int, guesses: int) -> None:
     """A decoding step of CONTEXT positions with ``guesses`` drafted tokens for every row."""
     streams = start(engine, rows, WAYS["greedy"], CONTEXT)
-    for output in engine._streams.outputs():
+    for output in engine._in_flight.streams.outputs():
         if guesses:
             output.sequence.guesses = Always(Wrong(), guesses)
     benchmark.pedantic(engine.step, rounds=30, warmup_rounds=3)

@@ -38,11 +38,12 @@ KNOWS = {
     "requests": {"_native", "requests.request", "step"},
     "scheduling": {"requests.request", "step"},
     "backends": {"_native", "formats", "kernels", "machine", "models", "settings", "step"},
-    "telemetry": {"backends"},
+    "telemetry": {"backends", "machine"},
     "step_lock": set(),
     "engine_thread": set(),
-    "engine": {"adapters", "backends", "engine_thread", "formats", "kernels", "machine", "plug", "requests",
-               "requests.request", "scheduling", "settings", "step", "step_lock", "telemetry"},
+    "in_flight": {"adapters", "requests", "requests.request", "scheduling", "step"},
+    "engine": {"adapters", "backends", "engine_thread", "formats", "in_flight", "kernels", "machine", "plug",
+               "requests", "requests.request", "scheduling", "settings", "step", "step_lock", "telemetry"},
     "cli": {"adapters", "backends", "engine", "formats", "kernels", "machine", "plug", "requests", "requests.request",
             "scheduling", "settings", "telemetry"},
     "api": {"_native", "adapters", "backends", "cli", "engine", "formats", "kernels", "machine", "models", "plug",
@@ -216,7 +217,8 @@ HOOKS = {
 }
 
 
-KINDS = ("tokenizers", "schedulers", "drafters", "model_families", "sources", "quant_formats", "backends")
+KINDS = ("tokenizers", "schedulers", "drafters", "logit_processors", "model_families", "sources", "quant_formats",
+         "quantizers", "backends")  # fmt: skip
 
 
 def test_there_are_the_hooks_of_the_design():
@@ -250,11 +252,14 @@ class Backend:
 class Source:
     def reads(self, path): return False
     def write(self, path, directory): pass
+class Quantizer:
+    def quantize(self, weights, target): pass
 class Family:
     FAMILY, ARCHITECTURES = "six", ("SixForCausalLM",)
     def graph(self, config): pass
-values = {"tokenizers": dict, "schedulers": dict, "drafters": dict, "model_families": Family(), "sources": Source(),
-          "quant_formats": QuantFormat("six", "f32"), "backends": Backend()}
+values = {"tokenizers": dict, "schedulers": dict, "drafters": dict, "logit_processors": dict,
+          "model_families": Family(), "sources": Source(), "quant_formats": QuantFormat("six", "f32"),
+          "quantizers": Quantizer(), "backends": Backend()}
 @hookimpl
 def infeng_kernel_libraries(): called.add("infeng_kernel_libraries"); return [KernelLibrary("first", path)]
 @hookimpl
@@ -273,7 +278,8 @@ def infeng_{kind}(): called.add("infeng_{kind}"); return {{"six": values["{kind}
     plugins = Plugins.discover(load_config(overrides={"plugins.paths": [str(path)]}))
     assert plugins.tokenizer("six") and plugins.scheduler("six") and plugins.quant_format("six")
     assert plugins.backend("six") and plugins.drafter("six") and plugins.model_families().keys() == {"six"}
-    assert plugins.sources().keys() == {"six"}
+    assert plugins.sources().keys() == {"six"} and plugins.quantizer("six").plugin == "six"
+    assert plugins.logit_processor("six")
     assert plugins.command("six").name == "six"
     assert "first" in [library.name for library in libraries(plugins)]
 

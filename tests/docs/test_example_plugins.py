@@ -9,20 +9,26 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import tiny_model
+import yaml
 from safetensors.numpy import load_file, save_file
 
 from infeng_core import _native, cli
 from infeng_core.engine import Engine
-from infeng_core.errors import ManifestError, ModelError, PluginError, UsageError
+from infeng_core.errors import ManifestError, ModelError, PluginError, RequestError, UsageError
+from infeng_core.formats import load
+from infeng_core.formats.quant import Grid
+from infeng_core.formats.quantizers import QuantTarget
 from infeng_core.models import families
 from infeng_core.plug.assembly import load_config
-from infeng_core.requests.request import SamplingParams
+from infeng_core.plug.manager import Plugins
+from infeng_core.requests.request import Request, SamplingParams
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 COMPILED = ("kernel", "format")
@@ -61,7 +67,8 @@ def ids(made: Engine, prompt: Any = "the quick") -> tuple[int, ...]:
 
 
 def test_there_is_an_example_for_each_kind() -> None:
-    assert PYTHON.keys() >= {"backend", "command", "drafter", "family", "source", "tokenizer"}
+    kinds = {"backend", "command", "drafter", "family", "logits", "quantizer", "scheduler", "source", "tokenizer"}
+    assert PYTHON.keys() >= kinds
 
 
 def test_the_drafter_guesses_and_changes_no_token(tiny: Path) -> None:
@@ -69,6 +76,20 @@ def test_the_drafter_guesses_and_changes_no_token(tiny: Path) -> None:
         answer = made.generate([[5, 6, 7]], GREEDY)[0]
     assert answer.usage.drafted_tokens > 0
     assert answer.token_ids == ids(engine(tiny), [[5, 6, 7]])
+
+
+@pytest.mark.parametrize(("patience", "order"), [(1000.0, [2, 1, 0]), (0.0, [0, 1, 2])])
+def test_the_scheduler_starts_short_prompts_first_but_lets_nobody_wait_for_ever(
+    tiny: Path, patience: float, order: list[int]
+) -> None:
+    prompts = [[5] * 9, [6] * 5, [7] * 2]
+    settings = {"scheduler__use": "shortest", "shortest__patience": patience, "scheduler__max_running": 1}
+    with engine(tiny, "scheduler", **settings) as made:
+        ended = [event.index for event in made.stream(prompts, GREEDY) if event.completion is not None]
+        answers = [one.token_ids for one in made.generate(prompts, GREEDY)]
+    assert ended == order
+    with engine(tiny) as made:
+        assert answers == [one.token_ids for one in made.generate(prompts, GREEDY)]
 
 
 def test_guesses_that_are_no_tokens_are_none(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,6 +113,39 @@ def test_a_drafter_that_guesses_more_than_asked_for_is_named_and_not_asked_again
     assert re.search(r"plugin again: drafter again: draft\(\) returned \d tokens where", capsys.readouterr().err)
     assert answer.usage.drafted_tokens == 0
     assert len(answer.token_ids) == 24
+
+
+TEXTS = ("the quick brown", "the lazy dog", "héllo")
+
+
+def test_the_logit_processor_lets_an_answer_be_one_of_the_texts(tiny: Path) -> None:
+    warm = SamplingParams(temperature=5.0, seed=1, processors={"choice": TEXTS})  # type: ignore[arg-type]
+    with engine(tiny, "logits") as made:
+        found = made.generate([Request("the", replace(warm, seed=seed)) for seed in range(30)])
+        free = made.generate("the", replace(warm, processors=()))[0]
+    assert {answer.text for answer in found} == set(TEXTS)
+    assert all(answer.finish_reason == "stop" for answer in found)
+    assert free.text not in TEXTS
+
+
+def test_settings_reach_the_logit_processor_and_its_errors_the_caller(tiny: Path) -> None:
+    greedy = replace(GREEDY, ignore_eos=False, processors=(("choice", ["yes", "no"]),))
+    with engine(tiny, "logits", choice__before=" = ") as made:
+        assert made.generate("the", greedy)[0].text in (" = yes", " = no")
+        for argument in (None, 5, (), ("a", 1)):
+            with pytest.raises(RequestError, match=r"choice: .* are no texts: give some"):
+                made.generate("the", replace(greedy, processors=(("choice", argument),)))
+        with pytest.raises(PluginError, match="logit processor choise: no plugin provides it: did you mean `choice`"):
+            made.generate("the", replace(greedy, processors=(("choise", ("a",)),)))
+
+
+def test_the_logit_processor_obeys_with_guesses_as_without(tiny: Path) -> None:
+    params = replace(GREEDY, ignore_eos=False, max_tokens=60, processors=(("choice", ("x" * 40, "y" * 40)),))
+    with engine(tiny, "logits") as plain, engine(tiny, "logits", speculation__use="ngram") as guessing:
+        expected, found = plain.generate("the", params)[0], guessing.generate("the", params)[0]
+    assert found.token_ids == expected.token_ids
+    assert expected.text in ("x" * 40, "y" * 40)
+    assert found.usage.accepted_tokens > 5
 
 
 def test_the_tokenizer_turns_text_into_bytes_and_back(tiny: Path) -> None:
@@ -202,6 +256,68 @@ def test_a_wrong_setting_of_an_example_is_named() -> None:
         load_config(overrides={"plugins.paths": str(PYTHON["drafter"]), "again.window": 65})
 
 
+def squared_errors(converted: Path, source: Path) -> dict[str, float]:
+    """Return the sum of (stored - given)^2 of each matrix."""
+    model = load(converted, load_config())
+    given = load_file(source / "model.safetensors")
+    matrices = {name: values.astype(np.float64) for name, values in given.items() if values.ndim == 2}
+    return {name: float(((model.matrix(name) - values) ** 2).sum()) for name, values in matrices.items()}
+
+
+@pytest.mark.parametrize("format", ["int4-g64", "int4-g32", "int8-row"])
+def test_the_quantizer_errs_less_on_every_matrix_and_its_model_runs_without_it(
+    tiny: Path, tmp_path: Path, capsys: Any, format: str
+) -> None:
+    convert = ["convert", str(tiny), "--format", format]
+    ours = ["--quantizer", "clip", "--set", f"plugins.paths={PYTHON['quantizer']}", "--set", "clip.ranges=64"]
+    assert cli.main([*convert, str(tmp_path / "nearest")]) == 0
+    assert cli.main([*convert, str(tmp_path / "clip"), *ours]) == 0
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.endswith("quantizer nearest") and second.endswith("quantizer clip 0.1.0")
+    plain, found = (squared_errors(tmp_path / name, tiny) for name in ("nearest", "clip"))
+    assert len(found) == 15 and all(found[name] < plain[name] for name in found)
+    assert sum(found.values()) < 0.995 * sum(plain.values())
+    record = yaml.safe_load((tmp_path / "clip" / "manifest.yaml").read_text())["quantizer"]
+    assert record == {"name": "clip", "plugin": "clip", "version": "0.1.0", "settings": {"ranges": 64}}
+    tokens = ids(engine(tmp_path / "clip"))
+    assert len(tokens) == 24
+    settings = {"model__format": format, "model__quantizer": "clip", "clip__ranges": 64}
+    assert ids(engine(tiny, "quantizer", **settings)) == tokens  # converted on the fly
+
+
+def test_the_quantizer_errs_less_on_a_trained_model() -> None:
+    source = pytest.importorskip("infeng_demo", reason="the demo wheel is not installed").model_dir()
+    plugins = Plugins.discover(load_config(overrides={"plugins.paths": str(PYTHON["quantizer"])}))
+    floats = load(source, load_config(overrides={"model.format": "f32"}))
+    rows = floats.matrix("model.layers.0.mlp.down_proj.weight")
+    target = QuantTarget("down", "layers.0.down_proj", "int4-g64", Grid(64, -8, 7, np.dtype("float16")))
+    rng = np.random.default_rng(0)
+    inputs = rng.standard_normal((4 * rows.shape[1], rows.shape[1])) * np.exp2(rng.integers(-3, 4, rows.shape[1]))
+    calibrated = replace(target, statistic=inputs.T @ inputs / len(inputs))
+
+    def errors(name: str, asked: QuantTarget) -> tuple[float, float]:
+        """Return the squared error of the weights, and of what comes out for the inputs."""
+        made = plugins.quantizer(name).quantize(rows.copy(), asked, "down")
+        assert made is not None
+        wrong = np.repeat(made.scales, 64, 1) * made.codes - rows
+        return float((wrong**2).sum()), float(((inputs @ wrong.T) ** 2).sum())
+
+    nearest, plain, weighed = errors("nearest", target), errors("clip", target), errors("clip", calibrated)
+    assert plain[0] < 0.995 * nearest[0]
+    assert weighed[1] < 0.9 * min(nearest[1], plain[1])
+
+
+def test_the_quantizer_leaves_what_fp16_scales_cannot_hold_to_the_core(tiny: Path, tmp_path: Path) -> None:
+    source = Path(shutil.copytree(tiny, tmp_path / "large"))
+    weights = load_file(source / "model.safetensors")
+    weights["model.layers.1.mlp.up_proj.weight"][3, 5] = 1e6
+    save_file(weights, source / "model.safetensors")
+    with pytest.raises(
+        ModelError, match=r"up_proj\.weight: does not fit int4-g64 \(row 3, .*: store it in another format"
+    ):
+        engine(source, "quantizer", model__quantizer="clip")
+
+
 @pytest.mark.slow
 def test_the_wheels_build_install_and_are_used(tiny: Path, tmp_path: Path) -> None:
     sources = [shutil.copytree(path.parents[1], tmp_path / name) for name, path in PYTHON.items()]
@@ -223,5 +339,15 @@ def test_the_wheels_build_install_and_are_used(tiny: Path, tmp_path: Path) -> No
     assert infeng("run", tiny, *run, "speculation.use=again") == plain
     assert infeng("run", renamed(tiny, tmp_path / "renamed-model"), *run, "threads.count=1") == plain
     assert infeng("run", tiny, *run, "tokenizer.use=bytes", "--json")
+    assert infeng("convert", tiny, "clipped", "--quantizer", "clip").endswith("quantizer clip 0.1.0\n")
+    assert infeng("run", "clipped", *run, "threads.count=1")
     assert infeng("run", tiny, *run, "backend.use=bigram", "--json")
     assert infeng("count", tiny, "the").endswith(" tokens\n")
+    code = (
+        "import sys; from infeng_core import Engine, SamplingParams\n"
+        "with Engine(sys.argv[1]) as engine:\n"
+        "    print(engine.generate('x', SamplingParams(processors=(('choice', ('lazy', 'quick')),)))[0].text)"
+    )
+    command = [sys.executable, "-P", "-c", code, str(tiny)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment, cwd=tmp_path)
+    assert done.stdout in ("lazy\n", "quick\n")

@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from infeng_core import Engine
-from infeng_core.backends.interface import AdapterHandle, AdapterRows, BoundOp
+from infeng_core.backends.interface import BoundOp
 from infeng_core.formats import load_adapter
 from infeng_core.machine.cpu import detect
-from infeng_core.step import Batch
+from infeng_core.step import AdapterHandle, AdapterRows, Batch
 
 F32 = {"model.format": "f32", "model.formats": {}, "kv_cache.dtype": "f32", "adapters.dtype": "f32"}
 """Weights, cache and adapters as they were trained."""

@@ -57,7 +57,7 @@ def run(
         bound = harness.libraries(engine.executable.bound(), ("linear", "shrink"))
         assert library is None or bound == {library}
         for name in adapters:
-            engine.pin_adapter(name)  # so that all requests begin together
+            engine.adapters.pin(name)  # so that all requests begin together
         recorder = harness.Recorder(engine)
         if alone:
             for request in todo:

@@ -179,16 +179,16 @@ def test_a_broken_adapter_does_not_touch_the_running_batch(
     """Whether it is read at once or for its first request, which fails alone."""
     bad = Path(shutil.copytree(GOOD["lora"], tmp_path / "bad"))
     with open_engine(reduced, adapters) as engine:
-        engine.load_adapter("lazy", bad)
+        engine.adapters.load("lazy", bad)
         way(bad)
         recorder, streams = start(engine)
         with pytest.raises(AdapterError) as caught:
-            engine.load_adapter("bad", bad, pin=True)
+            engine.adapters.load("bad", bad, pin=True)
         assert str(bad) in str(caught.value) and caught.value.why
         assert engine.step()
         with pytest.raises(RequestError, match="bad"):  # it has no name afterwards
             engine.submit(Request((5, 6, 7), adapter="bad"))
-        assert "bad" not in {info.name for info in engine.adapters()}
+        assert "bad" not in {info.name for info in engine.adapters.infos()}
         first = engine.submit(Request((5, 6, 7), adapter="lazy"))
         with pytest.raises(AdapterError):
             first.result()
@@ -201,11 +201,11 @@ def test_unloading_in_use_lets_requests_finish_as_they_began(
     with open_engine(reduced, adapters) as engine:
         recorder, streams = start(engine)
         for name in ("lora", "dora"):
-            engine.unload_adapter(name)
+            engine.adapters.unload(name)
         with pytest.raises(RequestError, match="lora"):
             engine.submit(Request((5, 6, 7), adapter="lora"))
         with pytest.raises(AdapterError, match="lora"):
-            engine.unload_adapter("lora")
+            engine.adapters.unload("lora")
         assert finish(engine, recorder, streams) == undisturbed
 
 
@@ -216,7 +216,7 @@ def test_reloading_in_use_changes_only_what_begins_afterwards(
         recorder, streams = start(engine)
         shutil.copy(GOOD["thin"] / WEIGHTS, adapters["lora"] / WEIGHTS)
         shutil.copy(GOOD["thin"] / "adapter_config.json", adapters["lora"] / "adapter_config.json")
-        engine.reload_adapter("lora")
+        engine.adapters.reload("lora")
         later = [
             engine.submit(Request(requests()[0].prompt, requests()[0].params, adapter=use)) for use in ("lora", "thin")
         ]
@@ -237,7 +237,7 @@ def test_reloading_what_is_broken_now_keeps_what_was_there(
         recorder, streams = start(engine)
         way(adapters["lora"])
         with pytest.raises(AdapterError):
-            engine.reload_adapter("lora")
+            engine.adapters.reload("lora")
         again = engine.submit(requests()[0])
         *old, later = finish(engine, recorder, [*streams, again])
         assert old == undisturbed

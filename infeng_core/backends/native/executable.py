@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from infeng_core import _native
-from infeng_core.backends.interface import BoundOp, InterruptedStepError, Limits, Measured, NotFiniteError, OpNames
+from infeng_core.backends.interface import BoundOp, InterruptedStepError, Measured, NotFiniteError, OpNames
 from infeng_core.backends.native.adapters import place
 from infeng_core.backends.native.plan import Planner
 from infeng_core.errors import AdapterError, KernelError, ResourceError
 from infeng_core.kernels.problems import MAX_STACKED_RANK
 from infeng_core.machine.memory import available_bytes
 from infeng_core.models.families import families
-from infeng_core.step import Batch
+from infeng_core.step import Batch, Limits
 
 if TYPE_CHECKING:
     from infeng_core.formats import LoadedModel
@@ -29,6 +31,10 @@ _REMEDIES = {
     "out_of_threads": "set threads.count to less, or raise the limit of processes and threads (ulimit -u)",
 }
 """What to do where memory or threads are refused, by the code of the native error."""
+
+
+BLOCK_LAYOUT = 1
+"""Counts changes of how a cache lies in memory (native/program/kv_cache.cc and the kernels that write it)."""
 
 
 class NativeBackend:
@@ -110,6 +116,8 @@ class NativeExecutable:
             for (op, detail), native in zip(planner.binder.noted, self._program.ops(), strict=True)
         )
         self.kv_bytes = self._cache.nbytes
+        sizes = f"{shape.layers} layers, {shape.kv_heads} heads of {shape.head_dim}"
+        self._layout = f"native {BLOCK_LAYOUT}: {config.kv_cache.dtype}, {sizes}"
         self.scratch_bytes = self._program.scratch_bytes
 
     def run(self, batch: Batch) -> NDArray[np.float32]:
@@ -143,6 +151,25 @@ class NativeExecutable:
                 raise ResourceError(what, str(error), "unload another adapter") from error
             raise AdapterError(what, str(error), "it does not fit this model; convert it again") from error
 
+    def block_layout(self) -> str:
+        """Return what the bytes of a block mean."""
+        return self._layout
+
+    def read_blocks(self, blocks: NDArray[np.int32]) -> NDArray[np.uint8]:
+        """Return copies of whole blocks, (count, block_bytes) uint8."""
+        with _cache_errors():
+            return self._program.read_blocks(self._cache, blocks)
+
+    def write_blocks(self, blocks: NDArray[np.int32], data: NDArray[np.uint8]) -> None:
+        """Write what ``read_blocks`` returned to blocks."""
+        with _cache_errors():
+            self._program.write_blocks(self._cache, blocks, data)
+
+    def copy_blocks(self, source: NDArray[np.int32], target: NDArray[np.int32]) -> None:
+        """Copy whole blocks onto others."""
+        with _cache_errors():
+            self._program.copy_blocks(self._cache, source, target)
+
     def bound(self) -> list[BoundOp]:
         """Return what runs, in the order of the model."""
         return self._bound
@@ -171,6 +198,14 @@ class NativeExecutable:
         """Give memory and threads back; calling it again does nothing."""
         for name in ("_program", "_cache", "_logits", "_model"):
             vars(self).pop(name, None)
+
+
+@contextlib.contextmanager
+def _cache_errors() -> Iterator[None]:
+    try:
+        yield
+    except _native.NativeError as error:
+        raise KernelError("kv cache", str(error), "use blocks of this engine's pool") from error
 
 
 def _failure(error: _native.NativeError) -> KernelError:

@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from infeng_core import _native
-from infeng_core.backends.interface import Limits
 from infeng_core.backends.native.binding import Binder, Bindings
 from infeng_core.errors import ModelError
 from infeng_core.kernels.problems import MAX_STACKED_RANK
@@ -37,6 +36,7 @@ from infeng_core.models.ops import (
     consumers,
     panel_columns,
 )
+from infeng_core.step import Limits
 
 if TYPE_CHECKING:
     from infeng_core.formats import LoadedModel

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -103,12 +102,12 @@ def read_artifact(directory: Path) -> Artifact:
 
 def _read_header(files: Snapshot, path: Path) -> tuple[Artifact, Header]:
     found = files.header(path)
-    version = Fields(found.metadata, path, remedy=AGAIN)
-    _check_version(version)
+    metadata = Fields(found.metadata, path, remedy=AGAIN)
+    metadata.version("infeng_adapter", MAJOR, AGAIN)
     try:
-        document = parse_json(version.text("adapter").encode())
+        document = parse_json(metadata.text("adapter").encode())
     except ValueError as error:
-        version.fail("adapter", f"is not valid JSON ({error})")
+        metadata.fail("adapter", f"is not valid JSON ({error})")
     fields = Fields(document, path, remedy=AGAIN)
     artifact = _parse(fields)
     if fields.text("id") != artifact.id:
@@ -131,16 +130,6 @@ def load_artifact(directory: Path, model: LoadedModel, dtype: AdapterDtype, scal
         raise AdapterError(f"{path}", "does not match its checksum: it was changed or damaged", AGAIN)
     image = AdapterImage(artifact.spec.scaled(scale), pieces, data, digest)
     return image.adapter(model, directory, artifact.base_name)
-
-
-def _check_version(fields: Fields) -> None:
-    version = fields.text("infeng_adapter")
-    numbers = re.fullmatch(r"(\d{1,6})\.(\d{1,6})", version)
-    if not numbers:
-        fields.fail("infeng_adapter", f"is {show(version)}, it must be a version such as 1.0")
-    if int(numbers[1]) != MAJOR:
-        remedy = "update infeng (pip install -U infeng-core)" if int(numbers[1]) > MAJOR else AGAIN
-        fields.fail("infeng_adapter", f"is {version}, this version of infeng reads {MAJOR}.x", remedy)
 
 
 def _parse(fields: Fields) -> Artifact:

@@ -38,7 +38,7 @@ from infeng_core.formats.adapters.packed import (
 from infeng_core.formats.adapters.sites import EMBED, base_tensor, sites
 from infeng_core.formats.quant import BUILTIN, QuantFormat
 from infeng_core.formats.shards import ALIGN
-from infeng_core.formats.tensors import LoadedModel, PackedTensor
+from infeng_core.formats.tensors import LoadedModel
 from infeng_core.models.weights import PANEL_ROWS, Part
 
 A_FORMAT: Mapping[AdapterDtype, QuantFormat] = {
@@ -234,13 +234,10 @@ class Views:
             piece, scaling = arrays["embedding"], np.float32(spec.embedding.scaling)
             part = _part(Part("", known[EMBED].k), spec.embedding, 0, piece, "", spec.dtype)
             self.embedding = LoraEmbedding(spec.embedding.rank, piece["a"], float(scaling), part)
-        self.saved_tensors: dict[str, PackedTensor] = {}
-        for name, format in spec.saved_tensors.items():
-            base = base_tensor(model, name)
-            sizes = (base.n, base.k, base.panels, base.panel_bytes)
-            self.saved_tensors[name] = PackedTensor(
-                name, format, *sizes, arrays[f"saved.{name}"]["panels"], 0, base.quant
-            )
+        self.saved_tensors = {
+            name: base_tensor(model, name).holding(arrays[f"saved.{name}"]["panels"], name)
+            for name in spec.saved_tensors
+        }
         self.saved_vectors = {name: arrays[f"saved.{name}"]["vector"] for name in spec.saved_vectors}
 
 

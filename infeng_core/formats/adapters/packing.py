@@ -130,10 +130,7 @@ class _Packer:
     def saved_base(self, site: Site) -> PackedTensor:
         """Return the packed weight under a module: the adapter's own where it brings one, else the base's."""
         base = base_tensor(self.model, site.tensor)
-        if site.tensor not in self.saved:
-            return base
-        sizes = (base.n, base.k, base.panels, base.panel_bytes)
-        return PackedTensor(site.tensor, base.format, *sizes, self.saved[site.tensor], 0, base.quant)
+        return base.holding(self.saved[site.tensor], site.tensor) if site.tensor in self.saved else base
 
     def _saved_tensors(self) -> dict[str, NDArray[np.uint8]]:
         """Return the panels of what takes the place of embeddings and head, in the base's formats.

@@ -2,7 +2,8 @@
 
 An adapter's configuration names modules by regular expressions. Python's ``re`` backtracks, so that a short pattern
 such as ``(a*)*b`` keeps the whole process busy for hours; RE2 reads a name once, whatever the pattern. What PEFT's
-patterns may say beyond that, looks around and references back, is refused by name.
+patterns may say beyond that, looks around and references back, is refused by name, but for negative lookaheads at the
+beginning (lookaheads.py).
 """
 
 from __future__ import annotations
@@ -10,9 +11,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 import re2
+
+from infeng_core.formats.adapters.lookaheads import choices
 
 MAX_LENGTH = 4096  # of a pattern
 MAX_COUNT = 4096  # of a field: one for each module of the largest models
@@ -23,7 +26,7 @@ MATCH_MEMORY = 32 << 20  # what matching may remember
 SINGLE = re.compile(r"[\w.\-^$\\]*", re.ASCII)  # no repeats, no choices: one active state, however many such patterns
 ABSENT = {
     "(?=": "a lookahead",
-    "(?!": "a negative lookahead",
+    "(?!": "a negative lookahead that is not at the beginning",
     "(?<=": "a lookbehind",
     "(?<!": "a negative lookbehind",
     "(?>": "an atomic group",
@@ -41,7 +44,26 @@ Refuse = Callable[[str, str], NoReturn]
 """Raises for a pattern and a reason, which continues the sentence "holds <pattern>, which ..."."""
 
 
-Sets = list[tuple[re2.Set, list[int]]]  # each with the places of its patterns
+Sets = list[tuple[re2.Set, list[int]]]  # each with the places of its pieces
+
+
+class Piece(NamedTuple):
+    """What RE2 is given of a pattern: one of its alternatives, or what may not match beside one."""
+
+    text: str
+    place: int
+    """Of the pattern."""
+    unless: frozenset[int] | None
+    """The pieces that may not match beside this one; None: it is such a piece."""
+
+
+def _pieces(patterns: Sequence[str]) -> list[Piece]:
+    made: list[Piece] = []
+    for place, pattern in enumerate(patterns):
+        for text, unless in choices(pattern):
+            made += [Piece(one, place, None) for one in unless]
+            made.append(Piece(text, place, frozenset(range(len(made) - len(unless), len(made)))))
+    return made
 
 
 class Patterns:
@@ -56,8 +78,9 @@ class Patterns:
         for pattern in patterns:
             self._check(pattern)
         self._patterns = patterns
-        self._single = [place for place, pattern in enumerate(patterns) if SINGLE.fullmatch(pattern)]
-        self._others = sorted({*range(len(patterns))} - {*self._single})
+        self._pieces = _pieces(patterns)
+        self._single = [index for index, piece in enumerate(self._pieces) if SINGLE.fullmatch(piece.text)]
+        self._others = sorted({*range(len(self._pieces))} - {*self._single})
         self._compiled(self._others, PROGRAM_MEMORY)
         self._whole = self._sets()
 
@@ -75,17 +98,18 @@ class Patterns:
         return self._sets(r"\.(?:", ")")  # ^ does not match there
 
     def _sets(self, before: str = "", after: str = "") -> Sets:
-        groups = [places for places in (self._single, self._others) if places]
-        return [(self._compiled(places, MATCH_MEMORY, before, after), places) for places in groups]
+        groups = [pieces for pieces in (self._single, self._others) if pieces]
+        return [(self._compiled(pieces, MATCH_MEMORY, before, after), pieces) for pieces in groups]
 
     def _first(self, sets: Sets, text: str) -> int | None:
-        matching: list[int] = []
-        for compiled, places in sets:
+        matching: set[int] = set()
+        for compiled, pieces in sets:
             found = compiled.Match(text) or []
-            if len(places) not in found:  # the last pattern matches everything, unless the memory has not sufficed
+            if len(pieces) not in found:  # the last pattern matches everything, unless the memory has not sufficed
                 self._refuse(text, "cannot be compared with the patterns in the memory that they may take")
-            matching += [places[index] for index in found if index < len(places)]
-        return min(matching, default=None)
+            matching.update(pieces[index] for index in found if index < len(pieces))
+        whole = [piece for piece in map(self._pieces.__getitem__, matching) if piece.unless is not None]
+        return min((piece.place for piece in whole if matching.isdisjoint(piece.unless or ())), default=None)
 
     def _check(self, pattern: str) -> None:
         if len(pattern) > MAX_LENGTH:
@@ -96,22 +120,22 @@ class Patterns:
             if not token.startswith("\\"):
                 self._refuse(pattern, f"uses {token}, which is not supported here")
 
-    def _compiled(self, places: list[int], memory: int, before: str = "", after: str = "") -> re2.Set:
-        """Return a set of the patterns at ``places`` and, at last, of one that matches everything."""
+    def _compiled(self, pieces: list[int], memory: int, before: str = "", after: str = "") -> re2.Set:
+        """Return a set of ``pieces`` and, at last, of one that matches everything."""
         options = re2.Options()
         options.log_errors, options.never_capture, options.max_mem = False, True, memory
         made = re2.Set.FullMatchSet(options)
-        for pattern in (self._patterns[place] for place in places):
+        for text, place, _ in (self._pieces[index] for index in pieces):
             try:
-                made.Add(f"{before}{pattern}{after}")
+                made.Add(f"{before}{text}{after}")
             except (re2.error, UnicodeEncodeError):
-                self._refuse(pattern, _reason(pattern, options))
+                self._refuse(self._patterns[place], _reason(text, options))
         made.Add("(?s).*")
         try:
             made.Compile()
         except re2.error:
-            longest = max((self._patterns[place] for place in places), key=len)
-            self._refuse(longest, "takes too many states, alone or with the others")
+            longest = max((self._pieces[index] for index in pieces), key=lambda piece: len(piece.text))
+            self._refuse(self._patterns[longest.place], "takes too many states, alone or with the others")
         return made
 
 

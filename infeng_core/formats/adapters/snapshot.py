@@ -19,13 +19,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from infeng_core.errors import AdapterError, ModelError
-from infeng_core.files import opened, read_into, reading
+from infeng_core.files import bytes_of, opened, read_into, reading
 from infeng_core.formats.huggingface import FLOAT_DTYPES, widened
-from infeng_core.formats.safetensors import NUMPY_DTYPES, Header, TensorInfo, header_length, parse_header
+from infeng_core.formats.safetensors import NUMPY_DTYPES, Header, TensorInfo, header_of
 from infeng_core.formats.shards import aligned_bytes
 
 DIGEST_CHUNK = 1 << 20
-MAX_HEADER = 16 << 20  # 150 bytes for each tensor of a model with thousands of layers
 PAUSE = 0.02  # seconds: more than a tick of the clock that stamps files, within which two writes look like one
 TRIES = 5
 
@@ -82,18 +81,11 @@ class Snapshot:
 
     def text(self, path: Path, limit: int, remedy: str) -> bytes:
         """Return all of a file of ``limit`` bytes at most; raises ModelError."""
-        handle = self._open(path, remedy)
-        size = os.fstat(handle).st_size
-        if size > limit:
-            raise ModelError(f"{path}", f"has more than {limit} bytes", remedy)
-        return self._bytes(handle, path, 0, size)
+        return bytes_of(self._open(path, remedy), path, limit, ModelError, remedy)
 
     def header(self, path: Path) -> Header:
         """Return the checked header of a safetensors file; raises ModelError."""
-        handle = self._open(path)
-        size = os.fstat(handle).st_size
-        length = header_length(self._bytes(handle, path, 0, min(size, 8)), size, path, MAX_HEADER)
-        return parse_header(self._bytes(handle, path, 8, length), size, path)
+        return header_of(self._open(path), path)
 
     def data(self, path: Path, begin: int, count: int) -> NDArray[np.uint8]:
         """Return ``count`` bytes from byte ``begin`` on, 64-byte aligned; ModelError where there are fewer."""
@@ -120,12 +112,6 @@ class Snapshot:
                 self._is_settled &= _seconds_of_rest(handle) <= 0
             self._opened[path] = handle, _stamp(os.fstat(handle))
         return self._opened[path][0]
-
-    @staticmethod
-    def _bytes(handle: int, path: Path, begin: int, count: int) -> bytes:
-        data = bytearray(count)
-        read_into(handle, memoryview(data), begin, path)
-        return bytes(data)
 
 
 def _seconds_of_rest(handle: int) -> float:

@@ -17,19 +17,17 @@ from pathlib import Path
 from typing import Any
 
 from infeng_core import _native
+from infeng_core.errors import ResourceError
+from infeng_core.files import cache_root
 
 CASES = 3  # raised when the checks themselves change
 
 
-def cache_dir(environ: Mapping[str, str] = os.environ) -> Path:
-    """Return the user's cache: ``$INFENG_CACHE``, else ``$XDG_CACHE_HOME/infeng``, else ``~/.cache/infeng``."""
-    if environ.get("INFENG_CACHE"):
-        return Path(environ["INFENG_CACHE"])
-    if environ.get("XDG_CACHE_HOME"):
-        return Path(environ["XDG_CACHE_HOME"]) / "infeng"
+def cache_dir() -> Path:
+    """Return the user's cache, or for one without a home a place where nothing is kept."""
     try:
-        return Path.home() / ".cache" / "infeng"
-    except RuntimeError:  # a user without a home: nothing is kept
+        return cache_root()
+    except ResourceError:
         return Path(os.devnull) / "infeng"
 
 

@@ -1,6 +1,7 @@
 // The bind functions of this folder, in the order in which module.cc calls them.
 #pragma once
 
+#include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 
 #include <memory>
@@ -29,6 +30,12 @@ class Adapter;
 std::shared_ptr<Adapter> make_adapter(const Program& program, const std::string& dtype, const pybind11::list& tensors,
                                       const pybind11::object& embedding, const pybind11::list& saved_tensors,
                                       const pybind11::list& saved_vectors);
+
+// Methods of Program (blocks.cc): copy blocks of a cache between two steps.
+class KvCache;
+pybind11::object read_blocks(const Program& program, const KvCache& cache, const pybind11::array& blocks);
+void write_blocks(const Program& program, KvCache& cache, const pybind11::array& blocks, const pybind11::array& data);
+void copy_blocks(const Program& program, KvCache& cache, const pybind11::array& source, const pybind11::array& target);
 
 // A contiguous buffer of a Python object, held until the last copy of the pointer is gone.
 struct HeldBuffer {

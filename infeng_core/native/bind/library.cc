@@ -164,6 +164,7 @@ void bind_kernel(py::module_& m) {
 
 void bind_library(py::module_& m) {
   m.attr("ABI_VERSION") = py::make_tuple(INFENG_ABI_MAJOR, INFENG_ABI_MINOR);
+  m.attr("ABI_SINCE") = INFENG_ABI_SINCE;
   bind_problem(m);
   bind_kernel(m);
   py::class_<Library, std::shared_ptr<Library>>(m, "Library", "A kernel library; it stays loaded for ever.")

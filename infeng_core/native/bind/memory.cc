@@ -91,7 +91,7 @@ void bind_kv_cache(py::module_& m) {
           },
           "format"_a, py::kw_only(), "layers"_a, "kv_heads"_a, "head_dim"_a, "v_head_dim"_a = 0, "block_tokens"_a = 16)
       .def_property_readonly("nbytes", &KvCache::nbytes)
-      .def_property_readonly("block_bytes", [](const KvCache& c) { return c.layers() * c.shape().block_stride; })
+      .def_property_readonly("block_bytes", &KvCache::block_bytes)
       .def(
           "layer",
           [](const py::object& self, int64_t index) {

@@ -13,6 +13,7 @@
 #include "bind/bindings.h"
 #include "error.h"
 #include "library/names.h"
+#include "weights/codes.h"
 #include "weights/panels.h"
 #include "weights/weight.h"
 
@@ -119,6 +120,71 @@ py::array_t<float> unpack(const std::string& format, const py::buffer& data, int
   return result;
 }
 
+const CodeGrid& grid_of(const std::string& name, uint32_t format) {
+  const CodeGrid* grid = code_grid(format);
+  if (grid == nullptr) fail("unsupported", "weight format ", name, " has no codes and scales that are known here");
+  return *grid;
+}
+
+py::object grid_tuple(const std::string& format) {
+  const CodeGrid* grid = code_grid(number_of(Vocabulary::weight, format));
+  if (grid == nullptr) return py::none();
+  return py::make_tuple(grid->group, grid->low, grid->high, grid->half ? "float16" : "float32");
+}
+
+// A matrix of exactly this type, its rows contiguous.
+template <class T>
+py::array_t<T> matrix_of(const char* what, const py::array& array) {
+  if (!py::isinstance<py::array_t<T>>(array)) {
+    fail("invalid_argument", "the ", what, " are ", std::string(py::str(array.dtype())), ", not ",
+         std::string(py::str(py::dtype::of<T>())));
+  }
+  if (array.ndim() != 2) fail("invalid_argument", "the ", what, " are no matrix");
+  return py::array_t < T, py::array::c_style | py::array::forcecast > ::ensure(array);
+}
+
+void pack_codes_of(const std::string& format, const py::array& codes, const py::array& scales, const py::buffer& out,
+                   int64_t out_offset, int64_t first_panel, int64_t panel_step, int threads) {
+  const uint32_t id = number_of(Vocabulary::weight, format);
+  const CodeGrid& grid = grid_of(format, id);
+  const auto q = matrix_of<int8_t>("codes", codes);
+  const auto scale = matrix_of<float>("scales", scales);
+  const Codes given{q.data(), scale.data(), q.shape(0), q.shape(1)};
+  if (given.k < 1) fail("invalid_argument", "the codes have no columns");
+  if (scale.shape(0) != given.n || scale.shape(1) != grid.groups(given.k)) {
+    fail("invalid_argument", "the scales are (", scale.shape(0), ", ", scale.shape(1), "), not (", given.n, ", ",
+         grid.groups(given.k), ")");
+  }
+  const int64_t bytes = panel_bytes_of(id, given.k);
+  const int64_t panels = (given.n + kLanes - 1) / kLanes;
+  const py::buffer_info info = out.request(true);
+  char* base = panels_of(info, out_offset, first_panel, panel_step, panels, bytes);
+  const py::gil_scoped_release released;
+  for_panels(panels, threads, [&](int64_t p) {
+    pack_codes(id, given, p * kLanes, reinterpret_cast<uint8_t*>(base + (first_panel + p * panel_step) * bytes));
+  });
+}
+
+py::tuple codes_of(const std::string& format, const py::buffer& data, int64_t offset, int64_t panels, int64_t k,
+                   int64_t first_panel, int64_t panel_step) {
+  const uint32_t id = number_of(Vocabulary::weight, format);
+  const int64_t groups = grid_of(format, id).groups(k), bytes = panel_bytes_of(id, k);
+  const py::buffer_info info = data.request();
+  const char* base = panels_of(info, offset, first_panel, panel_step, panels, bytes);
+  py::array_t<int8_t> codes({panels * kLanes, k});
+  py::array_t<float> scales({panels * kLanes, groups});
+  int8_t* q = codes.mutable_data();
+  float* scale = scales.mutable_data();
+  {
+    const py::gil_scoped_release released;
+    for (int64_t p = 0; p < panels; p++) {
+      const auto* panel = reinterpret_cast<const uint8_t*>(base + (first_panel + p * panel_step) * bytes);
+      unpack_codes(id, panel, k, q + p * kLanes * k, scale + p * kLanes * groups);
+    }
+  }
+  return py::make_tuple(codes, scales);
+}
+
 // What a linear over the format reads.
 std::string activation_name(uint32_t format) { return name_of(Vocabulary::act, activation_of(format)); }
 
@@ -143,6 +209,13 @@ void bind_packing(py::module_& m) {
   m.def("unpack", &unpack, py::arg("format"), py::arg("data"), py::arg("offset"), py::arg("panels"), py::arg("k"),
         py::kw_only(), py::arg("first_panel") = 0, py::arg("panel_step") = 1,
         "Return (panels * 16, k) float32, the values the kernels compute with.");
+  m.def("code_grid", &grid_tuple, py::arg("format"), "(group, low, high, type of scales) of an integer format.");
+  m.def("pack_codes", &pack_codes_of, py::arg("format"), py::arg("codes"), py::arg("scales"), py::arg("out"),
+        py::kw_only(), py::arg("out_offset") = 0, py::arg("first_panel") = 0, py::arg("panel_step") = 1,
+        py::arg("threads") = 1, "Lay out codes and their scales: panel i becomes panel first_panel + i * panel_step.");
+  m.def("unpack_codes", &codes_of, py::arg("format"), py::arg("data"), py::arg("offset"), py::arg("panels"),
+        py::arg("k"), py::kw_only(), py::arg("first_panel") = 0, py::arg("panel_step") = 1,
+        "Return the codes and the scales of panels.");
 }
 
 }  // namespace infeng

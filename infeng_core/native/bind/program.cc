@@ -328,6 +328,24 @@ void bind_program(py::module_& m) {
           },
           "tokens"_a, "positions"_a, "segments"_a, "block_tables"_a, "sample_rows"_a, "adapters"_a = py::tuple(),
           "Run all ops on one batch; releases the GIL. Raises NativeError with the failing op, kernel and message.")
+      .def(
+          "read_blocks",
+          [](const BoundProgram& self, const KvCache& cache, const py::array& blocks) {
+            return read_blocks(self, cache, blocks);
+          },
+          "cache"_a, "blocks"_a, "Return copies of whole blocks, (blocks, block bytes) uint8; waits for a step.")
+      .def(
+          "write_blocks",
+          [](const BoundProgram& self, KvCache& cache, const py::array& blocks, const py::array& data) {
+            write_blocks(self, cache, blocks, data);
+          },
+          "cache"_a, "blocks"_a, "data"_a, "Put back what ``read_blocks`` returned, into any blocks; waits for a step.")
+      .def(
+          "copy_blocks",
+          [](const BoundProgram& self, KvCache& cache, const py::array& source, const py::array& target) {
+            copy_blocks(self, cache, source, target);
+          },
+          "cache"_a, "source"_a, "target"_a, "Copy whole blocks onto others; waits for a step.")
       .def("cancel", &Program::cancel,
            "Make a run in flight stop between two ranges of tiles (any thread); it raises NativeError \"cancelled\".")
       .def("view", &view, "buffer"_a,

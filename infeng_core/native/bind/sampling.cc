@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <optional>
+#include <tuple>
 
 #include "bind/bindings.h"
 #include "error.h"
@@ -36,9 +37,93 @@ void check_rows(const char* name, const py::array& vector, int64_t rows) {
   }
 }
 
+using Masks = std::tuple<Vector<int32_t>, Vector<uint32_t>>;  // rows, masks
+using Changes =
+    std::tuple<Vector<int32_t>, Vector<int32_t>, Vector<float>, Vector<float>>;  // rows, ids, penalties, biases
+
+// Rows of entries, which ascend.
+void check_ascending(const char* name, const Vector<int32_t>& of, int64_t rows) {
+  int32_t last = 0;
+  for (int64_t i = 0; i < of.size(); i++) {
+    const int32_t row = of.data()[i];
+    if (row < last || row >= rows) fail("invalid_argument", name, ": rows must ascend and be below ", rows);
+    last = row;
+  }
+}
+
+void check_masks(const Masks& masks, int64_t rows, int64_t vocab) {
+  const auto& [of, words] = masks;
+  if (of.ndim() != 1 || words.ndim() != 2 || words.shape(0) != of.shape(0) || words.shape(1) != mask_words(vocab)) {
+    fail("invalid_argument", "masks: needs (masks,) rows and (masks, ", mask_words(vocab), ") words");
+  }
+  check_ascending("masks", of, rows);
+}
+
+void check_changes(const Changes& changes, int64_t rows, int64_t vocab) {
+  const auto& [of, ids, penalties, biases] = changes;
+  if (of.ndim() != 1) fail("invalid_argument", "changes: needs one row for each");
+  const int64_t count = of.shape(0);
+  if (ids.ndim() != 1 || penalties.ndim() != 1 || biases.ndim() != 1 || ids.shape(0) != count ||
+      penalties.shape(0) != count || biases.shape(0) != count) {
+    fail("invalid_argument", "changes: needs one id, penalty and bias for each of the ", count, " rows");
+  }
+  check_ascending("changes", of, rows);
+  for (int64_t i = 0; i < count; i++) {
+    const int32_t id = ids.data()[i];
+    const float penalty = penalties.data()[i], bias = biases.data()[i];
+    if (id < 0 || id >= vocab) fail("invalid_argument", "changes: id ", id, " is not in the vocabulary of ", vocab);
+    if (!(penalty > 0.0f && std::isfinite(penalty))) {
+      fail("invalid_argument", "changes: a penalty must be finite and above 0, not ", penalty);
+    }
+    if (!std::isfinite(bias)) fail("invalid_argument", "changes: a bias must be finite, not ", bias);
+  }
+}
+
+// Gives each row in turn what is meant for it.
+class ChangesOfRows {
+ public:
+  ChangesOfRows(const std::optional<Masks>& masks, const std::optional<Changes>& changes, int64_t rows, int64_t vocab)
+      : words_(mask_words(vocab)) {
+    if (masks) {
+      check_masks(*masks, rows, vocab);
+      mask_rows_ = std::get<0>(*masks).data();
+      masks_ = std::get<1>(*masks).data();
+      mask_count_ = std::get<0>(*masks).size();
+    }
+    if (changes) {
+      check_changes(*changes, rows, vocab);
+      change_rows_ = std::get<0>(*changes).data();
+      ids_ = std::get<1>(*changes).data();
+      penalties_ = std::get<2>(*changes).data();
+      biases_ = std::get<3>(*changes).data();
+      change_count_ = std::get<0>(*changes).size();
+    }
+  }
+
+  // Rows must be asked for in ascending order.
+  RowChanges next(int64_t row) {
+    RowChanges found;
+    found.masks = masks_ + mask_ * words_;
+    for (; mask_ < mask_count_ && mask_rows_[mask_] == row; mask_++) found.mask_count++;
+    found.ids = ids_ + change_;
+    found.penalties = penalties_ + change_;
+    found.biases = biases_ + change_;
+    for (; change_ < change_count_ && change_rows_[change_] == row; change_++) found.change_count++;
+    return found;
+  }
+
+ private:
+  int64_t words_;
+  int64_t mask_ = 0, mask_count_ = 0, change_ = 0, change_count_ = 0;
+  const int32_t *mask_rows_ = nullptr, *change_rows_ = nullptr, *ids_ = nullptr;
+  const uint32_t* masks_ = nullptr;
+  const float *penalties_ = nullptr, *biases_ = nullptr;
+};
+
 void sample(const py::array_t<float>& logits, const Vector<float>& temperature, const Vector<int32_t>& top_k,
             const Vector<float>& top_p, const Vector<float>& min_p, const Vector<uint64_t>& seed,
-            const Vector<int64_t>& position, py::array_t<int32_t> out) {
+            const Vector<int64_t>& position, py::array_t<int32_t> out, const std::optional<Masks>& masks,
+            const std::optional<Changes>& changes) {
   if (logits.ndim() != 2 || logits.shape(1) < 1 || logits.shape(1) > kMostTokens ||
       logits.strides(1) != sizeof(float)) {
     fail("invalid_argument", "logits: needs (samples, vocab) with contiguous rows of 1 to ", kMostTokens, " tokens");
@@ -54,6 +139,7 @@ void sample(const py::array_t<float>& logits, const Vector<float>& temperature, 
   const auto row_bytes = logits.strides(0);
   const char* base = reinterpret_cast<const char*>(logits.data());
   auto ids = out.mutable_unchecked<1>();
+  ChangesOfRows changes_of(masks, changes, rows, logits.shape(1));
   // Another thread may keep the GIL for a switch interval, longer than a few rows take.
   std::optional<py::gil_scoped_release> released;
   if (rows * logits.shape(1) >= kMany) released.emplace();
@@ -61,9 +147,8 @@ void sample(const py::array_t<float>& logits, const Vector<float>& temperature, 
     const SamplingSettings settings{temperature.data()[row], top_k.data()[row], top_p.data()[row],
                                     min_p.data()[row],       seed.data()[row],  position.data()[row]};
     check(settings, row);
-    const int32_t id = sample_row(reinterpret_cast<const float*>(base + row * row_bytes), logits.shape(1), settings);
-    if (id < 0) fail("not_finite", "row ", row, ": the logits hold NaN or infinity");
-    ids(row) = id;
+    const auto* x = reinterpret_cast<const float*>(base + row * row_bytes);
+    ids(row) = sample_row(x, logits.shape(1), settings, changes_of.next(row));
   }
 }
 
@@ -72,7 +157,10 @@ void sample(const py::array_t<float>& logits, const Vector<float>& temperature, 
 void bind_sampling(py::module_& m) {
   m.def("sample", &sample, py::arg("logits").noconvert(), py::arg("temperature"), py::arg("top_k"), py::arg("top_p"),
         py::arg("min_p"), py::arg("seed"), py::arg("position"), py::arg("out").noconvert(),
-        "Pick one id per row as docs/numerics.md says; raises NativeError \"not_finite\" naming the row.");
+        py::arg("masks") = py::none(), py::arg("changes") = py::none(),
+        "Pick one id per row as docs/numerics.md says; NOT_FINITE or NOTHING_ALLOWED where there is none.");
+  m.attr("NOT_FINITE") = kNotFinite;
+  m.attr("NOTHING_ALLOWED") = kNothingAllowed;
   m.def("philox", &philox4x32_10, py::arg("key"), py::arg("counter"),
         "Philox4x32-10 of a key of two and a counter of four 32-bit words.");
 }

@@ -1,5 +1,7 @@
 #include "program/kv_cache.h"
 
+#include <cstring>
+
 #include "error.h"
 #include "library/names.h"
 
@@ -76,6 +78,45 @@ infeng_kv_cache KvCache::layer(int64_t index) const {
   infeng_kv_cache cache = shape_;
   cache.base = arena_.data() + index * layer_bytes();
   return cache;
+}
+
+void KvCache::check_blocks(std::span<const int32_t> blocks) const {
+  for (const int32_t index : blocks) {
+    if (index < 0 || index >= shape_.block_count) {
+      fail("invalid_argument", "the cache has ", shape_.block_count, " blocks, there is no block ", index);
+    }
+  }
+}
+
+void KvCache::read_blocks(std::span<const int32_t> blocks, std::byte* data, int64_t stride) const {
+  check_blocks(blocks);
+  const auto size = static_cast<size_t>(shape_.block_stride);
+  for (const int32_t index : blocks) {
+    for (int64_t l = 0; l < layers_; ++l) std::memcpy(data + l * shape_.block_stride, block(l, index), size);
+    data += stride;
+  }
+}
+
+void KvCache::write_blocks(std::span<const int32_t> blocks, const std::byte* data, int64_t stride) {
+  check_blocks(blocks);
+  const auto size = static_cast<size_t>(shape_.block_stride);
+  for (const int32_t index : blocks) {
+    for (int64_t l = 0; l < layers_; ++l) std::memcpy(block(l, index), data + l * shape_.block_stride, size);
+    data += stride;
+  }
+}
+
+void KvCache::copy_blocks(std::span<const int32_t> source, std::span<const int32_t> target) {
+  check_blocks(source);
+  check_blocks(target);
+  if (source.size() != target.size()) {
+    fail("invalid_argument", source.size(), " blocks to copy to ", target.size());
+  }
+  const auto size = static_cast<size_t>(shape_.block_stride);
+  for (size_t i = 0; i < source.size(); ++i) {
+    if (source[i] == target[i]) continue;
+    for (int64_t l = 0; l < layers_; ++l) std::memcpy(block(l, target[i]), block(l, source[i]), size);
+  }
 }
 
 }  // namespace infeng

@@ -3,6 +3,9 @@
 
 #include <infeng/abi.h>
 
+#include <cstddef>
+#include <span>
+
 #include "weights/arena.h"
 
 namespace infeng {
@@ -22,12 +25,25 @@ class KvCache {
   // The descriptor that kernels get for one layer. Throws Error "invalid_argument" for a layer that does not exist.
   infeng_kv_cache layer(int64_t index) const;
 
+  // Copy whole blocks: the bytes of blocks[i] are at `data` + i * `stride`, layer after layer as they lie in memory.
+  // Throw Error "invalid_argument" for a block that does not exist, before any byte moves.
+  void read_blocks(std::span<const int32_t> blocks, std::byte* data, int64_t stride) const;
+  void write_blocks(std::span<const int32_t> blocks, const std::byte* data, int64_t stride);
+  // From source[i] to target[i], one after the other; both have the same length.
+  void copy_blocks(std::span<const int32_t> source, std::span<const int32_t> target);
+
   int64_t layers() const { return layers_; }
   int64_t layer_bytes() const { return shape_.block_stride * shape_.block_count; }
+  int64_t block_bytes() const { return layers_ * shape_.block_stride; }
   int64_t nbytes() const { return layers_ * layer_bytes(); }
   const infeng_kv_cache& shape() const { return shape_; }
 
  private:
+  void check_blocks(std::span<const int32_t> blocks) const;
+  std::byte* block(int64_t layer, int32_t index) const {
+    return arena_.data() + layer * layer_bytes() + index * shape_.block_stride;
+  }
+
   infeng_kv_cache shape_;  // of layer 0, without a base
   int64_t layers_;
   Arena arena_;

@@ -226,8 +226,14 @@ class Program {
   // Calls `read` between two steps. Throws Error "not_profiled".
   template <class Read>
   void read_profile(Read read) const {
+    between_steps([&] { read(measured()); });
+  }
+
+  // Calls `work` while no step runs, waiting for one in flight.
+  template <class Work>
+  void between_steps(Work work) const {
     const auto held = pool_->lock();
-    read(measured());
+    work();
   }
 
   const Value& value(int id) const;  // throws Error "invalid_argument"

@@ -27,10 +27,15 @@ uint64_t uniform64(uint64_t seed, uint64_t position) {
 
 }  // namespace
 
-int32_t sample_row(const float* logits, int64_t vocab, const SamplingSettings& s) {
+int32_t sample_row(const float* logits, int64_t vocab, const SamplingSettings& s, const RowChanges& changes) {
   bool finite;
-  const float largest = largest_of(logits, vocab, &finite);
-  if (!finite) return -1;
+  float largest = largest_of(logits, vocab, &finite);
+  if (!finite) return kNotFinite;
+  if (changes.any()) {
+    logits = changed_row(logits, vocab, changes);
+    largest = largest_of(logits, vocab, &finite);  // not for tokens that are left out, whose weight becomes 0
+    if (std::isinf(largest)) return kNothingAllowed;
+  }
   if (s.temperature == 0.0f || s.top_k == 1) return int32_t(first_of(logits, vocab, largest));
 
   Candidates candidates(logits, vocab, largest, s.temperature);

@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "sampling/changes.h"
+
 namespace infeng {
 
 inline constexpr int64_t kMostTokens = int64_t(1) << 22;  // of a vocabulary, so that sums of weights fit in 63 bits
@@ -16,8 +18,12 @@ struct SamplingSettings {
   int64_t position;  // of the token that is picked
 };
 
-// The id that a row of `vocab` logits gives, or -1 if any of them is NaN or infinite. Allocates only until this thread
+// In place of an id:
+inline constexpr int32_t kNotFinite = -1;       // the logits hold NaN or infinity
+inline constexpr int32_t kNothingAllowed = -2;  // the masks leave every token out
+
+// The id that a row of `vocab` logits gives once it is changed, or one of those above. Allocates only until this thread
 // has seen its largest vocabulary.
-int32_t sample_row(const float* logits, int64_t vocab, const SamplingSettings& settings);
+int32_t sample_row(const float* logits, int64_t vocab, const SamplingSettings& settings, const RowChanges& changes);
 
 }  // namespace infeng

@@ -13,7 +13,7 @@ class Activity:
     def __init__(self, places: int, blocks: int) -> None:
         """Expect at most ``places`` sequences at a time, in a cache of ``blocks``."""
         self.preemptions = 0
-        """How often a sequence was computed again from an earlier position than it had reached."""
+        """How often a sequence's blocks were taken back."""
         self._places, self._blocks = places, blocks
         self._steps = self._rows = 0
         self._busy = self._running = self._used = 0.0  # seconds, and others times seconds
@@ -23,7 +23,7 @@ class Activity:
         self._since = 0  # steps since the last moment of the timeline
 
     def step(
-        self, begin: float, seconds: float, rows: int, running: int, waiting: int, blocks: int, count: int = 1
+        self, begin: float, seconds: float, rows: int, running: int, waiting: int, blocks: float, count: int = 1
     ) -> None:
         """Count a step of ``rows`` rows, or ``count`` that took ``seconds`` together, with what was there meanwhile."""
         self._steps += count

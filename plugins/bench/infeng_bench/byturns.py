@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Sequence
 
-from infeng_core.api import Batch, BlockPool, FirstCome, Limits, Scheduler, Sequence
+from infeng_core.api import FirstCome
+from infeng_core.api import Sequence as Request
 
 NAME = "bench-turns"
 
 
-class ByTurns:
+class ByTurns(FirstCome):
     """Requests with adapters are one group, those without the other; each is served first come, first served.
 
     Both groups keep their places in the cache while the other runs, so that long contexts are read once and steps with
@@ -19,38 +20,15 @@ class ByTurns:
     turn: bool | None = None
     """True: only requests with adapters run. False: only those without. None: those without, and then the others."""
 
-    def __init__(self, limits: Limits, pool: BlockPool) -> None:
-        """Schedule both groups within ``limits``; blocks come from ``pool``."""
-        self._groups: dict[bool, Scheduler] = {uses: FirstCome(limits, pool) for uses in (False, True)}
+    def order(self, now: float) -> Sequence[Request]:
+        """Return those that wait, of the group whose turn it is."""
+        waiting = super().order(now)
+        return waiting if self.turn is None else [one for one in waiting if self._uses(one) == self.turn]
 
-    @property
-    def waiting(self) -> int:
-        """Sequences that have not started, of those whose turn it is."""
-        return sum(group.waiting for group in self._served())
+    def active(self, running: Sequence[Request], now: float) -> Sequence[Request]:
+        """Return those that run, of the group whose turn it is."""
+        turn = all(map(self._uses, running)) if self.turn is None else self.turn
+        return [one for one in running if self._uses(one) == turn]
 
-    @property
-    def running(self) -> int:
-        """Sequences that have cache blocks, of both groups."""
-        return sum(group.running for group in self._groups.values())
-
-    def add(self, sequence: Sequence) -> None:
-        """Queue a sequence in its group; raises RequestError if the whole cache could not hold it."""
-        self._group(sequence).add(sequence)
-
-    def next_batch(self) -> Batch | None:
-        """Return the rows of the group whose turn it is, or None when it has nothing to do."""
-        return next((batch for group in self._served() if (batch := group.next_batch()) is not None), None)
-
-    def commit(self, batch: Batch, tokens: list[list[int]], finished: Collection[Sequence]) -> None:
-        """Record that the batch ran."""
-        self._group(batch.segments[0].sequence).commit(batch, tokens, finished)
-
-    def drop(self, sequence: Sequence) -> None:
-        """Let go of a sequence."""
-        self._group(sequence).drop(sequence)
-
-    def _served(self) -> Collection[Scheduler]:
-        return self._groups.values() if self.turn is None else [self._groups[self.turn]]
-
-    def _group(self, sequence: Sequence) -> Scheduler:
-        return self._groups[sequence.request.adapter is not None]
+    def _uses(self, request: Request) -> bool:
+        return request.request.adapter is not None

@@ -45,7 +45,6 @@ class Watch:
         self.activity = Activity(min(limits.max_segments, limits.max_samples), limits.kv_blocks)
         self._scheduler = engine.scheduler
         self._begin = self._origin = time.perf_counter()
-        self._reached: dict[int, int] = {}  # id of a sequence -> the position after the last computed of its prompt
         self._next_batch, self._commit = self._scheduler.next_batch, self._scheduler.commit
 
     def next_batch(self, *arguments: Any, **named: Any) -> Batch | None:
@@ -59,21 +58,12 @@ class Watch:
         """Let the scheduler record a batch, and keep its time."""
         step = Step.of(batch)
         running, waiting = self._scheduler.running, self._scheduler.waiting
-        blocks = sum(-(-(segment.pos0 + segment.row_end - segment.row_begin) // 16) for segment in batch.segments)
-        self._note_prompts(batch, finished)
+        blocks = self._scheduler.pool.total - self._scheduler.free_blocks
+        self.activity.preemptions += sum(sequence.preemptions for sequence in finished)
         self._commit(batch, tokens, finished, *arguments, **named)
         seconds = time.perf_counter() - self._begin
         self.steps.append((step, seconds))
         self.activity.step(self._begin - self._origin, seconds, step.rows, running, waiting, blocks)
-
-    def _note_prompts(self, batch: Batch, finished: Collection[Sequence]) -> None:
-        for segment in batch.segments:
-            rows, name = segment.row_end - segment.row_begin, segment.sequence.id
-            if rows > 1 or name not in self._reached:
-                self.activity.preemptions += self._reached.get(name, segment.pos0) != segment.pos0
-                self._reached[name] = segment.pos0 + rows
-        for sequence in finished:
-            self._reached.pop(sequence.id, None)
 
 
 @contextlib.contextmanager
@@ -119,11 +109,11 @@ def steps(engine: Engine, seconds: float = SECONDS) -> list[tuple[Step, float]]:
     took: dict[Work, float] = {}
     with watched(engine) as watch:
         for number in range(ROUNDS):
-            for work in works(engine):
+            for index, work in enumerate(works(engine)):
                 begin = time.perf_counter()
                 if work.rows * work.context > SMALL and begin + took.get(work, 0.0) > end:
                     continue
-                perform(engine, work, SEED + number)
+                perform(engine, work, SEED + 100 * number + index)  # no two prompts begin alike
                 took[work] = time.perf_counter() - begin
     return watch.steps
 
@@ -137,18 +127,18 @@ def _with_adapters(engine: Engine) -> tuple[list[tuple[Step, float]], float]:
         return [], 0.0
     try:
         for k, name in enumerate(names):
-            engine.load_adapter(name, adapters.peft_directory(engine.model.config, RANK, "all", k))
+            engine.adapters.load(name, adapters.peft_directory(engine.model.config, RANK, "all", k))
         with watched(engine) as watch:
             for number in range(2):
                 for users in (names[:1], names):
                     perform(engine, Work("decode", count, CONTEXT, STEPS), SEED + number, users)
-        known = [info for info in engine.adapters() if info.name in names]
+        known = [info for info in engine.adapters.infos() if info.name in names]
         loads = [info.load_seconds for info in known if info.load_seconds is not None]
         return watch.steps, statistics.median(loads)
     finally:
-        for info in engine.adapters():
+        for info in engine.adapters.infos():
             if info.name in names:
-                engine.unload_adapter(info.name)
+                engine.adapters.unload(info.name)
 
 
 def cpu() -> str:

@@ -124,7 +124,7 @@ class _Driver:
                 found.last[place] = now
                 found.tokens[place] += len(event.token_ids)
             if event.completion is not None:
-                found.cached[place] = getattr(event.completion.usage, "cached_tokens", 0)
+                found.cached[place] = event.completion.usage.cached_tokens
                 found.begun[place] = found.arrived[place] + event.completion.timings.queued
                 found.is_done[place] = True
                 self._ended()

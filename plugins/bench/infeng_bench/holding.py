@@ -33,24 +33,24 @@ class Holder:
         """Let the engine hold ``wanted``, {"name", "path", "scale"}, and no others; return milliseconds of each.
 
         They stay in memory, unless the engine has room for fewer: then those that were asked for last. Raises
-        UsageError for what does not have this form, and what ``Engine.load_adapter`` raises.
+        UsageError for what does not have this form, and what ``engine.adapters.load`` raises.
         """
         try:
             asked = [(str(one["name"]), str(one["path"]), float(one["scale"])) for one in wanted]
         except (KeyError, TypeError, ValueError) as error:
             remedy = 'send {"adapters": [{"name": "a", "path": "/adapters/a", "scale": 1.0}]}'
             raise UsageError("adapters", f"not in the form that is expected ({error})", remedy) from error
-        for info in self._engine.adapters():
-            self._engine.unload_adapter(info.name)
+        for info in self._engine.adapters.infos():
+            self._engine.adapters.unload(info.name)
         self._forget(keeping={path for _, path, _ in asked})
         all_fit = len(asked) <= self._engine.config.adapters.max_resident
         taken = {}
         for name, path, scale in asked:
             begin = time.perf_counter()
-            self._engine.load_adapter(name, self._converted.get(path, path), scale=scale, pin=True)
+            self._engine.adapters.load(name, self._converted.get(path, path), scale=scale, pin=True)
             taken[name] = 1000 * (time.perf_counter() - begin)
             if not all_fit:
-                self._engine.pin_adapter(name, pinned=False)
+                self._engine.adapters.pin(name, pinned=False)
         for _, path, _ in asked:
             if path not in self._converted and not is_artifact(Path(path)):
                 place = self._folder / f"{next(self._numbers)}"

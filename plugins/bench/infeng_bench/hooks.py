@@ -1,6 +1,6 @@
 """What this wheel adds to the engine: the command `bench`, and a scheduler for its measurements."""
 
-from infeng_core.api import SchedulerFactory, hookimpl
+from infeng_core.api import PolicyFactory, hookimpl
 
 
 @hookimpl
@@ -12,7 +12,7 @@ def infeng_commands() -> list[object]:
 
 
 @hookimpl
-def infeng_schedulers() -> dict[str, SchedulerFactory]:
+def infeng_schedulers() -> dict[str, PolicyFactory]:
     """Return the scheduler of two groups that take turns."""
     from infeng_bench.byturns import NAME, ByTurns
 

@@ -132,8 +132,8 @@ def _load(session: Session, arguments: argparse.Namespace) -> tuple[list[str], l
             arguments.seed * arguments.adapters + index,
             dora=arguments.dora,
         )
-        engine.load_adapter(name, str(folder), pin=True)
-    return names, [adapter.bytes or 0 for adapter in engine.adapters()]
+        engine.adapters.load(name, str(folder), pin=True)
+    return names, [adapter.bytes or 0 for adapter in engine.adapters.infos()]
 
 
 def _lines(result: Mapping[str, Any]) -> list[str]:

@@ -71,8 +71,15 @@ def add_output(parser: argparse.ArgumentParser) -> None:
 
 
 def config(arguments: argparse.Namespace, **more: object) -> EngineConfig:
-    """Return the engine's configuration that the options ask for; ``more`` as in ``config_from``."""
-    return config_from(arguments, model__format=arguments.format, threads__count=arguments.threads, **more)
+    """Return the engine's configuration that the options ask for; ``more`` as in ``config_from``.
+
+    What is measured is computed, whatever was computed before, in steps as large as they may be; a measurement of
+    traffic says otherwise (``kv_cache__prefix=None, scheduler__step_ms=None``: as the engine has it).
+    """
+    steady: dict[str, object] = {"kv_cache__prefix": False, "scheduler__step_ms": 0}
+    return config_from(
+        arguments, model__format=arguments.format, threads__count=arguments.threads, **{**steady, **more}
+    )
 
 
 def threads(arguments: argparse.Namespace) -> int:

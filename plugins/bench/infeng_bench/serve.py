@@ -52,7 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _in_process(arguments: argparse.Namespace) -> dict[str, Any]:
-    with opened(arguments) as session:
+    with opened(arguments, **simulate.AS_SERVED) as session:
         engine = session.engine
         costs = _costs(arguments, session)
         machine = None if costs is None else Machine(engine.limits, costs)
@@ -67,7 +67,7 @@ def _in_process(arguments: argparse.Namespace) -> dict[str, Any]:
             costs = calibration.measure(engine, more=watch.steps)
             costs.write(arguments.fit)
         found = _figures(arguments, served, watch.activity)
-        loads = [one.load_seconds for one in engine.adapters() if one.name in traffic.adapters and one.load_seconds]
+        loads = [engine.adapters[name].load_seconds or 0.0 for name in traffic.adapters]
         if loads:
             found["adapter_swap_ms"] = 1000 * statistics.median(loads)
         return session.record(
@@ -133,7 +133,7 @@ def _load_adapters(arguments: argparse.Namespace, session: Session, traffic: Tra
     engine = session.engine
     for number, name in enumerate(traffic.adapters):
         path = adapters.peft_directory(engine.model.config, arguments.rank, arguments.targets, number)
-        engine.load_adapter(name, path)
+        engine.adapters.load(name, path)
     params = SamplingParams(temperature=0.0, max_tokens=2, ignore_eos=True)
     for name in traffic.adapters[: engine.config.adapters.max_resident]:
         engine.generate([1, 1, 1, 1], params, adapters=name)

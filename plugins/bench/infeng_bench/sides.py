@@ -37,7 +37,7 @@ class Side:
 
     def step(self) -> float:
         """Run one step of these requests and return its seconds."""
-        scheduler = self.engine.scheduler
+        scheduler = self.engine.scheduler.policy
         if isinstance(scheduler, ByTurns):
             scheduler.turn = bool(self.adapters)
         begin = time.perf_counter()

@@ -91,6 +91,7 @@ class VirtualReference:
         """Made by ``VirtualRegistry.reference``."""
         self._registry = registry
         self.name = name
+        self.weights: tuple[float, ...] = (1.0,)
         self.rows: tuple[tuple[AdapterHandle, float], ...] = ()
         self._handle = handle
 
@@ -103,6 +104,10 @@ class VirtualReference:
     def uses(self) -> Hashable:
         """Equal for requests that use the same adapter."""
         return self.name
+
+    def known(self) -> tuple[str, ...]:
+        """Return its content's name."""
+        return (self.name,)
 
     def is_ready(self) -> bool:
         """Return whether it is in memory."""

@@ -19,12 +19,24 @@ from infeng_bench.loads import Load, help_text
 from infeng_bench.outcomes import Outcomes, Targets
 from infeng_bench.simulator import Machine, Simulation, simulate
 from infeng_bench.traffic import GREEDY, Traffic, draw
-from infeng_core.api import EngineConfig, KvCache, Limits, ModelConfig, Plugins, ResourceError, UsageError, detect
+from infeng_core.api import (
+    EngineConfig,
+    KvCache,
+    Limits,
+    ModelConfig,
+    Plugins,
+    ResourceError,
+    Schedulers,
+    UsageError,
+    detect,
+)
 
 NAME = "simulate"
 HELP = "run the scheduler under traffic on a virtual clock, policy against policy"
 
 BLOCK = 16  # positions
+AS_SERVED: Mapping[str, object] = {"kv_cache__prefix": None, "scheduler__step_ms": None}
+"""Settings that other verbs change: traffic is served as an engine does it."""
 PARALLEL = 5000
 """Requests from which on policies are simulated side by side: fewer take less time than a process takes to start."""
 AUTO_SEQUENCES = 8  # of full context, for which kv_cache.memory: auto has room where memory allows
@@ -70,7 +82,7 @@ def targets(arguments: argparse.Namespace) -> Targets:
 def run(arguments: argparse.Namespace) -> int:
     """Simulate every policy, print and write."""
     begin = time.monotonic()
-    config = options.config(arguments)
+    config = options.config(arguments, **AS_SERVED)
     plugins = Plugins.discover(config)
     shape = modelshape.model_shape(arguments, config, plugins.quant_format)
     policies = list(dict.fromkeys(arguments.policies or [config.scheduler.use]))
@@ -115,12 +127,17 @@ def _all(
 def _one(arguments: argparse.Namespace, policy: str, traffic: Traffic, engine: Machine) -> dict[str, Any]:
     """Simulate one policy; return its figures."""
     begin = time.monotonic()
-    make = Plugins.discover(options.config(arguments)).scheduler(policy)
+    config = options.config(arguments, **AS_SERVED)
+    make = Plugins.discover(config).scheduler(policy)
     clients = arguments.clients or math.inf
-    simulated = simulate(traffic, make, engine, clients=clients)
+
+    def served(some: Traffic) -> Simulation:
+        return simulate(some, Schedulers(config, engine.limits, make, "simulated"), engine, clients=clients)
+
+    simulated = served(traffic)
     alone = None
     if GREEDY in traffic.tenants and len(traffic.tenants) > 1:
-        alone = simulate(traffic.without(GREEDY), make, engine, clients=clients).outcomes
+        alone = served(traffic.without(GREEDY)).outcomes
     return {**figures(simulated, alone, targets(arguments)), "seconds": time.monotonic() - begin}
 
 

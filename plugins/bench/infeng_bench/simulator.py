@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,18 +19,10 @@ from infeng_bench.outcomes import Outcomes
 from infeng_bench.simadapters import VirtualRegistry
 from infeng_bench.stepcosts import Step, StepCosts
 from infeng_bench.traffic import NOBODY, Arrival, Traffic
-from infeng_core.api import (
-    Batch,
-    BlockPool,
-    InfengError,
-    Limits,
-    PluginError,
-    Request,
-    SamplingParams,
-    Scheduler,
-    Sequence,
-)
+from infeng_core.api import InfengError, Limits, PluginError, Request, SamplingParams, Scheduler, Schedulers, Sequence
 
+ORIGIN = 1.0
+"""What the scheduler is told of the beginning: 0 stands for what never was."""
 SHARED_ID = 1 << 30  # stands for the tokens of shared beginnings, above the numbers of requests
 
 
@@ -44,8 +36,6 @@ class Simulated(Sequence):
     """Tokens that it has when it is finished."""
     at: float = -1.0
     """When it had its newest token; -1 before the first."""
-    reached: int = -1
-    """The position after the last that was computed of its prompt; -1 before its first step."""
 
 
 @dataclass(frozen=True)
@@ -74,9 +64,6 @@ class Simulation:
     """Adapters that were read."""
 
 
-MakeScheduler = Callable[[Limits, BlockPool], Scheduler]
-
-
 @dataclass
 class _Loop:
     """One run."""
@@ -84,7 +71,7 @@ class _Loop:
     traffic: Traffic
     machine: Machine
     scheduler: Scheduler
-    pool: BlockPool
+    backlog: Any
     clients: float
     registry: VirtualRegistry
     outcomes: Outcomes
@@ -109,13 +96,15 @@ class _Loop:
             moment = arrival.at if math.isinf(self.clients) else self.now
             self.outcomes.arrived[place] = moment
             try:
-                _add(self.scheduler, self.sequence(place, arrival), moment)
+                self.backlog.check(arrival.prompt)
+                self.scheduler.add(self.sequence(place, arrival, moment), moment + ORIGIN)
             except InfengError as error:
                 self.outcomes.refuse(reason(error))
             else:
+                self.backlog.enter(place, arrival.prompt)
                 self.in_flight += 1
 
-    def sequence(self, place: int, arrival: Arrival) -> Simulated:
+    def sequence(self, place: int, arrival: Arrival, moment: float) -> Simulated:
         """Return a request's sequence: its tokens are its number, but for what it shares with others."""
         key = (arrival.tenant, arrival.priority, arrival.adapter)
         request = self.requests.get(key)
@@ -128,24 +117,32 @@ class _Loop:
             tokens[: arrival.prefix_length] = SHARED_ID + arrival.prefix
         adapters = None if arrival.adapter is None else self.registry.reference(arrival.adapter)
         return Simulated(
-            place, request, tokens, arrival.prompt, arrival.prompt, last=0, adapters=adapters, place=place, end=end
+            place,
+            request,
+            tokens,
+            arrival.prompt,
+            arrival.prompt,
+            arrived=moment + ORIGIN,
+            adapters=adapters,
+            place=place,
+            end=end,
         )
 
 
-def simulate(traffic: Traffic, make: MakeScheduler, machine: Machine, *, clients: float = math.inf) -> Simulation:
-    """Serve all requests of ``traffic`` with a scheduler that ``make`` returns.
+def simulate(traffic: Traffic, schedulers: Schedulers, machine: Machine, *, clients: float = math.inf) -> Simulation:
+    """Serve all requests of ``traffic`` with a scheduler that ``schedulers`` makes for the machine's limits.
 
     clients: requests in flight at most, the next one comes when one has gone; infinite: they come at their times.
     Raises PluginError where requests wait and the scheduler has no batch.
     """
-    pool = BlockPool(machine.limits.kv_blocks)
-    scheduler = make(machine.limits, pool)
+    limits = machine.limits
     registry = VirtualRegistry(machine.max_adapters, machine.costs.adapter_load)
-    activity = Activity(min(machine.limits.max_segments, machine.limits.max_samples), pool.total)
-    loop = _Loop(traffic, machine, scheduler, pool, clients, registry, Outcomes.of(traffic), activity)
+    activity = Activity(min(limits.max_segments, limits.max_samples), limits.kv_blocks)
+    scheduler, outcomes = schedulers.make(), Outcomes.of(traffic)
+    loop = _Loop(traffic, machine, scheduler, schedulers.backlog, clients, registry, outcomes, activity)
     loop.arrivals.extend(enumerate(traffic))
     _run(loop)
-    return Simulation(loop.outcomes, activity, registry.loads)
+    return Simulation(outcomes, activity, registry.loads)
 
 
 def reason(error: InfengError) -> str:
@@ -155,14 +152,14 @@ def reason(error: InfengError) -> str:
 
 def _run(loop: _Loop) -> None:
     scheduler, outcomes, activity, registry = loop.scheduler, loop.outcomes, loop.activity, loop.registry
-    costs, pool = loop.machine.costs, loop.pool
+    costs, blocks = loop.machine.costs, loop.machine.limits.kv_blocks
     base = costs.table(loop.machine.limits.max_rows)
     gaps = outcomes.gaps
     before = -2.0  # when the step before this one ended
     while True:
         loop.take_arrivals()
         registry.advance(loop.now)
-        batch = _next_batch(scheduler, loop.now)
+        batch = scheduler.next_batch(loop.now + ORIGIN)
         if batch is None:
             moment = min(loop.next_arrival(), registry.next_change)
             if math.isinf(moment):
@@ -178,8 +175,6 @@ def _run(loop: _Loop) -> None:
                 single += pos0 + 1
             else:
                 attended += rows * pos0 + rows * (rows + 1) // 2
-            if rows > 1 or sequence.at < 0:  # type: ignore[attr-defined]
-                _note_prompt(loop, sequence, pos0, rows, begin)  # type: ignore[arg-type]
             if samples:
                 sampled.append(sequence)  # type: ignore[arg-type]
         seconds = base[last] + costs.single * single + costs.attended * attended + costs.sampled * len(sampled)
@@ -190,7 +185,8 @@ def _run(loop: _Loop) -> None:
         if waiting == 0 and last == running == len(sampled):
             times += _more_steps(loop, sampled, begin, seconds, costs.single * running)
         spent = seconds if len(times) == 1 else sum(times)
-        activity.step(begin, spent, last, running, waiting, pool.total - pool.free, len(times))
+        used = blocks - scheduler.free_blocks + running * (len(times) - 1) / 32  # a block for 16 steps, on average
+        activity.step(begin, spent, last, running, waiting, used, len(times))
         now, end = begin + seconds, begin + spent
         even = 0
         finished: list[Simulated] = []
@@ -209,11 +205,14 @@ def _run(loop: _Loop) -> None:
         gaps.add_all(times[1:], len(sampled))
         before = loop.now = end
         for sequence in finished:
+            outcomes.begun[sequence.place] = sequence.started - ORIGIN
+            outcomes.cached[sequence.place] = sequence.cached
             outcomes.last[sequence.place] = end
             outcomes.tokens[sequence.place] = sequence.end - sequence.prompt_length
             outcomes.is_done[sequence.place] = True
         loop.in_flight -= len(finished)
-        _commit(scheduler, batch, [[0] * len(times)] * len(sampled), finished, end)
+        scheduler.commit(batch, [[0] * len(times)] * len(sampled), finished, now + ORIGIN)
+    activity.preemptions = scheduler.preempted
     if scheduler.waiting or scheduler.running:
         raise PluginError("scheduler", "requests wait, and it has no batch", "report it to whoever wrote it")
 
@@ -225,11 +224,12 @@ def _more_steps(
 
     A scheduler has nothing to decide in them: until a sequence ends or another one comes, each step has the same
     sequences, with one more position each. So it is asked once and told the tokens of all of them, as of guesses that
-    were right.
+    were right, but the time of the first, from which it learns what steps cost.
     """
-    if any(sequence.at < 0 for sequence in sampled):
-        return []  # a prompt of one token
+    if any(sequence.at < 0 for sequence in sampled) or loop.scheduler.free_blocks < 2 * len(sampled):
+        return []  # a prompt of one token, or soon there is something to decide
     steps = min([sequence.end - sequence.length for sequence in sampled])
+    steps = min([steps, *(16 * len(sequence.blocks) + 16 - sequence.length for sequence in sampled)])  # one more block
     times: list[float] = []
     left = loop.next_arrival() - begin - seconds
     while len(times) < steps - 1 and left > 0:
@@ -237,30 +237,3 @@ def _more_steps(
         left -= seconds
         times.append(seconds)
     return times
-
-
-def _note_prompt(loop: _Loop, sequence: Simulated, pos0: int, rows: int, begin: float) -> None:
-    """Record the first step of a sequence, and where one is computed again that had been further."""
-    if sequence.reached < 0:
-        loop.outcomes.begun[sequence.place] = begin
-        loop.outcomes.cached[sequence.place] = pos0
-    elif pos0 != sequence.reached:
-        loop.activity.preemptions += 1
-    sequence.reached = pos0 + rows
-
-
-# ------------------------------------------------------------------------------------- what a scheduler is asked ---
-
-
-def _add(scheduler: Scheduler, sequence: Sequence, now: float) -> None:
-    scheduler.add(sequence)
-
-
-def _next_batch(scheduler: Scheduler, now: float) -> Batch | None:
-    return scheduler.next_batch()
-
-
-def _commit(
-    scheduler: Scheduler, batch: Batch, tokens: list[list[int]], finished: Collection[Sequence], now: float
-) -> None:
-    scheduler.commit(batch, tokens, finished)

@@ -62,13 +62,13 @@ def run(arguments: argparse.Namespace) -> int:
     ):
         engine = session.engine
         for index in range(2):  # each drives the other out
-            engine.load_adapter(f"swap{index}", _directory(engine, arguments, index, Path(folder)))
+            engine.adapters.load(f"swap{index}", _directory(engine, arguments, index, Path(folder)))
         idle = [_idle(engine, index) for index in range(min(arguments.rounds, 6))][2:] or [_idle(engine, 0)]
         plain, swaps = _measure(engine, arguments)
         figures = _figures(plain, swaps, idle)
         figures |= {"rank": arguments.rank, "targets": arguments.targets, "source": arguments.source}
         figures |= {"storage": arguments.storage, "rows": arguments.rows, "context": arguments.context}
-        figures["adapter_bytes"] = engine.adapters()[0].bytes
+        figures["adapter_bytes"] = engine.adapters.infos()[0].bytes
         result = _record(session, figures, arguments)
     options.deliver(result, arguments, options.columns(_table(figures)))
     return 0
@@ -136,11 +136,11 @@ def _step(engine: Engine) -> float:
 
 
 def _is_resident(engine: Engine, name: str) -> bool:
-    return any(info.name == name and info.state == "resident" for info in engine.adapters())
+    return any(info.name == name and info.state == "resident" for info in engine.adapters.infos())
 
 
 def _seconds(engine: Engine, name: str) -> float:
-    return next(info.load_seconds or 0.0 for info in engine.adapters() if info.name == name)
+    return next(info.load_seconds or 0.0 for info in engine.adapters.infos() if info.name == name)
 
 
 def _figures(plain: list[float], swaps: list[Swap], idle: list[float]) -> dict[str, Any]:

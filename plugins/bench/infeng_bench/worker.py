@@ -45,7 +45,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(2, 1)
         try:
             config = config_from(
-                arguments, model__path=arguments.model, threads__count=arguments.threads, model__format=arguments.format
+                arguments,
+                model__path=arguments.model,
+                threads__count=arguments.threads,
+                model__format=arguments.format,
+                kv_cache__prefix=False,
             )
             from infeng_core.api import Engine
 

@@ -46,7 +46,7 @@ class Demo:
         params = SamplingParams(temperature=0.6, top_p=0.95, seed=arguments.seed, max_tokens=arguments.max_tokens)
         with Engine(model_dir(), threads=arguments.threads) as engine:
             for name in ADAPTERS:
-                engine.load_adapter(name, adapter_dir(name), pin=True)
+                engine.adapters.load(name, adapter_dir(name), pin=True)
             start = time.perf_counter()
             events = engine.stream(PROMPTS, params, adapters=[name for name, _ in REQUESTS])
             tokens = show_live(events) if sys.stdout.isatty() else show_plain(events)
@@ -55,7 +55,7 @@ class Demo:
             if not notes.is_terminal:
                 notes.width = 200  # nothing wraps a log
             notes.print(kernel_table(engine))
-            for info in engine.adapters():
+            for info in engine.adapters.infos():
                 seconds_taken = f"loaded in {info.load_seconds or 0:.3f} s"
                 notes.print(f"adapter {info.name}: rank {info.rank}, {(info.bytes or 0) / 1e6:.2f} MB, {seconds_taken}")
             notes.print(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 from infeng_core.api import BoundOp, KernelError, available_bytes
 
 from .adapter import Rows
+from .blocks import Blocks
 from .cache import F16Cache, F32Cache, Int8Cache, PagedCache
 from .llama import Llama
 from .packed import Handle, unpacked
@@ -73,6 +75,9 @@ class NumpyExecutable:
             layers=c.layers, slots=limits.kv_blocks * BLOCK, kv_heads=c.kv_heads, head_dim=c.head_dim
         )
         self.kv_bytes = cache.nbytes
+        self._blocks = Blocks(cache.arrays, BLOCK)
+        self._layout = f"numpy 1: {kv_dtype}, {c.layers} layers, {c.kv_heads} heads of {c.head_dim}"
+        self._lock = threading.Lock()  # blocks are copied between steps, whoever asks
         self.llama = Llama(c, dequantized(model), cache, block=BLOCK, int8_kv=kv_dtype == "int8")
         self._rows = (1, limits.max_rows)
 
@@ -85,10 +90,30 @@ class NumpyExecutable:
         rows = [
             Rows(use.row_begin, use.row_end, cast(Handle, use.handle).adapter, use.weight) for use in batch.adapters
         ]
-        logits = self.llama.forward(
-            batch.tokens, batch.positions, batch.kv_segments, batch.block_tables, batch.sample_rows, rows
-        )  # (samples, vocab) float64
+        with self._lock:
+            logits = self.llama.forward(
+                batch.tokens, batch.positions, batch.kv_segments, batch.block_tables, batch.sample_rows, rows
+            )  # (samples, vocab) float64
         return logits.astype(np.float32)
+
+    def block_layout(self) -> str:
+        """Return what the bytes of a block mean."""
+        return self._layout
+
+    def read_blocks(self, blocks: NDArray[np.int32]) -> NDArray[np.uint8]:
+        """Return copies of whole blocks, (count, block_bytes) uint8; raises KernelError for one that does not exist."""
+        with self._lock:
+            return self._blocks.read(blocks)
+
+    def write_blocks(self, blocks: NDArray[np.int32], data: NDArray[np.uint8]) -> None:
+        """Write what ``read_blocks`` returned to blocks; raises KernelError where it does not fit."""
+        with self._lock:
+            self._blocks.write(blocks, data)
+
+    def copy_blocks(self, source: NDArray[np.int32], target: NDArray[np.int32]) -> None:
+        """Copy whole blocks onto others; raises KernelError for one that does not exist."""
+        with self._lock:
+            self._blocks.copy(source, target)
 
     def bound(self) -> list[BoundOp]:
         """Return one line per kind of op."""
@@ -99,4 +124,5 @@ class NumpyExecutable:
 
     def close(self) -> None:
         """Let go of the weights and the cache; calling it again does nothing."""
-        vars(self).pop("llama", None)
+        for name in ("llama", "_blocks"):
+            vars(self).pop(name, None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,8 @@ class PagedCache(Protocol):
     """Where the model puts keys and values and reads them back."""
 
     nbytes: int
+    arrays: tuple[NDArray[Any], ...]
+    """All of its memory: (..., slots, kv_heads, n) each."""
 
     def append(self, layer: int, slots: NDArray[np.intp], k: Array, v: Array) -> None:
         """Write k, v (tokens, kv_heads, head_dim) to slots (tokens,)."""
@@ -38,6 +40,7 @@ class F32Cache:
         """Take memory for ``slots`` positions (blocks x positions of a block)."""
         self._k = np.zeros((layers, slots, kv_heads, head_dim), self.dtype)
         self._v = np.zeros_like(self._k)
+        self.arrays: tuple[NDArray[Any], ...] = (self._k, self._v)
         self.nbytes = self._k.nbytes + self._v.nbytes
 
     def append(self, layer: int, slots: NDArray[np.intp], k: Array, v: Array) -> None:
@@ -73,6 +76,7 @@ class Int8Cache:
         """Take memory for ``slots`` positions (blocks x positions of a block)."""
         self._q = np.zeros((2, layers, slots, kv_heads, head_dim), np.int8)  # keys, then values
         self._scale = np.zeros((2, layers, slots, kv_heads, 1), np.float32)
+        self.arrays: tuple[NDArray[Any], ...] = (self._q, self._scale)
         self.nbytes = self._q.nbytes + self._scale.nbytes
 
     def append(self, layer: int, slots: NDArray[np.intp], k: Array, v: Array) -> None:

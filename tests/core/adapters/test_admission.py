@@ -10,9 +10,10 @@ from adapter_parts import info, until
 
 from infeng_core.errors import AdapterError
 from infeng_core.requests.request import Request
-from infeng_core.scheduling.admission import LOOKAHEAD, Queue
 from infeng_core.scheduling.blocks import BlockPool
 from infeng_core.scheduling.fcfs import FirstCome
+from infeng_core.scheduling.scheduler import Scheduler
+from infeng_core.scheduling.waiting import LOOKAHEAD
 from infeng_core.step import Limits, Sequence, adapter_rows
 
 SLOTS = 4
@@ -23,7 +24,9 @@ class Loop:
 
     def __init__(self, registry) -> None:
         self.registry = registry
-        self.scheduler = FirstCome(Limits(64, SLOTS, SLOTS, 64, 64), BlockPool(64))
+        limits = Limits(64, SLOTS, SLOTS, 64 * 16, 64)
+        self.scheduler = Scheduler(limits, BlockPool(64), FirstCome(limits))
+        self.now = 0.0
         self.started: list[Sequence] = []
         self.ids = 0
 
@@ -32,17 +35,18 @@ class Loop:
         sequence = Sequence.start(self.ids, Request((1, 2), adapter=adapter), [1, 2], 2 + new, seed=0)
         if adapter is not None:
             sequence.adapters = self.registry.refer(adapter)
-        self.scheduler.add(sequence)
+        self.scheduler.add(sequence, self.now)
         return sequence
 
     def wait_for_loads(self) -> None:
-        self.scheduler._waiting.prefetch()
+        self.scheduler._waiting.prefetch(self.now)
         until(lambda: not any(info.state == "loading" for info in self.registry.infos()))
 
     def step(self) -> bool:
         while True:
             mark = self.registry.changes
-            batch = self.scheduler.next_batch()
+            self.now += 1.0
+            batch = self.scheduler.next_batch(self.now)
             if batch is not None or not self.scheduler.waiting or not self.registry.wait(mark):
                 break
         if batch is None:
@@ -58,7 +62,7 @@ class Loop:
         sampled = [segment.sequence for segment in batch.segments if segment.sampled]
         finished = [sequence for sequence in sampled if sequence.length + 1 == len(sequence.tokens)]
         self.started += [s.sequence for s in batch.segments if s.sequence not in self.started]
-        self.scheduler.commit(batch, [[5]] * len(sampled), finished)
+        self.scheduler.commit(batch, [[5]] * len(sampled), finished, self.now)
         return True
 
 
@@ -78,7 +82,7 @@ def test_every_request_is_served_however_many_adapters_are_asked_for(make, store
     assert sorted(s.id for s in loop.started) == [s.id for s in requests]
     assert store.most_placed <= most
     # While nothing is being loaded, a request is overtaken by no more than twice as many as may run together.
-    started = sorted(loop.started, key=lambda sequence: sequence.started)
+    started = loop.started
     for place, sequence in enumerate(started):
         later = sum(other.id > sequence.id for other in started[:place])
         assert later <= 2 * SLOTS
@@ -143,7 +147,7 @@ def test_nobody_ever_waits_for_a_load_but_those_that_need_it(make, store):
         assert set(others) <= set(loop.started)
     assert not set(waiting) & set(loop.started)
     other = loop.submit("other", 1)
-    loop.scheduler._waiting.prefetch()
+    loop.scheduler._waiting.prefetch(loop.now)
     until(lambda: info(loop.registry, "other").state == "resident")
     loop.step()
     assert other in loop.started, "it was loaded beside the slow one"
@@ -156,7 +160,7 @@ def test_nobody_ever_waits_for_a_load_but_those_that_need_it(make, store):
 def test_the_room_that_a_load_in_progress_takes_stops_nobody_either(make, store):
     loop = slow_and_others(make, store, most=1)
     loop.submit("slow0", 1)
-    loop.scheduler._waiting.prefetch()
+    loop.scheduler._waiting.prefetch(loop.now)
     loop.submit("other", 1)  # for which there is no room until the load has ended and its request too
     for _ in range(20 * SLOTS):
         base = loop.submit(None, 1)
@@ -176,7 +180,7 @@ def test_requests_whose_adapter_is_not_read_in_time_end_with_an_error_and_others
     while loop.step() or loop.registry.failed:
         while loop.registry.failed:
             failed.append(loop.registry.failed.popleft())
-            loop.scheduler.drop(next(sequence for sequence in slow if sequence.adapters is failed[-1]))
+            loop.scheduler.drop(next(s for s in slow if s.adapters is failed[-1]), loop.now)
     assert len(failed) == 6
     assert other in loop.started
     for reference in failed:
@@ -202,7 +206,7 @@ def test_what_does_not_fit_into_the_cache_is_not_overtaken_for_its_adapter(make)
     big = Sequence.start(100, Request((1,)), [1], 64 * 16, seed=0)
     loop.submit(None, 30)
     loop.step()
-    loop.scheduler.add(big)
+    loop.scheduler.add(big, loop.now)
     small = loop.submit("a")
     loop.step()
     loop.step()
@@ -249,15 +253,3 @@ def test_rows_of_the_same_adapters_become_one_range():
         (1, 5, a, 1.0), (5, 6, a, 0.5), (7, 9, a, 1.0), (7, 9, b, 2.0), (9, 12, b, 2.0), (9, 12, a, 1.0)
     ]  # fmt: skip
     assert adapter_rows(pieces[:1]) == []
-
-
-def test_a_queue_forgets_who_leaves_it():
-    queue = Queue(patience=2)
-    one, two = (Sequence.start(i, Request((1,)), [1], 4, seed=0) for i in range(2))
-    for sequence in (one, two):
-        queue.add(sequence)
-    queue.remove(one)
-    queue.remove(one)
-    assert queue.take(lambda _: False) is None
-    assert (queue.take(lambda _: True), len(queue)) == (two, 0)
-    assert queue.take(lambda _: True) is None

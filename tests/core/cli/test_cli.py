@@ -104,6 +104,15 @@ def infeng_commands(): return [Loud()]
     assert infeng("loud", "stop")[0] == 130
 
 
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("words", ["--help", "--version", "run --help"])
+def test_a_help_that_cannot_be_written_is_an_error(words, unbuffered):
+    command = f"PYTHONUNBUFFERED={unbuffered} {INFENG} {words} > /dev/full"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    error = "infeng: error: the system: No space left on device: free some space, or write elsewhere\n"
+    assert (done.returncode, done.stderr) == (1, error)
+
+
 def test_a_reader_that_goes_away_is_no_error(tmp_path):
     command = f"{INFENG} doctor; echo status $? >&2"
     done = subprocess.run(["bash", "-c", f"({command}) | true"], capture_output=True, text=True, check=True)

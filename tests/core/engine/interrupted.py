@@ -1,6 +1,6 @@
 """Short calls that Ctrl-C ends at random moments, and what an engine can do afterwards: a program of its own.
 
-Usage: interrupted.py MODEL ADAPTER SECONDS. Prints how often it was interrupted.
+Usage: interrupted.py MODEL ADAPTER SECONDS [processors]. Prints how often it was interrupted.
 """
 
 from __future__ import annotations
@@ -12,11 +12,13 @@ import signal
 import sys
 import threading
 import time
+from dataclasses import replace
 
 from infeng_core import Engine, SamplingParams
 from infeng_core.errors import InfengError
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=6, ignore_eos=True, stop=("never there",))
+PROCESSED = replace(GREEDY, presence_penalty=0.5, logit_bias={5: 1.0}, min_tokens=4, stop_token_ids=(7, 9))
 PROMPTS = ["the quick brown fox", "a", "lazy"]
 ADAPTERS = [None, "x", None]
 
@@ -26,23 +28,23 @@ def interrupt(*_: object) -> None:
     raise KeyboardInterrupt
 
 
-def main(model: str, adapter: str, seconds: float) -> None:
+def main(model: str, adapter: str, seconds: float, params: SamplingParams) -> None:
     """Interrupt, compare, close."""
     before = sys.getswitchinterval()
     engine = Engine(model, threads=1, speculate="ngram:2", adapters={"x": adapter})
     begin = time.perf_counter()
-    expected = [answer.token_ids for answer in engine.generate(PROMPTS, GREEDY, adapters=ADAPTERS)]
+    expected = [answer.token_ids for answer in engine.generate(PROMPTS, params, adapters=ADAPTERS)]
     longest = time.perf_counter() - begin
 
     def call(kind: int) -> None:
         if kind == 0:
-            engine.generate(PROMPTS, GREEDY, adapters=ADAPTERS)
+            engine.generate(PROMPTS, params, adapters=ADAPTERS)
         elif kind == 1:
-            for event in engine.stream(PROMPTS, GREEDY, adapters=ADAPTERS):
+            for event in engine.stream(PROMPTS, params, adapters=ADAPTERS):
                 if len(event.text) > 1000:
                     break
         else:
-            stream = engine.submit(PROMPTS[0], GREEDY)
+            stream = engine.submit(PROMPTS[0], params)
             engine.step()
             stream.cancel()
             stream.result()
@@ -61,17 +63,17 @@ def main(model: str, adapter: str, seconds: float) -> None:
         except KeyboardInterrupt:
             interrupts += 1
         if calls % 20 == 0:
-            check(engine, expected)
-    check(engine, expected)
-    thread = threading.Thread(target=check, args=(engine, expected), daemon=True)
+            check(engine, params, expected)
+    check(engine, params, expected)
+    thread = threading.Thread(target=check, args=(engine, params, expected), daemon=True)
     thread.start()
     thread.join(30)
     if thread.is_alive():
         faulthandler.dump_traceback(all_threads=True)
     assert not thread.is_alive(), "another thread waits for ever"
     gc.collect()
-    assert engine._pool.free == engine._pool.total
-    assert sum(info.references + info.waiting for info in engine.adapters()) == 0
+    assert engine.scheduler.free_blocks == engine.scheduler.pool.total
+    assert sum(info.references + info.waiting for info in engine.adapters.infos()) == 0
     while engine._is_open or not engine._is_released:
         try:
             try:
@@ -85,14 +87,14 @@ def main(model: str, adapter: str, seconds: float) -> None:
     print(interrupts)
 
 
-def check(engine: Engine, expected: list[tuple[int, ...]]) -> None:
+def check(engine: Engine, params: SamplingParams, expected: list[tuple[int, ...]]) -> None:
     """Compare the engine's answers with what they were at first."""
     try:
-        found = [answer.token_ids for answer in engine.generate(PROMPTS, GREEDY, adapters=ADAPTERS)]
+        found = [answer.token_ids for answer in engine.generate(PROMPTS, params, adapters=ADAPTERS)]
     except InfengError as error:
         raise AssertionError(f"the engine fails: {error}") from error
     assert found == expected, (found, expected)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], float(sys.argv[3]))
+    main(sys.argv[1], sys.argv[2], float(sys.argv[3]), PROCESSED if sys.argv[4:] else GREEDY)

@@ -13,7 +13,7 @@ from adapter_parts import until
 from engine_parts import MakeEngine, Recorder
 
 from infeng_core import Engine, Request, SamplingParams
-from infeng_core.errors import AdapterError, InfengError, KernelError, PluginError, RequestError
+from infeng_core.errors import AdapterError, InfengError, KernelError, RequestError
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True)
 PROMPT = "the quick brown fox"
@@ -32,7 +32,7 @@ def engine(make_engine: MakeEngine, adapters: dict[str, Path]) -> Engine:
     """An engine that knows the four and has room for two."""
     made = make_engine(adapters__max_resident=2)
     for name, path in adapters.items():
-        made.load_adapter(name, path)
+        made.adapters.load(name, path)
     return made
 
 
@@ -41,15 +41,15 @@ def tokens(engine: Engine, adapter: Any = None, prompt: str = PROMPT, params: Sa
 
 
 def state(engine: Engine, name: str) -> str:
-    return next(info.state for info in engine.adapters() if info.name == name)
+    return next(info.state for info in engine.adapters.infos() if info.name == name)
 
 
 def test_each_adapter_answers_in_its_own_way_and_the_base_as_without_them(engine: Engine, make_engine: MakeEngine):
     found = [tokens(engine, name) for name in (None, *NAMES)]
     assert len(set(found)) == 5
     assert tokens(make_engine(adapters__max_resident=0)) == found[0]
-    assert [info.loads for info in engine.adapters()] == [1, 1, 1, 1]
-    assert sorted(info.state for info in engine.adapters()) == ["registered", "registered", "resident", "resident"]
+    assert [info.loads for info in engine.adapters.infos()] == [1, 1, 1, 1]
+    assert sorted(engine.adapters[name].state for name in NAMES) == ["registered"] * 2 + ["resident"] * 2
 
 
 def test_a_mixed_batch_equals_each_request_alone_byte_for_byte(make_engine: MakeEngine, adapters: dict[str, Path]):
@@ -69,7 +69,7 @@ def test_a_mixed_batch_equals_each_request_alone_byte_for_byte(make_engine: Make
 def test_sequences_of_the_same_adapters_have_neighbouring_rows(make_engine: MakeEngine, adapters: dict[str, Path]):
     engine = make_engine(adapters__paths={name: str(path) for name, path in adapters.items()})
     for name in "ab":
-        engine.pin_adapter(name)
+        engine.adapters.pin(name)
     ranges: list[list[tuple[int, int, float]]] = []
     run = engine.executable.run
 
@@ -93,7 +93,7 @@ def test_speculation_changes_nothing_with_adapters(make_engine: MakeEngine, adap
     found = []
     for engine in (plain, fast):
         for name, path in adapters.items():
-            engine.load_adapter(name, path)
+            engine.adapters.load(name, path)
         prompts = ["1 2 3 1 2 3 1 2 3", "x y x y x y", "a b a b a b"]
         answers = engine.generate(prompts, params, adapters=["a", None, (("b", 1.0), ("c", 0.3))])
         found.append([answer.token_ids for answer in answers])
@@ -141,7 +141,7 @@ def test_an_impossible_adapter_is_refused_before_anything_runs(engine: Engine, a
 def test_names_of_the_base_are_not_for_adapters(engine: Engine, tiny: Path, adapters: dict[str, Path]):
     for name in ("base", tiny.name):
         with pytest.raises(AdapterError, match="it means the base model"):
-            engine.load_adapter(name, adapters["a"])
+            engine.adapters.load(name, adapters["a"])
 
 
 # ---------------------------------------------------------------------------------------------------------- loading ---
@@ -153,14 +153,14 @@ class Gate:
     def __init__(self, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
         self.open = threading.Event()
         self.read: list[str] = []
-        inner = engine._adapters._loading._read
+        inner = engine._registry._loading._read
 
         def read(source: str, *, scale: float) -> Any:
             self.read.append(Path(source).name)
             assert self.open.wait(20)
             return inner(source, scale=scale)
 
-        monkeypatch.setattr(engine._adapters._loading, "_read", read)
+        monkeypatch.setattr(engine._registry._loading, "_read", read)
 
 
 def test_the_batch_goes_on_while_an_adapter_is_read(engine: Engine, monkeypatch: pytest.MonkeyPatch):
@@ -185,7 +185,7 @@ def test_a_load_that_hangs_stops_nobody_and_ends_with_an_error(
 ):
     engine = make_engine(adapters__max_resident=2, adapters__load_timeout=1)
     for name, path in adapters.items():
-        engine.load_adapter(name, path)
+        engine.adapters.load(name, path)
     expected = tokens(engine), tokens(engine, "a")
     gate = Gate(engine, monkeypatch)
     waiting = [engine.submit(PROMPT, GREEDY, adapter="c") for _ in range(70)]
@@ -253,25 +253,25 @@ def test_a_broken_adapter_fails_its_own_requests_and_the_batch_goes_on(
         (broken / file.name).write_bytes(file.read_bytes())
     weights = broken / "adapter_model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-100])
-    engine.load_adapter("broken", broken)
+    engine.adapters.load("broken", broken)
     good, bad, base = (engine.submit(PROMPT, GREEDY, adapter=name) for name in ("a", "broken", None))
     with pytest.raises(AdapterError, match=r"adapter_model\.safetensors"):
         bad.result()
     assert good.result().token_ids == tokens(engine, "a")
     assert base.result().token_ids == tokens(engine)
-    info = next(info for info in engine.adapters() if info.name == "broken")
+    info = next(info for info in engine.adapters.infos() if info.name == "broken")
     assert (info.state, info.loads, info.waiting) == ("registered", 0, 0)
     assert "adapter_model.safetensors" in (info.error or "")
     with pytest.raises(AdapterError):
-        engine.pin_adapter("broken")
+        engine.adapters.pin("broken")
     with pytest.raises(AdapterError):
-        engine.load_adapter("other", broken, pin=True)
-    assert "other" not in [info.name for info in engine.adapters()]
+        engine.adapters.load("other", broken, pin=True)
+    assert "other" not in [info.name for info in engine.adapters.infos()]
 
 
 def test_a_mended_adapter_works(engine: Engine, tmp_path: Path, adapters: dict[str, Path]):
     tiny_adapter.write(tmp_path, 0, shape=tiny_adapter.Shape(hidden=32))
-    engine.load_adapter("mine", tmp_path)
+    engine.adapters.load("mine", tmp_path)
     with pytest.raises(AdapterError):
         tokens(engine, "mine")
     tiny_adapter.write(tmp_path, 0, rank=2)
@@ -283,19 +283,33 @@ def test_a_mended_adapter_works(engine: Engine, tmp_path: Path, adapters: dict[s
 
 def test_a_reload_in_the_middle_of_a_request_is_for_those_that_come_after(engine: Engine, tmp_path: Path):
     tiny_adapter.write(tmp_path, 10)
-    engine.load_adapter("mine", tmp_path)
+    engine.adapters.load("mine", tmp_path)
     before = tokens(engine, "mine")
     running = engine.submit(PROMPT, GREEDY, adapter="mine")
     engine.step()
     engine.step()
     tiny_adapter.write(tmp_path, 11)
-    engine.reload_adapter("mine")
+    engine.adapters.reload("mine")
     after = tokens(engine, "mine")
     assert running.result().token_ids == before != after
     tiny_adapter.write(tmp_path, 11, shape=tiny_adapter.Shape(hidden=32))
     with pytest.raises(AdapterError):
-        engine.reload_adapter("mine")
+        engine.adapters.reload("mine")
     assert tokens(engine, "mine") == after, "what could not be reloaded stays as it was"
+
+
+def test_adapters_are_looked_up_and_counted_by_name(engine: Engine, adapters: dict[str, Path]):
+    assert list(engine.adapters) == list(NAMES)
+    assert len(engine.adapters) == len(NAMES)
+    assert "a" in engine.adapters and "z" not in engine.adapters
+    tokens(engine, "b")
+    assert engine.adapters["b"] == engine.adapters.infos()[1]
+    assert (engine.adapters["b"].state, engine.adapters["a"].state) == ("resident", "registered")
+    for name in engine.adapters:
+        engine.adapters.unload(name)
+    assert not engine.adapters
+    with pytest.raises(AdapterError, match=r"there is none of that name: load it with engine\.adapters\.load"):
+        engine.adapters["a"]
 
 
 def test_unloading_in_use_lets_requests_finish_and_refuses_new_ones(engine: Engine):
@@ -303,12 +317,12 @@ def test_unloading_in_use_lets_requests_finish_and_refuses_new_ones(engine: Engi
     running = engine.submit(PROMPT, GREEDY, adapter="a")
     engine.step()
     waiting = engine.submit(PROMPT, GREEDY, adapter="a")
-    engine.unload_adapter("a")
+    engine.adapters.unload("a")
     with pytest.raises(RequestError, match="no adapter of that name"):
         engine.submit(PROMPT, GREEDY, adapter="a")
     assert running.result().token_ids == waiting.result().token_ids == expected
     with pytest.raises(AdapterError, match="there is none of that name"):
-        engine.unload_adapter("a")
+        engine.adapters.unload("a")
 
 
 def test_twice_as_many_adapters_as_fit_are_served_in_turn(engine: Engine):
@@ -316,7 +330,7 @@ def test_twice_as_many_adapters_as_fit_are_served_in_turn(engine: Engine):
     names = [NAMES[i % 4] for i in range(24)]
     answers = engine.generate([PROMPT] * 24, GREEDY, adapters=names)
     assert [answer.token_ids for answer in answers] == [expected[name] for name in names]
-    assert all(info.references == info.waiting == 0 for info in engine.adapters())
+    assert all(info.references == info.waiting == 0 for info in engine.adapters.infos())
 
 
 def test_warm_adapters_are_in_memory_from_the_start_and_stay(make_engine: MakeEngine, adapters: dict[str, Path]):
@@ -324,7 +338,7 @@ def test_warm_adapters_are_in_memory_from_the_start_and_stay(make_engine: MakeEn
     engine = make_engine(adapters__paths=paths, adapters__warm=["b"], adapters__max_resident=2)
     for name in ("a", "c", "d"):
         tokens(engine, name)
-    assert [info.pinned for info in engine.adapters()] == [False, True, False, False]
+    assert [info.pinned for info in engine.adapters.infos()] == [False, True, False, False]
     assert (state(engine, "b"), state(engine, "a")) == ("resident", "registered")
     with pytest.raises(AdapterError, match="there is none of that name: did you mean `a`"):
         make_engine(adapters__paths=paths, adapters__warm=["aa"])
@@ -332,17 +346,17 @@ def test_warm_adapters_are_in_memory_from_the_start_and_stay(make_engine: MakeEn
 
 def test_two_engines_have_their_own(make_engine: MakeEngine, adapters: dict[str, Path]):
     one, two = make_engine(), make_engine()
-    one.load_adapter("x", adapters["a"])
-    two.load_adapter("x", adapters["b"])
+    one.adapters.load("x", adapters["a"])
+    two.adapters.load("x", adapters["b"])
     assert tokens(one, "x") != tokens(two, "x")
     one.close()
-    two.load_adapter("y", adapters["a"])
+    two.adapters.load("y", adapters["a"])
     assert tokens(two, "y") != tokens(two, "x")
 
 
 def test_an_engine_takes_adapters_when_it_is_made(tiny: Path, adapters: dict[str, Path]):
     with Engine(tiny, adapters={"a": adapters["a"]}, threads=1) as engine:
-        assert [info.name for info in engine.adapters()] == ["a"]
+        assert [info.name for info in engine.adapters.infos()] == ["a"]
     with pytest.raises(AdapterError, match="is not there"):
         Engine(tiny, adapters={"a": "no/such/place/here"}, threads=1)
 
@@ -358,15 +372,15 @@ def test_threads_load_unload_and_generate_at_once(engine: Engine, adapters: dict
                 name = choose.choice([None, *NAMES])
                 assert tokens(engine, name) == expected[name]
                 own, source = f"own-{seed}-{i}", choose.choice(NAMES)
-                engine.load_adapter(own, adapters[source])
+                engine.adapters.load(own, adapters[source])
                 stream = engine.submit(PROMPT, GREEDY, adapter=own)
-                engine.unload_adapter(own)
+                engine.adapters.unload(own)
                 if choose.random() < 0.3:
                     stream.cancel()
                 else:
                     assert stream.result().token_ids == expected[source]
                 if choose.random() < 0.3:
-                    engine.reload_adapter(choose.choice(NAMES))
+                    engine.adapters.reload(choose.choice(NAMES))
         except (InfengError, AssertionError) as error:
             errors.append(error)
 
@@ -376,19 +390,7 @@ def test_threads_load_unload_and_generate_at_once(engine: Engine, adapters: dict
     for thread in threads:
         thread.join(120)
     assert not errors
-    assert [info.name for info in engine.adapters()] == list(NAMES)
+    assert [info.name for info in engine.adapters.infos()] == list(NAMES)
     while engine.step():
         pass
-    assert all(info.references == info.waiting == 0 for info in engine.adapters())
-
-
-def test_a_scheduler_that_forgets_the_adapters_is_found_out(engine: Engine, monkeypatch: pytest.MonkeyPatch):
-    inner = engine._scheduler.next_batch
-
-    def forgetful() -> Any:
-        batch = inner()
-        return batch and batch._replace(adapters=())
-
-    monkeypatch.setattr(engine._scheduler, "next_batch", forgetful)
-    with pytest.raises(PluginError, match="scheduler fcfs: it runs requests without their adapters"):
-        engine.generate(PROMPT, GREEDY, adapters="a")
+    assert all(info.references == info.waiting == 0 for info in engine.adapters.infos())

@@ -133,7 +133,7 @@ def test_a_task_that_is_cancelled_cancels_its_request(make_engine: MakeEngine):
     assert asyncio.run(main()) == "cancelled"
     engine.generate("c", replace(GREEDY, max_tokens=1))
     engine.stop()
-    assert engine._pool.free == engine._pool.total
+    assert engine.scheduler.free_blocks == engine.scheduler.pool.total
 
 
 def test_waiting_needs_a_thread_that_runs(make_engine: MakeEngine):
@@ -204,7 +204,7 @@ def test_a_step_that_fails_ends_what_is_in_flight_and_the_thread_goes_on(make_en
         engine.generate([9, 9], GREEDY)
     assert texts(engine) == expected
     engine.stop()  # events come before their step has ended
-    assert engine._pool.free == engine._pool.total
+    assert engine.scheduler.free_blocks == engine.scheduler.pool.total
 
 
 def test_a_callback_that_fails_harms_nobody(make_engine: MakeEngine):
@@ -216,7 +216,7 @@ def test_a_callback_that_fails_harms_nobody(make_engine: MakeEngine):
 
 def test_a_scheduler_without_a_batch_is_named(make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch):
     engine = make_engine()
-    monkeypatch.setattr(engine._scheduler, "next_batch", lambda: None)
+    monkeypatch.setattr(engine._in_flight.scheduler, "next_batch", lambda now: None)
     engine.start()
     with pytest.raises(PluginError, match="scheduler fcfs: requests wait, and it has no batch"):
         engine.generate("x", GREEDY)
@@ -261,7 +261,7 @@ with Engine(sys.argv[1], threads=1) as engine:
             count += 1
     assert engine.generate("x", params)[0].token_ids == expected
     engine.stop()
-    assert engine._pool.free == engine._pool.total
+    assert engine.scheduler.free_blocks == engine.scheduler.pool.total
     print(count > 50)
 """
 

@@ -15,7 +15,7 @@ from engine_parts import MakeEngine, Recorder
 
 from infeng_core import Engine, Event, Request, SamplingParams
 from infeng_core.errors import KernelError, ModelError, RequestError, ResourceError, UsageError
-from infeng_core.scheduling.fcfs import FirstCome
+from infeng_core.scheduling.scheduler import Scheduler
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=20, ignore_eos=True)
 
@@ -138,7 +138,7 @@ def test_more_requests_than_fit_at_once_wait_their_turn(make_engine: MakeEngine)
     many = engine.generate([[7 + i] * (1 + i % 20) for i in range(30)], replace(GREEDY, max_tokens=5))
     assert all(len(completion.token_ids) == 5 for completion in many)
     assert max(recorder.rows) == 8
-    assert engine._pool.free == engine._pool.total
+    assert engine.scheduler.free_blocks == engine.scheduler.pool.total
 
 
 @pytest.mark.parametrize(
@@ -248,6 +248,20 @@ def test_what_belongs_to_a_prompt_is_checked_too(make_engine: MakeEngine):
         engine.generate("x", replace(GREEDY, stop_token_ids=(319, 320)))
 
 
+def test_each_request_says_whether_special_tokens_in_its_text_are_ids(make_engine: MakeEngine):
+    text = "a</s>b"
+    for setting in (True, False):
+        engine = make_engine(tokenizer__parse_special=setting)
+        prompts = [Request(text, GREEDY, parse_special=given) for given in (True, None, False, True)]
+        found = [ids for _, ids in engine._inputs.take([*prompts, "x"], GREEDY, None)]
+        parsed, plain = (engine.tokenizer.encode([text], parse_special=given)[0] for given in (True, False))
+        assert found == [parsed, parsed if setting else plain, plain, parsed, engine.tokenize("x")]
+        assert parsed != plain
+        assert len(engine.score(Request(text, parse_special=False), "c")) == 1
+    with pytest.raises(RequestError, match="parse_special: 'no' is neither true, false nor None"):
+        Request(text, GREEDY, parse_special="no")  # type: ignore[arg-type]
+
+
 def test_a_text_without_end_is_refused_before_it_is_tokenized(make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch):
     engine = make_engine()
     most = 32 * engine.limits.context
@@ -274,7 +288,7 @@ def test_cancelling_ends_one_request_and_frees_its_blocks(make_engine: MakeEngin
     assert "".join(event.text for event in drop) == partial.text
     assert keep.result().token_ids == engine.generate("keep", GREEDY)[0].token_ids
     drop.cancel()
-    assert engine._pool.free == engine._pool.total
+    assert engine.scheduler.free_blocks == engine.scheduler.pool.total
 
 
 def test_a_request_that_waits_can_be_cancelled(make_engine: MakeEngine):
@@ -291,7 +305,7 @@ def test_leaving_a_stream_early_cancels_what_is_unfinished(make_engine: MakeEngi
     for event in engine.stream(["a", "b"], GREEDY):
         assert isinstance(event, Event)
         break
-    assert engine._pool.free == engine._pool.total
+    assert engine.scheduler.free_blocks == engine.scheduler.pool.total
     assert engine.step() is False
 
 
@@ -381,7 +395,7 @@ def test_ctrl_c_between_giving_out_and_recording_repeats_no_token(
     engine = make_engine()
     expected = [completion.token_ids for completion in engine.generate(["the quick", "x"], GREEDY)]
     streams = [engine.submit(prompt, GREEDY) for prompt in ("the quick", "x")]
-    commit, calls = FirstCome.commit, itertools.count()
+    commit, calls = Scheduler.commit, itertools.count()
 
     def interrupted(*arguments: Any) -> None:
         hit = next(calls) % 3 == 0
@@ -391,7 +405,7 @@ def test_ctrl_c_between_giving_out_and_recording_repeats_no_token(
         if hit:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(FirstCome, "commit", interrupted)
+    monkeypatch.setattr(Scheduler, "commit", interrupted)
     interrupts, is_busy = 0, True
     while is_busy:
         try:
@@ -400,7 +414,7 @@ def test_ctrl_c_between_giving_out_and_recording_repeats_no_token(
             interrupts += 1
     assert interrupts > 5
     assert [stream.result().token_ids for stream in streams] == expected
-    assert engine._pool.free == engine._pool.total
+    assert engine.scheduler.free_blocks == engine.scheduler.pool.total
 
 
 def test_no_event_is_lost_when_the_loop_over_them_runs_the_engine_too(make_engine: MakeEngine):

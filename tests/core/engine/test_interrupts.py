@@ -6,15 +6,17 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import tiny_adapter
 
 PROGRAM = Path(__file__).with_name("interrupted.py")
 
 
-def test_short_calls_may_be_interrupted_at_any_moment(tiny: Path, tmp_path: Path):
+@pytest.mark.parametrize("what", [(), ("processors",)], ids=["plain", "processors"])
+def test_short_calls_may_be_interrupted_at_any_moment(tiny: Path, tmp_path: Path, what: tuple[str, ...]):
     """In a process of its own, which a hang does not outlive."""
     adapter = tiny_adapter.write(tmp_path / "x", 1)
-    command = [sys.executable, "-P", str(PROGRAM), str(tiny), str(adapter), "8"]
+    command = [sys.executable, "-P", str(PROGRAM), str(tiny), str(adapter), "8", *what]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     assert int(done.stdout) > 50

@@ -17,7 +17,7 @@ from engine_parts import MakeEngine, Recorder
 from infeng_core import Engine, SamplingParams
 from infeng_core.backends.interface import NotFiniteError
 from infeng_core.errors import InfengError, KernelError, PluginError, RequestError
-from infeng_core.scheduling.fcfs import FirstCome
+from infeng_core.scheduling.scheduler import Scheduler
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=20, ignore_eos=True)
 SAMPLED = SamplingParams(temperature=0.9, seed=4, max_tokens=20, ignore_eos=True)
@@ -67,8 +67,8 @@ def compare(engine: Engine, spoil: Callable[[], Any], ends: str, *, error: type[
     with pytest.raises(error, match=ends):
         spoilt.result()
     assert all(len(stream.result().token_ids) == 20 for stream in streams)
-    assert engine._pool.free == engine._pool.total
-    assert all(info.references == info.waiting == 0 for info in engine.adapters())
+    assert engine.scheduler.free_blocks == engine.scheduler.pool.total
+    assert all(info.references == info.waiting == 0 for info in engine.adapters.infos())
     for length in (1, 15, 16, 17, 40):  # in blocks that hold what the spoilt one has left
         again = [bytes_of(engine, [engine.submit([7] * length, GREEDY)])[0] for _ in range(2)]
         assert again[0] == again[1]
@@ -209,14 +209,14 @@ def test_an_error_of_a_scheduler_in_the_middle_repeats_no_token(
 ):
     engine = make_engine()
     expected = engine.generate("x", GREEDY)[0].token_ids
-    commit, calls = FirstCome.commit, itertools.count()
+    commit, calls = Scheduler.commit, itertools.count()
 
     def failing(*arguments: Any) -> None:
         if next(calls) % 3 == 1:
             raise PluginError("scheduler fcfs", "made to fail")
         commit(*arguments)
 
-    monkeypatch.setattr(FirstCome, "commit", failing)
+    monkeypatch.setattr(Scheduler, "commit", failing)
     stream = engine.submit("x", GREEDY)
     while not stream.finished:
         with contextlib.suppress(PluginError):
@@ -224,16 +224,9 @@ def test_an_error_of_a_scheduler_in_the_middle_repeats_no_token(
     assert stream.result().token_ids == expected
 
 
-def test_a_scheduler_that_never_commits_is_named(make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch):
-    engine = make_engine(scheduler__max_batch_tokens=8)
-    monkeypatch.setattr(engine._scheduler, "commit", lambda *_: None)
-    with pytest.raises(PluginError, match="scheduler fcfs: it does not record what was computed: use fcfs"):
-        engine.generate("a long prompt that takes more than one step to compute", GREEDY)
-
-
 def test_a_scheduler_that_never_makes_a_batch_is_named(make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch):
     engine = make_engine()
-    monkeypatch.setattr(engine._scheduler, "next_batch", lambda: None)
+    monkeypatch.setattr(engine._in_flight.scheduler, "next_batch", lambda now: None)
     for call in (engine.generate, lambda *given: list(engine.stream(*given))):
         with pytest.raises(PluginError, match="scheduler fcfs: requests wait, and it has no batch: use fcfs"):
             call("x", GREEDY)
@@ -243,14 +236,14 @@ def test_a_scheduler_that_never_makes_a_batch_is_named(make_engine: MakeEngine, 
 
 def test_a_scheduler_that_cannot_take_a_request_ends_that_one(make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch):
     engine = make_engine()
-    add = engine._scheduler.add
+    add = engine._in_flight.scheduler.add
 
-    def choosy(sequence: Any) -> None:
+    def choosy(sequence: Any, now: float) -> None:
         if sequence.prompt_length == 3:
             raise ZeroDivisionError("oh")
-        add(sequence)
+        add(sequence, now)
 
-    monkeypatch.setattr(engine._scheduler, "add", choosy)
+    monkeypatch.setattr(engine._in_flight.scheduler, "add", choosy)
     good, bad = engine.submit([5, 6], GREEDY), engine.submit([5, 6, 7], GREEDY)
     assert len(good.result().token_ids) == 20
     with pytest.raises(PluginError, match=r"scheduler fcfs: it does not take a request \(ZeroDivisionError: oh\)"):

@@ -16,26 +16,33 @@ import pytest
 from engine_parts import MakeEngine, Recorder
 
 from infeng_core import Engine, SamplingParams
+from infeng_core.adapters import NamedAdapters
 from infeng_core.backends.interface import InterruptedStepError
 from infeng_core.errors import KernelError, UsageError
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=20, ignore_eos=True)
 
 REFUSED: dict[str, Callable[[Engine], Any]] = {
-    "adapters": lambda engine: engine.adapters(),
     "bound": lambda engine: engine.bound(),
     "generate": lambda engine: engine.generate("x"),
-    "load_adapter": lambda engine: engine.load_adapter("x", "/nowhere"),
-    "pin_adapter": lambda engine: engine.pin_adapter("x"),
     "profile": lambda engine: engine.profile(),
-    "reload_adapter": lambda engine: engine.reload_adapter("x"),
     "score": lambda engine: engine.score("x", "y"),
     "start": lambda engine: engine.start(),
     "step": lambda engine: engine.step(),
     "stream": lambda engine: engine.stream("x"),
     "submit": lambda engine: engine.submit("x"),
     "tokenize": lambda engine: engine.tokenize("x"),
-    "unload_adapter": lambda engine: engine.unload_adapter("x"),
+}
+REFUSED_OF_ADAPTERS: dict[str, Callable[[NamedAdapters], Any]] = {
+    "__contains__": lambda adapters: "x" in adapters,
+    "__getitem__": lambda adapters: adapters["x"],
+    "__iter__": lambda adapters: iter(adapters),
+    "__len__": lambda adapters: len(adapters),
+    "infos": lambda adapters: adapters.infos(),
+    "load": lambda adapters: adapters.load("x", "/nowhere"),
+    "pin": lambda adapters: adapters.pin("x"),
+    "reload": lambda adapters: adapters.reload("x"),
+    "unload": lambda adapters: adapters.unload("x"),
 }
 NOTHING: dict[str, Callable[[Engine], Any]] = {
     "close": lambda engine: engine.close(),
@@ -47,6 +54,9 @@ NOTHING: dict[str, Callable[[Engine], Any]] = {
 def test_every_method_is_tried_on_a_closed_engine():
     public = {name for name in dir(Engine) if not name.startswith("_") and callable(getattr(Engine, name))}
     assert public == REFUSED.keys() | NOTHING.keys() | {"cancel"}
+    assert vars(NamedAdapters).keys() - vars(object).keys() - {"__module__", "__dict__", "__weakref__"} == (
+        REFUSED_OF_ADAPTERS.keys()
+    )
 
 
 @pytest.mark.parametrize("backend", ["native", "numpy"])
@@ -59,6 +69,10 @@ def test_a_closed_engine_says_so_or_has_nothing_to_do(make_engine: MakeEngine, b
     for name, call in REFUSED.items():
         with pytest.raises(UsageError, match="engine: it is closed: make a new one"):
             call(engine)
+            pytest.fail(name)
+    for name, ask in REFUSED_OF_ADAPTERS.items():
+        with pytest.raises(UsageError, match="engine: it is closed: make a new one"):
+            ask(engine.adapters)
             pytest.fail(name)
     for call in NOTHING.values():
         assert call(engine) is None
@@ -102,7 +116,7 @@ def test_a_request_whose_stream_is_gone_is_cancelled(make_engine: MakeEngine):
     engine.step()
     assert (engine.scheduler.running, engine.scheduler.waiting) == (1, 0)
     assert len(kept.result().token_ids) == 20
-    assert engine._pool.free == engine._pool.total
+    assert engine.scheduler.free_blocks == engine.scheduler.pool.total
 
 
 def test_a_stream_may_be_collected_within_a_step_or_on_another_thread(make_engine: MakeEngine):
@@ -130,7 +144,7 @@ def test_a_stream_that_has_ended_is_collected_without_a_trace(make_engine: MakeE
     engine = make_engine()
     for _ in range(5):
         engine.submit("x", replace(GREEDY, max_tokens=2)).result()
-    assert not engine._commands
+    assert not engine._in_flight.commands
 
 
 def test_an_interrupted_step_says_that_it_was(make_engine: MakeEngine):
@@ -202,7 +216,7 @@ def test_cancelling_stops_a_step_that_runs_for_nobody_else(make_engine: MakeEngi
     streams[1].cancel()
     thread.join(30)
     assert reasons == ["cancelled", "cancelled"]
-    assert engine._pool.free == engine._pool.total
+    assert engine.scheduler.free_blocks == engine.scheduler.pool.total
     assert len(engine.generate("x", GREEDY)[0].token_ids) == 20
 
 
@@ -242,7 +256,7 @@ if child == 0:
     status = 1
     try:
         for call in (engine.step, stream.result, lambda: engine.generate("x"), lambda: next(engine.stream("x")),
-                     lambda: engine.submit("x"), engine.bound, engine.adapters):
+                     lambda: engine.submit("x"), engine.bound, engine.adapters.infos):
             try:
                 call()
                 print("no error", flush=True)

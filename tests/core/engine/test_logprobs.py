@@ -13,9 +13,9 @@ import tiny_adapter
 from engine_parts import MakeEngine, Recorder
 
 from infeng_core import Engine, Logprob, SamplingParams
-from infeng_core.errors import PluginError, RequestError
+from infeng_core.errors import RequestError
 from infeng_core.requests.logprobs import logprob
-from infeng_core.scheduling.fcfs import FirstCome
+from infeng_core.scheduling.scheduler import Scheduler
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True)
 SAMPLED = SamplingParams(temperature=0.8, top_k=30, seed=3, max_tokens=12, ignore_eos=True)
@@ -86,7 +86,7 @@ def test_logprobs_of_a_prompt_are_those_of_its_parts_however_it_is_cut(
         for position in {1, 2, len(prompt) // 2, len(prompt) - 1} & set(range(1, len(prompt))):
             row = next_logits(engine, prompt[:position], name)
             assert completion.prompt_logprobs[position] == logprob(row, prompt[position], 2)
-    assert engine._pool.free == engine._pool.total
+    assert engine.scheduler.free_blocks == engine.scheduler.pool.total
 
 
 def test_a_score_is_the_sum_of_what_each_token_has_after_those_before_it(make_engine: MakeEngine, tmp_path: Path):
@@ -112,14 +112,14 @@ def test_interrupted_steps_report_every_token_once(make_engine: MakeEngine, monk
     engine = make_engine(scheduler__max_batch_tokens=8)
     params = replace(SAMPLED, logprobs=1, prompt_logprobs=1)
     expected = engine.generate(LONG[:20], params)[0]
-    commit, calls = FirstCome.commit, itertools.count()
+    commit, calls = Scheduler.commit, itertools.count()
 
     def interrupted(*arguments: Any) -> None:
         if next(calls) % 7 == 0:
             raise KeyboardInterrupt
         commit(*arguments)
 
-    monkeypatch.setattr(FirstCome, "commit", interrupted)
+    monkeypatch.setattr(Scheduler, "commit", interrupted)
     stream, interrupts, is_busy = engine.submit(LONG[:20], params), 0, True
     while is_busy:
         try:
@@ -130,21 +130,6 @@ def test_interrupted_steps_report_every_token_once(make_engine: MakeEngine, monk
     found = stream.result()
     assert (found.token_ids, found.logprobs) == (expected.token_ids, expected.logprobs)
     assert found.prompt_logprobs == expected.prompt_logprobs
-
-
-def test_a_scheduler_without_logits_of_known_tokens_is_named(make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch):
-    engine = make_engine()
-    batch = engine._scheduler._batch
-
-    def forgetful(segments: list[Any]) -> Any:
-        return batch([segment._replace(sampled=segment.sampled - segment.known, known=0) for segment in segments])
-
-    monkeypatch.setattr(engine._scheduler, "_batch", forgetful)
-    with pytest.raises(PluginError, match="scheduler: it gives no logits of known tokens"):
-        engine.score([5, 6], [7])
-    with pytest.raises(PluginError, match="scheduler: it gives no logits of known tokens"):
-        engine.generate([5, 6], replace(GREEDY, prompt_logprobs=0))
-    assert engine._pool.free == engine._pool.total
 
 
 def test_equal_logits_are_reported_by_id():

@@ -40,23 +40,23 @@ def test_adapters_take_turns_in_few_places(
         tiny_adapter.write(tmp_path / name, seed, targets=("down_proj",), rank=2, strength=1.0)
     engine = make_engine(adapters__max_resident=places, scheduler__max_running=48)
     for name in names:
-        engine.load_adapter(name, tmp_path / name)
-    assert all(info.state == "registered" for info in engine.adapters())
+        engine.adapters.load(name, tmp_path / name)
+    assert all(info.state == "registered" for info in engine.adapters.infos())
 
     alone = {name: answers(engine, [name])[0] for name in names}
     assert len(set(alone.values())) > count // 4, "they answer in different ways"
     before = rss()
     choose = random.Random(1)
-    while engine._adapters.evictions < swaps:
+    while engine._registry.evictions < swaps:
         batch = choose.choices(names, k=96)
         assert answers(engine, batch) == [alone[name] for name in batch]
-        infos = [info for info in engine.adapters() if info.state == "resident"]
+        infos = [info for info in engine.adapters.infos() if info.state == "resident"]
         assert len(infos) <= places
         assert all(info.references == info.waiting == 0 for info in infos)
     assert rss() - before < MOST_GROWTH
-    assert len(engine._adapters._cache.residents) == places
+    assert len(engine._registry._cache.residents) == places
 
     other = make_engine(adapters__max_resident=1)
     for name in names[:20]:
-        other.load_adapter(name, tmp_path / name)
+        other.adapters.load(name, tmp_path / name)
         assert answers(other, [name])[0] == alone[name]

@@ -97,4 +97,4 @@ def test_twenty_thousand_steps_take_no_more_memory(make_engine: MakeEngine, use:
     assert after.traced - before.traced < 32_000
     assert after.objects - before.objects < 500
     assert after.resident - before.resident < 4 << 20
-    assert engine._pool.free == engine._pool.total
+    assert engine.scheduler.free_blocks == engine.scheduler.pool.total

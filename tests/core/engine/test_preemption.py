@@ -8,57 +8,37 @@ from typing import Any
 
 import pytest
 import tiny_adapter
-from engine_parts import MakeEngine
+from engine_parts import MakeEngine, preempting
 
-from infeng_core import SamplingParams
+from infeng_core import Request, SamplingParams
 from infeng_core.errors import AdapterError
-from infeng_core.scheduling.fcfs import FirstCome
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=24, ignore_eos=True)
 SAMPLED = SamplingParams(temperature=0.9, seed=7, max_tokens=24, ignore_eos=True, logprobs=1)
 
 
-class Preempting(FirstCome):
-    """Sends the sequence that was admitted last back to the queue at every third step."""
-
-    steps = 0
-    preempted = 0
-
-    def next_batch(self) -> Any:
-        """Preempt, then go on as usual."""
-        self.steps += 1
-        if self.steps % 3 == 0 and len(self._running) > 1:
-            self.preempt(self._running[-1])
-        return super().next_batch()
-
-    def preempt(self, sequence: Any) -> None:
-        """Give up all that a sequence holds."""
-        self.preempted += 1
-        self._running.remove(sequence)
-        self._grouped.remove(sequence)
-        self._pool.release(sequence.blocks)
-        if sequence.adapters is not None:
-            sequence.adapters.release()
-            self._ends, self._adapters = [], []
-        sequence.restart(sequence.tokens[sequence.prompt_length : sequence.length].tolist())
-        self._waiting.add(sequence)
-
-
 @pytest.mark.parametrize("speculate", ["none", "ngram"])
-def test_preempted_sequences_give_the_same_tokens(make_engine: MakeEngine, tmp_path: Path, speculate: str):
+@pytest.mark.parametrize("prefix", [True, False])
+def test_preempted_sequences_give_the_same_tokens(
+    make_engine: MakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, speculate: str, prefix: bool
+):
     paths = {name: str(tiny_adapter.write(tmp_path / name, seed)) for seed, name in enumerate("abc")}
-    engine = make_engine(adapters__paths=paths, adapters__max_resident=2, speculation__use=speculate)
+    engine = make_engine(
+        adapters__paths=paths, adapters__max_resident=2, speculation__use=speculate, kv_cache__prefix=prefix
+    )
     prompts: list[Any] = [[5] * 20, [6, 7, 6, 7, 6], "the quick", [9] * 30]
     names = ["a", "b", None, "c"]
     for params in (GREEDY, SAMPLED):
         expected = [engine.generate([p], params, adapters=n)[0] for p, n in zip(prompts, names, strict=True)]
-        scheduler = engine._scheduler = Preempting(engine.limits, engine._pool)
-        found = engine.generate(prompts, params, adapters=names)
+        with monkeypatch.context() as patched:
+            scheduler = preempting(engine, patched)
+            before = scheduler.preempted
+            found = engine.generate(prompts, params, adapters=names)
         assert [one.token_ids for one in found] == [one.token_ids for one in expected]
         assert [one.logprobs for one in found] == [one.logprobs for one in expected]
-        assert scheduler.preempted >= 2
-        assert engine._pool.free == engine._pool.total
-        assert all(info.references == info.waiting == 0 for info in engine.adapters())
+        assert scheduler.preempted >= before + 2
+        assert engine.scheduler.free_blocks == engine.scheduler.pool.total
+        assert all(info.references == info.waiting == 0 for info in engine.adapters.infos())
 
 
 def test_an_adapter_that_changes_while_its_request_is_preempted_is_an_error_of_that_request(
@@ -66,15 +46,47 @@ def test_an_adapter_that_changes_while_its_request_is_preempted_is_an_error_of_t
 ):
     paths = {name: str(tiny_adapter.write(tmp_path / name, seed)) for seed, name in enumerate("ab")}
     engine = make_engine(adapters__paths=paths, adapters__max_resident=1)
-    engine._scheduler = scheduler = Preempting(engine.limits, engine._pool)
     stream = engine.submit("x", replace(GREEDY, max_tokens=100), adapter="a")
     while not stream.is_ready:
         engine.step()
-    scheduler.preempt(scheduler._running[0])
-    engine.pin_adapter("b")  # which takes the only place
+    [running] = engine.scheduler._running
+    engine.scheduler.preempt(running, 0.0)
+    engine.adapters.pin("b")  # which takes the only place
     tiny_adapter.write(tmp_path / "a", 9)
-    engine.pin_adapter("b", False)
+    engine.adapters.pin("b", False)
     with pytest.raises(AdapterError, match="adapter a"):
         stream.result()
     assert len(engine.generate("x", GREEDY, adapters="b")[0].token_ids) == 24
-    assert engine._pool.free == engine._pool.total
+    assert engine.scheduler.free_blocks == engine.scheduler.pool.total
+
+
+def test_where_the_cache_is_too_small_for_all_that_run_tokens_stay_the_same(make_engine: MakeEngine):
+    prompts = [[5 + i] * (30 + i) for i in range(6)]
+    expected = [make_engine().generate([prompt], GREEDY)[0].token_ids for prompt in prompts]
+    block = make_engine().executable.kv_bytes // make_engine().limits.kv_blocks
+    engine = make_engine(kv_cache__memory=9 * block)
+    assert [one.token_ids for one in engine.generate(prompts, GREEDY)] == expected
+    assert engine.scheduler.preempted > 0
+    assert engine.scheduler.free_blocks == engine.scheduler.pool.total == 9
+
+
+def test_a_request_ends_with_what_it_has_when_its_time_is_over(make_engine: MakeEngine):
+    engine = make_engine(scheduler__max_running=1)
+    long = replace(GREEDY, max_tokens=200)
+    first = engine.submit("x", long)
+    late = engine.submit(Request("y", GREEDY, timeout=0.0))
+    engine.step()
+    assert late.result().finish_reason == "timeout"
+    assert late.result().token_ids == ()
+    cut = engine.submit(Request("z", long, timeout=30.0))
+    first.cancel()
+    while not cut.is_ready:
+        engine.step()
+    sequence = cut._output.sequence
+    heap = engine.scheduler._deadlines
+    assert heap[0][2] is sequence
+    heap[0] = (0.0, *heap[0][1:])  # thirty seconds later
+    engine.step()
+    found = cut.result()
+    assert (found.finish_reason, len(found.token_ids) > 0) == ("timeout", True)
+    assert engine.scheduler.free_blocks == engine.scheduler.pool.total

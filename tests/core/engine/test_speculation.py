@@ -20,7 +20,7 @@ from infeng_core.errors import KernelError, ManifestError, PluginError, UsageErr
 from infeng_core.requests import sampler
 from infeng_core.requests.stream import Event
 from infeng_core.scheduling.drafts import Guesses, Ngrams, parse
-from infeng_core.scheduling.fcfs import FirstCome
+from infeng_core.scheduling.scheduler import Scheduler
 
 LOOP = (5, 6, 7, 8, 9, 5, 6, 7, 8, 9, 5, 6, 7)
 BASE = SamplingParams(temperature=0.0, max_tokens=60, ignore_eos=True, seed=3)
@@ -69,7 +69,7 @@ def test_texts_tokens_and_events_are_the_same(make_engine: MakeEngine, way: str,
     assert list(map(facts, found)) == list(map(facts, expected))
     assert pieces(guessing.stream(mix(WAYS[way]))) == pieces(plain.stream(mix(WAYS[way])))
     assert sum(completion.usage.drafted_tokens for completion in found) > 0
-    assert guessing._pool.free == guessing._pool.total
+    assert guessing.scheduler.free_blocks == guessing.scheduler.pool.total
 
 
 @pytest.mark.parametrize(("weights", "kv"), [("f32", "f32"), ("int8-row", "int8"), ("int4-g64", "int8")])
@@ -150,13 +150,13 @@ def test_cancelling_between_steps_leaves_a_beginning_of_the_text(make_engine: Ma
         count = len(cut.token_ids)
         assert count >= steps
         assert (cut.finish_reason, cut.token_ids) == ("cancelled", whole.token_ids[:count])
-    assert guessing._pool.free == guessing._pool.total
+    assert guessing.scheduler.free_blocks == guessing.scheduler.pool.total
 
 
 def test_steps_that_fail_or_are_interrupted_change_nothing(make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch):
     expected = make_engine().generate(mix(BASE))
     engine = make_engine(speculation__use="ngram")
-    inner, commit, calls = engine.executable, FirstCome.commit, itertools.count()
+    inner, commit, calls = engine.executable, Scheduler.commit, itertools.count()
 
     class Failing(Recorder):
         def run(self, batch: Any) -> Any:
@@ -174,7 +174,7 @@ def test_steps_that_fail_or_are_interrupted_change_nothing(make_engine: MakeEngi
             raise KeyboardInterrupt
 
     Failing(engine)
-    monkeypatch.setattr(FirstCome, "commit", interrupted)
+    monkeypatch.setattr(Scheduler, "commit", interrupted)
     streams = [engine.submit(request) for request in mix(BASE)]
     failures, is_busy = 0, True
     while is_busy:
@@ -238,7 +238,7 @@ def test_any_mix_of_requests_gives_what_the_plain_engine_gives(
 ):
     plain, guessing = pairs[size]
     assert list(map(facts, arrive(guessing, arriving))) == list(map(facts, arrive(plain, arriving)))
-    assert guessing._pool.free == guessing._pool.total
+    assert guessing.scheduler.free_blocks == guessing.scheduler.pool.total
 
 
 @pytest.mark.parametrize(

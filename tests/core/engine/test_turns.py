@@ -60,7 +60,7 @@ def test_submitting_and_cancelling_do_not_wait_for_the_step_that_runs(make_engin
     thread.join(timeout=30)
     assert (first.result().finish_reason, third.result().finish_reason) == ("cancelled", "cancelled")
     assert third.result().token_ids == ()
-    assert engine._pool.free == engine._pool.total
+    assert engine.scheduler.free_blocks == engine.scheduler.pool.total
 
 
 def test_a_thread_that_waits_gets_its_events_step_by_step(make_engine: MakeEngine):
@@ -139,14 +139,14 @@ def test_a_scheduler_that_refuses_a_request_ends_that_request_alone(
     make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
 ):
     engine = make_engine()
-    add = engine._scheduler.add
+    add = engine._in_flight.scheduler.add
 
-    def choosy(sequence: Any) -> None:
+    def choosy(sequence: Any, now: float) -> None:
         if sequence.prompt_length == 3:
             raise RequestError("request", "three is refused", "say more")
-        add(sequence)
+        add(sequence, now)
 
-    monkeypatch.setattr(engine._scheduler, "add", choosy)
+    monkeypatch.setattr(engine._in_flight.scheduler, "add", choosy)
     good, bad = engine.submit([5, 6], GREEDY), engine.submit([5, 6, 7], GREEDY)
     with pytest.raises(RequestError, match="three is refused"):
         bad.result()
@@ -161,7 +161,7 @@ def test_a_scheduler_that_refuses_a_request_ends_that_request_alone(
     with pytest.raises(RequestError, match="three is refused"):
         list(engine.stream([[5, 6], [5, 6, 7]], GREEDY))
     assert engine.step() is False
-    assert engine._pool.free == engine._pool.total
+    assert engine.scheduler.free_blocks == engine.scheduler.pool.total
 
 
 def test_python_switches_threads_soon_while_a_step_runs_and_as_before_afterwards(make_engine: MakeEngine):
@@ -223,11 +223,11 @@ def test_a_cancel_does_not_overtake_its_request(make_engine: MakeEngine):
                 start(late[1].cancel).join(timeout=30)
             return super().__len__()
 
-    engine._adapters.failed = Landing()
+    engine._registry.failed = Landing()
     assert len(engine.generate("x", GREEDY)[0].token_ids) == 20
     assert late[1].result().finish_reason == "cancelled"
     assert engine.step() is False
-    assert engine._pool.free == engine._pool.total
+    assert engine.scheduler.free_blocks == engine.scheduler.pool.total
 
 
 def test_cancels_from_many_threads_lose_no_request_and_stop_nobody(make_engine: MakeEngine, tmp_path: Path):
@@ -260,8 +260,8 @@ def test_cancels_from_many_threads_lose_no_request_and_stop_nobody(make_engine: 
         thread.join(timeout=60)
     assert not any(thread.is_alive() for thread in threads), "a request got lost"
     assert not failures
-    assert engine._pool.free == engine._pool.total
-    assert all(info.references == info.waiting == 0 for info in engine.adapters())
+    assert engine.scheduler.free_blocks == engine.scheduler.pool.total
+    assert all(info.references == info.waiting == 0 for info in engine.adapters.infos())
 
 
 def test_sleepers_use_no_processor_time(make_engine: MakeEngine):

@@ -13,6 +13,7 @@ import pytest
 
 from infeng_core.errors import PluginError
 from infeng_core.kernels.check import trial
+from infeng_core.kernels.libraries import library_states
 
 
 def plain(path: Path) -> bytes:
@@ -76,6 +77,15 @@ def test_the_engine_goes_on_and_names_the_culprit(workshop, monkeypatch, capsys,
         assert word in warnings[0]
     with pytest.raises(PluginError, match="plugin culprit"):
         workshop.selector(path, kernels__strict=True)
+
+
+@pytest.mark.parametrize(("abi", "said"), [("0.9", "built for 0.10 or later"), ("1.0", "this engine has 0.10")])
+def test_a_library_whose_yaml_names_a_refused_abi_is_not_tried(workshop, monkeypatch, abi, said):
+    monkeypatch.setattr(trial.Trial, "open", lambda _: pytest.fail("it was tried"))
+    plugins = workshop.plugins(workshop.plugin("elder", abi=abi), kernels__order=["elder", "reference"])
+    state = next(state for state in library_states(plugins) if state.name == "elder")
+    assert state.reason.code == "abi_mismatch"
+    assert f"built for ABI {abi}, this engine has" in state.reason.text and said in state.reason.text
 
 
 def test_a_library_that_sleeps_is_given_up_but_not_condemned(workshop, monkeypatch):

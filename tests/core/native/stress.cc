@@ -259,6 +259,34 @@ void fuzz(Model& model, unsigned seed, int rounds) {
   }
 }
 
+// Blocks that steps do not use are copied to and fro by a thread while they run, and those that they use are read.
+void move_blocks(const std::vector<float>& expected) {
+  Model model(std::make_shared<Pool>(3, false, 20));
+  KvCache& cache = *model.cache;
+  std::atomic<bool> done{false};
+  std::thread mover([&] {
+    std::mt19937 random(7);
+    std::vector<std::byte> data(static_cast<size_t>(3 * cache.block_bytes()));
+    const std::vector<int32_t> used{5, 0, 9}, free{1, 2, 3}, others{4, 6, 7};
+    while (!done) {
+      model.program.between_steps([&] { cache.read_blocks(used, data.data(), cache.block_bytes()); });
+      model.program.between_steps([&] { cache.write_blocks(free, data.data(), cache.block_bytes()); });
+      model.program.between_steps([&] { cache.copy_blocks(free, others); });
+      const std::vector<int32_t> odd{static_cast<int32_t>(random() % 20) - 2};
+      const bool exists = odd[0] >= 0 && odd[0] < 16;
+      try {
+        model.program.between_steps([&] { cache.read_blocks(odd, data.data(), cache.block_bytes()); });
+        expect(exists, "a block that does not exist was read");
+      } catch (const Error& error) {
+        expect(!exists && error.code() == "invalid_argument", error.what());
+      }
+    }
+  });
+  for (int chunk : {40, 7, 1, 16, 40}) expect(model.run(chunk) == expected, "moving blocks changed the logits");
+  done = true;
+  mover.join();
+}
+
 void share_a_pool(const std::vector<float>& expected) {
   const auto pool = std::make_shared<Pool>(2, false, 20);
   std::vector<std::unique_ptr<Model>> models;
@@ -316,6 +344,7 @@ int main(int argc, char** argv) {
       }
     }
     share_a_pool(expected);
+    move_blocks(expected);
     attach_and_drop(adapted);
     for (int i = 0; i < 100; ++i) Pool(1 + i % 4, false, i % 2 * 50);
   } catch (const Error& error) {

@@ -2,11 +2,13 @@
 
 import math
 from collections import Counter
+from typing import Any
 
 import numpy as np
 import pytest
 
 from infeng_core import _native as native
+from infeng_core.step import NOT_FINITE
 
 
 def sample(
@@ -18,6 +20,7 @@ def sample(
     min_p: float = 0.0,
     seed: int = 0,
     position: int | np.ndarray = 0,
+    **changes: Any,
 ) -> list[int]:
     rows = np.atleast_2d(np.asarray(logits, np.float32))
     n = len(rows)
@@ -31,6 +34,7 @@ def sample(
         np.full(n, seed, np.uint64),
         np.broadcast_to(np.asarray(position, np.int64), n).copy(),
         out,
+        **changes,
     )
     return out.tolist()
 
@@ -164,13 +168,14 @@ def test_extreme_temperatures_and_logits_are_no_special_case() -> None:
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
-def test_logits_that_are_not_finite_are_refused_with_their_row(value: float) -> None:
-    logits = np.zeros((3, 9), np.float32)
-    logits[2, 8] = value
+def test_a_row_that_is_not_finite_gives_no_token_and_its_neighbours_theirs(value: float) -> None:
+    logits = np.random.default_rng(2).standard_normal((3, 90)).astype(np.float32)
+    logits[1, 88] = value
     for temperature in (0.0, 1.0):
-        with pytest.raises(native.NativeError, match="row 2") as caught:
-            sample(logits, temperature=temperature)
-        assert caught.value.code == "not_finite"
+        alone = [sample(row, temperature=temperature)[0] for row in logits[[0, 2]]]
+        assert sample(logits, temperature=temperature) == [alone[0], native.NOT_FINITE, alone[1]]
+        assert sample(logits, temperature=temperature, **masks(90, (1, [5])))[1] == native.NOT_FINITE
+    assert native.NOT_FINITE == NOT_FINITE
 
 
 @pytest.mark.parametrize(
@@ -197,3 +202,130 @@ def test_arrays_of_the_wrong_shape_are_refused() -> None:
         one, two = np.ones(1, np.uint64), np.ones(2, np.float32)
         integers = np.zeros(2, np.int32)
         native.sample(np.zeros((2, 4), np.float32), two, integers, two, two, one, np.zeros(2, np.int64), integers)
+
+
+def masks(vocab: int, *allowed: tuple[int, Any]) -> dict[str, Any]:
+    """Return the argument ``masks`` for (row, ids) pairs."""
+    flags = np.zeros((len(allowed), -(-vocab // 32) * 32), bool)
+    for mask, (_, ids) in zip(flags, allowed, strict=True):
+        mask[ids] = True
+    rows = np.array([row for row, _ in allowed], np.int32)
+    return {"masks": (rows, np.packbits(flags, axis=1, bitorder="little").view(np.uint32))}
+
+
+def changes(*entries: tuple[int, int, float, float]) -> dict[str, Any]:
+    """Return the argument ``changes`` for (row, id, penalty, bias) entries."""
+    rows, ids, penalties, biases = zip(*entries, strict=True)
+    integers, numbers = (np.array(rows, np.int32), np.array(ids, np.int32)), (penalties, biases)
+    return {"changes": (*integers, *(np.array(values, np.float32) for values in numbers))}
+
+
+def changed(x: np.ndarray, entries: Any, *allowed: Any) -> np.ndarray:
+    """docs/numerics.md, word for word, in binary32."""
+    x = x.copy()
+    most = np.finfo(np.float32).max
+    with np.errstate(over="ignore"):
+        for id_, penalty, bias in entries:
+            x[id_] = x[id_] / np.float32(penalty) if x[id_] > 0 else x[id_] * np.float32(penalty)
+            x[id_] = np.clip(x[id_], -most, most)
+            x[id_] = np.clip(x[id_] + np.float32(bias), -most, most)
+    for ids in allowed:
+        x[np.setdiff1d(np.arange(len(x)), ids)] = -np.inf
+    return x
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"temperature": 0.0},
+        {"temperature": 1.0},
+        {"temperature": 1.0, "top_k": 1},
+        {"temperature": 1.0, "top_k": 20},
+        {"temperature": 1.0, "top_k": 700},
+        {"temperature": 2.0, "top_p": 0.8},
+        {"temperature": 1.0, "min_p": 2.0**-126},
+        {"temperature": 1.3, "top_k": 300, "top_p": 0.95, "min_p": 0.001},
+        {"temperature": 3e38},
+    ],
+)
+def test_masks_penalties_and_biases_come_before_everything_else(settings: dict) -> None:
+    rng = np.random.default_rng(6)
+    for row in (rng.standard_normal((8, 1003)) * 3).astype(np.float32):
+        entries = [(int(id_), *rng.uniform(0.3, 3, 2).astype(np.float32)) for id_ in rng.integers(0, 1003, 300)]
+        allowed = [rng.choice(1003, count, replace=False) for count in (900, 60)]
+        if not np.intersect1d(*allowed).size:
+            continue
+        for ids in ([], allowed[:1], allowed):
+            x = changed(row, entries, *ids)
+            full = {"top_k": 0, "top_p": 1.0, "min_p": 0.0, **settings}
+            expected = defined(x, seed=3, at=77, **full) if settings["temperature"] else int(np.argmax(x))
+            given = changes(*((0, *entry) for entry in entries)) | masks(1003, *((0, some) for some in ids))
+            assert sample(row, seed=3, position=77, **settings, **given) == [expected]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_rows_are_changed_each_for_itself_and_the_logits_stay(temperature: float) -> None:
+    logits = np.random.default_rng(1).standard_normal((6, 333)).astype(np.float32)
+    before = logits.copy()
+    plain = sample(logits, temperature=temperature, seed=4)
+    given = masks(333, (1, [7, 9]), (4, range(300)), (4, [5])) | changes((2, 300, 1, 90.0), (4, 5, 2, -3.0))
+    found = sample(logits, temperature=temperature, seed=4, **given)
+    assert [found[row] for row in (0, 3, 5)] == [plain[row] for row in (0, 3, 5)]
+    assert found[1] in (7, 9) and found[2] == 300 and found[4] == 5
+    alone = sample(logits[1], temperature=temperature, seed=4, **masks(333, (0, [7, 9])))
+    assert alone == [found[1]]
+    assert np.array_equal(logits, before)
+
+
+def test_changes_that_change_nothing_change_nothing() -> None:
+    logits = np.random.default_rng(3).standard_normal((50, 321)).astype(np.float32)
+    all_of_them = masks(321, *((row, range(321)) for row in range(50)))
+    none = changes(*((row, id_, 1.0, 0.0) for row in range(50) for id_ in range(321)))
+    for temperature in (0.0, 0.7):
+        assert sample(logits, temperature=temperature, seed=8, **all_of_them, **none) == sample(
+            logits, temperature=temperature, seed=8
+        )
+
+
+def test_a_row_of_which_nothing_is_allowed_gives_no_token_and_its_neighbours_theirs() -> None:
+    logits = np.random.default_rng(2).standard_normal((3, 40)).astype(np.float32)
+    nothing = masks(40, (1, range(40, 64)))  # bits behind the vocabulary are none of it
+    between = masks(40, (1, [3]), (1, [4]))
+    for temperature in (0.0, 1.0):
+        first, _, last = sample(logits, temperature=temperature)
+        for given in (nothing, between):
+            found = sample(logits, temperature=temperature, **given)
+            assert found == [first, native.NOTHING_ALLOWED, last]
+
+
+def test_what_would_be_infinite_is_the_largest_number() -> None:
+    logits = np.array([3e38, -3e38, 1, 2], np.float32)
+    assert sample(logits, temperature=0, **changes((0, 2, 1e-38, 3.4e38), (0, 3, 1, 3.4e38))) == [2]
+    assert sample(logits, temperature=0, **changes((0, 0, 1, -3.4e38), (0, 0, 1, -3.4e38))) == [3]
+    least = changes((0, 1, 1e38, -3.4e38), (0, 1, 1, 3.4e38), (0, 1, 1, 3.4e38))
+    assert sample(logits, temperature=0, **least) == [1]  # from the least number, in order
+    assert sample(logits, temperature=0, **masks(4, (0, [1])), **changes((0, 1, 3e38, 0))) == [1]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (masks(64, (0, [1])), r"masks: needs \(masks,\) rows and \(masks, 1\) words"),
+        (masks(9, (2, [1])), "masks: rows must ascend and be below 2"),
+        (masks(9, (1, [1]), (0, [1])), "masks: rows must ascend and be below 2"),
+        (masks(9, (-1, [1])), "masks: rows must ascend and be below 2"),
+        (changes((2, 0, 1, 0)), "changes: rows must ascend and be below 2"),
+        (changes((0, 9, 1, 0)), "changes: id 9 is not in the vocabulary of 9"),
+        (changes((0, -1, 1, 0)), "changes: id -1 is not in the vocabulary of 9"),
+        (changes((0, 0, 0, 0)), "changes: a penalty must be finite and above 0, not 0"),
+        (changes((0, 0, float("inf"), 0)), "changes: a penalty must be finite"),
+        (changes((0, 0, 1, float("nan"))), "changes: a bias must be finite"),
+        (
+            {"changes": (*changes((0, 0, 1, 0))["changes"][:3], np.zeros(2, np.float32))},
+            "changes: needs one id, penalty",
+        ),
+    ],
+)
+def test_impossible_changes_are_refused(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(native.NativeError, match=message):
+        sample(np.zeros((2, 9)), **given)

@@ -29,7 +29,7 @@ from infeng_core.requests.tokenizer import HfTokenizer
 
 class Odd(Exception): pass
 class Tokenizer(HfTokenizer): pass
-class Scheduler(FirstCome): pass
+class Policy(FirstCome): pass
 class Executable:
     def __init__(self, inner): self.inner = inner
     def __getattr__(self, name): return getattr(self.inner, name)
@@ -42,7 +42,7 @@ class Command:
 class Other(Command):
     name = "even"
     def run(self, arguments): print("even"); return 0
-tokenizers, schedulers, backends = {"odd": Tokenizer}, {"odd": Scheduler}, {"odd": Backend()}
+tokenizers, schedulers, backends = {"odd": Tokenizer}, {"odd": Policy}, {"odd": Backend()}
 quant_formats, commands = {"odd": QuantFormat("odd", "f32")}, [Command(), Other()]
 """
 HOOKS = "".join(
@@ -122,14 +122,13 @@ SPOILT = [
                   "Tokenizer.detokenizer = lambda *_: D()", "what push() returned is b'x', not str"),
     ("tokenizer", "class D:\n    def push(self, token): 1 / 0\n    def finish(self): return ''\n"
                   "Tokenizer.detokenizer = lambda *_: D()", "push() raised ZeroDivisionError"),
-    ("scheduler", "schedulers = {'odd': lambda limits, pool: object()}", "scheduler odd: it has no add"),
+    ("scheduler", "schedulers = {'odd': lambda limits: object()}", "scheduler odd: it has no add"),
     ("scheduler", RAISES + "schedulers = {'odd': raises}", "scheduler odd: making it raised Odd"),
-    ("scheduler", RAISES + "Scheduler.add = raises", "scheduler odd: add() raised Odd: by design"),
-    ("scheduler", "Scheduler.next_batch = lambda self: 3", "what next_batch() returned is 3, not Batch"),
-    ("scheduler", RAISES + "Scheduler.next_batch = raises", "next_batch() raised Odd: by design"),
-    ("scheduler", RAISES + "Scheduler.commit = raises", "commit() raised Odd: by design"),
-    ("scheduler", "Scheduler.commit = lambda *_: None", "commit() left request 0 where it was before its batch"),
-    ("scheduler", "Scheduler.waiting = 'x'", "waiting is 'x', not int"),
+    ("scheduler", RAISES + "Policy.add = raises", "scheduler odd: add() raised Odd: by design"),
+    ("scheduler", "Policy.order = lambda self, now: 3", "what order() returned is 3, not"),
+    ("scheduler", RAISES + "Policy.order = raises", "order() raised Odd: by design"),
+    ("scheduler", RAISES + "Policy.served = raises", "served() raised Odd: by design"),
+    ("scheduler", RAISES + "Policy.ended = raises", "ended() raised Odd: by design"),
     ("backend", "backends = {'odd': 3}", "backend odd: it has no uses_kernels"),
     ("backend", RAISES + "Backend.compile = raises", "backend odd: compile() raised Odd: by design"),
     ("backend", "Backend.compile = lambda *_: None", "backend odd: it has no kv_bytes"),

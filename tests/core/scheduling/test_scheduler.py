@@ -15,11 +15,16 @@ from infeng_core.requests.request import Request
 from infeng_core.scheduling.blocks import BlockPool, blocks_for
 from infeng_core.scheduling.drafts import Guesses
 from infeng_core.scheduling.fcfs import FirstCome
+from infeng_core.scheduling.scheduler import Scheduler
 from infeng_core.step import Batch, Limits, Sequence
 
 
 def limits(max_rows: int = 16, running: int = 4, context: int = 128, blocks: int = 12) -> Limits:
     return Limits(max_rows, running, running, context, blocks)
+
+
+def first_come(bounds: Limits, pool: BlockPool) -> Scheduler:
+    return Scheduler(bounds, pool, FirstCome(bounds))
 
 
 def sequence(id_: int, prompt: int, capacity: int) -> Sequence:
@@ -76,7 +81,7 @@ arrivals = st.lists(
 def test_every_sequence_ends_and_no_block_is_lost(arrivals, max_rows, running, blocks):
     bounds = limits(max_rows, running, blocks=blocks)
     pool = BlockPool(blocks)
-    scheduler = FirstCome(bounds, pool)
+    scheduler = first_come(bounds, pool)
     all_sequences = [sequence(i, prompt, prompt + new) for i, (_, prompt, new, _) in enumerate(arrivals)]
     first_step: dict[int, int] = {}
     ended: set[int] = set()
@@ -84,18 +89,20 @@ def test_every_sequence_ends_and_no_block_is_lost(arrivals, max_rows, running, b
     while len(ended) < len(arrivals):
         for s, (arrives, _, _, cancelled) in zip(all_sequences, arrivals, strict=True):
             if arrives == step:
-                scheduler.add(s)
+                s.arrived = float(step)
+                scheduler.add(s, s.arrived)
             if cancelled is not None and arrives <= step and cancelled == step and s.id not in ended:
-                scheduler.drop(s)
+                scheduler.drop(s, 0.0)
                 ended.add(s.id)
-        batch = scheduler.next_batch()
+        batch = scheduler.next_batch(0.0)
         if batch is not None:
             check(batch, bounds)
-            first_step |= {g.sequence.id: step for g in batch.segments if g.sequence.computed == 0}
+            for segment in batch.segments:
+                first_step.setdefault(segment.sequence.id, step)
             finished = [
                 g.sequence for g in batch.segments if g.sampled and g.sequence.length + 1 == len(g.sequence.tokens)
             ]
-            scheduler.commit(batch, [[i] for i in range(len(batch.sample_rows))], finished)
+            scheduler.commit(batch, [[i] for i in range(len(batch.sample_rows))], finished, 0.0)
             ended |= {s.id for s in finished}
         step += 1
         assert step < 10_000, "a sequence never ends"
@@ -107,21 +114,21 @@ def test_every_sequence_ends_and_no_block_is_lost(arrivals, max_rows, running, b
 
 def test_a_long_prompt_is_cut_and_others_decode_beside_it():
     bounds = limits(max_rows=8, blocks=16)
-    scheduler = FirstCome(bounds, BlockPool(16))
+    scheduler = first_come(bounds, BlockPool(16))
     short, long = sequence(0, 3, 20), sequence(1, 20, 30)
-    scheduler.add(short)
-    first = scheduler.next_batch()
+    scheduler.add(short, 0.0)
+    first = scheduler.next_batch(0.0)
     assert first is not None
     assert [(g.sequence.id, g.row_end - g.row_begin, g.sampled) for g in first.segments] == [(0, 3, True)]
-    scheduler.commit(first, [[42]], [])
-    scheduler.add(long)
+    scheduler.commit(first, [[42]], [], 0.0)
+    scheduler.add(long, 0.0)
     shapes = []
     for token in range(4):
-        batch = scheduler.next_batch()
+        batch = scheduler.next_batch(0.0)
         assert batch is not None
         check(batch, bounds)
         shapes.append([(g.sequence.id, g.row_end - g.row_begin, g.sampled) for g in batch.segments])
-        scheduler.commit(batch, [[token]] * len(batch.sample_rows), [])
+        scheduler.commit(batch, [[token]] * len(batch.sample_rows), [], 0.0)
     assert shapes == [
         [(0, 1, True), (1, 7, False)],
         [(0, 1, True), (1, 7, False)],
@@ -151,42 +158,42 @@ class Repeat:
 )
 def test_guesses_take_only_rows_that_nobody_needs(sizes, max_rows, running, more, right):
     bounds = replace(limits(max_rows, running, blocks=16), max_samples=min(max_rows, running + more))
-    scheduler = FirstCome(bounds, BlockPool(16))
+    scheduler = first_come(bounds, BlockPool(16))
     for i, (prompt, new, guessed) in enumerate(sizes):
         s = sequence(i, prompt, prompt + new)
         s.guesses = Guesses(Repeat(), guessed) if guessed else None
-        scheduler.add(s)
+        scheduler.add(s, 0.0)
     steps = itertools.cycle(right)
-    while (batch := scheduler.next_batch()) is not None:
+    while (batch := scheduler.next_batch(0.0)) is not None:
         check(batch, bounds)
         real = [(g.sequence.id, g.pos0, g.row_end - g.row_begin - max(0, g.sampled - 1)) for g in batch.segments]
         drafts = {g.sequence.id: g.sampled - 1 for g in batch.segments if g.sampled > 1}
         kept = [(s, s.guesses) for s in scheduler._running]
         for s, _ in kept:
             s.guesses = None
-        plain = scheduler.next_batch()
+        plain = scheduler.next_batch(0.0)
         assert plain is not None
         assert [(g.sequence.id, g.pos0, g.row_end - g.row_begin) for g in plain.segments] == real
         assert len(plain.tokens) + sum(drafts.values()) <= bounds.max_rows
         for s, guesses in kept:
             s.guesses = guesses
-        batch = scheduler.next_batch()
+        batch = scheduler.next_batch(0.0)
         assert batch is not None
         new = [[1] * min(1 + next(steps), g.sampled) for g in batch.segments if g.sampled]
         sampled = [g.sequence for g in batch.segments if g.sampled]
         ended = [s for s, tokens in zip(sampled, new, strict=True) if s.length + len(tokens) == len(s.tokens)]
-        scheduler.commit(batch, new, ended)
+        scheduler.commit(batch, new, ended, 0.0)
     assert (scheduler.running, scheduler.waiting) == (0, 0)
 
 
 def test_the_same_batch_is_made_again_after_a_failed_step():
-    scheduler = FirstCome(limits(), BlockPool(12))
-    scheduler.add(sequence(0, 30, 40))
-    scheduler.add(sequence(1, 2, 4))
-    once = scheduler.next_batch()
+    scheduler = first_come(limits(), BlockPool(12))
+    scheduler.add(sequence(0, 30, 40), 0.0)
+    scheduler.add(sequence(1, 2, 4), 0.0)
+    once = scheduler.next_batch(0.0)
     assert once is not None
     before = (once.segments, once.tokens.copy(), once.positions.copy(), once.kv_segments.copy())
-    again = scheduler.next_batch()
+    again = scheduler.next_batch(0.0)
     assert again is not None
     assert again.segments == before[0]
     for new, old in zip((again.tokens, again.positions, again.kv_segments), before[1:], strict=True):
@@ -194,17 +201,17 @@ def test_the_same_batch_is_made_again_after_a_failed_step():
 
 
 def test_a_sequence_that_no_cache_could_hold_is_refused():
-    scheduler = FirstCome(limits(blocks=2), BlockPool(2))
+    scheduler = first_come(limits(blocks=2), BlockPool(2))
     with pytest.raises(RequestError, match=r"needs 3 cache blocks and the engine has 2.*kv_cache\.memory"):
-        scheduler.add(sequence(0, 40, 41))
+        scheduler.add(sequence(0, 40, 41), 0.0)
 
 
 def test_the_first_that_waits_is_not_overtaken_by_one_that_would_fit():
-    scheduler = FirstCome(limits(max_rows=64, blocks=4), BlockPool(4))
+    scheduler = first_come(limits(max_rows=64, blocks=4), BlockPool(4))
     big, next_big, small = sequence(0, 40, 48), sequence(1, 40, 48), sequence(2, 2, 4)
     for s in (big, next_big, small):
-        scheduler.add(s)
-    batch = scheduler.next_batch()
+        scheduler.add(s, 0.0)
+    batch = scheduler.next_batch(0.0)
     assert batch is not None
     assert [g.sequence.id for g in batch.segments] == [0]
     assert (scheduler.running, scheduler.waiting) == (1, 2)

@@ -14,7 +14,7 @@ from infeng_bench.roofline import Roofline
 from infeng_bench.works import Work
 
 from infeng_core.cli import main
-from infeng_core.formats.cache import cache_root
+from infeng_core.files import cache_root
 
 PEER = """
 NAME = "fake"

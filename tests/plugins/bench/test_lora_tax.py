@@ -98,7 +98,7 @@ def test_base_only_compares_an_engine_that_holds_adapters_with_one_that_cannot(
     real = Side.start
 
     def start(self: Side, prompts: Any, new: int) -> None:
-        seen.append((self.engine, self.engine.config.adapters.max_resident, len(self.engine.adapters())))
+        seen.append((self.engine, self.engine.config.adapters.max_resident, len(self.engine.adapters.infos())))
         real(self, prompts, new)
 
     monkeypatch.setattr(Side, "start", start)
@@ -142,16 +142,15 @@ def test_two_groups_share_an_engine_and_one_runs_at_a_time(tiny_config: Path, tm
 
     overrides = {"scheduler.use": "bench-turns"}
     with Engine(synthetic.native_directory(tiny_config, "int4-g64"), threads=1, overrides=overrides) as engine:
-        scheduler = engine.scheduler
-        assert isinstance(scheduler, ByTurns)
+        scheduler, policy = engine.scheduler, engine.scheduler.policy
+        assert isinstance(policy, ByTurns)
         params = SamplingParams(max_tokens=3, temperature=0.0, ignore_eos=True)
         assert len(engine.generate([[5, 6], [7]], params)) == 2
-        scheduler.turn = True
+        policy.turn = True
         stream = engine.submit([5, 6, 7], params)
         assert engine.step() is False  # it is the turn of requests with adapters, and there are none
-        assert (scheduler.waiting, scheduler.running) == (0, 0)
-        scheduler.turn = False
-        assert scheduler.waiting == 1
+        assert (scheduler.waiting, scheduler.running) == (1, 0)
+        policy.turn = False
         assert engine.step() is True
         assert (scheduler.waiting, scheduler.running) == (0, 1)
         stream.cancel()

@@ -144,7 +144,7 @@ def test_requests_are_served_with_the_adapters_that_they_name(engine: Engine, di
     assert mixed["seconds"] >= mixed["requests"][3]["times"][-1] >= mixed["requests"][3]["admitted"] > 0
     assert mixed["peak_rss_bytes"] > 1 << 20
     assert mixed["tokens_per_s"] == pytest.approx(24 / mixed["seconds"])
-    assert not engine.adapters()
+    assert not engine.adapters.infos()
 
 
 def test_more_adapters_than_fit_take_turns_in_memory(tiny_config: Path, directories: list[Path]) -> None:

@@ -57,20 +57,44 @@ either = st.builds(lambda one, other: f"{one}|{other}", simple, simple)
 pattern = st.lists(simple | grouped | either, min_size=1, max_size=3).map("".join)
 
 
-@settings(max_examples=300, deadline=None)
-@given(pattern=pattern, text=st.text("ab1._", min_size=1, max_size=7))  # \w and \d are of ASCII, as module names are
+ahead = st.builds("(?!{}){}".format, pattern, st.sampled_from(["", "^"]))
+looking = st.builds("".join, st.tuples(st.sampled_from(["", "^"]), st.lists(ahead, max_size=2).map("".join), pattern))
+choosing = pattern | st.lists(looking, min_size=1, max_size=3).map("|".join)
+
+
+@settings(max_examples=600, deadline=None)
+@given(pattern=choosing, text=st.text("ab1._", min_size=1, max_size=7))  # \w and \d are of ASCII, as module names are
 def test_it_matches_what_re_matches(pattern: str, text: str) -> None:
     assert (compiled(pattern).fullmatch(text) == 0) == (re.fullmatch(pattern, text) is not None)
 
 
-@settings(max_examples=200, deadline=None)
-@given(texts=st.lists(pattern, min_size=1, max_size=5), name=st.text("ab1._", min_size=1, max_size=7))
+@settings(max_examples=300, deadline=None)
+@given(texts=st.lists(choosing, min_size=1, max_size=5), name=st.text("ab1._", min_size=1, max_size=7))
 def test_the_first_pattern_that_fits_an_end_decides(texts: list[str], name: str) -> None:
     fitting = [place for place, text in enumerate(texts) if re.match(rf"(.*\.)?({text})$", name)]
     assert compiled(*texts).matches_end(name) == (fitting[0] if fitting else None)
 
 
+@pytest.mark.parametrize(
+    ("pattern", "names"),
+    [
+        (r"^(?!.*vision).*(q_proj|v_proj)$", ["a.q_proj", "v_proj"]),
+        (r"(?!.*vision)(?!.*v_proj).*_proj", ["a.q_proj"]),
+        (r"(?!.*v_proj)a.*|vision\.v.*", ["a.q_proj", "vision.v_proj"]),
+        (r"(?!a|v)v?.*", []),
+        (r"^(?![)\](|]).*[|)].*|(?!\(|.*\.).*", ["v_proj"]),
+    ],
+)
+def test_lookaheads_as_adapters_have_them(pattern: str, names: list[str]) -> None:
+    given = ["a.q_proj", "v_proj", "vision.v_proj", "vision.q_proj"]
+    assert [name for name in given if compiled(pattern).fullmatch(name) == 0] == names
+    assert [name for name in given if re.fullmatch(pattern, name)] == names
+
+
 HOSTILE = [
+    "(?!" + ".*" * 100 + "x)" + ".*" * 100 + "y",
+    "(?!a)" * 800,
+    "|".join(["(?!a.*b)a"] * 300),
     ".*" * 12,
     ".*" * 2048,
     "(.*)*" * 30 + "x",
@@ -147,7 +171,14 @@ def test_memory_that_does_not_suffice_is_an_error_and_no_answer(monkeypatch: pyt
         ("(a)" * 10 + r"\10", r"uses a backreference \(\\1\)"),
         (r"(?P<a>x)(?P=a)", r"uses a backreference"),
         (r"(?=a)a*", r"uses a lookahead \(\(\?=\), which cannot be matched in linear time"),
-        (r"(?!a)b*", r"uses a negative lookahead"),
+        (r"b(?!a)b*", r"uses a negative lookahead that is not at the beginning \(\(\?!\)"),
+        (r"(?:(?!a)b)*", r"uses a negative lookahead that is not at the beginning"),
+        (r"(?!a(?!b)).*", r"uses a negative lookahead that is not at the beginning"),
+        (r"(?!a)*b", r"uses a negative lookahead that is not at the beginning"),
+        (r"(?i)(?!a)b|c", r"uses a negative lookahead that is not at the beginning"),
+        (r"(?!a)(?<=b)c", r"uses a lookbehind"),
+        (r"(?!(a)b", r"uses a negative lookahead"),
+        (r"(?!a))b", "is no regular expression"),
         (r"(?<=a)b*", r"uses a lookbehind"),
         (r"(?<!a)b*", r"uses a negative lookbehind"),
         (r"(?>a*)b", r"uses an atomic group"),

@@ -1,0 +1,147 @@
+"""How values become the codes and scales of an integer format: what a quantizer owes, and the built-in rounding."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, NoReturn, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from infeng_core.errors import PluginError, UsageError
+from infeng_core.formats.quant import BUILTIN, Grid, QuantFormat
+from infeng_core.formats.shards import aligned_bytes
+
+REMEDY = "convert with another quantizer (--quantizer nearest), or ask the plugin's author for a repair"
+
+
+@dataclass(frozen=True)
+class QuantTarget:
+    """Which matrix is to be quantized, and into what. Fields may be added, those that a conversion lacks are None."""
+
+    name: str  # of the checkpoint: "model.layers.3.self_attn.q_proj.weight"
+    tensor: str  # the packed tensor that it becomes a part of: "layers.3.qkv_proj"
+    format: str  # "int4-g64"
+    grid: Grid  # what that format stores for this matrix
+    statistic: NDArray[np.float64] | None = None  # H = X'X / n, (k, k), of n calibration rows X that the matrix reads
+    budget: int | None = None  # bytes that a recipe grants the packed tensor
+
+    @property
+    def layer(self) -> int | None:
+        """The layer's number; None for what is in no layer, such as the embedding."""
+        found = re.match(r"layers\.(\d+)\.", self.tensor)
+        return int(found[1]) if found else None
+
+
+@dataclass(frozen=True)
+class Quantized:
+    """A matrix (n, k) in codes: weight = scale * code, or scale * (code - zero) where the grid has zero points.
+
+    ``scales`` and ``zeros`` are (n, groups): column j belongs to inputs [j * group, (j + 1) * group) of the grid.
+    """
+
+    codes: NDArray[np.int8]
+    scales: NDArray[np.float32]  # rounded to ``grid.scale`` when they are stored
+    zeros: NDArray[np.int8] | None = None
+
+
+class Quantizer(Protocol):
+    """Chooses codes and scales. Registered by name through the hook ``infeng_quantizers``."""
+
+    def quantize(self, weights: NDArray[np.float32], target: QuantTarget) -> Quantized | None:
+        """Return the codes and scales of ``weights``, (n, k) and finite; None leaves it to the built-in rounding.
+
+        Called once for each matrix, in the order of the layers. ``weights`` is the quantizer's own to write to. Equal
+        matrices and targets must give equal answers: a conversion is reproducible.
+        """
+
+
+class Nearest:
+    """The built-in rounding, docs/numerics.md: the best of a few scales for each group by itself."""
+
+    def quantize(self, weights: NDArray[np.float32], target: QuantTarget) -> Quantized:
+        """Return what ``QuantFormat.pack`` would have stored."""
+        format = BUILTIN[target.format]
+        rows, k = weights.shape
+        panels = -(-rows // 16)
+        packed = aligned_bytes(panels * format.panel_bytes(k))
+        format.pack(weights, packed)
+        codes, scales = format.unpack_codes(packed, 0, panels, k)
+        return Quantized(codes[:rows], scales[:rows])
+
+
+@dataclass(frozen=True)
+class QuantizerChoice:
+    """The quantizer of a conversion, and all of it that an artifact's identity counts."""
+
+    name: str
+    quantizer: Quantizer = field(repr=False)
+    plugin: str
+    version: str  # of the plugin
+    settings: Mapping[str, Any] = field(default_factory=dict)  # of the plugin
+
+    @property
+    def is_built_in(self) -> bool:
+        """Whether it is the core's own rounding."""
+        return self.plugin == "core"
+
+    @property
+    def record(self) -> Mapping[str, Any]:
+        """Plain data for identities and manifests; ``BUILT_IN`` where the built-in rounding does it all."""
+        if self.is_built_in:
+            return BUILT_IN
+        settings = {key: _plain(value) for key, value in sorted(self.settings.items())}
+        return {"name": self.name, "plugin": self.plugin, "version": self.version, "settings": settings}
+
+    def quantize(self, weights: NDArray[np.float32], target: QuantTarget, place: str) -> Quantized | None:
+        """Ask the quantizer; ``place`` names the matrix in errors. Raises PluginError for what it does wrong."""
+        if not (np.isfinite(weights.min()) and np.isfinite(weights.max())):
+            return None  # the built-in rounding says where
+        try:
+            made = self.quantizer.quantize(weights, target)
+        except PluginError as error:
+            raise PluginError(error.what, f"{error.why}, for {place}", REMEDY) from error
+        if made is not None and (text := _wrong(made, weights.shape, target.grid)):
+            self.refuse(text, place)
+        return made
+
+    def refuse(self, why: str, place: str) -> NoReturn:
+        """Raise the PluginError for an answer that is not stored."""
+        raise PluginError(f"plugin {self.plugin}", f"quantizer {self.name}: {why}, for {place}", REMEDY)
+
+    def require_use(self, formats: Mapping[str, QuantFormat]) -> None:
+        """Raise UsageError where no tensor of a model could be given to the quantizer: {tensor: format}."""
+        if not self.is_built_in and all(format.grid(64) is None for format in formats.values()):
+            names = ", ".join(sorted({format.name for format in formats.values()}))
+            why = f"it chooses integers, every tensor is stored as {names}"
+            raise UsageError(f"quantizer {self.name}", why, "leave it out, or choose an integer --format")
+
+
+BUILT_IN: Mapping[str, Any] = MappingProxyType({"name": "nearest"})
+DEFAULT = QuantizerChoice("nearest", Nearest(), "core", "1")
+
+
+def described(record: Mapping[str, Any]) -> str:
+    """Return a record for people: ``nearest``, ``clip 0.1.0``."""
+    return " ".join(str(record[key]) for key in ("name", "version") if key in record)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in sorted(value.items())}
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _wrong(made: Quantized, shape: tuple[int, ...], grid: Grid) -> str:
+    """Return what is wrong with an answer's shapes, or "". Types and ranges are looked at where it is laid out."""
+    groups = (shape[0], grid.groups(shape[1]))
+    if made.codes.shape != shape:
+        return f"its codes are {made.codes.shape}, not {shape}"
+    if made.scales.shape != groups:
+        return f"its scales are {made.scales.shape}, not {groups}"
+    if made.zeros is not None:
+        return "it has zero points, the format has none"
+    return ""

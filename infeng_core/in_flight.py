@@ -1,0 +1,196 @@
+"""The requests in flight: what callers ask of them is done between two steps, and put in order again after Ctrl-C."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from functools import wraps
+from time import perf_counter
+from typing import Concatenate, ParamSpec, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from infeng_core.adapters import Registry
+from infeng_core.errors import InfengError, PluginError
+from infeng_core.requests.request import FinishReason
+from infeng_core.requests.stream import Output, Reader, Streams, not_finite
+from infeng_core.scheduling.admission import Backlog
+from infeng_core.scheduling.scheduler import Scheduler
+from infeng_core.step import Batch, Sequence
+
+Command = tuple[Callable[[Output], None], Output]
+"""What has to be done before the next step, with which request."""
+
+_T = TypeVar("_T")
+_P = ParamSpec("_P")
+
+
+def _orderly(
+    method: Callable[Concatenate[InFlight, _P], _T],
+) -> Callable[Concatenate[InFlight, _P], _T]:
+    """Make good, before ``method``, what an exception such as KeyboardInterrupt has left in the middle of anything."""
+
+    @wraps(method)
+    def orderly(self: InFlight, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        if self.is_torn:
+            self.restore()
+        try:
+            return method(self, *args, **kwargs)
+        except BaseException:
+            self.is_torn = True
+            raise
+
+    return orderly
+
+
+class InFlight:
+    """The requests of an engine from their submission to their end, and the scheduler that has them.
+
+    What callers have been given is the record, and all else follows from it. Any thread may call ``submit`` and
+    ``cancel``, the other methods are called in turns of the step lock.
+    """
+
+    def __init__(
+        self, make_scheduler: Callable[[], Scheduler], name: str, registry: Registry, backlog: Backlog
+    ) -> None:
+        """Begin with no request.
+
+        make_scheduler: called now and after every interrupt. name: of its policy. registry: of adapters, some of which
+        cannot be loaded. backlog: counts those that have not started.
+        """
+        self._make_scheduler = make_scheduler
+        self._name = name
+        self._registry = registry
+        self._backlog = backlog
+        self.streams = Streams()
+        self.commands: deque[Command | Reader] = deque()
+        """In the order of their arrival; a Reader that has gone says to cancel its request."""
+        self.is_torn = False
+        self.scheduler = make_scheduler()
+
+    def submit(self, output: Output) -> None:
+        """Let the next step take in a request."""
+        self._backlog.enter(output.sequence.id, output.sequence.prompt_length)
+        self.commands.append((self._take_in, output))
+
+    def cancel(self, output: Output) -> None:
+        """Let the next step end a request."""
+        output.is_cancelled = True
+        self.commands.append((self._drop, output))
+
+    def scheduler_error(self, why: str) -> PluginError:
+        """Return the error of a scheduler that does not do what it owes."""
+        return PluginError(f"scheduler {self._name}", why, "use fcfs")
+
+    # -------------------------------------------------------------------------------------------- around a batch ---
+
+    @_orderly
+    def next_batch(self) -> Batch | None:
+        """Return the scheduler's next batch, if there is anything to do."""
+        self._settle()
+        return self.scheduler.next_batch(perf_counter())
+
+    @_orderly
+    def record(self, batch: Batch, tokens: list[list[int]], logits: NDArray[np.float32]) -> None:
+        """Give callers what a batch brought.
+
+        tokens: of each sampled segment. logits: (samples, vocab) they were drawn from.
+        """
+        finished = self.streams.push(batch, tokens, logits)
+        self.scheduler.commit(batch, tokens, finished, perf_counter())
+        self.streams.close(finished)
+        self._settle()
+
+    @_orderly
+    def end_not_finite(self, sequences: Iterable[Sequence]) -> None:
+        """End requests whose rows hold NaN or infinity."""
+        for sequence in sequences:
+            self._end(self.streams.of(sequence), not_finite(sequence.request))
+
+    @_orderly
+    def fail_all(self, error: InfengError) -> None:
+        """End all requests with an error."""
+        for output in self.streams.outputs():
+            self._end(output, error)
+
+    @_orderly
+    def settle(self) -> None:
+        """Obey what has arrived since the last step, in its order, and let go of what cannot be served."""
+        self._settle()
+
+    def _settle(self) -> None:
+        """A command goes when it has been obeyed: after Ctrl-C in the middle it is obeyed again."""
+        while self.commands:
+            command = self.commands[0]
+            if isinstance(command, Reader):
+                self._drop(command.output)
+            else:
+                command[0](command[1])
+            self.commands.popleft()
+        while self._registry.failed:
+            reference = self._registry.failed[0]
+            if reference.owner is not None and reference.error is not None:  # else it has ended
+                self._end(reference.owner, reference.error)
+            self._registry.failed.popleft()
+        for sequence in self.scheduler.expired(perf_counter()):
+            self._drop(self.streams.of(sequence), "timeout")
+
+    # --------------------------------------------------------------------------------------------- when it is torn ---
+
+    def restore(self) -> None:
+        """Begin again with what callers have been given: another scheduler, which computes all of it again."""
+        self.scheduler = self._make_scheduler()
+        for output in self.streams.outputs():
+            sequence = output.sequence
+            output.restore()
+            if output.finished:
+                self._let_go(output)
+            else:
+                sequence.restart(output.tokens)
+                self._schedule(output)
+        self.is_torn = False
+
+    def close(self) -> None:
+        """End all requests as cancelled; after an interrupt in the middle it can be called again."""
+        was_torn, self.is_torn = self.is_torn, True
+        outputs = [command.output if isinstance(command, Reader) else command[1] for command in self.commands]
+        for output in (*self.streams.outputs(), *outputs):
+            if was_torn:
+                output.restore()
+            output.cancel()
+            self._let_go(output)
+
+    # ---------------------------------------------------------------------------------------------- one request's ---
+
+    def _take_in(self, output: Output) -> None:
+        if not output.finished and self.streams.open(output):
+            self._schedule(output)
+
+    def _schedule(self, output: Output) -> None:
+        reference = output.sequence.adapters
+        try:
+            if reference is not None and reference.error is not None:
+                raise reference.error
+            self.scheduler.add(output.sequence, perf_counter())
+        except InfengError as error:
+            self._end(output, error)
+        except Exception as error:
+            self._end(output, self.scheduler_error(f"it does not take a request ({type(error).__name__}: {error})"))
+
+    def _drop(self, output: Output, reason: FinishReason = "cancelled") -> None:
+        self.scheduler.drop(output.sequence, perf_counter())
+        output.cancel(reason)
+        self._let_go(output)
+
+    def _end(self, output: Output, error: InfengError) -> None:
+        self.scheduler.drop(output.sequence, perf_counter())
+        output.fail(error)
+        self._let_go(output)
+
+    def _let_go(self, output: Output) -> None:
+        """Give back what a request holds that has ended."""
+        self._backlog.leave(output.sequence.id, perf_counter())
+        if output.sequence.adapters is not None:
+            output.sequence.adapters.close()
+        self.streams.close([output.sequence])

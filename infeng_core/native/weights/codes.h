@@ -1,0 +1,36 @@
+// Integers and scales that are known already, laid out as panels and read back: the door of every quantizer.
+#pragma once
+
+#include <cstdint>
+
+namespace infeng {
+
+// What integers and scales a weight format stores.
+struct CodeGrid {
+  int64_t group;  // inputs of one scale; 0: all of an output
+  int low;        // smallest and largest integer
+  int high;
+  bool half;  // scales are fp16, else f32
+
+  int64_t groups(int64_t k) const { return group == 0 ? 1 : (k + group - 1) / group; }
+};
+
+// NULL for a format that stores no integers, or whose layout only its library knows.
+const CodeGrid* code_grid(uint32_t format);
+
+// A matrix (n, k) of integers and its scales (n, groups), rows contiguous.
+struct Codes {
+  const int8_t* q;
+  const float* scale;
+  int64_t n;
+  int64_t k;
+};
+
+// Lays out rows [row, row + 16); rows and inputs outside of the matrix are zero. Scales are rounded to fp16 where the
+// grid says so. Throws Error "not_finite" and "out_of_range" that name row and column.
+void pack_codes(uint32_t format, const Codes& codes, int64_t row, uint8_t* panel);
+
+// The opposite: q (16, k) and scale (16, groups) of one panel.
+void unpack_codes(uint32_t format, const uint8_t* panel, int64_t k, int8_t* q, float* scale);
+
+}  // namespace infeng

@@ -1,0 +1,159 @@
+"""The logit processors of each request: made when it comes, told of its tokens, asked for the rows it draws from."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
+from typing import NamedTuple, TypeVar
+
+from infeng_core.errors import InfengError, PluginError
+from infeng_core.requests.own import named
+from infeng_core.requests.processors import (
+    BITS,
+    Adjustment,
+    LogitProcessor,
+    LogitProcessorFactory,
+    LogitProcessors,
+    Vocabulary,
+    copied,
+    wrong,
+)
+from infeng_core.requests.request import SamplingParams
+from infeng_core.step import Sequence as Running
+
+_T = TypeVar("_T")
+
+_REMEDY = "leave it out, or ask the author of its plugin for a repair"
+
+
+class Chains:
+    """What an engine's requests name, each kind made once, when the first request names it."""
+
+    def __init__(self, factory: Callable[[str], LogitProcessorFactory], vocabulary: Vocabulary) -> None:
+        """factory: finds one by its name; raises PluginError."""
+        self._factory = factory
+        self._vocabulary = vocabulary
+        self._kinds: dict[str, LogitProcessors] = {}
+        self._lock = threading.Lock()
+
+    def start(self, params: SamplingParams, prompt: list[int], ends: Collection[int]) -> Chain | None:
+        """Return the processors of a request whose text ends with one of ``ends``; None where it has none.
+
+        Raises PluginError for one that there is not or that fails, RequestError for an argument that cannot be.
+        """
+        asked = named(params, ends)
+        if not asked:
+            return None
+        made = [(name, partial(self._kind(name).make, argument)) for name, argument in asked]
+        return Chain(made, prompt, frozenset(ends), self._vocabulary.size)
+
+    def _kind(self, name: str) -> LogitProcessors:
+        with self._lock:
+            if name not in self._kinds:
+                self._kinds[name] = self._factory(name)(self._vocabulary)
+            return self._kinds[name]
+
+
+class _State(NamedTuple):
+    """Processors, and where they stand."""
+
+    restarts: int
+    """Of the request, before."""
+    taken: int
+    """Tokens behind the prompt that they know."""
+    processors: list[tuple[str, LogitProcessor]]
+
+
+class Chain:
+    """The processors of one request, in the order in which they act. They stand behind its tokens when it needs them.
+
+    Whoever asks them takes them and puts them back. Where there are none, for an exception came in the middle, such as
+    Ctrl-C, or a thread still asks for a step that was given up, they are made again from the prompt.
+    """
+
+    def __init__(
+        self,
+        makers: Sequence[tuple[str, Callable[[Sequence[int]], LogitProcessor]]],
+        prompt: Sequence[int],
+        ends: frozenset[int],
+        vocab: int,
+    ) -> None:
+        """makers: the name of each, and what makes it from the prompt. Raises as ``Chains.start``."""
+        self._makers = makers
+        self._ends = ends
+        self._vocab = vocab
+        self._restarts = 0
+        self._states = [_State(0, 0, self._made(prompt))]  # one, or none while somebody asks them
+        self.error: InfengError | None = None
+        """Why the request's next token cannot be drawn, once it could not."""
+
+    @property
+    def names(self) -> str:
+        """What the processors are called, for messages."""
+        return ", ".join(name for name, _ in self._makers)
+
+    def restart(self) -> None:
+        """Forget everything: the request is computed again."""
+        self._restarts += 1
+        self.error = None
+
+    def rows(self, sequence: Running, guesses: Sequence[int]) -> list[list[Adjustment]]:
+        """Return what is wanted of the token after those of ``sequence``, of the one after the first guess, and so on.
+
+        Rows behind a guess that is not allowed, or is an end, are left out. So are those behind a guess at which a
+        processor fails: it will be asked again if that comes true. Raises PluginError where it fails before any guess.
+        """
+        guesses = tuple(guesses)  # like all that processors see, so that none can change it
+        state = self._behind(sequence)
+        processors = state.processors
+        found = [self._row(processors, ())]
+        try:
+            while len(found) <= len(guesses) and self._goes_on(found[-1], guesses[len(found) - 1]):
+                found.append(self._row(processors, guesses[: len(found)]))
+        except InfengError:
+            return found
+        self._states[:] = [state]
+        return found
+
+    def _row(self, processors: list[tuple[str, LogitProcessor]], guesses: Sequence[int]) -> list[Adjustment]:
+        asked = [self._asked(name, processor, guesses) for name, processor in processors]
+        return [adjustment for adjustment in asked if adjustment is not None]
+
+    def _made(self, prompt: Sequence[int]) -> list[tuple[str, LogitProcessor]]:
+        return [(name, _guarded(name, "make()", partial(make, tuple(prompt)))) for name, make in self._makers]
+
+    def _behind(self, sequence: Running) -> _State:
+        """Take the processors and tell them all tokens of ``sequence``."""
+        restarts, length = self._restarts, sequence.length
+        try:
+            state = self._states.pop()  # in one operation: two threads do not get the same ones
+        except IndexError:
+            state = _State(-1, 0, [])
+        if state.restarts != restarts or sequence.prompt_length + state.taken > length:
+            state = _State(restarts, 0, self._made(sequence.tokens[: sequence.prompt_length].tolist()))
+        new = tuple(sequence.tokens[sequence.prompt_length + state.taken : length].tolist())
+        for name, processor in state.processors if new else ():
+            _guarded(name, "extend()", partial(processor.extend, new))
+        return state._replace(taken=length - sequence.prompt_length)
+
+    def _asked(self, name: str, processor: LogitProcessor, guesses: Sequence[int]) -> Adjustment | None:
+        wanted = _guarded(name, "row()", partial(processor.row, guesses))
+        if text := wrong(wanted, self._vocab):
+            raise PluginError(f"logit processor {name}", f"what row() returned {text}", _REMEDY)
+        return None if wanted is None else copied(wanted)
+
+    def _goes_on(self, row: list[Adjustment], token: int) -> bool:
+        """Return whether ``token``, if it is drawn from a row, has another behind it."""
+        masks = (adjustment.allowed for adjustment in row if adjustment.allowed is not None)
+        return token not in self._ends and all(int(mask[token // BITS]) >> token % BITS & 1 for mask in masks)
+
+
+def _guarded(name: str, what: str, call: Callable[[], _T]) -> _T:
+    try:
+        return call()
+    except (InfengError, KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # panics of libraries in other languages are no Exceptions
+        why = f"{what} raised {type(error).__name__}: {error}"
+        raise PluginError(f"logit processor {name}", why, _REMEDY) from error

@@ -1,0 +1,98 @@
+"""Rows of sequences, laid out as the arrays that a backend reads."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from infeng_core.scheduling.blocks import blocks_for
+from infeng_core.step import AdapterRows, Batch, Limits, Segment, Sequence, adapter_rows
+
+
+class Work(NamedTuple):
+    """Rows of one sequence in a step, from its first position that is not computed on."""
+
+    sequence: Sequence
+    rows: int
+    sampled: int
+    known: int = 0
+    """As in Segment."""
+
+
+class BatchBuilder:
+    """Owns the arrays of the batches and the table of cache blocks: a line of it for each sequence that runs."""
+
+    def __init__(self, limits: Limits) -> None:
+        """Make room for batches within ``limits``."""
+        self._tokens = np.zeros(limits.max_rows, np.int32)
+        self._positions = np.zeros(limits.max_rows, np.int32)
+        self._kv_segments = np.zeros((limits.max_segments, 4), np.int32)
+        self._sample_rows = np.zeros(limits.max_samples, np.int32)
+        self.tables = np.zeros((limits.max_segments, blocks_for(limits.context)), np.int32)
+        """(slots, blocks of the longest context): the blocks of the sequence in each slot."""
+        self._flat = self.tables.reshape(-1)
+        self._last: Batch | None = None  # for the sequences of ``_singles``, one row each
+        self._singles: list[Sequence] = []
+        self._order: list[Sequence] = []  # of the segments, whose adapters follow
+        self._ends: list[int] = []
+        self._adapters: list[AdapterRows] = []
+
+    def forget(self) -> None:
+        """Keep no adapter's handle longer than it is used."""
+        self._last, self._singles = None, []
+        self._order, self._ends, self._adapters = [], [], []
+
+    def build(self, singles: list[Sequence], more: list[Work], slots: dict[Sequence, int]) -> Batch:
+        """Return the batch of one sampled row of each of ``singles``, then ``more``; the next one overwrites it.
+
+        slots: each sequence's line of ``tables``.
+        """
+        positions = [sequence.computed for sequence in singles]
+        segments = [Segment(one, row, row + 1, positions[row], 1) for row, one in enumerate(singles)]
+        self._tokens[: len(singles)] = [sequence.last for sequence in singles]
+        if not more and self._last is not None and singles == self._singles:
+            self._last.kv_segments[:, 2] = self._positions[: len(singles)] = positions
+            return self._last._replace(segments=segments)
+        batch = self._build(segments, positions, more, slots)
+        self._last, self._singles = (None, []) if more else (batch, list(singles))
+        return batch
+
+    def _build(
+        self, segments: list[Segment], positions: list[int], more: list[Work], slots: dict[Sequence, int]
+    ) -> Batch:
+        row = first = len(segments)
+        tokens: list[int] = []
+        sampled = list(range(row))
+        for sequence, rows, sampled_rows, known in more:
+            begin = sequence.computed
+            known_end = min(begin + rows, sequence.length)
+            tokens += sequence.tokens[begin:known_end].tolist()
+            tokens += sequence.draft[: begin + rows - known_end]
+            positions += range(begin, begin + rows)
+            segments.append(Segment(sequence, row, row + rows, begin, sampled_rows, known))
+            row += rows
+            sampled += range(row - sampled_rows, row)
+        self._tokens[first:row] = tokens
+        self._positions[:row] = positions
+        sample_rows = self._sample_rows[: len(sampled)]
+        sample_rows[:] = sampled
+        kv_segments = self._kv_segments[: len(segments)]
+        width = self.tables.shape[1]
+        kv_segments[:] = [(s.row_begin, s.row_end, s.pos0, slots[s.sequence] * width) for s in segments]
+        return Batch(
+            segments,
+            self._tokens[:row],
+            self._positions[:row],
+            kv_segments,
+            self._flat,
+            sample_rows,
+            self._rows_of_adapters(segments),
+        )
+
+    def _rows_of_adapters(self, segments: list[Segment]) -> list[AdapterRows]:
+        order = [segment.sequence for segment in segments]
+        ends = [segment.row_end for segment in segments]
+        if order != self._order or ends != self._ends:
+            self._order, self._ends, self._adapters = order, ends, adapter_rows(segments)
+        return self._adapters

@@ -1,0 +1,71 @@
+"""What a scheduler plugin writes: who is next, what a step may cost, and who has to wait again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple, Protocol
+
+from infeng_core.step import Limits
+from infeng_core.step import Sequence as Request
+
+
+class Served(NamedTuple):
+    """What one step did for one request."""
+
+    request: Request
+    prompt_rows: int
+    """Positions of its prompt that were computed; those found in the cache are not among them."""
+    new_tokens: int
+
+
+class Policy(Protocol):
+    """The order of work. The scheduler (scheduler.py) keeps to it, and sees to rows, cache blocks and adapters.
+
+    A policy is pure: it reads no clock and does no I/O; ``now`` is in seconds, and never less than it was. It is called
+    between steps, on one thread. A subclass overrides what it decides otherwise than first-come (fcfs.py). Registered
+    by name through the hook ``infeng_schedulers``, as ``factory(limits: Limits) -> Policy``.
+    """
+
+    def add(self, request: Request, now: float) -> None:
+        """Take note of a request that waits from now on: a new one, or one that was preempted."""
+
+    def remove(self, request: Request, now: float) -> None:
+        """Forget one of those: it has started (``request.started`` is ``now``) or is gone."""
+
+    def order(self, now: float) -> Iterable[Request]:
+        """Return those that wait, who is to start first before the others; read as far as needed.
+
+        Nobody behind the first one that lacks cache blocks starts in its place. Whoever waits for adapters to be loaded
+        is passed by, for as long as that takes.
+        """
+
+    def active(self, running: Sequence[Request], now: float) -> Sequence[Request]:
+        """Return which running requests may have rows in this step; the others keep their blocks."""
+        return running
+
+    def prompts(self, running: Sequence[Request], now: float) -> Iterable[Request]:
+        """Return the running requests whose prompts are not computed, who gets rows first before the others."""
+        return running
+
+    def victim(self, running: Sequence[Request], now: float) -> Request:
+        """Return who gives its blocks back where the cache is full; ``running`` is in the order of their start."""
+        return running[-1]
+
+    def displaced(self, request: Request, running: Sequence[Request], now: float) -> Request | None:
+        """Return which running request makes room for one that waits, is next and finds none; None: it waits."""
+        return None
+
+    def seconds(self, decoding: Sequence[Request], now: float) -> float | None:
+        """Return how long a step may take while requests decode; None: what ``scheduler.step_ms`` says."""
+        return None
+
+    def served(self, work: Sequence[Served], now: float) -> None:
+        """Take note of a step that has run."""
+        return
+
+    def ended(self, request: Request, now: float) -> None:
+        """Take note of the end of a request, wherever it was."""
+        return
+
+
+PolicyFactory = Callable[[Limits], Policy]

@@ -1,0 +1,124 @@
+"""Who of those that wait may start: the first by the policy's order, unless its adapters are still on their way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from infeng_core.errors import InfengError, PluginError
+from infeng_core.scheduling.policy import Policy
+from infeng_core.step import AdapterReference, Sequence
+
+LOOKAHEAD = 64
+"""For how many sets of adapters that requests wait for, the next ones first, room is made."""
+
+
+class Waiting:
+    """Sequences that do not run, in the order of a policy.
+
+    Where the adapters of one are not in memory, others may pass: for as long as it takes to load them, since nobody
+    should wait for somebody else's storage. But one whose adapters find no room because of those that run is overtaken
+    by at most ``patience`` others, then those behind it wait as well: whatever runs ends, its adapters may then leave,
+    and the first in the order gets their room (``adapters/prefetch.py``). So nobody starves for want of memory.
+    """
+
+    def __init__(self, policy: Policy, patience: int) -> None:
+        """Nobody waits yet."""
+        self._policy = policy
+        self._patience = patience
+        self._overtaken: dict[Sequence, int] = {}  # of each that waits: by how many while its adapters lacked room
+        self._references: dict[Sequence, AdapterReference] = {}  # of those with adapters
+        self._lacking: set[object] = set()  # adapters that wait for memory that requests which run hold
+        self._prefetched_at = self._idle_at = -1  # the registry's count of changes; -1: those that wait have changed
+
+    def __len__(self) -> int:
+        """Return how many wait."""
+        return len(self._overtaken)
+
+    def __contains__(self, sequence: Sequence) -> bool:
+        """Return whether a sequence waits."""
+        return sequence in self._overtaken
+
+    def __iter__(self) -> Iterator[Sequence]:
+        """Iterate over those that wait, in the order in which they came here."""
+        return iter(self._overtaken)
+
+    def add(self, sequence: Sequence, now: float) -> None:
+        """Let a sequence wait."""
+        self._policy.add(sequence, now)
+        self._overtaken[sequence] = 0
+        if sequence.adapters is not None:
+            self._references[sequence] = sequence.adapters
+        self._prefetched_at = self._idle_at = -1
+
+    def remove(self, sequence: Sequence, now: float) -> None:
+        """Let one of them wait no longer."""
+        del self._overtaken[sequence]
+        self._references.pop(sequence, None)
+        self._prefetched_at = self._idle_at = -1
+        self._policy.remove(sequence, now)
+
+    def take(self, fits: Callable[[Sequence], bool], now: float) -> Sequence | None:
+        """Return the first that has its adapters, acquired, if it ``fits`` and nobody starves by that; else None.
+
+        It waits until ``remove`` is called for it.
+        """
+        if self._idle_at == self._changes():
+            return None
+        passed: list[Sequence] = []
+        left = set(self._overtaken)
+        for sequence in self._order(now):
+            left.discard(sequence)
+            reference = sequence.adapters
+            if reference is None or reference.is_ready():
+                if not fits(sequence):
+                    return None
+                if reference is None or reference.acquire():
+                    for other in passed:
+                        self._overtaken[other] += 1
+                    return sequence
+            self.prefetch(now)
+            if reference is not None and reference.uses in self._lacking:
+                if self._overtaken[sequence] >= self._patience:
+                    return None
+                passed.append(sequence)
+        if not left:  # else the policy holds some back, and may not the next time
+            self._idle_at = self._changes()
+        return None
+
+    def prefetch(self, now: float) -> None:
+        """Bring in adapters for those that wait, if anything has changed since the last time."""
+        changes = self._changes()
+        if changes == self._prefetched_at or not self._references:
+            return
+        heads: dict[object, AdapterReference] = {}
+        for sequence in self._order(now):
+            if sequence.adapters is not None:
+                heads.setdefault(sequence.adapters.uses, sequence.adapters)
+                if len(heads) == LOOKAHEAD:
+                    break
+        sets = {reference.uses for reference in self._references.values()}
+        if len(heads) == min(len(sets), LOOKAHEAD):  # else the policy holds some back, and may not the next time
+            self._prefetched_at = changes
+        references = list(heads.values())
+        served = references[0].registry.prefetch(references) if references else 0
+        self._lacking = {reference.uses for reference in references[served:]}
+
+    def _order(self, now: float) -> Iterator[Sequence]:
+        """Iterate over the policy's order; raises PluginError where it names others than those that wait."""
+        left = len(self._overtaken)
+        try:
+            for sequence in self._policy.order(now):
+                if left == 0 or sequence not in self._overtaken:
+                    raise PluginError("scheduler", "order() names requests that do not wait, or one twice", "use fcfs")
+                left -= 1
+                yield sequence
+        except InfengError:
+            raise
+        except Exception as error:  # of a generator: what is returned at once is watched elsewhere
+            raise PluginError("scheduler", f"order() raised {type(error).__name__}: {error}", "use fcfs") from error
+
+    def _changes(self) -> int:
+        """Return the registry's count of changes, where anybody waits for adapters."""
+        for reference in self._references.values():
+            return reference.registry.changes
+        return -2

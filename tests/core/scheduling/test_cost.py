@@ -1,0 +1,82 @@
+"""What a step will cost, learnt from the steps that ran."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from infeng_core.scheduling.cost import KNOTS, CostModel, StepShape
+
+
+def truth(shape: StepShape) -> float:
+    """A machine that reads its weights in 30 ms and computes a row in 4."""
+    slow = max(0, shape.rows - 6) * 0.004
+    return 0.030 + slow + 0.0003 * shape.sampled + 2e-7 * shape.attended + 0.0005 * shape.adapters
+
+
+def shapes(count: int, seed: int = 1) -> list[StepShape]:
+    rng = random.Random(seed)
+    made = []
+    for _ in range(count):
+        decoding, chunk = rng.randint(1, 16), rng.choice([0, 0, 0, 16, 48, 128, 256])
+        attended = decoding * rng.randint(50, 2000) + chunk * rng.randint(0, 1000)
+        made.append(StepShape(decoding + chunk, decoding, attended, rng.randint(0, 4)))
+    return made
+
+
+def learnt(noise: float = 0.0, outliers: float = 0.0) -> CostModel:
+    rng = random.Random(7)
+    costs = CostModel()
+    for shape in shapes(600):
+        factor = 3.0 if rng.random() < outliers else max(0.1, rng.gauss(1.0, noise))
+        costs.observe(shape, truth(shape) * factor)
+    costs.fit()
+    return costs
+
+
+@pytest.mark.parametrize(("noise", "outliers", "error"), [(0.0, 0.0, 0.13), (0.1, 0.05, 0.16)])
+def test_it_predicts_steps_it_has_not_seen(noise, outliers, error):
+    costs = learnt(noise, outliers)
+    off = sorted(abs(costs.seconds(shape) / truth(shape) - 1.0) for shape in shapes(200, seed=2))
+    assert off[100] < error / 2
+    assert off[190] < error
+    assert all(value >= 0.0 for value in costs.coefficients.values())
+
+
+@pytest.mark.parametrize("seconds", [0.001, 0.04, 0.05, 0.1, 0.7, 2.0])
+@pytest.mark.parametrize("base", [StepShape(0, 0, 0), StepShape(1, 1, 10), StepShape(20, 20, 9000, 2)])
+@pytest.mark.parametrize("position", [0, 3000])
+def test_the_rows_that_fit_into_a_time_are_as_many_as_do(seconds, base, position):
+    costs = learnt()
+
+    def after(rows: int) -> float:
+        seen = rows * position + rows * (rows + 1) // 2
+        return costs.seconds(base._replace(rows=base.rows + rows, attended=base.attended + seen))
+
+    rows = costs.rows_within(seconds, base, position, most=300)
+    assert rows == 0 or after(rows) <= seconds + 1e-9
+    assert rows == 300 or after(rows + 1) > seconds - 1e-9
+
+
+def test_without_steps_it_knows_nothing():
+    costs = CostModel()
+    assert not costs.is_fitted
+    assert costs.seconds(StepShape(5, 5, 5)) == 0.0
+    assert costs.rows_within(0.1, StepShape(1, 1, 1), 0, 77) == 77
+    assert costs.prompt_seconds(1000, 64) == 0.0
+
+
+def test_steps_far_larger_than_any_seen_are_approached_gradually():
+    costs = CostModel()
+    for rows in range(1, 5):
+        for _ in range(8):
+            costs.observe(StepShape(rows, 1, 10), 0.030)
+    assert costs.rows_within(0.1, StepShape(4, 4, 10), 0, 512) <= 2 * 4 + 2 * KNOTS[2]
+
+
+def test_its_coefficients_make_an_equal_one():
+    costs = learnt()
+    again = CostModel(costs.coefficients)
+    assert [again.seconds(shape) for shape in shapes(20)] == [costs.seconds(shape) for shape in shapes(20)]
+    assert costs.prompt_seconds(1000, 250) == pytest.approx(4 * costs.seconds(StepShape(250, 1, 31250)))

@@ -1,0 +1,188 @@
+"""Blocks are taken as sequences grow and given back when they run out; time bounds what prompts take of a step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import pytest
+
+from infeng_core.errors import PluginError
+from infeng_core.requests.request import Request
+from infeng_core.scheduling.blocks import BlockPool
+from infeng_core.scheduling.cost import CostModel, StepShape
+from infeng_core.scheduling.fcfs import FirstCome
+from infeng_core.scheduling.policy import Policy, Served
+from infeng_core.scheduling.scheduler import LEAST_CHUNK, MOST_DISPLACED, UNKNOWN_CHUNK, Scheduler
+from infeng_core.step import Batch, Limits, Sequence
+
+
+def sequence(id_: int, prompt: int, new: int, priority: int = 0) -> Sequence:
+    ids = [(7 * id_ + i) % 100 for i in range(prompt)]
+    made = Sequence.start(id_, Request(tuple(ids), priority=priority), ids, prompt + new, seed=0)
+    made.arrived = float(id_)
+    return made
+
+
+def make(blocks: int = 8, rows: int = 64, running: int = 4, policy: type[Policy] = FirstCome, **more) -> Scheduler:
+    limits = Limits(rows, running, running, 128, blocks)
+    return Scheduler(limits, BlockPool(blocks), policy(limits), **more)
+
+
+def step(scheduler: Scheduler, now: float = 0.0, took: float = 0.0) -> Batch | None:
+    """Run a step that gives each sampled sequence the token 1."""
+    batch = scheduler.next_batch(now)
+    if batch is not None:
+        sampled = [segment.sequence for segment in batch.segments if segment.sampled]
+        ended = [one for one in sampled if one.length + 1 == len(one.tokens)]
+        scheduler.commit(batch, [[1]] * len(sampled), ended, now + took)
+    return batch
+
+
+def test_a_sequence_takes_blocks_as_it_grows_and_not_for_what_it_may_become():
+    scheduler = make()
+    one = sequence(0, 16, 100)
+    scheduler.add(one, 0.0)
+    held = []
+    while step(scheduler) is not None:
+        held.append(len(one.blocks))
+    assert held[:18] == [1] + [2] * 16 + [3]
+    assert max(held) == 8
+    assert scheduler.pool.free == 8
+
+
+def test_where_blocks_run_out_the_last_that_started_waits_again_and_keeps_its_tokens():
+    scheduler = make(blocks=5)
+    first, second = sequence(0, 20, 28), sequence(1, 20, 28)
+    for one in (first, second):
+        scheduler.add(one, 0.0)
+    steps, order = 0, []
+    while (batch := step(scheduler)) is not None:
+        steps += 1
+        order.append([segment.sequence.id for segment in batch.segments])
+    assert (first.preemptions, second.preemptions) == (0, 1)
+    assert second.started == 0.0
+    assert scheduler.preempted == 1
+    assert first.length == second.length == 48
+    assert scheduler.pool.free == 5
+    assert order[0] == [0, 1]
+    assert [0] in order, "one runs alone while the other waits"
+    assert order[-1] == [1]
+
+
+def test_tokens_that_were_computed_twice_are_counted_once():
+    told: list[Served] = []
+
+    class Told(FirstCome):
+        def served(self, work: Iterable[Served], now: float) -> None:
+            told.extend(work)
+
+    scheduler = make(blocks=5, policy=Told)
+    requests = [sequence(0, 20, 28), sequence(1, 20, 28)]
+    for one in requests:
+        scheduler.add(one, 0.0)
+    while step(scheduler) is not None:
+        pass
+    assert scheduler.preempted
+    for one in requests:
+        mine = [work for work in told if work.request is one]
+        assert (sum(work.prompt_rows for work in mine), sum(work.new_tokens for work in mine)) == (20, 28)
+
+
+@pytest.mark.parametrize("seconds", [0.03, 0.1, 0.5, None])
+def test_prompts_get_the_rows_that_leave_those_that_decode_their_pace(seconds):
+    costs = CostModel(
+        {**dict.fromkeys(CostModel().names, 0.004), "fixed": 0.02, "attended": 1e-6, "sampled": 0.0, "adapters": 0.0}
+    )
+    limits = Limits(256, 4, 4, 4096, 1024)
+    scheduler = Scheduler(limits, BlockPool(1024), FirstCome(limits), step_seconds=seconds, costs=costs)
+    for id_ in (0, 1):
+        scheduler.add(sequence(id_, 4, 1000), 0.0)
+    step(scheduler)
+    scheduler.add(sequence(2, 2000, 5), 0.0)
+    rows = []
+    while (batch := step(scheduler)) is not None and len(batch.segments) == 3 and batch.segments[-1].pos0 < 2000:
+        rows.append(len(batch.tokens) - 2)
+        attended = sum((s.row_end - s.row_begin) * s.pos0 + (s.row_end - s.row_begin) ** 2 / 2 for s in batch.segments)
+        spent = costs.seconds(StepShape(len(batch.tokens), 2, int(attended)))
+        assert seconds is None or spent <= seconds * 1.01 or rows[-1] == LEAST_CHUNK
+    expected = {0.03: LEAST_CHUNK, 0.1: 17, 0.5: 116, None: 254}[seconds]
+    assert rows[0] == expected
+    assert sum(rows) == 2000
+
+
+def test_before_costs_are_known_prompts_get_few_rows_beside_those_that_decode():
+    limits = Limits(256, 4, 4, 4096, 1024)
+    scheduler = Scheduler(limits, BlockPool(1024), FirstCome(limits), step_seconds=0.1)
+    scheduler.add(sequence(0, 300, 9), 0.0)
+    assert len(scheduler.next_batch(0.0).tokens) == 256, "nobody decodes"
+    step(scheduler)
+    step(scheduler)
+    scheduler.add(sequence(1, 300, 9), 0.0)
+    assert len(scheduler.next_batch(0.0).tokens) == 1 + UNKNOWN_CHUNK
+
+
+def test_who_has_passed_the_deadline_is_named_once_wherever_it_is():
+    scheduler = make(running=1)
+    runs, waits, ends, lasts = (sequence(i, 4, 20) for i in range(4))
+    runs.deadline, waits.deadline, ends.deadline = 5.0, 4.0, 3.0
+    for one in (runs, waits, ends, lasts):
+        scheduler.add(one, 0.0)
+    step(scheduler)
+    scheduler.drop(ends, 1.0)
+    assert scheduler.expired(2.0) == []
+    assert scheduler.expired(4.0) == [waits]
+    assert scheduler.expired(9.0) == [runs]
+    assert scheduler.expired(9.0) == []
+    assert lasts.deadline == math.inf
+
+
+class Urgent(FirstCome):
+    """Lets requests of higher priority take the place of others."""
+
+    def order(self, now: float) -> list[Sequence]:
+        return sorted(super().order(now), key=lambda one: -one.request.priority)
+
+    def displaced(self, request: Sequence, running: list[Sequence], now: float) -> Sequence | None:
+        lowest = min(running, key=lambda one: one.request.priority)
+        return lowest if lowest.request.priority < request.request.priority else None
+
+
+@pytest.mark.parametrize("blocks", [3, 64])
+def test_a_policy_may_let_one_that_waits_take_the_place_of_one_that_runs(blocks):
+    scheduler = make(blocks=blocks, running=1 if blocks == 64 else 4, policy=Urgent)
+    slow = sequence(0, 20, 20)
+    scheduler.add(slow, 0.0)
+    step(scheduler)
+    for id_ in range(1, MOST_DISPLACED + 2):
+        quick = sequence(id_, 20, 2, priority=1)
+        scheduler.add(quick, 0.0)
+        batch = step(scheduler)
+        runs_first = [segment.sequence.id for segment in batch.segments] == [id_]
+        assert runs_first == (id_ <= MOST_DISPLACED), "nobody is displaced for ever"
+        if runs_first:
+            while quick.length < 22:
+                step(scheduler)
+            step(scheduler)
+            assert slow in scheduler._running
+    while step(scheduler) is not None:
+        pass
+    assert slow.length == 40
+
+
+@pytest.mark.parametrize(
+    ("method", "result", "message"),
+    [
+        ("order", lambda self, now: [sequence(9, 1, 1)], "order.. names requests that do not wait"),
+        ("order", lambda self, now: (1 // 0 for _ in range(3)), "order.. raised ZeroDivisionError"),
+        ("victim", lambda self, running, now: sequence(9, 1, 1), "preempts a request that does not run"),
+        ("prompts", lambda self, running, now: [*running, *running], "prompts.. names others than it was given"),
+    ],
+)
+def test_a_policy_that_talks_nonsense_is_named(method, result, message):
+    scheduler = make(blocks=5, policy=type("Odd", (FirstCome,), {method: result}), rows=24)
+    for id_ in (0, 1, 2):
+        scheduler.add(sequence(id_, 20, 28), 0.0)
+    with pytest.raises(PluginError, match=message):
+        while step(scheduler) is not None:
+            pass
