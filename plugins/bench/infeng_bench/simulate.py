@@ -132,7 +132,7 @@ def _one(arguments: argparse.Namespace, policy: str, traffic: Traffic, engine: M
     clients = arguments.clients or math.inf
 
     def served(some: Traffic) -> Simulation:
-        return simulate(some, Schedulers(config, engine.limits, make, "simulated"), engine, clients=clients)
+        return simulate(some, Schedulers(config, engine.limits, make, "simulated", None), engine, clients=clients)
 
     simulated = served(traffic)
     alone = None

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,10 +18,25 @@ from infeng_bench.outcomes import Outcomes
 from infeng_bench.simadapters import VirtualRegistry
 from infeng_bench.stepcosts import Step, StepCosts
 from infeng_bench.traffic import NOBODY, Arrival, Traffic
-from infeng_core.api import InfengError, Limits, PluginError, Request, SamplingParams, Scheduler, Schedulers, Sequence
+from infeng_core.api import (
+    Batch,
+    InfengError,
+    Limits,
+    PluginError,
+    Request,
+    SamplingParams,
+    Scheduler,
+    Schedulers,
+    Segment,
+    Sequence,
+)
 
 ORIGIN = 1.0
 """What the scheduler is told of the beginning: 0 stands for what never was."""
+BLOCK = 16
+"""Positions of a block of the cache."""
+MOST_LIKE = 256
+"""Steps that are taken together, at most."""
 SHARED_ID = 1 << 30  # stands for the tokens of shared beginnings, above the numbers of requests
 
 
@@ -151,89 +165,121 @@ def reason(error: InfengError) -> str:
 
 
 def _run(loop: _Loop) -> None:
-    scheduler, outcomes, activity, registry = loop.scheduler, loop.outcomes, loop.activity, loop.registry
-    costs, blocks = loop.machine.costs, loop.machine.limits.kv_blocks
-    base = costs.table(loop.machine.limits.max_rows)
-    gaps = outcomes.gaps
-    before = -2.0  # when the step before this one ended
+    """Let the scheduler have its steps, one after the other, until nobody is left."""
+    scheduler, registry = loop.scheduler, loop.registry
+    base = loop.machine.costs.table(loop.machine.limits.max_rows)
     while True:
         loop.take_arrivals()
         registry.advance(loop.now)
         batch = scheduler.next_batch(loop.now + ORIGIN)
-        if batch is None:
-            moment = min(loop.next_arrival(), registry.next_change)
-            if math.isinf(moment):
-                break
-            loop.now = max(loop.now, moment)
+        if batch is not None:
+            _step(loop, batch, base)
             continue
-        begin = loop.now
-        single = attended = 0
-        sampled: list[Simulated] = []
-        for sequence, first, last, pos0, samples, _ in batch.segments:
-            rows = last - first
-            if rows == 1:
-                single += pos0 + 1
-            else:
-                attended += rows * pos0 + rows * (rows + 1) // 2
-            if samples:
-                sampled.append(sequence)  # type: ignore[arg-type]
-        seconds = base[last] + costs.single * single + costs.attended * attended + costs.sampled * len(sampled)
-        if batch.adapters:
-            seconds += costs.adapter * Step.of(batch).adapters
-        times = [seconds]
-        running, waiting = scheduler.running, scheduler.waiting
-        if waiting == 0 and last == running == len(sampled):
-            times += _more_steps(loop, sampled, begin, seconds, costs.single * running)
-        spent = seconds if len(times) == 1 else sum(times)
-        used = blocks - scheduler.free_blocks + running * (len(times) - 1) / 32  # a block for 16 steps, on average
-        activity.step(begin, spent, last, running, waiting, used, len(times))
-        now, end = begin + seconds, begin + spent
-        even = 0
-        finished: list[Simulated] = []
-        for sequence in sampled:
-            if sequence.at == before:
-                even += 1
-            elif sequence.at >= 0:
-                gaps.add(now - sequence.at)
-            else:
-                outcomes.first[sequence.place] = now
-            sequence.at = end
-            if sequence.length + len(times) >= sequence.end:
-                finished.append(sequence)
-        if even:
-            gaps.add(now - before, even)
-        gaps.add_all(times[1:], len(sampled))
-        before = loop.now = end
-        for sequence in finished:
-            outcomes.begun[sequence.place] = sequence.started - ORIGIN
-            outcomes.cached[sequence.place] = sequence.cached
-            outcomes.last[sequence.place] = end
-            outcomes.tokens[sequence.place] = sequence.end - sequence.prompt_length
-            outcomes.is_done[sequence.place] = True
-        loop.in_flight -= len(finished)
-        scheduler.commit(batch, [[0] * len(times)] * len(sampled), finished, now + ORIGIN)
-    activity.preemptions = scheduler.preempted
+        moment = min(loop.next_arrival(), registry.next_change)
+        if math.isinf(moment):
+            break
+        loop.now = max(loop.now, moment)
+    loop.activity.preemptions = scheduler.preempted
     if scheduler.waiting or scheduler.running:
         raise PluginError("scheduler", "requests wait, and it has no batch", "report it to whoever wrote it")
 
 
-def _more_steps(
-    loop: _Loop, sampled: Collection[Simulated], begin: float, seconds: float, growth: float
-) -> list[float]:
-    """Return the times of the steps that follow one in which all decode and nobody waits, until something happens.
+def _step(loop: _Loop, batch: Batch, base: list[float]) -> None:
+    """Run a batch, and with it the like of it that follow."""
+    scheduler, costs = loop.scheduler, loop.machine.costs
+    single = attended = 0
+    sampled: list[Simulated] = []
+    prompts: list[Segment] = []  # that go on after this step
+    for segment in batch.segments:
+        sequence, first, last, pos0, samples, _ = segment
+        rows = last - first
+        if rows == 1:
+            single += pos0 + 1
+        else:
+            attended += rows * pos0 + rows * (rows + 1) // 2
+        if samples:
+            sampled.append(sequence)  # type: ignore[arg-type]
+        else:
+            prompts.append(segment)
+    seconds = base[last] + costs.single * single + costs.attended * attended + costs.sampled * len(sampled)
+    if batch.adapters:
+        seconds += costs.adapter * Step.of(batch).adapters
+    running, waiting, begin = scheduler.running, scheduler.waiting, loop.now
+    times = [seconds]
+    is_decided = len(prompts) == 1 or (waiting == 0 and not prompts)
+    if is_decided and running == len(batch.segments) and last == len(sampled) + (rows if prompts else 0):
+        times += _more_steps(loop, sampled, prompts, seconds)
+    count = len(times)
+    spent = seconds if count == 1 else sum(times)
+    used = loop.machine.limits.kv_blocks - scheduler.free_blocks + len(sampled) * (count - 1) / 32  # one for 16 steps
+    loop.activity.step(begin, spent, last, running, waiting, used, count)
+    finished = _record(loop, sampled, begin + seconds, begin + spent, times)
+    if count > 1 and prompts:
+        batch = batch._replace(segments=[_longer(segment, count) for segment in batch.segments])
+    scheduler.commit(batch, [[0] * count] * len(sampled), finished, begin + seconds + ORIGIN)
 
-    A scheduler has nothing to decide in them: until a sequence ends or another one comes, each step has the same
-    sequences, with one more position each. So it is asked once and told the tokens of all of them, as of guesses that
-    were right, but the time of the first, from which it learns what steps cost.
+
+def _record(loop: _Loop, sampled: list[Simulated], now: float, end: float, times: list[float]) -> list[Simulated]:
+    """Note the tokens of steps that took ``times``, the first until ``now``, all until ``end``; return who is done."""
+    outcomes, gaps, before = loop.outcomes, loop.outcomes.gaps, loop.now
+    even = 0
+    finished: list[Simulated] = []
+    for sequence in sampled:
+        if sequence.at == before:
+            even += 1
+        elif sequence.at >= 0:
+            gaps.add(now - sequence.at)
+        else:
+            outcomes.first[sequence.place] = now
+        sequence.at = end
+        if sequence.length + len(times) >= sequence.end:
+            finished.append(sequence)
+    if even:
+        gaps.add(now - before, even)
+    gaps.add_all(times[1:], len(sampled))
+    loop.now = end
+    for sequence in finished:
+        outcomes.begun[sequence.place] = sequence.started - ORIGIN
+        outcomes.cached[sequence.place] = sequence.cached
+        outcomes.last[sequence.place] = end
+        outcomes.tokens[sequence.place] = sequence.end - sequence.prompt_length
+        outcomes.is_done[sequence.place] = True
+    loop.in_flight -= len(finished)
+    return finished
+
+
+def _more_steps(loop: _Loop, sampled: list[Simulated], prompts: list[Segment], seconds: float) -> list[float]:
+    """Return the times of the steps that follow one of ``seconds``, as long as a scheduler has nothing to decide.
+
+    All sequences but at most one decode, and that one takes the rows that are left to prompts: until a sequence ends,
+    it comes to its last rows, or another one comes, each step is like the one before, one position (or chunk) further.
+    So the scheduler is asked once, and told the tokens of all of them as if guesses had been right, and the rows as if
+    they had been one chunk. It is told the time of the first step, from which it learns what steps cost.
     """
-    if any(sequence.at < 0 for sequence in sampled) or loop.scheduler.free_blocks < 2 * len(sampled):
-        return []  # a prompt of one token, or soon there is something to decide
-    steps = min([sequence.end - sequence.length for sequence in sampled])
-    steps = min([steps, *(16 * len(sequence.blocks) + 16 - sequence.length for sequence in sampled)])  # one more block
+    if loop.scheduler.free_blocks < 2 * len(sampled):
+        return []  # soon there is something to decide
+    costs = loop.machine.costs
+    most, growth = MOST_LIKE, costs.single * len(sampled)
+    for sequence in sampled:
+        if sequence.at < 0:
+            return []  # its first token
+        beyond = BLOCK * len(sequence.blocks) + BLOCK - sequence.length  # it gets one more block at a time
+        most = min(most, sequence.end - sequence.length, beyond)
+    for segment in prompts:
+        rows = segment.row_end - segment.row_begin
+        most = min(most, (segment.sequence.length - segment.pos0 - 1) // rows)
+        growth += costs.attended * rows * rows
     times: list[float] = []
-    left = loop.next_arrival() - begin - seconds
-    while len(times) < steps - 1 and left > 0:
+    left = loop.next_arrival() - loop.now - seconds
+    while len(times) < most - 1 and left > 0:
         seconds += growth
         left -= seconds
         times.append(seconds)
     return times
+
+
+def _longer(segment: Segment, count: int) -> Segment:
+    """Return the segment of a prompt with the rows of ``count`` steps."""
+    if segment.sampled:
+        return segment
+    return segment._replace(row_end=segment.row_begin + count * (segment.row_end - segment.row_begin))
