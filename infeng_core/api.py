@@ -107,6 +107,7 @@ from infeng_core.scheduling.fcfs import FirstCome
 from infeng_core.scheduling.policy import Policy, Served
 from infeng_core.scheduling.prefix import PrefixTree
 from infeng_core.scheduling.scheduler import Scheduler
+from infeng_core.scheduling.schedulers import Schedulers
 from infeng_core.settings.config import EngineConfig
 from infeng_core.step import NOT_FINITE, AdapterHandle, AdapterRows, Batch, Limits, Segment, Sequence, adapter_rows
 from infeng_core.telemetry.process import peak_rss
@@ -208,6 +209,7 @@ __all__ = [
     "Rope",
     "SamplingParams",
     "Scheduler",
+    "Schedulers",
     "Segment",
     "Selector",
     "Sequence",

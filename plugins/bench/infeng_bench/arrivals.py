@@ -9,6 +9,7 @@ from datetime import datetime
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from infeng_core.api import UsageError
 
@@ -49,11 +50,16 @@ class Lengths:
 
     def draw(self, rng: np.random.Generator, count: int, most: int) -> list[int]:
         """Return ``count`` lengths from 1 to ``most``."""
+        lengths: list[int] = self.sample(rng, count, most).tolist()
+        return lengths
+
+    def sample(self, rng: np.random.Generator, count: int, most: int) -> NDArray[np.int64]:
+        """Return the same lengths as an array, (count,)."""
         if self.kind == "lognormal":
             drawn = np.rint(rng.lognormal(math.log(self.low), self.high, count))
         else:
             drawn = rng.integers(int(self.low), int(self.high) + 1, count)
-        return [int(length) for length in np.clip(drawn, 1, most)]
+        return np.clip(drawn, 1, most).astype(np.int64)
 
 
 @dataclass(frozen=True)

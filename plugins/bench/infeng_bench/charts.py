@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from infeng_bench.compare import measurements
+from infeng_bench.outcomes import QUANTILES
 from infeng_core.api import UsageError
 
 BAR_HEIGHT = 26  # pixels
@@ -145,6 +146,31 @@ class Figures:
             yaxis={"title": "GMAC/s", "type": "log"},
         )
         return self._html(figure)
+
+    def simulate(self, result: Mapping[str, Any]) -> str:
+        """Return three pictures: the time to first token over the share of the requests, that of tenants, the queue."""
+        policies: Mapping[str, Any] = result["policies"]
+        curves, tenants, queue = (self._plotly.Figure() for _ in range(3))
+        for name, one in policies.items():
+            curves.add_scatter(x=[100 * share for share in QUANTILES], y=one["ttft_curve_ms"], name=name, mode="lines")
+            owned = one.get("per_tenant") or one.get("per_adapter") or {}
+            shown = {who: figures["p99_ttft_ms"] for who, figures in owned.items() if figures["completed"]}
+            tenants.add_bar(x=list(shown), y=list(shown.values()), name=name)
+            line = one["timeline"]
+            queue.add_scatter(x=line["seconds"], y=line["waiting"], name=f"{name}: waiting", mode="lines")
+            queue.add_scatter(
+                x=line["seconds"], y=line["running"], name=f"{name}: running", mode="lines", line_dash="dot"
+            )
+        curves.update_layout(
+            title="Time to first token",
+            xaxis_title="share of the requests that have it by then, %",
+            yaxis={"title": "ms", "type": "log"},
+            showlegend=True,
+        )
+        tenants.update_layout(title="99th percentile of it, by whose request it is", yaxis_title="ms", barmode="group")
+        queue.update_layout(title="Requests that run and wait", xaxis_title="simulated seconds", showlegend=True)
+        several = any("per_tenant" in one or "per_adapter" in one for one in policies.values())
+        return "".join(self._html(figure) for figure in ((curves, tenants, queue) if several else (curves, queue)))
 
     def _html(self, figure: Any) -> str:
         script = not self._has_script

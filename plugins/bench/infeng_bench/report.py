@@ -17,7 +17,9 @@ NAME = "report"
 HELP = "write a self-contained page of tables and charts from result files"
 
 FACTS = ("schema", "kind", "time", "kernels", "machine", "features", "versions")
-DEEP = ("pairs", "engine_details", "starved")  # long: shown in the raw result only
+DEEP = ("pairs", "engine_details", "costs", "timeline", "policies", "per_tenant", "per_adapter")
+"""Long: shown in the raw result only."""
+
 DEEP_OF = {"zipf": ("engines",)}  # shown in a table of its own
 STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 70rem; margin: 2rem auto; padding: 0 1rem; color: #222 }
@@ -85,6 +87,12 @@ def _section(name: str, result: Mapping[str, Any], figures: charts.Figures) -> s
     elif result["kind"] == "zipf":
         parts.append(_table(_zipf_rows(result)))
         parts.append(figures.zipf(result))
+    elif result["kind"] == "simulate":
+        parts.append(_table(_policy_rows(result)))
+        parts.append(_table(_tenant_rows(result["policies"])))
+        parts.append(figures.simulate(result))
+    elif result["kind"] == "serve":
+        parts.append(_table(_tenant_rows({"": result})))
     parts.append(_table(_rows(result)))
     raw = _text(json.dumps(result, indent=1, ensure_ascii=False))
     parts.append(f"<details><summary>the whole result</summary><pre>{raw}</pre></details>")
@@ -130,6 +138,24 @@ def _zipf_rows(result: Mapping[str, Any]) -> list[dict[str, Any]]:
     return rows
 
 
+def _policy_rows(result: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return a line per policy, without what has tables and charts of its own."""
+    return [
+        {"policy": name, **dict(results.flat({key: value for key, value in one.items() if key not in DEEP}))}
+        for name, one in result["policies"].items()
+    ]
+
+
+def _tenant_rows(policies: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return a line per policy and tenant or adapter."""
+    return [
+        {"policy": name, "whose": who, **figures}
+        for name, one in policies.items()
+        for group in ("per_tenant", "per_adapter")
+        for who, figures in one.get(group, {}).items()
+    ]
+
+
 def _rows(result: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the figures of any result: a line per measurement, or a single one; nested names are joined by dots."""
     lists = [result[name] for name in results.LISTS if name in result]
@@ -139,6 +165,8 @@ def _rows(result: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> str:
+    if not rows:
+        return ""
     columns = list(dict.fromkeys(name for row in rows for name in row))
     if len(rows) == 1 and len(columns) > 8:  # a single line reads better downwards
         pairs = "".join(f"<tr><th>{_text(name)}</th><td>{_text(_number(rows[0][name]))}</td></tr>" for name in columns)

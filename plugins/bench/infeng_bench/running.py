@@ -36,10 +36,10 @@ class Timing:
         return self.tokens / self.seconds
 
 
-def perform(engine: Engine, work: Work, seed: int) -> Timing:
+def perform(engine: Engine, work: Work, seed: int, adapters: Sequence[str] = ()) -> Timing:
     """Do ``work`` on random prompts of ``seed``; the engine has nothing else to do and keeps nothing of it.
 
-    Raises UsageError where the engine is too small for it.
+    adapters: the sequences use these in turn. Raises UsageError where the engine is too small for the work.
     """
     check(engine, work)
     params = SamplingParams(temperature=0.0, max_tokens=_room(engine, work), ignore_eos=True)
@@ -47,7 +47,8 @@ def perform(engine: Engine, work: Work, seed: int) -> Timing:
     streams: list[Stream] = []
     try:
         begin = time.perf_counter()
-        streams += [engine.submit(prompt, params) for prompt in prompts]
+        users = [adapters[row % len(adapters)] if adapters else None for row in range(work.rows)]
+        streams += [engine.submit(prompt, params, adapter=user) for prompt, user in zip(prompts, users, strict=True)]
         ends, firsts = _until_first_tokens(engine, streams)
         prefill = ends[-1] - begin
         first_tokens = [moment - begin for moment in firsts]

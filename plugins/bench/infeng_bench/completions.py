@@ -1,0 +1,225 @@
+"""Traffic on a server behind HTTP: POST /v1/completions with streaming, as OpenAI's clients send it."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+from urllib.parse import urlsplit
+
+from infeng_bench.outcomes import Outcomes
+from infeng_bench.traffic import Arrival, Traffic
+from infeng_core.api import ResourceError, UsageError
+
+VOCAB = 256
+"""Ids of prompts are below: every vocabulary has these."""
+CONTEXT = 2048
+"""Most positions of a request where the server does not tell."""
+
+
+@dataclass(frozen=True)
+class Server:
+    """Where requests go."""
+
+    url: str
+    key: str | None = None
+    """Sent as a bearer token."""
+    timeout: float = 600.0
+    """Seconds without a byte after which a request has failed."""
+
+    def connect(self) -> http.client.HTTPConnection:
+        """Return a connection, which opens when it is used; raises UsageError for a URL of no HTTP server."""
+        try:
+            parts = urlsplit(self.url)
+            host, port = parts.hostname, parts.port
+        except ValueError:
+            host, port = None, None
+        if host is None or parts.scheme not in ("http", "https"):
+            raise UsageError(f"--url {self.url!r}", "is no HTTP server's", "give http://HOST:PORT")
+        if parts.scheme == "https":
+            return http.client.HTTPSConnection(host, port, timeout=self.timeout)
+        return http.client.HTTPConnection(host, port, timeout=self.timeout)
+
+    def path(self, route: str) -> str:
+        """Return the path of ``route``; a URL may end in /v1 or not."""
+        base = urlsplit(self.url).path.rstrip("/").removesuffix("/v1")
+        return f"{base}/v1/{route}"
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """What every request carries."""
+        found = {"Content-Type": "application/json"}
+        return found | {"Authorization": f"Bearer {self.key}"} if self.key else found
+
+    def models(self) -> list[dict[str, Any]]:
+        """Return what /v1/models lists; raises ResourceError where nobody answers, or not with that."""
+        connection = self.connect()
+        try:
+            connection.request("GET", self.path("models"), headers=self.headers)
+            answer = connection.getresponse()
+            body = answer.read()
+            listed: list[dict[str, Any]] = json.loads(body)["data"]
+            if answer.status == 200 and listed:
+                return listed
+            why = f"/v1/models answers {answer.status} with {len(listed)} models"
+        except (OSError, http.client.HTTPException) as error:
+            why = f"nobody answers ({error})"
+        except (ValueError, KeyError, TypeError) as error:
+            why = f"/v1/models is not as OpenAI's ({error})"
+        finally:
+            connection.close()
+        raise ResourceError(self.url, why, "start a server, or give another --url")
+
+
+class _FailedError(Exception):
+    """A request ended without an answer; its text is the reason that results count."""
+
+
+def drive(
+    server: Server,
+    model: str,
+    traffic: Traffic,
+    *,
+    clients: float = math.inf,
+    done: Callable[[], object] = lambda: None,
+) -> Outcomes:
+    """Send all requests of ``traffic``, each on a thread of its own, and return what became of them.
+
+    model: who answers those without an adapter; an adapter is a model's name as well. The tenant is sent as ``user``.
+    clients: requests in flight at most, the next one comes when one has gone; infinite: they come at their times.
+    """
+    driver = _Driver(server, model, traffic, done)
+    places = threading.Semaphore(int(clients)) if math.isfinite(clients) else None
+    threads = []
+    for place, arrival in enumerate(traffic):
+        if places is None:
+            time.sleep(max(0.0, arrival.at - driver.now()))
+        else:
+            places.acquire()
+        thread = threading.Thread(target=driver.send, args=(place, arrival, places), daemon=True)
+        thread.start()
+        threads.append(thread)
+    for thread in threads:
+        thread.join()
+    return driver.outcomes
+
+
+class _Driver:
+    """Sends requests and takes times."""
+
+    def __init__(self, server: Server, model: str, traffic: Traffic, done: Callable[[], object]) -> None:
+        self.outcomes = Outcomes.of(traffic)
+        self._server = server
+        self._model = model
+        self._traffic = traffic
+        self._done = done
+        self._lock = threading.Lock()
+        self._begin = time.perf_counter()
+
+    def now(self) -> float:
+        """Return the seconds since the beginning."""
+        return time.perf_counter() - self._begin
+
+    def send(self, place: int, arrival: Arrival, places: threading.Semaphore | None) -> None:
+        """Send a request and read its answer to the end."""
+        found = self.outcomes
+        body = json.dumps(self._body(place, arrival))
+        found.arrived[place] = arrival.at if places is None else self.now()
+        connection = self._server.connect()
+        times: list[float] = []
+        try:
+            connection.request("POST", self._server.path("completions"), body, self._server.headers)
+            tokens = self._read(connection.getresponse(), times)
+            with self._lock:
+                self._record(place, times, tokens)
+        except _FailedError as error:
+            self._refuse(str(error))
+        except (OSError, http.client.HTTPException) as error:
+            self._refuse(type(error).__name__)
+        finally:
+            connection.close()
+            if places is not None:
+                places.release()
+            self._done()
+
+    def _body(self, place: int, arrival: Arrival) -> dict[str, Any]:
+        body: dict[str, Any] = {
+            "model": arrival.adapter or self._model,
+            "prompt": self._traffic.ids(place, VOCAB),
+            "max_tokens": arrival.new,
+            "temperature": 0.0,
+            "ignore_eos": True,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+        if arrival.tenant:
+            body["user"] = arrival.tenant
+        if arrival.priority:
+            body["priority"] = arrival.priority
+        return body
+
+    def _read(self, answer: http.client.HTTPResponse, times: list[float]) -> Mapping[str, Any]:
+        """Fill ``times`` with when each piece came; return the usage of the last chunk, {} where there is none."""
+        if answer.status != 200:
+            raise _FailedError(_reason(answer.read(), f"http {answer.status}"))
+        usage: Mapping[str, Any] = {}
+        for data in _events(answer):
+            if "error" in data:
+                raise _FailedError(_reason(json.dumps(data).encode(), "error"))
+            if data.get("choices") and (data["choices"][0].get("text") or data["choices"][0].get("token_ids")):
+                times.append(self.now())
+            usage = data.get("usage") or usage
+        return usage
+
+    def _record(self, place: int, times: list[float], usage: Mapping[str, Any]) -> None:
+        if not times:
+            self._count("no token")
+            return
+        found = self.outcomes
+        found.first[place], found.last[place] = times[0], times[-1]
+        found.tokens[place] = int(usage.get("completion_tokens") or len(times))
+        details = usage.get("prompt_tokens_details") or {}
+        found.cached[place] = int(details.get("cached_tokens") or 0)
+        found.is_done[place] = True
+        for early, late in pairwise(times):
+            found.gaps.add(late - early)
+
+    def _refuse(self, why: str) -> None:
+        with self._lock:
+            self._count(why)
+
+    def _count(self, why: str) -> None:
+        self.outcomes.refuse(why)
+
+
+def _events(answer: http.client.HTTPResponse) -> Iterator[dict[str, Any]]:
+    """Yield the JSON of each ``data:`` line up to [DONE]; raises _FailedError for what is no such stream."""
+    for line in answer:
+        name, _, data = line.decode("utf-8", "replace").strip().partition(":")
+        if name != "data":
+            continue
+        if data.strip() == "[DONE]":
+            return
+        try:
+            parsed = json.loads(data)
+        except ValueError:
+            raise _FailedError("not an event stream") from None
+        if not isinstance(parsed, dict):
+            raise _FailedError("not an event stream")
+        yield parsed
+    raise _FailedError("stream cut short")
+
+
+def _reason(body: bytes, otherwise: str) -> str:
+    """Return the code or type of an error as OpenAI's API has it."""
+    try:
+        error = json.loads(body)["error"]
+        return str(error.get("code") or error.get("type") or otherwise)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return otherwise

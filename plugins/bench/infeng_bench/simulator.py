@@ -1,0 +1,285 @@
+"""The scheduler's own objects on a virtual clock: what a step takes is foretold, and no model runs.
+
+A million requests go through in minutes, so the loop below makes few objects for each step. The scheduler sees what it
+sees in an engine: sequences with tokens and adapters, blocks of a cache, time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from infeng_bench.activity import Activity
+from infeng_bench.outcomes import Outcomes
+from infeng_bench.simadapters import VirtualRegistry
+from infeng_bench.stepcosts import Step, StepCosts
+from infeng_bench.traffic import NOBODY, Arrival, Traffic
+from infeng_core.api import (
+    Batch,
+    InfengError,
+    Limits,
+    PluginError,
+    Request,
+    SamplingParams,
+    Scheduler,
+    Schedulers,
+    Segment,
+    Sequence,
+)
+
+ORIGIN = 1.0
+"""What the scheduler is told of the beginning: 0 stands for what never was."""
+BLOCK = 16
+"""Positions of a block of the cache."""
+MOST_LIKE = 256
+"""Steps that are taken together, at most."""
+SHARED_ID = 1 << 30  # stands for the tokens of shared beginnings, above the numbers of requests
+
+
+@dataclass(slots=True, eq=False)
+class Simulated(Sequence):
+    """A sequence whose end is known."""
+
+    place: int = 0
+    """Of its request in the traffic."""
+    end: int = 0
+    """Tokens that it has when it is finished."""
+    at: float = -1.0
+    """When it had its newest token; -1 before the first."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What runs the scheduler's batches: bounds, what steps take, and places for adapters."""
+
+    limits: Limits
+    costs: StepCosts
+    max_adapters: int = 16
+
+    def capacity(self, prompt: float, new: float) -> float:
+        """Return the requests a second that it can serve, of so many tokens on average."""
+        limits = self.limits
+        room = limits.kv_blocks * 16 / max(1.0, prompt + new)
+        running = max(1, min(limits.max_segments, limits.max_samples, int(room)))
+        return self.costs.capacity(prompt, new, running, limits.max_rows)
+
+
+@dataclass
+class Simulation:
+    """What became of the requests, and of the machine's time."""
+
+    outcomes: Outcomes
+    activity: Activity
+    loads: int = 0
+    """Adapters that were read."""
+
+
+@dataclass
+class _Loop:
+    """One run."""
+
+    traffic: Traffic
+    machine: Machine
+    scheduler: Scheduler
+    backlog: Any
+    clients: float
+    registry: VirtualRegistry
+    outcomes: Outcomes
+    activity: Activity
+    arrivals: deque[tuple[int, Arrival]] = field(default_factory=deque)
+    requests: dict[Any, Request] = field(default_factory=dict)
+    in_flight: int = 0
+    now: float = 0.0
+
+    def next_arrival(self) -> float:
+        """Return when the next request comes; in a closed loop, now if there is a place for it."""
+        if not self.arrivals:
+            return math.inf
+        if math.isinf(self.clients):
+            return self.arrivals[0][1].at
+        return self.now if self.in_flight < self.clients else math.inf
+
+    def take_arrivals(self) -> None:
+        """Hand over the requests that have come."""
+        while self.arrivals and self.next_arrival() <= self.now:
+            place, arrival = self.arrivals.popleft()
+            moment = arrival.at if math.isinf(self.clients) else self.now
+            self.outcomes.arrived[place] = moment
+            try:
+                self.backlog.check(arrival.prompt)
+                self.scheduler.add(self.sequence(place, arrival, moment), moment + ORIGIN)
+            except InfengError as error:
+                self.outcomes.refuse(reason(error))
+            else:
+                self.backlog.enter(place, arrival.prompt)
+                self.in_flight += 1
+
+    def sequence(self, place: int, arrival: Arrival, moment: float) -> Simulated:
+        """Return a request's sequence: its tokens are its number, but for what it shares with others."""
+        key = (arrival.tenant, arrival.priority, arrival.adapter)
+        request = self.requests.get(key)
+        if request is None:
+            request = Request((), SamplingParams(), priority=key[1], tenant=key[0], adapter=key[2])
+            self.requests[key] = request
+        end = arrival.prompt + arrival.new
+        tokens = np.full(end, int(self.traffic.index[place]), np.int32)
+        if arrival.prefix != NOBODY:
+            tokens[: arrival.prefix_length] = SHARED_ID + arrival.prefix
+        adapters = None if arrival.adapter is None else self.registry.reference(arrival.adapter)
+        return Simulated(
+            place,
+            request,
+            tokens,
+            arrival.prompt,
+            arrival.prompt,
+            arrived=moment + ORIGIN,
+            adapters=adapters,
+            place=place,
+            end=end,
+        )
+
+
+def simulate(traffic: Traffic, schedulers: Schedulers, machine: Machine, *, clients: float = math.inf) -> Simulation:
+    """Serve all requests of ``traffic`` with a scheduler that ``schedulers`` makes for the machine's limits.
+
+    clients: requests in flight at most, the next one comes when one has gone; infinite: they come at their times.
+    Raises PluginError where requests wait and the scheduler has no batch.
+    """
+    limits = machine.limits
+    registry = VirtualRegistry(machine.max_adapters, machine.costs.adapter_load)
+    activity = Activity(min(limits.max_segments, limits.max_samples), limits.kv_blocks)
+    scheduler, outcomes = schedulers.make(), Outcomes.of(traffic)
+    loop = _Loop(traffic, machine, scheduler, schedulers.backlog, clients, registry, outcomes, activity)
+    loop.arrivals.extend(enumerate(traffic))
+    _run(loop)
+    return Simulation(outcomes, activity, registry.loads)
+
+
+def reason(error: InfengError) -> str:
+    """Return what results call an error that a request ended with."""
+    return str(getattr(error, "reason", "") or type(error).__name__)
+
+
+def _run(loop: _Loop) -> None:
+    """Let the scheduler have its steps, one after the other, until nobody is left."""
+    scheduler, registry = loop.scheduler, loop.registry
+    base = loop.machine.costs.table(loop.machine.limits.max_rows)
+    while True:
+        loop.take_arrivals()
+        registry.advance(loop.now)
+        batch = scheduler.next_batch(loop.now + ORIGIN)
+        if batch is not None:
+            _step(loop, batch, base)
+            continue
+        moment = min(loop.next_arrival(), registry.next_change)
+        if math.isinf(moment):
+            break
+        loop.now = max(loop.now, moment)
+    loop.activity.preemptions = scheduler.preempted
+    if scheduler.waiting or scheduler.running:
+        raise PluginError("scheduler", "requests wait, and it has no batch", "report it to whoever wrote it")
+
+
+def _step(loop: _Loop, batch: Batch, base: list[float]) -> None:
+    """Run a batch, and with it the like of it that follow."""
+    scheduler, costs = loop.scheduler, loop.machine.costs
+    single = attended = 0
+    sampled: list[Simulated] = []
+    prompts: list[Segment] = []  # that go on after this step
+    for segment in batch.segments:
+        sequence, first, last, pos0, samples, _ = segment
+        rows = last - first
+        if rows == 1:
+            single += pos0 + 1
+        else:
+            attended += rows * pos0 + rows * (rows + 1) // 2
+        if samples:
+            sampled.append(sequence)  # type: ignore[arg-type]
+        else:
+            prompts.append(segment)
+    seconds = base[last] + costs.single * single + costs.attended * attended + costs.sampled * len(sampled)
+    if batch.adapters:
+        seconds += costs.adapter * Step.of(batch).adapters
+    running, waiting, begin = scheduler.running, scheduler.waiting, loop.now
+    times = [seconds]
+    is_decided = len(prompts) == 1 or (waiting == 0 and not prompts)
+    if is_decided and running == len(batch.segments) and last == len(sampled) + (rows if prompts else 0):
+        times += _more_steps(loop, sampled, prompts, seconds)
+    count = len(times)
+    spent = seconds if count == 1 else sum(times)
+    used = loop.machine.limits.kv_blocks - scheduler.free_blocks + len(sampled) * (count - 1) / 32  # one for 16 steps
+    loop.activity.step(begin, spent, last, running, waiting, used, count)
+    finished = _record(loop, sampled, begin + seconds, begin + spent, times)
+    if count > 1 and prompts:
+        batch = batch._replace(segments=[_longer(segment, count) for segment in batch.segments])
+    scheduler.commit(batch, [[0] * count] * len(sampled), finished, begin + seconds + ORIGIN)
+
+
+def _record(loop: _Loop, sampled: list[Simulated], now: float, end: float, times: list[float]) -> list[Simulated]:
+    """Note the tokens of steps that took ``times``, the first until ``now``, all until ``end``; return who is done."""
+    outcomes, gaps, before = loop.outcomes, loop.outcomes.gaps, loop.now
+    even = 0
+    finished: list[Simulated] = []
+    for sequence in sampled:
+        if sequence.at == before:
+            even += 1
+        elif sequence.at >= 0:
+            gaps.add(now - sequence.at)
+        else:
+            outcomes.first[sequence.place] = now
+        sequence.at = end
+        if sequence.length + len(times) >= sequence.end:
+            finished.append(sequence)
+    if even:
+        gaps.add(now - before, even)
+    gaps.add_all(times[1:], len(sampled))
+    loop.now = end
+    for sequence in finished:
+        outcomes.begun[sequence.place] = sequence.started - ORIGIN
+        outcomes.cached[sequence.place] = sequence.cached
+        outcomes.last[sequence.place] = end
+        outcomes.tokens[sequence.place] = sequence.end - sequence.prompt_length
+        outcomes.is_done[sequence.place] = True
+    loop.in_flight -= len(finished)
+    return finished
+
+
+def _more_steps(loop: _Loop, sampled: list[Simulated], prompts: list[Segment], seconds: float) -> list[float]:
+    """Return the times of the steps that follow one of ``seconds``, as long as a scheduler has nothing to decide.
+
+    All sequences but at most one decode, and that one takes the rows that are left to prompts: until a sequence ends,
+    it comes to its last rows, or another one comes, each step is like the one before, one position (or chunk) further.
+    So the scheduler is asked once, and told the tokens of all of them as if guesses had been right, and the rows as if
+    they had been one chunk. It is told the time of the first step, from which it learns what steps cost.
+    """
+    if loop.scheduler.free_blocks < 2 * len(sampled):
+        return []  # soon there is something to decide
+    costs = loop.machine.costs
+    most, growth = MOST_LIKE, costs.single * len(sampled)
+    for sequence in sampled:
+        if sequence.at < 0:
+            return []  # its first token
+        beyond = BLOCK * len(sequence.blocks) + BLOCK - sequence.length  # it gets one more block at a time
+        most = min(most, sequence.end - sequence.length, beyond)
+    for segment in prompts:
+        rows = segment.row_end - segment.row_begin
+        most = min(most, (segment.sequence.length - segment.pos0 - 1) // rows)
+        growth += costs.attended * rows * rows
+    times: list[float] = []
+    left = loop.next_arrival() - loop.now - seconds
+    while len(times) < most - 1 and left > 0:
+        seconds += growth
+        left -= seconds
+        times.append(seconds)
+    return times
+
+
+def _longer(segment: Segment, count: int) -> Segment:
+    """Return the segment of a prompt with the rows of ``count`` steps."""
+    if segment.sampled:
+        return segment
+    return segment._replace(row_end=segment.row_begin + count * (segment.row_end - segment.row_begin))

@@ -1,0 +1,316 @@
+"""`infeng bench simulate`: the scheduler on a virtual clock."""
+
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from infeng_bench import simulate as simulate_verb
+from infeng_bench import simulator, stepcosts
+from infeng_bench.loads import Load
+from infeng_bench.simadapters import VirtualRegistry
+from infeng_bench.simulator import Machine, Simulation, simulate
+from infeng_bench.stepcosts import Step, StepCosts, fit
+from infeng_bench.traffic import draw
+
+from infeng_core.api import Limits, Plugins, Schedulers, UsageError, load_config
+from infeng_core.cli import main
+
+COSTS = StepCosts({1: 0.010, 32: 0.041}, single=0.0, attended=0.0, sampled=0.0, adapter_load=0.5)
+LIMITS = Limits(max_rows=32, max_samples=8, max_segments=8, context=256, kv_blocks=64)
+
+
+def schedulers(limits: Limits = LIMITS, **settings: object) -> Schedulers:
+    config = load_config(overrides={"scheduler.step_ms": 0, **{f"scheduler.{k}": v for k, v in settings.items()}})
+    return Schedulers(config, limits, Plugins.discover().scheduler("fcfs"), "simulated", None)
+
+
+def simulated(
+    text: str, count: int, clients: float = math.inf, settings: dict[str, object] | None = None, **more: Any
+) -> Simulation:
+    machine = Machine(LIMITS, COSTS, **more)
+    traffic = draw(Load.parse(text), count, 0, LIMITS.context, machine.capacity)
+    return simulate(traffic, schedulers(**(settings or {})), machine, clients=clients)
+
+
+def bench(out: Path, config: Path, *more: str) -> dict[str, Any]:
+    arguments = ["bench", "simulate", "--synthetic", str(config), "-t", "1", "--costs", "default", "--json", str(out)]
+    assert main([*arguments, *more]) == 0
+    loaded: dict[str, Any] = json.loads(out.read_text())
+    return loaded
+
+
+def test_one_request_takes_the_steps_of_its_prompt_and_of_its_tokens() -> None:
+    served = simulated("poisson:rate=inf,prompt=40,output=3", 1).outcomes
+    assert served.begun.tolist() == [0]
+    assert served.first.tolist() == pytest.approx([0.041 + 0.017])  # 32 rows, then 8
+    assert served.last.tolist() == pytest.approx([0.041 + 0.017 + 2 * 0.010])
+    assert served.tokens.tolist() == [3]
+    assert len(served.gaps) == 2
+    assert served.gaps.quantile(0.5) == pytest.approx(0.010, rel=0.003)
+
+
+def test_requests_that_decode_together_share_their_steps() -> None:
+    served = simulated("poisson:rate=inf,prompt=4,output=3", 2).outcomes
+    assert served.first.tolist() == pytest.approx([0.017] * 2)
+    assert served.last.tolist() == pytest.approx([0.017 + 2 * 0.011] * 2)
+
+
+def test_steps_that_are_skipped_come_out_as_if_the_scheduler_had_been_asked_for_each(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    load = "tenants:greedy=5,others=2,prompt=1:40,output=1:60,load=0.5"
+    fast = simulated(load, 200)
+    monkeypatch.setattr(simulator, "_more_steps", lambda *_: [])
+    slow = simulated(load, 200)
+    for name in ("begun", "first", "last", "tokens"):
+        assert getattr(fast.outcomes, name) == pytest.approx(getattr(slow.outcomes, name))
+    assert fast.outcomes.gaps.figures() == pytest.approx(slow.outcomes.gaps.figures())
+    skipped, asked = fast.activity.figures(1.0), slow.activity.figures(1.0)
+    assert skipped.pop("kv_occupancy") == pytest.approx(asked.pop("kv_occupancy"), rel=0.02)
+    assert skipped == pytest.approx(asked)
+
+
+def test_chunks_of_prompts_that_are_taken_together_come_out_like_single_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All but exactly: the scheduler learns from fewer steps what they cost."""
+    load, settings = "tenants:greedy=5,others=2,prompt=30:150,output=20:90", {"step_ms": 22}
+    fast = simulated(load, 300, settings=settings)
+    monkeypatch.setattr(simulator, "_more_steps", lambda *_: [])
+    slow = simulated(load, 300, settings=settings)
+    assert fast.outcomes.first == pytest.approx(slow.outcomes.first, rel=0.05)
+    assert fast.outcomes.last[-1] == pytest.approx(slow.outcomes.last[-1], rel=0.01)
+    skipped, asked = fast.outcomes.gaps.figures(), slow.outcomes.gaps.figures()
+    assert skipped == pytest.approx(asked, rel=0.05)
+
+
+def test_every_request_is_answered_with_the_tokens_that_it_wants() -> None:
+    found = simulated("tenants:greedy=5,others=2,prompt=8:40,output=1:20", 300)
+    served = found.outcomes
+    assert served.is_done.all()
+    assert (served.tokens == served.traffic.new).all()
+    assert (served.arrived <= served.begun).all()
+    assert (served.begun < served.first).all()
+    assert (served.first <= served.last).all()
+    assert len(served.gaps) == int((served.tokens - 1).sum())
+    figures = found.activity.figures(10.0)
+    assert 0 < figures["occupancy"] <= 1
+    assert 0 < figures["kv_occupancy"] <= 1
+
+
+def test_a_closed_loop_has_no_more_in_flight_than_it_has_clients() -> None:
+    served = simulated("poisson:rate=inf,prompt=8,output=4", 20, clients=2).outcomes
+    assert served.is_done.all()
+    for moment in served.arrived:
+        assert ((served.arrived <= moment) & (served.last > moment)).sum() <= 2
+    assert (served.arrived[2:] > 0).all()
+
+
+def test_what_the_cache_can_never_hold_is_refused_and_counted() -> None:
+    machine = Machine(Limits(32, 8, 8, 256, 4), COSTS)
+    traffic = draw(Load.parse("poisson:rate=inf,prompt=40:100,output=2"), 20, 0, 256)
+    served = simulate(traffic, schedulers(machine.limits), machine).outcomes
+    too_long = int((traffic.prompt + traffic.new > 64).sum())
+    assert 0 < too_long < 20
+    assert sum(served.refused.values()) == too_long
+    assert served.is_done.sum() == 20 - too_long
+
+
+def test_requests_beyond_the_bounds_of_what_may_wait_are_refused_by_reason() -> None:
+    served = simulated("poisson:rate=inf,prompt=8,output=2", 20, settings={"max_waiting": 5}).outcomes
+    assert served.refused == {"requests": 15}
+    assert served.is_done.sum() == 5
+
+
+def test_prompts_that_begin_alike_are_found_in_the_cache() -> None:
+    served = simulated("poisson:prompt=40,output=2,prefix=32", 10, clients=1).outcomes
+    assert served.cached.tolist() == [0] + [32] * 9
+
+
+def test_a_cache_that_is_too_small_for_all_that_run_preempts() -> None:
+    machine = Machine(Limits(32, 8, 8, 256, 8), COSTS)
+    traffic = draw(Load.parse("poisson:rate=inf,prompt=8,output=60"), 8, 0, 256)
+    found = simulate(traffic, schedulers(machine.limits), machine)
+    assert found.outcomes.is_done.all()
+    assert found.activity.figures(1.0)["preemptions"] > 0
+
+
+def test_steps_keep_to_the_time_that_the_settings_give_them() -> None:
+    load = "poisson:rate=2,prompt=64,output=30"
+    bounded = simulated(load, 100, settings={"step_ms": 30}).outcomes
+    assert bounded.is_done.all()
+    assert bounded.gaps.quantile(0.99) < simulated(load, 100).outcomes.gaps.quantile(0.99)
+
+
+def test_adapters_take_their_time_to_come_in_and_leave_for_others() -> None:
+    found = simulated("zipf:alpha=0,adapters=3,rate=inf,prompt=4,output=2", 6, max_adapters=1)
+    assert found.outcomes.is_done.all()
+    assert found.loads >= 3
+    assert found.outcomes.first.min() > 0.5
+    roomy = simulated("zipf:alpha=0,adapters=3,rate=inf,prompt=4,output=2", 6, max_adapters=3)
+    assert roomy.loads == 3
+    assert np.nanmax(roomy.outcomes.last) < np.nanmax(found.outcomes.last)
+
+
+def test_an_adapter_in_use_keeps_its_place() -> None:
+    registry = VirtualRegistry(1, 2.0)
+    first, second = registry.reference("a"), registry.reference("b")
+    assert registry.prefetch([first, second]) == 1
+    assert not first.acquire()
+    assert registry.next_change == 2.0
+    registry.advance(2.0)
+    assert first.acquire()
+    assert registry.prefetch([second]) == 0
+    first.close()
+    assert registry.prefetch([second]) == 1
+    assert not first.is_ready()
+
+
+def test_the_same_seed_simulates_the_same(tiny_config: Path, tmp_path: Path) -> None:
+    def figures(seed: int) -> dict[str, Any]:
+        options = ("--load", "bursts:size=8,prompt=16,output=4", "--requests", "100", "--seed", str(seed))
+        found: dict[str, Any] = bench(tmp_path / "out.json", tiny_config, *options)["policies"]["fcfs"]
+        return {name: value for name, value in found.items() if name != "seconds"}
+
+    assert figures(1) == figures(1) != figures(2)
+
+
+def test_policies_are_compared_on_the_same_requests(
+    tiny_config: Path, tmp_path: Path, schema: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = tmp_path / "page.html"
+    options = ("--load", "tenants:greedy=20,others=2,prompt=16:64,output=4:16", "--requests", "500")
+    options += ("--policies", "fcfs,bench-turns", "--html", str(page))
+    result = bench(tmp_path / "out.json", tiny_config, *options)
+    schema(result)
+    assert list(result["policies"]) == ["fcfs", "bench-turns"]
+    for one in result["policies"].values():
+        assert one["completed"] == 500
+        assert one["victim_p99_ttft_ratio"] >= 1
+        assert 0 < one["jain"] <= 1
+        assert set(one["per_tenant"]) == {"greedy", "other0", "other1"}
+        assert one["p50_ttft_ms"] == one["median_ttft_ms"] <= one["p99_ttft_ms"]
+    assert result["costs"]["source"].startswith("default: TinyLlama")
+    shown = capsys.readouterr().out
+    assert "costs: default" in shown
+    assert "bench-turns" in shown
+    assert page.read_text().startswith("<!doctype html>")
+    assert "Requests that run and wait" in page.read_text()
+
+
+def test_policies_side_by_side_come_out_as_one_after_the_other(
+    tiny_config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def figures() -> list[dict[str, Any]]:
+        options = ("--load", "poisson:prompt=8,output=4", "--requests", "30", "--policies", "fcfs,bench-turns")
+        found = bench(tmp_path / "out.json", tiny_config, *options)["policies"]
+        return [{name: value for name, value in one.items() if name != "seconds"} for one in found.values()]
+
+    alone = figures()
+    monkeypatch.setattr(simulate_verb, "PARALLEL", 1)
+    assert figures() == alone
+
+
+def test_other_loads_have_no_victims(tiny_config: Path, tmp_path: Path, schema: Any) -> None:
+    result = bench(
+        tmp_path / "out.json", tiny_config, "--load", "zipf:adapters=4,prompt=8,output=4", "--requests", "60"
+    )
+    schema(result)
+    assert result["policies"]["fcfs"]["victim_p99_ttft_ratio"] is None
+    assert result["policies"]["fcfs"]["adapter_loads"] >= 1
+    assert set(result["policies"]["fcfs"]["per_adapter"]) <= {"a0", "a1", "a2", "a3"}
+
+
+def test_costs_come_from_a_file(tiny_config: Path, tmp_path: Path) -> None:
+    file = tmp_path / "costs.json"
+    COSTS.write(file)
+    options = ("--load", "poisson:rate=inf,prompt=8,output=1", "--requests", "1", "--costs", str(file))
+    result = bench(tmp_path / "out.json", tiny_config, *options)
+    assert result["policies"]["fcfs"]["mean_ttft_ms"] == pytest.approx(17)
+    file.write_text("{}")
+    arguments = ["bench", "simulate", "--synthetic", str(tiny_config), "--costs", str(file)]
+    assert main(arguments) == 2
+
+
+def test_costs_that_are_measured_are_kept(tiny_config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from infeng_bench import calibration
+
+    options = ("--load", "poisson:prompt=8,output=2", "--requests", "20", "--costs", "measure")
+    first = bench(tmp_path / "out.json", tiny_config, *options)["costs"]
+    assert first["source"].startswith("measured on ")
+    assert first["facts"]["threads"] == 1
+    assert first["adapter_load"] > 0
+    monkeypatch.setattr(calibration, "measure", None)
+    assert bench(tmp_path / "out.json", tiny_config, *options)["costs"] == first
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--policies", "fcsf"], "fcfs"),
+        (["--costs", "nowhere.json"], "give a file of step costs"),
+        (["--load", "poisson:rte=1"], "did you mean `rate`?"),
+    ],
+)
+def test_what_cannot_be_simulated_is_an_error_that_helps(
+    tiny_config: Path, capsys: pytest.CaptureFixture[str], options: Sequence[str], said: str
+) -> None:
+    assert main(["bench", "simulate", "--synthetic", str(tiny_config), "--costs", "default", *options]) in (1, 2)
+    assert said in capsys.readouterr().err
+
+
+# ------------------------------------------------------------------------------------------------ costs of steps ---
+
+
+def test_a_fit_finds_the_costs_that_steps_were_made_of() -> None:
+    true = StepCosts({1: 0.02, 8: 0.05, 64: 0.4}, single=2e-6, attended=1e-6, sampled=5e-4, adapter=1e-3)
+    steps = [Step(rows, rows * context, 0, rows, k) for rows in (1, 2, 8) for context in (8, 500) for k in (0, 2)]
+    steps += [Step(rows, 0, rows * context, 1) for rows in (2, 8, 32, 64) for context in (30, 700)]
+    found = fit([(step, true.seconds(step)) for step in steps], "here", {})
+    for step in [*steps, Step(16, 100, 5000, 3)]:
+        assert found.seconds(step) == pytest.approx(true.seconds(step), rel=0.02)
+    assert found.facts["shapes"] == len(set(steps))
+    assert found.facts["median_error"] < 1e-6
+
+
+def test_a_fit_to_noisy_steps_takes_as_long_as_they_did_altogether() -> None:
+    rng = np.random.default_rng(0)
+    true = StepCosts({1: 0.02, 64: 0.4}, single=2e-6, attended=0.0, sampled=0.0)
+    steps = [Step(int(rows), int(rows) * 100, 0, 1) for rows in rng.integers(1, 65, 3000)]
+    measured = [(step, true.seconds(step) * float(rng.lognormal(0.0, 0.4))) for step in steps]
+    found = fit(measured, "here", {})
+    assert sum(found.seconds(step) for step in steps) == pytest.approx(sum(time for _, time in measured), rel=0.03)
+
+
+def test_a_step_that_was_disturbed_counts_for_little() -> None:
+    step = Step(4, 32, 0, 4)
+    readings = [0.1] * 8 + [0.12, 9.0]
+    found = fit([(step, seconds) for seconds in readings], "here", {}).seconds(step)
+    assert found == pytest.approx((0.1 * 8 + 0.12 + 0.3) / 10)
+    with pytest.raises(UsageError, match="no step was measured"):
+        fit([], "here", {})
+
+
+def test_costs_are_the_same_from_the_table_as_from_the_formula_and_go_on_beyond_it() -> None:
+    table = COSTS.table(64)
+    assert [table[rows] for rows in (1, 16, 32, 64)] == pytest.approx(
+        [COSTS.seconds(Step(rows, 0, 0, 0)) for rows in (1, 16, 32, 64)]
+    )
+    assert table[64] == pytest.approx(0.073)
+
+
+def test_costs_read_back_as_written() -> None:
+    shipped = stepcosts.default()
+    assert StepCosts.from_dict(json.loads(json.dumps(shipped.to_dict()))) == shipped
+    assert shipped.facts["macs_per_token"] > 1e9
+    assert shipped.scaled(2.0, "twice").seconds(Step(8, 9, 9, 8)) == pytest.approx(
+        2 * shipped.seconds(Step(8, 9, 9, 8))
+    )
+
+
+def test_the_capacity_is_what_a_saturated_simulation_reaches() -> None:
+    found = simulated("poisson:rate=inf,prompt=24,output=12", 400)
+    reached = 400 / float(found.outcomes.last.max())
+    assert Machine(LIMITS, COSTS).capacity(24, 12) == pytest.approx(reached, rel=0.15)
