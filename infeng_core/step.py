@@ -181,10 +181,13 @@ class Sequence:
 
     def extend(self, new: list[int], drafted: int) -> None:
         """Add what a step gave: ``new`` tokens, from a segment that had ``drafted`` guessed rows."""
-        end = self.length + len(new)
-        self.tokens[self.length : end] = new
-        self.length = end
-        self.last = new[-1]
+        begin = self.length
+        self.length = end = begin + len(new)
+        self.last = last = new[-1]
+        if end == begin + 1:
+            self.tokens[begin] = last  # a fifth of the time of a slice
+        else:
+            self.tokens[begin:end] = new
         self.computed = end - 1  # what was computed for wrong guesses will be overwritten
         if self.guesses is not None:
             self.guesses.follow(new, drafted)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import repeat
 from typing import NamedTuple
 
 import numpy as np
@@ -48,12 +49,14 @@ class BatchBuilder:
 
         slots: each sequence's line of ``tables``.
         """
+        count = len(singles)
         positions = [sequence.computed for sequence in singles]
-        segments = [Segment(one, row, row + 1, positions[row], 1) for row, one in enumerate(singles)]
-        self._tokens[: len(singles)] = [sequence.last for sequence in singles]
+        segments = list(map(Segment, singles, range(count), range(1, count + 1), positions, repeat(1), repeat(0)))
+        self._tokens[:count] = [sequence.last for sequence in singles]
         if not more and self._last is not None and singles == self._singles:
-            self._last.kv_segments[:, 2] = self._positions[: len(singles)] = positions
-            return self._last._replace(segments=segments)
+            self._positions[:count] = positions
+            self._last.kv_segments[:, 2] = self._positions[:count]
+            return Batch(segments, *self._last[1:])
         batch = self._build(segments, positions, more, slots)
         self._last, self._singles = (None, []) if more else (batch, list(singles))
         return batch

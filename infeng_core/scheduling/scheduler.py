@@ -202,16 +202,14 @@ class Scheduler:
         if self.preempted > preempted:  # by those that a policy prefers; they may have started again
             decoding = [one for one in decoding if one in self._running and one not in self._prompts]
         work = self._prompt_work(chunks) if chunks else []
-        if any(sequence.guesses is not None for sequence in decoding):
+        if [one for one in decoding if one.guesses is not None]:
             decoding, work = [], self._guessed_work(decoding, reported) + work
         if self._waiting:
             self._waiting.prefetch(now)
         if not decoding and not work:
             return None
         batch = self._builder.build(decoding, work, self._running)
-        self._shape = self._shape._replace(
-            rows=len(batch.tokens), sampled=len(batch.sample_rows), adapters=len(batch.adapters)
-        )
+        self._shape = StepShape(len(batch.tokens), len(batch.sample_rows), self._shape.attended, len(batch.adapters))
         return batch
 
     def commit(self, batch: Batch, tokens: list[list[int]], finished: Collection[Sequence], now: float) -> None:
@@ -222,6 +220,7 @@ class Scheduler:
         """
         self.costs.observe(self._shape, now - self._began)
         new = iter(tokens)
+        prompts, is_told = self._prompts, self._is_told
         served: list[Served] = []
         for sequence, begin, end, pos0, sampled, known in batch.segments:
             drawn = next(new) if sampled else []
@@ -230,12 +229,12 @@ class Scheduler:
             else:
                 sequence.computed = pos0 + end - begin
             fresh = 0
-            if sequence in self._prompts:
+            if prompts and sequence in prompts:
                 fresh = self._fresh_prompt_rows(sequence, pos0, end - begin)
                 if drawn:
-                    del self._prompts[sequence]
+                    del prompts[sequence]
                     self._share(sequence)
-            if self._is_told:
+            if is_told:
                 served.append(Served(sequence, fresh, len(drawn)))
         if served:
             self.policy.served(served, now)
@@ -250,12 +249,14 @@ class Scheduler:
 
     def _decoding(self, now: float) -> list[Sequence]:
         """Return the sequences whose known tokens but the last are computed, each with a block for that one."""
-        for sequence in list(self._running):
-            lacks = sequence.length > BLOCK_TOKENS * len(sequence.blocks)
-            if lacks and sequence in self._running:
+        for sequence in [one for one in self._running if one.length > BLOCK_TOKENS * one.blocks.size]:
+            if sequence in self._running:  # nobody has preempted it meanwhile
                 self._grow(sequence, now)
-        active = set(self.policy.active(list(self._running), now)) if self._is_asked else self._running
-        self._inactive = {one for one in self._running if one not in active} if self._is_asked else set()
+        if not self._is_asked:
+            prompts = self._prompts
+            return [one for one in self._grouped if one not in prompts] if prompts else self._grouped.copy()
+        active = set(self.policy.active(list(self._running), now))
+        self._inactive = {one for one in self._running if one not in active}
         return [one for one in self._grouped if one not in self._prompts and one in active]
 
     def _grow(self, sequence: Sequence, now: float) -> None:
