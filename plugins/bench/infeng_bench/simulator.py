@@ -7,7 +7,7 @@ sees in an engine: sequences with tokens and adapters, blocks of a cache, time.
 from __future__ import annotations
 
 import math
-from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -90,23 +90,26 @@ class _Loop:
     registry: VirtualRegistry
     outcomes: Outcomes
     activity: Activity
-    arrivals: deque[tuple[int, Arrival]] = field(default_factory=deque)
+    arrivals: Iterator[tuple[int, Arrival]]
+    coming: tuple[int, Arrival] | None
+    """The next of them."""
     requests: dict[Any, Request] = field(default_factory=dict)
     in_flight: int = 0
     now: float = 0.0
 
     def next_arrival(self) -> float:
         """Return when the next request comes; in a closed loop, now if there is a place for it."""
-        if not self.arrivals:
+        if self.coming is None:
             return math.inf
         if math.isinf(self.clients):
-            return self.arrivals[0][1].at
+            return self.coming[1].at
         return self.now if self.in_flight < self.clients else math.inf
 
     def take_arrivals(self) -> None:
         """Hand over the requests that have come."""
-        while self.arrivals and self.next_arrival() <= self.now:
-            place, arrival = self.arrivals.popleft()
+        while self.coming is not None and self.next_arrival() <= self.now:
+            place, arrival = self.coming
+            self.coming = next(self.arrivals, None)
             moment = arrival.at if math.isinf(self.clients) else self.now
             self.outcomes.arrived[place] = moment
             try:
@@ -153,8 +156,11 @@ def simulate(traffic: Traffic, schedulers: Schedulers, machine: Machine, *, clie
     registry = VirtualRegistry(machine.max_adapters, machine.costs.adapter_load)
     activity = Activity(min(limits.max_segments, limits.max_samples), limits.kv_blocks)
     scheduler, outcomes = schedulers.make(), Outcomes.of(traffic)
-    loop = _Loop(traffic, machine, scheduler, schedulers.backlog, clients, registry, outcomes, activity)
-    loop.arrivals.extend(enumerate(traffic))
+    arrivals = enumerate(traffic)
+    coming = next(arrivals, None)
+    loop = _Loop(
+        traffic, machine, scheduler, schedulers.backlog, clients, registry, outcomes, activity, arrivals, coming
+    )
     _run(loop)
     return Simulation(outcomes, activity, registry.loads)
 

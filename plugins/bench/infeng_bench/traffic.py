@@ -17,6 +17,7 @@ from infeng_bench.works import FIRST_ID
 from infeng_core.api import UsageError
 
 GREEDY = "greedy"
+CHUNK = 4096
 NOBODY = -1
 """Of ``adapter``: the base model; of ``prefix``: a prompt that shares nothing."""
 
@@ -71,9 +72,11 @@ class Traffic:
         """Iterate over the requests."""
         names = [*self.adapters, None]  # the last for NOBODY
         columns = (self.at, self.tenant, self.priority, self.adapter, self.prompt, self.new, self.prefix)
-        for at, tenant, priority, adapter, prompt, new, prefix in zip(*(c.tolist() for c in columns), strict=True):
-            length = self.prefix_length if prefix != NOBODY else 0
-            yield Arrival(at, self.tenants[tenant], priority, names[adapter], prompt, new, prefix, length)
+        for begin in range(0, len(self), CHUNK):  # objects of few requests at a time
+            rows = zip(*(column[begin : begin + CHUNK].tolist() for column in columns), strict=True)
+            for at, tenant, priority, adapter, prompt, new, prefix in rows:
+                length = self.prefix_length if prefix != NOBODY else 0
+                yield Arrival(at, self.tenants[tenant], priority, names[adapter], prompt, new, prefix, length)
 
     def only(self, mask: NDArray[Any]) -> Traffic:
         """Return some of the requests, by a mask or by their places; the others never come."""
