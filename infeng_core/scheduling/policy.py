@@ -26,6 +26,13 @@ class Policy(Protocol):
     by name through the hook ``infeng_schedulers``, as ``factory(limits: Limits) -> Policy``.
     """
 
+    def cache(self, cached: Callable[[Request], int]) -> None:
+        """Take what tells how many tokens of a request that waits are in the cache now; called first, and once.
+
+        It takes microseconds for every 100 tokens. Without a cache of prefixes it is not called.
+        """
+        return
+
     def add(self, request: Request, now: float) -> None:
         """Take note of a request that waits from now on: a new one, or one that was preempted."""
 
@@ -35,11 +42,12 @@ class Policy(Protocol):
     def order(self, now: float) -> Iterable[Request]:
         """Return those that wait, who is to start first before the others; read as far as needed.
 
+        Whoever is not named does not start in this step.
         Nobody behind the first one that lacks cache blocks starts in its place. Whoever waits for adapters to be loaded
         is passed by, for as long as that takes.
         """
 
-    def active(self, running: Sequence[Request], now: float) -> Sequence[Request]:
+    def active(self, running: Sequence[Request], now: float) -> Iterable[Request]:
         """Return which running requests may have rows in this step; the others keep their blocks."""
         return running
 

@@ -96,6 +96,8 @@ class Scheduler:
             getattr(getattr(policy, name), "__func__", None) is not getattr(Policy, name)
             for name in ("served", "active", "displaced")
         )
+        if prefixes is not None:
+            policy.cache(self._cached)
 
     # --------------------------------------------------------------------------------------------- what there is ---
 
@@ -459,6 +461,13 @@ class Scheduler:
         if count:
             self.prefixes.insert(key, tokens[: BLOCK_TOKENS * (begin + count)], sequence.blocks[: begin + count])
         return count
+
+    def _cached(self, sequence: Sequence) -> int:
+        """Return of how many tokens ``_shared`` would find the blocks."""
+        key = None if self.prefixes is None else self._key_of(sequence)
+        if self.prefixes is None or key is None:
+            return 0
+        return self.prefixes.peek(key, sequence.tokens[: sequence.length], _most_shared(sequence))
 
     def _share(self, sequence: Sequence) -> None:
         """Let others begin with what a sequence has computed."""

@@ -1,0 +1,251 @@
+"""The policy ``fair``: who has had least, by weight, is next; within that, the earliest deadline and what is cheap.
+
+A tenant's counter says what it has had (accounts.py). Counters are compared in rounds of ``quantum``, as in deficit
+round robin (Shreedhar & Varghese, 1995): of the tenants in the lowest round the one goes first whose next request is
+due first. Which of its requests that is, locality.py says. Weights say how much a tenant gets, tiers how soon.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, insort
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from heapq import heapify, heappop, heapreplace
+
+from infeng_core.api import Limits, Policy, Served
+from infeng_core.api import Sequence as Request
+from infeng_fair.accounts import NEW_COST, PROMPT_COST, Accounts, Tenant
+from infeng_fair.counts import ByAdapters, Counts
+from infeng_fair.locality import Locality
+from infeng_fair.terms import Terms
+
+ORDERED = 64
+"""Requests, the first ones, that are put in order; hardly anybody looks further."""
+
+PREEMPTED_ENOUGH = 3
+"""Preemptions after which a request is among the last to be preempted again."""
+
+_Turn = tuple[float, float, int, int, float, Tenant, Iterator[Request] | None]
+"""(round, deadline of the next request, number, requests named, counter after those, tenant, its requests)."""
+
+
+@dataclass(slots=True)
+class _Known:
+    """A request that has come and has not ended."""
+
+    tenant: Tenant
+    adapters: Counts
+    runs: bool = False
+    prepaid: int = 0
+    """Tokens of its prompt that its tenant was charged for when it started, and that are not computed yet."""
+    tag: float | None = None
+    """The counter with which it started, until it has been served."""
+
+
+class Fair(Policy):
+    """Shares an engine between tenants."""
+
+    def __init__(self, terms: Terms, limits: Limits) -> None:
+        """Nobody waits yet."""
+        self._terms = terms
+        self._accounts = Accounts(terms)
+        self._by_adapters = ByAdapters(terms.max_tenants)
+        self._locality = Locality(terms.group)
+        self._known: dict[Request, _Known] = {}
+        self._queued: dict[Tenant, None] = {}  # those with requests that wait
+        self._busy: dict[Tenant, None] = {}  # those with requests that run
+        self._paused: Collection[Tenant] = ()  # in the step that is being made
+        self._called: Request | None = None  # for whom others were paused, though it had not started
+
+    def cache(self, cached: Callable[[Request], int]) -> None:
+        """Take what tells how many tokens of a request are in the cache."""
+        self._locality.cached = cached
+
+    def counts(self) -> dict[str, Mapping[str, Counts]]:
+        """Return what was served: by ``tenants`` and by ``adapters``."""
+        return {"tenants": self._accounts.values(), "adapters": self._by_adapters.values()}
+
+    # ------------------------------------------------------------------------------------------ what it is told ---
+
+    def add(self, request: Request, now: float) -> None:
+        """Let a request wait, a new one or one that was preempted."""
+        known = self._known.get(request)
+        if known is None:
+            known = _Known(self._accounts.of(request.request.tenant), self._by_adapters.of(request))
+            self._known[request] = known
+            _count(known, requests=1)
+        if known.runs:
+            self._stopped(request, known)
+            _count(known, preemptions=1)
+        tenant = known.tenant
+        if not tenant.queue:
+            self._accounts.lift(tenant)
+            self._queued[tenant] = None
+        insort(tenant.queue, (tenant.deadline(request), request.id, request))
+        self._locality.wait(request)
+        _count(known, waiting=1)
+
+    def remove(self, request: Request, now: float) -> None:
+        """Let it wait no longer. Whatever leaves is taken as started; one that has ended is named by ``ended`` next."""
+        known = self._known[request]
+        tenant = known.tenant
+        del tenant.queue[bisect_left(tenant.queue, (tenant.deadline(request), request.id))]
+        if not tenant.queue:
+            del self._queued[tenant]
+        self._locality.go(request)
+        _count(known, waiting=-1, running=1)
+        known.runs = True
+        tenant.running += 1
+        self._busy[tenant] = None
+        self._locality.start(request)
+        if request.preemptions == 0:
+            known.tag, known.prepaid = tenant.counter, request.prompt_length - request.cached
+            tenant.charge(PROMPT_COST * known.prepaid)
+
+    def served(self, work: Sequence[Served], now: float) -> None:
+        """Charge tenants for what a step did."""
+        accounts = self._accounts
+        for request, rows, new in work:
+            known = self._known[request]
+            tenant = known.tenant
+            if known.tag is not None:
+                accounts.time = max(accounts.time, known.tag)
+                known.tag = None
+                _count(known, cached_tokens=request.cached)
+            if rows:
+                paid = min(rows, known.prepaid)
+                known.prepaid -= paid
+                tenant.charge(PROMPT_COST * (rows - paid))
+                _count(known, prompt_tokens=rows)
+            if new:
+                tenant.charge(NEW_COST * new)
+                tenant.counts.new_tokens += new
+                known.adapters.new_tokens += new
+        self._locality.step()
+
+    def ended(self, request: Request, now: float) -> None:
+        """Give back what a request was charged for and did not get."""
+        known = self._known.pop(request)
+        if known.runs:
+            self._stopped(request, known)
+        known.tenant.charge(-PROMPT_COST * known.prepaid)
+
+    def _stopped(self, request: Request, known: _Known) -> None:
+        known.runs = False
+        known.tenant.running -= 1
+        if not known.tenant.running:
+            del self._busy[known.tenant]
+        self._locality.stop(request)
+        _count(known, running=-1)
+
+    # ------------------------------------------------------------------------------------------- what it decides ---
+
+    def order(self, now: float) -> Iterator[Request]:
+        """Iterate over those that wait, but for tenants that are paused; all but the first few in a rough order."""
+        quantum, locality = self._terms.quantum, self._locality
+        tenants = [tenant for tenant in self._queued if tenant not in self._paused]
+        heap: list[_Turn] = []
+        for tenant in tenants:
+            due, _, first = tenant.queue[0]
+            round_ = tenant.counter // quantum
+            heap.append(
+                (round_, due - locality.gain_of_adapters(first), tenant.number, 0, tenant.counter, tenant, None)
+            )
+        heapify(heap)
+        named: set[Request] = set()
+        while heap and len(named) < ORDERED:
+            _, _, number, place, counter, tenant, requests = heap[0]
+            requests = requests or locality.ordered(tenant.queue)
+            request = next(requests)
+            place += 1
+            if place < len(tenant.queue):
+                counter += PROMPT_COST * request.prompt_length / tenant.weight
+                due = tenant.queue[place][0]
+                heapreplace(heap, (counter // quantum, due, number, place, counter, tenant, requests))
+            else:
+                heappop(heap)
+            named.add(request)
+            yield request
+        for tenant in tenants if heap else ():
+            for _, _, request in tenant.queue:
+                if request not in named:
+                    yield request
+
+    def active(self, running: Sequence[Request], now: float) -> Sequence[Request]:
+        """Return those that have rows: all, but for tenants that are paused for the prompts of others."""
+        self._paused = self._ahead(running, now) if self._terms.pause > 0 and len(self._busy) else ()
+        for tenant in self._busy:
+            if tenant not in self._paused:
+                tenant.had_rows = now
+        if not self._paused:
+            return running
+        kept = [request for request in running if self._known[request].tenant not in self._paused]
+        return kept or running[:1]  # so that a step is not empty, should nobody start
+
+    def prompts(self, running: Sequence[Request], now: float) -> Iterable[Request]:
+        """Return them in the order in which they would start now."""
+        return sorted(running, key=self._rank) if len(running) > 1 else running
+
+    def victim(self, running: Sequence[Request], now: float) -> Request:
+        """Return, of the tenant that has had most, the request that loses least."""
+        return max(running, key=lambda request: (self._known[request].tenant.counter, *_cheapness(request)))
+
+    def displaced(self, request: Request, running: Sequence[Request], now: float) -> Request | None:
+        """Return a request of a tenant that has more than its share while this one's has less, or of a lower tier."""
+        tenant = self._known[request].tenant
+        ahead = {other for other in self._busy if self._gives_way(other, tenant)}
+        if not ahead:
+            return None
+        candidates = [one for one in running if self._known[one].tenant in ahead]
+        return self.victim(candidates, now) if candidates else None
+
+    def seconds(self, decoding: Sequence[Request], now: float) -> float | None:
+        """Return the shortest time to the next token that a tier of those that decode asks for."""
+        targets = [self._known[request].tenant.tier.token for request in decoding]
+        return min((target for target in targets if target is not None), default=None)
+
+    # ----------------------------------------------------------------------------------------------- how it does ---
+
+    def _rank(self, request: Request) -> tuple[float, float, int]:
+        tenant = self._known[request].tenant
+        return tenant.counter // self._terms.quantum, tenant.deadline(request), request.id
+
+    def _gives_way(self, other: Tenant, tenant: Tenant) -> bool:
+        """Return whether a request of one tenant is to make room for one of another."""
+        if other.tier.first > tenant.tier.first and other.counter >= tenant.counter:
+            return True
+        has_more_places = other.running / other.weight > (tenant.running + 1) / tenant.weight
+        return has_more_places and other.counter > tenant.counter + self._terms.quantum
+
+    def _ahead(self, running: Sequence[Request], now: float) -> Collection[Tenant]:
+        """Return the tenants that want more than they get and have had more than one whose prompt is to be computed."""
+        greedy = [one for one in self._busy if one in self._queued and now - one.had_rows < self._terms.pause]
+        if not greedy:
+            return ()
+        least = self._next_counter(now)
+        for request in running:
+            if request.length - request.computed > 1:
+                least = min(least, self._known[request].tenant.counter)
+        return {one for one in greedy if one.counter > least + self._terms.quantum}
+
+    def _next_counter(self, now: float) -> float:
+        """Return the counter of the tenant whose request may start in this step; of none that could have before."""
+        self._paused = ()
+        first = next(self.order(now), None)
+        if first is None or first is self._called or not (first.adapters is None or first.adapters.is_ready()):
+            return math.inf
+        self._called = first
+        tenant = self._known[first].tenant
+        return tenant.counter + PROMPT_COST * first.prompt_length / tenant.weight
+
+
+def _cheapness(request: Request) -> tuple[bool, int, int]:
+    return request.preemptions < PREEMPTED_ENOUGH, -request.computed, request.id
+
+
+def _count(known: _Known, **changes: int) -> None:
+    """Count for the tenant and for the adapters."""
+    for counts in (known.tenant.counts, known.adapters):
+        for name, change in changes.items():
+            setattr(counts, name, getattr(counts, name) + change)
