@@ -26,13 +26,6 @@ class Policy(Protocol):
     by name through the hook ``infeng_schedulers``, as ``factory(limits: Limits) -> Policy``.
     """
 
-    def cache(self, cached: Callable[[Request], int]) -> None:
-        """Take what tells how many tokens of a request that waits are in the cache now; called first, and once.
-
-        It takes microseconds for every 100 tokens. Without a cache of prefixes it is not called.
-        """
-        return
-
     def add(self, request: Request, now: float) -> None:
         """Take note of a request that waits from now on: a new one, or one that was preempted."""
 
@@ -73,6 +66,13 @@ class Policy(Protocol):
 
     def ended(self, request: Request, now: float) -> None:
         """Take note of the end of a request, wherever it was."""
+        return
+
+    def attach(self, cached: Callable[[Request], int]) -> None:
+        """Take what tells how many tokens of a request that waits are in the cache now; called first, and once.
+
+        It takes microseconds for every 100 tokens. Without a cache of prefixes it is not called.
+        """
         return
 
 

@@ -97,7 +97,7 @@ class Scheduler:
             for name in ("served", "active", "displaced")
         )
         if prefixes is not None:
-            policy.cache(self._cached)
+            policy.attach(self._cached)
 
     # --------------------------------------------------------------------------------------------- what there is ---
 

@@ -55,10 +55,10 @@ class Fair(Policy):
         self._known: dict[Request, _Known] = {}
         self._queued: dict[Tenant, None] = {}  # those with requests that wait
         self._busy: dict[Tenant, None] = {}  # those with requests that run
-        self._paused: Collection[Tenant] = ()  # in the step that is being made
-        self._called: Request | None = None  # for whom others were paused, though it had not started
+        self._ahead: Collection[Tenant] = ()  # those that start nothing in the step that is being made
+        self._called = -1  # the id of the request for which others were paused though it had not started
 
-    def cache(self, cached: Callable[[Request], int]) -> None:
+    def attach(self, cached: Callable[[Request], int]) -> None:
         """Take what tells how many tokens of a request are in the cache."""
         self._locality.cached = cached
 
@@ -99,8 +99,9 @@ class Fair(Policy):
         tenant.running += 1
         self._busy[tenant] = None
         self._locality.start(request)
+        known.tag = tenant.counter
         if request.preemptions == 0:
-            known.tag, known.prepaid = tenant.counter, request.prompt_length - request.cached
+            known.prepaid = request.prompt_length - request.cached
             tenant.charge(PROMPT_COST * known.prepaid)
 
     def served(self, work: Sequence[Served], now: float) -> None:
@@ -112,7 +113,8 @@ class Fair(Policy):
             if known.tag is not None:
                 accounts.time = max(accounts.time, known.tag)
                 known.tag = None
-                _count(known, cached_tokens=request.cached)
+                if request.preemptions == 0:
+                    _count(known, cached_tokens=request.cached)
             if rows:
                 paid = min(rows, known.prepaid)
                 known.prepaid -= paid
@@ -142,9 +144,9 @@ class Fair(Policy):
     # ------------------------------------------------------------------------------------------- what it decides ---
 
     def order(self, now: float) -> Iterator[Request]:
-        """Iterate over those that wait, but for tenants that are paused; all but the first few in a rough order."""
+        """Iterate over those that wait, but for tenants that are ahead; only the first few are put in order."""
         quantum, locality = self._terms.quantum, self._locality
-        tenants = [tenant for tenant in self._queued if tenant not in self._paused]
+        tenants = [tenant for tenant in self._queued if tenant not in self._ahead]
         heap: list[_Turn] = []
         for tenant in tenants:
             due, _, first = tenant.queue[0]
@@ -173,15 +175,24 @@ class Fair(Policy):
                     yield request
 
     def active(self, running: Sequence[Request], now: float) -> Sequence[Request]:
-        """Return those that have rows: all, but for tenants that are paused for the prompts of others."""
-        self._paused = self._ahead(running, now) if self._terms.pause > 0 and len(self._busy) else ()
+        """Return those that have rows: all, but for tenants that are paused for the prompts of others.
+
+        Those of them that decode pause for a bounded time, their prompts for as long as there are such others.
+        """
+        self._ahead = ahead = self._those_ahead(running, now) if self._terms.pause > 0 else ()
+        paused = {one for one in ahead if now - one.had_rows < self._terms.pause}
         for tenant in self._busy:
-            if tenant not in self._paused:
+            if tenant not in paused:
                 tenant.had_rows = now
-        if not self._paused:
+        if not ahead:
             return running
-        kept = [request for request in running if self._known[request].tenant not in self._paused]
-        return kept or running[:1]  # so that a step is not empty, should nobody start
+        kept = []
+        for request in running:
+            tenant = self._known[request].tenant
+            if tenant not in ahead or (tenant not in paused and _rows(request) == 1):
+                kept.append(request)
+        # A step must not be empty, should nobody start: the one with the fewest rows stays.
+        return kept or [min(running, key=_rows)] if running else running
 
     def prompts(self, running: Sequence[Request], now: float) -> Iterable[Request]:
         """Return them in the order in which they would start now."""
@@ -218,26 +229,34 @@ class Fair(Policy):
         has_more_places = other.running / other.weight > (tenant.running + 1) / tenant.weight
         return has_more_places and other.counter > tenant.counter + self._terms.quantum
 
-    def _ahead(self, running: Sequence[Request], now: float) -> Collection[Tenant]:
-        """Return the tenants that want more than they get and have had more than one whose prompt is to be computed."""
-        greedy = [one for one in self._busy if one in self._queued and now - one.had_rows < self._terms.pause]
-        if not greedy:
+    def _those_ahead(self, running: Sequence[Request], now: float) -> Collection[Tenant]:
+        """Return who wants more and has had more than one whose prompt is computed, or can be from this step on."""
+        if not self._queued or len(self._queued.keys() | self._busy.keys()) < 2:
             return ()
-        least = self._next_counter(now)
+        self._ahead = ()
+        least = self._counter_of_next(now)
         for request in running:
-            if request.length - request.computed > 1:
+            if _rows(request) > 1:
                 least = min(least, self._known[request].tenant.counter)
-        return {one for one in greedy if one.counter > least + self._terms.quantum}
+        level = least + self._terms.quantum
+        return {tenant for tenant in self._queued if tenant.counter > level}
 
-    def _next_counter(self, now: float) -> float:
-        """Return the counter of the tenant whose request may start in this step; of none that could have before."""
-        self._paused = ()
+    def _counter_of_next(self, now: float) -> float:
+        """Return the counter of the tenant whose request starts next, its prompt included; a request counts once.
+
+        It may not start for other reasons, and nobody should pause for it again.
+        """
         first = next(self.order(now), None)
-        if first is None or first is self._called or not (first.adapters is None or first.adapters.is_ready()):
+        if first is None or first.id == self._called or not (first.adapters is None or first.adapters.is_ready()):
             return math.inf
-        self._called = first
+        self._called = first.id
         tenant = self._known[first].tenant
         return tenant.counter + PROMPT_COST * first.prompt_length / tenant.weight
+
+
+def _rows(request: Request) -> int:
+    """Return how many rows it could have in a step: one, if it decodes."""
+    return request.length - request.computed
 
 
 def _cheapness(request: Request) -> tuple[bool, int, int]:
