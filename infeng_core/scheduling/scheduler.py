@@ -371,7 +371,8 @@ class Scheduler:
                 sequence.adapters.release()
             return None
         is_new = not (sequence.started or sequence.preemptions)
-        sequence.started = sequence.started or now
+        if is_new:
+            sequence.started = now
         self._waiting.remove(sequence, now)
         slot = self._running[sequence] = self._free_slots.pop()
         self._builder.tables[slot, : len(shared)] = shared

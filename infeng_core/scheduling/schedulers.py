@@ -20,7 +20,12 @@ class Schedulers:
     """Makes schedulers that learn the same costs and count the same backlog."""
 
     def __init__(
-        self, config: EngineConfig, limits: Limits, policy: PolicyFactory, model_id: str, restore: Restore | None
+        self,
+        config: EngineConfig,
+        limits: Limits,
+        policy: PolicyFactory,
+        model_id: str,
+        restore: Restore | None = None,
     ) -> None:
         """Make none yet.
 
