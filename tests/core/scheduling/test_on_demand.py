@@ -13,6 +13,7 @@ from infeng_core.scheduling.blocks import BlockPool
 from infeng_core.scheduling.cost import CostModel, StepShape
 from infeng_core.scheduling.fcfs import FirstCome
 from infeng_core.scheduling.policy import Policy, Served
+from infeng_core.scheduling.prefix import PrefixTree
 from infeng_core.scheduling.room import LEAST_CHUNK, UNKNOWN_CHUNK
 from infeng_core.scheduling.scheduler import MOST_DISPLACED, Scheduler
 from infeng_core.step import Batch, Limits, Sequence
@@ -187,3 +188,62 @@ def test_a_policy_that_talks_nonsense_is_named(method, result, message):
     with pytest.raises(PluginError, match=message):
         while step(scheduler) is not None:
             pass
+
+
+def test_who_made_room_and_starts_again_in_the_same_step_has_its_rows_once():
+    class Back(FirstCome):
+        """Sends the other away and then lets it go first."""
+
+        def order(self, now: float) -> Iterable[Sequence]:
+            return sorted(super().order(now), key=lambda one: (one.preemptions == 0, one.id))
+
+        def displaced(self, request: Sequence, running: Iterable[Sequence], now: float) -> Sequence | None:
+            return next((one for one in running if one.id == 0), None)
+
+    scheduler = make(running=1, policy=Back)
+    first, second = sequence(0, 16, 8), sequence(1, 16, 8)
+    scheduler.add(first, 0.0)
+    step(scheduler)
+    step(scheduler)
+    scheduler.add(second, 1.0)
+    batch = step(scheduler, 1.0)
+    assert first.preemptions > 0
+    assert [(segment.sequence, segment.row_end - segment.row_begin) for segment in batch.segments] == [(first, 18)]
+    while step(scheduler, 2.0) is not None:
+        pass
+    assert (first.length, second.length) == (24, 24)
+
+
+def test_who_is_held_back_is_asked_for_again_though_nothing_else_has_changed():
+    class Later(FirstCome):
+        def order(self, now: float) -> Iterable[Sequence]:
+            return super().order(now) if now >= 5.0 else []
+
+    scheduler = make(policy=Later)
+    scheduler.add(sequence(0, 4, 2), 0.0)
+    assert step(scheduler, 0.0) is None
+    assert step(scheduler, 4.0) is None
+    assert step(scheduler, 5.0) is not None
+
+
+def test_a_policy_may_ask_what_of_a_request_is_in_the_cache():
+    found: list[int] = []
+
+    class Asking(FirstCome):
+        def attach(self, cached):
+            self.cached = cached
+
+        def order(self, now: float) -> Iterable[Sequence]:
+            found.extend(self.cached(one) for one in super().order(now))
+            return super().order(now)
+
+    pool = BlockPool(8)
+    limits = Limits(64, 4, 4, 128, 8)
+    scheduler = Scheduler(limits, pool, Asking(limits), prefixes=PrefixTree(pool), key_of=lambda one: b"k")
+    for id_ in (0, 7):
+        one = Sequence.start(id_, Request((1,) * 40), [1] * 40, 42, seed=0)
+        scheduler.add(one, 0.0)
+        while step(scheduler) is not None:
+            pass
+        assert (one.cached > 0) == (id_ == 7)
+    assert set(found) == {0, one.cached}
