@@ -109,19 +109,42 @@ def open_library(path: str, features: str = "") -> Library:
 class Pool:
     """Worker threads; the thread that calls ``Program.run`` is worker 0.
 
-    Workers that wait spin for ``spin_us`` microseconds, then sleep. ``pin`` keeps worker i on ``cpus[i]``. In a forked
-    child ``Program.run`` raises NativeError "forked". Programs that share a pool take turns.
+    Workers that wait spin for ``spin_us`` microseconds, then sleep. ``cpus``: where they run, together; default: where
+    the calling thread may. ``pin`` keeps worker i on the i-th of them. In a forked child ``Program.run`` raises
+    NativeError "forked". Programs that share a pool take turns.
     """
 
-    def __init__(self, threads: int, *, pin: bool = False, spin_us: int = 50) -> None: ...
+    def __init__(self, threads: int, *, pin: bool = False, spin_us: int = 50, cpus: Sequence[int] = ()) -> None: ...
     threads: int
     cpus: list[int]
 
-class Arena:
-    """Zeroed anonymous memory, 2 MB aligned, with huge pages on request; a buffer of writable bytes."""
+class Pages:
+    """On which NUMA nodes pages lie, and whether they may leave memory; their bytes do not depend on it.
 
-    def __init__(self, nbytes: int, *, huge_pages: bool = True) -> None: ...
+    policy: "first-touch" (the system's own), "prefer" (``nodes``, others when these are full) or "interleave"
+    (``nodes`` in turn). ``lock``: in memory from the beginning, never swapped out.
+    """
+
+    def __init__(self, policy: str = "first-touch", nodes: Sequence[int] = (), lock: bool = False) -> None: ...
+    policy: str
+    nodes: list[int]
+    lock: bool
+
+def lock_memory(data: Any) -> None:
+    """Read the pages under ``data`` and keep them in memory as long as they are mapped.
+
+    Raises NativeError "lock_refused", as everything that takes ``pages`` does.
+    """
+
+class Arena:
+    """Zeroed anonymous memory, 2 MB aligned, with huge pages on request; a buffer of writable bytes.
+
+    place_error: the errno with which the system refused the policy of ``pages``; 0: it did not.
+    """
+
+    def __init__(self, nbytes: int, *, huge_pages: bool = True, pages: Pages = ...) -> None: ...
     nbytes: int
+    place_error: int
     def __buffer__(self, flags: int, /) -> memoryview: ...
     def huge_bytes(self) -> int:
         """Return how many bytes really are backed by huge pages."""
@@ -154,9 +177,11 @@ class KvCache:
         head_dim: int,
         v_head_dim: int = 0,
         block_tokens: int = 16,
+        pages: Pages = ...,
     ) -> None:
         """``v_head_dim``: the size of a head of v; 0: as ``head_dim``."""
     nbytes: int
+    place_error: int  # as an arena's
     block_bytes: int  # bytes of one block in all layers
     @staticmethod
     def bytes_per_block(
@@ -230,7 +255,17 @@ class Program:
     64, padding is zero. ``epilogues`` are applied in order, all of them by the bound kernel.
     """
 
-    def __init__(self, pool: Pool, *, max_rows: int, max_samples: int, max_segments: int, context: int) -> None: ...
+    def __init__(
+        self,
+        pool: Pool,
+        *,
+        max_rows: int,
+        max_samples: int,
+        max_segments: int,
+        context: int,
+        pages: Pages = ...,
+    ) -> None:
+        """``pages``: of adapters, and of weights that kernels want in a layout of their own."""
     def buffer(self, columns: int, *, samples: bool = False) -> int: ...
     def activation(self, columns: int, *, samples: bool = False) -> int:
         """Declare int8 rows with scales and sums for ``columns`` inputs."""

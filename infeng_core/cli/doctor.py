@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from infeng_core.cli import say
@@ -30,9 +30,10 @@ class Doctor:
     def run(self, arguments: argparse.Namespace) -> int:
         """Print the report."""
         config = config_from(arguments, model__path=arguments.model)
-        facts = explain.doctor(Plugins.discover(config))
-        if arguments.model is not None:
-            facts["model"] = loaded(config)
+        model = loaded(config) if arguments.model is not None else None
+        facts = explain.doctor(Plugins.discover(config), model["weight_bytes"] if model is not None else None)
+        if model is not None:
+            facts["model"] = model
         if arguments.json:
             print(json.dumps(facts, indent=2))
         else:
@@ -56,6 +57,7 @@ def loaded(config: EngineConfig) -> dict[str, Any]:
             "path": config.model.path,
             "load_s": seconds,
             "formats": by_format(engine.model.formats_used),
+            "weight_bytes": engine.model.nbytes,
             "kv_bytes": engine.executable.kv_bytes,
             "scratch_bytes": engine.executable.scratch_bytes,
             "peak_rss_bytes": process.peak_rss(),
@@ -72,7 +74,9 @@ def report(facts: Mapping[str, Any]) -> Iterator[str]:
     yield f"processor   {machine['model']} ({machine['arch']})"
     yield f"cores       {_cores(machine)}"
     yield f"workers     {_workers(facts['workers'])}"
+    yield f"  on CPUs   {_cpus(facts['workers'])}"
     yield f"numa        {_numa(machine['topology']['nodes'])}"
+    yield f"  pages     {_pages(facts['workers']['memory'])}"
     yield f"caches      {', '.join(f'{name} {size(value)}' for name, value in machine['caches'].items())}"
     yield f"features    {' '.join(machine['features'])}"
     for name, why in machine["masked"].items():
@@ -122,6 +126,11 @@ def _workers(workers: Mapping[str, Any]) -> str:
     )
 
 
+def _cpus(workers: Mapping[str, Any]) -> str:
+    text = ranges(workers["cpus"]) + (", in this order" if workers["pinned"] else ", shared by all workers")
+    return "; ".join([text, *workers["why"]])
+
+
 def _numa(nodes: Sequence[Mapping[str, int]]) -> str:
     if not nodes:
         return "unknown"
@@ -130,10 +139,28 @@ def _numa(nodes: Sequence[Mapping[str, int]]) -> str:
     each = "; ".join(
         f"{node['node']}: {node['cpus']} hardware threads, {size(node.get('memory', 0))}" for node in nodes
     )
-    return (
-        f"{len(nodes)} nodes ({each}): memory stays on the node that first touches it, and workers are not bound to "
-        "nodes; run one engine per node: numactl --cpunodebind=N --membind=N infeng ..."
-    )
+    return f"{len(nodes)} nodes ({each})"
+
+
+def _pages(memory: Mapping[str, Any]) -> str:
+    nodes = ", ".join(map(str, memory["nodes"]))
+    text = {
+        "prefer": f"on node {nodes}, elsewhere when it is full",
+        "interleave": f"in turn on the nodes {nodes}",
+        "first-touch": "where the system puts them, on the node that touches them first",
+    }[memory["policy"]]
+    return f"weights, cache and adapters: {text}{', locked' if memory['lock'] else ''}"
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """Return numbers in their order, runs of three and more as ``0-7``."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs)
 
 
 def _model(model: Mapping[str, Any]) -> str:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from infeng_core import _native
 from infeng_core.errors import ModelError, UsageError, unknown_key_remedy
 from infeng_core.formats import hub, native
 from infeng_core.formats.atomic import locked
@@ -23,6 +24,8 @@ from infeng_core.formats.read import read_native
 from infeng_core.formats.sources import Source, written
 from infeng_core.formats.tensors import LoadedModel
 from infeng_core.log import get_logger
+from infeng_core.machine import placement
+from infeng_core.machine.topology import read
 from infeng_core.models import families
 
 if TYPE_CHECKING:
@@ -68,7 +71,7 @@ def load(
     if not native.is_native(directory):
         quantizer = _quantizer(config.model.quantizer, plugins)
         return _load_converted(directory, choice, quantizer, config, lookup, verify, progress)
-    model = read_native(directory, lookup, load=config.model.load, verify=verify)
+    model = read_native(directory, lookup, load=config.model.load, verify=verify, pages=_pages(config))
     _check_formats(model, choice, config, lookup)
     _check_quantizer(model, config)
     return model
@@ -136,7 +139,9 @@ def _load_converted(
             made = convert(source, destination, choice, lookup=lookup, quantizer=quantizer, progress=progress)
             log.info("converted", source=str(source), cache=str(destination), seconds=round(made.seconds, 2))
         try:
-            model = read_native(destination, lookup, load=config.model.load, verify=verify, key=key)
+            model = read_native(
+                destination, lookup, load=config.model.load, verify=verify, key=key, pages=_pages(config)
+            )
             return replace(model, tokenizer_dir=source)  # so that an error names the file that its reader knows
         except ModelError as error:
             if last:
@@ -145,6 +150,16 @@ def _load_converted(
             with locked(destination):
                 shutil.rmtree(destination, ignore_errors=True)
     raise AssertionError("unreachable")
+
+
+def _pages(config: EngineConfig) -> Callable[[int], _native.Pages]:
+    """Return how weights of so many bytes are placed, as the backend will place the cache."""
+
+    def pages(nbytes: int) -> _native.Pages:
+        topology = read()
+        return placement.pages(config.memory, topology, placement.choose(topology, None, config.threads, nbytes))
+
+    return pages
 
 
 def _check_formats(model: LoadedModel, choice: FormatChoice, config: EngineConfig, lookup: FormatLookup) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import mmap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -14,14 +14,14 @@ from typing import Any, Literal
 import numpy as np
 
 from infeng_core import _native
-from infeng_core.errors import ModelError
+from infeng_core.errors import ModelError, ResourceError
 from infeng_core.files import opened, read_bytes, read_into, reading
 from infeng_core.formats import native
 from infeng_core.formats.huggingface import MAX_SIDE_FILE
 from infeng_core.formats.quant import FormatLookup
 from infeng_core.formats.safetensors import Header, TensorInfo, read_header
 from infeng_core.formats.tensors import LoadedModel, PackedTensor
-from infeng_core.machine import memory
+from infeng_core.machine import memory, placement
 
 CHUNK = 1 << 20  # read, then hashed while it is still in a core's cache
 
@@ -45,12 +45,14 @@ def read_native(
     verify: bool = True,
     threads: int = 2,
     key: str | None = None,
+    pages: Callable[[int], _native.Pages] = lambda nbytes: _native.Pages(),
 ) -> LoadedModel:
     """Load an engine-native directory.
 
     ``copy`` reads into an arena of huge pages and, with ``verify``, compares every tensor's sha256 on the way; ``mmap``
     maps the files and reads nothing. With ``key`` it must be the conversion of that key. Raises ModelError for anything
-    that does not fit the manifest, ResourceError where the memory does not suffice.
+    that does not fit the manifest, ResourceError where the memory does not suffice. pages: how weights of so many bytes
+    are placed and locked; files that are mapped lie where the system has them.
     """
     with reading(directory):
         manifest = native.read_manifest(directory, lookup)
@@ -61,23 +63,37 @@ def read_native(
         pieces = list(_pieces(directory, manifest, headers))
         nbytes = sum(piece.info.nbytes for piece in pieces)
         if load == "copy":
-            arena = _arena(nbytes, directory)
+            arena = _arena(nbytes, directory, pages(nbytes))
             _copy(pieces, arena, verify, threads)
             where: dict[str, tuple[Any, int]] = {piece.name: (arena, piece.target) for piece in pieces}
         else:
             maps = {file: _map(directory / file, header) for file, header in headers.items()}
+            if pages(nbytes).lock:
+                _lock(maps)
             where = {piece.name: (maps[piece.path.name], piece.info.begin) for piece in pieces}
         return _assemble(directory, manifest, lookup, where, nbytes)
 
 
-def _arena(nbytes: int, directory: Path) -> _native.Arena:
+def _arena(nbytes: int, directory: Path, pages: _native.Pages) -> _native.Arena:
     """Return memory for the weights; raises ResourceError before the system runs out of it, or where it refuses."""
     available = memory.available_bytes()
     memory.require(nbytes, f"{directory}", available)
     try:
-        return _native.Arena(nbytes)
-    except (_native.NativeError, MemoryError):
+        arena = _native.Arena(nbytes, pages=pages)
+    except (_native.NativeError, MemoryError) as error:
+        if getattr(error, "code", "") == "lock_refused":
+            raise ResourceError(f"{directory}", str(error), memory.LOCK_REMEDY) from error
         raise memory.too_little(nbytes, f"{directory}", available) from None
+    placement.report(arena.place_error)
+    return arena
+
+
+def _lock(maps: Mapping[str, mmap.mmap]) -> None:
+    for file, mapped in maps.items():
+        try:
+            _native.lock_memory(mapped)
+        except _native.NativeError as error:
+            raise ResourceError(file, str(error), memory.LOCK_REMEDY) from error
 
 
 def _pieces(directory: Path, manifest: native.Manifest, headers: dict[str, Header]) -> Iterator[_Piece]:

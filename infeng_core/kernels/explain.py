@@ -14,15 +14,18 @@ from infeng_core.kernels.check.verdicts import cache_dir, sha256
 from infeng_core.kernels.choice import Decision, Selector
 from infeng_core.kernels.libraries import LibraryState, library_states
 from infeng_core.kernels.lock import write
-from infeng_core.machine import system
+from infeng_core.machine import placement, system
 from infeng_core.plug.discovery import Plugin
 from infeng_core.plug.manager import Plugins
 from infeng_core.plug.reason import Reason, abi_mismatch
 from infeng_core.version import __version__
 
 
-def doctor(plugins: Plugins) -> dict[str, Any]:
-    """Return machine, plugins, libraries, settings and cache; libraries are tried and opened for it."""
+def doctor(plugins: Plugins, model_bytes: int | None = None) -> dict[str, Any]:
+    """Return machine, plugins, libraries, settings and cache; libraries are tried and opened for it.
+
+    model_bytes: of the weights that workers are placed for, where a model was named.
+    """
     folder = cache_dir()
     states = library_states(plugins)
     files = [path for path in folder.rglob("*") if path.is_file()] if folder.is_dir() else []
@@ -31,7 +34,7 @@ def doctor(plugins: Plugins) -> dict[str, Any]:
         "abi": ".".join(map(str, _native.ABI_VERSION)),
         "python": platform.python_version(),
         "machine": system.machine(plugins.cpu),
-        "workers": workers(plugins),
+        "workers": workers(plugins, model_bytes),
         "plugins": [plugin_summary(plugin) for plugin in plugins.manifests],
         "libraries": [library(state) for state in states],
         "settings": settings(plugins),
@@ -43,19 +46,28 @@ def doctor(plugins: Plugins) -> dict[str, Any]:
     }
 
 
-def workers(plugins: Plugins) -> dict[str, Any]:
-    """Return {"count", "pinned", "barrier_us": {"median", "p99"}}: the threads of an engine, and what a barrier costs.
+def workers(plugins: Plugins, model_bytes: int | None = None) -> dict[str, Any]:
+    """Return {"count", "pinned", "cpus", "nodes", "why", "memory", "barrier_us": {"median", "p99"}} of an engine.
 
-    Measured over phases without work, while the workers are awake: handing a phase to all of them and waiting for the
-    last.
+    cpus: in the order of the workers. why: a sentence for each choice. memory: {"policy", "nodes", "lock"}. A barrier
+    is measured over phases without work, while the workers are awake: handing a phase to all of them and waiting for
+    the last.
     """
     config = plugins.config.threads
-    workers = plugins.cpu.workers(config.count)
-    pinned = plugins.cpu.pins(config.pin, workers)
-    pool = _native.Pool(workers, pin=pinned)
+    where = plugins.cpu.place(config, model_bytes)
+    pages = placement.pages(plugins.config.memory, plugins.cpu.topology, where)
+    pool = _native.Pool(where.workers, pin=where.pinned, cpus=where.mask)
     times = np.sort(_native.barrier_times(pool, 2000)) / 1e3
     barrier = {"median": float(times[len(times) // 2]), "p99": float(times[len(times) * 99 // 100])}
-    return {"count": pool.threads, "pinned": pinned, "barrier_us": barrier}
+    return {
+        "count": pool.threads,
+        "pinned": where.pinned,
+        "cpus": list(where.cpus),
+        "nodes": list(where.nodes),
+        "why": list(where.why),
+        "memory": {"policy": pages.policy, "nodes": pages.nodes, "lock": pages.lock},
+        "barrier_us": barrier,
+    }
 
 
 def settings(plugins: Plugins) -> dict[str, dict[str, Any]]:

@@ -6,10 +6,12 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any
 
 from infeng_core import _native
 from infeng_core.errors import UsageError, unknown_key_remedy
+from infeng_core.machine.placement import Placement, ThreadSettings, choose
+from infeng_core.machine.topology import Topology, read
 
 VARIABLE = "INFENG_CPU_FEATURES"
 
@@ -49,21 +51,14 @@ class Cpu:
     model: str
     features: frozenset[str]
     masked: Mapping[str, str]  # feature that exists but may not be used -> why
-    cores: int  # that this process may run on
+    cores: int  # hardware threads that this process may run on
     quota: float | None = None  # cores' worth of time that the control group allows
     caches: Mapping[str, Any] = field(default_factory=dict)
+    topology: Topology = field(default_factory=read)
 
-    def workers(self, count: int | Literal["auto"]) -> int:
-        """Return how many workers ``threads.count`` means: as set, or one per core within the quota."""
-        return max(1, min(self.cores, int(self.quota or self.cores))) if count == "auto" else count
-
-    def pins(self, pin: bool | Literal["auto"], workers: int) -> bool:
-        """Return whether workers stay on one core each; ``auto`` does that where there are as many as cores.
-
-        A worker whose core a busy stranger shares keeps its part of it, and the others take its tiles. Without, the
-        stranger's visits move workers about, and two of them meet on one core.
-        """
-        return workers == self.cores > 1 if pin == "auto" else pin
+    def place(self, threads: ThreadSettings, model_bytes: int | None = None) -> Placement:
+        """Return where the workers of a pool run, by the section ``threads`` and the bytes of the model's weights."""
+        return choose(self.topology, self.quota, threads, model_bytes)
 
 
 def detect(environ: Mapping[str, str] = os.environ) -> Cpu:

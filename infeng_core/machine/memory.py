@@ -34,6 +34,10 @@ def too_little(needed: int, what: str, available: int | None) -> ResourceError:
     return ResourceError(what, why, remedy)
 
 
+LOCK_REMEDY = "raise the limit of locked memory (ulimit -l, a service's LimitMEMLOCK), or set memory.lock to false"
+"""What to do where the system refuses to lock memory."""
+
+
 def gigabytes(count: int) -> str:
     """Return a byte count in GB, to one digit after the point, or in MB when small."""
     return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"

@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from infeng_core.machine import proc, topology
+from infeng_core.machine import proc
 from infeng_core.machine.cpu import Cpu
 
 
@@ -23,8 +23,8 @@ def machine(cpu: Cpu) -> dict[str, Any]:
         "caches": dict(cpu.caches),
         "features": sorted(cpu.features),
         "masked": dict(cpu.masked),
-        "numa_nodes": len(topology.nodes()) or None,
-        "topology": topology.topology(),
+        "numa_nodes": len(cpu.topology.nodes) or None,
+        "topology": cpu.topology.facts(),
         "memory": memory(),
         "huge_pages": huge_pages(),
     }

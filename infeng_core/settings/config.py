@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from infeng_core import _native
-from infeng_core.settings.schema import Auto, Bool, Choice, Int, Kind, ListOf, MapOf, Optional, Size, Text
+from infeng_core.settings.schema import Auto, Bool, Choice, Int, Kind, ListOf, MapOf, Optional, OrWord, Size, Text
 
 OPS = _native.OPS
 """Operations of the ABI, as manifests name them."""
@@ -134,6 +134,26 @@ class ThreadsSection:
     pin: bool | Literal["auto"] = setting(
         "auto", Auto(Bool()), "bind each worker to a core; auto: as many workers as cores"
     )
+    smt: bool | Literal["auto"] = setting(
+        "auto", Auto(Bool()), "workers on second hardware threads of a core; auto: where count is more than the cores"
+    )
+    nodes: Literal["auto", "all"] | tuple[int, ...] = setting(
+        "auto",
+        OrWord(("auto", "all"), ListOf(Int(0, 1023))),
+        "NUMA nodes whose cores are used; auto: the one with most cores if the model fits there, else all",
+    )
+
+
+@dataclass(frozen=True)
+class MemorySection:
+    """Where weights, cache and adapters lie."""
+
+    lock: bool = setting(False, Bool(), "keep them from being swapped out; needs the right to (ulimit -l)")
+    place: Literal["auto", "local", "interleave", "first-touch"] = setting(
+        "auto",
+        Choice(("auto", "local", "interleave", "first-touch")),
+        "on nodes of threads.nodes: these, these in turn, or where touched first; auto: local to one, else in turn",
+    )
 
 
 @dataclass(frozen=True)
@@ -168,6 +188,7 @@ class EngineConfig:
     adapters: AdaptersSection = field(default_factory=AdaptersSection)
     tokenizer: TokenizerSection = field(default_factory=TokenizerSection)
     threads: ThreadsSection = field(default_factory=ThreadsSection)
+    memory: MemorySection = field(default_factory=MemorySection)
     backend: BackendSection = field(default_factory=BackendSection)
     plugins: PluginsSection = field(default_factory=PluginsSection)
     extra: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -189,6 +210,7 @@ SECTIONS: dict[str, type[Any]] = {
     "adapters": AdaptersSection,
     "tokenizer": TokenizerSection,
     "threads": ThreadsSection,
+    "memory": MemorySection,
     "backend": BackendSection,
     "plugins": PluginsSection,
 }

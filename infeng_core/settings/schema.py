@@ -153,22 +153,31 @@ class Size(Kind):
 
 
 @dataclass(frozen=True)
-class Auto(Kind):
-    """The word ``auto`` or a value of ``kind``."""
+class OrWord(Kind):
+    """One of a few words or a value of ``kind``."""
 
+    words: tuple[str, ...]
     kind: Kind
 
     def check(self, value: object) -> Any:
-        return value if value == "auto" else self._explain(self.kind.check, value)
+        return value if isinstance(value, str) and value in self.words else self._explain(self.kind.check, value)
 
     def parse(self, text: str) -> Any:
-        return text if text == "auto" else self._explain(self.kind.parse, text)
+        return text if text in self.words else self._explain(self.kind.parse, text)
 
     def _explain(self, read: Any, value: object) -> Any:
         try:
             return read(value)
         except ValueError as error:
-            raise ValueError(f"{error} (or the word auto)") from None
+            raise ValueError(f"{error} (or the word {' or '.join(self.words)})") from None
+
+
+class Auto(OrWord):
+    """The word ``auto`` or a value of ``kind``."""
+
+    def __init__(self, kind: Kind) -> None:
+        """Allow ``auto`` beside ``kind``."""
+        super().__init__(("auto",), kind)
 
 
 @dataclass(frozen=True)

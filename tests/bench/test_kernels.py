@@ -15,6 +15,7 @@ from infeng_core import _native
 from infeng_core.kernels.check.case import OneOp
 from infeng_core.kernels.libraries import libraries
 from infeng_core.plug.manager import Plugins
+from infeng_core.settings.config import EngineConfig
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -39,7 +40,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def worker_count(config: pytest.Config) -> int:
     """Return the workers to measure with: as asked, or those of an engine."""
     asked = config.getoption("--bench-threads")
-    return asked or Plugins.discover().cpu.workers("auto")
+    return asked or Plugins.discover().cpu.place(EngineConfig().threads).workers
 
 
 @pytest.fixture(scope="module")

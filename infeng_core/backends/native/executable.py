@@ -15,7 +15,8 @@ from infeng_core.backends.native.adapters import place
 from infeng_core.backends.native.plan import Planner
 from infeng_core.errors import AdapterError, KernelError, ResourceError
 from infeng_core.kernels.problems import MAX_STACKED_RANK
-from infeng_core.machine.memory import available_bytes
+from infeng_core.machine import placement
+from infeng_core.machine.memory import LOCK_REMEDY, available_bytes
 from infeng_core.models.families import families
 from infeng_core.step import Batch, Limits
 
@@ -29,8 +30,9 @@ if TYPE_CHECKING:
 _REMEDIES = {
     "out_of_memory": "set kv_cache.memory, scheduler.max_batch_tokens or threads.count to less",
     "out_of_threads": "set threads.count to less, or raise the limit of processes and threads (ulimit -u)",
+    "lock_refused": LOCK_REMEDY,
 }
-"""What to do where memory or threads are refused, by the code of the native error."""
+"""What to do where memory, threads or locks are refused, by the code of the native error."""
 
 
 BLOCK_LAYOUT = 1
@@ -71,6 +73,7 @@ def plan(
     selector: Selector,
     pool: _native.Pool,
     cache: _native.KvCache,
+    pages: _native.Pages | None = None,
 ) -> tuple[_native.Program, Planner, int]:
     """Return a program with every op bound, which is not finished, its planner and the buffer of the logits."""
     graph = families()[model.config.family].graph(model.config)
@@ -82,6 +85,7 @@ def plan(
             max_samples=limits.max_samples,
             max_segments=limits.max_segments,
             context=limits.context,
+            pages=pages or _native.Pages(),
         )
         planner = Planner(model, graph, limits, selector, pool.threads, dtype)
         logits = planner.build(program, cache, config.kv_cache.dtype)
@@ -96,8 +100,9 @@ class NativeExecutable:
         """Take threads and memory and bind every op."""
         shape = model.config
         cpu = selector.cpu
-        workers = cpu.workers(config.threads.count)
-        pool = _native.Pool(workers, pin=cpu.pins(config.threads.pin, workers))
+        where = cpu.place(config.threads, model.nbytes)
+        pool = _native.Pool(where.workers, pin=where.pinned, cpus=where.mask)
+        pages = placement.pages(config.memory, cpu.topology, where)
         self._model = model  # the weights' memory
         self._cache = _native.KvCache(
             config.kv_cache.dtype,
@@ -105,9 +110,11 @@ class NativeExecutable:
             blocks=limits.kv_blocks,
             kv_heads=shape.kv_heads,
             head_dim=shape.head_dim,
+            pages=pages,
         )
+        placement.report(self._cache.place_error)
         self._dtype = config.adapters.dtype if config.adapters.max_resident else None
-        self._program, planner, logits = plan(model, config, limits, selector, pool, self._cache)
+        self._program, planner, logits = plan(model, config, limits, selector, pool, self._cache, pages)
         self._program.finish()
         self._logits = self._program.view(logits)[:, : shape.vocab]
         self._bound = planner.binder.bound_ops()
@@ -149,6 +156,8 @@ class NativeExecutable:
         except _native.NativeError as error:
             if error.code == "out_of_memory":
                 raise ResourceError(what, str(error), "unload another adapter") from error
+            if error.code == "lock_refused":
+                raise ResourceError(what, str(error), LOCK_REMEDY) from error
             raise AdapterError(what, str(error), "it does not fit this model; convert it again") from error
 
     def block_layout(self) -> str:

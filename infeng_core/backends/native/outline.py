@@ -65,9 +65,10 @@ def outline(
 
     Raises KernelError where an op finds no kernel.
     """
-    heads = {"kv_heads": shape.kv_heads, "head_dim": shape.head_dim}
-    cache = _native.KvCache(config.kv_cache.dtype, layers=shape.layers, blocks=1, **heads)
-    pool = _native.Pool(selector.cpu.workers(config.threads.count), spin_us=0)
+    cache = _native.KvCache(
+        config.kv_cache.dtype, layers=shape.layers, blocks=1, kv_heads=shape.kv_heads, head_dim=shape.head_dim
+    )
+    pool = _native.Pool(selector.cpu.place(config.threads).workers, spin_us=0)
     _, planner, _ = plan(_empty(shape, formats, lookup), config, replace(limits, kv_blocks=1), selector, pool, cache)
     return planner.binder
 

@@ -37,15 +37,59 @@ namespace {
 void bind_pool(py::module_& m) {
   py::class_<Pool, std::shared_ptr<Pool>>(m, "Pool",
                                           "Worker threads; the thread that calls ``Program.run`` is worker 0.")
-      .def(py::init<int, bool, int>(), "threads"_a, py::kw_only(), "pin"_a = false, "spin_us"_a = 50)
+      .def(py::init<int, bool, int, std::vector<int>>(), "threads"_a, py::kw_only(), "pin"_a = false, "spin_us"_a = 50,
+           "cpus"_a = std::vector<int>{})
       .def_property_readonly("threads", &Pool::threads)
       .def_property_readonly("cpus", &Pool::cpus);
+}
+
+const char* name_of_policy(Pages::Policy policy) {
+  switch (policy) {
+    case Pages::Policy::prefer:
+      return "prefer";
+    case Pages::Policy::interleave:
+      return "interleave";
+    default:
+      return "first-touch";
+  }
+}
+
+Pages::Policy policy_of(const std::string& name) {
+  for (const auto policy : {Pages::Policy::first_touch, Pages::Policy::prefer, Pages::Policy::interleave}) {
+    if (name == name_of_policy(policy)) return policy;
+  }
+  fail("invalid_argument", "no placement of pages is called ", name, ": first-touch, prefer, interleave");
+}
+
+// A mapping of the system's, such as that of a file; mlock takes the whole pages around it.
+void lock_buffer(const py::object& object) {
+  const HeldBuffer held = hold_buffer(object, "data");
+  Pages pages;
+  pages.lock = true;
+  place(pages, const_cast<std::byte*>(held.data), held.nbytes);
+}
+
+void bind_pages(py::module_& m) {
+  py::class_<Pages>(m, "Pages", "On which NUMA nodes pages lie, and whether they may leave memory.")
+      .def(py::init([](const std::string& policy, std::vector<int> nodes, bool lock) {
+             Pages pages{policy_of(policy), std::move(nodes), lock};
+             check(pages);
+             return pages;
+           }),
+           "policy"_a = "first-touch", "nodes"_a = std::vector<int>{}, "lock"_a = false)
+      .def_readonly("lock", &Pages::lock)
+      .def_readonly("nodes", &Pages::nodes)
+      .def_property_readonly("policy", [](const Pages& pages) { return name_of_policy(pages.policy); });
+  m.def("lock_memory", &lock_buffer, "data"_a,
+        "Read the pages under ``data`` and keep them in memory as long as they are mapped.");
 }
 
 void bind_arena(py::module_& m) {
   py::class_<Arena, std::shared_ptr<Arena>>(m, "Arena", py::buffer_protocol(),
                                             "Zeroed anonymous memory, 2 MB aligned; a buffer of writable bytes.")
-      .def(py::init<int64_t, bool>(), "nbytes"_a, py::kw_only(), "huge_pages"_a = true)
+      .def(py::init<int64_t, bool, const Pages&>(), "nbytes"_a, py::kw_only(), "huge_pages"_a = true,
+           "pages"_a = Pages{})
+      .def_property_readonly("place_error", &Arena::place_error)
       .def_property_readonly("nbytes", &Arena::nbytes)
       .def("huge_bytes", &Arena::huge_bytes, "Return how many bytes are backed by huge pages now.")
       .def("__len__", &Arena::nbytes)
@@ -81,12 +125,12 @@ void bind_kv_cache(py::module_& m) {
   m.attr("CACHE_FORMATS") = py::tuple(formats);
   py::class_<KvCache, std::shared_ptr<KvCache>>(m, "KvCache", "Key/value blocks of all layers in one arena.")
       .def(py::init([](const std::string& format, int64_t layers, int64_t blocks, int64_t kv_heads, int64_t head_dim,
-                       int64_t v_head_dim, int64_t block_tokens) {
+                       int64_t v_head_dim, int64_t block_tokens, const Pages& pages) {
              return std::make_shared<KvCache>(number_of(Vocabulary::kv, format), layers, blocks, kv_heads, head_dim,
-                                              v_head_dim == 0 ? head_dim : v_head_dim, block_tokens);
+                                              v_head_dim == 0 ? head_dim : v_head_dim, block_tokens, pages);
            }),
            "format"_a, py::kw_only(), "layers"_a, "blocks"_a, "kv_heads"_a, "head_dim"_a, "v_head_dim"_a = 0,
-           "block_tokens"_a = 16)
+           "block_tokens"_a = 16, "pages"_a = Pages{})
       .def_static(
           "bytes_per_block",
           [](const std::string& format, int64_t layers, int64_t kv_heads, int64_t head_dim, int64_t v_head_dim,
@@ -97,6 +141,7 @@ void bind_kv_cache(py::module_& m) {
           "format"_a, py::kw_only(), "layers"_a, "kv_heads"_a, "head_dim"_a, "v_head_dim"_a = 0, "block_tokens"_a = 16)
       .def_property_readonly("nbytes", &KvCache::nbytes)
       .def_property_readonly("block_bytes", &KvCache::block_bytes)
+      .def_property_readonly("place_error", &KvCache::place_error)
       .def(
           "layer",
           [](const py::object& self, int64_t index) {
@@ -111,6 +156,7 @@ void bind_kv_cache(py::module_& m) {
 }  // namespace
 
 void bind_memory(py::module_& m) {
+  bind_pages(m);
   bind_pool(m);
   bind_arena(m);
   bind_weight(m);

@@ -338,11 +338,12 @@ void bind_program(py::module_& m) {
                 "A flat list of ops bound to kernels; ``run`` executes one step without touching Python.");
   program
       .def(py::init([](std::shared_ptr<Pool> pool, int64_t max_rows, int64_t max_samples, int64_t max_segments,
-                       int64_t context) {
+                       int64_t context, const Pages& pages) {
              return std::make_shared<BoundProgram>(std::move(pool),
-                                                   Limits{max_rows, max_samples, max_segments, context});
+                                                   Limits{max_rows, max_samples, max_segments, context}, pages);
            }),
-           py::arg("pool").none(false), py::kw_only(), "max_rows"_a, "max_samples"_a, "max_segments"_a, "context"_a)
+           py::arg("pool").none(false), py::kw_only(), "max_rows"_a, "max_samples"_a, "max_segments"_a, "context"_a,
+           "pages"_a = Pages{})
       .def("buffer", &Program::buffer, "columns"_a, py::kw_only(), "samples"_a = false)
       .def(
           "open_adapters",

@@ -37,7 +37,8 @@ void check_size(const std::string& where, const char* what, const Bytes& bytes, 
 // Checks everything and lays it out, then copies: the arena's size must be known first.
 class Adapter::Builder {
  public:
-  Builder(Adapter& adapter, const Lora& lora, const AdapterSpec& spec) : adapter_(adapter), lora_(lora), spec_(spec) {}
+  Builder(Adapter& adapter, const Lora& lora, const AdapterSpec& spec, const Pages& pages)
+      : adapter_(adapter), lora_(lora), spec_(spec), pages_(pages) {}
 
   void build() {
     adapter_.program_ = lora_.program();
@@ -206,7 +207,7 @@ class Adapter::Builder {
   }
 
   void copy() {
-    adapter_.arena_ = std::make_shared<Arena>(size_, size_ >= kHugePage);
+    adapter_.arena_ = std::make_shared<Arena>(size_, size_ >= kHugePage, pages_);
     std::byte* base = adapter_.arena_->data();
     for (const Copy& each : copies_) {
       std::memcpy(base + each.at, each.from.data, static_cast<size_t>(each.from.nbytes));
@@ -218,7 +219,7 @@ class Adapter::Builder {
   void keep_layouts(size_t module, const std::shared_ptr<Weight>& weight) {
     weight->owner = adapter_.arena_;
     for (const Binding& binding : lora_.modules()[module].op->bindings) {
-      adapter_.replacements_[module]->weights.push_back(in_layout_of(*binding.kernel, weight));
+      adapter_.replacements_[module]->weights.push_back(in_layout_of(*binding.kernel, weight, pages_));
     }
   }
 
@@ -231,6 +232,7 @@ class Adapter::Builder {
   Adapter& adapter_;
   const Lora& lora_;
   const AdapterSpec& spec_;
+  const Pages& pages_;
   int64_t size_ = 0;
   std::vector<Copy> copies_;
   std::vector<Piece> pieces_;
@@ -245,7 +247,7 @@ Adapter::Adapter(const Program& program, const AdapterSpec& spec) : id_(next_id(
     fail(kBad, "the adapter is stored as ", name_of(Vocabulary::dtype, spec.dtype), ", the program reads ",
          name_of(Vocabulary::dtype, lora.dtype()));
   }
-  Builder(*this, lora, spec).build();
+  Builder(*this, lora, spec, program.pages()).build();
 }
 
 }  // namespace infeng

@@ -73,10 +73,10 @@ int64_t total_bytes(const infeng_kv_cache& shape, int64_t layers) {
 std::span<const CacheFormat> cache_formats() { return kFormats; }
 
 KvCache::KvCache(uint32_t format, int64_t layers, int64_t blocks, int64_t kv_heads, int64_t head_dim,
-                 int64_t v_head_dim, int64_t block_tokens)
+                 int64_t v_head_dim, int64_t block_tokens, const Pages& pages)
     : shape_(shape_of(format, blocks, kv_heads, head_dim, v_head_dim, block_tokens)),
       layers_(layers),
-      arena_(total_bytes(shape_, layers)) {}
+      arena_(total_bytes(shape_, layers), true, pages) {}
 
 int64_t KvCache::bytes_per_block(uint32_t format, int64_t layers, int64_t kv_heads, int64_t head_dim,
                                  int64_t v_head_dim, int64_t block_tokens) {

@@ -31,7 +31,7 @@ class KvCache {
  public:
   // Heads of k and of v may differ in size.
   KvCache(uint32_t format, int64_t layers, int64_t blocks, int64_t kv_heads, int64_t head_dim, int64_t v_head_dim,
-          int64_t block_tokens);
+          int64_t block_tokens, const Pages& pages = {});
 
   // Bytes of one block in all layers.
   static int64_t bytes_per_block(uint32_t format, int64_t layers, int64_t kv_heads, int64_t head_dim,
@@ -52,6 +52,7 @@ class KvCache {
   int64_t block_bytes() const { return layers_ * shape_.block_stride; }
   int64_t nbytes() const { return layers_ * layer_bytes(); }
   const infeng_kv_cache& shape() const { return shape_; }
+  int place_error() const { return arena_.place_error(); }
 
  private:
   void check_blocks(std::span<const int32_t> blocks) const;

@@ -13,14 +13,15 @@ namespace infeng {
 namespace {
 
 struct PackedWeight : Weight {
-  explicit PackedWeight(int64_t nbytes) : arena(nbytes) {}
-  Arena arena;
+  PackedWeight(int64_t nbytes, const Pages& pages) : arena(nbytes, true, pages) {}
+  mutable Arena arena;                   // a later holder may lock it; its bytes stay
   std::shared_ptr<const Weight> source;  // its address is the key of the copy, so it stays taken
 };
 
 }  // namespace
 
-std::shared_ptr<const Weight> in_layout_of(const Kernel& kernel, const std::shared_ptr<const Weight>& weight) {
+std::shared_ptr<const Weight> in_layout_of(const Kernel& kernel, const std::shared_ptr<const Weight>& weight,
+                                           const Pages& pages) {
   const infeng_kernel& abi = kernel.abi;
   if (abi.pack_size == nullptr || abi.pack == nullptr) return weight;
   uint64_t layout = 0;
@@ -30,14 +31,17 @@ std::shared_ptr<const Weight> in_layout_of(const Kernel& kernel, const std::shar
 
   // Ids of layouts belong to their library.
   using Key = std::tuple<const Library*, const void*, uint32_t, int64_t, int64_t, uint64_t>;
-  static auto& copies = *new std::map<Key, std::weak_ptr<const Weight>>;
+  static auto& copies = *new std::map<Key, std::weak_ptr<const PackedWeight>>;
   static auto& mutex = *new std::mutex;
   const std::lock_guard lock(mutex);
-  std::weak_ptr<const Weight>& known =
+  std::weak_ptr<const PackedWeight>& known =
       copies[Key(kernel.library, weight->abi.data, weight->abi.format, weight->abi.panels, weight->abi.k, layout)];
-  if (auto copy = known.lock()) return copy;
+  if (auto copy = known.lock()) {
+    if (pages.lock) copy->arena.place(pages);
+    return copy;
+  }
 
-  auto copy = std::make_shared<PackedWeight>(nbytes);
+  auto copy = std::make_shared<PackedWeight>(nbytes, pages);
   char message[200] = {};
   infeng_worker worker{sizeof(infeng_worker), 0, 1, sizeof message, nullptr, nullptr, message};
   const FpGuard saved;

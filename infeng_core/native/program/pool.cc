@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstring>
 #include <thread>
+#include <utility>
 
 #include "error.h"
 #include "library/cpu.h"
@@ -35,11 +36,13 @@ void set_name([[maybe_unused]] pthread_t thread, int worker) {
 }
 
 #if defined(__linux__)
-void pin_to(int cpu) {
-  if (cpu >= CPU_SETSIZE) return;
+void pin_to(const std::vector<int>& cpus) {
   cpu_set_t set;
   CPU_ZERO(&set);
-  CPU_SET(cpu, &set);
+  for (const int cpu : cpus) {
+    if (cpu < CPU_SETSIZE) CPU_SET(cpu, &set);
+  }
+  if (CPU_COUNT(&set) == 0) return;
   (void)sched_setaffinity(0, sizeof set, &set);  // a mask that shrank meanwhile leaves the thread where it is
 }
 #endif
@@ -48,13 +51,13 @@ void pin_to(int cpu) {
 // afterwards.
 class PinGuard {
  public:
-  PinGuard(bool pin, int cpu) {
+  // Without CPUs it does nothing.
+  explicit PinGuard(const std::vector<int>& cpus) {
 #if defined(__linux__)
-    pinned_ = pin && sched_getaffinity(0, sizeof saved_, &saved_) == 0;
-    if (pinned_) pin_to(cpu);
+    pinned_ = !cpus.empty() && sched_getaffinity(0, sizeof saved_, &saved_) == 0;
+    if (pinned_) pin_to(cpus);
 #else
-    (void)pin;
-    (void)cpu;
+    (void)cpus;
 #endif
   }
   ~PinGuard() {
@@ -74,16 +77,25 @@ class PinGuard {
 
 }  // namespace
 
-Pool::Pool(int threads, bool pin, int spin_us)
-    : threads_(threads), pin_(pin), spin_us_(spin_us), owner_(static_cast<long>(getpid())) {
+Pool::Pool(int threads, bool pin, int spin_us, std::vector<int> cpus)
+    : threads_(threads), spin_us_(spin_us), owner_(static_cast<long>(getpid())) {
   if (threads < 1 || threads > kMostThreads) {
     fail("invalid_argument", "a pool has 1 to ", kMostThreads, " threads, not ", threads);
   }
   if (spin_us < 0 || spin_us > 1000000) fail("invalid_argument", "spin_us is 0 to 1000000, not ", spin_us);
-  const std::vector<int> allowed = allowed_cpus();
-  for (int i = 0; i < threads; ++i) cpus_.push_back(allowed[static_cast<size_t>(i) % allowed.size()]);
+  for (const int cpu : cpus) {
+    if (cpu < 0) fail("invalid_argument", "there is no CPU ", cpu);
+  }
+  const bool free = cpus.empty();
+  if (free) cpus = allowed_cpus();
+  for (int i = 0; i < threads; ++i) {
+    const int own = cpus[static_cast<size_t>(i) % cpus.size()];
+    cpus_.push_back(own);
+    masks_.push_back(pin ? std::vector<int>{own} : free ? std::vector<int>{} : cpus);
+  }
   // A spinning thread would keep the one it waits for from running.
-  if (static_cast<size_t>(threads) > allowed.size()) spin_us_ = 0;
+  if (static_cast<size_t>(threads) > cpus.size()) spin_us_ = 0;
+  if (!pin && !free) cpus_ = std::move(cpus);
   start_threads();
 }
 
@@ -127,7 +139,7 @@ void* Pool::start(void* thread) {
 #if defined(__APPLE__)
   set_name(pthread_self(), self->worker);
 #elif defined(__linux__)
-  if (self->pool->pin_) pin_to(self->pool->cpus_[static_cast<size_t>(self->worker)]);
+  pin_to(self->pool->masks_[static_cast<size_t>(self->worker)]);
 #endif
   self->pool->loop(self->worker);
   return nullptr;
@@ -220,7 +232,7 @@ Pool::Lock Pool::lock(const std::atomic<bool>& cancelled) {
 
 void Pool::run(const Lock& held, Job& job) {
   if (!held.owns_lock() || held.mutex() != &mutex_) fail("internal", "a job ran without the pool's lock");
-  const PinGuard pinned(pin_, cpus_[0]);
+  const PinGuard pinned(masks_[0]);
   const FpGuard saved;  // jobs set the mode that they need
   job_ = &job;
   if (threads_ == 1) {

@@ -31,8 +31,9 @@ class Job {
 
 class Pool {
  public:
-  // `pin`: worker i stays on cpus()[i]; the caller's own mask is put back after every run.
-  Pool(int threads, bool pin, int spin_us);
+  // `cpus`: where workers run, {}: wherever the caller may. `pin`: worker i stays on the i-th of them, counted round;
+  // the caller's own mask is put back after every run.
+  Pool(int threads, bool pin, int spin_us, std::vector<int> cpus = {});
   ~Pool();
   Pool(const Pool&) = delete;
   Pool& operator=(const Pool&) = delete;
@@ -45,6 +46,7 @@ class Pool {
   void run(const Lock& held, Job& job);
 
   int threads() const { return threads_; }
+  // Of each worker, where they are pinned; else those that all of them share.
   const std::vector<int>& cpus() const { return cpus_; }
 
  private:
@@ -65,10 +67,10 @@ class Pool {
   bool arrive(int worker);
 
   const int threads_;
-  const bool pin_;
   int spin_us_;
   std::vector<int> cpus_;
-  const long owner_;  // process id
+  std::vector<std::vector<int>> masks_;  // CPUs of each worker; {}: wherever the caller may run
+  const long owner_;                     // process id
   std::timed_mutex mutex_;
   std::vector<Thread> workers_;
 

@@ -25,7 +25,8 @@ void check_limit(const char* what, int64_t value, int64_t least) {
 
 }  // namespace
 
-Program::Program(std::shared_ptr<Pool> pool, const Limits& limits) : pool_(std::move(pool)), limits_(limits) {
+Program::Program(std::shared_ptr<Pool> pool, const Limits& limits, Pages pages)
+    : pool_(std::move(pool)), limits_(limits), pages_(std::move(pages)) {
   check_limit("max_rows", limits.rows, 1);
   check_limit("max_samples", limits.samples, 0);
   check_limit("max_segments", limits.segments, 1);
@@ -172,7 +173,7 @@ void Program::bind_kernels(Op& op, infeng_workspace& most) {
            op.problem.rows_min, " to ", op.problem.rows_max, " rows (n ", op.problem.n, ", k ", op.problem.k,
            ", weight ", name_of(Vocabulary::weight, op.problem.weight_format), ")");
     }
-    if (op.weight != nullptr) binding.weight = in_layout_of(kernel, op.weight);
+    if (op.weight != nullptr) binding.weight = in_layout_of(kernel, op.weight, pages_);
     binding.instance = kernel.instance(op.problem);
     const infeng_workspace wanted = kernel.workspace(op.problem);
     most.align = std::max(most.align, wanted.align);

@@ -205,7 +205,8 @@ struct Batch {
 
 class Program {
  public:
-  Program(std::shared_ptr<Pool> pool, const Limits& limits);
+  // `pages`: of adapters and of weights in a layout of their own.
+  Program(std::shared_ptr<Pool> pool, const Limits& limits, Pages pages = {});
 
   // Makes room for adapters stored as `dtype`, whose stacked ranks have up to `columns` on one row. Before any op.
   void open_adapters(uint32_t dtype, int64_t columns, int64_t ranges);
@@ -260,6 +261,7 @@ class Program {
   }
 
   const Value& value(int id) const;  // throws Error "invalid_argument"
+  const Pages& pages() const { return pages_; }
   const Lora& lora() const { return lora_; }
   bool is_finished() const { return finished_; }
   // False once a kernel has written behind the memory that its workspace asked for.
@@ -302,6 +304,7 @@ class Program {
 
   std::shared_ptr<Pool> pool_;
   Limits limits_;
+  const Pages pages_;
   Bump memory_;
   std::vector<Value> values_;
   std::vector<std::unique_ptr<Op>> ops_;  // args point at each other, so ops do not move

@@ -18,8 +18,9 @@ constexpr int64_t kLargest = int64_t{1} << 46;
 
 }  // namespace
 
-Arena::Arena(int64_t nbytes, bool huge_pages) : nbytes_(nbytes) {
+Arena::Arena(int64_t nbytes, bool huge_pages, const Pages& pages) : nbytes_(nbytes) {
   if (nbytes < 0 || nbytes > kLargest) fail("invalid_argument", "an arena of ", nbytes, " bytes is not possible");
+  check(pages);
   // One huge page more than needed, then the ends that stick out are given back: mmap alone aligns to small pages only.
   mapped_ = round_up(nbytes > 0 ? nbytes : 1, kHugePage);
   const int64_t reserved = mapped_ + kHugePage;
@@ -46,6 +47,17 @@ Arena::Arena(int64_t nbytes, bool huge_pages) : nbytes_(nbytes) {
 #else
   (void)huge_pages;
 #endif
+  used_ = huge_pages ? mapped_ : nbytes;  // many small arenas: their unused rest is not locked
+  try {
+    this->place(pages);
+  } catch (...) {
+    munmap(data_, static_cast<size_t>(mapped_));
+    throw;
+  }
+}
+
+void Arena::place(const Pages& pages) {
+  if (const int error = infeng::place(pages, data_, used_)) place_error_ = error;
 }
 
 Arena::~Arena() {
@@ -53,7 +65,11 @@ Arena::~Arena() {
 }
 
 Arena::Arena(Arena&& other) noexcept
-    : data_(std::exchange(other.data_, nullptr)), nbytes_(other.nbytes_), mapped_(other.mapped_) {}
+    : data_(std::exchange(other.data_, nullptr)),
+      nbytes_(other.nbytes_),
+      mapped_(other.mapped_),
+      used_(other.used_),
+      place_error_(other.place_error_) {}
 
 int64_t Arena::huge_bytes() const {
   // Neighbouring mappings of equal flags may be merged into one entry, so an entry's count is capped by the overlap.

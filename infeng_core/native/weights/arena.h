@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "weights/pages.h"
+
 namespace infeng {
 
 inline constexpr int64_t kLine = 64;
@@ -15,8 +17,8 @@ constexpr int64_t round_up(int64_t value, int64_t step) { return (value + step -
 // One mapping, 2 MB aligned, touched lazily: pages that nobody wrote cost nothing.
 class Arena {
  public:
-  // Throws Error "out_of_memory" when the address space or the overcommit limit does not allow it.
-  explicit Arena(int64_t nbytes, bool huge_pages = true);
+  // Throws Error "out_of_memory" when the address space or the overcommit limit does not allow it, "lock_refused".
+  explicit Arena(int64_t nbytes, bool huge_pages = true, const Pages& pages = {});
   ~Arena();
   Arena(Arena&& other) noexcept;
   Arena(const Arena&) = delete;
@@ -25,6 +27,11 @@ class Arena {
   std::byte* data() const { return data_; }
   int64_t nbytes() const { return nbytes_; }
 
+  // For a second holder, who wants more than the first. Throws Error "lock_refused".
+  void place(const Pages& pages);
+  // The errno with which the system refused a placement; 0: it did not.
+  int place_error() const { return place_error_; }
+
   // Bytes backed by huge pages now, from /proc/self/smaps; 0 where the system does not say.
   int64_t huge_bytes() const;
 
@@ -32,6 +39,8 @@ class Arena {
   std::byte* data_ = nullptr;
   int64_t nbytes_ = 0;
   int64_t mapped_ = 0;
+  int64_t used_ = 0;  // mapped bytes that hold something: whole huge pages where they were asked for
+  int place_error_ = 0;
 };
 
 // Many small 64-byte aligned, zeroed pieces that live as long as the allocator.

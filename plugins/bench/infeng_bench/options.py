@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -84,7 +85,7 @@ def config(arguments: argparse.Namespace, **more: object) -> EngineConfig:
 
 def threads(arguments: argparse.Namespace) -> int:
     """Return the number of threads asked for, or one per core that this process may use, within its quota."""
-    return detect().workers(arguments.threads or "auto")
+    return detect().place(replace(EngineConfig().threads, count=arguments.threads or "auto")).workers
 
 
 def model_name(arguments: argparse.Namespace) -> str:

@@ -28,7 +28,7 @@ class Session:
     def __init__(self, engine: Engine, name: str, loaded: float, ceilings: Roofline | None) -> None:
         """Made by ``opened``."""
         self.engine = engine
-        self.threads = engine.cpu.workers(engine.config.threads.count)
+        self.threads = engine.cpu.place(engine.config.threads, engine.model.nbytes).workers
         self.cost: Costs = costs(engine.model, engine.config.kv_cache.dtype)
         self._name = name
         self._features = kernel_features(engine)
@@ -104,7 +104,8 @@ def opened(arguments: argparse.Namespace, **settings: object) -> Iterator[Sessio
     start = time.perf_counter()
     with Engine(config=config) as engine:
         loaded = time.perf_counter() - start
-        ceilings = options.roofline(arguments, engine.cpu.workers(engine.config.threads.count))
+        workers = engine.cpu.place(engine.config.threads, engine.model.nbytes).workers
+        ceilings = options.roofline(arguments, workers)
         perform(engine, Work("decode", 1, min(WARM_UP, engine.limits.context // 4), 4), seed=2**31)
         yield Session(engine, name, loaded, ceilings)
 

@@ -123,7 +123,8 @@ class Ours:
 
 def pool(config: EngineConfig, threads: int) -> api.Pool:
     """Return workers as an engine would have them."""
-    return api.Pool(threads, pin=detect().pins(config.threads.pin, threads))
+    where = detect().place(replace(config.threads, count=threads))
+    return api.Pool(threads, pin=where.pinned, cpus=where.mask)
 
 
 def readings(subjects: Sequence[Subject], rounds: int) -> list[list[float]]:

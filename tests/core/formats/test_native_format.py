@@ -318,7 +318,7 @@ def test_loading_asks_for_memory_before_it_takes_any(directory: Path, monkeypatc
     with pytest.raises(InfengError, match=r"needs \d+ bytes .*, 1048576 bytes .* are available: free memory"):
         read_native(directory, builtin_format)
     monkeypatch.setattr("infeng_core.machine.memory.available_bytes", lambda: None)
-    monkeypatch.setattr("infeng_core._native.Arena", lambda nbytes: bytearray(1 << 62))
+    monkeypatch.setattr("infeng_core._native.Arena", lambda nbytes, pages: bytearray(1 << 62))
     with pytest.raises(InfengError, match=r"needs \d+ bytes .*, the system refuses them: free memory"):
         read_native(directory, builtin_format)
     model: LoadedModel = read_native(directory, builtin_format, load="mmap")

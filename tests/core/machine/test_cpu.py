@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 
 from infeng_core import _native
@@ -53,12 +51,3 @@ def test_the_order_has_no_cycle_and_no_stranger():
     for name in NEEDS:
         assert closure([name]) <= NEEDS.keys()
         assert all(name not in closure(NEEDS[name]) for name in NEEDS)
-
-
-@pytest.mark.parametrize(
-    ("cores", "workers", "setting", "pinned"),
-    [(4, 4, "auto", True), (4, 2, "auto", False), (1, 1, "auto", False), (4, 2, True, True), (4, 4, False, False)],
-)
-def test_workers_are_pinned_where_each_core_has_one_or_as_the_manifest_says(cores, workers, setting, pinned):
-    cpu = dataclasses.replace(detect({}), cores=cores)
-    assert cpu.pins(setting, workers) is pinned

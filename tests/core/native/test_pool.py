@@ -222,6 +222,45 @@ def test_pinning_leaves_the_caller_s_mask_alone(toy, steps):
     assert os.sched_getaffinity(0) == mask
 
 
+def affinity_of_workers():
+    """Return the CPUs that each thread of the pools may use, by its name."""
+    named = [((task / "comm").read_text().strip(), int(task.name)) for task in tasks()]
+    return {name: os.sched_getaffinity(number) for name, number in named if name.startswith("infeng-")}
+
+
+def wait_for(condition):
+    """Wait a moment for what other threads do first."""
+    deadline = time.monotonic() + 5
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.001)
+    return condition()
+
+
+def test_pinned_workers_get_the_cpus_that_are_named_in_their_order(toy, steps):
+    cpus = sorted(os.sched_getaffinity(0), reverse=True)
+    pool = _native.Pool(len(cpus) + 1, pin=True, cpus=cpus)
+    assert pool.cpus == [*cpus, cpus[0]]
+    wanted = {f"infeng-{i}": {pool.cpus[i]} for i in range(1, pool.threads)}
+    assert wait_for(lambda: affinity_of_workers() == wanted)
+    assert set(steps(pool, toy["add_one"]).run()[0]) == {1}
+
+
+def test_workers_that_are_not_pinned_share_the_cpus_that_are_named(toy, steps):
+    mask = os.sched_getaffinity(0)
+    pool = _native.Pool(3, cpus=[max(mask)])
+    assert pool.cpus == [max(mask)]
+    assert wait_for(lambda: affinity_of_workers() == {"infeng-1": {max(mask)}, "infeng-2": {max(mask)}})
+    assert set(steps(pool, toy["add_one"]).run()[0]) == {1}
+    assert os.sched_getaffinity(0) == mask
+
+
+def test_cpus_that_do_not_exist_leave_workers_where_they_are(toy, steps, expect):
+    with expect("invalid_argument", "there is no CPU -1"):
+        _native.Pool(2, cpus=[-1])
+    for cpu in (1000, 100000):
+        assert set(steps(_native.Pool(2, cpus=[cpu], pin=True), toy["add_one"]).run()[0]) == {1}
+
+
 def test_a_forked_child_gets_an_error_instead_of_a_hang(toy, steps):
     chain = steps(_native.Pool(2), toy["add_one"])
     chain.run()
