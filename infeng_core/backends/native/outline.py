@@ -68,8 +68,9 @@ def outline(
     cache = _native.KvCache(
         config.kv_cache.dtype, layers=shape.layers, blocks=1, kv_heads=shape.kv_heads, head_dim=shape.head_dim
     )
-    pool = _native.Pool(selector.cpu.place(config.threads).workers, spin_us=0)
-    _, planner, _ = plan(_empty(shape, formats, lookup), config, replace(limits, kv_blocks=1), selector, pool, cache)
+    model = _empty(shape, formats, lookup)
+    pool = _native.Pool(selector.cpu.place(config.threads, model.nbytes).workers, spin_us=0)
+    _, planner, _ = plan(model, config, replace(limits, kv_blocks=1), selector, pool, cache)
     return planner.binder
 
 
@@ -89,4 +90,5 @@ def _empty(shape: ModelConfig, formats: Mapping[str, str], lookup: FormatLookup)
         for name, spec in specs.items()
     }
     vectors = {spec.name: np.zeros(spec.size, np.float32) for spec in layout(shape).vectors}
-    return LoadedModel(shape, Path(), tensors, vectors, Path(), formats, 0, "")
+    total = sum(map(nbytes, specs.values()))
+    return LoadedModel(shape, Path(), tensors, vectors, Path(), formats, total, "")

@@ -79,6 +79,14 @@ WRONG = {
         "engine.yaml:2: kernels.force: expected names and values, found a list",
     "infeng: 1\nkernels: {strict: 1}\n":
         "engine.yaml:2: kernels.strict: expected true or false, found a whole number",
+    "infeng: 1\nthreads: {nodes: both}\n":
+        "engine.yaml:2: threads.nodes: expected a list, found text (or the word auto or all)",
+    "infeng: 1\nthreads: {nodes: [-1]}\n":
+        "engine.yaml:2: threads.nodes: -1 is out of range: must be from 0 to 1023 (or the word auto or all)",
+    "infeng: 1\nthreads: {smt: some}\n":
+        "engine.yaml:2: threads.smt: expected true or false, found text (or the word auto)",
+    "infeng: 1\nmemory: {place: near}\n":
+        "engine.yaml:2: memory.place: 'near' is not one of auto, local, interleave, first-touch",
     "infeng: 1\nmodel: {format: }\n":
         "engine.yaml:2: model.format: expected text, found nothing",
     "infeng: 1\nmodel: int4-g64\n":
