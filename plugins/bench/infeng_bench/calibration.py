@@ -17,7 +17,7 @@ from infeng_bench.modelshape import most_common
 from infeng_bench.running import perform
 from infeng_bench.stepcosts import Step, StepCosts, fit
 from infeng_bench.works import Work
-from infeng_core.api import Batch, Sequence, detect
+from infeng_core.api import Batch, Sequence
 
 if TYPE_CHECKING:
     from infeng_core.api import Engine
@@ -156,7 +156,7 @@ def facts(engine: Engine) -> dict[str, Any]:
         "macs_per_token": macs_per_token(engine),
         "format": most_common(engine.model.formats_used),
         "kv_dtype": engine.config.kv_cache.dtype,
-        "threads": detect().workers(engine.config.threads.count),
+        "threads": engine.cpu.place(engine.config.threads, engine.model.nbytes).workers,
         "cpu": cpu(),
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
     }

@@ -115,7 +115,7 @@ def _all(
     arguments: argparse.Namespace, policies: Sequence[str], traffic: Traffic, engine: Machine
 ) -> dict[str, dict[str, Any]]:
     """Return the figures of each policy, side by side in processes of their own where that pays."""
-    workers = min(len(policies), detect().workers("auto"))
+    workers = min(len(policies), detect().place(EngineConfig().threads).workers)
     if workers == 1 or len(traffic) < PARALLEL:
         return {name: _one(arguments, name, traffic, engine) for name in options.progress(policies, NAME)}
     with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
