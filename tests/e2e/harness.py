@@ -56,7 +56,12 @@ def engine(
 
     ``adapters`` are PEFT directories by the names that requests use.
     """
-    overrides: dict[str, object] = {"scheduler.max_batch_tokens": rows, "scheduler.max_running": rows}
+    overrides: dict[str, object] = {
+        "scheduler.max_batch_tokens": rows,
+        "scheduler.max_running": rows,
+        "scheduler.step_ms": 0,
+        "kv_cache.prefix": False,
+    }
     overrides |= {"kv_cache.memory": "64MB"}
     for more in settings:
         overrides |= more
