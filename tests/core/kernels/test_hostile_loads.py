@@ -38,7 +38,7 @@ HOSTILE = {
     "an endless loop in a constructor": ({"ON_LOAD": "for(;;)"}, plain, "endless", "processor time"),
     "every file closed in a constructor": ({"ON_LOAD": "closefrom(3); sleep(60)"}, plain, "crashed", "SIGKILL"),
     "nonsense in every file": (
-        {"ON_LOAD": 'for (int f = 3; f < 64; ++f) (void)!write(f, "nonsense\\n", 9)'},
+        {"ON_LOAD": 'for (int f = 3; f < 4096; ++f) (void)!write(f, "nonsense\\n", 9)'},
         plain,
         "crashed",
         "wrote over",
