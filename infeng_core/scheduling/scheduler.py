@@ -208,8 +208,8 @@ class Scheduler:
             decoding, work = [], self._guessed_work(decoding, reported) + work
         if self._waiting:
             self._waiting.prefetch(now)
-        if not decoding and not work:  # those who had rows made room, and it was not enough
-            return self.next_batch(now) if self.preempted > preempted else None
+        if not decoding and not work:
+            return None
         batch = self._builder.build(decoding, work, self._running)
         self._shape = StepShape(len(batch.tokens), len(batch.sample_rows), self._shape.attended, len(batch.adapters))
         return batch
