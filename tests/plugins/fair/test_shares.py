@@ -38,7 +38,7 @@ def everything(outcome: Outcome, end: float) -> float:
     return sum(outcome.served(tenant, 0, end) for tenant in outcome.service)
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))])
 @pytest.mark.parametrize("blocks", [2048, 320])
 def test_a_tenant_with_100_times_the_load_harms_nobody_else(fair, seed: int, blocks: int):
     bounds, end = Limits(512, 16, 16, 1024, blocks), 250.0
