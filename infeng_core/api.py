@@ -97,7 +97,7 @@ from infeng_core.plug.assembly import load_config
 from infeng_core.plug.hookspecs import API_VERSION, Command, KernelLibrary, PolicyFactory, TokenizerFactory
 from infeng_core.plug.manager import Plugins
 from infeng_core.requests.processors import Adjustment, LogitProcessor, LogitProcessors, Vocabulary
-from infeng_core.requests.request import Completion, Logprob, Request, SamplingParams
+from infeng_core.requests.request import Adapters, Completion, Logprob, Request, SamplingParams
 from infeng_core.requests.stream import Event, Stream
 from infeng_core.requests.tokenizer import Detokenizer, HfTokenizer, Tokenizer
 from infeng_core.scheduling.blocks import BlockPool
@@ -128,6 +128,7 @@ __all__ = [
     "AdapterError",
     "AdapterHandle",
     "AdapterRows",
+    "Adapters",
     "Adjustment",
     "Arena",
     "Attention",

@@ -1,0 +1,64 @@
+"""What every generating route has in common: requests for the engine, and how its events become the response."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from infeng_chat.template import ChatTemplate
+
+from infeng_core.api import Adapters, Completion, Event, Request, Tokenizer
+from infeng_serve.protocol.errors import ApiError
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What the protocol knows of the server and of the call."""
+
+    id: str
+    """Of this call: names the response (``cmpl-``, ``chatcmpl-``, ``resp_`` go before it)."""
+    created: int
+    """Seconds since 1970."""
+    tenant: str
+    """Whose key it came with; goes into requests as tenant and, with the client's own, into their cache salt."""
+    model: str
+    """The name that the base model is served by."""
+    adapter_of: Callable[[str], Adapters | None]
+    """The adapter that a ``model`` names, None for the base; raises ApiError 404 for none that this tenant sees."""
+    tokenizer: Tokenizer
+    template: ChatTemplate
+    defaults: Mapping[str, Any]
+    """Sampling parameters that a request does not give, by SamplingParams' names: the model's generation_config."""
+    context: int
+    """Tokens that prompt and answer may have together."""
+    most_choices: int = 16
+    """Largest ``n``."""
+
+
+class Answer(Protocol):
+    """One response in the making. It does no I/O; each call is cheap enough for the event loop.
+
+    Made from a body by a function ``read(body: bytes, context: Context) -> Answer`` of each route's module, which may
+    take long (it tokenizes and renders), runs on a thread of its own and raises ApiError.
+    """
+
+    requests: Sequence[Request]
+    """One for each choice; they are submitted together."""
+    streams: bool
+    """Whether the client wants frames as they come."""
+
+    def opening(self) -> bytes:
+        """Return the frames that come before any event."""
+
+    def frames(self, choice: int, events: Sequence[Event]) -> bytes:
+        """Return the frames of what one request gave, its completion included; may be empty."""
+
+    def closing(self) -> bytes:
+        """Return the frames after all choices have ended: usage where it was asked for, and the end mark."""
+
+    def failed(self, error: ApiError) -> bytes:
+        """Return the frames that end a stream which has begun."""
+
+    def body(self, completions: Sequence[Completion]) -> bytes:
+        """Return the whole response, where nothing was streamed."""
