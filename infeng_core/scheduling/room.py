@@ -5,7 +5,7 @@ from __future__ import annotations
 from infeng_core.scheduling.cost import CostModel, StepShape
 from infeng_core.step import AdapterHandle, Sequence
 
-LEAST_CHUNK = 16
+LEAST_CHUNK = 8
 """Rows of prompts that a step has room for, however little time it is to take: prompts get on as well."""
 
 UNKNOWN_CHUNK = 64
