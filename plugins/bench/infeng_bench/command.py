@@ -16,6 +16,11 @@ VERBS: dict[str, tuple[str, str]] = {
         "measure what adapters cost: the same rows with and without them, in turn",
     ),
     "gemm-lora": ("infeng_bench.gemm_lora", "measure linears with adapters: fused, unfused and without"),
+    "pace": ("infeng_bench.pace", "measure decoding beside long prompts: the pace of tokens, and what a prompt loses"),
+    "prefix": (
+        "infeng_bench.prefix",
+        "measure shared beginnings of prompts: first token computed, from memory, from disk",
+    ),
     "swap": ("infeng_bench.swap", "measure loading adapters: latency, and what the running batch feels of it"),
     "throughput": ("infeng_bench.throughput", "measure many requests in flight: throughput and latencies"),
     "tokenizer": ("infeng_bench.tokenizer", "measure the tokenizer: encoding, and decoding token by token"),

@@ -1,0 +1,44 @@
+"""`infeng bench pace` and `infeng bench prefix`: figures that belong together."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import tiny_model
+from infeng_bench import results
+
+from infeng_core.cli import main
+
+
+@pytest.fixture
+def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setenv("INFENG_CACHE", str(tmp_path / "cache"))
+    model, out = tiny_model.write(tmp_path / "model"), tmp_path / "out.json"
+
+    def measure(*arguments: str) -> dict[str, Any]:
+        assert main(["bench", *arguments, "--model", str(model), "-t", "1", "--json", str(out)]) == 0
+        found: dict[str, Any] = json.loads(out.read_text())
+        jsonschema.validate(found, results.schema())
+        return found
+
+    return measure
+
+
+def test_a_prompt_is_measured_beside_sequences_that_decode(measured: Any):
+    found = measured("pace", "--rows", "2", "--prompt", "40", "--step-ms", "1", "--rounds", "2")
+    assert (found["kind"], found["rows"], found["prompt"], found["step_ms"]) == ("pace", 2, 40, 1)
+    assert 0 < found["median_itl_ms"] <= found["p99_itl_ms"]
+    assert found["prefill_loss"] < 1 and found["total_loss"] < 1
+    assert found["decode_tokens_per_s"] > 0
+
+
+def test_a_beginning_is_measured_computed_in_memory_and_saved(measured: Any):
+    found = measured("prefix", "--prompt", "48", "--rounds", "2")
+    assert (found["kind"], found["prompt"], found["tail"]) == ("prefix", 48, 1)
+    assert found["prefix_bytes"] > 0
+    assert found["hit_ratio"] == pytest.approx(found["cold_ttft_ms"] / found["hit_ttft_ms"])
+    assert min(found["saved_ttft_ms"], found["median_itl_ms"]) > 0
