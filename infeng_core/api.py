@@ -106,6 +106,7 @@ from infeng_core.scheduling.drafts import Drafter
 from infeng_core.scheduling.fcfs import FirstCome
 from infeng_core.scheduling.policy import Policy, Served
 from infeng_core.scheduling.prefix import PrefixTree
+from infeng_core.scheduling.prefix_cache import PrefixCache
 from infeng_core.scheduling.scheduler import Scheduler
 from infeng_core.scheduling.schedulers import Schedulers
 from infeng_core.settings.config import EngineConfig
@@ -193,6 +194,7 @@ __all__ = [
     "Policy",
     "PolicyFactory",
     "Pool",
+    "PrefixCache",
     "PrefixTree",
     "Problem",
     "Program",

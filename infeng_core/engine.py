@@ -191,7 +191,7 @@ class Engine:
     def _advance(self) -> bool:
         """Run a step; returns whether there was anything to do, raises PluginError where requests wait in vain."""
         has_run = self._step()
-        if not has_run and self._saved is not None and self._saved.save(self._in_flight.scheduler.prefixes):
+        if not has_run and self._saved is not None and self._saved.save(self._in_flight.scheduler.prefixes.tree):
             return True  # there may be more, and there may be requests
         if not has_run and self._in_flight.streams.outputs():
             raise self._in_flight.scheduler_error("requests wait, and it has no batch")
@@ -354,7 +354,7 @@ class Engine:
         self._in_flight.close()
         self._is_open = False
         if self._saved is not None:
-            self._saved.save(self._in_flight.scheduler.prefixes, most=None)
+            self._saved.save(self._in_flight.scheduler.prefixes.tree, most=None)
             self._saved.close()
         self._registry.close()
         self._sampler.close()

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from infeng_core.api import BlockPool, CostModel, Limits, Policy, PrefixTree, Request, Scheduler, Sequence
+from infeng_core.api import BlockPool, CostModel, Limits, Policy, PrefixCache, PrefixTree, Request, Scheduler, Sequence
 
 FIXED, ROW = 0.008, 0.001
 """Seconds of a step, and of each of its rows: of a model of a billion weights on a few cores."""
@@ -81,8 +81,7 @@ def run(
         policy,
         step_seconds=step_seconds,
         costs=make_costs(),
-        prefixes=PrefixTree(pool) if prefixes else None,
-        key_of=lambda sequence: sequence.request.tenant.encode(),
+        prefixes=PrefixCache(PrefixTree(pool), lambda one: one.request.tenant.encode()) if prefixes else None,
     )
     sequences = [_sequence(place, job) for place, job in enumerate(jobs)]
     endless = [float("inf")] * len(jobs)

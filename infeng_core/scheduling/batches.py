@@ -21,6 +21,22 @@ class Work(NamedTuple):
     """As in Segment."""
 
 
+def prompt_work(sequences: list[Sequence], chunks: dict[Sequence, int]) -> list[Work]:
+    """Return as many rows of each prompt as ``chunks`` says, in the order of ``sequences``."""
+    work: list[Work] = []
+    for sequence in sequences:
+        count = chunks.get(sequence, 0)
+        if count <= 0:
+            continue
+        begin = sequence.computed
+        is_last = int(begin + count == sequence.length)
+        sampled = is_last
+        if sequence.report_from is not None:
+            sampled = min(count, max(sampled, begin + count - sequence.report_from))
+        work.append(Work(sequence, count, sampled, sampled - is_last))
+    return work
+
+
 class BatchBuilder:
     """Owns the arrays of the batches and the table of cache blocks: a line of it for each sequence that runs."""
 

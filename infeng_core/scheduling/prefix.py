@@ -79,7 +79,8 @@ class PrefixTree:
 
     def __init__(self, pool: BlockPool, most_blocks: int | None = None) -> None:
         """Keep up to ``most_blocks`` blocks of ``pool``; None: as many as are not wanted elsewhere."""
-        self._pool = pool
+        self.pool = pool
+        """Whose blocks it keeps."""
         self._most = pool.total if most_blocks is None else most_blocks
         self._roots: dict[bytes, _Node] = {}
         self._nodes: dict[int, _Node] = {}  # by block
@@ -116,7 +117,7 @@ class PrefixTree:
         self.tokens_queried += max(0, min(limit, len(tokens)))
         self.tokens_hit += BLOCK_TOKENS * len(nodes)
         blocks = np.array([node.block for node in nodes], np.int32)
-        self._pool.retain(blocks)
+        self.pool.retain(blocks)
         return blocks
 
     def peek(self, key: bytes, tokens: NDArray[np.int32], limit: int) -> int:
@@ -150,7 +151,7 @@ class PrefixTree:
         new = new[: self._make_room(len(new), node)]
         if not new:
             return 0
-        self._pool.retain(np.array(new, np.int32))
+        self.pool.retain(np.array(new, np.int32))
         self._roots.setdefault(key, node)  # a new root, where nothing was known; else it is there
         self._grip(node)  # by its new child
         for block, piece in zip(new, pieces[known:], strict=False):
@@ -179,7 +180,7 @@ class PrefixTree:
             freed.append(block)
         self.evictable -= len(freed)
         self.evictions += len(freed)
-        self._pool.release(np.array(freed, np.int32))
+        self.pool.release(np.array(freed, np.int32))
         return len(freed)
 
     def drop(self, key: bytes) -> int:
@@ -255,7 +256,7 @@ class PrefixTree:
             self.evictable -= node.grips == 0
         self._heap = [place for place in self._heap if place[1] in self._nodes]
         heapq.heapify(self._heap)
-        self._pool.release(np.array([node.block for node in nodes], np.int32))
+        self.pool.release(np.array([node.block for node in nodes], np.int32))
         return len(nodes)
 
     def _grip(self, node: _Node) -> None:

@@ -6,35 +6,25 @@ tested under random loads, and run in a simulator.
 
 from __future__ import annotations
 
-import heapq
-import math
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
-import numpy as np
-from numpy.typing import NDArray
-
 from infeng_core.errors import PluginError, RequestError
-from infeng_core.scheduling.batches import BatchBuilder, Work
+from infeng_core.scheduling.batches import BatchBuilder, Work, prompt_work
 from infeng_core.scheduling.blocks import BLOCK_TOKENS, BlockPool, blocks_for
 from infeng_core.scheduling.cost import CostModel, StepShape
+from infeng_core.scheduling.deadlines import Deadlines
 from infeng_core.scheduling.policy import Policy, Served
+from infeng_core.scheduling.prefix_cache import PrefixCache
 from infeng_core.scheduling.room import Room, uses_of
 from infeng_core.scheduling.waiting import Waiting
 from infeng_core.step import Batch, Limits, Sequence
 
 if TYPE_CHECKING:
     from infeng_core.scheduling.admission import Backlog
-    from infeng_core.scheduling.prefix import PrefixTree
 
 MOST_DISPLACED = 3
 """How often one sequence makes room for others that a policy prefers; then it runs to its end."""
-
-Restore = Callable[[bytes, NDArray[np.int32], NDArray[np.int32], int], int]
-"""Fills blocks from an index on with what is stored of a prefix: (key, tokens, blocks, begin) -> how many."""
-
-KeyOf = Callable[[Sequence], bytes | None]
-"""Gives what a sequence's prefix is shared under (prefix.py); None where its adapters' contents are not known."""
 
 
 class Scheduler:
@@ -57,28 +47,24 @@ class Scheduler:
         *,
         step_seconds: float | None = None,
         costs: CostModel | None = None,
-        prefixes: PrefixTree | None = None,
-        key_of: KeyOf = lambda sequence: None,
+        prefixes: PrefixCache | None = None,
         backlog: Backlog | None = None,
-        restore: Restore | None = None,
     ) -> None:
         """Schedule within ``limits``; blocks come from ``pool``.
 
         step_seconds: how long steps are to take while sequences decode; None: as long as they like. costs: learns what
-        steps take. prefixes: keeps computed blocks for those that begin with the same tokens under an equal ``key_of``.
-        backlog: is told who starts and who ends. restore: brings back what was computed before this process.
+        steps take. prefixes: gives sequences what others have computed of their tokens; None: nothing. backlog: is told
+        who starts and who ends.
         """
         self.policy = policy
         self.costs = CostModel() if costs is None else costs
         self.pool = pool
-        self.prefixes = prefixes
+        self.prefixes = PrefixCache.none(pool) if prefixes is None else prefixes
         self.preempted = 0
         """How often blocks were taken back."""
         self._limits = limits
         self._step_seconds = step_seconds
-        self._key_of = key_of
         self._backlog = backlog
-        self._restore = restore
         self._slots = min(limits.max_segments, limits.max_samples, limits.max_rows)
         self._waiting = Waiting(policy, patience=2 * self._slots)
         self._running: dict[Sequence, int] = {}  # to their slots, in the order of their start
@@ -86,7 +72,7 @@ class Scheduler:
         self._prompts: dict[Sequence, None] = {}  # those of them that have not computed all of their known tokens yet
         self._free_slots = list(range(self._slots - 1, -1, -1))
         self._builder = BatchBuilder(limits)
-        self._deadlines: list[tuple[float, int, Sequence]] = []
+        self._deadlines = Deadlines()
         self._reached: dict[Sequence, int] = {}  # positions computed before a preemption
         self._displaced: dict[Sequence, int] = {}
         self._inactive: set[Sequence] = set()  # in the step that is being made
@@ -97,7 +83,7 @@ class Scheduler:
             for name in ("served", "active", "displaced")
         )
         if prefixes is not None:
-            policy.attach(self._cached)
+            policy.attach(prefixes.cached)
 
     # --------------------------------------------------------------------------------------------- what there is ---
 
@@ -114,12 +100,16 @@ class Scheduler:
     @property
     def free_blocks(self) -> int:
         """Blocks that nobody needs: free ones, and those of prefixes that nobody uses."""
-        return self.pool.free + (self.prefixes.evictable if self.prefixes is not None else 0)
+        return self.pool.free + self.prefixes.tree.evictable
 
     @property
     def next_deadline(self) -> float:
         """When the first of all deadlines passes; infinity without any."""
-        return self._deadlines[0][0] if self._deadlines else math.inf
+        return self._deadlines.first
+
+    def __contains__(self, sequence: Sequence) -> bool:
+        """Return whether a sequence waits or runs."""
+        return sequence in self._running or sequence in self._waiting
 
     def add(self, sequence: Sequence, now: float) -> None:
         """Queue a sequence; raises RequestError if the whole cache could not hold it."""
@@ -131,8 +121,7 @@ class Scheduler:
                 "lower max_tokens or raise kv_cache.memory",
             )
         self._waiting.add(sequence, now)
-        if sequence.deadline < math.inf:
-            heapq.heappush(self._deadlines, (sequence.deadline, sequence.id, sequence))
+        self._deadlines.add(sequence)
 
     def drop(self, sequence: Sequence, now: float) -> None:
         """Forget a sequence and free its blocks; one that is not here is ignored."""
@@ -144,8 +133,7 @@ class Scheduler:
             return
         self._reached.pop(sequence, None)
         self._displaced.pop(sequence, None)
-        if sequence.deadline < math.inf:
-            self._forget_deadlines()
+        self._deadlines.forget(sequence, self, self.running + self.waiting)
         if sequence.adapters is not None:
             sequence.adapters.close()
         self.policy.ended(sequence, now)
@@ -165,24 +153,7 @@ class Scheduler:
 
     def expired(self, now: float) -> list[Sequence]:
         """Return the sequences whose deadline has passed; they are to be dropped, and are named once."""
-        found: list[Sequence] = []
-        while self._deadlines and self._deadlines[0][0] <= now:
-            sequence = heapq.heappop(self._deadlines)[2]
-            if self._has(sequence):
-                found.append(sequence)
-        return found
-
-    def _forget_deadlines(self) -> None:
-        """Let the first deadline be of somebody who is here, and of others no more than of those."""
-        heap = self._deadlines
-        if len(heap) > 2 * (self.running + self.waiting) + 64:
-            heap[:] = [place for place in heap if self._has(place[2])]
-            heapq.heapify(heap)
-        while heap and not self._has(heap[0][2]):
-            heapq.heappop(heap)
-
-    def _has(self, sequence: Sequence) -> bool:
-        return sequence in self._running or sequence in self._waiting
+        return [sequence for sequence in self._deadlines.passed(now) if sequence in self]
 
     # ------------------------------------------------------------------------------------------------- the steps ---
 
@@ -203,7 +174,7 @@ class Scheduler:
         chunks, reported = self._chunks(decoding, now)
         if self.preempted > preempted:  # by those that a policy prefers; they may have started again
             decoding = [one for one in decoding if one in self._running and one not in self._prompts]
-        work = self._prompt_work(chunks) if chunks else []
+        work = prompt_work(self._grouped, chunks) if chunks else []
         if [one for one in decoding if one.guesses is not None]:
             decoding, work = [], self._guessed_work(decoding, reported) + work
         if self._waiting:
@@ -235,7 +206,7 @@ class Scheduler:
                 fresh = self._fresh_prompt_rows(sequence, pos0, end - begin)
                 if drawn:
                     del prompts[sequence]
-                    self._share(sequence)
+                    self.prefixes.keep(sequence)
             if is_told:
                 served.append(Served(sequence, fresh, len(drawn)))
         if served:
@@ -334,21 +305,6 @@ class Scheduler:
             shape = shape._replace(adapters=sum(map(len, {uses_of(sequence) for sequence in decoding})))
         return Room(shape, limits.max_rows - len(decoding), limits.max_samples, self.costs, seconds)
 
-    def _prompt_work(self, chunks: dict[Sequence, int]) -> list[Work]:
-        """Return the chunks as work, in the order of adapters."""
-        work: list[Work] = []
-        for sequence in self._grouped:
-            count = chunks.get(sequence, 0)
-            if count <= 0:
-                continue
-            begin = sequence.computed
-            is_last = int(begin + count == sequence.length)
-            sampled = is_last
-            if sequence.report_from is not None:
-                sampled = min(count, max(sampled, begin + count - sequence.report_from))
-            work.append(Work(sequence, count, sampled, sampled - is_last))
-        return work
-
     # ---------------------------------------------------------------------------------------- starting, preempting ---
 
     @property
@@ -362,8 +318,9 @@ class Scheduler:
             return None
         sequence = self._waiting.take(lambda one: self._fits(one, now), now)
         if sequence is None:
+            self.prefixes.let_go()
             return None
-        shared = self._shared(sequence)
+        shared = self.prefixes.take(sequence)
         count = blocks_for(sequence.length) - len(shared)
         if not self._make_free(count):  # its adapters have changed since it was looked at
             self.pool.release(shared)
@@ -378,7 +335,7 @@ class Scheduler:
         self._builder.tables[slot, : len(shared)] = shared
         sequence.blocks = self._builder.tables[slot, : len(shared)]
         self._append_blocks(sequence, count)
-        sequence.computed = BLOCK_TOKENS * (len(shared) + self._restored(sequence, len(shared)))
+        sequence.computed = BLOCK_TOKENS * (len(shared) + self.prefixes.restore(sequence, len(shared)))
         if is_new:
             sequence.cached = sequence.computed
             if self._backlog is not None:
@@ -398,16 +355,18 @@ class Scheduler:
         return True
 
     def _has_blocks(self, sequence: Sequence) -> bool:
+        self.prefixes.let_go()  # of one that found too few, or whose adapters left as it was about to start
         spare, needed = self.free_blocks - len(self._running), blocks_for(sequence.length)
         if needed <= spare:
             return True
-        if self.prefixes is None or self._refused == (sequence, spare, self.prefixes.insertions):
+        attempt = (sequence, spare, self.prefixes.tree.insertions)
+        if self._refused == attempt:
             return False
-        self._refused = (sequence, spare, self.prefixes.insertions)
-        shared = self._shared(sequence)  # some of which others use as well: those need no room
-        fits = needed - len(shared) <= self.free_blocks - len(self._running)
-        self.pool.release(shared)
-        return fits
+        shared = len(self.prefixes.find(sequence))  # some of which others use as well: those need no room
+        if needed - shared <= self.free_blocks - len(self._running):
+            return True
+        self._refused = attempt
+        return False
 
     def _displace_for_first(self, now: float) -> bool:
         """Free a slot for the first that waits, if the policy says so."""
@@ -426,7 +385,7 @@ class Scheduler:
 
     def _stop(self, sequence: Sequence) -> None:
         """Take a running sequence's slot and blocks; what it has computed stays for others as long as there is room."""
-        self._share(sequence)
+        self.prefixes.keep(sequence)
         self._grouped.remove(sequence)
         self._prompts.pop(sequence, None)
         self._free_slots.append(self._running.pop(sequence))
@@ -443,51 +402,9 @@ class Scheduler:
                 return
         grouped.append(sequence)
 
-    # -------------------------------------------------------------------------------------------------- prefixes ---
-
-    def _shared(self, sequence: Sequence) -> NDArray[np.int32]:
-        """Return the blocks that hold the beginning of a sequence already, taken; at least one token is computed."""
-        key = None if self.prefixes is None else self._key_of(sequence)
-        if self.prefixes is None or key is None:
-            return np.empty(0, np.int32)
-        return self.prefixes.match(key, sequence.tokens[: sequence.length], _most_shared(sequence))
-
-    def _restored(self, sequence: Sequence, begin: int) -> int:
-        """Fill a sequence's blocks from ``begin`` on with what is stored; return how many, and share them."""
-        key = None if self._restore is None or self.prefixes is None else self._key_of(sequence)
-        if self._restore is None or self.prefixes is None or key is None:
-            return 0
-        tokens = sequence.tokens[: _most_shared(sequence)]
-        count = self._restore(key, tokens, sequence.blocks, begin)
-        if count:
-            self.prefixes.insert(key, tokens[: BLOCK_TOKENS * (begin + count)], sequence.blocks[: begin + count])
-        return count
-
-    def _cached(self, sequence: Sequence) -> int:
-        """Return of how many tokens ``_shared`` would find the blocks."""
-        key = None if self.prefixes is None else self._key_of(sequence)
-        if self.prefixes is None or key is None:
-            return 0
-        return self.prefixes.peek(key, sequence.tokens[: sequence.length], _most_shared(sequence))
-
-    def _share(self, sequence: Sequence) -> None:
-        """Let others begin with what a sequence has computed."""
-        if self.prefixes is None or sequence.computed < BLOCK_TOKENS:
-            return
-        key = self._key_of(sequence)
-        if key is not None:
-            whole = sequence.computed // BLOCK_TOKENS
-            self.prefixes.insert(key, sequence.tokens[: whole * BLOCK_TOKENS], sequence.blocks[:whole])
-
     def _make_free(self, count: int) -> bool:
         """Let prefixes go until ``count`` blocks are free; return whether they are."""
         lacking = count - self.pool.free
-        if lacking > 0 and self.prefixes is not None:
-            self.prefixes.evict(lacking)
+        if lacking > 0:
+            self.prefixes.tree.evict(lacking)
         return count <= self.pool.free
-
-
-def _most_shared(sequence: Sequence) -> int:
-    """Return how many of a sequence's positions need not be computed for its own sake."""
-    most = sequence.length - 1
-    return most if sequence.report_from is None else min(most, sequence.report_from)

@@ -9,7 +9,8 @@ from infeng_core.scheduling.blocks import BlockPool
 from infeng_core.scheduling.cost import CostModel
 from infeng_core.scheduling.policy import PolicyFactory
 from infeng_core.scheduling.prefix import PrefixTree, prefix_key
-from infeng_core.scheduling.scheduler import Restore, Scheduler
+from infeng_core.scheduling.prefix_cache import PrefixCache, Restore
+from infeng_core.scheduling.scheduler import Scheduler
 from infeng_core.step import Limits, Sequence
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ class Schedulers:
     ) -> None:
         """Make none yet.
 
-        policy: as the hook ``infeng_schedulers`` gives it. model_id: of the base's contents. restore: as in Scheduler.
+        policy: as the hook ``infeng_schedulers`` gives it. model_id: of the base's contents. restore: of PrefixCache.
         """
         self._restore = restore
         self._config = config
@@ -46,17 +47,15 @@ class Schedulers:
 
     def make(self) -> Scheduler:
         """Return a scheduler that knows no sequence."""
-        pool = BlockPool(self._limits.kv_blocks)
+        pool, has_prefixes = BlockPool(self._limits.kv_blocks), self._config.kv_cache.prefix
         return Scheduler(
             self._limits,
             pool,
             self._policy(self._limits),
             step_seconds=self._config.scheduler.step_ms / 1000 or None,
             costs=self.costs,
-            prefixes=PrefixTree(pool) if self._config.kv_cache.prefix else None,
-            key_of=self.key_of,
+            prefixes=PrefixCache(PrefixTree(pool), self.key_of, self._restore) if has_prefixes else None,
             backlog=self.backlog,
-            restore=self._restore,
         )
 
     def key_of(self, sequence: Sequence) -> bytes | None:

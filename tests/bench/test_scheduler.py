@@ -11,6 +11,7 @@ from infeng_core.requests.request import Request
 from infeng_core.scheduling.blocks import BlockPool
 from infeng_core.scheduling.fcfs import FirstCome
 from infeng_core.scheduling.prefix import PrefixTree
+from infeng_core.scheduling.prefix_cache import PrefixCache
 from infeng_core.scheduling.scheduler import Scheduler
 from infeng_core.step import Limits, Sequence
 
@@ -30,8 +31,7 @@ class Steps:
             pool,
             FirstCome(limits),
             step_seconds=step_seconds,
-            prefixes=PrefixTree(pool),
-            key_of=lambda sequence: b"all",
+            prefixes=PrefixCache(PrefixTree(pool), lambda sequence: b"all"),
         )
         self.now = 0.0
         for id_ in range(running + waiting):

@@ -17,6 +17,7 @@ from infeng_core.scheduling.blocks import BlockPool
 from infeng_core.scheduling.cost import KEPT, CostModel
 from infeng_core.scheduling.fcfs import FirstCome
 from infeng_core.scheduling.prefix import PrefixTree
+from infeng_core.scheduling.prefix_cache import PrefixCache
 from infeng_core.scheduling.scheduler import Scheduler
 from infeng_core.step import Limits, Sequence
 
@@ -93,8 +94,7 @@ def made(prefix: bool = True) -> tuple[Scheduler, Adapters, Backlog]:
         FirstCome(limits),
         step_seconds=0.1,
         costs=costs,
-        prefixes=PrefixTree(pool) if prefix else None,
-        key_of=key_of(limits),
+        prefixes=PrefixCache(PrefixTree(pool), key_of(limits)) if prefix else None,
         backlog=backlog,
     )
     return scheduler, Adapters(2), backlog
@@ -113,9 +113,8 @@ def test_nothing_that_the_scheduler_keeps_grows_with_the_requests_it_has_served(
     assert {path: (before[path], size) for path, size in after.items() if size > before[path] + 64} == {}
     assert deep_size(scheduler) < 1.1 * memory + 4096
     assert not (scheduler._deadlines or scheduler._reached or scheduler._displaced or backlog.requests)
-    if scheduler.prefixes is not None:
-        assert len(scheduler.prefixes) <= scheduler.pool.total
-        assert len(scheduler.prefixes._heap) <= scheduler.pool.total
+    assert len(scheduler.prefixes.tree) <= scheduler.pool.total
+    assert len(scheduler.prefixes.tree._heap) <= scheduler.pool.total
 
 
 def deep_size(root: Any) -> int:
@@ -146,4 +145,4 @@ def test_deadlines_of_requests_that_have_ended_do_not_pile_up():
         assert len(scheduler._deadlines) <= 70
     assert scheduler.next_deadline == 1e6
     scheduler.drop(long, 1.0)
-    assert scheduler._deadlines == []
+    assert len(scheduler._deadlines) == 0

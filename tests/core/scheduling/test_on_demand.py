@@ -14,6 +14,7 @@ from infeng_core.scheduling.cost import CostModel, StepShape
 from infeng_core.scheduling.fcfs import FirstCome
 from infeng_core.scheduling.policy import Policy, Served
 from infeng_core.scheduling.prefix import PrefixTree
+from infeng_core.scheduling.prefix_cache import PrefixCache
 from infeng_core.scheduling.room import LEAST_CHUNK, UNKNOWN_CHUNK
 from infeng_core.scheduling.scheduler import MOST_DISPLACED, Scheduler
 from infeng_core.step import Batch, Limits, Sequence
@@ -239,7 +240,7 @@ def test_a_policy_may_ask_what_of_a_request_is_in_the_cache():
 
     pool = BlockPool(8)
     limits = Limits(64, 4, 4, 128, 8)
-    scheduler = Scheduler(limits, pool, Asking(limits), prefixes=PrefixTree(pool), key_of=lambda one: b"k")
+    scheduler = Scheduler(limits, pool, Asking(limits), prefixes=PrefixCache(PrefixTree(pool), lambda one: b"k"))
     for id_ in (0, 7):
         one = Sequence.start(id_, Request((1,) * 40), [1] * 40, 42, seed=0)
         scheduler.add(one, 0.0)

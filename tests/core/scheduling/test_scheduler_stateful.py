@@ -35,6 +35,7 @@ from infeng_core.scheduling.blocks import BLOCK_TOKENS, BlockPool, blocks_for
 from infeng_core.scheduling.cost import CostModel, StepShape
 from infeng_core.scheduling.fcfs import FirstCome
 from infeng_core.scheduling.prefix import PrefixTree
+from infeng_core.scheduling.prefix_cache import PrefixCache
 from infeng_core.scheduling.room import LEAST_CHUNK, UNKNOWN_CHUNK
 from infeng_core.scheduling.scheduler import Scheduler
 from infeng_core.step import NOT_FINITE, Batch, Limits, Sequence
@@ -91,8 +92,7 @@ class World:
             self.policy,
             step_seconds=seconds,
             costs=self.costs,
-            prefixes=self.prefixes,
-            key_of=self.key_of,
+            prefixes=None if self.prefixes is None else PrefixCache(self.prefixes, self.key_of),
             backlog=self.backlog,
         )
 

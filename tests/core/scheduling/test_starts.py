@@ -12,6 +12,7 @@ from infeng_core.scheduling.cost import StepShape
 from infeng_core.scheduling.fcfs import FirstCome
 from infeng_core.scheduling.policy import Policy
 from infeng_core.scheduling.prefix import PrefixTree
+from infeng_core.scheduling.prefix_cache import PrefixCache
 from infeng_core.scheduling.room import LEAST_CHUNK
 from infeng_core.scheduling.scheduler import MOST_DISPLACED, Scheduler
 from infeng_core.step import Batch, Limits, Sequence
@@ -139,7 +140,7 @@ def test_a_policy_that_holds_somebody_back_is_asked_again():
 def test_what_another_has_computed_meanwhile_may_make_room_for_one_that_found_none():
     limits = Limits(16, 4, 4, 256, 6)
     pool = BlockPool(6)
-    scheduler = Scheduler(limits, pool, FirstCome(limits), prefixes=PrefixTree(pool), key_of=key_of(limits))
+    scheduler = Scheduler(limits, pool, FirstCome(limits), prefixes=PrefixCache(PrefixTree(pool), key_of(limits)))
     first, second = sequence(0, [0] * 60, 10), sequence(1, [0] * 60, 10)
     for one in (first, second):
         scheduler.add(one, 1.0)

@@ -1,0 +1,102 @@
+"""What sequences share of the cache: they begin with blocks that others have computed, or that storage gives back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from infeng_core.scheduling.blocks import BLOCK_TOKENS, BlockPool
+from infeng_core.scheduling.prefix import PrefixTree
+from infeng_core.step import Sequence
+
+Restore = Callable[[bytes, NDArray[np.int32], NDArray[np.int32], int], int]
+"""Fills blocks from an index on with what is stored of a prefix: (key, tokens, blocks, begin) -> how many."""
+
+KeyOf = Callable[[Sequence], bytes | None]
+"""Gives what a sequence's prefix is shared under (prefix.py); None where its adapters' contents are not known."""
+
+
+class _Found(NamedTuple):
+    sequence: Sequence
+    key: bytes | None
+    blocks: NDArray[np.int32]
+
+
+class PrefixCache:
+    """A tree of computed prefixes, what each sequence's are shared under, and where others are stored.
+
+    Blocks that were found for a sequence are held until it takes them, so that whoever asks first how many those are
+    looks for them once.
+    """
+
+    def __init__(self, tree: PrefixTree, key_of: KeyOf, restore: Restore | None = None) -> None:
+        """Share what is equal in its tokens and under ``key_of``; restore: brings back what an earlier process had."""
+        self.tree = tree
+        self._key_of = key_of
+        self._restore = restore
+        self._found: _Found | None = None
+
+    @staticmethod
+    def none(pool: BlockPool) -> PrefixCache:
+        """Return one that shares nothing."""
+        return PrefixCache(PrefixTree(pool, most_blocks=0), lambda sequence: None)
+
+    def find(self, sequence: Sequence) -> NDArray[np.int32]:
+        """Return the blocks that hold the beginning of a sequence already, (blocks,) int32; they stay held for it.
+
+        At least one token is left to compute.
+        """
+        key, found = self._key_of(sequence), self._found
+        if found is None or found.sequence is not sequence or found.key != key:  # its adapters may have changed
+            self.let_go()
+            blocks = np.empty(0, np.int32)
+            if key is not None:
+                blocks = self.tree.match(key, sequence.tokens[: sequence.length], _most_shared(sequence))
+            found = self._found = _Found(sequence, key, blocks)
+        return found.blocks
+
+    def take(self, sequence: Sequence) -> NDArray[np.int32]:
+        """Return the same blocks for the sequence to keep: it releases them like its own."""
+        blocks = self.find(sequence)
+        self._found = None
+        return blocks
+
+    def let_go(self) -> None:
+        """Hold no blocks that nobody has taken."""
+        if self._found is not None:
+            self.tree.pool.release(self._found.blocks)
+            self._found = None
+
+    def cached(self, sequence: Sequence) -> int:
+        """Return of how many tokens ``find`` would find the blocks."""
+        key = self._key_of(sequence)
+        if key is None:
+            return 0
+        return self.tree.peek(key, sequence.tokens[: sequence.length], _most_shared(sequence))
+
+    def restore(self, sequence: Sequence, begin: int) -> int:
+        """Fill a sequence's blocks from ``begin`` on with what is stored; return how many, and share them."""
+        key = None if self._restore is None else self._key_of(sequence)
+        if self._restore is None or key is None:
+            return 0
+        tokens = sequence.tokens[: _most_shared(sequence)]
+        count = self._restore(key, tokens, sequence.blocks, begin)
+        if count:
+            self.tree.insert(key, tokens[: BLOCK_TOKENS * (begin + count)], sequence.blocks[: begin + count])
+        return count
+
+    def keep(self, sequence: Sequence) -> None:
+        """Let others begin with what a sequence has computed."""
+        whole = sequence.computed // BLOCK_TOKENS
+        key = self._key_of(sequence) if whole else None
+        if key is not None:
+            self.tree.insert(key, sequence.tokens[: whole * BLOCK_TOKENS], sequence.blocks[:whole])
+
+
+def _most_shared(sequence: Sequence) -> int:
+    """Return how many of a sequence's positions need not be computed for its own sake."""
+    most = sequence.length - 1
+    return most if sequence.report_from is None else min(most, sequence.report_from)
