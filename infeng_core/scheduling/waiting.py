@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator
 
 from infeng_core.errors import InfengError, PluginError
 from infeng_core.scheduling.policy import Policy
@@ -26,8 +27,9 @@ class Waiting:
         self._policy = policy
         self._patience = patience
         self._overtaken: dict[Sequence, int] = {}  # of each that waits: by how many while its adapters lacked room
-        self._references: dict[Sequence, AdapterReference] = {}  # of those with adapters
-        self._lacking: set[object] = set()  # adapters that wait for memory that requests which run hold
+        self._references: dict[Sequence, tuple[Hashable, AdapterReference]] = {}  # of those with adapters, by their set
+        self._sets: Counter[Hashable] = Counter()  # of adapters, by how many wait for them
+        self._lacking: set[Hashable] = set()  # those that wait for memory that requests which run hold
         self._prefetched_at = self._idle_at = -1  # the registry's count of changes; -1: those that wait have changed
 
     def __len__(self) -> int:
@@ -47,13 +49,19 @@ class Waiting:
         self._policy.add(sequence, now)
         self._overtaken[sequence] = 0
         if sequence.adapters is not None:
-            self._references[sequence] = sequence.adapters
+            uses = sequence.adapters.uses
+            self._references[sequence] = uses, sequence.adapters
+            self._sets[uses] += 1
         self._prefetched_at = self._idle_at = -1
 
     def remove(self, sequence: Sequence, now: float) -> None:
         """Let one of them wait no longer."""
         del self._overtaken[sequence]
-        self._references.pop(sequence, None)
+        if sequence in self._references:
+            uses, _ = self._references.pop(sequence)
+            self._sets[uses] -= 1
+            if not self._sets[uses]:
+                del self._sets[uses]
         self._prefetched_at = self._idle_at = -1
         self._policy.remove(sequence, now)
 
@@ -79,7 +87,7 @@ class Waiting:
                 if len(self) > count:
                     return None  # its adapters left when others had made room for it, who wait now as well
             self.prefetch(now)
-            if reference is not None and reference.uses in self._lacking:
+            if reference is not None and self._references[sequence][0] in self._lacking:
                 if self._overtaken[sequence] >= self._patience:
                     return None
                 passed.append(sequence)
@@ -92,18 +100,16 @@ class Waiting:
         changes = self._changes()
         if changes == self._prefetched_at or not self._references:
             return
-        heads: dict[object, AdapterReference] = {}
+        heads: dict[Hashable, AdapterReference] = {}
         for sequence in self._order(now):
-            if sequence.adapters is not None:
-                heads.setdefault(sequence.adapters.uses, sequence.adapters)
-                if len(heads) == LOOKAHEAD:
+            if sequence in self._references:
+                heads.setdefault(*self._references[sequence])
+                if len(heads) == min(len(self._sets), LOOKAHEAD):
+                    self._prefetched_at = changes  # else the policy holds some back, and may not the next time
                     break
-        sets = {reference.uses for reference in self._references.values()}
-        if len(heads) == min(len(sets), LOOKAHEAD):  # else the policy holds some back, and may not the next time
-            self._prefetched_at = changes
         references = list(heads.values())
         served = references[0].registry.prefetch(references) if references else 0
-        self._lacking = {reference.uses for reference in references[served:]}
+        self._lacking = set(list(heads)[served:])
 
     def _order(self, now: float) -> Iterator[Sequence]:
         """Iterate over the policy's order; raises PluginError where it names others than those that wait."""
@@ -121,6 +127,6 @@ class Waiting:
 
     def _changes(self) -> int:
         """Return the registry's count of changes, where anybody waits for adapters."""
-        for reference in self._references.values():
+        for _, reference in self._references.values():
             return reference.registry.changes
         return -2
