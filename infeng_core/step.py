@@ -231,14 +231,18 @@ class Batch(NamedTuple):
     """Sorted by row. Adapters that combine have the same rows and follow each other in the order of the request."""
 
 
+def uses_of(sequence: Sequence) -> tuple[tuple[AdapterHandle, float], ...]:
+    """Return (handle, weight) of a running sequence's adapters."""
+    return () if sequence.adapters is None else sequence.adapters.rows
+
+
 def adapter_rows(segments: abc.Sequence[Segment]) -> list[AdapterRows]:
     """Return which rows use which adapters; neighbours that use the same ones share their entries."""
     ranges: list[AdapterRows] = []
     last: tuple[tuple[AdapterHandle, float], ...] = ()
     begin = end = 0
     for segment in segments:
-        reference = segment.sequence.adapters
-        rows = () if reference is None else reference.rows
+        rows = uses_of(segment.sequence)
         if rows != last:
             ranges += [AdapterRows(begin, end, handle, weight) for handle, weight in last]
             last, begin = rows, segment.row_begin

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from itertools import repeat
+from itertools import groupby, repeat
 from typing import NamedTuple
 
 import numpy as np
 
 from infeng_core.scheduling.blocks import blocks_for
-from infeng_core.step import AdapterRows, Batch, Limits, Segment, Sequence, adapter_rows
+from infeng_core.step import AdapterRows, Batch, Limits, Segment, Sequence, adapter_rows, uses_of
 
 
 class Work(NamedTuple):
@@ -54,11 +54,19 @@ class BatchBuilder:
         self._order: list[Sequence] = []  # of the segments, whose adapters follow
         self._ends: list[int] = []
         self._adapters: list[AdapterRows] = []
+        self._counted: tuple[list[Sequence], int] = ([], 0)  # single rows, and the ranges of their adapters
 
     def forget(self) -> None:
         """Keep no adapter's handle longer than it is used."""
         self._last, self._singles = None, []
         self._order, self._ends, self._adapters = [], [], []
+        self._counted = [], 0
+
+    def adapters(self, singles: list[Sequence]) -> int:
+        """Return how many ranges of rows use adapters where each of ``singles`` has one row."""
+        if singles != self._counted[0]:
+            self._counted = singles, sum(len(uses) for uses, _ in groupby(singles, key=uses_of))
+        return self._counted[1]
 
     def build(self, singles: list[Sequence], more: list[Work], slots: dict[Sequence, int]) -> Batch:
         """Return the batch of one sampled row of each of ``singles``, then ``more``; the next one overwrites it.

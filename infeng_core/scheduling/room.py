@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from infeng_core.scheduling.cost import CostModel, StepShape
-from infeng_core.step import AdapterHandle, Sequence
+from infeng_core.step import AdapterHandle, Sequence, uses_of
 
 LEAST_CHUNK = 8
 """Rows of prompts that a step has room for, however little time it is to take: prompts get on as well."""
@@ -30,7 +30,7 @@ class Room:
         self._costs = costs
         self._seconds = seconds
         self._taken = 0
-        self._uses: set[tuple[tuple[AdapterHandle, float], ...]] = set()
+        self._uses: set[tuple[tuple[AdapterHandle, float], ...]] = set()  # of prompts, whose rows follow all others
 
     def may_run(self, running: int) -> bool:
         """Return whether there is a row for one more prompt, and sampled ones for ``running`` sequences."""
@@ -63,8 +63,3 @@ class Room:
             return min(left, UNKNOWN_CHUNK - self._taken)
         within = self._costs.rows_within(self._seconds, shape, position, left)
         return min(left, max(within, LEAST_CHUNK - self._taken))
-
-
-def uses_of(sequence: Sequence) -> tuple[tuple[AdapterHandle, float], ...]:
-    """Return (handle, weight) of a running sequence's adapters."""
-    return () if sequence.adapters is None else sequence.adapters.rows

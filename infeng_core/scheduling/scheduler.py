@@ -16,9 +16,9 @@ from infeng_core.scheduling.cost import CostModel, StepShape
 from infeng_core.scheduling.deadlines import Deadlines
 from infeng_core.scheduling.policy import Policy, Served
 from infeng_core.scheduling.prefix_cache import PrefixCache
-from infeng_core.scheduling.room import Room, uses_of
+from infeng_core.scheduling.room import Room
 from infeng_core.scheduling.waiting import Waiting
-from infeng_core.step import Batch, Limits, Sequence
+from infeng_core.step import Batch, Limits, Sequence, uses_of
 
 if TYPE_CHECKING:
     from infeng_core.scheduling.admission import Backlog
@@ -169,7 +169,8 @@ class Scheduler:
         self._began = now
         decoding = self._decoding(now)
         rows = len(decoding)
-        self._shape = StepShape(rows, rows, sum([sequence.length for sequence in decoding]))
+        attended = sum([sequence.length for sequence in decoding])
+        self._shape = StepShape(rows, rows, attended, self._builder.adapters(decoding))
         preempted = self.preempted
         chunks, reported = self._chunks(decoding, now)
         if self.preempted > preempted:  # by those that a policy prefers; they may have started again
@@ -182,7 +183,7 @@ class Scheduler:
         if not decoding and not work:
             return None
         batch = self._builder.build(decoding, work, self._running)
-        self._shape = StepShape(len(batch.tokens), len(batch.sample_rows), self._shape.attended, len(batch.adapters))
+        self._shape = self._shape._replace(rows=len(batch.tokens), sampled=len(batch.sample_rows))
         return batch
 
     def commit(self, batch: Batch, tokens: list[list[int]], finished: Collection[Sequence], now: float) -> None:
@@ -297,13 +298,11 @@ class Scheduler:
 
     def _room_beside(self, decoding: list[Sequence], now: float) -> Room:
         """Return what is left of a step for prompts."""
-        limits, seconds, shape = self._limits, None, self._shape
+        limits, seconds = self._limits, None
         if decoding:
             asked = self.policy.seconds(decoding, now)
             seconds = self._step_seconds if asked is None else asked
-        if seconds is not None:
-            shape = shape._replace(adapters=sum(map(len, {uses_of(sequence) for sequence in decoding})))
-        return Room(shape, limits.max_rows - len(decoding), limits.max_samples, self.costs, seconds)
+        return Room(self._shape, limits.max_rows - len(decoding), limits.max_samples, self.costs, seconds)
 
     # ---------------------------------------------------------------------------------------- starting, preempting ---
 
