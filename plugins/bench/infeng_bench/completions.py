@@ -6,7 +6,6 @@ import http.client
 import json
 import math
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
@@ -14,6 +13,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from infeng_bench.outcomes import Outcomes
+from infeng_bench.pacing import Driver
 from infeng_bench.traffic import Arrival, Traffic
 from infeng_core.api import ResourceError, UsageError
 
@@ -92,66 +92,56 @@ def drive(
     """Send all requests of ``traffic``, each on a thread of its own, and return what became of them.
 
     model: who answers those without an adapter; an adapter is a model's name as well. The tenant is sent as ``user``.
-    clients: requests in flight at most, the next one comes when one has gone; infinite: they come at their times.
+    clients, done: as of Driver.
     """
-    driver = _Driver(server, model, traffic, done)
-    places = threading.Semaphore(int(clients)) if math.isfinite(clients) else None
-    threads = []
-    for place, arrival in enumerate(traffic):
-        if places is None:
-            time.sleep(max(0.0, arrival.at - driver.now()))
-        else:
-            places.acquire()
-        thread = threading.Thread(target=driver.send, args=(place, arrival, places), daemon=True)
-        thread.start()
-        threads.append(thread)
-    for thread in threads:
-        thread.join()
+    driver = _HttpDriver(server, model, traffic, clients, done)
+    driver.run()
     return driver.outcomes
 
 
-class _Driver:
-    """Sends requests and takes times."""
+class _HttpDriver(Driver):
+    """Sends each request on a thread of its own, and takes times there."""
 
-    def __init__(self, server: Server, model: str, traffic: Traffic, done: Callable[[], object]) -> None:
-        self.outcomes = Outcomes.of(traffic)
+    def __init__(
+        self, server: Server, model: str, traffic: Traffic, clients: float, done: Callable[[], object]
+    ) -> None:
+        super().__init__(traffic, clients, done)
         self._server = server
         self._model = model
-        self._traffic = traffic
-        self._done = done
-        self._lock = threading.Lock()
-        self._begin = time.perf_counter()
 
-    def now(self) -> float:
-        """Return the seconds since the beginning."""
-        return time.perf_counter() - self._begin
+    def prepared(self, place: int, arrival: Arrival) -> str:
+        """Return the body."""
+        return json.dumps(self._body(place, arrival))
 
-    def send(self, place: int, arrival: Arrival, places: threading.Semaphore | None) -> None:
-        """Send a request and read its answer to the end."""
-        found = self.outcomes
-        body = json.dumps(self._body(place, arrival))
-        found.arrived[place] = arrival.at if places is None else self.now()
+    def submit(self, place: int, arrival: Arrival, made: str) -> None:
+        """Send a request."""
         connection = self._server.connect()
+        threading.Thread(target=self._send, args=(place, made, connection), daemon=True).start()
+
+    def _send(self, place: int, body: str, connection: http.client.HTTPConnection) -> None:
+        """Send a request, read its answer to the end, and hand in who has its place."""
         times: list[float] = []
+        why: str | None = None
         try:
             connection.request("POST", self._server.path("completions"), body, self._server.headers)
-            tokens = self._read(connection.getresponse(), times)
-            with self._lock:
-                self._record(place, times, tokens)
+            usage = self._read(connection.getresponse(), times)
+            if times:
+                self._record(place, times, usage)
+            else:
+                why = "no token"
         except _FailedError as error:
-            self._refuse(str(error))
+            why = str(error)
         except (OSError, http.client.HTTPException) as error:
-            self._refuse(type(error).__name__)
+            why = type(error).__name__
         finally:
             connection.close()
-            if places is not None:
-                places.release()
-            self._done()
+            self.ended(why)
+            self.fill()
 
     def _body(self, place: int, arrival: Arrival) -> dict[str, Any]:
         body: dict[str, Any] = {
             "model": arrival.adapter or self._model,
-            "prompt": self._traffic.ids(place, VOCAB),
+            "prompt": self.traffic.ids(place, VOCAB),
             "max_tokens": arrival.new,
             "temperature": 0.0,
             "ignore_eos": True,
@@ -178,24 +168,15 @@ class _Driver:
         return usage
 
     def _record(self, place: int, times: list[float], usage: Mapping[str, Any]) -> None:
-        if not times:
-            self._count("no token")
-            return
         found = self.outcomes
-        found.first[place], found.last[place] = times[0], times[-1]
-        found.tokens[place] = int(usage.get("completion_tokens") or len(times))
         details = usage.get("prompt_tokens_details") or {}
-        found.cached[place] = int(details.get("cached_tokens") or 0)
-        found.is_done[place] = True
-        for early, late in pairwise(times):
-            found.gaps.add(late - early)
-
-    def _refuse(self, why: str) -> None:
-        with self._lock:
-            self._count(why)
-
-    def _count(self, why: str) -> None:
-        self.outcomes.refuse(why)
+        with self.lock:
+            found.first[place], found.last[place] = times[0], times[-1]
+            found.tokens[place] = int(usage.get("completion_tokens") or len(times))
+            found.cached[place] = int(details.get("cached_tokens") or 0)
+            found.is_done[place] = True
+            for early, late in pairwise(times):
+                found.gaps.add(late - early)
 
 
 def _events(answer: http.client.HTTPResponse) -> Iterator[dict[str, Any]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -61,3 +61,14 @@ def fractions(macs: int, nbytes: int, seconds: float, ceiling: Ceiling | None) -
             "bound": "memory" if at_dram >= at_int8 else "arithmetic",
         }
     return found
+
+
+def rows_of_traffic(result: Mapping[str, Any]) -> Iterator[list[str]]:
+    """Yield what people read first of requests that were served: rates and latencies."""
+    yield ["requests", f"{result['completed']} in {result['duration']:.1f} s"]
+    yield ["requests/s", f"{result['request_throughput']:.2f}"]
+    yield ["new tokens/s", f"{result['output_throughput']:.1f}"]
+    yield ["all tokens/s", f"{result['total_token_throughput']:.1f}"]
+    for name in ("ttft", "tpot", "itl", "e2el"):
+        if f"median_{name}_ms" in result:
+            yield [f"{name} ms", f"median {result[f'median_{name}_ms']:.1f}, p99 {result[f'p99_{name}_ms']:.1f}"]

@@ -14,6 +14,7 @@ from tqdm import tqdm
 
 from infeng_bench import adapters, calibration, completions, costsource, driving, options, outcomes, results, simulate
 from infeng_bench.activity import Activity
+from infeng_bench.figures import rows_of_traffic
 from infeng_bench.outcomes import Outcomes
 from infeng_bench.session import Session, opened
 from infeng_bench.simulator import Machine
@@ -159,15 +160,9 @@ def _bar(traffic: Traffic) -> tqdm[Any]:
 
 
 def _table(result: Mapping[str, Any]) -> Iterator[list[str]]:
-    yield ["requests", f"{result['completed']} in {result['duration']:.1f} s"]
+    yield from rows_of_traffic(result)
     for why, count in result["refused"].items():
         yield [f"refused: {why}", f"{count}"]
-    yield ["requests/s", f"{result['request_throughput']:.2f}"]
-    yield ["new tokens/s", f"{result['output_throughput']:.1f}"]
-    yield ["all tokens/s", f"{result['total_token_throughput']:.1f}"]
-    for name in ("ttft", "tpot", "itl", "e2el"):
-        if f"median_{name}_ms" in result:
-            yield [f"{name} ms", f"median {result[f'median_{name}_ms']:.1f}, p99 {result[f'p99_{name}_ms']:.1f}"]
     wanted = result["targets"]
     yield ["goodput/s", f"{result['goodput']:.2f} (ttft {wanted['ttft_ms']:g} ms, tpot {wanted['tpot_ms']:g} ms)"]
     yield ["starved", f"{result['starved']}"]

@@ -11,6 +11,7 @@ from tqdm import tqdm
 
 from infeng_bench import options
 from infeng_bench.arrivals import Arrival, Lengths, arrivals
+from infeng_bench.figures import rows_of_traffic
 from infeng_bench.prompts import random_ids
 from infeng_bench.serving import Job, serve, summary
 from infeng_bench.session import opened
@@ -80,13 +81,7 @@ def jobs(requests: Sequence[Arrival], seed: int, vocab: int, temperature: float)
 
 
 def _table(result: dict[str, Any]) -> Iterator[list[str]]:
-    yield ["requests", f"{result['completed']} in {result['duration']:.1f} s"]
+    yield from rows_of_traffic(result)
     yield ["prompt tokens", f"{result['total_input_tokens']}"]
     yield ["new tokens", f"{result['total_output_tokens']}"]
-    yield ["requests/s", f"{result['request_throughput']:.2f}"]
-    yield ["new tokens/s", f"{result['output_throughput']:.1f}"]
-    yield ["all tokens/s", f"{result['total_token_throughput']:.1f}"]
-    for name in ("ttft", "tpot", "itl", "e2el"):
-        if f"median_{name}_ms" in result:
-            yield [f"{name} ms", f"median {result[f'median_{name}_ms']:.1f}, p99 {result[f'p99_{name}_ms']:.1f}"]
     yield ["cores busy", f"{result['cpu_utilization']:.0%}"]
