@@ -71,48 +71,60 @@ Source source_of(const py::array& array, bool bf16) {
   return {static_cast<const char*>(array.data()), array.shape(0), array.shape(1), array.strides(0), element};
 }
 
-// The first byte of a buffer that must hold `panels` panels, `step` apart, from panel `first` on.
-char* panels_of(const py::buffer_info& info, int64_t offset, int64_t first, int64_t step, int64_t panels,
-                int64_t bytes) {
-  const int64_t size = int64_t(info.size) * info.itemsize;
-  if (offset < 0 || first < 0 || step < 1 || panels < 0 || offset > size) {
-    fail("invalid_argument", "offset, first panel and step must lie inside the buffer");
+// Panels in a buffer, `step` apart, from panel `first` on.
+class Panels {
+ public:
+  Panels(const py::buffer_info& info, int64_t offset, int64_t first, int64_t step, int64_t count, int64_t bytes)
+      : first_(first), step_(step), bytes_(bytes) {
+    const int64_t size = int64_t(info.size) * info.itemsize;
+    if (offset < 0 || first < 0 || step < 1 || count < 0 || offset > size) {
+      fail("invalid_argument", "offset, first panel and step must lie inside the buffer");
+    }
+    const int64_t room = (size - offset) / bytes;  // whole panels
+    if (count > 0 && (first >= room || (count - 1) > (room - 1 - first) / step)) {
+      fail("invalid_argument", "the buffer holds ", room, " panels, too few");
+    }
+    base_ = static_cast<uint8_t*>(info.ptr) + offset;
   }
-  const int64_t room = (size - offset) / bytes;  // whole panels
-  if (panels > 0 && (first >= room || (panels - 1) > (room - 1 - first) / step)) {
-    fail("invalid_argument", "the buffer holds ", room, " panels, too few");
-  }
-  return static_cast<char*>(info.ptr) + offset;
+
+  uint8_t* at(int64_t p) const { return base_ + (first_ + p * step_) * bytes_; }
+
+ private:
+  uint8_t* base_;
+  int64_t first_, step_, bytes_;
+};
+
+// Runs fill(row, panel) for the panels of a matrix (n, k), which lie in `out`.
+template <class Fill>
+void fill_panels(uint32_t format, int64_t n, int64_t k, const py::buffer& out, int64_t offset, int64_t first,
+                 int64_t step, int threads, Fill fill) {
+  const int64_t count = (n + kLanes - 1) / kLanes;
+  const py::buffer_info info = out.request(true);
+  const Panels panels(info, offset, first, step, count, panel_bytes_of(format, k));
+  const py::gil_scoped_release released;
+  for_panels(count, threads, [&](int64_t p) { fill(p * kLanes, panels.at(p)); });
 }
 
 void pack(const std::string& format, const py::array& source, const py::buffer& out, bool bf16, int64_t out_offset,
           int64_t first_panel, int64_t panel_step, int threads) {
   const uint32_t id = number_of(Vocabulary::weight, format);
   const Source s = source_of(source, bf16);
-  const int64_t bytes = panel_bytes_of(id, s.k);
-  const int64_t panels = (s.n + kLanes - 1) / kLanes;
-  const py::buffer_info info = out.request(true);
-  char* base = panels_of(info, out_offset, first_panel, panel_step, panels, bytes);
-  const py::gil_scoped_release released;
-  for_panels(panels, threads, [&](int64_t p) {
-    pack_panel(id, s, p * kLanes, reinterpret_cast<uint8_t*>(base + (first_panel + p * panel_step) * bytes));
-  });
+  fill_panels(id, s.n, s.k, out, out_offset, first_panel, panel_step, threads,
+              [&](int64_t row, uint8_t* panel) { pack_panel(id, s, row, panel); });
 }
 
 py::array_t<float> unpack(const std::string& format, const py::buffer& data, int64_t offset, int64_t panels, int64_t k,
                           int64_t first_panel, int64_t panel_step) {
   const uint32_t id = number_of(Vocabulary::weight, format);
-  const int64_t bytes = panel_bytes_of(id, k);
   const py::buffer_info info = data.request();
-  const char* base = panels_of(info, offset, first_panel, panel_step, panels, bytes);
+  const Panels packed(info, offset, first_panel, panel_step, panels, panel_bytes_of(id, k));
   py::array_t<float> result({panels * kLanes, k});
   float* out = result.mutable_data();
   const py::gil_scoped_release released;
   for (int64_t p = 0; p < panels; p++) {
-    const auto* panel = reinterpret_cast<const uint8_t*>(base + (first_panel + p * panel_step) * bytes);
     for (int64_t g = 0; g * kGroup < k; g++) {
       Group x;
-      unpack_group(id, panel, g, x);
+      unpack_group(id, packed.at(p), g, x);
       const int64_t count = std::min<int64_t>(kGroup, k - g * kGroup);
       for (int n = 0; n < kLanes; n++) {
         for (int64_t i = 0; i < count; i++) out[(p * kLanes + n) * k + g * kGroup + i] = x[i][n];
@@ -157,22 +169,16 @@ void pack_codes_of(const std::string& format, const py::array& codes, const py::
     fail("invalid_argument", "the scales are (", scale.shape(0), ", ", scale.shape(1), "), not (", given.n, ", ",
          grid.groups(given.k), ")");
   }
-  const int64_t bytes = panel_bytes_of(id, given.k);
-  const int64_t panels = (given.n + kLanes - 1) / kLanes;
-  const py::buffer_info info = out.request(true);
-  char* base = panels_of(info, out_offset, first_panel, panel_step, panels, bytes);
-  const py::gil_scoped_release released;
-  for_panels(panels, threads, [&](int64_t p) {
-    pack_codes(id, given, p * kLanes, reinterpret_cast<uint8_t*>(base + (first_panel + p * panel_step) * bytes));
-  });
+  fill_panels(id, given.n, given.k, out, out_offset, first_panel, panel_step, threads,
+              [&](int64_t row, uint8_t* panel) { pack_codes(id, given, row, panel); });
 }
 
 py::tuple codes_of(const std::string& format, const py::buffer& data, int64_t offset, int64_t panels, int64_t k,
                    int64_t first_panel, int64_t panel_step) {
   const uint32_t id = number_of(Vocabulary::weight, format);
-  const int64_t groups = grid_of(format, id).groups(k), bytes = panel_bytes_of(id, k);
+  const int64_t groups = grid_of(format, id).groups(k);
   const py::buffer_info info = data.request();
-  const char* base = panels_of(info, offset, first_panel, panel_step, panels, bytes);
+  const Panels packed(info, offset, first_panel, panel_step, panels, panel_bytes_of(id, k));
   py::array_t<int8_t> codes({panels * kLanes, k});
   py::array_t<float> scales({panels * kLanes, groups});
   int8_t* q = codes.mutable_data();
@@ -180,8 +186,7 @@ py::tuple codes_of(const std::string& format, const py::buffer& data, int64_t of
   {
     const py::gil_scoped_release released;
     for (int64_t p = 0; p < panels; p++) {
-      const auto* panel = reinterpret_cast<const uint8_t*>(base + (first_panel + p * panel_step) * bytes);
-      unpack_codes(id, panel, k, q + p * kLanes * k, scale + p * kLanes * groups);
+      unpack_codes(id, packed.at(p), k, q + p * kLanes * k, scale + p * kLanes * groups);
     }
   }
   return py::make_tuple(codes, scales);
@@ -203,7 +208,7 @@ void bind_packing(py::module_& m) {
       [](const std::string& name) {
         const WeightFormat& format = format_of(number_of(Vocabulary::weight, name));
         return py::dict("number"_a = format.abi.number, "group"_a = format.abi.group,
-                        "range"_a = py::make_tuple(format.low, format.high));
+                        "range"_a = py::make_tuple(format.grid.low, format.grid.high));
       },
       py::arg("format"), "What the descriptor of a weight format says beside its name and its functions.");
   m.def(

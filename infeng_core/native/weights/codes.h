@@ -3,17 +3,9 @@
 
 #include <cstdint>
 
+#include "weights/formats.h"
+
 namespace infeng {
-
-// What integers and scales a weight format stores.
-struct CodeGrid {
-  int64_t group;  // inputs of one scale; 0: all of an output
-  int low;        // smallest and largest integer
-  int high;
-  bool half;  // scales are fp16, else f32
-
-  int64_t groups(int64_t k) const { return group == 0 ? 1 : (k + group - 1) / group; }
-};
 
 // NULL for a format that stores no integers, or whose layout only its library knows.
 const CodeGrid* code_grid(uint32_t format);

@@ -135,7 +135,7 @@ void add_format(const std::string& path, infeng_format& format) {
   if (size < offsetof(infeng_format, unpack) + sizeof format.unpack || size > 4096 || format.name == nullptr) {
     fail(kBad, path, ": a weight format says that it has ", size, " bytes, or has no name");
   }
-  WeightFormat known{{}, INT8_MIN, INT8_MAX, pack_brought};
+  WeightFormat known{{}, {0, INT8_MIN, INT8_MAX, false}, pack_brought, nullptr};
   std::memcpy(&known.abi, &format, std::min<size_t>(size, sizeof known.abi));
   known.abi.struct_size = sizeof known.abi;
   const std::string where = path + ": weight format " + std::string(known.abi.name, strnlen(known.abi.name, 64));

@@ -12,15 +12,32 @@
 
 namespace infeng {
 
+// 64 inputs of 16 outputs in an integer format: q[k][n], and scale[h][n] of the one or two groups among them.
+using Integers = int8_t (*)[kLanes];
+using Scales = float (*)[kLanes];
+using ConstIntegers = const int8_t (*)[kLanes];
+using ConstScales = const float (*)[kLanes];
+
+// What integers and scales a format stores.
+struct CodeGrid {
+  int64_t group;  // inputs of one scale; 0: all of an output
+  int low;        // smallest and largest integer; 0, 0 for floats
+  int high;
+  bool half;  // scales are fp16, else f32
+
+  int64_t groups(int64_t k) const { return group == 0 ? 1 : (k + group - 1) / group; }
+};
+
 // A format as the ABI describes one, and what the core alone needs of it.
 struct WeightFormat {
   // Of the core's own `pack` is NULL: they are packed from a source in place. A reserved one has no functions.
   infeng_format abi;
-  // Smallest and largest integer of a weight; 0, 0 for floats.
-  int low;
-  int high;
+  CodeGrid grid;
   // Quantizes and lays out rows [row, row + 16) of the source as one panel. Throws Error "not_finite", "out_of_range".
   void (*pack)(const WeightFormat& format, const Source& source, int64_t row, uint8_t* panel);
+  // The opposite of `abi.unpack`, for 64 inputs: integers and scales into a panel that was zero. NULL where nobody here
+  // knows the layout, and for floats.
+  void (*write)(uint8_t* panel, int64_t g, ConstIntegers q, ConstScales scale);
 
   bool is_reserved() const { return abi.panel_bytes == nullptr; }
 };
