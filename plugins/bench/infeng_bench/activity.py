@@ -14,7 +14,8 @@ class Activity:
         """Expect at most ``places`` sequences at a time, in a cache of ``blocks``."""
         self.preemptions = 0
         """How often a sequence's blocks were taken back."""
-        self._places, self._blocks = places, blocks
+        self.places = places
+        self._blocks = blocks
         self._steps = self._rows = 0
         self._busy = self._running = self._used = 0.0  # seconds, and others times seconds
         self._most_waiting = 0
@@ -51,7 +52,7 @@ class Activity:
             "mean_step_ms": 1000 * self._busy / self._steps,
             "mean_step_rows": self._rows / self._steps,
             "mean_running": self._running / self._busy,
-            "occupancy": self._running / self._busy / self._places,
+            "occupancy": self._running / self._busy / self.places,
             "kv_occupancy": self._used / self._busy / self._blocks,
             "most_waiting": self._most_waiting,
         }

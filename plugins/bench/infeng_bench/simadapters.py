@@ -34,6 +34,8 @@ class VirtualRegistry:
     def advance(self, now: float) -> None:
         """Let it be ``now``: what has been read by then is in memory."""
         self.now = now
+        if not self._loading:
+            return
         for name in [name for name, ready in self._loading.items() if ready <= now]:
             del self._loading[name]
             self._users[name] = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import math
 import multiprocessing
 import sys
@@ -17,7 +18,7 @@ import numpy as np
 from infeng_bench import costsource, modelshape, options, outcomes, report, results
 from infeng_bench.loads import Load, help_text
 from infeng_bench.outcomes import Outcomes, Targets
-from infeng_bench.simulator import Machine, Simulation, simulate
+from infeng_bench.simulator import Machine, PreemptedError, Simulation, simulate
 from infeng_bench.traffic import GREEDY, Traffic, draw
 from infeng_core.api import (
     EngineConfig,
@@ -37,6 +38,7 @@ HELP = "run the scheduler under traffic on a virtual clock, policy against polic
 BLOCK = 16  # positions
 AS_SERVED: Mapping[str, object] = {"kv_cache__prefix": None, "scheduler__step_ms": None}
 """Settings that other verbs change: traffic is served as an engine does it."""
+WITHOUT_PREFIXES: Mapping[str, object] = {"kv_cache__prefix": False}
 PARALLEL = 5000
 """Requests from which on policies are simulated side by side: fewer take less time than a process takes to start."""
 AUTO_SEQUENCES = 8  # of full context, for which kv_cache.memory: auto has room where memory allows
@@ -127,11 +129,15 @@ def _all(
 def _one(arguments: argparse.Namespace, policy: str, traffic: Traffic, engine: Machine) -> dict[str, Any]:
     """Simulate one policy; return its figures."""
     begin = time.monotonic()
-    config = options.config(arguments, **AS_SERVED)
+    config, alike = (options.config(arguments, **{**AS_SERVED, **more}) for more in ({}, WITHOUT_PREFIXES))
     make = Plugins.discover(config).scheduler(policy)
     clients = arguments.clients or math.inf
 
     def served(some: Traffic) -> Simulation:
+        if not some.prefix_length:  # nobody finds anything, but one who was preempted what he had computed
+            with contextlib.suppress(PreemptedError):
+                own = Schedulers(alike, engine.limits, make, "simulated", None)
+                return simulate(some, own, engine, clients=clients, may_preempt=False)
         return simulate(some, Schedulers(config, engine.limits, make, "simulated", None), engine, clients=clients)
 
     simulated = served(traffic)

@@ -23,6 +23,7 @@ from infeng_core.api import (
     InfengError,
     Limits,
     PluginError,
+    Policy,
     Request,
     SamplingParams,
     Scheduler,
@@ -78,6 +79,10 @@ class Simulation:
     """Adapters that were read."""
 
 
+class PreemptedError(Exception):
+    """Somebody was preempted in a simulation that was to go without."""
+
+
 @dataclass
 class _Loop:
     """One run."""
@@ -90,6 +95,9 @@ class _Loop:
     registry: VirtualRegistry
     outcomes: Outcomes
     activity: Activity
+    only_orders: bool
+    """Whether the policy decides who starts, and nothing from one step to the next."""
+    may_preempt: bool
     arrivals: Iterator[tuple[int, Arrival]]
     coming: tuple[int, Arrival] | None
     """The next of them."""
@@ -104,6 +112,12 @@ class _Loop:
         if math.isinf(self.clients):
             return self.coming[1].at
         return self.now if self.in_flight < self.clients else math.inf
+
+    def come_by(self, moment: float) -> int:
+        """Return how many requests come until a moment that have not been handed over."""
+        if self.coming is None or self.next_arrival() > moment:
+            return 0
+        return int(np.searchsorted(self.traffic.at, moment, "right")) - self.coming[0]
 
     def take_arrivals(self) -> None:
         """Hand over the requests that have come."""
@@ -146,11 +160,19 @@ class _Loop:
         )
 
 
-def simulate(traffic: Traffic, schedulers: Schedulers, machine: Machine, *, clients: float = math.inf) -> Simulation:
+def simulate(
+    traffic: Traffic,
+    schedulers: Schedulers,
+    machine: Machine,
+    *,
+    clients: float = math.inf,
+    may_preempt: bool = True,
+) -> Simulation:
     """Serve all requests of ``traffic`` with a scheduler that ``schedulers`` makes for the machine's limits.
 
     clients: requests in flight at most, the next one comes when one has gone; infinite: they come at their times.
-    Raises PluginError where requests wait and the scheduler has no batch.
+    Raises PluginError where requests wait and the scheduler has no batch, PreemptedError where somebody is preempted
+    and nobody may be.
     """
     limits = machine.limits
     registry = VirtualRegistry(machine.max_adapters, machine.costs.adapter_load)
@@ -158,11 +180,28 @@ def simulate(traffic: Traffic, schedulers: Schedulers, machine: Machine, *, clie
     scheduler, outcomes = schedulers.make(), Outcomes.of(traffic)
     arrivals = enumerate(traffic)
     coming = next(arrivals, None)
+    only_orders = _only_orders(scheduler.policy)
     loop = _Loop(
-        traffic, machine, scheduler, schedulers.backlog, clients, registry, outcomes, activity, arrivals, coming
+        traffic,
+        machine,
+        scheduler,
+        schedulers.backlog,
+        clients,
+        registry,
+        outcomes,
+        activity,
+        only_orders,
+        may_preempt,
+        arrivals,
+        coming,
     )
     _run(loop)
     return Simulation(outcomes, activity, registry.loads)
+
+
+def _only_orders(policy: Policy) -> bool:
+    names = ("active", "prompts", "displaced", "seconds")
+    return all(getattr(type(policy), name) is getattr(Policy, name) for name in names)
 
 
 def reason(error: InfengError) -> str:
@@ -178,6 +217,8 @@ def _run(loop: _Loop) -> None:
         loop.take_arrivals()
         registry.advance(loop.now)
         batch = scheduler.next_batch(loop.now + ORIGIN)
+        if scheduler.preempted and not loop.may_preempt:
+            raise PreemptedError
         if batch is not None:
             _step(loop, batch, base)
             continue
@@ -212,11 +253,14 @@ def _step(loop: _Loop, batch: Batch, base: list[float]) -> None:
         seconds += costs.adapter * Step.of(batch).adapters
     running, waiting, begin = scheduler.running, scheduler.waiting, loop.now
     times = [seconds]
-    is_decided = len(prompts) == 1 or (waiting == 0 and not prompts)
+    nobody_starts = waiting == 0 or (loop.only_orders and running == loop.activity.places)
+    is_decided = len(prompts) == 1 or (nobody_starts and not prompts)
     if is_decided and running == len(batch.segments) and last == len(sampled) + (rows if prompts else 0):
         times += _more_steps(loop, sampled, prompts, seconds)
     count = len(times)
     spent = seconds if count == 1 else sum(times)
+    if count > 1:
+        waiting += loop.come_by(begin + spent - times[-1])
     used = loop.machine.limits.kv_blocks - scheduler.free_blocks + len(sampled) * (count - 1) / 32  # one for 16 steps
     loop.activity.step(begin, spent, last, running, waiting, used, count)
     finished = _record(loop, sampled, begin + seconds, begin + spent, times)
@@ -276,7 +320,9 @@ def _more_steps(loop: _Loop, sampled: list[Simulated], prompts: list[Segment], s
         most = min(most, (segment.sequence.length - segment.pos0 - 1) // rows)
         growth += costs.attended * rows * rows
     times: list[float] = []
-    left = loop.next_arrival() - loop.now - seconds
+    # Who comes while others wait in vain waits behind them, unless its adapters could be brought in meanwhile.
+    is_behind = loop.scheduler.waiting and loop.only_orders and not loop.traffic.adapters
+    left = min(math.inf if is_behind else loop.next_arrival(), loop.registry.next_change) - loop.now - seconds
     while len(times) < most - 1 and left > 0:
         seconds += growth
         left -= seconds

@@ -12,7 +12,7 @@ from infeng_bench import simulate as simulate_verb
 from infeng_bench import simulator, stepcosts
 from infeng_bench.loads import Load
 from infeng_bench.simadapters import VirtualRegistry
-from infeng_bench.simulator import Machine, Simulation, simulate
+from infeng_bench.simulator import Machine, PreemptedError, Simulation, simulate
 from infeng_bench.stepcosts import Step, StepCosts, fit
 from infeng_bench.traffic import draw
 
@@ -59,10 +59,12 @@ def test_requests_that_decode_together_share_their_steps() -> None:
     assert served.last.tolist() == pytest.approx([0.017 + 2 * 0.011] * 2)
 
 
+@pytest.mark.parametrize("share", [0.5, 2])
+@pytest.mark.parametrize("kind", ["tenants:greedy=5,others=2", "zipf:adapters=4"])
 def test_steps_that_are_skipped_come_out_as_if_the_scheduler_had_been_asked_for_each(
-    monkeypatch: pytest.MonkeyPatch,
+    kind: str, share: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    load = "tenants:greedy=5,others=2,prompt=1:40,output=1:60,load=0.5"
+    load = f"{kind},prompt=1:40,output=1:60,load={share}"
     fast = simulated(load, 200)
     monkeypatch.setattr(simulator, "_more_steps", lambda *_: [])
     slow = simulated(load, 200)
@@ -135,6 +137,28 @@ def test_a_cache_that_is_too_small_for_all_that_run_preempts() -> None:
     found = simulate(traffic, schedulers(machine.limits), machine)
     assert found.outcomes.is_done.all()
     assert found.activity.figures(1.0)["preemptions"] > 0
+
+
+def test_who_must_not_be_preempted_ends_a_simulation_as_soon_as_somebody_is() -> None:
+    machine = Machine(Limits(32, 8, 8, 256, 8), COSTS)
+    traffic = draw(Load.parse("poisson:rate=inf,prompt=8,output=60"), 8, 0, 256)
+    with pytest.raises(PreemptedError):
+        simulate(traffic, schedulers(machine.limits), machine, may_preempt=False)
+
+
+@pytest.mark.parametrize("memory", ["auto", "60kB"])
+def test_a_simulation_without_prefixes_is_one_with_prefixes_that_nobody_finds(
+    memory: str, tiny_config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def figures() -> dict[str, Any]:
+        options = ("--load", "tenants:prompt=8:60,output=4:60,load=2", "--requests", "60", "--policies", "fcfs")
+        found = bench(tmp_path / "out.json", tiny_config, *options, "--set", f"kv_cache.memory={memory}")["policies"]
+        return {name: value for name, value in found["fcfs"].items() if name != "seconds"}
+
+    short = figures()
+    assert (short["preemptions"] > 0) == (memory != "auto")
+    monkeypatch.setattr(simulate_verb, "WITHOUT_PREFIXES", {})
+    assert figures() == short
 
 
 def test_steps_keep_to_the_time_that_the_settings_give_them() -> None:
