@@ -37,6 +37,7 @@ from infeng_core.backends.interface import (
 )
 from infeng_core.backends.native.outline import shape_and_formats
 from infeng_core.cli import say
+from infeng_core.cli.lora import parse_lora
 from infeng_core.cli.options import add_config_options, config_from
 from infeng_core.engine import Engine
 from infeng_core.errors import (
@@ -98,7 +99,7 @@ from infeng_core.plug.hookspecs import API_VERSION, Command, KernelLibrary, Poli
 from infeng_core.plug.manager import Plugins
 from infeng_core.requests.processors import Adjustment, LogitProcessor, LogitProcessors, Vocabulary
 from infeng_core.requests.request import Adapters, Completion, Logprob, Request, SamplingParams
-from infeng_core.requests.stream import Event, Stream
+from infeng_core.requests.stream import Event, Output, Stream
 from infeng_core.requests.tokenizer import Detokenizer, HfTokenizer, Tokenizer
 from infeng_core.scheduling.blocks import BlockPool
 from infeng_core.scheduling.cost import CostModel, StepShape
@@ -186,6 +187,7 @@ __all__ = [
     "NotFiniteError",
     "OneOp",
     "OpNames",
+    "Output",
     "OverloadedError",
     "PackedAdapter",
     "Part",
@@ -260,6 +262,7 @@ __all__ = [
     "pack",
     "panel_bytes",
     "panel_columns",
+    "parse_lora",
     "peak_rss",
     "printable",
     "read_config",

@@ -263,19 +263,31 @@ class Engine:
         return self._events(self._prepare(prompts, params, adapters))
 
     def submit(
-        self, prompt: Prompt, params: SamplingParams | None = None, *, adapter: Adapters | None = None
+        self,
+        prompt: Prompt,
+        params: SamplingParams | None = None,
+        *,
+        adapter: Adapters | None = None,
+        index: int = 0,
+        ready: deque[Output] | None = None,
     ) -> Stream:
         """Add one request to those in flight and return its stream; it moves on whenever anybody runs the engine.
+
+        ready: gets an ``Output`` of this ``index`` for each event, on the thread that runs the step: ``on_step`` then
+        need not look at every stream. Who takes events from it (``next_event``) takes them from the stream.
 
         Raises OverloadedError where too many wait already (``scheduler.max_waiting`` and others), before the prompt is
         tokenized, if its length says as much.
         """
         request = Request.of(prompt, params, adapter)
-        backlog = self._schedulers.backlog
-        backlog.check(len(request.prompt) // (CHARACTERS_PER_TOKEN if isinstance(request.prompt, str) else 1))
+        self.check_room(len(request.prompt) // (CHARACTERS_PER_TOKEN if isinstance(request.prompt, str) else 1))
         [(request, ids)] = self._prepare([request], None, None)
-        backlog.check(len(ids))
-        return self._start(request, ids)
+        self.check_room(len(ids))
+        return self._start(request, ids, index, ready)
+
+    def check_room(self, tokens: int = 0) -> None:
+        """Raise the OverloadedError that a request whose prompt has so many tokens would meet; costs microseconds."""
+        self._schedulers.backlog.check(tokens)
 
     def score(
         self, prompt: Prompt, continuation: str | Iterable[int], *, adapter: Adapters | None = None

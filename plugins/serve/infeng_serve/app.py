@@ -1,0 +1,126 @@
+"""The ASGI application: who may call, which route answers, and what is said where none does."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from infeng_core.api import get_logger
+from infeng_serve.failures import GoneError, failure
+from infeng_serve.http import Call, Receive, Scope, Send
+from infeng_serve.observers import Record
+from infeng_serve.protocol.errors import ApiError
+from infeng_serve.service import Service
+
+_log = get_logger(__name__)
+
+Handler = Callable[[Service, Call], Awaitable[None]]
+
+_HEADER_NAMES = re.compile(rb"[A-Za-z0-9_\-, ]{1,2048}")
+_EXPOSED = (b"access-control-expose-headers", b"x-request-id, retry-after, retry-after-ms")
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """What is done at one path."""
+
+    handlers: Mapping[str, Handler]
+    """By method; HEAD is answered as GET is."""
+    is_open: bool = False
+    """Whether no key is asked for."""
+
+    @property
+    def allowed(self) -> str:
+        """The methods, as a header lists them."""
+        names = {*self.handlers, "OPTIONS", *(["HEAD"] if "GET" in self.handlers else [])}
+        return ", ".join(sorted(names))
+
+
+class App:
+    """Answers every call, whatever it is."""
+
+    def __init__(self, service: Service, routes: Mapping[str, Route]) -> None:
+        """Answer by ``routes``: paths, those that end with / for whatever begins with them."""
+        self._service = service
+        self._routes = dict(routes)
+        self._prefixes = tuple(path for path in routes if path.endswith("/"))
+        self._origins = frozenset(origin.encode("latin-1") for origin in service.settings.cors)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one call."""
+        if scope["type"] != "http":
+            return
+        call = Call(scope, receive, send)
+        try:
+            await self._answer(call)
+        except GoneError:
+            pass
+        except Exception as error:
+            if call.is_started:
+                raise  # nothing can be said any more: the connection is closed
+            await call.fail(failure(error, call.id))
+        finally:
+            call.close()
+
+    async def _answer(self, call: Call) -> None:
+        route = self._route(call.path)
+        self._mark_origin(call)
+        if call.method == "OPTIONS" and route is not None:
+            await self._options(call, route)
+            return
+        if route is None or not route.is_open:
+            self._authenticate(call)
+        if route is None:
+            raise ApiError(404, f"There is nothing at {call.path[:200]!r}.", code="not_found")
+        handler = route.handlers.get("GET" if call.method == "HEAD" else call.method)
+        if handler is None:
+            why = f"{call.path[:200]} does not take {call.method}."
+            raise ApiError(405, why, code="method_not_allowed", headers={"allow": route.allowed})
+        await handler(self._service, call)
+
+    def _route(self, path: str) -> Route | None:
+        found = self._routes.get(path)
+        if found is None:
+            prefix = next((prefix for prefix in self._prefixes if path.startswith(prefix) and path != prefix), None)
+            found = None if prefix is None else self._routes[prefix]
+        return found
+
+    def _authenticate(self, call: Call) -> None:
+        """Find out who calls; raises ApiError 401."""
+        caller = self._service.keys.caller(call.headers.get(b"authorization"))
+        if caller is not None:
+            call.caller = caller
+            return
+        for observer in self._service.observers:
+            record = Record(call.id, call.path, "", "", client=call.client, wall=call.wall, arrived=call.arrived)
+            record.status = 401
+            observer.rejected(record, "unauthorized")
+        why = "There is no such API key" if b"authorization" in call.headers else "An API key is missing"
+        headers = {"www-authenticate": "Bearer"}
+        raise ApiError(401, f"{why}; send `Authorization: Bearer KEY`.", code="invalid_api_key", headers=headers)
+
+    # ------------------------------------------------------------------------------------------- pages of others ---
+
+    def _mark_origin(self, call: Call) -> None:
+        """Let a browser's page read the answer, where its origin may."""
+        if not self._origins:
+            return
+        origin = call.headers.get(b"origin")
+        if b"*" in self._origins:
+            call.extra += [(b"access-control-allow-origin", b"*"), _EXPOSED]
+            return
+        call.extra.append((b"vary", b"origin"))
+        if origin in self._origins:
+            call.extra += [(b"access-control-allow-origin", origin), _EXPOSED]
+
+    async def _options(self, call: Call, route: Route) -> None:
+        headers: list[tuple[bytes, bytes]] = [(b"allow", route.allowed.encode("ascii"))]
+        wanted: Any = call.headers.get(b"access-control-request-headers", b"")
+        if any(name == b"access-control-allow-origin" for name, _ in call.extra):
+            headers += [(b"access-control-allow-methods", route.allowed.encode("ascii"))]
+            headers += [(b"access-control-max-age", b"600")]
+            if _HEADER_NAMES.fullmatch(wanted):
+                headers.append((b"access-control-allow-headers", wanted))
+        await call.respond(204, headers=headers)

@@ -1,0 +1,137 @@
+"""Between the event loop and the engine's thread: requests go in from a pool, events come out once for each step."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from infeng_core.api import Engine, Event, Output, Request
+from infeng_serve.failures import GoneError
+from infeng_serve.feed import Choice, Feed
+from infeng_serve.observers import Record
+from infeng_serve.protocol.answer import Answer
+from infeng_serve.protocol.errors import ApiError
+
+_T = TypeVar("_T")
+
+Given = list[tuple[int, Event | Exception]]
+"""What one step gave, by the keys of choices."""
+
+
+class Bridge:
+    """Runs an engine by its own thread for the event loop that makes this object."""
+
+    def __init__(self, engine: Engine, pool: ThreadPoolExecutor) -> None:
+        """Start the engine's thread. ``pool``: reads and submits requests."""
+        self._engine = engine
+        self._pool = pool
+        self._loop = asyncio.get_running_loop()
+        self._ready: deque[Output] = deque()
+        self._choices: dict[int, Choice] = {}
+        self._keys = itertools.count()
+        self.feeds: set[Feed] = set()
+        """Of calls that are being answered."""
+        engine.start(self._on_step)
+
+    async def run(self, work: Callable[[], _T]) -> _T:
+        """Do on a thread of the pool what takes long."""
+        return await self._loop.run_in_executor(self._pool, work)
+
+    async def submit(
+        self, feed: Feed, read: Callable[[], Answer], settle: Callable[[Request], tuple[Request, Record]]
+    ) -> Answer:
+        """Read a call and submit its requests, both on a thread of the pool; its events come to ``feed``.
+
+        settle: returns a request as the server wants it, and its record. Raises whatever reading and submitting raise,
+        OverloadedError before anything is read; then nothing of the call is left in the engine.
+        """
+        self._engine.check_room()
+        self.feeds.add(feed)
+        try:
+            answer = await self.run(lambda: self._submit(feed, read, settle))
+        except BaseException:
+            self.close(feed)
+            raise
+        for choice in feed.choices:
+            feed.accept(choice)
+        return answer
+
+    def close(self, feed: Feed) -> None:
+        """End a call: what it has in flight is cancelled."""
+        self.feeds.discard(feed)
+        feed.leave()
+
+    def _submit(
+        self, feed: Feed, read: Callable[[], Answer], settle: Callable[[Request], tuple[Request, Record]]
+    ) -> Answer:
+        if feed.is_left:
+            raise GoneError
+        answer = read()
+        feed.is_whole = not answer.streams
+        settled = [settle(request) for request in answer.requests]
+        choices = [feed.add(record) for _, record in settled]
+        for (request, record), choice in zip(settled, choices, strict=True):
+            if feed.is_left:
+                raise GoneError
+            key = next(self._keys)
+            self._choices[key] = choice
+            record.submitted = time.perf_counter()
+            try:
+                choice.stream = self._engine.submit(request, index=key, ready=self._ready)
+            except BaseException:
+                del self._choices[key]
+                raise
+        if feed.is_left:  # it left while the last one was submitted
+            feed.leave()
+        return answer
+
+    # ---------------------------------------------------------------------------------------------- after a step ---
+
+    def _on_step(self) -> None:
+        """Hand over, on the engine's thread, whatever the step gave."""
+        ready = self._ready
+        if not ready:
+            return
+        now = time.perf_counter()
+        given: Given = []
+        while ready:
+            output = ready.popleft()
+            try:
+                event: Event | Exception | None = output.next_event()
+            except Exception as error:
+                event = error
+            if event is not None:
+                given.append((output.index, event))
+        try:
+            self._loop.call_soon_threadsafe(self._deliver, given, now)
+        except RuntimeError:  # it is closed: nobody is there any more
+            ready.clear()
+
+    def _deliver(self, given: Given, now: float) -> None:
+        choices = self._choices
+        for key, event in given:
+            choice = choices.get(key)
+            if choice is not None and choice.feed.put(choice, event, now):
+                del choices[key]
+
+    # ---------------------------------------------------------------------------------------------------- ending ---
+
+    def abort(self, error: ApiError) -> None:
+        """End all calls with an error."""
+        for feed in list(self.feeds):
+            feed.abort(error)
+
+    async def shut(self, error: ApiError) -> None:
+        """Close the engine, once nobody waits for it; what is left in it ends with ``error``."""
+        await self._loop.run_in_executor(None, self._engine.close)
+        self._on_step()
+        await asyncio.sleep(0)  # for what was just handed over
+        now = time.perf_counter()
+        for choice in list(self._choices.values()):
+            choice.feed.end(choice, now, error)
+        self._choices.clear()

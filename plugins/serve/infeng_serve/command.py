@@ -1,0 +1,108 @@
+"""``infeng serve``: its arguments, which settings they are, and its end."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from infeng_core.api import UsageError, add_config_options, config_from, get_logger, parse_lora, say
+
+_log = get_logger(__name__)
+
+LOOPBACK = ("127.", "::1", "localhost")
+
+
+class Serve:
+    """The command."""
+
+    name = "serve"
+    help = "serve a model, and adapters as further models, by OpenAI's HTTP API"
+
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        """Take the settings' defaults, and those of the environment."""
+        self._settings = settings
+
+    def configure(self, parser: argparse.ArgumentParser) -> None:
+        """Add the arguments; where one is a setting too, it outranks the manifest's."""
+        parser.add_argument("model", nargs="?", metavar="MODEL", help="model directory or hub name (model.path)")
+        parser.add_argument("-t", "--threads", type=int, metavar="N", help="worker threads (default: usable cores)")
+        parser.add_argument("--host", metavar="ADDRESS", help="address to listen at (127.0.0.1)")
+        parser.add_argument("--port", type=int, metavar="N", help="port to listen at; 0: any that is free (8000)")
+        parser.add_argument("--ready-file", metavar="FILE", help="gets the URL once requests are served")
+        parser.add_argument(
+            "--served-model-name", action="append", dest="names", metavar="NAME", help="of the base model; repeats"
+        )
+        parser.add_argument("--chat-template", metavar="FILE", help="a Jinja file instead of the model's own template")
+        parser.add_argument(
+            "--lora", action="append", default=[], metavar="NAME=PATH[:SCALE]", help="an adapter, as a model; repeats"
+        )
+        self._configure_access(parser.add_argument_group("access"))
+        self._configure_limits(parser.add_argument_group("limits"))
+        add_config_options(parser)
+
+    def run(self, arguments: argparse.Namespace) -> int:
+        """Serve until SIGTERM or Ctrl-C; raises InfengError, and what loading the model raises."""
+        from infeng_serve.model import Model, load
+        from infeng_serve.server import Server
+        from infeng_serve.settings import Settings
+
+        names = {field.name for field in dataclasses.fields(Settings)} - {"threads"}
+        given = {f"serve__{name}": value for name, value in vars(arguments).items() if name in names}
+        more: dict[str, object] = {"model__path": arguments.model, "threads__count": arguments.threads, **given}
+        config = config_from(arguments, **more)
+        if not config.model.path:
+            raise UsageError("model", "none is named", "infeng serve MODEL, or set model.path in the manifest")
+        loras = [parse_lora(text) for text in arguments.lora]
+        settings = Settings.read({**self._settings, **config.extra.get("serve", {})})
+        keys = keys_of(arguments.api_key, arguments.admin_key, settings.api_keys)
+
+        def loaded() -> Model:
+            begin = time.perf_counter()
+            model = load(config, settings, loras)
+            say(f"serving {model.name}, loaded in {time.perf_counter() - begin:.2f} s", to_stderr=True)
+            return model
+
+        server = Server(settings, loaded, keys=keys)
+        if not keys.are_asked_for and not settings.host.startswith(LOOPBACK):
+            _log.warning("anybody who reaches this address may call: no API key is set", host=settings.host)
+        say(f"listening at {server.url}, loading {config.model.path}", to_stderr=True)
+        server.run(has_signals=True)
+        return 0
+
+    def _configure_access(self, group: argparse._ArgumentGroup) -> None:
+        group.add_argument(
+            "--api-key", action="append", default=[], metavar="KEY", help="a key that callers need; repeats"
+        )
+        group.add_argument(
+            "--admin-key", action="append", default=[], metavar="KEY", help="one that may load adapters from anywhere"
+        )
+        group.add_argument(
+            "--api-keys", metavar="FILE", help="lines KEY TENANT [ADAPTERS [admin]]; followed as it changes"
+        )
+        group.add_argument(
+            "--lora-root", action="append", dest="lora_roots", metavar="DIR", help="callers load from here; repeats"
+        )
+        group.add_argument("--cors", action="append", metavar="ORIGIN", help="origin whose pages may call; repeats")
+        group.add_argument("--tls-cert", metavar="FILE", help="certificate chain")
+        group.add_argument("--tls-key", metavar="FILE", help="its private key")
+
+    def _configure_limits(self, group: argparse._ArgumentGroup) -> None:
+        group.add_argument("--max-body", type=int, metavar="BYTES", help="of a request (16 MiB)")
+        group.add_argument("--max-connections", type=int, metavar="N", help="open at a time (4096)")
+        group.add_argument("--max-requests", type=int, metavar="N", help="answered or waiting at a time (1024)")
+        group.add_argument("--request-timeout", type=float, metavar="S", help="an answer ends with what it has (never)")
+        group.add_argument("--drain-timeout", type=float, metavar="S", help="for answers in the making at the end (30)")
+
+
+def keys_of(given: list[str], admins: list[str], file: str | None) -> Any:
+    """Return the keys of the arguments, of INFENG_API_KEY and INFENG_ADMIN_KEY, and of a file."""
+    from infeng_serve.auth import Keys
+
+    more, more_admins = os.environ.get("INFENG_API_KEY"), os.environ.get("INFENG_ADMIN_KEY")
+    return Keys(
+        [*given, *([more] if more else [])], admin_keys=[*admins, *([more_admins] if more_admins else [])], file=file
+    )

@@ -1,0 +1,146 @@
+"""Connections: uvicorn's protocol with bounds on their number, on heads, and on clients that stall."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any
+
+from uvicorn import Config
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
+
+from infeng_serve.protocol.errors import ApiError
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Of connections; times in seconds."""
+
+    connections: int
+    head: int
+    """Bytes."""
+    head_timeout: float
+    write_timeout: float
+
+
+class Connection(HttpToolsProtocol):
+    """One connection of a client."""
+
+    def __init__(self, bounds: Bounds, config: Config, state: ServerState, loop: asyncio.AbstractEventLoop) -> None:
+        """Serve the app of ``config``; ``state`` is that of all connections."""
+        super().__init__(config, state, {}, loop)
+        self._bounds = bounds
+        self._head_timer: asyncio.TimerHandle | None = None
+        self._write_timer: asyncio.TimerHandle | None = None
+        self._in_head = True
+        self._head_bytes = 0
+        self._messages = 0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begin to wait for a head, or refuse one connection too many."""
+        super().connection_made(transport)
+        if len(self.connections) > self._bounds.connections:
+            self._refuse(503, "There are too many connections.")
+            return
+        self._arm()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the timers."""
+        self._disarm()
+        self.resume_writing()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Parse; a head that does not end is refused."""
+        if self.transport.is_closing():
+            return
+        messages = self._messages
+        super().data_received(data)
+        if self._in_head and messages == self._messages:
+            self._head_bytes += len(data)
+            if self._head_bytes > self._bounds.head:
+                self._refuse(431, f"The head has more than {self._bounds.head} bytes.")
+
+    def on_message_begin(self) -> None:
+        """Count a head's bytes and seconds from here on."""
+        super().on_message_begin()
+        self._messages += 1
+        self._in_head, self._head_bytes = True, 0
+        if self._head_timer is None:
+            self._arm()
+
+    def on_headers_complete(self) -> None:
+        """The head is there."""
+        self._in_head = False
+        self._disarm()
+        super().on_headers_complete()
+
+    def pause_writing(self) -> None:
+        """The client reads too slowly, or no more."""
+        super().pause_writing()
+        if self._write_timer is None:
+            self._write_timer = self.loop.call_later(self._bounds.write_timeout, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """The client has read on."""
+        if self._write_timer is not None:
+            self._write_timer.cancel()
+            self._write_timer = None
+        if self.flow is not None:
+            super().resume_writing()
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer what is no HTTP."""
+        self._refuse(400, msg)
+
+    def _arm(self) -> None:
+        self._head_timer = self.loop.call_later(self._bounds.head_timeout, self._give_up)
+
+    def _disarm(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _give_up(self) -> None:
+        self._head_timer = None
+        if self._messages or self._head_bytes:
+            self._refuse(408, f"The head did not arrive within {self._bounds.head_timeout:g} seconds.")
+        else:
+            self.transport.close()
+
+    def _refuse(self, status: int, message: str) -> None:
+        """Answer without asking the app, and close."""
+        self._disarm()
+        if self.transport.is_closing():
+            return
+        if self.cycle is None or self.cycle.response_complete:  # else an answer to an earlier call is on its way
+            body = ApiError(status, message).body()
+            phrase = HTTPStatus(status).phrase
+            head = f"HTTP/1.1 {status} {phrase}\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n"
+            self.transport.write(head.encode("ascii") + b"connection: close\r\n\r\n" + body)
+        self.transport.close()
+
+
+def config_of(app: Any, *, keep_alive: float, backlog: int, cert: str | None, key: str | None) -> Config:
+    """Return uvicorn's configuration of what this server leaves to it."""
+    config = Config(
+        app,
+        loop="none",
+        http=Connection,
+        ws="none",
+        lifespan="off",
+        interface="asgi3",
+        log_config=None,
+        log_level="critical",
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        backlog=backlog,
+        timeout_keep_alive=keep_alive,  # type: ignore[arg-type]  # it is handed to call_later
+        ssl_certfile=cert,
+        ssl_keyfile=key,
+    )
+    config.load()
+    return config

@@ -1,0 +1,87 @@
+"""What went wrong, as clients are told: every error of the engine becomes a status and OpenAI's body."""
+
+from __future__ import annotations
+
+import math
+import re
+
+from infeng_core.api import (
+    AdapterError,
+    InfengError,
+    OverloadedError,
+    RequestError,
+    ResourceError,
+    UsageError,
+    get_logger,
+)
+from infeng_serve.protocol.errors import ApiError
+
+_log = get_logger(__name__)
+
+_ADAPTER = re.compile(r"adapter '.*'")
+_PARAMETER = re.compile(r"[a-z]+(_[a-z]+)*")
+
+
+class GoneError(Exception):
+    """The client has left: nobody is there to be told anything."""
+
+
+class LoadingError(ApiError):
+    """The model is not there yet."""
+
+    def __init__(self) -> None:
+        """Say so in the words that clients of other servers wait for."""
+        super().__init__(503, "Loading model", type="unavailable_error", headers={"retry-after": "1"})
+
+    def body(self) -> bytes:
+        """Return the body, whose ``code`` is a number."""
+        return b'{"error":{"code":503,"message":"Loading model","type":"unavailable_error"}}'
+
+
+def unavailable(message: str, seconds: float, *, status: int = 503, code: str = "overloaded") -> ApiError:
+    """Return the error of a call that may be tried again in so many seconds."""
+    headers = {"retry-after": str(math.ceil(seconds)), "retry-after-ms": str(math.ceil(seconds * 1000))}
+    kind = "rate_limit_error" if status == 429 else "unavailable_error"
+    return ApiError(status, message, type=kind, code=code, headers=headers)
+
+
+def failure(error: BaseException, id: str = "") -> ApiError:
+    """Return any error as clients see it. What is no fault of theirs is logged, and told without details."""
+    if isinstance(error, ApiError):
+        return error
+    if isinstance(error, OverloadedError):
+        return unavailable(str(error), error.retry_after)
+    if isinstance(error, RequestError):
+        return _of_request(error)
+    if isinstance(error, AdapterError):
+        return ApiError(404, str(error), param="model", code="model_not_found")
+    if isinstance(error, ResourceError):
+        _log.warning("a call lacked something", id=id, error=str(error))
+        return unavailable(str(error), 1.0, code="no_resources")
+    if isinstance(error, UsageError):  # the engine was closed meanwhile
+        return ApiError(503, "The server is shutting down.", type="unavailable_error", code="shutting_down")
+    if isinstance(error, InfengError):
+        _log.error("a call failed", id=id, error=str(error))
+        return ApiError(500, str(error), type="server_error", code="engine_error")
+    _log.error("a call failed", id=id, exc_info=error)
+    return ApiError(500, f"The server failed on this call; its log says why (request id {id}).", type="server_error")
+
+
+def reason_of(error: ApiError) -> str:
+    """Return the word by which rejections are counted."""
+    if isinstance(error, LoadingError):
+        return "loading"
+    words = {401: "unauthorized", 403: "forbidden", 404: "not_found", 413: "too_large", 429: "rate_limited"}
+    if error.status in words:
+        return words[error.status]
+    if error.status >= 500:
+        return error.code or "error"
+    return "invalid"
+
+
+def _of_request(error: RequestError) -> ApiError:
+    if _ADAPTER.match(error.what):
+        return ApiError(404, str(error), param="model", code="model_not_found")
+    is_long = "context" in error.why or "context" in error.what
+    param = error.what if _PARAMETER.fullmatch(error.what) else None
+    return ApiError(400, str(error), param=param, code="context_length_exceeded" if is_long else None)

@@ -1,0 +1,182 @@
+"""What the engine gives to one call: events of its choices, merged until the call comes to take them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from infeng_core.api import Completion, Event, Stream
+from infeng_serve.failures import failure
+from infeng_serve.observers import Observer, Record
+from infeng_serve.protocol.errors import ApiError
+
+News = dict[int, list[Event]]
+"""Events by the number of their choice."""
+
+
+@dataclass(slots=True, eq=False)
+class Choice:
+    """One request of a call."""
+
+    feed: Feed
+    number: int
+    record: Record
+    stream: Stream | None = None
+    is_accepted: bool = False
+    is_ended: bool = False
+
+
+class Feed:
+    """The events of one call. All methods are for the event loop's thread, but ``add`` and what it returns.
+
+    A call that does not come for them finds them merged: nobody waits for it, and no more is kept than its answer has.
+    """
+
+    def __init__(self, id: str, observers: Sequence[Observer]) -> None:
+        """Be empty. ``id``: of the call, for the log."""
+        self.choices: list[Choice] = []
+        self.completions: dict[int, Completion] = {}
+        self.is_left = False
+        """Whether nobody wants the answer any more."""
+        self.is_gone = False
+        """Whether that is because the client has left."""
+        self.is_whole = False
+        """Whether the call wants nothing before all choices have ended."""
+        self._id = id
+        self._observers = observers
+        self._news: News = {}
+        self._error: ApiError | None = None
+        self._waiter: asyncio.Future[None] | None = None
+
+    def add(self, record: Record) -> Choice:
+        """Return one more choice; on the thread that submits it."""
+        choice = Choice(self, len(self.choices), record)
+        self.choices.append(choice)
+        return choice
+
+    # ------------------------------------------------------------------------------------------- from the engine ---
+
+    def accept(self, choice: Choice) -> None:
+        """Tell observers, once, that the engine has taken a choice."""
+        if not choice.is_accepted:
+            choice.is_accepted = True
+            for observer in self._observers:
+                observer.accepted(choice.record)
+
+    def put(self, choice: Choice, event: Event | Exception, now: float) -> bool:
+        """Take what a step gave at ``now``; return whether it was the choice's last."""
+        if not choice.is_accepted:
+            self.accept(choice)
+        if isinstance(event, Exception):
+            error = failure(event, self._id)
+            self.end(choice, now, error)
+            self.abort(error)
+            return True
+        if event.token_ids:
+            self._count(choice.record, len(event.token_ids), now)
+        completion = event.completion
+        if completion is not None:
+            self.completions[choice.number] = completion
+            self._complete(choice, completion, now)
+        if not self.is_left and not self.is_whole:
+            if choice.number in self._news:
+                self._news[choice.number].append(event)
+            else:
+                self._news[choice.number] = [event]
+            self._wake()
+        elif completion is not None and len(self.completions) == len(self.choices):
+            self._wake()
+        return completion is not None
+
+    def _count(self, record: Record, new: int, now: float) -> None:
+        for observer in self._observers:
+            observer.tokens(record, new, now)
+        if not record.first_token:
+            record.first_token = now
+        record.last_token = now
+        record.completion_tokens += new
+
+    def _complete(self, choice: Choice, completion: Completion, now: float) -> None:
+        record = choice.record
+        record.prompt_tokens = completion.usage.prompt_tokens
+        record.cached_tokens = completion.usage.cached_tokens
+        record.completion_tokens = completion.usage.completion_tokens
+        if record.first_token:
+            record.started = record.submitted + completion.timings.queued
+        record.finish_reason = completion.finish_reason
+        self.end(choice, now, None)
+
+    def end(self, choice: Choice, now: float, error: ApiError | None) -> None:
+        """Tell observers, once, that a choice has ended."""
+        if choice.is_ended:
+            return
+        choice.is_ended = True
+        record = choice.record
+        record.ended = now
+        record.status = error.status if error is not None else 499 if self.is_gone else 200
+        if error is not None:
+            record.finish_reason, record.error = "error", error.message
+        for observer in self._observers:
+            observer.ended(record)
+
+    # ----------------------------------------------------------------------------------------------- to the call ---
+
+    async def take(self, within: float | None = None) -> News:
+        """Return what has come since the last time, sleeping until there is something.
+
+        within: seconds after which nothing is returned. Raises the ApiError that ended the call.
+        """
+        if not self._news and self._error is None:
+            await self._arrival(within)
+        if self._news:
+            news, self._news = self._news, {}
+            return news
+        if self._error is not None:
+            raise self._error
+        return {}
+
+    async def all(self) -> list[Completion]:
+        """Return the completions of all choices; the call has said ``is_whole`` before it was submitted."""
+        while len(self.completions) < len(self.choices) and self._error is None:
+            await self._arrival(None)
+        if self._error is not None:
+            raise self._error
+        return [self.completions[number] for number in range(len(self.choices))]
+
+    async def _arrival(self, within: float | None) -> None:
+        loop = asyncio.get_running_loop()
+        self._waiter = waiter = loop.create_future()
+        timer = None if within is None else loop.call_later(within, self._wake)
+        try:
+            await waiter
+        finally:
+            self._waiter = None
+            if timer is not None:
+                timer.cancel()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    # ---------------------------------------------------------------------------------------------------- ending ---
+
+    def abort(self, error: ApiError) -> None:
+        """End the call with an error, after what it has got."""
+        if self._error is None:
+            self._error = error
+        self._wake()
+
+    def leave(self) -> None:
+        """Cancel whatever has not ended, wherever it is: in a queue, in its prompt, in its answer."""
+        self.is_left = True
+        self._news = {}
+        for choice in list(self.choices):
+            if choice.stream is not None and choice.number not in self.completions:
+                choice.stream.cancel()
+
+    def gone(self) -> None:
+        """Let go: the client has left."""
+        self.is_gone = True
+        self.leave()
+        self.abort(ApiError(499, "The client has left."))

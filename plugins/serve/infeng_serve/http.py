@@ -1,0 +1,175 @@
+"""One HTTP call: its head and body, bounded in size and time, and what is sent back."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+import uuid
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from typing import Any
+
+from infeng_serve.auth import NOBODY, Caller
+from infeng_serve.failures import GoneError
+from infeng_serve.protocol.errors import ApiError
+from infeng_serve.settings import Settings
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Headers = Iterable[tuple[bytes, bytes]]
+
+JSON = b"application/json"
+TEXT = b"text/plain; charset=utf-8"
+EVENTS = b"text/event-stream; charset=utf-8"
+
+LINGER_SECONDS = 1.0
+"""How long a body that is too large is read on, so that its sender comes to read why it was refused."""
+
+_ID = re.compile(rb"[A-Za-z0-9][A-Za-z0-9._:/+=-]{0,127}")
+_TYPE_JSON = re.compile(rb"application/([\w.+-]+\+)?json")
+_NOT_JSON = "the content type is not application/json; send the header `Content-Type: application/json`"
+
+
+class Call:
+    """One call, from its head to the end of its answer."""
+
+    __slots__ = (
+        "_receive",
+        "_send",
+        "_watcher",
+        "arrived",
+        "caller",
+        "extra",
+        "headers",
+        "id",
+        "is_over",
+        "is_started",
+        "method",
+        "path",
+        "scope",
+        "wall",
+    )
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Take what an ASGI server hands over."""
+        self.scope = scope
+        self.method: str = scope["method"]
+        self.path: str = scope["path"]
+        self.headers: dict[bytes, bytes] = dict(scope["headers"])
+        self.arrived = time.perf_counter()
+        self.wall = time.time()
+        given = self.headers.get(b"x-request-id", b"")
+        self.id = given.decode("ascii") if _ID.fullmatch(given) else uuid.uuid4().hex
+        """Given by the client in X-Request-Id, where that is of 128 harmless characters at most."""
+        self.caller: Caller = NOBODY
+        self.extra: list[tuple[bytes, bytes]] = [(b"x-request-id", self.id.encode("ascii"))]
+        """Headers of whatever answer."""
+        self.is_started = False
+        self.is_over = False
+        self._receive = receive
+        self._send = send
+        self._watcher: asyncio.Task[None] | None = None
+
+    @property
+    def client(self) -> str:
+        """The address that it came from."""
+        found = self.scope.get("client")
+        return str(found[0]) if found else ""
+
+    def header(self, name: bytes) -> str:
+        """Return a header's value, "" without it; ``name`` is in lower case."""
+        return self.headers.get(name, b"").decode("latin-1")
+
+    # ------------------------------------------------------------------------------------------------- its body ---
+
+    async def body(self, settings: Settings) -> bytes:
+        """Read the JSON body. Raises ApiError 413, 408, 415 or 400, GoneError where the client leaves meanwhile."""
+        self._check_type()
+        length = self.headers.get(b"content-length", b"0")
+        parts: list[bytes] = []
+        size = int(length) if length.isdigit() and len(length) < 20 else 0
+        try:
+            async with asyncio.timeout(settings.body_timeout):
+                more = size <= settings.max_body
+                size = 0 if more else size
+                while more:
+                    part, more = await self._part()
+                    parts.append(part)
+                    size += len(part)
+                    more = more and size <= settings.max_body
+        except TimeoutError:
+            why = f"The body did not arrive within {settings.body_timeout:g} seconds."
+            raise ApiError(408, why, headers={"connection": "close"}) from None
+        if size > settings.max_body:
+            await self._linger()
+            why = f"The body has more than {settings.max_body} bytes."
+            raise ApiError(413, why, code="body_too_large", headers={"connection": "close"})
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def _check_type(self) -> None:
+        """Refuse what a page of another origin could send without asking first."""
+        given = self.headers.get(b"content-type")
+        if given is None and b"origin" not in self.headers:
+            return
+        if given is None or not _TYPE_JSON.match(given.lower()):
+            raise ApiError(415, _NOT_JSON[0].upper() + _NOT_JSON[1:] + ".", headers={"connection": "close"})
+
+    async def _part(self) -> tuple[bytes, bool]:
+        message = await self._receive()
+        if message["type"] == "http.disconnect":
+            raise GoneError
+        return message.get("body", b""), message.get("more_body", False)
+
+    async def _linger(self) -> None:
+        try:
+            async with asyncio.timeout(LINGER_SECONDS):
+                while (await self._part())[1]:
+                    pass
+        except TimeoutError:
+            pass
+
+    def watch(self, gone: Callable[[], object]) -> None:
+        """After the body: call ``gone`` should the client leave before the answer is complete."""
+        self._watcher = asyncio.get_running_loop().create_task(self._until_gone(gone))
+
+    async def _until_gone(self, gone: Callable[[], object]) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        if not self.is_over:
+            gone()
+
+    # ----------------------------------------------------------------------------------------------- its answer ---
+
+    async def respond(self, status: int, body: bytes = b"", *, kind: bytes = JSON, headers: Headers = ()) -> None:
+        """Send a whole answer."""
+        head = [*self.extra, *headers]
+        if status != 204:
+            head += [(b"content-type", kind), (b"content-length", b"%d" % len(body))]
+        self.is_started = True
+        await self._send({"type": "http.response.start", "status": status, "headers": head})
+        self.is_over = True
+        await self._send({"type": "http.response.body", "body": body})
+
+    async def fail(self, error: ApiError) -> None:
+        """Send an error."""
+        headers = [(name.encode("ascii"), value.encode("latin-1")) for name, value in error.headers.items()]
+        await self.respond(error.status, error.body(), headers=headers)
+
+    async def begin(self) -> None:
+        """Send the head of a stream of events."""
+        head = [*self.extra, (b"content-type", EVENTS), (b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no")]
+        self.is_started = True
+        await self._send({"type": "http.response.start", "status": 200, "headers": head})
+
+    async def write(self, data: bytes, *, is_last: bool = False) -> None:
+        """Send a part of a stream; waits while the client reads too slowly."""
+        self.is_over = is_last
+        await self._send({"type": "http.response.body", "body": data, "more_body": not is_last})
+
+    def close(self) -> None:
+        """Let go of what waits for the client to leave."""
+        self.is_over = True
+        if self._watcher is not None:
+            self._watcher.cancel()
+            self._watcher = None

@@ -1,0 +1,116 @@
+"""The model that is served: the engine, its chat template, and what it is called."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from infeng_chat.template import ChatTemplate, find
+
+from infeng_core.api import Engine, EngineConfig, RequestError, SamplingParams, get_logger
+from infeng_serve.adapters import AdapterNames
+from infeng_serve.settings import Settings
+
+LARGEST = 1 << 20
+"""Bytes of a generation_config.json that is read."""
+
+_HF_NAMES = {"max_new_tokens": "max_tokens"}
+_WANTED = ("temperature", "top_k", "top_p", "min_p", "typical_p", "repetition_penalty", "max_new_tokens")
+_log = get_logger(__name__)
+
+Lora = tuple[str, str, float]
+"""Name, path or hub name, and scale."""
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """Everything that is there once the engine is loaded."""
+
+    engine: Engine
+    template: ChatTemplate
+    adapters: AdapterNames
+    name: str
+    """What responses call the base model."""
+    names: tuple[str, ...]
+    """All of its names."""
+    defaults: Mapping[str, Any]
+    """Sampling parameters of requests that give none."""
+    created: int
+    """Seconds since 1970."""
+
+    @property
+    def context(self) -> int:
+        """Tokens that a prompt and its answer may have together."""
+        return self.engine.limits.context
+
+
+def load(config: EngineConfig, settings: Settings, loras: Sequence[Lora] = ()) -> Model:
+    """Load the engine and what belongs to it; logs how long each part takes. Raises InfengError."""
+    begin = time.perf_counter()
+    engine = Engine(config=config)
+    try:
+        weights = time.perf_counter()
+        for name, path, scale in loras:
+            engine.adapters.load(name, path, scale=scale)
+        adapters = time.perf_counter()
+        directory = engine.model.tokenizer_dir
+        override = Path(settings.chat_template) if settings.chat_template else None
+        try:
+            template: Any = find(directory, engine.tokenizer, override=override)
+        except NotImplementedError:
+            template = None
+        reference = str(config.model.path)
+        names = settings.names or (name_of(reference),)
+        end = time.perf_counter()
+        _log.info(
+            "model loaded",
+            model=names[0],
+            engine_s=round(weights - begin, 3),
+            adapters_s=round(adapters - weights, 3),
+            template_s=round(end - adapters, 3),
+        )
+        return Model(
+            engine,
+            template,
+            AdapterNames(engine, (*names, reference), roots=settings.lora_roots, share=settings.share_adapters),
+            names[0],
+            tuple(names),
+            defaults_of(directory),
+            int(time.time()),
+        )
+    except BaseException:
+        engine.close()
+        raise
+
+
+def name_of(reference: str) -> str:
+    """Return what a model is called that was given no name: the last part of a directory's path, or the hub name."""
+    path = Path(reference).expanduser()
+    return path.resolve().name if path.exists() else reference
+
+
+def defaults_of(directory: Path) -> dict[str, Any]:
+    """Return the sampling parameters that a model's generation_config.json recommends; those out of range are not."""
+    try:
+        with (directory / "generation_config.json").open("rb") as file:
+            data = json.loads(file.read(LARGEST))
+    except (OSError, ValueError):
+        return {}
+    known = {field.name for field in dataclasses.fields(SamplingParams)}
+    found: dict[str, Any] = {}
+    for name in _WANTED:
+        value, ours = data.get(name) if isinstance(data, dict) else None, _HF_NAMES.get(name, name)
+        if value is None or ours not in known:
+            continue
+        try:
+            SamplingParams(**{ours: value})
+        except RequestError as error:
+            _log.warning("generation_config.json recommends what cannot be", error=str(error))
+        else:
+            found[ours] = value
+    return found

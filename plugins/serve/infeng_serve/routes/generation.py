@@ -1,0 +1,52 @@
+"""The routes of the protocol: each that generates is a module with ``read(body, context) -> Answer``."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from importlib.util import find_spec
+
+from infeng_serve.app import Handler, Route
+from infeng_serve.generating import Read, generate
+from infeng_serve.http import Call
+from infeng_serve.service import Service
+
+MODULES = {
+    "/v1/completions": "completions",
+    "/v1/chat/completions": "chat",
+    "/v1/responses": "responses",
+    "/v1/embeddings": "embeddings",
+}
+"""Paths to modules below ``infeng_serve.protocol``."""
+
+
+def route(read: Read) -> Route:
+    """Return a route whose answers ``read`` makes."""
+
+    async def answered(service: Service, call: Call) -> None:
+        await generate(service, call, read)
+
+    handler: Handler = answered
+    return Route({"POST": handler})
+
+
+def described(document: Callable[[], bytes]) -> Route:
+    """Return the route of the OpenAPI document."""
+
+    async def answered(service: Service, call: Call) -> None:
+        await call.respond(200, document())
+
+    handler: Handler = answered
+    return Route({"GET": handler})
+
+
+def routes() -> dict[str, Route]:
+    """Return the routes that there are."""
+    found = {}
+    if find_spec("infeng_serve.protocol.openapi") is not None:
+        found["/openapi.json"] = described(importlib.import_module("infeng_serve.protocol.openapi").document)
+    for path, name in MODULES.items():
+        module = f"infeng_serve.protocol.{name}"
+        if find_spec(module) is not None:
+            found[path] = route(importlib.import_module(module).read)
+    return found

@@ -1,0 +1,33 @@
+"""Whether the server lives, whether it takes calls, what it is and how busy."""
+
+from __future__ import annotations
+
+import msgspec
+
+from infeng_core.api import __version__
+from infeng_serve.http import Call
+from infeng_serve.service import Service
+
+
+async def health(service: Service, call: Call) -> None:
+    """Answer 503 while the model is being loaded, then 200, also while the server is going."""
+    _ = service.model
+    await call.respond(200, b'{"status":"ok"}')
+
+
+async def ready(service: Service, call: Call) -> None:
+    """Answer 200 where calls are taken, 503 before and after."""
+    service.check_open()
+    await call.respond(200, b'{"status":"ready"}')
+
+
+async def version(service: Service, call: Call) -> None:
+    """Answer the engine's version."""
+    await call.respond(200, msgspec.json.encode({"version": __version__}))
+
+
+async def load(service: Service, call: Call) -> None:
+    """Answer how many calls are being answered, and how many of their requests run and wait."""
+    scheduler = service.model.engine.scheduler
+    facts = {"server_load": service.limits.calls, "running": scheduler.running, "waiting": scheduler.waiting}
+    await call.respond(200, msgspec.json.encode(facts))

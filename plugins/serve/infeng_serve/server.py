@@ -1,0 +1,270 @@
+"""The server's life: it listens, loads, serves, drains and goes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import os
+import resource
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from email.utils import formatdate
+from pathlib import Path
+
+import uvloop
+from uvicorn import Config
+from uvicorn.server import ServerState
+
+from infeng_core.api import UsageError, get_logger
+from infeng_serve.app import App, Route
+from infeng_serve.auth import Keys
+from infeng_serve.connection import Bounds, Connection, config_of
+from infeng_serve.model import Model
+from infeng_serve.observers import Observer
+from infeng_serve.routes import table
+from infeng_serve.service import Service, shutting_down
+from infeng_serve.settings import Settings
+
+BACKLOG = 2048
+"""Connections that the system holds for us."""
+
+FAREWELL_SECONDS = 2.0
+"""What answers that are ended, and connections, get to write what is left."""
+
+SPARE_FILES = 256
+"""Open files beside those of connections."""
+
+_log = get_logger(__name__)
+
+
+class Server:
+    """One server: ``run`` serves until it is stopped, ``stop`` may be called from any thread."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        load: Callable[[], Model],
+        *,
+        keys: Keys | None = None,
+        watch: Callable[[Model], Sequence[Observer]] = lambda model: (),
+        routes: Mapping[str, Route] | None = None,
+    ) -> None:
+        """Listen at once, so that a port that is taken is an error here; raises UsageError.
+
+        load: called on a thread of its own. watch: returns who is told of each call; those that have a ``close`` are
+        closed at the end. routes: further ones.
+        """
+        raise_open_files(settings.max_connections + SPARE_FILES)
+        self.settings = settings
+        self.service = Service(settings, keys or Keys())
+        self._load = load
+        self._watch = watch
+        self._config = _config(App(self.service, {**table(), **(routes or {})}), settings)
+        self._socket = listening(settings.host, settings.port)
+        scheme, host = "https" if settings.tls_cert else "http", settings.host
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(host, host)  # where it can be reached
+        port = self._socket.getsockname()[1]
+        self.url = f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+        self.is_ready = threading.Event()
+        """Set once requests are served, or never will be."""
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopping: asyncio.Event | None = None
+        self._state = ServerState()
+
+    def run(self, *, has_signals: bool = False) -> None:
+        """Serve until ``stop``, or with ``has_signals`` (on the main thread) until SIGTERM or SIGINT.
+
+        Raises what loading the model raises.
+        """
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            try:
+                runner.run(self._serve(has_signals))
+            finally:
+                self.is_ready.set()
+
+    def stop(self) -> None:
+        """Drain and go, as after SIGTERM."""
+        if self._loop is not None and self._stopping is not None:
+            with contextlib.suppress(RuntimeError):  # it is closed already
+                self._loop.call_soon_threadsafe(self._stopping.set)
+
+    # ------------------------------------------------------------------------------------------------- its life ---
+
+    async def _serve(self, has_signals: bool) -> None:
+        self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
+        if has_signals:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                self._loop.add_signal_handler(number, self._hear, number)
+        bounds = _bounds(self.settings)
+        listener = await self._loop.create_server(
+            lambda: Connection(bounds, self._config, self._state, asyncio.get_running_loop()),
+            sock=self._socket,
+            ssl=self._config.ssl,
+            backlog=BACKLOG,
+        )
+        self._tick(self._loop)
+        stopped = asyncio.create_task(self._stopping.wait())
+        loaded = asyncio.create_task(self._loaded())
+        try:
+            await asyncio.wait((stopped, loaded), return_when=asyncio.FIRST_COMPLETED)
+            if loaded.done():
+                self._begin(await loaded, freezes=has_signals)
+                await stopped
+                await self._drain()
+            elif has_signals:
+                _leave(0)  # a thread that loads cannot be stopped
+        finally:
+            stopped.cancel()
+            await self._go(listener)
+
+    def _tick(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Once a second: the date that all answers have."""
+        self._state.default_headers = [(b"date", formatdate(usegmt=True).encode("ascii"))]
+        loop.call_later(1.0, self._tick, loop)
+
+    async def _loaded(self) -> Model:
+        """Load the model on a thread that nobody waits for at the end."""
+        loop, begin = asyncio.get_running_loop(), time.perf_counter()
+        future: asyncio.Future[Model] = loop.create_future()
+
+        def tell(model: Model | None, error: BaseException | None) -> None:
+            if future.done():
+                return
+            if model is not None:
+                future.set_result(model)
+            else:
+                future.set_exception(error or AssertionError("nothing was loaded"))
+
+        def work() -> None:
+            found: tuple[Model | None, BaseException | None]
+            try:
+                found = (self._load(), None)
+            except BaseException as error:
+                found = (None, error)
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(tell, *found)
+
+        threading.Thread(target=work, name="infeng-load", daemon=True).start()
+        model = await future
+        _log.info("loaded", seconds=round(time.perf_counter() - begin, 3))
+        return model
+
+    def _begin(self, model: Model, *, freezes: bool) -> None:
+        """Serve requests from here on."""
+        self.service.begin(model, self._watch(model))
+        if freezes:  # what is there stays: no collection shall look at it again
+            gc.collect()
+            gc.freeze()
+        if self.settings.ready_file:
+            write_atomically(Path(self.settings.ready_file), f"{self.url}\n")
+        _log.info("serving", url=self.url, model=model.name)
+        self.is_ready.set()
+
+    async def _drain(self) -> None:
+        """Take no further calls; let those that are being answered end, as long as they may take."""
+        self.service.is_draining = True
+        _log.info("draining", calls=self.service.limits.calls)
+        if not await self._idle(self.settings.drain_timeout):
+            _log.warning("calls are ended that are not complete", calls=self.service.limits.calls)
+            self.service.bridge.abort(shutting_down())
+            await self._idle(FAREWELL_SECONDS)
+
+    async def _idle(self, seconds: float) -> bool:
+        """Wait until no call is being answered; return whether that came to be."""
+        end = time.monotonic() + seconds
+        while self.service.limits.calls and time.monotonic() < end:
+            await asyncio.sleep(0.02)
+        return not self.service.limits.calls
+
+    async def _go(self, listener: asyncio.AbstractServer) -> None:
+        """Close everything."""
+        self.service.is_draining = True
+        if self.settings.ready_file:
+            Path(self.settings.ready_file).unlink(missing_ok=True)
+        listener.close()
+        for connection in list(self._state.connections):
+            connection.shutdown()
+        end = time.monotonic() + FAREWELL_SECONDS
+        while self._state.connections and time.monotonic() < end:
+            await asyncio.sleep(0.01)
+        for connection in list(self._state.connections):
+            connection.transport.abort()
+        if self.service.is_loaded:
+            await self.service.bridge.shut(shutting_down())
+        self.service.pool.shutdown(wait=False, cancel_futures=True)
+        for observer in self.service.observers:
+            getattr(observer, "close", lambda: None)()
+
+    def _hear(self, number: int) -> None:
+        """Take a signal: the first drains, the second ends the process."""
+        assert self._stopping is not None
+        if self._stopping.is_set():
+            _leave(128 + number)
+        self._stopping.set()
+
+
+def listening(host: str, port: int) -> socket.socket:
+    """Return a socket that listens; raises UsageError where it cannot."""
+    place = f"{host}:{port}"
+    try:
+        found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, _, _, _, address = found[0]
+        opened = socket.socket(family, socket.SOCK_STREAM)
+    except OSError as error:
+        raise UsageError(place, error.strerror or str(error), "give another --host") from error
+    try:
+        opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        opened.bind(address)
+        opened.listen(BACKLOG)
+        opened.setblocking(False)
+    except OSError as error:
+        opened.close()
+        raise UsageError(place, error.strerror or str(error), "give another --port, or 0 for a free one") from error
+    return opened
+
+
+def raise_open_files(wanted: int) -> None:
+    """Raise the limit of open files as far as the system allows, if it is lower."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write a file that is whole as soon as it is there; raises UsageError."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        beside.write_text(text, encoding="utf-8")
+        beside.replace(path)
+    except OSError as error:
+        raise UsageError(f"{path}", error.strerror or str(error), "give a file that can be written") from error
+
+
+def _bounds(settings: Settings) -> Bounds:
+    return Bounds(settings.max_connections, settings.max_head, settings.head_timeout, settings.write_timeout)
+
+
+def _config(app: App, settings: Settings) -> Config:
+    if settings.tls_key and not settings.tls_cert:
+        raise UsageError("--tls-key", "there is no certificate to it", "give --tls-cert as well")
+    try:
+        return config_of(
+            app, keep_alive=settings.keep_alive, backlog=BACKLOG, cert=settings.tls_cert, key=settings.tls_key
+        )
+    except OSError as error:  # those of ssl are such
+        why = error.strerror or str(error)
+        raise UsageError(f"{settings.tls_cert}", why, "give a certificate and its private key as PEM files") from error
+
+
+def _leave(status: int) -> None:
+    """End the process here and now."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)

@@ -1,0 +1,88 @@
+"""What routes work with: the settings, the keys, the observers, and once it is loaded, the model."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from infeng_serve.auth import Caller, Keys
+from infeng_serve.bridge import Bridge
+from infeng_serve.failures import LoadingError
+from infeng_serve.limits import Limits
+from infeng_serve.model import Model
+from infeng_serve.observers import Observer
+from infeng_serve.protocol.answer import Context
+from infeng_serve.protocol.errors import ApiError
+from infeng_serve.settings import Settings
+
+
+class Service:
+    """One server's state, for the event loop's thread."""
+
+    def __init__(self, settings: Settings, keys: Keys) -> None:
+        """Be without a model yet."""
+        self.settings = settings
+        self.keys = keys
+        self.observers: tuple[Observer, ...] = ()
+        """Who is told of each call, once there is a model."""
+        self.pool = ThreadPoolExecutor(settings.threads, "infeng-read")
+        self.limits = Limits(settings.max_requests, settings.max_requests_per_key)
+        self.is_draining = False
+        """Whether no further calls are taken."""
+        self._model: Model | None = None
+        self._bridge: Bridge | None = None
+
+    def begin(self, model: Model, observers: Sequence[Observer] = ()) -> None:
+        """Serve a model; starts the engine's thread."""
+        self._bridge = Bridge(model.engine, self.pool)
+        self._model = model
+        self.observers = tuple(observers)
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether there is a model."""
+        return self._model is not None
+
+    @property
+    def model(self) -> Model:
+        """The model; raises LoadingError while there is none."""
+        if self._model is None:
+            raise LoadingError
+        return self._model
+
+    @property
+    def bridge(self) -> Bridge:
+        """The way to the engine; raises LoadingError while there is none."""
+        if self._bridge is None:
+            raise LoadingError
+        return self._bridge
+
+    def check_open(self) -> None:
+        """Raise LoadingError before the model is there, ApiError 503 where no more calls are taken."""
+        if self.is_draining:
+            raise shutting_down()
+        if self._model is None:
+            raise LoadingError
+
+    def context(self, id: str, caller: Caller) -> Context:
+        """Return what the protocol knows of a call."""
+        model = self.model
+        return Context(
+            id=id,
+            created=int(time.time()),
+            tenant=caller.tenant,
+            model=model.name,
+            adapter_of=lambda name: model.adapters.of(caller, name),
+            tokenizer=model.engine.tokenizer,
+            template=model.template,
+            defaults=model.defaults,
+            context=model.context,
+            most_choices=self.settings.max_choices,
+        )
+
+
+def shutting_down() -> ApiError:
+    """Return the error of calls that come, or have not ended, when the server goes."""
+    message, headers = "The server is shutting down.", {"connection": "close", "retry-after": "5"}
+    return ApiError(503, message, type="unavailable_error", code="shutting_down", headers=headers)

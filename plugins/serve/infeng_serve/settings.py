@@ -1,0 +1,42 @@
+"""The server's settings: the section ``serve`` of a manifest, as plugin.yaml declares it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """One field for each setting of plugin.yaml, which has their defaults and says what they mean. Times in seconds."""
+
+    host: str
+    port: int
+    ready_file: str | None
+    names: tuple[str, ...]
+    chat_template: str | None
+    api_keys: str | None
+    lora_roots: tuple[str, ...]
+    share_adapters: bool
+    tls_cert: str | None
+    tls_key: str | None
+    cors: tuple[str, ...]
+    max_body: int
+    max_head: int
+    max_connections: int
+    max_requests: int
+    max_requests_per_key: int
+    max_choices: int
+    request_timeout: float
+    head_timeout: float
+    body_timeout: float
+    write_timeout: float
+    keep_alive: float
+    drain_timeout: float
+    threads: int
+
+    @staticmethod
+    def read(values: Mapping[str, Any]) -> Settings:
+        """Return the settings of a mapping that has all of them; what else it has is other parts' affair."""
+        return Settings(**{field.name: values[field.name] for field in fields(Settings)})

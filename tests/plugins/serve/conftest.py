@@ -1,0 +1,19 @@
+"""One server over the demo model for all tests of a module."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+pytest.importorskip("infeng_demo", reason="the demo wheel is not installed")
+pytest.importorskip("infeng_serve", reason="the serve wheel is not installed")
+
+from serve_parts import Running, running
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[Running]:
+    """A server in this process on a free port: ``url``, ``server``, ``engine``, ``ask(path, body)``."""
+    with running() as found:
+        yield found

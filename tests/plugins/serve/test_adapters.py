@@ -1,0 +1,132 @@
+"""Adapters that are loaded, unloaded and mixed while the server runs, and whose they are."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from infeng_demo import adapter_dir
+from infeng_serve.auth import Keys
+from serve_parts import Reply, Running, running
+
+KEYS = "acme-key acme\nbeta-key beta\nspy-key spy *\nroot-key ops * admin\n"
+
+
+@pytest.fixture(scope="module")
+def roots(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder from which may be loaded, with one adapter and one that is broken, and another folder beside it."""
+    path = tmp_path_factory.mktemp("adapters")
+    shutil.copytree(adapter_dir("python"), path / "allowed" / "mine")
+    shutil.copytree(adapter_dir("python"), path / "allowed" / "broken")
+    (path / "allowed" / "broken" / "adapter_model.safetensors").write_bytes(b"none")
+    shutil.copytree(adapter_dir("shakespeare"), path / "secret" / "theirs")
+    (path / "allowed" / "way-out").symlink_to(path / "secret" / "theirs")
+    return path
+
+
+@pytest.fixture(scope="module")
+def lending(roots: Path) -> Iterator[Running]:
+    """A server of several tenants that may load from a folder."""
+    (roots / "keys").write_text(KEYS)
+    with running(keys=Keys(file=roots / "keys"), lora_roots=(str(roots / "allowed"),)) as found:
+        yield found
+
+
+def call(served: Running, key: str, path: str, body: Any = None) -> Reply:
+    return served.ask(path, body, authorization=f"Bearer {key}")
+
+
+def load(served: Running, key: str, name: str, path: str) -> Reply:
+    return call(served, key, "/v1/load_lora_adapter", {"lora_name": name, "lora_path": path})
+
+
+def unload(served: Running, key: str, name: str) -> Reply:
+    return call(served, key, "/v1/unload_lora_adapter", {"lora_name": name})
+
+
+def models(served: Running, key: str) -> set[str]:
+    return {card["id"] for card in call(served, key, "/v1/models").json["data"] if card["parent"]}
+
+
+def text(served: Running, key: str, model: str) -> str:
+    reply = call(served, key, "/tiny", {"prompt": "# Add", "max_tokens": 16, "model": model})
+    return str(reply.json["texts"][0]) if reply.status == 200 else str(reply.status)
+
+
+def test_what_a_tenant_loads_is_its_own_and_goes_by_its_name(lending: Running):
+    assert load(lending, "acme-key", "fresh", "mine").data == b"Success: LoRA adapter 'fresh' added successfully."
+    assert "fresh" in models(lending, "acme-key")
+    assert "fresh" not in models(lending, "beta-key")
+    assert text(lending, "acme-key", "fresh") == text(lending, "acme-key", "coder")
+    assert text(lending, "beta-key", "fresh") == "404"
+    again = load(lending, "acme-key", "fresh", "mine")
+    assert (again.status, again.json["error"]["message"]) == (
+        400,
+        "The lora adapter 'fresh' has already been loaded.",
+    )
+    assert load(lending, "beta-key", "fresh", "mine").status == 200, "the name is taken by nobody that it sees"
+    assert unload(lending, "beta-key", "fresh").status == 200
+    assert "fresh" in models(lending, "acme-key"), "it was another one"
+    assert unload(lending, "acme-key", "fresh").data == b"Success: LoRA adapter 'fresh' removed successfully."
+    assert text(lending, "acme-key", "fresh") == "404"
+    assert unload(lending, "acme-key", "fresh").status == 404
+
+
+def test_the_name_that_the_engine_gives_opens_nothing(lending: Running):
+    assert load(lending, "acme-key", "inner", "mine").status == 200
+    names = [name for name in lending.engine.adapters if name.startswith("inner")]
+    assert names != ["inner"]
+    assert text(lending, "beta-key", names[0]) == text(lending, "acme-key", names[0]) == "404"
+    assert "inner" in models(lending, "spy-key"), "a key with * sees everybody's"
+    assert unload(lending, "spy-key", "inner").status == 403, "but takes nothing away"
+    assert unload(lending, "root-key", "inner").status == 200
+    assert "inner" not in models(lending, "acme-key")
+
+
+@pytest.mark.parametrize(
+    "way", ["../secret/theirs", "{root}/secret/theirs", "way-out", "mine/../../secret/theirs", "~", "a\0b"]
+)
+def test_nothing_is_loaded_from_outside_of_the_folders(lending: Running, roots: Path, way: str):
+    reply = load(lending, "acme-key", "stolen", way.format(root=roots))
+    assert reply.status == 403
+    assert reply.json["error"]["param"] == "lora_path"
+    assert "stolen" not in models(lending, "acme-key")
+
+
+def test_an_admin_loads_from_anywhere_and_for_everybody(lending: Running, roots: Path):
+    assert load(lending, "root-key", "common", str(roots / "secret" / "theirs")).status == 200
+    assert "common" in models(lending, "acme-key") & models(lending, "beta-key")
+    assert load(lending, "acme-key", "common", "mine").status == 400
+    assert unload(lending, "acme-key", "common").status == 403
+    roots_of = {key: call(lending, key, "/v1/models/common").json["root"] for key in ("root-key", "acme-key")}
+    assert roots_of == {"root-key": str(roots / "secret" / "theirs"), "acme-key": "theirs"}
+    assert unload(lending, "root-key", "common").status == 200
+
+
+def test_an_adapter_that_cannot_be_used_is_told_when_it_is_loaded(lending: Running):
+    reply = load(lending, "acme-key", "wrong", "broken")
+    assert (reply.status, reply.json["error"]["param"]) == (400, "lora_path")
+    assert "wrong" not in models(lending, "acme-key")
+    assert load(lending, "acme-key", "no/name", "mine").status == 400
+    assert load(lending, "acme-key", "base", "mine").status == 400
+
+
+def test_nothing_is_loaded_where_no_folder_is_given(served: Running):
+    reply = served.ask("/v1/load_lora_adapter", {"lora_name": "x", "lora_path": str(adapter_dir("python"))})
+    assert (reply.status, reply.json["error"]["type"]) == (403, "permission_error")
+
+
+def test_weights_on_the_base_hold_for_the_tenant_that_laid_them(lending: Running):
+    listed = call(lending, "acme-key", "/lora-adapters").json
+    assert [(entry["id"], entry["path"], entry["scale"]) for entry in listed] == [(0, "bard", 0.0), (1, "coder", 0.0)]
+    base = text(lending, "acme-key", "base")
+    assert call(lending, "acme-key", "/lora-adapters", [{"id": 1, "scale": 1.0}]).status == 200
+    assert call(lending, "acme-key", "/lora-adapters").json[1]["scale"] == 1.0
+    assert text(lending, "acme-key", "base") == text(lending, "acme-key", "coder") != base
+    assert text(lending, "beta-key", "base") == base
+    assert call(lending, "acme-key", "/lora-adapters", [{"id": 7, "scale": 1.0}]).status == 400
+    assert call(lending, "acme-key", "/lora-adapters", []).status == 200
+    assert text(lending, "acme-key", "base") == base

@@ -1,0 +1,231 @@
+"""From a call to the engine and back: streams, whole answers, and what a client's leaving gives back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from infeng_serve.observers import Record
+from serve_parts import Running, connected, holds_little, posted, read_until, running, slowed, until
+
+LONG = {"prompt": "Once upon a time", "max_tokens": 400, "ignore_eos": True, "stream": True}
+
+
+class Seen:
+    """An observer that keeps everything."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, Record]] = []
+        self.new: dict[str, int] = {}
+        self.reasons: list[str] = []
+
+    def accepted(self, record: Record) -> None:
+        self.calls.append(("accepted", record))
+
+    def tokens(self, record: Record, new: int, now: float) -> None:
+        assert now >= record.last_token
+        self.new[record.id] = self.new.get(record.id, 0) + new
+
+    def ended(self, record: Record) -> None:
+        self.calls.append(("ended", record))
+
+    def rejected(self, record: Record, reason: str) -> None:
+        self.calls.append(("rejected", record))
+        self.reasons.append(reason)
+
+    def of(self, id: str) -> list[tuple[str, Record]]:
+        return [(name, record) for name, record in self.calls if record.id == id]
+
+
+SEEN = Seen()
+
+
+@pytest.fixture(scope="module")
+def one_at_a_time() -> Iterator[Running]:
+    """A server whose engine runs two requests at a time, in small steps."""
+    overrides = {"scheduler.max_running": 2, "scheduler.max_batch_tokens": 32, "scheduler.max_waiting": 2}
+    with running(overrides=overrides, watch=lambda model: [SEEN]) as found:
+        yield found
+
+
+def test_a_stream_gives_the_text_that_a_whole_answer_gives(served: Running):
+    body = {"prompt": "Once upon a time", "max_tokens": 24}
+    whole = served.ask("/tiny", body)
+    streamed = served.ask("/tiny", {**body, "stream": True})
+    assert whole.status == streamed.status == 200
+    assert streamed.headers["content-type"].startswith("text/event-stream")
+    assert streamed.headers["cache-control"] == "no-cache"
+    assert streamed.headers["x-accel-buffering"] == "no"
+    events = streamed.events
+    assert events[-1] == "[DONE]"
+    assert "".join(event["text"] for event in events[1:-1]) == whole.json["texts"][0]
+    assert len(whole.json["texts"][0]) > 20
+    assert events[-2]["finish_reason"] == whole.json["finish_reasons"][0] == "length"
+
+
+def test_choices_of_one_call_come_in_one_stream_and_each_ends_once(served: Running):
+    body = {"prompt": "The lion", "max_tokens": 12, "n": 3, "temperature": 1.0}
+    whole = served.ask("/tiny", body).json["texts"]
+    events = served.ask("/tiny", {**body, "stream": True}).events[1:-1]
+    texts = ["".join(event["text"] for event in events if event["choice"] == choice) for choice in range(3)]
+    assert texts == whole
+    assert sorted(event["choice"] for event in events if "finish_reason" in event) == [0, 1, 2]
+
+
+def test_an_adapter_answers_where_its_name_is_the_model(served: Running):
+    body = {"prompt": "The king", "max_tokens": 24}
+    texts = {name: served.ask("/tiny", {**body, "model": name}).json["texts"][0] for name in ("base", "bard", "coder")}
+    assert len(set(texts.values())) == 3
+    unknown = served.ask("/tiny", {**body, "model": "poet"})
+    assert (unknown.status, unknown.json["error"]["code"], unknown.json["error"]["param"]) == (
+        404,
+        "model_not_found",
+        "model",
+    )
+
+
+def test_what_the_engine_refuses_names_the_parameter(served: Running):
+    reply = served.ask("/tiny", {"prompt": "x", "temperature": -1.0})
+    assert (reply.status, reply.json["error"]["param"]) == (400, "temperature")
+    reply = served.ask("/tiny", {"prompt": [5] * 100_000})
+    assert (reply.status, reply.json["error"]["code"]) == (400, "context_length_exceeded")
+    reply = served.ask("/tiny", {"prompt": [5], "max_tokens": "many"})
+    assert reply.status == 400
+    assert "max_tokens" in reply.json["error"]["message"]
+
+
+def leave(served: Running, body: Any, is_there: Any) -> int:
+    """Send a call, close its connection once it ``is_there``; return in how many steps all blocks were back."""
+    with slowed(served.engine, 0.03) as slow:
+        client = connected(served.address)
+        client.sendall(posted("/tiny", body))
+        assert until(is_there)
+        before = slow.steps
+        client.close()
+        assert until(lambda: served.blocks_in_use() == 0 and served.engine.scheduler.waiting == 0)
+        return slow.steps - before
+
+
+def test_a_client_that_leaves_while_its_answer_comes_gives_its_blocks_back_within_a_step(one_at_a_time: Running):
+    served = one_at_a_time
+    steps = leave(served, LONG, lambda: served.engine.scheduler.running and SEEN.new)
+    assert steps <= 2  # the one that ran, and at most one that began before the system told of it
+
+
+def test_a_client_that_leaves_while_its_prompt_is_computed_gives_its_blocks_back(one_at_a_time: Running):
+    served = one_at_a_time
+    SEEN.new.clear()
+    prompt = [7 + number % 90 for number in range(400)]
+    steps = leave(served, {**LONG, "prompt": prompt, "max_tokens": 50}, lambda: served.blocks_in_use() > 2)
+    assert steps <= 2
+    assert not SEEN.new, "the prompt takes a dozen steps, and no token came"
+
+
+def test_a_client_that_leaves_a_whole_answer_gives_its_blocks_back(one_at_a_time: Running):
+    served = one_at_a_time
+    steps = leave(served, {**LONG, "stream": False}, lambda: served.engine.scheduler.running)
+    assert steps <= 2
+
+
+def test_a_client_that_leaves_the_queue_is_gone_from_it(one_at_a_time: Running):
+    served = one_at_a_time
+    scheduler = served.engine.scheduler
+    with slowed(served.engine, 0.02) as slow:
+        running = [connected(served.address) for _ in range(2)]
+        for client in running:
+            client.sendall(posted("/tiny", LONG))
+        assert until(lambda: scheduler.running == 2)
+        waiting = connected(served.address)
+        waiting.sendall(posted("/tiny", LONG))
+        assert until(lambda: scheduler.waiting == 1)
+        before = slow.steps
+        waiting.close()
+        assert until(lambda: scheduler.waiting == 0)
+        assert slow.steps - before <= 2
+        assert scheduler.running == 2
+        for client in running:
+            client.close()
+        assert until(lambda: served.blocks_in_use() == 0)
+
+
+def test_too_many_that_wait_are_told_when_to_come_again(one_at_a_time: Running):
+    served = one_at_a_time
+    scheduler = served.engine.scheduler
+    with slowed(served.engine, 0.02):
+        clients = [connected(served.address) for _ in range(4)]
+        for count, client in enumerate(clients, 1):
+            client.sendall(posted("/tiny", LONG))
+            assert until(lambda count=count: scheduler.running + scheduler.waiting == count)
+        reply = served.ask("/tiny", LONG, x_request_id="refused")
+        assert reply.status == 503
+        assert int(reply.headers["retry-after"]) >= 1
+        assert 0 < int(reply.headers["retry-after-ms"]) <= 1000 * int(reply.headers["retry-after"])
+        assert reply.json["error"]["code"] == "overloaded"
+        for client in clients:
+            client.close()
+        assert until(lambda: served.blocks_in_use() == 0 and not scheduler.waiting)
+    assert [name for name, _ in SEEN.of("refused")] == ["rejected"]
+    assert SEEN.reasons[-1] == "overloaded"
+
+
+def test_observers_are_told_of_each_choice_from_its_acceptance_to_its_end(one_at_a_time: Running):
+    reply = one_at_a_time.ask("/tiny", {"prompt": "The lion", "max_tokens": 5, "n": 2}, x_request_id="told")
+    assert reply.status == 200
+    for id in ("told", "told-1"):
+        (first, record), (last, same) = SEEN.of(id)
+        assert (first, last) == ("accepted", "ended")
+        assert record is same
+        assert record.completion_tokens == SEEN.new[id] == 5
+        assert (record.status, record.finish_reason, record.route) == (200, "length", "/tiny")
+        times = [record.arrived, record.submitted, record.started, record.first_token, record.last_token, record.ended]
+        assert times == sorted(times)
+        assert record.prompt_tokens > 0
+    assert until(lambda: not one_at_a_time.server.service.limits.calls)
+
+
+def test_a_call_that_was_left_is_told_as_cancelled(one_at_a_time: Running):
+    client = connected(one_at_a_time.address)
+    with slowed(one_at_a_time.engine, 0.02):
+        client.sendall(posted("/tiny", LONG, "x-request-id: left"))
+        read_until(client, b'"text"')
+        client.close()
+        assert until(lambda: len(SEEN.of("left")) == 2)
+    _, record = SEEN.of("left")[1]
+    assert (record.finish_reason, record.status) == ("cancelled", 499)
+
+
+def test_tokens_of_a_reader_that_stalls_are_merged_and_hold_nobody_up(served: Running):
+    holds_little(served)
+    body = {"prompt": "Once upon a time", "max_tokens": 150, "n": 16, "ignore_eos": True, "temperature": 1.0}
+    whole = served.ask("/tiny", body).json["texts"]
+    stalled = connected(served.address, receives=2048)
+    stalled.sendall(posted("/tiny", {**body, "stream": True}))
+    assert until(lambda: served.engine.scheduler.running)
+    other = served.ask("/tiny", {"prompt": "The lion", "max_tokens": 8})
+    assert other.status == 200
+    assert until(lambda: not served.engine.scheduler.running), "the engine goes on without it"
+    data = read_until(stalled, b"[DONE]").partition(b"\r\n\r\n")[2]
+    frames = [json.loads(line[6:]) for line in unchunked(data).split(b"\n\n") if line.startswith(b"data: {")][1:]
+    texts = ["".join(frame["text"] for frame in frames if frame["choice"] == choice) for choice in range(16)]
+    assert texts == whole
+    assert max(frame["of"] for frame in frames) > 1
+    stalled.close()
+
+
+def unchunked(data: bytes) -> bytes:
+    """Return the body of chunked pieces."""
+    found = b""
+    while data:
+        size, _, data = data.partition(b"\r\n")
+        found, data = found + data[: int(size, 16)], data[int(size, 16) + 2 :]
+        if int(size, 16) == 0:
+            break
+    return found
+
+
+def test_no_call_is_left_when_all_have_ended(served: Running):
+    assert until(lambda: not served.server.service.limits.calls)
+    assert not served.server.service.bridge.feeds
+    assert served.blocks_in_use() == 0
