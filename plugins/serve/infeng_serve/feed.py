@@ -47,6 +47,7 @@ class Feed:
         self._observers = observers
         self._news: News = {}
         self._error: ApiError | None = None
+        self._loop = asyncio.get_running_loop()
         self._waiter: asyncio.Future[None] | None = None
 
     def add(self, record: Record) -> Choice:
@@ -73,29 +74,28 @@ class Feed:
             self.end(choice, now, error)
             self.abort(error)
             return True
-        if event.token_ids:
-            self._count(choice.record, len(event.token_ids), now)
+        record = choice.record
+        new = len(event.token_ids)
+        if new:
+            for observer in self._observers:
+                observer.tokens(record, new, now)
+            if not record.first_token:
+                record.first_token = now
+            record.last_token = now
+            record.completion_tokens += new
         completion = event.completion
         if completion is not None:
             self.completions[choice.number] = completion
             self._complete(choice, completion, now)
-        if not self.is_left and not self.is_whole:
-            if choice.number in self._news:
-                self._news[choice.number].append(event)
-            else:
-                self._news[choice.number] = [event]
-            self._wake()
-        elif completion is not None and len(self.completions) == len(self.choices):
+        if self.is_left or self.is_whole:
+            if len(self.completions) == len(self.choices):
+                self._wake()
+        elif choice.number in self._news:
+            self._news[choice.number].append(event)
+        else:
+            self._news[choice.number] = [event]
             self._wake()
         return completion is not None
-
-    def _count(self, record: Record, new: int, now: float) -> None:
-        for observer in self._observers:
-            observer.tokens(record, new, now)
-        if not record.first_token:
-            record.first_token = now
-        record.last_token = now
-        record.completion_tokens += new
 
     def _complete(self, choice: Choice, completion: Completion, now: float) -> None:
         record = choice.record
@@ -128,7 +128,11 @@ class Feed:
         within: seconds after which nothing is returned. Raises the ApiError that ended the call.
         """
         if not self._news and self._error is None:
-            await self._arrival(within)
+            self._waiter = self._loop.create_future()
+            timer = None if within is None else self._loop.call_later(within, self._wake)
+            await self._waiter
+            if timer is not None:
+                timer.cancel()
         if self._news:
             news, self._news = self._news, {}
             return news
@@ -139,25 +143,16 @@ class Feed:
     async def all(self) -> list[Completion]:
         """Return the completions of all choices; the call has said ``is_whole`` before it was submitted."""
         while len(self.completions) < len(self.choices) and self._error is None:
-            await self._arrival(None)
+            self._waiter = self._loop.create_future()
+            await self._waiter
         if self._error is not None:
             raise self._error
         return [self.completions[number] for number in range(len(self.choices))]
 
-    async def _arrival(self, within: float | None) -> None:
-        loop = asyncio.get_running_loop()
-        self._waiter = waiter = loop.create_future()
-        timer = None if within is None else loop.call_later(within, self._wake)
-        try:
-            await waiter
-        finally:
-            self._waiter = None
-            if timer is not None:
-                timer.cancel()
-
     def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+        waiter, self._waiter = self._waiter, None
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
 
     # ---------------------------------------------------------------------------------------------------- ending ---
 

@@ -11,7 +11,7 @@ import msgspec
 from infeng_core.api import Adapters, Request
 from infeng_serve.auth import Caller
 from infeng_serve.failures import GoneError, failure, reason_of
-from infeng_serve.feed import Feed, News
+from infeng_serve.feed import Feed
 from infeng_serve.http import Call
 from infeng_serve.observers import Record
 from infeng_serve.protocol.answer import Answer, Context
@@ -62,28 +62,20 @@ async def _stream(call: Call, feed: Feed, answer: Answer) -> None:
     data, left = answer.opening(), len(answer.requests)
     try:
         while True:
-            frames, ended = _rendered(answer, news)
-            data, left = data + frames, left - ended
+            for number, events in news.items():
+                data += answer.frames(number, events)
+                left -= events[-1].completion is not None
             if not left:
                 await call.write(data + answer.closing(), is_last=True)
                 return
             if data:
                 await call.write(data)
-            data = b""
+                data = b""
             news = await feed.take()
     except Exception as error:
         if feed.is_gone:
             raise GoneError from error
         await call.write(answer.failed(failure(error, call.id)), is_last=True)
-
-
-def _rendered(answer: Answer, news: News) -> tuple[bytes, int]:
-    """Return the frames of news, and how many choices they end."""
-    if len(news) == 1:
-        [(number, events)] = news.items()
-        return answer.frames(number, events), events[-1].completion is not None
-    pieces = [answer.frames(number, events) for number, events in news.items()]
-    return b"".join(pieces), sum(events[-1].completion is not None for events in news.values())
 
 
 @dataclass(slots=True)
