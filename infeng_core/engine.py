@@ -454,7 +454,10 @@ class Engine:
         sequence.report_from = 0 if params.prompt_logprobs is not None else report_from
         ends = frozenset((*params.stop_token_ids, *(() if params.ignore_eos else self._eos_ids)))
         sequence.processors = self._processors.start(params, ids, ends)
-        output = Output(sequence, partial(self.tokenizer.detokenizer, ids), ends, index, ready)
+        detokenizer = partial(self.tokenizer.detokenizer, ids)
+        if not params.skip_special_tokens:
+            detokenizer = partial(detokenizer, skip_special_tokens=False)
+        output = Output(sequence, detokenizer, ends, index, ready)
         if request.adapter is not None:
             reference = self._registry.refer(request.adapter)
             reference.owner = output

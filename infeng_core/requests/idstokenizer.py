@@ -33,9 +33,13 @@ class IdsTokenizer:
         """Return ids as ``encode`` reads them."""
         return " ".join(map(str, tokens))
 
-    def detokenizer(self, prompt: Sequence[int]) -> IdsDetokenizer:
-        """Return a detokenizer of the tokens that follow ``prompt``."""
+    def detokenizer(self, prompt: Sequence[int], *, skip_special_tokens: bool = True) -> IdsDetokenizer:
+        """Return a detokenizer of the tokens that follow ``prompt``; no token is special."""
         return IdsDetokenizer(first=not prompt)
+
+    def token_bytes(self, token: int) -> bytes:
+        """Return the id as it is written."""
+        return str(token).encode()
 
 
 class IdsDetokenizer:

@@ -95,6 +95,8 @@ class SamplingParams:
     """The same, for each time that they are there."""
     processors: tuple[tuple[str, Any], ...] = ()
     """((name, argument), ...) of logit processors that plugins bring, in the order in which they act."""
+    skip_special_tokens: bool = True
+    """Leave special tokens out of the text. The token that ends a text never stands in it."""
 
     def __post_init__(self) -> None:
         def put(name: str, value: object) -> None:
@@ -127,6 +129,9 @@ class SamplingParams:
         for name in ("presence_penalty", "frequency_penalty"):
             put(name, _number(name, getattr(self, name), -2.0, 2.0, "it must be from -2 to 2; 0 changes nothing"))
         put("processors", _processors(self.processors))
+        if not isinstance(self.skip_special_tokens, bool):
+            why = f"{shown(self.skip_special_tokens)} is neither true nor false"
+            raise RequestError("skip_special_tokens", why, "leave it out")
 
     def named_ids(self) -> dict[str, Iterable[int]]:
         """Return the tokens that each parameter names."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from infeng_core import files
 from infeng_core.errors import ModelError, RequestError
+from infeng_core.requests.bytelevel import SPACE, byte_level
 from infeng_core.requests.growth import MOST, growth
 
 if TYPE_CHECKING:
@@ -30,6 +31,9 @@ CHECK = "check the model's tokenizer.json"
 
 MAX_CHARACTERS = 1 << 22
 """Of one text: more than the longest contexts hold."""
+
+MAX_ID = 2**32 - 1
+"""Of a token, as the tokenizers library counts."""
 
 MAX_NORMALIZED = 1 << 28
 """Characters that a text may become in the worst case, as ``growth`` bounds it."""
@@ -70,8 +74,18 @@ class Tokenizer(Protocol):
     def decode(self, tokens: Sequence[int]) -> str:
         """Return the text of ``tokens`` without special tokens."""
 
-    def detokenizer(self, prompt: Sequence[int]) -> Detokenizer:
-        """Return a detokenizer of the tokens that follow ``prompt``."""
+    def detokenizer(self, prompt: Sequence[int], *, skip_special_tokens: bool = True) -> Detokenizer:
+        """Return a detokenizer of the tokens that follow ``prompt``.
+
+        skip_special_tokens: whether special tokens have no text, as in ``decode``. The engine gives it only where it is
+        false.
+        """
+
+    def token_bytes(self, token: int) -> bytes:
+        """Return what one token stands for, a special one as it is written; b"" for what is no token.
+
+        A text's first token may have a space here that the text has not.
+        """
 
 
 TokenizerFactory = Callable[[Path, "EngineConfig"], Tokenizer]
@@ -98,7 +112,10 @@ class HfTokenizer:
         self._bos = self._special_id(settings.get("bos_token"))
         self._eos = self._special_id(settings.get("eos_token"))
         added = self._fast.get_added_tokens_decoder()
+        self._added = frozenset(added)
         self._hidden = frozenset(token for token, entry in added.items() if entry.special)
+        self._is_byte_level = self._reads_byte_level()
+        self._token_bytes: dict[int, bytes] = {}  # as they are needed
         self._texts: dict[int, str | None] = {}  # of single tokens, as they are needed
         self._bytes = frozenset(self._byte_tokens())
         self._puts_bos = bool(self._add_bos) or self._template_puts_bos()
@@ -149,9 +166,27 @@ class HfTokenizer:
         except BaseException as error:  # as above
             raise RequestError("answer", f"the tokenizer failed on its tokens: {error}", CHECK) from None
 
-    def detokenizer(self, prompt: Sequence[int]) -> StreamingDetokenizer:
+    def detokenizer(self, prompt: Sequence[int], *, skip_special_tokens: bool = True) -> StreamingDetokenizer:
         """Return a detokenizer of the tokens that follow ``prompt``."""
-        return StreamingDetokenizer(self, prompt)
+        return StreamingDetokenizer(self, prompt, skip_special_tokens=skip_special_tokens)
+
+    def token_bytes(self, token: int) -> bytes:
+        """Return what one token stands for, a special one as it is written; b"" for what is no token."""
+        known = self._token_bytes.get(token)
+        if known is None:
+            known = self._token_bytes[token] = self._bytes_of(token)
+        return known
+
+    def _bytes_of(self, token: int) -> bytes:
+        piece = self._fast.id_to_token(token) if 0 <= token <= MAX_ID else None
+        if piece is None:
+            return b""
+        if token in self._added:
+            return piece.encode()
+        if token in self._bytes:
+            return bytes([int(piece[3:5], 16)])
+        spelled = byte_level(piece) if self._is_byte_level else None
+        return piece.replace("\u2581", " ").encode() if spelled is None else spelled
 
     def text(self, token: int) -> str | None:
         """Return what ``token`` alone decodes to; None where it takes no part in decoding: special or unknown."""
@@ -178,6 +213,10 @@ class HfTokenizer:
         content = entry.get("content") if isinstance(entry, dict) else entry
         return self._fast.token_to_id(content) if isinstance(content, str) else None
 
+    def _reads_byte_level(self) -> bool:
+        space = self._fast.token_to_id(SPACE)
+        return space is not None and self._fast.decode([space]) == " "
+
     def _byte_tokens(self) -> list[int]:
         literals = (f"<0x{byte:02X}>" for byte in range(256))
         tokens = [(self._fast.token_to_id(literal), literal) for literal in literals]
@@ -193,9 +232,10 @@ class StreamingDetokenizer:
     waits for its end, because ``decode`` turns the whole run into replacement characters if any part of it is broken.
     """
 
-    def __init__(self, tokenizer: HfTokenizer, prompt: Sequence[int]) -> None:
-        """Decode what follows ``prompt``."""
+    def __init__(self, tokenizer: HfTokenizer, prompt: Sequence[int], *, skip_special_tokens: bool = True) -> None:
+        """Decode what follows ``prompt``; special tokens that are not skipped are put between, as they are written."""
         self._tokenizer = tokenizer
+        self._skips = skip_special_tokens
         self._window = _safe_tail(tokenizer, prompt)  # only visible tokens: the rest does not take part
         self._given = len(self._window)  # tokens of the window whose text is out
         self._text = tokenizer.decode(self._window)  # their text
@@ -205,7 +245,7 @@ class StreamingDetokenizer:
         tokenizer = self._tokenizer
         alone = tokenizer.text(token)
         if alone is None:
-            return ""
+            return "" if self._skips else self.finish() + tokenizer.token_bytes(token).decode("utf-8", "replace")
         self._window.append(token)
         if tokenizer.is_byte(token):
             return ""

@@ -280,3 +280,31 @@ def test_a_broken_tokenizer_config_is_named(tmp_path, content):
     (directory / "tokenizer_config.json").write_text(content)
     with pytest.raises(ModelError, match=r"tokenizer_config\.json: (not|add_bos_token is neither)"):
         hf(directory)
+
+
+@needs_data
+@pytest.mark.parametrize("text", ["Hello, wörld!\n\n  two 🙂 spaces", "tab\tand 中文", "a", "é́\u200d"])
+def test_a_text_is_the_bytes_of_its_tokens(sentencepiece, byte_level, text):
+    for tokenizer in (sentencepiece, byte_level):
+        [ids] = tokenizer.encode([text])
+        assert ids[0] == tokenizer.bos_id
+        assert tokenizer.token_bytes(ids[0]) == b"<s>"
+        spelled = b"".join(map(tokenizer.token_bytes, ids[1:]))
+        assert spelled.removeprefix(b" ") == text.encode()
+
+
+def test_what_is_no_token_has_no_bytes(byte_level):
+    assert [byte_level.token_bytes(token) for token in (-1, tiny_model.VOCAB + 9, 2**31, 2**70)] == [b""] * 4
+    assert IdsTokenizer(Path(), EngineConfig()).token_bytes(12) == b"12"
+
+
+@needs_data
+def test_special_tokens_stand_in_a_text_that_does_not_skip_them(sentencepiece):
+    [ids] = sentencepiece.encode(["so 🙂"])
+    [more] = sentencepiece.encode(["and on"])
+    tokens = [*ids[1:], sentencepiece.eos_id, *more[1:]]  # the last letter waits as bytes when the end token comes
+    stream = sentencepiece.detokenizer([1], skip_special_tokens=False)
+    pieces = [stream.push(token) for token in tokens]
+    assert "".join(pieces) + stream.finish() == "so 🙂</s> and on"
+    assert pieces[len(ids) - 1] == "🙂</s>"
+    assert "".join(streamed(sentencepiece, [1], tokens)) == "so 🙂 and on"

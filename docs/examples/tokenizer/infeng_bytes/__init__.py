@@ -37,9 +37,13 @@ class Bytes:
         """Return the bytes that ``tokens`` are."""
         return bytes(token - self._first for token in tokens if 0 <= token - self._first < 256)
 
-    def detokenizer(self, prompt: Sequence[int]) -> Detokenizer:
+    def detokenizer(self, prompt: Sequence[int], *, skip_special_tokens: bool = True) -> Detokenizer:
         """Return a detokenizer of what follows ``prompt``; texts of whole characters do not depend on it."""
         return Detokenizer(self)
+
+    def token_bytes(self, token: int) -> bytes:
+        """Return the token's byte; b"" where it has none."""
+        return self.bytes([token])
 
 
 class Detokenizer:
