@@ -98,7 +98,7 @@ from infeng_core.plug.assembly import load_config
 from infeng_core.plug.hookspecs import API_VERSION, Command, KernelLibrary, PolicyFactory, TokenizerFactory
 from infeng_core.plug.manager import Plugins
 from infeng_core.requests.processors import Adjustment, LogitProcessor, LogitProcessors, Vocabulary
-from infeng_core.requests.request import Adapters, Completion, Logprob, Request, SamplingParams
+from infeng_core.requests.request import Adapters, Completion, Logprob, Request, SamplingParams, Timings, Usage
 from infeng_core.requests.stream import Event, Output, Stream
 from infeng_core.requests.tokenizer import Detokenizer, HfTokenizer, Tokenizer
 from infeng_core.scheduling.blocks import BlockPool
@@ -224,8 +224,10 @@ __all__ = [
     "StepShape",
     "Stream",
     "TensorSpec",
+    "Timings",
     "Tokenizer",
     "TokenizerFactory",
+    "Usage",
     "UsageError",
     "Value",
     "VectorSpec",

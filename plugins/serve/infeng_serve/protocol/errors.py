@@ -2,10 +2,31 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Mapping
 from types import MappingProxyType
 
 import msgspec
+
+from infeng_core.api import AdapterError, InfengError, OverloadedError, RequestError, ResourceError
+
+
+class ErrorDetail(msgspec.Struct, kw_only=True):
+    """What went wrong."""
+
+    message: str
+    type: str
+    param: str | None = None
+    """The parameter at fault, by its path."""
+    code: str | None = None
+    """For programs, such as model_not_found."""
+
+
+class ErrorBody(msgspec.Struct, kw_only=True):
+    """The body of every response that is no success, and of the last event of a stream that broke."""
+
+    error: ErrorDetail
 
 
 class ApiError(Exception):
@@ -32,5 +53,52 @@ class ApiError(Exception):
 
     def body(self) -> bytes:
         """Return the error as JSON."""
-        error = {"message": self.message, "type": self.type, "param": self.param, "code": self.code}
-        return msgspec.json.encode({"error": error})
+        detail = ErrorDetail(message=self.message, type=self.type, param=self.param, code=self.code)
+        return msgspec.json.encode(ErrorBody(error=detail))
+
+
+def invalid(param: str | None, message: str, code: str | None = "invalid_value") -> ApiError:
+    """Return the error 400 of one parameter, named by its path such as ``messages[0].content``."""
+    return ApiError(400, message, param=param, code=code)
+
+
+def not_supported(param: str, why: str) -> ApiError:
+    """Return the error 400 of a parameter of OpenAI's that is not served here."""
+    return invalid(param, f"{param}: {why}", "unsupported_parameter")
+
+
+_PARAMS = {"adapter": "model", "adapters": "adapters", "bad_words_ids": "bad_words", "processors": "response_format"}
+"""How a client knows what the engine's errors name."""
+
+_NO_PARAMS = frozenset({"answer", "request", "engine", "continuation"})
+
+
+def of(error: InfengError, param: str | None = None) -> ApiError:
+    """Return an error of the engine as a client gets it; nothing of the server's inside goes out.
+
+    param: the parameter at fault, where the caller knows better than the error says.
+    """
+    if isinstance(error, OverloadedError):
+        return _overloaded(error)
+    if isinstance(error, RequestError):
+        if "context" in error.why and error.what.startswith("prompt"):
+            return ApiError(400, str(error), param=param or "prompt", code="context_length_exceeded")
+        return ApiError(400, str(error), param=param or _param(error.what), code="invalid_value")
+    if isinstance(error, AdapterError):
+        return ApiError(404, f"the adapter cannot be used: {error.why}", param="model", code="model_not_found")
+    if isinstance(error, ResourceError):
+        return ApiError(503, "the server has no room for this now", type="server_error", code="unavailable")
+    return ApiError(500, "the server failed at this request", type="server_error", code="internal_error")
+
+
+def _param(what: str) -> str | None:
+    word = what.partition(" ")[0]
+    if word in _NO_PARAMS or not re.fullmatch(r"[a-z][a-z0-9_]{0,63}", word):
+        return None
+    return _PARAMS.get(word, word)
+
+
+def _overloaded(error: OverloadedError) -> ApiError:
+    seconds = max(0.0, error.retry_after) if math.isfinite(error.retry_after) else 60.0
+    headers = {"Retry-After": str(max(1, math.ceil(seconds))), "retry-after-ms": str(math.ceil(1000 * seconds))}
+    return ApiError(429, str(error), type="rate_limit_error", code="rate_limit", headers=headers)

@@ -1,0 +1,84 @@
+"""/v1/chat/completions: conversations that the model answers."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from msgspec import Meta
+
+from infeng_serve.protocol import structured, tools
+from infeng_serve.protocol.answer import Context
+from infeng_serve.protocol.chat_answer import ChatAnswer
+from infeng_serve.protocol.dialogue import dialogue
+from infeng_serve.protocol.errors import invalid, not_supported
+from infeng_serve.protocol.messages import checked
+from infeng_serve.protocol.parameters import Choices
+from infeng_serve.protocol.reading import decode
+from infeng_serve.protocol.sampling import choices, longest, requests, sampling, variables
+from infeng_serve.protocol.tools import ToolChoice
+
+_MESSAGES = {"type": "array", "minItems": 1, "items": {"$ref": "#/components/schemas/Message"}}
+_TOOLS = {"anyOf": [{"type": "array", "items": {"$ref": "#/components/schemas/Tool"}}, {"type": "null"}]}
+
+
+class ChatRequest(Choices, kw_only=True, forbid_unknown_fields=True):
+    """The body of /v1/chat/completions."""
+
+    messages: Annotated[list[Any], Meta(description="the turns of the conversation", extra_json_schema=_MESSAGES)]
+    logprobs: Annotated[bool | None, Meta(description="log-probabilities of the answer's tokens")] = None
+    top_logprobs: Annotated[int | None, Meta(description="so many likely tokens beside each; needs logprobs")] = None
+    tools: Annotated[
+        list[Any] | None, Meta(description="functions that the model may call", extra_json_schema=_TOOLS)
+    ] = None
+    tool_choice: Annotated[
+        str | ToolChoice | None, Meta(description="auto, none, required, one function, or allowed_tools")
+    ] = None
+    parallel_tool_calls: Annotated[bool | None, Meta(description="false: no more than one call in an answer")] = None
+    chat_template_kwargs: Annotated[
+        dict[str, Any] | None, Meta(description="variables of the template, such as enable_thinking")
+    ] = None
+    reasoning_effort: Annotated[str | None, Meta(description="the template's variable of that name")] = None
+    add_generation_prompt: Annotated[bool | None, Meta(description="the prompt ends where an answer begins")] = None
+    continue_final_message: Annotated[bool | None, Meta(description="the answer goes on with the last message")] = None
+    modalities: Annotated[list[str] | None, Meta(description='only ["text"]')] = None
+    verbosity: Annotated[str | None, Meta(description="ignored")] = None
+    prediction: Annotated[dict[str, Any] | None, Meta(description="ignored: speculation guesses by itself")] = None
+
+
+def read(body: bytes, context: Context) -> ChatAnswer:
+    """Return the answer in the making; takes as long as rendering and tokenizing do. Raises ApiError."""
+    given = decode(body, ChatRequest)
+    n = choices(given, context)
+    _check(given)
+    selection = tools.select(given.tools, given.tool_choice, given.parallel_tool_calls)
+    ready = dialogue(
+        context,
+        checked(given.messages),
+        selection,
+        structured.constraint(given),
+        add_generation_prompt=given.add_generation_prompt,
+        continue_final_message=given.continue_final_message,
+        variables=variables(given.chat_template_kwargs, reasoning_effort=given.reasoning_effort),
+    )
+    wanted = longest(given)
+    more: dict[str, Any] = {} if wanted is None else {"max_tokens": wanted}
+    params = sampling(
+        given,
+        context,
+        otherwise=ready.room,
+        prompt=ready.prompt,
+        logprobs=(given.top_logprobs or 0) if given.logprobs else None,
+        processors=ready.processors,
+        skip_special_tokens=False,  # the parser reads them
+        **more,
+    )
+    return ChatAnswer(given, context, requests(given, context, [ready.prompt.ids], params, n), ready, selection)
+
+
+def _check(given: ChatRequest) -> None:
+    if given.top_logprobs is not None and not given.logprobs:
+        raise invalid("top_logprobs", "top_logprobs: it needs logprobs: true")
+    if given.modalities is not None and given.modalities != ["text"]:
+        raise not_supported("modalities", 'the model writes texts: give ["text"]')
+    if given.stream and given.prompt_logprobs is not None:
+        raise invalid("prompt_logprobs", "log-probabilities of a prompt are not in a stream: give stream: false")

@@ -1,0 +1,82 @@
+"""A conversation to a prompt, with what reads the answer and what the answer is held to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from infeng_chat.template import ChatPrompt, OutputParser
+
+from infeng_core.api import InfengError
+from infeng_serve.protocol import structured
+from infeng_serve.protocol.answer import Context
+from infeng_serve.protocol.errors import ApiError, invalid, not_supported, of
+from infeng_serve.protocol.structured import Constraint
+from infeng_serve.protocol.tools import Selection
+
+END_OF_REASONING = "</think>"
+"""What must come before an answer that begins inside of reasoning is held to anything."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dialogue:
+    """A conversation that is ready for the engine."""
+
+    prompt: ChatPrompt
+    parser: Callable[[], OutputParser]
+    """Returns what reads one answer."""
+    processors: tuple[tuple[str, Any], ...]
+    room: int
+    """Tokens that the context has left for the answer."""
+
+
+def dialogue(
+    context: Context,
+    messages: Sequence[Mapping[str, Any]],
+    selection: Selection,
+    constraint: Constraint | None,
+    *,
+    param: str = "messages",
+    add_generation_prompt: bool | None = None,
+    continue_final_message: bool | None = None,
+    variables: Mapping[str, Any] | None = None,
+) -> Dialogue:
+    """Render a conversation; takes as long as the template does. Raises ApiError, which names ``param``."""
+    if continue_final_message and add_generation_prompt:
+        why = "add_generation_prompt and continue_final_message: a message is either begun or continued"
+        raise invalid("continue_final_message", why)
+    template = context.template
+    try:
+        prompt = template.prompt(
+            messages,
+            tools=selection.tools,
+            add_generation_prompt=not continue_final_message
+            if add_generation_prompt is None
+            else add_generation_prompt,
+            continue_final_message=bool(continue_final_message),
+            variables=variables,
+        )
+    except InfengError as error:
+        raise of(error, param) from None
+    room = context.context - len(prompt.ids)
+    if room <= 0:
+        why = f"{param}: they are {len(prompt.ids)} tokens, and the context {context.context}: shorten them"
+        raise ApiError(400, why, param=param, code="context_length_exceeded")
+    after = END_OF_REASONING if prompt.opens_reasoning else None
+    held = structured.processors(_held_to(context, selection, constraint), after=after)
+    return Dialogue(prompt, lambda: template.parser(prompt, tools=selection.tools), held, room)
+
+
+def _held_to(context: Context, selection: Selection, constraint: Constraint | None) -> Constraint | None:
+    if not selection.must_call:
+        return constraint
+    if constraint is not None:
+        raise invalid("tool_choice", "tool_choice: an answer that must be a call can be held to no other form")
+    try:
+        found = context.template.call_grammar(selection.tools, name=selection.name, parallel=selection.parallel)
+    except InfengError as error:
+        raise of(error, "tools") from None
+    if found is None:
+        raise not_supported("tool_choice", "how this model writes calls is not known: give auto or none")
+    return found

@@ -1,0 +1,193 @@
+"""Server-sent events: how frames are numbered, so that a stream that broke goes on where its client stands.
+
+The id of a frame is ``<call id>/<position of each choice, joined by .>``. A position is the number of tokens that the
+choice has given, and one more once it has ended; ``<before>-<after>-<frames>`` is the first few of the frames that led
+from one position to another. ``/<frames of the closing>`` and ``/<sequence number>`` may follow.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from infeng_core.api import Event
+from infeng_serve.protocol.errors import ApiError, ErrorBody, ErrorDetail, invalid
+
+DONE = b"data: [DONE]\n\n"
+
+HEADER = "Last-Event-ID"
+"""The header by which a client says what it has."""
+
+_NUMBER = re.compile(r"[0-9]{1,15}")
+_POSITION = re.compile(r"([0-9]{1,15})(?:-([0-9]{1,15})-([0-9]{1,15}))?")
+
+
+@dataclass(slots=True)
+class _Mark:
+    """Where a client stands in one choice."""
+
+    text: str
+    """As the id has it."""
+    before: int
+    after: int
+    frames: int
+    """What it has of the frames between the two."""
+    position: int = 0
+    held: list[Event] = field(default_factory=list)
+    """Events between the two: they are rendered as one step, as they were."""
+
+
+class Frames:
+    """The frames of one call. A subclass renders; this numbers what it renders and leaves out what a client has."""
+
+    numbered = False
+    """Whether frames carry ids."""
+
+    def __init__(self, call: str, choices: int) -> None:
+        """call: its id, with which the ids of all frames begin."""
+        self._call = call
+        self._positions = [0] * choices
+        self._marks: list[_Mark | None] = [None] * choices
+        self._is_resumed = False
+        self._closed = 0  # closing frames that the client has
+        self._next: int | None = None  # the sequence number after those that the client has
+        self._sequence: int | None = None  # of the next frame, where the route's frames have numbers
+
+    # ------------------------------------------------------------------------------------ what a subclass renders ---
+
+    def _open(self) -> list[bytes]:
+        raise NotImplementedError
+
+    def _render(self, choice: int, events: Sequence[Event]) -> list[bytes]:
+        raise NotImplementedError
+
+    def _close(self) -> list[bytes]:
+        raise NotImplementedError
+
+    # -------------------------------------------------------------------------------------------------- as Answer ---
+
+    def opening(self) -> bytes:
+        """Return the frames that come before any event."""
+        first = self._sequence
+        frames = self._open()
+        if self._is_resumed:
+            return b""
+        if self.numbered and frames:  # a client that lacks some of them starts anew
+            frames[-1] = self._id(self._place(), 0, _later(first, len(frames) - 1)) + frames[-1]
+        return b"".join(frames)
+
+    def frames(self, choice: int, events: Sequence[Event]) -> bytes:
+        """Return the frames of what one request gave, its completion included; may be empty."""
+        if (mark := self._marks[choice]) is not None:
+            return b"".join(self._catch_up(choice, mark, events))
+        if self.numbered:
+            self._go_on(0)
+            return b"".join(self._numbered(choice, events))
+        return b"".join(self._render(choice, events))
+
+    def closing(self) -> bytes:
+        """Return the frames after all choices have ended: usage where it was asked for, and the end mark."""
+        self._go_on(self._closed)
+        first = self._sequence
+        frames = self._close()
+        if self.numbered:
+            place = self._place()
+            frames = [
+                frame if frame is DONE else self._id(place, index + 1, _later(first, index)) + frame
+                for index, frame in enumerate(frames)
+            ]
+        return b"".join(frames[self._closed :])
+
+    def failed(self, error: ApiError) -> bytes:
+        """Return the frames that end a stream which has begun."""
+        detail = ErrorDetail(message=error.message, type=error.type, param=error.param, code=error.code)
+        return b"data: " + msgspec.json.encode(ErrorBody(error=detail)) + b"\n\n" + DONE
+
+    def resume(self, last_id: str) -> None:
+        """Render nothing that a client has whose last frame had this id; called before anything is rendered.
+
+        Raises ApiError for an id of another call, or of none.
+        """
+        call, rest = last_id[: len(self._call) + 1], last_id[len(self._call) + 1 :]
+        place, *numbers = rest.split("/")
+        marks = [_mark(position) for position in place.split(".")]
+        wrong = call != f"{self._call}/" or len(marks) != len(self._marks) or None in marks or len(numbers) > 2
+        if wrong or not all(map(_NUMBER.fullmatch, numbers)):
+            raise invalid(HEADER, f"{HEADER}: it is no id of a frame of this answer")
+        self._marks = [mark if mark is not None and mark.after else None for mark in marks]
+        self._is_resumed = True
+        self._closed = int(numbers[0]) if numbers else 0
+        self._next = int(numbers[1]) + 1 if len(numbers) > 1 else None
+
+    # -------------------------------------------------------------------------------------------------- internals ---
+
+    def _catch_up(self, choice: int, mark: _Mark, events: Sequence[Event]) -> list[bytes]:
+        """Take what the client has in silence; return the frames of the rest."""
+        silent: list[Event] = []
+        taken = 0
+        while taken < len(events) and mark.position < mark.after:
+            event = events[taken]
+            mark.position += steps(events[taken : taken + 1])
+            (silent if mark.position <= mark.before else mark.held).append(event)
+            taken += 1
+        if silent:
+            self._render(choice, silent)
+        if mark.position < mark.after and not (events and events[-1].completion):
+            return []
+        self._marks[choice] = None
+        self._positions[choice] = mark.position - steps(mark.held)
+        self._go_on(mark.frames)
+        frames = self._numbered(choice, mark.held)[mark.frames :] if mark.held else []
+        return [*frames, *(self._numbered(choice, events[taken:]) if events[taken:] else ())]
+
+    def _numbered(self, choice: int, events: Sequence[Event]) -> list[bytes]:
+        before = self._positions[choice]
+        after = self._positions[choice] = before + steps(events)
+        first = self._sequence
+        frames = self._render(choice, events)
+        if not self.numbered:
+            return frames
+        place = self._places()
+        for index, frame in enumerate(frames):
+            is_last = index + 1 == len(frames)
+            place[choice] = str(after) if is_last else f"{before}-{after}-{index + 1}"
+            frames[index] = self._id(".".join(place), 0, _later(first, index)) + frame
+        return frames
+
+    def _go_on(self, repeated: int) -> None:
+        """Number the frames from here on after those that the client has, of which so many are made again."""
+        if self._next is not None:
+            self._sequence, self._next = self._next - repeated, None
+
+    def _place(self) -> str:
+        return ".".join(self._places())
+
+    def _places(self) -> list[str]:
+        """Return where the client stands in each choice: in one that catches up, still where it stood."""
+        pairs = zip(self._positions, self._marks, strict=True)
+        return [str(position) if mark is None else mark.text for position, mark in pairs]
+
+    def _id(self, place: str, closed: int, sequence: int | None) -> bytes:
+        ending = f"/{closed}/{sequence}" if sequence is not None else f"/{closed}" if closed else ""
+        return f"id: {self._call}/{place}{ending}\n".encode()
+
+
+def steps(events: Sequence[Event]) -> int:
+    """Return by how much a choice's position grows."""
+    return sum(len(event.token_ids) + (event.completion is not None) for event in events)
+
+
+def _mark(position: str) -> _Mark | None:
+    found = _POSITION.fullmatch(position)
+    if found is None:
+        return None
+    first = int(found[1])
+    after, frames = (first, 0) if found[2] is None else (int(found[2]), int(found[3]))
+    return _Mark(position, first, after, frames)
+
+
+def _later(sequence: int | None, by: int) -> int | None:
+    return None if sequence is None else sequence + by

@@ -1,0 +1,84 @@
+"""Messages of a conversation as clients send them, checked before a template sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from infeng_serve.protocol.errors import invalid, not_supported
+from infeng_serve.protocol.reading import convert
+
+ROLES = ("system", "developer", "user", "assistant", "tool", "function")
+
+
+class ContentPart(msgspec.Struct, kw_only=True):
+    """A part of a message; only texts are read."""
+
+    type: Annotated[str, Meta(description="text, or refusal of an assistant")]
+    text: str | None = None
+    refusal: str | None = None
+
+
+class FunctionCall(msgspec.Struct, kw_only=True):
+    """Which function an assistant called, with what."""
+
+    name: str
+    arguments: Annotated[str | dict[str, Any], Meta(description="JSON, as text or as it is")] = "{}"
+
+
+class ToolCall(msgspec.Struct, kw_only=True):
+    """A call that an assistant made."""
+
+    id: str | None = None
+    type: str = "function"
+    function: FunctionCall
+
+
+class Message(msgspec.Struct, kw_only=True):
+    """One turn. Further fields are the template's."""
+
+    role: Annotated[str, Meta(description=", ".join(ROLES))]
+    content: Annotated[str | list[ContentPart] | None, Meta(description="texts of parts are joined by line breaks")] = (
+        None
+    )
+    name: str | None = None
+    tool_calls: Annotated[list[ToolCall] | None, Meta(description="of an assistant")] = None
+    tool_call_id: Annotated[str | None, Meta(description="of a tool: which call it answers")] = None
+    reasoning_content: Annotated[str | None, Meta(description="of an assistant, where the template shows it")] = None
+    reasoning: Annotated[str | None, Meta(description="the same by its other name")] = None
+
+
+def checked(messages: Sequence[Any], path: str = "messages") -> list[dict[str, Any]]:
+    """Return messages with contents of one text each; raises ApiError that names what is wrong by its path."""
+    if not messages:
+        raise invalid(path, f"{path}: there is none")
+    return [_checked(message, f"{path}[{index}]") for index, message in enumerate(messages)]
+
+
+def _checked(given: dict[str, Any], path: str) -> dict[str, Any]:
+    message = convert(given, Message, path)
+    if message.role not in ROLES:
+        raise invalid(f"{path}.role", f"{path}.role: {message.role!r} is none of {', '.join(ROLES)}")
+    if message.content is None and message.role != "assistant":
+        raise invalid(f"{path}.content", f"missing parameter {path}.content", "missing_required_parameter")
+    found = dict(given)
+    if isinstance(message.content, list):
+        found["content"] = "\n".join(_text(part, f"{path}.content[{i}]") for i, part in enumerate(message.content))
+    found.setdefault("content", None)
+    thought = message.reasoning_content or message.reasoning
+    if thought is not None:
+        found["reasoning_content"] = found["reasoning"] = thought
+    return found
+
+
+def _text(part: ContentPart, path: str) -> str:
+    if part.type == "text" and part.text is not None:
+        return part.text
+    if part.type == "refusal" and part.refusal is not None:
+        return part.refusal
+    if part.type in ("text", "refusal"):
+        raise invalid(f"{path}.{part.type}", f"missing parameter {path}.{part.type}", "missing_required_parameter")
+    raise not_supported(f"{path}.type", f"{part.type!r} is not read: the model reads texts")

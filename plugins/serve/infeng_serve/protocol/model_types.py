@@ -1,0 +1,62 @@
+"""Bodies of /v1/models and of the routes by which adapters come and go."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+
+class ModelCard(msgspec.Struct, kw_only=True):
+    """The base model or an adapter, which is a model of its own."""
+
+    id: str
+    object: Literal["model"] = "model"
+    created: int
+    owned_by: str = "infeng"
+    root: Annotated[str, Meta(description="where it comes from")]
+    parent: Annotated[str | None, Meta(description="the base model of an adapter")] = None
+    max_model_len: Annotated[int, Meta(description="tokens of prompt and answer together")]
+
+
+class ModelList(msgspec.Struct, kw_only=True):
+    """What the key may use."""
+
+    object: Literal["list"] = "list"
+    data: list[ModelCard]
+
+
+class LoadAdapter(msgspec.Struct, kw_only=True):
+    """The body of /v1/load_lora_adapter."""
+
+    lora_name: Annotated[str, Meta(description="the name that requests choose it by")]
+    lora_path: Annotated[str, Meta(description="a directory, or a hub name")]
+    load_inplace: Annotated[bool, Meta(description="read the files of one that is there again")] = False
+
+
+class UnloadAdapter(msgspec.Struct, kw_only=True):
+    """The body of /v1/unload_lora_adapter."""
+
+    lora_name: str
+
+
+class AdapterScale(msgspec.Struct, kw_only=True):
+    """An item of the body of POST /lora-adapters."""
+
+    id: int
+    scale: Annotated[float, Meta(description="its weight on the base model for this key's calls")]
+
+
+class AdapterEntry(msgspec.Struct, kw_only=True):
+    """An item of what GET /lora-adapters lists."""
+
+    id: int
+    path: str
+    scale: float
+
+
+class Success(msgspec.Struct, kw_only=True):
+    """It was done."""
+
+    success: bool = True

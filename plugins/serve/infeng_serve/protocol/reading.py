@@ -1,0 +1,63 @@
+"""JSON of a client to a struct, or an error 400 that names the parameter at fault by its path."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, TypeVar
+
+import msgspec
+
+from infeng_core.api import printable, unknown_key_remedy
+from infeng_serve.protocol.errors import ApiError, invalid
+
+T = TypeVar("T")
+
+_PLACE = re.compile(r"^(?P<what>.*?)(?: - at (?:`key` in )?`\$(?P<path>[^`]*)`)?$", re.DOTALL)
+_UNKNOWN = re.compile(r"^Object contains unknown field `(?P<name>.*)`$", re.DOTALL)
+_MISSING = re.compile(r"^Object missing required field `(?P<name>.*)`$", re.DOTALL)
+_TYPES = {"null": "null", "float": "number", "int": "integer", "str": "string", "bool": "boolean"}
+
+
+def decode(body: bytes, type: type[T]) -> T:
+    """Return a body as ``type``; raises ApiError for what is no JSON, or not of that form."""
+    try:
+        return msgspec.json.decode(body, type=type)
+    except msgspec.ValidationError as error:
+        raise _refused(error, type) from None
+    except RecursionError:
+        raise invalid(None, "the body is nested too deeply", "invalid_json") from None
+    except (msgspec.DecodeError, ValueError) as error:
+        raise invalid(None, f"the body is not valid JSON: {printable(str(error), 200)}", "invalid_json") from None
+
+
+def convert(value: Any, type: type[T], path: str) -> T:
+    """Return a value of a decoded body as ``type``; raises ApiError. path: where it stands in the body."""
+    try:
+        return msgspec.convert(value, type)
+    except msgspec.ValidationError as error:
+        raise _refused(error, type, path) from None
+    except RecursionError:
+        raise invalid(path, f"{path} is nested too deeply") from None
+
+
+def _refused(error: msgspec.ValidationError, type: Any, base: str = "") -> ApiError:
+    found = _PLACE.match(str(error))
+    what, path = (found["what"], found["path"] or "") if found else (str(error), "")
+    path = f"{base}{path}" if base else path.removeprefix(".")
+    if unknown := _UNKNOWN.match(what):
+        name = printable(unknown["name"], 64)
+        path = f"{path}.{name}" if path else name
+        known = getattr(type, "__struct_encode_fields__", ()) if path == name else ()
+        remedy = f": {unknown_key_remedy(name, known)}" if known else ""
+        return invalid(path, f"unknown parameter {path}{remedy}", "unknown_parameter")
+    if missing := _MISSING.match(what):
+        path = f"{path}.{missing['name']}" if path else missing["name"]
+        return invalid(path, f"missing parameter {path}", "missing_required_parameter")
+    wording = re.sub(r"`(\w+)`|\b(null|float|int|str|bool)\b", _named, what)
+    where = printable(path, 200) or "the body"
+    return invalid(path or None, f"{where}: {wording[:1].lower()}{wording[1:]}", "invalid_type")
+
+
+def _named(found: re.Match[str]) -> str:
+    word = found[1] or found[2]
+    return _TYPES.get(word, word)

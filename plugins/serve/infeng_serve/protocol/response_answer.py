@@ -1,0 +1,254 @@
+"""What /v1/responses answers with: one body, or events."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from infeng_core.api import Completion, Event, Request
+from infeng_serve.protocol import finish
+from infeng_serve.protocol import logprobs as shapes
+from infeng_serve.protocol.answer import Context
+from infeng_serve.protocol.chat_answer import Reader
+from infeng_serve.protocol.dialogue import Dialogue
+from infeng_serve.protocol.errors import ApiError
+from infeng_serve.protocol.frames import Frames
+from infeng_serve.protocol.logprobs import TokenLogprob
+from infeng_serve.protocol.response_items import (
+    Item,
+    ItemEvent,
+    Items,
+    OutputMessage,
+    OutputText,
+    ReasoningText,
+)
+from infeng_serve.protocol.tools import Selection
+
+if TYPE_CHECKING:
+    from infeng_serve.protocol.responses import ResponsesRequest
+
+State = Literal["in_progress", "completed", "incomplete", "cancelled", "failed"]
+
+
+class InputTokensDetails(msgspec.Struct, kw_only=True):
+    """Of the input's tokens."""
+
+    cached_tokens: int = 0
+    cache_write_tokens: int = 0
+    """Not counted."""
+
+
+class OutputTokensDetails(msgspec.Struct, kw_only=True):
+    """Of the output's tokens."""
+
+    reasoning_tokens: int = 0
+
+
+class ResponseUsage(msgspec.Struct, kw_only=True):
+    """Tokens that the response took."""
+
+    input_tokens: int
+    input_tokens_details: InputTokensDetails
+    output_tokens: int
+    output_tokens_details: OutputTokensDetails
+    total_tokens: int
+
+
+class ResponseError(msgspec.Struct, kw_only=True):
+    """Why a response failed."""
+
+    code: str
+    message: str
+
+
+class IncompleteDetails(msgspec.Struct, kw_only=True):
+    """Why a response is incomplete."""
+
+    reason: Literal["max_output_tokens", "timeout"]
+
+
+class Response(msgspec.Struct, kw_only=True):
+    """The body of an answer; in a stream, what the first and last events carry."""
+
+    id: str
+    object: Literal["response"] = "response"
+    created_at: int
+    status: State
+    error: ResponseError | None = None
+    incomplete_details: IncompleteDetails | None = None
+    instructions: str | None
+    max_output_tokens: int | None
+    model: str
+    output: list[Item] = []
+    parallel_tool_calls: bool
+    previous_response_id: None = None
+    reasoning: dict[str, Any]
+    store: bool = False
+    temperature: float
+    text: dict[str, Any]
+    tool_choice: Any
+    tools: list[Any]
+    top_logprobs: int
+    top_p: float
+    truncation: Literal["disabled"] = "disabled"
+    background: bool = False
+    usage: ResponseUsage | None = None
+    user: str | None = None
+    metadata: dict[str, Any]
+
+
+class ResponseEvent(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """The data of an event; which fields there are depends on its type."""
+
+    type: Annotated[str, Meta(description="response.created, response.output_text.delta, response.completed ...")]
+    sequence_number: int
+    response: Response | None = None
+    output_index: int | None = None
+    item: Item | None = None
+    item_id: str | None = None
+    content_index: int | None = None
+    part: OutputText | ReasoningText | None = None
+    delta: str | None = None
+    text: str | None = None
+    logprobs: list[TokenLogprob] | None = None
+    name: str | None = None
+    arguments: str | None = None
+
+
+class ResponseAnswer(Frames):
+    """See ``Answer``."""
+
+    def __init__(
+        self,
+        given: ResponsesRequest,
+        context: Context,
+        requests: Sequence[Request],
+        ready: Dialogue,
+        selection: Selection,
+    ) -> None:
+        """Answer a conversation."""
+        super().__init__(context.id, 1)
+        self.requests = requests
+        self.streams = bool(given.stream)
+        self.model = given.model or context.model
+        self._given = given
+        self._context = context
+        self._parser = ready.parser
+        self._parallel = selection.parallel
+        self._sequence = 0
+        self._reader = self._new_reader()
+        self._items = Items(context.id)
+        self._pending: list[TokenLogprob] = []
+        self._completion: Completion | None = None
+
+    def body(self, completions: Sequence[Completion]) -> bytes:
+        """Return the whole response, where nothing was streamed."""
+        [completion] = completions
+        reader, items = self._new_reader(), Items(self._context.id)
+        items.push(reader.push(completion.text, True))
+        items.finish(_status(completion))
+        if len(items.items) == 1 and isinstance(items.items[0], OutputMessage):  # else whose are they
+            items.items[0].content[0].logprobs = shapes.chat(completion.logprobs, self._context.tokenizer)
+        return msgspec.json.encode(self._ended(completion, items, reader))
+
+    # ------------------------------------------------------------------------------------------------------ frames ---
+
+    def _open(self) -> list[bytes]:
+        response = self._response("in_progress")
+        return [self._frame("response.created", {"response": response}),
+                self._frame("response.in_progress", {"response": response})]  # fmt: skip
+
+    def _render(self, choice: int, events: Sequence[Event]) -> list[bytes]:
+        completion = events[-1].completion if events else None
+        deltas = self._reader.push("".join([event.text for event in events]), completion is not None)
+        reported = [one for event in events for one in event.logprobs]
+        if reported:
+            self._pending += shapes.chat(reported, self._context.tokenizer)
+        found = self._items.push(deltas, self._pending)
+        if any(name == "response.output_text.delta" for name, _ in found):
+            self._pending = []
+        frames = [self._frame(name, said) for name, said in found]
+        if completion is not None:
+            self._completion = completion
+            last: list[ItemEvent] = self._items.more_logprobs(self._pending)
+            last += self._items.finish(_status(completion))
+            frames += [self._frame(name, said) for name, said in last]
+        return frames
+
+    def _close(self) -> list[bytes]:
+        assert self._completion is not None
+        response = self._ended(self._completion, self._items, self._reader)
+        name = "completed" if response.status == "completed" else "incomplete"
+        return [self._frame(f"response.{name}", {"response": response})]
+
+    def failed(self, error: ApiError) -> bytes:
+        """Return the frames that end a stream which has begun."""
+        response = self._response("failed")
+        response.output = self._items.items
+        code = {429: "rate_limit_exceeded", 400: "invalid_prompt"}.get(error.status, "server_error")
+        response.error = ResponseError(code=code, message=error.message)
+        return self._frame("response.failed", {"response": response})
+
+    def _frame(self, name: str, said: dict[str, Any]) -> bytes:
+        sequence = self._sequence or 0
+        self._sequence = sequence + 1
+        data = msgspec.json.encode({"type": name, **said, "sequence_number": sequence})
+        return b"event: %b\ndata: %b\n\n" % (name.encode(), data)
+
+    # --------------------------------------------------------------------------------------------------- internals ---
+
+    def _new_reader(self) -> Reader:
+        return Reader(self._parser(), self._parallel)
+
+    def _ended(self, completion: Completion, items: Items, reader: Reader) -> Response:
+        cut = finish.cut(completion)
+        response = self._response("cancelled" if cut == "cancelled" else _status(completion))
+        if cut != "cancelled" and completion.finish_reason != "stop":
+            response.incomplete_details = IncompleteDetails(reason=cut or "max_output_tokens")
+        response.output = items.items
+        usage = completion.usage
+        response.usage = ResponseUsage(
+            input_tokens=usage.prompt_tokens,
+            input_tokens_details=InputTokensDetails(cached_tokens=usage.cached_tokens),
+            output_tokens=usage.completion_tokens,
+            output_tokens_details=OutputTokensDetails(
+                reasoning_tokens=reader.reasoning_tokens(completion, self._context)
+            ),
+            total_tokens=usage.total_tokens,
+        )
+        return response
+
+    def _response(self, status: State) -> Response:
+        given, params = self._given, self.requests[0].params
+        return Response(
+            id=f"resp_{self._context.id}",
+            created_at=self._context.created,
+            status=status,
+            instructions=given.instructions,
+            max_output_tokens=given.max_output_tokens,
+            model=self.model,
+            parallel_tool_calls=given.parallel_tool_calls is not False,
+            reasoning={"effort": given.reasoning.effort if given.reasoning else None, "summary": None},
+            temperature=params.temperature,
+            text={"format": _format(given)},
+            tool_choice="auto" if given.tool_choice is None else given.tool_choice,
+            tools=given.tools or [],
+            top_logprobs=given.top_logprobs or 0,
+            top_p=params.top_p,
+            user=given.user,
+            metadata=given.metadata or {},
+        )
+
+
+def _status(completion: Completion) -> Literal["completed", "incomplete"]:
+    return "completed" if completion.finish_reason == "stop" else "incomplete"
+
+
+def _format(given: ResponsesRequest) -> dict[str, Any]:
+    form = given.text.format if given.text is not None else None
+    if form is None:
+        return {"type": "text"}
+    return {name: value for name, value in msgspec.structs.asdict(form).items() if value is not None}

@@ -1,0 +1,115 @@
+"""The input of /v1/responses to messages: the server keeps no conversations, so all of it is in the request."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from infeng_serve.protocol.errors import invalid, not_supported
+from infeng_serve.protocol.messages import ROLES
+from infeng_serve.protocol.reading import convert
+
+_TEXTS = ("input_text", "output_text", "text", "reasoning_text", "summary_text")
+
+
+class InputPart(msgspec.Struct, kw_only=True):
+    """A part of a message or of an output; only texts are read."""
+
+    type: Annotated[str, Meta(description=f"{', '.join(_TEXTS)} or refusal")]
+    text: str | None = None
+    refusal: str | None = None
+
+
+class InputMessage(msgspec.Struct, kw_only=True):
+    """A turn."""
+
+    type: str = "message"
+    role: Annotated[str, Meta(description=", ".join(ROLES))]
+    content: str | list[InputPart]
+
+
+class InputCall(msgspec.Struct, kw_only=True):
+    """A call that the model made."""
+
+    type: str = "function_call"
+    call_id: str
+    name: str
+    arguments: str
+
+
+class InputCallOutput(msgspec.Struct, kw_only=True):
+    """What a call gave."""
+
+    type: str = "function_call_output"
+    call_id: str
+    output: str | list[InputPart]
+
+
+class InputReasoning(msgspec.Struct, kw_only=True):
+    """What the model thought before its next turn."""
+
+    type: str = "reasoning"
+    summary: list[InputPart] | None = None
+    content: list[InputPart] | None = None
+
+
+def messages(given: str | list[Any], instructions: str | None) -> list[dict[str, Any]]:
+    """Return messages as chat has them; raises ApiError."""
+    found: list[dict[str, Any]] = []
+    if instructions is not None:
+        found.append({"role": "system", "content": instructions})
+    if isinstance(given, str):
+        return [*found, {"role": "user", "content": given}]
+    if not given:
+        raise invalid("input", "input: it is empty")
+    reasoning = ""
+    for index, item in enumerate(given):
+        path = f"input[{index}]"
+        kind = item.get("type", "message") if isinstance(item, dict) else "message"
+        if kind == "reasoning":
+            thought = convert(item, InputReasoning, path)
+            reasoning += _joined(thought.content or thought.summary or [], path)
+            continue
+        found = _with(found, item, kind, path)
+        if reasoning and found[-1]["role"] == "assistant":
+            found[-1]["reasoning_content"] = found[-1]["reasoning"] = reasoning
+        reasoning = ""
+    return found
+
+
+def _with(found: list[dict[str, Any]], item: Any, kind: Any, path: str) -> list[dict[str, Any]]:
+    """Return messages with one more item."""
+    if kind == "message":
+        message = convert(item, InputMessage, path)
+        if message.role not in ROLES:
+            raise invalid(f"{path}.role", f"{path}.role: {message.role!r} is none of {', '.join(ROLES)}")
+        return [*found, {"role": message.role, "content": _joined(message.content, f"{path}.content")}]
+    if kind == "function_call":
+        made = convert(item, InputCall, path)
+        call = {"id": made.call_id, "type": "function", "function": {"name": made.name, "arguments": made.arguments}}
+        follows = bool(found) and found[-1]["role"] == "assistant"
+        last: dict[str, Any] = found[-1] if follows else {"role": "assistant", "content": None}
+        calls = [*last.get("tool_calls", []), call]
+        return [*(found[:-1] if follows else found), {**last, "tool_calls": calls}]
+    if kind == "function_call_output":
+        result = convert(item, InputCallOutput, path)
+        output = _joined(result.output, f"{path}.output")
+        return [*found, {"role": "tool", "tool_call_id": result.call_id, "content": output}]
+    raise not_supported(f"{path}.type", f"{str(kind)[:64]!r} is not read here")
+
+
+def _joined(given: str | list[InputPart], path: str) -> str:
+    if isinstance(given, str):
+        return given
+    texts = []
+    for index, part in enumerate(given):
+        text = part.refusal if part.type == "refusal" else part.text
+        if part.type not in (*_TEXTS, "refusal"):
+            raise not_supported(f"{path}[{index}].type", f"{part.type!r} is not read: the model reads texts")
+        if text is None:
+            raise invalid(f"{path}[{index}].text", f"missing parameter {path}[{index}].text",
+                          "missing_required_parameter")  # fmt: skip
+        texts.append(text)
+    return "\n".join(texts)

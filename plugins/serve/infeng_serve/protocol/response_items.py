@@ -1,0 +1,184 @@
+"""The output of /v1/responses: items that grow, and the events that tell of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import msgspec
+from infeng_chat.template import Delta, ToolDelta
+
+from infeng_serve.protocol.logprobs import TokenLogprob
+
+Status = Literal["in_progress", "completed", "incomplete"]
+
+
+class OutputText(msgspec.Struct, kw_only=True, tag="output_text", tag_field="type"):
+    """The text of a message."""
+
+    text: str = ""
+    annotations: list[Any] = []
+    logprobs: list[TokenLogprob] = []
+
+
+class OutputMessage(msgspec.Struct, kw_only=True, tag="message", tag_field="type"):
+    """What the model says."""
+
+    id: str
+    role: Literal["assistant"] = "assistant"
+    status: Status = "in_progress"
+    content: list[OutputText] = []
+
+
+class ReasoningText(msgspec.Struct, kw_only=True, tag="reasoning_text", tag_field="type"):
+    """The text of reasoning."""
+
+    text: str = ""
+
+
+class ReasoningItem(msgspec.Struct, kw_only=True, tag="reasoning", tag_field="type"):
+    """What the model thinks before it says something."""
+
+    id: str
+    summary: list[Any] = []
+    content: list[ReasoningText] = []
+    status: Status = "in_progress"
+
+
+class FunctionCallItem(msgspec.Struct, kw_only=True, tag="function_call", tag_field="type"):
+    """A call of a tool."""
+
+    id: str
+    call_id: str
+    name: str
+    arguments: str = ""
+    status: Status = "in_progress"
+
+
+Item = OutputMessage | ReasoningItem | FunctionCallItem
+ItemEvent = tuple[str, dict[str, Any]]
+"""Its type, and what it has beside type and sequence number. Items in it are to be encoded at once: they grow."""
+
+
+class Items:
+    """The output as it grows. Only the last item is open, whatever order the pieces of calls come in."""
+
+    def __init__(self, call: str) -> None:
+        """call: its id, with which the ids of items end."""
+        self._call = call
+        self._calls: dict[int, int] = {}  # the places of calls by the parser's numbers
+        self.items: list[Item] = []
+        self.is_open = False
+
+    def push(self, deltas: Sequence[Delta], logprobs: Sequence[TokenLogprob] = ()) -> list[tuple[str, dict[str, Any]]]:
+        """Take what became certain; yield what it changes. logprobs: of the tokens up to the next text."""
+        events: list[ItemEvent] = []
+        for kind, text, tool in _runs(deltas):
+            if kind == "tool":
+                assert tool is not None
+                events += self._call_piece(tool)
+                continue
+            events += self._begin(kind)
+            events.append(self._text(kind, text, logprobs if kind == "message" else ()))
+            logprobs = () if kind == "message" else logprobs
+        return events
+
+    def more_logprobs(self, logprobs: Sequence[TokenLogprob]) -> list[ItemEvent]:
+        """Take those of tokens without text, if a message is open."""
+        if not logprobs or not self.is_open or not isinstance(self.items[-1], OutputMessage):
+            return []
+        return [self._text("message", "", logprobs)]
+
+    def finish(self, status: Status) -> list[ItemEvent]:
+        """End the last item."""
+        if not self.is_open:
+            return []
+        self.is_open = False
+        item, place = self.items[-1], len(self.items) - 1
+        item.status = status
+        where = {"item_id": item.id, "output_index": place}
+        events: list[ItemEvent] = []
+        if isinstance(item, FunctionCallItem):
+            done = {**where, "name": item.name, "arguments": item.arguments}
+            events.append(("response.function_call_arguments.done", done))
+        else:
+            part = item.content[0]
+            where["content_index"] = 0
+            said: dict[str, Any] = {**where, "text": part.text}
+            if isinstance(part, OutputText):
+                said["logprobs"] = part.logprobs
+            events.append((f"response.{_words(part)}.done", said))
+            events.append(("response.content_part.done", {**where, "part": part}))
+        return [*events, ("response.output_item.done", {"output_index": place, "item": item})]
+
+    def _begin(self, kind: str) -> list[ItemEvent]:
+        """Open an item of a kind, where the last one is none."""
+        wanted = OutputMessage if kind == "message" else ReasoningItem
+        if self.is_open and isinstance(self.items[-1], wanted):
+            return []
+        events = self.finish("completed")
+        place = len(self.items)
+        item: Item
+        part: OutputText | ReasoningText
+        if kind == "message":
+            item, part = OutputMessage(id=f"msg_{self._call}_{place}"), OutputText()
+            events += self._add(item)
+            item.content = [part]
+        else:
+            item, part = ReasoningItem(id=f"rs_{self._call}_{place}"), ReasoningText()
+            events += self._add(item)
+            item.content = [part]
+        where = {"item_id": item.id, "output_index": place, "content_index": 0}
+        return [*events, ("response.content_part.added", {**where, "part": msgspec.Raw(msgspec.json.encode(part))})]
+
+    def _add(self, item: Item) -> list[ItemEvent]:
+        self.items.append(item)
+        self.is_open = True
+        added = {"output_index": len(self.items) - 1, "item": msgspec.Raw(msgspec.json.encode(item))}
+        return [("response.output_item.added", added)]
+
+    def _text(self, kind: str, text: str, logprobs: Sequence[TokenLogprob]) -> ItemEvent:
+        item = self.items[-1]
+        assert not isinstance(item, FunctionCallItem)
+        part = item.content[0]
+        part.text += text
+        said: dict[str, Any] = {
+            "item_id": item.id, "output_index": len(self.items) - 1, "content_index": 0, "delta": text
+        }  # fmt: skip
+        if isinstance(part, OutputText):
+            part.logprobs = [*part.logprobs, *logprobs] if logprobs else part.logprobs
+            said["logprobs"] = list(logprobs)
+        return f"response.{_words(part)}.delta", said
+
+    def _call_piece(self, tool: ToolDelta) -> list[ItemEvent]:
+        events: list[ItemEvent] = []
+        if tool.id is not None:
+            events += self.finish("completed")
+            place = self._calls[tool.index] = len(self.items)
+            events += self._add(FunctionCallItem(id=f"fc_{self._call}_{place}", call_id=tool.id, name=tool.name or ""))
+        place = self._calls.get(tool.index, -1)
+        if place < 0 or not tool.arguments:
+            return events
+        item = self.items[place]
+        assert isinstance(item, FunctionCallItem)
+        item.arguments += tool.arguments
+        said = {"item_id": item.id, "output_index": place, "delta": tool.arguments}
+        return [*events, ("response.function_call_arguments.delta", said)]
+
+
+def _runs(deltas: Sequence[Delta]) -> list[tuple[str, str, ToolDelta | None]]:
+    """Return deltas as (kind, text, call), texts of one kind that follow each other as one."""
+    found: list[tuple[str, str, ToolDelta | None]] = []
+    for delta in deltas:
+        for kind, text in (("reasoning", delta.reasoning), ("message", delta.content)):
+            if text and found and found[-1][0] == kind:
+                found[-1] = (kind, found[-1][1] + text, None)
+            elif text:
+                found.append((kind, text, None))
+        if delta.tool is not None:
+            found.append(("tool", "", delta.tool))
+    return found
+
+
+def _words(part: OutputText | ReasoningText) -> str:
+    return "output_text" if isinstance(part, OutputText) else "reasoning_text"

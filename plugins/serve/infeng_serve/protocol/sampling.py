@@ -1,0 +1,171 @@
+"""Parameters of a request to what the engine takes: SamplingParams, adapters, Requests."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
+from typing import Any
+
+from infeng_chat.template import ChatPrompt
+
+from infeng_core.api import Adapters, InfengError, Request, RequestError, SamplingParams, Tokenizer
+from infeng_serve.protocol.answer import Context
+from infeng_serve.protocol.errors import invalid, not_supported, of
+from infeng_serve.protocol.parameters import Choices, Common
+
+MOST_REQUESTS = 1024
+"""Of one call: its prompts times ``n``."""
+
+SEEDS = 2**64
+
+_KNOWN = frozenset(field.name for field in fields(SamplingParams))
+
+DIRECT = (
+    "temperature", "top_p", "top_k", "min_p", "typical_p", "top_n_sigma", "xtc_probability", "xtc_threshold",
+    "dry_multiplier", "dry_base", "dry_allowed_length", "dry_sequence_breakers",
+    "dry_penalty_last_n", "seed", "stop", "stop_token_ids",
+    "min_tokens", "ignore_eos", "presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias",
+    "allowed_token_ids", "prompt_logprobs", "skip_special_tokens",
+)  # fmt: skip
+"""Parameters that SamplingParams has by the same name."""
+
+
+def sampling(
+    given: Common, context: Context, *, otherwise: int, prompt: ChatPrompt | None = None, **more: Any
+) -> SamplingParams:
+    """Return the sampling parameters of a request; what it does not give is as ``context.defaults`` say.
+
+    otherwise: the most tokens where neither says. prompt: of a conversation, which says what ends a turn. more:
+    parameters that the route knows by itself. Raises ApiError.
+    """
+    values: dict[str, Any] = {"max_tokens": otherwise}
+    values.update((name, value) for name, value in context.defaults.items() if name in _KNOWN and value is not None)
+    for name in DIRECT:
+        value = getattr(given, name, None)
+        if value is not None:
+            if name not in _KNOWN:
+                raise not_supported(name, "this version of the engine does not know it")
+            values[name] = tuple(value) if isinstance(value, list) else value
+    if values.get("top_k") == -1:
+        values["top_k"] = 0
+    if values.get("seed") is not None:
+        values["seed"] = _seed(values["seed"])
+    if given.bad_words:
+        values["bad_words_ids"] = bad_words(given.bad_words, context.tokenizer)
+    if prompt is not None:
+        values["stop_token_ids"] = (*values.get("stop_token_ids", ()), *prompt.stop_token_ids)
+        values["stop"] = (*_texts(values.get("stop", ())), *getattr(prompt, "stop", ()))
+    values.update((name, value) for name, value in more.items() if name in _KNOWN)
+    try:
+        return SamplingParams(**values)
+    except RequestError as error:
+        raise of(error) from None
+
+
+def longest(given: Choices) -> int | None:
+    """Return the most tokens that a request asks for, by whichever name."""
+    if None not in (given.max_tokens, given.max_completion_tokens) and given.max_tokens != given.max_completion_tokens:
+        raise invalid("max_completion_tokens", "max_completion_tokens and max_tokens differ: give one of them")
+    return given.max_completion_tokens if given.max_tokens is None else given.max_tokens
+
+
+def choices(given: Choices, context: Context) -> int:
+    """Return ``n``; raises ApiError where there may not be so many."""
+    n = 1 if given.n is None else given.n
+    if not 1 <= n <= context.most_choices:
+        raise invalid("n", f"n: {n} is not from 1 to {context.most_choices}")
+    return n
+
+
+def requests(
+    given: Common, context: Context, prompts: Sequence[Sequence[int]], params: SamplingParams, n: int = 1
+) -> list[Request]:
+    """Return ``n`` requests for each prompt, one prompt after the other; raises ApiError."""
+    if len(prompts) * n > MOST_REQUESTS:
+        raise invalid("prompt", f"{len(prompts)} prompts with n = {n} are more than {MOST_REQUESTS} requests")
+    if given.timeout is not None and not (math.isfinite(given.timeout) and given.timeout > 0):
+        raise invalid("timeout", f"timeout: {given.timeout} is not a number of seconds above 0")
+    if given.priority is not None and abs(given.priority) >= 2**31:
+        raise invalid("priority", f"priority: {given.priority} is not an integer of 32 bits")
+    seeds = [params.seed if params.seed is None else (params.seed + choice) % SEEDS for choice in range(n)]
+    seeded = [params if seed == params.seed else replace(params, seed=seed) for seed in seeds]
+    adapter = _adapter(given, context)
+    salt = f"{context.tenant}\0{given.cache_salt}" if given.cache_salt else context.tenant
+    try:
+        return [
+            Request(
+                tuple(prompt),
+                one,
+                priority=given.priority or 0,
+                tenant=context.tenant,
+                adapter=adapter,
+                timeout=given.timeout,
+                cache_salt=salt,
+            )
+            for prompt in prompts
+            for one in seeded
+        ]
+    except InfengError as error:
+        raise of(error) from None
+
+
+def bad_words(words: Sequence[str], tokenizer: Tokenizer) -> tuple[tuple[int, ...], ...]:
+    """Return the ids of each text as it stands at the start of a word and, where they differ, within one."""
+    if any(not word.strip() for word in words):
+        raise invalid("bad_words", "bad_words: a word is empty")
+    texts = [prefix + word.lstrip() for word in words for prefix in ("", " ")]
+    found: list[tuple[int, ...]] = []
+    encoded = iter(encode(texts, tokenizer, "bad_words"))
+    for within, start in zip(encoded, encoded, strict=True):
+        plain, spaced = (_bare(ids, tokenizer) for ids in (within, start))
+        found += [plain] if plain else []
+        # A space that becomes a token of its own forbids nothing that the word alone does not.
+        found += [spaced] if spaced and len(spaced) == len(plain) and spaced[0] != plain[0] else []
+    return tuple(found)
+
+
+def encode(texts: Sequence[str], tokenizer: Tokenizer, param: str, **how: Any) -> list[list[int]]:
+    """Return the ids of each text; raises ApiError that names ``param``."""
+    try:
+        return tokenizer.encode(texts, **how)
+    except InfengError as error:
+        raise of(error, param) from None
+
+
+def _bare(ids: Sequence[int], tokenizer: Tokenizer) -> tuple[int, ...]:
+    """Return the ids of a text without what the tokenizer puts around it."""
+    begin = 1 if ids and ids[0] == tokenizer.bos_id else 0
+    end = len(ids) - 1 if len(ids) > begin and ids[-1] == tokenizer.eos_id else len(ids)
+    return tuple(ids[begin:end])
+
+
+def _texts(given: str | Sequence[str]) -> Sequence[str]:
+    return (given,) if isinstance(given, str) else given
+
+
+def _seed(seed: int) -> int:
+    if not -(2**63) <= seed < SEEDS:
+        raise invalid("seed", f"seed: {seed} is not an integer of 64 bits")
+    return seed % SEEDS
+
+
+def _adapter(given: Common, context: Context) -> Adapters | None:
+    named = context.adapter_of(given.model) if given.model is not None else None
+    if not given.adapters:
+        return named
+    if isinstance(named, str):
+        raise invalid("adapters", f"adapters: model {given.model} is an adapter already: name the base model there")
+    weights: dict[str, float] = {}
+    for index, one in enumerate(given.adapters):
+        found = context.adapter_of(one.name)
+        if found is None:
+            raise invalid(f"adapters[{index}].name", f"adapters[{index}].name: {one.name} is the base model")
+        for name, weight in ((found, 1.0),) if isinstance(found, str) else found:
+            weights[name] = weights.get(name, 0.0) + weight * one.weight
+    return tuple(weights.items())
+
+
+def variables(given: Mapping[str, Any] | None, **more: Any) -> dict[str, Any]:
+    """Return what a chat template gets beside messages and tools; what is None is left out."""
+    return {**(given or {}), **{name: value for name, value in more.items() if value is not None}}
