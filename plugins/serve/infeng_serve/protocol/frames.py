@@ -49,6 +49,7 @@ class Frames:
     def __init__(self, call: str, choices: int) -> None:
         """call: its id, with which the ids of all frames begin."""
         self._call = call
+        self._before_id = f"id: {call}/".encode()
         self._positions = [0] * choices
         self._marks: list[_Mark | None] = [None] * choices
         self._is_resumed = False
@@ -148,8 +149,10 @@ class Frames:
         after = self._positions[choice] = before + steps(events)
         first = self._sequence
         frames = self._render(choice, events)
-        if not self.numbered:
+        if not (self.numbered and frames):
             return frames
+        if len(frames) == 1:  # nearly all
+            return [self._id(self._place(), 0, first) + frames[0]]
         place = self._places()
         for index, frame in enumerate(frames):
             is_last = index + 1 == len(frames)
@@ -167,12 +170,14 @@ class Frames:
 
     def _places(self) -> list[str]:
         """Return where the client stands in each choice: in one that catches up, still where it stood."""
+        if not self._is_resumed:
+            return list(map(str, self._positions))
         pairs = zip(self._positions, self._marks, strict=True)
         return [str(position) if mark is None else mark.text for position, mark in pairs]
 
     def _id(self, place: str, closed: int, sequence: int | None) -> bytes:
-        ending = f"/{closed}/{sequence}" if sequence is not None else f"/{closed}" if closed else ""
-        return f"id: {self._call}/{place}{ending}\n".encode()
+        ending = f"/{closed}/{sequence}\n" if sequence is not None else f"/{closed}\n" if closed else "\n"
+        return self._before_id + (place + ending).encode()
 
 
 def steps(events: Sequence[Event]) -> int:

@@ -30,6 +30,8 @@ from infeng_serve.protocol.tools import Selection
 if TYPE_CHECKING:
     from infeng_serve.protocol.responses import ResponsesRequest
 
+TEXT_DELTA = "response.output_text.delta"
+
 State = Literal["in_progress", "completed", "incomplete", "cancelled", "failed"]
 
 
@@ -141,7 +143,9 @@ class ResponseAnswer(Frames):
         self._sequence = 0
         self._reader = self._new_reader()
         self._items = Items(context.id)
+        self._reports = requests[0].params.logprobs is not None
         self._pending: list[TokenLogprob] = []
+        self._heads: dict[tuple[str, int], bytes] = {}  # of frames of text, by item
         self._completion: Completion | None = None
 
     def body(self, completions: Sequence[Completion]) -> bytes:
@@ -164,11 +168,15 @@ class ResponseAnswer(Frames):
     def _render(self, choice: int, events: Sequence[Event]) -> list[bytes]:
         completion = events[-1].completion if events else None
         deltas = self._reader.push("".join([event.text for event in events]), completion is not None)
+        if len(deltas) == 1 and deltas[0].content and completion is None and not self._reports:  # nearly all
+            place = self._items.say(deltas[0].content)
+            if place is not None:
+                return [self._text(place, deltas[0].content)]
         reported = [one for event in events for one in event.logprobs]
         if reported:
             self._pending += shapes.chat(reported, self._context.tokenizer)
         found = self._items.push(deltas, self._pending)
-        if any(name == "response.output_text.delta" for name, _ in found):
+        if any(name == TEXT_DELTA for name, _ in found):
             self._pending = []
         frames = [self._frame(name, said) for name, said in found]
         if completion is not None:
@@ -187,10 +195,21 @@ class ResponseAnswer(Frames):
     def failed(self, error: ApiError) -> bytes:
         """Return the frames that end a stream which has begun."""
         response = self._response("failed")
-        response.output = self._items.items
+        response.output = self._items.settle()
         code = {429: "rate_limit_exceeded", 400: "invalid_prompt"}.get(error.status, "server_error")
         response.error = ResponseError(code=code, message=error.message)
         return self._frame("response.failed", {"response": response})
+
+    def _text(self, place: tuple[str, int], text: str) -> bytes:
+        """Return the frame of a piece of a message's text."""
+        head = self._heads.get(place)
+        if head is None:
+            where = {"item_id": place[0], "output_index": place[1], "content_index": 0, "logprobs": []}
+            known = msgspec.json.encode({"type": TEXT_DELTA, **where})
+            head = self._heads[place] = b'event: %b\ndata: %b,"delta":' % (TEXT_DELTA.encode(), known[:-1])
+        sequence = self._sequence or 0
+        self._sequence = sequence + 1
+        return b'%b%b,"sequence_number":%d}\n\n' % (head, msgspec.json.encode(text), sequence)
 
     def _frame(self, name: str, said: dict[str, Any]) -> bytes:
         sequence = self._sequence or 0
@@ -208,7 +227,7 @@ class ResponseAnswer(Frames):
         response = self._response("cancelled" if cut == "cancelled" else _status(completion))
         if cut != "cancelled" and completion.finish_reason != "stop":
             response.incomplete_details = IncompleteDetails(reason=cut or "max_output_tokens")
-        response.output = items.items
+        response.output = items.settle()
         usage = completion.usage
         response.usage = ResponseUsage(
             input_tokens=usage.prompt_tokens,

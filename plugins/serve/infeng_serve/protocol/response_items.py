@@ -66,7 +66,8 @@ class Items:
     def __init__(self, call: str) -> None:
         """call: its id, with which the ids of items end."""
         self._call = call
-        self._calls: dict[int, int] = {}  # the places of calls by the parser's numbers
+        self._call_number: int | None = None  # the parser's, of the call that is open
+        self._pieces: list[str] = []  # of the last item, since it was put together
         self.items: list[Item] = []
         self.is_open = False
 
@@ -83,6 +84,24 @@ class Items:
             logprobs = () if kind == "message" else logprobs
         return events
 
+    def say(self, text: str) -> tuple[str, int] | None:
+        """Take more text of the message that is open, and return its id and place; None where none is."""
+        if not self.is_open or not isinstance(item := self.items[-1], OutputMessage):
+            return None
+        self._pieces.append(text)
+        return item.id, len(self.items) - 1
+
+    def settle(self) -> list[Item]:
+        """Return the items with all that was said so far."""
+        if self._pieces:
+            item, text = self.items[-1], "".join(self._pieces)
+            self._pieces = []
+            if isinstance(item, FunctionCallItem):
+                item.arguments += text
+            else:
+                item.content[0].text += text
+        return self.items
+
     def more_logprobs(self, logprobs: Sequence[TokenLogprob]) -> list[ItemEvent]:
         """Take those of tokens without text, if a message is open."""
         if not logprobs or not self.is_open or not isinstance(self.items[-1], OutputMessage):
@@ -93,8 +112,9 @@ class Items:
         """End the last item."""
         if not self.is_open:
             return []
+        item, place = self.settle()[-1], len(self.items) - 1
         self.is_open = False
-        item, place = self.items[-1], len(self.items) - 1
+        self._call_number = None
         item.status = status
         where = {"item_id": item.id, "output_index": place}
         events: list[ItemEvent] = []
@@ -141,7 +161,7 @@ class Items:
         item = self.items[-1]
         assert not isinstance(item, FunctionCallItem)
         part = item.content[0]
-        part.text += text
+        self._pieces.append(text)
         said: dict[str, Any] = {
             "item_id": item.id, "output_index": len(self.items) - 1, "content_index": 0, "delta": text
         }  # fmt: skip
@@ -154,15 +174,13 @@ class Items:
         events: list[ItemEvent] = []
         if tool.id is not None:
             events += self.finish("completed")
-            place = self._calls[tool.index] = len(self.items)
-            events += self._add(FunctionCallItem(id=f"fc_{self._call}_{place}", call_id=tool.id, name=tool.name or ""))
-        place = self._calls.get(tool.index, -1)
-        if place < 0 or not tool.arguments:
+            name = f"fc_{self._call}_{len(self.items)}"
+            events += self._add(FunctionCallItem(id=name, call_id=tool.id, name=tool.name or ""))
+            self._call_number = tool.index
+        if tool.index != self._call_number or not tool.arguments:
             return events
-        item = self.items[place]
-        assert isinstance(item, FunctionCallItem)
-        item.arguments += tool.arguments
-        said = {"item_id": item.id, "output_index": place, "delta": tool.arguments}
+        self._pieces.append(tool.arguments)
+        said = {"item_id": self.items[-1].id, "output_index": len(self.items) - 1, "delta": tool.arguments}
         return [*events, ("response.function_call_arguments.delta", said)]
 
 
