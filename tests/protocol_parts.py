@@ -104,7 +104,7 @@ def context_of(tokenizer: Tokenizer, **given: Any) -> Context:
     """Return the context of a call to a model ``demo`` with the adapters ``bard`` and ``coder``."""
 
     def adapter_of(model: str) -> Adapters | None:
-        if model == "demo":
+        if model == given.get("model", "demo"):
             return None
         if model in ("bard", "coder"):
             return model

@@ -14,7 +14,8 @@ from infeng_serve.protocol.errors import invalid, not_supported
 from infeng_serve.protocol.messages import checked
 from infeng_serve.protocol.parameters import Choices
 from infeng_serve.protocol.reading import decode
-from infeng_serve.protocol.sampling import choices, longest, requests, sampling, variables
+from infeng_serve.protocol.requests import adapter_of, requests
+from infeng_serve.protocol.sampling import choices, longest, sampling, variables
 from infeng_serve.protocol.tools import ToolChoice
 
 _MESSAGES = {"type": "array", "minItems": 1, "items": {"$ref": "#/components/schemas/Message"}}
@@ -48,6 +49,7 @@ class ChatRequest(Choices, kw_only=True, forbid_unknown_fields=True):
 def read(body: bytes, context: Context) -> ChatAnswer:
     """Return the answer in the making; takes as long as rendering and tokenizing do. Raises ApiError."""
     given = decode(body, ChatRequest)
+    adapter = adapter_of(given, context)
     n = choices(given, context)
     _check(given)
     selection = tools.select(given.tools, given.tool_choice, given.parallel_tool_calls)
@@ -72,7 +74,8 @@ def read(body: bytes, context: Context) -> ChatAnswer:
         skip_special_tokens=False,  # the parser reads them
         **more,
     )
-    return ChatAnswer(given, context, requests(given, context, [ready.prompt.ids], params, n), ready, selection)
+    made = requests(given, context, [ready.prompt.ids], params, adapter, n)
+    return ChatAnswer(given, context, made, ready, selection)
 
 
 def _check(given: ChatRequest) -> None:

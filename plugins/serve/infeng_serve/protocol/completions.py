@@ -13,7 +13,8 @@ from infeng_serve.protocol.completion_answer import CompletionAnswer, Echo
 from infeng_serve.protocol.errors import invalid, not_supported
 from infeng_serve.protocol.parameters import Choices
 from infeng_serve.protocol.reading import decode
-from infeng_serve.protocol.sampling import choices, encode, longest, requests, sampling
+from infeng_serve.protocol.requests import adapter_of, requests
+from infeng_serve.protocol.sampling import choices, encode, longest, sampling
 
 MAX_TOKENS = 16
 """Where a request does not say, as OpenAI has it."""
@@ -50,6 +51,7 @@ class CompletionRequest(Choices, kw_only=True, forbid_unknown_fields=True):
 def read(body: bytes, context: Context) -> CompletionAnswer:
     """Return the answer in the making; takes as long as tokenizing does. Raises ApiError."""
     given = decode(body, CompletionRequest)
+    adapter = adapter_of(given, context)
     n = choices(given, context)
     _check(given, n)
     wanted = longest(given)
@@ -62,7 +64,7 @@ def read(body: bytes, context: Context) -> CompletionAnswer:
     params: SamplingParams = sampling(
         given, context, otherwise=MAX_TOKENS, logprobs=given.logprobs, processors=processors, **more
     )
-    made = requests(given, context, prompts, params, n)
+    made = requests(given, context, prompts, params, adapter, n)
     echo = Echo([_echoed(ids, text, context) for ids, text in zip(prompts, texts, strict=True)]) if given.echo else None
     return CompletionAnswer(given, context, made, n, echo, is_nothing_new)
 

@@ -14,7 +14,7 @@ from infeng_serve.protocol import logprobs as shapes
 from infeng_serve.protocol.answer import Context
 from infeng_serve.protocol.chat_answer import Reader
 from infeng_serve.protocol.dialogue import Dialogue
-from infeng_serve.protocol.errors import ApiError
+from infeng_serve.protocol.errors import ApiError, invalid
 from infeng_serve.protocol.frames import Frames
 from infeng_serve.protocol.logprobs import TokenLogprob
 from infeng_serve.protocol.response_items import (
@@ -90,16 +90,16 @@ class Response(msgspec.Struct, kw_only=True):
     reasoning: dict[str, Any]
     store: bool = False
     temperature: float
-    text: dict[str, Any]
+    text: dict[str, Any] | msgspec.Raw
     tool_choice: Any
-    tools: list[Any]
+    tools: list[Any] | msgspec.Raw
     top_logprobs: int
     top_p: float
     truncation: Literal["disabled"] = "disabled"
     background: bool = False
     usage: ResponseUsage | None = None
     user: str | None = None
-    metadata: dict[str, Any]
+    metadata: dict[str, Any] | msgspec.Raw
 
 
 class ResponseEvent(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -143,6 +143,11 @@ class ResponseAnswer(Frames):
         self._sequence = 0
         self._reader = self._new_reader()
         self._items = Items(context.id)
+        # Said again in several events: encoded once, here, where it may take long and be refused.
+        self._text_options = _raw({"format": _format(given)}, "text")
+        self._tool_choice = _raw("auto" if given.tool_choice is None else given.tool_choice, "tool_choice")
+        self._tools = _raw(given.tools or [], "tools")
+        self._metadata = _raw(given.metadata or {}, "metadata")
         self._reports = requests[0].params.logprobs is not None
         self._pending: list[TokenLogprob] = []
         self._heads: dict[tuple[str, int], bytes] = {}  # of frames of text, by item
@@ -252,14 +257,21 @@ class ResponseAnswer(Frames):
             parallel_tool_calls=given.parallel_tool_calls is not False,
             reasoning={"effort": given.reasoning.effort if given.reasoning else None, "summary": None},
             temperature=params.temperature,
-            text={"format": _format(given)},
-            tool_choice="auto" if given.tool_choice is None else given.tool_choice,
-            tools=given.tools or [],
+            text=self._text_options,
+            tool_choice=self._tool_choice,
+            tools=self._tools,
             top_logprobs=given.top_logprobs or 0,
             top_p=params.top_p,
             user=given.user,
-            metadata=given.metadata or {},
+            metadata=self._metadata,
         )
+
+
+def _raw(value: Any, param: str) -> msgspec.Raw:
+    try:
+        return msgspec.Raw(msgspec.json.encode(value))
+    except RecursionError:
+        raise invalid(param, f"{param}: it is nested too deeply") from None
 
 
 def _status(completion: Completion) -> Literal["completed", "incomplete"]:

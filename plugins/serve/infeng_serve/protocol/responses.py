@@ -14,8 +14,9 @@ from infeng_serve.protocol.errors import invalid, not_supported
 from infeng_serve.protocol.messages import checked
 from infeng_serve.protocol.parameters import Common, JsonSchema, ResponseFormat, StreamOptions
 from infeng_serve.protocol.reading import convert, decode
+from infeng_serve.protocol.requests import adapter_of, requests
 from infeng_serve.protocol.response_answer import ResponseAnswer
-from infeng_serve.protocol.sampling import requests, sampling, variables
+from infeng_serve.protocol.sampling import sampling, variables
 from infeng_serve.protocol.structured import Constraint
 from infeng_serve.protocol.tools import FunctionDefinition, FunctionName, Selection, ToolChoice
 
@@ -118,6 +119,7 @@ class ResponsesRequest(Common, kw_only=True, forbid_unknown_fields=True):
 def read(body: bytes, context: Context) -> ResponseAnswer:
     """Return the answer in the making; takes as long as rendering and tokenizing do. Raises ApiError."""
     given = decode(body, ResponsesRequest)
+    adapter = adapter_of(given, context)
     _check(given)
     selection = _selection(given)
     effort = given.reasoning.effort if given.reasoning is not None else None
@@ -141,7 +143,8 @@ def read(body: bytes, context: Context) -> ResponseAnswer:
         skip_special_tokens=False,  # the parser reads them
         **more,
     )
-    return ResponseAnswer(given, context, requests(given, context, [ready.prompt.ids], params), ready, selection)
+    made = requests(given, context, [ready.prompt.ids], params, adapter)
+    return ResponseAnswer(given, context, made, ready, selection)
 
 
 def _check(given: ResponsesRequest) -> None:

@@ -1,23 +1,22 @@
-"""Parameters of a request to what the engine takes: SamplingParams, adapters, Requests."""
+"""Parameters of a request to SamplingParams."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 from typing import Any
 
 from infeng_chat.template import ChatPrompt
 
-from infeng_core.api import Adapters, InfengError, Request, RequestError, SamplingParams, Tokenizer
+from infeng_core.api import InfengError, RequestError, SamplingParams, Tokenizer
 from infeng_serve.protocol.answer import Context
 from infeng_serve.protocol.errors import invalid, not_supported, of
 from infeng_serve.protocol.parameters import Choices, Common
 
-MOST_REQUESTS = 1024
-"""Of one call: its prompts times ``n``."""
-
 SEEDS = 2**64
+
+MOST_WORDS = 1024
+"""Texts of ``bad_words``: what the engine takes as tokens at most."""
 
 _KNOWN = frozenset(field.name for field in fields(SamplingParams))
 
@@ -78,40 +77,10 @@ def choices(given: Choices, context: Context) -> int:
     return n
 
 
-def requests(
-    given: Common, context: Context, prompts: Sequence[Sequence[int]], params: SamplingParams, n: int = 1
-) -> list[Request]:
-    """Return ``n`` requests for each prompt, one prompt after the other; raises ApiError."""
-    if len(prompts) * n > MOST_REQUESTS:
-        raise invalid("prompt", f"{len(prompts)} prompts with n = {n} are more than {MOST_REQUESTS} requests")
-    if given.timeout is not None and not (math.isfinite(given.timeout) and given.timeout > 0):
-        raise invalid("timeout", f"timeout: {given.timeout} is not a number of seconds above 0")
-    if given.priority is not None and abs(given.priority) >= 2**31:
-        raise invalid("priority", f"priority: {given.priority} is not an integer of 32 bits")
-    seeds = [params.seed if params.seed is None else (params.seed + choice) % SEEDS for choice in range(n)]
-    seeded = [params if seed == params.seed else replace(params, seed=seed) for seed in seeds]
-    adapter = _adapter(given, context)
-    salt = f"{context.tenant}\0{given.cache_salt}" if given.cache_salt else context.tenant
-    try:
-        return [
-            Request(
-                tuple(prompt),
-                one,
-                priority=given.priority or 0,
-                tenant=context.tenant,
-                adapter=adapter,
-                timeout=given.timeout,
-                cache_salt=salt,
-            )
-            for prompt in prompts
-            for one in seeded
-        ]
-    except InfengError as error:
-        raise of(error) from None
-
-
 def bad_words(words: Sequence[str], tokenizer: Tokenizer) -> tuple[tuple[int, ...], ...]:
     """Return the ids of each text as it stands at the start of a word and, where they differ, within one."""
+    if len(words) > MOST_WORDS:
+        raise invalid("bad_words", f"bad_words: {len(words)} are more than {MOST_WORDS}")
     if any(not word.strip() for word in words):
         raise invalid("bad_words", "bad_words: a word is empty")
     texts = [prefix + word.lstrip() for word in words for prefix in ("", " ")]
@@ -148,22 +117,6 @@ def _seed(seed: int) -> int:
     if not -(2**63) <= seed < SEEDS:
         raise invalid("seed", f"seed: {seed} is not an integer of 64 bits")
     return seed % SEEDS
-
-
-def _adapter(given: Common, context: Context) -> Adapters | None:
-    named = context.adapter_of(given.model) if given.model is not None else None
-    if not given.adapters:
-        return named
-    if isinstance(named, str):
-        raise invalid("adapters", f"adapters: model {given.model} is an adapter already: name the base model there")
-    weights: dict[str, float] = {}
-    for index, one in enumerate(given.adapters):
-        found = context.adapter_of(one.name)
-        if found is None:
-            raise invalid(f"adapters[{index}].name", f"adapters[{index}].name: {one.name} is the base model")
-        for name, weight in ((found, 1.0),) if isinstance(found, str) else found:
-            weights[name] = weights.get(name, 0.0) + weight * one.weight
-    return tuple(weights.items())
 
 
 def variables(given: Mapping[str, Any] | None, **more: Any) -> dict[str, Any]:

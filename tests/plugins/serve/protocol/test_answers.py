@@ -411,3 +411,39 @@ def test_what_a_request_said_of_a_response_is_in_it(context):
         assert body[name] == given[name], name
     assert body["store"] is False
     assert body["tool_choice"]["name"] == "add"
+
+
+def test_the_output_of_a_response_goes_on_as_the_next_input(context):
+    answer = responses.read(body_of(input="Hi", tools=FLAT), context)
+    output = json.loads(answer.body(completed(given_events(answer, SAID + CALLS))))["output"]
+    results = [{"type": "function_call_output", "call_id": f"call_{i}", "output": str(i)} for i in (1, 2)]
+    responses.read(body_of(input=[{"role": "user", "content": "Hi"}, *output, *results], tools=FLAT), context)
+    _, said, *told = context.template.calls.pop()["messages"]
+    assert (said["content"], said["reasoning"]) == ("Hello <b>w\u00f6rld</b> \U0001f642! ", "Well,\n it is")
+    assert [call["function"]["name"] for call in said["tool_calls"]] == ["add", "sub"]
+    assert [message["tool_call_id"] for message in told] == ["call_1", "call_2"]
+
+
+def test_a_parser_sees_special_tokens_and_a_text_has_none(engine, context):
+    special = {"allowed_token_ids": [engine.tokenizer.bos_id], "max_tokens": 2}
+    for read, given, expected in (
+        (completions.read, {"prompt": "a"}, ""),
+        (completions.read, {"prompt": "a", "skip_special_tokens": False}, "<s><s>"),
+        (chat.read, {"messages": MESSAGES}, "<s><s>"),
+    ):
+        answer = read(body_of(**given, **special), context)
+        assert completed(run(engine, answer))[0].text == expected
+
+
+def test_a_slow_readers_tokens_are_one_frame(context):
+    for read, given in (
+        (completions.read, {"prompt": "a"}),
+        (chat.read, {"messages": MESSAGES}),
+        (responses.read, {"input": "a"}),
+    ):
+        answer = read(body_of(stream=True, **given), context)
+        [events] = given_events(answer, "Once upon a time, there was a lion")
+        answer.opening()
+        answer.frames(0, events[:2])
+        assert len(split(answer.frames(0, events[2:-1]))) == 1
+        assert answer.frames(0, []) == b""

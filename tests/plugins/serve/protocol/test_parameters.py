@@ -410,6 +410,39 @@ def test_items_of_a_response_are_messages(context):
     assert list(call["tools"]) == [{"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}]
 
 
+def test_a_model_that_there_is_not_costs_no_rendering(context):
+    assert refusal(chat.read, context, model="nobody", messages=[{"role": "user", "content": "Hi"}]).status == 404
+    assert not context.template.calls  # type: ignore[attr-defined]
+
+
+def test_what_lies_on_the_base_model_acts_where_no_model_is_named(tokenizer):
+    mix = (("bard", 0.5), ("coder", 0.5))
+    context = context_of(tokenizer, adapter_of=lambda model: mix if model == "demo" else model)
+    for route in ROUTES:
+        assert made(context, route).requests[0].adapter == made(context, route, model="demo").requests[0].adapter == mix
+        given = made(context, route, adapters=[{"name": "bard", "weight": 2}]).requests[0].adapter
+        assert given == (("bard", 2.0),)
+
+
+@pytest.mark.parametrize("depth", [900, 980, 990, 995, 1000, 5000])
+def test_how_deep_a_body_is_nested_breaks_nothing(context, depth):
+    nested = "[" * depth + "]" * depth
+    for route, text in (
+        ("completions", f'{{"prompt": {nested}}}'),
+        ("completions", f'{{"prompt": "a", "guided_json": {{"a": {nested}}}}}'),
+        ("chat", f'{{"messages": [{{"role": "user", "content": "a", "x": {nested}}}]}}'),
+        ("responses", f'{{"input": "a", "metadata": {{"a": {nested}}}}}'),
+        (
+            "responses",
+            f'{{"input": "a", "tools": [{{"type": "function", "name": "a", "parameters": {{"a": {nested}}}}}]}}',
+        ),
+    ):
+        try:
+            ROUTES[route][0](text.encode(), context)
+        except ApiError as error:
+            assert error.status == 400
+
+
 def test_a_context_is_not_changed_by_a_body(context):
     kept = replace(context)
     made(context, "completions", temperature=0.5, n=2)

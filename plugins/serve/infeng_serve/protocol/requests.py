@@ -1,0 +1,69 @@
+"""Prompts with their parameters to requests of the engine."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from infeng_core.api import Adapters, InfengError, Request, SamplingParams
+from infeng_serve.protocol.answer import Context
+from infeng_serve.protocol.errors import invalid, of
+from infeng_serve.protocol.parameters import Common
+from infeng_serve.protocol.sampling import SEEDS
+
+MOST_REQUESTS = 1024
+"""Of one call: its prompts times ``n``."""
+
+
+def adapter_of(given: Common, context: Context) -> Adapters | None:
+    """Return the adapters that ``model`` and ``adapters`` choose, None for the base model; raises ApiError."""
+    named = context.adapter_of(context.model if given.model is None else given.model)
+    if not given.adapters:
+        return named
+    if isinstance(named, str):
+        raise invalid("adapters", f"adapters: model {given.model} is an adapter already: name the base model there")
+    weights: dict[str, float] = {}
+    for index, one in enumerate(given.adapters):
+        found = context.adapter_of(one.name)
+        if found is None:
+            raise invalid(f"adapters[{index}].name", f"adapters[{index}].name: {one.name} is the base model")
+        for name, weight in ((found, 1.0),) if isinstance(found, str) else found:
+            weights[name] = weights.get(name, 0.0) + weight * one.weight
+    return tuple(weights.items())
+
+
+def requests(
+    given: Common,
+    context: Context,
+    prompts: Sequence[Sequence[int]],
+    params: SamplingParams,
+    adapter: Adapters | None,
+    n: int = 1,
+) -> list[Request]:
+    """Return ``n`` requests for each prompt, one prompt after the other; raises ApiError."""
+    if len(prompts) * n > MOST_REQUESTS:
+        raise invalid("prompt", f"{len(prompts)} prompts with n = {n} are more than {MOST_REQUESTS} requests")
+    if given.timeout is not None and not (math.isfinite(given.timeout) and given.timeout > 0):
+        raise invalid("timeout", f"timeout: {given.timeout} is not a number of seconds above 0")
+    if given.priority is not None and abs(given.priority) >= 2**31:
+        raise invalid("priority", f"priority: {given.priority} is not an integer of 32 bits")
+    seeds = [params.seed if params.seed is None else (params.seed + choice) % SEEDS for choice in range(n)]
+    seeded = [params if seed == params.seed else replace(params, seed=seed) for seed in seeds]
+    salt = f"{context.tenant}\0{given.cache_salt}" if given.cache_salt else context.tenant
+    try:
+        return [
+            Request(
+                tuple(prompt),
+                one,
+                priority=given.priority or 0,
+                tenant=context.tenant,
+                adapter=adapter,
+                timeout=given.timeout,
+                cache_salt=salt,
+            )
+            for prompt in prompts
+            for one in seeded
+        ]
+    except InfengError as error:
+        raise of(error) from None
