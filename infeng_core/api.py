@@ -37,7 +37,8 @@ from infeng_core.backends.interface import (
 )
 from infeng_core.backends.native.outline import shape_and_formats
 from infeng_core.cli import say
-from infeng_core.cli.lora import parse_lora
+from infeng_core.cli.generation import add_model_options, add_sampling_options, model_options, sampling_params
+from infeng_core.cli.lora import adapters_of, add_lora_options, as_text, loras, parse_adapter, parse_lora
 from infeng_core.cli.options import add_config_options, config_from
 from infeng_core.engine import Engine
 from infeng_core.errors import (
@@ -54,7 +55,7 @@ from infeng_core.errors import (
     printable,
     unknown_key_remedy,
 )
-from infeng_core.files import cache_root
+from infeng_core.files import cache_root, read_json, read_text
 from infeng_core.formats import FormatChoice, LoadedModel, PackedAdapter, choose, convert, convert_adapter, find
 from infeng_core.formats.adapters.artifact import is_artifact
 from infeng_core.formats.adapters.packed import LoraPart, LoraTensor
@@ -236,7 +237,12 @@ __all__ = [
     "__version__",
     "a_form",
     "adapter_rows",
+    "adapters_of",
     "add_config_options",
+    "add_lora_options",
+    "add_model_options",
+    "add_sampling_options",
+    "as_text",
     "available_bytes",
     "builtin_format",
     "cache_root",
@@ -259,18 +265,24 @@ __all__ = [
     "llama",
     "load_config",
     "locked",
+    "loras",
     "machine",
     "memory",
+    "model_options",
     "pack",
     "panel_bytes",
     "panel_columns",
+    "parse_adapter",
     "parse_lora",
     "peak_rss",
     "printable",
     "read_config",
+    "read_json",
     "read_manifest",
+    "read_text",
     "replacing",
     "row_ranges",
+    "sampling_params",
     "say",
     "shape_and_formats",
     "unknown_key_remedy",

@@ -454,10 +454,9 @@ class Engine:
         sequence.report_from = 0 if params.prompt_logprobs is not None else report_from
         ends = frozenset((*params.stop_token_ids, *(() if params.ignore_eos else self._eos_ids)))
         sequence.processors = self._processors.start(params, ids, ends)
-        detokenizer = partial(self.tokenizer.detokenizer, ids)
-        if not params.skip_special_tokens:
-            detokenizer = partial(detokenizer, skip_special_tokens=False)
-        output = Output(sequence, detokenizer, ends, index, ready)
+        # A tokenizer that knows nothing of special tokens need not take the argument.
+        spelled = {} if params.skip_special_tokens else {"skip_special_tokens": False}
+        output = Output(sequence, partial(self.tokenizer.detokenizer, ids, **spelled), ends, index, ready)
         if request.adapter is not None:
             reference = self._registry.refer(request.adapter)
             reference.owner = output

@@ -14,16 +14,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from infeng_core.cli import say
+from infeng_core.cli.generation import add_model_options, add_sampling_options, model_options, sampling_params
 from infeng_core.cli.lora import adapters_of, add_lora_options, as_text, loras
 from infeng_core.cli.options import add_config_options, config_from
 from infeng_core.cli.profiling import add_profile_option, profiled
 from infeng_core.errors import UsageError
-from infeng_core.scheduling.drafts import parse
-from infeng_core.settings.config import WEIGHT_FORMATS
 
 if TYPE_CHECKING:
     from infeng_core.engine import Engine
-    from infeng_core.requests.request import Completion, Request, SamplingParams
+    from infeng_core.requests.request import Completion, Request
 
 MAX_PROMPT_BYTES = 16 << 20
 """Of a file or of standard input; more than any context takes."""
@@ -44,24 +43,12 @@ class Run:
         parser.add_argument(
             "--ids", action="append", metavar="IDS", help='prompt as token ids, "1 2 3"; answers with ids; repeats'
         )
-        parser.add_argument("-t", "--threads", type=int, metavar="N", help="worker threads (default: usable cores)")
-        parser.add_argument("--format", metavar="F", help=f"weight format: {', '.join(WEIGHT_FORMATS)} or a plugin's")
+        add_model_options(parser)
         parser.add_argument("--echo", action="store_true", help="print the prompt before its completion")
         parser.add_argument("--json", action="store_true", help="print one JSON object (a list for several prompts)")
-        parser.add_argument(
-            "--speculate", metavar="ngram[:K]", help="guess up to K tokens ahead from the text itself (off; K is 4)"
-        )
         add_profile_option(parser)
         add_lora_options(parser)
-        group = parser.add_argument_group("sampling")
-        group.add_argument("-n", "--max-tokens", type=int, metavar="N", help="most new tokens (256)")
-        group.add_argument("--temperature", type=float, metavar="T", help="0 is greedy (1)")
-        group.add_argument("--top-k", type=int, metavar="K", help="keep the K most likely tokens; 0 keeps all (0)")
-        group.add_argument("--top-p", type=float, metavar="P", help="keep the fewest tokens that reach P (1)")
-        group.add_argument("--min-p", type=float, metavar="P", help="drop tokens below P times the likeliest (0)")
-        group.add_argument("--seed", type=int, metavar="S", help="seed of the random numbers (default: drawn)")
-        group.add_argument("--stop", action="append", metavar="TEXT", help="end before this text; repeats")
-        group.add_argument("--ignore-eos", action="store_true", help="go on past end-of-text tokens")
+        add_sampling_options(parser)
         add_config_options(parser)
 
     def run(self, arguments: argparse.Namespace) -> int:
@@ -72,14 +59,7 @@ class Run:
         params = sampling_params(arguments)
         adapters = adapters_of(arguments, len(prompts))
         requests = [Request(prompt, params, adapter=adapter) for prompt, adapter in zip(prompts, adapters, strict=True)]
-        config = config_from(
-            arguments,
-            **{key.replace(".", "__"): value for key, value in parse(arguments.speculate).items()},
-            model__path=arguments.model,
-            model__format=arguments.format,
-            threads__count=arguments.threads,
-            tokenizer__use="ids" if arguments.ids else None,
-        )
+        config = config_from(arguments, **model_options(arguments), tokenizer__use="ids" if arguments.ids else None)
         from infeng_core.engine import Engine
 
         begin = time.perf_counter()
@@ -140,15 +120,6 @@ def _read(name: str) -> bytes:
     if sys.stdin is None:
         raise UsageError("standard input", "it is closed", "give -p TEXT or -f FILE")
     return sys.stdin.buffer.read(MAX_PROMPT_BYTES + 1)
-
-
-def sampling_params(arguments: argparse.Namespace) -> SamplingParams:
-    """Return what the options say; those not given keep the library's defaults."""
-    from infeng_core.requests.request import SamplingParams
-
-    names = ("max_tokens", "temperature", "top_k", "top_p", "min_p", "seed")
-    given: dict[str, Any] = {name: getattr(arguments, name) for name in names if getattr(arguments, name) is not None}
-    return SamplingParams(**given, stop=tuple(arguments.stop or ()), ignore_eos=arguments.ignore_eos)
 
 
 def interruptible(engine: Engine, work: Callable[[threading.Event], list[Completion]]) -> list[Completion]:

@@ -33,6 +33,7 @@ TOKENIZER_FILES = (
     "vocab.json",
     "merges.txt",
     "chat_template.jinja",
+    "chat_template.json",
 )
 
 TO_SAFETENSORS = (

@@ -34,7 +34,7 @@ class IdsTokenizer:
         return " ".join(map(str, tokens))
 
     def detokenizer(self, prompt: Sequence[int], *, skip_special_tokens: bool = True) -> IdsDetokenizer:
-        """Return a detokenizer of the tokens that follow ``prompt``; no token is special."""
+        """Return a detokenizer of the tokens that follow ``prompt``."""
         return IdsDetokenizer(first=not prompt)
 
     def token_bytes(self, token: int) -> bytes:

@@ -96,7 +96,7 @@ class SamplingParams:
     processors: tuple[tuple[str, Any], ...] = ()
     """((name, argument), ...) of logit processors that plugins bring, in the order in which they act."""
     skip_special_tokens: bool = True
-    """Leave special tokens out of the text. The token that ends a text never stands in it."""
+    """Whether special tokens have no text. If not, they are spelled in the answer, but for one that ends it."""
 
     def __post_init__(self) -> None:
         def put(name: str, value: object) -> None:
@@ -131,7 +131,7 @@ class SamplingParams:
         put("processors", _processors(self.processors))
         if not isinstance(self.skip_special_tokens, bool):
             why = f"{shown(self.skip_special_tokens)} is neither true nor false"
-            raise RequestError("skip_special_tokens", why, "leave it out")
+            raise RequestError("skip_special_tokens", why, "leave it out for true")
 
     def named_ids(self) -> dict[str, Iterable[int]]:
         """Return the tokens that each parameter names."""

@@ -6,7 +6,7 @@ import copy
 import json
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -77,8 +77,7 @@ class Tokenizer(Protocol):
     def detokenizer(self, prompt: Sequence[int], *, skip_special_tokens: bool = True) -> Detokenizer:
         """Return a detokenizer of the tokens that follow ``prompt``.
 
-        skip_special_tokens: whether special tokens have no text, as in ``decode``. The engine gives it only where it is
-        false.
+        skip_special_tokens: whether special tokens have no text. It is only given where it is false.
         """
 
     def token_bytes(self, token: int) -> bytes:
@@ -113,7 +112,7 @@ class HfTokenizer:
         self._eos = self._special_id(settings.get("eos_token"))
         added = self._fast.get_added_tokens_decoder()
         self._added = frozenset(added)
-        self._hidden = frozenset(token for token, entry in added.items() if entry.special)
+        self._special = {token: entry.content for token, entry in added.items() if entry.special}
         self._is_byte_level = self._reads_byte_level()
         self._token_bytes: dict[int, bytes] = {}  # as they are needed
         self._texts: dict[int, str | None] = {}  # of single tokens, as they are needed
@@ -168,7 +167,7 @@ class HfTokenizer:
 
     def detokenizer(self, prompt: Sequence[int], *, skip_special_tokens: bool = True) -> StreamingDetokenizer:
         """Return a detokenizer of the tokens that follow ``prompt``."""
-        return StreamingDetokenizer(self, prompt, skip_special_tokens=skip_special_tokens)
+        return StreamingDetokenizer(self, prompt, skip_special_tokens)
 
     def token_bytes(self, token: int) -> bytes:
         """Return what one token stands for, a special one as it is written; b"" for what is no token."""
@@ -188,10 +187,19 @@ class HfTokenizer:
         spelled = byte_level(piece) if self._is_byte_level else None
         return piece.replace("\u2581", " ").encode() if spelled is None else spelled
 
+    @property
+    def special_tokens(self) -> Mapping[str, int]:
+        """The texts that become special tokens where they are parsed, with their ids."""
+        return {text: token for token, text in self._special.items()}
+
+    def special_text(self, token: int) -> str:
+        """Return how a special token is spelled; "" for any other."""
+        return self._special.get(token, "")
+
     def text(self, token: int) -> str | None:
         """Return what ``token`` alone decodes to; None where it takes no part in decoding: special or unknown."""
         if token not in self._texts:
-            is_visible = token not in self._hidden and self._fast.id_to_token(token) is not None
+            is_visible = token not in self._special and self._fast.id_to_token(token) is not None
             self._texts[token] = self.decode([token]) if is_visible else None
         return self._texts[token]
 
@@ -230,10 +238,11 @@ class StreamingDetokenizer:
     ``decode(P)``: a completion after "Once upon" starts with the space, one after the beginning of text does not.
     Nothing is given out while the text ends in a character that is not complete. A run of SentencePiece's byte tokens
     waits for its end, because ``decode`` turns the whole run into replacement characters if any part of it is broken.
+    Special tokens take no part in this; where they are not skipped, they are spelled between the pieces.
     """
 
-    def __init__(self, tokenizer: HfTokenizer, prompt: Sequence[int], *, skip_special_tokens: bool = True) -> None:
-        """Decode what follows ``prompt``; special tokens that are not skipped are put between, as they are written."""
+    def __init__(self, tokenizer: HfTokenizer, prompt: Sequence[int], skip_special_tokens: bool = True) -> None:
+        """Decode what follows ``prompt``."""
         self._tokenizer = tokenizer
         self._skips = skip_special_tokens
         self._window = _safe_tail(tokenizer, prompt)  # only visible tokens: the rest does not take part
@@ -245,7 +254,7 @@ class StreamingDetokenizer:
         tokenizer = self._tokenizer
         alone = tokenizer.text(token)
         if alone is None:
-            return "" if self._skips else self.finish() + tokenizer.token_bytes(token).decode("utf-8", "replace")
+            return "" if self._skips else self._spelled(token)
         self._window.append(token)
         if tokenizer.is_byte(token):
             return ""
@@ -265,6 +274,15 @@ class StreamingDetokenizer:
         piece = text[_shared(text, self._text) :]
         self._text = text
         return piece
+
+    def _spelled(self, token: int) -> str:
+        """Return the text of a special token, after what was held back for a character that it cuts off."""
+        text = self._tokenizer.special_text(token)
+        if not text or len(self._window) == self._given:
+            return text
+        piece = self.finish()
+        self._given = len(self._window)  # what was given stays as it is: the next token is decoded after it
+        return piece + text
 
 
 def _safe_tail(tokenizer: HfTokenizer, prompt: Sequence[int]) -> list[int]:

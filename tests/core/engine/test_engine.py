@@ -84,6 +84,25 @@ def test_an_end_token_stops_and_is_not_in_the_text(make_engine: MakeEngine):
     assert "the quick" + stopped.text == before
 
 
+def test_special_tokens_are_spelled_in_the_answer_where_that_is_asked(make_engine: MakeEngine):
+    engine = make_engine()
+    beginnings = replace(GREEDY, allowed_token_ids=(0,), max_tokens=3)
+    ends = replace(GREEDY, allowed_token_ids=(1,), ignore_eos=False, skip_special_tokens=False)
+    asked = [beginnings, replace(beginnings, skip_special_tokens=False), ends, replace(ends, ignore_eos=True)]
+    found = engine.generate([Request("fox", params) for params in asked])
+    assert [answer.text for answer in found] == ["", "<s>" * 3, "", "</s>" * len(found[3].token_ids)]
+    assert found[2].finish_reason == "stop"
+
+
+def test_a_tokenizer_without_special_tokens_need_not_know_of_them(
+    make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
+):
+    engine = make_engine()
+    real = engine.tokenizer.detokenizer
+    monkeypatch.setattr(engine.tokenizer, "detokenizer", lambda prompt: real(prompt))
+    assert engine.generate("fox", GREEDY)[0].text
+
+
 def test_the_models_own_end_token_stops_unless_it_is_ignored(make_engine: MakeEngine, tmp_path: Path):
     engine = make_engine()
     [free] = engine.generate("fox", GREEDY)
@@ -174,6 +193,7 @@ def test_a_prompt_that_cannot_be_served_is_refused(make_engine: MakeEngine, prom
         ({"max_tokens": 2.0}, "max_tokens: 2.0 is not an integer"),
         ({"stop": ("",)}, "stop: '' is not a text of at least one character"),
         ({"stop_token_ids": ("a",)}, "stop_token_ids: 'a' is not an integer"),
+        ({"skip_special_tokens": None}, "skip_special_tokens: None is neither true nor false"),
         ({"stop_token_ids": 5}, "stop_token_ids: 5 is not a sequence"),
         ({"stop": 5}, "stop: 5 is not a sequence"),
         ({"stop": ["x"] * 65}, "stop: 65 texts of together 65 characters: give at most 64 of together 4096 characters"),

@@ -308,3 +308,35 @@ def test_special_tokens_stand_in_a_text_that_does_not_skip_them(sentencepiece):
     assert "".join(pieces) + stream.finish() == "so 🙂</s> and on"
     assert pieces[len(ids) - 1] == "🙂</s>"
     assert "".join(streamed(sentencepiece, [1], tokens)) == "so 🙂 and on"
+def spelled(tokenizer: HfTokenizer, tokens: list[int]) -> list[str]:
+    stream = tokenizer.detokenizer([], skip_special_tokens=False)
+    return [*(stream.push(token) for token in tokens), stream.finish()]
+
+
+def test_special_tokens_are_spelled_where_they_are_not_skipped(byte_level):
+    [ids] = byte_level.encode(["héllo</s> 🦙<s>wörld"], parse_special=True)
+    assert "".join(spelled(byte_level, ids)) == "<s>héllo</s> 🦙<s>wörld"
+    assert "".join(streamed(byte_level, [], ids)) == "héllo 🦙wörld"
+    assert spelled(byte_level, [1, tiny_model.VOCAB + 9]) == ["</s>", "", ""]
+
+
+@needs_data
+def test_special_tokens_come_behind_the_bytes_before_them_and_keep_blanks(sentencepiece):
+    for text in ("a 🦙</s> b", "🦙</s>🦙", "a</s></s>b", "</s>"):
+        [ids] = sentencepiece.encode([text], parse_special=True)
+        found = "".join(spelled(sentencepiece, ids))  # encoding puts a blank behind a special token
+        assert found.replace(" ", "") == f"<s>{text}".replace(" ", "")
+
+
+@settings(max_examples=200, deadline=None)
+@given(tokens=tiny_ids)
+def test_without_the_spelled_tokens_whole_characters_are_the_same(byte_level, tokens):
+    whole = "".join(streamed(byte_level, [], tokens))
+    if REPLACEMENT not in whole:
+        found = "".join(spelled(byte_level, tokens))
+        assert REPLACEMENT in found or found.replace("<s>", "").replace("</s>", "") == whole
+
+
+def test_special_tokens_are_told(byte_level):
+    assert byte_level.special_tokens == {"<s>": 0, "</s>": 1}
+    assert [byte_level.special_text(token) for token in (0, 1, 2)] == ["<s>", "</s>", ""]
