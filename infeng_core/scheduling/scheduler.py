@@ -107,7 +107,7 @@ class Scheduler:
         """When the first of all deadlines passes; infinity without any."""
         return self._deadlines.first
 
-    def __contains__(self, sequence: Sequence) -> bool:
+    def __contains__(self, sequence: object) -> bool:
         """Return whether a sequence waits or runs."""
         return sequence in self._running or sequence in self._waiting
 

@@ -36,7 +36,7 @@ class Waiting:
         """Return how many wait."""
         return len(self._overtaken)
 
-    def __contains__(self, sequence: Sequence) -> bool:
+    def __contains__(self, sequence: object) -> bool:
         """Return whether a sequence waits."""
         return sequence in self._overtaken
 

@@ -17,11 +17,10 @@ def blocks(page: str, language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
 
 
-PAGES = ("README.md", "docs/python-api.md", "docs/adapters.md")
+PAGES = ("README.md", "docs/python-api.md", "docs/adapters.md", "docs/chat.md")
 PYTHON = [(page, code) for page in PAGES for code in blocks(page, "python")]
-COMMANDS = [
-    line for page in ("docs/cli.md", "docs/adapters.md") for block in blocks(page, "sh") for line in block.splitlines()
-]
+WITH_COMMANDS = ("docs/cli.md", "docs/adapters.md", "docs/chat.md")
+COMMANDS = [line for page in WITH_COMMANDS for block in blocks(page, "sh") for line in block.splitlines()]
 
 
 @pytest.mark.parametrize(("page", "code"), PYTHON, ids=[f"{page}-{i}" for i, (page, _) in enumerate(PYTHON)])

@@ -1,1 +1,11 @@
-"""What this plugin adds."""
+"""What this plugin adds: the command ``chat``."""
+
+from infeng_core.api import hookimpl
+
+
+@hookimpl
+def infeng_commands() -> list[object]:
+    """Return the chat command."""
+    from infeng_chat.talk.command import Chat
+
+    return [Chat()]

@@ -2,89 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
 
+from infeng_chat.contract import ChatPrompt, ChatTemplate, Delta, OutputParser, ToolDelta
 from infeng_core.api import Tokenizer
 
-
-@dataclass(frozen=True, slots=True)
-class ToolDelta:
-    """A piece of a tool call. The first of each call has its id and name; arguments are JSON in pieces."""
-
-    index: int
-    id: str | None = None
-    name: str | None = None
-    arguments: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Delta:
-    """What became certain of an answer."""
-
-    content: str = ""
-    reasoning: str = ""
-    tool: ToolDelta | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ChatPrompt:
-    """A conversation as the model reads it."""
-
-    text: str
-    """As the template renders it, for people."""
-    ids: tuple[int, ...]
-    """What the engine is given: special tokens of the template are tokens, those typed in messages stay text."""
-    stop_token_ids: tuple[int, ...] = ()
-    """Tokens that end a turn, beside the model's own."""
-    opens_reasoning: bool = False
-    """Whether the prompt ends inside of reasoning, so that the answer begins there."""
-
-
-class OutputParser(Protocol):
-    """Reads one answer as it comes, special tokens in its text included: content, reasoning and calls."""
-
-    def push(self, text: str) -> list[Delta]:
-        """Take more text; return what became certain, in order."""
-
-    def finish(self) -> list[Delta]:
-        """Return what was held back; no text follows."""
-
-
-class ChatTemplate(Protocol):
-    """What a model directory says of conversations."""
-
-    def prompt(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        *,
-        tools: Sequence[Mapping[str, Any]] = (),
-        add_generation_prompt: bool = True,
-        continue_final_message: bool = False,
-        variables: Mapping[str, Any] | None = None,
-    ) -> ChatPrompt:
-        """Render messages of OpenAI's form. Blocks for milliseconds; several threads may ask at a time.
-
-        Raises RequestError for messages that the template refuses, or that take it too long.
-        """
-
-    def parser(self, prompt: ChatPrompt, *, tools: Sequence[Mapping[str, Any]] = ()) -> OutputParser:
-        """Return what reads one answer to ``prompt``; without tools, calls stay text."""
-
-    def call_grammar(
-        self, tools: Sequence[Mapping[str, Any]], *, name: str | None = None, parallel: bool = True
-    ) -> Mapping[str, Any] | None:
-        """Return the argument of the processor ``grammar`` that leaves nothing but calls (of the tool ``name``).
-
-        None where the template's form of calls is not known.
-        """
+__all__ = ["ChatPrompt", "ChatTemplate", "Delta", "OutputParser", "ToolDelta", "find"]
 
 
 def find(directory: Path, tokenizer: Tokenizer, *, override: Path | None = None) -> ChatTemplate:
     """Return the template of a model directory, or a plain one where it has none.
 
-    Raises ModelError for one that cannot be read or compiled.
+    override: a file with a template to use instead. Raises ModelError for one that cannot be read or compiled.
     """
-    raise NotImplementedError
+    from infeng_chat.model import ModelTemplate
+
+    return ModelTemplate(directory, tokenizer, override)

@@ -308,6 +308,8 @@ def test_special_tokens_stand_in_a_text_that_does_not_skip_them(sentencepiece):
     assert "".join(pieces) + stream.finish() == "so 🙂</s> and on"
     assert pieces[len(ids) - 1] == "🙂</s>"
     assert "".join(streamed(sentencepiece, [1], tokens)) == "so 🙂 and on"
+
+
 def spelled(tokenizer: HfTokenizer, tokens: list[int]) -> list[str]:
     stream = tokenizer.detokenizer([], skip_special_tokens=False)
     return [*(stream.push(token) for token in tokens), stream.finish()]

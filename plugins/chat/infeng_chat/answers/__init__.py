@@ -1,0 +1,1 @@
+"""What a model writes to content, reasoning and calls, as it comes."""

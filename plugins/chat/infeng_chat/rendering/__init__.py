@@ -1,0 +1,1 @@
+"""Messages to the text and ids of a prompt."""

@@ -1,0 +1,128 @@
+"""What a template can do, found out by asking it: nobody writes it down."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from infeng_chat.rendering.renderer import LIMITED, Renderer, RenderError
+
+_USER, _SYSTEM, _ANSWER, _NEXT, _NAME, _KEY, _VALUE = (
+    f"needle{word}" for word in ("User", "System", "Answer", "Next", "Name", "Key", "Value")
+)
+_TOOL = {
+    "type": "function",
+    "function": {
+        "name": _NAME,
+        "description": "a tool",
+        "parameters": {
+            "type": "object",
+            "properties": {_KEY: {"type": "string", "description": "a text"}},
+            "required": [_KEY],
+        },
+    },
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """How messages must look for a template."""
+
+    text: bool
+    """Contents may be texts."""
+    parts: bool
+    """Contents may be lists of {"type": "text", "text"}."""
+    system: bool
+    """There may be a system message."""
+    tools: bool
+    """Tools are written into the prompt."""
+    calls: bool
+    """Calls of earlier answers are written into the prompt."""
+    text_arguments: bool
+    """Arguments of calls must be JSON in a text; else they are mappings."""
+    null_content: bool
+    """The content of an answer that calls may be null."""
+    ending: str
+    """What follows an answer."""
+    separator: str | None
+    """What is between an answer and the next user's message; None where that cannot be told."""
+
+
+class Prober:
+    """Asks one template."""
+
+    def __init__(self, renderer: Renderer, special: Mapping[str, Any]) -> None:
+        """Use ``renderer`` with the special tokens' texts."""
+        self._renderer = renderer
+        self._special = special
+        self._as_parts = False
+
+    def capabilities(self) -> Capabilities:
+        """Find out everything."""
+        text = _USER in self._rendered([self._user(_USER)])
+        self._as_parts = True
+        said = self._rendered([self._user(_USER)])
+        parts = _USER in said and "'text'" not in said and '"text"' not in said
+        self._as_parts = parts and not text
+        system = self._rendered([_message("system", self._content(_SYSTEM)), self._user(_USER)])
+        with_tools = self._rendered([self._user(_USER)], tools=[_TOOL])
+        calls, text_arguments, null_content = self._calls()
+        ending, separator = self._turns()
+        return Capabilities(
+            text=text or not parts,
+            parts=parts,
+            system=_SYSTEM in system and _USER in system,
+            tools=_NAME in with_tools,
+            calls=calls,
+            text_arguments=text_arguments,
+            null_content=null_content,
+            ending=ending,
+            separator=separator,
+        )
+
+    def _calls(self) -> tuple[bool, bool, bool]:
+        """Return whether calls are written, with arguments as texts alone, and without content."""
+        mapping, text = {_KEY: _VALUE}, f'{{"{_KEY}": "{_VALUE}"}}'
+        for arguments in (mapping, text):
+            for content in ("", None):
+                said = self._called(arguments, content)
+                if _NAME in said and _VALUE in said and f"'{_VALUE}'" not in said and f'\\"{_VALUE}' not in said:
+                    return True, arguments is text, _NAME in self._called(arguments, None)
+        return False, False, _USER in self._called(mapping, None)
+
+    def _called(self, arguments: Any, content: str | None) -> str:
+        call = {"type": "function", "id": "call00000", "function": {"name": _NAME, "arguments": arguments}}
+        answer = {"role": "assistant", "content": content, "tool_calls": [call]}
+        return self._rendered([self._user(_USER), answer], tools=[_TOOL])
+
+    def _turns(self) -> tuple[str, str | None]:
+        """Return what follows an answer at the end, and before the next message."""
+        turns = [self._user(_USER), _message("assistant", self._content(_ANSWER))]
+        _, _, ending = self._rendered(turns).rpartition(_ANSWER)
+        _, _, rest = self._rendered([*turns, self._user(_NEXT)]).rpartition(_ANSWER)
+        separator, found, _ = rest.partition(_NEXT)
+        return ending, separator if found else None
+
+    def _rendered(self, messages: Sequence[Mapping[str, Any]], **more: Any) -> str:
+        """Return what the template makes of messages, "" where it refuses them.
+
+        Raises ModelError where they cost more than messages may.
+        """
+        variables = {"tools": None, "documents": None, "add_generation_prompt": False, **self._special, **more}
+        try:
+            return self._renderer.attempt([{"messages": messages, **variables}])[0]
+        except RenderError as error:
+            if error.kind in LIMITED:
+                raise self._renderer.broken(error, "rendered") from None
+            return ""
+
+    def _user(self, content: str) -> dict[str, Any]:
+        return _message("user", self._content(content))
+
+    def _content(self, text: str) -> Any:
+        return [{"type": "text", "text": text}] if self._as_parts else text
+
+
+def _message(role: str, content: Any) -> dict[str, Any]:
+    return {"role": role, "content": content}

@@ -1,0 +1,191 @@
+"""Special tokens that somebody typed stay text: which parts of a rendered prompt are from messages.
+
+A text that spells a special token is put between two markers, private-use characters that nothing else in this
+rendering contains, inside of its leading and trailing blanks so that a template may trim it. Where that changes what
+the template writes, the spelled tokens themselves are rendered as private-use characters of the same number. This
+second rendering also tells how many special tokens are the template's own.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+PRIVATE = range(0xF0000, 0x10FFFE)
+"""Planes 15 and 16, but for their last two, which are no characters."""
+MOST_TEXTS = 8192
+"""Texts with special tokens in one prompt."""
+
+Change = Callable[[str], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A part of a prompt."""
+
+    text: str
+    is_typed: bool
+    """From a message: no special token is to be found in it."""
+
+
+class Spelled:
+    """Finds special tokens that are spelled in texts."""
+
+    def __init__(self, special: Collection[str] | None, parses: Callable[[str], bool]) -> None:
+        """Look for the texts of the tokenizer's special tokens.
+
+        special: None where the tokenizer does not tell them; ``parses`` then says of a text whether it finds any.
+        """
+        ordered = sorted((text for text in special or () if text), key=len, reverse=True)
+        self._parses = parses if special is None else None
+        self.pattern = re.compile("|".join(map(re.escape, ordered))) if ordered else None
+        starts = {text[:length] for text in ordered for length in range(1, len(text))}
+        self._starts = re.compile(f"(?:{'|'.join(map(re.escape, starts))})\\Z") if starts else None
+        hidden = [found.pattern for found in (self.pattern, self._starts) if found is not None]
+        self.hidden = re.compile("|".join(hidden)) if hidden else None
+        """What is masked: special tokens, and what one may begin with at the end of a text."""
+        self._folded = [text.casefold() for text in ordered]
+
+    def is_in(self, text: str) -> bool:
+        """Return whether ``text`` may come to spell a special token: it does, or ends as one begins."""
+        if self._parses is not None:
+            return self._parses(text)
+        if self.pattern is None:
+            return False
+        if self.pattern.search(text) or (self._starts is not None and self._starts.search(text[-256:])):
+            return True
+        if text.isascii():
+            return False
+        normal = unicodedata.normalize("NFKC", text).casefold()  # as tokenizers may do before they look
+        return any(special in normal for special in self._folded)
+
+    def count(self, texts: Iterable[str]) -> Counter[str]:
+        """Return how many of each special token are spelled in texts."""
+        return (
+            Counter()
+            if self.pattern is None
+            else Counter(found for text in texts for found in self.pattern.findall(text))
+        )
+
+
+class Marking:
+    """The markers of one rendering."""
+
+    def __init__(self, taken: Iterable[str], spelled: Spelled) -> None:
+        """Use no character that occurs in the texts ``taken``."""
+        self._spelled = spelled
+        self._taken = {ord(letter) for text in taken for letter in text if ord(letter) >= PRIVATE.start}
+        self._random = random.SystemRandom()
+        self._texts: list[str] = []  # between the markers 2 i and 2 i + 1
+        self._markers: list[str] = []
+        self._masked: dict[str, str] = {}  # one private character to the text that it stands for
+
+    def mark(self, text: str) -> str:
+        """Return ``text`` between markers, where it may spell a special token."""
+        core = text.strip()
+        if not core or len(self._texts) >= MOST_TEXTS or not self._spelled.is_in(text):
+            return text
+        begin = text.index(core)
+        first, last = self._fresh(), self._fresh()
+        self._texts.append(core)
+        self._markers += [first, last]
+        return f"{text[:begin]}{first}{core}{last}{text[begin + len(core) :]}"
+
+    def mask(self, text: str) -> str:
+        """Return ``text`` with private characters in the place of those of special tokens."""
+        pattern = self._spelled.hidden
+        if pattern is None or not self._spelled.is_in(text):
+            return text
+
+        def hide(match: re.Match[str]) -> str:
+            letters = [self._fresh() for _ in match.group()]
+            self._masked |= dict(zip(letters, match.group(), strict=True))
+            return "".join(letters)
+
+        return pattern.sub(hide, text)
+
+    def marked(self, rendered: str) -> list[Piece]:
+        """Return the pieces of a text rendered from marked ones."""
+        if not self._markers:
+            return [Piece(rendered, False)]
+        which = {marker: index for index, marker in enumerate(self._markers)}
+        parts = re.split(f"([{''.join(self._markers)}])", rendered)
+        pieces: list[Piece] = []
+        inside: int | None = None
+        for part, marker in zip(parts[::2], [*parts[1::2], None], strict=True):
+            index = None if marker is None else which[marker]
+            closes = index is not None and index % 2 == 1
+            if inside is not None and closes and index == inside + 1:
+                pieces.append(Piece(part, True))
+            else:  # a template that cut a text took one of its markers: as much as fits on either side is of the text
+                head = 0 if inside is None else _shared(part, self._texts[inside // 2])
+                tail = 0
+                if closes and index is not None:
+                    tail = _shared(part[head:][::-1], self._texts[index // 2][::-1])
+                middle = len(part) - tail
+                pieces += [Piece(part[:head], True), Piece(part[head:middle], False), Piece(part[middle:], True)]
+            inside = None if index is None or closes else index
+        return joined(pieces)
+
+    def unmasked(self, rendered: str) -> list[Piece]:
+        """Return the pieces of a text rendered from masked ones."""
+        if not self._masked:
+            return [Piece(rendered, False)]
+        parts = re.split(f"([{''.join(self._masked)}]+)", rendered)
+        typed = ["".join(map(self._masked.__getitem__, part)) for part in parts[1::2]]
+        pieces = [Piece(part, False) for part in parts]
+        pieces[1::2] = [Piece(part, True) for part in typed]
+        return joined(pieces)
+
+    def _fresh(self) -> str:
+        while True:
+            code = self._random.randrange(PRIVATE.start, PRIVATE.stop)
+            if code not in self._taken and code & 0xFFFE != 0xFFFE:
+                self._taken.add(code)
+                return chr(code)
+
+
+def joined(pieces: Iterable[Piece]) -> list[Piece]:
+    """Return pieces with neighbours of a kind put together and empty ones left out."""
+    found: list[Piece] = []
+    for piece in pieces:
+        if found and found[-1].is_typed == piece.is_typed:
+            found[-1] = Piece(found[-1].text + piece.text, piece.is_typed)
+        elif piece.text:
+            found.append(piece)
+    return found
+
+
+def texts_of(value: Any) -> Iterable[str]:
+    """Yield every text in JSON data, keys included."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield str(key)
+            yield from texts_of(item)
+    elif isinstance(value, Sequence):
+        for item in value:
+            yield from texts_of(item)
+
+
+def changed(value: Any, change: Change) -> Any:
+    """Return JSON data with every text changed, keys included."""
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, Mapping):
+        return {change(str(key)): changed(item, change) for key, item in value.items()}
+    if isinstance(value, Sequence):
+        return [changed(item, change) for item in value]
+    return value
+
+
+def _shared(text: str, other: str) -> int:
+    """Return how many characters the two have in common at their beginning."""
+    most = min(len(text), len(other))
+    return next((index for index in range(most) if text[index] != other[index]), most)
