@@ -1,0 +1,158 @@
+"""The client for asyncio."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+import httpx
+
+from infeng_client import calls
+from infeng_client.aio_many import in_order
+from infeng_client.aio_stream import AsyncExchange, AsyncStream
+from infeng_client.calls import Call, Messages, Prompt
+from infeng_client.errors import ApiError
+from infeng_client.results import (
+    Completion,
+    Embeddings,
+    Health,
+    Model,
+    read_completion,
+    read_embeddings,
+    read_models,
+    read_text,
+    read_tokens,
+)
+from infeng_client.retries import STANDARD, Retries
+from infeng_client.sending import Came, Steps, Terms, answered, asked_once
+from infeng_client.streaming import Streaming
+from infeng_client.transport import DEFAULT, LIMITS, read, read_health
+
+T = TypeVar("T")
+
+
+class AsyncClient:
+    """A server, by its address. Tasks of one event loop may share one; ``close`` it, or use it with ``async with``.
+
+    ``params`` of a call are the fields of its body as the server takes them: ``model``, ``max_tokens``,
+    ``temperature``, ``stop``, ``tools``, ``response_format`` and so on. Every call has a ``timeout`` of its own where
+    one is given, and raises ApiError or one of its subclasses.
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        api_key: str | None = None,
+        *,
+        timeout: float | None = 600.0,
+        retries: Retries | int = STANDARD,
+        http: httpx.AsyncClient | None = None,
+    ) -> None:
+        """base_url: with or without ``/v1``. timeout: seconds of a call, retries included; None for no end.
+
+        retries: how many, or when. http: used for all requests and left open; made here where it is not given.
+        """
+        self.base_url = calls.base_of(base_url)
+        self.timeout = timeout
+        self.retries = Retries(retries) if isinstance(retries, int) else retries
+        self._api_key = api_key
+        self._http = httpx.AsyncClient(limits=LIMITS) if http is None else http
+        self._owned = http is None
+
+    async def close(self) -> None:
+        """Close the connections, unless they are the caller's."""
+        if self._owned:
+            await self._http.aclose()
+
+    async def __aenter__(self) -> AsyncClient:
+        """Return the client."""
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Close it."""
+        await self.close()
+
+    async def complete(self, prompt: Prompt, *, timeout: float | None = DEFAULT, **params: Any) -> Completion:
+        """Complete a prompt, a text or token ids."""
+        return await self._ask(calls.completion(prompt, params), read_completion, timeout)
+
+    async def chat(self, messages: Messages, *, timeout: float | None = DEFAULT, **params: Any) -> Completion:
+        """Answer messages, or a text as one message."""
+        return await self._ask(calls.chat(messages, params), read_completion, timeout)
+
+    def stream(self, prompt: Prompt, *, timeout: float | None = DEFAULT, **params: Any) -> AsyncStream:
+        """Complete a prompt piece by piece; nothing is sent before the first is asked for, or ``async with``."""
+        return self._stream(calls.completion(prompt, params), timeout)
+
+    def stream_chat(self, messages: Messages, *, timeout: float | None = DEFAULT, **params: Any) -> AsyncStream:
+        """Answer messages piece by piece."""
+        return self._stream(calls.chat(messages, params), timeout)
+
+    def complete_many(
+        self, prompts: Iterable[Prompt], concurrency: int = 16, *, timeout: float | None = DEFAULT, **params: Any
+    ) -> AsyncGenerator[Completion | ApiError, None]:
+        """Yield the completion of each prompt in their order, or the error that it ended with.
+
+        At most ``concurrency`` calls run at once; prompts are taken as they are needed, a few times as many ahead.
+        Cancelling the task, or closing the iterator (``contextlib.aclosing``), cancels what runs, at the server too.
+        """
+        return in_order((self._stream(calls.completion(each, params), timeout) for each in prompts), concurrency)
+
+    def chat_many(
+        self, chats: Iterable[Messages], concurrency: int = 16, *, timeout: float | None = DEFAULT, **params: Any
+    ) -> AsyncGenerator[Completion | ApiError, None]:
+        """Yield the answer to each of the messages, like ``complete_many``."""
+        return in_order((self._stream(calls.chat(each, params), timeout) for each in chats), concurrency)
+
+    async def models(self, *, timeout: float | None = DEFAULT) -> list[Model]:
+        """Return the models that the server offers, adapters among them."""
+        return await self._ask(calls.get("/v1/models"), read_models, timeout)
+
+    async def load_adapter(self, name: str, path: str, *, timeout: float | None = DEFAULT) -> None:
+        """Make an adapter known under a name. path: of the server's file system, or a hub name."""
+        await self._drive(answered(calls.load_adapter(name, path), self._terms(timeout)))
+
+    async def unload_adapter(self, name: str, *, timeout: float | None = DEFAULT) -> None:
+        """Forget an adapter; calls that named it before are served."""
+        await self._drive(answered(calls.unload_adapter(name), self._terms(timeout)))
+
+    async def tokenize(self, text: str, *, timeout: float | None = DEFAULT, **params: Any) -> list[int]:
+        """Return the token ids of a text."""
+        return await self._ask(calls.tokenize(text, params), read_tokens, timeout)
+
+    async def detokenize(self, ids: Iterable[int], *, timeout: float | None = DEFAULT, **params: Any) -> str:
+        """Return the text of token ids."""
+        return await self._ask(calls.detokenize(ids, params), read_text, timeout)
+
+    async def embed(self, inputs: str | Sequence[str], *, timeout: float | None = DEFAULT, **params: Any) -> Embeddings:
+        """Return a vector for each text."""
+        return await self._ask(calls.embed(inputs, params), read_embeddings, timeout)
+
+    async def health(self, *, timeout: float | None = 10.0) -> Health:
+        """Return whether the server can answer, asked once; raises ApiError only where it cannot be reached."""
+        return read_health(await self._drive(asked_once(calls.get("/health"), self._terms(timeout))))
+
+    def _terms(self, timeout: float | None) -> Terms:
+        return Terms(self.retries, self.timeout if timeout is DEFAULT else timeout)
+
+    async def _ask(self, call: Call, reader: Callable[[Mapping[str, Any]], T], timeout: float | None) -> T:
+        return read(await self._drive(answered(call, self._terms(timeout))), reader)
+
+    def _stream(self, call: Call, timeout: float | None) -> AsyncStream:
+        return AsyncStream(self._exchange(), Streaming(call, partial(self._terms, timeout)))
+
+    def _exchange(self) -> AsyncExchange:
+        return AsyncExchange(self._http, self.base_url, self._api_key)
+
+    async def _drive(self, steps: Steps[T]) -> T:
+        """Carry out the steps of a call that is not streamed."""
+        exchange = self._exchange()
+        came: Came = None
+        while True:
+            try:
+                step = steps.send(came)
+            except StopIteration as end:
+                value: T = end.value
+                return value
+            came = await exchange.perform(step)

@@ -1,0 +1,97 @@
+"""What is asked of a server, as plain data: a method, a path, headers and a body."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+Prompt = str | Sequence[int]
+"""A text, or token ids."""
+Messages = str | Sequence[Mapping[str, Any]]
+"""Messages as OpenAI's; a text is one message of the user."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One request, the same however often it is sent."""
+
+    method: str
+    path: str
+    body: Mapping[str, Any] | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    def content(self) -> bytes | None:
+        """Return the body as JSON."""
+        return None if self.body is None else json.dumps(self.body, ensure_ascii=False).encode("utf-8", "replace")
+
+
+def get(path: str) -> Call:
+    """Return a call that changes nothing."""
+    return Call("GET", path)
+
+
+def post(path: str, body: Mapping[str, Any]) -> Call:
+    """Return a call with a key of its own, by which the server knows a repetition."""
+    headers = {"content-type": "application/json", "idempotency-key": str(uuid.uuid4())}
+    return Call("POST", path, body, headers)
+
+
+def completion(prompt: Prompt, params: Mapping[str, Any]) -> Call:
+    """Return a call that completes a prompt."""
+    return post("/v1/completions", {"prompt": prompt if isinstance(prompt, str) else list(prompt), **params})
+
+
+def chat(messages: Messages, params: Mapping[str, Any]) -> Call:
+    """Return a call that answers messages."""
+    if isinstance(messages, str):
+        messages = [{"role": "user", "content": messages}]
+    return post("/v1/chat/completions", {"messages": list(messages), **params})
+
+
+def streamed(call: Call) -> Call:
+    """Return the same call, answered as a stream that ends with its usage."""
+    return replace(call, body={"stream_options": {"include_usage": True}, **(call.body or {}), "stream": True})
+
+
+def resumed(last: str) -> Call:
+    """Return the call that goes on behind the event of the id ``<call id>/<where each choice stands>``."""
+    name = last.partition("/")[0]
+    return Call("GET", f"/v1/streams/{quote(name, safe='')}", headers={"last-event-id": last})
+
+
+def load_adapter(name: str, path: str) -> Call:
+    """Return a call that makes an adapter known. path: of the server's file system, or a hub name."""
+    return post("/v1/load_lora_adapter", {"lora_name": name, "lora_path": path})
+
+
+def unload_adapter(name: str) -> Call:
+    """Return a call that forgets an adapter."""
+    return post("/v1/unload_lora_adapter", {"lora_name": name})
+
+
+def tokenize(text: str, params: Mapping[str, Any]) -> Call:
+    """Return a call for the ids of a text."""
+    return post("/tokenize", {"prompt": text, **params})
+
+
+def detokenize(ids: Iterable[int], params: Mapping[str, Any]) -> Call:
+    """Return a call for the text of ids."""
+    return post("/detokenize", {"tokens": list(ids), **params})
+
+
+def embed(inputs: str | Sequence[str], params: Mapping[str, Any]) -> Call:
+    """Return a call for a vector of each text."""
+    texts = inputs if isinstance(inputs, str) else list(inputs)
+    return post("/v1/embeddings", {"input": texts, "encoding_format": "float", **params})
+
+
+def base_of(url: str) -> str:
+    """Return a server's address without a trailing ``/v1``; raises ValueError for what is no HTTP address."""
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError(f"{url!r} is no address of a server: write it as http://localhost:8000")
+    return url.rstrip("/").removesuffix("/v1")

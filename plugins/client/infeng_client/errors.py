@@ -1,0 +1,163 @@
+"""What can go wrong with a call, by type: the server's refusals, and connections that do not hold."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from email.utils import parsedate_to_datetime
+from math import isfinite
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from infeng_client.results import Completion
+
+
+class ApiError(Exception):
+    """A call failed. The subclasses say what to do about it."""
+
+    def __init__(
+        self,
+        status: int | None,
+        message: str,
+        *,
+        type: str | None = None,
+        param: str | None = None,
+        code: str | None = None,
+        request_id: str | None = None,
+    ) -> None:
+        """status: of HTTP, None where the server did not say any. The rest is the server's error body.
+
+        type, code: for programs, such as invalid_request_error and model_not_found. param: the parameter at fault.
+        request_id: by which the server's log knows the call.
+        """
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.type = type
+        self.param = param
+        self.code = code
+        self.request_id = request_id
+
+
+class BadRequestError(ApiError):
+    """The request is wrong (400 and the other 4xx): the same one would fail again."""
+
+
+class UnauthorizedError(ApiError):
+    """The key is missing or wrong (401), or not allowed to do this (403)."""
+
+
+class NotFoundError(ApiError):
+    """There is no such model, adapter or route (404)."""
+
+
+class OverloadedError(ApiError):
+    """The server takes no more for now (429, 503), and kept saying so for as many retries as there are."""
+
+    def __init__(self, status: int | None, message: str, *, retry_after: float | None = None, **more: Any) -> None:
+        """retry_after: seconds that the server asked to wait, None where it did not."""
+        super().__init__(status, message, **more)
+        self.retry_after = retry_after
+
+
+class ServerError(ApiError):
+    """The server failed (5xx), or answered what is no answer."""
+
+
+class ConnectionFailedError(ApiError):
+    """The server cannot be reached, or the connection broke before the answer was whole. ``status`` is None."""
+
+    def __init__(self, message: str, *, begun: bool = False) -> None:
+        """begun: whether a part of the answer had come; such a call is not repeated."""
+        super().__init__(None, message)
+        self.begun = begun
+
+
+class TimedOutError(ApiError):
+    """The call took longer than its ``timeout``, retries and waits included. ``status`` is None."""
+
+
+class BrokenStreamError(ApiError):
+    """A stream broke and cannot be resumed; ``completion`` is what had come, each choice without its end."""
+
+    def __init__(self, message: str, completion: Completion, **more: Any) -> None:
+        """completion: everything that was received."""
+        super().__init__(None, message, **more)
+        self.completion = completion
+
+    @property
+    def text(self) -> str:
+        """The text of the first choice so far."""
+        return self.completion.text
+
+
+CLASSES: Mapping[int, type[ApiError]] = {
+    401: UnauthorizedError,
+    403: UnauthorizedError,
+    404: NotFoundError,
+    429: OverloadedError,
+    503: OverloadedError,
+}
+TYPES = {
+    "invalid_request_error": 400,
+    "authentication_error": 401,
+    "permission_error": 403,
+    "not_found_error": 404,
+    "rate_limit_error": 429,
+    "overloaded_error": 503,
+    "unavailable_error": 503,
+}
+"""The status that an error stands for which comes within a stream, where HTTP's is spent."""
+
+
+def refusal(status: int, headers: Mapping[str, str], body: bytes, now: float) -> ApiError:
+    """Return a response of status 400 or more as an error. headers: by lower-case names. now: seconds since 1970."""
+    try:
+        error = json.loads(body)["error"]
+        fields = dict(error) if isinstance(error, Mapping) else {"message": str(error)}
+    except (ValueError, KeyError, TypeError):
+        fields = {"message": body.decode("utf-8", "replace").strip()[:1000]}
+    return _error(status, fields, headers.get("x-request-id"), retry_after(headers, now))
+
+
+def error_in_stream(fields: Mapping[str, Any], request_id: str | None = None) -> ApiError:
+    """Return what a stream's ``data: {"error": fields}`` says."""
+    code = fields.get("code")
+    known = code if isinstance(code, int) and 400 <= code < 600 else TYPES.get(str(fields.get("type")), 500)
+    return _error(known, fields, request_id, None)
+
+
+def _error(status: int, fields: Mapping[str, Any], request_id: str | None, seconds: float | None) -> ApiError:
+    kind = CLASSES.get(status, BadRequestError if status < 500 else ServerError)
+    more: dict[str, Any] = {
+        name: None if fields.get(name) is None else str(fields[name]) for name in ("type", "param", "code")
+    }
+    if issubclass(kind, OverloadedError):
+        more["retry_after"] = seconds
+    return kind(status, str(fields.get("message") or f"status {status}"), request_id=request_id, **more)
+
+
+def retry_after(headers: Mapping[str, str], now: float) -> float | None:
+    """Return the seconds that a response asks to wait (``retry-after-ms``, else ``Retry-After``), None for none.
+
+    headers: by lower-case names. now: seconds since 1970, for a ``Retry-After`` that is a date.
+    """
+    milliseconds = _seconds(headers.get("retry-after-ms"))
+    if milliseconds is not None:
+        return milliseconds / 1000
+    text = headers.get("retry-after")
+    seconds = _seconds(text)
+    if seconds is not None or text is None:
+        return seconds
+    try:
+        return max(0.0, parsedate_to_datetime(text).timestamp() - now)
+    except (ValueError, OverflowError):
+        return None
+
+
+def _seconds(text: str | None) -> float | None:
+    try:
+        value = float(text or "")
+    except ValueError:
+        return None
+    return value if isfinite(value) and value >= 0 else None
