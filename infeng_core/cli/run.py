@@ -18,6 +18,7 @@ from infeng_core.cli.generation import add_model_options, add_sampling_options, 
 from infeng_core.cli.lora import adapters_of, add_lora_options, as_text, loras
 from infeng_core.cli.options import add_config_options, config_from
 from infeng_core.cli.profiling import add_profile_option, profiled
+from infeng_core.cli.server import add_server_options, run_on_server
 from infeng_core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ class Run:
 
     def configure(self, parser: argparse.ArgumentParser) -> None:
         """Add the arguments."""
-        parser.add_argument("model", metavar="MODEL", help="model directory or hub name")
+        model = parser.add_argument("model", metavar="MODEL", help="model directory or hub name")
         parser.add_argument("stdin", nargs="?", choices=["-"], metavar="-", help="read the prompt from standard input")
         parser.add_argument("-p", "--prompt", action="append", metavar="TEXT", help="prompt; repeats, all in one batch")
         parser.add_argument("-f", "--file", metavar="FILE", help="file that holds the prompt; - is standard input")
@@ -48,11 +49,14 @@ class Run:
         parser.add_argument("--json", action="store_true", help="print one JSON object (a list for several prompts)")
         add_profile_option(parser)
         add_lora_options(parser)
+        add_server_options(parser, model)
         add_sampling_options(parser)
         add_config_options(parser)
 
     def run(self, arguments: argparse.Namespace) -> int:
         """Load the model, complete the prompts, print; raises InfengError, KeyboardInterrupt on Ctrl-C."""
+        if arguments.server is not None:
+            return run_on_server(arguments, read_prompts)
         from infeng_core.requests.request import Request
 
         prompts = read_prompts(arguments)

@@ -1,0 +1,80 @@
+"""``infeng run --server``: the same options, handed to the command `ask`, which a plugin brings."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import Any
+
+from infeng_core.cli import Parser
+from infeng_core.cli.options import config_from
+from infeng_core.errors import UsageError
+
+COMMAND = "ask"
+SENT = ("max_tokens", "temperature", "top_k", "top_p", "min_p", "seed", "stop", "ignore_eos", "echo", "json", "api_key")
+"""Options that both commands have."""
+LOCAL = ("threads", "format", "ids", "speculate", "profile", "adapter")
+"""Options of an engine of one's own."""
+
+
+class Server(argparse.Action):
+    """``--server URL``, with which MODEL may be left out."""
+
+    model: argparse.Action
+
+    def __call__(self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, *_: Any) -> None:
+        """Take the address."""
+        namespace.server = values
+        self.model.required = False
+
+
+def add_server_options(parser: argparse.ArgumentParser, model: argparse.Action) -> None:
+    """Add ``--server`` and ``--api-key``. model: the positional argument."""
+    group = parser.add_argument_group("server")
+    text = "let a server answer; MODEL, or --lora NAME, is then the name of one of its models and may be left out"
+    action = group.add_argument("--server", metavar="URL", action=Server, help=text)
+    assert isinstance(action, Server)
+    action.model = model
+    group.add_argument("--api-key", metavar="KEY", help="key of the server (default: INFENG_API_KEY)")
+
+
+def run_on_server(arguments: argparse.Namespace, read_prompts: Callable[[argparse.Namespace], list[str]]) -> int:
+    """Let the command `ask` do it; raises UsageError for options that the server decides, or without that command."""
+    if arguments.model == "-" and arguments.stdin is None:
+        arguments.model, arguments.stdin = None, "-"
+    for name in LOCAL:
+        if getattr(arguments, name):
+            raise UsageError(f"--{name}", "with --server the engine is the server's", "leave it out")
+    words = [arguments.server, "--raw", *(f"--prompt={text}" for text in read_prompts(arguments))]
+    for name in SENT:
+        value = getattr(arguments, name)
+        option = f"--{name.replace('_', '-')}"
+        words += [option] if value is True else [f"{option}={each}" for each in _given(value)]
+    words += [f"--model={name}" for name in _model(arguments)]
+
+    from infeng_core.plug.manager import Plugins
+
+    plugins = Plugins.discover(config_from(arguments))
+    if COMMAND not in plugins.commands():
+        raise UsageError("--server", "no plugin here speaks to servers", "pip install infeng-client")
+    command = plugins.command(COMMAND)
+    parser = Parser(prog=f"infeng {COMMAND}")
+    command.configure(parser)
+    return command.run(parser.parse_args(words))
+
+
+def _given(value: Any) -> list[Any]:
+    """Return the values of an option, none where it was not given."""
+    if value is None or value is False:
+        return []
+    return list(value) if isinstance(value, list) else [value]
+
+
+def _model(arguments: argparse.Namespace) -> list[str]:
+    """Return the name of who answers, if one is given."""
+    if len(arguments.lora) > 1:
+        raise UsageError("--lora", "a server answers with one model", "give one name")
+    for name in arguments.lora:
+        if "=" in name:
+            raise UsageError(f"--lora {name}", "a server has adapters of its own", "give the name alone: --lora poet")
+    return arguments.lora or ([arguments.model] if arguments.model else [])

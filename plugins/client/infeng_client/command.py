@@ -1,0 +1,182 @@
+"""`infeng ask`: answers of a server on stdout, as they come. `infeng run --server` hands its options on to it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from infeng_client.calls import Prompt
+from infeng_client.client import Client
+from infeng_client.errors import (
+    ApiError,
+    BadRequestError,
+    BrokenStreamError,
+    ConnectionFailedError,
+    NotFoundError,
+    OverloadedError,
+    TimedOutError,
+    UnauthorizedError,
+)
+from infeng_client.results import Completion
+from infeng_core.api import InfengError, UsageError, say
+
+MAX_PROMPT_BYTES = 16 << 20
+KEY = "INFENG_API_KEY"
+SAMPLING = ("max_tokens", "temperature", "top_k", "top_p", "min_p", "seed", "stop")
+REMEDIES: dict[type[ApiError], str] = {
+    UnauthorizedError: f"give --api-key KEY, or set {KEY}",
+    NotFoundError: "see what there is with GET /v1/models",
+    OverloadedError: "try again later",
+    ConnectionFailedError: "check the address, and that a server runs there",
+    BrokenStreamError: "ask again",
+    TimedOutError: "give a longer --timeout",
+}
+
+
+class Ask:
+    """The command."""
+
+    name = "ask"
+    help = "put a question to a model on a server"
+
+    def configure(self, parser: argparse.ArgumentParser) -> None:
+        """Add the arguments."""
+        parser.add_argument("url", metavar="URL", help="address of the server, such as http://localhost:8000")
+        parser.add_argument("stdin", nargs="?", choices=["-"], metavar="-", help="read the question from stdin")
+        parser.add_argument("-p", "--prompt", action="append", metavar="TEXT", help="question; repeats, all at once")
+        parser.add_argument("--raw", action="store_true", help="complete the text as it stands, no chat template")
+        parser.add_argument("--system", metavar="TEXT", help="what the model is told before the question")
+        parser.add_argument("-m", "--model", metavar="NAME", help="model or adapter (default: the server's base)")
+        parser.add_argument("--api-key", metavar="KEY", help=f"key of the server (default: {KEY} of the environment)")
+        parser.add_argument("--timeout", type=float, metavar="S", help="seconds that each answer may take (600)")
+        parser.add_argument("--echo", action="store_true", help="print the question before its answer")
+        parser.add_argument("--json", action="store_true", help="print one JSON object (a list for several questions)")
+        group = parser.add_argument_group("sampling (default: the server's)")
+        group.add_argument("-n", "--max-tokens", type=int, metavar="N", help="most new tokens")
+        group.add_argument("--temperature", type=float, metavar="T", help="0 is greedy")
+        group.add_argument("--top-k", type=int, metavar="K", help="keep the K most likely tokens; 0 keeps all")
+        group.add_argument("--top-p", type=float, metavar="P", help="keep the fewest tokens that reach P")
+        group.add_argument("--min-p", type=float, metavar="P", help="drop tokens below P times the likeliest")
+        group.add_argument("--seed", type=int, metavar="S", help="seed of the random numbers")
+        group.add_argument("--stop", action="append", metavar="TEXT", help="end before this text; repeats")
+        group.add_argument("--ignore-eos", action="store_true", help="go on past end-of-text tokens")
+
+    def run(self, arguments: argparse.Namespace) -> int:
+        """Ask, print; raises InfengError, KeyboardInterrupt on Ctrl-C, which the server hears too."""
+        prompts = questions(arguments)
+        if arguments.raw and arguments.system is not None:
+            raise UsageError("--system", "--raw completes a text, which has no roles", "leave out one of the two")
+        try:
+            client = Client(arguments.url, arguments.api_key or os.environ.get(KEY), timeout=arguments.timeout or 600.0)
+        except ValueError as error:
+            raise UsageError(str(error)) from error
+        with client:
+            try:
+                (show_json if arguments.json else show_text)(client, prompts, arguments)
+            except ApiError as error:
+                raise explained(error, client.base_url) from error
+        return 0
+
+
+def questions(arguments: argparse.Namespace) -> list[str]:
+    """Return what is asked; raises UsageError unless it comes from one place."""
+    if bool(arguments.prompt) == bool(arguments.stdin):
+        why = "-p and - exclude each other" if arguments.stdin else "none is given"
+        raise UsageError("prompt", why, "give -p TEXT or - (standard input)")
+    if arguments.prompt:
+        return list(arguments.prompt)
+    data = b"" if sys.stdin is None else sys.stdin.buffer.read(MAX_PROMPT_BYTES + 1)
+    if len(data) > MAX_PROMPT_BYTES:
+        raise UsageError("standard input", f"it has more than {MAX_PROMPT_BYTES} bytes", "give a shorter prompt")
+    return [data.decode("utf-8", "replace")]
+
+
+def parameters(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the fields of a request's body that the options give."""
+    given = {name: getattr(arguments, name) for name in SAMPLING if getattr(arguments, name) is not None}
+    given |= {"ignore_eos": True} if arguments.ignore_eos else {}
+    return given | ({"model": arguments.model} if arguments.model else {})
+
+
+def messages(prompt: str, system: str | None) -> list[dict[str, str]]:
+    """Return a question as messages."""
+    before = [] if system is None else [{"role": "system", "content": system}]
+    return [*before, {"role": "user", "content": prompt}]
+
+
+def show_text(client: Client, prompts: list[str], arguments: argparse.Namespace) -> None:
+    """Stream one answer to stdout, or print several in the order of their questions, each on a line of its own."""
+    if len(prompts) > 1:
+        for prompt, answer in zip(prompts, answers(client, prompts, arguments), strict=True):
+            emit((prompt if arguments.echo else "") + answer.text + "\n")
+        return
+    params = parameters(arguments)
+    if arguments.raw:
+        stream = client.stream(prompts[0], **params)
+    else:
+        stream = client.stream_chat(messages(prompts[0], arguments.system), **params)
+    with stream:
+        if arguments.echo:
+            emit(prompts[0])
+        for chunk in stream:
+            emit(chunk.text)
+    if sys.stdout.isatty():
+        emit("\n")
+    if stream.resumes:
+        say(f"the connection broke {stream.resumes} times; the answer went on where it was", to_stderr=True)
+
+
+def show_json(client: Client, prompts: list[str], arguments: argparse.Namespace) -> None:
+    """Print everything that is known of the answers as JSON."""
+    facts = [
+        as_json(answer, prompt if arguments.echo else "")
+        for prompt, answer in zip(prompts, answers(client, prompts, arguments), strict=True)
+    ]
+    emit(json.dumps(facts[0] if len(facts) == 1 else facts, ensure_ascii=False, indent=2) + "\n")
+
+
+def answers(client: Client, prompts: list[str], arguments: argparse.Namespace) -> Iterator[Completion]:
+    """Yield the answers in their order; raises the first error among them."""
+    params = parameters(arguments)
+    if arguments.raw:
+        texts: list[Prompt] = list(prompts)
+        results = client.complete_many(texts, **params)
+    else:
+        results = client.chat_many([messages(prompt, arguments.system) for prompt in prompts], **params)
+    for result in results:
+        if isinstance(result, ApiError):
+            raise result
+        yield result
+
+
+def as_json(answer: Completion, before: str) -> dict[str, Any]:
+    """Return an answer as plain data."""
+    usage = answer.usage
+    counts = ("prompt_tokens", "completion_tokens", "total_tokens", "cached_tokens")
+    return {
+        "text": before + answer.text,
+        "reasoning": answer.reasoning,
+        "finish_reason": answer.finish_reason,
+        "model": answer.model,
+        "id": answer.id,
+        "usage": None if usage is None else {name: getattr(usage, name) for name in counts},
+    }
+
+
+def explained(error: ApiError, url: str) -> InfengError:
+    """Return an error as one of the command line's, with what can be done about it."""
+    remedy = next((text for kind, text in REMEDIES.items() if isinstance(error, kind)), "")
+    if isinstance(error, OverloadedError) and error.retry_after is not None:
+        remedy = f"try again in {error.retry_after:.1f} s"
+    kind = UsageError if isinstance(error, BadRequestError) else InfengError
+    return kind(url, error.message.removeprefix(f"{url}: "), remedy)
+
+
+def emit(text: str) -> None:
+    """Write text to stdout as UTF-8 whatever the locale, at once."""
+    sys.stdout.buffer.write(text.encode("utf-8", errors="replace"))
+    sys.stdout.buffer.flush()
