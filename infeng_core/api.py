@@ -23,7 +23,7 @@ from infeng_core._native import (
     pack,
     panel_bytes,
 )
-from infeng_core.adapters import BASE
+from infeng_core.adapters import BASE, AdapterInfo
 from infeng_core.backends.interface import (
     Backend,
     BlockAccess,
@@ -110,7 +110,7 @@ from infeng_core.scheduling.policy import Policy, Served
 from infeng_core.scheduling.prefix import PrefixTree
 from infeng_core.scheduling.prefix_cache import PrefixCache
 from infeng_core.scheduling.scheduler import Scheduler
-from infeng_core.scheduling.schedulers import Schedulers
+from infeng_core.scheduling.schedulers import Load, Schedulers
 from infeng_core.settings.config import EngineConfig
 from infeng_core.step import NOT_FINITE, AdapterHandle, AdapterRows, Batch, Limits, Segment, Sequence, adapter_rows
 from infeng_core.telemetry.process import peak_rss
@@ -130,6 +130,7 @@ __all__ = [
     "Adapter",
     "AdapterError",
     "AdapterHandle",
+    "AdapterInfo",
     "AdapterRows",
     "Adapters",
     "Adjustment",
@@ -172,6 +173,7 @@ __all__ = [
     "Library",
     "Limits",
     "Linear",
+    "Load",
     "LoadedModel",
     "LogitProcessor",
     "LogitProcessors",

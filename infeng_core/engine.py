@@ -35,7 +35,7 @@ from infeng_core.requests.tokenizer import Tokenizer
 from infeng_core.scheduling.drafts import Guesses, parse
 from infeng_core.scheduling.limits import adapters_budget, limits_of
 from infeng_core.scheduling.scheduler import Scheduler
-from infeng_core.scheduling.schedulers import Schedulers
+from infeng_core.scheduling.schedulers import Load, Schedulers
 from infeng_core.settings.config import EngineConfig
 from infeng_core.step import Batch
 from infeng_core.step import Sequence as Running
@@ -314,6 +314,10 @@ class Engine:
     def scheduler(self) -> Scheduler:
         """The scheduler in use: what waits and what runs, its policy, its cache of prefixes."""
         return self._in_flight.scheduler
+
+    def load(self) -> Load:
+        """Return what there is to do, and counts since the engine was made; any thread may ask, during a step too."""
+        return self._schedulers.load()
 
     def bound(self) -> Sequence[BoundOp]:
         """Return which kernel serves each operation, for which batch sizes, and why."""

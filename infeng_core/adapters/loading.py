@@ -199,7 +199,9 @@ class Loading:
             cache.attach(entry, resident)
             entry.is_pinned |= load.pin and not entry.is_gone
             entry.loads += 1
-            entry.load_seconds, entry.error = time.perf_counter() - begin, None
+            entry.loaded = time.perf_counter()
+            entry.load_seconds, entry.error = entry.loaded - begin, None
+            entry.total_load_seconds += entry.load_seconds
             text = "adapter reloaded" if load.is_reload else "adapter loaded"
             facts = {"id": resident.id[:12], "rank": resident.rank, "bytes": resident.nbytes}
             _log.info(text, name=entry.name, **facts, seconds=round(entry.load_seconds, 4))

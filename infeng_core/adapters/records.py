@@ -36,6 +36,10 @@ class AdapterInfo:
     """How often it was brought into memory."""
     load_seconds: float | None
     """Of the latest load, from its first byte read until it could be used (swap latency)."""
+    total_load_seconds: float
+    """Of all of its loads."""
+    loaded: float
+    """When the latest one could be used, in seconds of ``time.perf_counter``; 0 before there was one."""
     error: str | None
     """Why the latest load failed; None if it did not."""
 
@@ -96,6 +100,8 @@ class Entry:
     nbytes: int | None = None
     loads: int = 0
     load_seconds: float | None = None
+    total_load_seconds: float = 0.0
+    loaded: float = 0.0
     error: str | None = None
     waiting: WeakSet[Any] = field(default_factory=WeakSet, repr=False)  # of AdapterReference, as in Resident
 
@@ -115,5 +121,7 @@ class Entry:
             pinned=self.is_pinned,
             loads=self.loads,
             load_seconds=self.load_seconds,
+            total_load_seconds=self.total_load_seconds,
+            loaded=self.loaded,
             error=self.error,
         )

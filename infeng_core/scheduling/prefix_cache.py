@@ -35,6 +35,8 @@ class PrefixCache:
     def __init__(self, tree: PrefixTree, key_of: KeyOf, restore: Restore | None = None) -> None:
         """Share what is equal in its tokens and under ``key_of``; restore: brings back what an earlier process had."""
         self.tree = tree
+        self.shares = True
+        """Whether anything is ever shared."""
         self._key_of = key_of
         self._restore = restore
         self._found: _Found | None = None
@@ -42,7 +44,9 @@ class PrefixCache:
     @staticmethod
     def none(pool: BlockPool) -> PrefixCache:
         """Return one that shares nothing."""
-        return PrefixCache(PrefixTree(pool, most_blocks=0), lambda sequence: None)
+        cache = PrefixCache(PrefixTree(pool, most_blocks=0), lambda sequence: None)
+        cache.shares = False
+        return cache
 
     def find(self, sequence: Sequence) -> NDArray[np.int32]:
         """Return the blocks that hold the beginning of a sequence already, (blocks,) int32; they stay held for it.

@@ -62,6 +62,10 @@ class Scheduler:
         self.prefixes = PrefixCache.none(pool) if prefixes is None else prefixes
         self.preempted = 0
         """How often blocks were taken back."""
+        self.prefix_queries = 0
+        """Tokens of the prompts that have started, where prefixes are kept."""
+        self.prefix_hits = 0
+        """Those of them that were found in the cache, in memory or stored."""
         self._limits = limits
         self._step_seconds = step_seconds
         self._backlog = backlog
@@ -337,6 +341,9 @@ class Scheduler:
         sequence.computed = BLOCK_TOKENS * (len(shared) + self.prefixes.restore(sequence, len(shared)))
         if is_new:
             sequence.cached = sequence.computed
+            if self.prefixes.shares:
+                self.prefix_queries += sequence.prompt_length
+                self.prefix_hits += sequence.cached
             if self._backlog is not None:
                 self._backlog.leave(sequence.id, now, started=True)
         self._prompts[sequence] = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from infeng_core.scheduling.admission import Backlog, Bounds
@@ -17,8 +18,29 @@ if TYPE_CHECKING:
     from infeng_core.settings.config import EngineConfig
 
 
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What an engine has to do now, and what was counted since it was made, by all of its schedulers."""
+
+    running: int
+    """Requests that have blocks of the cache."""
+    waiting: int
+    """Requests that have none, those that were preempted included."""
+    used_blocks: int
+    """Blocks that somebody needs; those of prefixes that nobody uses are not."""
+    blocks: int
+    """Of the whole cache."""
+    wait_seconds: float
+    """Predicted until the first token of one more request, its own prompt aside."""
+    preemptions: int
+    prefix_queries: int
+    """Tokens of prompts that were looked for in the cache."""
+    prefix_hits: int
+    """Those of them that were found."""
+
+
 class Schedulers:
-    """Makes schedulers that learn the same costs and count the same backlog."""
+    """Makes schedulers that learn the same costs, count the same backlog, and go on with each other's counts."""
 
     def __init__(
         self,
@@ -44,11 +66,12 @@ class Schedulers:
         )
         self.costs = CostModel()
         self.backlog = Backlog(bounds, self.costs, limits.max_rows)
+        self._latest: tuple[Scheduler, tuple[int, int, int]] | None = None  # and what those before it have counted
 
     def make(self) -> Scheduler:
         """Return a scheduler that knows no sequence."""
         pool, has_prefixes = BlockPool(self._limits.kv_blocks), self._config.kv_cache.prefix
-        return Scheduler(
+        scheduler = Scheduler(
             self._limits,
             pool,
             self._policy(self._limits),
@@ -56,6 +79,24 @@ class Schedulers:
             costs=self.costs,
             prefixes=PrefixCache(PrefixTree(pool), self.key_of, self._restore) if has_prefixes else None,
             backlog=self.backlog,
+        )
+        self._latest = scheduler, (0, 0, 0) if self._latest is None else _counted(*self._latest)
+        return scheduler
+
+    def load(self) -> Load:
+        """Return how things stand with the scheduler made last; any thread may ask, during a step too."""
+        latest = self._latest or (self.make(), (0, 0, 0))
+        scheduler, total = latest[0], latest[0].pool.total
+        preempted, queries, hits = _counted(*latest)
+        return Load(
+            running=scheduler.running,
+            waiting=max(scheduler.waiting, self.backlog.requests),  # before a step some are in the latter alone
+            used_blocks=min(max(0, total - scheduler.free_blocks), total),
+            blocks=total,
+            wait_seconds=self.backlog.seconds(0),
+            preemptions=preempted,
+            prefix_queries=queries,
+            prefix_hits=hits,
         )
 
     def key_of(self, sequence: Sequence) -> bytes | None:
@@ -73,3 +114,9 @@ class Schedulers:
             dtype, numerics = self._config.kv_cache.dtype, self._config.kernels.numerics
             self._keys[about] = prefix_key(self._model_id, dtype, numerics, *about)
         return self._keys[about]
+
+
+def _counted(scheduler: Scheduler, before: tuple[int, int, int]) -> tuple[int, int, int]:
+    """Return preemptions, and the tokens looked for and found in the cache, of a scheduler and those before it."""
+    preempted, queries, hits = before
+    return preempted + scheduler.preempted, queries + scheduler.prefix_queries, hits + scheduler.prefix_hits
