@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 import subprocess
@@ -12,28 +11,7 @@ from typing import Any
 import pytest
 import yaml
 from infeng_serve.watching.families import FAMILIES
-
-ROOT = Path(__file__).parents[4]
-EXAMPLE = ROOT / "docs/examples/monitoring"
-DASHBOARD = json.loads((EXAMPLE / "dashboard.json").read_text())
-RULES = yaml.safe_load((EXAMPLE / "alerts.yml").read_text())["groups"][0]["rules"]
-THRESHOLD = re.compile(r"\s(?:==|>|<)\s[\d.]+\s*$")
-
-
-def dashboard_queries() -> dict[str, str]:
-    """Return the queries by what they are called, with variables as Grafana would fill them in."""
-    found = {
-        f"{panel['title']} {panel['id']} {target['refId']}": target["expr"]
-        for panel in DASHBOARD["panels"]
-        for target in panel.get("targets", ())
-    }
-    found |= {one["name"]: one["expr"] for one in DASHBOARD["annotations"]["list"]}
-    return {name: expr.replace("$__rate_interval", "1m").replace("$model", ".*") for name, expr in found.items()}
-
-
-def alert_queries() -> dict[str, str]:
-    """Return what the alerts compare with their thresholds."""
-    return {rule["alert"]: THRESHOLD.sub("", rule["expr"]) for rule in RULES}
+from monitoring_parts import DASHBOARD, EXAMPLE, RULES, THRESHOLD, alert_queries, dashboard_queries
 
 
 def promtool(*arguments: Any) -> str:
