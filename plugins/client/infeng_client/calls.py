@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,6 +14,9 @@ Prompt = str | Sequence[int]
 """A text, or token ids."""
 Messages = str | Sequence[Mapping[str, Any]]
 """Messages as OpenAI's; a text is one message of the user."""
+
+POSITION = re.compile(r"(.+?)/[0-9][0-9.-]*(?:/[0-9]+){0,2}", re.DOTALL)
+"""The id of an event: a call's, which may have slashes, where each choice stands, and what else the server counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +63,8 @@ def streamed(call: Call) -> Call:
 
 def resumed(last: str) -> Call:
     """Return the call that goes on behind the event of the id ``<call id>/<where each choice stands>``."""
-    name = last.partition("/")[0]
+    found = POSITION.fullmatch(last)
+    name = found[1] if found else last
     return Call("GET", f"/v1/streams/{quote(name, safe='')}", headers={"last-event-id": last})
 
 

@@ -12,7 +12,7 @@ from fake_openai import FakeModel
 pytest.importorskip("infeng_client", reason="the client wheel is not installed")
 
 from infeng_client import BrokenStreamError, ConnectionFailedError, OverloadedError, Retries, ServerError
-from infeng_client.calls import Call, chat, completion
+from infeng_client.calls import Call, chat, completion, resumed
 from infeng_client.results import Chunk, read_completion
 from infeng_client.retries import STANDARD
 from infeng_client.sending import Came, Give, Read, Reply, Send, Terms, Wait
@@ -130,11 +130,25 @@ def test_a_stream_that_breaks_at_any_byte_goes_on_exactly_where_it_was(name: str
 def test_it_goes_on_by_the_id_of_the_last_whole_event():
     server = Broken("text", [len(b"".join(frames("text")[:3])) + 40])
     streaming, _ = read(server)
-    post, resumed = server.sent
-    assert (resumed.method, resumed.path) == ("GET", "/v1/streams/c1")
-    assert resumed.headers == {"last-event-id": "c1/3"}
+    post, again = server.sent
+    assert (again.method, again.path) == ("GET", "/v1/streams/c1")
+    assert again.headers == {"last-event-id": "c1/3"}
     assert post.headers["idempotency-key"]
     assert (streaming.resumes, server.waits) == (1, [])
+
+
+@pytest.mark.parametrize(
+    ("last", "path"),
+    [
+        ("c1/3", "c1"),
+        ("c1/3.0.2-4-1/1/7", "c1"),
+        ("a/b/3.2/1", "a%2Fb"),
+        ("né ü/1", "n%C3%A9%20%C3%BC"),
+        ("odd", "odd"),
+    ],
+)
+def test_the_id_of_an_event_names_its_call(last: str, path: str):
+    assert resumed(last) == Call("GET", f"/v1/streams/{path}", headers={"last-event-id": last})
 
 
 def test_before_the_first_event_the_call_is_repeated_with_its_key():
