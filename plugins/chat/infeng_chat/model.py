@@ -9,6 +9,7 @@ from typing import Any
 from infeng_chat import syntaxes
 from infeng_chat.answers import reasoning
 from infeng_chat.answers.calls import Syntax, functions
+from infeng_chat.answers.declared import Declared, UnknownTemplateError
 from infeng_chat.answers.parser import Parser, Plain, answer
 from infeng_chat.answers.sink import call_id, short_id
 from infeng_chat.contract import ChatPrompt, OutputParser
@@ -18,7 +19,7 @@ from infeng_chat.rendering.prompts import Prompts
 from infeng_chat.rendering.renderer import LIMITS, RenderLimits
 from infeng_chat.syntaxes import harmony, lark
 from infeng_chat.syntaxes.tags import HERMES
-from infeng_core.api import RequestError, Tokenizer
+from infeng_core.api import RequestError, Tokenizer, get_logger
 
 
 class ModelTemplate:
@@ -42,6 +43,7 @@ class ModelTemplate:
         self._syntax: Syntax | None = syntaxes.detected(source) if self.takes_tools else HERMES
         self._is_harmony = self._syntax is harmony.SYNTAX
         self._new_id = short_id if "Tool call IDs should be" in source else call_id
+        self._declared = None if files.response is None else _declared(files.response, directory)
         self._stop_ids, self._stops = self._ends()
         tags = () if self._reasoning is None else (self._reasoning.open, self._reasoning.close)
         self._thinks_in_special = any(self._prompts.tokens.single(tag) is not None for tag in tags)
@@ -76,6 +78,10 @@ class ModelTemplate:
     def parser(self, prompt: ChatPrompt, *, tools: Sequence[Mapping[str, Any]] = ()) -> OutputParser:
         """Return what reads one answer to ``prompt``; without tools, calls stay text."""
         known = functions(tools)
+        if self._declared is not None:
+            parser = Parser(self._declared.reader(known), self._new_id)
+            parser.begin(self._declared.begun(prompt.text))
+            return parser
         if self._is_harmony:
             return Parser(harmony.answer(known), self._new_id)
         syntax = self._syntax if known else None
@@ -116,3 +122,13 @@ class ModelTemplate:
         found = tuple(dict.fromkeys(token for token in (first, *more) if token is not None))
         separator = (can.separator or "").rstrip()
         return found, (separator,) if separator.strip() and first is None else ()
+
+
+def _declared(response: Mapping[str, Any], directory: Path) -> Declared | None:
+    """Return how the model says that its answers are to be read; None where that is not understood."""
+    try:
+        return Declared.of(response)
+    except UnknownTemplateError as error:
+        where = str(directory / "tokenizer_config.json")
+        get_logger(__name__).warning("response_template is not used", file=where, why=str(error))
+        return None

@@ -123,27 +123,29 @@ def _field(cursor: Cursor, sink: Sink, field: Field, tag: str, tools: Mapping[st
     """Take a field behind the text that opens it, or begins the pattern that does."""
     assert field.open is not None
     cursor.mark()
-    captures = yield from _matched(cursor, field.open, tag)
-    if captures is None:
+    found = yield from _matched(cursor, field.open, tag)
+    if found is None:
         cursor.rewind()
         cursor.release()
         sink.content(tag)
         return
     cursor.release()
+    begin, captures = found
     if field.name in REASONING:
         sink.tag()
         yield from _until(cursor, field.close, sink.think, captures)
         sink.tag()
     elif field.name == CALLS:
         pieces: list[str] = []
-        yield from _until(cursor, field.close, pieces.append, captures)
+        end = yield from _until(cursor, field.close, pieces.append, captures)
         body = "".join(pieces)
         try:
             calls = transformed(field.spec, read(field.spec, body), captures)
             _give(sink, calls if isinstance(calls, list) else [calls], tools)
         except (ValueError, TypeError, KeyError, RecursionError):
-            sink.content(tag + body)
-        sink.tag()
+            sink.content(begin + body + end)
+        else:
+            sink.tag()
     elif field.name == "content":
         sink.tag()
         yield from _until(cursor, field.close, sink.content, captures)
@@ -152,33 +154,34 @@ def _field(cursor: Cursor, sink: Sink, field: Field, tag: str, tools: Mapping[st
         yield from _until(cursor, field.close, lambda text: None, captures)
 
 
-def _until(cursor: Cursor, close: Delimiter | None, give: Any, captures: dict[str, str]) -> Steps[None]:
-    """Give what comes before the end of a field."""
+def _until(cursor: Cursor, close: Delimiter | None, give: Any, captures: dict[str, str]) -> Steps[str]:
+    """Give what comes before the end of a field; return what ends it."""
     texts = () if close is None else close.texts
     while (tag := (yield from cursor.stream(texts, give))) is not None:
         assert close is not None
         cursor.mark()
         found = yield from _matched(cursor, close, tag)
         if found is not None:
-            captures |= found
+            captures |= found[1]
             cursor.release()
-            return
+            return found[0]
         cursor.rewind()
         cursor.release()
         give(tag)
+    return ""
 
 
-def _matched(cursor: Cursor, what: Delimiter, tag: str) -> Steps[dict[str, str] | None]:
-    """Take the rest of a delimiter whose beginning was taken; return its named groups, None where it is none."""
+def _matched(cursor: Cursor, what: Delimiter, tag: str) -> Steps[tuple[str, dict[str, str]] | None]:
+    """Take the rest of a delimiter whose beginning was taken; return it and its named groups, None where it is none."""
     if what.pattern is None:
-        return {}
+        return tag, {}
     while True:
         text = cursor.text[cursor.at : cursor.at + MOST_DELIMITER]
         match = what.pattern.match(tag + text)
         is_all = cursor.ended or len(text) == MOST_DELIMITER
         if match is not None and (is_all or match.end() < len(tag) + len(text)):
             cursor.at += match.end() - len(tag)
-            return {name: group for name, group in match.groupdict().items() if group is not None}
+            return match.group(), {name: group for name, group in match.groupdict().items() if group is not None}
         if is_all:
             return None
         yield

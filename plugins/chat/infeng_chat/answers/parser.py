@@ -24,6 +24,12 @@ class Parser:
         self._sink = Sink(new_id)
         self._steps: Steps[None] | None = reader(self._cursor, self._sink)
 
+    def begin(self, text: str) -> None:
+        """Take what the prompt holds of the answer, which is not to be given."""
+        if text:
+            self.push(text)
+            self._sink.tag()
+
     def push(self, text: str) -> list[Delta]:
         """Take more text; return what became certain, in order."""
         self._cursor.feed(text)

@@ -34,9 +34,9 @@ def calls(tools: Mapping[str, Tool], one: Callable[[str, str], str], *, several:
     return "\n".join([f"calls: {repeat}", *lines, ""])
 
 
-def named_object(name: str, arguments: str, key: str = "arguments") -> str:
+def named_object(name: str, arguments: str, key: str = "arguments", name_key: str = "name") -> str:
     """Return the expression of ``{"name": ..., "arguments": {...}}``."""
-    begin = f'{{"name": {json.dumps(name, ensure_ascii=False)}, "{key}": '
+    begin = f'{{"{name_key}": {json.dumps(name, ensure_ascii=False)}, "{key}": '
     return f'{quoted(begin)} {arguments} "}}"'
 
 

@@ -45,6 +45,16 @@ def listed(open: str, close: str, tools: Mapping[str, Tool], tag: Tag, parallel:
     return lark.start(begin, "calls", end) + lark.calls(tools, lark.named_object, several='", "' if parallel else None)
 
 
+def listed_tools(open: str, close: str, tools: Mapping[str, Tool], tag: Tag, parallel: bool) -> str:
+    """Return the grammar of a list of ``{"tool_name": ..., "parameters": {...}}``."""
+
+    def one(name: str, arguments: str) -> str:
+        return lark.named_object(name, arguments, "parameters", "tool_name")
+
+    begin, end = lark.between(tag, open, '"["', ""), f'"]" {tag(close)}'
+    return lark.start(begin, "calls", end) + lark.calls(tools, one, several='", "' if parallel else None)
+
+
 def pairs(open: str, close: str, tools: Mapping[str, Tool], tag: Tag, parallel: bool) -> str:
     """Return the grammar of a list of ``{NAME: {...}}``."""
 
@@ -73,7 +83,7 @@ HERMES = _syntax("hermes", "<tool_call>", "<tool_call>", "</tool_call>", tagged,
 SYNTAXES = (
     _syntax("apriel", "<tool_calls>[", "<tool_calls>", "</tool_calls>", listed, read_object),
     _syntax("apertus", "<|tools_prefix|>", "<|tools_prefix|>", "<|tools_suffix|>", pairs, read_pair),
-    _syntax("command", "<|START_ACTION|>", "<|START_ACTION|>", "<|END_ACTION|>", listed, read_object),
+    _syntax("command", "<|START_ACTION|>", "<|START_ACTION|>", "<|END_ACTION|>", listed_tools, read_object),
     _syntax("nemotron", "<TOOLCALL>", "<TOOLCALL>", "</TOOLCALL>", listed, read_object),
     _syntax("phi", "<|/tool_call|>", "<|tool_call|>", "<|/tool_call|>", listed, read_object),
     _syntax("granite", "<|tool_call|>", "<|tool_call|>", "", listed, read_object),
