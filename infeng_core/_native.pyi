@@ -537,12 +537,18 @@ def sample(
     out: NDArray[np.int32],  # (samples,)
     masks: tuple[NDArray[np.int32], NDArray[np.uint32]] | None = None,
     changes: tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.float32], NDArray[np.float32]] | None = None,
+    filters: tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]] | None = None,
+    order: NDArray[np.uint8] | None = None,
 ) -> None:
     """Pick one id per row as docs/numerics.md says; NOT_FINITE or NOTHING_ALLOWED where there is none.
 
     masks: rows, ascending, and a bitset for each: (masks,), (masks, ceil(vocab / 32)). changes: rows, ascending, with
-    an id, a penalty and a bias for each.
+    an id, a penalty and a bias for each. filters: typical_p (1: off), top_n_sigma (0: off), xtc_probability (0: off)
+    and xtc_threshold of each row. order: of all filters, by their place in FILTERS.
     """
+
+FILTERS: tuple[str, ...]
+"""What narrows the choice after the temperature, in the order in which it does where no other is named."""
 
 NOT_FINITE: int
 """In place of an id: the logits hold NaN or infinity."""

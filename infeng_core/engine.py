@@ -108,7 +108,7 @@ class Engine:
         self.tokenizer: Tokenizer = self.plugins.tokenizer(self.config.tokenizer.use)(
             self.model.tokenizer_dir, self.config
         )
-        self._sampler = Sampler(self.limits.max_samples)
+        self._sampler = Sampler(self.limits.max_samples, self.config.sampling.order)
         self._eos_ids = self._end_tokens()
         shape = self.model.config
         self._inputs = InputProcessor(

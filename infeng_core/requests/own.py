@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from infeng_core.requests.dry import Dry
 from infeng_core.requests.processors import Adjustment, LogitProcessor, Vocabulary
 from infeng_core.requests.request import SamplingParams
 
@@ -144,6 +145,7 @@ KINDS: dict[str, Callable[[Vocabulary, Any, Sequence[int]], LogitProcessor]] = {
     "min_tokens": MinTokens,
     "logit_bias": LogitBias,
     "penalties": Penalties,
+    "dry": Dry,
 }
 """By the names that the hook gives them, in the order in which they act."""
 
@@ -154,11 +156,13 @@ def named(params: SamplingParams, ends: Collection[int]) -> list[tuple[str, Any]
     ends: the tokens that end the request's text.
     """
     penalties = (params.repetition_penalty, params.presence_penalty, params.frequency_penalty)
+    dry = (params.dry_multiplier, params.dry_base, params.dry_allowed_length, params.dry_penalty_last_n)
     asked: dict[str, Any] = {
         "allowed_token_ids": params.allowed_token_ids,
         "bad_words": params.bad_words_ids,
         "min_tokens": (params.min_tokens, tuple(ends)) if params.min_tokens and ends else None,
         "logit_bias": params.logit_bias,
         "penalties": penalties if penalties != (1.0, 0.0, 0.0) else None,
+        "dry": (*dry, params.dry_sequence_breakers) if params.dry_multiplier and params.dry_penalty_last_n else None,
     }
     return [*((name, argument) for name, argument in asked.items() if argument), *params.processors]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from collections import abc
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from ctypes import c_float
 from dataclasses import dataclass, field
 from itertools import chain
@@ -29,10 +29,13 @@ MOST_LOGPROBS = 256
 """Likely tokens that are reported beside each token."""
 
 MOST_STOPS = 64
-"""Stop strings of a request ..."""
+"""Stop strings of a request, and sequence breakers ..."""
 
 MOST_STOP_CHARACTERS = 4096
-"""... and the characters in them together: every new piece of text is searched for each."""
+"""... and the characters in them together: every new piece of text is searched for each stop string."""
+
+MOST_DRY_LENGTH = 50
+"""Tokens of a repetition that DRY looks at (dry.py)."""
 
 MOST_BAD_WORDS = 1024
 """Words that a request may forbid ..."""
@@ -63,6 +66,14 @@ class SamplingParams:
     """Keep the fewest most likely tokens whose probabilities reach this sum, in (0, 1]; 1 keeps all."""
     min_p: float = 0.0
     """Drop tokens less likely than this share of the most likely one, in [0, 1); 0 drops none."""
+    typical_p: float = 1.0
+    """Keep tokens whose surprise is nearest to the expected one until they exceed this sum, in (0, 1]; 1 keeps all."""
+    top_n_sigma: float = 0.0
+    """Keep tokens whose logit is at most so many standard deviations of all logits below the largest; 0 keeps all."""
+    xtc_probability: float = 0.0
+    """How often XTC acts, in [0, 1]: of all tokens that reach its threshold it keeps the least likely alone."""
+    xtc_threshold: float = 0.1
+    """The probability that makes a token such a choice, in (0, 1]; above 0.5 there are never two."""
     seed: int | None = None
     """In [0, 2^64): the same request with the same seed gives the same tokens in any batch; None draws one."""
     max_tokens: int = 256
@@ -93,6 +104,16 @@ class SamplingParams:
     """Taken from the logits of tokens that are in the answer, in [-2, 2]."""
     frequency_penalty: float = 0.0
     """The same, for each time that they are there."""
+    dry_multiplier: float = 0.0
+    """DRY: taken from the logits of tokens that would repeat what followed ``dry_allowed_length`` equal tokens ..."""
+    dry_base: float = 1.75
+    """... times this, 1 or more, for each token that the repetition is longer, up to 50 tokens. 0 takes nothing."""
+    dry_allowed_length: int = 2
+    """Tokens of a repetition before the first penalty, from 1 to 50."""
+    dry_sequence_breakers: tuple[str, ...] = ("\n", ":", '"', "*")
+    """No repetition goes on across a token that such a text ends with, where it stands behind an ``a``."""
+    dry_penalty_last_n: int = -1
+    """How many of the last tokens are searched, the prompt's included; -1: all, 0: none."""
     processors: tuple[tuple[str, Any], ...] = ()
     """((name, argument), ...) of logit processors that plugins bring, in the order in which they act."""
     skip_special_tokens: bool = True
@@ -106,13 +127,17 @@ class SamplingParams:
         put("top_k", _integer("top_k", self.top_k, 0, 2**31 - 1, "0 keeps all tokens"))
         put("top_p", _number("top_p", self.top_p, _TINY, 1.0, "it must be above 0; 1 keeps all tokens"))
         put("min_p", _number("min_p", self.min_p, 0.0, _BELOW_1, "it must be below 1; 0 drops no token"))
+        put("typical_p", _number("typical_p", self.typical_p, _TINY, 1.0, "it must be above 0; 1 keeps all tokens"))
+        put("top_n_sigma", _number("top_n_sigma", self.top_n_sigma, 0.0, math.inf, "0 keeps all tokens"))
+        put("xtc_probability", _number("xtc_probability", self.xtc_probability, 0.0, 1.0, "0 never acts"))
+        put("xtc_threshold", _number("xtc_threshold", self.xtc_threshold, _TINY, 1.0, "0.1 is usual"))
         if self.seed is not None:
             put("seed", _integer("seed", self.seed, 0, MAX_SEED, "leave it out for a random one"))
         put("max_tokens", _integer("max_tokens", self.max_tokens, 1, 2**31 - 1, "ask for at least one token"))
         for name in ("logprobs", "prompt_logprobs"):
             if getattr(self, name) is not None:
                 put(name, _integer(name, getattr(self, name), 0, MOST_LOGPROBS, "0 reports the token alone"))
-        put("stop", _stops(self.stop))
+        put("stop", _texts("stop", self.stop))
         put("stop_token_ids", _tokens("stop_token_ids", self.stop_token_ids))
         if self.allowed_token_ids is not None:
             put("allowed_token_ids", _tokens("allowed_token_ids", self.allowed_token_ids))
@@ -128,10 +153,20 @@ class SamplingParams:
         put("repetition_penalty", _number("repetition_penalty", self.repetition_penalty, _TINY, math.inf, remedy))
         for name in ("presence_penalty", "frequency_penalty"):
             put(name, _number(name, getattr(self, name), -2.0, 2.0, "it must be from -2 to 2; 0 changes nothing"))
+        self._check_dry(put)
         put("processors", _processors(self.processors))
         if not isinstance(self.skip_special_tokens, bool):
             why = f"{shown(self.skip_special_tokens)} is neither true nor false"
             raise RequestError("skip_special_tokens", why, "leave it out for true")
+
+    def _check_dry(self, put: Callable[[str, object], None]) -> None:
+        put("dry_multiplier", _number("dry_multiplier", self.dry_multiplier, 0.0, math.inf, "0 is off, 0.8 is usual"))
+        put("dry_base", _number("dry_base", self.dry_base, 1.0, math.inf, "1.75 is usual"))
+        name = "dry_allowed_length"
+        put(name, _integer(name, self.dry_allowed_length, 1, MOST_DRY_LENGTH, "2 is usual"))
+        put("dry_sequence_breakers", _texts("dry_sequence_breakers", self.dry_sequence_breakers))
+        name = "dry_penalty_last_n"
+        put(name, _integer(name, self.dry_penalty_last_n, -1, 2**31 - 1, "-1 searches all tokens"))
 
     def named_ids(self) -> dict[str, Iterable[int]]:
         """Return the tokens that each parameter names."""
@@ -329,15 +364,15 @@ def _pairs(name: str, given: Any, remedy: str) -> list[tuple[Any, Any]]:
     return [(first, second) for first, second in pairs]
 
 
-def _stops(stop: Any) -> tuple[str, ...]:
-    stops = (stop,) if isinstance(stop, str) else tuple(_several("stop", stop, "give texts"))
-    for text in stops:
+def _texts(name: str, given: Any) -> tuple[str, ...]:
+    texts = (given,) if isinstance(given, str) else tuple(_several(name, given, "give texts"))
+    for text in texts:
         if not isinstance(text, str) or not text:
-            raise RequestError("stop", f"{shown(text)} is not a text of at least one character", "leave it out")
-    if len(stops) > MOST_STOPS or sum(map(len, stops)) > MOST_STOP_CHARACTERS:
-        why = f"{len(stops)} texts of together {sum(map(len, stops))} characters"
-        raise RequestError("stop", why, f"give at most {MOST_STOPS} of together {MOST_STOP_CHARACTERS} characters")
-    return stops
+            raise RequestError(name, f"{shown(text)} is not a text of at least one character", "leave it out")
+    if len(texts) > MOST_STOPS or sum(map(len, texts)) > MOST_STOP_CHARACTERS:
+        why = f"{len(texts)} texts of together {sum(map(len, texts))} characters"
+        raise RequestError(name, why, f"give at most {MOST_STOPS} of together {MOST_STOP_CHARACTERS} characters")
+    return texts
 
 
 def _several(name: str, values: Any, remedy: str) -> list[Any]:

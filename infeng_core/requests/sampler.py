@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -38,8 +38,11 @@ def confirmed(drawn: list[int], guesses: list[int]) -> list[int]:
 class Sampler:
     """Picks one token per sampled row; docs/numerics.md says how."""
 
-    def __init__(self, max_samples: int) -> None:
-        """Take the arrays for at most ``max_samples`` rows."""
+    def __init__(self, max_samples: int, order: Iterable[str] = ()) -> None:
+        """Take the arrays for at most ``max_samples`` rows.
+
+        order: of filters, by their names in ``_native.FILTERS``; those that it does not name follow as they do there.
+        """
         self._rows: list[Sequence] = []  # whose parameters the arrays hold
         self._is_processed = False  # whether any of them has logit processors
         self._asker = Asker()
@@ -48,6 +51,9 @@ class Sampler:
         self._top_k = np.zeros(max_samples, np.int32)
         self._top_p = np.ones(max_samples, np.float32)
         self._min_p = np.zeros(max_samples, np.float32)
+        self._filters = {name: np.zeros(max_samples, np.float32) for name in _FEW_USE}
+        self._order = _numbers(order)
+        self._more: dict[str, Any] = self._order  # of the arguments, for the rows
         self._seed = np.zeros(max_samples, np.uint64)
         self._position = np.zeros(max_samples, np.int64)
         self._out = np.zeros(max_samples, np.int32)
@@ -119,6 +125,7 @@ class Sampler:
                 self._seed[:count],
                 self._position[:count],
                 out,
+                **self._more,
                 **changes,
             )
         except _native.NativeError as error:
@@ -133,8 +140,28 @@ class Sampler:
             self._top_p[row] = params.top_p
             self._min_p[row] = params.min_p
             self._seed[row] = sequence.seed
+        self._more = self._order | self._filters_of(rows)
         self._is_processed = any(sequence.processors is not None for sequence in rows)
         self._rows = rows
+
+    def _filters_of(self, rows: list[Sequence]) -> dict[str, Any]:
+        """Return the argument for the filters that few requests use: none where no row does."""
+        every = [sequence.request.params for sequence in rows]
+        if not any(one.typical_p < 1.0 or one.top_n_sigma or one.xtc_probability for one in every):
+            return {}
+        for name, values in self._filters.items():
+            values[: len(rows)] = [getattr(params, name) for params in every]
+        return {"filters": tuple(values[: len(rows)] for values in self._filters.values())}
+
+
+_FEW_USE = ("typical_p", "top_n_sigma", "xtc_probability", "xtc_threshold")
+"""In the order of ``_native.sample``."""
+
+
+def _numbers(order: Iterable[str]) -> dict[str, Any]:
+    """Return the argument for an order of filters: none where it is that of ``_native.FILTERS``."""
+    names = tuple(dict.fromkeys((*order, *_native.FILTERS)))
+    return {} if names == _native.FILTERS else {"order": np.array([*map(_native.FILTERS.index, names)], np.uint8)}
 
 
 def _blame(segment: Segment, row: int, errors: Mapping[int, InfengError]) -> None:

@@ -106,6 +106,15 @@ class SpeculationSection:
 
 
 @dataclass(frozen=True)
+class SamplingSection:
+    """How tokens are chosen, as far as requests do not say."""
+
+    order: tuple[str, ...] = setting(
+        _native.FILTERS, ListOf(Choice(_native.FILTERS)), "filters in the order in which they act; others follow"
+    )
+
+
+@dataclass(frozen=True)
 class AdaptersSection:
     """LoRA adapters."""
 
@@ -185,6 +194,7 @@ class EngineConfig:
     kv_cache: KvCacheSection = field(default_factory=KvCacheSection)
     scheduler: SchedulerSection = field(default_factory=SchedulerSection)
     speculation: SpeculationSection = field(default_factory=SpeculationSection)
+    sampling: SamplingSection = field(default_factory=SamplingSection)
     adapters: AdaptersSection = field(default_factory=AdaptersSection)
     tokenizer: TokenizerSection = field(default_factory=TokenizerSection)
     threads: ThreadsSection = field(default_factory=ThreadsSection)
@@ -207,6 +217,7 @@ SECTIONS: dict[str, type[Any]] = {
     "kv_cache": KvCacheSection,
     "scheduler": SchedulerSection,
     "speculation": SpeculationSection,
+    "sampling": SamplingSection,
     "adapters": AdaptersSection,
     "tokenizer": TokenizerSection,
     "threads": ThreadsSection,

@@ -29,12 +29,49 @@ void check(const SamplingSettings& s, int64_t row) {
   if (s.top_k < 0) fail(kBad, "row ", row, ": top_k must not be negative, not ", s.top_k);
   if (!(s.top_p > 0.0f && s.top_p <= 1.0f)) fail(kBad, "row ", row, ": top_p must lie in (0, 1], not ", s.top_p);
   if (!(s.min_p >= 0.0f && s.min_p <= 1.0f)) fail(kBad, "row ", row, ": min_p must lie in [0, 1], not ", s.min_p);
+  const auto check_share = [&](const char* name, float value) {
+    if (!(value > 0.0f && value <= 1.0f)) fail(kBad, "row ", row, ": ", name, " must lie in (0, 1], not ", value);
+  };
+  check_share("typical_p", s.typical_p);
+  if (!(s.top_n_sigma >= 0.0f && std::isfinite(s.top_n_sigma))) {
+    fail(kBad, "row ", row, ": top_n_sigma must be finite and not negative, not ", s.top_n_sigma);
+  }
+  if (!(s.xtc_probability >= 0.0f && s.xtc_probability <= 1.0f)) {
+    fail(kBad, "row ", row, ": xtc_probability must lie in [0, 1], not ", s.xtc_probability);
+  }
+  check_share("xtc_threshold", s.xtc_threshold);
 }
 
 void check_rows(const char* name, const py::array& vector, int64_t rows) {
   if (vector.ndim() != 1 || vector.shape(0) != rows) {
     fail("invalid_argument", name, ": needs one entry for each of the ", rows, " rows");
   }
+}
+
+// typical_p, top_n_sigma, xtc_probability, xtc_threshold
+using Filters = std::tuple<Vector<float>, Vector<float>, Vector<float>, Vector<float>>;
+
+void check_filters(const Filters& filters, int64_t rows) {
+  check_rows("typical_p", std::get<0>(filters), rows);
+  check_rows("top_n_sigma", std::get<1>(filters), rows);
+  check_rows("xtc_probability", std::get<2>(filters), rows);
+  check_rows("xtc_threshold", std::get<3>(filters), rows);
+}
+
+FilterOrder order_of(const std::optional<Vector<uint8_t>>& numbers) {
+  if (!numbers) return kFilterOrder;
+  FilterOrder order{};
+  uint32_t seen = 0;
+  const bool is_whole = numbers->ndim() == 1 && numbers->shape(0) == kFilters;
+  for (int64_t i = 0; is_whole && i < kFilters; i++) {
+    const uint8_t number = numbers->data()[i];
+    if (number < kFilters) seen |= 1u << number;
+    order[static_cast<size_t>(i)] = static_cast<Filter>(number);
+  }
+  if (seen != (1u << kFilters) - 1) {
+    fail("invalid_argument", "order: must number each of the ", kFilters, " filters once");
+  }
+  return order;
 }
 
 using Masks = std::tuple<Vector<int32_t>, Vector<uint32_t>>;  // rows, masks
@@ -123,7 +160,8 @@ class ChangesOfRows {
 void sample(const py::array_t<float>& logits, const Vector<float>& temperature, const Vector<int32_t>& top_k,
             const Vector<float>& top_p, const Vector<float>& min_p, const Vector<uint64_t>& seed,
             const Vector<int64_t>& position, py::array_t<int32_t> out, const std::optional<Masks>& masks,
-            const std::optional<Changes>& changes) {
+            const std::optional<Changes>& changes, const std::optional<Filters>& filters,
+            const std::optional<Vector<uint8_t>>& order) {
   if (logits.ndim() != 2 || logits.shape(1) < 1 || logits.shape(1) > kMostTokens ||
       logits.strides(1) != sizeof(float)) {
     fail("invalid_argument", "logits: needs (samples, vocab) with contiguous rows of 1 to ", kMostTokens, " tokens");
@@ -136,6 +174,8 @@ void sample(const py::array_t<float>& logits, const Vector<float>& temperature, 
   check_rows("seed", seed, rows);
   check_rows("position", position, rows);
   check_rows("out", out, rows);
+  if (filters) check_filters(*filters, rows);
+  const FilterOrder filter_order = order_of(order);
   const auto row_bytes = logits.strides(0);
   const char* base = reinterpret_cast<const char*>(logits.data());
   auto ids = out.mutable_unchecked<1>();
@@ -144,11 +184,17 @@ void sample(const py::array_t<float>& logits, const Vector<float>& temperature, 
   std::optional<py::gil_scoped_release> released;
   if (rows * logits.shape(1) >= kMany) released.emplace();
   for (int64_t row = 0; row < rows; row++) {
-    const SamplingSettings settings{temperature.data()[row], top_k.data()[row], top_p.data()[row],
-                                    min_p.data()[row],       seed.data()[row],  position.data()[row]};
+    SamplingSettings settings{temperature.data()[row], top_k.data()[row], top_p.data()[row],
+                              min_p.data()[row],       seed.data()[row],  position.data()[row]};
+    if (filters) {
+      settings.typical_p = std::get<0>(*filters).data()[row];
+      settings.top_n_sigma = std::get<1>(*filters).data()[row];
+      settings.xtc_probability = std::get<2>(*filters).data()[row];
+      settings.xtc_threshold = std::get<3>(*filters).data()[row];
+    }
     check(settings, row);
     const auto* x = reinterpret_cast<const float*>(base + row * row_bytes);
-    ids(row) = sample_row(x, logits.shape(1), settings, changes_of.next(row));
+    ids(row) = sample_row(x, logits.shape(1), settings, changes_of.next(row), filter_order);
   }
 }
 
@@ -157,8 +203,12 @@ void sample(const py::array_t<float>& logits, const Vector<float>& temperature, 
 void bind_sampling(py::module_& m) {
   m.def("sample", &sample, py::arg("logits").noconvert(), py::arg("temperature"), py::arg("top_k"), py::arg("top_p"),
         py::arg("min_p"), py::arg("seed"), py::arg("position"), py::arg("out").noconvert(),
-        py::arg("masks") = py::none(), py::arg("changes") = py::none(),
+        py::arg("masks") = py::none(), py::arg("changes") = py::none(), py::arg("filters") = py::none(),
+        py::arg("order") = py::none(),
         "Pick one id per row as docs/numerics.md says; NOT_FINITE or NOTHING_ALLOWED where there is none.");
+  py::list names;
+  for (const char* name : kFilterNames) names.append(name);
+  m.attr("FILTERS") = py::tuple(names);
   m.attr("NOT_FINITE") = kNotFinite;
   m.attr("NOTHING_ALLOWED") = kNothingAllowed;
   m.def("philox", &philox4x32_10, py::arg("key"), py::arg("counter"),

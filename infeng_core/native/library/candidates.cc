@@ -6,6 +6,7 @@
 #include <bit>
 #include <cmath>
 #include <functional>
+#include <limits>
 
 #include "clones.h"
 
@@ -94,8 +95,43 @@ INFENG_CLONED void at_least(const float* p, int64_t count, float least, std::vec
   each(count, [&](int64_t i) { return p[i] >= least; }, [&](int64_t i) { indices->push_back(int32_t(i)); });
 }
 
+// Buckets by how far the distances are from their mean.
+INFENG_CLONED void buckets_around(const float* x, int64_t count, float largest, float temperature, float mean,
+                                  uint16_t* bucket) {
+  for (int64_t i = 0; i < count; i++) bucket[i] = bucket_of(-std::fabs((x[i] - largest) / temperature + mean));
+}
+
+// The sum of term(x[i]) over all x[i] that are not left out, in lanes as docs/numerics.md sums rows, but in double.
+template <class Term>
+INFENG_INLINE double in_lanes(const float* x, int64_t count, Term term) {
+  constexpr int64_t kLanes = 16;
+  constexpr float kOut = -std::numeric_limits<float>::infinity();
+  double lane[kLanes] = {};
+  int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) {
+    for (int64_t j = 0; j < kLanes; j++) lane[j] += x[i + j] > kOut ? term(double(x[i + j])) : 0.0;
+  }
+  for (int64_t j = 0; i + j < count; j++) lane[j] += x[i + j] > kOut ? term(double(x[i + j])) : 0.0;
+  for (int64_t half = kLanes / 2; half > 0; half /= 2) {
+    for (int64_t j = 0; j < half; j++) lane[j] += lane[j + half];
+  }
+  return lane[0];
+}
+
+INFENG_CLONED double count_of(const float* x, int64_t count) {
+  return in_lanes(x, count, [](double) { return 1.0; });
+}
+INFENG_CLONED double sum_of(const float* x, int64_t count) {
+  return in_lanes(x, count, [](double value) { return value; });
+}
+INFENG_CLONED double squares_around(const float* x, int64_t count, double mean) {
+  return in_lanes(x, count, [mean](double value) { return (value - mean) * (value - mean); });
+}
+
+constexpr float kLeast = 0x1p-40f;  // what is less likely has weight 0
+
 struct Candidate {
-  uint64_t key;
+  uint64_t rank;
   uint64_t weight;
 };
 
@@ -149,19 +185,30 @@ INFENG_CLONED int64_t first_of(const float* x, int64_t count, float value) {
 
 uint64_t Candidates::key(int32_t i) const { return key_of(x_[i], all_ ? i : memory().ids[size_t(i)]); }
 
+uint64_t Candidates::rank(int32_t i) const {
+  if (!by_typicality_) return key(i);
+  const float distance = (x_[i] - largest_) / temperature_;
+  return key_of(-std::fabs(distance + mean_), all_ ? i : memory().ids[size_t(i)]);
+}
+
 // From now on the candidates are those of `keys`.
 void Candidates::take_keys() {
   Memory& m = memory();
   m.near.clear();
   for (const uint64_t key : m.keys) m.near.push_back(id_of(key));
   std::swap(m.ids, m.near);
-  const float* logits = all_ ? x_ : logits_;
   m.x.clear();
-  for (const int32_t id : m.ids) m.x.push_back(logits[id]);
-  logits_ = logits;
+  for (const int32_t id : m.ids) m.x.push_back(row_[id]);
   all_ = false;
+  is_weighed_ = is_cut_ = false;
   x_ = m.x.data();
   count_ = int64_t(m.x.size());
+}
+
+// The same where the likeliest may not be among them.
+void Candidates::take_others() {
+  take_keys();
+  largest_ = *std::max_element(x_, x_ + count_);
 }
 
 // Neighbours are often in one bucket: two tables let their additions overlap.
@@ -180,7 +227,57 @@ void Candidates::sum() {
   for (int b = 0; b < kBuckets; b++) m.sums[b] += m.odd_sums[b];
 }
 
+void Candidates::weigh() {
+  if (is_weighed_) return;
+  Memory& m = memory();
+  m.bucket.resize(size_t(count_));
+  m.p.resize(size_t(count_));
+  spread(x_, count_, largest_, temperature_, m.bucket.data(), m.p.data());
+  sum();
+  is_weighed_ = true;
+}
+
+// Lets go of what top_p has cut off; until somebody else narrows the choice it need not be looked at.
+void Candidates::settle() {
+  if (!is_cut_) return;
+  Memory& m = memory();
+  m.near.clear();
+  up_to_bucket(m.bucket.data(), count_, end_.bucket, &m.near);
+  m.keys.clear();
+  for (const int32_t i : m.near) {
+    if (key(i) >= end_.rank) m.keys.push_back(key(i));
+  }
+  take_keys();
+}
+
+uint64_t Candidates::total() {
+  weigh();
+  if (is_cut_) return end_.through;
+  uint64_t total = 0;
+  for (const uint64_t sum : memory().sums) total += sum;
+  return total;
+}
+
+Candidates::Crossing Candidates::crossing(uint64_t target) const {
+  Memory& m = memory();
+  uint64_t before = 0;
+  int bucket = 0;
+  for (; before + m.sums[bucket] <= target; bucket++) before += m.sums[bucket];
+  m.near.clear();
+  at_bucket(m.bucket.data(), count_, uint16_t(bucket), &m.near);
+  m.sorted.clear();
+  for (const int32_t i : m.near) m.sorted.push_back({rank(i), weight_of(m.p[size_t(i)])});
+  std::sort(m.sorted.begin(), m.sorted.end(), [](const Candidate& a, const Candidate& b) { return a.rank > b.rank; });
+  size_t i = 0;
+  while ((before += m.sorted[i].weight) <= target) i++;
+  return {m.sorted[i].rank, before, uint16_t(bucket)};
+}
+
+int32_t Candidates::pick(uint64_t target) { return id_of(crossing(target).rank); }
+
 void Candidates::keep_top(int64_t top_k) {
+  settle();
+  if (top_k >= count_) return;
   Memory& m = memory();
   m.bucket.resize(size_t(count_));
   buckets(x_, count_, largest_, temperature_, m.bucket.data());
@@ -199,45 +296,98 @@ void Candidates::keep_top(int64_t top_k) {
   take_keys();
 }
 
-void Candidates::weigh() {
-  Memory& m = memory();
-  m.bucket.resize(size_t(count_));
-  m.p.resize(size_t(count_));
-  spread(x_, count_, largest_, temperature_, m.bucket.data(), m.p.data());
-  sum();
+void Candidates::keep_probable(float top_p) {
+  settle();
+  const double enough = std::ceil(double(top_p) * double(total()));
+  end_ = crossing(uint64_t(enough) - 1);
+  is_cut_ = true;
 }
 
-uint64_t Candidates::total() const {
-  uint64_t total = 0;
-  for (const uint64_t sum : memory().sums) total += sum;
-  return total;
-}
-
-Crossing Candidates::crossing(uint64_t target) const {
-  Memory& m = memory();
-  uint64_t before = 0;
-  int bucket = 0;
-  for (; before + m.sums[bucket] <= target; bucket++) before += m.sums[bucket];
-  m.near.clear();
-  at_bucket(m.bucket.data(), count_, uint16_t(bucket), &m.near);
-  m.sorted.clear();
-  for (const int32_t i : m.near) m.sorted.push_back({key(i), weight_of(m.p[size_t(i)])});
-  std::sort(m.sorted.begin(), m.sorted.end(), [](const Candidate& a, const Candidate& b) { return a.key > b.key; });
-  size_t i = 0;
-  while ((before += m.sorted[i].weight) <= target) i++;
-  return {m.sorted[i].key, before};
-}
-
-void Candidates::keep_likely(float min_p, uint64_t last) {
+void Candidates::keep_likely(float min_p) {
+  weigh();
   Memory& m = memory();
   m.near.clear();
   at_least(m.p.data(), count_, min_p, &m.near);
   m.keys.clear();
   for (const int32_t i : m.near) {
-    if (key(i) >= last) m.keys.push_back(key(i));
+    if (!is_cut_ || key(i) >= end_.rank) m.keys.push_back(key(i));
   }
   take_keys();
-  weigh();
+}
+
+// The mean of (largest logit - logit) / temperature by weight. A product of a weight and a distance stays far below
+// 2^63, for p * -ln p is below 1/2; it is summed in two halves, each exact in double.
+float Candidates::mean_distance() const {
+  constexpr int kHalf = 31;
+  const Memory& m = memory();
+  uint64_t low = 0, high = 0, total = 0;
+  for (int64_t i = 0; i < count_; i++) {
+    const uint64_t weight = weight_of(m.p[size_t(i)]);
+    if (weight == 0) continue;
+    const float distance = (largest_ - x_[i]) / temperature_;
+    const uint64_t product = weight * uint64_t(int64_t(distance * 0x1p20f));
+    low += product & ((uint64_t(1) << kHalf) - 1);
+    high += product >> kHalf;
+    total += weight;
+  }
+  return float((double(high) * 0x1p31 + double(low)) / (double(total) * 0x1p20));
+}
+
+void Candidates::keep_typical(float typical_p) {
+  settle();
+  const uint64_t target = uint64_t(double(typical_p) * double(total()));
+  Memory& m = memory();
+  mean_ = mean_distance();
+  buckets_around(x_, count_, largest_, temperature_, mean_, m.bucket.data());
+  sum();
+  by_typicality_ = true;
+  const Crossing end = crossing(target);
+  m.near.clear();
+  up_to_bucket(m.bucket.data(), count_, end.bucket, &m.near);
+  m.keys.clear();
+  for (const int32_t i : m.near) {
+    if (m.p[size_t(i)] >= kLeast && rank(i) >= end.rank) m.keys.push_back(key(i));
+  }
+  by_typicality_ = false;
+  take_others();
+}
+
+void Candidates::keep_within(float sigmas) {
+  settle();
+  const double tokens = count_of(row_, vocab_);
+  const double mean = sum_of(row_, vocab_) / tokens;
+  const double variance = tokens > 1 ? squares_around(row_, vocab_, mean) / (tokens - 1) : 0.0;
+  const double least = double(largest_) - double(sigmas) * std::sqrt(variance);
+  Memory& m = memory();
+  m.near.clear();
+  // As a float that is rounded up: the same tokens are at least this.
+  float rounded = float(std::max(least, double(std::numeric_limits<float>::lowest())));
+  if (double(rounded) < least) rounded = std::nextafter(rounded, std::numeric_limits<float>::infinity());
+  at_least(x_, count_, rounded, &m.near);
+  m.keys.clear();
+  for (const int32_t i : m.near) m.keys.push_back(key(i));
+  take_keys();
+}
+
+void Candidates::drop_choices(float threshold) {
+  settle();
+  const double least = std::ceil(double(threshold) * double(total())) * 0x1p-40;  // exact, and so are weights
+  if (least > 1.0) return;
+  Memory& m = memory();
+  float rounded = float(least);
+  if (double(rounded) < least) rounded = std::nextafter(rounded, 2.0f);
+  m.near.clear();
+  at_least(m.p.data(), count_, rounded, &m.near);
+  if (m.near.size() < 2) return;
+  uint64_t last = ~uint64_t(0);
+  for (const int32_t i : m.near) last = std::min(last, key(i));
+  m.near.clear();
+  at_least(m.p.data(), count_, kLeast, &m.near);
+  m.keys.clear();
+  for (const int32_t i : m.near) {
+    if (key(i) <= last) m.keys.push_back(key(i));
+  }
+  take_others();
 }
 
 }  // namespace infeng

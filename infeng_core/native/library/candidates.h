@@ -12,11 +12,6 @@ float largest_of(const float* x, int64_t count, bool* finite);
 // The first index at which `x` is `value`, which is there.
 int64_t first_of(const float* x, int64_t count, float value);
 
-struct Crossing {
-  uint64_t key;      // of the token at which the sum of weights, in descending order, first exceeds a target
-  uint64_t through;  // the sum up to and with that token
-};
-
 // Keys descend by logit, then ids ascend.
 inline int32_t id_of(uint64_t key) { return int32_t(~uint32_t(key)); }
 
@@ -24,34 +19,52 @@ inline int32_t id_of(uint64_t key) { return int32_t(~uint32_t(key)); }
 // thread's, and keep their memory from row to row.
 class Candidates {
  public:
+  // `largest` of the row's logits; tokens of -infinity are none of the candidates.
   Candidates(const float* logits, int64_t vocab, float largest, float temperature)
-      : x_(logits), count_(vocab), largest_(largest), temperature_(temperature) {}
+      : row_(logits), vocab_(vocab), x_(logits), count_(vocab), largest_(largest), temperature_(temperature) {}
 
-  // Keeps the top k of all tokens, or fewer if the others have weight 0.
-  void keep_top(int64_t top_k);
+  void keep_top(int64_t top_k);        // the top k, or fewer if the others have weight 0
+  void keep_probable(float top_p);     // in (0, 1)
+  void keep_likely(float min_p);       // above 0
+  void keep_typical(float typical_p);  // in (0, 1)
+  void keep_within(float sigmas);      // above 0: top-n-sigma
+  void drop_choices(float threshold);  // above 0: XTC, once it acts
 
-  // Weighs those that are left; everything below needs it.
-  void weigh();
+  // The sum of the weights of those that are left.
+  uint64_t total();
 
-  uint64_t total() const;
-
-  // `total()` must exceed `target`.
-  Crossing crossing(uint64_t target) const;
-
-  // Drops what comes after `last` or is less likely than `min_p`, and weighs the rest.
-  void keep_likely(float min_p, uint64_t last);
+  // The first of them at which the sum of weights exceeds `target`, which is below `total()`.
+  int32_t pick(uint64_t target);
 
  private:
-  uint64_t key(int32_t i) const;
-  void take_keys();
-  void sum();
+  struct Crossing {
+    uint64_t rank;     // of the token at which the sum of weights, in descending order, first exceeds a target
+    uint64_t through;  // the sum up to and with that token
+    uint16_t bucket;   // of that token
+  };
 
+  uint64_t key(int32_t i) const;
+  uint64_t rank(int32_t i) const;
+  Crossing crossing(uint64_t target) const;
+  float mean_distance() const;
+  void weigh();
+  void sum();
+  void settle();
+  void take_keys();
+  void take_others();
+
+  const float* row_;  // (vocab_,) the logits of all tokens
+  int64_t vocab_;
   const float* x_;  // (count_,) the candidates' logits
   int64_t count_;
-  float largest_;
+  float largest_;  // of the candidates' logits
   float temperature_;
-  bool all_ = true;                // candidate i is token i
-  const float* logits_ = nullptr;  // of the whole vocabulary, once `x_` is not
+  bool all_ = true;  // candidate i is token i
+  bool is_weighed_ = false;
+  bool by_typicality_ = false;  // ranks are those of `keep_typical`, else keys
+  float mean_ = 0;              // of the distances, for those ranks
+  bool is_cut_ = false;         // what comes after `end_` is none of the candidates any more
+  Crossing end_{};
 };
 
 }  // namespace infeng

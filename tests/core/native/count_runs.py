@@ -83,9 +83,24 @@ def linears(count, *, adapters, changing=False):
     return (allocations() - before) // 49
 
 
+def sampling(typical_p, top_n_sigma, xtc_probability, xtc_threshold):
+    """Return the count of one call that picks a token of each of 8 rows."""
+    logits = np.random.default_rng(1).standard_normal((8, 5000)).astype(F32)
+    rows = (np.full(8, value, kind) for value, kind in ((1, F32), (900, np.int32), (0.9, F32), (0.001, F32)))
+    arguments = (*rows, np.zeros(8, np.uint64), np.arange(8, dtype=np.int64), np.zeros(8, np.int32))
+    filters = tuple(np.full(8, value, F32) for value in (typical_p, top_n_sigma, xtc_probability, xtc_threshold))
+    _native.sample(logits, *arguments, None, None, filters)
+    before = allocations()
+    for _ in range(50):
+        _native.sample(logits, *arguments, None, None, filters)
+    return (allocations() - before) // 50
+
+
 print(
     json.dumps(
         {
+            "sampling": sampling(1, 0, 0, 1),
+            "sampling, all filters": sampling(0.9, 2, 1, 0.001),
             "one op": chain("add_one", 1),
             "hundred ops": chain("add_one", 100),
             "hundred ops, profiled": chain("add_one", 100, profiled=True),

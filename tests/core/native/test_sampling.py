@@ -1,14 +1,18 @@
-"""Sampling: Philox, the order of the filters, exactness, and one definition written again in plain Python."""
+"""Sampling: Philox, the order of the filters, exactness, and the definition written again in plain Python."""
 
 import math
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
+from sampling_parts import OFF, Definition
 
 from infeng_core import _native as native
 from infeng_core.step import NOT_FINITE
+
+FEW_USE = ("typical_p", "top_n_sigma", "xtc_probability", "xtc_threshold")
 
 
 def sample(
@@ -20,11 +24,18 @@ def sample(
     min_p: float = 0.0,
     seed: int = 0,
     position: int | np.ndarray = 0,
-    **changes: Any,
+    order: Sequence[str] = (),
+    **more: Any,
 ) -> list[int]:
+    """more: the filters that few use, and masks and changes."""
     rows = np.atleast_2d(np.asarray(logits, np.float32))
     n = len(rows)
     out = np.full(n, -1, np.int32)
+    arguments = {name: value for name, value in more.items() if name in ("masks", "changes")}
+    if arguments.keys() != more.keys():
+        arguments["filters"] = tuple(np.full(n, more.get(name, OFF[name]), np.float32) for name in FEW_USE)
+    if order:
+        arguments["order"] = np.array([*map(native.FILTERS.index, order)], np.uint8)
     native.sample(
         rows,
         np.full(n, temperature, np.float32),
@@ -34,32 +45,13 @@ def sample(
         np.full(n, seed, np.uint64),
         np.broadcast_to(np.asarray(position, np.int64), n).copy(),
         out,
-        **changes,
+        **arguments,
     )
     return out.tolist()
 
 
-def defined(logits: np.ndarray, temperature: float, top_k: int, top_p: float, min_p: float, seed: int, at: int) -> int:
-    """docs/numerics.md, word for word. exp is math.exp: the weights differ in their last bits only."""
-    x = np.asarray(logits, np.float32)
-    order = sorted(range(len(x)), key=lambda i: (-x[i], i))[: top_k or len(x)]
-    p = {i: math.exp(float((x[i] - x.max()) / np.float32(temperature))) for i in order}
-    w = {i: int(p[i] * 2**40) for i in order}
-    total, running, kept = sum(w.values()), 0, []
-    for i in order:
-        kept.append(i)
-        running += w[i]
-        if running >= float(np.float32(top_p)) * total:
-            break
-    kept = [i for i in kept if p[i] >= float(np.float32(min_p))]
-    words = native.philox((seed & 0xFFFFFFFF, seed >> 32), (at & 0xFFFFFFFF, at >> 32, 0, 0))
-    target = (words[0] | words[1] << 32) * sum(w[i] for i in kept) >> 64
-    running = 0
-    for i in kept:
-        running += w[i]
-        if running > target:
-            return i
-    raise AssertionError("the weights do not reach the target")
+def defined(logits: np.ndarray, kind: type[Definition] = Definition, **settings: Any) -> int:
+    return kind(logits, **settings).draw()
 
 
 @pytest.mark.parametrize(
@@ -106,9 +98,128 @@ def test_every_pick_is_the_one_that_the_definition_gives(settings: dict) -> None
     logits[::7] = np.round(logits[::7])  # many equal logits
     seeds = rng.integers(0, 2**64, 60, dtype=np.uint64)
     for row, seed in zip(logits, seeds.tolist(), strict=True):
-        full = {"top_k": 0, "top_p": 1.0, "min_p": 0.0, **settings}
-        expected = defined(row, seed=seed, at=77, **full)
+        expected = defined(row, seed=seed, position=77, **settings)
         assert sample(row, seed=seed, position=77, **settings) == [expected]
+
+
+def some_settings(rng: np.random.Generator) -> dict[str, Any]:
+    """Return a mix of filters, each often off, in the order of the engine or any other."""
+    values = {
+        "temperature": rng.uniform(0.3, 2.5),
+        "top_k": int(rng.integers(2, 400)),
+        "top_p": rng.uniform(0.3, 1),
+        "min_p": rng.uniform(0, 0.3),
+        "typical_p": rng.uniform(0.05, 1),
+        "top_n_sigma": rng.uniform(0.3, 3),
+        "xtc_probability": rng.choice([0.5, 1.0]),
+        "xtc_threshold": rng.uniform(0.005, 0.3),
+    }
+    found = {name: value for name, value in values.items() if rng.random() < 0.5}
+    return found | ({"order": tuple(rng.permutation(native.FILTERS).tolist())} if rng.random() < 0.5 else {})
+
+
+def some_row(rng: np.random.Generator) -> np.ndarray:
+    row = (rng.standard_normal(503) * rng.uniform(1, 4)).astype(np.float32)
+    return np.round(row) if rng.random() < 0.3 else row  # many equal logits
+
+
+def test_filters_in_any_order_are_those_of_the_definition() -> None:
+    rng = np.random.default_rng(11)
+    for at in range(500):
+        row, settings = some_row(rng), some_settings(rng)
+        expected = defined(row, seed=3, position=at, **settings)
+        assert sample(row, seed=3, position=at, **settings) == [expected], settings
+
+
+class NearestOfAll(Definition):
+    """The expected surprise without weights."""
+
+    def mean_distance(self, w: dict[int, int]) -> np.float32:
+        return np.float32(-self.distances().mean())
+
+
+class Reaches(Definition):
+    def exceeds(self, running: int, target: int) -> bool:
+        return running + 2**40 > target
+
+
+class SigmaOfTheLeft(Definition):
+    def sigma(self, divisor: int) -> float:
+        return float(np.std(self.x[self.left].astype(np.float64)))
+
+
+class OneStream(Definition):
+    xtc_stream = 0
+
+
+class KeepsTheLikeliest(Definition):
+    def dropped(self, choices: list[int]) -> list[int]:
+        return choices[1:]
+
+
+class DropsAll(Definition):
+    def dropped(self, choices: list[int]) -> list[int]:
+        return choices if len(self.left) > len(choices) else choices[:-1]
+
+
+class OldMaximum(Definition):
+    """Shares of the likeliest of all tokens, though it may be gone."""
+
+    def distances(self) -> np.ndarray:
+        return (self.x[self.left] - self.x.max()) / np.float32(self.settings["temperature"])
+
+
+@pytest.mark.parametrize(
+    "kind", [NearestOfAll, Reaches, SigmaOfTheLeft, OneStream, KeepsTheLikeliest, DropsAll, OldMaximum]
+)
+def test_a_definition_with_one_term_wrong_is_found_out(kind: type[Definition]) -> None:
+    rng = np.random.default_rng(12)
+    cases = ((some_row(rng), some_settings(rng), at) for at in range(500))
+    assert any(
+        sample(row, seed=3, position=at, **settings) != [defined(row, kind, seed=3, position=at, **settings)]
+        for row, settings, at in cases
+    )
+
+
+def textbook(p: np.ndarray, typical_p: float) -> set[int]:
+    """Meister et al., "Locally typical sampling" (2023), by entropy."""
+    entropy = -(p * np.log(p)).sum()
+    order = np.argsort(np.abs(-np.log(p) - entropy), kind="stable")
+    count = int(np.searchsorted(np.cumsum(p[order]), typical_p, side="right")) + 1
+    return set(order[:count].tolist())
+
+
+def test_typical_tokens_are_those_of_the_paper() -> None:
+    rng = np.random.default_rng(4)
+    for typical_p in (0.2, 0.5, 0.9):
+        x = (rng.standard_normal(12) * 2).astype(np.float32)
+        p = np.exp(x.astype(np.float64)) / np.exp(x.astype(np.float64)).sum()
+        picks = sample(np.tile(x, (4000, 1)), seed=1, position=np.arange(4000), typical_p=typical_p)
+        expected = textbook(p, typical_p)
+        assert set(picks) <= expected
+        assert set(picks) >= {i for i in expected if p[i] > 0.01}
+
+
+def test_xtc_acts_as_often_as_it_is_to_and_by_numbers_of_its_own() -> None:
+    logits = np.log(np.array([0.6, 0.3, 0.1], np.float32))
+    n = 20_000
+    rows, at = np.tile(logits, (n, 1)), np.arange(n)
+    picks = np.array(sample(rows, seed=3, position=at, xtc_probability=0.3, xtc_threshold=0.2))
+    plain = np.array(sample(rows, seed=3, position=at))
+    always = np.array(sample(rows, seed=3, position=at, xtc_probability=1.0, xtc_threshold=0.2))
+    assert not (always == 0).any() and np.array_equal(sample(rows, seed=3, position=at, xtc_threshold=0.2), plain)
+    acted = picks != plain
+    assert (picks[acted] == always[acted]).all()
+    assert abs((picks == 0).mean() - 0.6 * 0.7) < 5 * math.sqrt(0.42 * 0.58 / n)
+    assert abs((picks == 0)[plain == 0].mean() - 0.7) < 0.03, "whether it acts does not depend on what is drawn"
+
+
+def test_top_k_of_1_is_what_is_left_of_those_before_it() -> None:
+    row = np.array([3.0, 2.9, 1.0, 0.5], np.float32)
+    removed = {"xtc_probability": 1.0, "xtc_threshold": 0.1}
+    assert sample(row, top_k=1, **removed) == [0]
+    xtc_first = sorted(native.FILTERS, key=lambda name: name != "xtc")
+    assert sample(row, top_k=1, order=xtc_first, **removed) == [1]
 
 
 def test_frequencies_follow_the_softmax() -> None:
@@ -128,6 +239,15 @@ def test_frequencies_follow_the_softmax() -> None:
         ({"min_p": 0.3}, {0, 2}),
         ({"min_p": 0.2}, {0, 1, 2, 3}),
         ({"top_k": 3, "top_p": 0.99}, {0, 1, 2}),
+        ({"typical_p": 0.2}, {2}),
+        ({"typical_p": 0.3}, {0, 2}),
+        ({"typical_p": 0.8}, {0, 1, 2}),
+        ({"top_n_sigma": 1.0}, {0}),
+        ({"top_n_sigma": 1.5}, {0, 2}),
+        ({"top_n_sigma": 2.2}, {0, 1, 2, 3}),
+        ({"xtc_probability": 1.0, "xtc_threshold": 0.3}, {0, 1, 2, 3}),
+        ({"xtc_probability": 1.0, "xtc_threshold": 0.2}, {1, 2, 3}),
+        ({"xtc_probability": 1.0, "xtc_threshold": 0.1}, {3}),
     ],
 )
 def test_filters_keep_exactly_the_tokens_they_should(settings: dict, allowed: set[int]) -> None:
@@ -188,6 +308,12 @@ def test_a_row_that_is_not_finite_gives_no_token_and_its_neighbours_theirs(value
         ({"top_p": 1.5}, "top_p"),
         ({"min_p": -0.1}, "min_p"),
         ({"min_p": float("nan")}, "min_p"),
+        ({"typical_p": 0.0}, "typical_p"),
+        ({"typical_p": float("nan")}, "typical_p"),
+        ({"top_n_sigma": -1.0}, "top_n_sigma"),
+        ({"top_n_sigma": float("inf")}, "top_n_sigma"),
+        ({"xtc_probability": 1.5}, "xtc_probability"),
+        ({"xtc_threshold": 0.0}, "xtc_threshold"),
     ],
 )
 def test_impossible_settings_are_refused(settings: dict, message: str) -> None:
@@ -202,6 +328,23 @@ def test_arrays_of_the_wrong_shape_are_refused() -> None:
         one, two = np.ones(1, np.uint64), np.ones(2, np.float32)
         integers = np.zeros(2, np.int32)
         native.sample(np.zeros((2, 4), np.float32), two, integers, two, two, one, np.zeros(2, np.int64), integers)
+
+
+@pytest.mark.parametrize("order", [[0, 1, 2, 3, 4], [0, 1, 2, 3, 4, 4], [0, 1, 2, 3, 4, 6], [0, 1, 2, 3, 4, 5, 6]])
+def test_an_order_that_does_not_number_each_filter_once_is_refused(order: list[int]) -> None:
+    arrays = [
+        np.ones(1, kind) for kind in (np.float32, np.int32, np.float32, np.float32, np.uint64, np.int64, np.int32)
+    ]
+    with pytest.raises(native.NativeError, match="order: must number each of the 6 filters once"):
+        native.sample(np.zeros((1, 4), np.float32), *arrays, order=np.array(order, np.uint8))
+
+
+@pytest.mark.parametrize(
+    "settings", [{"top_p": 0.2}, {"typical_p": 0.1}, {"top_n_sigma": 0.5}, {"xtc_probability": 1.0}]
+)
+def test_greedy_is_not_affected_by_filters(settings: dict) -> None:
+    logits = np.random.default_rng(7).standard_normal((40, 300)).astype(np.float32)
+    assert sample(logits, temperature=0.0, **settings) == logits.argmax(axis=1).tolist()
 
 
 def masks(vocab: int, *allowed: tuple[int, Any]) -> dict[str, Any]:
@@ -245,6 +388,9 @@ def changed(x: np.ndarray, entries: Any, *allowed: Any) -> np.ndarray:
         {"temperature": 2.0, "top_p": 0.8},
         {"temperature": 1.0, "min_p": 2.0**-126},
         {"temperature": 1.3, "top_k": 300, "top_p": 0.95, "min_p": 0.001},
+        {"temperature": 1.0, "top_n_sigma": 1.7},
+        {"temperature": 1.0, "typical_p": 0.4},
+        {"temperature": 1.0, "xtc_probability": 1.0, "xtc_threshold": 0.02},
         {"temperature": 3e38},
     ],
 )
@@ -257,8 +403,7 @@ def test_masks_penalties_and_biases_come_before_everything_else(settings: dict) 
             continue
         for ids in ([], allowed[:1], allowed):
             x = changed(row, entries, *ids)
-            full = {"top_k": 0, "top_p": 1.0, "min_p": 0.0, **settings}
-            expected = defined(x, seed=3, at=77, **full) if settings["temperature"] else int(np.argmax(x))
+            expected = defined(x, seed=3, position=77, **settings)
             given = changes(*((0, *entry) for entry in entries)) | masks(1003, *((0, some) for some in ids))
             assert sample(row, seed=3, position=77, **settings, **given) == [expected]
 
