@@ -26,6 +26,7 @@ from infeng_core.machine.cpu import detect
 from infeng_core.plug.assembly import load_config
 from infeng_core.plug.manager import Plugins
 from infeng_core.requests.chain import Chains
+from infeng_core.requests.defaults import recommended
 from infeng_core.requests.input import AdaptersOf, InputProcessor, Prompt, Prompts
 from infeng_core.requests.processors import Vocabulary
 from infeng_core.requests.request import Adapters, Completion, Logprob, Request, SamplingParams
@@ -99,6 +100,9 @@ class Engine:
         backend: Backend = self.plugins.backend(self.config.backend.use)
         self.selector = Selector(self.plugins, self.config, self.cpu) if backend.uses_kernels else None
         self.model = formats.load(reference, self.config, self.plugins)
+        self.defaults: Mapping[str, Any] = recommended(self.model.tokenizer_dir)
+        """Sampling parameters that the model's generation_config.json sets, for who asks on behalf of others; requests
+        take SamplingParams' own defaults."""
         self.limits, bound = limits_of(self.config, self.model.config, backend)
         self.executable: Executable = backend.compile(self.model, self.config, self.limits, self.selector)
         if self.selector is not None:
