@@ -98,7 +98,7 @@ from infeng_core.plug import hookimpl
 from infeng_core.plug.assembly import load_config
 from infeng_core.plug.hookspecs import API_VERSION, Command, KernelLibrary, PolicyFactory, TokenizerFactory
 from infeng_core.plug.manager import Plugins
-from infeng_core.requests.processors import Adjustment, LogitProcessor, LogitProcessors, Vocabulary
+from infeng_core.requests.processors import Adjustment, Forcing, LogitProcessor, LogitProcessors, Vocabulary
 from infeng_core.requests.request import Adapters, Completion, Logprob, Request, SamplingParams, Timings, Usage
 from infeng_core.requests.stream import Event, Output, Stream
 from infeng_core.requests.tokenizer import Detokenizer, HfTokenizer, Tokenizer
@@ -157,6 +157,7 @@ __all__ = [
     "Family",
     "Fields",
     "FirstCome",
+    "Forcing",
     "FormatChoice",
     "FormatLookup",
     "Graph",

@@ -60,6 +60,9 @@ class Processors(Protocol):
         Raises InfengError where that cannot be told of the first of them.
         """
 
+    def forced(self, sequence: Sequence) -> list[int]:
+        """Return the tokens that have to follow those of ``sequence``, as far as they are known."""
+
     def restart(self) -> None:
         """Forget everything: the request is computed again."""
 
@@ -150,6 +153,8 @@ class Sequence:
     """What may come next; None without speculation."""
     processors: Processors | None = None
     """Its logit processors; None where it has none."""
+    forced: list[int] = field(default_factory=list)
+    """Tokens that its processors say have to come next; they are guessed instead of what ``guesses`` has."""
     adapters: AdapterReference | None = None
     """Its adapters; None for the base alone."""
     report_from: int | None = None
@@ -169,15 +174,15 @@ class Sequence:
         self.last = int(self.tokens[self.length - 1])
         self.computed = 0
         self.blocks = self.blocks[:0]
+        self.forced = []
         if self.processors is not None:
             self.processors.restart()
 
     @property
     def draft(self) -> list[int]:
         """Guesses of the tokens after the last, nearest first; as many as fit into its capacity, often none."""
-        if self.guesses is None:
-            return []
-        return self.guesses.draft[: len(self.tokens) - self.length - 1]
+        found = self.forced or (self.guesses.draft if self.guesses is not None else [])
+        return found[: len(self.tokens) - self.length - 1]
 
     def extend(self, new: list[int], drafted: int) -> None:
         """Add what a step gave: ``new`` tokens, from a segment that had ``drafted`` guessed rows."""
@@ -190,7 +195,9 @@ class Sequence:
             self.tokens[begin:end] = new
         self.computed = end - 1  # what was computed for wrong guesses will be overwritten
         if self.guesses is not None:
-            self.guesses.follow(new, drafted)
+            self.guesses.follow(new, 0 if self.forced else drafted)  # which learns from its own guesses alone
+        if self.processors is not None:
+            self.forced = self.processors.forced(self)
 
 
 class Segment(NamedTuple):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import operator
 import threading
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
+from itertools import starmap
 from typing import NamedTuple, TypeVar
 
 from infeng_core.errors import InfengError, PluginError
+from infeng_core.log import get_logger
 from infeng_core.requests.own import named
 from infeng_core.requests.processors import (
     BITS,
@@ -23,6 +26,11 @@ from infeng_core.requests.request import SamplingParams
 from infeng_core.step import Sequence as Running
 
 _T = TypeVar("_T")
+
+_log = get_logger(__name__)
+
+MOST_FORCED = 16
+"""Tokens of one request that its processors may force in a step."""
 
 _REMEDY = "leave it out, or ask the author of its plugin for a repair"
 
@@ -85,6 +93,7 @@ class Chain:
         self._vocab = vocab
         self._restarts = 0
         self._states = [_State(0, 0, self._made(prompt))]  # one, or none while somebody asks them
+        self._is_forcing = any(hasattr(processor, "forced") for _, processor in self._states[0].processors)
         self.error: InfengError | None = None
         """Why the request's next token cannot be drawn, once it could not."""
 
@@ -114,6 +123,32 @@ class Chain:
         except InfengError:
             return found
         self._states[:] = [state]
+        return found
+
+    def forced(self, sequence: Running) -> list[int]:
+        """Return tokens that have to follow those of ``sequence``, as far as one of the processors knows them.
+
+        Where it fails it is not asked again; what it says of rows decides.
+        """
+        if not self._is_forcing or self.error is not None:
+            return []
+        try:
+            state = self._behind(sequence)
+            found = next(filter(None, starmap(self._forced, state.processors)), [])
+        except InfengError as error:
+            self._is_forcing = False
+            _log.warning("a logit processor failed to say what has to follow", error=str(error))
+            return []
+        self._states[:] = [state]
+        return found[:MOST_FORCED]
+
+    def _forced(self, name: str, processor: LogitProcessor) -> list[int]:
+        forced = getattr(processor, "forced", None)
+        if forced is None:
+            return []
+        found: list[int] = _guarded(name, "forced()", lambda: [operator.index(token) for token in forced()])
+        if found and not 0 <= min(found) <= max(found) < self._vocab:
+            raise PluginError(f"logit processor {name}", f"forced() returned {found}, which are no tokens", _REMEDY)
         return found
 
     def _row(self, processors: list[tuple[str, LogitProcessor]], guesses: Sequence[int]) -> list[Adjustment]:

@@ -86,6 +86,16 @@ class LogitProcessor(Protocol):
         """
 
 
+class Forcing(LogitProcessor, Protocol):
+    """A processor that knows at times which tokens come next, because it allows no other."""
+
+    def forced(self) -> Sequence[int]:
+        """Return the tokens that have to follow the request's own, the nearest first; none where there is a choice.
+
+        They are guesses: a step computes and draws them as it would have without, but several at a time.
+        """
+
+
 class LogitProcessors(Protocol):
     """Makes one kind of processor for the requests of one engine; several threads may ask at a time."""
 

@@ -232,7 +232,7 @@ class Usage:
     prompt_tokens: int
     completion_tokens: int
     drafted_tokens: int = 0
-    """Tokens that speculation guessed and a step verified."""
+    """Tokens that were guessed, by speculation or because a processor knew them, and that a step verified."""
     accepted_tokens: int = 0
     """Those of the completion's tokens that had been guessed."""
     cached_tokens: int = 0

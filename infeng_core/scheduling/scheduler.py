@@ -180,7 +180,7 @@ class Scheduler:
         if self.preempted > preempted:  # by those that a policy prefers; they may have started again
             decoding = [one for one in decoding if one in self._running and one not in self._prompts]
         work = prompt_work(self._grouped, chunks) if chunks else []
-        if [one for one in decoding if one.guesses is not None]:
+        if [one for one in decoding if one.forced or one.guesses is not None]:
             decoding, work = [], self._guessed_work(decoding, reported) + work
         if self._waiting:
             self._waiting.prefetch(now)

@@ -91,6 +91,36 @@ WHAT = {
     "nothing": lambda vocabulary: Adjustment(vocabulary.mask([])),
 }
 
+class Forced(Stateful):
+    """Allows one token at most places, and says so, or something else."""
+
+    def __init__(self, vocabulary, what, _):
+        super().__init__(vocabulary, 1)
+        self.what = what
+
+    def single(self, count):
+        return 5 + count if count % 8 else None
+
+    def row(self, guesses):
+        single = self.single(self.count + len(guesses))
+        return None if single is None else Adjustment(self.vocabulary.mask([single]))
+
+    def forced(self):
+        found, count = [], self.count
+        while (single := self.single(count)) is not None:
+            found, count = [*found, single], count + 1
+        return FORCED[self.what](found)
+
+FORCED = {
+    "forced": lambda found: tuple(found),
+    "unsaid": lambda found: (),
+    "wrong": lambda found: [6] * 20,
+    "raises": lambda found: 1 / 0,
+    "no ids": lambda found: ["a"],
+    "no tokens": lambda found: [-1],
+    "nothing": lambda found: None,
+}
+
 class Kinds:
     def __init__(self, vocabulary):
         self.vocabulary = vocabulary
@@ -103,6 +133,8 @@ class Kinds:
             raise ValueError("by design")
         if argument == "none":
             return None
+        if isinstance(argument, tuple) and argument[1] == "forced":
+            return Forced(self.vocabulary, *argument)
         return Stateful(self.vocabulary, argument) if isinstance(argument, int) else Spoilt(self.vocabulary, *argument)
 
 @hookimpl
@@ -300,6 +332,26 @@ def test_a_processor_that_fails_behind_guesses_alone_costs_guesses_alone(make: M
     request = Request(LOOP, probing(replace(GREEDY, max_tokens=60), ("guesses", 0)))
     assert tokens(guessing, [request]) == tokens(plain, [request])
     assert guessing.generate([request])[0].usage.drafted_tokens > 0
+
+
+@pytest.mark.parametrize("speculate", ["none", "ngram"])
+def test_what_a_processor_forces_saves_steps_and_changes_nothing(make: MakeEngine, speculate: str):
+    engine = make(speculation__use=speculate)
+    plain = [Request("the quick brown fox", SAMPLED), Request(LOOP, probing(SAMPLED, 11))]
+    steps, found, usages = {}, {}, {}
+    for what in ("unsaid", "forced", "wrong", "raises", "no ids", "no tokens", "nothing"):
+        recorder = Recorder(engine)
+        request = Request(LOOP, probing(replace(SAMPLED, max_tokens=60), (what, "forced")))
+        [alone] = engine.generate([request])
+        steps[what], usages[what] = len(recorder.rows), alone.usage
+        found[what] = [alone.token_ids, *tokens(engine, [request, *plain])]
+        engine.executable = recorder._inner
+    assert all(tokens == found["unsaid"] for tokens in found.values())
+    assert steps["forced"] < steps["unsaid"] / 2 and usages["forced"].accepted_tokens > 40
+    if speculate == "none":
+        assert usages["forced"].drafted_tokens == usages["forced"].accepted_tokens
+        assert {steps[what] for what in ("raises", "no ids", "no tokens", "nothing")} == {60}
+        assert usages["unsaid"].drafted_tokens == 0 < usages["wrong"].drafted_tokens
 
 
 def test_what_cannot_be_made_is_refused_when_the_request_comes(make: MakeEngine):
