@@ -19,6 +19,7 @@ from infeng_core.cli.lora import adapters_of, add_lora_options, as_text, loras
 from infeng_core.cli.options import add_config_options, config_from
 from infeng_core.cli.profiling import add_profile_option, profiled
 from infeng_core.cli.server import add_server_options, run_on_server
+from infeng_core.cli.structured import add_structure_options, processors_of
 from infeng_core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ class Run:
         add_lora_options(parser)
         add_server_options(parser, model)
         add_sampling_options(parser)
+        add_structure_options(parser)
         add_config_options(parser)
 
     def run(self, arguments: argparse.Namespace) -> int:
@@ -60,7 +62,7 @@ class Run:
         from infeng_core.requests.request import Request
 
         prompts = read_prompts(arguments)
-        params = sampling_params(arguments)
+        params = sampling_params(arguments, processors=processors_of(arguments))
         adapters = adapters_of(arguments, len(prompts))
         requests = [Request(prompt, params, adapter=adapter) for prompt, adapter in zip(prompts, adapters, strict=True)]
         config = config_from(arguments, **model_options(arguments), tokenizer__use="ids" if arguments.ids else None)

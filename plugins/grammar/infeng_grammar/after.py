@@ -1,0 +1,65 @@
+"""Waits for a text, such as ``</think>``, in the bytes of tokens: Knuth, Morris and Pratt's automaton."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from infeng_core.api import Adjustment
+from infeng_grammar.tokens import Tokens
+
+DONE = -1
+"""The state in which the text is complete."""
+
+_BLANK = b" \t\r\n"
+
+
+class Waiting:
+    """The states of waiting for one text: how many of its bytes stand at the end of what is written.
+
+    Meanwhile the request's text is free, but that it may not end, and that a token may not go on behind the text unless
+    with whitespace: what stands there belongs to the grammar.
+    """
+
+    def __init__(self, text: str, tokens: Tokens) -> None:
+        """Wait for ``text``."""
+        self._text = text.encode()
+        self._spelt = tokens.spelt()
+        self._back = _borders(self._text)
+        forbidden = self._forbidden()
+        rows = {ids: Adjustment(tokens.mask_without(list(ids))) for ids in dict.fromkeys(forbidden)}
+        self.rows: Sequence[Adjustment] = [rows[ids] for ids in forbidden]
+        """By state: what is wanted of the next token."""
+
+    def next(self, state: int, token: int) -> int:
+        """Return the state behind ``token``."""
+        return self._run(state, self._spelt[token])[0]
+
+    def _run(self, state: int, spelt: bytes) -> tuple[int, bytes]:
+        """Return the state behind some bytes, and those of them that stand behind the text."""
+        for place, byte in enumerate(spelt):
+            while state and self._text[state] != byte:
+                state = self._back[state]
+            state += self._text[state] == byte
+            if state == len(self._text):
+                return DONE, spelt[place + 1 :]
+        return state, b""
+
+    def _forbidden(self) -> list[tuple[int, ...]]:
+        """Return the tokens that may not come in each state."""
+        last = self._text[-1:]
+        longer = [(id_, spelt) for id_, spelt in enumerate(self._spelt) if spelt[:-1].find(last) >= 0]
+        return [
+            tuple(id_ for id_, spelt in longer if self._run(state, spelt)[1].strip(_BLANK))
+            for state in range(len(self._text))
+        ]
+
+
+def _borders(text: bytes) -> list[int]:
+    """Return for each length the longest shorter beginning of the text that ends there as well."""
+    found = [0, 0]
+    for byte in text[1:]:
+        border = found[-1]
+        while border and text[border] != byte:
+            border = found[border]
+        found.append(border + (text[border] == byte))
+    return found

@@ -1,0 +1,121 @@
+"""Grammars compiled for the tokens of one engine, kept by their content."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+
+from infeng_core.api import RequestError
+from infeng_grammar.argument import Wanted
+from infeng_grammar.source import source
+
+KEPT = 4
+"""Used matchers of a grammar that are kept for further requests: what they have learnt makes masks faster."""
+
+LIMITS = LLParserLimits(
+    max_items_in_row=2000,
+    initial_lexer_fuel=1_000_000,
+    step_lexer_fuel=200_000,
+    step_max_items=50_000,
+    max_lexer_states=50_000,
+    max_grammar_size=200_000,
+    verbose_errors=False,
+)
+"""Work of the library, in its own units: it stops, with an error, where a grammar or a step would take more."""
+
+
+class Compiled:
+    """One grammar. Several threads may use it."""
+
+    def __init__(self, template: LLMatcher) -> None:
+        """Copy ``template``, which stands at the grammar's start and stays there."""
+        self._template = template
+        self._used: deque[LLMatcher] = deque(maxlen=KEPT)
+
+    def take(self) -> LLMatcher:
+        """Return a matcher that stands at the start, for one request."""
+        try:
+            matcher = self._used.pop()
+        except IndexError:
+            return self._template.deep_copy()
+        return matcher if matcher.reset() else self._template.deep_copy()
+
+    def give_back(self, matcher: LLMatcher) -> None:
+        """Keep a matcher that its request needs no longer; without a lock, for garbage may be collected anywhere."""
+        self._used.append(matcher)
+
+
+def compile_grammar(tokenizer: LLTokenizer, wanted: Wanted) -> Compiled:
+    """Return the grammar; raises RequestError where it is none, or too much."""
+    what, remedy = f"grammar {wanted.kind}", REMEDIES.get(wanted.kind, "correct it")
+    try:
+        matcher = LLMatcher(tokenizer, source(wanted), log_level=0, limits=LIMITS)
+        if not matcher.is_error():
+            probe = matcher.deep_copy()  # what the first step would find is found here
+            probe.compute_bitmask()
+            matcher = probe if probe.is_error() else matcher
+        why = matcher.get_error() if matcher.is_error() else ""
+    except (KeyboardInterrupt, SystemExit, RequestError):
+        raise
+    except BaseException as error:  # panics of the library are no Exceptions
+        raise RequestError(what, f"it cannot be compiled: {tidy(str(error))}", remedy) from None
+    if why:
+        raise RequestError(what, tidy(why), remedy)
+    return Compiled(matcher)
+
+
+REMEDIES = {
+    "json_schema": "docs/structured-output.md lists what is supported",
+    "regex": "use the syntax of Rust's regex crate, without lookaround and backreferences",
+    "lark": "docs/structured-output.md says what differs from Lark",
+}
+
+
+def tidy(message: str) -> str:
+    """Return an error of the library without the state of its parser."""
+    return re.split(r"\n\s*<(?:state|non-verbose/)>|\nstack backtrace", message)[0].strip() or "it is not accepted"
+
+
+_V = TypeVar("_V")
+
+
+class Cache(Generic[_V]):
+    """The values that were asked for last, each made once, refusals included. Several threads may ask at a time."""
+
+    def __init__(self, most: int) -> None:
+        """Keep ``most``."""
+        self._most = most
+        self._entries: OrderedDict[object, _Entry[_V]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, key: object, make: Callable[[], _V]) -> _V:
+        """Return what ``make`` returns for ``key``, or raise its RequestError; who asks meanwhile waits."""
+        with self._lock:
+            entry = self._entries.pop(key, None) or _Entry()
+            self._entries[key] = entry
+            if len(self._entries) > self._most:
+                self._entries.popitem(last=False)
+        return entry.get(make)
+
+
+class _Entry(Generic[_V]):
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._found: list[_V] = []
+        self._refusal: RequestError | None = None
+
+    def get(self, make: Callable[[], _V]) -> _V:
+        with self._lock:
+            if not self._found and self._refusal is None:
+                try:
+                    self._found.append(make())
+                except RequestError as error:
+                    self._refusal = RequestError(error.what, error.why, error.remedy)
+        if self._refusal is not None:
+            raise RequestError(self._refusal.what, self._refusal.why, self._refusal.remedy)
+        return self._found[0]

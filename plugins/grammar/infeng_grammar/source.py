@@ -1,0 +1,105 @@
+"""What is asked for as a grammar of llguidance, checked for what the library would fail on or not hold to."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, NoReturn
+
+from llguidance import LLMatcher
+from llguidance.gbnf_to_lark import gbnf_to_lark
+
+from infeng_core.api import RequestError
+from infeng_grammar.argument import Wanted
+
+DEEPEST = 64
+"""Brackets in brackets: the library descends into them on the stack of its caller."""
+
+MOST_RULES = 4096
+"""Rules of a grammar, or references of a schema: chains of them are descended into as well."""
+
+WHITESPACE: dict[bool | None, dict[str, Any]] = {
+    None: {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "},
+    False: {"whitespace_flexible": False, "item_separator": ",", "key_separator": ":"},
+    True: {"whitespace_pattern": r"\x20|\n[\x20\t]{0,40}", "item_separator": ",", "key_separator": ":"},
+}
+"""A pattern is matched once at each place, so that the longest run of whitespace is a line break and 40 characters."""
+
+_LITERALS = re.compile(r'"(?:[^"\\\n]|\\.)*"|//[^\n]*|#[^\n]*|/(?:[^/\\\n]|\\.)+/')
+_SPECIAL = re.compile(r"<[^\s<>]+>")
+_OPTION = re.compile(r"\b(max_tokens|temperature|stop|stop_capture)\s*=")
+
+
+def source(wanted: Wanted) -> str:
+    """Return the grammar; raises RequestError where it cannot be one."""
+    return _MAKERS[wanted.kind](wanted)
+
+
+def _schema(wanted: Wanted) -> str:
+    _check_depth("json_schema", re.sub(r'"(?:[^"\\]|\\.)*"', "", wanted.text))
+    count = wanted.text.count('"$ref"') + wanted.text.count('"$dynamicRef"') + wanted.text.count('"$recursiveRef"')
+    if count > MOST_RULES:
+        _refuse("json_schema", f"it has {count} references", f"give at most {MOST_RULES}")
+    options: Any = {"lenient": False, "coerce_one_of": False, **WHITESPACE[wanted.whitespace]}
+    return LLMatcher.grammar_from_json_schema(wanted.text, overrides=options)
+
+
+def _regex(wanted: Wanted) -> str:
+    return LLMatcher.grammar_from_regex(wanted.text)
+
+
+def _choice(wanted: Wanted) -> str:
+    """Return a grammar whose only string is one regular expression: choices may begin with each other."""
+    return LLMatcher.grammar_from_regex("|".join(map(_escaped, json.loads(wanted.text))))
+
+
+def _escaped(text: str) -> str:
+    """Return a text as a pattern of Rust's regular expressions."""
+    return "".join(letter if letter.isalnum() else f"\\x{{{ord(letter):X}}}" for letter in text)
+
+
+def _lark(wanted: Wanted) -> str:
+    _check_lark("lark", wanted.text)
+    return _listed(wanted.text)
+
+
+def _gbnf(wanted: Wanted) -> str:
+    _check_depth("gbnf", wanted.text)
+    try:
+        lark = gbnf_to_lark(wanted.text)
+    except Exception as error:  # bare ones, and those of indices
+        _refuse("gbnf", f"it cannot be read: {error}", "give a grammar as llama.cpp reads it, with a rule root")
+    _check_lark("gbnf", lark)
+    return _listed(lark)
+
+
+def _listed(lark: str) -> str:
+    return json.dumps({"grammars": [{"lark_grammar": lark}]})
+
+
+def _check_lark(kind: str, lark: str) -> None:
+    bare = _LITERALS.sub(" ", lark)
+    _check_depth(kind, bare)
+    rules = bare.count(":")
+    if rules > MOST_RULES:
+        _refuse(kind, f"it has about {rules} rules", f"give at most {MOST_RULES}")
+    if special := _SPECIAL.search(bare):
+        why = f"it names the special token {special[0]}, and those are never allowed within a constrained text"
+        _refuse(kind, why, "write it as a text in quotes, or use `after`")
+    if option := _OPTION.search(bare):
+        _refuse(kind, f"{option[1]} is not supported", "leave it out; a request has max_tokens, temperature and stop")
+
+
+def _check_depth(kind: str, text: str) -> None:
+    depth = 0
+    for letter in re.findall(r"[(){}\[\]]", text):
+        depth = depth + 1 if letter in "({[" else max(0, depth - 1)
+        if depth > DEEPEST:
+            _refuse(kind, f"brackets are nested more than {DEEPEST} deep", "make it flatter")
+
+
+_MAKERS = {"json_schema": _schema, "regex": _regex, "choice": _choice, "lark": _lark, "gbnf": _gbnf}
+
+
+def _refuse(kind: str, why: str, remedy: str) -> NoReturn:
+    raise RequestError(f"grammar {kind}", why, remedy)

@@ -1,0 +1,82 @@
+"""The engine's tokens as llguidance wants them, and which of them may never stand in a constrained text."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+from llguidance import LLTokenizer
+from numpy.typing import NDArray
+
+from infeng_core.api import HfTokenizer, RequestError, Vocabulary
+
+
+class Tokens:
+    """Tokens of one engine."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        """Read the model's tokenizer.json; raises RequestError where there is none, or no token that ends a text."""
+        if not isinstance(vocabulary.tokenizer, HfTokenizer):
+            why = "the engine's tokenizer does not say what its tokens spell"
+            raise RequestError("grammar", why, "use the model's tokenizer.json (tokenizer.use: huggingface)")
+        if not vocabulary.ends:
+            why = "the model has no token that ends a text, and a constrained one has to end"
+            raise RequestError("grammar", why, "name one in its config.json (eos_token_id)")
+        self.ends = vocabulary.ends
+        self.vocabulary = vocabulary
+        known = vocabulary.tokenizer.vocab_size
+        self.size = max(vocabulary.size, known)
+        """Bits of the library's masks, (ceil(size / 32),)."""
+        self.library = self._read(vocabulary)
+        self.end_mask = vocabulary.mask(self.ends)
+        """(ceil(vocabulary.size / 32),): the tokens that end a text."""
+        is_special = self.library.is_special_token
+        texts = [id_ for id_ in range(min(vocabulary.size, known)) if id_ not in self.ends]
+        self._known_mask = vocabulary.mask(texts)
+        self.text_mask = vocabulary.mask(id_ for id_ in texts if not is_special(id_))
+        """The same of those that a constrained text may hold."""
+        self._spelt: list[bytes] = []
+
+    def _read(self, vocabulary: Vocabulary) -> LLTokenizer:
+        path = vocabulary.directory / "tokenizer.json"
+        try:
+            document = json.loads(path.read_text("utf-8"))
+            self._special = hide_special(document)
+            return LLTokenizer(json.dumps(document), n_vocab=self.size, eos_token=list(self.ends))
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # panics of the library are no Exceptions
+            why = f"its tokens cannot be spelt ({error})"
+            raise RequestError(
+                f"grammar with {path}", why, "use a model with a byte-level or byte-fallback BPE"
+            ) from None
+
+    def spelt(self) -> list[bytes]:
+        """Return the bytes of every token, those of special ones being their name."""
+        if not self._spelt:
+            decode, special = self.library.decode_bytes, self._special
+            found = [special[id_].encode() if id_ in special else bytes(decode([id_])) for id_ in range(self.size)]
+            self._spelt = [b"" if id_ in self.ends else spelt for id_, spelt in enumerate(found)]
+        return self._spelt
+
+    def mask_without(self, ids: list[int]) -> NDArray[np.uint32]:
+        """Return the mask of all tokens but ``ids`` and the ends."""
+        size = self.vocabulary.size
+        return self._known_mask & ~self.vocabulary.mask(id_ for id_ in ids if id_ < size)
+
+
+def hide_special(document: dict[str, Any]) -> dict[int, str]:
+    """Give the special tokens of a tokenizer.json names that no text has; return their own by their ids.
+
+    The library splits the text that a grammar forces into tokens by this tokenizer, and a text such as ``</s>`` within
+    a schema is not the token of that name.
+    """
+    special = {entry["id"]: entry["content"] for entry in document["added_tokens"] if entry["special"]}
+    hidden = {content: f"\ue000{id_}\ue001" for id_, content in special.items()}
+    for entry in document["added_tokens"]:
+        entry["content"] = hidden.get(entry["content"], entry["content"])
+    model = document["model"]
+    model["vocab"] = {hidden.get(content, content): id_ for content, id_ in model["vocab"].items()}
+    model["unk_token"] = hidden.get(model.get("unk_token"), model.get("unk_token"))
+    return special

@@ -1,0 +1,31 @@
+"""Parts that tests of structured output share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import infeng_demo
+import numpy as np
+from infeng_grammar.processor import Grammar
+
+Make = Callable[..., Grammar]
+"""``make(argument)``: the processor of a request."""
+
+MODEL = Path(infeng_demo.__file__).with_name("model")
+
+
+def allowed(processor: Grammar, guesses: Sequence[int] = ()) -> set[int]:
+    """Return the tokens that may come next."""
+    row = processor.row(guesses)
+    assert row.allowed is not None
+    return set(np.flatnonzero(np.unpackbits(row.allowed.view(np.uint8), bitorder="little")).tolist())
+
+
+def walk(processor: Grammar, ids: Sequence[int], end: int) -> int:
+    """Return how many of ``ids`` the masks allow, one more if the text may end behind them."""
+    for count, token in enumerate(ids):
+        if token not in allowed(processor):
+            return count
+        processor.extend([token])
+    return len(ids) + (end in allowed(processor))
