@@ -13,8 +13,8 @@ from infeng_core.errors import UsageError
 COMMAND = "ask"
 SENT = ("max_tokens", "temperature", "top_k", "top_p", "min_p", "seed", "stop", "ignore_eos", "echo", "json", "api_key")
 """Options that both commands have."""
-LOCAL = ("threads", "format", "ids", "speculate", "profile", "adapter")
-"""Options of an engine of one's own."""
+LOCAL = ("threads", "format", "ids", "speculate", "profile", "adapter", "json_schema", "regex", "choice", "grammar")
+"""Options of an engine of one's own, or that the command does not have."""
 
 
 class Server(argparse.Action):
@@ -44,7 +44,7 @@ def run_on_server(arguments: argparse.Namespace, read_prompts: Callable[[argpars
         arguments.model, arguments.stdin = None, "-"
     for name in LOCAL:
         if getattr(arguments, name):
-            raise UsageError(f"--{name}", "with --server the engine is the server's", "leave it out")
+            raise UsageError(f"--{name.replace('_', '-')}", "with --server the engine is the server's", "leave it out")
     words = [arguments.server, "--raw", *(f"--prompt={text}" for text in read_prompts(arguments))]
     for name in SENT:
         value = getattr(arguments, name)
