@@ -90,8 +90,10 @@ class Common(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     stop_token_ids: Annotated[list[int] | None, Meta(description="tokens that end the text")] = None
     min_tokens: Annotated[int | None, Meta(description="no end token before there are so many")] = None
     ignore_eos: Annotated[bool | None, Meta(description="go on past the model's end tokens")] = None
-    presence_penalty: Annotated[float | None, Meta(description="against tokens that the answer has, -2 to 2")] = None
-    frequency_penalty: Annotated[float | None, Meta(description="the same, for each time, -2 to 2")] = None
+    presence_penalty: Annotated[float | None, Meta(description="against tokens that the answer has; -2 to 2")] = None
+    frequency_penalty: Annotated[
+        float | None, Meta(description="against tokens that the answer has, for each time; -2 to 2")
+    ] = None
     repetition_penalty: Annotated[
         float | None, Meta(description="against tokens of prompt and answer; 1 changes none")
     ] = None
@@ -107,9 +109,11 @@ class Common(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     guided_json: Annotated[
         str | dict[str, Any] | bool | None, Meta(description="vLLM's older name of structured_outputs.json")
     ] = None
-    guided_regex: Annotated[str | None, Meta(description="the same, of regex")] = None
-    guided_choice: Annotated[list[str] | None, Meta(description="the same, of choice")] = None
-    guided_grammar: Annotated[str | None, Meta(description="the same, of grammar")] = None
+    guided_regex: Annotated[str | None, Meta(description="vLLM's older name of structured_outputs.regex")] = None
+    guided_choice: Annotated[list[str] | None, Meta(description="vLLM's older name of structured_outputs.choice")] = (
+        None
+    )
+    guided_grammar: Annotated[str | None, Meta(description="vLLM's older name of structured_outputs.grammar")] = None
     guided_decoding_backend: Annotated[str | None, Meta(description="ignored: there is one")] = None
 
     adapters: Annotated[

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any, get_type_hints
 
 import pytest
 from infeng_serve.protocol.chat import ChatRequest
 from infeng_serve.protocol.completions import CompletionRequest
+from infeng_serve.protocol.openapi import document
 from infeng_serve.protocol.responses import ResponsesRequest
 from msgspec import Meta
 from openai.types import completion_create_params
@@ -59,6 +61,12 @@ def test_every_parameter_has_a_row(kind):
         assert NAMES[kind] in routes or routes == "all", name
         is_openai = any(name in get_type_hints(one) for one in OPENAI.values())
         assert whose == ("OpenAI" if is_openai else "extension"), name
+
+
+@pytest.mark.parametrize("kind", OPENAI, ids=NAMES.get)
+def test_every_parameter_is_in_the_document_of_openapi(kind):
+    schema = json.loads(document())["components"]["schemas"][kind.__name__]
+    assert {name: one["description"] for name, one in schema["properties"].items()} == described(kind)
 
 
 def test_a_row_is_of_a_parameter():

@@ -471,12 +471,13 @@ values = st.recursive(
 
 
 @pytest.mark.parametrize("route", ROUTES)
-def test_any_body_makes_an_answer_or_an_api_error(tokenizer, route):
+@pytest.mark.parametrize("examples", [40, pytest.param(2000, marks=pytest.mark.nightly)])
+def test_any_body_makes_an_answer_or_an_api_error(tokenizer, route, examples):
     read, least, kind = ROUTES[route]
     names = st.sampled_from([*kind.__struct_fields__, "nonsense"])
     context = context_of(tokenizer)
 
-    @settings(max_examples=40, deadline=None)
+    @settings(max_examples=examples, deadline=None)
     @given(st.dictionaries(names, values, max_size=4), st.booleans())
     def check(body: dict[str, Any], is_complete: bool) -> None:
         try:
