@@ -10,16 +10,15 @@ from infeng_core.api import (
     InfengError,
     OverloadedError,
     RequestError,
-    ResourceError,
     UsageError,
     get_logger,
 )
+from infeng_serve.protocol import errors
 from infeng_serve.protocol.errors import ApiError
 
 _log = get_logger(__name__)
 
 _ADAPTER = re.compile(r"adapter '.*'")
-_PARAMETER = re.compile(r"[a-z]+(_[a-z]+)*")
 
 
 class GoneError(Exception):
@@ -51,18 +50,10 @@ def failure(error: BaseException, id: str = "") -> ApiError:
         return error
     if isinstance(error, OverloadedError):
         return unavailable(str(error), error.retry_after)
-    if isinstance(error, RequestError):
-        return _of_request(error)
-    if isinstance(error, AdapterError):
-        return ApiError(404, str(error), param="model", code="model_not_found")
-    if isinstance(error, ResourceError):
-        _log.warning("a call lacked something", id=id, error=str(error))
-        return unavailable(str(error), 1.0, code="no_resources")
-    if isinstance(error, UsageError):  # the engine was closed meanwhile
+    if isinstance(error, UsageError) and not isinstance(error, RequestError):  # the engine was closed meanwhile
         return ApiError(503, "The server is shutting down.", type="unavailable_error", code="shutting_down")
     if isinstance(error, InfengError):
-        _log.error("a call failed", id=id, error=str(error))
-        return ApiError(500, str(error), type="server_error", code="engine_error")
+        return _of_engine(error, id)
     _log.error("a call failed", id=id, exc_info=error)
     return ApiError(500, f"The server failed on this call; its log says why (request id {id}).", type="server_error")
 
@@ -79,9 +70,9 @@ def reason_of(error: ApiError) -> str:
     return "invalid"
 
 
-def _of_request(error: RequestError) -> ApiError:
-    if _ADAPTER.match(error.what):
+def _of_engine(error: InfengError, id: str) -> ApiError:
+    if isinstance(error, RequestError) and _ADAPTER.match(error.what):
         return ApiError(404, str(error), param="model", code="model_not_found")
-    is_long = "context" in error.why or "context" in error.what
-    param = error.what if _PARAMETER.fullmatch(error.what) else None
-    return ApiError(400, str(error), param=param, code="context_length_exceeded" if is_long else None)
+    if not isinstance(error, (RequestError, AdapterError)):
+        _log.error("a call failed", id=id, error=str(error))
+    return errors.of(error)

@@ -183,3 +183,13 @@ def test_an_answer_ends_with_what_it_has_after_the_servers_time():
         reply = served.ask("/tiny", {"prompt": "x", "max_tokens": 500, "ignore_eos": True})
         assert reply.json["finish_reasons"] == ["timeout"]
         assert reply.json["texts"][0]
+
+
+def test_every_route_is_described(served: Running):
+    from infeng_serve.routes import table
+
+    described = served.ask("/openapi.json").json["paths"]
+    for path, found in table().items():
+        operations = described[path.replace("/v1/models/", "/v1/models/{model}")]
+        assert {method.upper() for method in operations} == set(found.handlers)
+        assert all(("security" in operation) is found.is_open for operation in operations.values())

@@ -6,34 +6,14 @@ import msgspec
 
 from infeng_serve.http import TEXT, Call
 from infeng_serve.protocol.errors import ApiError
-from infeng_serve.routes.bodies import decoded
+from infeng_serve.protocol.model_types import AdapterEntry, AdapterScale, LoadAdapter, Success, UnloadAdapter
+from infeng_serve.protocol.reading import decode
 from infeng_serve.service import Service
-
-
-class Load(msgspec.Struct):
-    """Body of /v1/load_lora_adapter."""
-
-    lora_name: str
-    lora_path: str
-    load_inplace: bool = False
-
-
-class Unload(msgspec.Struct):
-    """Body of /v1/unload_lora_adapter."""
-
-    lora_name: str
-
-
-class Weight(msgspec.Struct):
-    """One entry of the body of POST /lora-adapters."""
-
-    id: int
-    scale: float
 
 
 async def load(service: Service, call: Call) -> None:
     """Load an adapter under a name."""
-    wanted = decoded(Load, await call.body(service.settings))
+    wanted = decode(await call.body(service.settings), LoadAdapter)
     adapters = service.model.adapters
     await service.bridge.run(
         lambda: adapters.load(call.caller, wanted.lora_name, wanted.lora_path, replace=wanted.load_inplace)
@@ -43,7 +23,7 @@ async def load(service: Service, call: Call) -> None:
 
 async def unload(service: Service, call: Call) -> None:
     """Forget the adapter of a name."""
-    wanted = decoded(Unload, await call.body(service.settings))
+    wanted = decode(await call.body(service.settings), UnloadAdapter)
     adapters = service.model.adapters
     await service.bridge.run(lambda: adapters.unload(call.caller, wanted.lora_name))
     await call.respond(200, f"Success: LoRA adapter '{wanted.lora_name}' removed successfully.".encode(), kind=TEXT)
@@ -54,7 +34,7 @@ async def listed(service: Service, call: Call) -> None:
     adapters = service.model.adapters
     weights = adapters.mix(call.caller)
     found = [
-        {"id": number, "path": name, "scale": weights.get(inner, 0.0)}
+        AdapterEntry(id=number, path=name, scale=weights.get(inner, 0.0))
         for number, (name, inner) in enumerate(adapters.visible(call.caller).items())
     ]
     await call.respond(200, msgspec.json.encode(found))
@@ -62,11 +42,11 @@ async def listed(service: Service, call: Call) -> None:
 
 async def mix(service: Service, call: Call) -> None:
     """Lay adapters on the base model, for this key's calls; those that are not listed get no weight."""
-    wanted = decoded(list[Weight], await call.body(service.settings))
+    wanted = decode(await call.body(service.settings), list[AdapterScale])
     adapters = service.model.adapters
     visible = list(adapters.visible(call.caller).values())
     for weight in wanted:
         if not 0 <= weight.id < len(visible):
             raise ApiError(400, f"There is no adapter {weight.id}; GET /lora-adapters lists all.", param="id")
     adapters.set_mix(call.caller, {visible[weight.id]: weight.scale for weight in wanted})
-    await call.respond(200, b'{"success":true}')
+    await call.respond(200, msgspec.json.encode(Success()))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -12,6 +11,7 @@ from infeng_serve.auth import Caller
 from infeng_serve.http import Call
 from infeng_serve.model import Model
 from infeng_serve.protocol.errors import ApiError
+from infeng_serve.protocol.model_types import ModelCard, ModelList
 from infeng_serve.service import Service
 
 PREFIX = "/v1/models/"
@@ -19,19 +19,19 @@ PREFIX = "/v1/models/"
 
 async def listed(service: Service, call: Call) -> None:
     """Answer all models that the caller may use."""
-    await call.respond(200, msgspec.json.encode({"object": "list", "data": _cards(service.model, call.caller)}))
+    await call.respond(200, msgspec.json.encode(ModelList(data=_cards(service.model, call.caller))))
 
 
 async def one(service: Service, call: Call) -> None:
     """Answer one of them."""
     wanted = call.path.removeprefix(PREFIX)
-    card = next((card for card in _cards(service.model, call.caller) if card["id"] == wanted), None)
+    card = next((card for card in _cards(service.model, call.caller) if card.id == wanted), None)
     if card is None:
         raise ApiError(404, f"The model {wanted[:200]!r} does not exist.", param="model", code="model_not_found")
     await call.respond(200, msgspec.json.encode(card))
 
 
-def _cards(model: Model, caller: Caller) -> list[dict[str, Any]]:
+def _cards(model: Model, caller: Caller) -> list[ModelCard]:
     base = [_card(model, name, root=model.name, parent=None) for name in model.names]
     found = []
     for name, inner in model.adapters.visible(caller).items():
@@ -43,16 +43,8 @@ def _cards(model: Model, caller: Caller) -> list[dict[str, Any]]:
     return base + found
 
 
-def _card(model: Model, id: str, root: str, parent: str | None) -> dict[str, Any]:
-    return {
-        "id": id,
-        "object": "model",
-        "created": model.created,
-        "owned_by": "infeng",
-        "root": root,
-        "parent": parent,
-        "max_model_len": model.context,
-    }
+def _card(model: Model, id: str, root: str, parent: str | None) -> ModelCard:
+    return ModelCard(id=id, created=model.created, root=root, parent=parent, max_model_len=model.context)
 
 
 def _root(source: str, caller: Caller) -> str:

@@ -6,6 +6,7 @@ import msgspec
 
 from infeng_core.api import __version__
 from infeng_serve.http import Call
+from infeng_serve.protocol.state_types import Load, Version
 from infeng_serve.service import Service
 
 
@@ -23,11 +24,11 @@ async def ready(service: Service, call: Call) -> None:
 
 async def version(service: Service, call: Call) -> None:
     """Answer the engine's version."""
-    await call.respond(200, msgspec.json.encode({"version": __version__}))
+    await call.respond(200, msgspec.json.encode(Version(version=__version__)))
 
 
 async def load(service: Service, call: Call) -> None:
     """Answer how many calls are being answered, and how many of their requests run and wait."""
     scheduler = service.model.engine.scheduler
-    facts = {"server_load": service.limits.calls, "running": scheduler.running, "waiting": scheduler.waiting}
-    await call.respond(200, msgspec.json.encode(facts))
+    found = Load(server_load=service.limits.calls, running=scheduler.running, waiting=scheduler.waiting)
+    await call.respond(200, msgspec.json.encode(found))

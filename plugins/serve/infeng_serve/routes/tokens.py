@@ -2,44 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 
 from infeng_serve.http import Call
 from infeng_serve.model import Model
 from infeng_serve.protocol.errors import ApiError
-from infeng_serve.routes.bodies import decoded
+from infeng_serve.protocol.reading import decode
+from infeng_serve.protocol.token_types import (
+    DetokenizeRequest,
+    DetokenizeResponse,
+    TokenizeRequest,
+    TokenizeResponse,
+)
 from infeng_serve.service import Service
 
 MOST = 1 << 22
 """Tokens that are turned into text at a time."""
 
 
-class Tokenize(msgspec.Struct):
-    """Body of /tokenize: a prompt, or messages that the chat template renders."""
-
-    model: str | None = None
-    prompt: str | None = None
-    messages: list[dict[str, Any]] | None = None
-    add_special_tokens: bool | None = None
-    add_generation_prompt: bool = True
-    continue_final_message: bool = False
-    return_token_strs: bool = False
-    tools: list[dict[str, Any]] = []
-    chat_template_kwargs: dict[str, Any] | None = None
-
-
-class Detokenize(msgspec.Struct):
-    """Body of /detokenize."""
-
-    tokens: list[int]
-    model: str | None = None
-
-
 async def tokenize(service: Service, call: Call) -> None:
     """Answer the tokens of a prompt, or of a conversation."""
-    wanted = decoded(Tokenize, await call.body(service.settings))
+    wanted = decode(await call.body(service.settings), TokenizeRequest)
     model = service.model
     if wanted.model is not None:
         model.adapters.of(call.caller, wanted.model)
@@ -50,7 +33,7 @@ async def tokenize(service: Service, call: Call) -> None:
 
 async def detokenize(service: Service, call: Call) -> None:
     """Answer the text of tokens."""
-    wanted = decoded(Detokenize, await call.body(service.settings))
+    wanted = decode(await call.body(service.settings), DetokenizeRequest)
     model = service.model
     if wanted.model is not None:
         model.adapters.of(call.caller, wanted.model)
@@ -58,10 +41,10 @@ async def detokenize(service: Service, call: Call) -> None:
     if len(wanted.tokens) > MOST or not all(0 <= token < vocab for token in wanted.tokens):
         raise ApiError(400, f"Give at most {MOST} tokens from 0 to {vocab - 1}.", param="tokens")
     text = await service.bridge.run(lambda: model.engine.tokenizer.decode(wanted.tokens))
-    await call.respond(200, msgspec.json.encode({"prompt": text}))
+    await call.respond(200, msgspec.json.encode(DetokenizeResponse(prompt=text)))
 
 
-def _tokenized(model: Model, wanted: Tokenize) -> bytes:
+def _tokenized(model: Model, wanted: TokenizeRequest) -> bytes:
     tokenizer = model.engine.tokenizer
     if wanted.prompt is not None:
         ids = tokenizer.encode([wanted.prompt])[0]
@@ -77,5 +60,5 @@ def _tokenized(model: Model, wanted: Tokenize) -> bytes:
         )
         ids = list(prompt.ids)
     texts = [tokenizer.decode([token]) for token in ids] if wanted.return_token_strs else None
-    found = {"count": len(ids), "max_model_len": model.context, "tokens": ids, "token_strs": texts}
+    found = TokenizeResponse(count=len(ids), max_model_len=model.context, tokens=ids, token_strs=texts)
     return msgspec.json.encode(found)
