@@ -60,10 +60,7 @@ def load(config: EngineConfig, settings: Settings, loras: Sequence[Lora] = ()) -
         adapters = time.perf_counter()
         directory = engine.model.tokenizer_dir
         override = Path(settings.chat_template) if settings.chat_template else None
-        try:
-            template: Any = find(directory, engine.tokenizer, override=override)
-        except NotImplementedError:
-            template = None
+        template = find(directory, engine.tokenizer, override=override)
         reference = str(config.model.path)
         names = settings.names or (name_of(reference),)
         end = time.perf_counter()

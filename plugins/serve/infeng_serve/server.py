@@ -194,11 +194,13 @@ class Server:
             await asyncio.sleep(0.01)
         for connection in list(self._state.connections):
             connection.transport.abort()
+        parts: list[object] = [*self.service.observers]
         if self.service.is_loaded:
             await self.service.bridge.shut(shutting_down())
+            parts.append(self.service.model.template)
         self.service.pool.shutdown(wait=False, cancel_futures=True)
-        for observer in self.service.observers:
-            getattr(observer, "close", lambda: None)()
+        for part in parts:
+            getattr(part, "close", lambda: None)()
 
     def _hear(self, number: int) -> None:
         """Take a signal: the first drains, the second ends the process."""
