@@ -35,6 +35,8 @@ class Caller:
     """Whether it sees what other tenants have loaded."""
     is_admin: bool = False
     """Whether it may load adapters from anywhere, and unload everybody's."""
+    may_watch: bool = True
+    """Whether it may see the metrics, which name tenants and their adapters."""
 
 
 NOBODY = Caller("")
@@ -142,7 +144,9 @@ def _parsed(path: Path, text: str) -> Iterator[tuple[bytes, Caller]]:
 
 def _caller(key: str, tenant: str = "-", adapters: str | None = None, admin: str = "") -> Caller:
     names = None if adapters in (None, "*") else frozenset(str(adapters).split(",")) - {"", "-"}
-    return Caller(unnamed(key) if tenant == "-" else tenant, names, adapters == "*", bool(admin))
+    sees_all, is_admin = adapters == "*", bool(admin)
+    tenant = unnamed(key) if tenant == "-" else tenant
+    return Caller(tenant, names, sees_all, is_admin, sees_all or is_admin)
 
 
 def _checked(key: str, place: str = "an API key") -> str:

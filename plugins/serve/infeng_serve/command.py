@@ -42,6 +42,7 @@ class Serve:
         )
         self._configure_access(parser.add_argument_group("access"))
         self._configure_limits(parser.add_argument_group("limits"))
+        self._configure_watching(parser.add_argument_group("watching"))
         add_config_options(parser)
 
     def run(self, arguments: argparse.Namespace) -> int:
@@ -49,6 +50,7 @@ class Serve:
         from infeng_serve.model import Model, load
         from infeng_serve.server import Server
         from infeng_serve.settings import Settings
+        from infeng_serve.watchers import watchers
 
         names = {field.name for field in dataclasses.fields(Settings)} - {"threads"}
         given = {f"serve__{name}": value for name, value in vars(arguments).items() if name in names}
@@ -66,7 +68,7 @@ class Serve:
             say(f"serving {model.name}, loaded in {time.perf_counter() - begin:.2f} s", to_stderr=True)
             return model
 
-        server = Server(settings, loaded, keys=keys)
+        server = Server(settings, loaded, keys=keys, watch=lambda model: watchers(model, settings))
         if not keys.are_asked_for and not settings.host.startswith(LOOPBACK):
             _log.warning("anybody who reaches this address may call: no API key is set", host=settings.host)
         say(f"listening at {server.url}, loading {config.model.path}", to_stderr=True)
@@ -96,6 +98,12 @@ class Serve:
         group.add_argument("--max-requests", type=int, metavar="N", help="answered or waiting at a time (1024)")
         group.add_argument("--request-timeout", type=float, metavar="S", help="an answer ends with what it has (never)")
         group.add_argument("--drain-timeout", type=float, metavar="S", help="for answers in the making at the end (30)")
+
+    def _configure_watching(self, group: argparse._ArgumentGroup) -> None:
+        group.add_argument(
+            "--access-log", nargs="?", const="logfmt", metavar="FORMAT", help="a line for each answer: logfmt or json"
+        )
+        group.add_argument("--otlp-endpoint", metavar="URL", help="collector that gets traces: http://localhost:4317")
 
 
 def keys_of(given: list[str], admins: list[str], file: str | None) -> Any:

@@ -1,4 +1,4 @@
-"""What this plugin adds: the command ``serve``."""
+"""What this plugin adds: the commands ``serve`` and ``top``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from infeng_core.api import hookimpl
 
 @hookimpl
 def infeng_commands(settings: Mapping[str, Any]) -> list[object]:
-    """Return the command; ``settings`` are the defaults and those of the environment."""
+    """Return the commands; ``settings`` are the defaults and those of the environment."""
     from infeng_serve.command import Serve
+    from infeng_serve.watching.top import Top
 
-    return [Serve(settings)]
+    return [Serve(settings), Top()]

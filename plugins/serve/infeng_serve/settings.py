@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, Literal
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +35,10 @@ class Settings:
     keep_alive: float
     drain_timeout: float
     threads: int
+    metrics_prefix: Literal["infeng", "vllm"]
+    access_log: Literal["off", "logfmt", "json"]
+    access_log_sample: float
+    otlp_endpoint: str | None
 
     @staticmethod
     def read(values: Mapping[str, Any]) -> Settings:

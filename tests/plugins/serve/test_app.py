@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from pathlib import Path
 
 import pytest
 from serve_parts import Running, connected, posted, read_until, running, until
@@ -15,7 +16,9 @@ def test_liveness_version_and_load(served: Running):
     assert served.ask("/health").json == {"status": "ok"}
     assert served.ask("/ready").status == 200
     assert served.ask("/version").json == {"version": __version__}
-    assert served.ask("/load").json == {"server_load": 0, "running": 0, "waiting": 0}
+    load = served.ask("/load").json
+    assert (load["server_load"], load["running"], load["waiting"]) == (0, 0, 0)
+    assert 0 <= load["kv_cache_usage"] <= 1
 
 
 def test_adapters_are_listed_as_models_with_root_and_parent(served: Running):
@@ -193,3 +196,27 @@ def test_every_route_is_described(served: Running):
         operations = described[path.replace("/v1/models/", "/v1/models/{model}")]
         assert {method.upper() for method in operations} == set(found.handlers)
         assert all(("security" in operation) is found.is_open for operation in operations.values())
+
+
+def test_metrics_are_those_of_what_was_served(tmp_path: Path):
+    from infeng_serve.auth import Keys
+    from infeng_serve.watchers import watchers
+    from serve_parts import settings_of
+
+    keys = Keys(["operator"])
+    with running(keys=keys, watch=lambda model: watchers(model, settings_of())) as found:
+        bearer = {"authorization": "Bearer operator"}
+        assert found.ask("/metrics").status == 401
+        assert found.ask("/tiny", {"prompt": "x", "max_tokens": 3, "model": "bard"}, **bearer).status == 200
+        assert found.ask("/tiny", {"prompt": "x", "model": "nobody"}, **bearer).status == 404
+        reply = found.ask("/metrics", **bearer)
+        assert reply.headers["content-type"].startswith("text/plain")
+        text = reply.data.decode()
+        assert 'infeng:generation_tokens_total{model_name="model"} 3' in text
+        assert 'adapter_name="bard"' in text
+        assert 'reason="not_found"} 1' in text
+        assert 'reason="unauthorized"} 1' in text
+        (tmp_path / "keys").write_text("beta-key beta\nops-key ops *\n")
+        found.server.service.keys = Keys(file=tmp_path / "keys")
+        assert found.ask("/metrics", authorization="Bearer beta-key").status == 403
+        assert found.ask("/metrics", authorization="Bearer ops-key").status == 200

@@ -108,7 +108,8 @@ def test_the_file_of_keys_is_followed_while_the_server_runs(tmp_path: Path, monk
     path.write_text("new-key acme\nother-key beta\n")
     os.utime(path, ns=(time.time_ns(), time.time_ns() + 10**9))
     assert keys.caller(b"Bearer old-key") is None
-    assert keys.caller(b"Bearer new-key") == auth.Caller("acme")
+    found = keys.caller(b"Bearer new-key")
+    assert found is not None and found.tenant == "acme"
     path.write_text("new-key acme beta gamma delta\n")
     assert keys.caller(b"Bearer other-key") is not None, "what cannot be read changes nothing"
     path.unlink()

@@ -73,6 +73,7 @@ def test_it_serves_tells_where_and_ends_with_0_after_sigterm(tmp_path: Path, pro
     assert ask(program.address, "/v1/models").status == 401
     cards = ask(program.address, "/v1/models", **bearer).json["data"]
     assert [card["id"] for card in cards] == ["tale", "poet"]
+    assert b"infeng:num_requests_running" in ask(program.address, "/metrics", **bearer).data
     assert program.end() == 0
     assert not program.ready.exists()
     assert all(word in program.said() for word in ("engine_s=", "template_s=", "serving", "draining"))

@@ -23,6 +23,8 @@ class Version(msgspec.Struct, kw_only=True):
 class Load(msgspec.Struct, kw_only=True):
     """How busy the server is."""
 
-    server_load: Annotated[int, Meta(description="calls that are being answered")]
-    running: Annotated[int, Meta(description="requests that run")]
-    waiting: Annotated[int, Meta(description="requests that wait")]
+    server_load: Annotated[float, Meta(description="requests that there are")]
+    running: Annotated[float, Meta(description="requests that run")]
+    waiting: Annotated[float, Meta(description="requests that wait")]
+    kv_cache_usage: Annotated[float, Meta(description="share of the cache blocks that somebody needs")]
+    predicted_wait_seconds: Annotated[float, Meta(description="until the first token of one more request")]

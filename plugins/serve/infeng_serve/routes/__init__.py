@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from infeng_serve.app import Route
-from infeng_serve.routes import adapters, generation, models, status, tokens
+from infeng_serve.routes import adapters, generation, metrics, models, status, tokens
 
 
 def table() -> dict[str, Route]:
@@ -12,6 +12,7 @@ def table() -> dict[str, Route]:
         "/health": Route({"GET": status.health}, is_open=True),
         "/ready": Route({"GET": status.ready}, is_open=True),
         "/version": Route({"GET": status.version}),
+        "/metrics": Route({"GET": metrics.metrics}),
         "/load": Route({"GET": status.load}),
         "/v1/models": Route({"GET": models.listed}),
         "/v1/models/": Route({"GET": models.one}),

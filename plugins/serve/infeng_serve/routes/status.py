@@ -8,6 +8,7 @@ from infeng_core.api import __version__
 from infeng_serve.http import Call
 from infeng_serve.protocol.state_types import Load, Version
 from infeng_serve.service import Service
+from infeng_serve.watching.load import load_values
 
 
 async def health(service: Service, call: Call) -> None:
@@ -28,7 +29,5 @@ async def version(service: Service, call: Call) -> None:
 
 
 async def load(service: Service, call: Call) -> None:
-    """Answer how many calls are being answered, and how many of their requests run and wait."""
-    scheduler = service.model.engine.scheduler
-    found = Load(server_load=service.limits.calls, running=scheduler.running, waiting=scheduler.waiting)
-    await call.respond(200, msgspec.json.encode(found))
+    """Answer how many requests run and wait, how full the cache is, and how long one more would wait."""
+    await call.respond(200, msgspec.json.encode(Load(**load_values(service.model.engine))))

@@ -1,0 +1,22 @@
+"""What Prometheus reads."""
+
+from __future__ import annotations
+
+from infeng_serve.http import Call
+from infeng_serve.protocol.errors import ApiError
+from infeng_serve.service import Service
+from infeng_serve.watching.exposition import OPENMETRICS, TEXT, wants_openmetrics
+from infeng_serve.watching.metrics import Metrics
+
+
+async def metrics(service: Service, call: Call) -> None:
+    """Answer the metrics, to those who may know of all tenants."""
+    _ = service.model
+    if not call.caller.may_watch:
+        raise ApiError(403, "This key may not see figures of other tenants.", type="permission_error")
+    found = next((observer for observer in service.observers if isinstance(observer, Metrics)), None)
+    if found is None:
+        raise ApiError(404, "This server keeps no metrics.", code="not_found")
+    is_open = wants_openmetrics(call.header(b"accept"))
+    kind = OPENMETRICS if is_open else TEXT
+    await call.respond(200, found.render(is_open), kind=kind.encode("ascii"))

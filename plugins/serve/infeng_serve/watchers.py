@@ -1,0 +1,20 @@
+"""Who watches a server by its settings: metrics always, an access log and traces where they are asked for."""
+
+from __future__ import annotations
+
+from infeng_serve.model import Model
+from infeng_serve.observers import Observer
+from infeng_serve.settings import Settings
+from infeng_serve.watching.accesslog import AccessLog
+from infeng_serve.watching.metrics import Metrics
+from infeng_serve.watching.tracing import Tracing
+
+
+def watchers(model: Model, settings: Settings) -> list[Observer]:
+    """Return them; raises UsageError for an endpoint of traces that cannot be."""
+    found: list[Observer] = [Metrics(model.engine, model.name, prefix=settings.metrics_prefix)]
+    if settings.access_log != "off":
+        found.append(AccessLog(format=settings.access_log, sample=settings.access_log_sample))
+    if settings.otlp_endpoint:
+        found.append(Tracing(settings.otlp_endpoint, model.engine))
+    return found
