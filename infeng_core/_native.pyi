@@ -291,8 +291,9 @@ class Program:
         heads: int = 1,
         size: int = 0,
         column: int = 0,
+        on_demand: bool = False,
     ) -> None:
-        """``gather_samples``: read the rows that are sampled, write (samples, k).
+        """``gather_samples``: read the rows that are sampled, write (samples, k). ``on_demand``: see ``run``.
 
         ``offset`` is added to the weight. More heads than one, or a ``column``: each head of the weight's size from
         that column on is normed by itself; ``out`` may be ``x``. Without a weight ``size`` is normed; 0: all columns.
@@ -433,8 +434,9 @@ class Program:
         block_tables: NDArray[np.int32],  # flat
         sample_rows: NDArray[np.int32],  # (samples,)
         adapters: Sequence[tuple[int, int, Any, float]] = (),  # row_begin, row_end, Adapter, weight
+        on_demand: bool = False,
     ) -> None:
-        """Run all ops on one batch; releases the GIL.
+        """Run all ops on one batch, those on demand only if they are asked for; releases the GIL.
 
         Segments lie one after the other and cover all rows; row r of a segment is at position pos0 + r - row_begin; no
         two segments write to one block. ``segments`` may be empty, (0, 4), where no op uses a cache. Blocks that lie

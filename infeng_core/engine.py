@@ -7,11 +7,15 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from time import perf_counter
 from types import MappingProxyType, TracebackType
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from infeng_core import formats
 from infeng_core.adapters import NamedAdapters, Registry, base_names
@@ -28,6 +32,7 @@ from infeng_core.plug.manager import Plugins
 from infeng_core.requests.chain import Chains
 from infeng_core.requests.defaults import recommended
 from infeng_core.requests.input import AdaptersOf, InputProcessor, Prompt, Prompts
+from infeng_core.requests.pooling import Pooled, Pooling
 from infeng_core.requests.processors import Vocabulary
 from infeng_core.requests.request import Adapters, Completion, Logprob, Request, SamplingParams
 from infeng_core.requests.sampler import Sampler, draw_seed
@@ -52,6 +57,9 @@ _STAGES: Mapping[str, Mapping[str, str] | str] = {
     "_step": "step",
 }
 """What a profile times: methods of the engine's parts, and of the engine."""
+
+_ONE_TOKEN = SamplingParams(temperature=0.0, max_tokens=1)
+"""Of a request that is there for its prompt."""
 
 CHARACTERS_PER_TOKEN = 8
 """A text has more tokens than one for so many characters; by it some are refused before they are tokenized."""
@@ -121,6 +129,7 @@ class Engine:
         vocabulary = Vocabulary(self.tokenizer, shape.vocab, self._eos_ids, self.model.tokenizer_dir)
         self._processors = Chains(self.plugins.logit_processor, vocabulary)
         self._ids = itertools.count()
+        self._embeds: set[object] = set()  # calls of embed() that run
         self._lock = StepLock()
         self._background: EngineThread | None = None
         self._is_open = True
@@ -208,10 +217,14 @@ class Engine:
         if batch is None:
             scheduler = self._in_flight.scheduler
             return scheduler.waiting > 0 and self._registry.wait(mark, scheduler.next_deadline - perf_counter())
+        if self._embeds:
+            batch = batch._replace(hidden=any(segment.sequence.pooling is not None for segment in batch.segments))
         self._batch, self._is_interrupted = batch, False
         try:
             self._sampler.begin(batch)
             logits = self.executable.run(batch)
+            if batch.hidden:
+                _pool(batch, self.executable.hidden_states())  # type: ignore[attr-defined]  # of HiddenStates
         except NotFiniteError:
             found = culprits(self.executable.run, batch)
             if not found:
@@ -306,6 +319,42 @@ class Engine:
         [(request, ids)] = self._prepare([request], None, None)
         found = self._start(request, ids, report_from=begin - 1).result().prompt_logprobs
         return tuple(one for one in found[begin:] if one is not None)
+
+    def embed(
+        self,
+        prompts: Prompts,
+        *,
+        pooling: Pooling = "mean",
+        adapters: AdaptersOf = None,
+        normalize: bool = True,
+    ) -> list[NDArray[np.float32]]:
+        """Return a vector for each prompt, (hidden,) float32: of what the model's head reads of its tokens.
+
+        prompts, adapters: as of ``generate``. pooling: "mean" of all tokens, "last" takes the last alone.
+        normalize: to length 1. A vector does not depend on its batch or on how the prompt was cut into steps.
+
+        Raises RequestError as ``generate`` and for a request that ended by its timeout, UsageError where the backend or
+        the model has no such states.
+        """
+        self._check_open()
+        if not getattr(self.executable, "has_hidden_states", False):
+            why = "it gives no hidden states of this model"
+            raise UsageError(f"backend {self.config.backend.use}", why, "use backend native")
+        prepared = self._prepare(prompts, None, adapters)
+        pooled = [Pooled(pooling, len(ids)) for _, ids in prepared]
+        streams: list[Stream] = []
+        self._embeds.add(call := object())
+        try:
+            for (request, ids), states in zip(prepared, pooled, strict=True):
+                streams.append(self._start(replace(request, params=_ONE_TOKEN), ids, pooling=states))
+            for stream in streams:
+                stream.result()
+        except BaseException:
+            self._abandon(streams)
+            raise
+        finally:
+            self._embeds.discard(call)
+        return [states.result(normalize) for states in pooled]
 
     def cancel(self, stream: Stream) -> None:
         """End a request soon; its last event then says ``cancelled``. Any thread may call this, at any time.
@@ -449,6 +498,7 @@ class Engine:
         index: int = 0,
         ready: deque[Output] | None = None,
         report_from: int | None = None,
+        pooling: Pooled | None = None,
     ) -> Stream:
         self._check_open()
         params = request.params
@@ -460,6 +510,7 @@ class Engine:
             sequence.deadline = sequence.arrived + request.timeout
         sequence.guesses = self._guesses(ids)
         sequence.report_from = 0 if params.prompt_logprobs is not None else report_from
+        sequence.pooling = pooling
         ends = frozenset((*params.stop_token_ids, *(() if params.ignore_eos else self._eos_ids)))
         sequence.processors = self._processors.start(params, ids, ends)
         # A tokenizer that knows nothing of special tokens need not take the argument.
@@ -530,3 +581,10 @@ class Engine:
     def _abandon(self, streams: Sequence[Stream]) -> None:
         for stream in streams:
             stream.cancel()
+
+
+def _pool(batch: Batch, hidden: NDArray[np.float32]) -> None:
+    """Give the hidden states of a batch's rows, (rows, hidden), to those who want them."""
+    for segment in batch.segments:
+        if segment.sequence.pooling is not None:
+            segment.sequence.pooling.take(segment.pos0, hidden[segment.row_begin : segment.row_end])

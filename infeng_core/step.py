@@ -67,6 +67,16 @@ class Processors(Protocol):
         """Forget everything: the request is computed again."""
 
 
+class Pooling(Protocol):
+    """What takes the hidden states of one sequence's prompt (requests/pooling.py)."""
+
+    begin: int
+    """The first position whose state it wants; those before need not be computed for it."""
+
+    def take(self, position: int, hidden: NDArray[np.float32]) -> None:
+        """Take the states, (rows, hidden), of positions from ``position`` on; the same may come again."""
+
+
 class AdapterHandle(Protocol):
     """An adapter in the memory of an executable, which goes back when the last reference is dropped."""
 
@@ -155,6 +165,8 @@ class Sequence:
     """Its logit processors; None where it has none."""
     forced: list[int] = field(default_factory=list)
     """Tokens that its processors say have to come next; they are guessed instead of what ``guesses`` has."""
+    pooling: Pooling | None = None
+    """What takes its hidden states; None where nobody wants them."""
     adapters: AdapterReference | None = None
     """Its adapters; None for the base alone."""
     report_from: int | None = None
@@ -236,6 +248,8 @@ class Batch(NamedTuple):
     sample_rows: NDArray[np.int32]  # (samples,) rows whose logits are wanted, ascending
     adapters: abc.Sequence[AdapterRows] = ()
     """Sorted by row. Adapters that combine have the same rows and follow each other in the order of the request."""
+    hidden: bool = False
+    """Whether somebody wants the hidden states of its rows (``HiddenStates``)."""
 
 
 def uses_of(sequence: Sequence) -> tuple[tuple[AdapterHandle, float], ...]:

@@ -18,8 +18,9 @@ def write(
     targets: tuple[str, ...] = ("q_proj", "v_proj", "down_proj"),
     shape: Shape | None = None,
     strength: float = 0.3,
+    norm: bool = False,
 ) -> Path:
-    """Write an adapter that changes every text visibly, and return its directory."""
+    """Write an adapter that changes every text visibly, and return its directory. norm: with a final one of its own."""
     shape = shape or Shape()
     sizes = {
         "q_proj": ("self_attn", shape.heads * shape.head_dim, shape.hidden),
@@ -36,8 +37,11 @@ def write(
             b = strength * random.standard_normal((rows, rank))
             tensors[f"{name}.lora_A.weight"] = a.astype(np.float32)
             tensors[f"{name}.lora_B.weight"] = b.astype(np.float32)
+    if norm:
+        tensors["base_model.model.model.norm.weight"] = random.standard_normal(shape.hidden).astype(np.float32)
     directory.mkdir(parents=True, exist_ok=True)
-    settings = {"peft_type": "LORA", "r": rank, "lora_alpha": 2 * rank, "target_modules": list(targets)}
+    settings: dict[str, object] = {"peft_type": "LORA", "r": rank, "lora_alpha": 2 * rank}
+    settings |= {"target_modules": list(targets), "modules_to_save": ["model.norm"] if norm else None}
     (directory / "adapter_config.json").write_text(json.dumps(settings))
     save_file(tensors, directory / "adapter_model.safetensors")
     return directory

@@ -148,6 +148,21 @@ class BlockAccess(Protocol):
         """
 
 
+@runtime_checkable
+class HiddenStates(Protocol):
+    """What an executable may offer besides: what the head reads of each row, not of the sampled ones alone."""
+
+    @property
+    def has_hidden_states(self) -> bool:
+        """Whether the model ends in a norm and a head."""
+
+    def hidden_states(self) -> NDArray[np.float32]:
+        """Return the final norm's output of all rows of the last run, (rows, hidden) float32, valid until the next.
+
+        Its batch must have had ``hidden``.
+        """
+
+
 class Backend(Protocol):
     """Makes executables. Registered by name through the hook ``infeng_backends``."""
 

@@ -102,5 +102,5 @@ class PrefixCache:
 
 def _most_shared(sequence: Sequence) -> int:
     """Return how many of a sequence's positions need not be computed for its own sake."""
-    most = sequence.length - 1
+    most = sequence.length - 1 if sequence.pooling is None else min(sequence.length - 1, sequence.pooling.begin)
     return most if sequence.report_from is None else min(most, sequence.report_from)

@@ -75,12 +75,12 @@ class Binder:
             self._reasons[_name(kernel)] = str(chosen.reason) if chosen else ""
         return bindings
 
-    def note(self, op: str, detail: str, kernels: Bindings) -> None:
-        """Remember that the program's next op got ``kernels``, for ``bound_ops``."""
+    def note(self, op: str, detail: str, kernels: Bindings, *, is_listed: bool = True) -> None:
+        """Remember that the program's next op got ``kernels``; ``bound_ops`` tells of it if it ``is_listed``."""
         self.noted.append((op, detail))
+        self._noted_kernels |= {_name(kernel): kernel for _, kernel in kernels}
         begin = 1
-        for end, kernel in kernels:
-            self._noted_kernels[_name(kernel)] = kernel
+        for end, kernel in kernels if is_listed else ():
             reason = self._reasons[_name(kernel)]
             key = (op, detail, (begin, end), kernel.library, kernel.name, reason)
             self._bound[key] = self._bound.get(key, 0) + 1

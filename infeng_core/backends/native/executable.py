@@ -117,6 +117,9 @@ class NativeExecutable:
         self._program, planner, logits = plan(model, config, limits, selector, pool, self._cache, pages)
         self._program.finish()
         self._logits = self._program.view(logits)[:, : shape.vocab]
+        hidden = planner.hidden
+        self._hidden = None if hidden is None else self._program.view(hidden)[:, : shape.hidden]
+        self._rows = 0  # of the last run
         self._bound = planner.binder.bound_ops()
         self._ops = tuple(
             OpNames(op, detail, tuple(kernel for _, kernel in native["kernels"]))
@@ -133,7 +136,18 @@ class NativeExecutable:
             self._program.run(*batch[1:])
         except _native.NativeError as error:
             raise _failure(error) from error
+        self._rows = len(batch.tokens)
         return self._logits[: len(batch.sample_rows)]
+
+    @property
+    def has_hidden_states(self) -> bool:
+        """Whether the model ends in a norm and a head."""
+        return self._hidden is not None
+
+    def hidden_states(self) -> NDArray[np.float32]:
+        """Return what the head reads of all rows of the last run, (rows, hidden) float32, valid until the next."""
+        assert self._hidden is not None  # has_hidden_states
+        return self._hidden[: self._rows]
 
     @property
     def max_stacked_rank(self) -> int:
@@ -205,7 +219,7 @@ class NativeExecutable:
 
     def close(self) -> None:
         """Give memory and threads back; calling it again does nothing."""
-        for name in ("_program", "_cache", "_logits", "_model"):
+        for name in ("_program", "_cache", "_logits", "_hidden", "_model"):
             vars(self).pop(name, None)
 
 

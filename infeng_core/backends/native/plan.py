@@ -72,6 +72,8 @@ class Planner:
         self._weights: dict[str, _native.Weight] = {}
         self._buffers: dict[str, int] = {}
         self._activations: dict[str, int] = {}
+        self.hidden: int | None = None
+        """The buffer of what the head reads, of all rows; None where the graph does not end in a norm and a head."""
         self._tables: dict[RopeConfig, tuple[NDArray[np.float32], NDArray[np.float32]]] = {}
 
     def build(self, program: _native.Program, cache: _native.KvCache, kv_format: str) -> int:
@@ -84,6 +86,8 @@ class Planner:
         try:
             for index, op in enumerate(self._graph.ops):
                 self._add(index, op, family)
+                if isinstance(op, RmsNorm) and self._is_before_head(op):
+                    self._add_hidden(op)
             return self._buffer(self._graph.logits)
         except KeyError as error:
             why = f"its graph names {error}, which is neither a value of it nor a tensor of the model"
@@ -148,6 +152,19 @@ class Planner:
             op.out,
             emit,
         )
+
+    def _is_before_head(self, op: RmsNorm) -> bool:
+        heads = [one for one in self._graph.ops if isinstance(one, Linear) and one.out == self._graph.logits]
+        return bool(heads) and heads[-1].x == op.out and not self._graph.values[op.x].sampled
+
+    def _add_hidden(self, op: RmsNorm) -> None:
+        """Add the norm once more, of all rows and only in steps that ask for it."""
+        vector = self._model.vectors[op.weight]
+        self.hidden = self._program.buffer(self._graph.values[op.out].columns)
+        kernels = self.binder.choose("rmsnorm", False, {"n": len(vector), "k": len(vector)})
+        self.binder.note("rmsnorm", f"{_role(op.weight)} {len(vector)} of all rows", kernels, is_listed=False)
+        x = self._buffer(op.x)
+        self._program.rmsnorm(kernels, x, vector, op.eps, self.hidden, module=op.weight, on_demand=True)
 
     def _linear(self, index: int, op: Linear) -> None:
         weight = self._weight(op.weight)

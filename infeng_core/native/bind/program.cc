@@ -169,11 +169,15 @@ class HeldRows {
 };
 
 void run(Program& program, const py::array& tokens, const py::array& positions, const py::array& segments,
-         const py::array& block_tables, const py::array& sample_rows, const py::sequence& adapters) {
+         const py::array& block_tables, const py::array& sample_rows, const py::sequence& adapters, bool on_demand) {
   HeldRows held;
-  const Batch batch{integers(tokens, "tokens", 0),           integers(positions, "positions", 0),
-                    integers(segments, "segments", 4),       integers(block_tables, "block_tables", 0),
-                    integers(sample_rows, "sample_rows", 0), held.take(adapters)};
+  const Batch batch{integers(tokens, "tokens", 0),
+                    integers(positions, "positions", 0),
+                    integers(segments, "segments", 4),
+                    integers(block_tables, "block_tables", 0),
+                    integers(sample_rows, "sample_rows", 0),
+                    held.take(adapters),
+                    on_demand};
   const py::gil_scoped_release release;
   program.run(batch);
 }
@@ -246,15 +250,15 @@ void bind_ops(Class& program) {
           "rmsnorm",
           [](BoundProgram& self, const PyBindings& kernels, int x, const py::object& weight, float eps, OptionalId out,
              const List& epilogues, bool gather, const std::string& module, float offset, int64_t heads, int64_t size,
-             int64_t column) {
+             int64_t column, bool on_demand) {
             Constant vector = self.optional_constant(weight, "rmsnorm weight");
             if (vector.data == nullptr) vector.size = size > 0 ? size : self.value(x).columns;
             self.rmsnorm(bindings(kernels), x, vector, eps, out.value_or(-1), specs(self, epilogues),
-                         NormSpec{offset, heads, column, gather}, module);
+                         NormSpec{offset, heads, column, gather, on_demand}, module);
           },
           "kernels"_a, "x"_a, "weight"_a, "eps"_a, "out"_a, "epilogues"_a = List(), py::kw_only(),
           "gather_samples"_a = false, "module"_a = "", "offset"_a = 0.0f, "heads"_a = 1, "size"_a = 0, "column"_a = 0,
-          "``gather_samples``: read the rows that are sampled, write (samples, k).")
+          "on_demand"_a = false, "``gather_samples``: read the rows that are sampled, write (samples, k).")
       .def(
           "linear",
           [](BoundProgram& self, const PyBindings& kernels, WeightPtr weight, int x, OptionalId out,
@@ -369,10 +373,12 @@ void bind_program(py::module_& m) {
       .def(
           "run",
           [](BoundProgram& self, const py::array& tokens, const py::array& positions, const py::array& segments,
-             const py::array& block_tables, const py::array& sample_rows, const py::sequence& adapters) {
-            run(self, tokens, positions, segments, block_tables, sample_rows, adapters);
+             const py::array& block_tables, const py::array& sample_rows, const py::sequence& adapters,
+             bool on_demand) {
+            run(self, tokens, positions, segments, block_tables, sample_rows, adapters, on_demand);
           },
           "tokens"_a, "positions"_a, "segments"_a, "block_tables"_a, "sample_rows"_a, "adapters"_a = py::tuple(),
+          "on_demand"_a = false,
           "Run all ops on one batch; releases the GIL. Raises NativeError with the failing op, kernel and message.")
       .def(
           "read_blocks",

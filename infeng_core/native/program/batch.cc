@@ -42,6 +42,7 @@ void Program::take(const Batch& batch) {
     }
   }
   take_segments(batch);
+  is_demanded_ = batch.on_demand ? 1 : 0;
   if (lora_.is_open()) {
     lora_.take(batch.adapters, rows_, {sample_rows_, static_cast<size_t>(samples_)});
   } else if (!batch.adapters.empty()) {

@@ -65,10 +65,17 @@ void Lora::set_expand(int slot, Op& op) {
 }
 
 void Lora::add_module(std::string name, Op& op) {
-  for (const Module& other : modules_) {
-    if (other.name == name) fail(kBad, "there is a module ", name, " already");
-  }
   op.module = static_cast<int>(modules_.size());
+  for (size_t i = 0; i < modules_.size(); ++i) {
+    if (modules_[i].name != name) continue;
+    // Norms may share a vector, which has no layout of a kernel's own.
+    const Op& other = *modules_[i].op;
+    if (op.vector_at == nullptr || other.vector_at == nullptr || op.problem.k != other.problem.k) {
+      fail(kBad, "there is a module ", name, " already");
+    }
+    op.module = static_cast<int>(i);
+    return;
+  }
   modules_.push_back({std::move(name), &op});
 }
 

@@ -71,6 +71,7 @@ void Program::rmsnorm(Bindings kernels, int x, const Constant& weight, float eps
   keep(weight);
   args.eps = eps;
   args.offset = spec.offset;
+  if (spec.on_demand) op.needs_some = &is_demanded_;
   if (weight.data == nullptr) op.need(INFENG_NEED_NORM_PLAIN);
   if (spec.offset != 0) op.need(INFENG_NEED_NORM_OFFSET);
   op.problem.n = op.problem.k = k;

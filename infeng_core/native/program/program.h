@@ -94,6 +94,7 @@ struct NormSpec {
   int64_t heads = 1;   // each normed by itself, in place where x is out
   int64_t column = 0;  // of x and of out, where the heads begin
   bool gather = false;
+  bool on_demand = false;  // runs in steps that ask for it
 };
 
 // What rope does besides rotating; constants without data are left out.
@@ -201,6 +202,7 @@ struct Batch {
   std::span<const int32_t> block_tables;
   std::span<const int32_t> sample_rows;
   std::span<const AdapterRows> adapters = {};  // sorted by row
+  bool on_demand = false;                      // whether ops on demand run
 };
 
 class Program {
@@ -332,6 +334,7 @@ class Program {
   int64_t rows_ = 0;
   int64_t samples_ = 0;
   int64_t segment_count_ = 0;
+  int32_t is_demanded_ = 0;  // whether ops on demand run
 
   Lora lora_;
   int u_ = -1;                      // (rows, columns) that SHRINK makes and LORA reads

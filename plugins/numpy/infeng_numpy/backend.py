@@ -90,9 +90,21 @@ class NumpyExecutable:
         ]
         with self._lock:
             logits = self.llama.forward(
-                batch.tokens, batch.positions, batch.kv_segments, batch.block_tables, batch.sample_rows, rows
+                batch.tokens,
+                batch.positions,
+                batch.kv_segments,
+                batch.block_tables,
+                batch.sample_rows,
+                rows,
+                batch.hidden,
             )  # (samples, vocab) float64
         return logits.astype(np.float32)
+
+    has_hidden_states = True
+
+    def hidden_states(self) -> NDArray[np.float32]:
+        """Return what the head reads of all rows of the last run that was asked for it, (rows, hidden) float32."""
+        return self.llama.hidden.astype(np.float32)
 
     def block_layout(self) -> str:
         """Return what the bytes of a block mean."""

@@ -73,6 +73,7 @@ class Llama(Adapted):
         self.cache = cache
         self.block = block
         self.inv_freq = self.frequencies()  # (head_dim / 2,)
+        self.hidden: Real = np.empty((0, 0))  # (rows, hidden) of the last step that was asked for it
 
     def forward(
         self,
@@ -84,8 +85,12 @@ class Llama(Adapted):
         block_tables: NDArray[np.int32],  # flat
         sample_rows: NDArray[np.int32],  # (samples,)
         rows: Sequence[Rows] = (),  # which rows use which adapters
+        wants_hidden: bool = False,
     ) -> Real:
-        """Append the rows to the cache and return the logits of the sampled rows, (samples, vocab)."""
+        """Append the rows to the cache and return the logits of the sampled rows, (samples, vocab).
+
+        wants_hidden: keep in ``hidden`` what the head would read of all rows, (rows, hidden).
+        """
         self.rows = rows
         x = self.adapt_embedding(self.embed(tokens), tokens)  # (rows, hidden)
         for index, layer in enumerate(self.weights.layers):
@@ -98,6 +103,8 @@ class Llama(Adapted):
                 x, self.adapt_norm(f"{name}.post_attention_layernorm", layer.mlp_norm, len(x))
             )  # (rows, hidden)
             x = self.add_mlp(x, self.mlp(layer, h))  # (rows, hidden)
+        if wants_hidden:
+            self.hidden = self.final_norm(x)  # (rows, hidden)
         self.rows = self.sampled_rows(rows, sample_rows)
         last = self.final_norm(x[sample_rows])  # (samples, hidden)
         return self.head(last)  # (samples, vocab)
