@@ -101,6 +101,7 @@ from infeng_core.plug.hookspecs import API_VERSION, Command, KernelLibrary, Poli
 from infeng_core.plug.manager import Plugins
 from infeng_core.requests.processors import Adjustment, Forcing, LogitProcessor, LogitProcessors, Vocabulary
 from infeng_core.requests.request import Adapters, Completion, Logprob, Request, SamplingParams, Timings, Usage
+from infeng_core.requests.sampler import draw_seed
 from infeng_core.requests.stream import Event, Output, Stream
 from infeng_core.requests.tokenizer import Detokenizer, HfTokenizer, Tokenizer
 from infeng_core.scheduling.blocks import BlockPool
@@ -261,6 +262,7 @@ __all__ = [
     "decoder",
     "describe",
     "detect",
+    "draw_seed",
     "find",
     "get_logger",
     "hookimpl",

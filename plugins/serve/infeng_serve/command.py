@@ -43,6 +43,9 @@ class Serve:
         self._configure_access(parser.add_argument_group("access"))
         self._configure_limits(parser.add_argument_group("limits"))
         self._configure_watching(parser.add_argument_group("watching"))
+        parser.add_argument(
+            "--journal", metavar="DIR", help="accepted calls are written here, so that streams go on after a break"
+        )
         add_config_options(parser)
 
     def run(self, arguments: argparse.Namespace) -> int:

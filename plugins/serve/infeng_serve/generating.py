@@ -1,18 +1,19 @@
-"""A generating call from its body to the end of its answer, streamed or whole."""
+"""A generating call from its body to the end of its answer, streamed or whole; and one that is answered again."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from infeng_core.api import Adapters, Request
+from infeng_core.api import Adapters, Request, draw_seed
 from infeng_serve.auth import Caller
 from infeng_serve.failures import GoneError, failure, reason_of
 from infeng_serve.feed import Feed
 from infeng_serve.http import Call
+from infeng_serve.journal import Entry
 from infeng_serve.observers import Record
 from infeng_serve.protocol.answer import Answer, Context
 from infeng_serve.protocol.errors import ApiError
@@ -21,22 +22,58 @@ from infeng_serve.service import Service
 Read = Callable[[bytes, Context], Answer]
 """``read`` of a module of the protocol."""
 
+STREAMS = "/v1/streams/"
+"""Below this path are calls of the journal, by their ids."""
+
 HEAD_SECONDS = 1.0
 """How long a stream's head waits for the first event, so that what goes wrong until then has a status of its own."""
 
 
 async def generate(service: Service, call: Call, read: Read) -> None:
-    """Answer one call; raises ApiError where nothing was sent yet."""
-    feed = Feed(call.id, service.observers)
-    work = _Work(service, call, feed)
+    """Answer one call; raises ApiError where nothing was sent yet.
+
+    One whose Idempotency-Key was there before gets the answer of that call, byte for byte.
+    """
+    key = call.header(b"idempotency-key")
+
+    async def asked() -> tuple[bytes, Entry | None]:
+        body = await call.body(service.settings)
+        return body, service.repeats.entry(call, key, body)
+
+    with service.repeats.one_at_a_time(call, key):
+        await _answer(_Work(service, call, Feed(call.id, service.observers), key), read, asked)
+
+
+async def resume(service: Service, call: Call, reads: Mapping[str, Read]) -> None:
+    """Go on with the stream of a call in the journal, behind the frame that Last-Event-ID names.
+
+    Raises ApiError 404 for a call that is not there, 409 for one that another model or adapter would answer.
+    """
+    service.check_open()
+    entry = service.journal.find(call.caller.tenant, call.path.removeprefix(STREAMS))
+    if entry is None or entry.path not in reads:
+        raise ApiError(404, "There is no such stream, or it is not kept any more.", code="stream_not_found")
+    service.repeats.check_same(entry)
+    work = _Work(service, call, Feed(call.id, service.observers), "", call.header(b"last-event-id"))
+
+    async def asked() -> tuple[bytes, Entry | None]:
+        return entry.body, entry
+
+    await _answer(work, reads[entry.path], asked)
+
+
+async def _answer(work: _Work, read: Read, asked: Callable[[], Awaitable[tuple[bytes, Entry | None]]]) -> None:
+    """Answer one call, of whose body and entry in the journal ``asked`` tells."""
+    service, call, feed = work.service, work.call, work.feed
     try:
         service.check_open()
         with service.limits.one_more(call.caller.tenant):
-            body = await call.body(service.settings)
+            body, work.entry = await asked()
             service.check_open()
             call.watch(feed.gone)
             try:
                 answer = await service.bridge.submit(feed, lambda: work.read(read, body), work.settle)
+                await work.keep(body)
                 if answer.streams:
                     await _stream(call, feed, answer)
                 else:
@@ -85,13 +122,22 @@ class _Work:
     service: Service
     call: Call
     feed: Feed
+    key: str = ""
+    """The client's Idempotency-Key."""
+    last_id: str = ""
+    """Of the last frame that the client has."""
+    entry: Entry | None = None
+    """What is answered again; None for a call that is new."""
     model: str = ""
-    count: int = 0
-    adapters: dict[int, str] = field(default_factory=dict)
+    created: int = 0
+    requests: list[Request] = field(default_factory=list)
 
     def read(self, read: Read, body: bytes) -> Answer:
         """Return the answer that a body asks for; raises ApiError 400 for what is no JSON."""
         context = self.service.context(self.call.id, self.call.caller)
+        if self.entry is not None:
+            context = replace(context, id=self.entry.id, created=self.entry.created)
+        self.created = context.created
         find = context.adapter_of
 
         def noted(model: str) -> Adapters | None:
@@ -100,7 +146,11 @@ class _Work:
 
         try:
             body.decode("utf-8")
-            return read(body, replace(context, adapter_of=noted))
+            answer = read(body, replace(context, adapter_of=noted))
+            answer.numbered = self.service.journal.is_kept
+            if self.last_id:
+                answer.resume(self.last_id)
+            return answer
         except UnicodeDecodeError as error:
             raise ApiError(400, f"The body is not UTF-8 (byte {error.start}).", code="invalid_json") from None
         except (msgspec.DecodeError, RecursionError) as error:
@@ -111,13 +161,44 @@ class _Work:
         most, caller = self.service.settings.request_timeout, self.call.caller
         timeout = min(request.timeout or most, most) if most else request.timeout
         request = replace(request, tenant=caller.tenant, cache_salt=salted(caller, request.cache_salt), timeout=timeout)
-        record = self._record()
-        record.id = f"{self.call.id}-{self.count}" if self.count else self.call.id
-        self.count += 1
+        number, record = len(self.requests), self._record()
+        request = self._seeded(request, number)
+        record.id = f"{self.call.id}-{number}" if number else self.call.id
+        self.requests.append(request)
         record.adapter = _named(request.adapter)
         params = request.params
         record.max_tokens, record.temperature, record.top_p = params.max_tokens, params.temperature, params.top_p
         return request, record
+
+    def _seeded(self, request: Request, number: int) -> Request:
+        """Return a request that gives the same tokens whenever it is asked again, where that may happen."""
+        if self.entry is not None:
+            return replace(request, params=replace(request.params, seed=self.entry.seeds[number]))
+        if request.params.seed is None and (self.key or self.service.journal.is_kept):
+            return replace(request, params=replace(request.params, seed=draw_seed()))
+        return request
+
+    async def keep(self, body: bytes) -> None:
+        """Write the call to the journal, before its answer begins."""
+        journal = self.service.journal
+        if self.entry is not None or not (self.key or journal.is_kept):
+            return
+        engine, call = self.service.model.engine, self.call
+        entry = Entry(
+            call.id,
+            call.path,
+            call.caller.tenant,
+            self.created,
+            body,
+            tuple(request.params.seed or 0 for request in self.requests),
+            engine.model.id,
+            self.service.repeats.contents(self.requests),
+            self.key,
+        )
+        if journal.is_kept:
+            await self.service.bridge.run(lambda: journal.add(entry))
+        else:
+            journal.add(entry)
 
     def reject(self, error: ApiError) -> None:
         """Tell observers that nothing of the call was accepted."""

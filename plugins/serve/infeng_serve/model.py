@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,15 +10,10 @@ from typing import Any
 
 from infeng_chat.template import ChatTemplate, find
 
-from infeng_core.api import Engine, EngineConfig, RequestError, SamplingParams, get_logger
+from infeng_core.api import Engine, EngineConfig, get_logger
 from infeng_serve.adapters import AdapterNames
 from infeng_serve.settings import Settings
 
-LARGEST = 1 << 20
-"""Bytes of a generation_config.json that is read."""
-
-_HF_NAMES = {"max_new_tokens": "max_tokens"}
-_WANTED = ("temperature", "top_k", "top_p", "min_p", "typical_p", "repetition_penalty", "max_new_tokens")
 _log = get_logger(__name__)
 
 Lora = tuple[str, str, float]
@@ -77,7 +70,7 @@ def load(config: EngineConfig, settings: Settings, loras: Sequence[Lora] = ()) -
             AdapterNames(engine, (*names, reference), roots=settings.lora_roots, share=settings.share_adapters),
             names[0],
             tuple(names),
-            defaults_of(directory),
+            engine.defaults,
             int(time.time()),
         )
     except BaseException:
@@ -89,25 +82,3 @@ def name_of(reference: str) -> str:
     """Return what a model is called that was given no name: the last part of a directory's path, or the hub name."""
     path = Path(reference).expanduser()
     return path.resolve().name if path.exists() else reference
-
-
-def defaults_of(directory: Path) -> dict[str, Any]:
-    """Return the sampling parameters that a model's generation_config.json recommends; those out of range are not."""
-    try:
-        with (directory / "generation_config.json").open("rb") as file:
-            data = json.loads(file.read(LARGEST))
-    except (OSError, ValueError):
-        return {}
-    known = {field.name for field in dataclasses.fields(SamplingParams)}
-    found: dict[str, Any] = {}
-    for name in _WANTED:
-        value, ours = data.get(name) if isinstance(data, dict) else None, _HF_NAMES.get(name, name)
-        if value is None or ours not in known:
-            continue
-        try:
-            SamplingParams(**{ours: value})
-        except RequestError as error:
-            _log.warning("generation_config.json recommends what cannot be", error=str(error))
-        else:
-            found[ours] = value
-    return found

@@ -199,6 +199,7 @@ class Server:
             await self.service.bridge.shut(shutting_down())
             parts.append(self.service.model.template)
         self.service.pool.shutdown(wait=False, cancel_futures=True)
+        self.service.journal.close()
         for part in parts:
             getattr(part, "close", lambda: None)()
 

@@ -5,15 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 from infeng_serve.auth import Caller, Keys
 from infeng_serve.bridge import Bridge
 from infeng_serve.failures import LoadingError
+from infeng_serve.journal import Journal
 from infeng_serve.limits import Limits
 from infeng_serve.model import Model
 from infeng_serve.observers import Observer
 from infeng_serve.protocol.answer import Context
 from infeng_serve.protocol.errors import ApiError
+from infeng_serve.repeats import Repeats
 from infeng_serve.settings import Settings
 
 
@@ -21,9 +24,16 @@ class Service:
     """One server's state, for the event loop's thread."""
 
     def __init__(self, settings: Settings, keys: Keys) -> None:
-        """Be without a model yet."""
+        """Be without a model yet; raises UsageError for a journal that cannot be used."""
         self.settings = settings
         self.keys = keys
+        self.journal = Journal(
+            Path(settings.journal) if settings.journal else None,
+            keep=settings.journal_keep,
+            most_bytes=settings.journal_bytes,
+            syncs=settings.journal_sync,
+        )
+        self.repeats = Repeats(self.journal)
         self.observers: tuple[Observer, ...] = ()
         """Who is told of each call, once there is a model."""
         self.pool = ThreadPoolExecutor(settings.threads, "infeng-read")
@@ -37,6 +47,7 @@ class Service:
         """Serve a model; starts the engine's thread."""
         self._bridge = Bridge(model.engine, self.pool)
         self._model = model
+        self.repeats.engine = model.engine
         self.observers = tuple(observers)
 
     @property

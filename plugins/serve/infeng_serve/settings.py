@@ -34,6 +34,10 @@ class Settings:
     write_timeout: float
     keep_alive: float
     drain_timeout: float
+    journal: str | None
+    journal_keep: float
+    journal_bytes: int
+    journal_sync: bool
     threads: int
     metrics_prefix: Literal["infeng", "vllm"]
     access_log: Literal["off", "logfmt", "json"]

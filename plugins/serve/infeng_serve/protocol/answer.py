@@ -47,6 +47,11 @@ class Answer(Protocol):
     """One for each choice; they are submitted together."""
     streams: bool
     """Whether the client wants frames as they come."""
+    numbered: bool
+    """Whether frames carry ids, so that a stream which breaks can go on."""
+
+    def resume(self, last_id: str) -> None:
+        """Render nothing that a client has whose last frame had this id; raises ApiError for one of another answer."""
 
     def opening(self) -> bytes:
         """Return the frames that come before any event."""

@@ -12,24 +12,13 @@ from infeng_serve.protocol.answer import Context
 from infeng_serve.protocol.completion_answer import CompletionAnswer, Echo
 from infeng_serve.protocol.errors import invalid, not_supported
 from infeng_serve.protocol.parameters import Choices
+from infeng_serve.protocol.prompts import PROMPT_SCHEMA, ids_of
 from infeng_serve.protocol.reading import decode
 from infeng_serve.protocol.requests import adapter_of, requests
-from infeng_serve.protocol.sampling import choices, encode, longest, sampling
+from infeng_serve.protocol.sampling import choices, longest, sampling
 
 MAX_TOKENS = 16
 """Where a request does not say, as OpenAI has it."""
-
-CHARACTERS_PER_TOKEN = 32
-"""A longer text for each token of the context is no text; it is refused before it takes seconds to tokenize."""
-
-PROMPT_SCHEMA = {
-    "anyOf": [
-        {"type": "string"},
-        {"type": "array", "items": {"type": "string"}, "minItems": 1},
-        {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1},
-        {"type": "array", "items": {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1}},
-    ]
-}
 
 
 class CompletionRequest(Choices, kw_only=True, forbid_unknown_fields=True):
@@ -55,7 +44,7 @@ def read(body: bytes, context: Context) -> CompletionAnswer:
     n = choices(given, context)
     _check(given, n)
     wanted = longest(given)
-    prompts, texts = _prompts(given.prompt, context)
+    prompts, texts = ids_of(given.prompt, context, "prompt")
     is_nothing_new = wanted == 0 and bool(given.echo)  # as for scoring: one token is made, and not given
     more: dict[str, Any] = {"max_tokens": 1 if is_nothing_new else wanted} if wanted is not None else {}
     if given.echo and given.logprobs is not None and given.prompt_logprobs is None:
@@ -77,42 +66,6 @@ def _check(given: CompletionRequest, n: int) -> None:
     if given.stream and (given.prompt_logprobs is not None or (given.echo and given.logprobs is not None)):
         raise invalid("prompt_logprobs" if given.prompt_logprobs is not None else "echo",
                       "log-probabilities of a prompt are not in a stream: give stream: false")  # fmt: skip
-
-
-def _prompts(prompt: str | list[Any], context: Context) -> tuple[list[list[int]], list[str | None]]:
-    """Return the ids of each prompt, and its text where that was given."""
-    if isinstance(prompt, str):
-        return _encoded([prompt], context), [prompt]
-    if not prompt:
-        raise invalid("prompt", "prompt: it is empty")
-    if all(isinstance(one, str) for one in prompt):
-        return _encoded(prompt, context), list(prompt)
-    if all(isinstance(one, int) and not isinstance(one, bool) for one in prompt):
-        return [_ids(prompt, "prompt")], [None]
-    if all(isinstance(one, list) for one in prompt):
-        return [_ids(one, f"prompt[{index}]") for index, one in enumerate(prompt)], [None] * len(prompt)
-    raise invalid("prompt", "prompt: it is not a text, a list of texts, token ids, or a list of lists of them",
-                  "invalid_type")  # fmt: skip
-
-
-def _encoded(texts: list[str], context: Context) -> list[list[int]]:
-    for index, text in enumerate(texts):
-        if len(text) > CHARACTERS_PER_TOKEN * context.context:
-            why = f"prompt: text {index} has {len(text)} characters, and the context {context.context} tokens"
-            raise invalid("prompt", why, "context_length_exceeded")
-    found = encode(texts, context.tokenizer, "prompt")
-    if not all(found):
-        raise invalid("prompt", "prompt: it is empty, and the model has no beginning-of-text token")
-    return found
-
-
-def _ids(given: list[Any], path: str) -> list[int]:
-    for index, one in enumerate(given):
-        if not isinstance(one, int) or isinstance(one, bool) or not 0 <= one < 2**31:
-            raise invalid(f"{path}[{index}]", f"{path}[{index}]: it is not a token id", "invalid_type")
-    if not given:
-        raise invalid(path, f"{path}: it is empty")
-    return given
 
 
 def _echoed(ids: list[int], text: str | None, context: Context) -> tuple[str, list[int]]:

@@ -11,7 +11,7 @@ import numpy as np
 from msgspec import Meta
 from numpy.typing import NDArray
 
-from infeng_serve.protocol.completions import PROMPT_SCHEMA
+from infeng_serve.protocol.prompts import PROMPT_SCHEMA
 
 
 class EmbeddingRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):

@@ -51,7 +51,7 @@ class Operation:
     errors: tuple[int, ...] = (401, 429)
 
 
-_GENERATE = (400, 401, 404, 413, 429, 500, 503)
+_GENERATE = (400, 401, 404, 409, 413, 422, 429, 500, 503)
 _READ = (400, 401, 404, 413)
 
 OPERATIONS = (
@@ -61,6 +61,8 @@ OPERATIONS = (
               chat_answer.ChatChunk, errors=_GENERATE),
     Operation("post", "/v1/responses", "Answer a conversation, with items and events", responses.ResponsesRequest,
               response_answer.Response, response_answer.ResponseEvent, errors=_GENERATE),
+    Operation("get", "/v1/streams/{call}", "Go on with a stream that broke, behind the frame of Last-Event-ID",
+              events=chat_answer.ChatChunk, errors=(400, 401, 404, 409, 429, 500, 503)),
     Operation("post", "/v1/embeddings", "Vectors of texts", embedding_types.EmbeddingRequest,
               embedding_types.EmbeddingResponse, errors=_GENERATE),
     Operation("get", "/v1/models", "The base model and its adapters", answer=model_types.ModelList),
@@ -92,7 +94,9 @@ _MEANINGS = {
     401: "there is no key, or it is not known",
     403: "the key may not do this",
     404: "there is no such model, or the key may not use it",
+    409: "the same call is being answered, or another model or adapter would answer it now",
     413: "the body is too large",
+    422: "the Idempotency-Key came with another call before",
     429: "too many requests wait, or the key has used up its share",
     500: "the server failed",
     503: "the server is loading, stopping, or lacks memory",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from infeng_serve.app import Route
-from infeng_serve.routes import adapters, generation, metrics, models, status, tokens
+from infeng_serve.routes import adapters, embeddings, generation, metrics, models, status, tokens
 
 
 def table() -> dict[str, Route]:
@@ -19,6 +19,7 @@ def table() -> dict[str, Route]:
         "/v1/load_lora_adapter": Route({"POST": adapters.load}),
         "/v1/unload_lora_adapter": Route({"POST": adapters.unload}),
         "/lora-adapters": Route({"GET": adapters.listed, "POST": adapters.mix}),
+        "/v1/embeddings": Route({"POST": embeddings.embeddings}),
         "/tokenize": Route({"POST": tokens.tokenize}),
         "/detokenize": Route({"POST": tokens.detokenize}),
         **generation.routes(),

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 
 from infeng_serve.app import Handler, Route
-from infeng_serve.generating import Read, generate
+from infeng_serve.generating import STREAMS, Read, generate, resume
 from infeng_serve.http import Call
 from infeng_serve.service import Service
 
@@ -15,7 +15,6 @@ MODULES = {
     "/v1/completions": "completions",
     "/v1/chat/completions": "chat",
     "/v1/responses": "responses",
-    "/v1/embeddings": "embeddings",
 }
 """Paths to modules below ``infeng_serve.protocol``."""
 
@@ -45,8 +44,21 @@ def routes() -> dict[str, Route]:
     found = {}
     if find_spec("infeng_serve.protocol.openapi") is not None:
         found["/openapi.json"] = described(importlib.import_module("infeng_serve.protocol.openapi").document)
+    reads = {}
     for path, name in MODULES.items():
         module = f"infeng_serve.protocol.{name}"
         if find_spec(module) is not None:
-            found[path] = route(importlib.import_module(module).read)
+            reads[path] = importlib.import_module(module).read
+    found |= {path: route(read) for path, read in reads.items()}
+    found[STREAMS] = resumed(reads)
     return found
+
+
+def resumed(reads: Mapping[str, Read]) -> Route:
+    """Return the route of streams that go on; reads: by the paths of calls."""
+
+    async def answered(service: Service, call: Call) -> None:
+        await resume(service, call, reads)
+
+    handler: Handler = answered
+    return Route({"GET": handler})

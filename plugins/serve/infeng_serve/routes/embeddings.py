@@ -1,0 +1,52 @@
+"""Vectors of texts: what the model's head would read of their tokens, pooled."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from infeng_core.api import Request
+from infeng_serve.generating import salted
+from infeng_serve.http import Call
+from infeng_serve.protocol.embedding_types import EmbeddingRequest, response
+from infeng_serve.protocol.errors import ApiError, not_supported
+from infeng_serve.protocol.prompts import ids_of
+from infeng_serve.protocol.reading import decode
+from infeng_serve.service import Service
+
+MOST = 2048
+"""Texts of one call, as OpenAI has it."""
+
+
+async def embeddings(service: Service, call: Call) -> None:
+    """Answer a vector for each text, of length 1."""
+    service.check_open()
+    with service.limits.one_more(call.caller.tenant):
+        wanted = decode(await call.body(service.settings), EmbeddingRequest)
+        service.model.engine.check_room()
+        body = await service.bridge.run(lambda: _embedded(service, call, wanted))
+    await call.respond(200, body)
+
+
+def _embedded(service: Service, call: Call, wanted: EmbeddingRequest) -> bytes:
+    context = service.context(call.id, call.caller)
+    engine, name = service.model.engine, wanted.model or context.model
+    adapter = context.adapter_of(name)
+    hidden = engine.model.config.hidden
+    if wanted.dimensions not in (None, hidden):
+        raise not_supported("dimensions", f"vectors have {hidden} dimensions: leave it out")
+    prompts, _ = ids_of(wanted.input, context, "input")
+    if len(prompts) > MOST:
+        raise ApiError(400, f"input: there are {len(prompts)} texts, at most {MOST} are taken.", param="input")
+    most = service.settings.request_timeout or None
+    request = Request(
+        (),
+        priority=wanted.priority or 0,
+        tenant=call.caller.tenant,
+        adapter=adapter,
+        timeout=most if wanted.timeout is None else min(wanted.timeout, most or wanted.timeout),
+        cache_salt=salted(call.caller, ""),
+    )
+    pooling = wanted.pooling or "mean"
+    vectors = engine.embed([replace(request, prompt=tuple(ids)) for ids in prompts], pooling=pooling)
+    tokens = sum(map(len, prompts))
+    return response(vectors, tokens, model=name, encoding_format=wanted.encoding_format, pooling=pooling)
