@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -54,6 +55,8 @@ def load(config: EngineConfig, settings: Settings, loras: Sequence[Lora] = ()) -
         directory = engine.model.tokenizer_dir
         override = Path(settings.chat_template) if settings.chat_template else None
         template = find(directory, engine.tokenizer, override=override)
+        with contextlib.suppress(RequestError):  # what starts with the first conversation starts now
+            template.prompt([{"role": "user", "content": "Hello"}])
         reference = str(config.model.path)
         names = settings.names or (name_of(reference),)
         end = time.perf_counter()
