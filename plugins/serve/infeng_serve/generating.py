@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import msgspec
 
@@ -66,14 +67,15 @@ async def _answer(work: _Work, read: Read, asked: Callable[[], Awaitable[tuple[b
     """Answer one call, of whose body and entry in the journal ``asked`` tells."""
     service, call, feed = work.service, work.call, work.feed
     try:
-        service.check_open()
-        with service.limits.one_more(call.caller.tenant):
+        with service.taken(call.caller):
             body, work.entry = await asked()
             service.check_open()
             call.watch(feed.gone)
             try:
-                answer = await service.bridge.submit(feed, lambda: work.read(read, body), work.settle)
+                reading = partial(work.read, read, body)
+                answer = await service.bridge.submit(feed, reading, work.settle)
                 await work.keep(body)
+                del body, reading  # they may be large, and the answer take long
                 if answer.streams:
                     await _stream(call, feed, answer)
                 else:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -75,6 +76,13 @@ class Service:
             raise shutting_down()
         if self._model is None:
             raise LoadingError
+
+    @contextlib.contextmanager
+    def taken(self, caller: Caller) -> Iterator[None]:
+        """Count a call that takes work; raises ApiError where it is not taken: too early, too late, or one too many."""
+        self.check_open()
+        with self.limits.one_more(caller.tenant):
+            yield
 
     def context(self, id: str, caller: Caller) -> Context:
         """Return what the protocol knows of a call."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import msgspec
 
 from infeng_serve.http import TEXT, Call
@@ -13,20 +15,20 @@ from infeng_serve.service import Service
 
 async def load(service: Service, call: Call) -> None:
     """Load an adapter under a name."""
-    wanted = decode(await call.body(service.settings), LoadAdapter)
-    adapters = service.model.adapters
-    await service.bridge.run(
-        lambda: adapters.load(call.caller, wanted.lora_name, wanted.lora_path, replace=wanted.load_inplace)
-    )
-    await call.respond(200, f"Success: LoRA adapter '{wanted.lora_name}' added successfully.".encode(), kind=TEXT)
+    with service.taken(call.caller):
+        wanted = decode(await call.body(service.settings), LoadAdapter)
+        name, path, replace = wanted.lora_name, wanted.lora_path, wanted.load_inplace
+        load = service.model.adapters.load
+        await asyncio.to_thread(load, call.caller, name, path, replace=replace)  # beside those that read calls
+    await call.respond(200, f"Success: LoRA adapter '{name}' added successfully.".encode(), kind=TEXT)
 
 
 async def unload(service: Service, call: Call) -> None:
     """Forget the adapter of a name."""
-    wanted = decode(await call.body(service.settings), UnloadAdapter)
-    adapters = service.model.adapters
-    await service.bridge.run(lambda: adapters.unload(call.caller, wanted.lora_name))
-    await call.respond(200, f"Success: LoRA adapter '{wanted.lora_name}' removed successfully.".encode(), kind=TEXT)
+    with service.taken(call.caller):
+        name = decode(await call.body(service.settings), UnloadAdapter).lora_name
+        await asyncio.to_thread(service.model.adapters.unload, call.caller, name)
+    await call.respond(200, f"Success: LoRA adapter '{name}' removed successfully.".encode(), kind=TEXT)
 
 
 async def listed(service: Service, call: Call) -> None:
