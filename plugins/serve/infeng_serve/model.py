@@ -11,7 +11,7 @@ from typing import Any
 
 from infeng_chat.template import ChatTemplate, find
 
-from infeng_core.api import Engine, EngineConfig, get_logger
+from infeng_core.api import Engine, EngineConfig, RequestError, get_logger
 from infeng_serve.adapters import AdapterNames
 from infeng_serve.settings import Settings
 
