@@ -92,15 +92,20 @@ def test_ctrl_c_drains_and_a_second_one_ends_it_at_once(tmp_path: Path, programs
     assert program.end(signal.SIGINT) == 128 + signal.SIGINT
 
 
-def test_a_model_that_cannot_be_loaded_ends_it_with_its_message(tmp_path: Path, programs: list[Program]):
+def test_a_model_that_cannot_be_loaded_ends_it_with_its_message(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    from infeng_core.cli import main
+
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "config.json").write_text("{}")
-    program = Program(tmp_path, model=str(tmp_path / "broken"))
-    programs.append(program)
-    assert program.process.wait(60) == 1
-    last = program.said().strip().splitlines()[-1]
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        assert main(["serve", str(tmp_path / "broken"), "--port", "0", "--ready-file", str(tmp_path / "ready")]) == 1
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    last = capsys.readouterr().err.strip().splitlines()[-1]
     assert last.startswith("infeng: error: ") and "broken" in last
-    assert not program.ready.exists()
+    assert not (tmp_path / "ready").exists()
 
 
 @pytest.mark.parametrize(
