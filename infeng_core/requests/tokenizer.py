@@ -50,7 +50,11 @@ class Detokenizer(Protocol):
 
 
 class Tokenizer(Protocol):
-    """Text to ids and back. Registered by name through the hook ``infeng_tokenizers``."""
+    """Text to ids and back. Registered by name through the hook ``infeng_tokenizers``.
+
+    One that has ``token_bytes(token: int) -> bytes`` besides, as HfTokenizer has, tells clients of a server what
+    tokens stand for that are parts of a character, or special.
+    """
 
     @property
     def vocab_size(self) -> int:
@@ -78,12 +82,6 @@ class Tokenizer(Protocol):
         """Return a detokenizer of the tokens that follow ``prompt``.
 
         skip_special_tokens: whether special tokens have no text. It is only given where it is false.
-        """
-
-    def token_bytes(self, token: int) -> bytes:
-        """Return what one token stands for, a special one as it is written; b"" for what is no token.
-
-        A text's first token may have a space here that the text has not.
         """
 
 

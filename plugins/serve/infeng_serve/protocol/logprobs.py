@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from infeng_core.api import Logprob, Tokenizer
+from infeng_serve.protocol.spelling import token_bytes
 
 LOWEST = -9999.0
 """Stands for minus infinity, which JSON has not."""
@@ -101,7 +102,7 @@ class Legacy:
         offsets = []
         for token in tokens:
             offsets.append(self._offset)
-            self._offset += len(self._decoder.decode(self._tokenizer.token_bytes(token)))
+            self._offset += len(self._decoder.decode(token_bytes(self._tokenizer, token)))
         return LegacyLogprobs(
             text_offset=offsets,
             token_logprobs=[None if one is None else max(one.logprob, LOWEST) for one in given],
@@ -129,7 +130,7 @@ def joined(parts: Sequence[LegacyLogprobs]) -> LegacyLogprobs:
 
 def legacy_text(tokenizer: Tokenizer, token: int) -> str:
     r"""Return a token's text, or ``bytes:\xe2\x82`` where it is none."""
-    spelled = tokenizer.token_bytes(token)
+    spelled = token_bytes(tokenizer, token)
     try:
         return spelled.decode()
     except UnicodeDecodeError:
@@ -137,7 +138,7 @@ def legacy_text(tokenizer: Tokenizer, token: int) -> str:
 
 
 def _spelled(tokenizer: Tokenizer, token: int) -> tuple[str, list[int]]:
-    spelled = tokenizer.token_bytes(token)
+    spelled = token_bytes(tokenizer, token)
     return spelled.decode(errors="replace"), list(spelled)
 
 

@@ -9,6 +9,7 @@ from itertools import accumulate
 import msgspec
 
 from infeng_core.api import Completion, Tokenizer
+from infeng_serve.protocol.spelling import token_bytes
 
 
 class PromptTokensDetails(msgspec.Struct, kw_only=True):
@@ -72,5 +73,5 @@ def reasoning_tokens(reasoning: str, tokens: Sequence[int], tokenizer: Tokenizer
     """Return how many tokens from an answer's first on hold no more than its reasoning, by the bytes of their texts."""
     if not reasoning:
         return 0
-    ends = list(accumulate(len(tokenizer.token_bytes(token)) for token in tokens))
+    ends = list(accumulate(len(token_bytes(tokenizer, token)) for token in tokens))
     return bisect_right(ends, len(reasoning.encode()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -27,7 +28,7 @@ from protocol_parts import (
 )
 from pydantic import TypeAdapter
 
-from infeng_core.api import Completion, Engine, Event
+from infeng_core.api import Completion, Engine, Event, SamplingParams
 
 MESSAGES = [{"role": "user", "content": "Hi"}]
 FLAT = [{"type": "function", **tool["function"]} for tool in TOOLS]
@@ -424,6 +425,7 @@ def test_the_output_of_a_response_goes_on_as_the_next_input(context):
     assert [message["tool_call_id"] for message in told] == ["call_1", "call_2"]
 
 
+@pytest.mark.skipif("skip_special_tokens" not in SamplingParams.__dataclass_fields__, reason="texts never have any")
 def test_a_parser_sees_special_tokens_and_a_text_has_none(engine, context):
     special = {"allowed_token_ids": [engine.tokenizer.bos_id], "max_tokens": 2}
     for read, given, expected in (
@@ -447,3 +449,35 @@ def test_a_slow_readers_tokens_are_one_frame(context):
         answer.frames(0, events[:2])
         assert len(split(answer.frames(0, events[2:-1]))) == 1
         assert answer.frames(0, []) == b""
+
+
+def test_a_tokenizer_that_tells_no_bytes_tells_texts(tokenizer):
+    class Plain:
+        """A tokenizer of a plugin."""
+
+        def __getattr__(self, name: str) -> Any:
+            if name == "token_bytes":
+                raise AttributeError
+            return getattr(tokenizer, name)
+
+    context = context_of(Plain())  # type: ignore[arg-type]
+    answer = chat.read(body_of(messages=MESSAGES, logprobs=True), context)
+    [choice] = json.loads(answer.body(completed(given_events(answer, "Hello", top=0))))["choices"]
+    token = choice["logprobs"]["content"][0]
+    assert bytes(token["bytes"]).decode() == token["token"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "pattern"),
+    [
+        ({"guided_choice": ["yes", "no"]}, "yes|no"),
+        ({"structured_outputs": {"regex": "[ab]{3}"}}, "[ab]{3}"),
+        ({"response_format": {"type": "json_schema", "json_schema": {"schema": {"enum": [1, 2]}}}}, "[12]"),
+    ],
+)
+def test_an_answer_is_what_it_was_asked_to_be(engine, context, asked, pattern):
+    for read, given in ((completions.read, {"prompt": "a"}), (chat.read, {"messages": MESSAGES})):
+        answer = read(body_of(**given, **asked, seed=1), context)
+        [completion] = completed(run(engine, answer))
+        assert re.fullmatch(pattern, completion.text)
+        assert completion.finish_reason == "stop"

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from infeng_serve.protocol import chat, completions, responses
 from infeng_serve.protocol.openapi import OPERATIONS, document
+from infeng_serve.routes import table
 from jsonschema import Draft202012Validator
 from protocol_parts import CALLS, SAID, TOOLS, body_of, data_of, scripted, streamed
 from referencing import Registry
@@ -79,6 +80,12 @@ def test_every_route_is_in_it_with_its_errors(path):
         if method == "post":
             assert one["responses"].keys() >= {"200", "400", "401", "413"}
             assert one["requestBody"]["required"]
+
+
+def test_every_route_of_the_server_is_in_it():
+    served = {(path, method.lower()) for path, route in table().items() for method in route.handlers}
+    described = {(path, method) for path, methods in DOCUMENT["paths"].items() for method in methods}
+    assert {(f"{path}{{model}}" if path.endswith("/") else path, method) for path, method in served} <= described
 
 
 def test_streams_and_waits_are_described():
