@@ -22,10 +22,17 @@ def allowed(processor: Grammar, guesses: Sequence[int] = ()) -> set[int]:
     return set(np.flatnonzero(np.unpackbits(row.allowed.view(np.uint8), bitorder="little")).tolist())
 
 
+def may_come(processor: Grammar, token: int) -> bool:
+    """Return whether a token may come next."""
+    row = processor.row(())
+    assert row.allowed is not None
+    return bool(int(row.allowed[token // 32]) >> token % 32 & 1)
+
+
 def walk(processor: Grammar, ids: Sequence[int], end: int) -> int:
     """Return how many of ``ids`` the masks allow, one more if the text may end behind them."""
     for count, token in enumerate(ids):
-        if token not in allowed(processor):
+        if not may_come(processor, token):
             return count
         processor.extend([token])
-    return len(ids) + (end in allowed(processor))
+    return len(ids) + may_come(processor, end)

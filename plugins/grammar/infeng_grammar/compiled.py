@@ -52,7 +52,7 @@ class Compiled:
 
 def compile_grammar(tokenizer: LLTokenizer, wanted: Wanted) -> Compiled:
     """Return the grammar; raises RequestError where it is none, or too much."""
-    what, remedy = f"grammar {wanted.kind}", REMEDIES.get(wanted.kind, "correct it")
+    what = f"grammar {wanted.kind}"
     try:
         matcher = LLMatcher(tokenizer, source(wanted), log_level=0, limits=LIMITS)
         if not matcher.is_error():
@@ -63,9 +63,9 @@ def compile_grammar(tokenizer: LLTokenizer, wanted: Wanted) -> Compiled:
     except (KeyboardInterrupt, SystemExit, RequestError):
         raise
     except BaseException as error:  # panics of the library are no Exceptions
-        raise RequestError(what, f"it cannot be compiled: {tidy(str(error))}", remedy) from None
+        raise RequestError(what, f"it cannot be compiled: {tidy(str(error))}", _remedy(wanted, "")) from None
     if why:
-        raise RequestError(what, tidy(why), remedy)
+        raise RequestError(what, tidy(why), _remedy(wanted, why))
     return Compiled(matcher)
 
 
@@ -76,8 +76,17 @@ REMEDIES = {
 }
 
 
+def _remedy(wanted: Wanted, why: str) -> str:
+    if "oneOf" in why:
+        return "use anyOf, or tell the branches apart by a property with a const"
+    return REMEDIES.get(wanted.kind, "correct it")
+
+
 def tidy(message: str) -> str:
-    """Return an error of the library without the state of its parser."""
+    """Return an error of the library without the state of its parser, and without options that there are not here."""
+    message = re.sub(
+        r"Enable 'coerce_one_of' option to approximate .*", "but where its branches exclude each other", message
+    )
     return re.split(r"\n\s*<(?:state|non-verbose/)>|\nstack backtrace", message)[0].strip() or "it is not accepted"
 
 
