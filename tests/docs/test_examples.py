@@ -17,7 +17,7 @@ def blocks(page: str, language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
 
 
-PAGES = ("README.md", "docs/python-api.md", "docs/adapters.md", "docs/chat.md")
+PAGES = ("README.md", "docs/python-api.md", "docs/adapters.md", "docs/chat.md", "docs/structured-output.md")
 PYTHON = [(page, code) for page in PAGES for code in blocks(page, "python")]
 WITH_COMMANDS = ("docs/cli.md", "docs/adapters.md", "docs/chat.md")
 COMMANDS = [line for page in WITH_COMMANDS for block in blocks(page, "sh") for line in block.splitlines()]

@@ -154,7 +154,8 @@ def test_streams_are_those_of_their_tenant_and_of_the_same_weights(tmp_path: Pat
         assert rest(served.url, last).status_code == 401
         assert rest(served.url, "nothing/1.1", **mine).status_code == 404
         assert rest(served.url, last + "9.9", **mine).status_code == 400
-        served.engine.adapters.reload("bard", str(adapter_dir("python")))
+        served.engine.adapters.unload("bard")
+        served.engine.adapters.load("bard", str(adapter_dir("python")))
         assert rest(served.url, last, **mine).status_code == 409
 
 
@@ -202,7 +203,8 @@ def test_of_two_calls_with_one_key_at_a_time_one_has_to_wait():
 def serve(tmp_path: Path) -> tuple[subprocess.Popen[bytes], str]:
     ready = tmp_path / "ready"
     ready.unlink(missing_ok=True)
-    command = [sys.executable, "-P", "-m", "infeng_core.cli", "serve", str(model_dir()), "--port", "0", "-t", "1"]
+    program = "import sys; from infeng_core.cli import main; sys.exit(main())"
+    command = [sys.executable, "-P", "-c", program, "serve", str(model_dir()), "--port", "0", "-t", "1"]
     command += ["--ready-file", str(ready), "--journal", str(tmp_path / "journal")]
     command += ["--lora", f"bard={adapter_dir('shakespeare')}"]
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
