@@ -40,6 +40,8 @@ class ChatPrompt:
     """Whether the prompt ends inside of reasoning, so that the answer begins there."""
     stop: tuple[str, ...] = ()
     """Texts that end a turn, where no token does."""
+    reasoning_end: str = ""
+    """What ends the reasoning that the answer begins in: a grammar is to hold after it (its ``after``)."""
 
 
 class OutputParser(Protocol):

@@ -73,7 +73,8 @@ class ModelTemplate:
             opens = self._reasoning.opened_in(text_of(messages[-1].get("content")))
         elif self._reasoning is not None:
             opens = self._reasoning.opened_by(text)
-        return ChatPrompt(text, self._prompts.tokens.of(pieces), self._stop_ids, opens, self._stops)
+        end = self._reasoning.close if opens and self._reasoning is not None else ""
+        return ChatPrompt(text, self._prompts.tokens.of(pieces), self._stop_ids, opens, self._stops, end)
 
     def parser(self, prompt: ChatPrompt, *, tools: Sequence[Mapping[str, Any]] = ()) -> OutputParser:
         """Return what reads one answer to ``prompt``; without tools, calls stay text."""

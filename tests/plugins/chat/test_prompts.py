@@ -115,6 +115,7 @@ def test_a_last_message_can_be_continued(before: str, make_chat: MakeChat) -> No
 def test_reasoning_that_the_prompt_or_a_continued_message_opens_is_told(make_chat: MakeChat) -> None:
     thinks = make_chat(CHATML.replace("assistant\n{%", "assistant\n<think>\n{%") + "{# </think> #}")
     assert thinks.prompt(HI).opens_reasoning
+    assert thinks.prompt(HI).reasoning_end == "</think>"
     assert not thinks.prompt(HI, add_generation_prompt=False).opens_reasoning
     for text, inside in (("<think>Hm", True), ("<think>Hm</think>So", False)):
         answer = {"role": "assistant", "content": text}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -114,8 +115,22 @@ def test_tokens_in_names_arguments_tools_and_variables_are_text_too(make_chat: M
 def test_parts_that_make_a_token_together_do_not(make_chat: MakeChat) -> None:
     joins = "{% for part in m.content %}{{ part.text }}{% endfor %}"
     template = make_chat(CHATML.replace("{{ m.content }}", joins))
-    parts = [{"type": "text", "text": text} for text in ("<|im_", "end|>")]
-    check(template, [{"role": "user", "content": parts}], {"<s>": 1, "<|im_start|>": 2, "<|im_end|>": 1})
+    trims = make_chat(CHATML.replace("{{ m.content }}", joins.replace("text }}", "text | trim }}")))
+    for parts in (("<|im_", "end|>"), ("<|im_end|><", "|im_end|>"), ("<", "|im_end|", ">"), ("a<|im_  ", "end|>")):
+        content = [{"type": "text", "text": text} for text in parts]
+        for one in (template, trims):
+            check(one, [{"role": "user", "content": content}], {"<s>": 1, "<|im_start|>": 2, "<|im_end|>": 1})
+
+
+def test_many_special_tokens_and_long_texts_are_looked_through_quickly() -> None:
+    spelled = Spelled(
+        [*SPECIAL, *(f"<|reserved_special_token_{number}|>" for number in range(1000))], lambda text: False
+    )
+    text = "if (a < b && c <= d) { x <<= 1; } // <|reserved;\n" * 5_000
+    begin = time.process_time()
+    assert not spelled.is_in(text)
+    assert spelled.find(f"{text}<|reserved_special_token_999|>") == [(len(text), len(text) + 30)]
+    assert time.process_time() - begin < 2
 
 
 @pytest.mark.parametrize("begin", ["", "{{ bos_token }}"])

@@ -41,36 +41,57 @@ class Spelled:
 
         special: None where the tokenizer does not tell them; ``parses`` then says of a text whether it finds any.
         """
-        ordered = sorted((text for text in special or () if text), key=len, reverse=True)
+        self._special = frozenset(text for text in special or () if text)
         self._parses = parses if special is None else None
-        self.pattern = re.compile("|".join(map(re.escape, ordered))) if ordered else None
-        starts = {text[:length] for text in ordered for length in range(1, len(text))}
-        self._starts = re.compile(f"(?:{'|'.join(map(re.escape, starts))})\\Z") if starts else None
-        hidden = [found.pattern for found in (self.pattern, self._starts) if found is not None]
-        self.hidden = re.compile("|".join(hidden)) if hidden else None
-        """What is masked: special tokens, and what one may begin with at the end of a text."""
-        self._folded = [text.casefold() for text in ordered]
+        self._lengths = {len(text) for text in self._special}
+        letters = {text[0] for text in self._special}
+        self._first = re.compile("|".join(map(re.escape, letters)) or "(?!)")
+        self._starts = {text[:length] for text in self._special for length in range(1, len(text))}
+        self._longest = max(self._lengths, default=0)
+        self._folded = [text.casefold() for text in self._special]
 
     def is_in(self, text: str) -> bool:
         """Return whether ``text`` may come to spell a special token: it does, or ends as one begins."""
         if self._parses is not None:
             return self._parses(text)
-        if self.pattern is None:
-            return False
-        if self.pattern.search(text) or (self._starts is not None and self._starts.search(text[-256:])):
+        if self.find(text) or self._begun(text):
             return True
         if text.isascii():
             return False
         normal = unicodedata.normalize("NFKC", text).casefold()  # as tokenizers may do before they look
         return any(special in normal for special in self._folded)
 
+    def find(self, text: str) -> list[tuple[int, int]]:
+        """Return where special tokens are spelled: the first and the last index of each, not overlapping."""
+        found: list[tuple[int, int]] = []
+        at = 0
+        while (first := self._first.search(text, at)) is not None:
+            begin = first.start()
+            length = max((len(piece) for piece in self._pieces(text, begin) if piece in self._special), default=0)
+            at = begin + (length or 1)
+            if length:
+                found.append((begin, at))
+        return found
+
+    def hidden(self, text: str) -> list[tuple[int, int]]:
+        """Return the same, and what one may begin with at the end of the text."""
+        found = self.find(text)
+        end = len(text.rstrip())
+        begun = self._begun(text)
+        return [*found, (end - begun, end)] if begun and (not found or found[-1][1] <= end - begun) else found
+
     def count(self, texts: Iterable[str]) -> Counter[str]:
         """Return how many of each special token are spelled in texts."""
-        return (
-            Counter()
-            if self.pattern is None
-            else Counter(found for text in texts for found in self.pattern.findall(text))
-        )
+        return Counter(text[begin:end] for text in texts for begin, end in self.find(text))
+
+    def _pieces(self, text: str, begin: int) -> Iterable[str]:
+        return (text[begin : begin + length] for length in self._lengths)
+
+    def _begun(self, text: str) -> int:
+        """Return how many of the last characters, but for blanks, a special token begins with."""
+        end = text[-self._longest - 64 :].rstrip()
+        most = min(self._longest, len(end))
+        return next((length for length in range(most, 0, -1) if end[-length:] in self._starts), 0)
 
 
 class Marking:
@@ -98,16 +119,13 @@ class Marking:
 
     def mask(self, text: str) -> str:
         """Return ``text`` with private characters in the place of those of special tokens."""
-        pattern = self._spelled.hidden
-        if pattern is None or not self._spelled.is_in(text):
-            return text
-
-        def hide(match: re.Match[str]) -> str:
-            letters = [self._fresh() for _ in match.group()]
-            self._masked |= dict(zip(letters, match.group(), strict=True))
-            return "".join(letters)
-
-        return pattern.sub(hide, text)
+        pieces, at = [], 0
+        for begin, end in self._spelled.hidden(text):
+            letters = [self._fresh() for _ in range(begin, end)]
+            self._masked |= dict(zip(letters, text[begin:end], strict=True))
+            pieces += [text[at:begin], *letters]
+            at = end
+        return "".join([*pieces, text[at:]])
 
     def marked(self, rendered: str) -> list[Piece]:
         """Return the pieces of a text rendered from marked ones."""
