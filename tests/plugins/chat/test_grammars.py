@@ -127,10 +127,10 @@ def test_what_is_drawn_by_chance_from_a_grammar_is_read_as_calls(name: str, toke
     generator, rules = random.Random(name), grammar(name, True)
     spelled = [tokens.decode_str([token]) for token in range(tiny_model.VOCAB)]  # type: ignore[attr-defined]
     whole = 0
-    for _ in range(12):
+    for _ in range(8):
         matcher = llguidance.LLMatcher(tokens, llguidance.LLMatcher.grammar_from_lark(rules))
         ids: list[int] = []
-        while len(ids) < 150 and not matcher.is_stopped():
+        while len(ids) < 160 and not matcher.is_stopped():
             mask = matcher.compute_bitmask()
             allowed = [token for token in range(len(spelled)) if mask[token // 8] >> (token % 8) & 1]
             # Short texts end more often; the grammar's own words are taken in long tokens where there are such.

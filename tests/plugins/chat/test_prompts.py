@@ -16,6 +16,17 @@ from infeng_core.api import RequestError
 
 DATA = os.environ.get("INFENG_TEST_DATA")
 GOLDENS = json.loads((Path(__file__).parents[2] / "goldens" / "chat_prompts.json").read_text())["prompts"]
+FAST = {
+    "Apertus-8B-Instruct",
+    "Kimi-K2-Instruct",
+    "Mistral-Small-3.2-24B-Instruct-2506",
+    "Qwen-Qwen3-0.6B",
+    "Qwen3-Coder",
+    "deepseek-ai-DeepSeek-R1-Distill-Llama-8B",
+    "openai-gpt-oss-120b",
+}
+"""Of each kind one; the others are in the slow suite."""
+NAMES = [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in sorted(GOLDENS)]
 HI = [{"role": "user", "content": "Hi"}]
 ARGUMENTS = '{"city": "Łódź", "days": 2}'
 
@@ -29,7 +40,7 @@ def prompt(template: ModelTemplate, conversation: dict[str, Any]) -> str:
 
 
 @pytest.mark.skipif(DATA is None, reason="INFENG_TEST_DATA is not set")
-@pytest.mark.parametrize("name", sorted(GOLDENS))
+@pytest.mark.parametrize("name", NAMES)
 def test_a_published_template_gives_the_prompts_of_transformers(name: str, make_chat: MakeChat) -> None:
     goldens = GOLDENS[name]
     template = make_chat((Path(DATA or "") / "templates" / f"{name}.jinja").read_text(encoding="utf-8"))

@@ -47,7 +47,7 @@ def test_typed_tokens_are_text(text: str, make_chat: MakeChat) -> None:
     assert text in template.prompt([{"role": "user", "content": text}]).text
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(texts=st.lists(ORDINARY, min_size=1, max_size=4))
 def test_without_typed_tokens_the_ids_are_those_of_the_whole_text(texts: list[str], shared: ModelTemplate) -> None:
     made = shared.prompt([{"role": "user", "content": text} for text in texts])
@@ -55,7 +55,7 @@ def test_without_typed_tokens_the_ids_are_those_of_the_whole_text(texts: list[st
     assert list(made.ids) == whole
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(texts=st.lists(st.lists(st.sampled_from([*SPECIAL, "a", " ", "\n", "<|", "|>", "im_", "end"])), max_size=5))
 def test_no_text_makes_a_token(texts: list[list[str]], shared: ModelTemplate) -> None:
     messages = [{"role": "user", "content": "".join(text)} for text in [["x"], *texts]]
