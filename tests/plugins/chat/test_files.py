@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from chat_parts import tokenizer, write
 from infeng_chat.rendering.files import TemplateFiles
 from infeng_chat.template import ChatPrompt, ChatTemplate, Delta, OutputParser, ToolDelta, find
 
-from infeng_core.api import ModelError
+from infeng_core.api import ModelError, RequestError
 
 
 def written(directory: Path, **files: Any) -> Path:
@@ -94,3 +95,22 @@ def test_find_is_what_a_server_needs(tmp_path: Path) -> None:
     assert isinstance(prompt, ChatPrompt)
     assert [*parser.push("y"), *parser.finish()] == [Delta(content="y")]
     assert ToolDelta(0).arguments == ""
+
+
+class Numbers:
+    """A tokenizer of token ids in decimals."""
+
+    vocab_size, bos_id, eos_id = 100, None, None
+
+    def encode(self, texts: Sequence[str], *, parse_special: bool | None = None) -> list[list[int]]:
+        if not all(text.isdigit() or not text for text in texts):
+            raise RequestError("prompt", "it is not a token id", "give ids")
+        return [[int(text)] if text else [] for text in texts]
+
+    decode = detokenizer = None
+
+
+def test_a_tokenizer_of_something_else_than_text_fails_prompts_and_not_the_start(tmp_path: Path) -> None:
+    found = find(tmp_path, Numbers())  # type: ignore[arg-type]
+    with pytest.raises(RequestError, match="not a token id"):
+        found.prompt([{"role": "user", "content": "x"}])

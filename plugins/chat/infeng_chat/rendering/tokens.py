@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from infeng_chat.rendering.typed import Piece
-from infeng_core.api import Tokenizer
+from infeng_core.api import RequestError, Tokenizer
 
 _ANCHORS = ("\n", "a", "0", ")", " ")
 """Before a piece that does not begin the prompt, so that the tokenizer treats it as the middle of a text."""
@@ -20,8 +20,11 @@ class Tokens:
         [empty] = tokenizer.encode([""], parse_special=True)
         self._head = 1 if tokenizer.bos_id is not None and empty[:1] == [tokenizer.bos_id] else 0
         self._tail = len(empty) - self._head
-        anchors = tokenizer.encode(_ANCHORS, parse_special=True)
-        self._anchors = [(text, self._without_tail(ids)) for text, ids in zip(_ANCHORS, anchors, strict=True)]
+        try:
+            anchors = tokenizer.encode(_ANCHORS, parse_special=True)
+        except RequestError:  # a tokenizer of something else than text: prompts will say so
+            anchors = []
+        self._anchors = [(text, self._without_tail(ids)) for text, ids in zip(_ANCHORS, anchors, strict=False)]
 
     def of(self, pieces: Sequence[Piece]) -> tuple[int, ...]:
         """Return the ids of a prompt, with one beginning-of-text token at most before what the template writes.
@@ -37,13 +40,15 @@ class Tokens:
 
     def single(self, text: str) -> int | None:
         """Return the token that ``text`` is, if it is a special one."""
+        if not self._anchors:
+            return None
         [ids] = self._encode([text], True)
         ids = self._without_tail(ids)[self._head :] or self._without_tail(ids)
         return ids[0] if len(ids) == 1 and self.is_special(ids[0]) else None
 
     def first_special(self, text: str) -> int | None:
         """Return the first special token that ``text`` spells."""
-        for token in self._within(Piece(text, False)):
+        for token in self._within(Piece(text, False)) if self._anchors else ():
             if self.is_special(token):
                 return token
         return None
