@@ -41,7 +41,10 @@ class Policy(Protocol):
         """
 
     def active(self, running: Sequence[Request], now: float) -> Iterable[Request]:
-        """Return which running requests may have rows in this step; the others keep their blocks."""
+        """Return which running requests may have rows in this step; the others keep their blocks.
+
+        Where nobody has any, and nobody starts, it is asked once more.
+        """
         return running
 
     def prompts(self, running: Sequence[Request], now: float) -> Iterable[Request]:
@@ -57,7 +60,10 @@ class Policy(Protocol):
         return None
 
     def seconds(self, decoding: Sequence[Request], now: float) -> float | None:
-        """Return how long a step may take while requests decode; None: what ``scheduler.step_ms`` says."""
+        """Return how long a step with prompts may take; ``decoding``: who decodes in it.
+
+        None: what ``scheduler.step_ms`` says where anybody decodes, else as long as it likes.
+        """
         return None
 
     def served(self, work: Sequence[Served], now: float) -> None:

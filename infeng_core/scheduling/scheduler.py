@@ -66,8 +66,10 @@ class Scheduler:
         """Tokens of the prompts that have started, where prefixes are kept."""
         self.prefix_hits = 0
         """Those of them that were found in the cache, in memory or stored."""
+        self.step_seconds = step_seconds
+        self.shape = StepShape(0, 0, 0)
+        """Of the batch that was made last."""
         self._limits = limits
-        self._step_seconds = step_seconds
         self._backlog = backlog
         self._slots = min(limits.max_segments, limits.max_samples, limits.max_rows)
         self._waiting = Waiting(policy, patience=2 * self._slots)
@@ -81,7 +83,7 @@ class Scheduler:
         self._displaced: dict[Sequence, int] = {}
         self._inactive: set[Sequence] = set()  # in the step that is being made
         self._refused: tuple[Sequence, int, int] | None = None  # who found no room, in how much, and the tree's news
-        self._began, self._shape = 0.0, StepShape(0, 0, 0)
+        self._began = 0.0
         self._is_told, self._is_asked, self._displaces = (
             getattr(getattr(policy, name), "__func__", None) is not getattr(Policy, name)
             for name in ("served", "active", "displaced")
@@ -163,18 +165,20 @@ class Scheduler:
 
     def next_batch(self, now: float) -> Batch | None:
         """Return the rows to compute now, or None when there is nothing to do."""
+        is_second = False
         while True:
             preempted = self.preempted
             batch = self._next_batch(now)
-            if batch is not None or self.preempted == preempted:
-                return batch  # else all that were active have made room in vain, and it is the turn of others
+            if batch is not None or (self.preempted == preempted and (is_second or not self._inactive)):
+                return batch  # else those that were active made room in vain, or others wait in vain
+            is_second |= self.preempted == preempted
 
     def _next_batch(self, now: float) -> Batch | None:
         self._began = now
         decoding = self._decoding(now)
         rows = len(decoding)
         attended = sum([sequence.length for sequence in decoding])
-        self._shape = StepShape(rows, rows, attended, self._builder.adapters(decoding))
+        self.shape = StepShape(rows, rows, attended, self._builder.adapters(decoding))
         preempted = self.preempted
         chunks, reported = self._chunks(decoding, now)
         if self.preempted > preempted:  # by those that a policy prefers; they may have started again
@@ -187,7 +191,7 @@ class Scheduler:
         if not decoding and not work:
             return None
         batch = self._builder.build(decoding, work, self._running)
-        self._shape = self._shape._replace(rows=len(batch.tokens), sampled=len(batch.sample_rows))
+        self.shape = self.shape._replace(rows=len(batch.tokens), sampled=len(batch.sample_rows))
         return batch
 
     def commit(self, batch: Batch, tokens: list[list[int]], finished: Collection[Sequence], now: float) -> None:
@@ -196,7 +200,7 @@ class Scheduler:
         tokens: for each segment with a sampled row the tokens it gave, at most ``sampled - known``, and at least one
         where those are any; NOT_FINITE stands for one that could not be drawn, and ends a finished sequence.
         """
-        self.costs.observe(self._shape, now - self._began)
+        self.costs.observe(self.shape, now - self._began)
         new = iter(tokens)
         prompts, is_told = self._prompts, self._is_told
         served: list[Served] = []
@@ -297,16 +301,15 @@ class Scheduler:
         else:
             while room.may_run(min(self.running + 1, self._slots)) and (started := self._start_next(now)) is not None:
                 chunks[started] = room.take(started, self.running)
-        self._shape = room.shape
+        self.shape = room.shape
         return chunks, room.reported
 
     def _room_beside(self, decoding: list[Sequence], now: float) -> Room:
         """Return what is left of a step for prompts."""
-        limits, seconds = self._limits, None
-        if decoding:
-            asked = self.policy.seconds(decoding, now)
-            seconds = self._step_seconds if asked is None else asked
-        return Room(self._shape, limits.max_rows - len(decoding), limits.max_samples, self.costs, seconds)
+        limits, seconds = self._limits, self.policy.seconds(decoding, now)
+        if seconds is None and decoding:
+            seconds = self.step_seconds
+        return Room(self.shape, limits.max_rows - len(decoding), limits.max_samples, self.costs, seconds)
 
     # ---------------------------------------------------------------------------------------- starting, preempting ---
 

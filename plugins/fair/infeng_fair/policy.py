@@ -180,7 +180,7 @@ class Fair(Policy):
         Those of them that decode pause for a bounded time, their prompts for as long as there are such others.
         """
         self._ahead = ahead = self._those_ahead(running, now) if self._terms.pause > 0 else ()
-        paused = {one for one in ahead if now - one.had_rows < self._terms.pause}
+        paused = {one for one in ahead if now - one.had_rows < self._terms.pause and self._wants_more(one)}
         for tenant in self._busy:
             if tenant not in paused:
                 tenant.had_rows = now
@@ -191,8 +191,7 @@ class Fair(Policy):
             tenant = self._known[request].tenant
             if tenant not in ahead or (tenant not in paused and _rows(request) == 1):
                 kept.append(request)
-        # A step must not be empty, should nobody start: the one with the fewest rows stays.
-        return kept or [min(running, key=_rows)] if running else running
+        return kept  # nobody, if whoever is next can start: else this is asked again, and nobody is ahead of him
 
     def prompts(self, running: Sequence[Request], now: float) -> Iterable[Request]:
         """Return them in the order in which they would start now."""
@@ -212,7 +211,12 @@ class Fair(Policy):
         return self.victim(candidates, now) if candidates else None
 
     def seconds(self, decoding: Sequence[Request], now: float) -> float | None:
-        """Return the shortest time to the next token that a tier of those that decode asks for."""
+        """Return the shortest time to the next token that a tier of those that decode asks for.
+
+        Where nobody decodes, whoever comes waits for no more than a pause until the step has run.
+        """
+        if not decoding:
+            return self._terms.pause or None
         targets = [self._known[request].tenant.tier.token for request in decoding]
         return min((target for target in targets if target is not None), default=None)
 
@@ -230,16 +234,24 @@ class Fair(Policy):
         return has_more_places and other.counter > tenant.counter + self._terms.quantum
 
     def _those_ahead(self, running: Sequence[Request], now: float) -> Collection[Tenant]:
-        """Return who wants more and has had more than one whose prompt is computed, or can be from this step on."""
-        if not self._queued or len(self._queued.keys() | self._busy.keys()) < 2:
+        """Return who has had more than one whose prompt is computed, or can be from this step on."""
+        there = self._queued.keys() | self._busy.keys()
+        if len(there) < 2:
             return ()
         self._ahead = ()
-        least = self._counter_of_next(now)
+        least = self._counter_of_next(now) if self._queued else math.inf
         for request in running:
             if _rows(request) > 1:
                 least = min(least, self._known[request].tenant.counter)
         level = least + self._terms.quantum
-        return {tenant for tenant in self._queued if tenant.counter > level}
+        return {tenant for tenant in there if tenant.counter > level}
+
+    def _wants_more(self, tenant: Tenant) -> bool:
+        """Return whether a tenant has requests waiting, or more running, by weight, than others on average."""
+        others = [one for one in self._busy if one is not tenant]
+        if tenant.queue or not others:
+            return True
+        return tenant.running / tenant.weight > sum(one.running for one in others) / sum(one.weight for one in others)
 
     def _counter_of_next(self, now: float) -> float:
         """Return the counter of the tenant whose request starts next, its prompt included; a request counts once.

@@ -137,6 +137,25 @@ def test_a_policy_that_holds_somebody_back_is_asked_again():
     assert step(scheduler, 6.0) is not None
 
 
+class Yielding(FirstCome):
+    """Lets all that run make way for the first that waits, once in a step."""
+
+    asked = 0.0
+
+    def active(self, running: list[Sequence], now: float) -> list[Sequence]:
+        is_first, self.asked = now > self.asked, now
+        return [] if self._waiting and is_first else running
+
+
+@pytest.mark.parametrize("blocks", [3, 16])
+def test_those_that_made_way_for_one_that_cannot_start_have_their_turn(blocks: int):
+    scheduler = make(blocks=blocks, policy=Yielding)
+    for id_ in (0, 1):
+        scheduler.add(sequence(id_, [0] * 40, 4), 1.0)
+        batch = step(scheduler, 2.0 + id_)
+        assert [segment.sequence.id for segment in batch.segments] == [id_ if blocks == 16 else 0]
+
+
 def test_what_another_has_computed_meanwhile_may_make_room_for_one_that_found_none():
     limits = Limits(16, 4, 4, 256, 6)
     pool = BlockPool(6)

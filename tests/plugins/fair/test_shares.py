@@ -70,6 +70,16 @@ def test_tenants_that_want_more_than_there_is_are_served_by_their_weights(fair, 
     assert jain(each) >= 0.99
 
 
+@pytest.mark.parametrize("new", [1, 2000], ids=["nobody decodes", "somebody decodes"])
+def test_a_prompt_waits_for_no_prompt_of_a_tenant_that_has_had_more(fair, new: int):
+    """Nobody of the other tenant is in the queue: its prompt has begun."""
+    bounds = Limits(2048, 4, 4, 4096, 1024)
+    jobs = [Job(0.0, 10, new, "greedy"), Job(0.9, 2000, 2, "greedy"), Job(1.1, 100, 2, "polite")]
+    alone = 0.108
+    assert run(fair(), jobs, bounds, until=20).first[2] < 0.52 + 1.2 * alone
+    assert run(fair(pause_ms=0), jobs, bounds, until=20).first[2] > 1.5
+
+
 def test_who_was_away_is_ahead_by_no_more_than_the_burst(fair):
     bounds = Limits(64, 4, 4, 256, 64)
     jobs = [Job(0.0, 60, 10, "there") for _ in range(500)] + [Job(5.0, 60, 10, "back") for _ in range(500)]
