@@ -111,6 +111,7 @@ from infeng_core.scheduling.fcfs import FirstCome
 from infeng_core.scheduling.policy import Policy, Served
 from infeng_core.scheduling.prefix import PrefixTree
 from infeng_core.scheduling.prefix_cache import PrefixCache
+from infeng_core.scheduling.room import rows_of_prompt
 from infeng_core.scheduling.scheduler import Scheduler
 from infeng_core.scheduling.schedulers import Load, Schedulers
 from infeng_core.settings.config import EngineConfig
@@ -289,6 +290,7 @@ __all__ = [
     "read_text",
     "replacing",
     "row_ranges",
+    "rows_of_prompt",
     "sampling_params",
     "say",
     "shape_and_formats",

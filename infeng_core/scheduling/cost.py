@@ -83,6 +83,11 @@ class CostModel:
             self._refit = min(2 * self._refit, REFIT)
             self.fit()
 
+    @property
+    def until_fit(self) -> int:
+        """Steps to observe until the coefficients are fitted again."""
+        return self._refit - self._new
+
     def fit(self) -> None:
         """Fit the coefficients to the steps that are remembered."""
         samples = np.array([sample for size in self._samples for sample in size])

@@ -55,11 +55,19 @@ class Room:
         return count
 
     def _rows_from(self, position: int, shape: StepShape) -> int:
-        """Return how many rows of a prompt, from ``position`` on, may join a step of ``shape``."""
         left = self._rows - self._taken
-        if self._seconds is None or left <= 0:
-            return left
-        if not self._costs.is_fitted:
-            return min(left, UNKNOWN_CHUNK - self._taken)
-        within = self._costs.rows_within(self._seconds, shape, position, left)
-        return min(left, max(within, LEAST_CHUNK - self._taken))
+        return rows_of_prompt(self._costs, self._seconds, shape, position, left, self._taken)
+
+
+def rows_of_prompt(
+    costs: CostModel, seconds: float | None, shape: StepShape, position: int, left: int, taken: int = 0
+) -> int:
+    """Return how many rows of a prompt, from ``position`` on, may join a step of ``shape`` that is to take ``seconds``.
+
+    left: rows of the step that nobody has. taken: those that other prompts have.
+    """
+    if seconds is None or left <= 0:
+        return left
+    if not costs.is_fitted:
+        return min(left, UNKNOWN_CHUNK - taken)
+    return min(left, max(costs.rows_within(seconds, shape, position, left), LEAST_CHUNK - taken))

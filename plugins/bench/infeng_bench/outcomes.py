@@ -55,12 +55,12 @@ class Gaps:
         """Add several times, each ``count`` times over."""
         if not ascending:
             return
-        place = self._bin(ascending[0])
-        if place != self._bin(ascending[-1]):
-            for seconds in ascending:
-                self.add(seconds, count)
-            return
-        self._counts[place] += len(ascending) * count
+        edge = -math.inf
+        for seconds in ascending:
+            if seconds >= edge:
+                place = self._bin(seconds)
+                edge = self._LOW * math.exp((place + 1) * self._STEP)
+            self._counts[place] += count
         self._total += len(ascending) * count
         self._sum += sum(ascending) * count
         self._squares += sum([seconds * seconds for seconds in ascending]) * count

@@ -30,6 +30,7 @@ from infeng_core.api import (
     Schedulers,
     Segment,
     Sequence,
+    rows_of_prompt,
 )
 
 ORIGIN = 1.0
@@ -200,8 +201,9 @@ def simulate(
 
 
 def _only_orders(policy: Policy) -> bool:
+    """Return whether a policy decides who starts, and nothing from one step to the next."""
     names = ("active", "prompts", "displaced", "seconds")
-    return all(getattr(type(policy), name) is getattr(Policy, name) for name in names)
+    return all(getattr(policy.__class__, name) is getattr(Policy, name) for name in names)
 
 
 def reason(error: InfengError) -> str:
@@ -253,8 +255,10 @@ def _step(loop: _Loop, batch: Batch, base: list[float]) -> None:
         seconds += costs.adapter * Step.of(batch).adapters
     running, waiting, begin = scheduler.running, scheduler.waiting, loop.now
     times = [seconds]
-    nobody_starts = waiting == 0 or (loop.only_orders and running == loop.activity.places)
-    is_decided = len(prompts) == 1 or (nobody_starts and not prompts)
+    if prompts:
+        is_decided = loop.only_orders and len(prompts) == 1
+    else:
+        is_decided = waiting == 0 or (loop.only_orders and running == loop.activity.places)
     if is_decided and running == len(batch.segments) and last == len(sampled) + (rows if prompts else 0):
         times += _more_steps(loop, sampled, prompts, seconds)
     count = len(times)
@@ -266,7 +270,11 @@ def _step(loop: _Loop, batch: Batch, base: list[float]) -> None:
     finished = _record(loop, sampled, begin + seconds, begin + spent, times)
     if count > 1 and prompts:
         batch = batch._replace(segments=[_longer(segment, count) for segment in batch.segments])
+    shape = scheduler.shape
     scheduler.commit(batch, [[0] * count] * len(sampled), finished, begin + seconds + ORIGIN)
+    growth = len(sampled) + (rows * rows if prompts else 0)
+    for later, took in enumerate(times[1:], 1):
+        scheduler.costs.observe(shape._replace(attended=shape.attended + later * growth), took)
 
 
 def _record(loop: _Loop, sampled: list[Simulated], now: float, end: float, times: list[float]) -> list[Simulated]:
@@ -304,12 +312,13 @@ def _more_steps(loop: _Loop, sampled: list[Simulated], prompts: list[Segment], s
     All sequences but at most one decode, and that one takes the rows that are left to prompts: until a sequence ends,
     it comes to its last rows, or another one comes, each step is like the one before, one position (or chunk) further.
     So the scheduler is asked once, and told the tokens of all of them as if guesses had been right, and the rows as if
-    they had been one chunk. It is told the time of the first step, from which it learns what steps cost.
+    they had been one chunk. Its cost model is told of each step, up to the next that it learns from.
     """
     if loop.scheduler.free_blocks < 2 * len(sampled):
         return []  # soon there is something to decide
     costs = loop.machine.costs
-    most, growth = MOST_LIKE, costs.single * len(sampled)
+    is_full = loop.scheduler.running == loop.activity.places
+    most, growth = min(MOST_LIKE, loop.scheduler.costs.until_fit), costs.single * len(sampled)
     for sequence in sampled:
         if sequence.at < 0:
             return []  # its first token
@@ -318,16 +327,43 @@ def _more_steps(loop: _Loop, sampled: list[Simulated], prompts: list[Segment], s
     for segment in prompts:
         rows = segment.row_end - segment.row_begin
         most = min(most, (segment.sequence.length - segment.pos0 - 1) // rows)
+        most, has_no_row = _as_many_rows(loop, len(sampled), segment, most)
+        is_full = is_full or has_no_row
         growth += costs.attended * rows * rows
     times: list[float] = []
-    # Who comes while others wait in vain waits behind them, unless its adapters could be brought in meanwhile.
-    is_behind = loop.scheduler.waiting and loop.only_orders and not loop.traffic.adapters
-    left = min(math.inf if is_behind else loop.next_arrival(), loop.registry.next_change) - loop.now - seconds
+    # Who comes meanwhile cannot start; but its adapters could be brought in.
+    is_full = loop.only_orders and (is_full or loop.scheduler.waiting > 0) and not loop.traffic.adapters
+    left = min(math.inf if is_full else loop.next_arrival(), loop.registry.next_change) - loop.now - seconds
     while len(times) < most - 1 and left > 0:
         seconds += growth
         left -= seconds
         times.append(seconds)
     return times
+
+
+def _as_many_rows(loop: _Loop, decoding: int, prompt: Segment, most: int) -> tuple[int, bool]:
+    """Return how many steps in a row, at most ``most``, have as many rows of a prompt as the one that was made.
+
+    The further it is, the fewer. Also returns whether they have no row for one more prompt; they will not have more.
+    """
+    scheduler, rows, pos0 = loop.scheduler, prompt.row_end - prompt.row_begin, prompt.pos0
+    own = rows * pos0 + rows * (rows + 1) // 2
+    shape = scheduler.shape._replace(rows=decoding, sampled=decoding + 1, attended=scheduler.shape.attended - own)
+    seconds = scheduler.step_seconds if decoding else None
+    left = loop.machine.limits.max_rows - decoding
+
+    def is_like(steps: int) -> bool:
+        after = shape._replace(attended=shape.attended + decoding * (steps - 1))
+        return rows_of_prompt(scheduler.costs, seconds, after, pos0 + rows * (steps - 1), left) == rows
+
+    full = scheduler.shape._replace(sampled=decoding + 1)
+    is_full = rows_of_prompt(scheduler.costs, seconds, full, 0, left - rows, rows) <= 0
+    low, high = 1, most + 1
+    steps = most
+    while high - low > 1:
+        low, high = (steps, high) if is_like(steps) else (low, steps)
+        steps = (low + high) // 2
+    return low, is_full
 
 
 def _longer(segment: Segment, count: int) -> Segment:

@@ -95,7 +95,7 @@ MUTANTS = [
            "            if node is None:\n                break\n            nodes",
            "            if node is None:\n                node = next(iter(children.values()), None)\n"
            "            if node is None:\n                break\n            nodes", RANDOM),
-    Mutant("time does not bound prompts", "room", "if self._seconds is None or left <= 0:", "if True:",
+    Mutant("time does not bound prompts", "room", "if seconds is None or left <= 0:", "if True:",
            "on_demand:test_prompts_get_the_rows_that_leave_those_that_decode_their_pace"),
     Mutant("adapters cost nothing", "room", "shape = shape._replace(adapters=shape.adapters + len(uses))", "pass",
            "starts:test_chunks_and_their_adapters_leave_those_that_decode_their_pace"),

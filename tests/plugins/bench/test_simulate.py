@@ -77,15 +77,13 @@ def test_steps_that_are_skipped_come_out_as_if_the_scheduler_had_been_asked_for_
 
 
 def test_chunks_of_prompts_that_are_taken_together_come_out_like_single_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All but exactly: the scheduler learns from fewer steps what they cost."""
     load, settings = "tenants:greedy=5,others=2,prompt=30:150,output=20:90", {"step_ms": 22}
     fast = simulated(load, 300, settings=settings)
     monkeypatch.setattr(simulator, "_more_steps", lambda *_: [])
     slow = simulated(load, 300, settings=settings)
-    assert fast.outcomes.first == pytest.approx(slow.outcomes.first, rel=0.05)
-    assert fast.outcomes.last[-1] == pytest.approx(slow.outcomes.last[-1], rel=0.01)
-    skipped, asked = fast.outcomes.gaps.figures(), slow.outcomes.gaps.figures()
-    assert skipped == pytest.approx(asked, rel=0.05)
+    assert fast.outcomes.first == pytest.approx(slow.outcomes.first)
+    assert fast.outcomes.last == pytest.approx(slow.outcomes.last)
+    assert fast.outcomes.gaps.figures() == pytest.approx(slow.outcomes.gaps.figures())
 
 
 def test_every_request_is_answered_with_the_tokens_that_it_wants() -> None:
