@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Callable
 from typing import Any
 
 from infeng_core.cli import Parser
 from infeng_core.cli.options import config_from
+from infeng_core.cli.structured import processors_of
 from infeng_core.errors import UsageError
 
 COMMAND = "ask"
 SENT = ("max_tokens", "temperature", "top_k", "top_p", "min_p", "seed", "stop", "ignore_eos", "echo", "json", "api_key")
 """Options that both commands have."""
-LOCAL = ("threads", "format", "ids", "speculate", "profile", "adapter", "json_schema", "regex", "choice", "grammar")
-"""Options of an engine of one's own, or that the command does not have."""
+LOCAL = ("threads", "format", "ids", "speculate", "profile", "adapter")
+"""Options of an engine of one's own."""
 
 
 class Server(argparse.Action):
@@ -51,6 +53,7 @@ def run_on_server(arguments: argparse.Namespace, read_prompts: Callable[[argpars
         option = f"--{name.replace('_', '-')}"
         words += [option] if value is True else [f"{option}={each}" for each in _given(value)]
     words += [f"--model={name}" for name in _model(arguments)]
+    words += [f"--field=structured_outputs={json.dumps(wanted)}" for wanted in _structures(arguments)]
 
     from infeng_core.plug.manager import Plugins
 
@@ -68,6 +71,15 @@ def _given(value: Any) -> list[Any]:
     if value is None or value is False:
         return []
     return list(value) if isinstance(value, list) else [value]
+
+
+def _structures(arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    """Return what the answer must be, as a request's ``structured_outputs``, if an option says it."""
+    names = {"json_schema": "json", "regex": "regex", "choice": "choice", "lark": "grammar"}
+    wanted = [argument for _, argument in processors_of(arguments)]
+    if any("gbnf" in argument for argument in wanted):
+        raise UsageError("--grammar", "servers take no GBNF", "write the grammar for Lark (FILE.lark)")
+    return [{names[key]: value for key, value in argument.items()} for argument in wanted]
 
 
 def _model(arguments: argparse.Namespace) -> list[str]:

@@ -64,6 +64,8 @@ class Ask:
         group.add_argument("--seed", type=int, metavar="S", help="seed of the random numbers")
         group.add_argument("--stop", action="append", metavar="TEXT", help="end before this text; repeats")
         group.add_argument("--ignore-eos", action="store_true", help="go on past end-of-text tokens")
+        text = "a further field of the request, such as min_tokens=4; repeats"
+        group.add_argument("--field", action="append", default=[], metavar="NAME=JSON", help=text)
 
     def run(self, arguments: argparse.Namespace) -> int:
         """Ask, print; raises InfengError, KeyboardInterrupt on Ctrl-C, which the server hears too."""
@@ -99,7 +101,19 @@ def parameters(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the fields of a request's body that the options give."""
     given = {name: getattr(arguments, name) for name in SAMPLING if getattr(arguments, name) is not None}
     given |= {"ignore_eos": True} if arguments.ignore_eos else {}
-    return given | ({"model": arguments.model} if arguments.model else {})
+    given |= {"model": arguments.model} if arguments.model else {}
+    return given | dict(map(field, arguments.field))
+
+
+def field(text: str) -> tuple[str, Any]:
+    """Return name and value of ``NAME=JSON``; raises UsageError."""
+    name, _, value = text.partition("=")
+    try:
+        return name, json.loads(value)
+    except (ValueError, RecursionError):
+        raise UsageError(
+            f"--field {text}", "it is not NAME=JSON", "write --field min_tokens=4, user='\"me\"'"
+        ) from None
 
 
 def messages(prompt: str, system: str | None) -> list[dict[str, str]]:

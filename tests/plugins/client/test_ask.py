@@ -6,6 +6,7 @@ import io
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from fake_openai import PIECES, FakeServer, Refusal
@@ -40,6 +41,24 @@ def test_the_options_of_run_are_sent(server: FakeServer, capsysbinary: Capture):
     assert sent == {"prompt": "--x=1", "max_tokens": 7, "temperature": 0.0, "top_k": 3, "top_p": 0.5, "min_p": 0.1,
                     "seed": 0, "stop": ["a", "b"], "ignore_eos": True, "model": "poet"}  # fmt: skip
     assert seen.headers["authorization"] == "Bearer k"
+
+
+def test_what_an_answer_must_be_is_sent_too(server: FakeServer, tmp_path: Path, capsysbinary: Capture):
+    (tmp_path / "a.lark").write_text('start: "a"')
+    (tmp_path / "a.gbnf").write_text('root ::= "a"')
+    for words, wanted in (
+        (["--json-schema", '{"type": "object"}'], {"json": {"type": "object"}}),
+        (["--regex", "a|b=c"], {"regex": "a|b=c"}),
+        (["--choice", "yes", "--choice", "no"], {"choice": ["yes", "no"]}),
+        (["--grammar", str(tmp_path / "a.lark")], {"grammar": 'start: "a"'}),
+    ):
+        assert main(["run", "--server", server.url, "-p", "x", *words]) == 0
+        assert server.seen[-1].body["structured_outputs"] == wanted
+    assert main(["run", "--server", server.url, "-p", "x", "--grammar", str(tmp_path / "a.gbnf")]) == 2
+    assert b"write the grammar for Lark" in capsysbinary.readouterr().err
+    assert main(["ask", server.url, "-p", "x", "--field", "min_tokens=4"]) == 0
+    assert server.seen[-1].body["min_tokens"] == 4
+    assert main(["ask", server.url, "-p", "x", "--field", "min_tokens"]) == 2
 
 
 def test_what_is_not_given_is_the_servers_to_choose(server: FakeServer, monkeypatch: pytest.MonkeyPatch):
