@@ -50,8 +50,36 @@ class Compiled:
         self._used.append(matcher)
 
 
+STACK = 256 << 20
+"""Bytes of address space: the library descends into chains of rules, and an overflow would end the process."""
+
+_stacks = threading.Lock()
+
+
 def compile_grammar(tokenizer: LLTokenizer, wanted: Wanted) -> Compiled:
     """Return the grammar; raises RequestError where it is none, or too much."""
+    found: list[Compiled | BaseException] = []
+
+    def run() -> None:
+        try:
+            found.append(_compile(tokenizer, wanted))
+        except BaseException as error:
+            found.append(error)
+
+    thread = threading.Thread(target=run, name="grammar", daemon=True)
+    with _stacks:
+        before = threading.stack_size(STACK)
+        try:
+            thread.start()
+        finally:
+            threading.stack_size(before)
+    thread.join()
+    if isinstance(found[0], BaseException):
+        raise found[0]
+    return found[0]
+
+
+def _compile(tokenizer: LLTokenizer, wanted: Wanted) -> Compiled:
     what = f"grammar {wanted.kind}"
     try:
         matcher = LLMatcher(tokenizer, source(wanted), log_level=0, limits=LIMITS)

@@ -11,12 +11,16 @@ from llguidance.gbnf_to_lark import gbnf_to_lark
 
 from infeng_core.api import RequestError
 from infeng_grammar.argument import Wanted
+from infeng_grammar.bounds import check_pattern, check_repeats, check_schema, embedded
 
 DEEPEST = 64
 """Brackets in brackets: the library descends into them on the stack of its caller."""
 
 MOST_RULES = 4096
 """Rules of a grammar, or references of a schema: chains of them are descended into as well."""
+
+MOST_GBNF = 1 << 14
+"""Characters; turning it into Lark takes quadratic time."""
 
 WHITESPACE: dict[bool | None, dict[str, Any]] = {
     None: {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "},
@@ -40,11 +44,13 @@ def _schema(wanted: Wanted) -> str:
     count = wanted.text.count('"$ref"') + wanted.text.count('"$dynamicRef"') + wanted.text.count('"$recursiveRef"')
     if count > MOST_RULES:
         _refuse("json_schema", f"it has {count} references", f"give at most {MOST_RULES}")
+    check_schema("json_schema", json.loads(wanted.text))
     options: Any = {"lenient": False, "coerce_one_of": False, **WHITESPACE[wanted.whitespace]}
     return LLMatcher.grammar_from_json_schema(wanted.text, overrides=options)
 
 
 def _regex(wanted: Wanted) -> str:
+    check_pattern("regex", wanted.text)
     return LLMatcher.grammar_from_regex(wanted.text)
 
 
@@ -65,6 +71,8 @@ def _lark(wanted: Wanted) -> str:
 
 def _gbnf(wanted: Wanted) -> str:
     _check_depth("gbnf", wanted.text)
+    if len(wanted.text) > MOST_GBNF:
+        _refuse("gbnf", f"it has {len(wanted.text)} characters", f"give at most {MOST_GBNF}, or write it as lark")
     try:
         lark = gbnf_to_lark(wanted.text)
     except Exception as error:  # bare ones, and those of indices
@@ -78,7 +86,13 @@ def _listed(lark: str) -> str:
 
 
 def _check_lark(kind: str, lark: str) -> None:
+    for literal in _LITERALS.findall(lark):
+        if literal.startswith("/"):
+            check_pattern(kind, literal)
+    for schema in embedded(lark):
+        check_schema(kind, schema)
     bare = _LITERALS.sub(" ", lark)
+    check_repeats(kind, bare)
     _check_depth(kind, bare)
     rules = bare.count(":")
     if rules > MOST_RULES:

