@@ -52,7 +52,10 @@ class NotFoundError(ApiError):
 
 
 class OverloadedError(ApiError):
-    """The server takes no more for now (429, 503), and kept saying so for as many retries as there are."""
+    """The server cannot take this call for now, and kept saying so for as many retries as there are.
+
+    It has no room (429, 503), or an earlier attempt of the same call still runs (409).
+    """
 
     def __init__(self, status: int | None, message: str, *, retry_after: float | None = None, **more: Any) -> None:
         """retry_after: seconds that the server asked to wait, None where it did not."""
@@ -91,6 +94,8 @@ class BrokenStreamError(ApiError):
         return self.completion.text
 
 
+IN_USE = "idempotency_key_in_use"
+"""Code of a refusal because the attempt before has not ended yet, whose connection broke a moment ago."""
 CLASSES: Mapping[int, type[ApiError]] = {
     401: UnauthorizedError,
     403: UnauthorizedError,
@@ -129,6 +134,8 @@ def error_in_stream(fields: Mapping[str, Any], request_id: str | None = None) ->
 
 def _error(status: int, fields: Mapping[str, Any], request_id: str | None, seconds: float | None) -> ApiError:
     kind = CLASSES.get(status, BadRequestError if status < 500 else ServerError)
+    if fields.get("code") == IN_USE:
+        kind = OverloadedError
     more: dict[str, Any] = {
         name: None if fields.get(name) is None else str(fields[name]) for name in ("type", "param", "code")
     }

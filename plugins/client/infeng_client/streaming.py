@@ -13,6 +13,7 @@ from infeng_client.errors import (
     NotFoundError,
     OverloadedError,
     ServerError,
+    TimedOutError,
     error_in_stream,
 )
 from infeng_client.gathering import Gathering
@@ -132,7 +133,7 @@ class Streaming:
 
     def _give_up(self, error: ApiError) -> None:
         """Raise what ends the stream, unless nothing but its end mark or its usage is missing."""
-        if not isinstance(error, ConnectionFailedError | OverloadedError | NotFoundError):
+        if isinstance(error, TimedOutError):
             raise error
         if self.gathering.have_ended(int((self._call.body or {}).get("n") or 1)):
             self._ended = True

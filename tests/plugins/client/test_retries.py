@@ -110,6 +110,15 @@ def test_after_the_last_attempt_the_error_is_the_servers():
     assert (error.status, error.retry_after, error.code, error.request_id) == (429, 3.0, "queue", "r1")
 
 
+def test_a_call_whose_attempt_before_still_runs_waits_for_its_end():
+    clock = Clock()
+    body = b'{"error": {"message": "is being answered", "code": "idempotency_key_in_use"}}'
+    run(clock, clock.terms(), replies(Reply(409, {"retry-after": "1"}, body), OK))
+    assert clock.waits == [1.0]
+    with pytest.raises(BadRequestError):
+        run(clock, clock.terms(), replies(Reply(409, {"retry-after": "1"}, b'{"error": {"code": "model_changed"}}')))
+
+
 def test_nobody_waits_for_what_lies_behind_the_deadline():
     clock = Clock()
     with pytest.raises(OverloadedError):

@@ -192,7 +192,11 @@ def test_a_server_that_keeps_breaking_but_makes_progress_is_followed_to_the_end(
     assert streaming.resumes >= 9
 
 
-@pytest.mark.parametrize("refused", [[None, Reply(404, {}, b"")], [None, *[LOST] * 9]], ids=["forgotten", "gone"])
+@pytest.mark.parametrize(
+    "refused",
+    [[None, Reply(404, {}, b"")], [None, *[LOST] * 9], [None, Reply(409, {}, b"")], [None, Reply(500, {}, b"")]],
+    ids=["forgotten", "gone", "changed", "failed"],
+)
 def test_a_stream_that_cannot_be_resumed_gives_the_text_so_far(refused: list[Came]):
     server = Broken("text", [len(b"".join(frames("text")[:4])) + 5])
     server.refuse = refused

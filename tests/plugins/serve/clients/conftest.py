@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
+import functools
 import json
 import os
 import shutil
@@ -80,35 +82,50 @@ def plain() -> dict[str, str]:
     }
 
 
-@pytest.fixture(scope="session")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """Serve the demo model with an adapter, in a process of its own."""
-    from infeng_demo import adapter_dir, model_dir
+@contextlib.contextmanager
+def serving(folder: Path, *options: object) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    """Serve the demo model in a process of its own; give its address and the process."""
+    from infeng_demo import model_dir
 
-    bard = adapter_dir("shakespeare")
-    folder = tmp_path_factory.mktemp("served")
-    ready = folder / "url"
+    ready, log = folder / "url", folder / "log"
+    ready.unlink(missing_ok=True)
     command = [
         sys.executable, "-P", "-c", "import sys; from infeng_core.cli import main; sys.exit(main())",
-        "serve", str(model_dir()), "--port", "0", "--ready-file", str(ready), "--served-model-name", "demo",
-        "--lora", f"bard={bard}", "--lora-root", str(bard.parent), "-t", "1",
+        "serve", model_dir(), "--ready-file", ready, "--served-model-name", "demo", "-t", "1", *options,
     ]  # fmt: skip
-    log = folder / "log"
     with log.open("w") as file:
-        process = subprocess.Popen(command, stdout=file, stderr=file, env=os.environ | {"INFENG_CACHE": str(folder)})
+        environment = os.environ | {"INFENG_CACHE": str(folder)}
+        process = subprocess.Popen(list(map(str, command)), stdout=file, stderr=file, env=environment)
     try:
         end = time.monotonic() + 120
         while not ready.exists() or not ready.read_text().strip():
             assert process.poll() is None, log.read_text()
             assert time.monotonic() < end, log.read_text()
             time.sleep(0.05)
-        yield Served(ready.read_text().strip(), "demo", "bard", PROMPT)
+        yield ready.read_text().strip(), process
     finally:
         process.terminate()
         try:
             process.wait(30)
         except subprocess.TimeoutExpired:
             process.kill()
+
+
+@pytest.fixture(scope="session")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """Serve the demo model with an adapter."""
+    from infeng_demo import adapter_dir
+
+    bard = adapter_dir("shakespeare")
+    options = ("--port", 0, "--lora", f"bard={bard}", "--lora-root", bard.parent)
+    with serving(tmp_path_factory.mktemp("served"), *options) as (url, _):
+        yield Served(url, "demo", "bard", PROMPT)
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Callable[..., contextlib.AbstractContextManager[tuple[str, subprocess.Popen[bytes]]]]:
+    """Return what starts a server of the test's own."""
+    return functools.partial(serving, tmp_path)
 
 
 def installed(folder: Path, wanted: str, install: Callable[[], None]) -> None:

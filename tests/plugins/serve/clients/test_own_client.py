@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import socket
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +15,7 @@ pytest.importorskip("infeng_client", reason="the client wheel is not installed")
 pytest.importorskip("infeng_serve", reason="the server wheel is not installed")
 pytest.importorskip("infeng_demo", reason="the demo wheel is not installed")
 
-from infeng_client import AsyncClient, BadRequestError, Client, Completion, NotFoundError
+from infeng_client import AsyncClient, BadRequestError, Client, Completion, NotFoundError, Retries
 from infeng_demo import adapter_dir
 
 from infeng_core.cli import main
@@ -88,6 +91,27 @@ def test_a_stream_that_is_left_is_worked_on_no_more(served: Any):
         while served.get("/load")["running"] and time.monotonic() < end:
             time.sleep(0.02)
         assert served.get("/load")["running"] == 0
+
+
+def test_a_stream_outlives_a_server_that_is_killed(serve: Any, tmp_path: Path):
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    options = ("--port", port, "--journal", tmp_path / "journal")
+    asked = {"max_tokens": 700, "temperature": 1.0, "ignore_eos": True}
+    with contextlib.ExitStack() as stack:
+        url, process = stack.enter_context(serve(*options))
+        client = stack.enter_context(Client(url, retries=Retries(400, first=0.2, cap=0.2)))
+        alone = client.complete("Once upon a time", seed=11, **asked).text
+        texts = []
+        with client.stream("Once upon a time", seed=11, **asked) as stream:
+            for chunk in stream:
+                texts.append(chunk.text)
+                if len(texts) == 5:
+                    process.kill()
+                    process.wait()
+                    stack.enter_context(serve(*options))
+        assert stream.resumes >= 1
+        assert "".join(texts) == alone
 
 
 def test_infeng_run_lets_the_server_answer(served: Any, capsysbinary: pytest.CaptureFixture[bytes]):
