@@ -29,6 +29,8 @@ CALLS = '<call add>{"a": 1, "b": "x\\n\u00fc"}</call><call sub>{}</call>'
 class TagParser:
     """Reads ``<think>`` and ``<call NAME>``; what may be the beginning of a tag is held back."""
 
+    reads_special_tokens = True
+
     def __init__(self, inside: bool, has_tools: bool) -> None:
         self._mode = "reasoning" if inside else "content"
         self._has_tools = has_tools
@@ -88,7 +90,8 @@ class TagTemplate:
         opens = bool((given.get("variables") or {}).get("enable_thinking"))
         text = "\n".join(lines) + ("\n<think>" if opens else "\nassistant:")
         [ids] = self._tokenizer.encode([text], parse_special=False)
-        return ChatPrompt(text, tuple(ids), stop_token_ids=(7,), opens_reasoning=opens)
+        end = "</think>" if opens else ""
+        return ChatPrompt(text, tuple(ids), stop_token_ids=(7,), opens_reasoning=opens, reasoning_end=end)
 
     def parser(self, prompt: ChatPrompt, *, tools: Sequence[Mapping[str, Any]] = ()) -> TagParser:
         return TagParser(prompt.opens_reasoning, bool(tools))

@@ -71,7 +71,7 @@ def read(body: bytes, context: Context) -> ChatAnswer:
         prompt=ready.prompt,
         logprobs=(given.top_logprobs or 0) if given.logprobs else None,
         processors=ready.processors,
-        skip_special_tokens=False,  # the parser reads them
+        skip_special_tokens=ready.skip_special_tokens,
         **more,
     )
     made = requests(given, context, [ready.prompt.ids], params, adapter, n)

@@ -15,9 +15,6 @@ from infeng_serve.protocol.errors import ApiError, invalid, not_supported, of
 from infeng_serve.protocol.structured import Constraint
 from infeng_serve.protocol.tools import Selection
 
-END_OF_REASONING = "</think>"
-"""What must come before an answer that begins inside of reasoning is held to anything."""
-
 
 @dataclass(frozen=True, slots=True)
 class Dialogue:
@@ -26,6 +23,8 @@ class Dialogue:
     prompt: ChatPrompt
     parser: Callable[[], OutputParser]
     """Returns what reads one answer."""
+    skip_special_tokens: bool
+    """Whether the parser reads an answer without them."""
     processors: tuple[tuple[str, Any], ...]
     room: int
     """Tokens that the context has left for the answer."""
@@ -63,9 +62,12 @@ def dialogue(
     if room <= 0:
         why = f"{param}: they are {len(prompt.ids)} tokens, and the context {context.context}: shorten them"
         raise ApiError(400, why, param=param, code="context_length_exceeded")
-    after = END_OF_REASONING if prompt.opens_reasoning else None
-    held = structured.processors(_held_to(context, selection, constraint), after=after)
-    return Dialogue(prompt, lambda: template.parser(prompt, tools=selection.tools), held, room)
+    held = structured.processors(_held_to(context, selection, constraint), after=prompt.reasoning_end or None)
+
+    def parser() -> OutputParser:
+        return template.parser(prompt, tools=selection.tools)
+
+    return Dialogue(prompt, parser, not parser().reads_special_tokens, held, room)
 
 
 def _held_to(context: Context, selection: Selection, constraint: Constraint | None) -> Constraint | None:
