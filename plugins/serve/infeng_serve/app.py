@@ -42,10 +42,10 @@ class App:
     """Answers every call, whatever it is."""
 
     def __init__(self, service: Service, routes: Mapping[str, Route]) -> None:
-        """Answer by ``routes``: paths, those that end with / for whatever begins with them."""
+        """Answer by ``routes``: paths, those that end with / and more for whatever begins with them."""
         self._service = service
         self._routes = dict(routes)
-        self._prefixes = tuple(path for path in routes if path.endswith("/"))
+        self._prefixes = tuple(path for path in routes if path.endswith("/") and path != "/")
         self._origins = frozenset(origin.encode("latin-1") for origin in service.settings.cors)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -40,6 +40,9 @@ class Serve:
         parser.add_argument(
             "--lora", action="append", default=[], metavar="NAME=PATH[:SCALE]", help="an adapter, as a model; repeats"
         )
+        parser.add_argument(
+            "--no-page", dest="page", action="store_false", default=None, help="no page at / to try the models on"
+        )
         self._configure_access(parser.add_argument_group("access"))
         self._configure_limits(parser.add_argument_group("limits"))
         self._configure_watching(parser.add_argument_group("watching"))

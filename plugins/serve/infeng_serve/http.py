@@ -144,7 +144,7 @@ class Call:
     async def respond(self, status: int, body: bytes = b"", *, kind: bytes = JSON, headers: Headers = ()) -> None:
         """Send a whole answer."""
         head = [*self.extra, *headers]
-        if status != 204:
+        if status not in (204, 304):
             head += [(b"content-type", kind), (b"content-length", b"%d" % len(body))]
         self.is_started = True
         await self._send({"type": "http.response.start", "status": status, "headers": head})

@@ -26,7 +26,7 @@ from infeng_serve.auth import Keys
 from infeng_serve.connection import Bounds, Connection, config_of
 from infeng_serve.model import Model
 from infeng_serve.observers import Observer
-from infeng_serve.routes import table
+from infeng_serve.routes import page, table
 from infeng_serve.service import Service, shutting_down
 from infeng_serve.settings import Settings
 
@@ -64,7 +64,7 @@ class Server:
         self.service = Service(settings, keys or Keys())
         self._load = load
         self._watch = watch
-        self._config = _config(App(self.service, {**table(), **(routes or {})}), settings)
+        self._config = _config(App(self.service, {**table(), **page.routes(settings), **(routes or {})}), settings)
         self._socket = listening(settings.host, settings.port)
         scheme, host = "https" if settings.tls_cert else "http", settings.host
         host = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(host, host)  # where it can be reached

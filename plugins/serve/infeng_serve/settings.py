@@ -43,6 +43,7 @@ class Settings:
     access_log: Literal["off", "logfmt", "json"]
     access_log_sample: float
     otlp_endpoint: str | None
+    page: bool
 
     @staticmethod
     def read(values: Mapping[str, Any]) -> Settings:

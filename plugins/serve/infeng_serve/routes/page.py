@@ -1,0 +1,59 @@
+"""The page at /: files of this package that ask for no key and hold nothing secret. Its calls carry the key."""
+
+from __future__ import annotations
+
+import hashlib
+from importlib.resources import files
+
+from infeng_serve.app import Handler, Route
+from infeng_serve.http import Call
+from infeng_serve.service import Service
+from infeng_serve.settings import Settings
+
+FILES = {
+    "/": ("index.html", b"text/html; charset=utf-8"),
+    "/page.css": ("page.css", b"text/css; charset=utf-8"),
+    "/page.js": ("page.js", b"text/javascript; charset=utf-8"),
+}
+"""Paths to files of the folder ``page``, with their types."""
+
+POLICY = (
+    b"default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; "
+    b"base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+"""Nothing but this server's files is loaded, run or called, whatever gets into the page."""
+
+
+def routes(settings: Settings) -> dict[str, Route]:
+    """Return the page's routes; none where it is switched off."""
+    if not settings.page:
+        return {}
+    folder = files("infeng_serve") / "page"
+    return {path: _file((folder / name).read_bytes(), kind) for path, (name, kind) in FILES.items()}
+
+
+def _file(data: bytes, kind: bytes) -> Route:
+    """Return the route of a file, which browsers keep and ask after each time."""
+    tag = b'"%s"' % hashlib.sha256(data).hexdigest()[:32].encode("ascii")
+    headers = [
+        (b"etag", tag),
+        (b"cache-control", b"no-cache"),
+        (b"content-security-policy", POLICY),
+        (b"x-content-type-options", b"nosniff"),
+        (b"referrer-policy", b"no-referrer"),
+        (b"cross-origin-opener-policy", b"same-origin"),
+    ]
+
+    async def answered(service: Service, call: Call) -> None:
+        if _is_known(call.headers.get(b"if-none-match", b""), tag):
+            await call.respond(304, headers=headers)
+        else:
+            await call.respond(200, data, kind=kind, headers=headers)
+
+    handler: Handler = answered
+    return Route({"GET": handler}, is_open=True)
+
+
+def _is_known(given: bytes, tag: bytes) -> bool:
+    """Return whether a header If-None-Match names the file as it is."""
+    return given.strip() == b"*" or tag in (one.strip().removeprefix(b"W/") for one in given.split(b","))
