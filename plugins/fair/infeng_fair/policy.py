@@ -239,12 +239,17 @@ class Fair(Policy):
         if len(there) < 2:
             return ()
         self._ahead = ()
-        least = self._counter_of_next(now) if self._queued else math.inf
-        for request in running:
-            if _rows(request) > 1:
-                least = min(least, self._known[request].tenant.counter)
+        called = self._next_to_call(now) if self._queued else None
+        prompts = {self._known[request].tenant for request in running if _rows(request) > 1}
+        least = min((tenant.counter for tenant in prompts), default=math.inf)
+        if called is not None:
+            tenant = self._known[called].tenant
+            least = min(least, tenant.counter + PROMPT_COST * called.prompt_length / tenant.weight)
         level = least + self._terms.quantum
-        return {tenant for tenant in there if tenant.counter > level}
+        ahead = {tenant for tenant in there if tenant.counter > level}
+        if called is not None and prompts <= ahead:
+            self._called = called.id  # it has the step; should it not start, then for other reasons
+        return ahead
 
     def _wants_more(self, tenant: Tenant) -> bool:
         """Return whether a tenant has requests waiting, or more running, by weight, than others on average."""
@@ -253,17 +258,12 @@ class Fair(Policy):
             return True
         return tenant.running / tenant.weight > sum(one.running for one in others) / sum(one.weight for one in others)
 
-    def _counter_of_next(self, now: float) -> float:
-        """Return the counter of the tenant whose request starts next, its prompt included; a request counts once.
-
-        It may not start for other reasons, and nobody should pause for it again.
-        """
+    def _next_to_call(self, now: float) -> Request | None:
+        """Return the request that starts next, if nobody has been held back for it in vain and it has its adapters."""
         first = next(self.order(now), None)
         if first is None or first.id == self._called or not (first.adapters is None or first.adapters.is_ready()):
-            return math.inf
-        self._called = first.id
-        tenant = self._known[first].tenant
-        return tenant.counter + PROMPT_COST * first.prompt_length / tenant.weight
+            return None
+        return first
 
 
 def _rows(request: Request) -> int:

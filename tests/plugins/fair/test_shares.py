@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Sequence
+from collections.abc import Sequence as Several
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from virtual_clock import Job, Outcome, run
 
-from infeng_core.api import FirstCome, Limits, Scheduler
+from infeng_core.api import FirstCome, Limits, Request, Scheduler, Sequence
 
 NEVER = float("inf")
 
@@ -26,11 +26,11 @@ def poisson(
     return jobs
 
 
-def first_tokens(outcome: Outcome, jobs: Sequence[Job], tenant: str) -> list[float]:
+def first_tokens(outcome: Outcome, jobs: Several[Job], tenant: str) -> list[float]:
     return sorted(first for first, job in zip(outcome.first, jobs, strict=False) if job.tenant == tenant)
 
 
-def jain(values: Sequence[float]) -> float:
+def jain(values: Several[float]) -> float:
     return sum(values) ** 2 / (len(values) * sum(value**2 for value in values))
 
 
@@ -78,6 +78,24 @@ def test_a_prompt_waits_for_no_prompt_of_a_tenant_that_has_had_more(fair, new: i
     alone = 0.108
     assert run(fair(), jobs, bounds, until=20).first[2] < 0.52 + 1.2 * alone
     assert run(fair(pause_ms=0), jobs, bounds, until=20).first[2] > 1.5
+
+
+def test_others_make_way_for_who_is_next_until_it_has_had_a_step_to_start_in(fair):
+    """A third's prompt fills the first steps, so that they say nothing of whoever waits."""
+    policy = fair()(Limits(64, 4, 4, 4096, 1024))
+    requests = []
+    for id_, (tenant, length) in enumerate((("greedy", 3000), ("third", 300), ("polite", 60))):
+        requests.append(Sequence.start(id_, Request((0,) * length, tenant=tenant), [0] * length, length + 8, seed=0))
+        policy.add(requests[-1], 1.0)
+    greedy, third = requests[:2]
+    for one in (greedy, third):
+        policy.remove(one, 1.0)
+    running = [greedy, third]
+    for now in (2.0, 3.0):
+        assert list(policy.active(running, now)) == [third]
+    third.computed = 299
+    assert list(policy.active(running, 4.0)) == [third], "it is called"
+    assert list(policy.active(running, 4.0)) == running, "it has not started"
 
 
 def test_who_was_away_is_ahead_by_no_more_than_the_burst(fair):
