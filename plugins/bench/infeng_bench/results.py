@@ -110,6 +110,9 @@ def _deliver(path: str | Path, text: str) -> None:
     target = Path(path)
     partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
     try:
+        if target.exists() and not target.is_file():  # a device or a pipe is written to, not replaced
+            target.write_text(text, encoding="utf-8")
+            return
         partial.write_text(text, encoding="utf-8")
         partial.replace(target)
     except OSError as error:

@@ -2,6 +2,8 @@
 
 import csv
 import json
+import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -83,3 +85,13 @@ def test_what_is_no_result_is_refused(tmp_path: Path, text: str, said: str) -> N
 def test_a_missing_result_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="No such file"):
         results.read(tmp_path / "missing")
+
+
+def test_what_is_no_file_is_written_to_and_stays(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with ThreadPoolExecutor(1) as reader:
+        text = reader.submit(pipe.read_text)
+        results.write(pipe, {"figure": 1})
+        assert json.loads(text.result()) == {"figure": 1}
+    assert pipe.is_fifo()
