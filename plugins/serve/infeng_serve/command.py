@@ -57,6 +57,7 @@ class Serve:
         from infeng_serve.server import Server
         from infeng_serve.settings import Settings
         from infeng_serve.watchers import watchers
+        from infeng_serve.watching.tracing import check
 
         names = {field.name for field in dataclasses.fields(Settings)} - {"threads"}
         given = {f"serve__{name}": value for name, value in vars(arguments).items() if name in names}
@@ -67,6 +68,8 @@ class Serve:
         loras = [parse_lora(text) for text in arguments.lora]
         settings = Settings.read({**self._settings, **config.extra.get("serve", {})})
         keys = keys_of(arguments.api_key, arguments.admin_key, settings.api_keys)
+        if settings.otlp_endpoint:
+            check(settings.otlp_endpoint)  # now, and not after the model has been loaded
 
         def loaded() -> Model:
             begin = time.perf_counter()

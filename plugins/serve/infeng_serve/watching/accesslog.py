@@ -26,8 +26,8 @@ class AccessLog:
     def __init__(self, stream: TextIO | None = None, *, format: Format = "logfmt", sample: float = 1.0) -> None:
         """Write to ``stream`` (default: standard error), from a thread.
 
-        sample: the share of calls with a complete answer of which lines are written, chosen by their ids, so that all
-        choices of a call are there or none is. What went wrong or was rejected is always written.
+        sample: the share of complete answers of which lines are written, chosen by their ids, so that every server in
+        a row chooses the same. What went wrong or was rejected is always written.
         """
         self._lines = LineWriter(sys.stderr if stream is None else stream)
         self._is_json = format == "json"

@@ -6,6 +6,7 @@ Nothing of opentelemetry is imported before a ``Tracing`` is made.
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -15,6 +16,9 @@ from infeng_serve.observers import Record
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace.export import SpanExporter
+
+FAREWELL_SECONDS = 3.0
+"""What the last spans get to be sent."""
 
 _log = get_logger(__name__)
 
@@ -66,8 +70,10 @@ class Tracing:
         self._make(record, reason, ())
 
     def close(self) -> None:
-        """Send what has not been sent, and end."""
-        self._provider.shutdown()
+        """Send what has not been sent, and end; what no collector takes in a few seconds is lost."""
+        thread = threading.Thread(target=self._provider.shutdown, name="infeng-spans", daemon=True)
+        thread.start()
+        thread.join(FAREWELL_SECONDS)
 
     def _make(self, record: Record, error: str, parts: Iterable[_Part]) -> None:
         try:
@@ -105,6 +111,11 @@ class Tracing:
                 continue
             if record.submitted < info.loaded <= record.started:
                 yield f"adapter load {name}", max(record.submitted, info.loaded - (info.load_seconds or 0)), info.loaded
+
+
+def check(endpoint: str) -> None:
+    """Raise the UsageError of an endpoint that cannot be, or where opentelemetry is not installed."""
+    exporter_for(endpoint).shutdown()
 
 
 def exporter_for(endpoint: str) -> SpanExporter:

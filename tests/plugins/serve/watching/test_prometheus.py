@@ -31,7 +31,7 @@ Address = tuple[str, int]
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Address]:
     """``infeng serve`` with two adapters and keys of two tenants, acme's and zeta's."""
     folder = tmp_path_factory.mktemp("server")
-    (folder / "keys").write_text("a-secret acme\nz-secret zeta\n")
+    (folder / "keys").write_text("a-secret acme\nz-secret zeta\no-secret operator *\n")
     (folder / "keys").chmod(0o600)
     arguments = ["--port", "0", "--ready-file", folder / "ready", "-t", "1", "--api-keys", folder / "keys"]
     for name, adapter in (("bard", "shakespeare"), ("coder", "python")):
@@ -51,7 +51,7 @@ def prometheus(server: Address, tmp_path_factory: pytest.TempPathFactory) -> Ite
     if shutil.which("prometheus") is None:
         pytest.skip("prometheus is not installed: it is a package of Debian")
     folder = tmp_path_factory.mktemp("prometheus")
-    (folder / "key").write_text("a-secret\n")
+    (folder / "key").write_text("o-secret\n")
     shutil.copy(EXAMPLE / "alerts.yml", folder)
     text = (EXAMPLE / "prometheus.yml").read_text()
     for old, new in {
@@ -151,7 +151,7 @@ def test_what_prometheus_has_is_what_was_done(watched: Address):
 def test_top_shows_the_same_server(server: Address, traffic: None):
     url = "http://{}:{}".format(*server)
     words = ["top", url, "--once", "--json", "--interval", "2"]
-    environment = {**os.environ, "INFENG_API_KEY": "a-secret"}
+    environment = {**os.environ, "INFENG_API_KEY": "o-secret"}
     command = [sys.executable, "-P", "-c", MAIN, *words]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0, done.stderr
