@@ -9,8 +9,7 @@ from pathlib import Path
 
 from infeng_core.api import BASE, AdapterError, Adapters, Engine, ResourceError
 from infeng_serve.auth import Caller
-from infeng_serve.failures import unavailable
-from infeng_serve.protocol.errors import ApiError
+from infeng_serve.protocol.errors import ApiError, unavailable
 
 MOST_OWN = 1024
 """Adapters that one tenant may have loaded."""

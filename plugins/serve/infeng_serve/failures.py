@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 
 from infeng_core.api import (
@@ -37,19 +36,10 @@ class LoadingError(ApiError):
         return b'{"error":{"code":503,"message":"Loading model","type":"unavailable_error"}}'
 
 
-def unavailable(message: str, seconds: float, *, status: int = 503, code: str = "overloaded") -> ApiError:
-    """Return the error of a call that may be tried again in so many seconds."""
-    headers = {"retry-after": str(math.ceil(seconds)), "retry-after-ms": str(math.ceil(seconds * 1000))}
-    kind = "rate_limit_error" if status == 429 else "unavailable_error"
-    return ApiError(status, message, type=kind, code=code, headers=headers)
-
-
 def failure(error: BaseException, id: str = "") -> ApiError:
     """Return any error as clients see it. What is no fault of theirs is logged, and told without details."""
     if isinstance(error, ApiError):
         return error
-    if isinstance(error, OverloadedError):
-        return unavailable(str(error), error.retry_after)
     if isinstance(error, UsageError) and not isinstance(error, RequestError):  # the engine was closed meanwhile
         return ApiError(503, "The server is shutting down.", type="unavailable_error", code="shutting_down")
     if isinstance(error, InfengError):
@@ -73,6 +63,6 @@ def reason_of(error: ApiError) -> str:
 def _of_engine(error: InfengError, id: str) -> ApiError:
     if isinstance(error, RequestError) and _ADAPTER.match(error.what):
         return ApiError(404, str(error), param="model", code="model_not_found")
-    if not isinstance(error, (RequestError, AdapterError)):
+    if not isinstance(error, (RequestError, AdapterError, OverloadedError)):
         _log.error("a call failed", id=id, error=str(error))
     return errors.of(error)

@@ -6,7 +6,7 @@ import contextlib
 from collections import Counter
 from collections.abc import Iterator
 
-from infeng_serve.failures import unavailable
+from infeng_serve.protocol.errors import unavailable
 
 RETRY_SECONDS = 1.0
 """What a refused call is told to wait where nothing better is known."""

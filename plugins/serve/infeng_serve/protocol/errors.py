@@ -67,6 +67,17 @@ def not_supported(param: str, why: str) -> ApiError:
     return invalid(param, f"{param}: {why}", "unsupported_parameter")
 
 
+def unavailable(message: str, seconds: float, *, status: int = 503, code: str = "overloaded") -> ApiError:
+    """Return the error of a call that may be tried again in so many seconds; 429 is for the caller's own limits."""
+    seconds = max(0.0, seconds) if math.isfinite(seconds) else UNKNOWN_WAIT
+    headers = {"retry-after": str(max(1, math.ceil(seconds))), "retry-after-ms": str(math.ceil(seconds * 1000))}
+    kind = "rate_limit_error" if status == 429 else "unavailable_error"
+    return ApiError(status, message, type=kind, code=code, headers=headers)
+
+
+UNKNOWN_WAIT = 60.0
+"""Seconds to wait where nothing can be foretold."""
+
 _PARAMS = {"adapter": "model", "adapters": "adapters", "bad_words_ids": "bad_words", "processors": "response_format"}
 """How a client knows what the engine's errors name."""
 
@@ -79,7 +90,7 @@ def of(error: InfengError, param: str | None = None) -> ApiError:
     param: the parameter at fault, where the caller knows better than the error says.
     """
     if isinstance(error, OverloadedError):
-        return _overloaded(error)
+        return unavailable(str(error), error.retry_after)
     if isinstance(error, RequestError):
         if "context" in error.why and error.what.startswith("prompt"):
             return ApiError(400, str(error), param=param or "prompt", code="context_length_exceeded")
@@ -96,9 +107,3 @@ def _param(what: str) -> str | None:
     if word in _NO_PARAMS or not re.fullmatch(r"[a-z][a-z0-9_]{0,63}", word):
         return None
     return _PARAMS.get(word, word)
-
-
-def _overloaded(error: OverloadedError) -> ApiError:
-    seconds = max(0.0, error.retry_after) if math.isfinite(error.retry_after) else 60.0
-    headers = {"Retry-After": str(max(1, math.ceil(seconds))), "retry-after-ms": str(math.ceil(1000 * seconds))}
-    return ApiError(429, str(error), type="rate_limit_error", code="rate_limit", headers=headers)

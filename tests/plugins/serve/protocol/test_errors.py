@@ -31,8 +31,8 @@ def overloaded(seconds: float) -> OverloadedError:
 )
 def test_who_comes_too_early_is_told_when_to_come_again(seconds, header, milliseconds):
     error = errors.of(overloaded(seconds))
-    assert (error.status, error.type, error.code) == (429, "rate_limit_error", "rate_limit")
-    assert error.headers == {"Retry-After": header, "retry-after-ms": milliseconds}
+    assert (error.status, error.type, error.code) == (503, "unavailable_error", "overloaded")
+    assert error.headers == {"retry-after": header, "retry-after-ms": milliseconds}
 
 
 @pytest.mark.parametrize(
