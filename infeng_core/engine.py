@@ -304,6 +304,7 @@ class Engine:
 
     def check_room(self, tokens: int = 0) -> None:
         """Raise the OverloadedError that a request whose prompt has so many tokens would meet; costs microseconds."""
+        self._check_open()
         self._schedulers.backlog.check(tokens)
 
     def score(

@@ -16,12 +16,12 @@ ALLOWED = {
 }
 """Private modules that a package may import: its own extension module, and what has no public face."""
 
-NAMED_TUPLES = {"_asdict", "_fields", "_make", "_replace"}
-"""What typing.NamedTuple offers; the underscore only keeps it apart from fields."""
+OFFERED = {"_asdict", "_fields", "_make", "_replace", "_exit"}
+"""What typing.NamedTuple and os offer to everybody, underscore or not."""
 
 
 def is_private(name: str) -> bool:
-    return name.startswith("_") and not name.endswith("_") and name not in NAMED_TUPLES
+    return name.startswith("_") and not name.endswith("_") and name not in OFFERED
 
 
 def defined(tree: ast.AST) -> set[str]:

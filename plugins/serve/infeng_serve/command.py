@@ -7,11 +7,19 @@ import dataclasses
 import os
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from infeng_core.api import UsageError, add_config_options, config_from, get_logger, parse_lora, say
 
 _log = get_logger(__name__)
+
+
+class Options(Protocol):
+    """What options are added to: a parser, or a group of one."""
+
+    def add_argument(self, *names: str, **how: Any) -> object:
+        """Add one."""
+
 
 LOOPBACK = ("127.", "::1", "localhost")
 
@@ -84,7 +92,7 @@ class Serve:
         server.run(has_signals=True)
         return 0
 
-    def _configure_access(self, group: argparse._ArgumentGroup) -> None:
+    def _configure_access(self, group: Options) -> None:
         group.add_argument(
             "--api-key", action="append", default=[], metavar="KEY", help="a key that callers need; repeats"
         )
@@ -101,14 +109,14 @@ class Serve:
         group.add_argument("--tls-cert", metavar="FILE", help="certificate chain")
         group.add_argument("--tls-key", metavar="FILE", help="its private key")
 
-    def _configure_limits(self, group: argparse._ArgumentGroup) -> None:
+    def _configure_limits(self, group: Options) -> None:
         group.add_argument("--max-body", type=int, metavar="BYTES", help="of a request (16 MiB)")
         group.add_argument("--max-connections", type=int, metavar="N", help="open at a time (4096)")
         group.add_argument("--max-requests", type=int, metavar="N", help="answered or waiting at a time (1024)")
         group.add_argument("--request-timeout", type=float, metavar="S", help="an answer ends with what it has (never)")
         group.add_argument("--drain-timeout", type=float, metavar="S", help="for answers in the making at the end (30)")
 
-    def _configure_watching(self, group: argparse._ArgumentGroup) -> None:
+    def _configure_watching(self, group: Options) -> None:
         group.add_argument(
             "--access-log", nargs="?", const="logfmt", metavar="FORMAT", help="a line for each answer: logfmt or json"
         )

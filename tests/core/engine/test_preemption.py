@@ -83,7 +83,7 @@ def test_a_request_ends_with_what_it_has_when_its_time_is_over(make_engine: Make
     while not cut.is_ready:
         engine.step()
     sequence = cut._output.sequence
-    heap = engine.scheduler._deadlines
+    heap = engine.scheduler._deadlines._heap
     assert heap[0][2] is sequence
     heap[0] = (0.0, *heap[0][1:])  # thirty seconds later
     engine.step()

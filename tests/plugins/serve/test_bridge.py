@@ -116,11 +116,14 @@ def test_a_client_that_leaves_while_its_answer_comes_gives_its_blocks_back_withi
 
 def test_a_client_that_leaves_while_its_prompt_is_computed_gives_its_blocks_back(one_at_a_time: Running):
     served = one_at_a_time
-    SEEN.new.clear()
-    prompt = [7 + number % 90 for number in range(900)]
-    steps = leave(served, {**LONG, "prompt": prompt, "max_tokens": 50}, lambda: served.blocks_in_use() > 2)
-    assert steps <= 2
-    assert not SEEN.new, "the prompt takes thirty steps, and no token came"
+    for attempt in range(5):  # on a busy machine the prompt may be over before this thread looks
+        SEEN.new.clear()
+        prompt = [7 + (number + attempt) % 90 for number in range(900)]
+        steps = leave(served, {**LONG, "prompt": prompt, "max_tokens": 50}, lambda: served.blocks_in_use() > 2)
+        assert steps <= 2
+        if not SEEN.new:
+            return
+    pytest.fail("the prompt takes thirty steps, and a token came each time")
 
 
 def test_a_client_that_leaves_a_whole_answer_gives_its_blocks_back(one_at_a_time: Running):
