@@ -70,7 +70,8 @@ class Waiting:
 
         It waits until ``remove`` is called for it.
         """
-        if self._idle_at == self._changes():
+        changes = self._changes()  # before anybody is looked at: what comes in meanwhile is a reason to look again
+        if self._idle_at == changes:
             return None
         passed: list[Sequence] = []
         count = left = len(self)
@@ -92,7 +93,7 @@ class Waiting:
                     return None
                 passed.append(sequence)
         if left == 0:  # else the policy holds some back, for as long as it likes
-            self._idle_at = self._changes()
+            self._idle_at = changes
         return None
 
     def prefetch(self, now: float) -> None:

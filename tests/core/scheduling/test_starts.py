@@ -250,3 +250,22 @@ def test_no_handle_outlives_its_use():
     while step(scheduler) is not None:
         pass
     assert seen() is None
+
+
+class Quick(Adapters):
+    """A load ends while the scheduler still looks at who waits."""
+
+    def prefetch(self, references):
+        served = super().prefetch(references)
+        for id_ in list(self.loading):
+            self.loaded(id_)
+        return served
+
+
+def test_a_load_that_ends_while_the_queue_is_looked_at_is_not_missed():
+    scheduler = make()
+    one = sequence(0, [0] * 4, 2)
+    one.adapters = Reference(Quick(1), ("a",), (1.0,))
+    scheduler.add(one, 1.0)
+    assert step(scheduler) is None  # it was not there when it was asked for
+    assert step(scheduler) is not None
