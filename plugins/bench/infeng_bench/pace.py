@@ -11,9 +11,10 @@ from typing import Any
 
 from infeng_bench import options
 from infeng_bench.prompts import random_ids
+from infeng_bench.running import greedy
 from infeng_bench.session import opened
 from infeng_bench.spread import percentile
-from infeng_core.api import Engine, SamplingParams
+from infeng_core.api import Engine
 
 NAME = "pace"
 HELP = "measure decoding beside long prompts: the pace of tokens, and what a prompt loses"
@@ -64,13 +65,13 @@ def run(arguments: argparse.Namespace) -> int:
 def beside(engine: Engine, rows: int, tokens: int, seed: int) -> Beside:
     """Let ``rows`` sequences decode, and a prompt of ``tokens`` come in beside them."""
     vocab = engine.model.config.vocab
-    engine.submit(random_ids(min(LEARNING, tokens), seed, rows + 1, vocab), _params(16)).result()
-    decoding = [engine.submit(random_ids(16, seed, row, vocab), _params(1 << 20)) for row in range(rows)]
+    engine.submit(random_ids(min(LEARNING, tokens), seed, rows + 1, vocab), greedy(16)).result()
+    decoding = [engine.submit(random_ids(16, seed, row, vocab), greedy(1 << 20)) for row in range(rows)]
     while not all(stream.is_ready for stream in decoding):
         engine.step()
     for stream in decoding:
         stream.pending()
-    prompt = engine.submit(random_ids(tokens, seed, rows, vocab), _params(1))
+    prompt = engine.submit(random_ids(tokens, seed, rows, vocab), greedy(1))
     begin = last = time.perf_counter()
     gaps, count = [], 0
     while not prompt.finished:
@@ -84,10 +85,6 @@ def beside(engine: Engine, rows: int, tokens: int, seed: int) -> Beside:
     for stream in decoding:
         stream.cancel()
     return Beside(seconds, count, tuple(gaps))
-
-
-def _params(tokens: int) -> SamplingParams:
-    return SamplingParams(temperature=0.0, max_tokens=tokens, ignore_eos=True)
 
 
 def _figures(paced: list[Beside], free: list[Beside], tokens: int) -> dict[str, Any]:

@@ -12,8 +12,9 @@ from typing import Any
 
 from infeng_bench import options
 from infeng_bench.prompts import random_ids
+from infeng_bench.running import greedy
 from infeng_bench.session import opened
-from infeng_core.api import Engine, SamplingParams
+from infeng_core.api import Engine
 
 NAME = "prefix"
 HELP = "measure shared beginnings of prompts: first token computed, from memory, from disk"
@@ -58,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _first(engine: Engine, ids: list[int]) -> tuple[float, float]:
     """Return the seconds to the first token after ``ids``, and the median of the next three."""
-    stream = engine.submit(ids, SamplingParams(temperature=0.0, max_tokens=4, ignore_eos=True))
+    stream = engine.submit(ids, greedy(4))
     times = [time.perf_counter()]
     times.extend(time.perf_counter() for _ in stream)
     first, *others = (after - before for before, after in itertools.pairwise(times))

@@ -36,13 +36,18 @@ class Timing:
         return self.tokens / self.seconds
 
 
+def greedy(tokens: int) -> SamplingParams:
+    """Return how what is measured is drawn: the likeliest token, ``tokens`` of them, whatever they are."""
+    return SamplingParams(temperature=0.0, max_tokens=tokens, ignore_eos=True)
+
+
 def perform(engine: Engine, work: Work, seed: int, adapters: Sequence[str] = ()) -> Timing:
     """Do ``work`` on random prompts of ``seed``; the engine has nothing else to do and keeps nothing of it.
 
     adapters: the sequences use these in turn. Raises UsageError where the engine is too small for the work.
     """
     check(engine, work)
-    params = SamplingParams(temperature=0.0, max_tokens=_room(engine, work), ignore_eos=True)
+    params = greedy(_room(engine, work))
     prompts = work.prompts(seed, engine.model.config.vocab)
     streams: list[Stream] = []
     try:

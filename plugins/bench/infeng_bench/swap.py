@@ -13,10 +13,11 @@ from typing import Any
 
 from infeng_bench import options
 from infeng_bench.adapters import peft_directory
+from infeng_bench.running import greedy
 from infeng_bench.session import Session, opened
 from infeng_bench.spread import percentile, spread
 from infeng_bench.works import Work
-from infeng_core.api import Engine, SamplingParams, Stream, convert_adapter
+from infeng_core.api import Engine, Stream, convert_adapter
 
 NAME = "swap"
 HELP = "measure loading adapters: latency, and what the running batch feels of it"
@@ -90,7 +91,7 @@ def _directory(engine: Engine, arguments: argparse.Namespace, index: int, folder
 def _idle(engine: Engine, index: int) -> float:
     """Return the seconds of a load while nothing runs."""
     name = f"swap{index % 2}"
-    engine.submit([1], _params(1), adapter=name).result()
+    engine.submit([1], greedy(1), adapter=name).result()
     return _seconds(engine, name)
 
 
@@ -102,7 +103,7 @@ def _measure(engine: Engine, arguments: argparse.Namespace) -> tuple[list[float]
     streams: list[Stream] = []
     for index in options.progress(range(arguments.rounds), NAME):
         if not streams or any(stream.finished for stream in streams):
-            streams = [engine.submit(prompt, _params(engine.limits.context)) for prompt in prompts]
+            streams = [engine.submit(prompt, greedy(engine.limits.context)) for prompt in prompts]
             while not all(stream.is_ready for stream in streams):
                 engine.step()
         for stream in streams:
@@ -116,17 +117,13 @@ def _measure(engine: Engine, arguments: argparse.Namespace) -> tuple[list[float]
 
 def _swap(engine: Engine, name: str) -> Swap:
     begin = time.perf_counter()
-    request = engine.submit([1], _params(1), adapter=name)
+    request = engine.submit([1], greedy(1), adapter=name)
     steps = []
     while not _is_resident(engine, name):
         steps.append(_step(engine))
     wait = time.perf_counter() - begin
     request.result()
     return Swap(_seconds(engine, name), wait, tuple(steps))
-
-
-def _params(tokens: int) -> SamplingParams:
-    return SamplingParams(temperature=0.0, max_tokens=tokens, ignore_eos=True)
 
 
 def _step(engine: Engine) -> float:
