@@ -160,9 +160,7 @@ class _Work:
 
     def settle(self, request: Request) -> tuple[Request, Record]:
         """Return a request in the name of its tenant and within the server's time, and its record."""
-        most, caller = self.service.settings.request_timeout, self.call.caller
-        timeout = min(request.timeout or most, most) if most else request.timeout
-        request = replace(request, tenant=caller.tenant, cache_salt=salted(caller, request.cache_salt), timeout=timeout)
+        request = owned(request, self.call.caller, self.service.settings.request_timeout)
         number, record = len(self.requests), self._record()
         request = self._seeded(request, number)
         record.id = f"{self.call.id}-{number}" if number else self.call.id
@@ -222,6 +220,14 @@ class _Work:
             wall=call.wall,
             arrived=call.arrived,
         )
+
+
+def owned(request: Request, caller: Caller, most_seconds: float) -> Request:
+    """Return a request in the name of its tenant, that ends after ``most_seconds`` (0: any time) if not sooner."""
+    timeout = request.timeout
+    if most_seconds:
+        timeout = most_seconds if timeout is None else min(timeout, most_seconds)
+    return replace(request, tenant=caller.tenant, cache_salt=salted(caller, request.cache_salt), timeout=timeout)
 
 
 def salted(caller: Caller, salt: str) -> str:

@@ -11,10 +11,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import msgspec
-
 from infeng_core.api import Event
-from infeng_serve.protocol.errors import ApiError, ErrorBody, ErrorDetail, invalid
+from infeng_serve.protocol.errors import ApiError, invalid
 
 DONE = b"data: [DONE]\n\n"
 
@@ -104,8 +102,7 @@ class Frames:
 
     def failed(self, error: ApiError) -> bytes:
         """Return the frames that end a stream which has begun."""
-        detail = ErrorDetail(message=error.message, type=error.type, param=error.param, code=error.code)
-        return b"data: " + msgspec.json.encode(ErrorBody(error=detail)) + b"\n\n" + DONE
+        return b"data: " + error.body() + b"\n\n" + DONE
 
     def resume(self, last_id: str) -> None:
         """Render nothing that a client has whose last frame had this id; called before anything is rendered.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from infeng_core.api import Request
-from infeng_serve.generating import salted
+from infeng_serve.generating import owned
 from infeng_serve.http import Call
 from infeng_serve.protocol.embedding_types import EmbeddingRequest, response
 from infeng_serve.protocol.errors import ApiError, not_supported
@@ -19,8 +19,7 @@ MOST = 2048
 
 async def embeddings(service: Service, call: Call) -> None:
     """Answer a vector for each text, of length 1."""
-    service.check_open()
-    with service.limits.one_more(call.caller.tenant):
+    with service.taken(call.caller):
         wanted = decode(await call.body(service.settings), EmbeddingRequest)
         service.model.engine.check_room()
         body = await service.bridge.run(lambda: _embedded(service, call, wanted))
@@ -37,15 +36,8 @@ def _embedded(service: Service, call: Call, wanted: EmbeddingRequest) -> bytes:
     prompts, _ = ids_of(wanted.input, context, "input")
     if len(prompts) > MOST:
         raise ApiError(400, f"input: there are {len(prompts)} texts, at most {MOST} are taken.", param="input")
-    most = service.settings.request_timeout or None
-    request = Request(
-        (),
-        priority=wanted.priority or 0,
-        tenant=call.caller.tenant,
-        adapter=adapter,
-        timeout=most if wanted.timeout is None else min(wanted.timeout, most or wanted.timeout),
-        cache_salt=salted(call.caller, ""),
-    )
+    request = Request((), priority=wanted.priority or 0, adapter=adapter, timeout=wanted.timeout)
+    request = owned(request, call.caller, service.settings.request_timeout)
     pooling = wanted.pooling or "mean"
     vectors = engine.embed([replace(request, prompt=tuple(ids)) for ids in prompts], pooling=pooling)
     tokens = sum(map(len, prompts))
