@@ -38,7 +38,14 @@ from infeng_core.backends.interface import (
 )
 from infeng_core.backends.native.outline import shape_and_formats
 from infeng_core.cli import say
-from infeng_core.cli.generation import add_model_options, add_sampling_options, model_options, sampling_params
+from infeng_core.cli.generation import (
+    add_model_options,
+    add_sampling_options,
+    model_options,
+    sampling_fields,
+    sampling_params,
+    without_words,
+)
 from infeng_core.cli.lora import adapters_of, add_lora_options, as_text, loras, parse_adapter, parse_lora
 from infeng_core.cli.options import add_config_options, config_from
 from infeng_core.engine import Engine
@@ -99,11 +106,13 @@ from infeng_core.plug import hookimpl
 from infeng_core.plug.assembly import load_config
 from infeng_core.plug.hookspecs import API_VERSION, Command, KernelLibrary, PolicyFactory, TokenizerFactory
 from infeng_core.plug.manager import Plugins
+from infeng_core.requests.parameters import SAMPLING, Parameter
 from infeng_core.requests.processors import Adjustment, Forcing, LogitProcessor, LogitProcessors, Vocabulary
 from infeng_core.requests.request import Adapters, Completion, Logprob, Request, SamplingParams, Timings, Usage
 from infeng_core.requests.sampler import draw_seed
 from infeng_core.requests.stream import Event, Output, Stream
 from infeng_core.requests.tokenizer import Detokenizer, HfTokenizer, Tokenizer
+from infeng_core.requests.words import bad_words
 from infeng_core.scheduling.blocks import BlockPool
 from infeng_core.scheduling.cost import CostModel, StepShape
 from infeng_core.scheduling.drafts import Drafter
@@ -130,6 +139,7 @@ __all__ = [
     "NEEDS",
     "NOT_FINITE",
     "REFERENCE",
+    "SAMPLING",
     "Adapter",
     "AdapterError",
     "AdapterHandle",
@@ -198,6 +208,7 @@ __all__ = [
     "Output",
     "OverloadedError",
     "PackedAdapter",
+    "Parameter",
     "Part",
     "PluginError",
     "Plugins",
@@ -251,6 +262,7 @@ __all__ = [
     "add_sampling_options",
     "as_text",
     "available_bytes",
+    "bad_words",
     "builtin_format",
     "cache_root",
     "cached_model",
@@ -291,8 +303,10 @@ __all__ = [
     "replacing",
     "row_ranges",
     "rows_of_prompt",
+    "sampling_fields",
     "sampling_params",
     "say",
     "shape_and_formats",
     "unknown_key_remedy",
+    "without_words",
 ]

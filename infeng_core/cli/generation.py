@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from infeng_core.requests.parameters import SAMPLING, Kind
 from infeng_core.scheduling.drafts import parse
 from infeng_core.settings.config import WEIGHT_FORMATS
 
 if TYPE_CHECKING:
     from infeng_core.requests.request import SamplingParams
-
-_SAMPLING = ("max_tokens", "temperature", "top_k", "top_p", "min_p", "seed")
+    from infeng_core.requests.tokenizer import Tokenizer
 
 
 def add_model_options(parser: argparse.ArgumentParser) -> None:
@@ -33,22 +34,66 @@ def model_options(arguments: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def add_sampling_options(parser: argparse.ArgumentParser, most_tokens: int = 256) -> None:
-    """Add the options that make SamplingParams; ``most_tokens`` is what the help says of ``--max-tokens``."""
-    group = parser.add_argument_group("sampling")
-    group.add_argument("-n", "--max-tokens", type=int, metavar="N", help=f"most new tokens ({most_tokens})")
-    group.add_argument("--temperature", type=float, metavar="T", help="0 is greedy (1)")
-    group.add_argument("--top-k", type=int, metavar="K", help="keep the K most likely tokens; 0 keeps all (0)")
-    group.add_argument("--top-p", type=float, metavar="P", help="keep the fewest tokens that reach P (1)")
-    group.add_argument("--min-p", type=float, metavar="P", help="drop tokens below P times the likeliest (0)")
-    group.add_argument("--seed", type=int, metavar="S", help="seed of the random numbers (default: drawn)")
-    group.add_argument("--stop", action="append", metavar="TEXT", help="end before this text; repeats")
-    group.add_argument("--ignore-eos", action="store_true", help="go on past end-of-text tokens")
+def add_sampling_options(parser: argparse.ArgumentParser, most_tokens: int | None = 256) -> None:
+    """Add an option for each sampling parameter.
+
+    most_tokens: what the help says of ``--max-tokens``; None where the defaults are a server's.
+    """
+    group = parser.add_argument_group("sampling" if most_tokens is not None else "sampling (default: the server's)")
+    for name, row in SAMPLING.items():
+        words, how = [f"--{name.replace('_', '-')}"], dict(_HOW[row.kind])
+        text = row.help
+        if name == "max_tokens":
+            words, text = ["-n", *words], text if most_tokens is None else f"{text} ({most_tokens})"
+        repeats = "; repeats" if row.kind in ("texts", "biases") else ""
+        group.add_argument(*words, help=f"{text}{repeats}", **how)
+
+
+def sampling_fields(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the sampling parameters that options give, by their names and as a server takes them."""
+    values = {name: getattr(arguments, name) for name in SAMPLING}
+    given = {name: value for name, value in values.items() if value is not None and value is not False}
+    return {**given, **({"logit_bias": dict(given["logit_bias"])} if "logit_bias" in given else {})}
 
 
 def sampling_params(arguments: argparse.Namespace, **defaults: Any) -> SamplingParams:
-    """Return what the options say; those not given are as in ``defaults``, or else as the library has them."""
+    """Return what the options say; those not given are as in ``defaults``, or else as the library has them.
+
+    Words that the answer shall not have are left to ``without_words``: they need the model's tokenizer.
+    """
     from infeng_core.requests.request import SamplingParams
 
-    given = {name: getattr(arguments, name) for name in _SAMPLING if getattr(arguments, name) is not None}
-    return SamplingParams(**{**defaults, **given}, stop=tuple(arguments.stop or ()), ignore_eos=arguments.ignore_eos)
+    given = {name: value for name, value in sampling_fields(arguments).items() if name != "bad_words"}
+    return SamplingParams(**{**defaults, **given})
+
+
+def without_words(arguments: argparse.Namespace, params: SamplingParams, tokenizer: Tokenizer) -> SamplingParams:
+    """Return ``params`` with the words of ``--bad-words``; raises RequestError."""
+    if not arguments.bad_words:
+        return params
+    from infeng_core.requests.words import bad_words
+
+    return replace(params, bad_words_ids=bad_words(arguments.bad_words, tokenizer))
+
+
+def _ids(text: str) -> list[int]:
+    """Return token ids, which spaces or commas part."""
+    return [int(word) for word in text.replace(",", " ").split()]
+
+
+def _bias(text: str) -> tuple[int, float]:
+    id_, _, bias = text.partition("=")
+    return int(id_), float(bias)
+
+
+_ids.__name__, _bias.__name__ = "token ids", "ID=BIAS"  # as argparse calls what it could not read
+
+_HOW: dict[Kind, dict[str, Any]] = {
+    "number": {"type": float, "metavar": "X"},
+    "integer": {"type": int, "metavar": "N"},
+    "flag": {"action": "store_true"},
+    "texts": {"action": "append", "metavar": "TEXT"},
+    "tokens": {"type": _ids, "action": "extend", "metavar": "IDS"},
+    "biases": {"type": _bias, "action": "append", "metavar": "ID=BIAS"},
+}
+"""How options of each kind are read."""

@@ -9,12 +9,19 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from infeng_core.cli import say
-from infeng_core.cli.generation import add_model_options, add_sampling_options, model_options, sampling_params
+from infeng_core.cli.generation import (
+    add_model_options,
+    add_sampling_options,
+    model_options,
+    sampling_params,
+    without_words,
+)
 from infeng_core.cli.lora import adapters_of, add_lora_options, as_text, loras
 from infeng_core.cli.options import add_config_options, config_from
 from infeng_core.cli.profiling import add_profile_option, profiled
@@ -70,6 +77,8 @@ class Run:
 
         begin = time.perf_counter()
         with Engine(config=config) as engine:
+            params = without_words(arguments, params, engine.tokenizer)
+            requests = [replace(request, params=params) for request in requests]
             for name, path, scale in loras(arguments):
                 engine.adapters.load(name, path, scale=scale)
             loaded = time.perf_counter() - begin

@@ -8,13 +8,14 @@ from collections.abc import Callable
 from typing import Any
 
 from infeng_core.cli import Parser
+from infeng_core.cli.generation import sampling_fields
 from infeng_core.cli.options import config_from
 from infeng_core.cli.structured import processors_of
 from infeng_core.errors import UsageError
 
 COMMAND = "ask"
-SENT = ("max_tokens", "temperature", "top_k", "top_p", "min_p", "seed", "stop", "ignore_eos", "echo", "json", "api_key")
-"""Options that both commands have."""
+SENT = ("echo", "json", "api_key")
+"""Options that both commands have beside those of sampling."""
 LOCAL = ("threads", "format", "ids", "speculate", "profile", "adapter")
 """Options of an engine of one's own."""
 
@@ -51,7 +52,8 @@ def run_on_server(arguments: argparse.Namespace, read_prompts: Callable[[argpars
     for name in SENT:
         value = getattr(arguments, name)
         option = f"--{name.replace('_', '-')}"
-        words += [option] if value is True else [f"{option}={each}" for each in _given(value)]
+        words += [option] if value is True else [f"{option}={value}"] if value else []
+    words += [f"--field={name}={json.dumps(value)}" for name, value in sampling_fields(arguments).items()]
     words += [f"--model={name}" for name in _model(arguments)]
     words += [f"--field=structured_outputs={json.dumps(wanted)}" for wanted in _structures(arguments)]
 
@@ -64,13 +66,6 @@ def run_on_server(arguments: argparse.Namespace, read_prompts: Callable[[argpars
     parser = Parser(prog=f"infeng {COMMAND}")
     command.configure(parser)
     return command.run(parser.parse_args(words))
-
-
-def _given(value: Any) -> list[Any]:
-    """Return the values of an option, none where it was not given."""
-    if value is None or value is False:
-        return []
-    return list(value) if isinstance(value, list) else [value]
 
 
 def _structures(arguments: argparse.Namespace) -> list[dict[str, Any]]:

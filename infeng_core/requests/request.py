@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from collections import abc
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from ctypes import c_float
 from dataclasses import dataclass, field
 from itertools import chain
@@ -16,14 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from infeng_core.errors import RequestError
+from infeng_core.requests.parameters import SAMPLING, TINY
 
 Adapters = str | tuple[tuple[str, float], ...]
 """Which adapters answer: one by its name, or several that combine, each (name, weight)."""
 
 FinishReason = Literal["stop", "length", "cancelled", "timeout"]
 """``stop``: an end token or a stop string; ``length``: max_tokens or the end of the context; the others as they say."""
-
-MAX_SEED = 2**64 - 1
 
 MOST_LOGPROBS = 256
 """Likely tokens that are reported beside each token."""
@@ -34,9 +33,6 @@ MOST_STOPS = 64
 MOST_STOP_CHARACTERS = 4096
 """... and the characters in them together: every new piece of text is searched for each stop string."""
 
-MOST_DRY_LENGTH = 50
-"""Tokens of a repetition that DRY looks at (dry.py)."""
-
 MOST_BAD_WORDS = 1024
 """Words that a request may forbid ..."""
 
@@ -45,10 +41,6 @@ MOST_BAD_TOKENS = 16384
 
 MOST_PROCESSORS = 16
 """Logit processors of a request: each costs time in every step."""
-
-_BELOW_1 = 1.0 - 2.0**-24  # the largest float32 below 1
-_TINY = 2.0**-126
-"""The smallest float32 of full precision. Numbers are used as float32, and checked as that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,17 +115,13 @@ class SamplingParams:
         def put(name: str, value: object) -> None:
             object.__setattr__(self, name, value)
 
-        put("temperature", _number("temperature", self.temperature, 0.0, math.inf, "0 is greedy, 0.7 to 1.0 is usual"))
-        put("top_k", _integer("top_k", self.top_k, 0, 2**31 - 1, "0 keeps all tokens"))
-        put("top_p", _number("top_p", self.top_p, _TINY, 1.0, "it must be above 0; 1 keeps all tokens"))
-        put("min_p", _number("min_p", self.min_p, 0.0, _BELOW_1, "it must be below 1; 0 drops no token"))
-        put("typical_p", _number("typical_p", self.typical_p, _TINY, 1.0, "it must be above 0; 1 keeps all tokens"))
-        put("top_n_sigma", _number("top_n_sigma", self.top_n_sigma, 0.0, math.inf, "0 keeps all tokens"))
-        put("xtc_probability", _number("xtc_probability", self.xtc_probability, 0.0, 1.0, "0 never acts"))
-        put("xtc_threshold", _number("xtc_threshold", self.xtc_threshold, _TINY, 1.0, "0.1 is usual"))
-        if self.seed is not None:
-            put("seed", _integer("seed", self.seed, 0, MAX_SEED, "leave it out for a random one"))
-        put("max_tokens", _integer("max_tokens", self.max_tokens, 1, 2**31 - 1, "ask for at least one token"))
+        for name, row in SAMPLING.items():
+            value = getattr(self, name, None)
+            if row.kind == "number":
+                put(name, _number(name, value, row.low, row.high, row.remedy))
+            elif row.kind == "integer" and (name != "seed" or value is not None):
+                most = self.max_tokens if name == "min_tokens" else row.high
+                put(name, _integer(name, value, int(row.low), int(most), row.remedy))
         for name in ("logprobs", "prompt_logprobs"):
             if getattr(self, name) is not None:
                 put(name, _integer(name, getattr(self, name), 0, MOST_LOGPROBS, "0 reports the token alone"))
@@ -146,27 +134,12 @@ class SamplingParams:
         words = _several("bad_words_ids", self.bad_words_ids, "give token ids of each word")
         put("bad_words_ids", tuple(_tokens("bad_words_ids", word) for word in words))
         _check_words(self.bad_words_ids)
-        most = self.max_tokens
-        put("min_tokens", _integer("min_tokens", self.min_tokens, 0, most, "it cannot be more than max_tokens"))
         put("logit_bias", _biases(self.logit_bias))
-        remedy = "1 changes nothing, 1.1 to 1.3 is usual"
-        put("repetition_penalty", _number("repetition_penalty", self.repetition_penalty, _TINY, math.inf, remedy))
-        for name in ("presence_penalty", "frequency_penalty"):
-            put(name, _number(name, getattr(self, name), -2.0, 2.0, "it must be from -2 to 2; 0 changes nothing"))
-        self._check_dry(put)
+        put("dry_sequence_breakers", _texts("dry_sequence_breakers", self.dry_sequence_breakers))
         put("processors", _processors(self.processors))
         if not isinstance(self.skip_special_tokens, bool):
             why = f"{shown(self.skip_special_tokens)} is neither true nor false"
             raise RequestError("skip_special_tokens", why, "leave it out for true")
-
-    def _check_dry(self, put: Callable[[str, object], None]) -> None:
-        put("dry_multiplier", _number("dry_multiplier", self.dry_multiplier, 0.0, math.inf, "0 is off, 0.8 is usual"))
-        put("dry_base", _number("dry_base", self.dry_base, 1.0, math.inf, "1.75 is usual"))
-        name = "dry_allowed_length"
-        put(name, _integer(name, self.dry_allowed_length, 1, MOST_DRY_LENGTH, "2 is usual"))
-        put("dry_sequence_breakers", _texts("dry_sequence_breakers", self.dry_sequence_breakers))
-        name = "dry_penalty_last_n"
-        put(name, _integer(name, self.dry_penalty_last_n, -1, 2**31 - 1, "-1 searches all tokens"))
 
     def named_ids(self) -> dict[str, Iterable[int]]:
         """Return the tokens that each parameter names."""
@@ -302,7 +275,7 @@ def _number(name: str, value: Any, low: float, high: float, remedy: str) -> floa
     except OverflowError:  # an integer that no float can hold
         number = math.inf
     used = c_float(number).value
-    if not (math.isfinite(used) and low <= used <= high) or 0.0 < abs(number) < _TINY:
+    if not (math.isfinite(used) and low <= used <= high) or 0.0 < abs(number) < TINY:
         raise RequestError(name, f"{shown(value)} is out of range", remedy)
     return number
 

@@ -13,7 +13,7 @@ from infeng_core import _native
 from infeng_core.errors import InfengError, KernelError
 from infeng_core.requests.asking import Asker, Asking
 from infeng_core.requests.changes import Changes, guesses
-from infeng_core.requests.request import MAX_SEED
+from infeng_core.requests.parameters import MAX_SEED
 from infeng_core.step import Batch, Segment, Sequence
 
 

@@ -69,7 +69,8 @@ def rooms() -> Iterator[tuple[str, Path]]:
 
 def _room(parts: Sequence[str]) -> str:
     """Return the room of a module by the parts of its name below ``infeng_core``."""
-    return "requests.request" if tuple(parts[:2]) == ("requests", "request") else parts[0]
+    is_plain = tuple(parts[:2]) in (("requests", "request"), ("requests", "parameters"))
+    return "requests.request" if is_plain else parts[0]
 
 
 def edges(path: Path) -> Iterator[tuple[str, bool]]:

@@ -22,11 +22,10 @@ from infeng_client.errors import (
     UnauthorizedError,
 )
 from infeng_client.results import Completion
-from infeng_core.api import InfengError, UsageError, say
+from infeng_core.api import InfengError, UsageError, add_sampling_options, sampling_fields, say
 
 MAX_PROMPT_BYTES = 16 << 20
 KEY = "INFENG_API_KEY"
-SAMPLING = ("max_tokens", "temperature", "top_k", "top_p", "min_p", "seed", "stop")
 REMEDIES: dict[type[ApiError], str] = {
     UnauthorizedError: f"give --api-key KEY, or set {KEY}",
     NotFoundError: "see what there is with GET /v1/models",
@@ -55,17 +54,9 @@ class Ask:
         parser.add_argument("--timeout", type=float, metavar="S", help="seconds that each answer may take (600)")
         parser.add_argument("--echo", action="store_true", help="print the question before its answer")
         parser.add_argument("--json", action="store_true", help="print one JSON object (a list for several questions)")
-        group = parser.add_argument_group("sampling (default: the server's)")
-        group.add_argument("-n", "--max-tokens", type=int, metavar="N", help="most new tokens")
-        group.add_argument("--temperature", type=float, metavar="T", help="0 is greedy")
-        group.add_argument("--top-k", type=int, metavar="K", help="keep the K most likely tokens; 0 keeps all")
-        group.add_argument("--top-p", type=float, metavar="P", help="keep the fewest tokens that reach P")
-        group.add_argument("--min-p", type=float, metavar="P", help="drop tokens below P times the likeliest")
-        group.add_argument("--seed", type=int, metavar="S", help="seed of the random numbers")
-        group.add_argument("--stop", action="append", metavar="TEXT", help="end before this text; repeats")
-        group.add_argument("--ignore-eos", action="store_true", help="go on past end-of-text tokens")
-        text = "a further field of the request, such as min_tokens=4; repeats"
-        group.add_argument("--field", action="append", default=[], metavar="NAME=JSON", help=text)
+        add_sampling_options(parser, None)
+        text = "a further field of the request, such as priority=4; repeats"
+        parser.add_argument("--field", action="append", default=[], metavar="NAME=JSON", help=text)
 
     def run(self, arguments: argparse.Namespace) -> int:
         """Ask, print; raises InfengError, KeyboardInterrupt on Ctrl-C, which the server hears too."""
@@ -99,8 +90,7 @@ def questions(arguments: argparse.Namespace) -> list[str]:
 
 def parameters(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the fields of a request's body that the options give."""
-    given = {name: getattr(arguments, name) for name in SAMPLING if getattr(arguments, name) is not None}
-    given |= {"ignore_eos": True} if arguments.ignore_eos else {}
+    given = sampling_fields(arguments)
     given |= {"model": arguments.model} if arguments.model else {}
     return given | dict(map(field, arguments.field))
 
@@ -111,9 +101,7 @@ def field(text: str) -> tuple[str, Any]:
     try:
         return name, json.loads(value)
     except (ValueError, RecursionError):
-        raise UsageError(
-            f"--field {text}", "it is not NAME=JSON", "write --field min_tokens=4, user='\"me\"'"
-        ) from None
+        raise UsageError(f"--field {text}", "it is not NAME=JSON", "write --field priority=4, user='\"me\"'") from None
 
 
 def messages(prompt: str, system: str | None) -> list[dict[str, str]]:

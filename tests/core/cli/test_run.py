@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from engine_parts import MakeEngine
 
 from infeng_core import SamplingParams
 from infeng_core.cli import main
+from infeng_core.requests.words import bad_words
 
 GREEDY = ["--temperature", "0", "-n", "12", "--ignore-eos", "-t", "1"]
 PARAMS = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True)
@@ -148,3 +150,22 @@ def test_ctrl_c_stops_at_once_with_status_130(tmp_path: Path):
     assert process.returncode == 130
     assert b"Traceback" not in err
     assert time.monotonic() - begin < 5
+
+
+def test_filters_penalties_and_words_that_are_kept_out_reach_the_engine(
+    tiny: Path, make_engine: MakeEngine, capsysbinary: Capture
+):
+    engine = make_engine()
+    [plain] = engine.generate("the quick", PARAMS)
+    word = engine.tokenizer.decode(plain.token_ids[:1])
+    given = ["--min-tokens", "3", "--typical-p", "0.9", "--dry-multiplier", "0.8", "--logit-bias", "5=-100"]
+    assert main(["run", str(tiny), "-p", "the quick", *GREEDY, *given]) == 0
+    wanted = replace(PARAMS, min_tokens=3, typical_p=0.9, dry_multiplier=0.8, logit_bias=((5, -100.0),))
+    assert capsysbinary.readouterr().out.decode() == engine.generate("the quick", wanted)[0].text
+    if word.strip():
+        assert main(["run", str(tiny), "-p", "the quick", *GREEDY, "--bad-words", word]) == 0
+        words = bad_words([word], engine.tokenizer)
+        out = capsysbinary.readouterr().out.decode()
+        assert out == engine.generate("the quick", replace(PARAMS, bad_words_ids=words))[0].text != plain.text
+    assert main(["run", str(tiny), "-p", "the quick", *GREEDY, "--bad-words", " "]) == 2
+    assert b"bad_words: a word is empty" in capsysbinary.readouterr().err

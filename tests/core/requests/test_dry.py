@@ -16,8 +16,9 @@ from infeng_core.errors import RequestError
 from infeng_core.requests import dry
 from infeng_core.requests.dry import LONGEST, Dry, breaker_ids
 from infeng_core.requests.own import named
+from infeng_core.requests.parameters import MOST_DRY_LENGTH
 from infeng_core.requests.processors import Vocabulary
-from infeng_core.requests.request import MOST_DRY_LENGTH, SamplingParams
+from infeng_core.requests.request import SamplingParams
 
 VOCAB = 8
 

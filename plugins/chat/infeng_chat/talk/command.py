@@ -19,6 +19,7 @@ from infeng_core.api import (
     model_options,
     read_json,
     sampling_params,
+    without_words,
 )
 
 MOST_TOKENS = 1024
@@ -66,6 +67,7 @@ class Chat:
             directory = engine.model.tokenizer_dir
             template = find(directory, engine.tokenizer, override=arguments.chat_template)
             params = sampling_params(arguments, max_tokens=MOST_TOKENS, **_defaults(directory))
+            params = without_words(arguments, params, engine.tokenizer)
             [adapter] = adapters_of(arguments, 1)
             engine.start()
             talk = Conversation(engine, template, params, adapter, arguments.system, variables)

@@ -7,6 +7,21 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from infeng_core.api import SAMPLING
+
+
+def known(name: str) -> Meta:
+    """Return what is said of one of the engine's sampling parameters, and the values that it may have."""
+    row = SAMPLING[name]
+    return Meta(description=_OTHERWISE.get(name, row.help), extra_json_schema={**row.bounds(), **_WIDER.get(name, {})})
+
+
+_OTHERWISE = {
+    "top_k": "the k most likely tokens; 0 or -1 keeps all",
+    "seed": f"{SAMPLING['seed'].help}; choice i of n has seed + i",
+}
+_WIDER = {"top_k": {"minimum": -1}, "seed": {"minimum": -(2**63)}, "max_tokens": {"minimum": 0}}
+
 
 class StreamOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """What a stream tells beside its text."""
@@ -59,49 +74,30 @@ class Common(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     )
     stream: Annotated[bool | None, Meta(description="frames as tokens come, by server-sent events")] = None
 
-    temperature: Annotated[float | None, Meta(description="0 is greedy; larger is more even")] = None
-    top_p: Annotated[
-        float | None, Meta(description="the fewest most likely tokens whose probabilities reach this sum")
-    ] = None
-    top_k: Annotated[int | None, Meta(description="the k most likely tokens; 0 or -1 keeps all")] = None
-    min_p: Annotated[float | None, Meta(description="no tokens less likely than this share of the most likely one")] = (
-        None
-    )
-    typical_p: Annotated[float | None, Meta(description="locally typical sampling; 1 keeps all")] = None
-    top_n_sigma: Annotated[
-        float | None, Meta(description="tokens within this many standard deviations of the best logit")
-    ] = None
-    xtc_probability: Annotated[float | None, Meta(description="how often XTC drops the most likely tokens")] = None
-    xtc_threshold: Annotated[float | None, Meta(description="the probability from which XTC may drop a token")] = None
-    dry_multiplier: Annotated[
-        float | None, Meta(description="strength of DRY against repeated sequences; 0 is off")
-    ] = None
-    dry_base: Annotated[float | None, Meta(description="growth of DRY's penalty with a sequence's length")] = None
-    dry_allowed_length: Annotated[int | None, Meta(description="longest sequence that DRY lets repeat")] = None
-    dry_sequence_breakers: Annotated[list[str] | None, Meta(description="texts that end a sequence of DRY")] = None
-    dry_penalty_last_n: Annotated[
-        int | None, Meta(description="how many of the last tokens DRY searches; -1 is all")
-    ] = None
-    seed: Annotated[
-        int | None,
-        Meta(description="the same request with the same seed gives the same tokens; choice i of n has seed + i"),
-    ] = None
-    stop: Annotated[str | list[str] | None, Meta(description="the text ends before the first of these")] = None
-    stop_token_ids: Annotated[list[int] | None, Meta(description="tokens that end the text")] = None
-    min_tokens: Annotated[int | None, Meta(description="no end token before there are so many")] = None
-    ignore_eos: Annotated[bool | None, Meta(description="go on past the model's end tokens")] = None
-    presence_penalty: Annotated[float | None, Meta(description="against tokens that the answer has; -2 to 2")] = None
-    frequency_penalty: Annotated[
-        float | None, Meta(description="against tokens that the answer has, for each time; -2 to 2")
-    ] = None
-    repetition_penalty: Annotated[
-        float | None, Meta(description="against tokens of prompt and answer; 1 changes none")
-    ] = None
-    logit_bias: Annotated[dict[int, float] | None, Meta(description="by token id, added to its logit")] = None
-    allowed_token_ids: Annotated[list[int] | None, Meta(description="only these tokens are drawn")] = None
-    bad_words: Annotated[
-        list[str] | None, Meta(description="texts that the answer does not have, at a word's start or within")
-    ] = None
+    temperature: Annotated[float | None, known("temperature")] = None
+    top_p: Annotated[float | None, known("top_p")] = None
+    top_k: Annotated[int | None, known("top_k")] = None
+    min_p: Annotated[float | None, known("min_p")] = None
+    typical_p: Annotated[float | None, known("typical_p")] = None
+    top_n_sigma: Annotated[float | None, known("top_n_sigma")] = None
+    xtc_probability: Annotated[float | None, known("xtc_probability")] = None
+    xtc_threshold: Annotated[float | None, known("xtc_threshold")] = None
+    dry_multiplier: Annotated[float | None, known("dry_multiplier")] = None
+    dry_base: Annotated[float | None, known("dry_base")] = None
+    dry_allowed_length: Annotated[int | None, known("dry_allowed_length")] = None
+    dry_sequence_breakers: Annotated[list[str] | None, known("dry_sequence_breakers")] = None
+    dry_penalty_last_n: Annotated[int | None, known("dry_penalty_last_n")] = None
+    seed: Annotated[int | None, known("seed")] = None
+    stop: Annotated[str | list[str] | None, known("stop")] = None
+    stop_token_ids: Annotated[list[int] | None, known("stop_token_ids")] = None
+    min_tokens: Annotated[int | None, known("min_tokens")] = None
+    ignore_eos: Annotated[bool | None, known("ignore_eos")] = None
+    presence_penalty: Annotated[float | None, known("presence_penalty")] = None
+    frequency_penalty: Annotated[float | None, known("frequency_penalty")] = None
+    repetition_penalty: Annotated[float | None, known("repetition_penalty")] = None
+    logit_bias: Annotated[dict[int, float] | None, known("logit_bias")] = None
+    allowed_token_ids: Annotated[list[int] | None, known("allowed_token_ids")] = None
+    bad_words: Annotated[list[str] | None, known("bad_words")] = None
 
     structured_outputs: Annotated[
         StructuredOutputs | None, Meta(description="what the answer must be: json, json_object, regex, choice, grammar")
@@ -138,8 +134,10 @@ class Choices(Common, kw_only=True, forbid_unknown_fields=True):
     """What completions and chat have beside."""
 
     n: Annotated[int | None, Meta(description="answers to each prompt")] = None
-    max_tokens: Annotated[int | None, Meta(description="most new tokens")] = None
-    max_completion_tokens: Annotated[int | None, Meta(description="the newer name of max_tokens")] = None
+    max_tokens: Annotated[int | None, known("max_tokens")] = None
+    max_completion_tokens: Annotated[
+        int | None, Meta(description="the newer name of max_tokens", extra_json_schema={"minimum": 0})
+    ] = None
     stream_options: Annotated[StreamOptions | None, Meta(description="include_usage, continuous_usage_stats")] = None
     response_format: Annotated[
         ResponseFormat | None, Meta(description="text, json_object, or json_schema with its schema")

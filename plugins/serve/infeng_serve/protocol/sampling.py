@@ -8,25 +8,20 @@ from typing import Any
 
 from infeng_chat.template import ChatPrompt
 
-from infeng_core.api import InfengError, RequestError, SamplingParams, Tokenizer
+from infeng_core.api import SAMPLING, InfengError, RequestError, SamplingParams, Tokenizer, bad_words
 from infeng_serve.protocol.answer import Context
 from infeng_serve.protocol.errors import invalid, not_supported, of
 from infeng_serve.protocol.parameters import Choices, Common
 
 SEEDS = 2**64
 
-MOST_WORDS = 1024
-"""Texts of ``bad_words``: what the engine takes as tokens at most."""
-
 _KNOWN = frozenset(field.name for field in fields(SamplingParams))
 
 DIRECT = (
-    "temperature", "top_p", "top_k", "min_p", "typical_p", "top_n_sigma", "xtc_probability", "xtc_threshold",
-    "dry_multiplier", "dry_base", "dry_allowed_length", "dry_sequence_breakers",
-    "dry_penalty_last_n", "seed", "stop", "stop_token_ids",
-    "min_tokens", "ignore_eos", "presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias",
-    "allowed_token_ids", "prompt_logprobs", "skip_special_tokens",
-)  # fmt: skip
+    *(name for name in SAMPLING if name in _KNOWN and name != "max_tokens"),
+    "prompt_logprobs",
+    "skip_special_tokens",
+)
 """Parameters that SamplingParams has by the same name."""
 
 
@@ -51,7 +46,7 @@ def sampling(
     if values.get("seed") is not None:
         values["seed"] = _seed(values["seed"])
     if given.bad_words:
-        values["bad_words_ids"] = bad_words(given.bad_words, context.tokenizer)
+        values["bad_words_ids"] = _bad_words(given.bad_words, context.tokenizer)
     if prompt is not None:
         values["stop_token_ids"] = (*values.get("stop_token_ids", ()), *prompt.stop_token_ids)
         values["stop"] = (*_texts(values.get("stop", ())), *getattr(prompt, "stop", ()))
@@ -77,23 +72,6 @@ def choices(given: Choices, context: Context) -> int:
     return n
 
 
-def bad_words(words: Sequence[str], tokenizer: Tokenizer) -> tuple[tuple[int, ...], ...]:
-    """Return the ids of each text as it stands at the start of a word and, where they differ, within one."""
-    if len(words) > MOST_WORDS:
-        raise invalid("bad_words", f"bad_words: {len(words)} are more than {MOST_WORDS}")
-    if any(not word.strip() for word in words):
-        raise invalid("bad_words", "bad_words: a word is empty")
-    texts = [prefix + word.lstrip() for word in words for prefix in ("", " ")]
-    found: list[tuple[int, ...]] = []
-    encoded = iter(encode(texts, tokenizer, "bad_words"))
-    for within, start in zip(encoded, encoded, strict=True):
-        plain, spaced = (_bare(ids, tokenizer) for ids in (within, start))
-        found += [plain] if plain else []
-        # A space that becomes a token of its own forbids nothing that the word alone does not.
-        found += [spaced] if spaced and len(spaced) == len(plain) and spaced[0] != plain[0] else []
-    return tuple(found)
-
-
 def encode(texts: Sequence[str], tokenizer: Tokenizer, param: str, **how: Any) -> list[list[int]]:
     """Return the ids of each text; raises ApiError that names ``param``."""
     try:
@@ -102,11 +80,11 @@ def encode(texts: Sequence[str], tokenizer: Tokenizer, param: str, **how: Any) -
         raise of(error, param) from None
 
 
-def _bare(ids: Sequence[int], tokenizer: Tokenizer) -> tuple[int, ...]:
-    """Return the ids of a text without what the tokenizer puts around it."""
-    begin = 1 if ids and ids[0] == tokenizer.bos_id else 0
-    end = len(ids) - 1 if len(ids) > begin and ids[-1] == tokenizer.eos_id else len(ids)
-    return tuple(ids[begin:end])
+def _bad_words(words: Sequence[str], tokenizer: Tokenizer) -> tuple[tuple[int, ...], ...]:
+    try:
+        return bad_words(words, tokenizer)
+    except InfengError as error:
+        raise of(error, "bad_words") from None
 
 
 def _texts(given: str | Sequence[str]) -> Sequence[str]:
