@@ -51,6 +51,7 @@ from infeng_core.cli.options import add_config_options, config_from
 from infeng_core.engine import Engine
 from infeng_core.errors import (
     AdapterError,
+    EndedError,
     InfengError,
     KernelError,
     ManifestError,
@@ -162,6 +163,7 @@ __all__ = [
     "Detokenizer",
     "Drafter",
     "Embed",
+    "EndedError",
     "Engine",
     "EngineConfig",
     "Epilogue",

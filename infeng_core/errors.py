@@ -68,6 +68,10 @@ class RequestError(UsageError):
     """A request cannot be served: too long for the context, an impossible sampling parameter, no prompt."""
 
 
+class EndedError(RequestError):
+    """A request ended, by its timeout or because it was cancelled, before what it asks for had been computed."""
+
+
 class OverloadedError(InfengError):
     """Too many requests wait already: this one is not taken, and may be tried again."""
 

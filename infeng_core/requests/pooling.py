@@ -7,7 +7,7 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from infeng_core.errors import RequestError, unknown_key_remedy
+from infeng_core.errors import EndedError, RequestError, unknown_key_remedy
 
 Pooling = Literal["mean", "last"]
 
@@ -41,10 +41,10 @@ class Pooled:
         self._taken = following + len(new), total
 
     def result(self, normalize: bool) -> NDArray[np.float32]:
-        """Return the vector, (hidden,) float32, of length 1 if ``normalize``; raises RequestError where rows lack."""
+        """Return the vector, (hidden,) float32, of length 1 if ``normalize``; raises EndedError where rows lack."""
         following, total = self._taken
         if following < self._length or total is None:
-            raise RequestError("prompt", "it ended before all of it was computed", "give it more time")
+            raise EndedError("prompt", "it ended before all of it was computed", "give it more time")
         vector = total / (self._length - self.begin)
         length = np.sqrt((vector * vector).sum())
         return (vector / length if normalize and length > 0 else vector).astype(np.float32)

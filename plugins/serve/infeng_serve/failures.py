@@ -2,22 +2,11 @@
 
 from __future__ import annotations
 
-import re
-
-from infeng_core.api import (
-    AdapterError,
-    InfengError,
-    OverloadedError,
-    RequestError,
-    UsageError,
-    get_logger,
-)
+from infeng_core.api import AdapterError, InfengError, OverloadedError, UsageError, get_logger
 from infeng_serve.protocol import errors
 from infeng_serve.protocol.errors import ApiError
 
 _log = get_logger(__name__)
-
-_ADAPTER = re.compile(r"adapter '.*'")
 
 
 class GoneError(Exception):
@@ -40,10 +29,10 @@ def failure(error: BaseException, id: str = "") -> ApiError:
     """Return any error as clients see it. What is no fault of theirs is logged, and told without details."""
     if isinstance(error, ApiError):
         return error
-    if isinstance(error, UsageError) and not isinstance(error, RequestError):  # the engine was closed meanwhile
-        return ApiError(503, "The server is shutting down.", type="unavailable_error", code="shutting_down")
     if isinstance(error, InfengError):
-        return _of_engine(error, id)
+        if not isinstance(error, (UsageError, AdapterError, OverloadedError)):
+            _log.error("a call failed", id=id, error=str(error))
+        return errors.of(error)
     _log.error("a call failed", id=id, exc_info=error)
     return ApiError(500, f"The server failed on this call; its log says why (request id {id}).", type="server_error")
 
@@ -58,11 +47,3 @@ def reason_of(error: ApiError) -> str:
     if error.status >= 500:
         return error.code or "error"
     return "invalid"
-
-
-def _of_engine(error: InfengError, id: str) -> ApiError:
-    if isinstance(error, RequestError) and _ADAPTER.match(error.what):
-        return ApiError(404, str(error), param="model", code="model_not_found")
-    if not isinstance(error, (RequestError, AdapterError, OverloadedError)):
-        _log.error("a call failed", id=id, error=str(error))
-    return errors.of(error)

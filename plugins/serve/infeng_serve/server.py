@@ -26,8 +26,9 @@ from infeng_serve.auth import Keys
 from infeng_serve.connection import Bounds, Connection, config_of
 from infeng_serve.model import Model
 from infeng_serve.observers import Observer
+from infeng_serve.protocol.errors import shutting_down
 from infeng_serve.routes import page, table
-from infeng_serve.service import Service, shutting_down
+from infeng_serve.service import Service
 from infeng_serve.settings import Settings
 
 BACKLOG = 2048

@@ -16,7 +16,7 @@ from infeng_serve.limits import Limits
 from infeng_serve.model import Model
 from infeng_serve.observers import Observer
 from infeng_serve.protocol.answer import Context
-from infeng_serve.protocol.errors import ApiError
+from infeng_serve.protocol.errors import shutting_down
 from infeng_serve.repeats import Repeats
 from infeng_serve.settings import Settings
 
@@ -99,9 +99,3 @@ class Service:
             context=model.context,
             most_choices=self.settings.max_choices,
         )
-
-
-def shutting_down() -> ApiError:
-    """Return the error of calls that come, or have not ended, when the server goes."""
-    message, headers = "The server is shutting down.", {"connection": "close", "retry-after": "5"}
-    return ApiError(503, message, type="unavailable_error", code="shutting_down", headers=headers)

@@ -11,28 +11,32 @@ from infeng_serve.protocol.answer import Context
 from infeng_serve.protocol.chat_answer import ChatAnswer
 from infeng_serve.protocol.dialogue import dialogue
 from infeng_serve.protocol.errors import invalid, not_supported
-from infeng_serve.protocol.messages import checked
-from infeng_serve.protocol.parameters import Choices
+from infeng_serve.protocol.messages import MESSAGES, checked
+from infeng_serve.protocol.parameters import LOGPROBS, Choices
 from infeng_serve.protocol.reading import decode
 from infeng_serve.protocol.requests import adapter_of, requests
 from infeng_serve.protocol.sampling import choices, longest, sampling, variables
-from infeng_serve.protocol.tools import ToolChoice
+from infeng_serve.protocol.tools import ToolChoice, choice_of
 
-_MESSAGES = {"type": "array", "minItems": 1, "items": {"$ref": "#/components/schemas/Message"}}
-_TOOLS = {"anyOf": [{"type": "array", "items": {"$ref": "#/components/schemas/Tool"}}, {"type": "null"}]}
+_TOP = Meta(description="so many likely tokens beside each; needs logprobs", extra_json_schema=LOGPROBS)
+_TOOLS = {"items": {"$ref": "#/components/schemas/Tool"}}
 
 
 class ChatRequest(Choices, kw_only=True, forbid_unknown_fields=True):
     """The body of /v1/chat/completions."""
 
-    messages: Annotated[list[Any], Meta(description="the turns of the conversation", extra_json_schema=_MESSAGES)]
+    messages: Annotated[list[Any], Meta(description="the turns of the conversation", extra_json_schema=MESSAGES)]
     logprobs: Annotated[bool | None, Meta(description="log-probabilities of the answer's tokens")] = None
-    top_logprobs: Annotated[int | None, Meta(description="so many likely tokens beside each; needs logprobs")] = None
+    top_logprobs: Annotated[int | None, _TOP] = None
     tools: Annotated[
         list[Any] | None, Meta(description="functions that the model may call", extra_json_schema=_TOOLS)
     ] = None
     tool_choice: Annotated[
-        str | ToolChoice | None, Meta(description="auto, none, required, one function, or allowed_tools")
+        str | ToolChoice | None,
+        Meta(
+            description="auto, none, required, one function, or allowed_tools",
+            extra_json_schema=choice_of("ToolChoice"),
+        ),
     ] = None
     parallel_tool_calls: Annotated[bool | None, Meta(description="false: no more than one call in an answer")] = None
     chat_template_kwargs: Annotated[
@@ -41,7 +45,9 @@ class ChatRequest(Choices, kw_only=True, forbid_unknown_fields=True):
     reasoning_effort: Annotated[str | None, Meta(description="the template's variable of that name")] = None
     add_generation_prompt: Annotated[bool | None, Meta(description="the prompt ends where an answer begins")] = None
     continue_final_message: Annotated[bool | None, Meta(description="the answer goes on with the last message")] = None
-    modalities: Annotated[list[str] | None, Meta(description='only ["text"]')] = None
+    modalities: Annotated[
+        list[str] | None, Meta(description='only ["text"]', extra_json_schema={"enum": [["text"], None]})
+    ] = None
     verbosity: Annotated[str | None, Meta(description="ignored")] = None
     prediction: Annotated[dict[str, Any] | None, Meta(description="ignored: speculation guesses by itself")] = None
 

@@ -11,7 +11,7 @@ from infeng_serve.protocol import structured
 from infeng_serve.protocol.answer import Context
 from infeng_serve.protocol.completion_answer import CompletionAnswer, Echo
 from infeng_serve.protocol.errors import invalid, not_supported
-from infeng_serve.protocol.parameters import Choices
+from infeng_serve.protocol.parameters import LOGPROBS, Choices
 from infeng_serve.protocol.prompts import PROMPT_SCHEMA, ids_of
 from infeng_serve.protocol.reading import decode
 from infeng_serve.protocol.requests import adapter_of, requests
@@ -28,12 +28,19 @@ class CompletionRequest(Choices, kw_only=True, forbid_unknown_fields=True):
         str | list[Any],
         Meta(description="a text, texts, token ids, or lists of them", extra_json_schema=PROMPT_SCHEMA),
     ]
-    best_of: Annotated[int | None, Meta(description="must be n: answers are not ranked")] = None
+    best_of: Annotated[
+        int | None, Meta(description="must be n: answers are not ranked", extra_json_schema={"minimum": 1})
+    ] = None
     echo: Annotated[bool | None, Meta(description="the text begins with the prompt; with logprobs, those too")] = None
     logprobs: Annotated[
-        int | None, Meta(description="log-probabilities of the tokens, and of so many likely ones beside")
+        int | None,
+        Meta(
+            description="log-probabilities of the tokens, and of so many likely ones beside", extra_json_schema=LOGPROBS
+        ),
     ] = None
-    suffix: Annotated[str | None, Meta(description="refused: nothing is filled in")] = None
+    suffix: Annotated[
+        str | None, Meta(description="refused: nothing is filled in", extra_json_schema={"maxLength": 0})
+    ] = None
     skip_special_tokens: Annotated[bool | None, Meta(description="special tokens are left out of the text")] = None
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from msgspec import Meta
 from numpy.typing import NDArray
 
+from infeng_serve.protocol.parameters import PRIORITY, SECONDS
 from infeng_serve.protocol.prompts import PROMPT_SCHEMA
 
 
@@ -27,12 +28,16 @@ class EmbeddingRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
     encoding_format: Annotated[
         Literal["float", "base64"] | None, Meta(description="base64 is little-endian float32")
     ] = None
-    dimensions: Annotated[int | None, Meta(description="only the model's own number")] = None
+    dimensions: Annotated[
+        int | None, Meta(description="only the model's own number", extra_json_schema={"minimum": 1})
+    ] = None
     pooling: Annotated[
         Literal["mean", "last"] | None, Meta(description="of the hidden states of all tokens, or the last one's")
     ] = None
-    priority: Annotated[int | None, Meta(description="larger is more urgent, where the scheduler looks at it")] = None
-    timeout: Annotated[float | None, Meta(description="seconds after which the call ends with an error")] = None
+    priority: Annotated[int | None, PRIORITY] = None
+    timeout: Annotated[
+        float | None, Meta(description="seconds after which the call ends with an error", extra_json_schema=SECONDS)
+    ] = None
     user: Annotated[str | None, Meta(description="ignored")] = None
 
 

@@ -9,7 +9,15 @@ from types import MappingProxyType
 
 import msgspec
 
-from infeng_core.api import AdapterError, InfengError, OverloadedError, RequestError, ResourceError
+from infeng_core.api import (
+    AdapterError,
+    EndedError,
+    InfengError,
+    OverloadedError,
+    RequestError,
+    ResourceError,
+    UsageError,
+)
 
 
 class ErrorDetail(msgspec.Struct, kw_only=True):
@@ -81,6 +89,9 @@ UNKNOWN_WAIT = 60.0
 _PARAMS = {"adapter": "model", "adapters": "adapters", "bad_words_ids": "bad_words", "processors": "response_format"}
 """How a client knows what the engine's errors name."""
 
+_UNKNOWN_ADAPTER = re.compile(r"adapter '.*'")
+"""What the engine names that has no adapter of a request's; the names that it knows are not the client's to hear."""
+
 _NO_PARAMS = frozenset({"answer", "request", "engine", "continuation"})
 
 
@@ -91,15 +102,27 @@ def of(error: InfengError, param: str | None = None) -> ApiError:
     """
     if isinstance(error, OverloadedError):
         return unavailable(str(error), error.retry_after)
+    if isinstance(error, EndedError):
+        return ApiError(408, str(error), param=param or "timeout", code="timeout")
+    if isinstance(error, AdapterError) or (isinstance(error, RequestError) and _UNKNOWN_ADAPTER.match(error.what)):
+        return ApiError(404, f"the adapter cannot be used: {error.why}", param="model", code="model_not_found")
     if isinstance(error, RequestError):
         if "context" in error.why and error.what.startswith("prompt"):
             return ApiError(400, str(error), param=param or "prompt", code="context_length_exceeded")
         return ApiError(400, str(error), param=param or _param(error.what), code="invalid_value")
-    if isinstance(error, AdapterError):
-        return ApiError(404, f"the adapter cannot be used: {error.why}", param="model", code="model_not_found")
     if isinstance(error, ResourceError):
         return ApiError(503, "the server has no room for this now", type="server_error", code="unavailable")
+    if isinstance(error, UsageError) and error.what == "engine":  # it was closed meanwhile
+        return shutting_down()
+    if isinstance(error, UsageError):
+        return ApiError(501, f"this server cannot do that: {error.why}", code="unsupported")
     return ApiError(500, "the server failed at this request", type="server_error", code="internal_error")
+
+
+def shutting_down() -> ApiError:
+    """Return the error of calls that come, or have not ended, when the server goes."""
+    message, headers = "The server is shutting down.", {"connection": "close", "retry-after": "5"}
+    return ApiError(503, message, type="unavailable_error", code="shutting_down", headers=headers)
 
 
 def _param(what: str) -> str | None:

@@ -17,7 +17,9 @@ ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 class ContentPart(msgspec.Struct, kw_only=True):
     """A part of a message; only texts are read."""
 
-    type: Annotated[str, Meta(description="text, or refusal of an assistant")]
+    type: Annotated[
+        str, Meta(description="text, or refusal of an assistant", extra_json_schema={"enum": ["text", "refusal"]})
+    ]
     text: str | None = None
     refusal: str | None = None
 
@@ -40,7 +42,7 @@ class ToolCall(msgspec.Struct, kw_only=True):
 class Message(msgspec.Struct, kw_only=True):
     """One turn. Further fields are the template's."""
 
-    role: Annotated[str, Meta(description=", ".join(ROLES))]
+    role: Annotated[str, Meta(description=", ".join(ROLES), extra_json_schema={"enum": list(ROLES)})]
     content: Annotated[str | list[ContentPart] | None, Meta(description="texts of parts are joined by line breaks")] = (
         None
     )
@@ -49,6 +51,20 @@ class Message(msgspec.Struct, kw_only=True):
     tool_call_id: Annotated[str | None, Meta(description="of a tool: which call it answers")] = None
     reasoning_content: Annotated[str | None, Meta(description="of an assistant, where the template shows it")] = None
     reasoning: Annotated[str | None, Meta(description="the same by its other name")] = None
+
+
+MESSAGES: dict[str, Any] = {
+    "type": "array",
+    "minItems": 1,
+    "items": {
+        "$ref": "#/components/schemas/Message",
+        "anyOf": [
+            {"properties": {"role": {"const": "assistant"}}},
+            {"required": ["content"], "properties": {"content": {"type": ["string", "array"]}}},
+        ],
+    },
+}
+"""The JSON schema of ``messages``: an assistant's alone may have no content."""
 
 
 def checked(messages: Sequence[Any], path: str = "messages") -> list[dict[str, Any]]:

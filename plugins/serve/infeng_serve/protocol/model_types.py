@@ -44,7 +44,7 @@ class UnloadAdapter(msgspec.Struct, kw_only=True):
 class AdapterScale(msgspec.Struct, kw_only=True):
     """An item of the body of POST /lora-adapters."""
 
-    id: int
+    id: Annotated[int, Meta(description="as GET /lora-adapters lists it", extra_json_schema={"minimum": 0})]
     scale: Annotated[float, Meta(description="its weight on the base model for this key's calls")]
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -27,6 +27,7 @@ from infeng_serve.protocol import (
     tools,
 )
 from infeng_serve.protocol.errors import ErrorBody
+from infeng_serve.repeats import MOST_CHARACTERS
 
 TEXT = "text/plain"
 JSON = "application/json"
@@ -44,25 +45,41 @@ class Operation:
     """Type of its body."""
     answer: Any = None
     """Type of its answer; None is plain text."""
-    events: Any = None
-    """Type of its stream's events, where it streams."""
+    events: tuple[Any, ...] = ()
+    """Types of its stream's events, where it streams."""
+    headers: tuple[str, ...] = ()
+    """Those of a request that change the answer."""
     is_open: bool = False
     """Whether it needs no key."""
     errors: tuple[int, ...] = (401, 429)
 
 
-_GENERATE = (400, 401, 404, 409, 413, 422, 429, 500, 503)
-_READ = (400, 401, 404, 413)
+_GENERATE = (400, 401, 404, 408, 409, 413, 415, 422, 429, 500, 501, 503)
+_READ = (400, 401, 404, 408, 413, 415, 503)
+_TOKENIZE = Annotated[token_types.TokenizeRequest, msgspec.Meta(extra_json_schema=token_types.EITHER)]
+_CALL = ("Idempotency-Key",)
+
+_HEADERS: Mapping[str, Any] = {
+    "Idempotency-Key": {
+        "description": "a call that comes again with the same key gets the same answer",
+        "schema": {"type": "string", "maxLength": MOST_CHARACTERS},
+    },
+    "Last-Event-ID": {
+        "description": "of the last frame that the client has; without it the stream begins anew",
+        "schema": {"type": "string"},
+    },
+}
 
 OPERATIONS = (
     Operation("post", "/v1/completions", "Go on with a text", completions.CompletionRequest,
-              completion_answer.CompletionResponse, completion_answer.CompletionResponse, errors=_GENERATE),
+              completion_answer.CompletionResponse, (completion_answer.CompletionResponse,), _CALL, errors=_GENERATE),
     Operation("post", "/v1/chat/completions", "Answer a conversation", chat.ChatRequest, chat_answer.ChatResponse,
-              chat_answer.ChatChunk, errors=_GENERATE),
+              (chat_answer.ChatChunk,), _CALL, errors=_GENERATE),
     Operation("post", "/v1/responses", "Answer a conversation, with items and events", responses.ResponsesRequest,
-              response_answer.Response, response_answer.ResponseEvent, errors=_GENERATE),
+              response_answer.Response, (response_answer.ResponseEvent,), _CALL, errors=_GENERATE),
     Operation("get", "/v1/streams/{call}", "Go on with a stream that broke, behind the frame of Last-Event-ID",
-              events=chat_answer.ChatChunk, errors=(400, 401, 404, 409, 429, 500, 503)),
+              events=(chat_answer.ChatChunk, completion_answer.CompletionResponse, response_answer.ResponseEvent),
+              headers=("Last-Event-ID",), errors=(400, 401, 404, 409, 429, 500, 503)),
     Operation("post", "/v1/embeddings", "Vectors of texts", embedding_types.EmbeddingRequest,
               embedding_types.EmbeddingResponse, errors=_GENERATE),
     Operation("get", "/v1/models", "The base model and its adapters", answer=model_types.ModelList),
@@ -72,7 +89,7 @@ OPERATIONS = (
     Operation("get", "/lora-adapters", "The adapters with their weights", answer=list[model_types.AdapterEntry]),
     Operation("post", "/lora-adapters", "Lay adapters on the base model", list[model_types.AdapterScale],
               model_types.Success, errors=_READ),
-    Operation("post", "/tokenize", "A text or a conversation to tokens", token_types.TokenizeRequest,
+    Operation("post", "/tokenize", "A text or a conversation to tokens", _TOKENIZE,
               token_types.TokenizeResponse, errors=_READ),
     Operation("post", "/detokenize", "Tokens to a text", token_types.DetokenizeRequest,
               token_types.DetokenizeResponse, errors=_READ),
@@ -94,11 +111,14 @@ _MEANINGS = {
     401: "there is no key, or it is not known",
     403: "the key may not do this",
     404: "there is no such model, or the key may not use it",
+    408: "the body, or what was asked for, took too long",
     409: "the same call is being answered, or another model or adapter would answer it now",
     413: "the body is too large",
+    415: "the body is not said to be JSON",
     422: "the Idempotency-Key came with another call before",
     429: "too many requests wait, or the key has used up its share",
     500: "the server failed",
+    501: "this server has not what the call needs",
     503: "the server is loading, stopping, or lacks memory",
 }
 _WAITS = (429, 503)
@@ -107,14 +127,13 @@ _WAITS = (429, 503)
 @cache
 def document() -> bytes:
     """Return the document as JSON."""
-    types = [kind for one in OPERATIONS for kind in (one.body, one.answer, one.events) if kind is not None]
+    types = [kind for one in OPERATIONS for kind in (one.body, one.answer, *one.events) if kind is not None]
     schemas, components = msgspec.json.schema_components([*types, *BESIDE], ref_template="#/components/schemas/{name}")
     known = iter(schemas)
     paths: dict[str, dict[str, Any]] = {}
     for one in OPERATIONS:
-        body, answer, events = (
-            next(known) if kind is not None else None for kind in (one.body, one.answer, one.events)
-        )
+        body, answer = (next(known) if kind is not None else None for kind in (one.body, one.answer))
+        events = [next(known) for _ in one.events]
         paths.setdefault(one.path, {})[one.method] = _operation(one, body, answer, events)
     return msgspec.json.encode(
         {
@@ -142,14 +161,14 @@ def document() -> bytes:
     )
 
 
-def _operation(one: Operation, body: Any, answer: Any, events: Any) -> dict[str, Any]:
-    content: dict[str, Any] = {TEXT: {"schema": {"type": "string"}}} if answer is None else {JSON: {"schema": answer}}
+def _operation(one: Operation, body: Any, answer: Any, events: Sequence[Any]) -> dict[str, Any]:
+    content: dict[str, Any] = {JSON: {"schema": answer}} if answer is not None else {}
     described = "done"
-    if events is not None:
-        content[EVENTS] = {"schema": events}
-        described = "the answer; with stream: true, server-sent events whose data are the second schema, one by one"
-        if one.path != "/v1/responses":
-            described += ", and at last `[DONE]`"
+    if events:
+        content[EVENTS] = {"schema": _event(events)}
+        described = "the answer; with stream: true, server-sent events, each as the second schema says"
+    elif answer is None:
+        content[TEXT] = {"schema": {"type": "string"}}
     found: dict[str, Any] = {
         "summary": one.summary,
         "operationId": f"{one.method}_{re.sub(r'[^a-z0-9]+', '_', one.path).strip('_')}",
@@ -158,13 +177,28 @@ def _operation(one: Operation, body: Any, answer: Any, events: Any) -> dict[str,
     if body is not None:
         found["requestBody"] = {"required": True, "content": {JSON: {"schema": body}}}
     names = re.findall(r"\{(\w+)\}", one.path)
-    if names:
-        found["parameters"] = [
-            {"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names
-        ]
+    given = [{"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names]
+    given += [{"name": name, "in": "header", **_HEADERS[name]} for name in one.headers]
+    if given:
+        found["parameters"] = given
     if one.is_open:
         found["security"] = []
     return found
+
+
+def _event(data: Sequence[Any]) -> dict[str, Any]:
+    """Return the schema of an event whose data is JSON of one of these schemas, an error, or the end mark."""
+    kinds = [*data, {"$ref": "#/components/schemas/ErrorBody"}]
+    text = {"type": "string", "contentMediaType": JSON, "contentSchema": {"anyOf": kinds}}
+    return {
+        "type": "object",
+        "required": ["data"],
+        "properties": {
+            "data": {"anyOf": [{"const": "[DONE]"}, text]},
+            "event": {"type": "string", "description": "the type of its data, where that has one"},
+            "id": {"type": "string", "description": "for Last-Event-ID, where streams go on"},
+        },
+    }
 
 
 def _errors(statuses: Sequence[int]) -> Mapping[str, Any]:

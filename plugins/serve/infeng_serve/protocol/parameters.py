@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import msgspec
@@ -20,7 +21,31 @@ _OTHERWISE = {
     "top_k": "the k most likely tokens; 0 or -1 keeps all",
     "seed": f"{SAMPLING['seed'].help}; choice i of n has seed + i",
 }
-_WIDER = {"top_k": {"minimum": -1}, "seed": {"minimum": -(2**63)}, "max_tokens": {"minimum": 0}}
+_TEXT = {"minLength": 1}
+_TEXTS = {"items": {"type": "string", **_TEXT}, "maxItems": 64}
+_TOKENS = {"items": {"type": "integer", "minimum": 0, "maximum": 2**31 - 1}}
+_WIDER: Mapping[str, Mapping[str, Any]] = {
+    "top_k": {"minimum": -1},
+    "seed": {"minimum": -(2**63)},
+    "max_tokens": {"minimum": 0},
+    "stop": {**_TEXT, **_TEXTS},
+    "dry_sequence_breakers": _TEXTS,
+    "stop_token_ids": _TOKENS,
+    "allowed_token_ids": {**_TOKENS, "minItems": 1},
+    "bad_words": {"items": {"type": "string", "pattern": r"\S"}, "maxItems": 1024},
+    "logit_bias": {"propertyNames": {"pattern": "^(0|[1-9][0-9]{0,8})$"}},
+}
+"""What a server takes that SamplingParams does not, and what JSON Schema says of several values."""
+
+MOST_PRIORITY = 2**31 - 1
+PRIORITY = Meta(
+    description="larger is more urgent, where the scheduler looks at it",
+    extra_json_schema={"minimum": -MOST_PRIORITY, "maximum": MOST_PRIORITY},
+)
+SECONDS: dict[str, Any] = {"exclusiveMinimum": 0}
+LOGPROBS: dict[str, Any] = {"minimum": 0, "maximum": 256}
+FORMS: dict[str, Any] = {"enum": ["text", "json_object", "json_schema"]}
+REFUSED: dict[str, Any] = {"enum": [None]}
 
 
 class StreamOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -46,7 +71,9 @@ class StructuredOutputs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True
     json: Annotated[str | dict[str, Any] | bool | None, Meta(description="a JSON schema, or its text")] = None
     json_object: Annotated[bool | None, Meta(description="any JSON object")] = None
     regex: Annotated[str | None, Meta(description="a regular expression for the whole answer")] = None
-    choice: Annotated[list[str] | None, Meta(description="one of these texts")] = None
+    choice: Annotated[list[str] | None, Meta(description="one of these texts", extra_json_schema={"minItems": 1})] = (
+        None
+    )
     grammar: Annotated[str | None, Meta(description="a Lark grammar")] = None
 
 
@@ -62,7 +89,7 @@ class JsonSchema(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 class ResponseFormat(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """The form of the answer, as OpenAI has it."""
 
-    type: Annotated[str, Meta(description="text, json_object or json_schema")]
+    type: Annotated[str, Meta(description="text, json_object or json_schema", extra_json_schema=FORMS)]
     json_schema: Annotated[JsonSchema | None, Meta(description="with json_schema")] = None
 
 
@@ -106,17 +133,21 @@ class Common(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         str | dict[str, Any] | bool | None, Meta(description="vLLM's older name of structured_outputs.json")
     ] = None
     guided_regex: Annotated[str | None, Meta(description="vLLM's older name of structured_outputs.regex")] = None
-    guided_choice: Annotated[list[str] | None, Meta(description="vLLM's older name of structured_outputs.choice")] = (
-        None
-    )
+    guided_choice: Annotated[
+        list[str] | None,
+        Meta(description="vLLM's older name of structured_outputs.choice", extra_json_schema={"minItems": 1}),
+    ] = None
     guided_grammar: Annotated[str | None, Meta(description="vLLM's older name of structured_outputs.grammar")] = None
     guided_decoding_backend: Annotated[str | None, Meta(description="ignored: there is one")] = None
 
     adapters: Annotated[
         list[AdapterWeight] | None, Meta(description="several adapters that answer together; model is the base then")
     ] = None
-    priority: Annotated[int | None, Meta(description="larger is more urgent, where the scheduler looks at it")] = None
-    timeout: Annotated[float | None, Meta(description="seconds after which the answer ends with what there is")] = None
+    priority: Annotated[int | None, PRIORITY] = None
+    timeout: Annotated[
+        float | None,
+        Meta(description="seconds after which the answer ends with what there is", extra_json_schema=SECONDS),
+    ] = None
     cache_salt: Annotated[
         str | None, Meta(description="only requests with the same share what is computed of equal beginnings")
     ] = None
@@ -133,7 +164,7 @@ class Common(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 class Choices(Common, kw_only=True, forbid_unknown_fields=True):
     """What completions and chat have beside."""
 
-    n: Annotated[int | None, Meta(description="answers to each prompt")] = None
+    n: Annotated[int | None, Meta(description="answers to each prompt", extra_json_schema={"minimum": 1})] = None
     max_tokens: Annotated[int | None, known("max_tokens")] = None
     max_completion_tokens: Annotated[
         int | None, Meta(description="the newer name of max_tokens", extra_json_schema={"minimum": 0})
@@ -143,7 +174,11 @@ class Choices(Common, kw_only=True, forbid_unknown_fields=True):
         ResponseFormat | None, Meta(description="text, json_object, or json_schema with its schema")
     ] = None
     prompt_logprobs: Annotated[
-        int | None, Meta(description="log-probabilities of the prompt's tokens, and of so many beside; not in a stream")
+        int | None,
+        Meta(
+            description="log-probabilities of the prompt's tokens, and of so many beside; not in a stream",
+            extra_json_schema=LOGPROBS,
+        ),
     ] = None
 
 

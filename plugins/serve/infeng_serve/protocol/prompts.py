@@ -11,12 +11,18 @@ from infeng_serve.protocol.sampling import encode
 CHARACTERS_PER_TOKEN = 32
 """A longer text for each token of the context is no text; it is refused before it takes seconds to tokenize."""
 
+_ID = {"type": "integer", "minimum": 0, "maximum": 2**31 - 1}
+_IDS = {"type": "array", "items": _ID, "minItems": 1}
 PROMPT_SCHEMA = {
-    "anyOf": [
-        {"type": "string"},
-        {"type": "array", "items": {"type": "string"}, "minItems": 1},
-        {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1},
-        {"type": "array", "items": {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1}},
+    "allOf": [  # an anyOf of its own would be lost: msgspec has one of the field's types
+        {
+            "anyOf": [
+                {"type": "string"},
+                {"type": "array", "items": {"type": "string"}, "minItems": 1},
+                _IDS,
+                {"type": "array", "items": _IDS, "minItems": 1},
+            ]
+        }
     ]
 }
 

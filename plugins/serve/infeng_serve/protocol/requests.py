@@ -9,11 +9,15 @@ from dataclasses import replace
 from infeng_core.api import Adapters, InfengError, Request, SamplingParams
 from infeng_serve.protocol.answer import Context
 from infeng_serve.protocol.errors import invalid, of
-from infeng_serve.protocol.parameters import Common
+from infeng_serve.protocol.parameters import MOST_PRIORITY, Common
 from infeng_serve.protocol.sampling import SEEDS
 
 MOST_REQUESTS = 1024
 """Of one call: its prompts times ``n``."""
+
+
+LEAST_SECONDS = 0.001
+"""Less time than this is as much as this."""
 
 
 def adapter_of(given: Common, context: Context) -> Adapters | None:
@@ -33,6 +37,15 @@ def adapter_of(given: Common, context: Context) -> Adapters | None:
     return tuple(weights.items())
 
 
+def place(priority: int | None, timeout: float | None) -> tuple[int, float | None]:
+    """Return the priority and the seconds that a request gets; raises ApiError for those that it cannot have."""
+    if timeout is not None and not (math.isfinite(timeout) and timeout > 0):
+        raise invalid("timeout", f"timeout: {timeout} is not a number of seconds above 0")
+    if priority is not None and abs(priority) > MOST_PRIORITY:
+        raise invalid("priority", f"priority: {priority} is not an integer of 32 bits")
+    return priority or 0, None if timeout is None else max(timeout, LEAST_SECONDS)
+
+
 def requests(
     given: Common,
     context: Context,
@@ -44,10 +57,7 @@ def requests(
     """Return ``n`` requests for each prompt, one prompt after the other; raises ApiError."""
     if len(prompts) * n > MOST_REQUESTS:
         raise invalid("prompt", f"{len(prompts)} prompts with n = {n} are more than {MOST_REQUESTS} requests")
-    if given.timeout is not None and not (math.isfinite(given.timeout) and given.timeout > 0):
-        raise invalid("timeout", f"timeout: {given.timeout} is not a number of seconds above 0")
-    if given.priority is not None and abs(given.priority) >= 2**31:
-        raise invalid("priority", f"priority: {given.priority} is not an integer of 32 bits")
+    priority, timeout = place(given.priority, given.timeout)
     seeds = [params.seed if params.seed is None else (params.seed + choice) % SEEDS for choice in range(n)]
     seeded = [params if seed == params.seed else replace(params, seed=seed) for seed in seeds]
     salt = f"{context.tenant}\0{given.cache_salt}" if given.cache_salt else context.tenant
@@ -56,10 +66,10 @@ def requests(
             Request(
                 tuple(prompt),
                 one,
-                priority=given.priority or 0,
+                priority=priority,
                 tenant=context.tenant,
                 adapter=adapter,
-                timeout=given.timeout,
+                timeout=timeout,
                 cache_salt=salt,
             )
             for prompt in prompts

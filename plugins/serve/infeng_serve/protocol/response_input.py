@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
@@ -17,7 +17,9 @@ _TEXTS = ("input_text", "output_text", "text", "reasoning_text", "summary_text")
 class InputPart(msgspec.Struct, kw_only=True):
     """A part of a message or of an output; only texts are read."""
 
-    type: Annotated[str, Meta(description=f"{', '.join(_TEXTS)} or refusal")]
+    type: Annotated[
+        str, Meta(description=f"{', '.join(_TEXTS)} or refusal", extra_json_schema={"enum": [*_TEXTS, "refusal"]})
+    ]
     text: str | None = None
     refusal: str | None = None
 
@@ -25,15 +27,15 @@ class InputPart(msgspec.Struct, kw_only=True):
 class InputMessage(msgspec.Struct, kw_only=True):
     """A turn."""
 
-    type: str = "message"
-    role: Annotated[str, Meta(description=", ".join(ROLES))]
+    type: Literal["message"] = "message"
+    role: Annotated[str, Meta(description=", ".join(ROLES), extra_json_schema={"enum": list(ROLES)})]
     content: str | list[InputPart]
 
 
 class InputCall(msgspec.Struct, kw_only=True):
     """A call that the model made."""
 
-    type: str = "function_call"
+    type: Literal["function_call"]
     call_id: str
     name: str
     arguments: str
@@ -42,7 +44,7 @@ class InputCall(msgspec.Struct, kw_only=True):
 class InputCallOutput(msgspec.Struct, kw_only=True):
     """What a call gave."""
 
-    type: str = "function_call_output"
+    type: Literal["function_call_output"]
     call_id: str
     output: str | list[InputPart]
 
@@ -50,7 +52,7 @@ class InputCallOutput(msgspec.Struct, kw_only=True):
 class InputReasoning(msgspec.Struct, kw_only=True):
     """What the model thought before its next turn."""
 
-    type: str = "reasoning"
+    type: Literal["reasoning"]
     summary: list[InputPart] | None = None
     content: list[InputPart] | None = None
 

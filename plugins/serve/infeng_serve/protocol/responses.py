@@ -12,7 +12,8 @@ from infeng_serve.protocol.answer import Context
 from infeng_serve.protocol.dialogue import dialogue
 from infeng_serve.protocol.errors import invalid, not_supported
 from infeng_serve.protocol.messages import checked
-from infeng_serve.protocol.parameters import Common, JsonSchema, ResponseFormat, StreamOptions
+from infeng_serve.protocol.parameters import FORMS, REFUSED, Common, JsonSchema, ResponseFormat, StreamOptions
+from infeng_serve.protocol.parameters import LOGPROBS as LIKELY
 from infeng_serve.protocol.reading import convert, decode
 from infeng_serve.protocol.requests import adapter_of, requests
 from infeng_serve.protocol.response_answer import ResponseAnswer
@@ -23,21 +24,18 @@ from infeng_serve.protocol.tools import FunctionDefinition, FunctionName, Select
 LOGPROBS = "message.output_text.logprobs"
 """What ``include`` asks for log-probabilities by."""
 
-_TOOLS = {"anyOf": [{"type": "array", "items": {"$ref": "#/components/schemas/ResponseTool"}}, {"type": "null"}]}
+_TOOLS = {"items": {"$ref": "#/components/schemas/ResponseTool"}}
+_ONLY_DISABLED = Meta(
+    description="only disabled: nothing is cut from an input", extra_json_schema={"enum": ["disabled", None]}
+)
 _INPUT = {
-    "anyOf": [
-        {"type": "string"},
-        {
-            "type": "array",
-            "minItems": 1,
-            "items": {
-                "anyOf": [
-                    {"$ref": f"#/components/schemas/{name}"}
-                    for name in ("InputMessage", "InputCall", "InputCallOutput", "InputReasoning")
-                ]
-            },
-        },
-    ]
+    "minItems": 1,
+    "items": {
+        "anyOf": [
+            {"$ref": f"#/components/schemas/{name}"}
+            for name in ("InputMessage", "InputCall", "InputCallOutput", "InputReasoning")
+        ]
+    },
 }
 
 
@@ -45,7 +43,7 @@ class ResponseTool(msgspec.Struct, kw_only=True):
     """A function that the model may call."""
 
     type: Literal["function"] = "function"
-    name: str
+    name: Annotated[str, Meta(extra_json_schema={"minLength": 1})]
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: Annotated[bool | None, Meta(description="ignored: a call that must come keeps to the schema")] = None
@@ -63,7 +61,7 @@ class ResponseToolChoice(msgspec.Struct, kw_only=True, forbid_unknown_fields=Tru
 class TextFormat(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """The form of the answer."""
 
-    type: Annotated[str, Meta(description="text, json_object or json_schema")]
+    type: Annotated[str, Meta(description="text, json_object or json_schema", extra_json_schema=FORMS)]
     name: str | None = None
     schema: Annotated[dict[str, Any] | bool | None, Meta(description="with json_schema")] = None
     strict: Annotated[bool | None, Meta(description="ignored: answers always keep to the schema")] = None
@@ -99,21 +97,32 @@ class ResponsesRequest(Common, kw_only=True, forbid_unknown_fields=True):
         list[Any] | None, Meta(description="functions that the model may call", extra_json_schema=_TOOLS)
     ] = None
     tool_choice: Annotated[
-        str | ResponseToolChoice | None, Meta(description="auto, none, required, one function, or allowed_tools")
+        str | ResponseToolChoice | None,
+        Meta(
+            description="auto, none, required, one function, or allowed_tools",
+            extra_json_schema=tools.choice_of("ResponseToolChoice"),
+        ),
     ] = None
     parallel_tool_calls: Annotated[bool | None, Meta(description="false: no more than one call in an answer")] = None
     include: Annotated[list[str] | None, Meta(description=f"{LOGPROBS}; others are ignored")] = None
-    top_logprobs: Annotated[int | None, Meta(description="so many likely tokens beside each token of a message")] = None
+    top_logprobs: Annotated[
+        int | None,
+        Meta(description="so many likely tokens beside each token of a message", extra_json_schema=LIKELY),
+    ] = None
     chat_template_kwargs: Annotated[
         dict[str, Any] | None, Meta(description="variables of the template, such as enable_thinking")
     ] = None
     stream_options: Annotated[StreamOptions | None, Meta(description="ignored: the last event has the usage")] = None
     max_tool_calls: Annotated[int | None, Meta(description="ignored: the server calls no tools")] = None
-    truncation: Annotated[str | None, Meta(description="only disabled: nothing is cut from an input")] = None
-    background: Annotated[bool | None, Meta(description="only false")] = None
-    previous_response_id: Annotated[str | None, Meta(description="refused: give the whole conversation")] = None
-    conversation: Annotated[str | dict[str, Any] | None, Meta(description="refused")] = None
-    prompt: Annotated[dict[str, Any] | None, Meta(description="refused: there are no stored prompts")] = None
+    truncation: Annotated[str | None, _ONLY_DISABLED] = None
+    background: Annotated[bool | None, Meta(description="only false", extra_json_schema={"enum": [False, None]})] = None
+    previous_response_id: Annotated[
+        str | None, Meta(description="refused: give the whole conversation", extra_json_schema=REFUSED)
+    ] = None
+    conversation: Annotated[str | dict[str, Any] | None, Meta(description="refused", extra_json_schema=REFUSED)] = None
+    prompt: Annotated[
+        dict[str, Any] | None, Meta(description="refused: there are no stored prompts", extra_json_schema=REFUSED)
+    ] = None
 
 
 def read(body: bytes, context: Context) -> ResponseAnswer:

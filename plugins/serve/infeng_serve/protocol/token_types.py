@@ -7,19 +7,30 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from infeng_serve.protocol.messages import MESSAGES
+
 
 class TokenizeRequest(msgspec.Struct, kw_only=True):
     """The body of /tokenize: a prompt, or messages that the chat template renders."""
 
     model: str | None = None
     prompt: str | None = None
-    messages: list[dict[str, Any]] | None = None
+    messages: list[Any] | None = None
     add_special_tokens: Annotated[bool | None, Meta(description="with the beginning-of-text token")] = None
     add_generation_prompt: bool = True
     continue_final_message: bool = False
     return_token_strs: bool = False
-    tools: list[dict[str, Any]] = []
+    tools: Annotated[list[Any], Meta(extra_json_schema={"items": {"$ref": "#/components/schemas/Tool"}})] = []
     chat_template_kwargs: dict[str, Any] | None = None
+
+
+EITHER: dict[str, Any] = {
+    "oneOf": [
+        {"required": ["prompt"], "properties": {"prompt": {"type": "string"}, "messages": {"type": "null"}}},
+        {"required": ["messages"], "properties": {"messages": MESSAGES, "prompt": {"type": "null"}}},
+    ]
+}
+"""What JSON Schema says of a prompt and messages, of which there must be one."""
 
 
 class TokenizeResponse(msgspec.Struct, kw_only=True):
@@ -35,7 +46,7 @@ class DetokenizeRequest(msgspec.Struct, kw_only=True):
     """The body of /detokenize."""
 
     model: str | None = None
-    tokens: list[int]
+    tokens: Annotated[list[int], Meta(extra_json_schema={"items": {"type": "integer", "minimum": 0}})]
 
 
 class DetokenizeResponse(msgspec.Struct, kw_only=True):

@@ -16,7 +16,7 @@ from infeng_serve.protocol.reading import convert
 class FunctionDefinition(msgspec.Struct, kw_only=True):
     """A function that the model may call."""
 
-    name: str
+    name: Annotated[str, Meta(extra_json_schema={"minLength": 1})]
     description: str | None = None
     parameters: Annotated[dict[str, Any] | None, Meta(description="a JSON schema of an object")] = None
     strict: Annotated[bool | None, Meta(description="ignored: a call that must come keeps to the schema")] = None
@@ -55,6 +55,12 @@ class ToolChoice(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     type: Literal["function", "allowed_tools"] = "function"
     function: FunctionName | None = None
     allowed_tools: AllowedTools | None = None
+
+
+def choice_of(name: str) -> dict[str, Any]:
+    """Return the JSON schema of a ``tool_choice``: a word, or the struct of this name."""
+    words = {"enum": ["none", "auto", "required"]}
+    return {"allOf": [{"anyOf": [words, {"$ref": f"#/components/schemas/{name}"}, {"type": "null"}]}]}
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from infeng_serve.protocol.embedding_types import EmbeddingRequest, response
 from infeng_serve.protocol.errors import ApiError, not_supported
 from infeng_serve.protocol.prompts import ids_of
 from infeng_serve.protocol.reading import decode
+from infeng_serve.protocol.requests import place
 from infeng_serve.service import Service
 
 MOST = 2048
@@ -36,7 +37,8 @@ def _embedded(service: Service, call: Call, wanted: EmbeddingRequest) -> bytes:
     prompts, _ = ids_of(wanted.input, context, "input")
     if len(prompts) > MOST:
         raise ApiError(400, f"input: there are {len(prompts)} texts, at most {MOST} are taken.", param="input")
-    request = Request((), priority=wanted.priority or 0, adapter=adapter, timeout=wanted.timeout)
+    priority, timeout = place(wanted.priority, wanted.timeout)
+    request = Request((), priority=priority, adapter=adapter, timeout=timeout)
     request = owned(request, call.caller, service.settings.request_timeout)
     pooling = wanted.pooling or "mean"
     vectors = engine.embed([replace(request, prompt=tuple(ids)) for ids in prompts], pooling=pooling)

@@ -11,6 +11,7 @@ from infeng_serve.auth import Caller
 from infeng_serve.http import Call
 from infeng_serve.model import Model
 from infeng_serve.protocol.errors import ApiError
+from infeng_serve.protocol.messages import checked
 from infeng_serve.protocol.reading import decode
 from infeng_serve.protocol.token_types import (
     DetokenizeRequest,
@@ -18,6 +19,7 @@ from infeng_serve.protocol.token_types import (
     TokenizeRequest,
     TokenizeResponse,
 )
+from infeng_serve.protocol.tools import select
 from infeng_serve.service import Service
 
 MOST = 1 << 22
@@ -47,14 +49,15 @@ def _tokenized(model: Model, caller: Caller, body: bytes) -> bytes:
     if wanted.model is not None:
         model.adapters.of(caller, wanted.model)
     tokenizer = model.engine.tokenizer
+    tools = select(wanted.tools, None, None).tools
     if wanted.prompt is not None and wanted.messages is None:
         ids = tokenizer.encode([wanted.prompt])[0]
         if wanted.add_special_tokens is False and ids[:1] == [tokenizer.bos_id]:
             ids = ids[1:]
     elif wanted.messages is not None and wanted.prompt is None:
         prompt = model.template.prompt(
-            wanted.messages,
-            tools=wanted.tools,
+            checked(wanted.messages),
+            tools=tools,
             add_generation_prompt=wanted.add_generation_prompt,
             continue_final_message=wanted.continue_final_message,
             variables=wanted.chat_template_kwargs,

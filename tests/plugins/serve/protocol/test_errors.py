@@ -10,6 +10,7 @@ from infeng_serve.protocol import errors
 
 from infeng_core.api import (
     AdapterError,
+    EndedError,
     InfengError,
     KernelError,
     ModelError,
@@ -18,6 +19,7 @@ from infeng_core.api import (
     RequestError,
     ResourceError,
     SamplingParams,
+    UsageError,
 )
 
 
@@ -44,6 +46,11 @@ def test_who_comes_too_early_is_told_when_to_come_again(seconds, header, millise
         (RequestError("request", "its text cannot be made"), 400, None, "invalid_value"),
         (RequestError("17 adapters", "that many"), 400, None, "invalid_value"),
         (RequestError("prompt of 300 tokens", "the context is 256"), 400, "prompt", "context_length_exceeded"),
+        (RequestError("adapter 'b0b'", "no adapter of that name is loaded"), 404, "model", "model_not_found"),
+        (RequestError("adapter bard", "its weight is too large"), 400, "model", "invalid_value"),
+        (EndedError("prompt", "it ended before all of it was computed"), 408, "timeout", "timeout"),
+        (UsageError("engine", "it is closed"), 503, None, "shutting_down"),
+        (UsageError("backend numpy", "it gives no hidden states"), 501, None, "unsupported"),
         (AdapterError("/srv/adapters/x", "its rank is 0"), 404, "model", "model_not_found"),
         (ResourceError("memory", "there is not enough"), 503, None, "unavailable"),
         (KernelError("avx2", "a kernel failed"), 500, None, "internal_error"),

@@ -33,7 +33,10 @@ def schema_of(path: str, part: str) -> Draft202012Validator:
     one = operation(path)
     if part == "body":
         return validator(one["requestBody"]["content"]["application/json"]["schema"])
-    return validator(one["responses"]["200"]["content"][part]["schema"])
+    schema = one["responses"]["200"]["content"][part]["schema"]
+    if part == "text/event-stream":
+        schema = schema["properties"]["data"]["anyOf"][1]["contentSchema"]
+    return validator(schema)
 
 
 def nodes(value: Any) -> Iterator[Any]:
@@ -53,7 +56,8 @@ def test_it_is_a_document_of_openapi_3_1():
             assert all(answer["description"] for answer in one["responses"].values())
     for path in DOCUMENT["paths"]:
         assert path.startswith("/")
-        assert path.count("{") == len(DOCUMENT["paths"][path].get("get", {}).get("parameters", []))
+        given = DOCUMENT["paths"][path].get("get", {}).get("parameters", [])
+        assert path.count("{") == len([one for one in given if one["in"] == "path"])
 
 
 def test_every_schema_is_one_and_every_reference_leads_somewhere():
@@ -87,6 +91,47 @@ def test_every_route_of_the_server_is_in_it():
     described = {(path, method) for path, methods in DOCUMENT["paths"].items() for method in methods}
     named = {"/v1/models/": "{model}", "/v1/streams/": "{call}"}
     assert {(path + named.get(path, ""), method) for path, method in served} <= described
+
+
+def test_events_are_objects_whose_data_is_json_of_a_known_kind_or_the_end_mark():
+    for path, method in (("/v1/completions", "post"), ("/v1/chat/completions", "post"), ("/v1/streams/{call}", "get")):
+        schema = operation(path, method)["responses"]["200"]["content"]["text/event-stream"]["schema"]
+        assert validator(schema).is_valid({"data": "[DONE]"})
+        assert not validator(schema).is_valid({"event": "message"})
+        kinds = schema["properties"]["data"]["anyOf"][1]["contentSchema"]
+        assert validator(kinds).is_valid({"error": {"message": "m", "type": "t"}})
+        assert not validator(kinds).is_valid({"nonsense": 1})
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/completions", {"prompt": "a", "top_p": 1.5}),
+        ("/v1/completions", {"prompt": "a", "n": 0}),
+        ("/v1/completions", {"prompt": [1, "a"]}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}], "tools": [{"type": "function"}]}),
+        ("/v1/responses", {"input": [{"type": "message"}]}),
+        ("/v1/completions", {"prompt": "a", "stop": ""}),
+        ("/v1/completions", {"prompt": "a", "suffix": "b"}),
+        ("/v1/completions", {"prompt": "a", "prompt_logprobs": 257}),
+        ("/v1/chat/completions", {"messages": [{"role": "king", "content": "a"}]}),
+        ("/v1/chat/completions", {"messages": [{"role": "user"}]}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}], "tool_choice": "maybe"}),
+        ("/v1/responses", {"input": "a", "previous_response_id": "resp_1"}),
+        ("/v1/responses", {"input": "a", "timeout": 0}),
+        ("/tokenize", {}),
+        ("/tokenize", {"prompt": "a", "messages": [{"role": "user", "content": "a"}]}),
+        ("/v1/embeddings", {"input": "a", "priority": 2**31}),
+    ],
+)
+def test_what_is_refused_by_its_value_is_not_described_as_right(path, body):
+    takes = schema_of(path, "body")
+    assert not takes.is_valid(body)
+    right = {"prompt": "a", "messages": [{"role": "user", "content": "a"}], "input": "a"}
+    required = {"/v1/chat/completions": "messages", "/tokenize": "prompt", "/v1/completions": "prompt"}.get(
+        path, "input"
+    )
+    assert takes.is_valid({required: right[required]})
 
 
 def test_streams_and_waits_are_described():
