@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import select
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 
 from uvicorn import Config
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.flow_control import FlowControl
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
 from infeng_serve.protocol.errors import ApiError
@@ -25,6 +27,49 @@ class Bounds:
     write_timeout: float
 
 
+LOOK_SECONDS = 0.1
+"""How often a connection that is not read is looked at: its client may have left."""
+
+_LEFT = select.POLLRDHUP | select.POLLHUP | select.POLLERR
+
+
+class Flow(FlowControl):
+    """Flow control that tells of a client's leaving also while nothing is read, as behind pipelined calls."""
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        """Look after ``transport``."""
+        super().__init__(transport)
+        self._loop = loop
+        self._timer: asyncio.TimerHandle | None = None
+        self._poll = select.poll()
+        opened = transport.get_extra_info("socket")
+        self._poll.register(opened.fileno(), select.POLLRDHUP)
+
+    def pause_reading(self) -> None:
+        """Read no more for now."""
+        super().pause_reading()
+        if self._timer is None:
+            self._timer = self._loop.call_later(LOOK_SECONDS, self._look)
+
+    def resume_reading(self) -> None:
+        """Read again."""
+        self.forget()
+        super().resume_reading()
+
+    def forget(self) -> None:
+        """Look no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _look(self) -> None:
+        if any(events & _LEFT for _, events in self._poll.poll(0)):
+            self._timer = None
+            self._transport.abort()
+        else:
+            self._timer = self._loop.call_later(LOOK_SECONDS, self._look)
+
+
 class Connection(HttpToolsProtocol):
     """One connection of a client."""
 
@@ -37,20 +82,32 @@ class Connection(HttpToolsProtocol):
         self._in_head = True
         self._head_bytes = 0
         self._messages = 0
+        self._answered: RequestResponseCycle | None = None
+        """The call that is being answered, or was; uvicorn's ``cycle`` is the last one that was sent."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin to wait for a head, or refuse one connection too many."""
         super().connection_made(transport)
+        self.flow = Flow(transport, self.loop)
         if len(self.connections) > self._bounds.connections:
             self._refuse(503, "There are too many connections.")
             return
         self._arm()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the timers."""
+        """Forget the timers, and let the call that is being answered know."""
         self._disarm()
         self.resume_writing()
+        if isinstance(self.flow, Flow):
+            self.flow.forget()
+        if self._answered is not None and not self._answered.response_complete:
+            self._answered.disconnected = True
+            self._answered.message_event.set()
         super().connection_lost(exc)
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._answered = cycle
+        super()._start_asgi_task(cycle, app)
 
     def data_received(self, data: bytes) -> None:
         """Parse; a head that does not end is refused."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import struct
 import threading
 import time
 from collections.abc import Iterator
@@ -125,6 +126,45 @@ def test_a_leave_behind_pipelined_calls_leaves_nothing_behind(served: Running):
     client.close()
     assert until(lambda: not served.server.service.limits.calls)
     assert until(lambda: served.blocks_in_use() == 0)
+
+
+WHOLE = {**BODY, "max_tokens": 400, "ignore_eos": True}
+LEAVES = {
+    "alone": ([posted("/tiny", WHOLE)], []),
+    "before another call": ([posted("/tiny", WHOLE) * 2], []),
+    "before calls that came later": ([posted("/tiny", WHOLE)], [posted("/tiny", WHOLE)] * 2),
+    "before one that is large": ([posted("/tiny", WHOLE)], [posted("/tiny", {**WHOLE, "prompt": "x" * 200_000})]),
+    "behind another call": ([posted("/tiny", BODY) + posted("/tiny", WHOLE)], []),
+    "between two calls": ([posted("/tiny", BODY) + posted("/tiny", WHOLE) * 2], []),
+}
+"""What a client sends until a long answer is being made, and what after that."""
+
+
+@pytest.mark.parametrize("how", ["close", "half", "reset"])
+@pytest.mark.parametrize("place", LEAVES)
+def test_who_leaves_while_a_whole_answer_is_made_frees_its_blocks_at_once(served: Running, place: str, how: str):
+    before, after = LEAVES[place]
+    client = connected(served.address)
+    with slowed(served.engine, 0.05) as slow:
+        for data in before:
+            client.sendall(data)
+        if "behind" in place or "between" in place:
+            read_until(client, b'"finish_reasons"')
+        assert until(lambda: served.blocks_in_use() > 0)
+        for data in after:
+            client.sendall(data)
+            time.sleep(0.02)
+        steps = slow.steps
+        if how == "half":
+            client.shutdown(socket.SHUT_WR)
+        else:
+            if how == "reset":
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            client.close()
+        assert until(lambda: served.blocks_in_use() == 0 and not served.server.service.limits.calls, 5)
+        assert slow.steps - steps <= (8 if after else 4)  # unread, a leave is noticed after a tenth of a second
+    client.close()
+    assert until(lambda: not served.server._state.connections)
 
 
 def test_a_client_that_leaves_with_its_body_half_sent_is_no_fault(served: Running):
