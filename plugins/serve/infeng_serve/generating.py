@@ -29,6 +29,13 @@ STREAMS = "/v1/streams/"
 HEAD_SECONDS = 1.0
 """How long a stream's head waits for the first event, so that what goes wrong until then has a status of its own."""
 
+KEEP_ALIVE = b": keep-alive\n"
+"""A comment of server-sent events: readers skip it, proxies take it for a sign of life.
+
+An empty line follows where frames have no ids; where they have, openai-python and httpx-sse would take that for the end
+of an event without data.
+"""
+
 
 async def generate(service: Service, call: Call, read: Read) -> None:
     """Answer one call; raises ApiError where nothing was sent yet.
@@ -77,7 +84,7 @@ async def _answer(work: _Work, read: Read, asked: Callable[[], Awaitable[tuple[b
                 await work.keep(body)
                 del body, reading  # they may be large, and the answer take long
                 if answer.streams:
-                    await _stream(call, feed, answer)
+                    await _stream(call, feed, answer, service.settings.stream_keep_alive)
                 else:
                     completions = await feed.all()
                     await call.respond(200, answer.body(completions))
@@ -94,11 +101,14 @@ async def _answer(work: _Work, read: Read, asked: Callable[[], Awaitable[tuple[b
         raise told from error
 
 
-async def _stream(call: Call, feed: Feed, answer: Answer) -> None:
-    """Send frames as they come: one piece for all that a step, or several while the client was slow, has brought."""
+async def _stream(call: Call, feed: Feed, answer: Answer, silence: float) -> None:
+    """Send frames as they come: one piece for all that a step, or several while the client was slow, has brought.
+
+    silence: seconds without a byte after which a comment is sent; 0: none is.
+    """
     news = await feed.take(HEAD_SECONDS)
     await call.begin()
-    data, left = answer.opening(), len(answer.requests)
+    data, left, written = answer.opening(), len(answer.requests), time.perf_counter()
     try:
         while True:
             for number, events in news.items():
@@ -107,10 +117,12 @@ async def _stream(call: Call, feed: Feed, answer: Answer) -> None:
             if not left:
                 await call.write(data + answer.closing(), is_last=True)
                 return
+            if not data and silence and time.perf_counter() >= written + silence:
+                data = KEEP_ALIVE if answer.numbered else KEEP_ALIVE + b"\n"
             if data:
                 await call.write(data)
-                data = b""
-            news = await feed.take()
+                data, written = b"", time.perf_counter()
+            news = await feed.take(max(0.0, written + silence - time.perf_counter()) if silence else None)
     except Exception as error:
         if feed.is_gone:
             raise GoneError from error

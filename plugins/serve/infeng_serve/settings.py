@@ -33,6 +33,7 @@ class Settings:
     body_timeout: float
     write_timeout: float
     keep_alive: float
+    stream_keep_alive: float
     drain_timeout: float
     journal: str | None
     journal_keep: float

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from infeng_client import Client
 from infeng_serve.observers import Record
+from openai import OpenAI
 from serve_parts import Running, connected, holds_little, posted, read_until, running, slowed, until
 
 LONG = {"prompt": "Once upon a time", "max_tokens": 400, "ignore_eos": True, "stream": True}
@@ -48,6 +52,43 @@ def one_at_a_time() -> Iterator[Running]:
     overrides = {"scheduler.max_running": 2, "scheduler.max_batch_tokens": 32, "scheduler.max_waiting": 2}
     with running(overrides=overrides, watch=lambda model: [SEEN]) as found:
         yield found
+
+
+@pytest.mark.parametrize("has_ids", [False, True])
+def test_a_silent_stream_gets_comments_that_readers_skip_and_ids_do_not_count(tmp_path: Path, has_ids: bool):
+    body = {"model": "model", "prompt": "Once upon a time", "max_tokens": 5, "temperature": 0, "stream": True}
+    comment = b": keep-alive\n" if has_ids else b": keep-alive\n\n"
+    with running(stream_keep_alive=0.02, journal=str(tmp_path) if has_ids else None) as served:
+        quick = served.ask("/v1/completions", body)
+        with slowed(served.engine, 0.15):
+            slow = served.ask("/v1/completions", body)
+            client = OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0)
+            chunks = list(client.completions.create(**body))
+            own = Client(served.url).stream("Once upon a time", max_tokens=5, temperature=0)
+            text = "".join(chunk.text for chunk in own)
+        assert slow.data.count(comment) >= 5
+        frames, kept = (one.data.replace(comment, b"").split(b"\n\n") for one in (quick, slow))
+        pieces = texts_of(kept)
+        assert (
+            "".join(chunk.choices[0].text for chunk in chunks) == text == "".join(pieces) == "".join(texts_of(frames))
+        )
+        if has_ids:
+            last = re.findall(rb"id: (\S+)", slow.data)[2].decode()
+            rest = served.ask(f"/v1/streams/{slow.headers['x-request-id']}", last_event_id=last)
+            assert "".join(texts_of(rest.data.replace(comment, b"").split(b"\n\n"))) == "".join(pieces[3:])
+
+
+def texts_of(frames: list[bytes]) -> list[str]:
+    """Return the texts of a completion's frames."""
+    datas = [frame.partition(b"data: ")[2] for frame in frames if b'"choices"' in frame]
+    return [json.loads(data)["choices"][0]["text"] for data in datas]
+
+
+def test_a_stream_with_comments_switched_off_has_none(served: Running):
+    with running(stream_keep_alive=0) as quiet, slowed(quiet.engine, 0.05):
+        reply = quiet.ask("/tiny", {"prompt": "a", "max_tokens": 4, "stream": True})
+        assert reply.data.startswith(b"data: ")
+        assert b"keep-alive" not in reply.data
 
 
 def test_a_stream_gives_the_text_that_a_whole_answer_gives(served: Running):
