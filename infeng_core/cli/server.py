@@ -53,9 +53,9 @@ def run_on_server(arguments: argparse.Namespace, read_prompts: Callable[[argpars
         value = getattr(arguments, name)
         option = f"--{name.replace('_', '-')}"
         words += [option] if value is True else [f"{option}={value}"] if value else []
-    words += [f"--field={name}={json.dumps(value)}" for name, value in sampling_fields(arguments).items()]
     words += [f"--model={name}" for name in _model(arguments)]
-    words += [f"--field=structured_outputs={json.dumps(wanted)}" for wanted in _structures(arguments)]
+    for fields in [sampling_fields(arguments), *_structures(arguments)]:
+        words += [f"--field={name}={json.dumps(value)}" for name, value in fields.items()]
 
     from infeng_core.plug.manager import Plugins
 
@@ -69,12 +69,15 @@ def run_on_server(arguments: argparse.Namespace, read_prompts: Callable[[argpars
 
 
 def _structures(arguments: argparse.Namespace) -> list[dict[str, Any]]:
-    """Return what the answer must be, as a request's ``structured_outputs``, if an option says it."""
+    """Return what the answer must be, as fields of a request, if an option says it."""
     names = {"json_schema": "json", "regex": "regex", "choice": "choice", "lark": "grammar"}
     wanted = [argument for _, argument in processors_of(arguments)]
-    if any("gbnf" in argument for argument in wanted):
-        raise UsageError("--grammar", "servers take no GBNF", "write the grammar for Lark (FILE.lark)")
-    return [{names[key]: value for key, value in argument.items()} for argument in wanted]
+    return [
+        {"grammar": argument["gbnf"]}
+        if "gbnf" in argument
+        else {"structured_outputs": {names[key]: value for key, value in argument.items()}}
+        for argument in wanted
+    ]
 
 
 def _model(arguments: argparse.Namespace) -> list[str]:

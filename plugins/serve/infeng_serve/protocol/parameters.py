@@ -91,6 +91,10 @@ class ResponseFormat(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
     type: Annotated[str, Meta(description="text, json_object or json_schema", extra_json_schema=FORMS)]
     json_schema: Annotated[JsonSchema | None, Meta(description="with json_schema")] = None
+    schema: Annotated[
+        dict[str, Any] | bool | None,
+        Meta(description="with json_object or json_schema: llama.cpp has it here"),
+    ] = None
 
 
 class Common(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -138,6 +142,13 @@ class Common(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         Meta(description="vLLM's older name of structured_outputs.choice", extra_json_schema={"minItems": 1}),
     ] = None
     guided_grammar: Annotated[str | None, Meta(description="vLLM's older name of structured_outputs.grammar")] = None
+    json_schema: Annotated[
+        str | dict[str, Any] | bool | None, Meta(description="llama.cpp's name of structured_outputs.json")
+    ] = None
+    response_schema: Annotated[
+        str | dict[str, Any] | bool | None, Meta(description="another name of structured_outputs.json")
+    ] = None
+    grammar: Annotated[str | None, Meta(description="a grammar as of llama.cpp, in GBNF")] = None
     guided_decoding_backend: Annotated[str | None, Meta(description="ignored: there is one")] = None
 
     adapters: Annotated[

@@ -17,6 +17,16 @@ _UNKNOWN = re.compile(r"^Object contains unknown field `(?P<name>.*)`$", re.DOTA
 _MISSING = re.compile(r"^Object missing required field `(?P<name>.*)`$", re.DOTALL)
 _TYPES = {"null": "null", "float": "number", "int": "integer", "str": "string", "bool": "boolean"}
 
+ELSEWHERE = {
+    "n_predict": "max_tokens", "max_new_tokens": "max_tokens", "max_length": "max_tokens", "num_predict": "max_tokens",
+    "repeat_penalty": "repetition_penalty", "typ_p": "typical_p", "typical": "typical_p",
+    "stop_sequences": "stop", "stop_words": "stop", "eos_token_id": "stop_token_ids",
+    "bad_words_ids": "bad_words", "regex": "guided_regex", "guided_choices": "guided_choice",
+    "ebnf": "guided_grammar", "guided_schema": "guided_json", "lora": "adapters", "lora_adapters": "adapters",
+    "num_return_sequences": "n", "random_seed": "seed", "system_prompt": "messages",
+}  # fmt: skip
+"""What other servers and libraries call parameters of this one."""
+
 
 def decode(body: bytes, type: type[T]) -> T:
     """Return a body as ``type``; raises ApiError for what is no JSON, or not of that form."""
@@ -48,7 +58,9 @@ def _refused(error: msgspec.ValidationError, type: Any, base: str = "") -> ApiEr
         name = printable(unknown["name"], 64)
         path = f"{path}.{name}" if path else name
         known = getattr(type, "__struct_encode_fields__", ()) if path == name else ()
+        elsewhere = ELSEWHERE.get(name, "")
         remedy = f": {unknown_key_remedy(name, known)}" if known else ""
+        remedy = f": it is {elsewhere} here" if elsewhere in known else remedy
         return invalid(path, f"unknown parameter {path}{remedy}", "unknown_parameter")
     if missing := _MISSING.match(what):
         path = f"{path}.{missing['name']}" if path else missing["name"]

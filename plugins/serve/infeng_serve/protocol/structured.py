@@ -32,9 +32,11 @@ def of_format(given: ResponseFormat, path: str = "response_format") -> Constrain
     if given.type == "text":
         return None
     if given.type == "json_object":
-        return {"json_object": True}
+        return {"json_object": True} if given.schema is None else {"json_schema": given.schema}
     if given.type != "json_schema":
         raise invalid(f"{path}.type", f"{path}.type: {given.type!r} is not text, json_object or json_schema")
+    if given.json_schema is None and given.schema is not None:
+        return {"json_schema": given.schema}
     if given.json_schema is None or given.json_schema.schema is None:
         raise invalid(f"{path}.json_schema", f"{path}.json_schema: it has no schema", "missing_required_parameter")
     return {"json_schema": given.json_schema.schema}
@@ -53,6 +55,9 @@ def _asked(given: Common) -> list[tuple[str, Constraint]]:
         ("guided_regex", "regex", given.guided_regex),
         ("guided_choice", "choice", given.guided_choice),
         ("guided_grammar", "grammar", given.guided_grammar),
+        ("json_schema", "json", given.json_schema),
+        ("response_schema", "json", given.response_schema),
+        ("grammar", "gbnf", given.grammar),
     ]
     if (outputs := given.structured_outputs) is not None:
         names = ("json", "json_object", "regex", "choice", "grammar")

@@ -14,7 +14,7 @@ from infeng_serve.protocol import chat, completions, responses
 from infeng_serve.protocol.answer import Context
 from infeng_serve.protocol.embedding_types import EmbeddingRequest
 from infeng_serve.protocol.errors import ApiError
-from infeng_serve.protocol.reading import decode
+from infeng_serve.protocol.reading import ELSEWHERE, decode
 from protocol_parts import TOOLS, TagTemplate, body_of, context_of, refusal
 
 from infeng_core.api import SamplingParams
@@ -62,6 +62,10 @@ COMMON: list[tuple[str, Any, str, Any]] = [
     ("guided_json", {"type": "null"}, "processors", (("grammar", {"json_schema": {"type": "null"}}),)),
     ("guided_regex", "[ab]", "processors", (("grammar", {"regex": "[ab]"}),)),
     ("guided_choice", ["a", "b"], "processors", (("grammar", {"choice": ["a", "b"]}),)),
+    ("json_schema", {"type": "null"}, "processors", (("grammar", {"json_schema": {"type": "null"}}),)),
+    ("json_schema", '{"type": "null"}', "processors", (("grammar", {"json_schema": {"type": "null"}}),)),
+    ("response_schema", {"type": "null"}, "processors", (("grammar", {"json_schema": {"type": "null"}}),)),
+    ("grammar", 'root ::= "a"', "processors", (("grammar", {"gbnf": 'root ::= "a"'}),)),
     ("guided_grammar", "start: /a/", "processors", (("grammar", {"lark": "start: /a/"}),)),
 ]
 CHOICES = [
@@ -70,6 +74,10 @@ CHOICES = [
     ("prompt_logprobs", 2, "prompt_logprobs", 2),
     ("response_format", {"type": "text"}, "processors", ()),
     ("response_format", {"type": "json_object"}, "processors", (("grammar", {"json_object": True}),)),
+    ("response_format", {"type": "json_object", "schema": {"a": 1}}, "processors",
+     (("grammar", {"json_schema": {"a": 1}}),)),
+    ("response_format", {"type": "json_schema", "schema": {"a": 1}}, "processors",
+     (("grammar", {"json_schema": {"a": 1}}),)),
     ("response_format", {"type": "json_schema", "json_schema": {"name": "x", "strict": True, "schema": {"a": 1}}},
      "processors", (("grammar", {"json_schema": {"a": 1}}),)),
 ]  # fmt: skip
@@ -260,6 +268,8 @@ def test_a_value_of_another_type_is_refused_by_the_parameters_name(context, rout
         ("completions", {"structured_outputs": {"regex": "a", "choice": ["b"]}}, "structured_outputs.choice"),
         ("completions", {"guided_regex": "a", "guided_choice": ["b"]}, "guided_choice"),
         ("completions", {"guided_choice": []}, "guided_choice"),
+        ("completions", {"json_schema": {}, "response_schema": {}}, "response_schema"),
+        ("completions", {"json_schema": "["}, "json_schema"),
         ("completions", {"guided_json": "{"}, "guided_json"),
         ("completions", {"guided_json": "[" * 100_000}, "guided_json"),
         ("chat", {"messages": []}, "messages"),
@@ -310,6 +320,21 @@ def test_what_cannot_be_is_refused_by_its_path(context, route, given, param):
     error = refusal(read, context, **{**least, **given})
     assert (error.status, error.param) == (400, param)
     assert error.message
+
+
+@pytest.mark.parametrize(
+    ("given", "here"), [("n_predict", "max_tokens"), ("repeat_penalty", "repetition_penalty"), ("stop_words", "stop")]
+)
+def test_a_name_of_other_servers_is_refused_with_the_name_here(context, given, here):
+    error = refusal(completions.read, context, prompt="a", **{given: 1})
+    assert (error.param, error.code) == (given, "unknown_parameter")
+    assert f"it is {here} here" in error.message
+
+
+def test_names_of_other_servers_lead_to_parameters_and_are_none_themselves():
+    known = {name for _, _, kind in ROUTES.values() for name in kind.__struct_fields__}
+    assert set(ELSEWHERE.values()) <= known
+    assert not ELSEWHERE.keys() & known
 
 
 @pytest.mark.parametrize("route", ROUTES)
