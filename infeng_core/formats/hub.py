@@ -7,7 +7,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from infeng_core.errors import ModelError
-from infeng_core.formats.huggingface import CONFIG_FILES, INDEX, SINGLE, TOKENIZER_FILES, read_config, read_index
+from infeng_core.formats.huggingface import (
+    CHAT_TEMPLATES,
+    CONFIG_FILES,
+    CONVERTED_TEMPLATES,
+    INDEX,
+    SINGLE,
+    TOKENIZER_FILES,
+    read_config,
+    read_index,
+)
 from infeng_core.formats.native import MANIFEST, is_native
 
 NAME = re.compile(r"(?P<repo>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(@(?P<revision>[\w./-]+))?", re.ASCII)
@@ -32,7 +41,9 @@ def fetch_model(reference: str) -> Path:
         weights = sorted(set(read_index(directory).values())) if (directory / INDEX).exists() else [SINGLE]
     commit = f"{reference.partition('@')[0]}@{directory.name}"  # a branch may move in between
     try:
-        return fetch(commit, [*weights, *CONFIG_FILES, *TOKENIZER_FILES, MANIFEST, INDEX])
+        return fetch(
+            commit, [*weights, *CONFIG_FILES, *TOKENIZER_FILES, CHAT_TEMPLATES, CONVERTED_TEMPLATES, MANIFEST, INDEX]
+        )
     except ModelError as error:
         raise ModelError(error.what.replace(commit, reference), error.why, error.remedy) from None
 

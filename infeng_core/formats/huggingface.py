@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,10 @@ TOKENIZER_FILES = (
     "chat_template.jinja",
     "chat_template.json",
 )
+CHAT_TEMPLATES = "additional_chat_templates/*.jinja"
+"""Named chat templates, such as tool_use ..."""
+CONVERTED_TEMPLATES = "chat_template.*.jinja"
+"""... and where they lie in a converted model, which has no folders."""
 
 TO_SAFETENSORS = (
     "convert the model to safetensors: with transformers, "
@@ -209,13 +214,16 @@ def widened(array: NDArray[Any]) -> NDArray[np.float32]:
 def side_files(directory: Path) -> dict[str, bytes]:
     """Return the config and tokenizer files that a converted model keeps, contents by name.
 
+    Named chat templates come from additional_chat_templates/NAME.jinja as chat_template.NAME.jinja.
     One that is a link out of the directory is a ModelError, except into the blobs of a hub cache's snapshot.
     """
     home = directory.resolve()
     blobs = home.parent.parent / "blobs" if home.parent.name == "snapshots" else home
     found: dict[str, bytes] = {}
-    for name in (*CONFIG_FILES, *TOKENIZER_FILES):
-        path = directory / name
+    paths = {name: directory / name for name in (*CONFIG_FILES, *TOKENIZER_FILES)}
+    named = (path for path in sorted(directory.glob(CHAT_TEMPLATES)) if re.fullmatch(r"[\w-]{1,64}", path.stem))
+    paths |= {f"chat_template.{path.name}": path for path in named}
+    for name, path in paths.items():
         if path.is_file():
             real = path.resolve()
             if not real.is_relative_to(home) and real.parent != blobs:

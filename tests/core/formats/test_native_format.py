@@ -15,6 +15,7 @@ from safetensors import safe_open
 
 from infeng_core.errors import InfengError, ModelError, UsageError
 from infeng_core.formats import FormatChoice, LoadedModel, convert, load
+from infeng_core.formats.identity import conversion_key
 from infeng_core.formats.native import Manifest, parse_manifest, read_manifest
 from infeng_core.formats.quant import builtin_format
 from infeng_core.formats.read import read_native
@@ -102,6 +103,23 @@ def test_config_and_tokenizer_files_travel_with_the_weights(directory: Path) -> 
     model = load(directory, load_config())
     assert (model.tokenizer_dir / "tokenizer.json").is_file() and (directory / "config.json").is_file()
     assert set(manifest_of(directory).files) == {"config.json", "tokenizer.json"}
+
+
+def test_named_chat_templates_travel_too_and_change_what_is_cached(make_model: Maker, tmp_path: Path) -> None:
+    source = make_model()
+    key = conversion_key(source, CHOICE)
+    folder = source / "additional_chat_templates"
+    folder.mkdir()
+    (folder / "tool_use.jinja").write_text("{{ tools }}")
+    (folder / "rag.jinja").write_text("{{ documents }}")
+    (folder / "notes.txt").write_text("none of them")
+    path = convert(source, tmp_path / "native", CHOICE).path
+    assert (path / "chat_template.tool_use.jinja").read_text() == "{{ tools }}"
+    assert (path / "chat_template.rag.jinja").is_file()
+    assert manifest_of(path).files.keys() >= {"chat_template.tool_use.jinja", "chat_template.rag.jinja"}
+    assert not any("notes" in name for name in manifest_of(path).files)
+    assert conversion_key(source, CHOICE) != key
+    assert load(path, load_config()).formats_used["embed"] == "int8-row"
 
 
 def test_the_source_is_not_needed_afterwards(make_model: Maker, tmp_path: Path) -> None:

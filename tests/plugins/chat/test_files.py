@@ -46,6 +46,12 @@ def test_one_of_several_templates_is_for_tools(tmp_path: Path) -> None:
     assert TemplateFiles.read(written(tmp_path, chat_template__jinja="c")).with_tools == "d"
 
 
+def test_a_converted_model_has_the_template_for_tools_beside_the_other(tmp_path: Path) -> None:
+    (tmp_path / "chat_template.tool_use.jinja").write_text("d")
+    found = TemplateFiles.read(written(tmp_path, chat_template__jinja="c"))
+    assert (found.text, found.with_tools) == ("c", "d")
+
+
 def test_special_tokens_are_texts_or_objects_and_may_lie_in_a_file_of_their_own(tmp_path: Path) -> None:
     config = {
         "bos_token": {"content": "<s>"},

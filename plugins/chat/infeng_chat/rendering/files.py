@@ -30,6 +30,9 @@ Assistant:
 """
 """For a model that has none: documented in docs/chat.md."""
 
+WITH_TOOLS = ("additional_chat_templates/tool_use.jinja", "chat_template.tool_use.jinja")
+"""Where the template for conversations with tools may lie: as transformers saves it, and in a converted model."""
+
 _SPECIAL = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 _REMEDY = "correct it, or give a template with --chat-template FILE"
 
@@ -66,9 +69,9 @@ class TemplateFiles:
         if found is None:
             return TemplateFiles("plain", PLAIN, None, special, is_plain=True)
         text, with_tools = _chosen(name, found)
-        extra = directory / "additional_chat_templates" / "tool_use.jinja"
-        if with_tools is None and extra.is_file():
-            with_tools = read_text(extra, MOST_BYTES)
+        if with_tools is None:
+            extra = next((path for place in WITH_TOOLS if (path := directory / place).is_file()), None)
+            with_tools = None if extra is None else read_text(extra, MOST_BYTES)
         return TemplateFiles(name, text, with_tools, special, response if isinstance(response, dict) else None)
 
 
