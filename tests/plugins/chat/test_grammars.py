@@ -7,6 +7,7 @@ import os
 import random
 from pathlib import Path
 
+import jsonschema
 import pytest
 import tiny_model
 from chat_answers import (
@@ -43,6 +44,7 @@ EMPTY = "<function=now>\n</function>"
 BOTH = {
     "hermes": f"<tool_call>\n{ONE}\n</tool_call>\n<tool_call>\n{TWO}\n</tool_call>",
     "apriel": f"<tool_calls>[{ONE}, {TWO}]</tool_calls>",
+    "gemma": '<|tool_call>call:get_weather{city:<|"|>Łódź<|"|>,days:2}<tool_call|><|tool_call>call:now{}<tool_call|>',
     "granite": f"<|tool_call|>[{ONE}, {TWO}]",
     "phi": f"<|tool_call|>[{ONE}, {TWO}]<|/tool_call|>",
     "nemotron": f"<TOOLCALL>[{ONE}, {TWO}]</TOOLCALL>",
@@ -67,7 +69,7 @@ BOTH = {
     "lfm": '<|tool_call_start|>[get_weather(city="Łódź", days=2), now()]<|tool_call_end|>',
     "llama": f'{LLAMA}; {{"name": "now", "parameters": {{}}}}',
 }
-ONLY_ONE = {"harmony": COMMENTARY.format(*WEATHER)}
+ONLY_ONE = {"harmony": COMMENTARY.format(*WEATHER), "gigachat": f"<|function_call|>{ONE}"}
 
 
 @pytest.fixture(scope="module")
@@ -93,9 +95,9 @@ def grammar(name: str, parallel: bool, tools: object = TOOLS) -> str:
     return syntax.grammar(functions(tools), lark.quoted, parallel)  # type: ignore[arg-type]
 
 
-def test_every_syntax_but_gemmas_has_a_grammar() -> None:
+def test_every_syntax_has_a_grammar() -> None:
     assert {syntax.name for syntax in SYNTAXES if syntax.grammar is not None} == BOTH.keys() | ONLY_ONE.keys()
-    assert {syntax.name for syntax in SYNTAXES if syntax.grammar is None} == {"gemma"}
+    assert all(syntax.grammar is not None for syntax in SYNTAXES)
 
 
 @pytest.mark.parametrize("name", BOTH)
@@ -148,6 +150,65 @@ def test_what_is_drawn_by_chance_from_a_grammar_is_read_as_calls(name: str, toke
     assert whole, "none came to its end"
 
 
+ADDRESS = {"type": "object", "properties": {"zip": {"type": "integer"}, "Street": {"type": "string"}},
+           "required": ["Street"]}  # fmt: skip
+GEMMA: list[tuple[object, list[str], list[str]]] = [
+    ({"a": {"type": "string"}}, ['a:<|"|><|"|>', 'a:<|"|>x < y <b>\n"z"<|"|>'], ["", "a:x", 'a:<|"|>x', 'a:"x"']),
+    ({"a": {"enum": ["x", 1, None]}}, ['a:<|"|>x<|"|>', "a:1", "a:null"], ["a:2", "a:x", 'a:<|"|>y<|"|>']),
+    ({"a": {"type": "integer", "minimum": 3}}, ["a:3", "a:40"], ["a:2", "a:3.5", "a:-3"]),
+    ({"a": {"type": ["boolean", "null"]}}, ["a:true", "a:null"], ["a:True", "a:0"]),
+    ({"a": {"type": "array", "items": {"type": "integer"}, "minItems": 1, "maxItems": 2}},
+     ["a:[1]", "a:[1,2]"], ["a:[]", "a:[1,2,3]", "a:[1, 2]"]),
+    ({"a": {"type": "array", "items": {"type": "string"}}}, ["a:[]", 'a:[<|"|>x<|"|>,<|"|>y<|"|>]'], ["a:[1]"]),
+    ({"a": ADDRESS},
+     ['a:{Street:<|"|>x<|"|>}', 'a:{Street:<|"|>x<|"|>,zip:1}'], ["a:{}", 'a:{zip:1,Street:<|"|>x<|"|>}']),
+    ({"a": {"anyOf": [{"type": "integer"}, {"const": "none"}]}}, ["a:1", 'a:<|"|>none<|"|>'], ['a:<|"|>one<|"|>']),
+    ({"a": {"type": "object", "additionalProperties": {"type": "integer"}}}, ["a:{}", "a:{k:1,l:2}"], ["a:{k:true}"]),
+    ({"a": {}}, ["a:1", 'a:[<|"|>x<|"|>,{k:null}]'], ["a:x"]),
+    ({"a": {"allOf": [{"type": "integer"}], "description": "d"}}, ["a:1"], ['a:<|"|>x<|"|>']),
+    ({"a": {"$ref": "#/$defs/node"}}, ["a:{}", "a:{next:{next:{}}}"], ["a:{next:1}"]),
+]  # fmt: skip
+"""Properties (``a`` is required), arguments that they admit, and those that they do not."""
+
+
+@pytest.mark.parametrize(("properties", "right", "wrong"), GEMMA)
+def test_gemmas_arguments_are_those_of_the_schema(properties, right, wrong, tokens: object) -> None:
+    node = {"type": "object", "properties": {"next": {"$ref": "#/$defs/node"}}}
+    parameters = {"type": "object", "properties": properties, "required": ["a"], "$defs": {"node": node}}
+    rules = grammar("gemma", False, [{"function": {"name": "f", "parameters": parameters}}])
+    for given in right:
+        text = f"<|tool_call>call:f{{{given}}}<tool_call|>"
+        assert admits(tokens, rules, text), text
+        [(name, arguments)] = summary(read(Case("gemma", text).parser(), [text]))[2]
+        assert name == "f"
+        jsonschema.validate(json.loads(arguments), parameters)
+    for given in wrong:
+        assert not admits(tokens, rules, f"<|tool_call>call:f{{{given}}}<tool_call|>"), given
+
+
+@pytest.mark.parametrize(
+    "of",
+    [
+        {"allOf": [{"type": "object"}, {"required": ["x"]}]},
+        {"type": "object", "patternProperties": {"^a": {}}},
+        {"$ref": "other.json"},
+        {"$ref": "#/$defs/none"},
+    ],
+)
+def test_a_schema_that_gemmas_grammar_cannot_hold_is_refused(of: object) -> None:
+    tools = [{"function": {"name": "f", "parameters": {"type": "object", "properties": {"a": of}}}}]
+    with pytest.raises(RequestError, match=r"tools: .* tool_choice auto"):
+        grammar("gemma", True, tools)
+
+
+def test_gemmas_quotes_are_asked_for_as_tokens_where_they_are_such(make_chat: MakeChat, tmp_path: Path) -> None:
+    syntax = next(syntax for syntax in SYNTAXES if syntax.name == "gemma")
+    assert syntax.grammar is not None
+    rules = syntax.grammar(functions(TOOLS), lambda text: f"<[{len(text)}]>", True)  # type: ignore[arg-type]
+    assert '<|"|>' not in rules
+    assert "<[5]> text <[5]>" in rules
+
+
 def test_tags_that_are_special_tokens_are_asked_for_as_tokens(make_chat: MakeChat, tmp_path: Path) -> None:
     special = llguidance.LLTokenizer((write(tmp_path) / "tokenizer.json").read_text(), eos_token=1)
     template = make_chat(CHATML + "{{ tools | tojson }}{# [TOOL_CALLS] #}")
@@ -186,7 +247,7 @@ EXPECTED = {
     "Bielik-11B-v3.0-Instruct": "hermes",
     "ByteDance-Seed-OSS": "seed",
     "GLM-4.6": "glm",
-    "GigaChat3.1-10B-A1.8B": None,
+    "GigaChat3.1-10B-A1.8B": "gigachat",
     "HuggingFaceTB-SmolLM3-3B": None,
     "Kimi-K2-Instruct": "kimi",
     "Mistral-Small-3.2-24B-Instruct-2506": "mistral-ids",

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 
 from infeng_chat.answers import jsonstream
 from infeng_chat.answers.calls import Calls, Syntax
 from infeng_chat.answers.cursor import Cursor, MalformedError, Steps
+from infeng_chat.syntaxes import gemma_grammar
 from infeng_chat.syntaxes.functions import MOST_NAME
 
 OPEN, CLOSE, QUOTE = "<|tool_call>", "<tool_call|>", '<|"|>'
@@ -55,4 +57,10 @@ def _several(cursor: Cursor, give: jsonstream.Give, bracket: str, depth: int) ->
     give("}" if bracket == "{" else "]")
 
 
-SYNTAX = Syntax("gemma", ((OPEN, QUOTE),), (OPEN,), read)
+SYNTAX = Syntax(
+    name="gemma",
+    markers=((OPEN, QUOTE),),
+    opens=(OPEN,),
+    read=read,
+    grammar=partial(gemma_grammar.calls, open=OPEN, close=CLOSE, quote=QUOTE),
+)

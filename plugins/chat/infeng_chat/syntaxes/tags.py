@@ -65,6 +65,13 @@ def pairs(open: str, close: str, tools: Mapping[str, Tool], tag: Tag, parallel: 
     return lark.start(begin, "calls", end) + lark.calls(tools, one, several='", "' if parallel else None)
 
 
+def alone(open: str, close: str, tools: Mapping[str, Tool], tag: Tag, parallel: bool) -> str:
+    """Return the grammar of one call: a template that writes no more than one reads no more."""
+    return lark.start(tag(open), "calls", tag(close) if close else "") + lark.calls(
+        tools, lark.named_object, several=None
+    )
+
+
 def _syntax(
     name: str, marker: str, open: str, close: str, grammar: Callable[..., str], one: Callable[[Calls], Steps[None]]
 ) -> Syntax:
@@ -86,6 +93,7 @@ SYNTAXES = (
     _syntax("command", "<|START_ACTION|>", "<|START_ACTION|>", "<|END_ACTION|>", listed_tools, read_object),
     _syntax("nemotron", "<TOOLCALL>", "<TOOLCALL>", "</TOOLCALL>", listed, read_object),
     _syntax("phi", "<|/tool_call|>", "<|tool_call|>", "<|/tool_call|>", listed, read_object),
+    _syntax("gigachat", "<|function_call|>", "<|function_call|>", "", alone, read_object),
     _syntax("granite", "<|tool_call|>", "<|tool_call|>", "", listed, read_object),
     HERMES,
 )
