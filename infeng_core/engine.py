@@ -328,14 +328,16 @@ class Engine:
         pooling: Pooling = "mean",
         adapters: AdaptersOf = None,
         normalize: bool = True,
+        started: Callable[[Stream], object] | None = None,
     ) -> list[NDArray[np.float32]]:
         """Return a vector for each prompt, (hidden,) float32: of what the model's head reads of its tokens.
 
         prompts, adapters: as of ``generate``. pooling: "mean" of all tokens, "last" takes the last alone.
         normalize: to length 1. A vector does not depend on its batch or on how the prompt was cut into steps.
+        started: gets the stream of each request as it starts, whose ``cancel`` ends it from any thread.
 
-        Raises RequestError as ``generate`` and for a request that ended by its timeout, UsageError where the backend or
-        the model has no such states.
+        Raises RequestError as ``generate``, EndedError for a request that was cancelled or ended by its timeout,
+        UsageError where the backend or the model has no such states.
         """
         self._check_open()
         if not getattr(self.executable, "has_hidden_states", False):
@@ -348,6 +350,8 @@ class Engine:
         try:
             for (request, ids), states in zip(prepared, pooled, strict=True):
                 streams.append(self._start(replace(request, params=_ONE_TOKEN), ids, pooling=states))
+                if started is not None:
+                    started(streams[-1])
             for stream in streams:
                 stream.result()
         except BaseException:

@@ -13,7 +13,8 @@ import tiny_adapter
 from engine_parts import MakeEngine, preempting
 
 from infeng_core import Engine, Request, SamplingParams
-from infeng_core.errors import InfengError, RequestError, UsageError
+from infeng_core.errors import EndedError, InfengError, RequestError, UsageError
+from infeng_core.requests.stream import Stream
 
 LONG = [5 + i % 40 for i in range(100)]
 PROMPTS: list[Any] = [LONG, "the quick brown fox", [7], LONG[:33], LONG[:64]]
@@ -170,6 +171,21 @@ def test_a_prompt_that_times_out_has_no_vector(make_engine: MakeEngine):
     with pytest.raises(RequestError, match="prompt: it ended before all of it was computed: give it more time"):
         engine.embed([Request(tuple(LONG), timeout=0.0)])
     assert engine.embed([Request(tuple(LONG), timeout=60.0)])[0].shape == (64,)
+
+
+def test_what_is_cancelled_as_it_starts_has_no_vector(make_engine: MakeEngine):
+    engine = make_engine()
+    streams: list[Stream] = []
+
+    def started(stream: Stream) -> None:
+        streams.append(stream)
+        if len(streams) == 2:
+            stream.cancel()
+
+    with pytest.raises(EndedError, match="prompt: it ended before all of it was computed"):
+        engine.embed(["x", tuple(LONG), "y"], started=started)
+    assert len(streams) == 3
+    assert engine.scheduler.free_blocks == engine.scheduler.pool.total
 
 
 def test_a_backend_without_hidden_states_says_so(make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch):

@@ -6,7 +6,7 @@ import base64
 
 import numpy as np
 import pytest
-from serve_parts import Running
+from serve_parts import Running, connected, posted, slowed, until
 
 TEXTS = ["The king", "def add(a, b):"]
 
@@ -39,3 +39,22 @@ def test_vectors_are_those_of_the_engine(served: Running, model: str | None, ada
 def test_what_cannot_be_is_named(served: Running, more: dict[str, object], status: int, param: str):
     reply = served.ask("/v1/embeddings", {"input": "x", **more})
     assert (reply.status, reply.json["error"]["param"]) == (status, param)
+
+
+def test_who_leaves_while_vectors_are_made_frees_their_blocks(served: Running):
+    long = [[5 + index] + [7] * 900 for index in range(8)]
+    client = connected(served.address)
+    with slowed(served.engine, 0.05) as slow:
+        client.sendall(posted("/v1/embeddings", {"input": long}))
+        assert until(lambda: served.blocks_in_use() > 0)
+        steps = slow.steps
+        client.close()
+        assert until(lambda: served.blocks_in_use() == 0 and not served.server.service.limits.calls, 5)
+        assert slow.steps - steps <= 4  # all of them take 15
+    assert served.ask("/v1/embeddings", {"input": "x"}).status == 200
+
+
+def test_a_vector_that_is_not_made_in_time_is_408(served: Running):
+    with slowed(served.engine, 0.05):
+        reply = served.ask("/v1/embeddings", {"input": [[7] * 1000, [8] * 1000], "timeout": 0.01})
+    assert (reply.status, reply.json["error"]["code"]) == (408, "timeout")
