@@ -89,12 +89,12 @@ class Feed:
             self._complete(choice, completion, now)
         if self.is_left or self.is_whole:
             if len(self.completions) == len(self.choices):
-                self._wake()
+                self.wake()
         elif choice.number in self._news:
             self._news[choice.number].append(event)
         else:
             self._news[choice.number] = [event]
-            self._wake()
+            self.wake()
         return completion is not None
 
     def _complete(self, choice: Choice, completion: Completion, now: float) -> None:
@@ -129,7 +129,7 @@ class Feed:
         """
         if not self._news and self._error is None:
             self._waiter = self._loop.create_future()
-            timer = None if within is None else self._loop.call_later(within, self._wake)
+            timer = None if within is None else self._loop.call_later(within, self.wake)
             await self._waiter
             if timer is not None:
                 timer.cancel()
@@ -149,7 +149,8 @@ class Feed:
             raise self._error
         return [self.completions[number] for number in range(len(self.choices))]
 
-    def _wake(self) -> None:
+    def wake(self) -> None:
+        """Let who waits for news go on without any."""
         waiter, self._waiter = self._waiter, None
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
@@ -160,7 +161,7 @@ class Feed:
         """End the call with an error, after what it has got."""
         if self._error is None:
             self._error = error
-        self._wake()
+        self.wake()
 
     def leave(self) -> None:
         """Cancel whatever has not ended, wherever it is: in a queue, in its prompt, in its answer."""

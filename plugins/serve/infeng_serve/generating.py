@@ -19,6 +19,7 @@ from infeng_serve.observers import Record
 from infeng_serve.protocol.answer import Answer, Context
 from infeng_serve.protocol.errors import ApiError
 from infeng_serve.service import Service
+from infeng_serve.silence import Silence, comment
 
 Read = Callable[[bytes, Context], Answer]
 """``read`` of a module of the protocol."""
@@ -28,13 +29,6 @@ STREAMS = "/v1/streams/"
 
 HEAD_SECONDS = 1.0
 """How long a stream's head waits for the first event, so that what goes wrong until then has a status of its own."""
-
-KEEP_ALIVE = b": keep-alive\n"
-"""A comment of server-sent events: readers skip it, proxies take it for a sign of life.
-
-An empty line follows where frames have no ids; where they have, openai-python and httpx-sse would take that for the end
-of an event without data.
-"""
 
 
 async def generate(service: Service, call: Call, read: Read) -> None:
@@ -101,14 +95,14 @@ async def _answer(work: _Work, read: Read, asked: Callable[[], Awaitable[tuple[b
         raise told from error
 
 
-async def _stream(call: Call, feed: Feed, answer: Answer, silence: float) -> None:
+async def _stream(call: Call, feed: Feed, answer: Answer, seconds: float) -> None:
     """Send frames as they come: one piece for all that a step, or several while the client was slow, has brought.
 
-    silence: seconds without a byte after which a comment is sent; 0: none is.
+    seconds: without a byte, after which a comment is sent; 0: none is.
     """
     news = await feed.take(HEAD_SECONDS)
     await call.begin()
-    data, left, written = answer.opening(), len(answer.requests), time.perf_counter()
+    data, left, silence = answer.opening(), len(answer.requests), Silence(seconds, feed.wake)
     try:
         while True:
             for number, events in news.items():
@@ -117,16 +111,19 @@ async def _stream(call: Call, feed: Feed, answer: Answer, silence: float) -> Non
             if not left:
                 await call.write(data + answer.closing(), is_last=True)
                 return
-            if not data and silence and time.perf_counter() >= written + silence:
-                data = KEEP_ALIVE if answer.numbered else KEEP_ALIVE + b"\n"
+            if not news and not data and seconds:
+                data = comment(has_ids=answer.numbered)
             if data:
                 await call.write(data)
-                data, written = b"", time.perf_counter()
-            news = await feed.take(max(0.0, written + silence - time.perf_counter()) if silence else None)
+                silence.broken()
+                data = b""
+            news = await feed.take()
     except Exception as error:
         if feed.is_gone:
             raise GoneError from error
         await call.write(answer.failed(failure(error, call.id)), is_last=True)
+    finally:
+        silence.close()
 
 
 @dataclass(slots=True)

@@ -24,6 +24,7 @@ ELSEWHERE = {
     "bad_words_ids": "bad_words", "regex": "guided_regex", "guided_choices": "guided_choice",
     "ebnf": "guided_grammar", "guided_schema": "guided_json", "lora": "adapters", "lora_adapters": "adapters",
     "num_return_sequences": "n", "random_seed": "seed", "system_prompt": "messages",
+    "functions": "tools", "function_call": "tool_choice",
 }  # fmt: skip
 """What other servers and libraries call parameters of this one."""
 
