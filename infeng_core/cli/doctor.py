@@ -46,6 +46,7 @@ def loaded(config: EngineConfig) -> dict[str, Any]:
     from infeng_core.engine import Engine
     from infeng_core.formats import by_format
     from infeng_core.requests.request import SamplingParams
+    from infeng_core.scheduling.blocks import BLOCK_TOKENS
     from infeng_core.telemetry import process
 
     begin = time.perf_counter()
@@ -59,6 +60,8 @@ def loaded(config: EngineConfig) -> dict[str, Any]:
             "formats": by_format(engine.model.formats_used),
             "weight_bytes": engine.model.nbytes,
             "kv_bytes": engine.executable.kv_bytes,
+            "kv_tokens": engine.limits.kv_blocks * BLOCK_TOKENS,
+            "context": engine.limits.context,
             "scratch_bytes": engine.executable.scratch_bytes,
             "peak_rss_bytes": process.peak_rss(),
             "huge_pages": {"resident": pages.resident, "huge": pages.huge} if pages else None,
@@ -87,6 +90,7 @@ def report(facts: Mapping[str, Any]) -> Iterator[str]:
     yield f"huge pages  {_huge_pages(pages)}"
     if "model" in facts:
         yield f"model       {_model(facts['model'])}"
+        yield f"  takes     {_takes(facts['model'])}"
         for format, names in facts["model"]["formats"].items():
             yield f"  {format:9} {', '.join(names)}"
     yield f"cache       {cache['path']} ({size(cache['bytes'])}{'' if cache['writable'] else ', NOT writable'})"
@@ -170,6 +174,13 @@ def _model(model: Mapping[str, Any]) -> str:
         share = pages["huge"] / pages["resident"]
         text += f"; huge pages back {share:.0%} of {size(pages['resident'])} of weights, cache and scratch"
     return text + (f"; {size(peak)} at most" if peak else "")
+
+
+def _takes(model: Mapping[str, Any]) -> str:
+    each = model["kv_bytes"] / model["kv_tokens"] / 1024
+    cache = f"cache {size(model['kv_bytes'])} for {model['kv_tokens']} tokens of {each:.1f} KiB each"
+    scratch = f"scratch {size(model['scratch_bytes'])}"
+    return f"weights {size(model['weight_bytes'])}, {cache}, {scratch}; context {model['context']} tokens"
 
 
 def _huge_pages(pages: Mapping[str, Any]) -> str:

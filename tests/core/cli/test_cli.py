@@ -176,6 +176,7 @@ def test_doctor_loads_a_model_and_shows_where_its_memory_lies(infeng, tmp_path):
     assert 0 < facts["load_s"] < 60
     assert facts["kv_bytes"] > 0
     assert facts["scratch_bytes"] > 0
+    assert 0 < facts["context"] <= facts["kv_tokens"]
     if facts["huge_pages"] is not None:
         assert 0 <= facts["huge_pages"]["huge"] <= facts["huge_pages"]["resident"]
         assert facts["huge_pages"]["resident"] >= facts["scratch_bytes"] // 2
@@ -188,6 +189,9 @@ def test_doctor_loads_a_model_and_shows_where_its_memory_lies(infeng, tmp_path):
         r"f32 +layers\.1\.down_proj",
     ):
         assert re.search(rf"^  {line}", out, re.MULTILINE), line
+    assert re.search(
+        r"^  takes +weights .*, cache .* for \d+ tokens of [\d.]+ KiB each, .*; context \d+ tokens$", out, re.MULTILINE
+    )
     assert re.search(rf"^model +{re.escape(str(model))}: loaded in [\d.]+ s", out, re.MULTILINE)
     status, _, err = infeng("doctor", "--model", str(tmp_path / "none"))
     assert status == 2

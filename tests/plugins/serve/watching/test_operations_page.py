@@ -3,10 +3,25 @@
 from __future__ import annotations
 
 import re
+from dataclasses import MISSING, fields
 from pathlib import Path
 
+import infeng_serve
+from infeng_chat.rendering.renderer import LIMITS
+from infeng_grammar.argument import MOST_BYTES
+from infeng_serve.adapters import MOST_OWN
+from infeng_serve.protocol.prompts import CHARACTERS_PER_TOKEN
+from infeng_serve.protocol.requests import MOST_REQUESTS
+from infeng_serve.repeats import MOST_CHARACTERS
+from infeng_serve.routes.embeddings import MOST as MOST_TEXTS
 from infeng_serve.watching.families import FAMILIES
 from infeng_serve.watching.metrics import REASONS
+
+from infeng_core.api import EngineConfig
+from infeng_core.plug.plugin import read_plugin
+from infeng_core.requests import request
+from infeng_core.settings.config import default_of
+from infeng_core.settings.schema import Size
 
 PAGE = (Path(__file__).parents[4] / "docs/operations.md").read_text()
 
@@ -26,3 +41,31 @@ def test_metrics_named_elsewhere_on_the_page_exist():
 
 def test_the_reasons_for_which_requests_end_are_listed():
     assert f"Reasons of `request_success_total`: {', '.join(f'`{reason}`' for reason in REASONS)};" in PAGE
+
+
+def test_the_defaults_of_limits_are_those_of_the_settings():
+    rows = re.findall(r"^\| `(serve|scheduler|adapters|kv_cache)\.(\w+)` \| (\S+) \|", PAGE, re.MULTILINE)
+    assert len(rows) > 15
+    serve = read_plugin(Path(infeng_serve.__file__).with_name("plugin.yaml")).settings
+    core = {one.name: one.default_factory for one in fields(EngineConfig) if one.default_factory is not MISSING}
+    for section, name, default in rows:
+        made = serve[name] if section == "serve" else next(one for one in fields(core[section]()) if one.name == name)
+        kind = made.metadata["kind"]
+        assert default_of(made) == (kind.parse(default) if isinstance(kind, Size) else int(default)), (section, name)
+
+
+def test_the_fixed_limits_are_those_of_the_code():
+    told = dict(re.findall(r"^\| ([^|]+) \| ([^|]+) \| (?:400|counted)", PAGE, re.MULTILINE))
+    for what, numbers in {
+        "prompts x `n` of a call": (MOST_REQUESTS,),
+        "texts of a call of /v1/embeddings": (MOST_TEXTS,),
+        "characters of a prompt": (CHARACTERS_PER_TOKEN,),
+        "`stop`, `dry_sequence_breakers`": (request.MOST_STOPS, request.MOST_STOP_CHARACTERS),
+        "`logprobs`, `top_logprobs`, `prompt_logprobs`": (request.MOST_LOGPROBS,),
+        "`bad_words`": (request.MOST_BAD_WORDS, request.MOST_BAD_TOKENS),
+        "a schema or grammar": (MOST_BYTES,),
+        "rendering a chat template": (int(LIMITS.seconds), LIMITS.memory >> 20, LIMITS.output),
+        "adapters that one tenant has loaded": (MOST_OWN,),
+        "`Idempotency-Key`": (MOST_CHARACTERS,),
+    }.items():
+        assert tuple(map(int, re.findall(r"\d+", told[what]))) == numbers, what
