@@ -143,6 +143,7 @@ CASES = [
     Case("none", "<think>a</think>b<tool_call>{}", "b<tool_call>{}", "a"),
     Case("apriel", f'<tool_calls>[{ONE}, {TWO[:-1]}, "id": "1"}}]</tool_calls>', calls=(WEATHER, NOW)),
     Case("granite", f"<|tool_call|>[{ONE}]", calls=(WEATHER,)),
+    Case("gigachat", f"I look.<|function_call|>{ONE}", "I look.", calls=(WEATHER,)),
     Case("phi", f"<|tool_call|>[{ONE}]<|/tool_call|>", calls=(WEATHER,)),
     Case("nemotron", f"<TOOLCALL>[{ONE}, {TWO}]</TOOLCALL>", calls=(WEATHER, NOW)),
     Case(
