@@ -39,6 +39,7 @@ class Flow(FlowControl):
     def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
         """Look after ``transport``."""
         super().__init__(transport)
+        self._client = transport
         self._loop = loop
         self._timer: asyncio.TimerHandle | None = None
         self._poll = select.poll()
@@ -65,7 +66,7 @@ class Flow(FlowControl):
     def _look(self) -> None:
         if any(events & _LEFT for _, events in self._poll.poll(0)):
             self._timer = None
-            self._transport.abort()
+            self._client.abort()
         else:
             self._timer = self._loop.call_later(LOOK_SECONDS, self._look)
 
