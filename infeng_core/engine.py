@@ -46,7 +46,7 @@ from infeng_core.settings.config import EngineConfig
 from infeng_core.step import Batch
 from infeng_core.step import Sequence as Running
 from infeng_core.step_lock import StepLock
-from infeng_core.telemetry import Profile, measuring
+from infeng_core.telemetry import Laps, Profile, measuring
 
 _STAGES: Mapping[str, Mapping[str, str] | str] = {
     "_inputs": {"take": "tokenize"},
@@ -99,6 +99,9 @@ class Engine:
         """
         given = {"model.path": None if model is None else str(model), "threads.count": threads, "model.format": format}
         given = {key: value for key, value in given.items() if value is not None}
+        laps = Laps()
+        self.startup: Mapping[str, float] = laps.seconds
+        """Seconds that each phase of making this engine took, in their order."""
         self.config = config or load_config(manifest, overrides={**given, **parse(speculate), **overrides})
         reference = str(model) if model is not None else self.config.model.path
         if not reference:
@@ -106,8 +109,11 @@ class Engine:
         self.cpu = detect()
         self.plugins = Plugins.discover(self.config, self.cpu)
         backend: Backend = self.plugins.backend(self.config.backend.use)
+        laps.end("plugins")
         self.selector = Selector(self.plugins, self.config, self.cpu) if backend.uses_kernels else None
+        laps.end("kernels")
         self.model = formats.load(reference, self.config, self.plugins)
+        laps.end("weights", {"convert": self.model.conversion_seconds})
         self.defaults: Mapping[str, Any] = recommended(self.model.tokenizer_dir)
         """Sampling parameters that the model's generation_config.json sets, for who asks on behalf of others; requests
         take SamplingParams' own defaults."""
@@ -115,11 +121,13 @@ class Engine:
         self.executable: Executable = backend.compile(self.model, self.config, self.limits, self.selector)
         if self.selector is not None:
             self.selector.close()  # everything is bound: no library will be tried again
+        laps.end("program", {} if self.selector is None else {"kernels": self.selector.seconds})
         guessing = self.config.speculation.use
         self._drafter = None if guessing == "none" else self.plugins.drafter(guessing)
         self.tokenizer: Tokenizer = self.plugins.tokenizer(self.config.tokenizer.use)(
             self.model.tokenizer_dir, self.config
         )
+        laps.end("tokenizer")
         self._sampler = Sampler(self.limits.max_samples, self.config.sampling.order)
         self._eos_ids = self._end_tokens()
         shape = self.model.config
@@ -158,8 +166,10 @@ class Engine:
         try:
             for name, path in {**self.config.adapters.paths, **adapters}.items():
                 self.adapters.load(name, path)
+            laps.end("requests")
             for name in self.config.adapters.warm:
                 self.adapters.pin(name)
+            laps.end("adapters")
         except BaseException:
             self.close()
             raise

@@ -133,16 +133,19 @@ def _load_converted(
     key = conversion_key(source, choice, quantizer)
     destination = cached_model(key)
     log = get_logger(__name__)
+    seconds = 0.0
     for last in (False, True):
         require_own(destination)
         if not native.is_native(destination):
             made = convert(source, destination, choice, lookup=lookup, quantizer=quantizer, progress=progress)
+            seconds += made.seconds
             log.info("converted", source=str(source), cache=str(destination), seconds=round(made.seconds, 2))
         try:
             model = read_native(
                 destination, lookup, load=config.model.load, verify=verify, key=key, pages=_pages(config)
             )
-            return replace(model, tokenizer_dir=source)  # so that an error names the file that its reader knows
+            # so that an error names the file that its reader knows
+            return replace(model, tokenizer_dir=source, conversion_seconds=seconds)
         except ModelError as error:
             if last:
                 raise

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 from infeng_serve.model import Model
 from infeng_serve.observers import Observer
 from infeng_serve.settings import Settings
@@ -10,9 +13,12 @@ from infeng_serve.watching.metrics import Metrics
 from infeng_serve.watching.tracing import Tracing
 
 
-def watchers(model: Model, settings: Settings) -> list[Observer]:
-    """Return them; raises UsageError for an endpoint of traces that cannot be."""
-    found: list[Observer] = [Metrics(model.engine, model.name, prefix=settings.metrics_prefix)]
+def watchers(model: Model, settings: Settings, startup: Mapping[str, float] = MappingProxyType({})) -> list[Observer]:
+    """Return them; raises UsageError for an endpoint of traces that cannot be.
+
+    startup: seconds of each phase of the start.
+    """
+    found: list[Observer] = [Metrics(model.engine, model.name, prefix=settings.metrics_prefix, startup=startup)]
     if settings.access_log != "off":
         found.append(AccessLog(format=settings.access_log, sample=settings.access_log_sample))
     if settings.otlp_endpoint:

@@ -76,7 +76,7 @@ def test_it_serves_tells_where_and_ends_with_0_after_sigterm(tmp_path: Path, pro
     assert b"infeng:num_requests_running" in ask(program.address, "/metrics", **bearer).data
     assert program.end() == 0
     assert not program.ready.exists()
-    assert all(word in program.said() for word in ("engine_s=", "template_s=", "serving", "draining"))
+    assert all(word in program.said() for word in ("imports_ms=", "template_ms=", "serving", "draining"))
     assert "Traceback" not in program.said()
 
 

@@ -38,7 +38,9 @@ def entry(number: int, *, created: int = 1000, tenant: str = "t", body: bytes = 
 
 
 def journal(directory: Path | None, **given: Any) -> Journal:
-    return Journal(directory, clock=lambda: 1000.0, **given)
+    made = Journal(directory, clock=lambda: 1000.0, **given)
+    made.read()
+    return made
 
 
 # ----------------------------------------------------------------------------------------------------- its files ---

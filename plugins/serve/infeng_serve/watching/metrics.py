@@ -5,7 +5,8 @@ from __future__ import annotations
 import platform
 import time
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Literal
 
 from infeng_core.api import BASE, AdapterInfo, Engine, InfengError, __version__
@@ -50,9 +51,18 @@ class Metrics:
     """An Observer that counts. The engine's own figures are read when somebody scrapes."""
 
     def __init__(
-        self, engine: Engine, model: str, *, prefix: Prefix = "infeng", most_adapters: int = 64, most_tenants: int = 64
+        self,
+        engine: Engine,
+        model: str,
+        *,
+        prefix: Prefix = "infeng",
+        most_adapters: int = 64,
+        most_tenants: int = 64,
+        startup: Mapping[str, float] = MappingProxyType({}),
     ) -> None:
         """model: what the base is served as. prefix: of all names. most_*: how many are told apart; others are "other".
+
+        startup: seconds of each phase of the start.
 
         With ``vllm`` reasons and labels are vLLM's, too, so that its dashboards and routers work.
         """
@@ -60,6 +70,7 @@ class Metrics:
         self._prefix = prefix
         self._common = labels(model_name=model, **({"engine": "0"} if prefix == "vllm" else {}))
         self._model = model
+        self._startup = startup
         self._most_adapters = most_adapters
         self._live: dict[int, _Live] = {}
         self._tenants = Groups(most_tenants)
@@ -186,6 +197,8 @@ class Metrics:
         self._add_groups(out, "tenant", "tenant", self._tenants)
         out.add(FAMILIES["tenant_rejections_total"], *((labels(tenant=g.name), g.rejected) for g in self._tenants))
         add_process(out)
+        spans = ((labels(phase=phase), round(seconds, 6)) for phase, seconds in self._startup.items())
+        out.add(FAMILIES["infeng_startup_seconds"], *spans)
         build = labels(
             version=__version__,
             python_version=platform.python_version(),

@@ -67,7 +67,7 @@ def metrics(engine: Engine) -> Metrics:
 def busy(engine: Engine, finished: MakeRecord) -> Metrics:
     """Metrics that have something to tell of every family."""
     engine.generate(["Once upon a time there was a lion"] * 2, GREEDY, adapters=[None, "bard"])
-    metrics = Metrics(engine, 'a "model" with \\ and\nmore')
+    metrics = Metrics(engine, 'a "model" with \\ and\nmore', startup={"imports": 0.5})
     serve(metrics, finished())
     serve(metrics, finished(adapter="bard", tenant=""))
     metrics.rejected(finished(), "overloaded")
