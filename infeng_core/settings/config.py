@@ -45,6 +45,9 @@ class ModelSection:
     )
     quantizer: str = setting("nearest", Text(), "what chooses the codes and scales of integer formats, by name")
     load: Literal["copy", "mmap"] = setting("copy", Choice(("copy", "mmap")), "huge-page arena, or map the file")
+    cache: int | Literal["auto", "none"] = setting(
+        "auto", OrWord(("auto", "none"), Size()), "most bytes of converted models to keep; auto: a quarter of the disk"
+    )
 
 
 @dataclass(frozen=True)

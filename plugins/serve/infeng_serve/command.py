@@ -58,6 +58,11 @@ class Serve:
             help="prompts computed before /ready, JSON in each line; repeats",
         )
         parser.add_argument(
+            "--no-cache",
+            action="store_true",
+            help="a Hugging Face model is converted at each start (model.cache: none)",
+        )
+        parser.add_argument(
             "--no-page", dest="page", action="store_false", default=None, help="no page at / to try the models on"
         )
         self._configure_access(parser.add_argument_group("access"))
@@ -83,6 +88,8 @@ class Serve:
         names = {field.name for field in dataclasses.fields(Settings)} - {"threads"}
         given = {f"serve__{name}": value for name, value in vars(arguments).items() if name in names}
         more: dict[str, object] = {"model__path": arguments.model, "threads__count": arguments.threads, **given}
+        if arguments.no_cache:
+            more["model__cache"] = "none"
         config = config_from(arguments, **more)
         if not config.model.path:
             raise UsageError("model", "none is named", "infeng serve MODEL, or set model.path in the manifest")
