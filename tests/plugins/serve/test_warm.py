@@ -178,3 +178,18 @@ def test_a_prompt_is_counted_once_and_when_its_answer_begins_but_one_that_was_wa
             thread.join()
         assert (counted("prompt_tokens_total"), counted("prompt_tokens_cached_total")) == (2 * tokens, hits)
         assert counted("tenant_prompt_tokens_total") == counted("request_prompt_tokens_sum") == 2 * tokens
+
+
+# ------------------------------------------------------------------------------------------------------ restarts ---
+
+
+def test_after_a_restart_the_first_call_finds_its_beginning_on_disk_and_gets_the_same_answer(tmp_path: Path):
+    overrides = {"kv_cache.prefix_dir": str(tmp_path / "prefixes")}
+    answers = []
+    for _ in range(2):
+        with running(overrides=overrides) as served:
+            body = {"model": "bard", "prompt": STORY, "max_tokens": 16, "seed": 3, "temperature": 0.8}
+            answers.append(served.ask("/v1/completions", body).json)
+    first, second = ((one["choices"], one["usage"]["prompt_tokens_details"]["cached_tokens"]) for one in answers)
+    assert first[0] == second[0]
+    assert first[1] == 0 < len(STORY) // 16 < second[1]
