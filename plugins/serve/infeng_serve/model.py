@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from infeng_chat.template import ChatTemplate, find
+from infeng_chat.template import ChatTemplate, find, prepare
 
 from infeng_core.api import Engine, EngineConfig, Laps, RequestError
 from infeng_serve.adapters import AdapterNames
@@ -71,6 +71,7 @@ def load(
     warming: called with the model before anybody is answered.
     """
     laps = startup or Laps()
+    prepare()
     engine = Engine(config=config)
     laps.end("engine", engine.startup)
     try:

@@ -321,3 +321,12 @@ def test_what_an_installed_kernel_plugin_announces_is_what_it_brings():
                 assert needed == set(kernel.features), f"{state.name}/{kernel.name}"
                 unused -= set(notes)
             assert not unused, state.name
+
+
+def test_a_file_that_changes_is_read_again(tmp_path: Path):
+    path = tmp_path / "plugin.yaml"
+    path.write_text("infeng_plugin: 1\nname: one\nversion: 1.0.0\n")
+    first = read_plugin(path)
+    assert read_plugin(path) is first
+    path.write_text("infeng_plugin: 1\nname: two\nversion: 1.0.0\n")
+    assert read_plugin(path).name == "two"
