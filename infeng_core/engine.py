@@ -146,7 +146,12 @@ class Engine:
         self._batch: Batch | None = None  # while it runs
         self._process = os.getpid()
         self._registry = Registry(
-            partial(formats.load_adapter, model=self.model, dtype=self.config.adapters.dtype),
+            partial(
+                formats.load_adapter,
+                model=self.model,
+                dtype=self.config.adapters.dtype,
+                cache=0 if self.config.adapters.cache == "none" else self.config.adapters.cache,
+            ),
             self.executable.load_adapter,
             most=self.config.adapters.max_resident,
             budget=adapters_budget(self.config.adapters, backend.available_bytes(), self.executable.kv_bytes),

@@ -1,4 +1,4 @@
-"""Where models that were converted on the fly are kept."""
+"""Where models and adapters that were converted on the fly are kept."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import re
 import shutil
 import stat
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
@@ -63,28 +64,30 @@ def most_bytes(setting: int | Literal["auto", "none"]) -> int:
     return shutil.disk_usage(cache_root()).total // 4 if setting == "auto" else setting
 
 
-def trim(most: int, keep: Path) -> list[Path]:
+def trim(
+    most: int, keep: Path, is_entry: Callable[[Path], bool] = native.is_native, rest: float = REST_SECONDS
+) -> list[Path]:
     """Remove the entries that were used longest ago until all have ``most`` bytes; ``keep`` stays. Return those gone.
 
-    A process that has mapped one keeps its pages.
+    is_entry: tells what is one. rest: seconds since its last use in which one stays. A process that has mapped one
+    keeps its pages.
     """
-    entries = [(entry, *found) for entry in keep.parent.iterdir() if (found := _size_and_use(entry)) is not None]
+    folders = [entry for entry in keep.parent.iterdir() if _KEY.fullmatch(entry.name) and not entry.is_symlink()]
+    entries = [(one, *found) for one in folders if is_entry(one) and (found := _size_and_use(one)) is not None]
     total, gone = sum(size for _, size, _ in entries), []
     for entry, size, used in sorted(entries, key=lambda one: one[2]):
-        if total <= most or used > time.time() - REST_SECONDS:
+        if total <= most or used > time.time() - rest:
             break
         if entry.name != keep.name and _remove(entry):
             total -= size
             gone.append(entry)
-            _log.info("a conversion was removed from the cache", path=str(entry), bytes=size)
+            _log.info("removed from the cache", path=str(entry), bytes=size)
     return gone
 
 
 def _size_and_use(entry: Path) -> tuple[int, float] | None:
-    """Return an entry's bytes and when it was used last, seconds since 1970; None for what is no conversion."""
+    """Return an entry's bytes and when it was used last, seconds since 1970; None for one that has just gone."""
     try:
-        if not _KEY.fullmatch(entry.name) or entry.is_symlink() or not native.is_native(entry):
-            return None
         return sum(file.stat().st_size for file in entry.iterdir()), entry.stat().st_mtime
     except OSError:
         return None

@@ -60,7 +60,7 @@ class Serve:
         parser.add_argument(
             "--no-cache",
             action="store_true",
-            help="a Hugging Face model is converted at each start (model.cache: none)",
+            help="convert and pack at each start (model.cache and adapters.cache: none)",
         )
         parser.add_argument(
             "--no-page", dest="page", action="store_false", default=None, help="no page at / to try the models on"
@@ -89,7 +89,7 @@ class Serve:
         given = {f"serve__{name}": value for name, value in vars(arguments).items() if name in names}
         more: dict[str, object] = {"model__path": arguments.model, "threads__count": arguments.threads, **given}
         if arguments.no_cache:
-            more["model__cache"] = "none"
+            more["model__cache"] = more["adapters__cache"] = "none"
         config = config_from(arguments, **more)
         if not config.model.path:
             raise UsageError("model", "none is named", "infeng serve MODEL, or set model.path in the manifest")
