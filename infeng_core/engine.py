@@ -99,9 +99,7 @@ class Engine:
         """
         given = {"model.path": None if model is None else str(model), "threads.count": threads, "model.format": format}
         given = {key: value for key, value in given.items() if value is not None}
-        laps = Laps()
-        self.startup: Mapping[str, float] = laps.seconds
-        """Seconds that each phase of making this engine took, in their order."""
+        laps = self._laps = Laps()
         self.config = config or load_config(manifest, overrides={**given, **parse(speculate), **overrides})
         reference = str(model) if model is not None else self.config.model.path
         if not reference:
@@ -378,6 +376,11 @@ class Engine:
         Its rows are in no further step; a step that runs for nobody else stops between two tiles.
         """
         stream.cancel()
+
+    @property
+    def startup(self) -> Mapping[str, float]:
+        """Seconds that each phase of making this engine took, in their order; they add up to the whole."""
+        return self._laps.seconds
 
     @property
     def scheduler(self) -> Scheduler:

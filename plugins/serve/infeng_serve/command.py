@@ -112,7 +112,7 @@ class Serve:
             settings,
             loaded,
             keys=keys,
-            watch=lambda model: watchers(model, settings, startup.seconds),
+            watch=lambda model: watchers(model, settings, startup),
             startup=startup,
         )
         if not keys.are_asked_for and not settings.host.startswith(LOOPBACK):

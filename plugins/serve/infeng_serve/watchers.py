@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import MappingProxyType
-
+from infeng_core.api import Laps
 from infeng_serve.model import Model
 from infeng_serve.observers import Observer
 from infeng_serve.settings import Settings
@@ -13,10 +11,10 @@ from infeng_serve.watching.metrics import Metrics
 from infeng_serve.watching.tracing import Tracing
 
 
-def watchers(model: Model, settings: Settings, startup: Mapping[str, float] = MappingProxyType({})) -> list[Observer]:
+def watchers(model: Model, settings: Settings, startup: Laps | None = None) -> list[Observer]:
     """Return them; raises UsageError for an endpoint of traces that cannot be.
 
-    startup: seconds of each phase of the start.
+    startup: what the phases of the start took.
     """
     found: list[Observer] = [Metrics(model.engine, model.name, prefix=settings.metrics_prefix, startup=startup)]
     if settings.access_log != "off":
