@@ -67,8 +67,8 @@ class Server:
         self._watch = watch
         self._config = _config(App(self.service, {**table(), **page.routes(settings), **(routes or {})}), settings)
         self._socket = listening(settings.host, settings.port)
-        if settings.ready_file:  # of a process that was killed
-            Path(settings.ready_file).unlink(missing_ok=True)
+        if settings.ready_file:
+            self._forget(Path(settings.ready_file))
         scheme, host = "https" if settings.tls_cert else "http", settings.host
         host = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(host, host)  # where it can be reached
         port = self._socket.getsockname()[1]
@@ -96,6 +96,15 @@ class Server:
         if self._loop is not None and self._stopping is not None:
             with contextlib.suppress(RuntimeError):  # it is closed already
                 self._loop.call_soon_threadsafe(self._stopping.set)
+
+    def _forget(self, ready_file: Path) -> None:
+        """Remove the ready file of a process that was killed: nobody serves at what it says."""
+        try:
+            ready_file.unlink(missing_ok=True)
+        except OSError as error:
+            self._socket.close()
+            why = error.strerror or str(error)
+            raise UsageError(f"--ready-file {ready_file}", why, "give a file that can be written") from error
 
     # ------------------------------------------------------------------------------------------------- its life ---
 
