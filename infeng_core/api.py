@@ -126,6 +126,7 @@ from infeng_core.scheduling.scheduler import Scheduler
 from infeng_core.scheduling.schedulers import Load, Schedulers
 from infeng_core.settings.config import EngineConfig
 from infeng_core.step import NOT_FINITE, AdapterHandle, AdapterRows, Batch, Limits, Segment, Sequence, adapter_rows
+from infeng_core.telemetry.laps import Laps
 from infeng_core.telemetry.process import peak_rss
 from infeng_core.version import __version__
 
@@ -186,6 +187,7 @@ __all__ = [
     "KernelLibrary",
     "KvAppend",
     "KvCache",
+    "Laps",
     "Layout",
     "Library",
     "Limits",

@@ -46,7 +46,7 @@ from infeng_core.settings.config import EngineConfig
 from infeng_core.step import Batch
 from infeng_core.step import Sequence as Running
 from infeng_core.step_lock import StepLock
-from infeng_core.telemetry import Profile, measuring
+from infeng_core.telemetry import Laps, Profile, measuring
 
 _STAGES: Mapping[str, Mapping[str, str] | str] = {
     "_inputs": {"take": "tokenize"},
@@ -99,6 +99,7 @@ class Engine:
         """
         given = {"model.path": None if model is None else str(model), "threads.count": threads, "model.format": format}
         given = {key: value for key, value in given.items() if value is not None}
+        laps = self._laps = Laps()
         self.config = config or load_config(manifest, overrides={**given, **parse(speculate), **overrides})
         reference = str(model) if model is not None else self.config.model.path
         if not reference:
@@ -106,8 +107,11 @@ class Engine:
         self.cpu = detect()
         self.plugins = Plugins.discover(self.config, self.cpu)
         backend: Backend = self.plugins.backend(self.config.backend.use)
+        laps.end("plugins")
         self.selector = Selector(self.plugins, self.config, self.cpu) if backend.uses_kernels else None
+        laps.end("kernels")
         self.model = formats.load(reference, self.config, self.plugins)
+        laps.end("weights", {"convert": self.model.conversion_seconds})
         self.defaults: Mapping[str, Any] = recommended(self.model.tokenizer_dir)
         """Sampling parameters that the model's generation_config.json sets, for who asks on behalf of others; requests
         take SamplingParams' own defaults."""
@@ -115,11 +119,13 @@ class Engine:
         self.executable: Executable = backend.compile(self.model, self.config, self.limits, self.selector)
         if self.selector is not None:
             self.selector.close()  # everything is bound: no library will be tried again
+        laps.end("program", {} if self.selector is None else {"kernels": self.selector.seconds})
         guessing = self.config.speculation.use
         self._drafter = None if guessing == "none" else self.plugins.drafter(guessing)
         self.tokenizer: Tokenizer = self.plugins.tokenizer(self.config.tokenizer.use)(
             self.model.tokenizer_dir, self.config
         )
+        laps.end("tokenizer")
         self._sampler = Sampler(self.limits.max_samples, self.config.sampling.order)
         self._eos_ids = self._end_tokens()
         shape = self.model.config
@@ -138,7 +144,12 @@ class Engine:
         self._batch: Batch | None = None  # while it runs
         self._process = os.getpid()
         self._registry = Registry(
-            partial(formats.load_adapter, model=self.model, dtype=self.config.adapters.dtype),
+            partial(
+                formats.load_adapter,
+                model=self.model,
+                dtype=self.config.adapters.dtype,
+                cache=0 if self.config.adapters.cache == "none" else self.config.adapters.cache,
+            ),
             self.executable.load_adapter,
             most=self.config.adapters.max_resident,
             budget=adapters_budget(self.config.adapters, backend.available_bytes(), self.executable.kv_bytes),
@@ -158,8 +169,10 @@ class Engine:
         try:
             for name, path in {**self.config.adapters.paths, **adapters}.items():
                 self.adapters.load(name, path)
+            laps.end("requests")
             for name in self.config.adapters.warm:
                 self.adapters.pin(name)
+            laps.end("adapters")
         except BaseException:
             self.close()
             raise
@@ -367,6 +380,11 @@ class Engine:
         Its rows are in no further step; a step that runs for nobody else stops between two tiles.
         """
         stream.cancel()
+
+    @property
+    def startup(self) -> Mapping[str, float]:
+        """Seconds that each phase of making this engine took, in their order; they add up to the whole."""
+        return self._laps.seconds
 
     @property
     def scheduler(self) -> Scheduler:

@@ -26,6 +26,7 @@ from infeng_serve.protocol.errors import ApiError
 from infeng_serve.routes.generation import route
 from infeng_serve.server import Server
 from infeng_serve.settings import Settings
+from infeng_serve.warm import Warming
 
 from infeng_core.api import Completion, Engine, Event, Request, SamplingParams, load_config
 from infeng_core.plug.plugin import read_plugin
@@ -181,10 +182,11 @@ def ask(address: tuple[str, int], path: str, body: Any = None, *, method: str | 
         connection.close()
 
 
-def demo_model(settings: Settings, **overrides: object) -> Model:
+def demo_model(settings: Settings, keys: Keys | None = None, **overrides: object) -> Model:
     """Load the demo model with two adapters, small enough for tests."""
     given = {"model.path": str(model_dir()), "threads.count": 1, **overrides}
-    return load(load_config(overrides=given), settings, ADAPTERS)
+    warming = Warming(settings, keys or Keys())
+    return load(load_config(overrides=given), settings, ADAPTERS, warming=warming.run)
 
 
 @contextlib.contextmanager
@@ -200,7 +202,7 @@ def running(
 ) -> Iterator[Running]:
     """Run a server on a thread, with the route /tiny beside its own; ``given`` are settings."""
     settings = settings_of(**given)
-    make = model or (lambda settings: demo_model(settings, **(overrides or {})))
+    make = model or (lambda settings: demo_model(settings, keys, **(overrides or {})))
     server = Server(
         settings, lambda: make(settings), keys=keys, watch=watch, routes={"/tiny": route(read_tiny), **(routes or {})}
     )

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tqdm import tqdm
 
 from infeng_core.errors import ModelError, ResourceError
 from infeng_core.files import reading
@@ -127,6 +126,8 @@ def _write(
         if total > free:
             why = f"the conversion needs {memory.gigabytes(total)}, the disk has {memory.gigabytes(free)} free"
             raise ResourceError(f"{destination}", why, "free some space or choose another place")
+        from tqdm import tqdm  # 30 ms, which a start without a conversion need not take
+
         place: dict[str, tuple[str, str]] = {}  # tensor: (file, sha256)
         with tqdm(total=total, desc="converting", unit="B", unit_scale=True, disable=None if progress else True) as bar:
 

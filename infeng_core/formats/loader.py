@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import shutil
+import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -13,7 +14,7 @@ from infeng_core import _native
 from infeng_core.errors import ModelError, UsageError, unknown_key_remedy
 from infeng_core.formats import hub, native
 from infeng_core.formats.atomic import locked
-from infeng_core.formats.cache import cached_model, require_own
+from infeng_core.formats.cache import cached_model, mark_used, most_bytes, require_own, trim
 from infeng_core.formats.choice import FormatChoice, choose
 from infeng_core.formats.conversion import convert
 from infeng_core.formats.huggingface import refuse_file
@@ -58,9 +59,9 @@ def load(
 ) -> LoadedModel:
     """Load a model from an engine-native directory, a Hugging Face directory or a hub name.
 
-    The latter two are converted to ``config.model.format`` and ``formats`` on first use and kept in the cache; they are
-    loaded from there ever after. ``plugins`` finds weight formats and the quantizer; without it only the built-in ones
-    are known.
+    The latter two are converted to ``config.model.format`` and ``formats`` on first use and kept in the cache, as
+    ``config.model.cache`` says; they are loaded from there ever after. ``plugins`` finds weight formats and the
+    quantizer; without it only the built-in ones are known.
     ``verify=False`` skips the checksums. Raises UsageError, ModelError or ResourceError.
     """
     lookup: FormatLookup = cache(plugins.quant_format) if plugins is not None else builtin_format
@@ -131,18 +132,25 @@ def _load_converted(
 ) -> LoadedModel:
     """Load through the cache, whose entries are named by what they are made of; a damaged one is made again, once."""
     key = conversion_key(source, choice, quantizer)
+    made = partial(convert, source, choice=choice, lookup=lookup, quantizer=quantizer, progress=progress)
+    read = partial(read_native, lookup=lookup, load=config.model.load, verify=verify, key=key, pages=_pages(config))
+    if config.model.cache == "none":
+        with tempfile.TemporaryDirectory(prefix="infeng-") as folder:  # what is mapped stays until it is let go
+            seconds = made(Path(folder) / key).seconds
+            return replace(read(Path(folder) / key), tokenizer_dir=source, conversion_seconds=seconds)
     destination = cached_model(key)
     log = get_logger(__name__)
+    seconds = 0.0
     for last in (False, True):
         require_own(destination)
         if not native.is_native(destination):
-            made = convert(source, destination, choice, lookup=lookup, quantizer=quantizer, progress=progress)
-            log.info("converted", source=str(source), cache=str(destination), seconds=round(made.seconds, 2))
+            seconds += (done := made(destination)).seconds
+            log.info("converted", source=str(source), cache=str(destination), seconds=round(done.seconds, 2))
+            trim(most_bytes(config.model.cache), destination)
+        mark_used(destination)
         try:
-            model = read_native(
-                destination, lookup, load=config.model.load, verify=verify, key=key, pages=_pages(config)
-            )
-            return replace(model, tokenizer_dir=source)  # so that an error names the file that its reader knows
+            # so that an error names the file that its reader knows
+            return replace(read(destination), tokenizer_dir=source, conversion_seconds=seconds)
         except ModelError as error:
             if last:
                 raise

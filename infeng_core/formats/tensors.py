@@ -55,6 +55,7 @@ class LoadedModel:
     ``vectors`` are float32, named and padded as ``infeng_core.models.weights`` says. ``source`` is the directory that
     was read, ``tokenizer_dir`` holds tokenizer.json. ``formats_used`` maps each tensor to its format, ``nbytes`` counts
     tensors and vectors, ``id`` is equal for equal contents, ``quantizer`` chose what integer formats store.
+    ``conversion_seconds`` is what converting took, 0 where it had been converted before.
     """
 
     config: ModelConfig
@@ -66,6 +67,7 @@ class LoadedModel:
     nbytes: int
     id: str
     quantizer: str = "nearest"
+    conversion_seconds: float = 0.0
 
     def matrix(self, source: str) -> NDArray[np.float32]:
         """Return what became of one checkpoint tensor, such as "model.layers.0.self_attn.k_proj.weight".

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from time import perf_counter
 
 from infeng_core import _native
 from infeng_core.errors import KernelError, unknown_key_remedy
@@ -61,6 +62,8 @@ class Selector:
         self._first_use = FirstUse(self._by_name[REFERENCE])
         self._lock = Lock.read(config.kernels.lock) if config.kernels.lock else None
         self._decisions: dict[_native.Problem, Decision] = {}
+        self.seconds = 0.0
+        """What choosing kernels took so far, their first-use checks included."""
         for op, target in config.kernels.force.items():
             self._require(op, target)
 
@@ -82,7 +85,9 @@ class Selector:
     def decide(self, problem: _native.Problem) -> Decision:
         """Return the decision for ``problem``, without complaint if nothing fits."""
         if problem not in self._decisions:
+            begin = perf_counter()
             decision = self._decide(problem)
+            self.seconds += perf_counter() - begin
             self._decisions[problem] = decision
             chosen = decision.chosen
             fields = (
@@ -98,7 +103,9 @@ class Selector:
         """Return whether ``kernel`` can do ``problem``, its epilogues included; asked in a child process first."""
         if not set(problem.epilogues) <= set(kernel.fuses):
             return False
+        begin = perf_counter()
         reason = self._first_use.fits(self._by_name[kernel.library], kernel, problem)
+        self.seconds += perf_counter() - begin
         return self._blamed(kernel, problem, reason) is READY
 
     def is_refused(self, kernel: _native.Kernel) -> bool:

@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+import os
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 
 from infeng_core import _native
@@ -83,7 +86,24 @@ def sources(config: EngineConfig) -> list[Source]:
     return list(unique.values())
 
 
-def _wheels() -> Iterator[Source]:
+def _wheels() -> tuple[Source, ...]:
+    """Return the plugins of installed wheels; they are looked for again once a folder of ``sys.path`` has changed."""
+    return _wheels_in(tuple((place, _changed(place)) for place in sys.path))
+
+
+@lru_cache(maxsize=4)
+def _wheels_in(places: tuple[tuple[str, int], ...]) -> tuple[Source, ...]:
+    return tuple(_installed())
+
+
+def _changed(place: str) -> int:
+    try:
+        return os.stat(place or ".").st_mtime_ns  # noqa: PTH116  # "" is the working directory
+    except OSError:
+        return 0
+
+
+def _installed() -> Iterator[Source]:
     for entry in importlib.metadata.entry_points(group=GROUP):
         package, _, name = entry.value.partition(":")
         relative = Path(*package.strip().split("."), name.strip() or "plugin.yaml")

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import Field, dataclass, field
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -135,7 +136,23 @@ class PluginManifest:
 
 
 def read_plugin(path: Path) -> PluginManifest:
-    """Read and check ``path``; raises ManifestError naming file, line, key, reason and remedy."""
+    """Read and check ``path``; raises ManifestError naming file, line, key, reason and remedy.
+
+    A command asks for each file several times: one that has not changed is read once.
+    """
+    try:
+        found = path.stat()
+    except OSError:
+        return _read(path)  # which says what is wrong
+    return _read_once(path, found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino)
+
+
+@lru_cache(maxsize=256)
+def _read_once(path: Path, *_state: int) -> PluginManifest:
+    return _read(path)
+
+
+def _read(path: Path) -> PluginManifest:
     document = yamlfile.read(path)
     top = _section(document, (), _TOP)
     document.require_version("infeng_plugin", VERSION, "version of plugin files")

@@ -400,6 +400,16 @@ class Stream:
         return self._output.finished
 
     @property
+    def prompt_tokens(self) -> int:
+        """Tokens of the prompt."""
+        return self._output.sequence.prompt_length
+
+    @property
+    def cached_tokens(self) -> int:
+        """Those of them that had been computed for another request; 0 before the first step."""
+        return self._output.sequence.cached
+
+    @property
     def is_ready(self) -> bool:
         """Whether there is an event to take."""
         return self._output.given < len(self._output.events)

@@ -45,6 +45,9 @@ class ModelSection:
     )
     quantizer: str = setting("nearest", Text(), "what chooses the codes and scales of integer formats, by name")
     load: Literal["copy", "mmap"] = setting("copy", Choice(("copy", "mmap")), "huge-page arena, or map the file")
+    cache: int | Literal["auto", "none"] = setting(
+        "auto", OrWord(("auto", "none"), Size()), "most bytes of converted models to keep; auto: a quarter of the disk"
+    )
 
 
 @dataclass(frozen=True)
@@ -121,6 +124,9 @@ class AdaptersSection:
     max_resident: int = setting(16, Int(0, 1 << 16), "most adapters in memory")
     memory: int | Literal["auto"] = setting("auto", Auto(Size()), 'most bytes of all of them: bytes, "512MB" or auto')
     dtype: Literal["int8", "bf16", "f32"] = setting("int8", Choice(("int8", "bf16", "f32")), "storage of A and B")
+    cache: int | Literal["none"] = setting(
+        1 << 32, OrWord(("none",), Size()), 'most bytes of packed PEFT directories to keep on disk, "4GB"'
+    )
     load_timeout: int = setting(60, Int(1, 1 << 16), "most seconds that reading one may take")
     paths: Mapping[str, str] = setting({}, MapOf(Text()), "name to directory, artifact or hub name", path=True)
     warm: tuple[str, ...] = setting((), ListOf(Text()), "names that are loaded at the start and stay in memory")

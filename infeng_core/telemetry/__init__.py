@@ -1,9 +1,10 @@
 """Where an engine's time goes: stages, ops, workers, cores and counters; a table and a trace of them.
 
 Nothing here runs unless a profile is being taken: ``Engine.profile`` puts timed stand-ins before the engine's parts and
-takes them away again.
+takes them away again. Only a start is always timed (``Laps``).
 """
 
+from infeng_core.telemetry.laps import Laps
 from infeng_core.telemetry.profile import Profile, measuring
 
-__all__ = ["Profile", "measuring"]
+__all__ = ["Laps", "Profile", "measuring"]

@@ -41,12 +41,33 @@ class Binder:
         """The problems whose decisions the program is made of."""
         self._noted_kernels: dict[tuple[str, str], _native.Kernel] = {}
         self._bound: dict[tuple[str, str, tuple[int, int], str, str, str], int] = {}
+        # What was found for an op; that of one layer is that of all.
+        self._fused: dict[tuple[bool, _native.Problem], int] = {}
+        self._chosen: dict[tuple[bool, _native.Problem], tuple[Bindings, dict[tuple[str, str], str]]] = {}
 
     def fused(self, op: str, sampled: bool, problem: Problem, steps: Sequence[str]) -> int:
         """Return how many leading steps the best kernels of all row ranges can take into themselves.
 
         A library that the manifest puts first keeps the op even if another one could fuse more.
         """
+        key = sampled, self._problem(op, (1, 1), problem, steps)
+        if key not in self._fused:
+            self._fused[key] = self._find_fused(op, sampled, problem, steps)
+        return self._fused[key]
+
+    def choose(self, op: str, sampled: bool, problem: Problem, steps: Sequence[str] = ()) -> Bindings:
+        """Return the kernel of each row range; neighbours with a kernel that takes both are one range.
+
+        Raises KernelError where a range finds none.
+        """
+        key = sampled, self._problem(op, (1, 1), problem, steps)
+        if key not in self._chosen:
+            self._chosen[key] = self._choose(op, sampled, problem, steps)
+        bindings, reasons = self._chosen[key]
+        self._reasons |= reasons
+        return bindings
+
+    def _find_fused(self, op: str, sampled: bool, problem: Problem, steps: Sequence[str]) -> int:
         fused = len(steps)
         for rows in self._row_ranges(sampled):
             if fused and not self._takes_all(self._problem(op, rows, problem, steps[:fused])):
@@ -55,12 +76,12 @@ class Binder:
                     fused -= 1
         return fused
 
-    def choose(self, op: str, sampled: bool, problem: Problem, steps: Sequence[str] = ()) -> Bindings:
-        """Return the kernel of each row range; neighbours with a kernel that takes both are one range.
-
-        Raises KernelError where a range finds none.
-        """
+    def _choose(
+        self, op: str, sampled: bool, problem: Problem, steps: Sequence[str]
+    ) -> tuple[Bindings, dict[tuple[str, str], str]]:
+        """Return the kernels, and why each was chosen."""
         bindings: Bindings = []
+        reasons: dict[tuple[str, str], str] = {}
         begin = 1
         for rows in self._row_ranges(sampled):
             asked = self._problem(op, rows, problem, steps)
@@ -72,8 +93,8 @@ class Binder:
             else:
                 begin = rows[0]
             bindings.append((rows[1], kernel))
-            self._reasons[_name(kernel)] = str(chosen.reason) if chosen else ""
-        return bindings
+            reasons[_name(kernel)] = str(chosen.reason) if chosen else ""
+        return bindings, reasons
 
     def note(self, op: str, detail: str, kernels: Bindings, *, is_listed: bool = True) -> None:
         """Remember that the program's next op got ``kernels``; ``bound_ops`` tells of it if it ``is_listed``."""

@@ -7,7 +7,8 @@ from pathlib import Path
 from infeng_core.errors import AdapterError, ModelError
 from infeng_core.formats import hub
 from infeng_core.formats.adapters.artifact import FILE, is_artifact, load_artifact
-from infeng_core.formats.adapters.image import A_FORMAT
+from infeng_core.formats.adapters.cached import load_through_cache
+from infeng_core.formats.adapters.image import A_FORMAT, AdapterImage
 from infeng_core.formats.adapters.packed import MAX_MAGNITUDE, AdapterDtype, PackedAdapter
 from infeng_core.formats.adapters.packing import pack
 from infeng_core.formats.adapters.peft import WEIGHTS_FILE, is_peft, read_peft
@@ -18,12 +19,12 @@ HUB_FILES = (CONFIG_FILE, WEIGHTS_FILE, FILE)
 
 
 def load_adapter(
-    reference: str | Path, model: LoadedModel, dtype: AdapterDtype, *, scale: float = 1.0
+    reference: str | Path, model: LoadedModel, dtype: AdapterDtype, *, scale: float = 1.0, cache: int = 0
 ) -> PackedAdapter:
     """Load an adapter over ``model`` from a PEFT directory, an artifact or a hub name (``org/name[@revision]``).
 
-    ``scale`` multiplies alpha / r. Raises AdapterError for anything that is broken, that does not fit the base or that
-    is not run.
+    ``scale`` multiplies alpha / r. ``cache`` is how many bytes packed PEFT directories may take in the user's cache.
+    Raises AdapterError for anything that is broken, that does not fit the base or that is not run.
     """
     if dtype not in A_FORMAT:
         raise AdapterError(f"{reference}", f"unknown storage {dtype!r}", f"known are {', '.join(A_FORMAT)}")
@@ -32,8 +33,12 @@ def load_adapter(
     directory = find_adapter(reference)
     if is_artifact(directory):
         return load_artifact(directory, model, dtype, scale)
-    adapter = read_peft(directory, model.config)
-    return pack(adapter, model, dtype, scale).adapter(model, directory, adapter.config.base_name)
+
+    def packed() -> tuple[AdapterImage, str]:
+        adapter = read_peft(directory, model.config)
+        return pack(adapter, model, dtype, scale), adapter.config.base_name
+
+    return load_through_cache(directory, model, dtype, scale, packed, cache)
 
 
 def find_adapter(reference: str | Path) -> Path:

@@ -59,7 +59,9 @@ def run(arguments: argparse.Namespace) -> int:
     """Measure, print and write."""
     with (
         tempfile.TemporaryDirectory(prefix="infeng-swap-") as folder,
-        opened(arguments, adapters__dtype=arguments.storage, adapters__max_resident=1) as session,
+        opened(
+            arguments, adapters__dtype=arguments.storage, adapters__max_resident=1, adapters__cache="none"
+        ) as session,
     ):
         engine = session.engine
         for index in range(2):  # each drives the other out

@@ -7,7 +7,14 @@ from pathlib import Path
 from infeng_chat.contract import ChatPrompt, ChatTemplate, Delta, OutputParser, ToolDelta
 from infeng_core.api import Tokenizer
 
-__all__ = ["ChatPrompt", "ChatTemplate", "Delta", "OutputParser", "ToolDelta", "find"]
+__all__ = ["ChatPrompt", "ChatTemplate", "Delta", "OutputParser", "ToolDelta", "find", "prepare"]
+
+
+def prepare() -> None:
+    """Let the process of the template that ``find`` will return start now, beside whatever comes in between."""
+    from infeng_chat.rendering.renderer import prepare
+
+    prepare()
 
 
 def find(directory: Path, tokenizer: Tokenizer, *, override: Path | None = None) -> ChatTemplate:

@@ -78,6 +78,11 @@ class Keys:
                 found = caller
         return found if scheme.lower() == b"bearer" else None
 
+    @property
+    def callers(self) -> tuple[Caller, ...]:
+        """Who has a key, each once; NOBODY where none is asked for."""
+        return tuple(dict.fromkeys(caller for _, caller in self._entries)) if self.are_asked_for else (NOBODY,)
+
     def _refresh(self) -> None:
         """Read the file again if it has changed; while it is missing or wrong, what was read before holds."""
         now = time.monotonic()

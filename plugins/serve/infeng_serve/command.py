@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from infeng_core.api import UsageError, add_config_options, config_from, get_logger, parse_lora, say
+from infeng_core.api import Laps, UsageError, add_config_options, config_from, get_logger, parse_lora, say
 
 _log = get_logger(__name__)
 
@@ -49,6 +49,20 @@ class Serve:
             "--lora", action="append", default=[], metavar="NAME=PATH[:SCALE]", help="an adapter, as a model; repeats"
         )
         parser.add_argument(
+            "--warm", action="append", metavar="WHAT", help="what is in memory before /ready: adapters; repeats"
+        )
+        parser.add_argument(
+            "--warm-prompts",
+            action="append",
+            metavar="FILE",
+            help="prompts computed before /ready, JSON in each line; repeats",
+        )
+        parser.add_argument(
+            "--no-cache",
+            action="store_true",
+            help="convert and pack at each start (model.cache and adapters.cache: none)",
+        )
+        parser.add_argument(
             "--no-page", dest="page", action="store_false", default=None, help="no page at / to try the models on"
         )
         self._configure_access(parser.add_argument_group("access"))
@@ -64,12 +78,18 @@ class Serve:
         from infeng_serve.model import Model, load
         from infeng_serve.server import Server
         from infeng_serve.settings import Settings
+        from infeng_serve.warm import Warming
         from infeng_serve.watchers import watchers
+        from infeng_serve.watching.process import age
         from infeng_serve.watching.tracing import check
 
+        startup = Laps(age())
+        startup.end("imports")
         names = {field.name for field in dataclasses.fields(Settings)} - {"threads"}
         given = {f"serve__{name}": value for name, value in vars(arguments).items() if name in names}
         more: dict[str, object] = {"model__path": arguments.model, "threads__count": arguments.threads, **given}
+        if arguments.no_cache:
+            more["model__cache"] = more["adapters__cache"] = "none"
         config = config_from(arguments, **more)
         if not config.model.path:
             raise UsageError("model", "none is named", "infeng serve MODEL, or set model.path in the manifest")
@@ -79,13 +99,22 @@ class Serve:
         if settings.otlp_endpoint:
             check(settings.otlp_endpoint)  # now, and not after the model has been loaded
 
+        warming = Warming(settings, keys)
+
         def loaded() -> Model:
             begin = time.perf_counter()
-            model = load(config, settings, loras)
+            model = load(config, settings, loras, warming=warming.run, startup=startup)
             say(f"serving {model.name}, loaded in {time.perf_counter() - begin:.2f} s", to_stderr=True)
             return model
 
-        server = Server(settings, loaded, keys=keys, watch=lambda model: watchers(model, settings))
+        startup.end("settings")
+        server = Server(
+            settings,
+            loaded,
+            keys=keys,
+            watch=lambda model: watchers(model, settings, startup),
+            startup=startup,
+        )
         if not keys.are_asked_for and not settings.host.startswith(LOOPBACK):
             _log.warning("anybody who reaches this address may call: no API key is set", host=settings.host)
         say(f"listening at {server.url}, loading {config.model.path}", to_stderr=True)

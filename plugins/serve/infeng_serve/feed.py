@@ -62,6 +62,8 @@ class Feed:
         """Tell observers, once, that the engine has taken a choice."""
         if not choice.is_accepted:
             choice.is_accepted = True
+            if choice.stream is not None:
+                choice.record.prompt_tokens = choice.stream.prompt_tokens
             for observer in self._observers:
                 observer.accepted(choice.record)
 
@@ -77,6 +79,8 @@ class Feed:
         record = choice.record
         new = len(event.token_ids)
         if new:
+            if not record.first_token and choice.stream is not None:
+                record.cached_tokens = choice.stream.cached_tokens
             for observer in self._observers:
                 observer.tokens(record, new, now)
             if not record.first_token:

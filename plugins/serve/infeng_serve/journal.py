@@ -65,7 +65,7 @@ class Journal:
         syncs: bool = False,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """Keep entries for ``keep`` seconds and ``most_bytes``; with a directory read what an earlier process wrote.
+        """Keep entries for ``keep`` seconds and ``most_bytes``, with a directory beyond this process: see ``read``.
 
         syncs: whether an entry is on the medium, not only with the system, before its answer begins.
 
@@ -77,8 +77,20 @@ class Journal:
         self._bytes = 0
         self._guard = threading.Lock()
         self._files = None if directory is None else _Files(directory, most_bytes // FILES)
-        for entry in self._files.read(self._oldest) if self._files is not None else ():
-            self._put(entry)
+
+    def read(self) -> int:
+        """Take what earlier processes wrote, before the first ``add``; return how many entries those are.
+
+        A full journal takes some seconds. Raises OSError for a file that cannot be read.
+        """
+        if self._files is None:
+            return 0
+        count = 0
+        for entry in self._files.read(self._oldest):
+            with self._guard:
+                self._put(entry)
+            count += 1
+        return count
 
     @property
     def is_kept(self) -> bool:
@@ -166,12 +178,15 @@ class _Files:
                 path.unlink(missing_ok=True)
                 continue
             broken = 0
-            for line in path.read_bytes().split(b"\n")[:-1]:  # what follows the last line's end was cut off
-                entry = _entry(line)
-                if entry is None:
-                    broken += 1
-                elif entry.created >= oldest:
-                    yield entry
+            with path.open("rb") as file:
+                for line in file:
+                    if not line.endswith(b"\n"):
+                        break  # it was cut off
+                    entry = _entry(line[:-1])
+                    if entry is None:
+                        broken += 1
+                    elif entry.created >= oldest:
+                        yield entry
             if broken:
                 _log.warning("lines of the journal are damaged and not used", path=str(path), lines=broken)
 

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from infeng_chat.template import ChatTemplate, find
+from infeng_chat.template import ChatTemplate, find, prepare
 
-from infeng_core.api import Engine, EngineConfig, RequestError, get_logger
+from infeng_core.api import Engine, EngineConfig, Laps, RequestError
 from infeng_serve.adapters import AdapterNames
+from infeng_serve.auth import Caller
+from infeng_serve.protocol.answer import Context
 from infeng_serve.settings import Settings
-
-_log = get_logger(__name__)
 
 Lora = tuple[str, str, float]
 """Name, path or hub name, and scale."""
@@ -42,16 +42,42 @@ class Model:
         """Tokens that a prompt and its answer may have together."""
         return self.engine.limits.context
 
+    def asked(self, id: str, caller: Caller, most_choices: int) -> Context:
+        """Return what the protocol knows of a call that begins now."""
+        return Context(
+            id=id,
+            created=int(time.time()),
+            tenant=caller.tenant,
+            model=self.name,
+            adapter_of=lambda name: self.adapters.of(caller, name),
+            tokenizer=self.engine.tokenizer,
+            template=self.template,
+            defaults=self.defaults,
+            context=self.context,
+            most_choices=most_choices,
+        )
 
-def load(config: EngineConfig, settings: Settings, loras: Sequence[Lora] = ()) -> Model:
-    """Load the engine and what belongs to it; logs how long each part takes. Raises InfengError."""
-    begin = time.perf_counter()
+
+def load(
+    config: EngineConfig,
+    settings: Settings,
+    loras: Sequence[Lora] = (),
+    *,
+    warming: Callable[[Model], object] = lambda model: None,
+    startup: Laps | None = None,
+) -> Model:
+    """Load the engine and what belongs to it; ``startup`` gets how long each part takes. Raises InfengError.
+
+    warming: called with the model before anybody is answered.
+    """
+    laps = startup or Laps()
+    prepare()
     engine = Engine(config=config)
+    laps.end("engine", engine.startup)
     try:
-        weights = time.perf_counter()
         for name, path, scale in loras:
             engine.adapters.load(name, path, scale=scale)
-        adapters = time.perf_counter()
+        laps.end("adapters")
         directory = engine.model.tokenizer_dir
         override = Path(settings.chat_template) if settings.chat_template else None
         template = find(directory, engine.tokenizer, override=override)
@@ -59,15 +85,7 @@ def load(config: EngineConfig, settings: Settings, loras: Sequence[Lora] = ()) -
             template.prompt([{"role": "user", "content": "Hello"}])
         reference = str(config.model.path)
         names = settings.names or (name_of(reference),)
-        end = time.perf_counter()
-        _log.info(
-            "model loaded",
-            model=names[0],
-            engine_s=round(weights - begin, 3),
-            adapters_s=round(adapters - weights, 3),
-            template_s=round(end - adapters, 3),
-        )
-        return Model(
+        model = Model(
             engine,
             template,
             AdapterNames(engine, (*names, reference), roots=settings.lora_roots, share=settings.share_adapters),
@@ -76,6 +94,10 @@ def load(config: EngineConfig, settings: Settings, loras: Sequence[Lora] = ()) -
             engine.defaults,
             int(time.time()),
         )
+        laps.end("template")
+        warming(model)
+        laps.end("warm")
+        return model
     except BaseException:
         engine.close()
         raise

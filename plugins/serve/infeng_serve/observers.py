@@ -25,7 +25,9 @@ class Record:
     temperature: float = 1.0
     top_p: float = 1.0
     prompt_tokens: int = 0
+    """Known once it is accepted."""
     cached_tokens: int = 0
+    """Those of them that the cache had; known with the first token."""
     completion_tokens: int = 0
     wall: float = 0.0
     """When it came, seconds since 1970."""

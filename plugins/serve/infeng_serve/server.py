@@ -20,7 +20,7 @@ import uvloop
 from uvicorn import Config
 from uvicorn.server import ServerState
 
-from infeng_core.api import UsageError, get_logger
+from infeng_core.api import Laps, UsageError, get_logger
 from infeng_serve.app import App, Route
 from infeng_serve.auth import Keys
 from infeng_serve.connection import Bounds, Connection, config_of
@@ -54,19 +54,22 @@ class Server:
         keys: Keys | None = None,
         watch: Callable[[Model], Sequence[Observer]] = lambda model: (),
         routes: Mapping[str, Route] | None = None,
+        startup: Laps | None = None,
     ) -> None:
         """Listen at once, so that a port that is taken is an error here; raises UsageError.
 
         load: called on a thread of its own. watch: returns who is told of each call; those that have a ``close`` are
-        closed at the end. routes: further ones.
+        closed at the end. routes: further ones. startup: what the start has taken before; ``load`` may go on with it.
         """
         raise_open_files(settings.max_connections + SPARE_FILES)
         self.settings = settings
-        self.service = Service(settings, keys or Keys())
+        self.service = Service(settings, keys or Keys(), startup)
         self._load = load
         self._watch = watch
         self._config = _config(App(self.service, {**table(), **page.routes(settings), **(routes or {})}), settings)
         self._socket = listening(settings.host, settings.port)
+        if settings.ready_file:
+            self._forget(Path(settings.ready_file))
         scheme, host = "https" if settings.tls_cert else "http", settings.host
         host = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(host, host)  # where it can be reached
         port = self._socket.getsockname()[1]
@@ -76,6 +79,7 @@ class Server:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping: asyncio.Event | None = None
         self._state = ServerState()
+        self.service.startup.end("listen")
 
     def run(self, *, has_signals: bool = False) -> None:
         """Serve until ``stop``, or with ``has_signals`` (on the main thread) until SIGTERM or SIGINT.
@@ -93,6 +97,15 @@ class Server:
         if self._loop is not None and self._stopping is not None:
             with contextlib.suppress(RuntimeError):  # it is closed already
                 self._loop.call_soon_threadsafe(self._stopping.set)
+
+    def _forget(self, ready_file: Path) -> None:
+        """Remove the ready file of a process that was killed: nobody serves at what it says."""
+        try:
+            ready_file.unlink(missing_ok=True)
+        except OSError as error:
+            self._socket.close()
+            why = error.strerror or str(error)
+            raise UsageError(f"--ready-file {ready_file}", why, "give a file that can be written") from error
 
     # ------------------------------------------------------------------------------------------------- its life ---
 
@@ -129,8 +142,8 @@ class Server:
         loop.call_later(1.0, self._tick, loop)
 
     async def _loaded(self) -> Model:
-        """Load the model on a thread that nobody waits for at the end."""
-        loop, begin = asyncio.get_running_loop(), time.perf_counter()
+        """Load the model and read the journal, on a thread that nobody waits for at the end."""
+        loop = asyncio.get_running_loop()
         future: asyncio.Future[Model] = loop.create_future()
 
         def tell(model: Model | None, error: BaseException | None) -> None:
@@ -144,15 +157,24 @@ class Server:
         def work() -> None:
             found: tuple[Model | None, BaseException | None]
             try:
-                found = (self._load(), None)
+                found = (self._loaded_now(), None)
             except BaseException as error:
                 found = (None, error)
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(tell, *found)
 
         threading.Thread(target=work, name="infeng-load", daemon=True).start()
-        model = await future
-        _log.info("loaded", seconds=round(time.perf_counter() - begin, 3))
+        return await future
+
+    def _loaded_now(self) -> Model:
+        """Return the model once all is there that answers need; whatever is wrong then is raised."""
+        startup = self.service.startup
+        entries = self.service.journal.read()
+        startup.end("journal")
+        if entries:
+            _log.info("journal read", entries=entries)
+        model = self._load()
+        startup.end("model")  # what ``load`` has not told
         return model
 
     def _begin(self, model: Model, *, freezes: bool) -> None:
@@ -161,9 +183,11 @@ class Server:
         if freezes:  # what is there stays: no collection shall look at it again
             gc.collect()
             gc.freeze()
+        startup = self.service.startup
+        startup.end("begin")
         if self.settings.ready_file:
             write_atomically(Path(self.settings.ready_file), f"{self.url}\n")
-        _log.info("serving", url=self.url, model=model.name)
+        _log.info("serving", url=self.url, model=model.name, total_ms=round(1000 * startup.total), **in_ms(startup))
         self.is_ready.set()
 
     async def _drain(self) -> None:
@@ -239,6 +263,11 @@ def raise_open_files(wanted: int) -> None:
     if soft != resource.RLIM_INFINITY and soft < most:
         with contextlib.suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+
+
+def in_ms(startup: Laps) -> dict[str, float]:
+    """Return the milliseconds of each phase of a start."""
+    return {f"{phase}_ms": round(1000 * seconds, 1) for phase, seconds in startup.seconds.items()}
 
 
 def write_atomically(path: Path, text: str) -> None:

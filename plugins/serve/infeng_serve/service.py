@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from infeng_core.api import Laps
 from infeng_serve.auth import Caller, Keys
 from infeng_serve.bridge import Bridge
 from infeng_serve.failures import LoadingError
@@ -24,10 +24,15 @@ from infeng_serve.settings import Settings
 class Service:
     """One server's state, for the event loop's thread."""
 
-    def __init__(self, settings: Settings, keys: Keys) -> None:
-        """Be without a model yet; raises UsageError for a journal that cannot be used."""
+    def __init__(self, settings: Settings, keys: Keys, startup: Laps | None = None) -> None:
+        """Be without a model, and without what the journal holds, yet.
+
+        Raises UsageError for a journal that cannot be used.
+        """
         self.settings = settings
         self.keys = keys
+        self.startup = startup or Laps()
+        """What the start has taken so far."""
         self.journal = Journal(
             Path(settings.journal) if settings.journal else None,
             keep=settings.journal_keep,
@@ -86,16 +91,4 @@ class Service:
 
     def context(self, id: str, caller: Caller) -> Context:
         """Return what the protocol knows of a call."""
-        model = self.model
-        return Context(
-            id=id,
-            created=int(time.time()),
-            tenant=caller.tenant,
-            model=model.name,
-            adapter_of=lambda name: model.adapters.of(caller, name),
-            tokenizer=model.engine.tokenizer,
-            template=model.template,
-            defaults=model.defaults,
-            context=model.context,
-            most_choices=self.settings.max_choices,
-        )
+        return self.model.asked(id, caller, self.settings.max_choices)

@@ -19,6 +19,8 @@ class Settings:
     api_keys: str | None
     lora_roots: tuple[str, ...]
     share_adapters: bool
+    warm: tuple[str, ...]
+    warm_prompts: tuple[str, ...]
     tls_cert: str | None
     tls_key: str | None
     cors: tuple[str, ...]

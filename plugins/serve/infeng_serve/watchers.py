@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from infeng_core.api import Laps
 from infeng_serve.model import Model
 from infeng_serve.observers import Observer
 from infeng_serve.settings import Settings
@@ -10,9 +11,12 @@ from infeng_serve.watching.metrics import Metrics
 from infeng_serve.watching.tracing import Tracing
 
 
-def watchers(model: Model, settings: Settings) -> list[Observer]:
-    """Return them; raises UsageError for an endpoint of traces that cannot be."""
-    found: list[Observer] = [Metrics(model.engine, model.name, prefix=settings.metrics_prefix)]
+def watchers(model: Model, settings: Settings, startup: Laps | None = None) -> list[Observer]:
+    """Return them; raises UsageError for an endpoint of traces that cannot be.
+
+    startup: what the phases of the start took.
+    """
+    found: list[Observer] = [Metrics(model.engine, model.name, prefix=settings.metrics_prefix, startup=startup)]
     if settings.access_log != "off":
         found.append(AccessLog(format=settings.access_log, sample=settings.access_log_sample))
     if settings.otlp_endpoint:

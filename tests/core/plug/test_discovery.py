@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ import pytest
 from infeng_core.errors import ManifestError, PluginError
 from infeng_core.kernels.libraries import libraries, library_states
 from infeng_core.plug.assembly import load_config
+from infeng_core.plug.discovery import sources
 from infeng_core.plug.hookspecs import API_VERSION
 from infeng_core.plug.manager import Plugins
 from infeng_core.plug.plugin import read_plugin
@@ -321,3 +324,32 @@ def test_what_an_installed_kernel_plugin_announces_is_what_it_brings():
                 assert needed == set(kernel.features), f"{state.name}/{kernel.name}"
                 unused -= set(notes)
             assert not unused, state.name
+
+
+def test_a_file_that_changes_is_read_again(tmp_path: Path):
+    path = tmp_path / "plugin.yaml"
+    path.write_text("infeng_plugin: 1\nname: one\nversion: 1.0.0\n")
+    first = read_plugin(path)
+    assert read_plugin(path) is first
+    path.write_text("infeng_plugin: 1\nname: two\nversion: 1.0.0\n")
+    assert read_plugin(path).name == "two"
+
+
+def test_a_wheel_that_is_installed_meanwhile_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def install(name: str) -> None:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "plugin.yaml").write_text(f"infeng_plugin: 1\nname: {name}\nversion: 1.0.0\n")
+        info = tmp_path / f"{name}-1.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        (info / "entry_points.txt").write_text(f"[infeng.plugins]\n{name} = {name}\n")
+        os.utime(tmp_path, ns=(0, time.time_ns()))  # two writes within a tick of the clock look like one
+
+    def found() -> set[str]:
+        return {source.name for source in sources(load_config())} & {"early", "late"}
+
+    install("early")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert found() == {"early"}
+    install("late")
+    assert found() == {"early", "late"}

@@ -152,3 +152,20 @@ def test_what_transformers_gives_to_templates_is_there(make_chat: MakeChat) -> N
         "{{ strftime_now('%Y') | length }}"
     )
     assert make_chat(on_bomb(written)).prompt(BOMB).text.startswith('{"é": "<"}{\n "a":2,\n "b":1\n}014')
+
+
+def test_a_process_that_was_prepared_is_taken_once_and_not_if_it_has_died():
+    for dies in (False, True):
+        renderer.prepare()
+        renderer.prepare()  # there is one: this does nothing
+        [child] = renderer._spares
+        if dies:
+            child.kill()
+            child.wait()
+        first, second = Renderer(CHATML, "first"), Renderer(CHATML, "second")
+        for one in (first, second):
+            one.compile()
+        assert (first._child is child) is not dies
+        assert second._child is not child and not renderer._spares
+        for one in (first, second):
+            one.close()

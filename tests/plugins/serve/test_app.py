@@ -15,7 +15,8 @@ from infeng_core.api import __version__
 def test_liveness_version_and_load(served: Running):
     assert served.ask("/health").json == {"status": "ok"}
     assert served.ask("/ready").status == 200
-    assert served.ask("/version").json == {"version": __version__}
+    version = served.ask("/version").json
+    assert version["version"] == __version__ and version["startup_ms"]["listen"] >= 0
     load = served.ask("/load").json
     assert (load["server_load"], load["running"], load["waiting"]) == (0, 0, 0)
     assert 0 <= load["kv_cache_usage"] <= 1

@@ -76,7 +76,7 @@ def test_it_serves_tells_where_and_ends_with_0_after_sigterm(tmp_path: Path, pro
     assert b"infeng:num_requests_running" in ask(program.address, "/metrics", **bearer).data
     assert program.end() == 0
     assert not program.ready.exists()
-    assert all(word in program.said() for word in ("engine_s=", "template_s=", "serving", "draining"))
+    assert all(word in program.said() for word in ("imports_ms=", "template_ms=", "serving", "draining"))
     assert "Traceback" not in program.said()
 
 
@@ -113,6 +113,9 @@ def test_a_model_that_cannot_be_loaded_ends_it_with_its_message(tmp_path: Path, 
     [
         (["--port", "70000"], "serve.port"),
         (["--host", "203.0.113.7"], "203.0.113.7"),
+        (["--ready-file", "/"], "--ready-file /"),
+        (["--warm", "engines"], "known: adapters"),
+        (["--warm-prompts", "none.jsonl"], "none.jsonl"),
         (["--tls-key", "x.pem"], "--tls-cert"),
         (["--tls-cert", "none.pem"], "none.pem"),
         (["--api-keys", "none.txt"], "none.txt"),

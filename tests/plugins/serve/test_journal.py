@@ -18,7 +18,7 @@ import pytest
 from infeng_demo import adapter_dir, model_dir
 from infeng_serve.auth import Keys
 from infeng_serve.journal import Entry, Journal
-from serve_parts import running
+from serve_parts import running, slowed
 
 from infeng_core.api import UsageError
 
@@ -38,7 +38,9 @@ def entry(number: int, *, created: int = 1000, tenant: str = "t", body: bytes = 
 
 
 def journal(directory: Path | None, **given: Any) -> Journal:
-    return Journal(directory, clock=lambda: 1000.0, **given)
+    made = Journal(directory, clock=lambda: 1000.0, **given)
+    made.read()
+    return made
 
 
 # ----------------------------------------------------------------------------------------------------- its files ---
@@ -178,8 +180,8 @@ def test_a_call_with_the_same_idempotency_key_gets_the_same_bytes():
 
 
 def test_of_two_calls_with_one_key_at_a_time_one_has_to_wait():
-    body = {"prompt": "The king", "max_tokens": 600, "ignore_eos": True}
-    with running() as served:
+    body = {"prompt": "The king", "max_tokens": 300, "ignore_eos": True}
+    with running() as served, slowed(served.engine, 0.003):
         answers: list[int] = []
 
         def ask() -> None:

@@ -48,6 +48,17 @@ LIMITED = ("time", "memory", "length", "depth", "died")
 """Kinds of errors of what costs too much."""
 
 
+_spares: list[subprocess.Popen[bytes]] = []
+"""Processes that no template has taken yet; each ends with this one, when its input does."""
+
+
+def prepare() -> None:
+    """Start a process that the next template will take: it gets ready while this one does something else."""
+    if not _spares:
+        with contextlib.suppress(ResourceError):  # whoever needs one is told
+            _spares.append(_process())
+
+
 class RenderError(Exception):
     """The template did not render: ``kind`` as the sandbox names it, or "time", "died"."""
 
@@ -116,22 +127,7 @@ class Renderer:
 
     def _start(self) -> None:
         self._stop()
-        if not sys.executable:
-            raise ResourceError("chat templates", "there is no Python to run them with", "run under a Python program")
-        environment = {name: os.environ[name] for name in _KEPT if name in os.environ}
-        try:
-            self._child = subprocess.Popen(
-                [sys.executable, "-P", str(SANDBOX)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                env=environment,
-                cwd="/",
-                start_new_session=True,  # a terminal's Ctrl-C is not meant for it
-            )
-        except OSError as error:
-            why = f"no process for them can be started ({error.strerror})"
-            raise ResourceError("chat templates", why, "free some memory or processes") from None
+        self._child = _spare() or _process()
         self._end = weakref.finalize(self, _end, self._child)
         for pipe in (self._child.stdin, self._child.stdout):
             assert pipe is not None
@@ -188,6 +184,34 @@ class Renderer:
                 if length == 8 and len(got) >= 8:
                     length += int.from_bytes(got[:8], "little")
         return bytes(got[8:])
+
+
+def _spare() -> subprocess.Popen[bytes] | None:
+    """Return a process that was started ahead and still lives."""
+    with contextlib.suppress(IndexError):
+        while (child := _spares.pop()).poll() is not None:
+            _end(child)
+        return child
+    return None
+
+
+def _process() -> subprocess.Popen[bytes]:
+    if not sys.executable:
+        raise ResourceError("chat templates", "there is no Python to run them with", "run under a Python program")
+    environment = {name: os.environ[name] for name in _KEPT if name in os.environ}
+    try:
+        return subprocess.Popen(
+            [sys.executable, "-P", str(SANDBOX)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=environment,
+            cwd="/",
+            start_new_session=True,  # a terminal's Ctrl-C is not meant for it
+        )
+    except OSError as error:
+        why = f"no process for them can be started ({error.strerror})"
+        raise ResourceError("chat templates", why, "free some memory or processes") from None
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:

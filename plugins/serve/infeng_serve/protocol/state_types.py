@@ -18,6 +18,7 @@ class Version(msgspec.Struct, kw_only=True):
     """What the server is."""
 
     version: str
+    startup_ms: Annotated[dict[str, float], Meta(description="milliseconds that each phase of the start took")]
 
 
 class Load(msgspec.Struct, kw_only=True):

@@ -94,6 +94,7 @@ _PROCESS = (
     Family("process_start_time_seconds", "gauge", "When the process began, seconds since 1970."),
     Family("process_open_fds", "gauge", "Open files and sockets."),
     Family("process_max_fds", "gauge", "How many may be open."),
+    Family("infeng_startup_seconds", "gauge", "What each phase of the start took.", ("phase",)),
     Family("infeng_build_info", "info", "What runs here.", ("version", "python_version", "model_name", "backend")),
 )
 

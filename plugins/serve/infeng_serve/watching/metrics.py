@@ -8,7 +8,7 @@ from bisect import bisect_left
 from collections.abc import Iterable
 from typing import Literal
 
-from infeng_core.api import BASE, AdapterInfo, Engine, InfengError, __version__
+from infeng_core.api import BASE, AdapterInfo, Engine, InfengError, Laps, __version__
 from infeng_serve.observers import Record
 from infeng_serve.watching.exposition import Exposition, Histogram, labels
 from infeng_serve.watching.families import FAMILIES, FIRST_TOKEN, PER_TOKEN, WHOLE, token_bounds
@@ -50,9 +50,18 @@ class Metrics:
     """An Observer that counts. The engine's own figures are read when somebody scrapes."""
 
     def __init__(
-        self, engine: Engine, model: str, *, prefix: Prefix = "infeng", most_adapters: int = 64, most_tenants: int = 64
+        self,
+        engine: Engine,
+        model: str,
+        *,
+        prefix: Prefix = "infeng",
+        most_adapters: int = 64,
+        most_tenants: int = 64,
+        startup: Laps | None = None,
     ) -> None:
         """model: what the base is served as. prefix: of all names. most_*: how many are told apart; others are "other".
+
+        startup: what the phases of the start took.
 
         With ``vllm`` reasons and labels are vLLM's, too, so that its dashboards and routers work.
         """
@@ -60,6 +69,7 @@ class Metrics:
         self._prefix = prefix
         self._common = labels(model_name=model, **({"engine": "0"} if prefix == "vllm" else {}))
         self._model = model
+        self._startup = startup or Laps()
         self._most_adapters = most_adapters
         self._live: dict[int, _Live] = {}
         self._tenants = Groups(most_tenants)
@@ -186,6 +196,8 @@ class Metrics:
         self._add_groups(out, "tenant", "tenant", self._tenants)
         out.add(FAMILIES["tenant_rejections_total"], *((labels(tenant=g.name), g.rejected) for g in self._tenants))
         add_process(out)
+        spans = ((labels(phase=phase), round(seconds, 6)) for phase, seconds in self._startup.seconds.items())
+        out.add(FAMILIES["infeng_startup_seconds"], *spans)
         build = labels(
             version=__version__,
             python_version=platform.python_version(),

@@ -48,4 +48,9 @@ def _started() -> float | None:
         return None
 
 
+def age() -> float:
+    """Return how many seconds ago this process began, to some 10 ms; 0 where the system does not tell."""
+    return 0.0 if _START is None else max(0.0, time.time() - _START)
+
+
 _START = _started()

@@ -18,7 +18,7 @@ from infeng_serve.watching.metrics import Metrics
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as read_text
 
-from infeng_core.api import Engine, SamplingParams
+from infeng_core.api import Engine, Laps, SamplingParams
 
 MakeRecord = Callable[..., Record]
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
@@ -67,7 +67,9 @@ def metrics(engine: Engine) -> Metrics:
 def busy(engine: Engine, finished: MakeRecord) -> Metrics:
     """Metrics that have something to tell of every family."""
     engine.generate(["Once upon a time there was a lion"] * 2, GREEDY, adapters=[None, "bard"])
-    metrics = Metrics(engine, 'a "model" with \\ and\nmore')
+    started = Laps(0.5)
+    started.end("imports")
+    metrics = Metrics(engine, 'a "model" with \\ and\nmore', startup=started)
     serve(metrics, finished())
     serve(metrics, finished(adapter="bard", tenant=""))
     metrics.rejected(finished(), "overloaded")

@@ -1,0 +1,162 @@
+"""What is done before the first call, so that it finds adapters in memory and the beginning of its prompt computed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from infeng_core.api import Engine, Request, ResourceError, UsageError, get_logger
+from infeng_serve.auth import Caller, Keys
+from infeng_serve.generating import Read, salted
+from infeng_serve.model import Model
+from infeng_serve.protocol import chat, completions, responses
+from infeng_serve.protocol.errors import ApiError
+from infeng_serve.settings import Settings
+
+LARGEST = 64 << 20
+"""Bytes of a file of prompts."""
+
+READS: dict[str, Read] = {"messages": chat.read, "prompt": completions.read, "input": responses.read}
+"""What reads a body, by the key that only its kind has."""
+
+THINGS = ("adapters",)
+"""What ``serve.warm`` may name."""
+
+_log = get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class WarmPrompt:
+    """A line of a file: a call whose prompt is computed."""
+
+    place: str
+    """File and line, for errors."""
+    read: Read
+    body: bytes
+    tenant: str | None
+    """For whom; None: for everybody who has a key."""
+
+
+class Warming:
+    """What the settings want warm. Files are read at once, so that a wrong one is told before a model is loaded."""
+
+    def __init__(self, settings: Settings, keys: Keys) -> None:
+        """Read the files; raises UsageError."""
+        for name in settings.warm:
+            if name not in THINGS:
+                raise UsageError(f"serve.warm: {name}", "there is no such thing to warm", f"known: {', '.join(THINGS)}")
+        self._warms_adapters = "adapters" in settings.warm
+        self._prompts = [prompt for path in settings.warm_prompts for prompt in read_prompts(Path(path))]
+        self._keys = keys
+
+    def run(self, model: Model) -> None:
+        """Do it, on this thread; raises UsageError or AdapterError where something cannot be done."""
+        if self._warms_adapters:
+            load_adapters(model.engine)
+        if self._prompts:
+            begin = time.perf_counter()
+            count = tokens = 0
+            for request in self._requests(model):
+                tokens += model.engine.generate(request)[0].usage.prompt_tokens
+                count += 1
+            _log.info("prompts warmed", prompts=count, tokens=tokens, seconds=round(time.perf_counter() - begin, 3))
+            _check_room(model.engine, tokens)
+
+    def _requests(self, model: Model) -> Iterator[Request]:
+        """Yield a request for each prompt and tenant, made as those of calls are; raises UsageError."""
+        for prompt in self._prompts:
+            callers = [who for who in self._keys.callers if prompt.tenant in (None, who.tenant)]
+            if not callers:
+                why = f"no key has the tenant {prompt.tenant!r}"
+                raise UsageError(prompt.place, why, "name one of the file of keys, or none for all")
+            done: set[str] = set()
+            unseen: ApiError | None = None
+            for caller in callers:
+                try:
+                    request = None if caller.tenant in done else _request(prompt, model, caller)
+                except ApiError as error:
+                    if error.code != "model_not_found":
+                        raise _told(prompt, error) from error
+                    unseen = error  # by this key; others may see the adapter
+                else:
+                    done.add(caller.tenant)
+                    if request is not None:
+                        yield request
+            if not done and unseen is not None:
+                raise _told(prompt, unseen) from unseen
+
+
+def _told(prompt: WarmPrompt, error: ApiError) -> UsageError:
+    return UsageError(prompt.place, error.message, "mend the line, or leave it out")
+
+
+def read_prompts(path: Path) -> list[WarmPrompt]:
+    """Return the prompts of a file: in each line that is not empty a body of a call, as JSON, and perhaps ``tenant``.
+
+    Raises UsageError with the line.
+    """
+    try:
+        with path.open("rb") as file:
+            data = file.read(LARGEST + 1)
+    except OSError as error:
+        raise UsageError(f"{path}", error.strerror or str(error), "give a file of prompts that can be read") from error
+    if len(data) > LARGEST:
+        raise UsageError(f"{path}", f"it has more than {LARGEST} bytes", "list fewer prompts")
+    lines = enumerate(data.split(b"\n"), 1)
+    return [_prompt(f"{path}:{number}", line) for number, line in lines if line.strip()]
+
+
+def _prompt(place: str, line: bytes) -> WarmPrompt:
+    remedy = 'write {"messages": [...]} or {"prompt": "..."}, with "model" for an adapter and "tenant"'
+    try:
+        fields: dict[str, Any] = msgspec.json.decode(line, type=dict[str, Any])
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise UsageError(place, f"it is no JSON object ({error})", remedy) from None
+    tenant = fields.pop("tenant", None)
+    if not isinstance(tenant, str | None):
+        raise UsageError(place, "tenant is no text", remedy)
+    kinds = [key for key in READS if key in fields]
+    if len(kinds) != 1:
+        raise UsageError(place, f"it needs one of {', '.join(READS)}, and has {len(kinds)}", remedy)
+    return WarmPrompt(place, READS[kinds[0]], msgspec.json.encode(fields), tenant)
+
+
+def _request(prompt: WarmPrompt, model: Model, caller: Caller) -> Request:
+    """Return what computes a prompt where the tenant's calls find it, and nobody pays for it; raises ApiError."""
+    answer = prompt.read(prompt.body, model.asked("warm", caller, most_choices=16))
+    asked = answer.requests[0]
+    params = replace(asked.params, max_tokens=1, min_tokens=0, prompt_logprobs=None)
+    return replace(asked, params=params, tenant="", cache_salt=salted(caller, asked.cache_salt), timeout=None)
+
+
+def load_adapters(engine: Engine) -> None:
+    """Bring the engine's adapters into memory, as many as it may hold; raises AdapterError for one that is broken."""
+    infos = engine.adapters.infos()
+    pinned: list[str] = []
+    try:
+        for info in infos[: engine.config.adapters.max_resident]:
+            if not info.pinned:
+                engine.adapters.pin(info.name)
+                pinned.append(info.name)
+    except ResourceError as error:
+        _log.warning("not all adapters have room", loaded=len(pinned), of=len(infos), reason=str(error))
+    finally:
+        for name in pinned:  # they may leave when others are asked for
+            engine.adapters.pin(name, False)
+    if len(infos) > engine.config.adapters.max_resident:
+        remedy = "raise adapters.max_resident"
+        _log.warning("not all adapters have room", loaded=len(pinned), of=len(infos), remedy=remedy)
+
+
+def _check_room(engine: Engine, tokens: int) -> None:
+    """Warn where the cache cannot hold what was computed: the first prompts have left it."""
+    room = engine.load().blocks * engine.config.kv_cache.block
+    if not engine.config.kv_cache.prefix:
+        _log.warning("prompts were computed in vain", reason="kv_cache.prefix is false")
+    elif tokens > room:
+        _log.warning("the cache does not hold all prompts", tokens=tokens, room=room, remedy="raise kv_cache.memory")
