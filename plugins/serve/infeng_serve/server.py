@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from email.utils import formatdate
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import uvloop
 from uvicorn import Config
@@ -30,11 +31,17 @@ from infeng_serve.routes import page, table
 from infeng_serve.service import Service, shutting_down
 from infeng_serve.settings import Settings
 
+if TYPE_CHECKING:
+    from infeng_serve.rpc.server import RpcServer
+
 BACKLOG = 2048
 """Connections that the system holds for us."""
 
 FAREWELL_SECONDS = 2.0
 """What answers that are ended, and connections, get to write what is left."""
+
+RPC_FAREWELL_SECONDS = 0.5
+"""The same of gRPC, where some only watch, and would for ever."""
 
 SPARE_FILES = 256
 """Open files beside those of connections."""
@@ -65,6 +72,7 @@ class Server:
         self._load = load
         self._watch = watch
         self._config = _config(App(self.service, {**table(), **page.routes(settings), **(routes or {})}), settings)
+        self._rpc = _rpc(self.service, settings)
         self._socket = listening(settings.host, settings.port)
         scheme, host = "https" if settings.tls_cert else "http", settings.host
         host = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(host, host)  # where it can be reached
@@ -93,6 +101,11 @@ class Server:
             with contextlib.suppress(RuntimeError):  # it is closed already
                 self._loop.call_soon_threadsafe(self._stopping.set)
 
+    @property
+    def grpc_address(self) -> str:
+        """Where gRPC is served, once it is: host and port; "" where it is not."""
+        return "" if self._rpc is None else self._rpc.address
+
     # ------------------------------------------------------------------------------------------------- its life ---
 
     async def _serve(self, has_signals: bool) -> None:
@@ -108,12 +121,18 @@ class Server:
             backlog=BACKLOG,
         )
         self._tick(self._loop)
+        try:
+            if self._rpc is not None:
+                await self._rpc.start()
+        except BaseException:
+            await self._go(listener)
+            raise
         stopped = asyncio.create_task(self._stopping.wait())
         loaded = asyncio.create_task(self._loaded())
         try:
             await asyncio.wait((stopped, loaded), return_when=asyncio.FIRST_COMPLETED)
             if loaded.done():
-                self._begin(await loaded, freezes=has_signals)
+                await self._begin(await loaded, freezes=has_signals)
                 await stopped
                 await self._drain()
             elif has_signals:
@@ -154,20 +173,24 @@ class Server:
         _log.info("loaded", seconds=round(time.perf_counter() - begin, 3))
         return model
 
-    def _begin(self, model: Model, *, freezes: bool) -> None:
+    async def _begin(self, model: Model, *, freezes: bool) -> None:
         """Serve requests from here on."""
         self.service.begin(model, self._watch(model))
+        if self._rpc is not None:
+            await self._rpc.serve()
         if freezes:  # what is there stays: no collection shall look at it again
             gc.collect()
             gc.freeze()
         if self.settings.ready_file:
             write_atomically(Path(self.settings.ready_file), f"{self.url}\n")
-        _log.info("serving", url=self.url, model=model.name)
+        _log.info("serving", url=self.url, grpc=self.grpc_address, model=model.name)
         self.is_ready.set()
 
     async def _drain(self) -> None:
         """Take no further calls; let those that are being answered end, as long as they may take."""
         self.service.is_draining = True
+        if self._rpc is not None:
+            await self._rpc.drain()
         _log.info("draining", calls=self.service.limits.calls)
         if not await self._idle(self.settings.drain_timeout):
             _log.warning("calls are ended that are not complete", calls=self.service.limits.calls)
@@ -187,6 +210,8 @@ class Server:
         if self.settings.ready_file:
             Path(self.settings.ready_file).unlink(missing_ok=True)
         listener.close()
+        if self._rpc is not None:
+            await self._rpc.stop(RPC_FAREWELL_SECONDS)
         for connection in list(self._state.connections):
             connection.shutdown()
         end = time.monotonic() + FAREWELL_SECONDS
@@ -211,7 +236,7 @@ class Server:
         self._stopping.set()
 
 
-def listening(host: str, port: int) -> socket.socket:
+def listening(host: str, port: int, option: str = "--port") -> socket.socket:
     """Return a socket that listens; raises UsageError where it cannot."""
     place = f"{host}:{port}"
     try:
@@ -227,7 +252,7 @@ def listening(host: str, port: int) -> socket.socket:
         opened.setblocking(False)
     except OSError as error:
         opened.close()
-        raise UsageError(place, error.strerror or str(error), "give another --port, or 0 for a free one") from error
+        raise UsageError(place, error.strerror or str(error), f"give another {option}, or 0 for a free one") from error
     return opened
 
 
@@ -248,6 +273,19 @@ def write_atomically(path: Path, text: str) -> None:
         beside.replace(path)
     except OSError as error:
         raise UsageError(f"{path}", error.strerror or str(error), "give a file that can be written") from error
+
+
+def _rpc(service: Service, settings: Settings) -> RpcServer | None:
+    """Return the gRPC server where one is asked for; raises UsageError without the extra or where a port is taken."""
+    if settings.grpc_port is None:
+        return None
+    try:
+        from infeng_serve.rpc.server import RpcServer
+    except ImportError as error:
+        raise UsageError("--grpc-port", f"{error.name} is not installed", "pip install 'infeng-serve[grpc]'") from None
+    if settings.grpc_port:
+        listening(settings.host, settings.grpc_port, "--grpc-port").close()  # which says better than gRPC why it cannot
+    return RpcServer(service, settings.host, settings.grpc_port)
 
 
 def _bounds(settings: Settings) -> Bounds:

@@ -57,13 +57,14 @@ def _asked(given: Common) -> list[tuple[str, Constraint]]:
     if (outputs := given.structured_outputs) is not None:
         names = ("json", "json_object", "regex", "choice", "grammar")
         asked += [(f"structured_outputs.{name}", name, getattr(outputs, name)) for name in names]
-    found = [(path, _one(path, kind, value)) for path, kind, value in asked if value is not None and value is not False]
+    found = [(path, one(path, kind, value)) for path, kind, value in asked if value is not None and value is not False]
     if given.structured_outputs is not None and not any(path.startswith("structured") for path, _ in found):
         raise invalid("structured_outputs", "structured_outputs: give one of json, json_object, regex, choice, grammar")
     return found
 
 
-def _one(path: str, kind: str, value: Any) -> Constraint:
+def one(path: str, kind: str, value: Any) -> Constraint:
+    """Return the constraint of one kind, as ``structured_outputs`` names it; raises ApiError that names ``path``."""
     if kind == "json":
         return {"json_schema": _schema(path, value)}
     if kind == "choice" and not value:
