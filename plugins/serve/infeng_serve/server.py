@@ -6,9 +6,7 @@ import asyncio
 import contextlib
 import gc
 import os
-import resource
 import signal
-import socket
 import sys
 import threading
 import time
@@ -25,6 +23,7 @@ from infeng_core.api import UsageError, get_logger
 from infeng_serve.app import App, Route
 from infeng_serve.auth import Keys
 from infeng_serve.connection import Bounds, Connection, config_of
+from infeng_serve.listening import BACKLOG, listening, raise_open_files
 from infeng_serve.model import Model
 from infeng_serve.observers import Observer
 from infeng_serve.routes import page, table
@@ -33,9 +32,6 @@ from infeng_serve.settings import Settings
 
 if TYPE_CHECKING:
     from infeng_serve.rpc.server import RpcServer
-
-BACKLOG = 2048
-"""Connections that the system holds for us."""
 
 FAREWELL_SECONDS = 2.0
 """What answers that are ended, and connections, get to write what is left."""
@@ -66,7 +62,7 @@ class Server:
         load: called on a thread of its own. watch: returns who is told of each call; those that have a ``close`` are
         closed at the end. routes: further ones.
         """
-        raise_open_files(settings.max_connections + SPARE_FILES)
+        raise_open_files(settings.max_connections * (1 if settings.grpc_port is None else 2) + SPARE_FILES)
         self.settings = settings
         self.service = Service(settings, keys or Keys())
         self._load = load
@@ -234,35 +230,6 @@ class Server:
         if self._stopping.is_set():
             _leave(128 + number)
         self._stopping.set()
-
-
-def listening(host: str, port: int, option: str = "--port") -> socket.socket:
-    """Return a socket that listens; raises UsageError where it cannot."""
-    place = f"{host}:{port}"
-    try:
-        found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        family, _, _, _, address = found[0]
-        opened = socket.socket(family, socket.SOCK_STREAM)
-    except OSError as error:
-        raise UsageError(place, error.strerror or str(error), "give another --host") from error
-    try:
-        opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        opened.bind(address)
-        opened.listen(BACKLOG)
-        opened.setblocking(False)
-    except OSError as error:
-        opened.close()
-        raise UsageError(place, error.strerror or str(error), f"give another {option}, or 0 for a free one") from error
-    return opened
-
-
-def raise_open_files(wanted: int) -> None:
-    """Raise the limit of open files as far as the system allows, if it is lower."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-    if soft != resource.RLIM_INFINITY and soft < most:
-        with contextlib.suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 def write_atomically(path: Path, text: str) -> None:

@@ -138,7 +138,15 @@ def test_nobody_aborts_calls_of_another_tenant_and_each_has_its_own_limit(kept: 
     assert until(lambda: not kept.server.service.limits.calls)
 
 
-def test_a_request_has_a_bound(secure: Client):
+def test_a_request_and_its_metadata_have_a_bound(secure: Client):
     assert secure.complete(asked("x" * 900), key="plain-key")
-    code, _, _ = refused(lambda: secure.complete(asked("x" * 3000), key="plain-key"))
+    for text, more in (("x" * 3000, {}), ("x", {"large": "x" * 100_000})):
+        code, _, _ = refused(lambda text=text, more=more: secure.complete(asked(text), key="plain-key", **more))
+        assert code == grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+def test_a_compressed_request_has_the_same_bound(secure: Client):
+    request, metadata = asked("x" * 100_000), metadata_of(key="plain-key")
+    compressed = secure.stub.Generate(request, metadata=metadata, compression=grpc.Compression.Gzip, timeout=20)
+    code, _, _ = refused(lambda: list(compressed))
     assert code == grpc.StatusCode.RESOURCE_EXHAUSTED

@@ -10,9 +10,10 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from infeng_serve.model import Model
+from infeng_serve.server import Server
 from infeng_serve.settings import Settings
 from rpc_parts import Client, asked, refused
-from serve_parts import demo_model, running, slowed, until
+from serve_parts import demo_model, running, settings_of, slowed, until
 from smg_grpc_proto import vllm_engine_pb2 as pb
 
 from infeng_core.api import UsageError
@@ -28,7 +29,7 @@ def test_health_is_told_from_loading_to_the_end_and_what_is_in_the_making_gets_i
         assert go.wait(30)
         return demo_model(settings)
 
-    with running(grpc_port=0, drain_timeout=1.5, model=late, waits=False) as served:
+    with running(grpc_port=0, drain_timeout=1.0, model=late, waits=False) as served:
         assert until(lambda: served.server.grpc_address)
         with Client(served) as client:
             watch = health_pb2_grpc.HealthStub(client.channel).Watch(health_pb2.HealthCheckRequest(), timeout=60)
@@ -59,8 +60,7 @@ def test_health_is_told_from_loading_to_the_end_and_what_is_in_the_making_gets_i
 
 
 def test_a_port_that_is_taken_is_an_error_before_anything_is_loaded():
-    from infeng_serve.server import Server, listening
-    from serve_parts import settings_of
+    from infeng_serve.server import listening
 
     taken = listening("127.0.0.1", 0)
     with pytest.raises(UsageError, match=r"in use.*--grpc-port"):
@@ -70,8 +70,6 @@ def test_a_port_that_is_taken_is_an_error_before_anything_is_loaded():
 
 @pytest.mark.parametrize("module", ["grpc", "grpc_health.v1", "grpc_reflection.v1alpha", "smg_grpc_proto"])
 def test_without_the_extra_the_error_names_it(monkeypatch: pytest.MonkeyPatch, module: str):
-    from infeng_serve.server import Server
-    from serve_parts import settings_of
 
     for name in [name for name in sys.modules if name.startswith("infeng_serve.rpc")]:
         monkeypatch.delitem(sys.modules, name)
