@@ -32,7 +32,7 @@ class StructuredOutputs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True
     json_object: Annotated[bool | None, Meta(description="any JSON object")] = None
     regex: Annotated[str | None, Meta(description="a regular expression for the whole answer")] = None
     choice: Annotated[list[str] | None, Meta(description="one of these texts")] = None
-    grammar: Annotated[str | None, Meta(description="a Lark grammar")] = None
+    grammar: Annotated[str | None, Meta(description="a Lark grammar, or GBNF: rules written ::=")] = None
 
 
 class JsonSchema(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,6 +12,9 @@ from infeng_serve.protocol.errors import invalid
 from infeng_serve.protocol.parameters import Choices, Common, ResponseFormat
 
 PROCESSOR = "grammar"
+
+_GBNF = re.compile(r"^\s*[\w-]+\s*::=", re.MULTILINE)
+"""A rule as GBNF and EBNF have it; in Lark it is ``name: ...``. vLLM takes both by one parameter."""
 
 Constraint = Mapping[str, Any]
 
@@ -69,7 +73,9 @@ def one(path: str, kind: str, value: Any) -> Constraint:
         return {"json_schema": _schema(path, value)}
     if kind == "choice" and not value:
         raise invalid(path, f"{path}: there is no choice")
-    return {{"grammar": "lark"}.get(kind, kind): value}
+    if kind == "grammar":
+        return {"gbnf" if _GBNF.search(value) else "lark": value}
+    return {kind: value}
 
 
 def _schema(path: str, value: Any) -> Any:

@@ -62,6 +62,8 @@ COMMON: list[tuple[str, Any, str, Any]] = [
     ("guided_json", {"type": "null"}, "processors", (("grammar", {"json_schema": {"type": "null"}}),)),
     ("guided_regex", "[ab]", "processors", (("grammar", {"regex": "[ab]"}),)),
     ("guided_choice", ["a", "b"], "processors", (("grammar", {"choice": ["a", "b"]}),)),
+    ("structured_outputs", {"grammar": 'root ::= "a"'}, "processors", (("grammar", {"gbnf": 'root ::= "a"'}),)),
+    ("structured_outputs", {"grammar": 'start: "::="'}, "processors", (("grammar", {"lark": 'start: "::="'}),)),
     ("guided_grammar", "start: /a/", "processors", (("grammar", {"lark": "start: /a/"}),)),
 ]
 CHOICES = [

@@ -126,6 +126,7 @@ def test_log_probabilities_are_those_of_the_engine(served: Running, client: Clie
         ({"choice": pb.ChoiceConstraint(choices=["yes", "no"])}, {"choice": ["yes", "no"]}),
         ({"json_schema": '{"type": "boolean"}'}, {"json": {"type": "boolean"}}),
         ({"grammar": 'start: "x" "y"'}, {"grammar": 'start: "x" "y"'}),
+        ({"grammar": 'root ::= "x" [y-z]'}, {"regex": "x[yz]"}),
         ({"json_object": True, "max_tokens": 16}, {"json_object": True}),
     ],
 )
