@@ -85,6 +85,7 @@ def options(settings: Settings) -> list[tuple[str, int]]:
         ("grpc.max_metadata_size", settings.max_head),
         ("grpc.absolute_max_metadata_size", settings.max_head),
         ("grpc.max_allowed_incoming_connections", settings.max_connections),
+        ("grpc.max_concurrent_streams", settings.max_connections),  # of one connection, as calls of HTTP have one each
         ("grpc.server_handshake_timeout_ms", _milliseconds(settings.head_timeout)),
         ("grpc.max_connection_idle_ms", _milliseconds(settings.keep_alive)),
         ("grpc.keepalive_time_ms", _milliseconds(settings.write_timeout)),
