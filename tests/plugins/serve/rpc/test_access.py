@@ -126,7 +126,7 @@ def test_requests_carry_their_tenant_and_folders_are_told_to_admins_alone(secure
 
 def test_nobody_aborts_calls_of_another_tenant_and_each_has_its_own_limit(kept: Running, secure: Client):
     with slowed(kept.engine, 0.02):
-        call = secure.generate(asked(id="hers", max_tokens=20, ignore_eos=True, stream=True), key="alpha-key")
+        call = secure.generate(asked(id="hers", max_tokens=200, ignore_eos=True, stream=True), key="alpha-key")
         next(call)
         abort = pb.AbortRequest(request_ids=["hers"])
         secure.stub.Abort(abort, metadata=metadata_of(key="beta-key"))
@@ -134,7 +134,7 @@ def test_nobody_aborts_calls_of_another_tenant_and_each_has_its_own_limit(kept: 
         assert (code, details["ErrorInfo"].reason) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "rate_limit_exceeded")
         assert int(dict(error.trailing_metadata())["grpc-retry-pushback-ms"]) == 1000
         assert secure.complete(asked(max_tokens=1), key="beta-key")
-        assert list(call)[-1].complete.finish_reason == "length"
+    assert list(call)[-1].complete.finish_reason == "length"
     assert until(lambda: not kept.server.service.limits.calls)
 
 

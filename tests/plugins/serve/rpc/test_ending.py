@@ -63,7 +63,7 @@ def test_a_client_that_leaves_while_its_prompt_is_computed_gives_its_blocks_back
 
 def test_a_deadline_ends_a_call_as_leaving_does(served: Running, seen: Seen):
     with slowed(served.engine, 0.02), Client(served) as client:
-        call = client.stub.Generate(long(id="hurried"), timeout=0.2)
+        call = client.stub.Generate(long(id="hurried"), timeout=0.6)
         code, _, _ = refused(lambda: list(call))
         assert code == grpc.StatusCode.DEADLINE_EXCEEDED
         assert until(lambda: served.blocks_in_use() == 0)

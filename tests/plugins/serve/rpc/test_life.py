@@ -43,7 +43,7 @@ def test_health_is_told_from_loading_to_the_end_and_what_is_in_the_making_gets_i
             assert client.stub.HealthCheck(pb.HealthCheckRequest()).healthy
             with slowed(served.engine, 0.02):
                 short, long = (
-                    client.generate(asked(stream=True, max_tokens=most, ignore_eos=True)) for most in (15, 400)
+                    client.generate(asked(stream=True, max_tokens=most, ignore_eos=True)) for most in (8, 400)
                 )
                 next(short), next(long)
                 served.server.stop()
