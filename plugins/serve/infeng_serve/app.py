@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from infeng_core.api import get_logger
-from infeng_serve.failures import GoneError, failure
+from infeng_serve.failures import GoneError, failure, unauthenticated
 from infeng_serve.http import Call, Receive, Scope, Send
 from infeng_serve.observers import Record
 from infeng_serve.protocol.errors import ApiError
@@ -97,9 +97,7 @@ class App:
             record = Record(call.id, call.path, "", "", client=call.client, wall=call.wall, arrived=call.arrived)
             record.status = 401
             observer.rejected(record, "unauthorized")
-        why = "There is no such API key" if b"authorization" in call.headers else "An API key is missing"
-        headers = {"www-authenticate": "Bearer"}
-        raise ApiError(401, f"{why}; send `Authorization: Bearer KEY`.", code="invalid_api_key", headers=headers)
+        raise unauthenticated(b"authorization" in call.headers)
 
     # ------------------------------------------------------------------------------------------- pages of others ---
 

@@ -6,18 +6,32 @@ import asyncio
 import itertools
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from infeng_core.api import Engine, Event, Output, Request
 from infeng_serve.failures import GoneError
 from infeng_serve.feed import Choice, Feed
 from infeng_serve.observers import Record
-from infeng_serve.protocol.answer import Answer
 from infeng_serve.protocol.errors import ApiError
 
 _T = TypeVar("_T")
+
+
+class Asked(Protocol):
+    """What the bridge looks at of an answer in the making."""
+
+    @property
+    def requests(self) -> Sequence[Request]:
+        """One for each choice; they are submitted together."""
+
+    @property
+    def streams(self) -> bool:
+        """Whether events are wanted as they come."""
+
+
+_A = TypeVar("_A", bound=Asked)
 
 Given = list[tuple[int, Event | Exception]]
 """What one step gave, by the keys of choices."""
@@ -43,8 +57,8 @@ class Bridge:
         return await self._loop.run_in_executor(self._pool, work)
 
     async def submit(
-        self, feed: Feed, read: Callable[[], Answer], settle: Callable[[Request], tuple[Request, Record]]
-    ) -> Answer:
+        self, feed: Feed, read: Callable[[], _A], settle: Callable[[Request], tuple[Request, Record]]
+    ) -> _A:
         """Read a call and submit its requests, both on a thread of the pool; its events come to ``feed``.
 
         settle: returns a request as the server wants it, and its record. Raises whatever reading and submitting raise,
@@ -66,9 +80,7 @@ class Bridge:
         self.feeds.discard(feed)
         feed.leave()
 
-    def _submit(
-        self, feed: Feed, read: Callable[[], Answer], settle: Callable[[Request], tuple[Request, Record]]
-    ) -> Answer:
+    def _submit(self, feed: Feed, read: Callable[[], _A], settle: Callable[[Request], tuple[Request, Record]]) -> _A:
         if feed.is_left:
             raise GoneError
         answer = read()

@@ -40,6 +40,7 @@ class Serve:
         parser.add_argument("-t", "--threads", type=int, metavar="N", help="worker threads (default: usable cores)")
         parser.add_argument("--host", metavar="ADDRESS", help="address to listen at (127.0.0.1)")
         parser.add_argument("--port", type=int, metavar="N", help="port to listen at; 0: any that is free (8000)")
+        parser.add_argument("--grpc-port", type=int, metavar="N", help="serve gRPC too, here; 0: any free port (no)")
         parser.add_argument("--ready-file", metavar="FILE", help="gets the URL once requests are served")
         parser.add_argument(
             "--served-model-name", action="append", dest="names", metavar="NAME", help="of the base model; repeats"
@@ -104,6 +105,8 @@ class Serve:
         def loaded() -> Model:
             begin = time.perf_counter()
             model = load(config, settings, loras, warming=warming.run, startup=startup)
+            if server.grpc_address:
+                say(f"gRPC at {server.grpc_address}", to_stderr=True)
             say(f"serving {model.name}, loaded in {time.perf_counter() - begin:.2f} s", to_stderr=True)
             return model
 

@@ -25,6 +25,13 @@ class LoadingError(ApiError):
         return b'{"error":{"code":503,"message":"Loading model","type":"unavailable_error"}}'
 
 
+def unauthenticated(is_given: bool) -> ApiError:
+    """Return the error of a call without a key, or with one (``is_given``) that is nobody's."""
+    why = "There is no such API key" if is_given else "An API key is missing"
+    headers = {"www-authenticate": "Bearer"}
+    return ApiError(401, f"{why}; send `Authorization: Bearer KEY`.", code="invalid_api_key", headers=headers)
+
+
 def failure(error: BaseException, id: str = "") -> ApiError:
     """Return any error as clients see it. What is no fault of theirs is logged, and told without details."""
     if isinstance(error, ApiError):

@@ -6,6 +6,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Protocol
 
 import msgspec
 
@@ -31,6 +32,25 @@ HEAD_SECONDS = 1.0
 """How long a stream's head waits for the first event, so that what goes wrong until then has a status of its own."""
 
 
+class Asked(Protocol):
+    """What is known of a call, whichever way it came."""
+
+    id: str
+    path: str
+    caller: Caller
+    wall: float
+    """Seconds since 1970."""
+    arrived: float
+    """Seconds of ``time.perf_counter``."""
+
+    @property
+    def client(self) -> str:
+        """The address that it came from."""
+
+    def header(self, name: bytes) -> str:
+        """Return a header's value, or that of metadata, "" without it; ``name`` is in lower case."""
+
+
 async def generate(service: Service, call: Call, read: Read) -> None:
     """Answer one call; raises ApiError where nothing was sent yet.
 
@@ -43,7 +63,7 @@ async def generate(service: Service, call: Call, read: Read) -> None:
         return body, service.repeats.entry(call, key, body)
 
     with service.repeats.one_at_a_time(call, key):
-        await _answer(_Work(service, call, Feed(call.id, service.observers), key), read, asked)
+        await _answer(call, Work(service, call, Feed(call.id, service.observers), key), read, asked)
 
 
 async def resume(service: Service, call: Call, reads: Mapping[str, Read]) -> None:
@@ -56,17 +76,19 @@ async def resume(service: Service, call: Call, reads: Mapping[str, Read]) -> Non
     if entry is None or entry.path not in reads:
         raise ApiError(404, "There is no such stream, or it is not kept any more.", code="stream_not_found")
     service.repeats.check_same(entry)
-    work = _Work(service, call, Feed(call.id, service.observers), "", call.header(b"last-event-id"))
+    work = Work(service, call, Feed(call.id, service.observers), "", call.header(b"last-event-id"))
 
     async def asked() -> tuple[bytes, Entry | None]:
         return entry.body, entry
 
-    await _answer(work, reads[entry.path], asked)
+    await _answer(call, work, reads[entry.path], asked)
 
 
-async def _answer(work: _Work, read: Read, asked: Callable[[], Awaitable[tuple[bytes, Entry | None]]]) -> None:
+async def _answer(
+    call: Call, work: Work, read: Read, asked: Callable[[], Awaitable[tuple[bytes, Entry | None]]]
+) -> None:
     """Answer one call, of whose body and entry in the journal ``asked`` tells."""
-    service, call, feed = work.service, work.call, work.feed
+    service, feed = work.service, work.feed
     try:
         with service.taken(call.caller):
             body, work.entry = await asked()
@@ -127,11 +149,11 @@ async def _stream(call: Call, feed: Feed, answer: Answer, seconds: float) -> Non
 
 
 @dataclass(slots=True)
-class _Work:
+class Work:
     """What is done for a call on a thread of the pool, and what is known of it for observers."""
 
     service: Service
-    call: Call
+    call: Asked
     feed: Feed
     key: str = ""
     """The client's Idempotency-Key."""
@@ -145,6 +167,20 @@ class _Work:
 
     def read(self, read: Read, body: bytes) -> Answer:
         """Return the answer that a body asks for; raises ApiError 400 for what is no JSON."""
+        try:
+            body.decode("utf-8")
+            answer = read(body, self.context())
+            answer.numbered = self.service.journal.is_kept
+            if self.last_id:
+                answer.resume(self.last_id)
+            return answer
+        except UnicodeDecodeError as error:
+            raise ApiError(400, f"The body is not UTF-8 (byte {error.start}).", code="invalid_json") from None
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise ApiError(400, f"The body is not as it has to be: {error}.", code="invalid_json") from None
+
+    def context(self) -> Context:
+        """Return what the protocol knows of the call; the model that it asks for is noted."""
         context = self.service.context(self.call.id, self.call.caller)
         if self.entry is not None:
             context = replace(context, id=self.entry.id, created=self.entry.created)
@@ -155,17 +191,7 @@ class _Work:
             self.model = self.model or model
             return find(model)
 
-        try:
-            body.decode("utf-8")
-            answer = read(body, replace(context, adapter_of=noted))
-            answer.numbered = self.service.journal.is_kept
-            if self.last_id:
-                answer.resume(self.last_id)
-            return answer
-        except UnicodeDecodeError as error:
-            raise ApiError(400, f"The body is not UTF-8 (byte {error.start}).", code="invalid_json") from None
-        except (msgspec.DecodeError, RecursionError) as error:
-            raise ApiError(400, f"The body is not as it has to be: {error}.", code="invalid_json") from None
+        return replace(context, adapter_of=noted)
 
     def settle(self, request: Request) -> tuple[Request, Record]:
         """Return a request in the name of its tenant and within the server's time, and its record."""

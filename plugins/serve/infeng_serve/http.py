@@ -31,6 +31,11 @@ _TYPE_JSON = re.compile(rb"application/([\w.+-]+\+)?json")
 _NOT_JSON = "the content type is not application/json; send the header `Content-Type: application/json`"
 
 
+def request_id(given: bytes) -> str:
+    """Return the id that a client gives its call where that is harmless, else a new one."""
+    return given.decode("ascii") if _ID.fullmatch(given) else uuid.uuid4().hex
+
+
 class Call:
     """One call, from its head to the end of its answer."""
 
@@ -60,7 +65,7 @@ class Call:
         self.arrived = time.perf_counter()
         self.wall = time.time()
         given = self.headers.get(b"x-request-id", b"")
-        self.id = given.decode("ascii") if _ID.fullmatch(given) else uuid.uuid4().hex
+        self.id = request_id(given)
         """Given by the client in X-Request-Id, where that is of 128 harmless characters at most."""
         self.caller: Caller = NOBODY
         self.extra: list[tuple[bytes, bytes]] = [(b"x-request-id", self.id.encode("ascii"))]

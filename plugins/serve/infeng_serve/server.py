@@ -6,15 +6,14 @@ import asyncio
 import contextlib
 import gc
 import os
-import resource
 import signal
-import socket
 import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from email.utils import formatdate
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import uvloop
 from uvicorn import Config
@@ -24,6 +23,7 @@ from infeng_core.api import Laps, UsageError, get_logger
 from infeng_serve.app import App, Route
 from infeng_serve.auth import Keys
 from infeng_serve.connection import Bounds, Connection, config_of
+from infeng_serve.listening import BACKLOG, listening, raise_open_files
 from infeng_serve.model import Model
 from infeng_serve.observers import Observer
 from infeng_serve.protocol.errors import shutting_down
@@ -31,11 +31,14 @@ from infeng_serve.routes import page, table
 from infeng_serve.service import Service
 from infeng_serve.settings import Settings
 
-BACKLOG = 2048
-"""Connections that the system holds for us."""
+if TYPE_CHECKING:
+    from infeng_serve.rpc.server import RpcServer
 
 FAREWELL_SECONDS = 2.0
 """What answers that are ended, and connections, get to write what is left."""
+
+RPC_FAREWELL_SECONDS = 0.5
+"""The same of gRPC, where some only watch, and would for ever."""
 
 SPARE_FILES = 256
 """Open files beside those of connections."""
@@ -61,12 +64,13 @@ class Server:
         load: called on a thread of its own. watch: returns who is told of each call; those that have a ``close`` are
         closed at the end. routes: further ones. startup: what the start has taken before; ``load`` may go on with it.
         """
-        raise_open_files(settings.max_connections + SPARE_FILES)
+        raise_open_files(settings.max_connections * (1 if settings.grpc_port is None else 2) + SPARE_FILES)
         self.settings = settings
         self.service = Service(settings, keys or Keys(), startup)
         self._load = load
         self._watch = watch
         self._config = _config(App(self.service, {**table(), **page.routes(settings), **(routes or {})}), settings)
+        self._rpc = _rpc(self.service, settings)
         self._socket = listening(settings.host, settings.port)
         if settings.ready_file:
             self._forget(Path(settings.ready_file))
@@ -98,6 +102,11 @@ class Server:
             with contextlib.suppress(RuntimeError):  # it is closed already
                 self._loop.call_soon_threadsafe(self._stopping.set)
 
+    @property
+    def grpc_address(self) -> str:
+        """Where gRPC is served, once it is: host and port; "" where it is not."""
+        return "" if self._rpc is None else self._rpc.address
+
     def _forget(self, ready_file: Path) -> None:
         """Remove the ready file of a process that was killed: nobody serves at what it says."""
         try:
@@ -122,12 +131,18 @@ class Server:
             backlog=BACKLOG,
         )
         self._tick(self._loop)
+        try:
+            if self._rpc is not None:
+                await self._rpc.start()
+        except BaseException:
+            await self._go(listener)
+            raise
         stopped = asyncio.create_task(self._stopping.wait())
         loaded = asyncio.create_task(self._loaded())
         try:
             await asyncio.wait((stopped, loaded), return_when=asyncio.FIRST_COMPLETED)
             if loaded.done():
-                self._begin(await loaded, freezes=has_signals)
+                await self._begin(await loaded, freezes=has_signals)
                 await stopped
                 await self._drain()
             elif has_signals:
@@ -177,9 +192,11 @@ class Server:
         startup.end("model")  # what ``load`` has not told
         return model
 
-    def _begin(self, model: Model, *, freezes: bool) -> None:
+    async def _begin(self, model: Model, *, freezes: bool) -> None:
         """Serve requests from here on."""
         self.service.begin(model, self._watch(model))
+        if self._rpc is not None:
+            await self._rpc.serve()
         if freezes:  # what is there stays: no collection shall look at it again
             gc.collect()
             gc.freeze()
@@ -187,12 +204,21 @@ class Server:
         startup.end("begin")
         if self.settings.ready_file:
             write_atomically(Path(self.settings.ready_file), f"{self.url}\n")
-        _log.info("serving", url=self.url, model=model.name, total_ms=round(1000 * startup.total), **in_ms(startup))
+        _log.info(
+            "serving",
+            url=self.url,
+            grpc=self.grpc_address,
+            model=model.name,
+            total_ms=round(1000 * startup.total),
+            **in_ms(startup),
+        )
         self.is_ready.set()
 
     async def _drain(self) -> None:
         """Take no further calls; let those that are being answered end, as long as they may take."""
         self.service.is_draining = True
+        if self._rpc is not None:
+            await self._rpc.drain()
         _log.info("draining", calls=self.service.limits.calls)
         if not await self._idle(self.settings.drain_timeout):
             _log.warning("calls are ended that are not complete", calls=self.service.limits.calls)
@@ -212,6 +238,8 @@ class Server:
         if self.settings.ready_file:
             Path(self.settings.ready_file).unlink(missing_ok=True)
         listener.close()
+        if self._rpc is not None:
+            await self._rpc.stop(RPC_FAREWELL_SECONDS)
         for connection in list(self._state.connections):
             connection.shutdown()
         end = time.monotonic() + FAREWELL_SECONDS
@@ -236,35 +264,6 @@ class Server:
         self._stopping.set()
 
 
-def listening(host: str, port: int) -> socket.socket:
-    """Return a socket that listens; raises UsageError where it cannot."""
-    place = f"{host}:{port}"
-    try:
-        found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        family, _, _, _, address = found[0]
-        opened = socket.socket(family, socket.SOCK_STREAM)
-    except OSError as error:
-        raise UsageError(place, error.strerror or str(error), "give another --host") from error
-    try:
-        opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        opened.bind(address)
-        opened.listen(BACKLOG)
-        opened.setblocking(False)
-    except OSError as error:
-        opened.close()
-        raise UsageError(place, error.strerror or str(error), "give another --port, or 0 for a free one") from error
-    return opened
-
-
-def raise_open_files(wanted: int) -> None:
-    """Raise the limit of open files as far as the system allows, if it is lower."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-    if soft != resource.RLIM_INFINITY and soft < most:
-        with contextlib.suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
-
-
 def in_ms(startup: Laps) -> dict[str, float]:
     """Return the milliseconds of each phase of a start."""
     return {f"{phase}_ms": round(1000 * seconds, 1) for phase, seconds in startup.seconds.items()}
@@ -278,6 +277,19 @@ def write_atomically(path: Path, text: str) -> None:
         beside.replace(path)
     except OSError as error:
         raise UsageError(f"{path}", error.strerror or str(error), "give a file that can be written") from error
+
+
+def _rpc(service: Service, settings: Settings) -> RpcServer | None:
+    """Return the gRPC server where one is asked for; raises UsageError without the extra or where a port is taken."""
+    if settings.grpc_port is None:
+        return None
+    try:
+        from infeng_serve.rpc.server import RpcServer
+    except ImportError as error:
+        raise UsageError("--grpc-port", f"{error.name} is not installed", "pip install 'infeng-serve[grpc]'") from None
+    if settings.grpc_port:
+        listening(settings.host, settings.grpc_port, "--grpc-port").close()  # which says better than gRPC why it cannot
+    return RpcServer(service, settings.host, settings.grpc_port)
 
 
 def _bounds(settings: Settings) -> Bounds:

@@ -13,6 +13,7 @@ class Settings:
 
     host: str
     port: int
+    grpc_port: int | None
     ready_file: str | None
     names: tuple[str, ...]
     chat_template: str | None

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -63,8 +64,9 @@ def programs(tmp_path: Path) -> Iterator[list[Program]]:
 def test_it_serves_tells_where_and_ends_with_0_after_sigterm(tmp_path: Path, programs: list[Program]):
     manifest = tmp_path / "engine.yaml"
     manifest.write_text(f"infeng: 1\nmodel: {{path: {model_dir()}}}\nserve: {{names: [tale], max_choices: 3}}\n")
+    rpc = ("--grpc-port", "0") if find_spec("smg_grpc_proto") else ()
     program = Program(
-        tmp_path, "--manifest", str(manifest), "--lora", f"poet={adapter_dir('shakespeare')}:0.5",
+        tmp_path, "--manifest", str(manifest), *rpc, "--lora", f"poet={adapter_dir('shakespeare')}:0.5",
         model="", INFENG_API_KEY="k", INFENG_SERVE_KEEP_ALIVE="1", INFENG_LOG="info",
     )  # fmt: skip
     programs.append(program)
@@ -78,6 +80,7 @@ def test_it_serves_tells_where_and_ends_with_0_after_sigterm(tmp_path: Path, pro
     assert not program.ready.exists()
     assert all(word in program.said() for word in ("imports_ms=", "template_ms=", "serving", "draining"))
     assert "Traceback" not in program.said()
+    assert not rpc or "gRPC at 127.0.0.1:" in program.said()
 
 
 def test_ctrl_c_drains_and_a_second_one_ends_it_at_once(tmp_path: Path, programs: list[Program]):
@@ -112,6 +115,7 @@ def test_a_model_that_cannot_be_loaded_ends_it_with_its_message(tmp_path: Path, 
     ("arguments", "says"),
     [
         (["--port", "70000"], "serve.port"),
+        (["--grpc-port", "-1"], "serve.grpc_port"),
         (["--host", "203.0.113.7"], "203.0.113.7"),
         (["--ready-file", "/"], "--ready-file /"),
         (["--warm", "engines"], "known: adapters"),

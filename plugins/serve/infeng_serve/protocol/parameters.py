@@ -74,7 +74,7 @@ class StructuredOutputs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True
     choice: Annotated[list[str] | None, Meta(description="one of these texts", extra_json_schema={"minItems": 1})] = (
         None
     )
-    grammar: Annotated[str | None, Meta(description="a Lark grammar")] = None
+    grammar: Annotated[str | None, Meta(description="a Lark grammar, or GBNF: rules written ::=")] = None
 
 
 class JsonSchema(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):

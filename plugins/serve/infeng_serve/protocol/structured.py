@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,6 +12,9 @@ from infeng_serve.protocol.errors import invalid
 from infeng_serve.protocol.parameters import Choices, Common, ResponseFormat
 
 PROCESSOR = "grammar"
+
+_GBNF = re.compile(r"^\s*[\w-]+\s*::=", re.MULTILINE)
+"""A rule as GBNF and EBNF have it; in Lark it is ``name: ...``. vLLM takes both by one parameter."""
 
 Constraint = Mapping[str, Any]
 
@@ -62,18 +66,21 @@ def _asked(given: Common) -> list[tuple[str, Constraint]]:
     if (outputs := given.structured_outputs) is not None:
         names = ("json", "json_object", "regex", "choice", "grammar")
         asked += [(f"structured_outputs.{name}", name, getattr(outputs, name)) for name in names]
-    found = [(path, _one(path, kind, value)) for path, kind, value in asked if value is not None and value is not False]
+    found = [(path, one(path, kind, value)) for path, kind, value in asked if value is not None and value is not False]
     if given.structured_outputs is not None and not any(path.startswith("structured") for path, _ in found):
         raise invalid("structured_outputs", "structured_outputs: give one of json, json_object, regex, choice, grammar")
     return found
 
 
-def _one(path: str, kind: str, value: Any) -> Constraint:
+def one(path: str, kind: str, value: Any) -> Constraint:
+    """Return the constraint of one kind, as ``structured_outputs`` names it; raises ApiError that names ``path``."""
     if kind == "json":
         return {"json_schema": _schema(path, value)}
     if kind == "choice" and not value:
         raise invalid(path, f"{path}: there is no choice")
-    return {{"grammar": "lark"}.get(kind, kind): value}
+    if kind == "grammar":
+        return {"gbnf" if _GBNF.search(value) else "lark": value}
+    return {kind: value}
 
 
 def _schema(path: str, value: Any) -> Any:

@@ -7,11 +7,13 @@ import fcntl
 import functools
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,6 +34,8 @@ class Served(NamedTuple):
     model: str
     adapter: str
     prompt: str
+    grpc: str = ""
+    """Where gRPC is served, where its extra is installed."""
 
     def post(self, path: str, **body: Any) -> Any:
         """Return a route's answer."""
@@ -117,9 +121,12 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     from infeng_demo import adapter_dir
 
     bard = adapter_dir("shakespeare")
-    options = ("--port", 0, "--lora", f"bard={bard}", "--lora-root", bard.parent)
-    with serving(tmp_path_factory.mktemp("served"), *options) as (url, _):
-        yield Served(url, "demo", "bard", PROMPT)
+    options = ["--port", 0, "--lora", f"bard={bard}", "--lora-root", bard.parent]
+    options += ["--grpc-port", 0] if find_spec("smg_grpc_proto") else []
+    folder = tmp_path_factory.mktemp("served")
+    with serving(folder, *options) as (url, _):
+        grpc = re.search(r"gRPC at (\S+)", (folder / "log").read_text())
+        yield Served(url, "demo", "bard", PROMPT, grpc[1] if grpc else "")
 
 
 @pytest.fixture

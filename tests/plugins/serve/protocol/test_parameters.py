@@ -66,6 +66,8 @@ COMMON: list[tuple[str, Any, str, Any]] = [
     ("json_schema", '{"type": "null"}', "processors", (("grammar", {"json_schema": {"type": "null"}}),)),
     ("response_schema", {"type": "null"}, "processors", (("grammar", {"json_schema": {"type": "null"}}),)),
     ("grammar", 'root ::= "a"', "processors", (("grammar", {"gbnf": 'root ::= "a"'}),)),
+    ("structured_outputs", {"grammar": 'root ::= "a"'}, "processors", (("grammar", {"gbnf": 'root ::= "a"'}),)),
+    ("structured_outputs", {"grammar": 'start: "::="'}, "processors", (("grammar", {"lark": 'start: "::="'}),)),
     ("guided_grammar", "start: /a/", "processors", (("grammar", {"lark": "start: /a/"}),)),
 ]
 CHOICES = [

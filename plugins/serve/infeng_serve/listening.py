@@ -1,0 +1,41 @@
+"""What the system gives a server: a socket that listens, and as many open files as it wants."""
+
+from __future__ import annotations
+
+import contextlib
+import resource
+import socket
+
+from infeng_core.api import UsageError
+
+BACKLOG = 2048
+"""Connections that the system holds for us."""
+
+
+def listening(host: str, port: int, option: str = "--port") -> socket.socket:
+    """Return a socket that listens; raises UsageError where it cannot."""
+    place = f"{host}:{port}"
+    try:
+        found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, _, _, _, address = found[0]
+        opened = socket.socket(family, socket.SOCK_STREAM)
+    except OSError as error:
+        raise UsageError(place, error.strerror or str(error), "give another --host") from error
+    try:
+        opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        opened.bind(address)
+        opened.listen(BACKLOG)
+        opened.setblocking(False)
+    except OSError as error:
+        opened.close()
+        raise UsageError(place, error.strerror or str(error), f"give another {option}, or 0 for a free one") from error
+    return opened
+
+
+def raise_open_files(wanted: int) -> None:
+    """Raise the limit of open files as far as the system allows, if it is lower."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))

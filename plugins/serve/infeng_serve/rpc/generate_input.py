@@ -1,0 +1,121 @@
+"""A GenerateRequest to requests of the engine; without I/O, on a thread: it tokenizes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from smg_grpc_proto import vllm_engine_pb2 as pb
+
+from infeng_serve.protocol import structured
+from infeng_serve.protocol.answer import Context
+from infeng_serve.protocol.completions import CompletionRequest
+from infeng_serve.protocol.errors import invalid, not_supported
+from infeng_serve.protocol.prompts import ids_of
+from infeng_serve.protocol.requests import adapter_of, requests
+from infeng_serve.protocol.sampling import choices, sampling
+from infeng_serve.rpc.fields import given
+from infeng_serve.rpc.generate_answer import GenerateAnswer
+
+REQUEST = frozenset({"request_id", "tokenized", "text", "sampling_params", "stream", "data_parallel_rank"})
+
+SAME = frozenset(
+    {
+        "temperature", "top_p", "top_k", "min_p", "frequency_penalty", "presence_penalty", "repetition_penalty",
+        "max_tokens", "min_tokens", "ignore_eos", "n", "seed", "logprobs", "prompt_logprobs", "skip_special_tokens",
+    }
+)  # fmt: skip
+"""Fields that mean what the parameter of HTTP with the same name means."""
+
+CONSTRAINTS = {
+    "json_schema": "json",
+    "json_object": "json_object",
+    "regex": "regex",
+    "grammar": "grammar",
+    "choice": "choice",
+}
+"""What an answer must be, and what HTTP's ``structured_outputs`` calls it."""
+
+TEXT_ONLY = frozenset({"spaces_between_special_tokens", "grammar_from_first_token"})
+"""Taken, and of no effect: tokens have no spaces between them, and every constraint begins with the first token."""
+
+PARAMS = SAME | CONSTRAINTS.keys() | TEXT_ONLY | {"stop", "stop_token_ids", "logit_bias"}
+
+TOKENIZED = frozenset({"original_text", "input_ids"})
+
+
+def read(request: pb.GenerateRequest, model: str, context: Context) -> GenerateAnswer:
+    """Return the answer in the making; raises ApiError that names the field.
+
+    model: the base model's name or an adapter's, "" for the base. What a request does not give is neutral: clients
+    apply the model's own sampling parameters, which GetModelInfo tells.
+    """
+    fields = given(request, REQUEST)
+    if fields.get("data_parallel_rank", 0) != 0:
+        raise not_supported("data_parallel_rank", "there is rank 0 alone: leave it out")
+    params = given(request.sampling_params, PARAMS, "sampling_params.")
+    context = replace(context, defaults={})
+    body = CompletionRequest(prompt="", model=model or None, **_parameters(params))
+    adapter = adapter_of(body, context)
+    n = choices(body, context)
+    ids = prompt_of(request, context)
+    longest = context.context - len(ids) if body.max_tokens is None else body.max_tokens
+    more: dict[str, Any] = {"max_tokens": max(1, longest) if body.max_tokens is None else longest}
+    if body.logprobs is not None:
+        more["logprobs"] = body.logprobs
+    processors = structured.processors(constraint(request.sampling_params))
+    sampled = sampling(body, context, otherwise=1, processors=processors, **more)
+    made = requests(body, context, [ids], sampled, adapter, n)
+    return GenerateAnswer(made, streams=request.stream, tokenizer=context.tokenizer)
+
+
+def prompt_of(request: pb.GenerateRequest, context: Context) -> list[int]:
+    """Return the ids of a prompt, whichever way it is given; raises ApiError."""
+    kind = request.WhichOneof("input")
+    if kind == "text":
+        [ids], _ = ids_of(request.text, context, "text")
+        return ids
+    if kind == "tokenized":
+        return tokenized(request.tokenized)
+    raise invalid("input", "input: give tokenized or text", "missing_required_parameter")
+
+
+def tokenized(message: pb.TokenizedInput) -> list[int]:
+    """Return the ids of a prompt that the client has tokenized; raises ApiError where there are none."""
+    given(message, TOKENIZED, "tokenized.")
+    if not message.input_ids:
+        raise invalid("tokenized.input_ids", "tokenized.input_ids: it is empty", "missing_required_parameter")
+    return list(message.input_ids)
+
+
+def constraint(params: pb.SamplingParams) -> structured.Constraint | None:
+    """Return what an answer must be, None where nothing is said; raises ApiError."""
+    name = params.WhichOneof("constraint")
+    if name is None or (name == "json_object" and not params.json_object):
+        return None
+    value = getattr(params, name)
+    if name == "choice":
+        value = list(value.choices)
+    return structured.one(f"sampling_params.{name}", CONSTRAINTS[name], value)
+
+
+def place(param: str, request: pb.GenerateRequest | pb.EmbedRequest) -> str:
+    """Return the path in a request of what errors of HTTP call ``param``."""
+    if param == "prompt":
+        return "tokenized.input_ids" if request.HasField("tokenized") else "text"
+    if param in ("grammar", "response_format"):  # the processor's own name, whichever constraint it got
+        return f"sampling_params.{request.sampling_params.WhichOneof('constraint')}"
+    if param == "model":
+        return "metadata model"
+    return f"sampling_params.{param}" if param in PARAMS else param
+
+
+def _parameters(fields: dict[str, Any]) -> dict[str, Any]:
+    found = {name: value for name, value in fields.items() if name in SAME}
+    found.setdefault("skip_special_tokens", False)  # of what stop strings are looked for in
+    for name in ("stop", "stop_token_ids"):
+        if name in fields:
+            found[name] = list(fields[name])
+    if "logit_bias" in fields:
+        found["logit_bias"] = dict(fields["logit_bias"])
+    return found

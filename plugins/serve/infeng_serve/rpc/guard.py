@@ -1,0 +1,60 @@
+"""Who may call: every method but the health checks asks for a key, the same as HTTP's, as metadata."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
+from typing import Any
+
+import grpc
+from grpc import aio
+from grpc_health.v1 import health
+
+from infeng_serve.auth import NOBODY, Caller
+from infeng_serve.failures import unauthenticated
+from infeng_serve.observers import Record
+from infeng_serve.rpc.call import SERVICE, Rpc
+from infeng_serve.rpc.status import refuse
+from infeng_serve.service import Service
+
+OPEN = (f"/{health.SERVICE_NAME}/", f"/{SERVICE}/HealthCheck")
+"""What methods begin with that ask for no key."""
+
+CALLER: ContextVar[Caller] = ContextVar("caller", default=NOBODY)
+"""Who makes the call that is being answered."""
+
+
+class Guard(aio.ServerInterceptor):  # type: ignore[misc]  # it has no types
+    """Finds out who calls, and lets nobody else in."""
+
+    def __init__(self, service: Service) -> None:
+        """Look keys up in ``service``."""
+        self._service = service
+
+    async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], details: Any) -> Any:
+        """Return what answers a call: its method, or an error."""
+        handler = await continuation(details)
+        if handler is None or details.method.startswith(OPEN):
+            return handler
+        given = dict(details.invocation_metadata).get("authorization")
+        caller = self._service.keys.caller(given.encode() if isinstance(given, str) else given)
+        if caller is None:
+            return self._refusal(handler, details.method, given is not None)
+        CALLER.set(caller)
+        return handler
+
+    def _refusal(self, handler: Any, method: str, is_given: bool) -> Any:
+        """Return a handler of the same shape that refuses; it reads nothing of the request."""
+
+        async def refused(_: Any, context: Any) -> None:
+            call = Rpc(context, method, NOBODY)
+            for observer in self._service.observers:
+                record = Record(call.id, method, "", "", client=call.client, wall=call.wall, arrived=call.arrived)
+                record.status = 401
+                observer.rejected(record, "unauthorized")
+            await refuse(context, unauthenticated(is_given))
+
+        if handler.request_streaming:
+            return grpc.stream_stream_rpc_method_handler(refused)
+        return (grpc.unary_stream_rpc_method_handler if handler.response_streaming
+                else grpc.unary_unary_rpc_method_handler)(refused)  # fmt: skip

@@ -1,0 +1,102 @@
+"""The gRPC server beside HTTP's: in the same event loop, over the same service."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import grpc
+from grpc import aio
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+from smg_grpc_proto import vllm_engine_pb2_grpc
+
+from infeng_core.api import UsageError
+from infeng_serve.rpc.call import SERVICE
+from infeng_serve.rpc.guard import Guard
+from infeng_serve.rpc.servicer import Servicer
+from infeng_serve.service import Service
+from infeng_serve.settings import Settings
+
+NAMES = (SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
+
+SERVING = health_pb2.HealthCheckResponse.SERVING
+NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+
+
+class RpcServer:
+    """One server; its methods are for the event loop's thread."""
+
+    def __init__(self, service: Service, host: str, port: int) -> None:
+        """Be about to listen at an address; port 0: any that is free."""
+        self._service = service
+        self._host = f"[{host}]" if ":" in host else host or "0.0.0.0"
+        self._port = port
+        self._health = health.aio.HealthServicer()
+        self._server: Any = None
+        self.address = ""
+        """Host and port, once it listens."""
+
+    async def start(self) -> None:
+        """Listen; raises UsageError for a port that is taken. The health service says that nothing is served yet."""
+        settings = self._service.settings
+        self._server = aio.server(interceptors=[Guard(self._service)], options=options(settings))
+        vllm_engine_pb2_grpc.add_VllmEngineServicer_to_server(Servicer(self._service), self._server)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        reflection.enable_server_reflection(NAMES, self._server)
+        place = f"{self._host}:{self._port}"
+        try:
+            if settings.tls_cert:
+                port = self._server.add_secure_port(place, credentials(settings.tls_cert, settings.tls_key))
+            else:
+                port = self._server.add_insecure_port(place)
+        except RuntimeError as error:
+            remedy = "give another --grpc-port, or 0 for a free one"
+            raise UsageError(place, "gRPC cannot listen there", remedy) from error
+        self.address = f"{self._host}:{port}"
+        await self._tell(NOT_SERVING)
+        await self._server.start()
+
+    async def serve(self) -> None:
+        """Say that calls are taken."""
+        await self._tell(SERVING)
+
+    async def drain(self) -> None:
+        """Say that no more calls are taken, for good."""
+        await self._health.enter_graceful_shutdown()
+
+    async def stop(self, seconds: float) -> None:
+        """End; who watches or is being answered still gets ``seconds``."""
+        await self.drain()
+        if self._server is not None:
+            await self._server.stop(seconds)
+
+    async def _tell(self, status: Any) -> None:
+        for name in ("", SERVICE):
+            await self._health.set(name, status)
+
+
+def options(settings: Settings) -> list[tuple[str, int]]:
+    """Return gRPC's names of the bounds that HTTP has."""
+    return [
+        ("grpc.so_reuseport", 0),  # a port that is taken is an error
+        ("grpc.max_receive_message_length", settings.max_body),
+        ("grpc.max_send_message_length", -1),
+        ("grpc.max_metadata_size", settings.max_head),
+        ("grpc.absolute_max_metadata_size", settings.max_head),
+        ("grpc.max_allowed_incoming_connections", settings.max_connections),
+        ("grpc.max_concurrent_streams", settings.max_connections),  # of one connection, as calls of HTTP have one each
+        ("grpc.server_handshake_timeout_ms", _milliseconds(settings.head_timeout)),
+        ("grpc.max_connection_idle_ms", _milliseconds(settings.keep_alive)),
+        ("grpc.keepalive_time_ms", _milliseconds(settings.write_timeout)),
+    ]
+
+
+def credentials(cert: str, key: str | None) -> Any:
+    """Return those of PEM files; without ``key`` the file of the certificate has its key too."""
+    chain = Path(cert).read_bytes()
+    return grpc.ssl_server_credentials([(Path(key).read_bytes() if key else chain, chain)])
+
+
+def _milliseconds(seconds: float) -> int:
+    return max(1, min(int(1000 * seconds), 2**31 - 1))

@@ -1,0 +1,105 @@
+"""What is refused: by which code, naming which field."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import grpc
+import pytest
+from rpc_parts import Client, asked, field, refused
+from smg_grpc_proto import vllm_engine_pb2 as pb
+from smg_grpc_proto.generated import common_pb2
+
+INVALID = grpc.StatusCode.INVALID_ARGUMENT
+
+
+@pytest.mark.parametrize(
+    ("params", "at"),
+    [
+        ({"temperature": -1.0}, "sampling_params.temperature"),
+        ({"top_p": 1.5}, "sampling_params.top_p"),
+        ({"max_tokens": 0}, "sampling_params.max_tokens"),
+        ({"n": 17}, "sampling_params.n"),
+        ({"logprobs": -1}, "sampling_params.logprobs"),
+        ({"prompt_logprobs": 1000}, "sampling_params.prompt_logprobs"),
+        ({"logit_bias": {-5: 1.0}}, "sampling_params.logit_bias"),
+        ({"stop": [""]}, "sampling_params.stop"),
+        ({"truncate_prompt_tokens": 5}, "sampling_params.truncate_prompt_tokens"),
+        ({"include_stop_str_in_output": True}, "sampling_params.include_stop_str_in_output"),
+        ({"structural_tag": "{}"}, "sampling_params.structural_tag"),
+        ({"json_schema": "{"}, "sampling_params.json_schema"),
+        ({"choice": pb.ChoiceConstraint()}, "sampling_params.choice"),
+        ({"regex": "(("}, "sampling_params.regex"),
+    ],
+)
+def test_a_parameter_that_cannot_be_is_named(client: Client, params: dict[str, Any], at: str):
+    code, details, error = refused(lambda: client.complete(asked(**params)))
+    assert (code, field(details)) == (INVALID, at)
+    assert at.split(".")[-1] in error.details() or "regex" in params
+
+
+@pytest.mark.parametrize(
+    ("more", "at"),
+    [
+        ({"tokenized": pb.TokenizedInput()}, "tokenized.input_ids"),
+        ({"tokenized": pb.TokenizedInput(input_ids=[10**6])}, "tokenized.input_ids"),
+        ({"tokenized": pb.TokenizedInput(input_ids=[5] * 100_000)}, "tokenized.input_ids"),
+        ({"text": "x" * 1_000_000}, "text"),
+        ({"kv_transfer_params_json": "{}"}, "kv_transfer_params_json"),
+        ({"mm_inputs": pb.MultimodalInputs()}, "mm_inputs"),
+        ({"media_refs": pb.MediaRefs()}, "media_refs"),
+        ({"data_parallel_rank": 1}, "data_parallel_rank"),
+    ],
+)
+def test_a_prompt_that_cannot_be_and_what_the_engine_has_not_are_named(client: Client, more: dict[str, Any], at: str):
+    request = asked()
+    request.MergeFrom(pb.GenerateRequest(**more))
+    code, details, _ = refused(lambda: client.complete(request))
+    assert (code, field(details)) == (INVALID, at)
+
+
+def test_neither_text_nor_tokens_is_refused(client: Client):
+    request = asked()
+    request.ClearField("text")
+    code, details, _ = refused(lambda: client.complete(request))
+    assert (code, field(details)) == (INVALID, "input")
+
+
+def test_fields_of_a_later_version_of_the_service_are_refused_by_their_numbers(client: Client):
+    request = asked()
+    later = pb.SamplingParams.FromString(b"\xb8\x3e\x01")  # field 999, a varint
+    request.sampling_params.MergeFrom(later)
+    code, details, error = refused(lambda: client.complete(request))
+    assert (code, field(details)) == (INVALID, "sampling_params.999")
+    assert "vllm.grpc.engine.SamplingParams" in error.details()
+
+
+def test_defaults_of_the_gateway_change_nothing(client: Client):
+    told = asked(spaces_between_special_tokens=True, grammar_from_first_token=True)
+    assert client.complete(told) == client.complete(asked())
+
+
+def test_an_adapter_that_is_not_there_is_not_found(client: Client):
+    code, details, _ = refused(lambda: client.complete(asked(), model="poet"))
+    assert (code, details["ErrorInfo"].reason) == (grpc.StatusCode.NOT_FOUND, "model_not_found")
+
+
+@pytest.mark.parametrize(
+    ("method", "request_"),
+    [
+        ("FlushCache", common_pb2.FlushCacheRequest()),
+        ("StartProfile", common_pb2.StartProfileRequest()),
+        ("StopProfile", common_pb2.StopProfileRequest()),
+        ("SubscribeKvEvents", common_pb2.SubscribeKvEventsRequest()),
+    ],
+)
+def test_what_the_engine_has_not_is_unimplemented_and_says_why(client: Client, method: str, request_: Any):
+    call = getattr(client.stub, method)
+    code, _, error = refused(lambda: list(call(request_)) if method == "SubscribeKvEvents" else call(request_))
+    assert code == grpc.StatusCode.UNIMPLEMENTED
+    assert error.details().startswith(f"{method} is not served: ")
+
+
+def test_another_rank_is_refused(client: Client):
+    code, details, _ = refused(lambda: client.stub.GetLoads(pb.GetLoadsRequest(dp_rank=1)))
+    assert (code, field(details)) == (INVALID, "dp_rank")
