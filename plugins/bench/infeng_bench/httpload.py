@@ -68,6 +68,9 @@ class _Client:
 
     connection: socket.socket
     trace: Trace
+    request: bytes
+    is_reused: bool
+    """Whether the connection had an answer before: a server may close such a one without a word."""
     parts: list[bytes] = field(default_factory=list)
     last: bytes = b""
     """The end of what came so far."""
@@ -107,7 +110,7 @@ class _Loop:
             self._selector.register(connection, selectors.EVENT_READ)
         cpu, self._begin = time.thread_time(), time.perf_counter()
         for connection in opened:
-            self._send(connection)
+            self._send(connection, *self._waiting.popleft(), is_reused=False)
         while self._left:
             ready = self._selector.select(self._timeout)
             if not ready:
@@ -123,18 +126,24 @@ class _Loop:
                 key.fileobj.close()  # type: ignore[union-attr]
         self._selector.close()
 
-    def _send(self, connection: socket.socket) -> None:
-        trace, request = self._waiting.popleft()
-        trace.admitted = time.perf_counter() - self._begin
-        self._selector.modify(connection, selectors.EVENT_READ, _Client(connection, trace))
-        connection.sendall(request)
+    def _send(self, connection: socket.socket, trace: Trace, request: bytes, *, is_reused: bool) -> None:
+        trace.admitted = trace.admitted or time.perf_counter() - self._begin
+        self._selector.modify(connection, selectors.EVENT_READ, _Client(connection, trace, request, is_reused))
+        with contextlib.suppress(ConnectionError):  # reading will tell
+            connection.sendall(request)
 
     def _receive(self, client: _Client) -> None:
-        data = client.connection.recv(PIECE)
+        try:
+            data = client.connection.recv(PIECE)
+        except ConnectionError:
+            data = b""
         if not client.parts and data and not data.startswith(b"HTTP/1.1 200"):
             raise PeerError(self._name, f"answered {data[:SHOWN].decode(errors='replace')!r}", "look at its log")
         if not data:
-            raise PeerError(self._name, "an answer was cut short", "look at its log")
+            if client.parts or not client.is_reused:
+                raise PeerError(self._name, "an answer was cut short", "look at its log")
+            self._send(self._anew(client.connection), client.trace, client.request, is_reused=False)
+            return
         if self._wire.mark in data:
             client.trace.tokens.append(time.perf_counter() - self._begin)
         client.parts.append(data)
@@ -149,11 +158,19 @@ class _Loop:
             why = f"gave {found[-1].decode() if found else 'no'} tokens where {wanted} were asked for"
             raise PeerError(self._name, why, "look at its log")
         self._left -= 1
-        if not self._waiting:
-            return
-        if b"\r\nconnection: close\r\n" in answer[: answer.find(b"\r\n\r\n") + 4].lower():
+        if not self._waiting:  # a server may close it now
             self._selector.unregister(client.connection)
             client.connection.close()
-            client.connection = self._address.connect(self._timeout)
-            self._selector.register(client.connection, selectors.EVENT_READ)
-        self._send(client.connection)
+            return
+        connection, is_reused = client.connection, True
+        if b"\r\nconnection: close\r\n" in answer[: answer.find(b"\r\n\r\n") + 4].lower():
+            connection, is_reused = self._anew(connection), False
+        self._send(connection, *self._waiting.popleft(), is_reused=is_reused)
+
+    def _anew(self, connection: socket.socket) -> socket.socket:
+        """Return a new connection in the place of one that the server has closed."""
+        self._selector.unregister(connection)
+        connection.close()
+        made = self._address.connect(self._timeout)
+        self._selector.register(made, selectors.EVENT_READ)
+        return made

@@ -54,7 +54,7 @@ def answering() -> Iterator[Callable[[Sequence[Sequence[bytes]]], tuple[Address,
                             pieces = left.pop(0)
                             for piece in pieces:
                                 connection.sendall(piece)
-                            if b"Connection: close" in pieces[0] or not pieces[-1].endswith(b"\r\n"):
+                            if b"Clos" in pieces[0] or b"close" in pieces[0] or not pieces[-1].endswith(b"\r\n"):
                                 break
 
         thread = threading.Thread(target=serve, daemon=True)
@@ -84,10 +84,14 @@ def test_a_client_sends_the_next_request_on_its_connection_and_takes_the_moments
     assert seen[0].endswith(b'\r\n\r\n{"prompt":[5,6],"new":2}')
 
 
-def test_a_client_comes_again_where_the_server_closes_the_connection(answering: Any) -> None:
-    closing = HEAD.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")
+@pytest.mark.parametrize("clients", [1, 2])
+@pytest.mark.parametrize("says_so", [True, False])
+def test_a_client_comes_again_where_the_server_closes_the_connection(
+    answering: Any, says_so: bool, clients: int
+) -> None:
+    closing = HEAD.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n" if says_so else b"\r\nClosing: 1\r\n\r\n")
     address, seen = answering([stream(1, closing), stream(1)])
-    httpload.drive("it", address, WIRE, [Job(0.0, [5], 1)] * 2, 1, 5.0)
+    httpload.drive("it", address, WIRE, [Job(0.0, [5], 1)] * 2, clients, 5.0)
     assert len(seen) == 2
 
 
