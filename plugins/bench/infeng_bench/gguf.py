@@ -77,6 +77,14 @@ def read_safetensors(model: Path) -> Iterator[tuple[str, Array]]:
             yield name, array
 
 
+def read_config(model: Path) -> dict[str, Any]:
+    """Return config.json, with ``rope_theta`` and ``rope_scaling`` also where transformers 5 wrote it."""
+    config: dict[str, Any] = json.loads((model / "config.json").read_text(encoding="utf-8"))
+    if parameters := config.get("rope_parameters"):
+        config = {"rope_theta": parameters["rope_theta"], "rope_scaling": parameters, **config}
+    return config
+
+
 def rope_factors(config: dict[str, Any], width: int) -> Array | None:
     """Return the divisors of the rotary frequencies that Llama 3's scaling asks for, (width / 2,); None without it.
 
@@ -129,7 +137,7 @@ def export_f16(model: Path, out: Path) -> None:
     """Write a Hugging Face directory as an f16 GGUF; vectors stay float32. Raises ValueError where it is no Llama."""
     import gguf
 
-    config = json.loads((model / "config.json").read_text(encoding="utf-8"))
+    config = read_config(model)
     heads = {"q_proj": config["num_attention_heads"], "k_proj": config["num_key_value_heads"]}
     width = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
     writer = gguf.GGUFWriter(str(out), "llama")

@@ -44,14 +44,8 @@ def source(arguments: argparse.Namespace) -> Path:
 def command(name: str, arguments: argparse.Namespace, source: Path, threads: int) -> list[str]:
     """Return how to start an engine on ``source``, its own form of the weights made before."""
     if name == OURS:
-        if arguments.synthetic:
-            model = [str(synthetic.native_directory(arguments.synthetic, arguments.format or FORMAT))]
-        else:
-            model = [str(source), *(["--format", arguments.format] if arguments.format else [])]
-        settings = ["--manifest", arguments.manifest] if arguments.manifest else []
-        settings += [word for text in arguments.assignments for word in ("--set", text)]
-        settings += ["--strict"] if arguments.strict else []
-        return [sys.executable, "-P", "-m", "infeng_bench.worker", *model, "--threads", str(threads), *settings]
+        ours = own_arguments(arguments, source, threads)
+        return [sys.executable, "-P", "-m", "infeng_bench.worker", *ours]
     peer = peers.peer(name)
     place = environment.Environment(peer)
     place.require()
@@ -68,6 +62,26 @@ def command(name: str, arguments: argparse.Namespace, source: Path, threads: int
                 raise UsageError(f"--option {text!r}", "unknown", unknown_key_remedy(setting, peer.OPTIONS))
             command += ["--set", text.partition(".")[2]]
     return command
+
+
+def own_arguments(arguments: argparse.Namespace, source: Path, threads: int) -> list[str]:
+    """Return the arguments by which each of our programs loads the model, with the settings that are asked for."""
+    if arguments.synthetic:
+        model = [str(synthetic.native_directory(arguments.synthetic, arguments.format or FORMAT))]
+    else:
+        model = [str(source), *(["--set", f"model.format={arguments.format}"] if arguments.format else [])]
+    settings = ["--manifest", arguments.manifest] if arguments.manifest else []
+    settings += [word for text in arguments.assignments for word in ("--set", text)]
+    settings += ["--strict"] if arguments.strict else []
+    return [*model, "--threads", str(threads), *settings]
+
+
+def make_room(arguments: argparse.Namespace, places: int, adapters: int) -> None:
+    """Let our engine have as many requests in flight, and adapters in memory, as are asked for."""
+    for setting, needed in (("scheduler.max_running", places), ("adapters.max_resident", adapters)):
+        default = {"scheduler.max_running": 32, "adapters.max_resident": 16}[setting]
+        if needed > default and not any(text.startswith(f"{setting}=") for text in arguments.assignments):
+            arguments.assignments.append(f"{setting}={needed}")
 
 
 @contextlib.contextmanager

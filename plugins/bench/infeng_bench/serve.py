@@ -12,7 +12,18 @@ from typing import Any
 
 from tqdm import tqdm
 
-from infeng_bench import adapters, calibration, completions, costsource, driving, options, outcomes, results, simulate
+from infeng_bench import (
+    adapters,
+    calibration,
+    completions,
+    costsource,
+    driving,
+    options,
+    outcomes,
+    overhttp,
+    results,
+    simulate,
+)
 from infeng_bench.activity import Activity
 from infeng_bench.figures import rows_of_traffic
 from infeng_bench.outcomes import Outcomes
@@ -30,11 +41,12 @@ KEY = "OPENAI_API_KEY"
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
-    simulate.add_load(parser, 64)
+    simulate.add_load(parser, 64, options.counts)
     parser.add_argument("--url", metavar="U", help="a server with OpenAI's API, such as http://localhost:8000")
     help = f"of the server's models the base's name (the first listed); {KEY} is sent as its key"
     parser.add_argument("--served-model", metavar="NAME", help=help)
-    group = parser.add_argument_group("adapters of a zipf load, made at random")
+    overhttp.configure(parser)
+    group = parser.add_argument_group("adapters of a zipf load and of --adapters, made at random")
     group.add_argument("--rank", type=options.positive, default=16, metavar="R", help="their rank (16)")
     group.add_argument("--targets", default="all", metavar="T", help="all, qv or names of modules (all)")
     costsource.add_costs(parser)
@@ -47,6 +59,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Measure, print and write."""
+    if arguments.http:
+        if arguments.url:
+            raise UsageError("--http", "it starts a server of its own", "leave --url out, or --http")
+        return overhttp.run(arguments)
+    if arguments.clients:
+        if len(arguments.clients) > 1:
+            raise UsageError("--clients", "several numbers are measured with --http only", "give one")
+        arguments.clients = arguments.clients[0]
     result = _behind_url(arguments) if arguments.url else _in_process(arguments)
     options.deliver(result, arguments, options.columns(_table(result)))
     return 0

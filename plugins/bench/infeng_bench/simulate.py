@@ -8,7 +8,7 @@ import math
 import multiprocessing
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -56,8 +56,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--html", metavar="OUT", help="write a page with a table and charts")
 
 
-def add_load(parser: argparse.ArgumentParser, requests: int) -> None:
-    """Add what decides the requests, and what they should keep."""
+def add_load(parser: argparse.ArgumentParser, requests: int, clients: Callable[[str], Any] = options.positive) -> None:
+    """Add what decides the requests, and what they should keep. clients: how their number is read."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = f"loads and their defaults:\n{help_text()}"
     targets = Targets()
@@ -66,7 +66,7 @@ def add_load(parser: argparse.ArgumentParser, requests: int) -> None:
         "--requests", type=options.positive, default=requests, metavar="N", help=f"how many ({requests})"
     )
     help = "a closed loop: at most N in flight, the next one comes when one has gone"
-    parser.add_argument("--clients", type=options.positive, metavar="N", help=help)
+    parser.add_argument("--clients", type=clients, metavar="N", help=help)
     parser.add_argument("--seed", type=options.natural, default=0, metavar="S", help="seed of everything drawn (0)")
     for name, what in (("ttft", "the first token"), ("tpot", "each token after it")):
         default = 1000 * getattr(targets, name)

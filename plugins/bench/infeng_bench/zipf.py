@@ -47,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
     source = _source(arguments, names)
     threads = options.threads(arguments)
     cells = list(_cells(arguments, source))
-    _make_room(arguments, max(len(cell.paths) for cell in cells))
+    lineup.make_room(arguments, arguments.concurrency, max(len(cell.paths) for cell in cells))
     commands = {name: lineup.command(name, arguments, source, threads) for name in names}
     kinds = ["mixed", *arguments.against]
     count = len(cells) * len(names) * len(kinds) * (arguments.warmup + arguments.iters)
@@ -107,14 +107,6 @@ def _cells(arguments: argparse.Namespace, source: Path) -> Iterator[Cell]:
         }
         shown = ranks[0] if len(ranks) == 1 else str(rank)
         yield Cell(paths, {"adapters": count, "rank": shown, "targets": arguments.targets})
-
-
-def _make_room(arguments: argparse.Namespace, count: int) -> None:
-    """Let our engine have as many requests in flight, and adapters in memory, as are asked for."""
-    for setting, needed in (("scheduler.max_running", arguments.concurrency), ("adapters.max_resident", count)):
-        default = {"scheduler.max_running": 32, "adapters.max_resident": 16}[setting]
-        if needed > default and not any(text.startswith(f"{setting}=") for text in arguments.assignments):
-            arguments.assignments.append(f"{setting}={needed}")
 
 
 def _workload(arguments: argparse.Namespace, source: Path, context: int) -> Workload:

@@ -130,3 +130,11 @@ def test_llama_cpp_quantizes_near_to_the_values(source: Path, tmp_path: Path, ki
     found = gguf.dequantize(tensor.data, tensor.tensor_type).reshape(values.shape)
     largest = np.abs(values).reshape(-1, 32).max(1, keepdims=True)
     assert np.all(np.abs(found - values).reshape(-1, 32) <= largest * (2 * tolerance) + 1e-6)
+
+
+def test_rotary_settings_are_found_where_transformers_5_writes_them(tmp_path: Path) -> None:
+    parameters = {"rope_theta": 5e5, "rope_type": "default"}
+    (tmp_path / "config.json").write_text(json.dumps({"rope_parameters": parameters, "hidden_size": 8}))
+    config = exporter.read_config(tmp_path)
+    assert config["rope_theta"] == 5e5
+    assert exporter.rope_factors(config, 8) is None

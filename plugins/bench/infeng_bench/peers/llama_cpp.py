@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 NAME = "llama_cpp"
-ABOUT = "llama.cpp (llama-cpp-python), built from source with native flags; some minutes on few cores"
+ABOUT = "llama.cpp (llama-cpp-python), built from source with native flags, its server too; ten minutes on few cores"
 REQUIREMENTS = ("llama-cpp-python==0.3.36", "gguf>=0.17", "safetensors>=0.4.3", "numpy>=1.26")
 PIP_OPTIONS = ("--no-binary", "llama-cpp-python", "--no-cache-dir")  # a cached wheel may be of another machine
 UNWANTED = ()
@@ -44,6 +44,20 @@ sequences. ``contexts`` and ``unified`` made no difference that could be told fr
 
 BATCH = 2048  # rows of one call
 
+SERVER_FLAGS = (
+    "-DLLAVA_BUILD=OFF",  # multimodal input comes with the tools
+    "-DLLAMA_BUILD_TOOLS=ON",
+    "-DLLAMA_BUILD_SERVER=ON",
+    "-DLLAMA_TOOLS_INSTALL=ON",
+    "-DLLAMA_BUILD_UI=OFF",
+    "-DLLAMA_USE_PREBUILT_UI=OFF",
+    "-DLLAMA_OPENSSL=OFF",
+    "-DCMAKE_INSTALL_BINDIR=llama_cpp/lib",
+    "-DCMAKE_INSTALL_LIBDIR=llama_cpp/lib",
+)
+"""Its own programs, ``llama-server`` among them, are built with the libraries and installed beside them: no page, no
+TLS, nothing downloaded."""
+
 
 def build_environment(features: Collection[str], gcc: int | None) -> dict[str, str]:
     """Return environment variables of the build. gcc: major version of the compiler, None if it is not GCC.
@@ -51,7 +65,7 @@ def build_environment(features: Collection[str], gcc: int | None) -> dict[str, s
     GCC before 13 drops the stores to the tile configuration that llama.cpp hands to ``_tile_loadconfig``, and the
     process dies of a general protection fault at the first AMX product: there, dead-store elimination is turned off.
     """
-    flags = ["-DGGML_NATIVE=ON"]
+    flags = ["-DGGML_NATIVE=ON", *SERVER_FLAGS]
     if "amx_tile" in features and gcc is not None and gcc < 13:
         flags.append('"-DCMAKE_CXX_FLAGS=-fno-tree-dse -fno-dse"')
     return {"CMAKE_ARGS": " ".join(flags)}

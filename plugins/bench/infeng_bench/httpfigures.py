@@ -1,0 +1,123 @@
+"""What rounds of the same requests in-process and over HTTP say: ratios, what HTTP costs, latencies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from infeng_bench import pairs
+from infeng_bench.servers import ServedOverHttp
+from infeng_bench.serving import Served, delays
+from infeng_bench.spread import percentile, spread
+
+IN_PROCESS = "in_process"
+SERVED = "served"
+
+
+@dataclass(frozen=True)
+class Round:
+    """The same requests on each side, one after the other."""
+
+    served: Mapping[str, Served]
+    """By side: IN_PROCESS, SERVED, and names of peers."""
+    steal: float
+    """Share of the processors' time that the host gave to others meanwhile."""
+
+
+def figures(clients: int, adapters: int, rounds: Sequence[Round]) -> dict[str, Any]:
+    """Return the figures of one number of clients. adapters: how many the requests were for; 0: the base alone."""
+    names = list(rounds[0].served)
+    rates = {name: [_rate(one.served[name]) for one in rounds] for name in names}
+    ratio = pairs.ratios(rates[SERVED], rates[IN_PROCESS])
+    low = pairs.lower_bound(ratio)
+    against = {name: pairs.ratios(rates[SERVED], rates[name]) for name in names if name not in (SERVED, IN_PROCESS)}
+    bounds = {name: pairs.lower_bound(values) for name, values in against.items()}
+    starved = pairs.starved(list(rates.values()))
+    return {
+        "clients": clients,
+        "adapters": adapters,
+        "tokens": _tokens(rounds[0].served[SERVED]),
+        "engines": {name: _side([one.served[name] for one in rounds], rates[name]) for name in names},
+        "served_ratio": quartiles(ratio),
+        "served_ratio_low": low.value,
+        "served_ratio_low_confidence": low.confidence,
+        "http_cpu_us_per_token": quartiles(_costs(rounds, lambda served: served.cpu_seconds)),
+        "http_wall_us_per_token": quartiles(_costs(rounds, lambda served: served.seconds)),
+        "ratios": {name: quartiles(values) for name, values in against.items()},
+        "ratio_low": {name: bound.value for name, bound in bounds.items()},
+        "ratio_low_confidence": {name: bound.confidence for name, bound in bounds.items()},
+        "pair_count": len(rounds),
+        "starved_pairs": len(starved),
+        "starved": starved,
+        "steal": spread([one.steal for one in rounds]),
+        "pairs": [
+            {**{name: rates[name][number] for name in names}, "steal": round(one.steal, 4)}
+            for number, one in enumerate(rounds)
+        ],
+    }
+
+
+def quartiles(values: Sequence[float]) -> dict[str, float]:
+    """Return {"median", "min", "max", "q1", "q3"}."""
+    return {**spread(values), "q1": percentile(values, 0.25), "q3": percentile(values, 0.75)}
+
+
+def table(found: Sequence[Mapping[str, Any]]) -> Iterator[list[str]]:
+    """Yield rows for people, a heading first."""
+    yield ["clients", "adapters", "side", "tokens/s", "ratio", "low", "HTTP cpu us/tok", "wall us/tok", "client us/tok",
+           "ttft ms p50", "p99", "itl ms p50", "p99"]  # fmt: skip
+    for one in found:
+        for name, side in one["engines"].items():
+            ratio, low = one["ratios"].get(name), one["ratio_low"].get(name)
+            costs = ["", ""]
+            if name == SERVED:
+                ratio, low = one["served_ratio"], one["served_ratio_low"]
+                costs = [f"{one[f'http_{kind}_us_per_token']['median']:.0f}" for kind in ("cpu", "wall")]
+            yield [
+                f"{one['clients']}",
+                f"{one['adapters']}",
+                name,
+                f"{side['tokens_per_s']['median']:.1f}",
+                "" if ratio is None else f"{ratio['median']:.3f} ({ratio['q1']:.3f} {ratio['q3']:.3f})",
+                "" if low is None else f"{low:.3f}",
+                *costs,
+                f"{side['client_cpu_us_per_token']['median']:.0f}" if "client_cpu_us_per_token" in side else "",
+                *(
+                    f"{side[f'{kind}_{what}_ms']:.2f}" if f"{kind}_{what}_ms" in side else ""
+                    for what in ("ttft", "itl")
+                    for kind in ("median", "p99")
+                ),
+            ]
+
+
+def _side(served: Sequence[Served], rates: Sequence[float]) -> dict[str, Any]:
+    """Return the figures of one side; latencies are those of all requests of all rounds."""
+    waits = delays([trace for one in served for trace in one.traces], is_closed=True)
+    found: dict[str, Any] = {
+        "tokens_per_s": quartiles(rates),
+        "cpu_us_per_token": quartiles([1e6 * one.cpu_seconds / _tokens(one) for one in served]),
+        "peak_rss_bytes": max(one.peak_rss_bytes for one in served),
+        **{name: value for name, value in waits.items() if name.endswith(("ttft_ms", "itl_ms", "e2el_ms"))},
+    }
+    over_http = [one for one in served if isinstance(one, ServedOverHttp)]
+    if over_http:
+        taken = [1e6 * one.client_cpu_seconds / _tokens(one) for one in over_http]
+        found["client_cpu_us_per_token"] = quartiles(taken)
+    return found
+
+
+def _tokens(served: Served) -> int:
+    return sum(trace.job.new for trace in served.traces)
+
+
+def _rate(served: Served) -> float:
+    return _tokens(served) / served.seconds
+
+
+def _costs(rounds: Sequence[Round], seconds: Callable[[Served], float]) -> list[float]:
+    """Return what a token over HTTP takes more than in-process, in microseconds, pair by pair."""
+    return [
+        1e6 * (seconds(one.served[SERVED]) - seconds(one.served[IN_PROCESS])) / _tokens(one.served[SERVED])
+        for one in rounds
+    ]

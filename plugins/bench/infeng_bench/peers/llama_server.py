@@ -1,0 +1,69 @@
+"""llama.cpp's own server: how it is started on an exported model, and how it is asked.
+
+It is built and installed with the peer ``llama_cpp``, beside that package's libraries.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from infeng_bench.httpload import Wire
+from infeng_bench.peers import PeerError
+from infeng_bench.serving import Job
+
+CELL = 256  # positions: llama.cpp rounds a sequence's cache up to these
+
+
+def program(environment: Path) -> Path:
+    """Return the server's program in the peer's virtual environment; raises PeerError where there is none."""
+    found = sorted(environment.glob("lib/python*/site-packages/llama_cpp/lib/llama-server"))
+    if not found:
+        remedy = "run infeng bench peers install --force llama_cpp"
+        raise PeerError("llama_cpp", "llama-server is not in its environment", remedy)
+    return found[0]
+
+
+def environ(program: Path) -> dict[str, str]:
+    """Return the variables by which it finds its libraries."""
+    return {"LD_LIBRARY_PATH": str(program.parent)}
+
+
+def command(
+    program: Path, model: Path, port: int, *, threads: int, places: int, positions: int, adapters: Sequence[Path]
+) -> list[str]:
+    """Return how it is started: ``places`` sequences of ``positions``, each with a cache of its own.
+
+    Adapters are loaded and not applied: each request says which one it wants. Nothing of a prompt is kept, as on our
+    side, and flash attention is off, which is what decodes fastest on processors.
+    """
+    context = places * -(-positions // CELL) * CELL
+    line = [str(program), "-m", str(model), "--host", "127.0.0.1", "--port", str(port)]
+    line += ["-t", str(threads), "-tb", str(threads), "-np", str(places), "-c", str(context)]
+    line += ["-b", "2048", "-ub", "512", "-fa", "off", "--no-kv-unified", "--cache-ram", "0", "--fit", "off"]
+    line += ["--log-verbosity", "1"]
+    for path in adapters:
+        line += ["--lora", str(path)]
+    return [*line, "--lora-init-without-apply"] if adapters else line
+
+
+def wire(adapters: Sequence[str]) -> Wire:
+    """Return how it is asked; adapters: names in the order in which they were loaded."""
+
+    def body(job: Job) -> Mapping[str, Any]:
+        asked: dict[str, Any] = {
+            "prompt": list(job.prompt),
+            "n_predict": job.new,
+            "samplers": ["top_k"],
+            "top_k": 1,  # greedy, without a sort of the vocabulary
+            "ignore_eos": True,
+            "cache_prompt": False,
+            "stream": True,
+        }
+        if adapters:
+            asked["lora"] = [{"id": k, "scale": float(name == job.adapter)} for k, name in enumerate(adapters)]
+        return asked
+
+    return Wire("/completion", body, b'"stop":false', re.compile(rb'"tokens_predicted":(\d+)'), "/health")
