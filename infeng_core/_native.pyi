@@ -520,6 +520,43 @@ def unpack_codes(
 ) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
     """Return codes (panels * 16, k) and scales (panels * 16, groups) of a format that has a grid."""
 
+# ----------------------------------------------------------------------------------------------------- calibration.cc
+
+def add_gram(x: NDArray[np.float32], h: NDArray[np.float64], threads: int = 1) -> None:
+    """Add x'x to the upper triangle of ``h``, (k, k); x is (rows, k). Equal bits for every number of threads.
+
+    Blocks of 256 rows are summed in binary32, blocks in binary64.
+    """
+
+def factor(h: NDArray[np.float64], threads: int = 1) -> None:
+    """Make the lower triangle of ``h``, symmetric (k, k), L below the diagonal and D on it, h = L D L'.
+
+    Raises NativeError "out_of_range" where h is not positive definite.
+    """
+
+def choose_scales(
+    w: NDArray[np.float32],  # (n, k)
+    weight: NDArray[np.float64],  # (k,)
+    group: int,
+    low: int,
+    high: int,
+    half: bool,
+    threads: int = 1,
+) -> NDArray[np.float32]:
+    """Return scales (n, groups) for codes from low to high: those with the least sum of weight * error^2."""
+
+def choose_codes(
+    w: NDArray[np.float32],  # (n, k)
+    order: NDArray[np.int32],  # (k,) a permutation
+    factors: NDArray[np.float64],  # (k, k) of ``factor``, row and column i of input order[k - 1 - i]
+    step: NDArray[np.float32],  # (n, groups)
+    low: NDArray[np.int8],  # (n, groups)
+    high: NDArray[np.int8],  # (n, groups)
+    group: int,
+    threads: int = 1,
+) -> NDArray[np.int8]:
+    """Return codes (n, k), weight = step * code, each column making up for the errors of those before it."""
+
 # ------------------------------------------------------------------------------------------------ rope.cc sampling.cc
 
 def rope_inv_freq(rot: int, theta: float) -> NDArray[np.float64]:

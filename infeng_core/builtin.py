@@ -51,10 +51,11 @@ def infeng_quant_formats() -> dict[str, QuantFormat]:
 
 @hookimpl
 def infeng_quantizers() -> dict[str, Quantizer]:
-    """The built-in rounding."""
+    """The built-in rounding, and what reads calibration text."""
+    from infeng_core.calibration.gptq import Gptq
     from infeng_core.formats.quantizers import DEFAULT
 
-    return {DEFAULT.name: DEFAULT.quantizer}
+    return {DEFAULT.name: DEFAULT.quantizer, "gptq": Gptq()}
 
 
 @hookimpl

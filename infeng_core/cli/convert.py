@@ -22,21 +22,37 @@ class Convert:
         parser.add_argument(
             "--quantizer", metavar="Q", help="what chooses codes and scales: nearest (default) or a plugin's"
         )
+        parser.add_argument(
+            "--calibrate",
+            metavar="TEXT",
+            help="text that the weights are fitted to: a file, auto (the model writes it) or none (default)",
+        )
         add_conversion_options(parser, "directory")
 
     def run(self, arguments: argparse.Namespace) -> int:
         """Convert; the summary goes to stdout."""
+        from infeng_core.calibration.start import calibrated
         from infeng_core.formats import choose, convert, find, use_families
         from infeng_core.formats.quantizers import described
         from infeng_core.plug.manager import Plugins
 
-        config = config_from(arguments, model__format=arguments.format, model__quantizer=arguments.quantizer)
+        name = arguments.quantizer or (None if arguments.calibrate in (None, "none") else "gptq")
+        config = config_from(arguments, model__format=arguments.format, model__quantizer=name)
         plugins = Plugins.discover(config)
         use_families(plugins)
         lookup = plugins.quant_format
         choice, quantizer = choose(config, lookup), plugins.quantizer(config.model.quantizer)
         source = find(arguments.source, plugins)
-        made = convert(source, arguments.dest, choice, lookup=lookup, quantizer=quantizer, force=arguments.force)
+        quantizer, statistics = calibrated(arguments.calibrate, source, quantizer, config, plugins)
+        made = convert(
+            source,
+            arguments.dest,
+            choice,
+            lookup=lookup,
+            quantizer=quantizer,
+            statistics=statistics,
+            force=arguments.force,
+        )
         who = f", quantizer {described(made.quantizer)}"
         say_converted(made, arguments, f"from the same source{who}", more=who)
         return 0

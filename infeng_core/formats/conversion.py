@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,9 +25,30 @@ from infeng_core.formats.packing import chosen_bytes, gather_vector, pack_tensor
 from infeng_core.formats.quant import FormatLookup, QuantFormat, builtin_format
 from infeng_core.formats.quantizers import DEFAULT, QuantizerChoice
 from infeng_core.formats.shards import ALIGN, Entry, aligned_bytes, plan_shards, write_shard
+from infeng_core.formats.tensors import PackedTensor
 from infeng_core.log import get_logger
 from infeng_core.machine import memory
+from infeng_core.models.config import ModelConfig
 from infeng_core.models.weights import TensorSpec, VectorSpec
+
+
+class Statistics(Protocol):
+    """What tells a quantizer about the inputs of each matrix (``infeng_core.calibration``)."""
+
+    def begin(self, model: ModelConfig) -> None:
+        """Start over, for a model of this shape."""
+
+    def vector(self, name: str, values: NDArray[np.float32]) -> None:
+        """Take a vector of the model; all of them come before the first tensor."""
+
+    def of(self, tensor: str, *, as_int8: bool) -> NDArray[np.float64] | None:
+        """Return H = X'X / n, (k, k), of the rows X that a packed tensor multiplies; None where it is not known.
+
+        as_int8: whether its kernels read int8 rows.
+        """
+
+    def put(self, tensor: PackedTensor) -> None:
+        """Take a tensor as it will be served; its memory changes afterwards."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +71,7 @@ def convert(
     *,
     lookup: FormatLookup = builtin_format,
     quantizer: QuantizerChoice = DEFAULT,
+    statistics: Statistics | None = None,
     force: bool = False,
     threads: int = 2,
     progress: bool = True,
@@ -59,9 +81,9 @@ def convert(
     The destination appears complete or not at all: work goes to a temporary name beside it. A second process that
     wants the same waits and takes the first one's result. An existing engine-native directory of another origin is
     replaced only with ``force``; anything else that exists is left alone. About one tensor is in memory at a time.
-    ``quantizer`` chooses what integer formats store. ``progress`` shows a bar where stderr is a terminal. Raises
-    ModelError for a bad source, ResourceError for a full disk, PluginError for a quantizer that answers wrongly,
-    UsageError for one that has nothing to choose.
+    ``quantizer`` chooses what integer formats store, told by ``statistics``, which its settings name. ``progress``
+    shows a bar where stderr is a terminal. Raises ModelError for a bad source, ResourceError for a full disk,
+    PluginError for a quantizer that answers wrongly, UsageError for one that has nothing to choose.
     """
     start = time.monotonic()
     if native.is_native(source):
@@ -74,7 +96,7 @@ def convert(
         existing = _existing(destination, key, lookup, force, ours)
         if existing is not None:
             return _report(existing, destination, start, reused=True)
-        manifest = _write(source, destination, choice, quantizer, key, lookup, threads, progress, ours)
+        manifest = _write(source, destination, choice, quantizer, statistics, key, lookup, threads, progress, ours)
     return _report(manifest, destination, start, reused=False)
 
 
@@ -108,6 +130,7 @@ def _write(
     destination: Path,
     choice: FormatChoice,
     quantizer: QuantizerChoice,
+    statistics: Statistics | None,
     key: str,
     lookup: FormatLookup,
     threads: int,
@@ -118,7 +141,8 @@ def _write(
         checkpoint = Checkpoint(source)
         sides = side_files(source)
     formats = choice.for_model(checkpoint.config, lookup)
-    packer = _Packer(checkpoint, {name: lookup(format) for name, format in formats.items()}, quantizer, threads)
+    quants = {name: lookup(format) for name, format in formats.items()}
+    packer = _Packer(checkpoint, quants, quantizer, statistics, threads)
     shards = plan_shards(packer.entries())
     total = sum(entry.nbytes for shard in shards.values() for entry in shard)
     with atomic.replacing(destination, ours) as folder:
@@ -164,12 +188,20 @@ class _Packer:
     """Makes the bytes of one tensor after another in one buffer, as large as the largest of them."""
 
     def __init__(
-        self, checkpoint: Checkpoint, formats: Mapping[str, QuantFormat], quantizer: QuantizerChoice, threads: int
+        self,
+        checkpoint: Checkpoint,
+        formats: Mapping[str, QuantFormat],
+        quantizer: QuantizerChoice,
+        statistics: Statistics | None,
+        threads: int,
     ) -> None:
-        quantizer.require_use(formats)
+        quantizer.require_use(formats, is_calibrated=statistics is not None)
+        if statistics is not None:
+            statistics.begin(checkpoint.config)
         self.checkpoint = checkpoint
         self.formats = formats
         self.quantizer = quantizer
+        self.statistics = statistics
         self.threads = threads
         self.specs: dict[str, TensorSpec | VectorSpec] = {spec.name: spec for spec in checkpoint.layout.vectors}
         self.specs |= {spec.name: spec for spec in checkpoint.layout.tensors}
@@ -196,11 +228,23 @@ class _Packer:
         """Return the bytes of one entry, a view of the buffer."""
         spec, out = self.specs[entry.name], self.buffer[: entry.nbytes]
         if isinstance(spec, TensorSpec):
-            pack_tensor(spec, self.checkpoint, self.formats[spec.name], out, self.threads, self.quantizer)
+            self._pack(spec, out)
         else:
+            values = gather_vector(spec, self.checkpoint)
+            if self.statistics is not None:
+                self.statistics.vector(spec.name, values)
             out[:] = 0
-            out[: spec.size * 4] = gather_vector(spec, self.checkpoint).view(np.uint8)
+            out[: spec.size * 4] = values.view(np.uint8)
         return out
+
+    def _pack(self, spec: TensorSpec, out: NDArray[np.uint8]) -> None:
+        format, statistic = self.formats[spec.name], None
+        if self.statistics is not None:
+            statistic = self.statistics.of(spec.name, as_int8=not format.is_float)
+        pack_tensor(spec, self.checkpoint, format, out, self.threads, self.quantizer, statistic)
+        if self.statistics is not None:
+            sizes = (spec.n, spec.k, spec.panels, self.panel_bytes(spec))
+            self.statistics.put(PackedTensor(spec.name, format.name, *sizes, out, 0, format))
 
 
 def _padded(size: int) -> int:

@@ -22,14 +22,16 @@ def pack_tensor(
     out: NDArray[np.uint8],
     threads: int,
     quantizer: QuantizerChoice = DEFAULT,
+    statistic: NDArray[np.float64] | None = None,
 ) -> None:
     """Fill ``out``, spec.panels * panel_bytes bytes, 64-byte aligned, with the parts of one tensor.
 
-    ``quantizer`` chooses codes and scales where the format has them. Raises ModelError naming file, tensor, row and
-    column of a value that is not finite or does not fit the format, PluginError naming the same of a wrong answer.
+    ``quantizer`` chooses codes and scales where the format has them; ``statistic`` is what it is told. Raises
+    ModelError naming file, tensor, row and column of a value that is not finite or does not fit the format, PluginError
+    naming the same of a wrong answer.
     """
     for part in spec.parts:
-        if not _pack_chosen(spec, part, checkpoint, format, out, threads, quantizer):
+        if not _pack_chosen(spec, part, checkpoint, format, out, threads, quantizer, statistic):
             _pack_rounded(part, checkpoint, format, out, threads)
 
 
@@ -61,12 +63,13 @@ def _pack_chosen(
     out: NDArray[np.uint8],
     threads: int,
     quantizer: QuantizerChoice,
+    statistic: NDArray[np.float64] | None,
 ) -> bool:
     """Lay out what the quantizer chooses; return False where it leaves that to the built-in rounding."""
     grid = format.grid(spec.k)
     if grid is None or quantizer.is_built_in:  # whose codes are those of _pack_rounded, which copies nothing
         return False
-    target = QuantTarget(checkpoint.name(part), spec.name, format.name, grid)
+    target = QuantTarget(checkpoint.name(part), spec.name, format.name, grid, statistic)
     made = quantizer.quantize(widened(checkpoint.array(part)), target, checkpoint.place(part))
     if made is None:
         return False

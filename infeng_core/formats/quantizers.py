@@ -54,6 +54,8 @@ class Quantizer(Protocol):
     def quantize(self, weights: NDArray[np.float32], target: QuantTarget) -> Quantized | None:
         """Return the codes and scales of ``weights``, (n, k) and finite; None leaves it to the built-in rounding.
 
+        One that has an attribute ``needs_statistics`` that is true is used by conversions alone that calibrate.
+
         Called once for each matrix, in the order of the layers. ``weights`` is the quantizer's own to write to. Equal
         matrices and targets must give equal answers: a conversion is reproducible.
         """
@@ -86,7 +88,7 @@ class QuantizerChoice:
     @property
     def is_built_in(self) -> bool:
         """Whether it is the core's own rounding."""
-        return self.plugin == "core"
+        return self.plugin == "core" and self.name == "nearest"
 
     @property
     def record(self) -> Mapping[str, Any]:
@@ -112,8 +114,11 @@ class QuantizerChoice:
         """Raise the PluginError for an answer that is not stored."""
         raise PluginError(f"plugin {self.plugin}", f"quantizer {self.name}: {why}, for {place}", REMEDY)
 
-    def require_use(self, formats: Mapping[str, QuantFormat]) -> None:
+    def require_use(self, formats: Mapping[str, QuantFormat], *, is_calibrated: bool) -> None:
         """Raise UsageError where no tensor of a model could be given to the quantizer: {tensor: format}."""
+        if getattr(self.quantizer, "needs_statistics", False) and not is_calibrated:
+            remedy = "convert once, and run what that wrote: infeng convert SOURCE DEST --calibrate auto"
+            raise UsageError(f"quantizer {self.name}", "it needs calibration text, which there is none of", remedy)
         if not self.is_built_in and all(format.grid(64) is None for format in formats.values()):
             names = ", ".join(sorted({format.name for format in formats.values()}))
             why = f"it chooses integers, every tensor is stored as {names}"

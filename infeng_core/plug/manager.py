@@ -130,7 +130,7 @@ class Plugins:
 
         quantizer, plugin = self._provider("quantizers", name), self._provides("quantizers", name)
         if plugin.name == "core":
-            return DEFAULT
+            return DEFAULT if quantizer is DEFAULT.quantizer else QuantizerChoice(name, quantizer, "core", "1")
         assert plugin.manifest is not None
         return QuantizerChoice(name, quantizer, plugin.name, plugin.manifest.version, self.settings(plugin))
 

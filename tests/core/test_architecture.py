@@ -44,8 +44,10 @@ KNOWS = {
     "in_flight": {"adapters", "requests", "requests.request", "scheduling", "step"},
     "engine": {"adapters", "backends", "engine_thread", "formats", "in_flight", "kernels", "machine", "plug",
                "requests", "requests.request", "scheduling", "settings", "step", "step_lock", "telemetry"},
-    "cli": {"adapters", "backends", "engine", "formats", "kernels", "machine", "plug", "requests", "requests.request",
-            "scheduling", "settings", "telemetry"},
+    "calibration": {"_native", "backends", "engine", "formats", "kernels", "models", "plug", "requests",
+                    "requests.request", "settings", "step"},
+    "cli": {"adapters", "backends", "calibration", "engine", "formats", "kernels", "machine", "plug", "requests",
+            "requests.request", "scheduling", "settings", "telemetry"},
     "api": {"_native", "adapters", "backends", "cli", "engine", "formats", "kernels", "machine", "models", "plug",
             "requests", "requests.request", "scheduling", "settings", "step", "telemetry"},
 }  # fmt: skip

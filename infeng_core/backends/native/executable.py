@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from infeng_core.formats.adapters.packed import PackedAdapter
     from infeng_core.kernels.choice import Selector
     from infeng_core.models.config import ModelConfig
+    from infeng_core.models.ops import Graph
     from infeng_core.settings.config import EngineConfig
 
 _REMEDIES = {
@@ -74,9 +75,14 @@ def plan(
     pool: _native.Pool,
     cache: _native.KvCache,
     pages: _native.Pages | None = None,
+    graph: Graph | None = None,
+    kept: Collection[str] = (),
 ) -> tuple[_native.Program, Planner, int]:
-    """Return a program with every op bound, which is not finished, its planner and the buffer of the logits."""
-    graph = families()[model.config.family].graph(model.config)
+    """Return a program with every op bound, which is not finished, its planner and the buffer of the logits.
+
+    graph: another than that of the model's family. kept: its values that are read after a run, beside the logits.
+    """
+    graph = graph or families()[model.config.family].graph(model.config)
     dtype = config.adapters.dtype if config.adapters.max_resident else None
     while True:
         program = _native.Program(
@@ -87,7 +93,7 @@ def plan(
             context=limits.context,
             pages=pages or _native.Pages(),
         )
-        planner = Planner(model, graph, limits, selector, pool.threads, dtype)
+        planner = Planner(model, graph, limits, selector, pool.threads, dtype, kept)
         logits = planner.build(program, cache, config.kv_cache.dtype)
         if not planner.binder.is_outdated:
             return program, planner, logits

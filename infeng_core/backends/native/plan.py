@@ -8,7 +8,7 @@ leading ones as the kernels of all batch sizes can take go into the op, the othe
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -59,11 +59,14 @@ class Planner:
         selector: Selector,
         threads: int,
         adapters: AdapterDtype | None = None,
+        kept: Collection[str] = (),
     ) -> None:
         """Plan ``graph`` over the tensors of ``model``; kernels come from ``selector``.
 
-        adapters: how those that rows may use are stored; None: there will be none.
+        adapters: how those that rows may use are stored; None: there will be none. kept: values that are wanted as f32
+        after a run, beside the logits.
         """
+        self._kept = frozenset({graph.logits, *kept})
         self._adapters = adapters
         self._model = model
         self._graph = graph
@@ -296,7 +299,7 @@ class Planner:
             for reader in readers
             if isinstance(reader, Linear) and any(isinstance(s, Residual) and s.value == out for s in reader.steps)
         ]
-        needs_f32 = len(as_int8) < len(readers) or bool(as_operand) or out == self._graph.logits
+        needs_f32 = len(as_int8) < len(readers) or bool(as_operand) or out in self._kept
         return needs_f32 or "f32" in adapters or "bf16" in adapters, bool(as_int8) or "int8" in adapters
 
     def _takes_int8(self, reader: Op, value: str) -> bool:
@@ -319,6 +322,10 @@ class Planner:
                 return "residual", _native.Epilogue.residual(self._buffer(value))
             case SiluMul():
                 return "silu_mul", _native.Epilogue.silu_mul()
+
+    def buffer(self, name: str) -> int:
+        """Return the buffer of a value's float32 rows."""
+        return self._buffer(name)
 
     def _buffer(self, name: str) -> int:
         if name not in self._buffers:

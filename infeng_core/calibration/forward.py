@@ -1,0 +1,157 @@
+"""Calibration text on its way through a model whose weights become known one tensor after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from infeng_core import _native
+from infeng_core.backends.native.executable import plan
+from infeng_core.calibration.stages import Stage, stages, table
+from infeng_core.errors import KernelError
+from infeng_core.formats.quant import BUILTIN
+from infeng_core.formats.shards import aligned_bytes
+from infeng_core.formats.tensors import LoadedModel, PackedTensor
+from infeng_core.kernels.choice import Selector
+from infeng_core.models.config import ModelConfig
+from infeng_core.models.families import families
+from infeng_core.models.ops import Linear, panel_columns
+from infeng_core.settings.config import EngineConfig
+from infeng_core.step import Limits
+
+BLOCK = 16  # positions of a cache block
+
+
+@dataclass
+class Forward:
+    """The hidden states of ``texts`` before a linear op, computed with the kernels that serve.
+
+    ``texts`` are token ids, one array for each text. What every stage needs of the one before it stays in memory as
+    float32: (tokens, columns) of each value that is still read.
+    """
+
+    model: ModelConfig
+    texts: Sequence[NDArray[np.int32]]
+    config: EngineConfig
+    selector: Selector
+    vectors: dict[str, NDArray[np.float32]] = field(default_factory=dict)  # given as they are gathered, before tensors
+    _tensors: dict[str, PackedTensor] = field(default_factory=dict)
+    _values: dict[str, list[NDArray[np.float32]]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        graph = families()[self.model.family].graph(self.model)
+        self._known = graph.values
+        self._stages = stages(graph)
+        self._next = 0
+        self._length = max(len(text) for text in self.texts)
+        self._config = replace(
+            self.config,
+            kv_cache=replace(self.config.kv_cache, dtype="f32"),
+            adapters=replace(self.config.adapters, max_resident=0),
+        )
+        self._pool = _native.Pool(self.selector.cpu.place(self.config.threads, 0).workers, spin_us=0)
+        self._cache = _native.KvCache(
+            "f32",
+            layers=self.model.layers,
+            blocks=-(-self._length // BLOCK),
+            kv_heads=self.model.kv_heads,
+            head_dim=self.model.head_dim,
+        )
+
+    def inputs(self, tensor: str) -> list[NDArray[np.float32]] | None:
+        """Return what the linear op with weight ``tensor`` reads, (tokens, k) of each text; None if none comes next."""
+        op = self._upcoming()
+        if op is None or op.weight != tensor:
+            return None
+        return self._values[op.x]
+
+    def put(self, tensor: PackedTensor) -> None:
+        """Take a packed tensor and compute as far as the tensors that are known allow; its memory may change after."""
+        self._tensors[tensor.name] = tensor
+        while self._next < len(self._stages) and self._is_known(self._stages[self._next]):
+            stage = self._stages[self._next]
+            if not stage.gives:  # the logits, which nobody reads
+                self._next = len(self._stages)
+                break
+            self._run(stage)
+            self._next += 1
+        self._tensors.clear()
+
+    def _upcoming(self) -> Linear | None:
+        return self._stages[self._next].linear if self._next < len(self._stages) else None
+
+    def _is_known(self, stage: Stage) -> bool:
+        return all(getattr(op, "weight", None) in {None, *self._tensors, *self.vectors} for op in stage.ops)
+
+    def _run(self, stage: Stage) -> None:
+        """Compute what ``stage`` gives of every text."""
+        tables = {name: self._table(name) for name in stage.takes}
+        loaded = self._model({table(name): tensor for name, tensor in tables.items()})
+        blocks = -(-self._length // BLOCK)
+        limits = Limits(self._length, 1, 1, blocks * BLOCK, blocks)
+        graph = stage.graph(self._known)
+        program, planner, _ = plan(
+            loaded, self._config, limits, self.selector, self._pool, self._cache, graph=graph, kept=stage.gives
+        )
+        program.finish()
+        views = {name: program.view(planner.buffer(name)) for name in stage.gives}
+        made: dict[str, list[NDArray[np.float32]]] = {name: [] for name in stage.gives}
+        for index, ids in enumerate(self.texts):
+            for name, tensor in tables.items():
+                self._fill(tensor, self._values[name][index])
+            tokens = np.arange(len(ids), dtype=np.int32) if tables else ids
+            self._step(program, tokens)
+            for name, view in views.items():
+                made[name].append(view[: len(ids), : self._known[name].columns].copy())
+        later = self._stages[self._next + 1 :]
+        wanted = {name for one in later for name in one.takes}
+        self._values = {name: rows for name, rows in {**self._values, **made}.items() if name in wanted}
+
+    def _step(self, program: _native.Program, tokens: NDArray[np.int32]) -> None:
+        rows = len(tokens)
+        segment = np.array([[0, rows, 0, 0]], np.int32)
+        blocks = np.arange(-(-rows // BLOCK), dtype=np.int32)
+        last = np.array([rows - 1], np.int32)
+        try:
+            program.run(tokens, np.arange(rows, dtype=np.int32), segment, blocks, last)
+        except _native.NativeError as error:
+            raise KernelError("calibration", str(error), "convert without it (--calibrate none)") from error
+
+    def _table(self, value: str) -> PackedTensor:
+        """Return memory for one text's rows of a value, as a float matrix that is looked up."""
+        columns, quant = panel_columns(self._known[value].columns), BUILTIN["f32"]
+        panels, nbytes = -(-self._length // BLOCK), quant.panel_bytes(columns)
+        buffer = aligned_bytes(panels * nbytes)
+        buffer[:] = 0
+        return PackedTensor(table(value), "f32", panels * BLOCK, columns, panels, nbytes, buffer, 0, quant)
+
+    @staticmethod
+    def _fill(tensor: PackedTensor, rows: NDArray[np.float32]) -> None:
+        padded = np.zeros((len(rows), tensor.k), np.float32)
+        padded[:, : rows.shape[1]] = rows
+        tensor.quant.pack(padded, tensor.buffer, threads=2)
+
+    def _model(self, tables: Mapping[str, PackedTensor]) -> LoadedModel:
+        tensors = {**self._tensors, **tables}
+        formats = {name: tensor.format for name, tensor in tensors.items()}
+        nbytes = sum(tensor.nbytes for tensor in tensors.values())
+        here = Path()
+        return LoadedModel(self.model, here, tensors, self.vectors, here, formats, nbytes, "calibration")
+
+
+def quantized(x: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return (tokens, k) as integer kernels read it: int8 with a scale for every 64 inputs (docs/numerics.md)."""
+    rows, k = x.shape
+    padded = np.zeros((rows, -(-k // 64) * 64), np.float32)
+    padded[:, :k] = x
+    groups = padded.reshape(rows, -1, 64)
+    amax = np.abs(groups).max(axis=2, keepdims=True)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        q = np.rint(groups * (np.float32(127) / amax))
+    live = amax >= np.float32(2.0**-100)
+    made = np.where(live, np.clip(q, -127, 127) * (amax / np.float32(127)), np.float32(0))
+    return np.ascontiguousarray(made.reshape(rows, -1)[:, :k], np.float32)

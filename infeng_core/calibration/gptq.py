@@ -1,0 +1,71 @@
+"""The quantizer ``gptq``: each column of weights makes up for the errors of those that were rounded before it.
+
+GPTQ (Frantar et al. 2022) in the form of LDLQ (QuIP, Chee et al. 2023): the factors of H itself say how an error is
+passed on, no inverse is needed. Scales are chosen before, group by group in the original order ("static groups").
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from infeng_core import _native
+from infeng_core.formats.quantizers import Quantized, QuantTarget
+
+DAMPING = 0.01  # of the mean of H's diagonal, added to all of it
+
+
+@dataclass
+class Gptq:
+    """Chooses codes by a statistic; a matrix without one is left to the built-in rounding."""
+
+    needs_statistics = True
+
+    threads: int = 2
+    _last: tuple[NDArray[np.float64], _Factored] | None = field(default=None, repr=False)
+
+    def quantize(self, weights: NDArray[np.float32], target: QuantTarget) -> Quantized | None:
+        """Return codes and scales of ``weights``, (n, k), that lose least on the inputs of ``target.statistic``."""
+        if target.statistic is None:
+            return None
+        factored, grid = self._factored(target.statistic), target.grid
+        group, low, high = grid.group, grid.low, grid.high
+        half = grid.scale == np.float16
+        weights = np.ascontiguousarray(weights, np.float32)
+        scales = _native.choose_scales(weights, factored.costs, group, low, high, half, self.threads)
+        lowest, highest = np.full(scales.shape, low, np.int8), np.full(scales.shape, high, np.int8)
+        codes = _native.choose_codes(
+            weights, factored.order, factored.factors, scales, lowest, highest, group, self.threads
+        )
+        return Quantized(codes, scales)
+
+    def _factored(self, statistic: NDArray[np.float64]) -> _Factored:
+        """Return the factors of H, kept for the next matrix: q, k and v read the same."""
+        if self._last is None or self._last[0] is not statistic:
+            self._last = None
+            self._last = statistic, _Factored.of(statistic, self.threads)
+        return self._last[1]
+
+
+@dataclass(frozen=True)
+class _Factored:
+    """What follows from H alone."""
+
+    costs: NDArray[np.float64]  # (k,) its diagonal, damped
+    order: NDArray[np.int32]  # (k,) the inputs, those that count most first, ties by index
+    factors: NDArray[np.float64]  # (k, k) lower: L and D, the last input of the order first
+
+    @staticmethod
+    def of(statistic: NDArray[np.float64], threads: int) -> _Factored:
+        diagonal = np.diag(statistic)
+        mean = float(np.mean(diagonal))
+        damping = DAMPING * mean if mean > 0 else 1.0  # an op that reads nothing but zeros: every code is as good
+        costs = diagonal + damping
+        order = np.argsort(-costs, kind="stable").astype(np.int32)
+        last_first = order[::-1]
+        factors = statistic[np.ix_(last_first, last_first)]
+        factors[np.diag_indices_from(factors)] += damping
+        _native.factor(factors, threads)
+        return _Factored(costs, order, factors)

@@ -1,0 +1,61 @@
+"""From what was asked for to what a conversion is given: text, the statistics of it, and a record of both."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from infeng_core.calibration import texts
+from infeng_core.calibration.forward import Forward
+from infeng_core.calibration.statistics import Statistics
+from infeng_core.engine import Engine
+from infeng_core.formats.huggingface import Checkpoint
+from infeng_core.formats.quantizers import QuantizerChoice
+from infeng_core.kernels.choice import Selector
+from infeng_core.models.config import ModelConfig
+from infeng_core.plug.manager import Plugins
+from infeng_core.requests.request import Request, SamplingParams
+from infeng_core.settings.config import EngineConfig
+
+
+def calibrated(
+    text: str | None, source: Path, quantizer: QuantizerChoice, config: EngineConfig, plugins: Plugins
+) -> tuple[QuantizerChoice, Statistics | None]:
+    """Return a quantizer whose record names the calibration text, and the statistics that it is to be told.
+
+    text: a file, "auto" for what the model writes itself, "none" or None for no calibration. Raises UsageError for a
+    file that is no text, and what reading and running the model raise.
+    """
+    if text in (None, "none"):
+        return quantizer, None
+    ids = _written(source, config) if text == "auto" else _read(Path(str(text)), source, config, plugins)
+    settings = {**quantizer.settings, "text": texts.digest(ids), "tokens": sum(map(len, ids))}
+
+    def start(model: ModelConfig) -> Forward:
+        return Forward(model, ids, config, Selector(plugins, config, plugins.cpu))
+
+    threads = plugins.cpu.place(config.threads, 0).workers
+    return replace(quantizer, settings=settings), Statistics(start, threads)
+
+
+def _read(path: Path, source: Path, config: EngineConfig, plugins: Plugins) -> list[NDArray[np.int32]]:
+    tokenizer = plugins.tokenizer(config.tokenizer.use)(source, config)
+    return texts.read(path, tokenizer.encode, context=Checkpoint(source).config.max_positions)
+
+
+def _written(source: Path, config: EngineConfig) -> list[NDArray[np.int32]]:
+    """Return texts that the model draws at temperature 1, each from the beginning of text or from a first token."""
+    over = {"model.format": "int8-row", "model.quantizer": "nearest", "threads.count": config.threads.count}
+    with Engine(source, overrides=over) as engine:
+        shape = engine.model.config
+        length = min(texts.LENGTH, engine.limits.context)
+        count = texts.TOKENS // length
+        firsts = [shape.bos_id] * count if shape.bos_id is not None else [index % shape.vocab for index in range(count)]
+        drawn = [
+            SamplingParams(temperature=1.0, seed=seed, max_tokens=length - 1, ignore_eos=True) for seed in range(count)
+        ]
+        made = engine.generate([Request((first,), params) for first, params in zip(firsts, drawn, strict=True)])
+    return [np.array([first, *one.token_ids], np.int32) for first, one in zip(firsts, made, strict=True)]

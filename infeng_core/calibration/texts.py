@@ -1,0 +1,74 @@
+"""Calibration text as token ids: from a file, or drawn from the model itself."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from infeng_core.errors import UsageError
+from infeng_core.files import read_text
+
+LENGTH = 512  # tokens of one text, at most
+TOKENS = 32 * LENGTH
+MAX_BYTES = 256 << 20
+LEAST = 256  # tokens, fewer say nothing
+
+Encode = Callable[[Sequence[str]], list[list[int]]]
+
+
+def read(path: Path, encode: Encode, *, context: int, tokens: int = TOKENS) -> list[NDArray[np.int32]]:
+    """Return the first ``tokens`` tokens of a file in texts of up to 512, or of ``context`` where that is less.
+
+    A ``.jsonl`` file has a document on each line, its strings one below the other; another file is one of UTF-8 text
+    whose documents are separated by empty lines. Documents share texts. Raises UsageError for what is no such file.
+    """
+    length, found = min(LENGTH, context), np.empty(0, np.int32)
+    for document in _documents(path):
+        found = np.concatenate([found, np.array(encode([document])[0], np.int32)])
+        if len(found) >= tokens:
+            break
+    if len(found) < LEAST:
+        why = f"has {len(found)} tokens of text, {LEAST} are the least"
+        raise UsageError(f"--calibrate {path}", why, "give more text of the kind that the model will see")
+    found = found[:tokens]
+    return [found[begin : begin + length] for begin in range(0, len(found), length)]
+
+
+def digest(texts: Sequence[NDArray[np.int32]]) -> str:
+    """Return what identifies texts: equal for equal ids, cut equally."""
+    made = hashlib.sha256()
+    for text in texts:
+        made.update(len(text).to_bytes(8, "little"))
+        made.update(text.astype("<i4").tobytes())
+    return made.hexdigest()
+
+
+def _documents(path: Path) -> Iterator[str]:
+    text = read_text(path, MAX_BYTES, UsageError, "give a text file, or auto, or none")
+    if path.suffix == ".jsonl":
+        for number, line in enumerate(text.splitlines(), 1):
+            if line.strip():
+                yield _strings(line, f"--calibrate {path}, line {number}")
+        return
+    gathered = ""
+    for paragraph in text.split("\n\n"):  # of stories and articles: some thousand characters at a time
+        gathered += paragraph + "\n\n"
+        if len(gathered) >= 4096:
+            yield gathered
+            gathered = ""
+    if gathered.strip():
+        yield gathered
+
+
+def _strings(line: str, place: str) -> str:
+    try:
+        document = json.loads(line)
+    except ValueError as error:
+        raise UsageError(place, f"is no JSON ({error})", "write one JSON object on each line") from None
+    values = document.values() if isinstance(document, dict) else [document]
+    return "\n".join(value for value in values if isinstance(value, str))

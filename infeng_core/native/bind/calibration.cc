@@ -1,0 +1,118 @@
+// The Python face of calibrated quantization: NumPy arrays in, in place where they are large.
+#include <pybind11/numpy.h>
+
+#include <initializer_list>
+#include <utility>
+#include <vector>
+
+#include "bind/bindings.h"
+#include "calibration/factor.h"
+#include "calibration/gptq.h"
+#include "calibration/gram.h"
+#include "calibration/scales.h"
+#include "error.h"
+
+namespace py = pybind11;
+using namespace py::literals;
+
+namespace infeng {
+namespace {
+
+template <class T>
+using Dense = py::array_t<T, py::array::c_style>;  // bound without conversion: a copy would not be written to
+
+template <class T>
+void require_shape(const char* what, const Dense<T>& array, std::initializer_list<int64_t> shape) {
+  bool fits = array.ndim() == int64_t(shape.size());
+  for (int64_t i = 0; fits && i < int64_t(shape.size()); i++) fits = array.shape(i) == shape.begin()[i];
+  if (!fits) fail("invalid_argument", "the ", what, " have another shape");
+}
+
+// Rows and columns of a matrix that has both.
+template <class T>
+std::pair<int64_t, int64_t> sizes(const char* what, const Dense<T>& array) {
+  if (array.ndim() != 2 || array.shape(0) < 1 || array.shape(1) < 1)
+    fail("invalid_argument", "the ", what, " are no matrix");
+  return {array.shape(0), array.shape(1)};
+}
+
+void add_gram(const Dense<float>& x, Dense<double>& h, int threads) {
+  const auto [rows, k] = sizes("inputs", x);
+  require_shape("moments", h, {k, k});
+  double* out = h.mutable_data();
+  const py::gil_scoped_release released;
+  calibration::add_gram(x.data(), rows, k, out, threads);
+}
+
+void factor(Dense<double>& h, int threads) {
+  const auto [k, columns] = sizes("moments", h);
+  require_shape("moments", h, {k, k});
+  double* a = h.mutable_data();
+  int64_t failed;
+  {
+    const py::gil_scoped_release released;
+    failed = calibration::factor(a, k, threads);
+  }
+  if (failed >= 0) fail("out_of_range", "column ", failed, ": the matrix is not positive definite");
+}
+
+Dense<float> choose_scales(const Dense<float>& w, const Dense<double>& weight, int64_t group, int low, int high,
+                           bool half, int threads) {
+  const auto [n, k] = sizes("weights", w);
+  require_shape("costs", weight, {k});
+  if (group < 1 || low >= 0 || high <= 0)
+    fail("invalid_argument", "groups of ", group, ", codes from ", low, " to ", high);
+  Dense<float> scales({n, (k + group - 1) / group});
+  float* out = scales.mutable_data();
+  const py::gil_scoped_release released;
+  calibration::choose_scales(w.data(), n, k, weight.data(), group, low, high, half, out, threads);
+  return scales;
+}
+
+// The inputs must each stand once in the order, or rows would be read that there are not.
+void require_order(const Dense<int32_t>& order, int64_t k) {
+  require_shape("order", order, {k});
+  std::vector<bool> seen(size_t(k), false);
+  for (int64_t i = 0; i < k; i++) {
+    const int32_t input = order.data()[i];
+    if (input < 0 || input >= k || seen[size_t(input)]) fail("invalid_argument", "the order is no permutation");
+    seen[size_t(input)] = true;
+  }
+}
+
+Dense<int8_t> choose_codes(const Dense<float>& w, const Dense<int32_t>& order, const Dense<double>& factors,
+                           const Dense<float>& step, const Dense<int8_t>& low, const Dense<int8_t>& high, int64_t group,
+                           int threads) {
+  const auto [n, k] = sizes("weights", w);
+  if (group < 1) fail("invalid_argument", "groups of ", group);
+  const int64_t groups = (k + group - 1) / group;
+  require_order(order, k);
+  require_shape("factors", factors, {k, k});
+  require_shape("steps", step, {n, groups});
+  require_shape("lowest codes", low, {n, groups});
+  require_shape("highest codes", high, {n, groups});
+  for (int64_t i = 0; i < n * groups; i++) {
+    if (low.data()[i] > high.data()[i]) fail("invalid_argument", "the lowest code is above the highest");
+  }
+  Dense<int8_t> codes({n, k});
+  int8_t* out = codes.mutable_data();
+  const py::gil_scoped_release released;
+  calibration::choose_codes(w.data(), n, k, order.data(), factors.data(),
+                            {step.data(), low.data(), high.data(), group, groups}, out, threads);
+  return codes;
+}
+
+}  // namespace
+
+void bind_calibration(py::module_& m) {
+  m.def("add_gram", &add_gram, "x"_a.noconvert(), "h"_a.noconvert(), "threads"_a = 1,
+        "h += x'x in the upper triangle.");
+  m.def("factor", &factor, "h"_a.noconvert(), "threads"_a = 1, "The lower triangle of h becomes L and D of L D L'.");
+  m.def("choose_scales", &choose_scales, "w"_a.noconvert(), "weight"_a.noconvert(), "group"_a, "low"_a, "high"_a,
+        "half"_a, "threads"_a = 1, "The scales of all groups, (n, groups).");
+  m.def("choose_codes", &choose_codes, "w"_a.noconvert(), "order"_a.noconvert(), "factors"_a.noconvert(),
+        "step"_a.noconvert(), "low"_a.noconvert(), "high"_a.noconvert(), "group"_a, "threads"_a = 1,
+        "Codes (n, k), each column making up for the errors of those before it.");
+}
+
+}  // namespace infeng

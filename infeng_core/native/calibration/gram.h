@@ -1,0 +1,14 @@
+// The second moments of a linear op's inputs, which say how much an error of each weight costs.
+#pragma once
+
+#include <cstdint>
+
+namespace infeng::calibration {
+
+// h[i][j] += sum over the rows of x[row][i] * x[row][j], for j >= i; x is (rows, k), h (k, k) of which the rest stays.
+//
+// Blocks of 256 rows from the first row on: products and sums of a block in binary32 in the order of its rows, without
+// contraction; blocks are added in binary64. So the result depends on how calls cut the rows only at multiples of 256.
+void add_gram(const float* x, int64_t rows, int64_t k, double* h, int threads);
+
+}  // namespace infeng::calibration

@@ -1,0 +1,117 @@
+"""Moments, factors, scales and codes are those of plain NumPy, in equal bits for every number of threads."""
+
+import numpy as np
+import pytest
+
+from infeng_core import _native
+
+
+def moments(k: int, rows: int = 700) -> np.ndarray:
+    random = np.random.default_rng(k)
+    mixed = random.standard_normal((rows, k)) + 2 * random.standard_normal((rows, 1))  # inputs that go together
+    x = mixed.astype(np.float32)
+    h = np.zeros((k, k))
+    _native.add_gram(x, h, 2)
+    full = np.triu(h) + np.triu(h, 1).T
+    full[np.diag_indices(k)] += 0.01 * np.mean(np.diag(full))
+    return full / rows
+
+
+@pytest.mark.parametrize("k", [1, 15, 16, 17, 100, 257])
+def test_moments_are_the_sums_of_products(k):
+    x = np.random.default_rng(0).standard_normal((513, k)).astype(np.float32)
+    made = [np.zeros((k, k)) for _ in range(2)]
+    for threads, h in enumerate(made, 1):
+        _native.add_gram(x, h, threads)
+    assert np.array_equal(made[0], made[1])
+    exact = x.astype(np.float64).T @ x.astype(np.float64)
+    assert np.allclose(np.triu(made[0]), np.triu(exact), rtol=1e-5, atol=1e-3)
+    assert not np.tril(made[0], -1).any()
+
+
+def test_moments_of_parts_that_end_at_whole_blocks_are_those_of_the_whole():
+    x = np.random.default_rng(1).standard_normal((600, 40)).astype(np.float32)
+    whole, parts = np.zeros((40, 40)), np.zeros((40, 40))
+    _native.add_gram(x, whole)
+    for begin in (0, 256, 512):
+        _native.add_gram(np.ascontiguousarray(x[begin : begin + 256]), parts)
+    assert np.array_equal(whole, parts)
+
+
+@pytest.mark.parametrize("k", [1, 7, 64, 65, 130, 300])
+def test_the_factors_multiply_to_the_matrix(k):
+    h = moments(k)
+    made = [h.copy() for _ in range(2)]
+    for threads, a in enumerate(made, 1):
+        _native.factor(a, threads)
+    assert np.array_equal(np.tril(made[0]), np.tril(made[1]))
+    lower, diagonal = np.tril(made[0], -1) + np.eye(k), np.diag(made[0])
+    assert np.allclose(lower @ np.diag(diagonal) @ lower.T, h, rtol=0, atol=1e-12 * np.abs(h).max())
+
+
+def test_a_matrix_that_is_not_positive_definite_is_refused_by_its_column():
+    h = moments(70)
+    h[66, 66] = -1
+    with pytest.raises(_native.NativeError, match=r"column 66: the matrix is not positive definite"):
+        _native.factor(h)
+
+
+def test_codes_are_those_of_the_definition_and_lose_less_than_rounding():
+    n, k, group = 21, 150, 32
+    h, w = moments(k), np.random.default_rng(2).standard_normal((n, k)).astype(np.float32)
+    order = np.argsort(-np.diag(h), kind="stable").astype(np.int32)
+    last_first = order[::-1]
+    factors = np.ascontiguousarray(h[np.ix_(last_first, last_first)])
+    _native.factor(factors)
+    scales = _native.choose_scales(w, np.ascontiguousarray(np.diag(h)), group, -8, 7, True)
+    low, high = np.full(scales.shape, -8, np.int8), np.full(scales.shape, 7, np.int8)
+    made = [_native.choose_codes(w, order, factors, scales, low, high, group, threads) for threads in (1, 2)]
+    assert np.array_equal(made[0], made[1])
+    steps = np.repeat(scales, group, axis=1)[:, :k].astype(np.float64)
+    expected, errors = np.zeros((n, k), np.int8), np.zeros((n, k))
+    for j in reversed(range(k)):
+        i = last_first[j]
+        value = w[:, i] + errors[:, j + 1 :] @ factors[j + 1 :, j]
+        expected[:, i] = np.clip(np.rint(value / steps[:, i]), -8, 7)
+        errors[:, j] = w[:, i] - steps[:, i] * expected[:, i]
+    assert np.mean(made[0] != expected) < 1e-3  # the sums are in another order
+    rounded = np.clip(np.rint(w / steps), -8, 7)
+
+    def loss(codes: np.ndarray) -> float:
+        error = w - steps * codes
+        return float(np.einsum("ni,ij,nj->", error, h, error))
+
+    assert loss(made[0]) < 0.9 * loss(rounded)
+
+
+def test_scales_look_at_what_an_error_costs():
+    """A large weight of an input that is hardly there does not widen the steps of the others."""
+    w = np.random.default_rng(3).uniform(-1, 1, (50, 8)).astype(np.float32)
+    w[:, 7] = 1.3
+    costs = np.array([1.0] * 7 + [1e-6])
+    errors = []
+    for weight in (np.ones(8), costs):
+        steps = _native.choose_scales(w, weight, 8, -8, 7, False)
+        errors.append((costs * (w - steps * np.clip(np.rint(w / steps), -8, 7)) ** 2).sum())
+    assert errors[1] < 0.8 * errors[0]
+
+
+@pytest.mark.parametrize("zero", [0.0, -0.0])
+def test_a_group_of_zeros_has_the_scale_zero(zero):
+    made = _native.choose_scales(np.full((1, 8), zero, np.float32), np.ones(8), 8, -8, 7, True)
+    assert made.tolist() == [[0.0]]
+
+
+@pytest.mark.parametrize("order", [[0, 0, 1], [0, 1, 3], [-1, 0, 1]])
+def test_an_order_that_is_no_permutation_is_refused(order):
+    one = np.ones((1, 1), np.float32)
+    codes = np.ones((1, 1), np.int8)
+    with pytest.raises(_native.NativeError, match="no permutation"):
+        _native.choose_codes(np.ones((1, 3), np.float32), np.array(order, np.int32), np.eye(3), one, -codes, codes, 3)
+
+
+def test_a_lowest_code_above_the_highest_is_refused():
+    one, order = np.ones((1, 1), np.float32), np.arange(3, dtype=np.int32)
+    codes = np.ones((1, 1), np.int8)
+    with pytest.raises(_native.NativeError, match="lowest code is above"):
+        _native.choose_codes(np.ones((1, 3), np.float32), order, np.eye(3), one, codes, -codes, 3)
