@@ -16,6 +16,7 @@ from infeng_core.formats.atomic import locked
 from infeng_core.formats.cache import cached_model, require_own
 from infeng_core.formats.choice import FormatChoice, choose
 from infeng_core.formats.conversion import convert
+from infeng_core.formats.gguf.file import is_gguf
 from infeng_core.formats.huggingface import refuse_file
 from infeng_core.formats.identity import conversion_key
 from infeng_core.formats.quant import FormatLookup, QuantFormat, builtin_format
@@ -56,11 +57,11 @@ def load(
     verify: bool = True,
     progress: bool = True,
 ) -> LoadedModel:
-    """Load a model from an engine-native directory, a Hugging Face directory or a hub name.
+    """Load a model from an engine-native directory, a Hugging Face directory, a GGUF file or a hub name.
 
-    The latter two are converted to ``config.model.format`` and ``formats`` on first use and kept in the cache; they are
-    loaded from there ever after. ``plugins`` finds weight formats and the quantizer; without it only the built-in ones
-    are known.
+    All but the first are converted to ``config.model.format`` and ``formats`` on first use and kept in the cache; they
+    are loaded from there ever after. ``plugins`` finds weight formats and the quantizer; without it only the built-in
+    ones are known.
     ``verify=False`` skips the checksums. Raises UsageError, ModelError or ResourceError.
     """
     lookup: FormatLookup = cache(plugins.quant_format) if plugins is not None else builtin_format
@@ -83,7 +84,7 @@ def use_families(plugins: FormatSource) -> None:
 
 
 def find(reference: str | Path, plugins: FormatSource | None = None) -> Path:
-    """Return the local directory that a model reference names, fetched from the hub if need be.
+    """Return the local directory or GGUF file that a model reference names, fetched from the hub if need be.
 
     What is no model directory may be of a format that a plugin reads.
     """
@@ -97,14 +98,17 @@ def find(reference: str | Path, plugins: FormatSource | None = None) -> Path:
         made = written(path, plugins.sources())
         if made is not None:
             return made
-    if is_directory:
+    if is_directory or is_gguf(path):
         return path
     if is_file:
-        if path.suffix in (".bin", ".pt", ".pth", ".gguf"):
+        if path.suffix in (".bin", ".pt", ".pth"):
             refuse_file(path)
-        raise UsageError(f"{path}", "is a file", "give the directory that holds it together with config.json")
+        remedy = "give the directory that holds it together with config.json, or a GGUF file"
+        raise UsageError(f"{path}", "is a file", remedy)
     if isinstance(reference, str) and hub.is_name(reference) and path.suffix not in (".gguf", ".bin", ".safetensors"):
         return hub.fetch_model(reference)
+    if path.suffix == ".gguf":
+        raise UsageError(f"{reference}", "no such file", "check the path of the GGUF file")
     raise UsageError(f"{reference}", "no such model directory", "give a directory, or a hub name such as org/name")
 
 
@@ -137,11 +141,15 @@ def _load_converted(
         require_own(destination)
         if not native.is_native(destination):
             made = convert(source, destination, choice, lookup=lookup, quantizer=quantizer, progress=progress)
+            for change, tensors in made.rounded_again.items():
+                log.warning(f"rounded again: {change}", tensors=tensors, model=str(source))
             log.info("converted", source=str(source), cache=str(destination), seconds=round(made.seconds, 2))
         try:
             model = read_native(
                 destination, lookup, load=config.model.load, verify=verify, key=key, pages=_pages(config)
             )
+            if source.is_file():  # whose tokenizer's files were made
+                return model
             return replace(model, tokenizer_dir=source)  # so that an error names the file that its reader knows
         except ModelError as error:
             if last:
