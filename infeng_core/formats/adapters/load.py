@@ -7,12 +7,16 @@ from pathlib import Path
 from infeng_core.errors import AdapterError, ModelError
 from infeng_core.formats import hub
 from infeng_core.formats.adapters.artifact import FILE, is_artifact, load_artifact
+from infeng_core.formats.adapters.gguf import read_gguf_adapter
 from infeng_core.formats.adapters.image import A_FORMAT
 from infeng_core.formats.adapters.packed import MAX_MAGNITUDE, AdapterDtype, PackedAdapter
 from infeng_core.formats.adapters.packing import pack
-from infeng_core.formats.adapters.peft import WEIGHTS_FILE, is_peft, read_peft
+from infeng_core.formats.adapters.peft import WEIGHTS_FILE, PeftAdapter, is_peft, read_peft
 from infeng_core.formats.adapters.peft_config import CONFIG_FILE
+from infeng_core.formats.adapters.snapshot import as_adapter_error
+from infeng_core.formats.gguf.file import is_gguf
 from infeng_core.formats.tensors import LoadedModel
+from infeng_core.models.config import ModelConfig
 
 HUB_FILES = (CONFIG_FILE, WEIGHTS_FILE, FILE)
 
@@ -20,7 +24,7 @@ HUB_FILES = (CONFIG_FILE, WEIGHTS_FILE, FILE)
 def load_adapter(
     reference: str | Path, model: LoadedModel, dtype: AdapterDtype, *, scale: float = 1.0
 ) -> PackedAdapter:
-    """Load an adapter over ``model`` from a PEFT directory, an artifact or a hub name (``org/name[@revision]``).
+    """Load an adapter over ``model``: PEFT directory, GGUF file, artifact or hub name (``org/name[@revision]``).
 
     ``scale`` multiplies alpha / r. Raises AdapterError for anything that is broken, that does not fit the base or that
     is not run.
@@ -32,12 +36,17 @@ def load_adapter(
     directory = find_adapter(reference)
     if is_artifact(directory):
         return load_artifact(directory, model, dtype, scale)
-    adapter = read_peft(directory, model.config)
-    return pack(adapter, model, dtype, scale).adapter(model, directory, adapter.config.base_name)
+    adapter = read_adapter(directory, model.config)
+    return pack(adapter, model, dtype, scale).adapter(model, directory, adapter.base_name)
+
+
+def read_adapter(path: Path, base: ModelConfig) -> PeftAdapter:
+    """Read a PEFT directory or a GGUF file and check that it fits ``base``; raises AdapterError."""
+    return read_gguf_adapter(path, base) if path.is_file() else read_peft(path, base)
 
 
 def find_adapter(reference: str | Path) -> Path:
-    """Return the directory of an adapter, fetched from the hub if need be; raises AdapterError."""
+    """Return the directory or GGUF file of an adapter, fetched from the hub if need be; raises AdapterError."""
     try:
         path = Path(reference).expanduser()
         if path.is_dir():
@@ -51,7 +60,10 @@ def find_adapter(reference: str | Path) -> Path:
                 raise AdapterError(f"{path}", why, "keep them in two directories")
             return path
         if path.exists():
-            raise AdapterError(f"{path}", "is a file", "give the directory that holds it")
+            with as_adapter_error(path):
+                if is_gguf(path):
+                    return path
+            raise AdapterError(f"{path}", "is a file", "give the directory that holds it, or a GGUF file")
     except (OSError, ValueError, RuntimeError) as error:
         why = f"is no usable path ({getattr(error, 'strerror', None) or error})"
         raise AdapterError(str(reference)[:200], why, "give a directory or org/name") from None
