@@ -16,6 +16,7 @@ from infeng_core.formats.choice import FormatChoice
 from infeng_core.formats.quant import FormatLookup, QuantFormat
 from infeng_core.formats.quantizers import Quantized
 from infeng_core.formats.safetensors import SafetensorsFile, TensorInfo
+from infeng_core.formats.tokenizer_files import with_tokenizer
 from infeng_core.log import get_logger
 from infeng_core.models.config import ModelConfig
 from infeng_core.models.fields import Fields
@@ -124,7 +125,7 @@ class Checkpoint:
 
     def side_files(self) -> dict[str, bytes]:
         """Return the config and tokenizer files that a converted model keeps, contents by name."""
-        return side_files(self.directory)
+        return with_tokenizer(side_files(self.directory), self.config.family, self.directory)
 
     @property
     def largest(self) -> int:

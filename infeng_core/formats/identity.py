@@ -11,6 +11,7 @@ from infeng_core.formats.checkpoints import small_files, weight_files
 from infeng_core.formats.choice import FormatChoice
 from infeng_core.formats.native import FORMAT_MAJOR, FORMAT_MINOR
 from infeng_core.formats.quantizers import BUILT_IN, DEFAULT, QuantizerChoice
+from infeng_core.formats.tokenizer_files import is_needed
 
 RULES = 2  # counts changes of what a conversion makes of the same files
 
@@ -30,6 +31,8 @@ def conversion_key(source: Path, choice: FormatChoice, quantizer: QuantizerChoic
             "formats": list(choice.patterns.items()),  # their order decides
             "version": [FORMAT_MAJOR, FORMAT_MINOR, RULES],
         }
+        if is_needed(small):
+            identity["tokenizer"] = "made"
         if source.is_file() and choice.defaults:
             identity["defaults"] = sorted(choice.defaults)  # which follow the file's own types
         if quantizer.record != BUILT_IN:

@@ -24,6 +24,7 @@ from infeng_core.formats.quantizers import DEFAULT, QuantizerChoice
 from infeng_core.formats.read import read_native
 from infeng_core.formats.sources import Source, written
 from infeng_core.formats.tensors import LoadedModel
+from infeng_core.formats.tokenizer_files import MADE
 from infeng_core.log import get_logger
 from infeng_core.machine import placement
 from infeng_core.machine.topology import read
@@ -148,8 +149,8 @@ def _load_converted(
             model = read_native(
                 destination, lookup, load=config.model.load, verify=verify, key=key, pages=_pages(config)
             )
-            if source.is_file():  # whose tokenizer's files were made
-                return model
+            if not (source / MADE).is_file() and (destination / MADE).is_file():
+                return model  # with a tokenizer that was made of another file
             return replace(model, tokenizer_dir=source)  # so that an error names the file that its reader knows
         except ModelError as error:
             if last:
