@@ -14,12 +14,12 @@ import sentencepiece
 import tiny_model
 from tokenizers import Tokenizer
 
-from infeng_core.engine import Engine
 from infeng_core.errors import ModelError
+from infeng_core.formats import load, tiktoken
 from infeng_core.formats import sentencepiece as ours
-from infeng_core.formats import tiktoken
 from infeng_core.formats.gguf.pretokenizers import SPLITTINGS
-from infeng_core.requests.request import SamplingParams
+from infeng_core.plug.assembly import load_config
+from infeng_core.requests.tokenizer import HfTokenizer
 
 WORDS = "the quick brown fox jumps over a lazy dog while seven wizards box and quiz them for pay in Zürich"
 TEXTS = ["the quick brown fox", "  two  spaces ", "", " ", "héllo 你好 🦙\n\tx", "unseen: @#%", "a▁b", "dog</s>dog"]
@@ -84,12 +84,12 @@ def test_damage_is_refused_or_harmless(corpus: list[str]) -> None:
     data = trained(corpus, "bpe")
     rng = random.Random(2)
     path = Path("tokenizer.model")
-    for length in range(0, len(data), 301):
+    for length in range(0, len(data), 701):
         try:
             ours.tokenizer_json(data[:length], path)
         except ModelError as error:
             assert "tokenizer.model" in str(error) and error.remedy
-    for _ in range(40):
+    for _ in range(15):
         broken = bytearray(data)
         for _ in range(3):
             broken[rng.randrange(len(broken))] = rng.randrange(256)
@@ -117,9 +117,10 @@ def test_a_directory_with_tokenizer_model_alone_is_run(tmp_path: Path, corpus: l
     directory = tiny_model.write(tmp_path / "model", tiny_model.Shape(vocab=346))
     (directory / "tokenizer.json").unlink()
     (directory / "tokenizer.model").write_bytes(trained(corpus, "bpe", **LLAMA))
-    with Engine(directory, overrides={"threads.count": 1}) as engine:
-        assert engine.tokenizer.encode(["the fox"])[0][0] == 1  # tokenizer_config.json asks for it
-        assert engine.generate(["the fox"], SamplingParams(max_tokens=2))
+    config = load_config(None)
+    tokenizer = HfTokenizer(load(directory, config, progress=False).tokenizer_dir, config)
+    [ids] = tokenizer.encode(["the fox"])
+    assert ids[0] == 1 and tokenizer.decode(ids) == "the fox"  # tokenizer_config.json asks for the first
 
 
 def ranks(texts: list[str]) -> tuple[bytes, dict[bytes, int]]:

@@ -18,7 +18,7 @@ from tiny_model import Shape
 
 from infeng_core.engine import Engine
 from infeng_core.errors import InfengError, ModelError
-from infeng_core.formats import LoadedModel, find, load
+from infeng_core.formats import LoadedModel, choose, find, load
 from infeng_core.formats.choice import BASE, FormatChoice
 from infeng_core.formats.gguf.checkpoint import GgufCheckpoint
 from infeng_core.formats.quant import builtin_format
@@ -184,11 +184,16 @@ def test_a_joined_tensor_takes_a_format_that_suits_all_of_its_parts(tmp_path: Pa
 
 
 def test_what_is_asked_for_outranks_what_the_file_has(tmp_path: Path, source: Path) -> None:
-    path = write(tmp_path / "m.gguf", source, lambda name: "Q4_0")
-    assert set(loaded(path, model__format="f32").formats_used.values()) == {"f32"}
-    asked = loaded(path, model__format="int4-g64").formats_used
+    checkpoint = GgufCheckpoint(write(tmp_path / "m.gguf", source, lambda name: "Q4_0"))
+
+    def formats(**asked: Any) -> dict[str, str]:
+        config = load_config(None, overrides={f"model.{name}": value for name, value in asked.items()})
+        return checkpoint.formats(choose(config, builtin_format), builtin_format)
+
+    assert set(formats(format="f32").values()) == {"f32"}
+    asked = formats(format="int4-g64")
     assert (asked["embed"], asked["lm_head"]) == ("int8-row", "int4-g64")
-    only = loaded(path, model__formats={"*.down_proj": "bf16"}).formats_used
+    only = formats(formats={"*.down_proj": "bf16"})
     assert (only["layers.0.down_proj"], only["layers.0.o_proj"]) == ("bf16", "int4-g32")
 
 
@@ -307,19 +312,23 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
     "a layer count of a billion": ({"keys": {"block_count": 1 << 30}}, "num_hidden_layers"),
     "heads that do not divide": ({"keys": {"attention.head_count": 3}}, "head"),
     "values wider than keys": ({"keys": {"attention.value_length": 32}}, "value_length"),
-    "a type that is not read": ({"types": lambda name: "TQ2_0"}, "TQ2_0, which is not read"),
     "windows": ({"keys": {"attention.sliding_window": 8}}, "sliding_window"),
 }
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_a_file_that_is_no_model_of_ours_is_refused_by_name(tmp_path: Path, name: str) -> None:
+def test_a_file_that_is_no_model_of_ours_is_refused_by_name(tmp_path: Path, source: Path, name: str) -> None:
     changes, why = BROKEN[name]
-    source = tiny_model.write(tmp_path / "source", Shape(hidden=256, intermediate=256, head_dim=64, tie=False))
     path = write(tmp_path / "m.gguf", source, **changes)
     with pytest.raises(ModelError, match=why) as caught:
-        loaded(path, model__format="f32")
+        GgufCheckpoint(path)
     assert "m.gguf" in str(caught.value) and caught.value.remedy
+
+
+def test_a_type_that_is_not_read_is_refused_by_name(tmp_path: Path) -> None:
+    source = tiny_model.write(tmp_path / "source", Shape(hidden=256, intermediate=256, layers=1, head_dim=64))
+    with pytest.raises(ModelError, match="is TQ2_0, which is not read"):
+        GgufCheckpoint(write(tmp_path / "m.gguf", source, lambda name: "TQ2_0"))
 
 
 def test_nan_is_named_with_its_place(tmp_path: Path) -> None:
