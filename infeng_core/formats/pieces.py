@@ -17,6 +17,7 @@ NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 """What a piece is (``sentencepiece_model.proto``, ``SentencePiece.Type``; GGUF has the same numbers)."""
 
 SPACE = "\u2581"
+MAX_LETTERS = 1 << 28  # that all beginnings of all pieces have; the largest vocabularies have a tenth
 BYTE_PIECE = re.compile(r"<0x[0-9A-F]{2}>")
 
 
@@ -57,7 +58,9 @@ class Pieces:
         return sum(map(bool, map(BYTE_PIECE.fullmatch, self.texts))) >= 256
 
     def merges(self) -> list[list[str]]:
-        """Return the pairs that make pieces, best score first."""
+        """Return the pairs that make pieces, best score first; raises ValueError for pieces that are far too long."""
+        if sum(len(text) ** 2 for text in self.texts) > MAX_LETTERS:
+            raise ValueError("its pieces are too long")
         numbers = {
             text: number
             for number, (text, kind) in enumerate(zip(self.texts, self.kinds, strict=True))

@@ -53,7 +53,7 @@ def tokenizer_json(data: bytes, settings: Mapping[str, Any], family: str, path: 
         "type": "BPE",
         "ignore_merges": splitting.whole,
         "vocab": {text: number for number, text in enumerate(texts)},
-        "merges": pieces.merges(),
+        "merges": _merges(pieces, path),
     }
     letters = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
     return {
@@ -64,6 +64,13 @@ def tokenizer_json(data: bytes, settings: Mapping[str, Any], family: str, path: 
         "decoder": letters,
         "model": model,
     }
+
+
+def _merges(pieces: Pieces, path: Path) -> list[list[str]]:
+    try:
+        return pieces.merges()
+    except ValueError as error:
+        _fail(path, f"cannot be used: {error}")
 
 
 def _read(data: bytes, path: Path) -> list[str]:

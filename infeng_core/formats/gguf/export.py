@@ -103,10 +103,13 @@ class _Exporter:
     def __init__(self, checkpoint: Checkpoint, format: str) -> None:
         self.checkpoint, self.format = checkpoint, format
         self.config: ModelConfig = checkpoint.config
-        if self.config.family not in BY_FAMILY:
-            known = ", ".join(BY_FAMILY)
+        if self.config.family not in BY_FAMILY or not BY_FAMILY[self.config.family].is_written:
+            known = ", ".join(family for family, one in BY_FAMILY.items() if one.is_written)
             raise ModelError(f"{checkpoint.directory}", f"a {self.config.family} is not written; {known} are", "")
+        if any(getattr(self.config, "windows", ())):
+            raise ModelError(f"{checkpoint.directory}", "attention in windows is not written", "")
         self.architecture: Architecture = BY_FAMILY[self.config.family]
+        self.rotated = int(self.config.head_dim * getattr(self.config.rope, "partial", 1.0))
         self.parts: dict[str, Part] = {}
         self.tensors: list[NewTensor] = []
         self.factors = self._factors()
@@ -162,7 +165,7 @@ class _Exporter:
             "attention.value_length": config.head_dim,
             "attention.layer_norm_rms_epsilon": config.rms_eps,
             "rope.freq_base": config.rope.theta,
-            "rope.dimension_count": config.head_dim,
+            "rope.dimension_count": self.rotated,
             "vocab_size": config.vocab,
         }
         if config.rope.kind == "linear":
@@ -184,9 +187,9 @@ class _Exporter:
         rope = self.config.rope
         if rope.kind in ("default", "linear"):
             return None
-        if rope.kind != "llama3" or not self.architecture.rope_factors:
+        if rope.kind != "llama3" or self.architecture.rope_factors != "llama3":
             raise ModelError(f"{self.checkpoint.directory}", f"rope scaling {rope.kind} is not written", "")
-        plain = inverse_frequencies(RopeConfig(rope.theta), self.config.head_dim).astype(np.float64)
-        found = plain / inverse_frequencies(rope, self.config.head_dim).astype(np.float64)
+        plain = inverse_frequencies(RopeConfig(rope.theta), self.rotated).astype(np.float64)
+        found = plain / inverse_frequencies(rope, self.rotated).astype(np.float64)
         assert math.isfinite(found.max())
         return found.astype(np.float32)

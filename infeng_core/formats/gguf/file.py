@@ -32,6 +32,7 @@ MAX_HEADER = 256 << 20  # the largest vocabularies take 20 MB
 MAX_ENTRIES = 1 << 16
 MAX_TENSORS = 1 << 17
 MAX_NAME = 256
+MAX_STRINGS = 1 << 22  # of one list; the largest vocabularies have 300,000
 MAX_DIMENSIONS = 4
 MAX_ALIGNMENT = 1 << 20
 MAX_FILES = 1 << 12
@@ -254,6 +255,8 @@ class _Header:
             self.fail(f"{key} is a list of the unknown type {kind}", "update infeng, or use another copy")
         if count > (self.limit - self.at) // least:
             self.fail(f"{key} claims {count} items, more than the file has room for")
+        if kind == STRING and count > MAX_STRINGS:
+            self.fail(f"{key} claims {count} texts, more than {MAX_STRINGS}")
         begin = self.at
         if kind == STRING:
             self._skip_strings(key, count)

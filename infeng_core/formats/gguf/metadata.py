@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,16 +18,25 @@ from infeng_core.models.families import families
 from infeng_core.models.fields import Fields, show
 
 BIG = 1 << 48  # the family's own bounds come after
+THETA = (1e-3, 1e15)
+MOST_POSITIONS = 1 << 28
 READ = (
     *("context_length", "embedding_length", "block_count", "feed_forward_length", "attention.head_count"),
     *("attention.head_count_kv", "attention.layer_norm_rms_epsilon", "attention.key_length", "attention.value_length"),
     *("rope.freq_base", "rope.dimension_count", "rope.scaling.type", "rope.scaling.factor", "rope.scale_linear"),
     *("rope.scaling.original_context_length",),
 )
-HARMLESS = ("vocab_size", "tensor_data_layout", "rope.scaling.finetuned", "use_parallel_residual")
+YARN = {"beta_fast": "beta_fast", "beta_slow": "beta_slow", "attention_factor": "attn_factor"}
+"""Keys of rope_scaling: of the metadata, behind ``rope.scaling.yarn_``."""
+
+HARMLESS = ("vocab_size", "tensor_data_layout", "rope.scaling.finetuned")
 SAMPLING = {"temp": "temperature", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p"}
 SAMPLING |= {"penalty_repeat": "repetition_penalty"}
 FACTORS = "rope_freqs.weight"
+LONG, SHORT = "rope_factors_long.weight", "rope_factors_short.weight"
+OF_KIND = {"": (), "llama3": (FACTORS,), "longrope": (LONG, SHORT)}
+"""The tensors that hold divisors of rotary frequencies, by the kind of scaling."""
+
 OTHER_MODEL = "use a model of a supported architecture"
 
 
@@ -51,9 +61,9 @@ def config_json(
     file: GgufFile,
     architecture: Architecture,
     shapes: Mapping[str, tuple[int, ...]],
-    factors: NDArray[np.float32] | None,
+    factors: Mapping[str, NDArray[np.float32]],
 ) -> dict[str, Any]:
-    """Return what config.json would say. shapes: of all tensors; factors: divisors of the rotary frequencies.
+    """Return what config.json would say. shapes: of all tensors; factors: those of ``OF_KIND``, by name.
 
     Raises ModelError naming the key that is missing, odd, or changes results in a way that is not run.
     """
@@ -78,10 +88,10 @@ def config_json(
         "rms_norm_eps": keys.number("attention.layer_norm_rms_epsilon"),
         "vocab_size": shapes["token_embd.weight"][0],
         "tie_word_embeddings": "output.weight" not in shapes,
-        "rope_theta": keys.number("rope.freq_base", 10000.0),
-        **architecture.constants,
-        **{theirs: keys.value(ours) for theirs, ours in architecture.keys.items()},
+        "rope_theta": keys.number("rope.freq_base", 10000.0, THETA),
+        **{theirs: keys.value(ours) for theirs, ours in architecture.keys.items() if keys.value(ours)},
     }
+    config |= architecture.derived(config)
     rotated = keys.integer("rope.dimension_count", width)
     if rotated != width:
         config["partial_rotary_factor"] = rotated / width
@@ -108,7 +118,7 @@ def generation_json(file: GgufFile, config: Mapping[str, Any]) -> dict[str, Any]
     found = {key: config[key] for key in ("bos_token_id", "eos_token_id") if config.get(key) is not None}
     for ours, theirs in SAMPLING.items():
         value = file.metadata.get(f"general.sampling.{ours}")
-        if type(value) in (int, float):
+        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
             found[theirs] = _shortest(value)
     return found
 
@@ -123,13 +133,14 @@ class _Keys:
             remedy="use another copy of the model",
         )
         self.prefix = f"{architecture.name}."
-        self.known = {*READ, *HARMLESS, *architecture.keys.values()}
+        yarn = (f"rope.scaling.yarn_{key}" for key in YARN.values())
+        self.known = {*READ, *HARMLESS, *yarn, *architecture.keys.values(), *architecture.ignored}
 
     def integer(self, key: str, default: int | None = None) -> int:
         return self.fields.integer(self.prefix + key, 1, BIG, default)
 
-    def number(self, key: str, default: float | None = None) -> float:
-        number: float = _shortest(self.fields.number(self.prefix + key, -1e30, 1e30, default))
+    def number(self, key: str, default: float | None = None, bounds: tuple[float, float] = (-1e30, 1e30)) -> float:
+        number: float = _shortest(self.fields.number(self.prefix + key, *bounds, default))
         return number
 
     def text(self, key: str, default: str) -> str:
@@ -154,17 +165,26 @@ class _Keys:
             self.fail(key, f"is {shown}, which is not run here", "use a model without it")
 
 
-def _scaling(keys: _Keys, config: Mapping[str, Any], factors: NDArray[np.float32] | None) -> dict[str, Any] | None:
+def _scaling(
+    keys: _Keys, config: Mapping[str, Any], factors: Mapping[str, NDArray[np.float32]]
+) -> dict[str, Any] | None:
     kind = keys.text("rope.scaling.type", "linear" if keys.has("rope.scale_linear") else "none")
-    if factors is not None:
-        return _llama3(keys, config, factors)
+    if FACTORS in factors:
+        return _llama3(keys, config, factors[FACTORS])
+    original = {}
+    if keys.has("rope.scaling.original_context_length"):
+        original["original_max_position_embeddings"] = keys.integer("rope.scaling.original_context_length")
+    if factors:
+        if factors.keys() != {LONG, SHORT}:
+            raise ModelError(f"{keys.fields.source}", f"has one of the tensors {LONG} and {SHORT}", OTHER_MODEL)
+        lists = {"long_factor": factors[LONG].tolist(), "short_factor": factors[SHORT].tolist()}
+        return {"rope_type": "longrope", **lists, **original}
     if kind == "none":
         return None
     factor = keys.number("rope.scaling.factor" if keys.has("rope.scaling.factor") else "rope.scale_linear")
-    found: dict[str, Any] = {"rope_type": kind, "factor": factor}
-    if keys.has("rope.scaling.original_context_length"):
-        found["original_max_position_embeddings"] = keys.integer("rope.scaling.original_context_length")
-    return None if kind == "linear" and factor == 1.0 else found
+    yarn = {theirs: f"rope.scaling.yarn_{ours}" for theirs, ours in YARN.items()} if kind == "yarn" else {}
+    more = {theirs: keys.number(ours) for theirs, ours in yarn.items() if keys.has(ours)}
+    return None if kind == "linear" and factor == 1.0 else {"rope_type": kind, "factor": factor, **original, **more}
 
 
 def _llama3(keys: _Keys, config: Mapping[str, Any], factors: NDArray[np.float32]) -> dict[str, Any] | None:
@@ -174,17 +194,18 @@ def _llama3(keys: _Keys, config: Mapping[str, Any], factors: NDArray[np.float32]
     models have low 1 and high 4; only the ratios of the three numbers count, so ``original`` follows from a blend.
     """
     width = config["head_dim"]
-    if factors.shape != (width // 2,) or not np.isfinite(factors).all() or factors.min() < 1:
-        raise ModelError(
-            f"{keys.fields.source}", f"tensor {FACTORS} holds no divisors of {width // 2} frequencies", OTHER_MODEL
-        )
+    sound = not width % 2 and factors.shape == (width // 2,) and np.isfinite(factors).all() and factors.min() >= 1
+    if not sound:
+        why = f"tensor {FACTORS} holds no divisors of {width // 2} frequencies"
+        raise ModelError(f"{keys.fields.source}", why, OTHER_MODEL)
     factor = float(factors.max())
     if factor == 1.0:
         return None
     turns = config["rope_theta"] ** -(np.arange(0, width, 2) / width) / (2 * np.pi)  # per position
     smooth = np.clip((1 / factors.astype(np.float64) - 1 / factor) / (1 - 1 / factor), 0, 1)
     between = (smooth > 1e-3) & (smooth < 1 - 1e-3)
-    guesses = [8192, *(round(float(n)) for n in (3 * smooth[between] + 1) / turns[between])]
+    near = (3 * smooth[between] + 1) / turns[between]
+    guesses = [8192, *(round(float(number)) for number in near if number < MOST_POSITIONS)]
     if keys.has("rope.scaling.original_context_length"):
         guesses.insert(0, keys.integer("rope.scaling.original_context_length"))
     for original in guesses:

@@ -58,7 +58,7 @@ class GgufTokenizer:
     def files(self) -> dict[str, bytes]:
         """Return tokenizer.json and tokenizer_config.json; raises ModelError."""
         splitting = self._splitting() if self.model == "gpt2" else None
-        document = self._byte_level(splitting) if splitting is not None else self._pieces().tokenizer_json()
+        document = self._byte_level(splitting) if splitting is not None else self._by_score()
         if self.fields.flag("tokenizer.ggml.add_eos_token", False) and self.eos is not None:
             document["post_processor"] = _ending(self.tokens[self.eos], self.eos)
         settings = self._settings(splitting)
@@ -82,8 +82,9 @@ class GgufTokenizer:
         if not self.fields.has("tokenizer.ggml.token_type"):
             return [NORMAL] * count
         kinds = self.file.numbers("tokenizer.ggml.token_type")
-        if len(kinds) != count:
-            self.fields.fail("tokenizer.ggml.token_type", f"holds {len(kinds)} items, there are {count} tokens")
+        if len(kinds) != count or kinds.dtype.kind not in "iu":
+            why = f"holds {len(kinds)} items, of which each of {count} tokens needs a whole number"
+            self.fields.fail("tokenizer.ggml.token_type", why)
         return [int(kind) for kind in kinds]
 
     def _id(self, name: str, default: int | None = None) -> int | None:
@@ -92,6 +93,12 @@ class GgufTokenizer:
             return None
         found = self.fields.optional_integer(key, 0, len(self.tokens) - 1)
         return found if found is not None or default is None or default >= len(self.tokens) else default
+
+    def _by_score(self) -> dict[str, Any]:
+        try:
+            return self._pieces().tokenizer_json()
+        except ValueError as error:
+            self.fields.fail("tokenizer.ggml.tokens", f"cannot be used: {error}", REMEDY)
 
     def _byte_level(self, splitting: Splitting) -> dict[str, Any]:
         key = "tokenizer.ggml.merges"
