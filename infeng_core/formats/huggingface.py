@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -122,6 +123,10 @@ class Checkpoint:
     def changes(self, formats: Mapping[str, str]) -> dict[str, str]:
         """Return what was quantized and is rounded again: nothing."""
         return {}
+
+    def stored(self) -> dict[str, int]:
+        """Return how many tensors there are of each type."""
+        return dict(Counter(file.tensors[name].dtype for name, file in self._where.items()))
 
     def side_files(self) -> dict[str, bytes]:
         """Return the config and tokenizer files that a converted model keeps, contents by name."""
