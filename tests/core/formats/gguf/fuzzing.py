@@ -69,6 +69,7 @@ def damaged(sound: bytes, rng: random.Random) -> bytes:
 
 def own(sound: bytes, seconds: float, seed: int, path: Path) -> None:
     """Damage at random until the time is over; say how much was read."""
+    assert read(sound, path), "the file is not sound"
     rng = random.Random(seed)
     end = time.monotonic() + seconds
     count = models = 0
@@ -89,10 +90,12 @@ def guided(sound: Path, seconds: int, seed: int, path: Path) -> None:
 
     with atheris.instrument_imports(include=["infeng_core.formats.gguf", "infeng_core.formats.pieces"]):
         import infeng_core.formats.gguf.checkpoint  # noqa: F401
+    assert read(sound.read_bytes(), path), "the file is not sound"
     corpus = path.parent / "corpus"
     corpus.mkdir()
     (corpus / "sound").write_bytes(sound.read_bytes())
-    options = [f"-max_total_time={seconds}", f"-seed={seed}", f"-max_len={sound.stat().st_size + 4096}", "-timeout=60"]
+    options = [f"-max_total_time={seconds}", f"-seed={seed}", "-len_control=0", "-timeout=60"]
+    options.append(f"-max_len={sound.stat().st_size + 4096}")
     atheris.Setup([sys.argv[0], *options, str(corpus)], lambda data: (read(data, path), None)[1])
     atheris.Fuzz()
 
@@ -104,7 +107,6 @@ def main() -> None:
     os.environ.setdefault("INFENG_LOG", "error")
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "m.gguf"
-        assert read(sound.read_bytes(), path), "the file is not sound"
         used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, used + MEMORY))
         if how == "atheris":
