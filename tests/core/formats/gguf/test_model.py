@@ -23,6 +23,7 @@ from infeng_core.formats.choice import BASE, FormatChoice
 from infeng_core.formats.gguf.checkpoint import GgufCheckpoint
 from infeng_core.formats.quant import builtin_format
 from infeng_core.plug.assembly import load_config
+from infeng_core.requests.defaults import recommended
 from infeng_core.requests.request import SamplingParams
 
 SHAPE = Shape(hidden=64, intermediate=256, heads=4, kv_heads=2, tie=False)
@@ -116,7 +117,18 @@ def same(one: LoadedModel, other: LoadedModel) -> bool:
     return tensors and all(np.array_equal(one.vectors[name], other.vectors[name]) for name in one.vectors)
 
 
-@pytest.mark.parametrize(("kind", "format"), [("F32", "f32"), ("F16", "f32"), ("BF16", "bf16"), ("F16", "int4-g64")])
+NIGHTLY = pytest.mark.nightly
+
+
+@pytest.mark.parametrize(
+    ("kind", "format"),
+    [
+        ("F32", "f32"),
+        ("F16", "int4-g64"),
+        pytest.param("F16", "f32", marks=NIGHTLY),
+        pytest.param("BF16", "bf16", marks=NIGHTLY),
+    ],
+)
 def test_floats_are_the_model_that_was_exported(tmp_path: Path, source: Path, kind: str, format: str) -> None:
     if kind == "F32":
         plain = source
@@ -154,7 +166,9 @@ def test_q4_0_is_kept_as_it_is(tmp_path: Path, source: Path) -> None:
             assert np.array_equal(model.matrix(name), gguf.dequantize(gguf.quantize(values, q4), q4)), name
 
 
-@pytest.mark.parametrize("kind", ["Q4_1", "Q5_0", "Q5_1", "Q8_0", "MXFP4"])
+@pytest.mark.parametrize(
+    "kind", ["Q8_0", "Q5_1", *(pytest.param(kind, marks=NIGHTLY) for kind in ("Q4_1", "Q5_0", "MXFP4"))]
+)
 def test_other_types_are_rounded_once_more_and_said_so(tmp_path: Path, source: Path, kind: str) -> None:
     checkpoint = GgufCheckpoint(write(tmp_path / "m.gguf", source, lambda name: kind))
     part = checkpoint.layout.tensors[1].parts[0]
@@ -273,9 +287,10 @@ def test_what_the_makers_recommend_is_the_default(tmp_path: Path, source: Path) 
         writer.add_eot_token_id(5)
 
     path = write(tmp_path / "m.gguf", source, change=change)
-    with Engine(path, overrides={"model.format": "f32", "threads.count": 1}) as engine:
-        assert dict(engine.defaults) == {"temperature": 0.6, "top_k": 20}
-        assert engine.model.config.eos_ids == (tiny_model.EOS, 5)
+    checkpoint = GgufCheckpoint(path)
+    assert checkpoint.config.eos_ids == (tiny_model.EOS, 5)
+    (tmp_path / "generation_config.json").write_bytes(checkpoint.side_files()["generation_config.json"])
+    assert recommended(tmp_path) == {"temperature": 0.6, "top_k": 20}
 
 
 def test_a_split_model_is_one(tmp_path: Path, source: Path) -> None:

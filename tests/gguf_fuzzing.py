@@ -1,4 +1,4 @@
-"""Damages a sound GGUF for a while: ``python fuzzing.py SOUND.gguf SECONDS SEED [own|atheris]``.
+"""Damages a sound GGUF for a while: ``python gguf_fuzzing.py SOUND.gguf SECONDS SEED [own|atheris]``.
 
 Whatever the bytes are, reading them ends in a model or in an error of this project, soon and in little memory. atheris,
 where it is installed, looks for damage that reaches new lines; else bytes, numbers and lengths are changed at random.
