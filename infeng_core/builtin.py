@@ -90,7 +90,8 @@ def infeng_commands() -> list[Command]:
     from infeng_core.cli.convert import Convert
     from infeng_core.cli.convert_adapter import ConvertAdapter
     from infeng_core.cli.doctor import Doctor
+    from infeng_core.cli.models import Models
     from infeng_core.cli.plugins import PluginsCommand
     from infeng_core.cli.run import Run
 
-    return [Convert(), ConvertAdapter(), Doctor(), PluginsCommand(), Run()]
+    return [Convert(), ConvertAdapter(), Doctor(), Models(), PluginsCommand(), Run()]

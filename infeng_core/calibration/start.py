@@ -12,7 +12,7 @@ from infeng_core.calibration import texts
 from infeng_core.calibration.forward import Forward
 from infeng_core.calibration.statistics import Statistics
 from infeng_core.engine import Engine
-from infeng_core.formats.huggingface import Checkpoint
+from infeng_core.formats.checkpoints import open_checkpoint
 from infeng_core.formats.quantizers import QuantizerChoice
 from infeng_core.kernels.choice import Selector
 from infeng_core.models.config import ModelConfig
@@ -43,7 +43,7 @@ def calibrated(
 
 def _read(path: Path, source: Path, config: EngineConfig, plugins: Plugins) -> list[NDArray[np.int32]]:
     tokenizer = plugins.tokenizer(config.tokenizer.use)(source, config)
-    return texts.read(path, tokenizer.encode, context=Checkpoint(source).config.max_positions)
+    return texts.read(path, tokenizer.encode, context=open_checkpoint(source).config.max_positions)
 
 
 def _written(source: Path, config: EngineConfig) -> list[NDArray[np.int32]]:

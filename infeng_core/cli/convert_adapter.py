@@ -15,7 +15,7 @@ class ConvertAdapter:
 
     def configure(self, parser: argparse.ArgumentParser) -> None:
         """Add the arguments."""
-        parser.add_argument("adapter", metavar="PEFT", help="directory that PEFT saved, or a hub name")
+        parser.add_argument("adapter", metavar="PEFT", help="directory that PEFT saved, a GGUF file, or a hub name")
         parser.add_argument("--model", required=True, help="the base: a model directory or a hub name")
         parser.add_argument("--format", metavar="F", help="the base's format, which DoRA's norms follow")
         parser.add_argument("--dtype", choices=("int8", "bf16", "f32"), help="storage, else adapters.dtype")

@@ -11,10 +11,13 @@ from typing import TYPE_CHECKING
 from infeng_core.errors import UsageError, unknown_key_remedy
 from infeng_core.formats.quant import FormatLookup
 from infeng_core.models.config import ModelConfig
-from infeng_core.models.weights import layout
+from infeng_core.models.weights import Layout, layout
 
 if TYPE_CHECKING:
     from infeng_core.settings.config import EngineConfig
+
+BASE = ""
+"""What ``FormatChoice.defaults`` calls the base."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,7 @@ class FormatChoice:
 
     base: str
     patterns: Mapping[str, str] = field(default_factory=dict)
+    defaults: frozenset[str] = frozenset()  # the patterns that nobody asked for, and BASE where nobody asked for that
 
     def of(self, name: str) -> str:
         """Return the format of one tensor."""
@@ -37,12 +41,18 @@ class FormatChoice:
         """Return the pattern that decides a tensor's format, or None where ``base`` does."""
         return next((pattern for pattern in reversed(list(self.patterns)) if fnmatchcase(name, pattern)), None)
 
-    def for_model(self, config: ModelConfig, lookup: FormatLookup) -> dict[str, str]:
+    def asks(self, name: str) -> bool:
+        """Return whether somebody asked for the format of one tensor, and it is no default."""
+        pattern = self.pattern_of(name)
+        return BASE not in self.defaults or (pattern is not None and pattern not in self.defaults)
+
+    def for_model(self, model: ModelConfig | Layout, lookup: FormatLookup) -> dict[str, str]:
         """Return the format of every tensor of a model.
 
         Raises UsageError for a pattern that fits no tensor, and what ``lookup`` raises for an unknown format.
         """
-        names = [tensor.name for tensor in layout(config).tensors]
+        tensors = model.tensors if isinstance(model, Layout) else layout(model).tensors
+        names = [tensor.name for tensor in tensors]
         for pattern, format in self.patterns.items():
             lookup(format)
             if not any(fnmatchcase(name, pattern) for name in (*names, "lm_head")):
@@ -67,7 +77,10 @@ def choose(config: EngineConfig, lookup: FormatLookup) -> FormatChoice:
         whole = origin.get("model.formats")
         entries = {pattern: origin.get(f"model.formats.{pattern}", whole) for pattern in patterns}
         patterns = {name: format for name, format in patterns.items() if _strength(entries[name]) >= strength}
-    return FormatChoice(model.format, patterns)
+    whole = origin.get("model.formats")
+    given = {BASE: origin.get("model.format")}
+    given |= {pattern: origin.get(f"model.formats.{pattern}", whole) for pattern in patterns}
+    return FormatChoice(model.format, patterns, frozenset(name for name in given if not _strength(given[name])))
 
 
 def by_format(formats: Mapping[str, str]) -> dict[str, list[str]]:

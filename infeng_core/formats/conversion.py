@@ -1,4 +1,4 @@
-"""From a Hugging Face directory to an engine-native one."""
+"""From a Hugging Face directory or a GGUF to an engine-native one."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import hashlib
 import shutil
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from infeng_core.errors import ModelError, ResourceError
 from infeng_core.files import reading
 from infeng_core.formats import atomic, native
+from infeng_core.formats.checkpoints import Checkpoint, open_checkpoint
 from infeng_core.formats.choice import FormatChoice
-from infeng_core.formats.huggingface import Checkpoint, side_files
 from infeng_core.formats.identity import conversion_key
 from infeng_core.formats.packing import chosen_bytes, gather_vector, pack_tensor
 from infeng_core.formats.quant import FormatLookup, QuantFormat, builtin_format
@@ -62,6 +62,7 @@ class Conversion:
     formats: Mapping[str, str]
     quantizer: Mapping[str, Any]  # as in the manifest: name, and of a plugin's its plugin, version and settings
     reused: bool
+    rounded_again: Mapping[str, str] = field(default_factory=dict)  # "Q4_K -> int8-row": "24 tensors"; of a reuse none
 
 
 def convert(
@@ -76,7 +77,7 @@ def convert(
     threads: int = 2,
     progress: bool = True,
 ) -> Conversion:
-    """Pack the weights of the Hugging Face directory ``source`` into the engine-native directory ``destination``.
+    """Pack ``source``, a Hugging Face directory or a GGUF file, into the engine-native directory ``destination``.
 
     The destination appears complete or not at all: work goes to a temporary name beside it. A second process that
     wants the same waits and takes the first one's result. An existing engine-native directory of another origin is
@@ -96,8 +97,10 @@ def convert(
         existing = _existing(destination, key, lookup, force, ours)
         if existing is not None:
             return _report(existing, destination, start, reused=True)
-        manifest = _write(source, destination, choice, quantizer, statistics, key, lookup, threads, progress, ours)
-    return _report(manifest, destination, start, reused=False)
+        manifest, changes = _write(
+            source, destination, choice, quantizer, statistics, key, lookup, threads, progress, ours
+        )
+    return replace(_report(manifest, destination, start, reused=False), rounded_again=changes)
 
 
 def _report(manifest: native.Manifest, path: Path, start: float, *, reused: bool) -> Conversion:
@@ -136,11 +139,13 @@ def _write(
     threads: int,
     progress: bool,
     ours: Callable[[], None],
-) -> native.Manifest:
+) -> tuple[native.Manifest, dict[str, str]]:
+    """Write everything; return the manifest, and what was quantized and is rounded again."""
     with reading(source):
-        checkpoint = Checkpoint(source)
-        sides = side_files(source)
-    formats = choice.for_model(checkpoint.config, lookup)
+        checkpoint = open_checkpoint(source)
+        sides = checkpoint.side_files()
+    formats = checkpoint.formats(choice, lookup)
+    changes = checkpoint.changes(formats)
     quants = {name: lookup(format) for name, format in formats.items()}
     packer = _Packer(checkpoint, quants, quantizer, statistics, threads)
     shards = plan_shards(packer.entries())
@@ -181,7 +186,7 @@ def _write(
             quantizer=quantizer.record,
         )
         native.write_manifest(manifest, folder / native.MANIFEST)
-    return manifest
+    return manifest, changes
 
 
 class _Packer:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,11 @@ from numpy.typing import NDArray
 
 from infeng_core.errors import ModelError
 from infeng_core.files import read_bytes, read_json
+from infeng_core.formats.choice import FormatChoice
+from infeng_core.formats.quant import FormatLookup, QuantFormat
+from infeng_core.formats.quantizers import Quantized
 from infeng_core.formats.safetensors import SafetensorsFile, TensorInfo
+from infeng_core.formats.tokenizer_files import with_tokenizer
 from infeng_core.log import get_logger
 from infeng_core.models.config import ModelConfig
 from infeng_core.models.fields import Fields
@@ -71,14 +77,14 @@ def weight_files(directory: Path) -> list[Path]:
 def refuse_other_formats(directory: Path) -> None:
     """Raise ModelError with the remedy where a directory holds weights in a format that cannot be read."""
     for path in sorted(directory.iterdir()):
-        if path.suffix in (".bin", ".pt", ".pth", ".gguf"):
+        if path.suffix == ".gguf":
+            raise ModelError(f"{directory}", "holds GGUF files, of which each is a model of its own", f"give {path}")
+        if path.suffix in (".bin", ".pt", ".pth"):
             refuse_file(path)
 
 
 def refuse_file(path: Path) -> None:
     """Raise ModelError with the remedy for a weight file that cannot be read."""
-    if path.suffix == ".gguf":
-        raise ModelError(f"{path}", "GGUF files cannot be read yet", "give the model's Hugging Face directory or name")
     raise ModelError(f"{path}", "PyTorch pickle files can run code and are not read", TO_SAFETENSORS)
 
 
@@ -110,6 +116,26 @@ class Checkpoint:
         """Return the tensor of ``part``, (rows, k) or (rows,), as float32, float16 or, holding bf16, uint16."""
         name = self.name(part)
         return self._where[name].array(name)
+
+    def kept(self, part: Part, format: QuantFormat) -> Quantized | None:
+        """Return codes and scales that the checkpoint itself holds: floats have none."""
+        return None
+
+    def formats(self, choice: FormatChoice, lookup: FormatLookup) -> dict[str, str]:
+        """Return the weight format of every tensor."""
+        return choice.for_model(self.config, lookup)
+
+    def changes(self, formats: Mapping[str, str]) -> dict[str, str]:
+        """Return what was quantized and is rounded again: nothing."""
+        return {}
+
+    def stored(self) -> dict[str, int]:
+        """Return how many tensors there are of each type."""
+        return dict(Counter(file.tensors[name].dtype for name, file in self._where.items()))
+
+    def side_files(self) -> dict[str, bytes]:
+        """Return the config and tokenizer files that a converted model keeps, contents by name."""
+        return with_tokenizer(side_files(self.directory), self.config.family, self.directory)
 
     @property
     def largest(self) -> int:

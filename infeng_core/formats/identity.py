@@ -6,11 +6,12 @@ import hashlib
 import json
 from pathlib import Path
 
-from infeng_core.files import read_bytes, reading
+from infeng_core.files import reading
+from infeng_core.formats.checkpoints import small_files, weight_files
 from infeng_core.formats.choice import FormatChoice
-from infeng_core.formats.huggingface import INDEX, side_files, weight_files
 from infeng_core.formats.native import FORMAT_MAJOR, FORMAT_MINOR
 from infeng_core.formats.quantizers import BUILT_IN, DEFAULT, QuantizerChoice
+from infeng_core.formats.tokenizer_files import is_needed
 
 RULES = 2  # counts changes of what a conversion makes of the same files
 
@@ -22,9 +23,7 @@ def conversion_key(source: Path, choice: FormatChoice, quantizer: QuantizerChoic
     contents are too large to hash each time; small files count by contents. Raises ModelError where a file is missing.
     """
     with reading(source):
-        small = side_files(source)
-        if (source / INDEX).is_file():
-            small[INDEX] = read_bytes(source / INDEX)
+        small = small_files(source)
         identity = {
             "weights": [_stamp(path) for path in weight_files(source)],
             "small": {name: hashlib.sha256(data).hexdigest() for name, data in small.items()},
@@ -32,6 +31,10 @@ def conversion_key(source: Path, choice: FormatChoice, quantizer: QuantizerChoic
             "formats": list(choice.patterns.items()),  # their order decides
             "version": [FORMAT_MAJOR, FORMAT_MINOR, RULES],
         }
+        if is_needed(small):
+            identity["tokenizer"] = "made"
+        if source.is_file() and choice.defaults:
+            identity["defaults"] = sorted(choice.defaults)  # which follow the file's own types
         if quantizer.record != BUILT_IN:
             identity["quantizer"] = quantizer.record
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:32]

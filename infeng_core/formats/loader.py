@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping
@@ -16,7 +17,8 @@ from infeng_core.formats import hub, native
 from infeng_core.formats.atomic import locked
 from infeng_core.formats.cache import cached_model, mark_used, most_bytes, require_own, trim
 from infeng_core.formats.choice import FormatChoice, choose
-from infeng_core.formats.conversion import convert
+from infeng_core.formats.conversion import Conversion, convert
+from infeng_core.formats.gguf.file import is_gguf
 from infeng_core.formats.huggingface import refuse_file
 from infeng_core.formats.identity import conversion_key
 from infeng_core.formats.quant import FormatLookup, QuantFormat, builtin_format
@@ -24,6 +26,7 @@ from infeng_core.formats.quantizers import DEFAULT, QuantizerChoice
 from infeng_core.formats.read import read_native
 from infeng_core.formats.sources import Source, written
 from infeng_core.formats.tensors import LoadedModel
+from infeng_core.formats.tokenizer_files import MADE
 from infeng_core.log import get_logger
 from infeng_core.machine import placement
 from infeng_core.machine.topology import read
@@ -57,9 +60,9 @@ def load(
     verify: bool = True,
     progress: bool = True,
 ) -> LoadedModel:
-    """Load a model from an engine-native directory, a Hugging Face directory or a hub name.
+    """Load a model from an engine-native directory, a Hugging Face directory, a GGUF file or a hub name.
 
-    The latter two are converted to ``config.model.format`` and ``formats`` on first use and kept in the cache, as
+    All but the first are converted to ``config.model.format`` and ``formats`` on first use and kept in the cache, as
     ``config.model.cache`` says; they are loaded from there ever after. ``plugins`` finds weight formats and the
     quantizer; without it only the built-in ones are known.
     ``verify=False`` skips the checksums. Raises UsageError, ModelError or ResourceError.
@@ -84,7 +87,7 @@ def use_families(plugins: FormatSource) -> None:
 
 
 def find(reference: str | Path, plugins: FormatSource | None = None) -> Path:
-    """Return the local directory that a model reference names, fetched from the hub if need be.
+    """Return the local directory or GGUF file that a model reference names, fetched from the hub if need be.
 
     What is no model directory may be of a format that a plugin reads.
     """
@@ -98,14 +101,17 @@ def find(reference: str | Path, plugins: FormatSource | None = None) -> Path:
         made = written(path, plugins.sources())
         if made is not None:
             return made
-    if is_directory:
+    if is_directory or is_gguf(path):
         return path
     if is_file:
-        if path.suffix in (".bin", ".pt", ".pth", ".gguf"):
+        if path.suffix in (".bin", ".pt", ".pth"):
             refuse_file(path)
-        raise UsageError(f"{path}", "is a file", "give the directory that holds it together with config.json")
+        remedy = "give the directory that holds it together with config.json, or a GGUF file"
+        raise UsageError(f"{path}", "is a file", remedy)
     if isinstance(reference, str) and hub.is_name(reference) and path.suffix not in (".gguf", ".bin", ".safetensors"):
         return hub.fetch_model(reference)
+    if path.suffix == ".gguf":
+        raise UsageError(f"{reference}", "no such file", "check the path of the GGUF file")
     raise UsageError(f"{reference}", "no such model directory", "give a directory, or a hub name such as org/name")
 
 
@@ -135,9 +141,7 @@ def _load_converted(
     made = partial(convert, source, choice=choice, lookup=lookup, quantizer=quantizer, progress=progress)
     read = partial(read_native, lookup=lookup, load=config.model.load, verify=verify, key=key, pages=_pages(config))
     if config.model.cache == "none":
-        with tempfile.TemporaryDirectory(prefix="infeng-") as folder:  # what is mapped stays until it is let go
-            seconds = made(Path(folder) / key).seconds
-            return replace(read(Path(folder) / key), tokenizer_dir=source, conversion_seconds=seconds)
+        return _load_uncached(source, key, made, read)
     destination = cached_model(key)
     log = get_logger(__name__)
     seconds = 0.0
@@ -145,12 +149,13 @@ def _load_converted(
         require_own(destination)
         if not native.is_native(destination):
             seconds += (done := made(destination)).seconds
-            log.info("converted", source=str(source), cache=str(destination), seconds=round(done.seconds, 2))
+            _say_converted(done, source)
             trim(most_bytes(config.model.cache), destination)
         mark_used(destination)
         try:
-            # so that an error names the file that its reader knows
-            return replace(read(destination), tokenizer_dir=source, conversion_seconds=seconds)
+            model = replace(read(destination), conversion_seconds=seconds)
+            # The source, so that an error names the file that its reader knows.
+            return replace(model, tokenizer_dir=source) if _has_tokenizer(source, destination) else model
         except ModelError as error:
             if last:
                 raise
@@ -158,6 +163,40 @@ def _load_converted(
             with locked(destination):
                 shutil.rmtree(destination, ignore_errors=True)
     raise AssertionError("unreachable")
+
+
+def _load_uncached(
+    source: Path, key: str, made: Callable[[Path], Conversion], read: Callable[[Path], LoadedModel]
+) -> LoadedModel:
+    """Load a conversion of which nothing is kept but a tokenizer that was made of another file, until the process ends."""
+    folder = Path(tempfile.mkdtemp(prefix="infeng-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    try:
+        done = made(folder / key)
+        _say_converted(done, source)
+        model = replace(read(folder / key), conversion_seconds=done.seconds)
+        has_tokenizer = _has_tokenizer(source, folder / key)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    for path in (folder / key).glob("*.safetensors"):  # what is mapped stays until it is let go
+        path.unlink()
+    if not has_tokenizer:
+        return model
+    shutil.rmtree(folder, ignore_errors=True)
+    return replace(model, tokenizer_dir=source)
+
+
+def _has_tokenizer(source: Path, converted: Path) -> bool:
+    """Return whether a model's tokenizer is its own file, not one that the conversion made of another."""
+    return (source / MADE).is_file() or not (converted / MADE).is_file()
+
+
+def _say_converted(done: Conversion, source: Path) -> None:
+    log = get_logger(__name__)
+    for change, tensors in done.rounded_again.items():
+        log.warning(f"rounded again: {change}", tensors=tensors, model=str(source))
+    log.info("converted", source=str(source), to=str(done.path), seconds=round(done.seconds, 2))
 
 
 def _pages(config: EngineConfig) -> Callable[[int], _native.Pages]:

@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from infeng_core._native import NativeError
 from infeng_core.errors import ModelError
-from infeng_core.formats.huggingface import Checkpoint, widened
+from infeng_core.formats.checkpoints import Checkpoint
+from infeng_core.formats.huggingface import widened
 from infeng_core.formats.quant import QuantFormat
 from infeng_core.formats.quantizers import DEFAULT, QuantizerChoice, QuantTarget
 from infeng_core.models.weights import Part, TensorSpec, VectorSpec
@@ -31,6 +32,8 @@ def pack_tensor(
     naming the same of a wrong answer.
     """
     for part in spec.parts:
+        if _pack_kept(part, checkpoint, format, out, threads):
+            continue
         if not _pack_chosen(spec, part, checkpoint, format, out, threads, quantizer, statistic):
             _pack_rounded(part, checkpoint, format, out, threads)
 
@@ -41,6 +44,16 @@ def chosen_bytes(spec: TensorSpec, format: QuantFormat, quantizer: QuantizerChoi
     if grid is None or quantizer.is_built_in:
         return 0
     return max(part.rows for part in spec.parts) * (5 * spec.k + 4 * grid.groups(spec.k))
+
+
+def _pack_kept(part: Part, checkpoint: Checkpoint, format: QuantFormat, out: NDArray[np.uint8], threads: int) -> bool:
+    """Lay out the codes that the checkpoint itself holds; return False where it has none that fit the format."""
+    kept = checkpoint.kept(part, format)
+    if kept is None:
+        return False
+    place = {"first_panel": part.first_panel, "panel_step": part.panel_step, "threads": threads}
+    format.pack_codes(kept.codes, kept.scales, out, **place)
+    return True
 
 
 def _pack_rounded(

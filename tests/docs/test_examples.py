@@ -19,7 +19,7 @@ def blocks(page: str, language: str) -> list[str]:
 
 PAGES = ("README.md", "docs/python-api.md", "docs/adapters.md", "docs/chat.md", "docs/structured-output.md")
 PYTHON = [(page, code) for page in PAGES for code in blocks(page, "python")]
-WITH_COMMANDS = ("docs/cli.md", "docs/adapters.md", "docs/chat.md")
+WITH_COMMANDS = ("docs/cli.md", "docs/gguf.md", "docs/adapters.md", "docs/chat.md")
 COMMANDS = [line for page in WITH_COMMANDS for block in blocks(page, "sh") for line in block.splitlines()]
 
 

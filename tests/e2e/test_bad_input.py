@@ -48,10 +48,10 @@ def test_a_process_of_its_own_shows_no_traceback(spoil: Callable[[Path], None], 
     assert_clear(infeng("run", copy, *RUN), str(copy))
 
 
-def test_a_gguf_file_is_refused_with_a_remedy(tmp_path: Path, command: Run) -> None:
+def test_a_broken_gguf_file_is_refused_with_a_remedy(tmp_path: Path, command: Run) -> None:
     file = tmp_path / "model.gguf"
     file.write_bytes(b"GGUF" + bytes(64))
-    assert_clear(command("run", file, *RUN), "model.gguf", "Hugging Face")
+    assert_clear(command("run", file, *RUN), "model.gguf", "version 0")
 
 
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path, command: Run) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 from infeng_core import _native
 from infeng_core.backends.native.binding import Binder
 from infeng_core.backends.native.executable import plan
-from infeng_core.formats import choose, find, huggingface, native
+from infeng_core.formats import checkpoints, choose, find, native
 from infeng_core.formats.quant import FormatLookup
 from infeng_core.formats.tensors import LoadedModel, PackedTensor
 from infeng_core.kernels.choice import Selector
@@ -49,7 +49,7 @@ def shape_and_formats(
         if native.is_native(directory):
             manifest = native.read_manifest(directory, lookup)
             return manifest.model, {name: entry.format for name, entry in manifest.tensors.items()}
-        shape = huggingface.read_config(directory)
+        return checkpoints.plan(directory, choose(config, lookup), lookup)
     return shape, choose(config, lookup).for_model(shape, lookup)
 
 

@@ -11,10 +11,9 @@ from infeng_core.errors import AdapterError
 from infeng_core.formats import atomic
 from infeng_core.formats.adapters.artifact import FILE, Artifact, describe, is_artifact, read_artifact, write_artifact
 from infeng_core.formats.adapters.image import check_range
-from infeng_core.formats.adapters.load import find_adapter
+from infeng_core.formats.adapters.load import find_adapter, read_adapter
 from infeng_core.formats.adapters.packed import AdapterDtype
 from infeng_core.formats.adapters.packing import pack
-from infeng_core.formats.adapters.peft import read_peft
 from infeng_core.formats.safetensors import read_header
 from infeng_core.formats.tensors import LoadedModel
 from infeng_core.log import get_logger
@@ -36,7 +35,7 @@ class AdapterConversion:
 def convert_adapter(
     reference: str | Path, destination: Path, model: LoadedModel, dtype: AdapterDtype, *, force: bool = False
 ) -> AdapterConversion:
-    """Pack a PEFT adapter over ``model`` into the directory ``destination``, which appears whole or not at all.
+    """Pack an adapter over ``model`` into the directory ``destination``, which appears whole or not at all.
 
     An existing artifact with other contents is replaced only with ``force``; anything else that exists is left alone.
     Raises AdapterError for a bad adapter or destination, ResourceError for a full disk.
@@ -45,10 +44,10 @@ def convert_adapter(
     directory = find_adapter(reference)
     if is_artifact(directory):
         raise AdapterError(f"{directory}", "is converted already", "convert the original PEFT directory")
-    adapter = read_peft(directory, model.config)
+    adapter = read_adapter(directory, model.config)
     image = pack(adapter, model, dtype)
     check_range(image, model, directory)
-    artifact = describe(image, model, adapter.config.base_name)
+    artifact = describe(image, model, adapter.base_name)
     destination = destination.absolute()
     wait = f"{destination}: another process writes it; waiting"
     with atomic.locked(destination, waiting=lambda: get_logger(__name__).warning(wait)):

@@ -125,7 +125,7 @@ class _Packer:
 
     def _does_not_fit(self, what: str, why: str) -> AdapterError:
         remedy = "store adapters in another format (adapters.dtype), or use another copy"
-        return AdapterError(f"{self.adapter.directory}", f"{what} does not fit {self.dtype} ({why})", remedy)
+        return AdapterError(f"{self.adapter.source}", f"{what} does not fit {self.dtype} ({why})", remedy)
 
     def saved_base(self, site: Site) -> PackedTensor:
         """Return the packed weight under a module: the adapter's own where it brings one, else the base's."""

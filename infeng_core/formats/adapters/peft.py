@@ -43,10 +43,10 @@ class Delta:
 
 @dataclass(frozen=True)
 class PeftAdapter:
-    """All that a PEFT directory holds, as float32 and by module name."""
+    """All that an adapter holds, as float32 and by module name."""
 
-    directory: Path
-    config: PeftConfig
+    source: Path
+    base_name: str  # the model that it was trained on, as it says
     deltas: Mapping[str, Delta]
     biases: Mapping[str, Floats]  # that take the place of the base's
     saved: Mapping[str, Floats]  # matrices and norms that take the place of the base's
@@ -109,8 +109,8 @@ class _Reader:
         self._refuse_unknown()
         file = TensorFile(self.files, self.path, self.header)
         return PeftAdapter(
-            directory=self.directory,
-            config=self.config,
+            source=self.directory,
+            base_name=self.config.base_name,
             deltas={
                 module: Delta(
                     self.sites.matrices[module],

@@ -193,13 +193,20 @@ def test_an_unknown_family_names_the_supported_ones(make_model: Maker, cache: Pa
     assert "LlamaForCausalLM" in refused(directory, cache)
 
 
-@pytest.mark.parametrize("file", ["pytorch_model.bin", "consolidated.00.pth", "model-q4_0.gguf"])
+@pytest.mark.parametrize("file", ["pytorch_model.bin", "consolidated.00.pth"])
 def test_other_weight_formats_say_how_to_convert(make_model: Maker, cache: Path, file: str) -> None:
     directory = make_model()
     (directory / "model.safetensors").rename(directory / file)
     for reference in (directory, directory / file):
         text = refused(reference, cache)
-        assert file in text and ("save_pretrained" in text or "Hugging Face directory or name" in text)
+        assert file in text and "save_pretrained" in text
+
+
+def test_weights_that_call_themselves_gguf_say_what_they_are_not(make_model: Maker, cache: Path) -> None:
+    directory = make_model()
+    file = (directory / "model.safetensors").rename(directory / "model-q4_0.gguf")
+    assert f"give {file}" in refused(directory, cache)
+    assert "does not begin with GGUF" in refused(file, cache)
 
 
 def test_a_truncated_download_is_named(make_model: Maker, cache: Path) -> None:

@@ -1,0 +1,1 @@
+"""GGUF files: what llama.cpp and its tools write, read strictly and written."""

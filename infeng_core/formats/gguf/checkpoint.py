@@ -1,0 +1,215 @@
+"""A GGUF as a checkpoint: its configuration, its tensors under their usual names, and codes that are kept exactly."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from infeng_core.errors import ModelError
+from infeng_core.formats.choice import FormatChoice
+from infeng_core.formats.gguf import metadata, storage
+from infeng_core.formats.gguf.file import Tensor, open_files
+from infeng_core.formats.gguf.tokenizer import GgufTokenizer
+from infeng_core.formats.gguf.types import TensorType, decoded
+from infeng_core.formats.quant import FormatLookup, QuantFormat
+from infeng_core.formats.quantizers import Quantized
+from infeng_core.models.config import ModelConfig
+from infeng_core.models.weights import Layout, Part, layout
+
+ROWS = 1 << 24  # values that are decoded at a time
+MAX_FACTORS = 1 << 16  # bytes
+PLAIN: Mapping[str, Any] = {"F32": np.float32, "F16": np.float16, "BF16": np.uint16}
+INCOMPLETE = "the file is incomplete, or of another model than its metadata says: use another copy"
+
+
+class GgufCheckpoint:
+    """An opened GGUF, all of its files."""
+
+    def __init__(self, path: Path) -> None:
+        """Open and check that all tensors are there in the shapes that follow from the metadata; raises ModelError."""
+        self.directory = path
+        self.files = open_files(path)
+        first = self.files[0]
+        self.architecture = metadata.architecture_of(first)
+        self._where = {name: file for file in self.files for name in file.tensors}
+        shapes = {name: file.tensors[name].shape for name, file in self._where.items()}
+        self.tokenizer = GgufTokenizer(first)
+        given = metadata.config_json(first, self.architecture, shapes, self._factors())
+        self.hf_config = metadata.with_tokens(given, self.tokenizer)
+        self.config: ModelConfig = ModelConfig.from_hf(self.hf_config, path)
+        partial = self.hf_config.get("partial_rotary_factor", 1.0)
+        if getattr(self.config.rope, "partial", 1.0) != partial:
+            key = f"{self.architecture.name}.rope.dimension_count"
+            first.fields.fail(key, f"rotates {partial:g} of each head, which is not run", metadata.OTHER_MODEL)
+        self._ours = {self.architecture.theirs(name): name for name in self._where}
+        self.layout: Layout = layout(self.config)
+        self._check()
+
+    @property
+    def largest(self) -> int:
+        """Bytes of the largest tensor as ``array`` returns it."""
+        tensors = [self._tensor(name) for name in self._where]
+        return max(tensor.nbytes if tensor.type.is_float else 4 * math.prod(tensor.shape) for tensor in tensors)
+
+    def name(self, part: Part) -> str:
+        """Return the checkpoint name under which ``part`` is held."""
+        if part.source not in self._ours and part.alternative in self._ours:
+            return str(part.alternative)
+        return part.source
+
+    def tensor(self, part: Part) -> Tensor:
+        """Return where and as what ``part`` is stored."""
+        return self._tensor(self._ours[self.name(part)])
+
+    def place(self, part: Part) -> str:
+        """Return "file: tensor name" for errors."""
+        name = self._ours[self.name(part)]
+        return metadata.place(self._where[name].path, name)
+
+    def array(self, part: Part) -> NDArray[Any]:
+        """Return the rows of ``part``, (rows, k) or (rows,), as float32, float16 or, holding bf16, uint16."""
+        tensor = self.tensor(part)
+        if len(tensor.shape) == 1:
+            values = self._values(part, 0, 1).reshape(-1)[_begin(part) :][: part.rows]
+        elif self._is_plain(tensor.name):
+            values = self._values(part, _begin(part), part.rows)
+        else:
+            values = np.empty((part.rows, tensor.shape[-1]), np.float32)
+            for first, count in _steps(part.rows, tensor.shape[-1]):
+                values[first : first + count] = self._values(part, _begin(part) + first, count)
+        values = self._straight(part, values)
+        if self.architecture.norm_offset and self.name(part).endswith("norm.weight"):
+            return values.astype(np.float32) - np.float32(self.architecture.norm_offset)
+        return values
+
+    def kept(self, part: Part, format: QuantFormat) -> Quantized | None:
+        """Return the file's own codes and scales where ``format`` stores them as they are; else None."""
+        tensor = self.tensor(part)
+        k, block = tensor.shape[-1], tensor.type.block
+        if tensor.type.codes is None or not storage.codes_fit(tensor.type, format, k):
+            return None
+        codes, scales = np.empty((part.rows, k), np.int8), np.empty((part.rows, k // block), np.float32)
+        for first, count in _steps(part.rows, k):
+            rows = self._rows(part, _begin(part) + first, count)
+            found = tensor.type.codes(rows.reshape(-1, tensor.type.nbytes))
+            codes[first : first + count] = found[0].reshape(count, k)
+            scales[first : first + count] = found[1].reshape(count, -1)
+        if not np.isfinite(scales).all() or np.abs(scales).max(initial=0) > np.finfo(np.float16).max:
+            return None  # what is not finite is named where values are packed; MXFP4's scales may pass fp16
+        if not np.array_equal(scales.astype(np.float16).astype(np.float32), scales):
+            return None
+        return Quantized(self._straight(part, codes), self._straight(part, scales))
+
+    def formats(self, choice: FormatChoice, lookup: FormatLookup) -> dict[str, str]:
+        """Return the weight format of every tensor: what was asked for, else what keeps the file's precision."""
+        return storage.formats(self.layout, self._types(), choice, lookup)
+
+    def changes(self, formats: Mapping[str, str]) -> dict[str, str]:
+        """Return what was quantized and is rounded again in ``formats``: {"Q4_K -> int8-row": "24 tensors"}."""
+        return storage.changes(self.layout, self._types(), formats)
+
+    def stored(self) -> dict[str, int]:
+        """Return how many tensors there are of each type."""
+        return dict(Counter(self._tensor(name).type.name for name in self._where))
+
+    def side_files(self) -> dict[str, bytes]:
+        """Return the configuration and tokenizer files that a converted model keeps, contents by name."""
+        generation = metadata.generation_json(self.files[0], self.hf_config)
+        files = {"config.json": self.hf_config, "generation_config.json": generation}
+        return {name: json.dumps(data, indent=1).encode() for name, data in files.items()} | self.tokenizer.files()
+
+    def _types(self) -> dict[str, list[TensorType]]:
+        return {spec.name: [self.tensor(part).type for part in spec.parts] for spec in self.layout.tensors}
+
+    def _values(self, part: Part, first: int, count: int) -> NDArray[Any]:
+        """Return rows of the tensor that holds ``part``, as ``array`` does."""
+        rows, type = self._rows(part, first, count), self.tensor(part).type
+        dtype = PLAIN.get(type.name)
+        return decoded(type, rows) if dtype is None else rows.view(dtype)
+
+    def _rows(self, part: Part, first: int, count: int) -> NDArray[np.uint8]:
+        name = self._ours[self.name(part)]
+        return self._where[name].rows(name, first, count)
+
+    def _straight(self, part: Part, values: NDArray[Any]) -> NDArray[Any]:
+        """Put rows whose rotated pairs are neighbours back to halves: the order of transformers."""
+        heads = self.architecture.rotary_heads(self.name(part), self.config.heads, self.config.kv_heads)
+        return halves(values, heads) if heads else values
+
+    def _factors(self) -> dict[str, NDArray[np.float32]]:
+        """Return the divisors of the rotary frequencies that the file has, by tensor."""
+        found = {}
+        for name in metadata.OF_KIND[self.architecture.rope_factors]:
+            file = self._where.get(name)
+            if file is not None:
+                tensor = file.tensors[name]
+                if tensor.type.name != "F32" or len(tensor.shape) != 1 or tensor.nbytes > MAX_FACTORS:
+                    raise ModelError(metadata.place(file.path, name), "is no short list of F32", INCOMPLETE)
+                found[name] = file.rows(name, 0, 1).view(np.float32).reshape(-1)
+        return found
+
+    def _check(self) -> None:
+        for spec in self.layout.tensors:
+            for part in spec.parts:
+                self._check_part(part, (_whole(part), spec.k))
+        for vector in self.layout.vectors:
+            for part in vector.parts:
+                self._check_part(part, (_whole(part),))
+        known = self.layout.sources()
+        for name, file in self._where.items():
+            theirs = self.architecture.theirs(name)
+            if theirs not in known and name not in metadata.OF_KIND[self.architecture.rope_factors]:
+                raise ModelError(metadata.place(file.path, name), "has no place in this model", INCOMPLETE)
+
+    def _check_part(self, part: Part, shape: tuple[int, ...]) -> None:
+        name = self._ours.get(self.name(part))
+        if name is None:
+            missing = self.architecture.ours(part.source)
+            raise ModelError(metadata.place(self.directory, missing), "is missing", INCOMPLETE)
+        tensor, place = self._tensor(name), metadata.place(self._where[name].path, name)
+        if tensor.shape != shape:
+            raise ModelError(place, f"is {tensor.shape}, the metadata says {shape}", INCOMPLETE)
+        if not tensor.type.is_read:
+            remedy = "use a file in another type: Q4_0, Q8_0 and K-quants among them"
+            raise ModelError(place, f"is {tensor.type.name}, which is not read", remedy)
+
+    def _tensor(self, name: str) -> Tensor:
+        return self._where[name].tensors[name]
+
+    def _is_plain(self, name: str) -> bool:
+        return self._tensor(name).type.is_float
+
+
+def halves(rows: NDArray[Any], heads: int) -> NDArray[Any]:
+    """Put the rows of ``heads`` heads, whose rotated pairs are neighbours, in the order of transformers.
+
+    There the first half of a head is rotated with its second.
+    """
+    pairs = rows.reshape(heads, len(rows) // heads // 2, 2, *rows.shape[1:])
+    return np.ascontiguousarray(pairs.swapaxes(1, 2)).reshape(rows.shape)
+
+
+def _steps(rows: int, k: int) -> Iterator[tuple[int, int]]:
+    """Yield (first row, rows) of pieces that are decoded at a time."""
+    step = max(1, ROWS // k)
+    for first in range(0, rows, step):
+        yield first, min(step, rows - first)
+
+
+def _begin(part: Part) -> int:
+    """Return the row of the stored tensor at which a part begins: others may be stored in the same."""
+    begin: int = getattr(part, "begin", 0)
+    return begin
+
+
+def _whole(part: Part) -> int:
+    """Return the rows of the whole tensor that a part is stored in."""
+    rows: int = getattr(part, "source_rows", part.rows)
+    return rows

@@ -1,0 +1,68 @@
+"""In which weight format a tensor of a GGUF is kept: exactly where one can, else in the nearest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from infeng_core.formats.choice import FormatChoice
+from infeng_core.formats.gguf.types import TensorType
+from infeng_core.formats.quant import BUILTIN, FormatLookup, QuantFormat
+from infeng_core.models.weights import Layout, TensorSpec
+
+EXACT = ("int4-g32", "int8-g32")
+"""Formats with one fp16 scale for 32 inputs, small ones first; those that this engine has and whose codes suffice."""
+
+NEAREST = "int8-row"
+"""For what is in no format exactly: 8 bits lose little of any of them."""
+
+
+def codes_fit(type: TensorType, format: QuantFormat, k: int) -> bool:
+    """Return whether ``format`` holds the codes and fp16 scales of ``type`` as they are."""
+    grid = format.grid(k) if format.name in EXACT else None
+    return (
+        grid is not None
+        and type.codes is not None
+        and grid.group == type.block
+        and grid.low <= type.low
+        and type.high <= grid.high
+    )
+
+
+def holds(type: TensorType, format: str, k: int) -> bool:
+    """Return whether the weight format named ``format`` loses nothing of ``type``."""
+    if type.is_float:
+        return format == "f32" or (format == "bf16" and type.name == "BF16")
+    return format == "f32" or (format in BUILTIN and codes_fit(type, BUILTIN[format], k))
+
+
+def formats(
+    layout: Layout, types: Mapping[str, Sequence[TensorType]], choice: FormatChoice, lookup: FormatLookup
+) -> dict[str, str]:
+    """Return the format of every tensor; ``types`` are those of its parts, by tensor.
+
+    What nobody asked for keeps the file's own precision; what is stored as floats follows ``choice`` as ever.
+    """
+    found = choice.for_model(layout, lookup)
+    for spec in layout.tensors:
+        if not choice.asks(spec.name):
+            found[spec.name] = _nearest(spec, types[spec.name], choice)
+    return found
+
+
+def _nearest(spec: TensorSpec, types: Iterable[TensorType], choice: FormatChoice) -> str:
+    stored = list(types)
+    if all(type.is_float for type in stored):
+        return choice.of(spec.name)
+    exact = [name for name in EXACT if all(holds(type, name, spec.k) for type in stored)]
+    return exact[0] if exact else NEAREST
+
+
+def changes(layout: Layout, types: Mapping[str, Sequence[TensorType]], formats: Mapping[str, str]) -> dict[str, str]:
+    """Return what is rounded again, in words by "type -> format": quantized types that their format cannot hold."""
+    count: dict[str, int] = {}
+    for spec in layout.tensors:
+        for type in types[spec.name]:
+            if not type.is_float and not holds(type, formats[spec.name], spec.k):
+                key = f"{type.name} -> {formats[spec.name]}"
+                count[key] = count.get(key, 0) + 1
+    return {key: f"{number} tensor{'s' if number > 1 else ''}" for key, number in sorted(count.items())}

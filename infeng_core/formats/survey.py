@@ -1,0 +1,191 @@
+"""What a file or directory is, and what a model in it would need, without reading its weights."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from infeng_core.errors import InfengError, ModelError
+from infeng_core.files import read_bytes
+from infeng_core.formats import huggingface, native
+from infeng_core.formats.adapters.artifact import is_artifact
+from infeng_core.formats.adapters.peft import is_peft
+from infeng_core.formats.choice import FormatChoice, by_format
+from infeng_core.formats.gguf.architectures import ARCHITECTURES
+from infeng_core.formats.gguf.checkpoint import GgufCheckpoint
+from infeng_core.formats.gguf.file import SPLIT, GgufFile, is_gguf
+from infeng_core.formats.gguf.types import TYPES
+from infeng_core.formats.quant import BUILTIN, FormatLookup
+from infeng_core.models.config import ModelConfig
+from infeng_core.models.families import families
+from infeng_core.models.weights import Layout, layout
+
+MAX_FOUND = 1000
+TEMPLATES = ("chat_template.jinja", "chat_template.json")
+
+
+@dataclass(frozen=True)
+class Survey:
+    """One model or adapter. What is not known is empty; ``why_not`` says why it cannot be run, "" where it can."""
+
+    path: Path
+    kind: str  # "Hugging Face", "GGUF", "engine-native", "adapter", or "" where it is nothing of ours
+    config: ModelConfig | None = None
+    parameters: int = 0
+    stored: Mapping[str, int] = field(default_factory=dict)  # tensors by type, as the file names types
+    formats: Mapping[str, list[str]] = field(default_factory=dict)  # tensors by the format in which they would be run
+    rounded_again: Mapping[str, str] = field(default_factory=dict)  # "Q4_K -> int8-row": "24 tensors"
+    weight_bytes: int = 0  # in those formats
+    has_tokenizer: bool = False
+    has_template: bool = False
+    why_not: str = ""
+
+
+def readable() -> dict[str, Any]:
+    """Return what can be run: families with their classes, types of tensors by kind of file, weight formats."""
+    return {
+        "families": {name: list(family.ARCHITECTURES) for name, family in families().items()},
+        "safetensors": list(huggingface.FLOAT_DTYPES),
+        "gguf": {
+            "architectures": [name for name, one in ARCHITECTURES.items() if one.family in families()],
+            "types": [type.name for type in TYPES.values() if type.is_read],
+        },
+        "formats": list(BUILTIN),
+    }
+
+
+def models_below(path: Path) -> Iterator[Path]:
+    """Yield ``path`` itself where it is a model or an adapter, else those in it and in its folders, by name.
+
+    Of a GGUF in several files the first stands for all.
+    """
+    if not path.is_dir() or _kind(path):
+        yield path
+        return
+    found = 0
+    for child in sorted(path.iterdir()):
+        inside = [child] if _is_one(child) else sorted(filter(_is_one, child.iterdir())) if child.is_dir() else []
+        for one in inside:
+            found += 1
+            if found > MAX_FOUND:
+                raise ModelError(f"{path}", f"holds more than {MAX_FOUND} models", "name a folder with fewer")
+            yield one
+
+
+def survey(path: Path, choice: FormatChoice, lookup: FormatLookup) -> Survey:
+    """Look at one file or directory; whatever is wrong with it is in the answer."""
+    kind = _kind(path)
+    try:
+        if kind == "GGUF":
+            return _gguf(path, choice, lookup)
+        if kind == "engine-native":
+            return _native(path, lookup)
+        if kind == "Hugging Face":
+            return _huggingface(path, choice, lookup)
+        if kind == "adapter":
+            return Survey(path, kind, why_not="it is an adapter: give it with --lora NAME=PATH, over its base")
+        return Survey(path, "", why_not="it is no model: neither config.json nor a GGUF file")
+    except InfengError as error:
+        return Survey(path, kind, why_not=str(error))
+
+
+def _kind(path: Path) -> str:
+    try:
+        if is_gguf(path):
+            return "GGUF"
+    except ModelError:
+        return ""
+    if native.is_native(path):
+        return "engine-native"
+    if path.is_dir() and (is_peft(path) or is_artifact(path)):
+        return "adapter"
+    return "Hugging Face" if (path / "config.json").is_file() else ""
+
+
+def _is_one(path: Path) -> bool:
+    split = SPLIT.fullmatch(path.name)
+    if path.is_file():
+        return path.suffix == ".gguf" and (split is None or int(split["number"]) == 1)
+    return bool(_kind(path))
+
+
+def _gguf(path: Path, choice: FormatChoice, lookup: FormatLookup) -> Survey:
+    if GgufFile(path).metadata.get("general.type") == "adapter":
+        return Survey(path, "adapter", why_not="it is an adapter: give it with --lora NAME=PATH, over its base")
+    checkpoint = GgufCheckpoint(path)
+    formats = checkpoint.formats(choice, lookup)
+    checkpoint.tokenizer.files()  # says what is wrong with the vocabulary
+    return Survey(
+        path,
+        "GGUF",
+        checkpoint.config,
+        parameters(checkpoint.layout),
+        checkpoint.stored(),
+        by_format(formats),
+        checkpoint.changes(formats),
+        weight_bytes(checkpoint.layout, formats, lookup),
+        has_tokenizer=True,
+        has_template="tokenizer.chat_template" in checkpoint.files[0].metadata,
+    )
+
+
+def _huggingface(path: Path, choice: FormatChoice, lookup: FormatLookup) -> Survey:
+    checkpoint = huggingface.Checkpoint(path)
+    formats = checkpoint.formats(choice, lookup)
+    return Survey(
+        path,
+        "Hugging Face",
+        checkpoint.config,
+        parameters(checkpoint.layout),
+        checkpoint.stored(),
+        by_format(formats),
+        {},
+        weight_bytes(checkpoint.layout, formats, lookup),
+        has_tokenizer=_has_tokenizer(path),
+        has_template=_has_template(path),
+    )
+
+
+def _native(path: Path, lookup: FormatLookup) -> Survey:
+    manifest = native.read_manifest(path, lookup)
+    formats = {name: entry.format for name, entry in manifest.tensors.items()}
+    made = layout(manifest.model)
+    return Survey(
+        path,
+        "engine-native",
+        manifest.model,
+        parameters(made),
+        dict(Counter(formats.values())),
+        by_format(formats),
+        {},
+        weight_bytes(made, formats, lookup),
+        has_tokenizer=_has_tokenizer(path),
+        has_template=_has_template(path),
+    )
+
+
+def _has_tokenizer(directory: Path) -> bool:
+    return any((directory / name).is_file() for name in ("tokenizer.json", "tokenizer.model"))
+
+
+def _has_template(directory: Path) -> bool:
+    settings = directory / "tokenizer_config.json"
+    if any((directory / name).is_file() for name in TEMPLATES):
+        return True
+    return settings.is_file() and b'"chat_template"' in read_bytes(settings)
+
+
+def parameters(model: Layout) -> int:
+    """Return how many numbers a model has learned."""
+    matrices = sum(part.rows * spec.k for spec in model.tensors for part in spec.parts)
+    return matrices + sum(part.rows for vector in model.vectors for part in vector.parts)
+
+
+def weight_bytes(model: Layout, formats: Mapping[str, str], lookup: FormatLookup) -> int:
+    """Return the bytes of all panels and vectors in memory."""
+    panels = sum(spec.panels * lookup(formats[spec.name]).panel_bytes(spec.k) for spec in model.tensors)
+    return panels + sum(4 * math.ceil(vector.size / 16) * 16 for vector in model.vectors)

@@ -1,0 +1,362 @@
+"""Models in GGUF: written with the format's own library as llama.cpp's exporter does, read as the model they were."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+import tiny_model
+from numpy.typing import NDArray
+from safetensors.numpy import load_file, save_file
+from tiny_model import Shape
+
+from infeng_core.engine import Engine
+from infeng_core.errors import InfengError, ModelError
+from infeng_core.formats import LoadedModel, choose, find, load
+from infeng_core.formats.choice import BASE, FormatChoice
+from infeng_core.formats.gguf.checkpoint import GgufCheckpoint
+from infeng_core.formats.quant import builtin_format
+from infeng_core.plug.assembly import load_config
+from infeng_core.requests.defaults import recommended
+from infeng_core.requests.request import SamplingParams
+
+SHAPE = Shape(hidden=64, intermediate=256, heads=4, kv_heads=2, tie=False)
+LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+          "original_max_position_embeddings": 64}  # fmt: skip
+Floats = NDArray[np.float32]
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_model.write(tmp_path_factory.mktemp("source"), SHAPE)
+
+
+def name_of(name: str) -> str:
+    """Return llama.cpp's name of a tensor, from its own table."""
+    table = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, 8)
+    found = table.get_name(name, try_suffixes=(".weight", ".bias"))
+    assert found is not None
+    return str(found)
+
+
+def interleaved(rows: NDArray[Any], heads: int) -> NDArray[Any]:
+    """Order rows as ``LlamaModel.permute`` of convert_hf_to_gguf.py."""
+    return rows.reshape(heads, 2, rows.shape[0] // heads // 2, *rows.shape[1:]).swapaxes(1, 2).reshape(rows.shape)
+
+
+def write(
+    path: Path,
+    source: Path,
+    types: Callable[[str], str] = lambda name: "F32",
+    *,
+    arch: str = "llama",
+    change: Callable[[gguf.GGUFWriter], None] = lambda writer: None,
+    drop: tuple[str, ...] = (),
+    keys: Mapping[str, Any] | None = None,
+) -> Path:
+    """Write the model ``source`` with the format's own library; ``types``: of a matrix by its name there."""
+    config = json.loads((source / "config.json").read_text())
+    tokenizer = json.loads((source / "tokenizer.json").read_text())
+    writer = gguf.GGUFWriter(str(path), arch)
+    numbers = {
+        "context_length": config["max_position_embeddings"],
+        "embedding_length": config["hidden_size"],
+        "block_count": config["num_hidden_layers"],
+        "feed_forward_length": config["intermediate_size"],
+        "attention.head_count": config["num_attention_heads"],
+        "attention.head_count_kv": config["num_key_value_heads"],
+        **(keys or {}),
+    }
+    for key, value in numbers.items():
+        if key not in drop:
+            writer.add_uint32(f"{arch}.{key}", value)
+    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    writer.add_rope_freq_base(config["rope_theta"])
+    vocab = tokenizer["model"]["vocab"]
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("gpt-2")
+    writer.add_token_list(sorted(vocab, key=vocab.__getitem__))
+    writer.add_token_types([3, 3] + [1] * (len(vocab) - 2))
+    writer.add_token_merges([" ".join(merge) for merge in tokenizer["model"]["merges"]])
+    writer.add_bos_token_id(tiny_model.BOS)
+    writer.add_eos_token_id(tiny_model.EOS)
+    writer.add_add_bos_token(True)
+    change(writer)
+    for name, values in load_file(source / "model.safetensors").items():
+        theirs = name_of(name)
+        if theirs in drop:
+            continue
+        heads = {"q_proj": config["num_attention_heads"], "k_proj": config["num_key_value_heads"]}
+        head = heads.get(name.split(".")[-2])
+        if head is not None and arch == "llama":
+            values = interleaved(values, head)
+        kind = gguf.GGMLQuantizationType["F32" if values.ndim == 1 else types(theirs)]
+        writer.add_tensor(theirs, gguf.quantize(values, kind), raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def loaded(path: Path, **settings: Any) -> LoadedModel:
+    config = load_config(None, overrides={name.replace("__", "."): value for name, value in settings.items()})
+    return load(path, config, progress=False)
+
+
+def same(one: LoadedModel, other: LoadedModel) -> bool:
+    tensors = all(
+        np.array_equal(one.tensors[name].dequantize(), other.tensors[name].dequantize()) for name in one.tensors
+    )
+    return tensors and all(np.array_equal(one.vectors[name], other.vectors[name]) for name in one.vectors)
+
+
+NIGHTLY = pytest.mark.nightly
+
+
+@pytest.mark.parametrize(
+    ("kind", "format"),
+    [
+        ("F32", "f32"),
+        ("F16", "int4-g64"),
+        pytest.param("F16", "f32", marks=NIGHTLY),
+        pytest.param("BF16", "bf16", marks=NIGHTLY),
+    ],
+)
+def test_floats_are_the_model_that_was_exported(tmp_path: Path, source: Path, kind: str, format: str) -> None:
+    if kind == "F32":
+        plain = source
+    else:  # the same weights, rounded first
+        plain = tiny_model.write(tmp_path / "rounded", SHAPE)
+        to = gguf.GGMLQuantizationType[kind]
+        weights = load_file(source / "model.safetensors")
+        rounded = {name: gguf.dequantize(gguf.quantize(values, to), to) for name, values in weights.items()}
+        vectors = {name: values for name, values in weights.items() if values.ndim == 1}
+        save_file(rounded | vectors, plain / "model.safetensors")
+    model = loaded(write(tmp_path / "m.gguf", source, lambda name: kind), model__format=format)
+    wanted = loaded(plain, model__format=format)
+    assert model.config == wanted.config and model.formats_used == wanted.formats_used
+    assert same(model, wanted)
+
+
+def test_a_text_is_answered_as_by_the_directory(tmp_path: Path, source: Path) -> None:
+    path = write(tmp_path / "m.gguf", source, change=lambda writer: writer.add_chat_template("{{ messages }}"))
+    answers = []
+    for model in (source, path):
+        with Engine(model, overrides={"model.format": "f32", "threads.count": 1}) as engine:
+            answers += engine.generate(["the quick"], SamplingParams(temperature=0.0, max_tokens=12))
+            directory = engine.model.tokenizer_dir
+    assert answers[0].text == answers[1].text and answers[0].token_ids == answers[1].token_ids
+    assert json.loads((directory / "tokenizer_config.json").read_text())["chat_template"] == "{{ messages }}"
+
+
+def test_q4_0_is_kept_as_it_is(tmp_path: Path, source: Path) -> None:
+    path = write(tmp_path / "m.gguf", source, lambda name: "Q4_0")
+    model = loaded(path)
+    assert set(model.formats_used.values()) == {"int4-g32"}
+    q4 = gguf.GGMLQuantizationType.Q4_0
+    for name, values in load_file(source / "model.safetensors").items():
+        if values.ndim == 2:
+            assert np.array_equal(model.matrix(name), gguf.dequantize(gguf.quantize(values, q4), q4)), name
+
+
+@pytest.mark.parametrize(
+    "kind", ["Q8_0", "Q5_1", *(pytest.param(kind, marks=NIGHTLY) for kind in ("Q4_1", "Q5_0", "MXFP4"))]
+)
+def test_other_types_are_rounded_once_more_and_said_so(tmp_path: Path, source: Path, kind: str) -> None:
+    checkpoint = GgufCheckpoint(write(tmp_path / "m.gguf", source, lambda name: kind))
+    part = checkpoint.layout.tensors[1].parts[0]
+    to = gguf.GGMLQuantizationType[kind]
+    weights = load_file(source / "model.safetensors")
+    assert np.array_equal(checkpoint.array(part), gguf.dequantize(gguf.quantize(weights[part.source], to), to))
+    formats = checkpoint.formats(FormatChoice("int4-g64", {}, frozenset({BASE})), builtin_format)
+    assert set(formats.values()) == {"int8-row"}
+    assert checkpoint.changes(formats) == {f"{kind} -> int8-row": f"{2 + 7 * SHAPE.layers} tensors"}
+
+
+def test_what_is_rounded_once_more_is_near(tmp_path: Path, source: Path) -> None:
+    model = loaded(write(tmp_path / "m.gguf", source, lambda name: "Q8_0"))
+    weights = load_file(source / "model.safetensors")
+    to = gguf.GGMLQuantizationType.Q8_0
+    for name in ("model.layers.1.self_attn.q_proj.weight", "lm_head.weight"):
+        exact = gguf.dequantize(gguf.quantize(weights[name], to), to)
+        assert np.abs(model.matrix(name) - exact).max() <= np.abs(exact).max() / 200
+
+
+def test_a_joined_tensor_takes_a_format_that_suits_all_of_its_parts(tmp_path: Path, source: Path) -> None:
+    mixed = {"attn_v": "Q5_1", "token_embd": "F16"}
+    path = write(tmp_path / "m.gguf", source, lambda name: mixed.get(name.split(".")[-2], "Q4_0"))
+    formats = loaded(path).formats_used
+    assert formats["layers.0.qkv_proj"] == "int8-row" and formats["layers.0.o_proj"] == "int4-g32"
+    assert formats["embed"] == "int8-row"  # stored as floats: by default as in any model
+
+
+def test_what_is_asked_for_outranks_what_the_file_has(tmp_path: Path, source: Path) -> None:
+    checkpoint = GgufCheckpoint(write(tmp_path / "m.gguf", source, lambda name: "Q4_0"))
+
+    def formats(**asked: Any) -> dict[str, str]:
+        config = load_config(None, overrides={f"model.{name}": value for name, value in asked.items()})
+        return checkpoint.formats(choose(config, builtin_format), builtin_format)
+
+    assert set(formats(format="f32").values()) == {"f32"}
+    asked = formats(format="int4-g64")
+    assert (asked["embed"], asked["lm_head"]) == ("int8-row", "int4-g64")
+    only = formats(formats={"*.down_proj": "bf16"})
+    assert (only["layers.0.down_proj"], only["layers.0.o_proj"]) == ("bf16", "int4-g32")
+
+
+def test_a_conversion_is_found_again_and_a_changed_file_is_read_again(
+    tmp_path: Path, source: Path, cache: Path
+) -> None:
+    path = write(tmp_path / "m.gguf", source)
+    one = loaded(path, model__format="f32")
+    before = set((cache / "models").iterdir())
+    assert loaded(path, model__format="f32").id == one.id and set((cache / "models").iterdir()) == before
+    other = write(tmp_path / "other.gguf", tiny_model.write(tmp_path / "x", Shape(**{**vars(SHAPE), "seed": 3})))
+    other.rename(path)
+    assert loaded(path, model__format="f32").id != one.id
+
+
+def test_tied_heads_have_no_tensor(tmp_path: Path, source: Path) -> None:
+    checkpoint = GgufCheckpoint(write(tmp_path / "m.gguf", source, drop=("output.weight",)))
+    assert checkpoint.config.tie_embeddings and "lm_head" not in {spec.name for spec in checkpoint.layout.tensors}
+
+
+def test_qwen2_has_biases_and_rows_in_their_usual_order(tmp_path: Path) -> None:
+    extra = {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "mlp_bias": False}
+    source = tiny_model.write(tmp_path / "qwen", Shape(hidden=64, intermediate=256, bias=True, extra=extra))
+    weights = load_file(source / "model.safetensors")
+    biased = ("q_proj", "k_proj", "v_proj")
+    kept = {name: values for name, values in weights.items() if "bias" not in name or name.split(".")[-2] in biased}
+    save_file(kept, source / "model.safetensors")
+    path = write(tmp_path / "m.gguf", source, arch="qwen2")
+    model, wanted = loaded(path, model__format="f32"), loaded(source, model__format="f32")
+    assert model.config.family == "qwen2" and same(model, wanted)
+
+
+def factors(rope: Mapping[str, Any], width: int, theta: float = 10000.0) -> Floats:
+    """Compute the divisors as ``LlamaModel.generate_extra_tensors`` of convert_hf_to_gguf.py."""
+    found = []
+    for place in range(0, width, 2):
+        wavelength = 2 * math.pi * theta ** (place / width)
+        low = rope["original_max_position_embeddings"] / rope["low_freq_factor"]
+        high = rope["original_max_position_embeddings"] / rope["high_freq_factor"]
+        smooth = (rope["original_max_position_embeddings"] / wavelength - rope["low_freq_factor"]) / (
+            rope["high_freq_factor"] - rope["low_freq_factor"]
+        )
+        blend = 1 / ((1 - smooth) / rope["factor"] + smooth)
+        found.append(1.0 if wavelength < high else rope["factor"] if wavelength > low else blend)
+    return np.array(found, np.float32)
+
+
+@pytest.mark.parametrize("original", [64, 8192])
+def test_the_frequencies_of_llama_3_are_found_in_their_divisors(tmp_path: Path, source: Path, original: int) -> None:
+    rope = LLAMA3 | {"original_max_position_embeddings": original}
+    values = factors(rope, SHAPE.head_dim)
+    path = write(tmp_path / "m.gguf", source, change=lambda writer: writer.add_tensor("rope_freqs.weight", values))
+    found = GgufCheckpoint(path).config.rope
+    assert (found.kind, found.factor, found.original_max_positions) == ("llama3", 8.0, original)
+
+
+def test_other_divisors_are_refused(tmp_path: Path, source: Path) -> None:
+    values = np.linspace(1, 3, SHAPE.head_dim // 2, dtype=np.float32)
+    path = write(tmp_path / "m.gguf", source, change=lambda writer: writer.add_tensor("rope_freqs.weight", values))
+    with pytest.raises(ModelError, match=r"rope_freqs\.weight"):
+        GgufCheckpoint(path)
+
+
+def test_linear_scaling_is_read(tmp_path: Path, source: Path) -> None:
+    def change(writer: gguf.GGUFWriter) -> None:
+        writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
+        writer.add_rope_scaling_factor(4.0)
+
+    rope = GgufCheckpoint(write(tmp_path / "m.gguf", source, change=change)).config.rope
+    assert (rope.kind, rope.factor) == ("linear", 4.0)
+
+
+def test_what_the_makers_recommend_is_the_default(tmp_path: Path, source: Path) -> None:
+    def change(writer: gguf.GGUFWriter) -> None:
+        writer.add_float32("general.sampling.temp", 0.6)
+        writer.add_int32("general.sampling.top_k", 20)
+        writer.add_eot_token_id(5)
+
+    path = write(tmp_path / "m.gguf", source, change=change)
+    checkpoint = GgufCheckpoint(path)
+    assert checkpoint.config.eos_ids == (tiny_model.EOS, 5)
+    (tmp_path / "generation_config.json").write_bytes(checkpoint.side_files()["generation_config.json"])
+    assert recommended(tmp_path) == {"temperature": 0.6, "top_k": 20}
+
+
+def test_a_split_model_is_one(tmp_path: Path, source: Path) -> None:
+    whole = loaded(write(tmp_path / "m.gguf", source), model__format="f32")
+    reader = gguf.GGUFReader(tmp_path / "m.gguf")
+    tensors = reader.tensors
+    for number, some in enumerate((tensors[:5], tensors[5:])):
+
+        def change(writer: gguf.GGUFWriter, number: int = number) -> None:
+            writer.add_uint16("split.no", number)
+            writer.add_uint16("split.count", 2)
+            writer.add_int32("split.tensors.count", len(tensors))
+
+        write(
+            tmp_path / f"s-0000{number + 1}-of-00002.gguf",
+            source,
+            change=change,
+            drop=tuple(tensor.name for tensor in tensors if tensor not in some),
+        )
+    assert same(loaded(tmp_path / "s-00001-of-00002.gguf", model__format="f32"), whole)
+
+
+BROKEN: dict[str, tuple[dict[str, Any], str]] = {
+    "another architecture": ({"arch": "mamba"}, "general.architecture is 'mamba'"),
+    "an adapter": ({"change": lambda writer: writer.add_type("adapter")}, "--lora"),
+    "experts": ({"keys": {"expert_count": 8}}, "llama.expert_count is 8"),
+    "a key that nobody knows": ({"keys": {"brand_new": 1}}, "llama.brand_new"),
+    "a missing key": ({"drop": ("block_count",)}, "llama.block_count is missing"),
+    "more layers than there are": ({"keys": {"block_count": 3}}, r"blk\.2\."),
+    "fewer layers than there are": ({"keys": {"block_count": 1}}, r"blk\.1\..*no place"),
+    "a missing tensor": ({"drop": ("blk.1.ffn_up.weight",)}, r"blk\.1\.ffn_up\.weight"),
+    "another width": ({"keys": {"feed_forward_length": 128}}, "the metadata says"),
+    "no embedding": ({"drop": ("token_embd.weight",)}, r"token_embd\.weight is missing"),
+    "a layer count of a billion": ({"keys": {"block_count": 1 << 30}}, "num_hidden_layers"),
+    "heads that do not divide": ({"keys": {"attention.head_count": 3}}, "head"),
+    "values wider than keys": ({"keys": {"attention.value_length": 32}}, "value_length"),
+    "windows": ({"keys": {"attention.sliding_window": 8}}, "sliding_window"),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_file_that_is_no_model_of_ours_is_refused_by_name(tmp_path: Path, source: Path, name: str) -> None:
+    changes, why = BROKEN[name]
+    path = write(tmp_path / "m.gguf", source, **changes)
+    with pytest.raises(ModelError, match=why) as caught:
+        GgufCheckpoint(path)
+    assert "m.gguf" in str(caught.value) and caught.value.remedy
+
+
+def test_a_type_that_is_not_read_is_refused_by_name(tmp_path: Path) -> None:
+    source = tiny_model.write(tmp_path / "source", Shape(hidden=256, intermediate=256, layers=1, head_dim=64))
+    with pytest.raises(ModelError, match="is TQ2_0, which is not read"):
+        GgufCheckpoint(write(tmp_path / "m.gguf", source, lambda name: "TQ2_0"))
+
+
+def test_nan_is_named_with_its_place(tmp_path: Path) -> None:
+    source = tiny_model.write(tmp_path / "source", SHAPE)
+    weights = load_file(source / "model.safetensors")
+    weights["model.layers.0.mlp.up_proj.weight"][5, 6] = np.nan
+    save_file(weights, source / "model.safetensors")
+    with pytest.raises(ModelError, match=r"blk\.0\.ffn_up\.weight.*row 5, column 6"):
+        loaded(write(tmp_path / "m.gguf", source), model__format="f32")
+
+
+def test_a_folder_of_gguf_files_says_which_to_give(tmp_path: Path, source: Path) -> None:
+    write(tmp_path / "m.gguf", source)
+    with pytest.raises(InfengError, match=r"give .*m\.gguf"):
+        loaded(tmp_path)
+    assert find(tmp_path / "m.gguf") == tmp_path / "m.gguf"
