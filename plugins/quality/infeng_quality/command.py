@@ -44,7 +44,7 @@ class Quality:
         module: Any = importlib.import_module(name)
         parser = _Parser(prog=f"infeng quality {verb}".strip(), description=help)
         module.configure(parser)
-        status: int = module.run(parser.parse_args(words[1:] if verb else words))
+        status: int = module.run(parser.parse_intermixed_args(words[1:] if verb else words))
         return status
 
 
