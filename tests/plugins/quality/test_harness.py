@@ -165,7 +165,7 @@ def test_the_harness_itself_runs_the_model(answers: Answers, tmp_path: Path) -> 
                "--tasks", ",".join(f"demo_{kind}" for kind in KINDS), "--include_path", tmp_path, "--limit", "2",
                "--log_samples", "--output_path", tmp_path / "found"]  # fmt: skip
     environment = os.environ | {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path)}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600, env=environment)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, env=environment, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     samples = {}
     for kind in KINDS:
