@@ -127,7 +127,8 @@ def deliver(result: Mapping[str, Any], arguments: argparse.Namespace) -> None:
     """Print and write a result."""
     if arguments.json != "-":
         say(*table(result))
-    say(*(gates.sentence(one) for one in result["gates"]), *notes(result), to_stderr=True)
+    if said := [*(gates.sentence(one) for one in result["gates"]), *notes(result)]:
+        say(*said, to_stderr=True)
     if arguments.json:
         results.write(arguments.json, result)
     if arguments.history:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from infeng_core.api import ModelError, UsageError
 from infeng_quality.measures import Measures, measure
-from infeng_quality.statistics import Interval, block_tokens, bootstrap, join_blocks
+from infeng_quality.statistics import Interval, block_tokens, bootstrap, exp, join_blocks
 from infeng_quality.teacher import Teacher
 from infeng_quality.texts import Window
 
@@ -105,8 +105,8 @@ class Scores:
             "top1": same.value,
             "top1_interval": {"low": same.low, "high": same.high},
             "perplexity": {
-                "reference": float(np.exp(nll.value)),
-                "candidate": float(np.exp(nll.value + difference.value)),
+                "reference": exp(nll.value),
+                "candidate": exp(nll.value + difference.value),
             },
             "kl_histogram": histogram(self.kl),
             "tokens": int(self.tokens.sum()),

@@ -31,7 +31,12 @@ class Interval:
 
     def exp(self) -> Interval:
         """Return the interval of the exponential."""
-        return Interval(math.exp(self.value), math.exp(self.low), math.exp(self.high))
+        return Interval(exp(self.value), exp(self.low), exp(self.high))
+
+
+def exp(x: float) -> float:
+    """Return e^x; the largest that double precision holds where it would be more."""
+    return math.exp(min(x, 709.0))
 
 
 def bootstrap(

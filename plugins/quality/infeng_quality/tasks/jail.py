@@ -94,7 +94,10 @@ def main() -> None:
             in_child()  # whom the program cannot signal
     except OSError:
         is_apart = False
-    give_up_privileges()
+    try:
+        give_up_privileges()
+    except OSError:
+        is_apart = False  # root without the right to be somebody else: limits of processes do not bind it
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.write(answers, json.dumps({"apart": is_apart, "read_only": is_read_only}).encode() + b"\n")
     limit(job["limits"])
