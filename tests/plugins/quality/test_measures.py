@@ -216,3 +216,8 @@ def test_a_result_is_read_back_and_nothing_else(tmp_path: Path) -> None:
     (tmp_path / "b.json").write_text("{}")
     with pytest.raises(UsageError, match="no result"):
         results.read(tmp_path / "b.json")
+
+
+def test_every_figure_that_a_gate_may_name_is_documented() -> None:
+    page = (Path(__file__).parents[3] / "docs/quality.md").read_text(encoding="utf-8")
+    assert [name for name in gates.FIGURES if f"`{name}`" not in page] == []

@@ -77,3 +77,17 @@ def test_nothing_of_a_program_is_left(monkeypatch: pytest.MonkeyPatch, tmp_path:
         parent.chmod(0o755)
     assert sandbox.run("open('mine', 'w')").passed
     assert not list(tmp_path.iterdir())
+
+
+def test_without_namespaces_limits_still_hold_and_the_outcome_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jail = sandbox.JAIL.read_text()
+    refusing = jail.replace("LIBC.unshare(", "LIBC.unshare(1 | ")  # a flag that no kernel knows
+    assert refusing != jail
+    (tmp_path / "jail.py").write_text(refusing)
+    monkeypatch.setattr(sandbox, "JAIL", tmp_path / "jail.py")
+    assert sandbox.run("x = 1") == sandbox.Outcome(True, "passed", False)
+    assert sandbox.run("import os; os.fork()").reason == "failed"
+    assert sandbox.run("x = bytearray(2 << 30)").reason == "failed"
+    assert sandbox.run("import time; time.sleep(9)", 0.5).reason == "timeout"
