@@ -203,8 +203,8 @@ def table(result: Mapping[str, Any]) -> list[str]:
         f"{result['name']} against f32: {result['tokens']} tokens, {result['documents']} documents, "
         f"{result['blocks']} blocks",
         f"  perplexity   {ratio['value']:.5f} times ({ratio['low']:.5f} to {ratio['high']:.5f})",
-        f"  KL           {kl['mean']:.5f} ({bounds['low']:.5f} to {bounds['high']:.5f}), "
-        f"median {kl['median']:.5f}, 99% {kl['p99']:.4f}, largest {kl['max']:.3f}",
+        f"  KL           {kl['mean']:.4g} ({bounds['low']:.4g} to {bounds['high']:.4g}), "
+        f"median {kl['median']:.3g}, 99% {kl['p99']:.3g}, largest {kl['max']:.3g}",
         f"  top 1        {result['top1']:.2%} the same ({top['low']:.2%} to {top['high']:.2%})",
         f"  bytes        {size}, {candidate['bits_per_weight']:.2f} bits a weight, cache {candidate['kv_dtype']}",
     ]
@@ -217,6 +217,6 @@ def table(result: Mapping[str, Any]) -> list[str]:
         one = line["kl"]
         lines.append(
             f"  only {line['tensor']:24} {line['format']:10} "
-            f"KL {one['value']:.5f} ({one['low']:.5f} to {one['high']:.5f})"
+            f"KL {one['value']:.3g} ({one['low']:.3g} to {one['high']:.3g})"
         )
     return lines

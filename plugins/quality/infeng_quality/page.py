@@ -135,6 +135,10 @@ def _history(history: Sequence[Mapping[str, Any]]) -> str:
     for work in dict.fromkeys(one["work"] for one in speed):
         own = [one for one in speed if one["work"] == work]
         parts.append(charts.lines(f"Tokens/s: {work}", _series(own, lambda one: charts.point(one["tokens_per_s"]))))
+    tasks = [one for one in history if one.get("kind") == "tasks"]
+    for task in dict.fromkeys(one["task"] for one in tasks):
+        own = [one for one in tasks if one["task"] == task]
+        parts.append(charts.lines(f"Solved: {task}", _series(own, lambda one: charts.point(one["accuracy"]))))
     if not any(parts):
         return ""
     return f"<section><h2>History</h2><p>{len(history)} results.</p>{''.join(parts)}</section>"

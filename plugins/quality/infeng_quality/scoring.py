@@ -15,6 +15,9 @@ from infeng_quality.statistics import Interval, block_tokens, bootstrap, exp, jo
 from infeng_quality.teacher import Teacher
 from infeng_quality.texts import Window
 
+MANY_DOCUMENTS = 30
+"""From so many on, documents are not cut where blocks end."""
+
 Progress = Callable[[int], object]
 """Told how many tokens were read."""
 
@@ -65,17 +68,24 @@ class Scores:
         return np.array([window.predicted for window in self.windows], np.int64)
 
     def blocks(self) -> NDArray[np.int64]:
-        """Return the block of each window, (windows,); no block holds two texts."""
+        """Return the block of each window, (windows,).
+
+        No block holds two texts, and where there are documents enough, no document lies in two blocks.
+        """
         tokens = self.tokens
         least = block_tokens(int(tokens.sum()))
-        text = np.array([window.text for window in self.windows])
-        found = np.empty(len(tokens), np.int64)
+        is_whole = len({(window.text, window.document) for window in self.windows}) >= MANY_DOCUMENTS
+        keys = [(window.text, window.document, 0 if is_whole else window.part) for window in self.windows]
+        units: NDArray[np.int64] = np.cumsum([index > 0 and key != keys[index - 1] for index, key in enumerate(keys)])
+        held = np.bincount(units, weights=tokens).astype(np.int64)
+        text = np.array([keys[index][0] for index in np.unique(units, return_index=True)[1]])
+        found = np.empty(len(held), np.int64)
         first = 0
         for one in np.unique(text):
-            own = text == one
-            found[own] = first + join_blocks(tokens[own], least)
-            first = int(found[own].max()) + 1
-        return found
+            found[text == one] = first + join_blocks(held[text == one], least)
+            first = int(found[text == one].max()) + 1
+        blocks: NDArray[np.int64] = found[units]
+        return blocks
 
     def intervals(self, resamples: int, seed: int) -> tuple[list[Interval], int]:
         """Return the intervals of the means of ``sums``, and how many blocks they are from.

@@ -187,6 +187,23 @@ def test_another_vocabulary_or_tokenizer_is_refused(measured: Callable[..., dict
         measured(other)
 
 
+def blocks_of(*documents: tuple[int, int]) -> list[int]:
+    """Return the blocks of documents of so many windows of so many tokens, the last in a text of its own."""
+    windows = [
+        texts.Window(int(number == len(documents) - 1), number, part, (0,) * (tokens + 1))
+        for number, (count, tokens) in enumerate(documents)
+        for part in range(count)
+    ]
+    return Scores(windows, np.zeros((len(windows), 4)), np.zeros(1)).blocks().tolist()
+
+
+def test_blocks_hold_whole_documents_where_there_are_many_and_never_two_texts() -> None:
+    assert blocks_of(*[(3, 400)] * 31)[:9] == [0, 0, 0, 1, 1, 1, 2, 2, 2]  # 1,200 tokens each, of 37,200
+    assert blocks_of((4, 30_000), (1, 30_000)) == [0, 1, 2, 3, 4]
+    assert blocks_of(*[(1, 40)] * 100, (1, 7))[-3:] == [98, 99, 100]
+    assert blocks_of((1, 5), (1, 5)) == [0, 1]
+
+
 def test_one_window_gives_no_interval() -> None:
     windows = texts.windows(list(range(9)), None, 24, 0, 0)
     with pytest.raises(UsageError, match="no interval"):

@@ -40,16 +40,19 @@ def test_bench_that_fails_is_one_error_with_its_last_line(monkeypatch: pytest.Mo
         nightly.throughput("a", [])
 
 
-def test_the_page_charts_quality_and_throughput_over_time() -> None:
+def test_the_page_charts_quality_throughput_and_tasks_over_time() -> None:
     interval = {"value": 1.01, "low": 1.0, "high": 1.02}
     quality = {"name": "a", "ppl_ratio": interval, "kl": {"mean": 0.01}, "kl_interval": {"low": 0.0, "high": 0.02},
                "top1": 0.9, "top1_interval": {"low": 0.8, "high": 0.95}, "bytes": 10}  # fmt: skip
     speed = {"name": "a", "work": "decode <1>", "tokens_per_s": {"value": 9.0, "low": 8.0, "high": 10.0}}
+    solved = {"name": "a", "task": "gsm8k", "accuracy": {"value": 0.5, "low": 0.4, "high": 0.6}}
     days = [f"2026-01-0{day}" for day in (1, 2, 3)]
     history = [{**results.record("quality", quality), "time": day} for day in days]
     history += [{**results.record("throughput", speed), "time": day} for day in days]
+    history += [{**results.record("tasks", solved), "time": day} for day in days]
     html = page.render([], history)
-    assert html.count("<polyline") == 5
+    assert html.count("<polyline") == 6
+    assert "Solved: gsm8k" in html
     assert "Tokens/s: decode &lt;1&gt;" in html
     assert "History" not in page.render([], [])
 
