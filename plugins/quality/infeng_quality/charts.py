@@ -27,7 +27,9 @@ def text(value: object) -> str:
 
 
 def number(value: float) -> str:
-    """Return a number for people."""
+    """Return a number for people; near 1, as ratios and shares are, with the digits that they differ in."""
+    if 0.9 <= abs(value) <= 1.1:
+        return f"{value:.6g}"
     return f"{value:.4g}" if abs(value) < 1e6 else f"{value:.3e}"
 
 

@@ -162,7 +162,7 @@ def _top(one: Mapping[str, Any]) -> Point:
 
 
 def _interval(found: Mapping[str, float]) -> str:
-    return f"{found['value']:.5g} ({found['low']:.5g} to {found['high']:.5g})"
+    return f"{number(found['value'])} ({number(found['low'])} to {number(found['high'])})"
 
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> str:
