@@ -20,6 +20,7 @@ KEPT_APART = sandbox.run("").isolated
     ("program", "reason"),
     [
         ("import math, decimal, heapq\nassert math.sqrt(4) == 2", "passed"),
+        ("from typing import List\nimport collections.abc, json.tool, concurrent.futures, importlib.util", "passed"),
         ("open('mine', 'w').write('x'); assert open('mine').read() == 'x'", "passed"),
         ("assert False", "failed"),
         ("def f(:", "failed"),

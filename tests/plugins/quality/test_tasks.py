@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
@@ -75,6 +76,18 @@ def test_the_published_answer_is_right_and_another_is_wrong(name: str, data: Any
     assert item.judge(item.gold) == "passed"
     assert item.judge(item.gold.replace("a + b", "a - b").replace("5", "6")) in ("wrong", "failed")
     assert not any(stop in item.gold for stop in TASKS[name].stop)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "file"), [("gsm8k", "gsm8k_test.jsonl"), ("humaneval", "HumanEval.jsonl.gz"), ("mbpp", "mbpp.jsonl")]
+)
+def test_the_published_answers_of_the_published_files_are_right(name: str, file: str) -> None:
+    path = Path(os.environ.get("INFENG_TEST_DATA", "/nowhere")) / "eval" / file
+    if not path.is_file():
+        pytest.skip("INFENG_TEST_DATA has no such file")
+    found = items(TASKS[name], str(path), None if name == "gsm8k" else 40)
+    assert [item.name for item in found if item.judge(item.gold) != "passed"] == []
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,18 @@ def make_read_only(folder: str) -> bool:
     )
 
 
+def reach_library_by_descriptors() -> None:
+    """Let modules be found through open directories, those of packages that are imported already as well."""
+    folders = [path for path in sys.path if os.path.isdir(path)]  # noqa: PTH112
+    held = {path: f"/proc/self/fd/{os.open(path, os.O_RDONLY | os.O_DIRECTORY)}" for path in folders}
+    sys.path[:] = list(held.values())
+    for module in list(sys.modules.values()):
+        if isinstance(paths := getattr(module, "__path__", None), list):
+            for old, new in held.items():
+                paths[:] = [new + path[len(old) :] if path.startswith(f"{old}/") else path for path in paths]
+    sys.path_importer_cache.clear()
+
+
 def give_up_privileges() -> None:
     """Be nobody where this is root, whom limits of processes do not bind, and never gain anything again.
 
@@ -51,9 +63,7 @@ def give_up_privileges() -> None:
     """
     if os.getuid() == 0:
         os.chown(".", NOBODY, NOBODY)
-        held = [os.open(path, os.O_RDONLY | os.O_DIRECTORY) for path in sys.path if os.path.isdir(path)]  # noqa: PTH112
-        sys.path[:] = [f"/proc/self/fd/{handle}" for handle in held]
-        sys.path_importer_cache.clear()
+        reach_library_by_descriptors()
         os.setgroups([])
         os.setgid(NOBODY)
         os.setuid(NOBODY)
