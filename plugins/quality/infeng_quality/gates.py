@@ -1,0 +1,81 @@
+"""Gates: bounds that a figure has to keep with 95% confidence."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from infeng_core.api import UsageError, unknown_key_remedy
+
+_FORM = re.compile(r"\s*([a-z0-9_.]+)\s*(<=|>=)\s*([-+0-9.eE]+)\s*")
+
+FIGURES: dict[str, tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]] = {
+    "ppl_ratio": (("ppl_ratio", "value"), ("ppl_ratio", "low"), ("ppl_ratio", "high")),
+    "nll_difference": (("nll_difference", "value"), ("nll_difference", "low"), ("nll_difference", "high")),
+    "kl": (("kl", "mean"), ("kl_interval", "low"), ("kl_interval", "high")),
+    "top1": (("top1",), ("top1_interval", "low"), ("top1_interval", "high")),
+    **{f"kl.{name}": (("kl", name),) * 3 for name in ("median", "p99", "max")},
+    "bytes": (("bytes",),) * 3,
+    "bits_per_weight": (("candidate", "bits_per_weight"),) * 3,
+    "greedy": (("greedy", "median_first_difference"),) * 3,
+}
+"""Name -> where a result has its value, lower bound and upper bound; figures without interval have the value thrice."""
+
+
+@dataclass(frozen=True)
+class Gate:
+    """``figure <= bound`` holds where the upper bound of the figure's interval does, >= where the lower does."""
+
+    figure: str
+    sign: str
+    bound: float
+
+    def __str__(self) -> str:
+        """Return it as it is written."""
+        return f"{self.figure}{self.sign}{self.bound:g}"
+
+    def judge(self, result: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what became of it, as results show it; a figure that is missing or no number misses its gate."""
+        value, low, high = (_at(result, path) for path in FIGURES[self.figure])
+        judged = high if self.sign == "<=" else low
+        passed = judged is not None and (judged <= self.bound if self.sign == "<=" else judged >= self.bound)
+        return {"gate": str(self), "value": value, "bound_95": judged, "passed": bool(passed)}
+
+
+def parse(text: str) -> list[Gate]:
+    """Return the gates of ``ppl_ratio<=1.008,kl<=0.02,top1>=0.94``; raises UsageError."""
+    found = []
+    for part in text.split(","):
+        match = _FORM.fullmatch(part)
+        if match is None:
+            raise UsageError(f"--gate {part!r}", "is none", "write figures and bounds as ppl_ratio<=1.008,top1>=0.94")
+        name, sign, bound = match.groups()
+        if name not in FIGURES:
+            raise UsageError(f"--gate {name}", "no such figure", unknown_key_remedy(name, FIGURES))
+        try:
+            number = float(bound)
+        except ValueError:
+            number = math.nan
+        if not math.isfinite(number):
+            raise UsageError(f"--gate {part!r}", f"{bound} is no number", "write it as 1.008")
+        found.append(Gate(name, sign, number))
+    return found
+
+
+def sentence(judged: Mapping[str, Any]) -> str:
+    """Return what became of a gate, for people."""
+    if judged["passed"]:
+        return f"gate {judged['gate']}: kept"
+    if judged["bound_95"] is None:
+        return f"gate {judged['gate']}: missed, there is no such figure in this result"
+    return f"gate {judged['gate']}: missed, the value is {judged['value']:.5g}, its 95% bound {judged['bound_95']:.5g}"
+
+
+def _at(result: Mapping[str, Any], path: tuple[str, ...]) -> float | None:
+    found: Any = result
+    for key in path:
+        found = found.get(key) if isinstance(found, Mapping) else None
+    return found if isinstance(found, (int, float)) and not math.isnan(found) else None

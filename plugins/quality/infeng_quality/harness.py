@@ -1,0 +1,209 @@
+"""The model ``infeng`` of lm-evaluation-harness, and its command with that model known.
+
+``python -m infeng_quality.harness run --model infeng --model_args pretrained=DIR,format=int8-row --tasks ...`` is
+``lm_eval`` of an environment with ``infeng-quality[lm-eval]``.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from infeng_core.api import Engine, Logprob, Request, RequestError, SamplingParams, UsageError
+from infeng_quality import models
+
+NAME = "infeng"
+MAX_TOKENS = 256
+
+
+class Answers:
+    """The three kinds of requests of the harness, answered by an engine; knows nothing of the harness itself."""
+
+    def __init__(self, engine: Engine) -> None:
+        """Answer by ``engine``."""
+        self.engine = engine
+        self.context = engine.limits.context
+
+    def loglikelihood(self, context: str, continuation: str) -> tuple[float, bool]:
+        """Return the log-probability of a text behind another, and whether greedy decoding would write it.
+
+        As the harness does, spaces at the end of the context count to the continuation, and of a text that is too long
+        the end is kept.
+        """
+        kept = context.rstrip()
+        continuation = context[len(kept) :] + continuation
+        both = self._ids(kept + continuation)
+        before = self._ids(kept) if kept else both[: self._prefix(both)]
+        begin = min(self._same(before, both), len(both) - 1)
+        if begin < 1:
+            both, begin = [self._start(), *both], 1
+        return self.read(both, begin)
+
+    def read(self, ids: Sequence[int], begin: int) -> tuple[float, bool]:
+        """Return the log-probability of ``ids[begin:]`` behind those before, and whether each is the likeliest.
+
+        One position of the context has to stay free. Raises RequestError where ``ids[begin:]`` alone fill it.
+        """
+        drop = max(0, len(ids) - (self.context - 1))
+        if drop >= begin:
+            raise RequestError(f"continuation of {len(ids) - begin} tokens", "it fills the context", "shorten it")
+        found = self._logprobs(ids[drop:])[begin - drop :]
+        is_greedy = all(one.top[0][0] == one.token for one in found)
+        return float(sum(one.logprob for one in found)), is_greedy
+
+    def rolling(self, text: str) -> float:
+        """Return the log-probability of a whole text, each token predicted once, in windows as wide as fit."""
+        ids = self._ids(text)
+        if not self._prefix(ids):
+            ids = [self._start(), *ids]
+        return sum(
+            self.read(ids[first:end], begin - first)[0] for first, begin, end in rolled(len(ids), self.context - 1)
+        )
+
+    def generate(self, prompts: Iterable[tuple[str, Mapping[str, Any]]]) -> list[str]:
+        """Return how texts go on, each until one of its stop strings; of a long text the end is kept."""
+        requests = []
+        for text, options in prompts:
+            params = parameters(options)
+            room = max(1, self.context - params.max_tokens)
+            ids = self._ids(text)
+            keep = self._prefix(ids)
+            if len(ids) > room:
+                ids = [*ids[:keep], *ids[keep:][-(room - keep) :]] if room > keep else ids[-room:]
+            requests.append(Request(tuple(ids or [self._start()]), params))
+        return [one.text for one in self.engine.generate(requests)] if requests else []
+
+    def _logprobs(self, ids: Sequence[int]) -> list[Logprob]:
+        """Return what the model says of each token; the first stands for itself, as nothing precedes it."""
+        params = SamplingParams(temperature=0.0, max_tokens=1, prompt_logprobs=1)
+        found = self.engine.generate(Request(tuple(ids), params))[0].prompt_logprobs
+        return [one if one is not None else Logprob(ids[0], 0.0, ((ids[0], 0.0),)) for one in found]
+
+    def _ids(self, text: str) -> list[int]:
+        return list(self.engine.tokenizer.encode([text])[0])
+
+    def _prefix(self, ids: Sequence[int]) -> int:
+        """Return how many tokens the tokenizer puts before a text."""
+        bos = self.engine.tokenizer.bos_id
+        return int(bos is not None and list(ids[:1]) == [bos])
+
+    def _start(self) -> int:
+        """Return the token that stands before a text where nothing does."""
+        for token in (self.engine.tokenizer.bos_id, self.engine.model.config.bos_id, self.engine.tokenizer.eos_id):
+            if token is not None:
+                return int(token)
+        raise UsageError("tokenizer", "it has no token that begins a text", "give texts with a context")
+
+    @staticmethod
+    def _same(before: Sequence[int], both: Sequence[int]) -> int:
+        pairs = zip(before, both, strict=False)
+        return next((at for at, (old, new) in enumerate(pairs) if old != new), min(len(before), len(both)))
+
+
+def rolled(tokens: int, window: int) -> Iterator[tuple[int, int, int]]:
+    """Yield (first, begin, end): tokens [begin, end) are predicted behind [first, begin), each but the first once.
+
+    Windows have ``window`` tokens; the last is as wide as the others, and predicts what is left.
+    """
+    begin = 1
+    while begin < tokens:
+        end = min(begin - 1 + window, tokens)
+        yield max(0, end - window), begin, end
+        begin = end
+
+
+def parameters(options: Mapping[str, Any]) -> SamplingParams:
+    """Return the parameters of a request from the harness's ``gen_kwargs``; raises UsageError."""
+    given = dict(options)
+    until = given.pop("until", None) or []
+    stop = tuple(one for one in ([until] if isinstance(until, str) else until) if one)
+    sample = bool(given.pop("do_sample", False))
+    temperature = float(given.pop("temperature", 1.0 if sample else 0.0))
+    names = ("max_gen_toks", "max_tokens", "max_new_tokens")
+    most = [int(given.pop(name)) for name in names if name in given]
+    kept = {name: given[name] for name in ("top_p", "top_k", "min_p", "seed") if given.get(name) is not None}
+    return SamplingParams(
+        temperature=temperature if sample else 0.0, max_tokens=(most or [MAX_TOKENS])[0], stop=stop, **kept
+    )
+
+
+def opened(pretrained: str, **settings: Any) -> Engine:
+    """Load what ``model_args`` describe: ``pretrained`` or ``model``, ``format``, ``kv``, ``threads``, settings."""
+    names = {"format": "model.format", "kv": "kv_cache.dtype", "threads": "threads.count"}
+    return models.open_model(pretrained, {names.get(name, name): value for name, value in settings.items()})
+
+
+def model_class(base: type) -> type:
+    """Return the model as a subclass of ``base``, which is the harness's ``LM``."""
+
+    class InfengLM(base):  # type: ignore[misc]  # any class
+        """INF-ENG in the harness."""
+
+        def __init__(self, pretrained: str | None = None, model: str | None = None, **settings: Any) -> None:
+            """Load a model; see ``opened``. What the harness adds for other models is dropped."""
+            super().__init__()
+            reference = pretrained or model
+            if not reference:
+                raise UsageError("model_args", "no model is named", "write pretrained=DIRECTORY")
+            dropped = ("batch_size", "max_batch_size", "device", "trust_remote_code")
+            given = {name: value for name, value in settings.items() if name not in dropped}
+            self._answers = Answers(opened(str(reference), **given))
+
+        def loglikelihood(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
+            """Return (log-probability, is greedy) of each continuation."""
+            return self._each("loglikelihood", requests, self._answers.loglikelihood)
+
+        def loglikelihood_rolling(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[float]:
+            """Return the log-probability of each text."""
+            return self._each("loglikelihood_rolling", requests, self._answers.rolling)
+
+        def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
+            """Return how each text goes on."""
+            found = self._answers.generate([one.args for one in requests])
+            for one, text in zip(requests, found, strict=True):
+                self.cache_hook.add_partial("generate_until", one.args, text)
+            return found
+
+        def _each(self, kind: str, requests: Sequence[Any], answer: Any) -> list[Any]:
+            found = []
+            for one in requests:
+                found.append(answer(*one.args))
+                self.cache_hook.add_partial(kind, one.args, found[-1])
+            return found
+
+        @property
+        def tokenizer_name(self) -> str:
+            """The model's directory, which has the tokenizer."""
+            return str(self._answers.engine.model.tokenizer_dir)
+
+    return InfengLM
+
+
+def register() -> type:
+    """Make the model known to the harness as ``infeng``; returns its class. Raises UsageError without the harness."""
+    try:
+        from lm_eval.api.model import LM
+        from lm_eval.api.registry import register_model
+    except ImportError as error:
+        raise UsageError("lm-eval", f"{error.name} is not installed", "pip install 'infeng-quality[lm-eval]'") from None
+    made = model_class(LM)
+    register_model(NAME)(made)
+    return made
+
+
+def main() -> int:
+    """Run the harness's command."""
+    try:
+        register()
+    except UsageError as error:
+        print(f"infeng_quality.harness: {error}", file=sys.stderr)
+        return error.exit_status
+    from lm_eval.__main__ import cli_evaluate
+
+    cli_evaluate()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

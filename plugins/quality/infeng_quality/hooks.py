@@ -1,0 +1,11 @@
+"""What this wheel adds to the engine: the command `quality`."""
+
+from infeng_core.api import hookimpl
+
+
+@hookimpl
+def infeng_commands() -> list[object]:
+    """Return the command."""
+    from infeng_quality.command import Quality
+
+    return [Quality()]

@@ -1,0 +1,138 @@
+"""The two models of a comparison: how each is opened, and what is said of it in results."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from infeng_core.api import Engine, ModelError, UsageError, load_config
+from infeng_quality import teacher, texts
+from infeng_quality.texts import Text, Window
+
+EXACT: Mapping[str, object] = {"model.format": "f32", "kv_cache.dtype": "f32"}
+"""Of the reference: weights and cache as they were trained; activations are f32 where weights are."""
+
+
+def is_manifest(reference: str) -> bool:
+    """Return whether a model reference is an engine manifest."""
+    return Path(reference).suffix in (".yaml", ".yml")
+
+
+def open_model(reference: str, settings: Mapping[str, object], instead: str | None = None) -> Engine:
+    """Load a model directory, a hub name or what an engine manifest describes.
+
+    settings: by their dotted names, stronger than the manifest's; None is not given. instead: the model where a
+    manifest names none. Raises InfengError.
+    """
+    given = {name: value for name, value in settings.items() if value is not None}
+    if not is_manifest(reference):
+        return Engine(config=load_config(overrides={**given, "model.path": reference}))
+    config = load_config(Path(reference), overrides=given)
+    if not config.model.path:
+        if instead is None:
+            raise UsageError(reference, "its manifest names no model", "set model.path in it")
+        config = load_config(Path(reference), overrides={**given, "model.path": instead})
+    return Engine(config=config)
+
+
+def add_model_options(parser: argparse.ArgumentParser) -> None:
+    """Add how the candidate is stored, and the threads of both."""
+    parser.add_argument("--format", metavar="F", help="weight format of the candidate (default: as it is)")
+    parser.add_argument("--kv", metavar="F", help="cache format of the candidate: f32, f16, int8")
+    parser.add_argument("--quantizer", metavar="Q", help="what chooses the candidate's codes and scales")
+    parser.add_argument("-t", "--threads", type=int, metavar="N", help="worker threads (default: usable cores)")
+    parser.add_argument(
+        "--set", metavar="KEY=VALUE", action="append", default=[], dest="assignments", help="a setting of the candidate"
+    )
+
+
+def candidate_settings(arguments: argparse.Namespace) -> dict[str, object]:
+    """Return what these options say."""
+    found: dict[str, object] = {
+        "model.format": arguments.format,
+        "kv_cache.dtype": arguments.kv,
+        "model.quantizer": arguments.quantizer,
+        "threads.count": arguments.threads,
+    }
+    for text in arguments.assignments:
+        key, equals, value = text.partition("=")
+        if not equals:
+            raise UsageError(f"--set {text}", "no value", "write KEY.SUB=VALUE")
+        found[key] = value
+    return found
+
+
+def open_reference(reference: str, threads: int | None) -> Engine:
+    """Load a model at f32, weights, activations and cache. Raises InfengError."""
+    return open_model(reference, {**EXACT, "threads.count": threads, **teacher.settings()})
+
+
+def open_candidate(candidate: str, reference: str, settings: Mapping[str, object]) -> Engine:
+    """Load what is compared with ``reference``, which is its model where a manifest names none. Raises InfengError."""
+    instead = None if is_manifest(reference) else reference
+    return open_model(candidate, {**settings, **teacher.settings()}, instead)
+
+
+def tokenized(engines: Sequence[Engine], sources: Sequence[Text], context: int, most: int | None) -> list[Window]:
+    """Return the windows of all documents, of ``most`` tokens at most in all, by the first engine's tokenizer.
+
+    Raises UsageError where another tokenizer makes other ids of a text, or nothing is left to predict.
+    """
+    first = engines[0]
+    context = min(context, *(teacher.Teacher(one.executable, one.limits).context for one in engines))
+    found: list[Window] = []
+    held = 0
+    for number, source in enumerate(sources):
+        for index, document in enumerate(source.documents):
+            if most is not None and held >= most:
+                break
+            ids, *others = [one.tokenizer.encode([document], parse_special=False)[0] for one in engines]
+            if any(other != ids for other in others):
+                why = f"document {index} of {source.name} becomes other tokens than the reference makes of it"
+                raise UsageError("the candidate's tokenizer", why, "compare models with one vocabulary")
+            new = texts.windows(ids, first.tokenizer.bos_id, context, number, index)
+            for window in new:
+                if most is not None and held >= most:
+                    break
+                found.append(window)
+                held += window.predicted
+    if not found:
+        raise UsageError("--texts", "there is no token to predict", "give a longer text")
+    return found
+
+
+def check_alike(reference: Engine, candidate: Engine) -> None:
+    """Raise UsageError where the two cannot be compared token by token."""
+    ours, theirs = reference.model.config.vocab, candidate.model.config.vocab
+    if ours != theirs:
+        why = f"has a vocabulary of {theirs} tokens, the reference of {ours}"
+        raise UsageError(f"{candidate.model.source}", why, "compare models with one vocabulary")
+
+
+def check_finite(name: str, *figures: Any) -> None:
+    """Raise ModelError where a model's figures are no numbers."""
+    if not all(np.isfinite(one).all() for one in figures):
+        raise ModelError(name, "it gives logits that are no numbers", "infeng doctor shows the kernels it runs with")
+
+
+def facts(engine: Engine, name: str) -> dict[str, Any]:
+    """Return what a result says of a model."""
+    model = engine.model
+    count: dict[str, int] = {}
+    for tensor, format in model.formats_used.items():
+        count[format] = count.get(format, 0) + model.tensors[tensor].nbytes
+    weights = sum(tensor.n * tensor.k for tensor in model.tensors.values())
+    return {
+        "model": name,
+        "id": model.id,
+        "quantizer": model.quantizer,
+        "formats": dict(model.formats_used),
+        "bytes_by_format": count,
+        "bytes": model.nbytes,
+        "bits_per_weight": 8 * sum(count.values()) / weights,
+        "kv_dtype": engine.config.kv_cache.dtype,
+    }

@@ -1,0 +1,117 @@
+"""Results as plain data: what each carries, how they are written, and histories of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from infeng_core.api import Cpu, ResourceError, UsageError, detect
+from infeng_core.api import machine as describe
+
+SCHEMA = "infeng-quality/1"
+"""Name and major version of the results' form; docs/quality.md describes it. Added keys do not change the version."""
+
+LONG = ("kl_histogram", "worst_documents", "items", "formats", "features", "bytes_by_format")
+"""Left out of a history."""
+
+
+def record(kind: str, figures: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a result: ``figures`` beside the facts that every result carries; kind: quality, tasks or throughput."""
+    facts: dict[str, Any] = {"schema": SCHEMA, "kind": kind, "time": datetime.now(UTC).isoformat(timespec="seconds")}
+    return {**facts, **figures, "machine": machine(), "versions": versions()}
+
+
+def machine(cpu: Cpu | None = None) -> dict[str, Any]:
+    """Return processor, cores and system; nothing names the computer or its user."""
+    facts = describe(cpu or detect())
+    return {"cpu": facts["model"], **{name: facts[name] for name in ("arch", "cores", "system", "features")}}
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of Python, NumPy and every installed plugin's distribution."""
+    found = {"python": platform.python_version()}
+    names = {"numpy", "tokenizers"}
+    names |= {point.dist.name for point in metadata.entry_points(group="infeng.plugins") if point.dist is not None}
+    for name in sorted(names):
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def write(path: str | Path, result: Mapping[str, Any]) -> None:
+    """Write a result as JSON; "-" is standard output. Raises ResourceError where it cannot be written."""
+    text = json.dumps(result, indent=1, ensure_ascii=False, allow_nan=False, default=str) + "\n"
+    if str(path) == "-":
+        print(text, end="")
+    else:
+        write_text(path, text)
+
+
+def write_text(path: str | Path, text: str) -> None:
+    """Replace a file as a whole; what is no regular file is written to. Raises ResourceError."""
+    target = Path(path)
+    partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
+    try:
+        if target.exists() and not target.is_file():
+            target.write_text(text, encoding="utf-8")
+            return
+        partial.write_text(text, encoding="utf-8")
+        partial.replace(target)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise ResourceError(str(path), f"cannot be written ({error.strerror})", "choose another file") from error
+
+
+def read(path: str | Path) -> dict[str, Any]:
+    """Read a result that ``write`` wrote; raises UsageError for anything else."""
+    try:
+        found = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UsageError(str(path), f"cannot be read ({error})", "give a file that --json wrote") from None
+    if not isinstance(found, dict) or found.get("schema") != SCHEMA:
+        raise UsageError(str(path), f"is no result of the form {SCHEMA}", "give a file that --json wrote")
+    return found
+
+
+def append(path: str | Path, result: Mapping[str, Any]) -> None:
+    """Add a result to a history, a line of JSON each, in one write. Raises ResourceError."""
+    line = json.dumps(_short(result), ensure_ascii=False, allow_nan=False, default=str) + "\n"
+    try:
+        handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            os.write(handle, line.encode())
+        finally:
+            os.close(handle)
+    except OSError as error:
+        raise ResourceError(str(path), f"cannot be written ({error.strerror})", "choose another file") from error
+
+
+def history(path: str | Path) -> list[dict[str, Any]]:
+    """Return the results of a history, the oldest first; lines of another form are left out. Raises UsageError."""
+    try:
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(str(path), f"cannot be read ({error})", "give a file that --history wrote") from None
+    found = []
+    for line in lines:
+        try:
+            one = json.loads(line)
+        except ValueError:
+            continue  # a line that was cut when the disk was full
+        if isinstance(one, dict) and one.get("schema") == SCHEMA:
+            found.append(one)
+    return sorted(found, key=lambda one: str(one.get("time", "")))
+
+
+def _short(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _short(one) for key, one in value.items() if key not in LONG}
+    return value

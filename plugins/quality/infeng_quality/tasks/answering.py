@@ -1,0 +1,74 @@
+"""A model answers questions, and says how likely the right answers are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from infeng_core.api import Engine, Request, RequestError, SamplingParams
+from infeng_quality.models import check_finite
+from infeng_quality.tasks.kinds import Item, Task
+
+BATCH = 64
+TOO_LONG = "too long"
+"""Said of a question that leaves no room in the context; it counts as wrong."""
+
+
+class Answered(NamedTuple):
+    """What a model did with the questions."""
+
+    texts: list[str]
+    reasons: list[str]
+    """"passed", or why not."""
+    nll: NDArray[np.float64]
+    """(items,) of all tokens of the right answer behind the question, in nats; NaN where it does not fit."""
+    tokens: NDArray[np.int64]
+    """(items,) of the right answers."""
+
+    @property
+    def solved(self) -> NDArray[np.bool_]:
+        """Which were answered right, (items,)."""
+        return np.array([reason == "passed" for reason in self.reasons])
+
+
+def answer(engine: Engine, task: Task, items: Sequence[Item], progress: Callable[[int], Any]) -> Answered:
+    """Answer greedily, judge, and read the right answers. Raises InfengError."""
+    found: list[str] = []
+    reasons: list[str] = []
+    for begin in range(0, len(items), BATCH):
+        part = items[begin : begin + BATCH]
+        for item, text in zip(part, _texts(engine, task, part), strict=True):
+            found.append(text or "")
+            reasons.append(TOO_LONG if text is None else item.judge(text))
+            progress(1)
+    nll, tokens = np.full(len(items), np.nan), np.zeros(len(items), np.int64)
+    for index, item in enumerate(items):
+        if (read := gold(engine, item)) is not None:
+            nll[index], tokens[index] = read
+        progress(1)
+    check_finite(f"{engine.model.source}", nll[tokens > 0])
+    return Answered(found, reasons, nll, tokens)
+
+
+def gold(engine: Engine, item: Item) -> tuple[float, int] | None:
+    """Return the nll of the right answer's tokens behind its question, and how many; None where it does not fit."""
+    try:
+        read = engine.score(Request(item.prompt, parse_special=False), item.gold)
+    except RequestError:
+        return None
+    return -sum(one.logprob for one in read), len(read)
+
+
+def _texts(engine: Engine, task: Task, items: Sequence[Item]) -> list[str | None]:
+    """Return the answers; None for a question that fills the context."""
+    params = SamplingParams(temperature=0.0, max_tokens=task.max_tokens, stop=task.stop)
+    ids = engine.tokenizer.encode([item.prompt for item in items], parse_special=False)
+    fits = [index for index, one in enumerate(ids) if 0 < len(one) < engine.limits.context]
+    answers = engine.generate([Request(tuple(ids[index]), params) for index in fits]) if fits else []
+    found: list[str | None] = [None] * len(items)
+    for index, one in zip(fits, answers, strict=True):
+        found[index] = one.text
+    return found

@@ -1,0 +1,134 @@
+"""What each task asks, where an answer ends, and what is a right one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+from typing import Any
+
+from infeng_core.api import UsageError
+from infeng_quality import texts
+from infeng_quality.tasks import sandbox
+
+
+@dataclass(frozen=True)
+class Item:
+    """One question."""
+
+    name: str
+    prompt: str
+    gold: str
+    """A right answer, behind the prompt."""
+    judge: Callable[[str], str]
+    """Returns "passed", or why an answer is wrong; it may take seconds."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """A set of questions in a published form."""
+
+    name: str
+    keys: tuple[str, ...]
+    """Of a line of its file; all are texts, but those of lists that ``make`` reads."""
+    make: Callable[[Mapping[str, Any], str], Item]
+    stop: tuple[str, ...]
+    max_tokens: int
+    runs_code: bool = True
+    """Whether answers are programs, which run to be judged."""
+
+
+_NUMBER = re.compile(r"-?\$?\d[\d,]*(?:\.\d+)?")
+
+
+def final_number(text: str) -> Decimal | None:
+    """Return the number behind the last ``####`` of an answer, or else its last number; None where it has none."""
+    marked = text.rpartition("####")
+    found = _NUMBER.search(marked[2]) if marked[1] else None
+    if found is None:
+        found = next(reversed(list(_NUMBER.finditer(text))), None)
+    if found is None:
+        return None
+    try:
+        return Decimal(found.group().replace(",", "").replace("$", ""))
+    except InvalidOperation:
+        return None
+
+
+def gsm8k(line: Mapping[str, Any], where: str) -> Item:
+    """Return a question of GSM8K: the final number has to be the same (Cobbe et al., 2021)."""
+    right = final_number(line["answer"])
+    if right is None:
+        raise UsageError(where, "its answer has no number", "give GSM8K's own file")
+
+    def judge(answer: str) -> str:
+        return "passed" if final_number(answer) == right else "wrong"
+
+    return Item(where, f"Question: {line['question']}\nAnswer:", f" {line['answer']}", judge)
+
+
+def humaneval(line: Mapping[str, Any], where: str) -> Item:
+    """Return a problem of HumanEval: the function goes on behind its docstring (Chen et al., 2021)."""
+
+    def judge(answer: str) -> str:
+        return sandbox.run(f"{line['prompt']}{answer}\n{line['test']}\ncheck({line['entry_point']})\n").reason
+
+    return Item(str(line["task_id"]), line["prompt"], line["canonical_solution"], judge)
+
+
+def mbpp(line: Mapping[str, Any], where: str) -> Item:
+    """Return a problem of MBPP: the text and its tests as a docstring, the program behind it (Austin et al., 2021)."""
+    tests = line["test_list"]
+    if not isinstance(tests, list) or not all(isinstance(one, str) for one in tests):
+        raise UsageError(where, "test_list is no list of texts", "give MBPP's own file")
+    shown = "\n".join(tests)
+    setup = line.get("test_setup_code") or ""
+
+    def judge(answer: str) -> str:
+        return sandbox.run(f"{answer}\n{setup}\n{shown}\n").reason
+
+    return Item(
+        f"MBPP/{line['task_id']}", f'"""\n{line["text"]}\n{shown}\n"""\n', line["code"].replace("\r", ""), judge
+    )
+
+
+TASKS: dict[str, Task] = {
+    task.name: task
+    for task in (
+        Task("gsm8k", ("question", "answer"), gsm8k, ("\nQuestion:", "\n\n\n"), 256, runs_code=False),
+        Task(
+            "humaneval",
+            ("prompt", "canonical_solution", "test", "entry_point", "task_id"),
+            humaneval,
+            ("\nclass ", "\ndef ", "\n#", "\nif ", "\nprint("),
+            384,
+        ),
+        Task("mbpp", ("text", "code"), mbpp, ("\nclass ", "\nassert ", '\n"""', "\nprint(", "\nif "), 384),
+    )
+}
+
+
+def items(task: Task, path: str, limit: int | None = None) -> list[Item]:
+    """Read the questions of a task's file; raises UsageError naming file and line."""
+    text = texts.read_bytes(path).decode("utf-8", errors="replace")
+    found = []
+    for number, line in texts.lines(text, path)[:limit]:
+        where = f"{path}:{number}"
+        if not isinstance(line, dict) or not all(isinstance(line.get(key), str) for key in task.keys):
+            raise UsageError(where, f"no question of {task.name}", f"a line has {', '.join(task.keys)}")
+        try:
+            found.append(task.make(line, where))
+        except KeyError as error:
+            raise UsageError(where, f"no question of {task.name}", f"a line has {error.args[0]}") from None
+    if not found:
+        raise UsageError(path, "it has no questions", f"give the file of {task.name}")
+    return found
+
+
+def with_shots(questions: Sequence[Item], shots: int) -> list[Item]:
+    """Return the questions behind the first ``shots``, which stand with answers before each. Raises UsageError."""
+    if shots >= len(questions):
+        raise UsageError("--shots", f"{shots} of {len(questions)} questions leave none", "give fewer")
+    before = "".join(f"{one.prompt}{one.gold}\n\n" for one in questions[:shots])
+    return [Item(one.name, before + one.prompt, one.gold, one.judge) for one in questions[shots:]]

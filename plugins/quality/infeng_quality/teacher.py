@@ -1,0 +1,60 @@
+"""Logits behind every token of a text that is known, from an executable, a bounded number of rows at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from infeng_core.api import Batch, Executable, Limits
+
+ROWS = 128
+"""Rows of one step, and so of the logits that are in memory: 64 MB at a vocabulary of 128k."""
+
+BLOCK = 16
+"""Positions of one block of the cache, fixed by the ABI."""
+
+
+def settings(rows: int = ROWS) -> dict[str, object]:
+    """Return the settings under which every row of a step may have logits, and nothing outlives a text."""
+    return {
+        "scheduler.max_batch_tokens": rows,
+        "scheduler.max_running": rows,
+        "kv_cache.prefix": False,
+        "speculation.use": "none",
+    }
+
+
+class Teacher:
+    """Runs texts through an executable; nothing else may use its cache meanwhile."""
+
+    def __init__(self, executable: Executable, limits: Limits) -> None:
+        """Take an executable and the bounds that it was made with."""
+        self._executable = executable
+        self._rows = min(limits.max_rows, limits.max_samples)
+        self.context = min(limits.context, limits.kv_blocks * BLOCK)
+        """Most tokens of one text."""
+
+    def logits(self, ids: Sequence[int]) -> Iterator[tuple[int, NDArray[np.float32]]]:
+        """Yield (position, logits) for all of ``ids``, in portions: row i is what follows ``ids[: position + i + 1]``.
+
+        logits: (rows, vocab) float32, valid until the next portion. Raises KernelError where an op fails.
+        """
+        tokens = np.asarray(ids, np.int32)
+        table = np.arange(-(-len(tokens) // BLOCK), dtype=np.int32)
+        for begin in range(0, len(tokens), self._rows):
+            rows = min(self._rows, len(tokens) - begin)
+            yield (
+                begin,
+                self._executable.run(
+                    Batch(
+                        segments=[],
+                        tokens=tokens[begin : begin + rows].copy(),
+                        positions=np.arange(begin, begin + rows, dtype=np.int32),
+                        kv_segments=np.array([[0, rows, begin, 0]], np.int32),
+                        block_tables=table,
+                        sample_rows=np.arange(rows, dtype=np.int32),
+                    )
+                ),
+            )

@@ -1,0 +1,131 @@
+"""Documents of text files: lines of JSONL, articles of WikiText, or a plain text."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from infeng_core.api import UsageError
+
+MOST_BYTES = 1 << 28
+"""Of one file, unpacked."""
+
+SEPARATOR = "<|endoftext|>"
+_HEADING = re.compile(r"^ ?= [^=\n]+ = ?$", re.MULTILINE)  # of an article of WikiText; sections have = = more
+_FORMS: tuple[tuple[tuple[str, ...], str], ...] = (
+    (("question", "answer"), "Question: {question}\nAnswer: {answer}"),
+    (("prompt", "canonical_solution"), "{prompt}{canonical_solution}"),
+    (("text", "code"), "{text}\n{code}"),
+    (("text",), "{text}"),
+    (("prompt",), "{prompt}"),
+)
+"""Keys of a line of JSONL, and the text that they make: GSM8K, HumanEval, MBPP, plain texts."""
+
+
+@dataclass(frozen=True)
+class Text:
+    """A file and its documents."""
+
+    name: str
+    sha256: str
+    documents: tuple[str, ...]
+
+
+def read(path: str | Path) -> Text:
+    """Read the documents of a file; raises UsageError for one that cannot be read or holds none."""
+    data = read_bytes(path)
+    name = Path(path).name
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path}", f"not UTF-8 text (byte {error.start})", "save the file as UTF-8") from None
+    is_lines = name.removesuffix(".gz").endswith(".jsonl")
+    documents = [_document(line, f"{path}:{at}") for at, line in lines(text, path)] if is_lines else split(text)
+    kept = tuple(document for document in documents if document.strip())
+    if not kept:
+        raise UsageError(f"{path}", "it has no text", "give another file")
+    return Text(name, hashlib.sha256(data).hexdigest(), kept)
+
+
+def read_bytes(path: str | Path) -> bytes:
+    """Return the contents of a file, unpacked where its name ends in .gz; raises UsageError."""
+    try:
+        if not Path(path).is_file():
+            raise UsageError(f"{path}", "no such file", "give a text or a .jsonl file")
+        with Path(path).open("rb") as file:
+            data = file.read(MOST_BYTES + 1)
+        if Path(path).name.endswith(".gz"):
+            data = zlib.decompressobj(wbits=31).decompress(data, MOST_BYTES + 1)
+    except (OSError, ValueError, zlib.error) as error:
+        raise UsageError(f"{path}", f"cannot be read ({error})", "give a text or a .jsonl file") from None
+    if len(data) > MOST_BYTES:
+        raise UsageError(f"{path}", f"has more than {MOST_BYTES} bytes", "give a part of it")
+    return data
+
+
+def lines(text: str, path: str | Path) -> list[tuple[int, Any]]:
+    """Return the values of a JSONL text with their line numbers; raises UsageError naming file and line."""
+    found = []
+    for number, line in enumerate(text.split("\n"), 1):
+        if line.strip():
+            try:
+                found.append((number, json.loads(line)))
+            except (ValueError, RecursionError) as error:
+                raise UsageError(f"{path}:{number}", f"not JSON ({error})", "one value to a line") from None
+    return found
+
+
+def split(text: str) -> list[str]:
+    """Return the documents of a plain text: between <|endoftext|>, by WikiText's headings, or the whole."""
+    if SEPARATOR in text:
+        return text.split(SEPARATOR)
+    begins = [match.start() for match in _HEADING.finditer(text)]
+    if len(begins) < 2:
+        return [text]
+    return [text[a:b] for a, b in zip([0, *begins], [*begins, len(text)], strict=True)]
+
+
+def _document(value: Any, where: str) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, Mapping):
+        for keys, form in _FORMS:
+            if all(isinstance(value.get(key), str) for key in keys):
+                return form.format(**{key: value[key] for key in keys})
+    known = "; ".join(" and ".join(keys) for keys, _ in _FORMS)
+    raise UsageError(where, "neither a text nor an object with one", f"lines have the keys {known}")
+
+
+@dataclass(frozen=True)
+class Window:
+    """A part of a document that fits into the context: ``ids`` begins with BOS where the tokenizer adds one."""
+
+    text: int
+    """Which file."""
+    document: int
+    part: int
+    ids: tuple[int, ...]
+
+    @property
+    def predicted(self) -> int:
+        """Tokens that have one before them."""
+        return len(self.ids) - 1
+
+
+def windows(ids: Sequence[int], bos: int | None, context: int, text: int, document: int) -> list[Window]:
+    """Cut a document's ids into windows of ``context`` tokens at most, without overlap.
+
+    Each begins with ``bos`` where the ids do. A window in which nothing is predicted is left out.
+    """
+    prefix = tuple(ids[:1]) if bos is not None and ids[:1] == [bos] else ()
+    body = ids[len(prefix) :]
+    size = context - len(prefix)
+    parts = [prefix + tuple(body[begin : begin + size]) for begin in range(0, len(body), size)]
+    found = [Window(text, document, part, one) for part, one in enumerate(parts)]
+    return [window for window in found if window.predicted > 0]
