@@ -102,9 +102,9 @@ class Checkpoint:
         self._check()
 
     def array(self, part: Part) -> NDArray[Any]:
-        """Return the tensor of ``part``, (rows, k) or (rows,), as float32, float16 or, holding bf16, uint16."""
+        """Return the rows of ``part``, (rows, k) or (rows,), as float32, float16 or, holding bf16, uint16."""
         name = self.name(part)
-        return self._where[name].array(name)
+        return self._where[name].array(name, part.begin, part.rows if part.of else None)
 
     @property
     def largest(self) -> int:
@@ -140,10 +140,10 @@ class Checkpoint:
     def _check(self) -> None:
         for spec in self.layout.tensors:
             for part in spec.parts:
-                self._check_part(part, (part.rows, spec.k))
+                self._check_part(part, (part.source_rows, spec.k))
         for vector in self.layout.vectors:
             for part in vector.parts:
-                self._check_part(part, (part.rows,))
+                self._check_part(part, (part.source_rows,))
         known = self.layout.sources()
         unknown = [name for name in self._where if name not in known and not IGNORED.search(name)]
         inside = [name for name in unknown if name.startswith("model.")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 from infeng_core.models.families import describe, families
 from infeng_core.models.fields import Fields, show, written
 from infeng_core.models.rope_config import RopeConfig
+from infeng_core.models.terms import refuse_unread
 
 __all__ = ["ModelConfig", "RopeConfig"]
 
@@ -23,6 +25,11 @@ MAX_VOCAB = 1 << 24
 MAX_POSITIONS = 1 << 28
 
 REMEDY = "fix the file or download the model again"
+ACTIVATIONS = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu_tanh"}
+
+CAPS = ("attention_softcap", "logit_softcap")
+SCALES = ("embedding_scale", "residual_scale", "logit_scale")
+
 AGAIN = "update infeng, or convert the model again with this version: infeng convert SOURCE DEST --force"
 
 
@@ -31,7 +38,7 @@ class ModelConfig:
     """Sizes and constants of a decoder-only transformer.
 
     The attention's inner width is ``heads * head_dim``, which need not equal ``hidden``. ``eos_ids`` end a text,
-    ``bos_id`` starts one; both may be absent.
+    ``bos_id`` starts one; both may be absent. A tuple over layers is () where no layer has the thing.
     """
 
     family: str
@@ -50,6 +57,31 @@ class ModelConfig:
     tie_embeddings: bool = False
     bos_id: int | None = None
     eos_ids: tuple[int, ...] = ()
+    activation: str = "silu"  # of the gate
+    windows: tuple[int, ...] = ()  # (layers,) how far attention sees; 0: all
+    unrotated: tuple[int, ...] = ()  # layers without rotary embedding
+    local_rope: RopeConfig | None = None  # of layers with a window, where it is another
+    attention_scale: float = 0.0  # of scores; 0: 1 / sqrt(head_dim)
+    attention_softcap: float = 0.0  # of scores; 0: none
+    logit_softcap: float = 0.0
+    embedding_scale: float = 1.0
+    residual_scale: float = 1.0  # of what a block adds to the residual stream
+    logit_scale: float = 1.0
+
+    def window(self, layer: int) -> int:
+        """Return how many positions a row of a layer sees, its own included; 0: all before it."""
+        return self.windows[layer] if self.windows else 0
+
+    def rope_of(self, layer: int) -> RopeConfig | None:
+        """Return how a layer rotates q and k; None: not at all."""
+        if layer in self.unrotated:
+            return None
+        return self.local_rope if self.local_rope is not None and self.window(layer) else self.rope
+
+    @property
+    def score_scale(self) -> float:
+        """What the products of q and k are multiplied by."""
+        return self.attention_scale or 1.0 / math.sqrt(self.head_dim)
 
     @staticmethod
     def from_hf(
@@ -62,19 +94,15 @@ class ModelConfig:
         """
         fields = Fields(data, source, remedy=REMEDY)
         family = _family(fields)
-        getattr(families()[family], "check", lambda _: None)(fields)
+        module = families()[family]
+        getattr(module, "check", lambda _: None)(fields)
         if fields.has("quantization_config"):
             fields.fail(
                 "quantization_config", "is set, but only float checkpoints can be read", "use the unquantized model"
             )
-        activation = fields.text("hidden_act", "silu")
-        if activation not in ("silu", "swish"):
-            fields.fail(
-                "hidden_act", f"is {show(activation)}, only silu is supported", "use a model with SwiGLU layers"
-            )
         heads = fields.integer("num_attention_heads", 1, MAX_HEADS)
         hidden = fields.integer("hidden_size", 1, MAX_WIDTH)
-        if not fields.has("head_dim") and hidden % heads:
+        if not fields.has("head_dim") and not hasattr(module, "HEAD_DIM") and hidden % heads:
             fields.fail(
                 "hidden_size", f"is {hidden}, not a multiple of num_attention_heads = {heads}, and head_dim is absent"
             )
@@ -90,17 +118,24 @@ class ModelConfig:
             layers=fields.integer("num_hidden_layers", 1, MAX_LAYERS),
             heads=heads,
             kv_heads=fields.integer("num_key_value_heads", 1, MAX_HEADS, heads),
-            head_dim=fields.integer("head_dim", 1, MAX_HEAD_DIM, max(1, hidden // heads)),
+            head_dim=fields.integer("head_dim", 1, MAX_HEAD_DIM, getattr(module, "HEAD_DIM", max(1, hidden // heads))),
             vocab=vocab,
             max_positions=positions,
             rms_eps=fields.number("rms_norm_eps", 1e-12, 1.0, 1e-6),
-            rope=RopeConfig.from_hf(fields),
+            rope=_rope(module, fields, positions),
             attention_bias=fields.flag("attention_bias", False),
             mlp_bias=fields.flag("mlp_bias", False),
-            tie_embeddings=fields.flag("tie_word_embeddings", False),
+            tie_embeddings=fields.flag("tie_word_embeddings", getattr(module, "TIED", False)),
             bos_id=fields.optional_integer("bos_token_id", 0, vocab - 1),
             eos_ids=_ids(eos, "eos_token_id", vocab),
+            activation=_activation(fields, getattr(module, "ACTIVATION", "silu")),
         )
+        if config.rope.kind == "dynamic":  # the file says how far the model was trained
+            config = dataclasses.replace(config, max_positions=int(positions * config.rope.factor))
+        terms = getattr(module, "terms", None)
+        if terms is not None:
+            config = dataclasses.replace(config, **terms(fields, config))
+        refuse_unread(fields, family)
         _check(config, fields, "num_attention_heads", "num_key_value_heads")
         return config
 
@@ -140,9 +175,41 @@ class ModelConfig:
             tie_embeddings=fields.flag("tie_embeddings"),
             bos_id=fields.optional_integer("bos_id", 0, vocab - 1),
             eos_ids=_ids(fields, "eos_ids", vocab),
+            **_later(fields),
         )
         _check(config, fields, "heads", "kv_heads")
         return config
+
+
+def _later(fields: Fields) -> dict[str, Any]:
+    """Read the fields that came after format 1.0."""
+    activation = fields.text("activation", "silu")
+    if activation not in ACTIVATIONS.values():
+        fields.fail("activation", f"is {show(activation)}, known are {', '.join(sorted(set(ACTIVATIONS.values())))}")
+    local = fields.mapping("local_rope") if fields.has("local_rope") else None
+    return {
+        "activation": activation,
+        "windows": fields.integers("windows", 0, MAX_POSITIONS),
+        "unrotated": fields.integers("unrotated", 0, MAX_LAYERS),
+        "local_rope": None if local is None else RopeConfig.from_dict(local),
+        **{name: fields.number(name, 0.0, 1e6, 0.0) for name in ("attention_scale", *CAPS)},
+        **{name: fields.number(name, 1e-6, 1e6, 1.0) for name in SCALES},
+    }
+
+
+def _rope(module: Any, fields: Fields, positions: int) -> RopeConfig:
+    """Read the rope of a family; it may have another theta where the file says none, and one for each kind of layer."""
+    names = getattr(module, "ROPE_NAMES", {})
+    return RopeConfig.from_hf(fields, positions, getattr(module, "THETA", 10000.0), "full_attention", names=names)
+
+
+def _activation(fields: Fields, default: str) -> str:
+    key = "hidden_activation" if fields.has("hidden_activation") else "hidden_act"
+    name = fields.text(key, default)
+    if name not in ACTIVATIONS:
+        fields.fail(key, f"is {show(name)}, supported are {', '.join(ACTIVATIONS)}", "use a model with one of these")
+    fields.has("hidden_act")  # which the other one outranks
+    return ACTIVATIONS[name]
 
 
 def _family(fields: Fields) -> str:
@@ -179,7 +246,14 @@ def _check(config: ModelConfig, fields: Fields, heads: str, kv_heads: str) -> No
     """Raise ModelError where sizes that are possible alone do not fit each other."""
     if config.heads % config.kv_heads:
         fields.fail(heads, f"is {config.heads}, not a multiple of {kv_heads} = {config.kv_heads}")
-    if config.head_dim % 2:
-        fields.fail("head_dim", f"is {config.head_dim}, rotary embeddings need an even number")
+    for rope in (config.rope, config.local_rope):
+        rot = 2 if rope is None else rope.rotated(config.head_dim)
+        if rot < 2 or rot % 2:
+            fields.fail("head_dim", f"is {config.head_dim}, of which {rot} are rotated: it must be an even number")
+        for factors in () if rope is None or rope.kind != "longrope" else (rope.short_factors, rope.long_factors):
+            if len(factors) != rot // 2:
+                fields.fail("rope", f"has {len(factors)} factors, {rot} rotated values need {rot // 2}")
+    if config.windows and len(config.windows) != config.layers:
+        fields.fail("windows", f"has {len(config.windows)} layers, the model has {config.layers}")
     if config.heads * config.head_dim > MAX_WIDTH:
         fields.fail(heads, f"times head_dim is {config.heads * config.head_dim}, it may be {MAX_WIDTH} at most")

@@ -114,8 +114,8 @@ class _Reader:
             deltas={
                 module: Delta(
                     self.sites.matrices[module],
-                    scaling=self.config.scaling_of(module),
-                    **{key: None if name is None else file.floats(name) for key, name in plan.items()},  # type: ignore[arg-type]
+                    scaling=self.config.scaling_of(self.sites.matrices[module].target),
+                    **{key: self._floats(file, module, key, name) for key, name in plan.items()},  # type: ignore[arg-type]
                 )
                 for module, plan in plans.items()
             },
@@ -124,8 +124,14 @@ class _Reader:
             base_weights={module: file.floats(name) for module, name in below.items()},
         )
 
+    def _floats(self, file: TensorFile, module: str, key: str, name: str | None) -> Floats | None:
+        """Return a tensor of a module, of those by output the rows that are at its site."""
+        site = self.sites.matrices[module]
+        found = None if name is None else file.floats(name)
+        return found if found is None or key == "a" or not site.part.of else found[site.rows]
+
     def _is_target(self, site: Site) -> bool:
-        return self.config.is_target(site.module, plain=site.kind == "linear")
+        return self.config.is_target(site.target, plain=site.kind == "linear")
 
     def _saved_modules(self) -> dict[str, tuple[int, ...]]:
         """Return the shapes of the modules that ``modules_to_save`` names; raises for one that cannot be replaced."""
@@ -148,7 +154,7 @@ class _Reader:
 
     def _expect_delta(self, site: Site) -> dict[str, str | None]:
         """Return the names of one module's tensors by field of Delta."""
-        rank, rows, module = self.config.rank_of(site.module), site.part.rows, site.module
+        rank, rows, module = self.config.rank_of(site.target), site.part.source_rows, site.target
         found: dict[str, str | None] = {"magnitude": None, "bias": None}
         if site.kind == "embedding":
             # PEFT turns the embedding around: A is (rank, vocab), B is (hidden, rank), and so is the magnitude.
