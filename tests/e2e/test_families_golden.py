@@ -19,7 +19,7 @@ from infeng_core.models.ops import Apply, Attention, GatedMul, Graph, Linear, Op
 
 GREEDY = SamplingParams(temperature=0, max_tokens=GREEDY_STEPS, ignore_eos=True)
 VECTOR = next((name for name in ("avx512", "avx2") if not harness.missing(name)), "reference")
-SLOW = pytest.param("reference", marks=pytest.mark.slow)
+SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("numpy", "reference")]
 MARGIN = 10  # times the tolerance
 
 case = pytest.mark.parametrize("case", FAMILY_CASES, ids=lambda case: case.name)
@@ -42,7 +42,7 @@ def settings(case: FamilyCase, implementation: str) -> dict[str, object]:
     return found
 
 
-@pytest.mark.parametrize("implementation", [VECTOR, "numpy", SLOW])
+@pytest.mark.parametrize("implementation", [VECTOR, *SLOW])
 @case
 def test_logits_and_greedy_tokens_are_those_of_transformers(
     implementation: str, case: FamilyCase, directories: dict[str, Path]
