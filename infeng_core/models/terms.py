@@ -41,6 +41,7 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
             # ends
             "dim_model_base",
             "final_logit_softcapping",
+            "lm_head_bias",
             # rope
             "rope_local_base_freq",
             "rope_ratio",

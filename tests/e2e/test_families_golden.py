@@ -19,7 +19,7 @@ from infeng_core.models.ops import Apply, Attention, GatedMul, Graph, Linear, Op
 
 GREEDY = SamplingParams(temperature=0, max_tokens=GREEDY_STEPS, ignore_eos=True)
 VECTOR = next((name for name in ("avx512", "avx2") if not harness.missing(name)), "reference")
-SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("numpy", "reference")]
+LATER = [pytest.param("numpy", marks=pytest.mark.slow), pytest.param("reference", marks=pytest.mark.nightly)]
 MARGIN = 10  # times the tolerance
 
 case = pytest.mark.parametrize("case", FAMILY_CASES, ids=lambda case: case.name)
@@ -42,7 +42,7 @@ def settings(case: FamilyCase, implementation: str) -> dict[str, object]:
     return found
 
 
-@pytest.mark.parametrize("implementation", [VECTOR, *SLOW])
+@pytest.mark.parametrize("implementation", [VECTOR, *LATER])
 @case
 def test_logits_and_greedy_tokens_are_those_of_transformers(
     implementation: str, case: FamilyCase, directories: dict[str, Path]
@@ -59,6 +59,22 @@ def test_logits_and_greedy_tokens_are_those_of_transformers(
     assert logits.std() >= 1
     np.testing.assert_allclose(logits, golden["logits"], rtol=0, atol=oracle.TOLERANCE)
     assert list(completion.token_ids) == golden["greedy"].tolist()
+
+
+@pytest.mark.slow
+@case
+def test_over_integer_weights_every_kernel_gives_the_bytes_of_the_reference(
+    case: FamilyCase, directories: dict[str, Path]
+) -> None:
+    found = []
+    for implementation in (VECTOR, "reference"):
+        stored = {"model.format": "int8-row", "kv_cache.dtype": "int8", "adapters.dtype": "int8"}
+        more = {**settings(case, implementation), **stored, "kv_cache.memory": "1MB"}
+        with harness.engine(directories[case.name], more) as engine:
+            found.append(harness.logits(engine, case.prompt, range(0, len(case.prompt), 5), chunks=2))
+    np.testing.assert_array_equal(found[0], found[1])
+    [first, *_] = oracle.golden(case)["logits"]
+    assert np.corrcoef(found[0][0], first)[0, 1] > 0.99
 
 
 def _steps(op: Op, keep: Callable[[object], bool]) -> Op:

@@ -1,7 +1,7 @@
 """Run models with transformers in binary32 and write their logits: ``transformers_run.py DIRECTORY...``.
 
 Needs an environment with torch and transformers. A directory holds prompt.npy and positions.npy besides the model, and
-gets golden.npz.
+gets golden.npz. context.npy, where it is there, holds the ``context`` of ``run``.
 """
 
 from __future__ import annotations
@@ -66,4 +66,5 @@ def _at_length(
 if __name__ == "__main__":
     for source in map(Path, sys.argv[1:]):
         prompt, positions = np.load(source / "prompt.npy"), np.load(source / "positions.npy")
-        np.savez_compressed(source / "golden.npz", **run(source, prompt, positions, 64))
+        context = int(np.load(source / "context.npy")) if (source / "context.npy").exists() else 0
+        np.savez_compressed(source / "golden.npz", **run(source, prompt, positions, 64, context))
