@@ -13,6 +13,7 @@ from infeng_core.models.families import describe, families
 from infeng_core.models.fields import Fields, show, written
 from infeng_core.models.rope_config import RopeConfig
 from infeng_core.models.terms import refuse_unread
+from infeng_core.models.wrapped import text_fields, wrapped_family
 
 __all__ = ["ModelConfig", "RopeConfig"]
 
@@ -92,9 +93,10 @@ class ModelConfig:
         ``source`` is the file's path, for errors. ``generation`` is a parsed generation_config.json: its eos ids come
         first, as in transformers. Raises ModelError naming file, key, reason and remedy.
         """
-        fields = Fields(data, source, remedy=REMEDY)
-        family = _family(fields)
+        whole = Fields(data, source, remedy=REMEDY)
+        family = _family(whole)
         module = families()[family]
+        fields = text_fields(whole, module)
         getattr(module, "check", lambda _: None)(fields)
         if fields.has("quantization_config"):
             fields.fail(
@@ -102,7 +104,7 @@ class ModelConfig:
             )
         heads = fields.integer("num_attention_heads", 1, MAX_HEADS)
         hidden = fields.integer("hidden_size", 1, MAX_WIDTH)
-        if not fields.has("head_dim") and not hasattr(module, "HEAD_DIM") and hidden % heads:
+        if not fields.has("head_dim") and hidden % heads:
             fields.fail(
                 "hidden_size", f"is {hidden}, not a multiple of num_attention_heads = {heads}, and head_dim is absent"
             )
@@ -118,20 +120,21 @@ class ModelConfig:
             layers=fields.integer("num_hidden_layers", 1, MAX_LAYERS),
             heads=heads,
             kv_heads=fields.integer("num_key_value_heads", 1, MAX_HEADS, heads),
-            head_dim=fields.integer("head_dim", 1, MAX_HEAD_DIM, getattr(module, "HEAD_DIM", max(1, hidden // heads))),
+            head_dim=fields.integer("head_dim", 1, MAX_HEAD_DIM, max(1, hidden // heads)),
             vocab=vocab,
             max_positions=positions,
             rms_eps=fields.number("rms_norm_eps", 1e-12, 1.0, 1e-6),
             rope=_rope(module, fields, positions),
             attention_bias=fields.flag("attention_bias", False),
             mlp_bias=fields.flag("mlp_bias", False),
-            tie_embeddings=fields.flag("tie_word_embeddings", getattr(module, "TIED", False)),
+            tie_embeddings=fields.flag("tie_word_embeddings", False),
             bos_id=fields.optional_integer("bos_token_id", 0, vocab - 1),
             eos_ids=_ids(eos, "eos_token_id", vocab),
-            activation=_activation(fields, getattr(module, "ACTIVATION", "silu")),
+            activation=_activation(fields),
         )
         if config.rope.kind == "dynamic":  # the file says how far the model was trained
-            config = dataclasses.replace(config, max_positions=int(positions * config.rope.factor))
+            longest = min(int(positions * config.rope.factor), MAX_POSITIONS)
+            config = dataclasses.replace(config, max_positions=longest)
         terms = getattr(module, "terms", None)
         if terms is not None:
             config = dataclasses.replace(config, **terms(fields, config))
@@ -198,14 +201,14 @@ def _later(fields: Fields) -> dict[str, Any]:
 
 
 def _rope(module: Any, fields: Fields, positions: int) -> RopeConfig:
-    """Read the rope of a family; it may have another theta where the file says none, and one for each kind of layer."""
-    names = getattr(module, "ROPE_NAMES", {})
-    return RopeConfig.from_hf(fields, positions, getattr(module, "THETA", 10000.0), "full_attention", names=names)
+    """Read the rope of a family, where there is one for each kind of layer that of layers without a window."""
+    names, scales_q = getattr(module, "ROPE_NAMES", {}), getattr(module, "SCALES_Q", False)
+    return RopeConfig.from_hf(fields, positions, layer_type="full_attention", names=names, scales_q=scales_q)
 
 
-def _activation(fields: Fields, default: str) -> str:
+def _activation(fields: Fields) -> str:
     key = "hidden_activation" if fields.has("hidden_activation") else "hidden_act"
-    name = fields.text(key, default)
+    name = fields.text(key, "silu")
     if name not in ACTIVATIONS:
         fields.fail(key, f"is {show(name)}, supported are {', '.join(ACTIVATIONS)}", "use a model with one of these")
     fields.has("hidden_act")  # which the other one outranks
@@ -222,6 +225,9 @@ def _family(fields: Fields) -> str:
         for name, module in families().items():
             if names[0] in module.ARCHITECTURES:
                 return name
+        wrapped = {name: each for name, each in families().items() if names[0] in getattr(each, "WRAPPERS", ())}
+        if wrapped:
+            return wrapped_family(fields, wrapped, remedy)
         fields.fail("architectures", f"is {show(names[0])}, which this version does not run", remedy)
     model_type = fields.text("model_type")
     if model_type not in families():
@@ -250,6 +256,8 @@ def _check(config: ModelConfig, fields: Fields, heads: str, kv_heads: str) -> No
         rot = 2 if rope is None else rope.rotated(config.head_dim)
         if rot < 2 or rot % 2:
             fields.fail("head_dim", f"is {config.head_dim}, of which {rot} are rotated: it must be an even number")
+        if rope is not None and ((rope.kind == "yarn" and rope.theta <= 1.0) or (rope.kind == "dynamic" and rot == 2)):
+            fields.fail("rope_theta", f"is {rope.theta:g} over {rot} values, which {rope.kind} cannot scale")
         for factors in () if rope is None or rope.kind != "longrope" else (rope.short_factors, rope.long_factors):
             if len(factors) != rot // 2:
                 fields.fail("rope", f"has {len(factors)} factors, {rot} rotated values need {rot // 2}")

@@ -18,9 +18,15 @@ if TYPE_CHECKING:
 
 FAMILY = "gemma2"
 ARCHITECTURES = ("Gemma2ForCausalLM",)
-TIED = True
-HEAD_DIM = 256
-ACTIVATION = "gelu_pytorch_tanh"
+DEFAULTS = {
+    "attn_logit_softcapping": 50.0,
+    "final_logit_softcapping": 30.0,
+    "head_dim": 256,
+    "hidden_activation": "gelu_pytorch_tanh",
+    "query_pre_attn_scalar": 256,
+    "sliding_window": 4096,
+    "tie_word_embeddings": True,
+}
 
 
 def graph(config: ModelConfig) -> Graph:
@@ -30,18 +36,18 @@ def graph(config: ModelConfig) -> Graph:
 
 def terms(fields: Fields, config: ModelConfig) -> dict[str, Any]:
     """Read windows, caps and scales; the embeddings are scaled by the root of their width."""
-
-    def cap(key: str, default: float) -> float:
-        """Return a cap; null means none."""
-        return 0.0 if key in fields.data and not fields.has(key) else fields.number(key, 1e-3, 1e6, default)
-
     return {
-        "windows": windows(fields, config.layers, default=4096, pattern=2),
-        "attention_scale": fields.number("query_pre_attn_scalar", 1e-3, 1e6, 256.0) ** -0.5,
-        "attention_softcap": cap("attn_logit_softcapping", 50.0),
-        "logit_softcap": cap("final_logit_softcapping", 30.0),
+        "windows": windows(fields, config.layers, pattern=2),
+        "attention_scale": fields.number("query_pre_attn_scalar", 1e-3, 1e6) ** -0.5,
+        "attention_softcap": cap(fields, "attn_logit_softcapping"),
+        "logit_softcap": cap(fields, "final_logit_softcapping"),
         "embedding_scale": config.hidden**0.5,
     }
+
+
+def cap(fields: Fields, key: str) -> float:
+    """Return a soft cap; 0 where there is none."""
+    return fields.number(key, 1e-3, 1e6) if fields.has(key) else 0.0
 
 
 def weights(config: ModelConfig) -> Layout:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from infeng_core.models.gemma2 import ACTIVATION, HEAD_DIM, TIED, graph
+from infeng_core.models.gemma2 import cap, graph
 from infeng_core.models.rope_config import RopeConfig
 from infeng_core.models.terms import windows
 from infeng_core.models.weights import BOTH_NORMS, Layout, decoder
@@ -17,24 +17,36 @@ if TYPE_CHECKING:
     from infeng_core.models.config import ModelConfig
     from infeng_core.models.fields import Fields
 
-__all__ = ["ACTIVATION", "ARCHITECTURES", "FAMILY", "HEAD_DIM", "THETA", "TIED", "graph", "terms", "weights"]
+__all__ = ["ARCHITECTURES", "DEFAULTS", "FAMILY", "WRAPPERS", "graph", "terms", "weights"]
 
 FAMILY = "gemma3_text"
 ARCHITECTURES = ("Gemma3ForCausalLM",)
-THETA = 1000000.0
-LOCAL_THETA = 10000.0
+WRAPPERS = ("Gemma3ForConditionalGeneration",)  # whose files leave out much of this
+DEFAULTS = {
+    "head_dim": 256,
+    "hidden_activation": "gelu_pytorch_tanh",
+    "max_position_embeddings": 131072,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "query_pre_attn_scalar": 256,
+    "rope_local_base_freq": 10000.0,
+    "rope_theta": 1000000.0,
+    "sliding_window": 4096,
+    "sliding_window_pattern": 6,
+    "tie_word_embeddings": True,
+    "vocab_size": 262208,
+}
 
 
 def terms(fields: Fields, config: ModelConfig) -> dict[str, Any]:
     """Read windows, the rope of layers with one, and scales; the embeddings are scaled by the root of their width."""
-    theta = fields.number("rope_local_base_freq", 1e-3, 1e15, LOCAL_THETA)
-    pattern = fields.integer("sliding_window_pattern", 1, 1 << 20, 6)
-    capped = fields.has("final_logit_softcapping")
+    theta = fields.number("rope_local_base_freq", 1e-3, 1e15)
+    pattern = fields.integer("sliding_window_pattern", 1, 1 << 20)
     return {
-        "windows": windows(fields, config.layers, default=4096, pattern=pattern),
+        "windows": windows(fields, config.layers, pattern=pattern),
         "local_rope": RopeConfig.from_hf(fields, config.max_positions, theta, "sliding_attention", plain=True),
-        "attention_scale": fields.number("query_pre_attn_scalar", 1e-3, 1e6, 256.0) ** -0.5,
-        "logit_softcap": fields.number("final_logit_softcapping", 1e-3, 1e6) if capped else 0.0,
+        "attention_scale": fields.number("query_pre_attn_scalar", 1e-3, 1e6) ** -0.5,
+        "logit_softcap": cap(fields, "final_logit_softcapping"),
         "embedding_scale": config.hidden**0.5,
     }
 

@@ -4,9 +4,9 @@
 """
 
 from infeng_core.models.decoder import graph
-from infeng_core.models.mistral import terms, weights
+from infeng_core.models.mistral import DEFAULTS, terms, weights
 
-__all__ = ["ARCHITECTURES", "FAMILY", "graph", "terms", "weights"]
+__all__ = ["ARCHITECTURES", "DEFAULTS", "FAMILY", "graph", "terms", "weights"]
 
 FAMILY = "ministral"
 ARCHITECTURES = ("MinistralForCausalLM",)

@@ -1,6 +1,6 @@
 """Ministral 3: Mistral with yarn, whose queries are scaled by their position (``llama_4_scaling_beta``).
 
-``models/ministral3/modeling_ministral3.py`` of transformers; the text model alone.
+``models/ministral3/modeling_ministral3.py`` of transformers.
 """
 
 from __future__ import annotations
@@ -15,11 +15,13 @@ if TYPE_CHECKING:
     from infeng_core.models.config import ModelConfig
     from infeng_core.models.fields import Fields
 
-__all__ = ["ARCHITECTURES", "FAMILY", "HEAD_DIM", "graph", "terms", "weights"]
+__all__ = ["ARCHITECTURES", "DEFAULTS", "FAMILY", "SCALES_Q", "WRAPPERS", "graph", "terms", "weights"]
 
 FAMILY = "ministral3"
 ARCHITECTURES = ("Ministral3ForCausalLM",)
-HEAD_DIM = 128
+WRAPPERS = ("Mistral3ForConditionalGeneration",)
+DEFAULTS = {"head_dim": 128}
+SCALES_Q = True
 
 
 def terms(fields: Fields, config: ModelConfig) -> dict[str, Any]:

@@ -16,15 +16,17 @@ if TYPE_CHECKING:
     from infeng_core.models.config import ModelConfig
     from infeng_core.models.fields import Fields
 
-__all__ = ["ARCHITECTURES", "FAMILY", "graph", "terms", "weights"]
+__all__ = ["ARCHITECTURES", "DEFAULTS", "FAMILY", "WRAPPERS", "graph", "terms", "weights"]
 
 FAMILY = "mistral"
 ARCHITECTURES = ("MistralForCausalLM",)
+WRAPPERS = ("Mistral3ForConditionalGeneration",)
+DEFAULTS = {"sliding_window": 4096}
 
 
 def terms(fields: Fields, config: ModelConfig) -> dict[str, Any]:
     """Read the window, which all layers have."""
-    return {"windows": windows(fields, config.layers, default=4096)}
+    return {"windows": windows(fields, config.layers)}
 
 
 def weights(config: ModelConfig) -> Layout:

@@ -16,18 +16,18 @@ if TYPE_CHECKING:
     from infeng_core.models.config import ModelConfig
     from infeng_core.models.fields import Fields
 
-__all__ = ["ARCHITECTURES", "FAMILY", "THETA", "graph", "terms", "weights"]
+__all__ = ["ARCHITECTURES", "DEFAULTS", "FAMILY", "graph", "terms", "weights"]
 
 FAMILY = "olmo3"
 ARCHITECTURES = ("Olmo3ForCausalLM",)
-THETA = 500000.0
+DEFAULTS = {"rope_theta": 500000.0, "sliding_window": 4096}
 
 
 def terms(fields: Fields, config: ModelConfig) -> dict[str, Any]:
     """Read the windows and the rope of layers with one: that of ``sliding_attention``, else the plain theta."""
-    theta = fields.number("rope_theta", 1e-3, 1e15, THETA)
+    theta = fields.number("rope_theta", 1e-3, 1e15)
     local = RopeConfig.from_hf(fields, config.max_positions, theta, "sliding_attention", plain=True)
     return {
-        "windows": windows(fields, config.layers, default=4096, pattern=4),
+        "windows": windows(fields, config.layers, pattern=4),
         "local_rope": None if local == config.rope else local,
     }

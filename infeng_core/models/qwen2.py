@@ -16,16 +16,17 @@ if TYPE_CHECKING:
     from infeng_core.models.config import ModelConfig
     from infeng_core.models.fields import Fields
 
-__all__ = ["ARCHITECTURES", "FAMILY", "graph", "terms", "weights"]
+__all__ = ["ARCHITECTURES", "DEFAULTS", "FAMILY", "graph", "terms", "weights"]
 
 FAMILY = "qwen2"
 ARCHITECTURES = ("Qwen2ForCausalLM",)
+DEFAULTS = {"sliding_window": 4096, "max_window_layers": 28}
 
 
 def terms(fields: Fields, config: ModelConfig) -> dict[str, Any]:
     """Read the windows, which ``use_sliding_window`` allows and ``layer_types`` or ``max_window_layers`` places."""
-    first = fields.integer("max_window_layers", 0, 1 << 20, 28)
-    found = windows(fields, config.layers, default=4096)
+    first = fields.integer("max_window_layers", 0, 1 << 20)
+    found = windows(fields, config.layers)
     if not fields.flag("use_sliding_window", False):
         if fields.has("layer_types") and any(kind != FULL for kind in fields.data["layer_types"]):
             fields.fail("layer_types", "has sliding windows, and use_sliding_window is not set", "correct the file")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from infeng_core.models import qwen2
 from infeng_core.models.decoder import graph
 from infeng_core.models.qwen2 import terms
 from infeng_core.models.weights import Layout, decoder
@@ -14,11 +15,11 @@ from infeng_core.models.weights import Layout, decoder
 if TYPE_CHECKING:
     from infeng_core.models.config import ModelConfig
 
-__all__ = ["ARCHITECTURES", "FAMILY", "HEAD_DIM", "graph", "terms", "weights"]
+__all__ = ["ARCHITECTURES", "DEFAULTS", "FAMILY", "graph", "terms", "weights"]
 
 FAMILY = "qwen3"
 ARCHITECTURES = ("Qwen3ForCausalLM",)
-HEAD_DIM = 128
+DEFAULTS = {**qwen2.DEFAULTS, "head_dim": 128}
 
 
 def weights(config: ModelConfig) -> Layout:

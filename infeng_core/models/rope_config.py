@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -33,11 +33,11 @@ KNOWN = frozenset(
         "truncate",
         "short_factor",
         "long_factor",
-        "llama_4_scaling_beta",
         "max_position_embeddings",
         "finetuned",
     ]
 )
+QUERY_BETA = "llama_4_scaling_beta"  # of families that scale q
 
 FACTOR = (1.0, 1e6)
 THETA = (1e-3, 1e15)
@@ -80,16 +80,17 @@ class RopeConfig:
         *,
         plain: bool = False,
         names: Mapping[str, str] = MappingProxyType({}),
+        scales_q: bool = False,
     ) -> RopeConfig:
         """Read ``rope_parameters`` (transformers 5), or ``rope_theta`` and ``rope_scaling`` (before it).
 
         positions: ``max_position_embeddings``. theta: where the file says none. layer_type: whose parameters, where
         the file has some for each kind of layer; ``plain``: where it has not, there is no scaling and ``theta`` counts.
-        names: what kinds mean that the family calls otherwise.
+        names: what kinds mean that the family calls otherwise. scales_q: the family scales q by its position.
         """
         theta = theta if plain else fields.number("rope_theta", *THETA, theta)
         partial = fields.number("partial_rotary_factor", 0.0, 1.0, 1.0)
-        original = fields.integer("original_max_position_embeddings", 1, 1 << 28, 0) if _has_original(fields) else 0
+        original = fields.optional_integer("original_max_position_embeddings", 1, 1 << 28) or 0
         place = next((name for name in ("rope_parameters", "rope_scaling") if fields.has(name)), None)
         if place is None:
             return RopeConfig(theta, partial=partial)
@@ -99,27 +100,32 @@ class RopeConfig:
         elif plain or any(isinstance(value, Mapping) for value in scaling.data.values()):
             return RopeConfig(theta, partial=partial)
         for key in scaling.data:
-            if key not in KNOWN:
+            if key not in KNOWN and not (scales_q and key == QUERY_BETA):
                 scaling.fail(show(key), "is not known to this version", "update infeng or use another model")
-        return _read(scaling, positions, theta, partial, original, names)
+        made = _read(scaling, positions, theta, partial, original, names)
+        if not (scales_q and scaling.has(QUERY_BETA)):
+            return made
+        length = made.original_max_positions or scaling.integer("original_max_position_embeddings", 1, 1 << 28)
+        return replace(made, query_beta=scaling.number(QUERY_BETA, 0.0, 1e6), original_max_positions=length)
 
     @staticmethod
     def from_dict(fields: Fields) -> RopeConfig:
         """Read what ``fields.written`` gave."""
         fields.only(*RopeConfig.__dataclass_fields__)
         kind = _kind(fields, "kind", fields.text("kind"))
-        made = RopeConfig(
+        more = _of_kind(fields, kind, "original_max_positions", "short_factors", "long_factors")
+        beta = fields.number("query_beta", 0.0, 1e6, 0.0)
+        if beta:
+            more["original_max_positions"] = fields.integer("original_max_positions", 1, 1 << 28)
+        return RopeConfig(
             theta=fields.number("theta", *THETA),
             kind=kind,
             factor=fields.number("factor", *FACTOR),
             partial=fields.number("partial", 0.0, 1.0, 1.0),
             attention_factor=fields.number("attention_factor", 1e-6, 1e6, 1.0),
-            query_beta=fields.number("query_beta", 0.0, 1e6, 0.0),
-            **_of_kind(fields, kind, "original_max_positions", "short_factors", "long_factors"),
+            query_beta=beta,
+            **more,
         )
-        if made.query_beta and not made.original_max_positions:
-            fields.fail("query_beta", "needs original_max_positions")
-        return made
 
 
 def _read(
@@ -139,8 +145,7 @@ def _read(
     if kind == "dynamic":
         more["original_max_positions"] = positions  # transformers counts from there, whatever the file says
     more["attention_factor"] = _attention_factor(fields, kind, factor, more.get("original_max_positions", 0))
-    beta = fields.number("llama_4_scaling_beta", 0.0, 1e6, 0.0) if kind == "yarn" else 0.0
-    return RopeConfig(theta, kind, factor, partial=partial, query_beta=beta, **more)
+    return RopeConfig(theta, kind, factor, partial=partial, **more)
 
 
 def _of_kind(
@@ -179,7 +184,7 @@ def _attention_factor(fields: Fields, kind: str, factor: float, original: int) -
     if factor <= 1.0:
         return 1.0
     if kind == "longrope":
-        return math.sqrt(1.0 + math.log(factor) / math.log(original))
+        return math.sqrt(1.0 + math.log(factor) / math.log(max(original, 2)))
     scale, of_all = (fields.number(key, 0.0, 1e6, 0.0) for key in ("mscale", "mscale_all_dim"))
     if scale and of_all:
         return (0.1 * scale * math.log(factor) + 1.0) / (0.1 * of_all * math.log(factor) + 1.0)
@@ -190,7 +195,3 @@ def _kind(fields: Fields, key: str, kind: str) -> str:
     if kind not in KINDS:
         fields.fail(key, f"is {show(kind)}, supported are {', '.join(KINDS)}", "use another model")
     return kind
-
-
-def _has_original(fields: Fields) -> bool:
-    return fields.has("original_max_position_embeddings")

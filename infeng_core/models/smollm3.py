@@ -16,12 +16,11 @@ if TYPE_CHECKING:
     from infeng_core.models.config import ModelConfig
     from infeng_core.models.fields import Fields
 
-__all__ = ["ARCHITECTURES", "FAMILY", "THETA", "TIED", "graph", "terms"]
+__all__ = ["ARCHITECTURES", "DEFAULTS", "FAMILY", "graph", "terms"]
 
 FAMILY = "smollm3"
 ARCHITECTURES = ("SmolLM3ForCausalLM",)
-THETA = 2000000.0
-TIED = True
+DEFAULTS = {"rope_theta": 2000000.0, "tie_word_embeddings": True}
 
 
 def terms(fields: Fields, config: ModelConfig) -> dict[str, Any]:

@@ -20,6 +20,7 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
             # attention
             "alibi",
             "attention_chunk_size",
+            "dual_chunk_attention_config",
             "attn_logit_softcapping",
             "clip_qkv",
             "layer_types",
@@ -37,12 +38,14 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
             "num_experts",
             "num_local_experts",
             "parallel_attn",
+            "use_mrope",
             "use_parallel_residual",
             # ends
             "dim_model_base",
             "final_logit_softcapping",
             "lm_head_bias",
             # rope
+            "rope_interleave",
             "rope_local_base_freq",
             "rope_ratio",
         ),
@@ -81,20 +84,17 @@ def refuse_unread(fields: Fields, family: str) -> None:
         get_logger(__name__).debug("keys of config.json that nothing reads", keys=unread)
 
 
-def windows(fields: Fields, layers: int, *, default: int | None = None, pattern: int = 1) -> tuple[int, ...]:
+def windows(fields: Fields, layers: int, *, pattern: int = 1) -> tuple[int, ...]:
     """Return the attention window of each layer, 0 where it sees all; () where no layer has one.
 
     ``layer_types`` says which layers have one; without it every ``pattern``-th sees all, and with 1 none does.
-    default: of ``sliding_window``, where the file does not have the key; a null there means no window.
     """
-    size = default if "sliding_window" not in fields.data else None
-    if fields.has("sliding_window"):
-        size = fields.integer("sliding_window", 1, 1 << 28)
     kinds = layer_types(fields, layers)
+    if not fields.has("sliding_window"):
+        return ()
+    size = fields.integer("sliding_window", 1, 1 << 28)
     if kinds is None:
         kinds = tuple(FULL if pattern > 1 and (i + 1) % pattern == 0 else "sliding_attention" for i in range(layers))
-    if size is None:
-        return ()
     found = tuple(0 if kind == FULL else size for kind in kinds)
     return found if any(found) else ()
 

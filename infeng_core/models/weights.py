@@ -20,10 +20,10 @@ Packed tensors (16-row panels, docs/format.md) and f32 vectors, for layer i:
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -171,37 +171,61 @@ def decoder(
     """
     qkv_bias = config.attention_bias if qkv_bias is None else qkv_bias
     o_bias = config.attention_bias if o_bias is None else o_bias
-    hidden, inner = config.hidden, config.intermediate
-    q_rows, kv_rows = config.heads * config.head_dim, config.kv_heads * config.head_dim
-    embed, head = "model.embed_tokens.weight", "lm_head.weight"
+    hidden, embed, head = config.hidden, "model.embed_tokens.weight", "lm_head.weight"
     tied = head if config.tie_embeddings else None
     tensors = [TensorSpec("embed", hidden, (Part(embed, config.vocab, alternative=tied),))]
-    vectors = []
-    for i in range(config.layers):
-        hf, ours = f"model.layers.{i}", f"layers.{i}"
-        attention, mlp = f"{hf}.self_attn", f"{hf}.mlp"
-        for name, source in norms.items():
-            vectors.append(VectorSpec(f"{ours}.{name}", hidden, stacked((f"{hf}.{source}.weight", hidden))))
-        for name, rows in (("q_norm", q_rows), ("k_norm", kv_rows)) if qk_norm else ():
-            size = config.head_dim if qk_norm == "head" else rows
-            vectors.append(VectorSpec(f"{ours}.{name}", size, stacked((f"{attention}.{name}.weight", size))))
-        heads, gates = ("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj")
-        if fused:
-            heads, gates = ("qkv_proj",) * 3, ("gate_up_proj",) * 2
-        qkv = tuple((f"{attention}.{name}", rows) for name, rows in zip(heads, (q_rows, kv_rows, kv_rows), strict=True))
-        gate_up = tuple((f"{mlp}.{name}", inner) for name in gates)
-        for name, k, place, sources, bias in (
-            ("qkv_proj", hidden, stacked, qkv, qkv_bias),
-            ("o_proj", q_rows, stacked, ((f"{attention}.o_proj", hidden),), o_bias),
-            ("gate_up_proj", hidden, alternating, gate_up, config.mlp_bias),
-            ("down_proj", inner, stacked, ((f"{mlp}.down_proj", hidden),), config.mlp_bias),
-        ):
-            tensor = TensorSpec(f"{ours}.{name}", k, place(*((f"{source}.weight", rows) for source, rows in sources)))
+    vectors: list[VectorSpec] = []
+    for layer in range(config.layers):
+        vectors += _norms(config, layer, norms, qk_norm)
+        for linear in _linears(config, layer, qkv_bias, o_bias, fused):
+            tensor = TensorSpec(linear.name, linear.k, linear.parts("weight"))
             tensors.append(tensor)
-            if bias:
-                parts = place(*((f"{source}.bias", rows) for source, rows in sources))
-                vectors.append(VectorSpec(f"{tensor.name}.bias", tensor.panels * PANEL_ROWS, parts))
+            if linear.bias:
+                vectors.append(VectorSpec(f"{linear.name}.bias", tensor.panels * PANEL_ROWS, linear.parts("bias")))
     vectors.append(VectorSpec("norm", hidden, stacked(("model.norm.weight", hidden))))
     if not config.tie_embeddings:
         tensors.append(TensorSpec("lm_head", hidden, (Part(head, config.vocab),)))
     return Layout(tuple(tensors), tuple(vectors))
+
+
+def _norms(config: ModelConfig, layer: int, norms: Mapping[str, str], qk_norm: str) -> list[VectorSpec]:
+    """Return the norms of a layer."""
+    hf, ours, hidden = f"model.layers.{layer}", f"layers.{layer}", config.hidden
+    found = [
+        VectorSpec(f"{ours}.{name}", hidden, stacked((f"{hf}.{source}.weight", hidden)))
+        for name, source in norms.items()
+    ]
+    for name, heads in (("q_norm", config.heads), ("k_norm", config.kv_heads)) if qk_norm else ():
+        size = config.head_dim if qk_norm == "head" else heads * config.head_dim
+        found.append(VectorSpec(f"{ours}.{name}", size, stacked((f"{hf}.self_attn.{name}.weight", size))))
+    return found
+
+
+class _Linear(NamedTuple):
+    """A packed tensor, and the modules with their rows that it is made of."""
+
+    name: str
+    k: int
+    place: Callable[..., tuple[Part, ...]]  # stacked or alternating
+    modules: tuple[tuple[str, int], ...]
+    bias: bool
+
+    def parts(self, of: str) -> tuple[Part, ...]:
+        return self.place(*((f"{module}.{of}", rows) for module, rows in self.modules))
+
+
+def _linears(config: ModelConfig, layer: int, qkv_bias: bool, o_bias: bool, fused: bool) -> tuple[_Linear, ...]:
+    """Return the linears of a layer in the order in which a step reads them."""
+    attention, mlp, ours = f"model.layers.{layer}.self_attn", f"model.layers.{layer}.mlp", f"layers.{layer}"
+    hidden, inner, bias = config.hidden, config.intermediate, config.mlp_bias
+    q_rows, kv_rows = config.heads * config.head_dim, config.kv_heads * config.head_dim
+    heads = ("qkv_proj",) * 3 if fused else ("q_proj", "k_proj", "v_proj")
+    gates = ("gate_up_proj",) * 2 if fused else ("gate_proj", "up_proj")
+    qkv = tuple((f"{attention}.{name}", rows) for name, rows in zip(heads, (q_rows, kv_rows, kv_rows), strict=True))
+    gate_up = tuple((f"{mlp}.{name}", inner) for name in gates)
+    return (
+        _Linear(f"{ours}.qkv_proj", hidden, stacked, qkv, qkv_bias),
+        _Linear(f"{ours}.o_proj", q_rows, stacked, ((f"{attention}.o_proj", hidden),), o_bias),
+        _Linear(f"{ours}.gate_up_proj", hidden, alternating, gate_up, bias),
+        _Linear(f"{ours}.down_proj", inner, stacked, ((f"{mlp}.down_proj", hidden),), bias),
+    )

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from e2e import harness
 from goldens import oracle
-from goldens.families import FAMILY_CASES, FamilyCase
+from goldens.families import FAMILY_CASES, GEMMA2, OLMO2, FamilyCase
 from goldens.shapes import GREEDY_STEPS
 
 from infeng_core import Engine, SamplingParams
@@ -75,6 +75,16 @@ def test_over_integer_weights_every_kernel_gives_the_bytes_of_the_reference(
     np.testing.assert_array_equal(found[0], found[1])
     [first, *_] = oracle.golden(case)["logits"]
     assert np.corrcoef(found[0][0], first)[0, 1] > 0.99
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", [GEMMA2, OLMO2], ids=lambda case: case.name)
+def test_vectors_of_prompts_have_the_familys_last_norm(case: FamilyCase, directories: dict[str, Path]) -> None:
+    found = []
+    for implementation in (VECTOR, "numpy"):
+        with harness.engine(directories[case.name], settings(case, implementation)) as engine:
+            found += engine.embed([case.prompt[:50].tolist()], normalize=False)
+    np.testing.assert_allclose(found[0], found[1], rtol=0, atol=1e-4)
 
 
 def _steps(op: Op, keep: Callable[[object], bool]) -> Op:

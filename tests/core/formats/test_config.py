@@ -139,6 +139,7 @@ def test_published_configs_are_accepted(name: str) -> None:
         ({"rope_scaling": {"rope_type": "spiral", "factor": 2.0}}, "rope_scaling.rope_type", "yarn"),
         ({"rope_scaling": {"rope_type": "yarn", "mrope_section": [1]}}, "rope_scaling.'mrope_section'", "not known"),
         ({"rope_scaling": {"rope_type": "longrope", "factor": 2.0}}, "rope_scaling.short_factor", "missing"),
+        ({"rope_theta": 1.0, "rope_scaling": {"type": "yarn", "factor": 2.0}}, "rope_theta", "yarn cannot scale"),
         ({"rope_scaling": LONG | {"long_factor": [1.0]}}, "rope", "1 factors"),
         ({"rope_scaling": LONG | {"short_factor": [1.0, "2"]}}, "short_factor", "number"),
         ({"rope_scaling": {"rope_type": "linear"}}, "rope_scaling.factor", "missing"),

@@ -91,7 +91,8 @@ def read(changes: dict[str, Any], **more: Any) -> ModelConfig:
 
 def of(family: str, **changes: Any) -> dict[str, Any]:
     """Return what a config.json of a family says at least, without a head_dim."""
-    return {"architectures": list(families()[family].ARCHITECTURES), "num_hidden_layers": 4, **changes}
+    least = {"architectures": list(families()[family].ARCHITECTURES), "num_hidden_layers": 4, "num_key_value_heads": 2}
+    return least | changes
 
 
 SLIDING = ["sliding_attention", "full_attention", "sliding_attention", "full_attention"]
@@ -136,6 +137,7 @@ def test_windows_are_where_the_family_has_them(family: str, changes: dict[str, A
         ("gemma3_text", {"use_bidirectional_attention": True}, "use_bidirectional_attention is True"),
         ("smollm3", {"no_rope_layers": [1, 2, 1, 1]}, "no_rope_layers is"),
         ("ministral3", {}, "rope_parameters is missing"),
+        ("mistral", {"rope_parameters": {"llama_4_scaling_beta": 0.1}}, "'llama_4_scaling_beta' is not known"),
         ("olmo2", {"clip_qkv": 8.0}, "clip_qkv is 8.0"),
     ],
 )
@@ -157,6 +159,34 @@ def test_what_is_read_of_a_family_is_written_and_read_back(family: str) -> None:
     assert config.family == family
     assert ModelConfig.from_dict(config.to_dict(), "manifest.yaml") == config
     assert ModelConfig.from_dict(json.loads(json.dumps(config.to_dict())), "manifest.yaml") == config
+
+
+def test_the_text_model_of_a_multimodal_one_is_read_with_what_its_file_leaves_out() -> None:
+    text = {"hidden_size": 2560, "intermediate_size": 10240, "model_type": "gemma3_text", "num_hidden_layers": 34}
+    text |= {"rope_scaling": {"factor": 8.0, "rope_type": "linear"}, "sliding_window": 1024}
+    whole = {"architectures": ["Gemma3ForConditionalGeneration"], "model_type": "gemma3", "text_config": text}
+    config = ModelConfig.from_hf(whole | {"eos_token_id": [1, 106], "vision_config": {}}, "config.json")
+    assert (config.family, config.heads, config.kv_heads, config.head_dim) == ("gemma3_text", 8, 4, 256)
+    assert (config.vocab, config.max_positions, config.eos_ids) == (262208, 131072, (1, 106))
+    assert config.tie_embeddings and config.activation == "gelu_tanh" and config.attention_scale == 256**-0.5
+    assert config.windows[:7] == (1024, 1024, 1024, 1024, 1024, 0, 1024)
+    assert (config.rope.theta, config.rope.factor) == (1e6, 8.0)
+    assert config.local_rope is not None and (config.local_rope.theta, config.local_rope.kind) == (1e4, "default")
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"text_config": {"model_type": "mistral"}}, "text_config.num_attention_heads is missing"),
+        ({"text_config": {"model_type": "qwen3"}}, "text_config.model_type is 'qwen3'"),
+        ({"text_config": {}}, "text_config.model_type is missing"),
+        ({}, "text_config is missing"),
+        ({"quantization_config": {"quant_method": "fp8"}, "text_config": {"model_type": "mistral"}}, "quantization"),
+    ],
+)
+def test_a_multimodal_file_without_a_text_model_that_is_run_is_refused(changes: dict[str, Any], why: str) -> None:
+    with pytest.raises(ModelError, match=why):
+        ModelConfig.from_hf({"architectures": ["Mistral3ForConditionalGeneration"], **changes}, "config.json")
 
 
 def test_fused_tensors_are_split_by_their_rows() -> None:

@@ -66,6 +66,23 @@ def test_the_attention_factor_of_yarn_is_that_of_transformers(rope: dict[str, fl
     assert found.factor == rope.get("factor", 4.0)
 
 
+def test_a_rope_that_scales_q_alone_is_read_back() -> None:
+    config = ModelConfig.from_hf(
+        {
+            "architectures": ["Ministral3ForCausalLM"],
+            "hidden_size": 64,
+            "intermediate_size": 64,
+            "num_hidden_layers": 1,
+            "num_attention_heads": 4,
+            "vocab_size": 32,
+            "rope_parameters": {"llama_4_scaling_beta": 0.1, "original_max_position_embeddings": 64},
+        },
+        "config.json",
+    )
+    assert (config.rope.kind, config.rope.query_beta, config.rope.original_max_positions) == ("default", 0.1, 64)
+    assert ModelConfig.from_dict(config.to_dict(), "manifest.yaml") == config
+
+
 def test_the_old_place_and_the_new_one_say_the_same() -> None:
     yarn = {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 256}
     assert read(rope_theta=5e5, rope_scaling=yarn) == read(rope_parameters={"rope_theta": 5e5, **yarn})
