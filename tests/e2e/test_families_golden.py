@@ -22,7 +22,11 @@ VECTOR = next((name for name in ("avx512", "avx2") if not harness.missing(name))
 LATER = [pytest.param("numpy", marks=pytest.mark.slow), pytest.param("reference", marks=pytest.mark.nightly)]
 MARGIN = 10  # times the tolerance
 
-case = pytest.mark.parametrize("case", FAMILY_CASES, ids=lambda case: case.name)
+# Variants of a case that the fast tests have.
+VARIANTS = {"yarn-mscale", "qwen3-window", "ministral", "phi3", "phi4-short"}
+CASES = [pytest.param(each, marks=pytest.mark.slow) if each.name in VARIANTS else each for each in FAMILY_CASES]
+
+case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 
 
 @pytest.fixture(scope="module")

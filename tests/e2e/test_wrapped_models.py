@@ -23,7 +23,9 @@ PREFIX = "base_model.model."
 WRAPPERS = {"gemma3": "Gemma3ForConditionalGeneration", "ministral3": "Mistral3ForConditionalGeneration"}
 VISION = {"vision_tower.encoder.weight": np.ones((8, 8), np.float32), "model.projector.weight": np.ones(8, np.float32)}
 
-names = pytest.mark.parametrize("names", PREFIXES, ids=["new", "old"])
+names = pytest.mark.parametrize(
+    "names", [PREFIXES[0], pytest.param(PREFIXES[1], marks=pytest.mark.slow)], ids=["new", "old"]
+)
 
 
 def wrap(case: FamilyCase, names: Mapping[str, str], directory: Path) -> Path:
