@@ -86,19 +86,23 @@ from infeng_core.machine.cpu import NEEDS, Cpu, closure, detect
 from infeng_core.machine.memory import available_bytes
 from infeng_core.machine.system import machine, memory
 from infeng_core.models import llama
-from infeng_core.models.config import ModelConfig
+from infeng_core.models.config import ModelConfig, RopeConfig
 from infeng_core.models.families import Family
 from infeng_core.models.ops import (
+    Apply,
     Attention,
     Bias,
     Embed,
+    GatedMul,
     Graph,
     KvAppend,
     Linear,
     Residual,
     RmsNorm,
     Rope,
+    Scale,
     SiluMul,
+    Softcap,
     Value,
     panel_columns,
 )
@@ -149,6 +153,7 @@ __all__ = [
     "AdapterRows",
     "Adapters",
     "Adjustment",
+    "Apply",
     "Arena",
     "Attention",
     "Backend",
@@ -176,6 +181,7 @@ __all__ = [
     "Forcing",
     "FormatChoice",
     "FormatLookup",
+    "GatedMul",
     "Graph",
     "Grid",
     "HfTokenizer",
@@ -235,7 +241,9 @@ __all__ = [
     "ResourceError",
     "RmsNorm",
     "Rope",
+    "RopeConfig",
     "SamplingParams",
+    "Scale",
     "Scheduler",
     "Schedulers",
     "Segment",
@@ -243,6 +251,7 @@ __all__ = [
     "Sequence",
     "Served",
     "SiluMul",
+    "Softcap",
     "Source",
     "StepShape",
     "Stream",

@@ -23,6 +23,7 @@ from infeng_core.log import get_logger
 from infeng_core.models.config import ModelConfig
 from infeng_core.models.fields import Fields
 from infeng_core.models.weights import IGNORED, Layout, Part, layout
+from infeng_core.models.wrapped import inside, outside, prefixes
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -113,9 +114,9 @@ class Checkpoint:
         self._check()
 
     def array(self, part: Part) -> NDArray[Any]:
-        """Return the tensor of ``part``, (rows, k) or (rows,), as float32, float16 or, holding bf16, uint16."""
+        """Return the rows of ``part``, (rows, k) or (rows,), as float32, float16 or, holding bf16, uint16."""
         name = self.name(part)
-        return self._where[name].array(name)
+        return self._where[name].array(self._stored(name), part.begin, part.rows if part.of else None)
 
     def kept(self, part: Part, format: QuantFormat) -> Quantized | None:
         """Return codes and scales that the checkpoint itself holds: floats have none."""
@@ -145,7 +146,7 @@ class Checkpoint:
     def place(self, part: Part) -> str:
         """Return "file: tensor name" for errors."""
         name = self.name(part)
-        return f"{self._where[name].path}: tensor {name}"
+        return f"{self._where[name].path}: tensor {self._stored(name)}"
 
     def name(self, part: Part) -> str:
         """Return the name under which the checkpoint holds ``part``."""
@@ -166,15 +167,24 @@ class Checkpoint:
             if twice is not None:
                 raise ModelError(f"{self.directory}", f"tensor {twice} is in two files", "download the model again")
             where |= dict.fromkeys(file.tensors, file)
-        return where
+        self._prefixes = prefixes(where)
+        if not self._prefixes:
+            return where
+        texts = {ours: where[theirs] for theirs in where if (ours := inside(theirs, self._prefixes))}
+        get_logger(__name__).debug("tensors beside the text model are not read", count=len(where) - len(texts))
+        return texts
+
+    def _stored(self, name: str) -> str:
+        """Return the name in the file of a tensor of the text model."""
+        return outside(name, self._prefixes)
 
     def _check(self) -> None:
         for spec in self.layout.tensors:
             for part in spec.parts:
-                self._check_part(part, (part.rows, spec.k))
+                self._check_part(part, (part.source_rows, spec.k))
         for vector in self.layout.vectors:
             for part in vector.parts:
-                self._check_part(part, (part.rows,))
+                self._check_part(part, (part.source_rows,))
         known = self.layout.sources()
         unknown = [name for name in self._where if name not in known and not IGNORED.search(name)]
         inside = [name for name in unknown if name.startswith("model.")]
@@ -202,12 +212,14 @@ class Checkpoint:
 
     def _are_same(self, one: str, other: str) -> bool:
         files = self._where[one], self._where[other]
-        first, second = (file.tensors[name] for file, name in zip(files, (one, other), strict=True))
+        names = self._stored(one), self._stored(other)
+        first, second = (file.tensors[name] for file, name in zip(files, names, strict=True))
         if (first.dtype, first.shape) != (second.dtype, second.shape):
             return False
         for begin in range(0, first.nbytes, COMPARED):
             count = min(COMPARED, first.nbytes - begin)
-            if not np.array_equal(files[0].piece(one, begin, count), files[1].piece(other, begin, count)):
+            pieces = (file.piece(name, begin, count) for file, name in zip(files, names, strict=True))
+            if not np.array_equal(next(pieces), next(pieces)):
                 return False
         return True
 
@@ -219,7 +231,7 @@ class Checkpoint:
             place = f"{self.directory / (SINGLE if (self.directory / SINGLE).exists() else INDEX)}"
             remedy = "the file does not match its config.json, or is incomplete: download the model again"
             raise ModelError(place, f"tensor {name} is missing{also}", remedy)
-        info: TensorInfo = file.tensors[name]
+        info: TensorInfo = file.tensors[self._stored(name)]
         if info.shape != shape:
             why = f"tensor {name} is {info.shape}, config says {shape}"
             raise ModelError(f"{file.path}", why, "the file does not match its config.json")

@@ -157,8 +157,8 @@ class SafetensorsFile:
         """The tensors by name."""
         return self.header.tensors
 
-    def array(self, name: str) -> NDArray[Any]:
-        """Return a tensor as float32, float16, uint8 or, for BF16, uint16.
+    def array(self, name: str, begin: int = 0, rows: int | None = None) -> NDArray[Any]:
+        """Return a tensor, or ``rows`` of its rows from ``begin`` on, as float32, float16, uint8 or, for BF16, uint16.
 
         Raises ModelError for another dtype, and for a file that is no longer what it was.
         """
@@ -166,8 +166,11 @@ class SafetensorsFile:
         if info.dtype not in NUMPY_DTYPES:
             why = f"is {info.dtype}, weights must be F32, F16 or BF16"
             _fail(self.path, why, name, "convert the model to one of them, or use its original release")
-        values: NDArray[Any] = self.piece(name, 0, info.nbytes).view(NUMPY_DTYPES[info.dtype])
-        return values.reshape(info.shape)
+        shape = info.shape if rows is None else (rows, *info.shape[1:])
+        row = info.nbytes // max(info.shape[0], 1) if info.shape else info.nbytes
+        nbytes = info.nbytes if rows is None else rows * row
+        values: NDArray[Any] = self.piece(name, begin * row, nbytes).view(NUMPY_DTYPES[info.dtype])
+        return values.reshape(shape)
 
     def piece(self, name: str, first: int, count: int) -> NDArray[np.uint8]:
         """Return ``count`` bytes of a tensor from its byte ``first`` on, 64-byte aligned; raises ModelError."""

@@ -75,13 +75,13 @@ class LoadedModel:
         (rows, k) float32, or (rows,) for a vector, without padding. Raises KeyError for a name the model has not.
         """
         for spec in layout(self.config).tensors:
-            for part in spec.parts:
-                if source in (part.source, part.alternative):
-                    packed = self.tensors[spec.name]
-                    joined = packed.quant.unpack(packed.buffer, packed.offset, packed.panels, packed.k)
-                    return joined[part.columns()]
+            parts = [part for part in spec.parts if source in (part.source, part.alternative)]
+            if parts:
+                packed = self.tensors[spec.name]
+                joined = packed.quant.unpack(packed.buffer, packed.offset, packed.panels, packed.k)
+                return np.concatenate([joined[part.columns()] for part in parts])
         for vector in layout(self.config).vectors:
-            for part in vector.parts:
-                if source == part.source:
-                    return self.vectors[vector.name][part.columns()]
+            parts = [part for part in vector.parts if source == part.source]
+            if parts:
+                return np.concatenate([self.vectors[vector.name][part.columns()] for part in parts])
         raise KeyError(source)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,8 @@ from typing import Any
 from infeng_core.models.families import describe, families
 from infeng_core.models.fields import Fields, show, written
 from infeng_core.models.rope_config import RopeConfig
+from infeng_core.models.terms import refuse_unread
+from infeng_core.models.wrapped import text_fields, wrapped_family
 
 __all__ = ["ModelConfig", "RopeConfig"]
 
@@ -23,6 +26,11 @@ MAX_VOCAB = 1 << 24
 MAX_POSITIONS = 1 << 28
 
 REMEDY = "fix the file or download the model again"
+ACTIVATIONS = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu_tanh"}
+
+CAPS = ("attention_softcap", "logit_softcap")
+SCALES = ("embedding_scale", "residual_scale", "logit_scale")
+
 AGAIN = "update infeng, or convert the model again with this version: infeng convert SOURCE DEST --force"
 
 
@@ -31,7 +39,7 @@ class ModelConfig:
     """Sizes and constants of a decoder-only transformer.
 
     The attention's inner width is ``heads * head_dim``, which need not equal ``hidden``. ``eos_ids`` end a text,
-    ``bos_id`` starts one; both may be absent.
+    ``bos_id`` starts one; both may be absent. A tuple over layers is () where no layer has the thing.
     """
 
     family: str
@@ -50,6 +58,31 @@ class ModelConfig:
     tie_embeddings: bool = False
     bos_id: int | None = None
     eos_ids: tuple[int, ...] = ()
+    activation: str = "silu"  # of the gate
+    windows: tuple[int, ...] = ()  # (layers,) how far attention sees; 0: all
+    unrotated: tuple[int, ...] = ()  # layers without rotary embedding
+    local_rope: RopeConfig | None = None  # of layers with a window, where it is another
+    attention_scale: float = 0.0  # of scores; 0: 1 / sqrt(head_dim)
+    attention_softcap: float = 0.0  # of scores; 0: none
+    logit_softcap: float = 0.0
+    embedding_scale: float = 1.0
+    residual_scale: float = 1.0  # of what a block adds to the residual stream
+    logit_scale: float = 1.0
+
+    def window(self, layer: int) -> int:
+        """Return how many positions a row of a layer sees, its own included; 0: all before it."""
+        return self.windows[layer] if self.windows else 0
+
+    def rope_of(self, layer: int) -> RopeConfig | None:
+        """Return how a layer rotates q and k; None: not at all."""
+        if layer in self.unrotated:
+            return None
+        return self.local_rope if self.local_rope is not None and self.window(layer) else self.rope
+
+    @property
+    def score_scale(self) -> float:
+        """What the products of q and k are multiplied by."""
+        return self.attention_scale or 1.0 / math.sqrt(self.head_dim)
 
     @staticmethod
     def from_hf(
@@ -60,17 +93,14 @@ class ModelConfig:
         ``source`` is the file's path, for errors. ``generation`` is a parsed generation_config.json: its eos ids come
         first, as in transformers. Raises ModelError naming file, key, reason and remedy.
         """
-        fields = Fields(data, source, remedy=REMEDY)
-        family = _family(fields)
-        getattr(families()[family], "check", lambda _: None)(fields)
+        whole = Fields(data, source, remedy=REMEDY)
+        family = _family(whole)
+        module = families()[family]
+        fields = text_fields(whole, module)
+        getattr(module, "check", lambda _: None)(fields)
         if fields.has("quantization_config"):
             fields.fail(
                 "quantization_config", "is set, but only float checkpoints can be read", "use the unquantized model"
-            )
-        activation = fields.text("hidden_act", "silu")
-        if activation not in ("silu", "swish"):
-            fields.fail(
-                "hidden_act", f"is {show(activation)}, only silu is supported", "use a model with SwiGLU layers"
             )
         heads = fields.integer("num_attention_heads", 1, MAX_HEADS)
         hidden = fields.integer("hidden_size", 1, MAX_WIDTH)
@@ -94,13 +124,21 @@ class ModelConfig:
             vocab=vocab,
             max_positions=positions,
             rms_eps=fields.number("rms_norm_eps", 1e-12, 1.0, 1e-6),
-            rope=RopeConfig.from_hf(fields),
+            rope=_rope(module, fields, positions),
             attention_bias=fields.flag("attention_bias", False),
             mlp_bias=fields.flag("mlp_bias", False),
             tie_embeddings=fields.flag("tie_word_embeddings", False),
             bos_id=fields.optional_integer("bos_token_id", 0, vocab - 1),
             eos_ids=_ids(eos, "eos_token_id", vocab),
+            activation=_activation(fields),
         )
+        if config.rope.kind == "dynamic":  # the file says how far the model was trained
+            longest = min(int(positions * config.rope.factor), MAX_POSITIONS)
+            config = dataclasses.replace(config, max_positions=longest)
+        terms = getattr(module, "terms", None)
+        if terms is not None:
+            config = dataclasses.replace(config, **terms(fields, config))
+        refuse_unread(fields, family)
         _check(config, fields, "num_attention_heads", "num_key_value_heads")
         return config
 
@@ -140,9 +178,41 @@ class ModelConfig:
             tie_embeddings=fields.flag("tie_embeddings"),
             bos_id=fields.optional_integer("bos_id", 0, vocab - 1),
             eos_ids=_ids(fields, "eos_ids", vocab),
+            **_later(fields),
         )
         _check(config, fields, "heads", "kv_heads")
         return config
+
+
+def _later(fields: Fields) -> dict[str, Any]:
+    """Read the fields that came after format 1.0."""
+    activation = fields.text("activation", "silu")
+    if activation not in ACTIVATIONS.values():
+        fields.fail("activation", f"is {show(activation)}, known are {', '.join(sorted(set(ACTIVATIONS.values())))}")
+    local = fields.mapping("local_rope") if fields.has("local_rope") else None
+    return {
+        "activation": activation,
+        "windows": fields.integers("windows", 0, MAX_POSITIONS),
+        "unrotated": fields.integers("unrotated", 0, MAX_LAYERS),
+        "local_rope": None if local is None else RopeConfig.from_dict(local),
+        **{name: fields.number(name, 0.0, 1e6, 0.0) for name in ("attention_scale", *CAPS)},
+        **{name: fields.number(name, 1e-6, 1e6, 1.0) for name in SCALES},
+    }
+
+
+def _rope(module: Any, fields: Fields, positions: int) -> RopeConfig:
+    """Read the rope of a family, where there is one for each kind of layer that of layers without a window."""
+    names, scales_q = getattr(module, "ROPE_NAMES", {}), getattr(module, "SCALES_Q", False)
+    return RopeConfig.from_hf(fields, positions, layer_type="full_attention", names=names, scales_q=scales_q)
+
+
+def _activation(fields: Fields) -> str:
+    key = "hidden_activation" if fields.has("hidden_activation") else "hidden_act"
+    name = fields.text(key, "silu")
+    if name not in ACTIVATIONS:
+        fields.fail(key, f"is {show(name)}, supported are {', '.join(ACTIVATIONS)}", "use a model with one of these")
+    fields.has("hidden_act")  # which the other one outranks
+    return ACTIVATIONS[name]
 
 
 def _family(fields: Fields) -> str:
@@ -155,6 +225,9 @@ def _family(fields: Fields) -> str:
         for name, module in families().items():
             if names[0] in module.ARCHITECTURES:
                 return name
+        wrapped = {name: each for name, each in families().items() if names[0] in getattr(each, "WRAPPERS", ())}
+        if wrapped:
+            return wrapped_family(fields, wrapped, remedy)
         fields.fail("architectures", f"is {show(names[0])}, which this version does not run", remedy)
     model_type = fields.text("model_type")
     if model_type not in families():
@@ -179,7 +252,16 @@ def _check(config: ModelConfig, fields: Fields, heads: str, kv_heads: str) -> No
     """Raise ModelError where sizes that are possible alone do not fit each other."""
     if config.heads % config.kv_heads:
         fields.fail(heads, f"is {config.heads}, not a multiple of {kv_heads} = {config.kv_heads}")
-    if config.head_dim % 2:
-        fields.fail("head_dim", f"is {config.head_dim}, rotary embeddings need an even number")
+    for rope in (config.rope, config.local_rope):
+        rot = 2 if rope is None else rope.rotated(config.head_dim)
+        if rot < 2 or rot % 2:
+            fields.fail("head_dim", f"is {config.head_dim}, of which {rot} are rotated: it must be an even number")
+        if rope is not None and ((rope.kind == "yarn" and rope.theta <= 1.0) or (rope.kind == "dynamic" and rot == 2)):
+            fields.fail("rope_theta", f"is {rope.theta:g} over {rot} values, which {rope.kind} cannot scale")
+        for factors in () if rope is None or rope.kind != "longrope" else (rope.short_factors, rope.long_factors):
+            if len(factors) != rot // 2:
+                fields.fail("rope", f"has {len(factors)} factors, {rot} rotated values need {rot // 2}")
+    if config.windows and len(config.windows) != config.layers:
+        fields.fail("windows", f"has {len(config.windows)} layers, the model has {config.layers}")
     if config.heads * config.head_dim > MAX_WIDTH:
         fields.fail(heads, f"times head_dim is {config.heads * config.head_dim}, it may be {MAX_WIDTH} at most")

@@ -2,8 +2,11 @@
 
 A family holds ``FAMILY`` (``model_type`` of its config.json), ``ARCHITECTURES`` (the class names that config.json
 lists) and ``graph(config)``; one whose checkpoint names or joins tensors otherwise also defines ``weights(config)``
-(see ``infeng_core.models.weights``), one that does not run every config.json of its kind ``check(fields)``, which
-raises ModelError. So adding a family adds one file.
+(see ``infeng_core.models.weights``), one with terms that a Llama has not ``terms(fields, config)``, which returns
+fields of ModelConfig, one that does not run every config.json of its kind ``check(fields)``, which raises ModelError.
+``DEFAULTS`` are keys that config.json may leave out, ``ROPE_NAMES`` kinds of rope under other names, ``SCALES_Q`` says
+that q is scaled by its position, ``WRAPPERS`` names multimodal classes around a text model of the family
+(``infeng_core.models.wrapped``). So adding a family adds one file.
 """
 
 from __future__ import annotations

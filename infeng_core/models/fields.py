@@ -45,6 +45,8 @@ class Fields:
         if not isinstance(data, Mapping):
             raise ModelError(f"{source}", f"{prefix.rstrip('.') or 'the document'} is not a mapping", remedy)
         self.data: Mapping[Any, Any] = data
+        self.asked: set[str] = set()
+        """The keys that somebody has read or looked for."""
 
     def fail(self, key: str, why: str, remedy: str | None = None) -> NoReturn:
         """Raise ModelError for one key: ``why`` continues the sentence "<key> ..."."""
@@ -74,6 +76,20 @@ class Fields:
         if not isinstance(value, bool):
             self.fail(key, f"is {show(value)}, it must be true or false")
         return value
+
+    def numbers(self, key: str, low: float, high: float) -> tuple[float, ...]:
+        """Return a list of finite numbers in [low, high]; 65536 at most."""
+        value = self._get(key, None)
+        if not isinstance(value, list | tuple) or len(value) > 1 << 16:
+            self.fail(key, f"is {show(value)}, it must be a list of numbers")
+        return tuple(Fields({key: item}, self.source, remedy=self.remedy).number(key, low, high) for item in value)
+
+    def integers(self, key: str, low: int, high: int) -> tuple[int, ...]:
+        """Return a list of integers in [low, high], 65536 at most; () where the key is absent or null."""
+        value = self._get(key, ())
+        if not isinstance(value, list | tuple) or len(value) > 1 << 16:
+            self.fail(key, f"is {show(value)}, it must be a list of whole numbers")
+        return tuple(Fields({key: item}, self.source, remedy=self.remedy).integer(key, low, high) for item in value)
 
     def text(self, key: str, default: str | None = None) -> str:
         """Return a string."""
@@ -106,6 +122,7 @@ class Fields:
 
     def has(self, key: str) -> bool:
         """Return whether ``key`` is present and not null."""
+        self.asked.add(key)
         return self.data.get(key) is not None
 
     def only(self, *known: str) -> None:
@@ -115,6 +132,7 @@ class Fields:
                 self.fail(show(key), "is not a known key")
 
     def _get(self, key: str, default: object) -> object:
+        self.asked.add(key)
         value = self.data.get(key)
         if value is None:
             value = default

@@ -50,7 +50,28 @@ class SiluMul:
     """Panels alternate gate and up: ``cur`` becomes ``silu(gate) * up``, half as wide."""
 
 
-Step = Bias | Residual | SiluMul
+@dataclass(frozen=True, slots=True)
+class GatedMul:
+    """``SiluMul`` with another function: ``cur`` becomes ``function(gate) * up``; docs/numerics.md lists functions."""
+
+    function: str
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """``cur *= factor``."""
+
+    factor: float
+
+
+@dataclass(frozen=True, slots=True)
+class Softcap:
+    """``cur = cap * tanh(cur / cap)``."""
+
+    cap: float
+
+
+Step = Bias | Residual | SiluMul | GatedMul | Scale | Softcap
 """What may follow a linear op before its result is written."""
 
 
@@ -64,12 +85,19 @@ class Embed:
 
 @dataclass(frozen=True, slots=True)
 class RmsNorm:
-    """``out = (x / sqrt(mean(x^2) + eps)) * weight``; where ``out`` is sampled and ``x`` is not, only sampled rows."""
+    """``out = (x / sqrt(mean(x^2) + eps)) * (offset + weight)``; where only ``out`` is sampled, of sampled rows.
+
+    With ``heads`` above 0, ``out`` is ``x``, of which so many vectors as long as the weight, side by side from
+    ``column`` on, are normed one by one.
+    """
 
     weight: str
     x: str
     out: str
     eps: float
+    offset: float = 0.0
+    heads: int = 0
+    column: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +111,20 @@ class Linear:
 
 
 @dataclass(frozen=True, slots=True)
+class Apply:
+    """``out = steps(x)``, none of which changes the width; ``out`` may be ``x``."""
+
+    x: str
+    out: str
+    steps: tuple[Step, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Rope:
-    """Rotates the q heads from column 0 of ``x`` and the k heads from ``k_column`` in place, by each row's position."""
+    """Rotates the q heads from column 0 of ``x`` and the k heads from ``k_column`` in place, by each row's position.
+
+    ``q_norm`` and ``k_norm`` name vectors (head_dim,) by which each head is normed first, as ``RmsNorm`` does.
+    """
 
     x: str
     heads: int
@@ -92,6 +132,10 @@ class Rope:
     head_dim: int
     k_column: int
     rope: RopeConfig
+    q_norm: str = ""
+    k_norm: str = ""
+    eps: float = 0.0
+    offset: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,9 +160,11 @@ class Attention:
     head_dim: int
     scale: float
     window: int = 0
+    softcap: float = 0.0  # of scores; 0: none
+    sinks: str = ""  # a vector (heads,) of scores without a value
 
 
-Op = Embed | RmsNorm | Linear | Rope | KvAppend | Attention
+Op = Embed | RmsNorm | Linear | Apply | Rope | KvAppend | Attention
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +180,7 @@ def reads(op: Op) -> tuple[str, ...]:
     """Return the names of the values that ``op`` takes, those of its steps included."""
     if isinstance(op, Embed):
         return ()
-    steps = op.steps if isinstance(op, Linear) else ()
+    steps = op.steps if isinstance(op, Linear | Apply) else ()
     return (op.x, *(step.value for step in steps if isinstance(step, Residual)))
 
 

@@ -9,7 +9,9 @@ Packed tensors (16-row panels, docs/format.md) and f32 vectors, for layer i:
 ``layers.i.o_proj``                   (hidden, heads * head_dim)
 ``layers.i.gate_up_proj``             panels alternate gate, up, gate, up ...
 ``layers.i.down_proj``                (hidden, intermediate)
-``layers.i.attn_norm``, ``mlp_norm``  (hidden)
+``layers.i.attn_norm``, ``mlp_norm``  (hidden), of what a block reads
+``layers.i.attn_post_norm``           (hidden), of what a block adds; ``mlp_post_norm`` the same
+``layers.i.q_norm``, ``k_norm``       (head_dim), or over the width of all heads
 ``norm``                              (hidden)
 ``<tensor>.bias``                     one value per column of the packed tensor, 0 on padding
 ====================================  ======================================================================
@@ -18,8 +20,10 @@ Packed tensors (16-row panels, docs/format.md) and f32 vectors, for layer i:
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,9 +39,9 @@ IGNORED = re.compile(r"rotary_emb\.inv_freq$")
 
 @dataclass(frozen=True)
 class Part:
-    """A tensor of the checkpoint and its place in a packed one.
+    """Rows [begin, begin + rows) of a tensor of the checkpoint, which has ``of`` rows, and their place in a packed one.
 
-    Row r goes to column ``(first_panel + r // 16 * panel_step) * 16 + r % 16``.
+    Row r of them goes to column ``(first_panel + r // 16 * panel_step) * 16 + r % 16``.
     """
 
     source: str
@@ -45,6 +49,19 @@ class Part:
     first_panel: int = 0
     panel_step: int = 1
     alternative: str | None = None  # another name under which a checkpoint may hold the same tensor
+    begin: int = 0
+    of: int = 0  # 0: it has no other rows
+
+    @property
+    def module(self) -> str:
+        """The module whose weight this is, with its rows where others are packed apart: "mlp.gate_up_proj[0:64]"."""
+        name = self.source.removesuffix(".weight")
+        return f"{name}[{self.begin}:{self.begin + self.rows}]" if self.of else name
+
+    @property
+    def source_rows(self) -> int:
+        """Rows of the whole tensor."""
+        return self.of or self.rows
 
     @property
     def panels(self) -> int:
@@ -100,16 +117,27 @@ class Layout:
 
 
 def stacked(*sources: tuple[str, int]) -> tuple[Part, ...]:
-    """Place (name, rows) below each other, each on a panel boundary."""
+    """Place (name, rows) below each other, each on a panel boundary; sources of one name are its rows in order."""
     parts: list[Part] = []
     for source, rows in sources:
-        parts.append(Part(source, rows, first_panel=sum(part.panels for part in parts)))
+        parts.append(_part(source, rows, parts, sources, sum(part.panels for part in parts), 1))
     return tuple(parts)
 
 
 def alternating(*sources: tuple[str, int]) -> tuple[Part, ...]:
-    """Place (name, rows) of equal rows so that their panels take turns."""
-    return tuple(Part(source, rows, index, len(sources)) for index, (source, rows) in enumerate(sources))
+    """Place (name, rows) of equal rows so that their panels take turns; sources of one name are its rows in order."""
+    parts: list[Part] = []
+    for index, (source, rows) in enumerate(sources):
+        parts.append(_part(source, rows, parts, sources, index, len(sources)))
+    return tuple(parts)
+
+
+def _part(
+    source: str, rows: int, before: list[Part], sources: Sequence[tuple[str, int]], first_panel: int, panel_step: int
+) -> Part:
+    begin = sum(part.rows for part in before if part.source == source)
+    of = sum(count for name, count in sources if name == source)
+    return Part(source, rows, first_panel, panel_step, begin=begin, of=0 if of == rows else of)
 
 
 @lru_cache(maxsize=16)
@@ -120,45 +148,84 @@ def layout(config: ModelConfig) -> Layout:
     return made
 
 
-def decoder(config: ModelConfig, *, qkv_bias: bool | None = None, o_bias: bool | None = None) -> Layout:
+PRE_NORMS = {"attn_norm": "input_layernorm", "mlp_norm": "post_attention_layernorm"}
+POST_NORMS = {"attn_post_norm": "post_attention_layernorm", "mlp_post_norm": "post_feedforward_layernorm"}
+BOTH_NORMS = {"attn_norm": "input_layernorm", "mlp_norm": "pre_feedforward_layernorm", **POST_NORMS}
+"""The norms of a layer and their names in a checkpoint: of what blocks read, of what they add, or of both."""
+
+
+def decoder(
+    config: ModelConfig,
+    *,
+    qkv_bias: bool | None = None,
+    o_bias: bool | None = None,
+    norms: Mapping[str, str] = PRE_NORMS,
+    qk_norm: Literal["", "head", "width"] = "",
+    fused: bool = False,
+) -> Layout:
     """Return the tensors of a Llama-like decoder, under the names that transformers gives them.
 
     ``qkv_bias`` and ``o_bias`` say which linears of attention have biases; by default ``config.attention_bias`` does.
+    ``qk_norm``: q and k are normed, each head by itself or over all heads. ``fused``: the checkpoint has q, k and v in
+    one tensor, and gate and up in one.
     """
     qkv_bias = config.attention_bias if qkv_bias is None else qkv_bias
     o_bias = config.attention_bias if o_bias is None else o_bias
-    hidden, inner = config.hidden, config.intermediate
-    q_rows, kv_rows = config.heads * config.head_dim, config.kv_heads * config.head_dim
-    embed, head = "model.embed_tokens.weight", "lm_head.weight"
+    hidden, embed, head = config.hidden, "model.embed_tokens.weight", "lm_head.weight"
     tied = head if config.tie_embeddings else None
     tensors = [TensorSpec("embed", hidden, (Part(embed, config.vocab, alternative=tied),))]
-    vectors = []
-    for i in range(config.layers):
-        hf, ours = f"model.layers.{i}", f"layers.{i}"
-        attention, mlp = f"{hf}.self_attn", f"{hf}.mlp"
-        vectors.append(VectorSpec(f"{ours}.attn_norm", hidden, stacked((f"{hf}.input_layernorm.weight", hidden))))
-        vectors.append(
-            VectorSpec(f"{ours}.mlp_norm", hidden, stacked((f"{hf}.post_attention_layernorm.weight", hidden)))
-        )
-        qkv = ((f"{attention}.q_proj", q_rows), (f"{attention}.k_proj", kv_rows), (f"{attention}.v_proj", kv_rows))
-        for name, k, place, sources, bias in (
-            ("qkv_proj", hidden, stacked, qkv, qkv_bias),
-            ("o_proj", q_rows, stacked, ((f"{attention}.o_proj", hidden),), o_bias),
-            (
-                "gate_up_proj",
-                hidden,
-                alternating,
-                ((f"{mlp}.gate_proj", inner), (f"{mlp}.up_proj", inner)),
-                config.mlp_bias,
-            ),
-            ("down_proj", inner, stacked, ((f"{mlp}.down_proj", hidden),), config.mlp_bias),
-        ):
-            tensor = TensorSpec(f"{ours}.{name}", k, place(*((f"{source}.weight", rows) for source, rows in sources)))
+    vectors: list[VectorSpec] = []
+    for layer in range(config.layers):
+        vectors += _norms(config, layer, norms, qk_norm)
+        for linear in _linears(config, layer, qkv_bias, o_bias, fused):
+            tensor = TensorSpec(linear.name, linear.k, linear.parts("weight"))
             tensors.append(tensor)
-            if bias:
-                parts = place(*((f"{source}.bias", rows) for source, rows in sources))
-                vectors.append(VectorSpec(f"{tensor.name}.bias", tensor.panels * PANEL_ROWS, parts))
+            if linear.bias:
+                vectors.append(VectorSpec(f"{linear.name}.bias", tensor.panels * PANEL_ROWS, linear.parts("bias")))
     vectors.append(VectorSpec("norm", hidden, stacked(("model.norm.weight", hidden))))
     if not config.tie_embeddings:
         tensors.append(TensorSpec("lm_head", hidden, (Part(head, config.vocab),)))
     return Layout(tuple(tensors), tuple(vectors))
+
+
+def _norms(config: ModelConfig, layer: int, norms: Mapping[str, str], qk_norm: str) -> list[VectorSpec]:
+    """Return the norms of a layer."""
+    hf, ours, hidden = f"model.layers.{layer}", f"layers.{layer}", config.hidden
+    found = [
+        VectorSpec(f"{ours}.{name}", hidden, stacked((f"{hf}.{source}.weight", hidden)))
+        for name, source in norms.items()
+    ]
+    for name, heads in (("q_norm", config.heads), ("k_norm", config.kv_heads)) if qk_norm else ():
+        size = config.head_dim if qk_norm == "head" else heads * config.head_dim
+        found.append(VectorSpec(f"{ours}.{name}", size, stacked((f"{hf}.self_attn.{name}.weight", size))))
+    return found
+
+
+class _Linear(NamedTuple):
+    """A packed tensor, and the modules with their rows that it is made of."""
+
+    name: str
+    k: int
+    place: Callable[..., tuple[Part, ...]]  # stacked or alternating
+    modules: tuple[tuple[str, int], ...]
+    bias: bool
+
+    def parts(self, of: str) -> tuple[Part, ...]:
+        return self.place(*((f"{module}.{of}", rows) for module, rows in self.modules))
+
+
+def _linears(config: ModelConfig, layer: int, qkv_bias: bool, o_bias: bool, fused: bool) -> tuple[_Linear, ...]:
+    """Return the linears of a layer in the order in which a step reads them."""
+    attention, mlp, ours = f"model.layers.{layer}.self_attn", f"model.layers.{layer}.mlp", f"layers.{layer}"
+    hidden, inner, bias = config.hidden, config.intermediate, config.mlp_bias
+    q_rows, kv_rows = config.heads * config.head_dim, config.kv_heads * config.head_dim
+    heads = ("qkv_proj",) * 3 if fused else ("q_proj", "k_proj", "v_proj")
+    gates = ("gate_up_proj",) * 2 if fused else ("gate_proj", "up_proj")
+    qkv = tuple((f"{attention}.{name}", rows) for name, rows in zip(heads, (q_rows, kv_rows, kv_rows), strict=True))
+    gate_up = tuple((f"{mlp}.{name}", inner) for name in gates)
+    return (
+        _Linear(f"{ours}.qkv_proj", hidden, stacked, qkv, qkv_bias),
+        _Linear(f"{ours}.o_proj", q_rows, stacked, ((f"{attention}.o_proj", hidden),), o_bias),
+        _Linear(f"{ours}.gate_up_proj", hidden, alternating, gate_up, bias),
+        _Linear(f"{ours}.down_proj", inner, stacked, ((f"{mlp}.down_proj", hidden),), bias),
+    )

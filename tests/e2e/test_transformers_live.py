@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from e2e import harness
 from goldens import environment, oracle
+from goldens.families import FAMILY_CASES, GEMMA3, MINISTRAL3, OLMO3, PHI4, FamilyCase
 from goldens.shapes import GREEDY_STEPS, random_case
 
 from infeng_core import SamplingParams
@@ -59,3 +60,28 @@ def test_a_random_shape_computes_what_transformers_computes(
         sure = golden["lead"] > 2 * oracle.TOLERANCE
         steps = len(sure) if sure.all() else int(sure.argmin())
         assert list(completion.token_ids[:steps]) == golden["greedy"][:steps].tolist(), name
+
+
+@pytest.mark.parametrize(
+    "cases",
+    [
+        pytest.param((PHI4, OLMO3, GEMMA3, MINISTRAL3), marks=pytest.mark.slow, id="four"),
+        pytest.param(FAMILY_CASES, marks=pytest.mark.nightly, id="all"),
+    ],
+)
+def test_the_goldens_of_families_are_what_transformers_computes(
+    cases: tuple[FamilyCase, ...], torch_python: Path, tmp_path: Path
+) -> None:
+    for case in cases:
+        directory = case.write(tmp_path / case.name)
+        np.save(directory / "prompt.npy", case.prompt)
+        np.save(directory / "positions.npy", case.positions)
+        if case.at_full_length:
+            np.save(directory / "context.npy", case.context)
+    environment.run(torch_python, SCRIPT, *(tmp_path / case.name for case in cases))
+    for case in cases:
+        golden = oracle.golden(case)
+        with np.load(tmp_path / case.name / "golden.npz") as file:
+            np.testing.assert_allclose(file["logits"], golden["logits"], rtol=0, atol=oracle.TOLERANCE)
+            assert file["greedy"].tolist() == golden["greedy"].tolist()
+        assert golden["prompt"].tolist() == case.prompt.tolist()

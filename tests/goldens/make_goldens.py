@@ -1,28 +1,36 @@
 """Write the golden files beside this script from transformers, in an environment of its own:
 
 python3 -m venv build/torch && build/torch/bin/pip install torch==2.13.0 transformers
-build/torch/bin/python tests/goldens/make_goldens.py
+PYTHONPATH=tests build/torch/bin/python tests/goldens/make_goldens.py [NAME ...]
 """
 
 from __future__ import annotations
 
+import sys
 import tempfile
 from pathlib import Path
 
 import numpy as np
 import torch
 import transformers
-from shapes import CASES, GREEDY_STEPS
-from transformers_run import run
+from goldens.families import FAMILY_CASES
+from goldens.shapes import CASES, GREEDY_STEPS
+from goldens.transformers_run import run
 
 HERE = Path(__file__).parent
 
 
 def main() -> None:
-    """Write one file per case; refuse a case whose logits are too flat or whose greedy choice hangs on rounding."""
-    for case in CASES:
+    """Write one file per case; refuse a case whose logits are too flat or whose greedy choice hangs on rounding.
+
+    Arguments name cases; without any, all are written.
+    """
+    for case in (*CASES, *FAMILY_CASES):
+        if sys.argv[1:] and case.name not in sys.argv[1:]:
+            continue
+        context = case.context if getattr(case, "at_full_length", False) else 0
         with tempfile.TemporaryDirectory() as scratch:
-            golden = run(case.write(Path(scratch)), case.prompt, case.positions, GREEDY_STEPS)
+            golden = run(case.write(Path(scratch)), case.prompt, case.positions, GREEDY_STEPS, context)
         spread, lead = float(golden["logits"].std()), float(golden["lead"].min())
         print(f"{case.name}: logit std {spread:.2f}, smallest lead of a greedy token {lead:.4f}")
         if spread < 1 or lead < 0.005:

@@ -40,6 +40,17 @@ def read_config(config: Mapping[str, Any], head_dim: int) -> SimpleNamespace:
         attention_bias=config["attention_bias"],
         mlp_bias=config["mlp_bias"],
         tie_embeddings=config["tie_word_embeddings"],
+        intermediate=config["intermediate_size"],
+        activation="silu",
+        windows=(),
+        unrotated=(),
+        local_rope=None,
+        attention_scale=0.0,
+        attention_softcap=0.0,
+        logit_softcap=0.0,
+        embedding_scale=1.0,
+        residual_scale=1.0,
+        logit_scale=1.0,
         rope=SimpleNamespace(
             theta=config.get("rope_theta") or rope["rope_theta"],
             kind=rope.get("rope_type") or rope.get("type") or "default",
@@ -47,6 +58,9 @@ def read_config(config: Mapping[str, Any], head_dim: int) -> SimpleNamespace:
             low_freq_factor=rope.get("low_freq_factor"),
             high_freq_factor=rope.get("high_freq_factor"),
             original_max_positions=rope.get("original_max_position_embeddings"),
+            partial=1.0,
+            attention_factor=1.0,
+            query_beta=0.0,
         ),
     )
 

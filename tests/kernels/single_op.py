@@ -11,7 +11,7 @@ from kernels.harness import FLOAT_FORMATS, INT_FORMATS, reference
 from infeng_core import _native as native
 from infeng_core.kernels.check.case import OneOp, Sequences, asked
 from infeng_core.kernels.check.lora import A_FORMATS, RandomAdapters, a_form
-from infeng_core.kernels.problems import Fields, problem
+from infeng_core.kernels.problems import Fields, is_gated, problem
 
 REFERENCE = reference()
 CACHES = native.CACHE_FORMATS
@@ -28,6 +28,9 @@ LISTS = (
     ("row_scale", "bias", "residual", "quantize"),
     ("lora", "residual"),
     ("lora", "bias", "silu_mul", "quantize"),
+    ("bias", "scale", "residual", "quantize"),
+    ("scale", "softcap"),
+    ("gelu_tanh_mul", "quantize"),
 )
 # Sequences as (rows, first position): one row, ends of blocks and of splits, several sequences, a long chunk.
 SEQUENCES = (
@@ -89,7 +92,7 @@ def linear() -> Iterator[Case]:
     for fmt in FLOAT_FORMATS + INT_FORMATS:
         for i, (rows, n, k) in enumerate(shapes):
             names = LISTS[i % len(LISTS)]
-            n = -(-n // 32) * 32 if "silu_mul" in names else n
+            n = -(-n // 32) * 32 if any(map(is_gated, names)) else n
             sizes = {"weight": fmt, "act": "int8-g64" if fmt in INT_FORMATS else "f32", "n": n, "k": k}
             adapters = RandomAdapters(next(storages)) if "lora" in names else None
             name = f"{fmt}-{rows}x{n}x{k}-{'+'.join(names) or 'plain'}"
@@ -109,12 +112,14 @@ def rmsnorm() -> Iterator[Case]:
                 for gather in (False, True):
                     name = f"{rows}x{k}-{'+'.join(names) or 'plain'}{'-gather' if gather else ''}"
                     yield case(name, "rmsnorm", rows, n=k, k=k, gather=gather, **steps(names))
+            for needs in (["norm_heads"], ["norm_offset"], ["norm_heads", "norm_offset"]):
+                yield case(f"{rows}x{k}-{'+'.join(needs)}", "rmsnorm", rows, n=k, k=k, needs=needs)
 
 
 def epilogue() -> Iterator[Case]:
     for n in (64, 176, 352, 576, 896):
         for names in LISTS[1:]:
-            if "silu_mul" not in names or n % 32 == 0:
+            if not any(map(is_gated, names)) or n % 32 == 0:
                 adapters = RandomAdapters("bf16") if "lora" in names else None
                 yield case(f"{n}-{'+'.join(names)}", "epilogue", 5, adapters=adapters, n=n, k=n, **steps(names))
 
@@ -127,7 +132,9 @@ def row_op(op: str) -> Iterator[Case]:
 
 def rope() -> Iterator[Case]:
     for dim, rot in ((8, 8), (64, 64), (80, 64), (96, 96), (128, 128), (256, 64)):
-        yield case(f"{dim}-{rot}", "rope", ((8, 0), (1, 39)), heads=3, kv_heads=2, head_dim=dim, context=40, rot=rot)
+        for needs in ([], ["rope_norm"], ["rope_norm", "rope_scale"]):
+            sizes = {"heads": 3, "kv_heads": 2, "head_dim": dim, "context": 40, "rot": rot, "needs": needs}
+            yield case("-".join([f"{dim}-{rot}", *needs]), "rope", ((8, 0), (1, 39)), **sizes)
 
 
 def kv_append() -> Iterator[Case]:
@@ -148,6 +155,9 @@ def attention() -> Iterator[Case]:
                     sizes = {"heads": kv_heads * shared, "kv_heads": kv_heads, "head_dim": dim, "context": 720}
                     name = f"{kv}-{i}-{dim}-{shared}-window{window}"
                     yield case(name, "attention", step, kv=kv, window=window, **sizes, **steps(names))
+                    if j % 2 == 0:
+                        bent = {"needs": [["softcap"], ["sinks"], ["sinks", "softcap"]][i % 3]}
+                        yield case(f"{name}-bent", "attention", step, kv=kv, window=window, **bent, **sizes)
 
 
 def shrink() -> Iterator[Case]:

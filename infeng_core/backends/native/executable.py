@@ -18,6 +18,7 @@ from infeng_core.kernels.problems import MAX_STACKED_RANK
 from infeng_core.machine import placement
 from infeng_core.machine.memory import LOCK_REMEDY, available_bytes
 from infeng_core.models.families import families
+from infeng_core.models.rope import variant
 from infeng_core.step import Batch, Limits
 
 if TYPE_CHECKING:
@@ -134,6 +135,8 @@ class NativeExecutable:
         self.kv_bytes = self._cache.nbytes
         sizes = f"{shape.layers} layers, {shape.kv_heads} heads of {shape.head_dim}"
         self._layout = f"native {BLOCK_LAYOUT}: {config.kv_cache.dtype}, {sizes}"
+        if rope := variant(shape.rope, limits.context):
+            self._layout += f", {rope}"
         self.scratch_bytes = self._program.scratch_bytes
 
     def run(self, batch: Batch) -> NDArray[np.float32]:

@@ -12,18 +12,19 @@ from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from infeng_core import _native
 from infeng_core.backends.native.binding import Binder, Bindings
 from infeng_core.errors import ModelError
-from infeng_core.kernels.problems import MAX_STACKED_RANK
+from infeng_core.kernels.problems import MAX_STACKED_RANK, is_gated
 from infeng_core.models import rope
 from infeng_core.models.ops import (
     PANEL,
+    Apply,
     Attention,
     Bias,
     Embed,
+    GatedMul,
     Graph,
     KvAppend,
     Linear,
@@ -31,7 +32,9 @@ from infeng_core.models.ops import (
     Residual,
     RmsNorm,
     Rope,
+    Scale,
     SiluMul,
+    Softcap,
     Step,
     consumers,
     panel_columns,
@@ -77,7 +80,7 @@ class Planner:
         self._activations: dict[str, int] = {}
         self.hidden: int | None = None
         """The buffer of what the head reads, of all rows; None where the graph does not end in a norm and a head."""
-        self._tables: dict[RopeConfig, tuple[NDArray[np.float32], NDArray[np.float32]]] = {}
+        self._tables: dict[RopeConfig, tuple[rope.Table, rope.Table, rope.Table | None]] = {}
 
     def build(self, program: _native.Program, cache: _native.KvCache, kv_format: str) -> int:
         """Add every op of the graph to ``program``; return the buffer of the logits."""
@@ -104,6 +107,8 @@ class Planner:
                 self._rmsnorm(index, op)
             case Linear():
                 self._linear(index, op)
+            case Apply():
+                self._apply(index, op)
             case Rope():
                 self._rope(op)
             case KvAppend():
@@ -142,19 +147,21 @@ class Planner:
         vector = self._model.vectors[op.weight]
         sampled, x = self._graph.values[op.out].sampled, self._buffer(op.x)
         gather = sampled and not self._graph.values[op.x].sampled
+        needs = ["norm_offset"] if op.offset else []
+        role = f"{_role(op.weight)} {len(vector)}"
+        problem = {"n": len(vector), "k": len(vector)}
+        if op.heads:
+            kernels = self.binder.choose("rmsnorm", sampled, {**problem, "needs": [*needs, "norm_heads"]})
+            self.binder.note("rmsnorm", role, kernels)
+            self._program.rmsnorm(kernels, x, vector, op.eps, x, offset=op.offset, heads=op.heads, column=op.column)
+            return
 
         def emit(kernels: Bindings, out: int | None, epilogues: Sequence[_native.Epilogue]) -> None:
-            self._program.rmsnorm(kernels, x, vector, op.eps, out, epilogues, gather_samples=gather, module=op.weight)
+            more: dict[str, Any] = {"gather_samples": gather, "module": op.weight, "offset": op.offset}
+            self._program.rmsnorm(kernels, x, vector, op.eps, out, epilogues, **more)
 
-        self._emit(
-            index,
-            "rmsnorm",
-            f"{_role(op.weight)} {len(vector)}",
-            {"n": len(vector), "k": len(vector), "needs": ["row_gather"] if gather else []},
-            [],
-            op.out,
-            emit,
-        )
+        needs += ["row_gather"] if gather else []
+        self._emit(index, "rmsnorm", role, {**problem, "needs": needs}, [], op.out, emit)
 
     def _is_before_head(self, op: RmsNorm) -> bool:
         heads = [one for one in self._graph.ops if isinstance(one, Linear) and one.out == self._graph.logits]
@@ -164,10 +171,12 @@ class Planner:
         """Add the norm once more, of all rows and only in steps that ask for it."""
         vector = self._model.vectors[op.weight]
         self.hidden = self._program.buffer(self._graph.values[op.out].columns)
-        kernels = self.binder.choose("rmsnorm", False, {"n": len(vector), "k": len(vector)})
+        needs = ["norm_offset"] if op.offset else []
+        kernels = self.binder.choose("rmsnorm", False, {"n": len(vector), "k": len(vector), "needs": needs})
         self.binder.note("rmsnorm", f"{_role(op.weight)} {len(vector)} of all rows", kernels, is_listed=False)
         x = self._buffer(op.x)
-        self._program.rmsnorm(kernels, x, vector, op.eps, self.hidden, module=op.weight, on_demand=True)
+        more: dict[str, Any] = {"module": op.weight, "on_demand": True, "offset": op.offset}
+        self._program.rmsnorm(kernels, x, vector, op.eps, self.hidden, **more)
 
     def _linear(self, index: int, op: Linear) -> None:
         weight = self._weight(op.weight)
@@ -198,14 +207,27 @@ class Planner:
         slot = self._program.shrink(kernels, name, x, k=weight.k, panels=weight.panels)
         return [("lora", _native.Epilogue.lora(slot))]
 
+    def _apply(self, index: int, op: Apply) -> None:
+        steps = [self._step(step) for step in op.steps]
+        needs_f32, needs_int8 = self._forms(index, op.out)
+        if needs_int8:
+            steps.append(("quantize", _native.Epilogue.quantize(self._activation(op.out))))
+        value = self._graph.values[op.x]
+        out = self._buffer(op.out) if needs_f32 else None
+        self._epilogue(op.out, self._buffer(op.x), value.columns, out, steps, value.sampled)
+
     def _rope(self, op: Rope) -> None:
         if op.rope not in self._tables:
-            self._tables[op.rope] = rope.tables(op.rope, op.head_dim, self._limits.context)
-        cos, sin = self._tables[op.rope]
+            context = self._limits.context
+            self._tables[op.rope] = (*rope.tables(op.rope, op.head_dim, context), rope.query_scale(op.rope, context))
+        cos, sin, q_scale = self._tables[op.rope]
         heads: dict[str, Any] = {"heads": op.heads, "kv_heads": op.kv_heads, "head_dim": op.head_dim}
-        kernels = self.binder.choose("rope", False, {"context": self._limits.context, **heads})
+        needs = (["rope_norm"] if op.q_norm or op.k_norm else []) + (["rope_scale"] if q_scale is not None else [])
+        kernels = self.binder.choose("rope", False, {"context": self._limits.context, "needs": needs, **heads})
         self.binder.note("rope", _heads(op.heads, op.kv_heads, op.head_dim), kernels)
-        self._program.rope(kernels, self._buffer(op.x), **heads, k_column=op.k_column, cos=cos, sin=sin)
+        norms = [self._model.vectors[name] + np.float32(op.offset) if name else None for name in (op.q_norm, op.k_norm)]
+        more: dict[str, Any] = {"q_norm": norms[0], "k_norm": norms[1], "q_scale": q_scale, "eps": op.eps}
+        self._program.rope(kernels, self._buffer(op.x), **heads, k_column=op.k_column, cos=cos, sin=sin, **more)
 
     def _kv_append(self, op: KvAppend) -> None:
         config = self._model.config
@@ -222,7 +244,8 @@ class Planner:
 
     def _attention(self, index: int, op: Attention) -> None:
         heads = {"heads": op.heads, "kv_heads": op.kv_heads, "head_dim": op.head_dim}
-        needs = ["window"] if op.window else []
+        asked = {"window": op.window, "softcap": op.softcap, "sinks": op.sinks}
+        needs = [need for need, value in asked.items() if value]
         problem = {"kv": self._kv_format, "context": self._limits.context, "needs": needs, **heads}
         x = self._buffer(op.x)
 
@@ -236,6 +259,8 @@ class Planner:
                 heads=op.heads,
                 window=op.window,
                 scale=op.scale,
+                softcap=op.softcap,
+                sinks=self._model.vectors[op.sinks] if op.sinks else None,
                 epilogues=epilogues,
             )
 
@@ -274,7 +299,7 @@ class Planner:
         # What follows reads the result from f32. It gets a buffer of its own where the value's buffer still holds an
         # operand (the residual) or has another width.
         is_only_quantize = names[fused:] == ["quantize"]
-        if is_only_quantize or "silu_mul" in names[:fused]:
+        if is_only_quantize or any(map(is_gated, names[:fused])):
             columns = self._graph.values[out].columns
         between = self._buffer(out) if is_only_quantize else self._scratch(columns, sampled)
         emit(kernels, between, [step for _, step in steps[:fused]])
@@ -322,6 +347,12 @@ class Planner:
                 return "residual", _native.Epilogue.residual(self._buffer(value))
             case SiluMul():
                 return "silu_mul", _native.Epilogue.silu_mul()
+            case GatedMul(function):
+                return f"{function}_mul", _native.Epilogue.gated_mul(function)
+            case Scale(factor):
+                return "scale", _native.Epilogue.scale(factor)
+            case Softcap(cap):
+                return "softcap", _native.Epilogue.softcap(cap)
 
     def buffer(self, name: str) -> int:
         """Return the buffer of a value's float32 rows."""

@@ -20,6 +20,7 @@ from infeng_core.formats.adapters.sites import Site, Sites, sites
 from infeng_core.formats.adapters.snapshot import Snapshot, TensorFile, read_settled
 from infeng_core.models.config import ModelConfig
 from infeng_core.models.fields import show
+from infeng_core.models.wrapped import outside, prefixes
 
 WEIGHTS_FILE = "adapter_model.safetensors"
 PICKLES = ("adapter_model.bin", "adapter_model.pt")
@@ -92,6 +93,7 @@ class _Reader:
         self.header = files.header(self.path)
         self.base = base
         self.sites: Sites = sites(base)
+        self.prefixes = prefixes(self.header.tensors, PREFIX)  # where it was trained inside of a multimodal model
         self.used: set[str] = set()
 
     def read(self) -> PeftAdapter:
@@ -114,8 +116,8 @@ class _Reader:
             deltas={
                 module: Delta(
                     self.sites.matrices[module],
-                    scaling=self.config.scaling_of(module),
-                    **{key: None if name is None else file.floats(name) for key, name in plan.items()},  # type: ignore[arg-type]
+                    scaling=self.config.scaling_of(self._outside(self.sites.matrices[module].target)),
+                    **{key: self._floats(file, module, key, name) for key, name in plan.items()},  # type: ignore[arg-type]
                 )
                 for module, plan in plans.items()
             },
@@ -124,8 +126,18 @@ class _Reader:
             base_weights={module: file.floats(name) for module, name in below.items()},
         )
 
+    def _floats(self, file: TensorFile, module: str, key: str, name: str | None) -> Floats | None:
+        """Return a tensor of a module, of those by output the rows that are at its site."""
+        site = self.sites.matrices[module]
+        found = None if name is None else file.floats(name)
+        return found if found is None or key == "a" or not site.part.of else found[site.rows]
+
+    def _outside(self, name: str) -> str:
+        """Return what the file and its configuration call a module or a tensor."""
+        return outside(name, self.prefixes)
+
     def _is_target(self, site: Site) -> bool:
-        return self.config.is_target(site.module, plain=site.kind == "linear")
+        return self.config.is_target(self._outside(site.target), plain=site.kind == "linear")
 
     def _saved_modules(self) -> dict[str, tuple[int, ...]]:
         """Return the shapes of the modules that ``modules_to_save`` names; raises for one that cannot be replaced."""
@@ -134,10 +146,10 @@ class _Reader:
             if site.kind != "linear":
                 shapes[site.module] = (site.part.rows, site.k)
         for module in sorted(self.sites.modules()):
-            if self.config.saves(module) and module not in shapes:
+            if self.config.saves(self._outside(module)) and module not in shapes:
                 why = f"names {module}; only embeddings, head and norms can be replaced"
                 self.config.fields.fail("modules_to_save", why, "train such modules by LoRA instead")
-        return {module: shape for module, shape in shapes.items() if self.config.saves(module)}
+        return {module: shape for module, shape in shapes.items() if self.config.saves(self._outside(module))}
 
     def _check_tying(self, targets: list[Site], saved: Mapping[str, object]) -> None:
         ends = [site.module for site in self.sites.matrices.values() if site.kind != "linear"]
@@ -148,7 +160,7 @@ class _Reader:
 
     def _expect_delta(self, site: Site) -> dict[str, str | None]:
         """Return the names of one module's tensors by field of Delta."""
-        rank, rows, module = self.config.rank_of(site.module), site.part.rows, site.module
+        rank, rows, module = self.config.rank_of(self._outside(site.target)), site.part.source_rows, site.target
         found: dict[str, str | None] = {"magnitude": None, "bias": None}
         if site.kind == "embedding":
             # PEFT turns the embedding around: A is (rank, vocab), B is (hidden, rank), and so is the magnitude.
@@ -171,7 +183,7 @@ class _Reader:
             return found
         for module in self.sites.biased:
             for name in (f"{module}.base_layer.bias", f"{module}.bias"):
-                if PREFIX + name in self.header.tensors:
+                if PREFIX + self._outside(name) in self.header.tensors:
                     found[module] = self._expect(name, (self.sites.matrices[module].part.rows,))
         return found
 
@@ -180,13 +192,13 @@ class _Reader:
         found: dict[str, str] = {}
         for site in targets:
             name = f"{site.module}.base_layer.weight"
-            if site.kind != "linear" and PREFIX + name in self.header.tensors:
+            if site.kind != "linear" and PREFIX + self._outside(name) in self.header.tensors:
                 found[site.module] = self._expect(name, (site.part.rows, site.k))
         return found
 
     def _expect(self, name: str, shape: tuple[int, ...]) -> str:
         """Return the full name of a tensor that must be there with this shape."""
-        name = PREFIX + name
+        name = PREFIX + self._outside(name)
         info = self.header.tensors.get(name)
         if info is None:
             why = f"tensor {name} is missing, although {CONFIG_FILE} calls for it"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -14,16 +15,29 @@ from infeng_core.models.weights import Part, TensorSpec, layout
 
 HEAD, EMBED = "lm_head", "embed"
 
+# Norms that are no op of their own where they are by the head, so that nothing can take their place for some rows.
+IN_ROPE = re.compile(r"\.[qk]_norm$")
+
 
 @dataclass(frozen=True)
 class Site:
     """A module with a matrix: rows [0, part.rows) of ``tensor``, placed as ``part`` says, over ``k`` inputs."""
 
-    module: str  # "model.layers.0.self_attn.q_proj"
+    module: str  # "model.layers.0.self_attn.q_proj", or with the rows that are packed here: "mlp.gate_up_proj[0:64]"
     tensor: str  # "layers.0.qkv_proj"; "lm_head" even where the head is tied
     part: Part
     k: int
     kind: Literal["linear", "head", "embedding"]
+
+    @property
+    def target(self) -> str:
+        """The module as PEFT names it, which may have rows at other sites too."""
+        return self.part.source.removesuffix(".weight") if self.part.of else self.module
+
+    @property
+    def rows(self) -> slice:
+        """Rows of the module that are here."""
+        return slice(self.part.begin, self.part.begin + self.part.rows)
 
 
 @dataclass(frozen=True)
@@ -37,7 +51,7 @@ class Sites:
 
     def modules(self) -> set[str]:
         """Return every module's name, those that only hold others included."""
-        leaves = {*self.matrices, *self.norms}
+        leaves = {*(site.target for site in self.matrices.values()), *self.norms}
         return {
             ".".join(parts[:end]) for parts in (name.split(".") for name in leaves) for end in range(1, len(parts) + 1)
         }
@@ -54,7 +68,7 @@ def sites(config: ModelConfig) -> Sites:
         specs[HEAD] = TensorSpec(HEAD, embed.k, (Part(f"{HEAD}.weight", embed.parts[0].rows),))
     for spec in specs.values():
         for part in spec.parts:
-            module = part.source.removesuffix(".weight")
+            module = part.module
             kind: Literal["linear", "head", "embedding"] = "linear"
             if spec.name in (HEAD, EMBED):
                 kind = "head" if spec.name == HEAD else "embedding"
@@ -62,7 +76,7 @@ def sites(config: ModelConfig) -> Sites:
     norms = {
         vector.parts[0].source.removesuffix(".weight"): (vector.name, vector.size)
         for vector in made.vectors
-        if len(vector.parts) == 1 and vector.parts[0].source.endswith(".weight")
+        if len(vector.parts) == 1 and vector.parts[0].source.endswith(".weight") and not IN_ROPE.search(vector.name)
     }
     vectors = [part.source for vector in made.vectors for part in vector.parts]
     biased = frozenset(source.removesuffix(".bias") for source in vectors if source.endswith(".bias"))

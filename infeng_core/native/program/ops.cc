@@ -49,8 +49,7 @@ void Program::rmsnorm(Bindings kernels, int x, const Constant& weight, float eps
   infeng_rmsnorm_args& args = op.args.rmsnorm;
   args.common.struct_size = sizeof args;
   const int64_t k = weight.size;
-  const bool has_heads = spec.heads != 1 || spec.column != 0;
-  if (!spec.gather && !has_heads) check_apart("rmsnorm", x, out);
+  const bool has_heads = spec.heads != 1 || spec.column != 0 || x == out;
   if (spec.gather && has_heads) fail("invalid_argument", "rmsnorm: rows with heads are not gathered");
   if (has_heads) {
     args.x = heads(operand(x, "rmsnorm", false, value(x).columns, samples), spec.column, spec.heads, k, "rmsnorm: x");

@@ -111,8 +111,8 @@ def target_modules(config: ModelConfig, targets: str) -> list[Module]:
 
 def _modules(config: ModelConfig) -> Iterator[Module]:
     for tensor in layout(config).tensors:
-        for part in tensor.parts:
-            yield Module(part.source.removesuffix(".weight"), part.rows, tensor.k)
+        for source, rows in {part.source: part.source_rows for part in tensor.parts}.items():
+            yield Module(source.removesuffix(".weight"), rows, tensor.k)
     if config.tie_embeddings:
         yield Module("lm_head", config.vocab, config.hidden)
 

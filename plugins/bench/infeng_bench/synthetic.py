@@ -75,8 +75,8 @@ def tensor_shapes(config: dict[str, Any]) -> Iterator[tuple[str, tuple[int, ...]
     model = ModelConfig.from_hf(config, "config.json")
     plan = layout(model)
     for tensor in plan.tensors:
-        for part in tensor.parts:
-            yield part.source, (part.rows, tensor.k)
+        for source, rows in {part.source: part.source_rows for part in tensor.parts}.items():
+            yield source, (rows, tensor.k)
     for vector in plan.vectors:
         for part in vector.parts:
             yield part.source, (part.rows,)

@@ -15,13 +15,12 @@ from .blocks import Blocks
 from .cache import CACHES
 from .llama import Llama
 from .packed import Handle, unpacked
-from .weights import dequantized
+from .weights import FAMILIES, dequantized
 
 if TYPE_CHECKING:
     from infeng_core.api import Batch, EngineConfig, Limits, LoadedModel, ModelConfig, PackedAdapter, Selector
 
 BLOCK = 16  # positions of a cache block
-FAMILIES = ("llama", "qwen2")
 REASON = "backend.use is numpy; over integer weights its tokens may differ from the native backend's"
 OPS = ("embed", "rmsnorm", "linear", "rope", "kv_append", "attention")
 
@@ -54,7 +53,7 @@ class NumpyBackend:
         if model.config.family not in FAMILIES:
             raise KernelError(
                 "backend numpy",
-                f"it runs {' and '.join(FAMILIES)}, the model is {model.config.family}",
+                f"it runs {', '.join(FAMILIES)}, the model is {model.config.family}",
                 "use backend native",
             )
         return NumpyExecutable(model, config.kv_cache.dtype, limits)
@@ -75,8 +74,10 @@ class NumpyExecutable:
         self.kv_bytes = cache.nbytes
         self._blocks = Blocks(cache.arrays, BLOCK)
         self._layout = f"numpy 1: {kv_dtype}, {c.layers} layers, {c.kv_heads} heads of {c.head_dim}"
+        if c.rope.kind in ("dynamic", "longrope"):  # keys are turned by a table that the context chooses
+            self._layout += f", {limits.context} positions"
         self._lock = threading.Lock()  # blocks are copied between steps, whoever asks
-        self.llama = Llama(c, dequantized(model), cache, block=BLOCK)
+        self.llama = Llama(c, dequantized(model), cache, block=BLOCK, context=limits.context)
         self._rows = (1, limits.max_rows)
 
     def load_adapter(self, adapter: PackedAdapter) -> Handle:

@@ -1,4 +1,4 @@
-"""The forward pass of a Llama, written down from the model's mathematics.
+"""The forward pass of a Llama and of its relatives, written down from the models' mathematics.
 
 It knows nothing of the engine's graph, kernels or layouts: weights come in the shapes of a Hugging Face checkpoint, and
 arithmetic is binary64, so that its own rounding plays no part when something is compared with it. Each term is a small
@@ -6,7 +6,8 @@ method, so that a prototype, or a test that wants to see one term missing, overr
 
 Sources: Touvron et al., "LLaMA" (2023) for the block; Zhang and Sennrich (2019) for RMSNorm; Su et al. (2021) for the
 rotary embedding; Shazeer (2020) for the gated SiLU; Ainslie et al. (2023) for grouped queries; the "llama3" scaling of
-frequencies is that of the Llama 3.1 release.
+frequencies is that of the Llama 3.1 release. What other families add (norms of results and of q and k, windows, caps,
+factors, further scalings of frequencies) is what their configuration says; ``weights.py`` knows which norms each has.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from numpy.typing import NDArray
 
 from .adapter import Adapted, Rows
 from .cache import PagedCache, slots_of
+from .rotary import Rotary
 from .rounding import round_to_int8
 
 if TYPE_CHECKING:
@@ -42,15 +44,19 @@ class Linear:
 class Layer:
     """Weights of one decoder layer."""
 
-    attn_norm: Real  # (hidden,)
+    attn_norm: Real | None  # (hidden,); None: what a block reads is not normed
     q: Linear  # (heads * head_dim, hidden)
     k: Linear  # (kv_heads * head_dim, hidden)
     v: Linear  # (kv_heads * head_dim, hidden)
     o: Linear  # (hidden, heads * head_dim)
-    mlp_norm: Real  # (hidden,)
+    mlp_norm: Real | None  # (hidden,)
     gate: Linear  # (intermediate, hidden)
     up: Linear  # (intermediate, hidden)
     down: Linear  # (hidden, intermediate)
+    attn_post_norm: Real | None = None  # (hidden,) of what a block adds
+    mlp_post_norm: Real | None = None  # (hidden,)
+    q_norm: Real | None = None  # (head_dim,), or (heads * head_dim,) over all heads
+    k_norm: Real | None = None  # (head_dim,), or (kv_heads * head_dim,)
 
 
 @dataclass(frozen=True)
@@ -63,16 +69,20 @@ class Weights:
     head: Linear  # (vocab, hidden); the embedding itself when tied
 
 
-class Llama(Adapted):
+class Llama(Adapted, Rotary):
     """A Llama over a paged cache."""
 
-    def __init__(self, config: ModelConfig, weights: Weights, cache: PagedCache, *, block: int = 16) -> None:
-        """Take the model."""
+    def __init__(
+        self, config: ModelConfig, weights: Weights, cache: PagedCache, *, block: int = 16, context: int = 0
+    ) -> None:
+        """Take the model; ``context`` is the most positions of a sequence, which some scalings of frequencies ask."""
         self.config = config
         self.weights = weights
         self.cache = cache
         self.block = block
-        self.inv_freq = self.frequencies()  # (head_dim / 2,)
+        self.context = context
+        self.layer = 0  # the one that runs
+        self.set_frequencies()
         self.hidden: Real = np.empty((0, 0))  # (rows, hidden) of the last step that was asked for it
 
     def forward(
@@ -93,16 +103,16 @@ class Llama(Adapted):
         """
         self.rows = rows
         x = self.adapt_embedding(self.embed(tokens), tokens)  # (rows, hidden)
+        x = x * self.config.embedding_scale  # (rows, hidden)
         for index, layer in enumerate(self.weights.layers):
-            name = f"model.layers.{index}"
-            h = self.norm(x, self.adapt_norm(f"{name}.input_layernorm", layer.attn_norm, len(x)))  # (rows, hidden)
-            x = self.add_attention(
-                x, self.attention(index, layer, h, positions, segments, block_tables)
-            )  # (rows, hidden)
-            h = self.norm(
-                x, self.adapt_norm(f"{name}.post_attention_layernorm", layer.mlp_norm, len(x))
-            )  # (rows, hidden)
-            x = self.add_mlp(x, self.mlp(layer, h))  # (rows, hidden)
+            self.layer = index
+            before, after, before_mlp, after_mlp = self.norm_names(index, layer)
+            h = self.maybe_norm(x, before, layer.attn_norm)  # (rows, hidden)
+            update = self.attention(index, layer, h, positions, segments, block_tables)  # (rows, hidden)
+            x = self.add_attention(x, self.scaled_update(self.maybe_norm(update, after, layer.attn_post_norm)))
+            h = self.maybe_norm(x, before_mlp, layer.mlp_norm)  # (rows, hidden)
+            update = self.mlp(layer, h)  # (rows, hidden)
+            x = self.add_mlp(x, self.scaled_update(self.maybe_norm(update, after_mlp, layer.mlp_post_norm)))
         if wants_hidden:
             self.hidden = self.final_norm(x)  # (rows, hidden)
         self.rows = self.sampled_rows(rows, sample_rows)
@@ -121,7 +131,12 @@ class Llama(Adapted):
 
     def head(self, x: Real) -> Real:
         """Score every token: (samples, hidden) -> (samples, vocab)."""
-        return self.linear(x, self.weights.head)
+        logits = self.linear(x, self.weights.head) * self.config.logit_scale
+        return self.capped(logits, self.config.logit_softcap)
+
+    def capped(self, x: Real, cap: float) -> Real:
+        """Return cap * tanh(x / cap), any shape; x itself where the cap is 0."""
+        return cap * np.tanh(x / cap) if cap else x
 
     # ------------------------------------------------------------------------------------------------------ attention
 
@@ -136,10 +151,12 @@ class Llama(Adapted):
     ) -> Real:
         """Project, rotate, remember, attend and project back: (rows, hidden) -> (rows, hidden)."""
         c = self.config
-        q = self.linear(h, layer.q).reshape(-1, c.heads, c.head_dim)  # (rows, heads, head_dim)
-        k = self.linear(h, layer.k).reshape(-1, c.kv_heads, c.head_dim)  # (rows, kv_heads, head_dim)
+        q = self.normed_heads(self.linear(h, layer.q), layer.q_norm, c.heads)  # (rows, heads, head_dim)
+        k = self.normed_heads(self.linear(h, layer.k), layer.k_norm, c.kv_heads)  # (rows, kv_heads, head_dim)
         v = self.linear(h, layer.v).reshape(-1, c.kv_heads, c.head_dim)  # (rows, kv_heads, head_dim)
-        q, k = self.rotate_queries(q, positions), self.rotate_keys(k, positions)  # shapes as before
+        if index not in c.unrotated:
+            q, k = self.rotate_queries(q, positions), self.rotate_keys(k, positions)  # shapes as before
+            q = q * self.query_scale(positions)
         mixed = np.empty_like(q)  # (rows, heads, head_dim)
         for begin, end, pos0, table in segments.tolist():
             seen = np.arange(pos0 + end - begin)  # (length,) every position of this sequence so far
@@ -148,6 +165,15 @@ class Llama(Adapted):
             keys, values = self.cache.read(index, slots)  # (length, kv_heads, head_dim) each
             mixed[begin:end] = self.attend(q[begin:end], keys, values, seen[pos0:])
         return self.linear(mixed.reshape(-1, c.heads * c.head_dim), layer.o)  # (rows, hidden)
+
+    def normed_heads(self, x: Real, norm: Real | None, heads: int) -> Real:
+        """Cut x (rows, heads * head_dim) into heads, after or before they are normed: (rows, heads, head_dim)."""
+        shape = (-1, heads, self.config.head_dim)
+        if norm is None:
+            return x.reshape(shape)
+        if norm.size == self.config.head_dim:
+            return self.norm(x.reshape(shape), norm)
+        return self.norm(x, norm).reshape(shape)
 
     def attend(
         self, q: Real, keys: NDArray[np.floating], values: NDArray[np.floating], positions: NDArray[np.intp]
@@ -159,7 +185,7 @@ class Llama(Adapted):
         q = q.transpose(1, 0, 2)  # (heads, rows, head_dim)
         keys, values = keys[:, group].transpose(1, 2, 0), values[:, group].transpose(1, 0, 2)
         # keys (heads, head_dim, length), values (heads, length, head_dim)
-        s = q @ keys * self.score_scale()  # (heads, rows, length)
+        s = self.capped(q @ keys * self.score_scale(), self.config.attention_softcap)  # (heads, rows, length)
         s = np.where(self.visible(positions, s.shape[-1]), s, -np.inf)  # (heads, rows, length)
         p = np.exp(s - s.max(axis=-1, keepdims=True))  # (heads, rows, length)
         p /= p.sum(axis=-1, keepdims=True)  # (heads, rows, length) each row sums to 1
@@ -171,58 +197,22 @@ class Llama(Adapted):
         return np.arange(self.config.heads) // (self.config.heads // self.config.kv_heads)
 
     def score_scale(self) -> float:
-        """Return 1/sqrt(head_dim), which keeps the variance of a score at 1."""
-        return float(1 / np.sqrt(self.config.head_dim))
+        """Return 1/sqrt(head_dim), which keeps the variance of a score at 1, or what the model has in its place."""
+        return float(self.config.attention_scale or 1 / np.sqrt(self.config.head_dim))
 
     def visible(self, positions: NDArray[np.intp], length: int) -> NDArray[np.bool_]:
-        """Return the causal mask (rows, length): a token sees itself and what came before."""
-        return np.arange(length)[None, :] <= positions[:, None]
+        """Return the causal mask (rows, length): a token sees itself and what came before, or the last of it."""
+        window = self.config.windows[self.layer] if self.config.windows else 0
+        distance = positions[:, None] - np.arange(length)[None, :]  # (rows, length)
+        return (distance >= 0) & (distance < (window or length + 1))
 
     def add_attention(self, x: Real, update: Real) -> Real:
         """First residual: (rows, hidden)."""
         return x + update
 
-    # ---------------------------------------------------------------------------------------------- rotary embedding
-
-    def rotate_queries(self, q: Real, positions: NDArray[np.int32]) -> Real:
-        """Rotate q (rows, heads, head_dim)."""
-        return self.rotate(q, positions)
-
-    def rotate_keys(self, k: Real, positions: NDArray[np.int32]) -> Real:
-        """Rotate k (rows, kv_heads, head_dim)."""
-        return self.rotate(k, positions)
-
-    def rotate(self, x: Real, positions: NDArray[np.int32]) -> Real:
-        """Turn each pair (x[i], x[i + head_dim/2]) by position * inv_freq[i]: (rows, heads, head_dim)."""
-        angle = positions[:, None, None] * self.inv_freq  # (rows, 1, head_dim / 2)
-        first, second = np.split(x, 2, axis=-1)  # (rows, heads, head_dim / 2) each
-        pair = (first + 1j * second) * np.exp(1j * angle)  # (rows, heads, head_dim / 2) a turn of the complex plane
-        return np.concatenate([pair.real, pair.imag], axis=-1)  # (rows, heads, head_dim)
-
-    def frequencies(self) -> Real:
-        """Return the angle that each pair turns per position, (head_dim / 2,).
-
-        The checkpoint was trained with these numbers in binary32, so they are rounded to it once.
-        """
-        rope, dim = self.config.rope, self.config.head_dim
-        inv_freq = float(rope.theta) ** (-np.arange(0, dim, 2) / dim)  # (head_dim / 2,)
-        if rope.kind == "linear":
-            inv_freq = inv_freq / rope.factor
-        elif rope.kind == "llama3":
-            inv_freq = self.llama3_frequencies(inv_freq)
-        return inv_freq.astype(np.float32).astype(np.float64)
-
-    def llama3_frequencies(self, inv_freq: Real) -> Real:
-        """Slow down the pairs that turn too rarely within the original context; (head_dim / 2,) -> the same shape.
-
-        ``turns`` is how often a pair turns within it. From ``high_freq_factor`` turns on a pair stays, up to
-        ``low_freq_factor`` turns it is slowed by ``factor``, and between them the share of both is linear in ``turns``.
-        """
-        rope = self.config.rope
-        turns = rope.original_max_positions * inv_freq / (2 * np.pi)  # (head_dim / 2,)
-        kept: Real = (turns - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor)  # (head_dim / 2,)
-        kept = np.clip(kept, 0, 1)
-        return kept * inv_freq + (1 - kept) * inv_freq / rope.factor
+    def scaled_update(self, update: Real) -> Real:
+        """Scale what a block adds: (rows, hidden)."""
+        return update * self.config.residual_scale
 
     # ------------------------------------------------------------------------------------------ feed-forward network
 
@@ -234,7 +224,12 @@ class Llama(Adapted):
 
     def gated(self, gate: Real, up: Real) -> Real:
         """Multiply what the gate lets through: (rows, intermediate)."""
-        return self.silu(gate) * up
+        return (self.silu(gate) if self.config.activation == "silu" else self.gelu(gate)) * up
+
+    def gelu(self, x: Real) -> Real:
+        """Return x * Phi(x) by its approximation with tanh, any shape."""
+        share: Real = 1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))
+        return x / 2 * share
 
     def silu(self, x: Real) -> Real:
         """Return x * sigmoid(x), any shape."""
@@ -246,6 +241,16 @@ class Llama(Adapted):
         return x + update
 
     # --------------------------------------------------------------------------------------------------------- shared
+
+    def norm_names(self, index: int, layer: Layer) -> tuple[str, str, str, str]:
+        """Return what a checkpoint calls the norms before and after attention, before and after the MLP."""
+        name, post = f"model.layers.{index}", "post_attention_layernorm"
+        before = post if layer.mlp_post_norm is None else "pre_feedforward_layernorm"
+        return f"{name}.input_layernorm", f"{name}.{post}", f"{name}.{before}", f"{name}.post_feedforward_layernorm"
+
+    def maybe_norm(self, x: Real, name: str, weight: Real | None) -> Real:
+        """Normalise x (rows, hidden) where there is a weight for it."""
+        return x if weight is None else self.norm(x, self.adapt_norm(name, weight, len(x)))
 
     def norm(self, x: Real, weight: Real) -> Real:
         """Divide each row by its root mean square: x (rows, hidden), weight (hidden,)."""

@@ -12,6 +12,7 @@ from infeng_core.api import TensorSpec, builtin_format, layout
 
 from .adapter import Adapter, Change
 from .llama import Linear
+from .weights import FAMILIES
 
 if TYPE_CHECKING:
     from infeng_core.api import LoraPart, LoraTensor, ModelConfig, PackedAdapter
@@ -48,7 +49,7 @@ def unpacked(packed: PackedAdapter, config: ModelConfig) -> Handle:
         changes,
         None if embed is None else _real(embed.dequantize()),
         None if head is None else Linear(_real(head.dequantize()), int8_input=not head.quant.is_float),
-        {_norm(name): _real(vector[: config.hidden]) for name, vector in packed.saved_vectors.items()},
+        _norms(packed, config),
     )
     return Handle(adapter, _nbytes(adapter))
 
@@ -61,7 +62,7 @@ def _of_tensor(name: str, tensor: LoraTensor, spec: TensorSpec, dtype: str) -> d
     for lora in tensor.parts:
         [part] = (p for p in spec.parts if (p.first_panel, p.panel_step) == (lora.first_panel, lora.panel_step))
         rows = slice(lora.u_column, lora.u_column + lora.rank)
-        module = "lm_head" if name == "lm_head" else part.source.removesuffix(".weight")
+        module = "lm_head" if name == "lm_head" else part.module
         scaling = _real(tensor.scaling[rows])  # (rank,)
         found[module] = _change(a[rows], scaling, lora, slice(part.rows), int8_input=dtype == "int8")
     return found
@@ -78,10 +79,11 @@ def _change(a: Real, scaling: Real, part: LoraPart, rows: slice, *, int8_input: 
     return Change(a, b[rows], scaling, row_scale, bias, int8_input)
 
 
-def _norm(name: str) -> str:
-    """Return a norm's name in a checkpoint: "layers.0.attn_norm" is "model.layers.0.input_layernorm"."""
-    renamed = name.replace("attn_norm", "input_layernorm").replace("mlp_norm", "post_attention_layernorm")
-    return f"model.{renamed}"
+def _norms(packed: PackedAdapter, config: ModelConfig) -> dict[str, Real]:
+    """Return the norms that an adapter brings by their names in a checkpoint, with what the family adds to them."""
+    sources = {vector.name: vector.parts[0].source.removesuffix(".weight") for vector in layout(config).vectors}
+    offset = FAMILIES[config.family].offset
+    return {sources[name]: _real(vector[: config.hidden]) + offset for name, vector in packed.saved_vectors.items()}
 
 
 def _real(array: NDArray[Any]) -> Real:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,12 +24,48 @@ def dequantized(model: LoadedModel) -> Weights:
     return arrange(model.config, model.matrix, lambda packed: not model.tensors[packed].quant.is_float)
 
 
+@dataclass(frozen=True)
+class Family:
+    """What no field of the configuration says of a family: its norms, and how its checkpoints join matrices."""
+
+    norms: tuple[str | None, ...] = ("input_layernorm", None, "post_attention_layernorm", None)
+    """Before and after attention, before and after the MLP."""
+    qk_norm: bool = False
+    fused: bool = False
+    offset: float = 0.0  # of the weights of all norms
+    qkv_bias: bool | None = None  # None: as the configuration says
+    o_bias: bool | None = None
+
+
+POST = (None, "post_attention_layernorm", None, "post_feedforward_layernorm")
+BOTH = ("input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm")
+
+FAMILIES = {
+    "gemma2": Family(norms=BOTH, offset=1.0),
+    "gemma3_text": Family(norms=BOTH, offset=1.0, qk_norm=True),
+    "granite": Family(),
+    "llama": Family(),
+    "ministral": Family(qkv_bias=False, o_bias=False),
+    "ministral3": Family(qkv_bias=False, o_bias=False),
+    "mistral": Family(qkv_bias=False, o_bias=False),
+    "olmo2": Family(norms=POST, qk_norm=True),
+    "olmo3": Family(norms=POST, qk_norm=True),
+    "phi3": Family(fused=True, qkv_bias=False, o_bias=False),
+    "qwen2": Family(qkv_bias=True, o_bias=False),
+    "qwen3": Family(qk_norm=True),
+    "smollm3": Family(),
+}
+
+
 def arrange(config: ModelConfig, read: Read, has_int8_input: Callable[[str], bool] = lambda packed: False) -> Weights:
-    """Return the weights of a Llama or Qwen2 in binary64.
+    """Return the weights of a model of one of FAMILIES in binary64.
 
     ``has_int8_input`` says of a packed tensor (``infeng_core.models.weights`` names them) whether the kernels feed it
     with int8 activations.
     """
+    family = FAMILIES[config.family]
+    qkv_bias = config.attention_bias if family.qkv_bias is None else family.qkv_bias
+    o_bias = config.attention_bias if family.o_bias is None else family.o_bias
 
     def real(name: str) -> NDArray[np.float64]:
         return read(name).astype(np.float64)
@@ -36,22 +73,43 @@ def arrange(config: ModelConfig, read: Read, has_int8_input: Callable[[str], boo
     def linear(name: str, packed: str, bias: bool = False) -> Linear:
         return Linear(real(f"{name}.weight"), real(f"{name}.bias") if bias else None, has_int8_input(packed), name)
 
-    qwen2 = config.family == "qwen2"  # whose biases no field of the configuration names
-    qkv_bias, o_bias = config.attention_bias or qwen2, config.attention_bias and not qwen2
+    def joined(module: str, parts: dict[str, int], fused: str, packed: str, bias: bool) -> list[Linear]:
+        """Return the matrices of ``parts`` (name: rows), or the rows of ``fused`` that are theirs."""
+        if not family.fused:
+            return [linear(f"{module}.{part}", packed, bias) for part in parts]
+        whole, edges = real(f"{module}.{fused}.weight"), np.cumsum([0, *parts.values()]).tolist()
+        return [
+            Linear(whole[begin:end], None, has_int8_input(packed), f"{module}.{fused}[{begin}:{end}]")
+            for begin, end in pairwise(edges)
+        ]
+
+    def norm(name: str | None) -> NDArray[np.float64] | None:
+        return None if name is None else real(f"{name}.weight") + family.offset
+
+    q_rows, kv_rows, inner = config.heads * config.head_dim, config.kv_heads * config.head_dim, config.intermediate
 
     def layer(index: int) -> Layer:
         name, packed = f"model.layers.{index}", f"layers.{index}"
         attention, mlp = f"{name}.self_attn", f"{name}.mlp"
+        norms = [norm(each and f"{name}.{each}") for each in family.norms]
+        heads = {"q_proj": q_rows, "k_proj": kv_rows, "v_proj": kv_rows}
+        q, k, v = joined(attention, heads, "qkv_proj", f"{packed}.qkv_proj", qkv_bias)
+        gates = {"gate_proj": inner, "up_proj": inner}
+        gate, up = joined(mlp, gates, "gate_up_proj", f"{packed}.gate_up_proj", config.mlp_bias)
         return Layer(
-            attn_norm=real(f"{name}.input_layernorm.weight"),
-            q=linear(f"{attention}.q_proj", f"{packed}.qkv_proj", qkv_bias),
-            k=linear(f"{attention}.k_proj", f"{packed}.qkv_proj", qkv_bias),
-            v=linear(f"{attention}.v_proj", f"{packed}.qkv_proj", qkv_bias),
+            attn_norm=norms[0],
+            q=q,
+            k=k,
+            v=v,
             o=linear(f"{attention}.o_proj", f"{packed}.o_proj", o_bias),
-            mlp_norm=real(f"{name}.post_attention_layernorm.weight"),
-            gate=linear(f"{mlp}.gate_proj", f"{packed}.gate_up_proj", config.mlp_bias),
-            up=linear(f"{mlp}.up_proj", f"{packed}.gate_up_proj", config.mlp_bias),
+            mlp_norm=norms[2],
+            gate=gate,
+            up=up,
             down=linear(f"{mlp}.down_proj", f"{packed}.down_proj", config.mlp_bias),
+            attn_post_norm=norms[1],
+            mlp_post_norm=norms[3],
+            q_norm=norm(f"{attention}.q_norm" if family.qk_norm else None),
+            k_norm=norm(f"{attention}.k_norm" if family.qk_norm else None),
         )
 
     tied = config.tie_embeddings
@@ -59,6 +117,6 @@ def arrange(config: ModelConfig, read: Read, has_int8_input: Callable[[str], boo
     return Weights(
         embed=real("model.embed_tokens.weight"),
         layers=[layer(index) for index in range(config.layers)],
-        norm=real("model.norm.weight"),
+        norm=real("model.norm.weight") + family.offset,
         head=replace(head, name="lm_head"),
     )

@@ -29,6 +29,8 @@ BASE: dict[str, Any] = {
 }
 LLAMA3 = {"factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
 
+LONG = {"rope_type": "longrope", "short_factor": [1.0, 1.5, 2.0, 3.0], "long_factor": [1.0, 2.0, 4.0, 8.0]}
+
 
 def read(**changes: Any) -> ModelConfig:
     data = {key: value for key, value in (BASE | changes).items() if value != "absent"}
@@ -104,7 +106,7 @@ def test_published_configs_are_accepted(name: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "key", "reason"),
     [
-        ({"architectures": ["Qwen3ForCausalLM"]}, "architectures", "LlamaForCausalLM"),
+        ({"architectures": ["Qwen9ForCausalLM"]}, "architectures", "LlamaForCausalLM"),
         ({"architectures": "LlamaForCausalLM"}, "architectures", "list"),
         ({"architectures": None, "model_type": "no_such_family"}, "model_type", "llama"),
         ({"architectures": None, "model_type": None}, "model_type", "null"),
@@ -134,12 +136,17 @@ def test_published_configs_are_accepted(name: str) -> None:
         ({"rms_norm_eps": False}, "rms_norm_eps", "number"),
         ({"rope_theta": -1.0}, "rope_theta", "-1"),
         ({"rope_theta": float("inf")}, "rope_theta", "inf"),
-        ({"rope_scaling": {"rope_type": "yarn", "factor": 2.0}}, "rope_scaling.rope_type", "yarn"),
+        ({"rope_scaling": {"rope_type": "spiral", "factor": 2.0}}, "rope_scaling.rope_type", "yarn"),
+        ({"rope_scaling": {"rope_type": "yarn", "mrope_section": [1]}}, "rope_scaling.'mrope_section'", "not known"),
+        ({"rope_scaling": {"rope_type": "longrope", "factor": 2.0}}, "rope_scaling.short_factor", "missing"),
+        ({"rope_theta": 1.0, "rope_scaling": {"type": "yarn", "factor": 2.0}}, "rope_theta", "yarn cannot scale"),
+        ({"rope_scaling": LONG | {"long_factor": [1.0]}}, "rope", "1 factors"),
+        ({"rope_scaling": LONG | {"short_factor": [1.0, "2"]}}, "short_factor", "number"),
         ({"rope_scaling": {"rope_type": "linear"}}, "rope_scaling.factor", "missing"),
         ({"rope_scaling": {"rope_type": "linear", "factor": 0}}, "rope_scaling.factor", "from 1"),
         ({"rope_scaling": [1]}, "rope_scaling", "mapping"),
         ({"rope_scaling": {"rope_type": 3}}, "rope_scaling.rope_type", "string"),
-        ({"rope_parameters": {"partial_rotary_factor": 0.5}}, "rope_parameters.partial_rotary_factor", "not 1"),
+        ({"rope_parameters": {"partial_rotary_factor": 0.45}}, "head_dim", "even"),
         (
             {"rope_scaling": LLAMA3 | {"type": "llama3", "high_freq_factor": 1.0}},
             "rope_scaling.high_freq_factor",

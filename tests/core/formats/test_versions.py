@@ -47,6 +47,15 @@ def test_an_adapter_of_version_1_0_that_is_bound_to_its_base_still_fits_it() -> 
     assert adapter.base == ID and adapter.tensors["layers.0.qkv_proj"].parts[0].row_scale is not None
 
 
+def test_a_model_is_written_with_the_fields_of_version_1_0_and_those_that_it_needs() -> None:
+    model = read_manifest(WRITTEN / "model", builtin_format).model
+    document = yaml.safe_load((WRITTEN / "model" / "manifest.yaml").read_text())["model"]
+    assert model.to_dict().keys() == document.keys() and model.to_dict()["rope"].keys() == document["rope"].keys()
+    more = dataclasses.replace(model, windows=(0, 8), rope=dataclasses.replace(model.rope, partial=0.5))
+    assert more.to_dict().keys() - document.keys() == {"windows"}
+    assert more.to_dict()["rope"].keys() - document["rope"].keys() == {"partial"}
+
+
 Later: Any = dataclasses.make_dataclass(
     "Later",
     [("window", int, dataclasses.field(default=0)), ("caps", tuple[float, ...], dataclasses.field(default=()))],

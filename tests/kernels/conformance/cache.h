@@ -127,10 +127,11 @@ struct AttentionState : State<infeng_attention_args> {
   Segments segments;
   std::shared_ptr<Cache> cache;
   int64_t heads = 0;
-  Bytes q, out;
+  Bytes q, out, sinks;
   infeng_kv_cache view{};
   const infeng_args& args() {
     const int64_t dim = cache->dim;
+    a.sinks = sinks.size() ? sinks.as<float>() : nullptr;
     a.q = heads_view(q, segments.rows, heads, dim, heads * dim);
     if (out.size()) a.out = matrix(out, INFENG_F32, segments.rows, heads * dim, heads * dim);
     view = cache->view();
@@ -167,6 +168,14 @@ inline void check_attention(Checker& c) {
                         s.heads * dim);
           ask(p, s.list.kinds);
           if (s.a.window) p.needs |= INFENG_NEED_BIT(INFENG_NEED_WINDOW);
+          if (chance(0.2)) {
+            s.a.softcap = 1.5f;
+            p.needs |= INFENG_NEED_BIT(INFENG_NEED_SOFTCAP);
+          }
+          if (chance(0.2)) {
+            s.sinks = floats(s.heads, 2.0f);
+            p.needs |= INFENG_NEED_BIT(INFENG_NEED_SINKS);
+          }
           if (!c.wants(p)) continue;
           s.cache->randomize();
           s.q = floats(rows * s.heads * dim, 2.0f);

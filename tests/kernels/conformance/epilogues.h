@@ -18,6 +18,7 @@ struct Headers {
     head.struct_size = uint32_t(size);
     head.kind = kind;
     if (kind == INFENG_EPILOGUE_GATED_MUL) head.function = INFENG_FUNCTION_SILU;
+    if (kind == INFENG_EPILOGUE_SCALE || kind == INFENG_EPILOGUE_SOFTCAP) head.a = 1.5f;
     return head;
   }
 };
@@ -106,11 +107,12 @@ struct List {
 
 inline const std::vector<std::vector<uint32_t>>& lists() {
   constexpr uint32_t B = INFENG_EPILOGUE_BIAS, L = INFENG_EPILOGUE_LORA, S = INFENG_EPILOGUE_ROW_SCALE,
-                     R = INFENG_EPILOGUE_RESIDUAL, U = INFENG_EPILOGUE_GATED_MUL, Q = INFENG_EPILOGUE_QUANTIZE;
+                     R = INFENG_EPILOGUE_RESIDUAL, U = INFENG_EPILOGUE_GATED_MUL, Q = INFENG_EPILOGUE_QUANTIZE,
+                     A = INFENG_EPILOGUE_SCALE, C = INFENG_EPILOGUE_SOFTCAP;
   static const std::vector<std::vector<uint32_t>> all = {
-      {},        {B},          {R},    {B, R},       {U},       {U, Q},   {B, U, Q}, {Q},
-      {B, Q},    {S, B, R, Q}, {S},    {S, U, R, Q}, {R, Q},    {L},      {L, B},    {L, R},
-      {L, U, Q}, {L, B, U, Q}, {L, Q}, {L, B, R, Q}, {B, L, R}, {U, L, Q}};
+      {},        {B},          {R},    {B, R},       {U},       {U, Q},    {B, U, Q},    {Q},
+      {B, Q},    {S, B, R, Q}, {S},    {S, U, R, Q}, {R, Q},    {L},       {L, B},       {L, R},
+      {L, U, Q}, {L, B, U, Q}, {L, Q}, {L, B, R, Q}, {B, L, R}, {U, L, Q}, {B, A, R, Q}, {A, C}};
   return all;
 }
 

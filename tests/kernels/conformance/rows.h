@@ -142,6 +142,9 @@ inline void check_rmsnorm(Checker& c) {
         ask(p, s.list.kinds);
         if (variant & 2) p.needs |= INFENG_NEED_BIT(INFENG_NEED_ROW_GATHER);
         if (c.wants(p)) c.compare(p, s, text("k %ld rows %ld variant %ld", k, rows, variant));
+        s.a.offset = 1.0f;
+        p.needs |= INFENG_NEED_BIT(INFENG_NEED_NORM_OFFSET);
+        if (c.wants(p)) c.compare(p, s, text("k %ld rows %ld variant %ld, offset", k, rows, variant));
       }
 }
 
@@ -178,7 +181,7 @@ inline void check_embed(Checker& c) {
 
 struct RopeState : State<infeng_rope_args> {
   int64_t rows = 0, heads = 0, kv_heads = 0, dim = 0, rot = 0;
-  Bytes x, cos, sin;
+  Bytes x, cos, sin, norms, scale;
   std::vector<int32_t> positions;
   const infeng_args& args() {
     const int64_t stride = (heads + kv_heads) * dim + 3;
@@ -187,6 +190,10 @@ struct RopeState : State<infeng_rope_args> {
     a.positions = positions.data();
     a.cos = matrix(cos, INFENG_F32, 100, rot / 2, rot / 2);
     a.sin = matrix(sin, INFENG_F32, 100, rot / 2, rot / 2);
+    a.q_norm = norms.size() ? norms.as<float>() : nullptr;
+    a.k_norm = norms.size() ? norms.as<float>() + dim : nullptr;
+    a.q_scale = scale.size() ? scale.as<float>() : nullptr;
+    a.eps = 1e-5f;
     return finish(rows);
   }
   bool same(const RopeState& o) const { return x == o.x; }
@@ -206,6 +213,10 @@ inline void check_rope(Checker& c) {
         infeng_problem p = problem_of(c.kernel, rows);
         p.heads = 3, p.kv_heads = 1, p.head_dim = p.v_head_dim = int32_t(dim);
         if (c.wants(p)) c.compare(p, s, text("dim %ld rot %ld rows %ld", dim, rot, rows));
+        s.norms = floats(2 * dim);
+        s.scale = floats(100);
+        p.needs = INFENG_NEED_BIT(INFENG_NEED_ROPE_NORM) | INFENG_NEED_BIT(INFENG_NEED_ROPE_SCALE);
+        if (c.wants(p)) c.compare(p, s, text("dim %ld rot %ld rows %ld, normed and scaled", dim, rot, rows));
       }
 }
 

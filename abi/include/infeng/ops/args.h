@@ -38,12 +38,17 @@ INFENG_INLINE bool has_epilogue(const infeng_args& args, uint32_t kind) {
   return false;
 }
 
-// True if the list of a problem or of a call holds nothing but kinds of `mask`, and as a function nothing but SILU.
+// Functions that vector kernels have: those of gates, and what steps without a function say.
+INFENG_INLINE bool is_gate(uint32_t function) {
+  return function <= INFENG_FUNCTION_SILU || function == INFENG_FUNCTION_GELU_TANH;
+}
+
+// True if the list of a problem or of a call holds nothing but kinds of `mask`, and as a function nothing but gates.
 template <class Holder>
 INFENG_INLINE bool epilogues_within(const Holder& holder, uint32_t mask) {
   for (uint32_t i = 0; i < holder.epilogue_count; ++i) {
     const infeng_epilogue& e = *holder.epilogues[i];
-    if (e.kind > 31 || !(INFENG_EPILOGUE_BIT(e.kind) & mask) || e.function > INFENG_FUNCTION_SILU) return false;
+    if (e.kind > 31 || !(INFENG_EPILOGUE_BIT(e.kind) & mask) || !is_gate(e.function)) return false;
   }
   return true;
 }
@@ -58,7 +63,8 @@ inline infeng_status fail(infeng_worker* worker, infeng_status status, const cha
   return status;
 }
 
-constexpr uint64_t kHandlesSilu = INFENG_NEED_BIT(INFENG_NEED_FUNCTION(INFENG_FUNCTION_SILU));
+constexpr uint64_t kHandlesGates = INFENG_NEED_BIT(INFENG_NEED_FUNCTION(INFENG_FUNCTION_SILU)) |
+                                   INFENG_NEED_BIT(INFENG_NEED_FUNCTION(INFENG_FUNCTION_GELU_TANH));
 constexpr uint64_t kHandlesLora = INFENG_NEED_BIT(INFENG_NEED_LORA_F32) | INFENG_NEED_BIT(INFENG_NEED_LORA_BF16) |
                                   INFENG_NEED_BIT(INFENG_NEED_LORA_I8);
 

@@ -3,6 +3,7 @@
 //     s[t] = score;  m = max s;  p[t] = exp(s[t] - m);  l = tree(lane[t mod 16] += p[t]);  o[d] = fma(p[t], V[t][d],
 //     o[d])
 //   M = max m_j;  w_j = exp(m_j - M);  j ascending:  L = fma(l_j, w_j, L), O = fma(o_j, w_j, O);  out = O / L
+//   softcap c: s[t] = c * tanh(s[t] / c) first;  a head's sink is one more m, and L = L + exp(sink - M) at the end
 //   int8: q is quantized per head; s = float(dot) * ((qs * ks[t]) * scale), and o takes p[t] * vs[t]
 // The query heads that share a key/value head, times the rows of a segment, are the rows of one small matrix product: K
 // is stored as a weight tile with tokens in lanes, V rows have columns in lanes. A block of such "virtual rows"
@@ -60,7 +61,8 @@ template <Vector V, class Cache>
 struct AttentionBase {
   static constexpr uint32_t kOp = INFENG_OP_ATTENTION;
   static constexpr uint32_t kFuses = INFENG_EPILOGUE_BIT(INFENG_EPILOGUE_QUANTIZE);
-  static constexpr uint64_t kHandles = INFENG_NEED_BIT(INFENG_NEED_WINDOW);
+  static constexpr uint64_t kHandles =
+      INFENG_NEED_BIT(INFENG_NEED_WINDOW) | INFENG_NEED_BIT(INFENG_NEED_SOFTCAP) | INFENG_NEED_BIT(INFENG_NEED_SINKS);
 
   static int32_t accepts(const infeng_problem* p) {
     return p->op == kOp && p->kv_format == Cache::kFormat && epilogues_within(*p, kFuses) &&
@@ -85,7 +87,7 @@ struct AttentionBase {
   static void finish(const infeng_attention_args& args, int64_t row, int64_t head, float* records, int64_t count) {
     const int dim = args.cache->head_dim;
     alignas(64) float out[kMaxHeadDim];
-    combine_splits<V>(records, count, dim, out);
+    combine_splits<V>(records, count, dim, args.sinks ? args.sinks + head : nullptr, out);
     for (uint32_t i = 0; i < args.common.epilogue_count; ++i)
       quantize_columns<V>(act_of(args.common.epilogues[i]), row, head * dim, out, dim);
     if (!args.out.data) return;

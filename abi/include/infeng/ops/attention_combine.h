@@ -12,12 +12,13 @@ namespace {
 // A record is one split of one virtual row: m, l, the weight of the combination, then o[d] from float 16 on.
 constexpr int64_t record_floats(int64_t head_dim) { return kLanes + (head_dim + kLanes - 1) / kLanes * kLanes; }
 
-// out[0 .. dim) from `count` consecutive records.
+// out[0 .. dim) from `count` consecutive records; `sink` is one more score, without a value, or NULL.
 template <Vector V>
-INFENG_INLINE void combine_splits(float* records, int64_t count, int dim, float* out) {
+INFENG_INLINE void combine_splits(float* records, int64_t count, int dim, const float* sink, float* out) {
   const int64_t floats = record_floats(dim);
   float largest = records[0];
   for (int64_t j = 1; j < count; ++j) largest = records[j * floats] > largest ? records[j * floats] : largest;
+  if (sink && *sink > largest) largest = *sink;
   auto sum = V::zero();
   for (int64_t first = 0; first < count; first += kLanes) {  // the exponents of 16 splits at once
     const int64_t last = min_of(first + kLanes, count);
@@ -30,6 +31,7 @@ INFENG_INLINE void combine_splits(float* records, int64_t count, int dim, float*
       sum = V::fma(V::set(r[1]), V::set(r[2]), sum);
     }
   }
+  if (sink) sum = V::add(sum, exp_of_negative<V>(V::set(*sink - largest)));
   for (int d = 0; d < dim; d += kLanes) {
     auto o = V::zero();
     for (int64_t j = 0; j < count; ++j) {

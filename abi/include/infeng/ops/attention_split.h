@@ -72,6 +72,7 @@ struct SplitBlock {
       next = j + 1 < last ? slabs(j + 1) : now;
       for (int v = 0; v < rows; ++v) scratch.seen[v] = visible(v, j);
       scores(now, next);
+      if (args.softcap > 0.0f) cap_scores(now);
       if constexpr (Cache::kScaled)
         for (int b = now.begin; b < now.end; ++b)
           V::store(scratch.v_scale + b * kLanes, V::load(now.slab[b].v_scale()));
@@ -164,6 +165,18 @@ struct SplitBlock {
       Cache::template scores<M, P>(slab, dim, scratch, v, args.scale, Nothing{}, take);
     }
     INFENG_EACH (m, M) V::store(scratch.largest[v + m], largest[m]);
+  }
+
+  INFENG_NOINLINE void cap_scores(const Slabs& now) const {
+    for (int v = 0; v < rows; ++v) {
+      F largest = V::set(-__builtin_inff());
+      for (int t = now.begin * kLanes; t < now.end * kLanes; t += kLanes) {
+        const F s = softcap<V>(V::load(scratch.s[v] + t), args.softcap);
+        V::store(scratch.s[v] + t, s);
+        largest = V::max(largest, s);
+      }
+      V::store(scratch.largest[v], largest);
+    }
   }
 
   bool sees_all(int v, const Slabs& now) const {

@@ -1,7 +1,9 @@
 // Epilogues: the steps that ride at the end of a producing op, in list order, and the op that applies them alone.
 //   bias       cur += b[n]                       row_scale  cur *= s[n]
 //   residual   cur += residual[m][n]             quantize   act = quantize(cur) in groups of 64 columns
-//   gated_mul  panels alternate gate, up:        cur'[16 p + i] = silu(cur[32 p + i]) * cur[32 p + 16 + i]
+//   scale      cur *= a                          softcap    cur = a * tanh(cur / a)
+//   gated_mul  panels alternate gate, up:        cur'[16 p + i] = f(cur[32 p + i]) * cur[32 p + 16 + i], f silu or
+//                                                gelu_tanh
 //   lora       per segment, see lora.h
 // A producer hands over the rows of a tile: `width` columns (a multiple of 16) from `column` on (a multiple of 64, of
 // 128 with GATED_MUL, so that a tile owns whole groups), in scratch that this code may overwrite. LORA comes first in a
@@ -20,7 +22,8 @@ namespace {
 constexpr uint32_t kFusedEpilogues =
     INFENG_EPILOGUE_BIT(INFENG_EPILOGUE_BIAS) | INFENG_EPILOGUE_BIT(INFENG_EPILOGUE_LORA) |
     INFENG_EPILOGUE_BIT(INFENG_EPILOGUE_ROW_SCALE) | INFENG_EPILOGUE_BIT(INFENG_EPILOGUE_RESIDUAL) |
-    INFENG_EPILOGUE_BIT(INFENG_EPILOGUE_GATED_MUL) | INFENG_EPILOGUE_BIT(INFENG_EPILOGUE_QUANTIZE);
+    INFENG_EPILOGUE_BIT(INFENG_EPILOGUE_GATED_MUL) | INFENG_EPILOGUE_BIT(INFENG_EPILOGUE_QUANTIZE) |
+    INFENG_EPILOGUE_BIT(INFENG_EPILOGUE_SCALE) | INFENG_EPILOGUE_BIT(INFENG_EPILOGUE_SOFTCAP);
 
 // cur[c] = op(cur[c], operand[c]) over the columns that the operand has; the rest are padding and stay as they are.
 template <Vector V, class Op>
@@ -28,6 +31,13 @@ INFENG_INLINE void combine_columns(float* cur, const float* operand, int64_t cou
   int64_t c = 0;
   for (; c + kLanes <= count; c += kLanes) V::store(cur + c, op(V::load(cur + c), V::load(operand + c)));
   if (c < count) V::store(cur + c, op(V::load(cur + c), V::load(operand + c, int(count - c))), int(count - c));
+}
+
+// cur'[c] = f(gate) * up of `width` outputs, whose panels of gate and up alternate.
+template <Vector V, class Gate>
+INFENG_INLINE void multiply_gates(float* cur, int64_t width, const Gate& gate) {
+  for (int64_t c = 0; c < width; c += kLanes)
+    V::store(cur + c, V::mul(gate(V::load(cur + 2 * c)), V::load(cur + 2 * c + kLanes)));
 }
 
 // The list from step `from` on, for one row.
@@ -55,8 +65,16 @@ INFENG_NOINLINE void finish_row(const infeng_args& args, uint32_t from, const in
       case INFENG_EPILOGUE_GATED_MUL:
         column /= 2;
         width /= 2;
-        for (int64_t c = 0; c < width; c += kLanes)
-          V::store(cur + c, V::mul(silu<V>(V::load(cur + 2 * c)), V::load(cur + 2 * c + kLanes)));
+        if (e->function == INFENG_FUNCTION_GELU_TANH)
+          multiply_gates<V>(cur, width, [](auto x) INFENG_INLINE_LAMBDA { return gelu_tanh<V>(x); });
+        else
+          multiply_gates<V>(cur, width, [](auto x) INFENG_INLINE_LAMBDA { return silu<V>(x); });
+        break;
+      case INFENG_EPILOGUE_SCALE:
+        for (int64_t c = 0; c < width; c += kLanes) V::store(cur + c, V::mul(V::load(cur + c), V::set(e->a)));
+        break;
+      case INFENG_EPILOGUE_SOFTCAP:
+        for (int64_t c = 0; c < width; c += kLanes) V::store(cur + c, softcap<V>(V::load(cur + c), e->a));
         break;
       case INFENG_EPILOGUE_QUANTIZE:
         quantize_columns<V>(act_of(e), row, column, cur, width);
@@ -89,7 +107,7 @@ template <Vector V>
 struct Epilogue {
   static constexpr uint32_t kOp = INFENG_OP_EPILOGUE;
   static constexpr uint32_t kFuses = kFusedEpilogues;
-  static constexpr uint64_t kHandles = kHandlesLora | kHandlesSilu;
+  static constexpr uint64_t kHandles = kHandlesLora | kHandlesGates;
   static constexpr int64_t kColumns = 2 * kGroup;
 
   static int32_t accepts(const infeng_problem* p) { return p->op == kOp && epilogues_within(*p, kFuses); }

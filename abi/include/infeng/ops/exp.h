@@ -1,6 +1,6 @@
 // exp and silu as docs/numerics.md defines them: Cephes' expf (S. Moshier) with 2^n made from exponent bits.
 //   exp(x) = (fma(p(r), r * r, r) + 1) * 2^n,  n = rne(x / ln 2),  r = x - n ln 2;  +0 below -87.33, x at most 88
-//   silu(x) = x / (1 + exp(-x))
+//   silu(x) = x / (1 + exp(-x));  tanh(x): Cephes' tanhf;  gelu_tanh(x) = x / 2 * (1 + tanh(c * (x + 0.044715 x^3)))
 // SPDX-License-Identifier: Apache-2.0
 #ifndef INFENG_OPS_EXP_H
 #define INFENG_OPS_EXP_H
@@ -41,6 +41,35 @@ INFENG_INLINE typename V::F exp_of_negative(typename V::F x) {
 template <Vector V>
 INFENG_INLINE typename V::F silu(typename V::F x) {
   return V::div(x, V::add(V::set(1.0f), exp<V>(V::sub(V::zero(), x))));
+}
+
+// From |x| = 0.625 on 1 - 2 / (exp(2 |x|) + 1) with the sign of x, below it a polynomial.
+template <Vector V>
+INFENG_INLINE typename V::F tanh(typename V::F x) {
+  const auto size = V::abs(x), one = V::set(1.0f);
+  const auto far = V::sub(one, V::div(V::set(2.0f), V::add(exp<V>(V::add(size, size)), one)));
+  const auto z = V::mul(x, x);
+  auto p = V::set(-5.70498872745e-3f);
+  p = V::fma(p, z, V::set(2.06390887954e-2f));
+  p = V::fma(p, z, V::set(-5.37397155531e-2f));
+  p = V::fma(p, z, V::set(1.33314422036e-1f));
+  p = V::fma(p, z, V::set(-3.33332819422e-1f));
+  const auto near = V::fma(V::mul(p, z), x, x);
+  const auto signed_far = V::select_less(x, V::zero(), V::sub(V::zero(), far), far);
+  return V::select_less(size, V::set(0.625f), near, signed_far);
+}
+
+template <Vector V>
+INFENG_INLINE typename V::F gelu_tanh(typename V::F x) {
+  const auto cube = V::fma(V::mul(V::set(0.044715f), x), V::mul(x, x), x);
+  const auto inner = V::mul(V::set(0.7978845608f), cube);
+  return V::mul(V::mul(V::set(0.5f), x), V::add(V::set(1.0f), tanh<V>(inner)));
+}
+
+// cap * tanh(x / cap)
+template <Vector V>
+INFENG_INLINE typename V::F softcap(typename V::F x, float cap) {
+  return V::mul(V::set(cap), tanh<V>(V::div(x, V::set(cap))));
 }
 
 }  // namespace

@@ -37,7 +37,7 @@ template <Vector V, class Core>
 struct Linear {
   static constexpr uint32_t kOp = INFENG_OP_LINEAR;
   static constexpr uint32_t kFuses = kFusedEpilogues;
-  static constexpr uint64_t kHandles = kHandlesLora | kHandlesSilu;
+  static constexpr uint64_t kHandles = kHandlesLora | kHandlesGates;
 
   static int32_t accepts(const infeng_problem* p) {
     return p->op == kOp && p->weight_format == Core::kFormat && p->act_format == Core::kActivation &&

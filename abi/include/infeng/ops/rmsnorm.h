@@ -1,5 +1,7 @@
 // rmsnorm: lane[i mod 16] = fma(x[i], x[i], lane);  r = 1 / sqrt(tree(lanes) / K + eps);  y[i] = (x[i] * r) * w[i]
-// A tile is one row. QUANTIZE is fused: the row is finished 64 columns at a time. SPDX-License-Identifier: Apache-2.0
+// With an offset other than 0, w[i] is offset + w[i]. A tile is one row, of one vector or of heads that are normed one
+// by one. QUANTIZE is fused where there are no heads: the row is finished 64 columns at a time.
+// SPDX-License-Identifier: Apache-2.0
 #ifndef INFENG_OPS_RMSNORM_H
 #define INFENG_OPS_RMSNORM_H
 
@@ -8,46 +10,65 @@
 namespace infeng {
 namespace {
 
+// r in every lane.
+template <Vector V>
+INFENG_INLINE typename V::F root_mean_square(const float* x, int64_t k, float eps) {
+  auto lanes = V::zero();
+  for (int64_t c = 0; c < k; c += kLanes) {
+    const auto v = V::load(x + c, int(min_of(k - c, kLanes)));
+    lanes = V::fma(v, v, lanes);
+  }
+  const float mean = V::tree(lanes) / float(k) + eps;
+  return V::div(V::set(1.0f), V::sqrt(V::set(mean)));
+}
+
 template <Vector V>
 struct Rmsnorm {
   static constexpr uint32_t kOp = INFENG_OP_RMSNORM;
   static constexpr uint32_t kFuses = INFENG_EPILOGUE_BIT(INFENG_EPILOGUE_QUANTIZE);
 
-  static constexpr uint64_t kHandles = INFENG_NEED_BIT(INFENG_NEED_ROW_GATHER);
+  static constexpr uint64_t kHandles = INFENG_NEED_BIT(INFENG_NEED_ROW_GATHER) |
+                                       INFENG_NEED_BIT(INFENG_NEED_NORM_HEADS) |
+                                       INFENG_NEED_BIT(INFENG_NEED_NORM_OFFSET);
 
-  static int32_t accepts(const infeng_problem* p) { return p->op == kOp && epilogues_within(*p, kFuses); }
+  static int32_t accepts(const infeng_problem* p) {
+    const bool has_heads = (p->needs & INFENG_NEED_BIT(INFENG_NEED_NORM_HEADS)) != 0;
+    return p->op == kOp && epilogues_within(*p, has_heads ? 0 : kFuses);
+  }
 
   static int64_t tiles(const infeng_args* args, int32_t) { return args->rows; }
 
   static infeng_status run(const infeng_args* common, int32_t, int64_t first, int64_t last, infeng_worker* worker) {
     const auto& args = *(const infeng_rmsnorm_args*)common;
     if (!epilogues_within(*common, kFuses)) return fail(worker, INFENG_UNIMPLEMENTED, "rmsnorm fuses quantize only");
-    for (int64_t row = first; row < last; ++row) normalize(args, row);
+    const int64_t heads = args.x.ndim == 3 ? args.x.shape[1] : 1;
+    for (int64_t row = first; row < last; ++row) {
+      const float* x = row_of<float>(args.x, args.row_index ? args.row_index[row] : row);
+      float* out = args.out.data ? row_of<float>(args.out, row) : nullptr;
+      for (int64_t h = 0; h < heads; ++h)
+        normalize(args, row, x + h * args.x.strides[1], out ? out + h * args.out.strides[1] : nullptr);
+    }
     return INFENG_OK;
   }
 
  private:
-  static void normalize(const infeng_rmsnorm_args& args, int64_t row) {
-    const int64_t k = args.x.shape[1];
-    const float* x = row_of<float>(args.x, args.row_index ? args.row_index[row] : row);
+  // `out` may be x.
+  static void normalize(const infeng_rmsnorm_args& args, int64_t row, const float* x, float* out) {
+    const int64_t k = args.x.shape[args.x.ndim - 1];
     const float* w = row_of<float>(args.weight, 0);
-    auto lanes = V::zero();
-    for (int64_t c = 0; c < k; c += kLanes) {
-      const auto v = V::load(x + c, int(min_of(k - c, kLanes)));
-      lanes = V::fma(v, v, lanes);
-    }
-    const float mean = V::tree(lanes) / float(k) + args.eps;
-    const auto r = V::div(V::set(1.0f), V::sqrt(V::set(mean)));
+    const auto r = root_mean_square<V>(x, k, args.eps);
+    const auto weight = [&](int64_t c, int64_t n) INFENG_INLINE_LAMBDA {
+      const auto v = V::load(w + c, int(n));
+      return args.offset != 0.0f ? V::add(V::set(args.offset), v) : v;
+    };
     for (int64_t column = 0; column < k; column += kGroup) {
       const int width = int(min_of(kGroup, k - column));
       alignas(64) float y[kGroup];
       for (int c = 0; c < width; c += kLanes)
-        V::store(y + c, V::mul(V::mul(V::load(x + column + c, width - c), r), V::load(w + column + c, width - c)));
+        V::store(y + c, V::mul(V::mul(V::load(x + column + c, width - c), r), weight(column + c, width - c)));
       for (uint32_t i = 0; i < args.common.epilogue_count; ++i)
         quantize_columns<V>(act_of(args.common.epilogues[i]), row, column, y, width);
-      if (!args.out.data) continue;
-      float* out = row_of<float>(args.out, row) + column;
-      for (int c = 0; c < width; c += kLanes) V::store(out + c, V::load(y + c), width - c);
+      for (int c = 0; out && c < width; c += kLanes) V::store(out + column + c, V::load(y + c), width - c);
     }
   }
 };

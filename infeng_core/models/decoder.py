@@ -1,0 +1,152 @@
+"""The graph of a decoder-only transformer, from its configuration and from which vectors its checkpoint has.
+
+A block is ``x += scale * post_norm(attention(pre_norm(x)))`` and the same with the feed-forward layer. Which of the
+norms there are, whether q and k are normed by the head or over all heads, and which linears have biases, is what the
+family's layout says (``models.weights`` names the vectors); everything else is in the configuration.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from infeng_core.models.ops import (
+    Apply,
+    Attention,
+    Bias,
+    Embed,
+    GatedMul,
+    Graph,
+    KvAppend,
+    Linear,
+    Op,
+    Residual,
+    RmsNorm,
+    Rope,
+    Scale,
+    SiluMul,
+    Softcap,
+    Step,
+    Value,
+    panel_columns,
+)
+from infeng_core.models.weights import layout
+
+if TYPE_CHECKING:
+    from infeng_core.models.config import ModelConfig
+
+
+def graph(config: ModelConfig, *, norm_offset: float = 0.0) -> Graph:
+    """Return the forward pass of a model of this shape; ``norm_offset`` is added to the weights of all norms.
+
+    Weights are named as ``models.weights`` packs them: q, k and v are one tensor in which each part starts on a panel,
+    gate and up are one tensor whose panels alternate.
+    """
+    return _Decoder(config, norm_offset).graph()
+
+
+class _Decoder:
+    def __init__(self, config: ModelConfig, norm_offset: float) -> None:
+        self.config = config
+        self.offset = norm_offset
+        self.vectors = {vector.name: vector.size for vector in layout(config).vectors}
+        self.k_column = panel_columns(config.heads * config.head_dim)
+        self.v_column = self.k_column + panel_columns(config.kv_heads * config.head_dim)
+
+    def graph(self) -> Graph:
+        config, hidden = self.config, panel_columns(self.config.hidden)
+        values = {
+            "hidden": Value(hidden),  # the residual stream
+            "normed": Value(hidden),
+            "qkv": Value(2 * self.v_column - self.k_column),
+            "attended": Value(self.k_column),
+            "gated": Value(panel_columns(config.intermediate)),
+            "sampled": Value(hidden, sampled=True),
+            "logits": Value(panel_columns(config.vocab), sampled=True),
+        }
+        if any(name.endswith("_post_norm") for name in self.vectors):
+            values["update"] = Value(hidden)  # what a block adds, before its norm
+        ops: list[Op] = [Embed("embed", "hidden")]
+        if config.embedding_scale != 1.0:
+            ops.append(Apply("hidden", "hidden", (Scale(config.embedding_scale),)))
+        for layer in range(config.layers):
+            ops += self._attention(layer, f"layers.{layer}")
+            ops += self._feed_forward(f"layers.{layer}")
+        head = "embed" if config.tie_embeddings else "lm_head"
+        ends: tuple[Step, ...] = () if config.logit_scale == 1.0 else (Scale(config.logit_scale),)
+        ends += (Softcap(config.logit_softcap),) if config.logit_softcap else ()
+        ops += [self._norm("norm", "hidden", "sampled"), Linear(head, "sampled", "logits", ends)]
+        return Graph(values, tuple(ops), "logits")
+
+    def _attention(self, layer: int, name: str) -> list[Op]:
+        config = self.config
+        heads, kv_heads, head_dim = config.heads, config.kv_heads, config.head_dim
+        return [
+            *self._before(f"{name}.attn_norm"),
+            Linear(f"{name}.qkv_proj", self._input(f"{name}.attn_norm"), "qkv", self._bias(f"{name}.qkv_proj")),
+            *self._positions(layer, name),
+            KvAppend("qkv", layer, self.k_column, self.v_column),
+            Attention(
+                "qkv",
+                "attended",
+                layer,
+                heads,
+                kv_heads,
+                head_dim,
+                scale=config.score_scale,
+                window=config.window(layer),
+                softcap=config.attention_softcap,
+                sinks=f"{name}.sinks" if f"{name}.sinks" in self.vectors else "",
+            ),
+            *self._after(f"{name}.o_proj", "attended", f"{name}.attn_post_norm"),
+        ]
+
+    def _feed_forward(self, name: str) -> list[Op]:
+        gate = SiluMul() if self.config.activation == "silu" else GatedMul(self.config.activation)
+        steps = (*self._bias(f"{name}.gate_up_proj"), gate)
+        return [
+            *self._before(f"{name}.mlp_norm"),
+            Linear(f"{name}.gate_up_proj", self._input(f"{name}.mlp_norm"), "gated", steps),
+            *self._after(f"{name}.down_proj", "gated", f"{name}.mlp_post_norm"),
+        ]
+
+    def _positions(self, layer: int, name: str) -> list[Op]:
+        """Return what is done to q and k of a layer before they are used: their norms and their rotation."""
+        config, rope = self.config, self.config.rope_of(layer)
+        heads, kv_heads, head_dim, eps = config.heads, config.kv_heads, config.head_dim, config.rms_eps
+        q_norm, k_norm = (f"{name}.{part}_norm" for part in "qk")
+        is_normed = q_norm in self.vectors
+        by_head = is_normed and self.vectors[q_norm] == self.vectors[k_norm] == head_dim
+        if rope is not None and by_head:
+            return [Rope("qkv", heads, kv_heads, head_dim, self.k_column, rope, q_norm, k_norm, eps, self.offset)]
+        ops: list[Op] = []
+        if is_normed:
+            counts = (heads, kv_heads) if by_head else (1, 1)
+            for norm, count, column in zip((q_norm, k_norm), counts, (0, self.k_column), strict=True):
+                ops.append(RmsNorm(norm, "qkv", "qkv", eps, self.offset, count, column))
+        if rope is not None:
+            ops.append(Rope("qkv", heads, kv_heads, head_dim, self.k_column, rope))
+        return ops
+
+    def _before(self, norm: str) -> list[Op]:
+        return [self._norm(norm, "hidden", "normed")] if norm in self.vectors else []
+
+    def _input(self, norm: str) -> str:
+        return "normed" if norm in self.vectors else "hidden"
+
+    def _after(self, weight: str, x: str, post_norm: str) -> list[Op]:
+        """Return the ops that end a block and add it to the residual stream."""
+        scale: tuple[Step, ...] = () if self.config.residual_scale == 1.0 else (Scale(self.config.residual_scale),)
+        add = (*scale, Residual("hidden"))
+        if post_norm not in self.vectors:
+            return [Linear(weight, x, "hidden", (*self._bias(weight), *add))]
+        return [
+            Linear(weight, x, "update", self._bias(weight)),
+            self._norm(post_norm, "update", "normed"),
+            Apply("normed", "hidden", add),
+        ]
+
+    def _norm(self, weight: str, x: str, out: str) -> RmsNorm:
+        return RmsNorm(weight, x, out, self.config.rms_eps, self.offset)
+
+    def _bias(self, weight: str) -> tuple[Step, ...]:
+        return (Bias(f"{weight}.bias"),) if f"{weight}.bias" in self.vectors else ()

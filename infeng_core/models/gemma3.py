@@ -1,0 +1,56 @@
+"""Gemma 3 (text): Gemma 2 with norms over each head of q and k in place of the cap of scores, and two thetas.
+
+Gemma 3 (Gemma team, 2025); ``models/gemma3/modeling_gemma3.py`` of transformers. Five layers of six have a window and a
+theta of their own.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from infeng_core.models.gemma2 import cap, graph
+from infeng_core.models.rope_config import RopeConfig
+from infeng_core.models.terms import windows
+from infeng_core.models.weights import BOTH_NORMS, Layout, decoder
+
+if TYPE_CHECKING:
+    from infeng_core.models.config import ModelConfig
+    from infeng_core.models.fields import Fields
+
+__all__ = ["ARCHITECTURES", "DEFAULTS", "FAMILY", "WRAPPERS", "graph", "terms", "weights"]
+
+FAMILY = "gemma3_text"
+ARCHITECTURES = ("Gemma3ForCausalLM",)
+WRAPPERS = ("Gemma3ForConditionalGeneration",)  # whose files leave out much of this
+DEFAULTS = {
+    "head_dim": 256,
+    "hidden_activation": "gelu_pytorch_tanh",
+    "max_position_embeddings": 131072,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "query_pre_attn_scalar": 256,
+    "rope_local_base_freq": 10000.0,
+    "rope_theta": 1000000.0,
+    "sliding_window": 4096,
+    "sliding_window_pattern": 6,
+    "tie_word_embeddings": True,
+    "vocab_size": 262208,
+}
+
+
+def terms(fields: Fields, config: ModelConfig) -> dict[str, Any]:
+    """Read windows, the rope of layers with one, and scales; the embeddings are scaled by the root of their width."""
+    theta = fields.number("rope_local_base_freq", 1e-3, 1e15)
+    pattern = fields.integer("sliding_window_pattern", 1, 1 << 20)
+    return {
+        "windows": windows(fields, config.layers, pattern=pattern),
+        "local_rope": RopeConfig.from_hf(fields, config.max_positions, theta, "sliding_attention", plain=True),
+        "attention_scale": fields.number("query_pre_attn_scalar", 1e-3, 1e6) ** -0.5,
+        "logit_softcap": cap(fields, "final_logit_softcapping"),
+        "embedding_scale": config.hidden**0.5,
+    }
+
+
+def weights(config: ModelConfig) -> Layout:
+    """Return the tensors of a Gemma 3 of this shape."""
+    return decoder(config, norms=BOTH_NORMS, qk_norm="head")
