@@ -152,7 +152,7 @@ struct Base {
   static INFENG_INLINE void minus_half_sums(const int8_t* x, const int32_t* sum, int64_t groups, int32_t* out) {
     for (int64_t g = 0; g < groups; ++g) {
       const int32_t low = sum_i8(x + g * kGroup, kGroup / 2), high = sum[g] - low;
-      out[g] = int32_t(uint32_t(-low) & 0xffffu) | int32_t(uint32_t(-high) << 16);
+      out[g] = int32_t((uint32_t(-low) & 0xffffu) | uint32_t(-high) << 16);
     }
   }
 
