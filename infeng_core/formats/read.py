@@ -66,13 +66,15 @@ def read_native(
             arena = _arena(nbytes, directory, pages(nbytes))
             _copy(pieces, arena, verify, threads)
             where: dict[str, tuple[Any, int]] = {piece.name: (arena, piece.target) for piece in pieces}
-            _check_values(directory, manifest, where, threads)
         else:
             maps = {file: _map(directory / file, header) for file, header in headers.items()}
             if pages(nbytes).lock:
                 _lock(maps)
             where = {piece.name: (maps[piece.path.name], piece.info.begin) for piece in pieces}
-        return _assemble(directory, manifest, lookup, where, nbytes)
+        model = _assemble(directory, manifest, lookup, where, nbytes)
+        if load == "copy":
+            _check_values(directory, model, {name: entry.file for name, entry in manifest.tensors.items()}, threads)
+        return model
 
 
 def _arena(nbytes: int, directory: Path, pages: _native.Pages) -> _native.Arena:
@@ -150,21 +152,14 @@ def _read_piece(piece: _Piece, handle: int, view: memoryview, verify: bool) -> N
         raise ModelError(f"{piece.path}", f"tensor {piece.name} does not match its checksum", native.AGAIN)
 
 
-def _check_values(
-    directory: Path, manifest: native.Manifest, where: Mapping[str, tuple[Any, int]], threads: int
-) -> None:
-    """Raise ModelError for bytes that no conversion writes, whose checksum may be right: kernels might differ on them.
-
-    Most formats have none, and nothing is read.
-    """
-    for name, entry in manifest.tensors.items():
-        if entry.format not in _native.WEIGHT_FORMATS:
-            continue
+def _check_values(directory: Path, model: LoadedModel, files: Mapping[str, str], threads: int) -> None:
+    """Raise ModelError for weights that no conversion writes, whatever their checksum: kernels might differ on them."""
+    for name, tensor in model.tensors.items():
         try:
-            _native.check_panels(entry.format, *where[name], entry.panels, entry.k, threads=threads)
+            tensor.quant.check(tensor.buffer, tensor.offset, tensor.panels, tensor.k, threads=threads)
         except _native.NativeError as error:
-            why = f"tensor {name} is no {entry.format} ({error})"
-            raise ModelError(f"{directory / entry.file}", why, native.AGAIN) from None
+            why = f"tensor {name} is no {tensor.format} ({error})"
+            raise ModelError(f"{directory / files[name]}", why, native.AGAIN) from None
 
 
 def _map(path: Path, header: Header) -> mmap.mmap:

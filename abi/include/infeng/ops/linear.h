@@ -109,6 +109,18 @@ INFENG_INLINE void clear(const LinearTile& t) {
     for (int64_t c = 0; c < t.panels * kLanes; c += kLanes) V::store(t.cur + m * kTileWidth + c, V::zero());
 }
 
+// out = out * d[n], at the end of a format whose panels begin with the scales of their outputs.
+template <Vector V>
+INFENG_INLINE void scale_outputs(const LinearTile& t) {
+  for (int64_t p = 0; p < t.panels; ++p) {
+    const auto d = V::load((const float*)(t.panel + p * t.weight.panel_bytes));
+    for (int64_t m = 0; m < t.rows; ++m) {
+      float* c = t.cur + m * kTileWidth + p * kLanes;
+      V::store(c, V::mul(V::load(c), d));
+    }
+  }
+}
+
 }  // namespace
 }  // namespace infeng
 #endif  // INFENG_OPS_LINEAR_H

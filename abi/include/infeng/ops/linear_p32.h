@@ -40,16 +40,15 @@ struct P32Core {
       stream<V>(t, groups);
     else
       blocks<V>(t, groups);
-    for (int64_t p = 0; p < t.panels; ++p) {
-      const auto d = V::load((const float*)(t.panel + p * t.weight.panel_bytes));
-      for (int64_t m = 0; m < t.rows; ++m) {
-        float* c = t.cur + m * kTileWidth + p * kLanes;
-        V::store(c, V::mul(V::load(c), d));
-      }
-    }
+    scale_outputs<V>(t);
   }
 
  private:
+  // Panels of one dot out of `panels`; what a dot has added up goes to its outputs before the next one.
+  template <SubScaled V>
+  static constexpr int panels_of_dot(int panels) {
+    return panels < V::kScaledPanels ? panels : V::kScaledPanels;
+  }
   // Behind the lines in scratch: of each row and group, minus the sums of its halves, as two int16.
   static INFENG_INLINE int32_t* minus_of(const LinearTile& t, int64_t row, int64_t groups) {
     return (int32_t*)(t.scratch + kScratch) + row * groups;
@@ -103,6 +102,7 @@ struct P32Core {
   static INFENG_NOINLINE void packed(const LinearTile& t, const uint8_t* panel, const uint8_t* next, int64_t row,
                                      int64_t g0, int64_t g1, int64_t groups, float* cur) {
     using F = typename V::F;
+    constexpr int S = panels_of_dot<V>(P);
     const int64_t bytes = t.weight.panel_bytes, distance = Format::lines_at(kChunk) - Format::lines_at(0);
     const Rows<M> in(t, row, groups);
     F out[M][P];
@@ -115,24 +115,31 @@ struct P32Core {
       t.feed.template step<V>();
       const int8_t* x[M];
       int32_t minus[M];
-      const uint8_t* w[P];
-      SubScales scales[P];
-      const SubScales* s[P];
-      typename V::I acc[M][P];
       in.at(g, x, minus);
-      INFENG_EACH (p, P) {
-        w[p] = panel + p * bytes + lines;
-        V::template sub_scales<kBits>(panel + p * bytes + Format::scales_at(g), int(g % 2), scales[p]);
-        s[p] = scales + p;
-      }
-      V::template dot_packed<kBits, M, P>(acc, w, s, x, minus, [&](int l) INFENG_INLINE_LAMBDA {
-        INFENG_EACH (p, P) V::prefetch(ahead + p * bytes + l * kLine);
-        if (l == 0)
-          INFENG_EACH (p, P) V::prefetch(ahead + p * bytes + (Format::kFetchLines - 1) * kLine);
-      });
-      INFENG_EACH (m, M) {
-        const F xscale = V::set(in.scale[m][g]);
-        INFENG_EACH (p, P) out[m][p] = V::fma(V::to_float(acc[m][p]), xscale, out[m][p]);
+      INFENG_EACH (first, P / S) {
+        const uint8_t* own = panel + first * S * bytes;
+        const uint8_t* fetch = ahead + first * S * bytes;
+        const uint8_t* w[S];
+        SubScales scales[S];
+        const SubScales* s[S];
+        typename V::I acc[M][S];
+        INFENG_EACH (p, S) {
+          w[p] = own + p * bytes + lines;
+          s[p] = scales + p;
+          V::template sub_scales<kBits>(own + p * bytes + Format::scales_at(g), int(g % 2), scales[p]);
+        }
+        V::template dot_packed<kBits, M, S>(acc, w, s, x, minus, [&](int l) INFENG_INLINE_LAMBDA {
+          INFENG_EACH (p, S) V::prefetch(fetch + p * bytes + l * kLine);
+          if (l == 0)
+            INFENG_EACH (p, S) V::prefetch(fetch + p * bytes + (Format::kFetchLines - 1) * kLine);
+        });
+        INFENG_EACH (m, M) {
+          const F xscale = V::set(in.scale[m][g]);
+          INFENG_EACH (p, S) {
+            F& sum = out[m][first * S + p];
+            sum = V::fma(V::to_float(acc[m][p]), xscale, sum);
+          }
+        }
       }
     }
     INFENG_EACH (m, M)
@@ -193,6 +200,7 @@ struct P32Core {
   template <SubScaled V, int M, int P, int Fetch>
   static INFENG_NOINLINE void block(const LinearTile& t, const Unpacked& source, int64_t row, int64_t g0, int64_t g1,
                                     int64_t groups, float* cur, const uint8_t* ahead) {
+    constexpr int S = panels_of_dot<V>(P);
     const Rows<M> in(t, row, groups);
     const uint8_t* lines = source.lines;
     const SubScales* scales = source.scales;
@@ -201,23 +209,25 @@ struct P32Core {
       t.feed.template step<V>();
       const int8_t* x[M];
       int32_t minus[M];
-      const uint8_t* w[P];
-      const SubScales* s[P];
-      typename V::I acc[M][P];
       in.at(g, x, minus);
-      INFENG_EACH (p, P) {
-        w[p] = lines + p * kPanelLines;
-        s[p] = scales + p * kChunk;
-      }
-      V::template dot_scaled<kBits, M, P>(acc, w, s, x, minus, [&](int l) INFENG_INLINE_LAMBDA {
-        if (l < Format::kFetchLines)
-          INFENG_EACH (p, Fetch) V::prefetch(fetch + p * t.weight.panel_bytes + l * kLine);
-      });
-      INFENG_EACH (m, M) {
-        const auto xscale = V::set(in.scale[m][g]);
-        INFENG_EACH (p, P) {
-          float* c = cur + m * kTileWidth + p * kLanes;
-          V::store(c, V::fma(V::to_float(acc[m][p]), xscale, V::load(c)));
+      INFENG_EACH (first, P / S) {
+        const uint8_t* w[S];
+        const SubScales* s[S];
+        typename V::I acc[M][S];
+        INFENG_EACH (p, S) {
+          w[p] = lines + (first * S + p) * kPanelLines;
+          s[p] = scales + (first * S + p) * kChunk;
+        }
+        V::template dot_scaled<kBits, M, S>(acc, w, s, x, minus, [&](int l) INFENG_INLINE_LAMBDA {
+          if (first == 0 && l < Format::kFetchLines)
+            INFENG_EACH (p, Fetch) V::prefetch(fetch + p * t.weight.panel_bytes + l * kLine);
+        });
+        INFENG_EACH (m, M) {
+          const auto xscale = V::set(in.scale[m][g]);
+          INFENG_EACH (p, S) {
+            float* c = cur + m * kTileWidth + (first * S + p) * kLanes;
+            V::store(c, V::fma(V::to_float(acc[m][p]), xscale, V::load(c)));
+          }
         }
       }
     }

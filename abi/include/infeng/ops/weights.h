@@ -56,6 +56,7 @@ template <uint32_t Format, int Bits>
 struct P32 {
   static constexpr uint32_t kFormat = Format;
   static constexpr int kBits = Bits;                // of u; as many lines hold 32 k
+  static constexpr int kSteps = 1;                  // sums per 64 k
   static constexpr int kFetchLines = 1 + 2 * Bits;  // lines of memory per 64 k
   static constexpr int64_t kFetchFrom = -kLine;     // where they start, from lines_at
   static constexpr int64_t kBlock = (1 + 4 * Bits) * kLine;

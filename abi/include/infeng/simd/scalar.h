@@ -19,6 +19,7 @@ struct Scalar {
   static constexpr int kRows = 2;
   static constexpr int kBlockRows = 2;
   static constexpr int kScaledRows = 2;
+  static constexpr int kScaledPanels = 2;
   static constexpr int kColumns = 4;
 
   template <class R, class Fn>
