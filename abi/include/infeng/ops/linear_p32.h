@@ -28,15 +28,12 @@ struct P32Core {
     return kScratch + kRowBlock * ceil_div(k, kGroup) * int64_t(sizeof(int32_t));
   }
 
-  // Most rows that work on packed lines: three passes over them cost as much as unpacking them once.
-  template <SubScaled V>
-  static constexpr int kPackedRows = 3 * V::kScaledRows;
-
   template <SubScaled V>
   static void multiply(const LinearTile& t) {
     const int64_t groups = ceil_div(t.weight.k, kGroup);
     if (t.fresh) subtract_sums<V>(t, groups);
-    if (t.rows <= kPackedRows<V>)
+    // Three passes over packed lines cost as much as unpacking them once.
+    if (t.rows <= 3 * V::kScaledRows)
       stream<V>(t, groups);
     else
       blocks<V>(t, groups);
@@ -44,7 +41,7 @@ struct P32Core {
   }
 
  private:
-  // Panels of one dot out of `panels`; what a dot has added up goes to its outputs before the next one.
+  // Panels of one dot_scaled out of `panels`; what it has added up goes to its outputs before the next one.
   template <SubScaled V>
   static constexpr int panels_of_dot(int panels) {
     return panels < V::kScaledPanels ? panels : V::kScaledPanels;
@@ -102,7 +99,6 @@ struct P32Core {
   static INFENG_NOINLINE void packed(const LinearTile& t, const uint8_t* panel, const uint8_t* next, int64_t row,
                                      int64_t g0, int64_t g1, int64_t groups, float* cur) {
     using F = typename V::F;
-    constexpr int S = panels_of_dot<V>(P);
     const int64_t bytes = t.weight.panel_bytes, distance = Format::lines_at(kChunk) - Format::lines_at(0);
     const Rows<M> in(t, row, groups);
     F out[M][P];
@@ -115,31 +111,24 @@ struct P32Core {
       t.feed.template step<V>();
       const int8_t* x[M];
       int32_t minus[M];
+      const uint8_t* w[P];
+      SubScales scales[P];
+      const SubScales* s[P];
+      typename V::I acc[M][P];
       in.at(g, x, minus);
-      INFENG_EACH (first, P / S) {
-        const uint8_t* own = panel + first * S * bytes;
-        const uint8_t* fetch = ahead + first * S * bytes;
-        const uint8_t* w[S];
-        SubScales scales[S];
-        const SubScales* s[S];
-        typename V::I acc[M][S];
-        INFENG_EACH (p, S) {
-          w[p] = own + p * bytes + lines;
-          s[p] = scales + p;
-          V::template sub_scales<kBits>(own + p * bytes + Format::scales_at(g), int(g % 2), scales[p]);
-        }
-        V::template dot_packed<kBits, M, S>(acc, w, s, x, minus, [&](int l) INFENG_INLINE_LAMBDA {
-          INFENG_EACH (p, S) V::prefetch(fetch + p * bytes + l * kLine);
-          if (l == 0)
-            INFENG_EACH (p, S) V::prefetch(fetch + p * bytes + (Format::kFetchLines - 1) * kLine);
-        });
-        INFENG_EACH (m, M) {
-          const F xscale = V::set(in.scale[m][g]);
-          INFENG_EACH (p, S) {
-            F& sum = out[m][first * S + p];
-            sum = V::fma(V::to_float(acc[m][p]), xscale, sum);
-          }
-        }
+      INFENG_EACH (p, P) {
+        w[p] = panel + p * bytes + lines;
+        V::template sub_scales<kBits>(panel + p * bytes + Format::scales_at(g), int(g % 2), scales[p]);
+        s[p] = scales + p;
+      }
+      V::template dot_packed<kBits, M, P>(acc, w, s, x, minus, [&](int l) INFENG_INLINE_LAMBDA {
+        INFENG_EACH (p, P) V::prefetch(ahead + p * bytes + l * kLine);
+        if (l == 0)
+          INFENG_EACH (p, P) V::prefetch(ahead + p * bytes + (Format::kFetchLines - 1) * kLine);
+      });
+      INFENG_EACH (m, M) {
+        const F xscale = V::set(in.scale[m][g]);
+        INFENG_EACH (p, P) out[m][p] = V::fma(V::to_float(acc[m][p]), xscale, out[m][p]);
       }
     }
     INFENG_EACH (m, M)

@@ -105,7 +105,7 @@ concept SubScaled = Vector<V> && requires(typename V::I (&acc)[1][1], const uint
   { V::template dot_scaled<4, 1, 1>(acc, w, scales, x, minus, each) };
   { V::template dot_packed<4, 1, 1>(acc, w, scales, x, minus, each) };
   { V::kScaledRows };    // most rows of one dot that stay in registers
-  { V::kScaledPanels };  // most panels of one dot: 1, 2 or 4
+  { V::kScaledPanels };  // most panels of one dot_scaled: 1, 2 or 4
   { V::minus_half_sums(x[0], minus, 1, out) };  // out[g] from 64 x and their sum, for each of so many groups
 };
 // clang-format on
