@@ -492,10 +492,16 @@ def unpack(
 ) -> NDArray[np.float32]:
     """Return (panels * 16, k) float32, the values the kernels compute with."""
 
+def check_panels(format: str, data: Any, offset: int, panels: int, k: int, *, threads: int = 1) -> None:
+    """Look at panels that somebody else wrote, where a format forbids some bytes; GIL released.
+
+    Raises NativeError "out_of_range" or "not_finite" naming row and column.
+    """
+
 def code_grid(format: str) -> tuple[int, int, int, Literal["float16", "float32"]] | None:
     """Return (inputs of one scale or 0 for all of an output, smallest code, largest, type of scales) of a format.
 
-    None for a float format, and for one of a library.
+    None for a float format, for one with sub-scales, and for one of a library.
     """
 
 def pack_codes(

@@ -114,6 +114,14 @@ class QuantFormat:
         """Return ``panels`` panels as (panels * 16, k) float32, the values that kernels compute with."""
         return _native.unpack(self.name, data, offset, panels, k, first_panel=first_panel, panel_step=panel_step)
 
+    def check(self, data: Any, offset: int, panels: int, k: int, *, threads: int = 1) -> None:
+        """Look at panels of somebody's file for bytes that no conversion writes and that kernels need not agree on.
+
+        Most formats have none. Raises NativeError "out_of_range" or "not_finite" that names row and column.
+        """
+        if self.name in _native.WEIGHT_FORMATS:
+            _native.check_panels(self.name, data, offset, panels, k, threads=threads)
+
 
 BUILTIN = {name: QuantFormat(name, activation) for name, activation in _native.WEIGHT_FORMATS.items()}
 

@@ -71,7 +71,10 @@ def read_native(
             if pages(nbytes).lock:
                 _lock(maps)
             where = {piece.name: (maps[piece.path.name], piece.info.begin) for piece in pieces}
-        return _assemble(directory, manifest, lookup, where, nbytes)
+        model = _assemble(directory, manifest, lookup, where, nbytes)
+        if load == "copy":
+            _check_values(directory, model, {name: entry.file for name, entry in manifest.tensors.items()}, threads)
+        return model
 
 
 def _arena(nbytes: int, directory: Path, pages: _native.Pages) -> _native.Arena:
@@ -147,6 +150,16 @@ def _read_piece(piece: _Piece, handle: int, view: memoryview, verify: bool) -> N
             digest.update(chunk)
     if verify and digest.hexdigest() != piece.sha256:
         raise ModelError(f"{piece.path}", f"tensor {piece.name} does not match its checksum", native.AGAIN)
+
+
+def _check_values(directory: Path, model: LoadedModel, files: Mapping[str, str], threads: int) -> None:
+    """Raise ModelError for weights that no conversion writes, whatever their checksum: kernels might differ on them."""
+    for name, tensor in model.tensors.items():
+        try:
+            tensor.quant.check(tensor.buffer, tensor.offset, tensor.panels, tensor.k, threads=threads)
+        except _native.NativeError as error:
+            why = f"tensor {name} is no {tensor.format} ({error})"
+            raise ModelError(f"{directory / files[name]}", why, native.AGAIN) from None
 
 
 def _map(path: Path, header: Header) -> mmap.mmap:

@@ -33,6 +33,31 @@ INLINE void panel_int(const infeng_linear_args* args, const uint8_t* panel, bloc
   }
 }
 
+/* The same under integer sub-scales: out = fma(float(acc), xscale, out) per group, ascending, and out * d at the end.
+ */
+INLINE void panel_sub_scaled(const infeng_linear_args* args, const uint8_t* panel, block* b, int64_t column,
+                             int_group_fn read) {
+  const int64_t groups = ceil_div(args->weight->k, GROUP);
+  int_group group;
+  for (int64_t m = 0; m < b->rows; m++) memset(b->cur[m] + column, 0, LANES * sizeof(float));
+  for (int64_t g = 0; g < groups; g++) {
+    read(panel, g, &group);
+    for (int64_t m = 0; m < b->rows; m++) {
+      const int8_t* q = i8_row(&args->in->q, b->row + m) + g * GROUP;
+      const float xscale = f32_row(&args->in->scale, b->row + m)[g];
+      float* out = b->cur[m] + column;
+      int32_t acc[LANES] = {0};
+      for (int k = 0; k < GROUP; k++) {
+        for (int n = 0; n < LANES; n++) acc[n] += (int32_t)q[k] * (int32_t)group.w[k][n];
+      }
+      for (int n = 0; n < LANES; n++) out[n] = fmaf((float)acc[n], xscale, out[n]);
+    }
+  }
+  for (int64_t m = 0; m < b->rows; m++) {
+    for (int n = 0; n < LANES; n++) b->cur[m][column + n] *= group.scale[0][n];
+  }
+}
+
 /* One panel for the rows of a block, floats: acc = fma(x[k], w[n][k], acc), k ascending over the true K. */
 INLINE void panel_float(const infeng_linear_args* args, const void* panel, block* b, int64_t column,
                         void (*read)(const void*, int64_t, float*)) {
@@ -69,7 +94,13 @@ INLINE void panel_foreign_float(const infeng_linear_args* args, const void* pane
   CLONED static void panel_##name(const infeng_linear_args* args, const void* panel, block* b, int64_t column) { \
     panel_int(args, panel, b, column, group_##name, steps);                                                      \
   }
-INT_FORMATS(PANEL_INT, )
+SCALED_FORMATS(PANEL_INT, )
+
+#define PANEL_SUB_SCALED(arg, name, number, text, steps)                                                         \
+  CLONED static void panel_##name(const infeng_linear_args* args, const void* panel, block* b, int64_t column) { \
+    panel_sub_scaled(args, panel, b, column, group_##name);                                                      \
+  }
+SUB_SCALED_FORMATS(PANEL_SUB_SCALED, )
 
 #define PANEL_FLOAT(arg, name, number, text, steps)                                                              \
   CLONED static void panel_##name(const infeng_linear_args* args, const void* panel, block* b, int64_t column) { \

@@ -6,11 +6,17 @@
 #include "common.h"
 
 /* DO(ARG, suffix of its functions, number, suffix of its kernels, scales of a group) for every format of the header:
- * integers, which have group_<suffix>, and floats, which have column_<suffix>. */
-#define INT_FORMATS(DO, ARG)                              \
+ * integers, which have group_<suffix>, and floats, which have column_<suffix>. The scale of sub-scaled integers belongs
+ * to the output and is applied at the end. */
+#define SCALED_FORMATS(DO, ARG)                           \
   DO(ARG, int8_row, INFENG_WEIGHT_INT8_ROW, "int8row", 1) \
   DO(ARG, int4_g64, INFENG_WEIGHT_INT4_G64, "int4g64", 1) \
   DO(ARG, int4_g32, INFENG_WEIGHT_INT4_G32, "int4g32", 2)
+#define SUB_SCALED_FORMATS(DO, ARG)                       \
+  DO(ARG, int4_p32, INFENG_WEIGHT_INT4_P32, "int4p32", 1) \
+  DO(ARG, int5_p32, INFENG_WEIGHT_INT5_P32, "int5p32", 1) \
+  DO(ARG, int6_p32, INFENG_WEIGHT_INT6_P32, "int6p32", 1)
+#define INT_FORMATS(DO, ARG) SCALED_FORMATS(DO, ARG) SUB_SCALED_FORMATS(DO, ARG)
 #define FLOAT_FORMATS(DO, ARG)              \
   DO(ARG, f32, INFENG_WEIGHT_F32, "f32", 0) \
   DO(ARG, bf16, INFENG_WEIGHT_BF16, "bf16", 0)
@@ -82,6 +88,36 @@ INLINE void group_int4_g32(const uint8_t* panel, int64_t g, int_group* out) {
     read_nibbles(superblock + 64 + h * 256, 4, out->w + 32 * h);
   }
 }
+
+/* Unit k of 32 of one output: nibbles in 4 lines, byte 4n + j of line l holding input 4l + j below and input 4 (l + 4)
+ * + j above; behind them the upper bits, of input 4l + j one at bit l of one line, or two at bits 2 (l % 4) of line l
+ * / 4. */
+INLINE int unit_p32(const uint8_t* lines, int bits, int k, int n) {
+  const int l = k / 4, at = 4 * n + k % 4;
+  const int nibble = lines[64 * (l % 4) + at] >> (l < 4 ? 0 : 4) & 15;
+  if (bits == 4) return nibble;
+  if (bits == 5) return nibble | (lines[64 * 4 + at] >> l & 1) << 4;
+  return nibble | (lines[64 * (4 + l / 4) + at] >> 2 * (l % 4) & 3) << 4;
+}
+
+/* 16 f32 scales, then superblocks of 128 inputs: a line where byte 4n + 2 (h % 2) + h / 2 holds s - 1 in its lower
+ * 8 - bits bits and z above, for quarter h of output n; then `bits` lines for each quarter. w = s (u - z). */
+INLINE void group_p32(const uint8_t* panel, int64_t g, int bits, int_group* out) {
+  const uint8_t* superblock = panel + 64 + (g / 2) * (64 + 4 * 64 * bits);
+  memcpy(out->scale[0], panel, sizeof out->scale[0]);
+  for (int i = 0; i < 2; i++) {
+    const int h = (int)(g % 2) * 2 + i;
+    const uint8_t* lines = superblock + 64 + h * 64 * bits;
+    for (int n = 0; n < LANES; n++) {
+      const uint8_t byte = superblock[4 * n + 2 * (h % 2) + h / 2];
+      const int s = (byte & ((1 << (8 - bits)) - 1)) + 1, z = byte >> (8 - bits);
+      for (int k = 0; k < 32; k++) out->w[32 * i + k][n] = (int8_t)(s * (unit_p32(lines, bits, k, n) - z));
+    }
+  }
+}
+INLINE void group_int4_p32(const uint8_t* panel, int64_t g, int_group* out) { group_p32(panel, g, 4, out); }
+INLINE void group_int5_p32(const uint8_t* panel, int64_t g, int_group* out) { group_p32(panel, g, 5, out); }
+INLINE void group_int6_p32(const uint8_t* panel, int64_t g, int_group* out) { group_p32(panel, g, 6, out); }
 
 /* Inputs of one k of a float panel, widened. */
 INLINE void column_f32(const void* panel, int64_t k, float w[LANES]) {

@@ -4,6 +4,9 @@
 #define KERNELS(X)  \
   X(linear_int8row) \
   X(linear_int4g64) \
-  X(linear_int4g32)
+  X(linear_int4g32) \
+  X(linear_int4p32) \
+  X(linear_int5p32) \
+  X(linear_int6p32)
 
 INFENG_LIBRARY("amx", INFENG_AMX_VERSION, KERNELS)

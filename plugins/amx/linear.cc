@@ -15,3 +15,6 @@ constexpr int kFewestRows = 9;
 KERNEL(linear_int8row, Int8Row)
 KERNEL(linear_int4g64, Int4G64)
 KERNEL(linear_int4g32, Int4G32)
+KERNEL(linear_int4p32, Int4P32)
+KERNEL(linear_int5p32, Int5P32)
+KERNEL(linear_int6p32, Int6P32)

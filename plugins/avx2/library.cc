@@ -6,6 +6,8 @@
 #define KERNELS(X)                \
   INFENG_PLAIN_KERNELS(X)         \
   INFENG_UNIT_KERNELS(X, maddubs) \
-  INFENG_UNIT_KERNELS(X, vnni)
+  INFENG_P32_KERNELS(X, maddubs)  \
+  INFENG_UNIT_KERNELS(X, vnni)    \
+  INFENG_P32_KERNELS(X, vnni)
 
 INFENG_LIBRARY("avx2", INFENG_AVX2_VERSION, KERNELS)

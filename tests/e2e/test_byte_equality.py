@@ -14,9 +14,15 @@ from infeng_core.requests.request import Request
 
 FORMATS: dict[str, dict[str, object]] = {
     "int4-g64, int8 cache": {"model.format": "int4-g64", "kv_cache.dtype": "int8"},
-    "int4-g32, int8-row, f32 cache": {
+    "int4-g32, int8-row, sub-scales, f32 cache": {
         "model.format": "int4-g32",
-        "model.formats": {"embed": "int8-row", "layers.*.down_proj": "int8-row"},
+        "model.formats": {
+            "embed": "int8-row",
+            "layers.*.down_proj": "int8-row",
+            "layers.*.qkv_proj": "int4-p32",
+            "layers.*.o_proj": "int5-p32",
+            "layers.0.gate_up_proj": "int6-p32",
+        },
         "kv_cache.dtype": "f32",
     },
     "int4-g64, f16 cache": {"model.format": "int4-g64", "kv_cache.dtype": "f16"},

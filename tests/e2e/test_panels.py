@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from infeng_core import _native
 
-FORMATS = ("f32", "bf16", "int8-row", "int4-g64", "int4-g32")
+SUB_SCALED = {"int4-p32": 4, "int5-p32": 5, "int6-p32": 6}  # and the bits of a weight
+FORMATS = ("f32", "bf16", "int8-row", "int4-g64", "int4-g32", *SUB_SCALED)
 SIZES = [(1, 8), (16, 64), (17, 72), (40, 128), (33, 172), (48, 576), (5, 897)]
 
 
@@ -57,6 +58,32 @@ def test_packed_weights_are_the_nearest_that_the_format_can_hold(n: int, k: int)
             for levels in (7, -8):
                 plain = ((plain_int4(weights[:, group], levels) - weights[:, group]) ** 2).sum(axis=1)  # (n,)
                 assert (error <= plain * (1 + 1e-5) + 1e-14).all()
+
+
+@pytest.mark.parametrize(("n", "k"), SIZES)
+@pytest.mark.parametrize("format", SUB_SCALED)
+def test_sub_scaled_weights_err_less_than_one_plain_choice_for_the_row(format: str, n: int, k: int) -> None:
+    weights = source(n, k).astype(np.float64)
+    got = panels.read(format, packed(format, source(n, k)), k)[:n]
+    error = ((got - weights) ** 2).sum(axis=1)  # (n,)
+    plain = ((plain_sub_scaled(weights, SUB_SCALED[format]) - weights) ** 2).sum(axis=1)
+    assert (error <= plain * (1 + 1e-5) + 1e-14).all()
+
+
+def plain_sub_scaled(weights: NDArray[np.float64], bits: int) -> NDArray[np.float64]:
+    """Round (n, k): the row's scale is its largest magnitude / 127, s and z of 32 inputs span their range and zero."""
+    most, largest = 2**bits - 1, 2 ** (8 - bits)
+    d = np.abs(weights).max(axis=1, keepdims=True) / 127  # (n, 1)
+    d[d == 0] = 1
+    rounded = np.zeros_like(weights)
+    for begin in range(0, weights.shape[1], 32):
+        steps = weights[:, begin : begin + 32] / d  # in units of d
+        low, high = np.minimum(steps.min(axis=1), 0)[:, None], np.maximum(steps.max(axis=1), 0)[:, None]  # (n, 1)
+        s = np.clip(np.rint((high - low) / most), 1, largest)
+        z = np.clip(np.rint(-low / s), 0, most)
+        u = np.clip(np.rint(steps / s) + z, np.maximum(0, z - 128 // s), np.minimum(most, z + 127 // s))
+        rounded[:, begin : begin + 32] = s * (u - z) * d
+    return rounded
 
 
 def plain_int4(weights: NDArray[np.float64], levels: int) -> NDArray[np.float64]:

@@ -24,7 +24,8 @@ DEMO_F32, STORIES_F32 = 42.272, 4.0660
 # Perplexity over that of the unquantized model, at most; with the int8 cache as well as without it. The smaller the
 # model, the more 4 bits cost: rows of stories260K are one group of 64.
 BOUNDS = {"f32": 1.005, "bf16": 1.005, "int8-row": 1.01, "int4-g64": 1.10, "int4-g32": 1.08}
-STORIES_BOUNDS = BOUNDS | {"int4-g64": 1.14, "int4-g32": 1.10}
+BOUNDS |= {"int4-p32": 1.07, "int5-p32": 1.03, "int6-p32": 1.015}
+STORIES_BOUNDS = BOUNDS | {"int4-g64": 1.14, "int4-g32": 1.10, "int4-p32": 1.10}
 
 
 def perplexity(engine: Engine, texts: Sequence[str]) -> float:
@@ -61,7 +62,7 @@ def test_an_f16_cache_costs_the_demo_model_nothing_that_shows() -> None:
     assert measure(infeng_demo.model_dir(), TEXTS, "f32", "f16") == pytest.approx(DEMO_F32, rel=1e-3)
 
 
-@pytest.mark.parametrize("format", ["bf16", "int8-row", "int4-g64", "int4-g32"])
+@pytest.mark.parametrize("format", ["bf16", "int8-row", "int4-g64", "int4-g32", "int4-p32"])
 def test_a_format_costs_the_demo_model_little(format: str) -> None:
     check(infeng_demo.model_dir(), TEXTS, DEMO_F32, format, "int8", BOUNDS)
 
@@ -70,7 +71,7 @@ def test_stories260k_in_f32_has_the_perplexity_of_its_checkpoint(stories: Path) 
     assert measure(stories, STORIES, "f32", "f32") == pytest.approx(STORIES_F32, rel=1e-4)
 
 
-@pytest.mark.parametrize("format", ["int8-row", "int4-g64", "int4-g32"])
+@pytest.mark.parametrize("format", ["int8-row", "int4-g64", "int4-g32", "int4-p32"])
 def test_a_format_costs_stories260k_little(format: str, stories: Path) -> None:
     check(stories, STORIES, STORIES_F32, format, "int8", STORIES_BOUNDS)
 

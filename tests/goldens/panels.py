@@ -6,6 +6,9 @@ returns (panels * 16, k) float64.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -15,7 +18,9 @@ Matrix = NDArray[np.float64]  # (panels * 16, k)
 
 def read(format: str, panels: Panels, k: int) -> Matrix:
     """Return the numbers that the panels stand for."""
+    readers: dict[str, Callable[[Panels], NDArray[np.floating]]]
     readers = {"f32": _f32, "bf16": _bf16, "int8-row": _int8_row, "int4-g64": _int4_g64, "int4-g32": _int4_g32}
+    readers |= {f"int{bits}-p32": partial(_p32, bits) for bits in (4, 5, 6)}
     padded = readers[format](panels)  # (panels, 16, k padded)
     return padded[:, :, :k].reshape(-1, k).astype(np.float64)
 
@@ -66,3 +71,35 @@ def _int4_g32(panels: Panels) -> NDArray[np.float64]:
                 q = half.astype(np.float64) - 8
                 columns += [q[:, line, :, j] * scales[:, group] for line in range(4) for j in range(4)]
     return np.stack(columns, axis=2)
+
+
+def _p32(bits: int, panels: Panels) -> NDArray[np.float64]:
+    weights, d = sub_scaled(bits, panels)
+    return weights * d[:, :, None].astype(np.float64)
+
+
+def sub_scaled(bits: int, panels: Panels) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    """Return s (u - z), (panels, 16, k padded), and the scale of each output, (panels, 16).
+
+    A line of f32 scales; then for 128 inputs a line of sub-scales and, for each quarter, ``bits`` lines.
+    """
+    d = panels[:, :64].copy().view("<f4")
+    lines = panels[:, 64:].reshape(len(panels), -1, 16, 4).astype(np.int64)  # (panels, line, output, byte)
+    columns: list[NDArray[np.int64]] = []  # (panels, 16) for each input
+    at = 0
+    while at < lines.shape[1]:
+        subs = lines[:, at]
+        at += 1
+        for quarter in range(min(4, (lines.shape[1] - at) // bits)):
+            byte = subs[:, :, 2 * (quarter % 2) + quarter // 2]  # (panels, 16)
+            s, z = byte % 2 ** (8 - bits) + 1, byte >> (8 - bits)
+            nibbles, upper = lines[:, at : at + 4], lines[:, at + 4 : at + bits]
+            for eighth in range(8):  # four inputs each
+                u = nibbles[:, eighth % 4] >> (4 * (eighth // 4)) & 15  # (panels, output, input)
+                if bits == 5:
+                    u = u + (upper[:, 0] >> eighth & 1) * 16
+                if bits == 6:
+                    u = u + (upper[:, eighth // 4] >> (2 * (eighth % 4)) & 3) * 16
+                columns += [s * (u[:, :, j] - z) for j in range(4)]
+            at += bits
+    return np.stack(columns, axis=2), d

@@ -80,6 +80,9 @@ enum {
   INFENG_WEIGHT_INT4_G32 = 5,    /* per  64 k: 2 x 16 fp16 scales,  8 lines of nibbles, q + 8 */
   INFENG_WEIGHT_FP8_E4M3 = 6,    /* reserved: 16 f32 scales, then [k/4][16 n][4 k] */
   INFENG_WEIGHT_INT4_G64_ZP = 7, /* reserved: int4-g64 with zero points */
+  INFENG_WEIGHT_INT4_P32 = 8,    /* 16 f32 scales, then per 128 k: a line of integer sub-scales, 16 lines of nibbles */
+  INFENG_WEIGHT_INT5_P32 = 9,    /* the same with a line of upper bits behind every 4 lines of nibbles */
+  INFENG_WEIGHT_INT6_P32 = 10,   /* the same with two */
   INFENG_WEIGHT_FOREIGN = 0x10000
 };
 

@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from infeng_core._native import NativeError
 from infeng_core.errors import AdapterError
 from infeng_core.formats.adapters.packed import (
     MAX_MAGNITUDE,
@@ -271,9 +272,17 @@ def _part(place: Part, part: PartSpec, column: int, arrays: Arrays, prefix: str,
 def check_range(image: AdapterImage, model: LoadedModel, path: Path) -> float:
     """Return the largest number that an adapter may add to a weight of the base, in magnitude.
 
-    Raises AdapterError where a number is NaN or infinite, or so large that rows of a batch would become that.
+    Raises AdapterError where a number is NaN or infinite, or so large that rows of a batch would become that, and where
+    a matrix of its own is none of the base's format.
     """
     reach = 0.0
+    for name in image.spec.saved_tensors:
+        base = base_tensor(model, name)
+        try:
+            base.quant.check(image.arrays[f"saved.{name}"]["panels"], 0, base.panels, base.k)
+        except NativeError as error:
+            why = f"its {name} is no {base.format} ({error})"
+            raise AdapterError(f"{path}", why, "use another copy, or convert the adapter again") from None
     for name, arrays in image.arrays.items():
         peaks = {key: _peak(image.spec, model, name, key, array) for key, array in arrays.items()}
         bad = next((key for key, peak in peaks.items() if not math.isfinite(peak)), None)

@@ -192,6 +192,17 @@ py::tuple codes_of(const std::string& format, const py::buffer& data, int64_t of
   return py::make_tuple(codes, scales);
 }
 
+void check_panels(const std::string& format, const py::buffer& data, int64_t offset, int64_t panels, int64_t k,
+                  int threads) {
+  const uint32_t id = number_of(Vocabulary::weight, format);
+  const WeightFormat& known = format_of(id);
+  if (known.check == nullptr) return;
+  const py::buffer_info info = data.request();
+  const Panels packed(info, offset, 0, 1, panels, panel_bytes_of(id, k));
+  const py::gil_scoped_release released;
+  for_panels(panels, threads, [&](int64_t p) { known.check(packed.at(p), k, p * kLanes); });
+}
+
 // What a linear over the format reads.
 std::string activation_name(uint32_t format) { return name_of(Vocabulary::act, activation_of(format)); }
 
@@ -224,6 +235,9 @@ void bind_packing(py::module_& m) {
   m.def("unpack", &unpack, py::arg("format"), py::arg("data"), py::arg("offset"), py::arg("panels"), py::arg("k"),
         py::kw_only(), py::arg("first_panel") = 0, py::arg("panel_step") = 1,
         "Return (panels * 16, k) float32, the values the kernels compute with.");
+  m.def("check_panels", &check_panels, py::arg("format"), py::arg("data"), py::arg("offset"), py::arg("panels"),
+        py::arg("k"), py::kw_only(), py::arg("threads") = 1,
+        "Throw out_of_range or not_finite where panels hold what the format forbids.");
   m.def("code_grid", &grid_tuple, py::arg("format"), "(group, low, high, type of scales) of an integer format.");
   m.def("pack_codes", &pack_codes_of, py::arg("format"), py::arg("codes"), py::arg("scales"), py::arg("out"),
         py::kw_only(), py::arg("out_offset") = 0, py::arg("first_panel") = 0, py::arg("panel_step") = 1,

@@ -57,8 +57,8 @@ constexpr infeng_format described(uint32_t number, const char* name, int64_t (*b
 }
 
 constexpr WeightFormat kFormats[] = {
-    {described(INFENG_WEIGHT_F32, "f32", f32_bytes, unpack_f32), {}, pack_f32, nullptr},
-    {described(INFENG_WEIGHT_BF16, "bf16", bf16_bytes, unpack_bf16), {}, pack_bf16, nullptr},
+    {described(INFENG_WEIGHT_F32, "f32", f32_bytes, unpack_f32), {}, pack_f32, nullptr, nullptr},
+    {described(INFENG_WEIGHT_BF16, "bf16", bf16_bytes, unpack_bf16), {}, pack_bf16, nullptr, nullptr},
 };
 
 }  // namespace

@@ -30,7 +30,7 @@ const std::vector<const WeightFormat*>& own_formats() {
   static const auto& formats = *[] {
     auto* all = new std::vector<const WeightFormat*>;
     for (const std::span<const WeightFormat> family :
-         {float_formats(), integer_formats(), std::span<const WeightFormat>(kReserved)}) {
+         {float_formats(), integer_formats(), sub_scaled_formats(), std::span<const WeightFormat>(kReserved)}) {
       for (const WeightFormat& format : family) all->push_back(&format);
     }
     std::ranges::sort(*all, {}, [](const WeightFormat* format) { return format->abi.number; });
@@ -135,7 +135,7 @@ void add_format(const std::string& path, infeng_format& format) {
   if (size < offsetof(infeng_format, unpack) + sizeof format.unpack || size > 4096 || format.name == nullptr) {
     fail(kBad, path, ": a weight format says that it has ", size, " bytes, or has no name");
   }
-  WeightFormat known{{}, {0, INT8_MIN, INT8_MAX, false}, pack_brought, nullptr};
+  WeightFormat known{{}, {0, INT8_MIN, INT8_MAX, false}, pack_brought, nullptr, nullptr};
   std::memcpy(&known.abi, &format, std::min<size_t>(size, sizeof known.abi));
   known.abi.struct_size = sizeof known.abi;
   const std::string where = path + ": weight format " + std::string(known.abi.name, strnlen(known.abi.name, 64));

@@ -38,6 +38,9 @@ struct WeightFormat {
   // The opposite of `abi.unpack`, for 64 inputs: integers and scales into a panel that was zero. NULL where nobody here
   // knows the layout, and for floats.
   void (*write)(uint8_t* panel, int64_t g, ConstIntegers q, ConstScales scale);
+  // Looks at the panel of rows [row, row + 16) in somebody's file. Throws Error "not_finite" and "out_of_range" where
+  // it holds what no rule writes and kernels do not agree on. NULL where every byte has one meaning.
+  void (*check)(const uint8_t* panel, int64_t k, int64_t row);
 
   bool is_reserved() const { return abi.panel_bytes == nullptr; }
 };
@@ -45,6 +48,7 @@ struct WeightFormat {
 // The core's own, one file for each family; formats.cc lists the families.
 std::span<const WeightFormat> float_formats();
 std::span<const WeightFormat> integer_formats();
+std::span<const WeightFormat> sub_scaled_formats();
 
 // NULL for a number or a name that nobody has. What is found lives as long as the process.
 const WeightFormat* find_format(uint32_t number);

@@ -148,7 +148,8 @@ constexpr WeightFormat described(uint32_t number, const char* name, uint32_t gro
   return {{sizeof(infeng_format), number, name, INFENG_ACT_INT8_G64, group, Layout::bytes, nullptr, Layout::read},
           grid,
           pack<Rule>,
-          Layout::write};
+          Layout::write,
+          nullptr};
 }
 
 constexpr WeightFormat kFormats[] = {

@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -64,12 +65,38 @@ def int4_g32(panel: Bytes, k: int) -> NDArray[np.float32]:
     return (q * scales[:, :, None, :, None]).transpose(3, 0, 1, 2, 4).reshape(16, padded(k))
 
 
+def p32(bits: int, panel: Bytes, k: int) -> NDArray[np.float32]:
+    out = np.zeros((16, padded(k)), np.float32)
+    scale, position = panel[:64].view(np.float32), 64
+    for block in range(0, padded(k), 128):
+        sub_scales = panel[position : position + 64].reshape(16, 4).astype(int)
+        position += 64
+        for h in range(min(4, (padded(k) - block) // 32)):
+            lines = panel[position : position + 64 * bits].reshape(bits, 16, 4).astype(int)
+            position += 64 * bits
+            packed = sub_scales[:, 2 * (h % 2) + h // 2]  # (output,)
+            s, z = packed % 2 ** (8 - bits) + 1, packed // 2 ** (8 - bits)
+            for i in range(8):
+                u = lines[i % 4] // 16 ** (i // 4) % 16  # (output, input of the line)
+                if bits == 5:
+                    u += 16 * (lines[4] // 2**i % 2)
+                if bits == 6:
+                    u += 16 * (lines[4 + i // 4] // 4 ** (i % 4) % 4)
+                at = block + 32 * h + 4 * i
+                out[:, at : at + 4] = (s[:, None] * (u - z[:, None])).astype(np.float32) * scale[:, None]
+    assert position == len(panel)
+    return out
+
+
 DECODERS: dict[str, Callable[[Bytes, int], NDArray[np.float32]]] = {
     "f32": f32,
     "bf16": bf16,
     "int8-row": int8_row,
     "int4-g64": int4_g64,
     "int4-g32": int4_g32,
+    "int4-p32": partial(p32, 4),
+    "int5-p32": partial(p32, 5),
+    "int6-p32": partial(p32, 6),
 }
 PAGE = (Path(__file__).parents[3] / "docs" / "format.md").read_text(encoding="utf-8")
 BITS = {name: float(bits) for name, bits in re.findall(r"^\| `(\S+)` \|.*\| ([\d.]+) \|$", PAGE, re.MULTILINE)}

@@ -18,7 +18,16 @@ from infeng_core.models.weights import layout
 from infeng_core.plug.assembly import load_config
 
 # Largest error of a row, as a fraction of the row's norm. A row in a wrong place is off by more than 1.
-BOUND = {"f32": 0.0, "bf16": 2.0**-8, "int8-row": 0.02, "int4-g64": 0.2, "int4-g32": 0.15}
+BOUND = {
+    "f32": 0.0,
+    "bf16": 2.0**-8,
+    "int8-row": 0.02,
+    "int4-g64": 0.2,
+    "int4-g32": 0.15,
+    "int4-p32": 0.15,
+    "int5-p32": 0.08,
+    "int6-p32": 0.045,
+}
 
 Maker = Callable[..., Path]
 
@@ -44,7 +53,7 @@ def check_matrices(model: LoadedModel, tensors: dict[str, Any]) -> None:
 def test_every_tensor_is_found_again(make_model: Maker, format: str, load_mode: str) -> None:
     directory = make_model(attention_bias=True, mlp_bias=True)
     model = loaded(directory, model__format=format, model__load=load_mode)
-    assert set(model.formats_used.values()) == ({format, "int8-row"} if format.startswith("int4") else {format})
+    assert set(model.formats_used.values()) == ({format, "int8-row"} if format.startswith("int") else {format})
     check_matrices(model, load_file(directory / "model.safetensors"))
     for tensor in model.tensors.values():
         weight = tensor.native()
@@ -293,8 +302,8 @@ def test_a_pattern_that_fits_no_tensor_is_an_error(make_model: Maker) -> None:
 
 
 def test_an_unknown_format_is_an_error_that_lists_the_known_ones(make_model: Maker) -> None:
-    with pytest.raises(UsageError, match=r"int5.*unknown.*int4-g32, int4-g64"):
-        loaded(make_model(), model__format="int5")
+    with pytest.raises(UsageError, match=r"q4_0.*unknown.*int4-g32, int4-g64"):
+        loaded(make_model(), model__format="q4_0")
     with pytest.raises(UsageError, match=r"int8-rows.*unknown: did you mean `int8-row`\?"):
         loaded(make_model(name="typo"), model__formats={"layers.*.down_proj": "int8-rows"})
 

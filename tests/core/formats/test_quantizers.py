@@ -34,7 +34,7 @@ from infeng_core.plug.manager import Plugins
 
 Maker = Callable[..., Path]
 INT4 = FormatChoice("int4-g64", {"embed": "int8-row"})
-INTEGERS = sorted(name for name, format in BUILTIN.items() if not format.is_float)
+INTEGERS = sorted(name for name, format in BUILTIN.items() if format.grid(64) is not None)
 SHAPES = [(16, 64), (1, 8), (33, 172), (40, 576), (17, 20)]
 
 

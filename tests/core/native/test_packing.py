@@ -6,7 +6,9 @@ import pytest
 from infeng_core import _native as native
 
 FORMATS = list(native.WEIGHT_FORMATS)
-GROUPED = [name for name in FORMATS if native.weight_format(name)["group"]]
+INTEGERS = [name for name in FORMATS if native.weight_format(name)["group"]]
+SUB_SCALED = {"int4-p32": 4, "int5-p32": 5, "int6-p32": 6}  # and the bits of a weight
+GROUPED = [name for name in INTEGERS if name not in SUB_SCALED]
 SHAPES = [(16, 64), (1, 8), (33, 172), (40, 576), (17, 130), (64, 896)]
 f32 = np.float32
 
@@ -192,7 +194,16 @@ def test_half_precision_sources_give_what_their_float32_values_give(fmt: str) ->
 
 
 @pytest.mark.parametrize(
-    ("fmt", "bound"), [("bf16", 2.0**-9), ("int8-row", 0.01), ("int4-g64", 0.1), ("int4-g32", 0.09)]
+    ("fmt", "bound"),
+    [
+        ("bf16", 2.0**-9),
+        ("int8-row", 0.01),
+        ("int4-g64", 0.1),
+        ("int4-g32", 0.09),
+        ("int4-p32", 0.082),
+        ("int5-p32", 0.043),
+        ("int6-p32", 0.024),
+    ],
 )
 def test_relative_error_on_normal_weights_stays_small(fmt: str, bound: float) -> None:
     w = np.random.default_rng(3).standard_normal((64, 512)).astype(np.float32)
@@ -245,8 +256,50 @@ def test_scales_that_fp16_cannot_hold_are_refused_and_the_last_that_it_can_is_ke
 
 def test_tiny_weights_become_zero_instead_of_noise() -> None:
     w = np.full((16, 64), 1e-31, np.float32)
-    for fmt in GROUPED:
+    for fmt in INTEGERS:
         assert not unpack(fmt, pack(fmt, w), 64).any()
+
+
+@pytest.mark.parametrize(("fmt", "bits"), SUB_SCALED.items())
+def test_lone_weights_lie_where_the_format_says(fmt: str, bits: int) -> None:
+    w = np.zeros((16, 192), np.float32)  # a superblock and a half
+    w[3, 0], w[3, 101], w[7, 190] = 127, 12, -127
+    panel = pack(fmt, w)[0]
+    assert len(panel) == native.panel_bytes(fmt, 192) == 64 + 2 * 64 + 6 * 64 * bits
+    d, lines = panel[:64].view(f32), panel[64:].reshape(-1, 64)
+    assert [n for n in range(16) if d[n]] == [3, 7]
+    # Input 0: the first quarter's sub-scale is byte 0, the unit is in line 1 and, above the nibbles, in line 5.
+    # Input 101 = 3 * 32 + 5: byte 3 of the sub-scales, second line of the quarter, byte 1 of the output.
+    # Input 190 = 128 + 32 + 30: byte 2 of the second superblock, line 7 % 4 of the quarter in high nibbles, byte 2.
+    for output, quarter, input_, sign in ((3, 0, 0, 1), (3, 3, 5, 1), (7, 5, 30, -1)):
+        block = quarter // 4 * (1 + 4 * bits)
+        sub = int(lines[block, 4 * output + [0, 2, 1, 3][quarter % 4]])
+        s, z = sub % 2 ** (8 - bits) + 1, sub >> 8 - bits
+        own = lines[block + 1 + quarter % 4 * bits :][:bits, 4 * output + input_ % 4].astype(int)
+        line = input_ // 4
+        u = own[line % 4] >> 4 * (line // 4) & 15
+        if bits == 5:
+            u += 16 * (own[4] >> line & 1)
+        if bits == 6:
+            u += 16 * (own[4 + line // 4] >> 2 * (line % 4) & 3)
+        got = unpack(fmt, panel[None], 192)[output, 32 * quarter + input_]
+        assert got == f32(s * (u - z)) * d[output] and np.sign(got) == sign
+        assert got == pytest.approx(w[output, 32 * quarter + input_], rel=0.2)
+
+
+@pytest.mark.parametrize(("fmt", "bits"), SUB_SCALED.items())
+def test_a_weight_that_is_no_int8_under_its_sub_scale_is_refused_with_its_place(fmt: str, bits: int) -> None:
+    panels = pack(fmt, np.zeros((40, 172), np.float32))
+    native.check_panels(fmt, panels, 0, 3, 172, threads=2)
+    superblock = panels[1, 64 + 64 * (1 + 4 * bits) :]  # inputs from 128 on
+    superblock[4 * 5 + 2] = 0xFF  # output 5 of 16, inputs from 160: the largest s and z
+    most = (2**bits - 1) * 2 ** (8 - bits)
+    with pytest.raises(native.NativeError, match=f"row 21, column 160: the weight is -{most} steps") as caught:
+        native.check_panels(fmt, panels, 0, 3, 172)
+    assert caught.value.code == "out_of_range"
+    panels[0, :4].view(f32)[0] = np.nan
+    with pytest.raises(native.NativeError, match="row 0: the scale is nan"):
+        native.check_panels(fmt, panels, 0, 3, 172)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 // Random activations and packed weights. SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 
 #include "memory.h"
@@ -54,6 +55,10 @@ inline uint16_t random_half() {
   return uint16_t(pick(10, 14) << 10 | pick(0, 1023));
 }
 
+inline constexpr uint32_t kWeightFormats[] = {INFENG_WEIGHT_F32,      INFENG_WEIGHT_BF16,     INFENG_WEIGHT_INT8_ROW,
+                                              INFENG_WEIGHT_INT4_G64, INFENG_WEIGHT_INT4_G32, INFENG_WEIGHT_INT4_P32,
+                                              INFENG_WEIGHT_INT5_P32, INFENG_WEIGHT_INT6_P32};
+
 struct PackedWeight {
   Bytes data;
   infeng_weight view{};
@@ -76,6 +81,9 @@ struct PackedWeight {
         break;
       case INFENG_WEIGHT_INT4_G32:
         bytes = padded / 64 * (64 + 512);
+        break;
+      default:
+        bytes = 64 + up(padded, 128) / 128 * 64 + padded * 2 * unit_bits(format);
         break;
     }
     data = Bytes(panels * bytes);
@@ -124,6 +132,33 @@ struct PackedWeight {
           bytes(512);
         }
         break;
+      default:
+        sub_scaled(unit_bits(format), out, padded);
+        break;
+    }
+  }
+
+  static int unit_bits(uint32_t format) { return 4 + int(format - INFENG_WEIGHT_INT4_P32); }
+
+  // Any s and z, and any u for which s (u - z) is an int8.
+  static void sub_scaled(int bits, uint8_t* panel, int64_t padded) {
+    for (int i = 0; i < 16; ++i) reinterpret_cast<float*>(panel)[i] = std::fabs(normal()) * 0.01f;
+    for (int64_t q = 0; q < padded / 32; ++q) {
+      uint8_t* superblock = panel + 64 + q / 4 * (1 + 4 * bits) * 64;
+      uint8_t* lines = superblock + 64 + q % 4 * bits * 64;
+      const int64_t style = pick(0, 4), most = (1 << bits) - 1;
+      for (int n = 0; n < 16; ++n) {
+        const int64_t s = style == 0 ? 1 << (8 - bits) : pick(1, 1 << (8 - bits));
+        const int64_t z = style == 1 ? 0 : style == 2 ? most : pick(0, most);
+        superblock[4 * n + 2 * (q % 2) + q % 4 / 2] = uint8_t((s - 1) | z << (8 - bits));
+        const int64_t low = std::max<int64_t>(0, z - 128 / s), high = std::min<int64_t>(most, z + 127 / s);
+        for (int k = 0; k < 32; ++k) {
+          const int64_t u = style == 3 ? high : style == 4 ? low : pick(low, high), l = k / 4, at = 4 * n + k % 4;
+          lines[l % 4 * 64 + at] |= uint8_t((u & 15) << (l < 4 ? 0 : 4));
+          if (bits == 5) lines[4 * 64 + at] |= uint8_t((u >> 4) << l);
+          if (bits == 6) lines[(4 + l / 4) * 64 + at] |= uint8_t((u >> 4) << 2 * (l % 4));
+        }
+      }
     }
   }
 };

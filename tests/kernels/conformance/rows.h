@@ -33,8 +33,7 @@ struct LinearState : State<infeng_linear_args> {
 };
 
 inline void check_linear(Checker& c) {
-  for (const uint32_t format : {INFENG_WEIGHT_F32, INFENG_WEIGHT_BF16, INFENG_WEIGHT_INT8_ROW, INFENG_WEIGHT_INT4_G64,
-                                INFENG_WEIGHT_INT4_G32}) {
+  for (const uint32_t format : kWeightFormats) {
     const bool integer = format >= INFENG_WEIGHT_INT8_ROW;
     for (const int64_t k : {8, 64, 172, 576, 896, 1216})
       for (const int64_t n : {16, 40, 172, 256, 344})
@@ -163,8 +162,7 @@ struct EmbedState : State<infeng_embed_args> {
 };
 
 inline void check_embed(Checker& c) {
-  for (const uint32_t format :
-       {INFENG_WEIGHT_F32, INFENG_WEIGHT_BF16, INFENG_WEIGHT_INT8_ROW, INFENG_WEIGHT_INT4_G64, INFENG_WEIGHT_INT4_G32})
+  for (const uint32_t format : kWeightFormats)
     for (const int64_t k : {8, 64, 172, 576, 896}) {
       infeng_problem p = problem_of(c.kernel, 50);
       p.weight_format = format;

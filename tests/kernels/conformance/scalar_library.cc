@@ -5,6 +5,7 @@
 #include <infeng/ops/kv_append.h>
 #include <infeng/ops/linear_float.h>
 #include <infeng/ops/linear_int.h>
+#include <infeng/ops/linear_p32.h>
 #include <infeng/ops/linear_tiles.h>
 #include <infeng/ops/rmsnorm.h>
 #include <infeng/ops/rope.h>
@@ -22,15 +23,24 @@ constexpr infeng_kernel table[] = {
     kernel<Embed<V, LaneInt<Int8Row>>>("embed_int8row", ""),
     kernel<Embed<V, LaneInt<Int4G64>>>("embed_int4g64", ""),
     kernel<Embed<V, LaneInt<Int4G32>>>("embed_int4g32", ""),
+    kernel<Embed<V, LaneP32<Int4P32>>>("embed_int4p32", ""),
+    kernel<Embed<V, LaneP32<Int5P32>>>("embed_int5p32", ""),
+    kernel<Embed<V, LaneP32<Int6P32>>>("embed_int6p32", ""),
     kernel<Rmsnorm<V>>("rmsnorm", ""),
     kernel<LinearFloat<V, PanelF32>>("linear_f32", ""),
     kernel<LinearFloat<V, PanelBf16>>("linear_bf16", ""),
     kernel<LinearInt<V, Int8Row>>("linear_int8row", ""),
     kernel<LinearInt<V, Int4G64>>("linear_int4g64", ""),
     kernel<LinearInt<V, Int4G32>>("linear_int4g32", ""),
+    kernel<LinearP32<V, Int4P32>>("linear_int4p32", ""),
+    kernel<LinearP32<V, Int5P32>>("linear_int5p32", ""),
+    kernel<LinearP32<V, Int6P32>>("linear_int6p32", ""),
     kernel<LinearTiles<V, scalar::Tiles, Int8Row, 1>>("linear_int8row_tiles", ""),
     kernel<LinearTiles<V, scalar::Tiles, Int4G64, 1>>("linear_int4g64_tiles", ""),
     kernel<LinearTiles<V, scalar::Tiles, Int4G32, 1>>("linear_int4g32_tiles", ""),
+    kernel<LinearTiles<V, scalar::Tiles, Int4P32, 1>>("linear_int4p32_tiles", ""),
+    kernel<LinearTiles<V, scalar::Tiles, Int5P32, 1>>("linear_int5p32_tiles", ""),
+    kernel<LinearTiles<V, scalar::Tiles, Int6P32, 1>>("linear_int6p32_tiles", ""),
     kernel<Shrink<V, ChainCore<PanelF32>>>("shrink_f32", ""),
     kernel<Shrink<V, ChainCore<PanelBf16>>>("shrink_bf16", ""),
     kernel<Shrink<V, IntCore<Int8Row>>>("shrink_int8", ""),

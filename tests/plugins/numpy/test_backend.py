@@ -45,11 +45,11 @@ def test_over_integer_weights_it_departs_from_native_only_where_a_rounding_to_in
     directory: Path, format: str
 ) -> None:
     """Most rows agree to the last digits of binary32; one whose activation was rounded the other way, and what reads it
-    in the cache, do not."""
+    in the cache, do not. In this prompt no activation of the first rows, which all others read, is on such an edge."""
 
     def logits(**settings: str) -> np.ndarray:
         with harness.engine(directory, {**harness.F32, "model.format": format}, settings) as engine:
-            return harness.logits(engine, BIASED.prompt[:200], range(200))
+            return harness.logits(engine, BIASED.prompt[2:202], range(200))
 
     native, own = logits(), logits(**NUMPY)
     departs = np.abs(native - own).max(axis=1) / np.abs(own).max()

@@ -1,5 +1,6 @@
 // embed: out[m] = row ids[m] of the weight, widened: one lane of a panel. A tile is one row.
 //   f32, bf16: the weight;  int8-row: float(q) * scale[n];  int4: float(q) * float(scale of the group)
+//   sub-scales: float(s (u - z)) * d[n]
 // SPDX-License-Identifier: Apache-2.0
 #ifndef INFENG_OPS_EMBED_H
 #define INFENG_OPS_EMBED_H
@@ -58,6 +59,34 @@ struct LaneInt {
       const uint8_t byte = lines[(step * Format::kStepLines + line) * kLine + i % 4];
       return (above ? byte >> 4 : byte & 15) - 8;
     }
+  }
+};
+
+template <class Format>
+struct LaneP32 {
+  static constexpr uint32_t kFormat = Format::kFormat;
+
+  template <Vector V>
+  static void read(const uint8_t* panel, int lane, int64_t k, float* out) {
+    float d;
+    __builtin_memcpy(&d, panel + lane * sizeof d, sizeof d);
+    for (int64_t i = 0; i < k; ++i) {
+      const int64_t g = i / kGroup;
+      const int half = int(i % kGroup / 32), shift = 8 - Format::kBits;
+      const uint8_t byte = panel[Format::scales_at(g) + 4 * lane + 2 * half + g % 2];
+      const int s = (byte & ((1 << shift) - 1)) + 1, z = byte >> shift;
+      const uint8_t* lines = panel + Format::lines_at(g) + half * Format::kBits * kLine + 4 * lane;
+      out[i] = float(s * (unit(lines, int(i % 32)) - z)) * d;
+    }
+  }
+
+ private:
+  // Input k of 32, of the output whose first byte `lines` points to.
+  static INFENG_INLINE int unit(const uint8_t* lines, int k) {
+    const int l = k / 4, nibble = lines[l % 4 * kLine + k % 4] >> (l < 4 ? 0 : 4) & 15;
+    if constexpr (Format::kBits == 4) return nibble;
+    if constexpr (Format::kBits == 5) return nibble | (lines[4 * kLine + k % 4] >> l & 1) << 4;
+    return nibble | (lines[(4 + l / 4) * kLine + k % 4] >> 2 * (l % 4) & 3) << 4;
   }
 };
 

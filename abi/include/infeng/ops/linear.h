@@ -29,9 +29,17 @@ struct LinearTile {
   int64_t row;
   int64_t rows;
   float* cur;
-  uint8_t* scratch;  // Core::kScratch bytes
-  Feed& feed;        // a step of it for every group of k of every two panels, where memory is what one waits for
+  uint8_t* scratch;   // scratch_bytes<Core> of them
+  Feed& feed;         // a step of it for every group of k of every two panels, where memory is what one waits for
+  bool fresh = true;  // scratch does not yet hold what the core keeps of these rows from tile to tile
 };
+
+// What a core needs beside `cur`: a constant, or more where k is large.
+template <class Core>
+INFENG_INLINE int64_t scratch_bytes(int64_t k) {
+  if constexpr (requires { Core::scratch(k); }) return Core::scratch(k);
+  return Core::kScratch;
+}
 
 template <Vector V, class Core>
 struct Linear {
@@ -44,10 +52,10 @@ struct Linear {
            epilogues_within(*p, kFuses);
   }
 
-  static infeng_status workspace(const infeng_problem*, infeng_workspace* out) {
+  static infeng_status workspace(const infeng_problem* problem, infeng_workspace* out) {
     out->align = kLine;
     out->shared = 0;
-    out->per_worker = int64_t(kRowBlock) * kTileWidth * sizeof(float) + Core::kScratch;
+    out->per_worker = int64_t(kRowBlock) * kTileWidth * sizeof(float) + scratch_bytes<Core>(problem->k);
     return INFENG_OK;
   }
 
@@ -80,7 +88,7 @@ struct Linear {
         const int64_t rows = min_of(kRowBlock, common->rows - row);
         Core::template multiply<V>({*args.in, weight, common->rows, data + panel * weight.panel_bytes,
                                     ahead < weight.panels ? data + ahead * weight.panel_bytes : nullptr, panels, row,
-                                    rows, cur, scratch, feed});
+                                    rows, cur, scratch, feed, tile == first || common->rows > kRowBlock});
         finish_rows<V>(*common, args.out, row, rows, panel * kLanes, panels * kLanes, cur, kTileWidth);
       }
     }
@@ -99,6 +107,18 @@ template <Vector V>
 INFENG_INLINE void clear(const LinearTile& t) {
   for (int64_t m = 0; m < t.rows; ++m)
     for (int64_t c = 0; c < t.panels * kLanes; c += kLanes) V::store(t.cur + m * kTileWidth + c, V::zero());
+}
+
+// out = out * d[n], at the end of a format whose panels begin with the scales of their outputs.
+template <Vector V>
+INFENG_INLINE void scale_outputs(const LinearTile& t) {
+  for (int64_t p = 0; p < t.panels; ++p) {
+    const auto d = V::load((const float*)(t.panel + p * t.weight.panel_bytes));
+    for (int64_t m = 0; m < t.rows; ++m) {
+      float* c = t.cur + m * kTileWidth + p * kLanes;
+      V::store(c, V::mul(V::load(c), d));
+    }
+  }
 }
 
 }  // namespace

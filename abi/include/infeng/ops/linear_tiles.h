@@ -2,6 +2,7 @@
 // those of linear_int.h:
 //   acc = sum over one step of q_x[k] * q_w[n][k]                   a step is 64 k, or 32 where the scales are per 32
 //   out = fma(float(acc), wscale * xscale[m][g], out)               steps ascending
+// or, over weights with integer sub-scales, those of linear_p32.h, where wscale is left to the end.
 // A step of a panel becomes signed lines in scratch and is a B tile there; 16 rows of the activation are an A tile as
 // they lie in memory. Their product, a C tile of int32, reaches the vector unit through memory. What is done at a time
 // is a chunk: a few steps of one panel. A tiles serve a chunk of all panels; the sums of 16 rows stay in vector
@@ -23,6 +24,8 @@ template <class T, class Format>
 struct TileCore {
   static constexpr uint32_t kFormat = Format::kFormat;
   static constexpr uint32_t kActivation = INFENG_ACT_INT8_G64;
+  // Sub-scales are part of the signed lines; the scale of each output is applied at the end.
+  static constexpr bool kSubScaled = requires { Format::scales_at(0); };
   static constexpr int kStepK = kGroup / Format::kSteps;
   static constexpr int kStepLines = kStepK / 4;  // rows of a B tile
   static constexpr int kPanels = 4;              // in scratch at a time
@@ -49,6 +52,7 @@ struct TileCore {
     else
       blocks<V>(t);
     T::release();
+    if constexpr (kSubScaled) scale_outputs<V>(t);
   }
 
  private:
@@ -78,8 +82,13 @@ struct TileCore {
 
   // --- the stages of a chunk, step by step ---
   template <Vector V>
-  static INFENG_INLINE void unpack(const uint8_t* lines, uint8_t* out) {
-    if constexpr (Format::kBits == 4) {
+  static INFENG_INLINE void unpack(const uint8_t* panel, int64_t step, uint8_t* out) {
+    const uint8_t* lines = panel + step_at(step);
+    if constexpr (kSubScaled) {
+      SubScales scales;
+      V::template sub_scales<Format::kBits>(panel + Format::scales_at(step), int(step % 2), scales);
+      T::template unpack_scaled<Format::kBits>(lines, scales, out);
+    } else if constexpr (Format::kBits == 4) {
       constexpr int L = Format::kStepLines;
       INFENG_EACH (l, L) T::unpack_nibbles(lines + l * kLine, out + l * kLine, out + (l + L) * kLine);
     } else {
@@ -126,7 +135,8 @@ struct TileCore {
     INFENG_INLINE void step(typename V::F scale) {
       INFENG_EACH (r, kTileRows) {
         const auto xscale = V::set(x[r * kLanes + S / Format::kSteps]);
-        out[r] = V::fma(T::floats(product + S * Products::kSlot + r * kLanes), V::mul(scale, xscale), out[r]);
+        const auto factor = kSubScaled ? xscale : V::mul(scale, xscale);
+        out[r] = V::fma(T::floats(product + S * Products::kSlot + r * kLanes), factor, out[r]);
       }
     }
     INFENG_INLINE void load(const float* cur) {
@@ -203,7 +213,7 @@ struct TileCore {
       unrolled<kChunk>([&](auto s) INFENG_INLINE_LAMBDA {
         if (s.value < unpacked) {
           fetch<V>(ahead + step_at(s.value) - step_at(0));
-          unpack<V>(unpacking.data + step_at(unpacking.step + s.value), scratch.lines[now][s.value]);
+          unpack<V>(unpacking.data, unpacking.step + s.value, scratch.lines[now][s.value]);
         }
         if (s.value < multiplied) products.template step<s.value>();
         if (s.value < added) {
@@ -228,7 +238,10 @@ struct TileCore {
 
   template <Vector V>
   static INFENG_INLINE auto scale_at(const uint8_t* panel, int64_t step) {
-    return Format::template scale<V>(panel, step / Format::kSteps, int(step % Format::kSteps));
+    if constexpr (kSubScaled)
+      return V::zero();  // nobody uses it
+    else
+      return Format::template scale<V>(panel, step / Format::kSteps, int(step % Format::kSteps));
   }
 
   // --- more rows ---
@@ -266,8 +279,8 @@ struct TileCore {
     for (int p = 0; p < chunk.panels; ++p)
       for (int s = 0; s < chunk.steps; ++s) {
         const uint8_t* panel = chunk.data + p * bytes;
-        unpack<V>(panel + step_at(chunk.step + s), scratch.lines[p][s]);
-        V::store(scratch.scales[p][s], scale_at<V>(panel, chunk.step + s));
+        unpack<V>(panel, chunk.step + s, scratch.lines[p][s]);
+        if constexpr (!kSubScaled) V::store(scratch.scales[p][s], scale_at<V>(panel, chunk.step + s));
       }
   }
 
@@ -296,7 +309,7 @@ struct TileCore {
             fetch<V>(chunk.ahead + p * bytes + step_at(s.value) - step_at(0));
             t.feed.template step<V>();
           }
-          sums.template step<s.value>(V::load(scratch.scales[p][s.value]));
+          sums.template step<s.value>(kSubScaled ? V::zero() : V::load(scratch.scales[p][s.value]));
         });
         sums.store(cur);
       }

@@ -9,6 +9,7 @@
 // Integer weight formats, as DO(ARG, suffix of a kernel's name, type of ops/weights.h).
 #define INFENG_INT4_FORMATS(DO, ARG) DO(ARG, int4g64, Int4G64) DO(ARG, int4g32, Int4G32)
 #define INFENG_INT_FORMATS(DO, ARG) DO(ARG, int8row, Int8Row) INFENG_INT4_FORMATS(DO, ARG)
+#define INFENG_P32_FORMATS(DO, ARG) DO(ARG, int4p32, Int4P32) DO(ARG, int5p32, Int5P32) DO(ARG, int6p32, Int6P32)
 
 // Defines a kernel; KERNEL_UNIT gives the name the unit's suffix and its needs.
 #define INFENG_TEXT_(x) #x
@@ -24,6 +25,7 @@
   X(embed_f32)                             \
   X(embed_bf16)                            \
   INFENG_INT_FORMATS(INFENG_EMBED_NAME, X) \
+  INFENG_P32_FORMATS(INFENG_EMBED_NAME, X) \
   X(rmsnorm)                               \
   X(linear_f32)                            \
   X(linear_bf16)                           \
@@ -45,6 +47,7 @@
   X(attention_int8_splits_##unit)    \
   X(shrink_int8_##unit)
 #define INFENG_INT4_KERNELS(X, unit) X(linear_int4g64_##unit) X(linear_int4g32_##unit)
+#define INFENG_P32_KERNELS(X, unit) X(linear_int4p32_##unit) X(linear_int5p32_##unit) X(linear_int6p32_##unit)
 #define INFENG_EMBED_NAME(X, name, Format) X(embed_##name)
 
 #endif  // INFENG_OPS_UNIT_H

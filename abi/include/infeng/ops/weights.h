@@ -48,6 +48,28 @@ struct Int4 {
 using Int4G64 = Int4<INFENG_WEIGHT_INT4_G64, 1, 2>;  // a superblock is 128 k
 using Int4G32 = Int4<INFENG_WEIGHT_INT4_G32, 2, 1>;  // a superblock is 64 k
 
+// Integers under integer sub-scales: a weight is d[n] * s * (u - z), with s and z for every 32 k of an output. 16 f32
+// scales d, then superblocks of 128 k: a line of sub-scales, where byte 4n + 2 (h % 2) + h / 2 holds s - 1 below and z
+// above for quarter h of output n; then for each quarter 4 lines of nibbles and, behind them, of the upper bits of u. A
+// last half superblock keeps its line of sub-scales.
+template <uint32_t Format, int Bits>
+struct P32 {
+  static constexpr uint32_t kFormat = Format;
+  static constexpr int kBits = Bits;                // of u; as many lines hold 32 k
+  static constexpr int kSteps = 1;                  // sums per 64 k
+  static constexpr int kFetchLines = 1 + 2 * Bits;  // lines of memory per 64 k
+  static constexpr int64_t kFetchFrom = -kLine;     // where they start, from lines_at
+  static constexpr int64_t kBlock = (1 + 4 * Bits) * kLine;
+
+  static INFENG_INLINE int64_t lines_at(int64_t g) {
+    return kLine + g / 2 * kBlock + kLine + g % 2 * (2 * Bits * kLine);
+  }
+  static INFENG_INLINE int64_t scales_at(int64_t g) { return kLine + g / 2 * kBlock; }
+};
+using Int4P32 = P32<INFENG_WEIGHT_INT4_P32, 4>;
+using Int5P32 = P32<INFENG_WEIGHT_INT5_P32, 5>;
+using Int6P32 = P32<INFENG_WEIGHT_INT6_P32, 6>;
+
 }  // namespace
 }  // namespace infeng
 #endif  // INFENG_OPS_WEIGHTS_H

@@ -134,6 +134,32 @@ struct Base {
   }
   static INFENG_INLINE void prefetch(const void* line) { _mm_prefetch((const char*)line, _MM_HINT_T1); }
 
+  template <int Bits>
+  static INFENG_INLINE void sub_scales(const uint8_t* line, int odd, SubScales& out) {
+    const __m256i first = _mm256_set1_epi32(0x01000100), last = _mm256_set1_epi32(0x03020302);
+    const __m256i lanes =
+        _mm256_set_epi32(0x0c0c0c0c, 0x08080808, 0x04040404, 0, 0x0c0c0c0c, 0x08080808, 0x04040404, 0);
+    INFENG_EACH (h, 2) {
+      const __m256i v = half(line, h);
+      const __m256i byte = odd ? _mm256_srli_epi16(v, 8) : _mm256_and_si256(v, _mm256_set1_epi16(255));
+      const __m256i s =
+          _mm256_add_epi16(_mm256_and_si256(byte, _mm256_set1_epi16((1 << (8 - Bits)) - 1)), _mm256_set1_epi16(1));
+      _mm256_store_si256((__m256i*)out.s[0] + h, _mm256_shuffle_epi8(s, _mm256_add_epi8(lanes, first)));
+      _mm256_store_si256((__m256i*)out.s[1] + h, _mm256_shuffle_epi8(s, _mm256_add_epi8(lanes, last)));
+      _mm256_store_si256((__m256i*)out.zs + h, _mm256_mullo_epi16(s, _mm256_srli_epi16(byte, 8 - Bits)));
+    }
+  }
+  // 32 bytes x + 128 are four sums of eight.
+  static INFENG_INLINE void minus_half_sums(const int8_t* x, const int32_t* sum, int64_t groups, int32_t* out) {
+    for (int64_t g = 0; g < groups; ++g) {
+      const __m256i shifted = _mm256_xor_si256(half(x + g * kGroup, 0), _mm256_set1_epi8(-128));
+      const __m256i sums = _mm256_sad_epu8(shifted, _mm256_setzero_si256());
+      const __m128i two = _mm_add_epi32(_mm256_castsi256_si128(sums), _mm256_extracti128_si256(sums, 1));
+      const int32_t low = _mm_cvtsi128_si32(_mm_add_epi32(two, _mm_unpackhi_epi64(two, two))) - 128 * kGroup / 2;
+      out[g] = int32_t((uint32_t(-low) & 0xffffu) | uint32_t(low - sum[g]) << 16);
+    }
+  }
+
  protected:
   // All ones in the first n of eight lanes.
   static INFENG_INLINE __m256i first(int n) {
@@ -155,6 +181,24 @@ struct Base {
     s = _mm_add_epi32(s, _mm_shuffle_epi32(s, 0x4e));
     return _mm_cvtsi128_si32(_mm_add_epi32(s, _mm_shuffle_epi32(s, 0xb1)));
   }
+  // Line l of the eight that 32 packed k become: nibbles, and above them their upper bits.
+  template <int Bits>
+  static INFENG_INLINE __m256i units(const uint8_t* packed, int l, int h) {
+    const __m256i v = half(packed + l % 4 * kLine, h);
+    const __m256i nibbles = low_nibbles(l < 4 ? v : _mm256_srli_epi16(v, 4));
+    if constexpr (Bits == 4) return nibbles;
+    constexpr int kLinesOf = Bits == 5 ? 8 : 4;  // whose upper bits share a line
+    const __m256i bits = half(packed + (4 + l / kLinesOf) * kLine, h);
+    const int shift = 4 - (Bits - 4) * (l % kLinesOf);
+    const __m256i moved = shift >= 0 ? _mm256_slli_epi16(bits, shift) : _mm256_srli_epi16(bits, -shift);
+    return _mm256_or_si256(nibbles, _mm256_and_si256(moved, _mm256_set1_epi8(Bits == 5 ? 0x10 : 0x30)));
+  }
+  // z s times minus the sums of x, both halves of k at once.
+  static INFENG_INLINE I zero_points(const SubScales& s, int32_t minus) {
+    const __m256i v = _mm256_set1_epi32(minus);
+    return {_mm256_madd_epi16(v, _mm256_load_si256((const __m256i*)s.zs)),
+            _mm256_madd_epi16(v, _mm256_load_si256((const __m256i*)s.zs + 1))};
+  }
   // What the weights' zero point, 2^Shift, adds to each row's dot, in memory, from where a broadcast is free.
   template <int Shift, int M>
   static INFENG_INLINE void zero_points(int32_t (&start)[M], const int32_t (&sum)[M]) {
@@ -171,6 +215,13 @@ struct Base {
     const int at = pass * lines + l;
     if (at % Passes == 0) each(at / Passes);
   }
+  // In line l of 16 of panel p of `P`: calls each for the packed lines, evenly over all of them.
+  template <int Bits, int P, class Each>
+  static INFENG_INLINE void spread_packed(int p, int l, const Each& each) {
+    constexpr int kPacked = 2 * Bits;
+    const int at = (16 * p + l) * kPacked;
+    if (at % (16 * P) < kPacked) each(at / (16 * P));
+  }
 };
 
 // `maddubs` adds pairs of products in saturating int16.
@@ -179,6 +230,8 @@ struct Base {
 struct Avx2 : Base {
   static constexpr int kRows = 5;
   static constexpr int kBlockRows = 5;
+  static constexpr int kScaledRows = 4;
+  static constexpr int kScaledPanels = 1;
 
   template <int Bits, int M, int P, class Each>
   static INFENG_INLINE void dot_lines(I (&acc)[M][P], const uint8_t* const (&w)[P], int lines,
@@ -258,7 +311,60 @@ struct Avx2 : Base {
     }
   }
 
+  // Sub-scales multiply where pairs are widened, which costs nothing: by (s, s) in place of (1, 1). Units of 5 bits
+  // reach the limit of int16 after four lines (31496), units of 6 bits after two (32004).
+  template <int Bits>
+  static INFENG_INLINE void unpack_scaled(const uint8_t* packed, const SubScales&, uint8_t* lines) {
+    INFENG_EACH (k, 2)
+      INFENG_EACH (l, 8)
+        INFENG_EACH (h, 2)
+          _mm256_storeu_si256((__m256i*)(lines + (8 * k + l) * kLine) + h,
+                              units<Bits>(packed + k * Bits * kLine, l, h));
+  }
+
+  template <int Bits, int M, int P, class Each>
+  static INFENG_INLINE void dot_scaled(I (&acc)[M][P], const uint8_t* const (&w)[P], const SubScales* const (&s)[P],
+                                       const int8_t* const (&x)[M], const int32_t (&minus)[M], const Each& each) {
+    INFENG_EACH (p, P)
+      dot_units<Bits, M>([&](int m) INFENG_INLINE_LAMBDA -> I& { return acc[m][p]; }, *s[p], x, minus,
+                         [&](int l, int h) INFENG_INLINE_LAMBDA {
+                           if (h == 0) spread<P>(p, 16, l, each);
+                           return half(w[p] + l * kLine, h);
+                         });
+  }
+
+  template <int Bits, int M, int P, class Each>
+  static INFENG_INLINE void dot_packed(I (&acc)[M][P], const uint8_t* const (&w)[P], const SubScales* const (&s)[P],
+                                       const int8_t* const (&x)[M], const int32_t (&minus)[M], const Each& each) {
+    INFENG_EACH (p, P)
+      dot_units<Bits, M>([&](int m) INFENG_INLINE_LAMBDA -> I& { return acc[m][p]; }, *s[p], x, minus,
+                         [&](int l, int h) INFENG_INLINE_LAMBDA {
+                           if (h == 0) spread_packed<Bits, P>(p, l, each);
+                           return units<Bits>(w[p] + l / 8 * Bits * kLine, l % 8, h);
+                         });
+  }
+
  private:
+  template <int Bits, int M, class Acc, class Units>
+  static INFENG_INLINE void dot_units(const Acc& acc, const SubScales& s, const int8_t* const (&x)[M],
+                                      const int32_t (&minus)[M], const Units& line) {
+    constexpr int kLines = Bits == 4 ? 8 : Bits == 5 ? 4 : 2;  // until pairs are widened
+    INFENG_EACH (from, 16 / kLines) {
+      __m256i pairs[M][2];
+      INFENG_EACH (m, M) pairs[m][0] = pairs[m][1] = _mm256_setzero_si256();
+      INFENG_EACH (i, kLines) {
+        const int l = from * kLines + i;
+        const __m256i a = line(l, 0), b = line(l, 1);
+        add_pairs(pairs, a, b, x, l);
+      }
+      const __m256i* scale = (const __m256i*)s.s[from * kLines / 8];
+      INFENG_EACH (m, M) {
+        const I products = {_mm256_madd_epi16(pairs[m][0], _mm256_load_si256(scale)),
+                            _mm256_madd_epi16(pairs[m][1], _mm256_load_si256(scale + 1))};
+        acc(m) = iadd(from == 0 ? zero_points(s, minus[m]) : acc(m), products);
+      }
+    }
+  }
   // pairs[m] += the products of x[m][4 l ..] with the two halves of a line.
   template <int M>
   static INFENG_INLINE void add_pairs(__m256i (&pairs)[M][2], __m256i a, __m256i b, const int8_t* const (&x)[M],
@@ -280,12 +386,14 @@ struct Avx2 : Base {
 struct AvxVnni : Base {
   static constexpr int kRows = 6;
   static constexpr int kBlockRows = 6;
+  static constexpr int kScaledRows = 6;
+  static constexpr int kScaledPanels = 1;
 
   template <int Bits, int M, int P, class Each>
   static INFENG_INLINE void dot_lines(I (&acc)[M][P], const uint8_t* const (&w)[P], int lines,
                                       const int8_t* const (&x)[M], const int32_t (&sum)[M], const Each& each) {
     int32_t start[M];
-    zero_points<Bits - 1>(start, sum);
+    Base::zero_points<Bits - 1>(start, sum);
     INFENG_EACH (p, P) {
       __m256i total[M][2];
       INFENG_EACH (m, M) total[m][0] = total[m][1] = _mm256_set1_epi32(start[m]);
@@ -305,7 +413,7 @@ struct AvxVnni : Base {
                                         const int32_t (&sum)[M], const Each& each) {
     constexpr bool kTwoChains = M <= 3;
     int32_t start[M];
-    zero_points<3>(start, sum);
+    Base::zero_points<3>(start, sum);
     INFENG_EACH (p, P) {
       __m256i total[M][2];
       INFENG_EACH (m, M) total[m][0] = total[m][1] = _mm256_set1_epi32(start[m]);
@@ -335,7 +443,71 @@ struct AvxVnni : Base {
     }
   }
 
+  // Units times their sub-scale are at most 252, so two of them are scaled by one 16-bit product without a carry.
+  template <int Bits>
+  static INFENG_INLINE void unpack_scaled(const uint8_t* packed, const SubScales& s, uint8_t* lines) {
+    INFENG_EACH (l, 16)
+      INFENG_EACH (h, 2) _mm256_storeu_si256((__m256i*)(lines + l * kLine) + h, scaled<Bits>(packed, s, l, h));
+  }
+
+  template <int Bits, int M, int P, class Each>
+  static INFENG_INLINE void dot_scaled(I (&acc)[M][P], const uint8_t* const (&w)[P], const SubScales* const (&s)[P],
+                                       const int8_t* const (&x)[M], const int32_t (&minus)[M], const Each& each) {
+    INFENG_EACH (p, P) {
+      __m256i total[M][2];
+      zero_points(total, *s[p], minus);
+      INFENG_EACH (l, 16) {
+        spread<P>(p, 16, l, each);
+        add_products(total, half(w[p] + l * kLine, 0), half(w[p] + l * kLine, 1), x, l);
+      }
+      INFENG_EACH (m, M) acc[m][p] = {total[m][0], total[m][1]};
+    }
+  }
+
+  // With few rows the sums of 32 k are scaled instead of their 8 lines.
+  template <int Bits, int M, int P, class Each>
+  static INFENG_INLINE void dot_packed(I (&acc)[M][P], const uint8_t* const (&w)[P], const SubScales* const (&s)[P],
+                                       const int8_t* const (&x)[M], const int32_t (&minus)[M], const Each& each) {
+    constexpr bool kLate = M <= 3;
+    INFENG_EACH (p, P) {
+      __m256i total[M][2];
+      zero_points(total, *s[p], minus);
+      INFENG_EACH (k, 2) {
+        __m256i sum[M][2];
+        if constexpr (kLate)
+          INFENG_EACH (m, M) sum[m][0] = sum[m][1] = _mm256_setzero_si256();
+        INFENG_EACH (i, 8) {
+          const int l = 8 * k + i;
+          spread_packed<Bits, P>(p, l, each);
+          const __m256i a = kLate ? units<Bits>(w[p] + k * Bits * kLine, i, 0) : scaled<Bits>(w[p], *s[p], l, 0);
+          const __m256i b = kLate ? units<Bits>(w[p] + k * Bits * kLine, i, 1) : scaled<Bits>(w[p], *s[p], l, 1);
+          add_products(kLate ? sum : total, a, b, x, l);
+        }
+        if constexpr (kLate)
+          INFENG_EACH (h, 2) {
+            const __m256i pairs = _mm256_load_si256((const __m256i*)s[p]->s[k] + h);
+            const __m256i scale = _mm256_and_si256(pairs, _mm256_set1_epi32(0xffff));
+            INFENG_EACH (m, M) total[m][h] = _mm256_add_epi32(total[m][h], _mm256_mullo_epi32(sum[m][h], scale));
+          }
+      }
+      INFENG_EACH (m, M) acc[m][p] = {total[m][0], total[m][1]};
+    }
+  }
+
  private:
+  template <int M>
+  static INFENG_INLINE void zero_points(__m256i (&total)[M][2], const SubScales& s, const int32_t (&minus)[M]) {
+    INFENG_EACH (m, M) {
+      const I start = Base::zero_points(s, minus[m]);
+      total[m][0] = start.a;
+      total[m][1] = start.b;
+    }
+  }
+  template <int Bits>
+  static INFENG_INLINE __m256i scaled(const uint8_t* packed, const SubScales& s, int l, int h) {
+    return _mm256_mullo_epi16(units<Bits>(packed + l / 8 * Bits * kLine, l % 8, h),
+                              _mm256_load_si256((const __m256i*)s.s[l / 8] + h));
+  }
   template <bool InPlace>
   static INFENG_INLINE __m256i high_nibbles(__m256i v) {
     return InPlace ? _mm256_and_si256(v, _mm256_set1_epi8(-16)) : low_nibbles(_mm256_srli_epi16(v, 4));

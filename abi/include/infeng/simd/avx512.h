@@ -95,7 +95,46 @@ struct Base {
   }
   static INFENG_INLINE void prefetch(const void* line) { _mm_prefetch((const char*)line, _MM_HINT_T1); }
 
+  template <int Bits>
+  static INFENG_INLINE void sub_scales(const uint8_t* packed, int odd, SubScales& out) {
+    const I first = _mm512_set1_epi32(0x01000100), last = _mm512_set1_epi32(0x03020302);
+    const I lanes = _mm512_broadcast_i32x4(_mm_set_epi32(0x0c0c0c0c, 0x08080808, 0x04040404, 0));
+    const I v = line(packed), byte = odd ? _mm512_srli_epi16(v, 8) : _mm512_and_si512(v, _mm512_set1_epi16(255));
+    const I s =
+        _mm512_add_epi16(_mm512_and_si512(byte, _mm512_set1_epi16((1 << (8 - Bits)) - 1)), _mm512_set1_epi16(1));
+    _mm512_store_si512(out.s[0], _mm512_shuffle_epi8(s, _mm512_add_epi8(lanes, first)));
+    _mm512_store_si512(out.s[1], _mm512_shuffle_epi8(s, _mm512_add_epi8(lanes, last)));
+    _mm512_store_si512(out.zs, _mm512_mullo_epi16(s, _mm512_srli_epi16(byte, 8 - Bits)));
+  }
+  // Line l of the eight that 32 packed k become: nibbles, and above them their upper bits.
+  template <int Bits>
+  static INFENG_INLINE I units(const uint8_t* packed, int l) {
+    const I v = line(packed + l % 4 * kLine);
+    const I nibbles = _mm512_and_si512(l < 4 ? v : _mm512_srli_epi16(v, 4), _mm512_set1_epi8(15));
+    if constexpr (Bits == 4) return nibbles;
+    constexpr int kLinesOf = Bits == 5 ? 8 : 4;  // whose upper bits share a line
+    const I bits = line(packed + (4 + l / kLinesOf) * kLine);
+    const int shift = 4 - (Bits - 4) * (l % kLinesOf);
+    const I moved = shift >= 0 ? _mm512_slli_epi16(bits, unsigned(shift)) : _mm512_srli_epi16(bits, unsigned(-shift));
+    return _mm512_or_si512(nibbles, _mm512_and_si512(moved, _mm512_set1_epi8(Bits == 5 ? 0x10 : 0x30)));
+  }
+  static INFENG_INLINE void minus_half_sums(const int8_t* x, const int32_t* sum, int64_t groups, int32_t* out) {
+    for (int64_t g = 0; g < groups; ++g) {
+      const int32_t low = sum_i8(x + g * kGroup, kGroup / 2), high = sum[g] - low;
+      out[g] = int32_t((uint32_t(-low) & 0xffffu) | uint32_t(-high) << 16);
+    }
+  }
+
  protected:
+  // minus the zero points: z s times minus the sums of x, both halves at once.
+  static INFENG_INLINE I zero_points(const SubScales& s, int32_t minus) {
+    return _mm512_madd_epi16(_mm512_set1_epi32(minus), _mm512_load_si512(s.zs));
+  }
+  // Calls each(at) for the packed lines, evenly over 16 unpacked ones.
+  template <int Bits, class Each>
+  static INFENG_INLINE void spread(int l, const Each& each) {
+    if (l * 2 * Bits % 16 < 2 * Bits) each(l * 2 * Bits / 16);
+  }
   static INFENG_INLINE I line(const uint8_t* w) { return _mm512_loadu_si512(w); }
   // x[0..3] in every lane; the compiler folds it into the instruction that uses it.
   static INFENG_INLINE I four(const int8_t* x) {
@@ -116,6 +155,8 @@ struct Base {
 struct Bw : Base {
   static constexpr int kRows = 4;
   static constexpr int kBlockRows = 3;
+  static constexpr int kScaledRows = 4;
+  static constexpr int kScaledPanels = 4;
 
   template <int Bits, int M, int P, class Each>
   static INFENG_INLINE void dot_lines(I (&acc)[M][P], const uint8_t* const (&w)[P], int lines,
@@ -179,6 +220,50 @@ struct Bw : Base {
                                      _mm512_madd_epi16(high[m], ones));
     }
   }
+
+  // Sub-scales multiply where pairs are widened. Units of 5 bits reach the limit of int16 after four lines (31496),
+  // units of 6 bits after two (32004).
+  template <int Bits>
+  static INFENG_INLINE void unpack_scaled(const uint8_t* packed, const SubScales&, uint8_t* lines) {
+    INFENG_EACH (l, 16) _mm512_storeu_si512(lines + l * kLine, units<Bits>(packed + l / 8 * Bits * kLine, l % 8));
+  }
+  template <int Bits, int M, int P, class Each>
+  static INFENG_INLINE void dot_scaled(I (&acc)[M][P], const uint8_t* const (&w)[P], const SubScales* const (&s)[P],
+                                       const int8_t* const (&x)[M], const int32_t (&minus)[M], const Each& each) {
+    dot_units<Bits>(acc, s, x, minus, [&](int p, int l) INFENG_INLINE_LAMBDA {
+      if (p == 0) each(l);
+      return line(w[p] + l * kLine);
+    });
+  }
+  template <int Bits, int M, int P, class Each>
+  static INFENG_INLINE void dot_packed(I (&acc)[M][P], const uint8_t* const (&w)[P], const SubScales* const (&s)[P],
+                                       const int8_t* const (&x)[M], const int32_t (&minus)[M], const Each& each) {
+    dot_units<Bits>(acc, s, x, minus, [&](int p, int l) INFENG_INLINE_LAMBDA {
+      if (p == 0) spread<Bits>(l, each);
+      return units<Bits>(w[p] + l / 8 * Bits * kLine, l % 8);
+    });
+  }
+
+ private:
+  template <int Bits, int M, int P, class Units>
+  static INFENG_INLINE void dot_units(I (&acc)[M][P], const SubScales* const (&s)[P], const int8_t* const (&x)[M],
+                                      const int32_t (&minus)[M], const Units& line_of) {
+    constexpr int kLines = Bits == 4 ? 8 : Bits == 5 ? 4 : 2;  // until pairs are widened
+    INFENG_EACH (p, P) {
+      INFENG_EACH (m, M) acc[m][p] = zero_points(*s[p], minus[m]);
+      INFENG_EACH (from, 16 / kLines) {
+        I pairs[M];
+        INFENG_EACH (m, M) pairs[m] = _mm512_setzero_si512();
+        INFENG_EACH (i, kLines) {
+          const int l = from * kLines + i;
+          const I v = line_of(p, l);
+          INFENG_EACH (m, M) pairs[m] = _mm512_add_epi16(pairs[m], _mm512_maddubs_epi16(v, four(x[m] + 4 * l)));
+        }
+        const I scale = _mm512_load_si512(s[p]->s[from * kLines / 8]);
+        INFENG_EACH (m, M) acc[m][p] = _mm512_add_epi32(acc[m][p], _mm512_madd_epi16(pairs[m], scale));
+      }
+    }
+  }
 };
 
 #ifdef __AVX512VNNI__
@@ -203,6 +288,8 @@ template <class Nibbles>
 struct WithVnni : Base {
   static constexpr int kRows = 6;
   static constexpr int kBlockRows = 6;
+  static constexpr int kScaledRows = 6;
+  static constexpr int kScaledPanels = 4;
 
   template <int Bits, int M, int P, class Each>
   static INFENG_INLINE void dot_lines(I (&acc)[M][P], const uint8_t* const (&w)[P], int lines,
@@ -258,6 +345,63 @@ struct WithVnni : Base {
     if constexpr (kTwoChains)
       INFENG_EACH (m, M)
         INFENG_EACH (p, P) acc[m][p] = _mm512_add_epi32(acc[m][p], _mm512_srai_epi32(high[m][p], 4));
+  }
+
+  // Units times their sub-scale are at most 252, so two of them are scaled by one 16-bit product without a carry.
+  template <int Bits>
+  static INFENG_INLINE void unpack_scaled(const uint8_t* packed, const SubScales& s, uint8_t* lines) {
+    INFENG_EACH (l, 16) _mm512_storeu_si512(lines + l * kLine, scaled<Bits>(packed, s, l));
+  }
+  template <int Bits, int M, int P, class Each>
+  static INFENG_INLINE void dot_scaled(I (&acc)[M][P], const uint8_t* const (&w)[P], const SubScales* const (&s)[P],
+                                       const int8_t* const (&x)[M], const int32_t (&minus)[M], const Each& each) {
+    INFENG_EACH (m, M)
+      INFENG_EACH (p, P) acc[m][p] = zero_points(*s[p], minus[m]);
+    INFENG_EACH (l, 16) {
+      I v[P];
+      each(l);
+      INFENG_EACH (p, P) v[p] = line(w[p] + l * kLine);
+      add_products(acc, v, x, l);
+    }
+  }
+  // With few rows the sums of 32 k are scaled instead of their 8 lines.
+  template <int Bits, int M, int P, class Each>
+  static INFENG_INLINE void dot_packed(I (&acc)[M][P], const uint8_t* const (&w)[P], const SubScales* const (&s)[P],
+                                       const int8_t* const (&x)[M], const int32_t (&minus)[M], const Each& each) {
+    constexpr bool kLate = M <= 3;
+    INFENG_EACH (m, M)
+      INFENG_EACH (p, P) acc[m][p] = zero_points(*s[p], minus[m]);
+    INFENG_EACH (h, 2) {
+      I sum[M][P];
+      if constexpr (kLate)
+        INFENG_EACH (m, M)
+          INFENG_EACH (p, P) sum[m][p] = _mm512_setzero_si512();
+      INFENG_EACH (i, 8) {
+        const int l = 8 * h + i;
+        I v[P];
+        spread<Bits>(l, each);
+        INFENG_EACH (p, P) v[p] = kLate ? units<Bits>(w[p] + h * Bits * kLine, i) : scaled<Bits>(w[p], *s[p], l);
+        add_products(kLate ? sum : acc, v, x, l);
+      }
+      if constexpr (kLate)
+        INFENG_EACH (p, P) {
+          const I scale = _mm512_and_si512(_mm512_load_si512(s[p]->s[h]), _mm512_set1_epi32(0xffff));
+          INFENG_EACH (m, M) acc[m][p] = _mm512_add_epi32(acc[m][p], _mm512_mullo_epi32(sum[m][p], scale));
+        }
+    }
+  }
+
+ private:
+  template <int Bits>
+  static INFENG_INLINE I scaled(const uint8_t* packed, const SubScales& s, int l) {
+    return _mm512_mullo_epi16(units<Bits>(packed + l / 8 * Bits * kLine, l % 8), _mm512_load_si512(s.s[l / 8]));
+  }
+  template <int M, int P>
+  static INFENG_INLINE void add_products(I (&acc)[M][P], const I (&v)[P], const int8_t* const (&x)[M], int l) {
+    INFENG_EACH (m, M) {
+      const I b = four(x[m] + 4 * l);
+      INFENG_EACH (p, P) acc[m][p] = _mm512_dpbusd_epi32(acc[m][p], v[p], b);
+    }
   }
 };
 using Vnni = WithVnni<ShiftedNibbles>;

@@ -18,6 +18,8 @@ struct Scalar {
   };
   static constexpr int kRows = 2;
   static constexpr int kBlockRows = 2;
+  static constexpr int kScaledRows = 2;
+  static constexpr int kScaledPanels = 2;
   static constexpr int kColumns = 4;
 
   template <class R, class Fn>
@@ -172,6 +174,58 @@ struct Scalar {
             acc[m][p].v[b / 4] += x[m][4 * (l + L) + b % 4] * ((byte >> 4) - 8);
           }
       }
+  }
+
+  template <int Bits>
+  static void sub_scales(const uint8_t* line, int odd, SubScales& out) {
+    for (int n = 0; n < kLanes; ++n)
+      for (int h = 0; h < 2; ++h) {
+        const int byte = line[4 * n + 2 * h + odd], s = (byte & ((1 << (8 - Bits)) - 1)) + 1;
+        out.s[h][2 * n] = out.s[h][2 * n + 1] = int16_t(s);
+        out.zs[2 * n + h] = int16_t(s * (byte >> (8 - Bits)));
+      }
+  }
+  template <int Bits>
+  static void unpack_scaled(const uint8_t* packed, const SubScales&, uint8_t* lines) {
+    for (int l = 0; l < 16; ++l)
+      for (int b = 0; b < kLine; ++b) lines[l * kLine + b] = unit<Bits>(packed + l / 8 * Bits * kLine + b, l % 8);
+  }
+  template <int Bits, int M, int P, class Each>
+  static void dot_scaled(I (&acc)[M][P], const uint8_t* const (&w)[P], const SubScales* const (&s)[P],
+                         const int8_t* const (&x)[M], const int32_t (&minus)[M], const Each&) {
+    for (int m = 0; m < M; ++m)
+      for (int p = 0; p < P; ++p)
+        acc[m][p] = lanes<I>([&](int n) {
+          int32_t sum = s[p]->zs[2 * n] * int16_t(minus[m]) + s[p]->zs[2 * n + 1] * (minus[m] >> 16);
+          for (int k = 0; k < kGroup; ++k)
+            sum += s[p]->s[k / 32][2 * n] * w[p][k / 4 * kLine + 4 * n + k % 4] * x[m][k];
+          return sum;
+        });
+  }
+  template <int Bits, int M, int P, class Each>
+  static void dot_packed(I (&acc)[M][P], const uint8_t* const (&w)[P], const SubScales* const (&s)[P],
+                         const int8_t* const (&x)[M], const int32_t (&minus)[M], const Each& each) {
+    uint8_t lines[P][kGroup * kLanes];
+    const uint8_t* unpacked[P];
+    for (int p = 0; p < P; ++p) {
+      unpack_scaled<Bits>(w[p], *s[p], lines[p]);
+      unpacked[p] = lines[p];
+    }
+    dot_scaled<Bits, M, P>(acc, unpacked, s, x, minus, each);
+  }
+  static void minus_half_sums(const int8_t* x, const int32_t* sum, int64_t groups, int32_t* out) {
+    for (int64_t g = 0; g < groups; ++g) {
+      const int32_t low = sum_i8(x + g * kGroup, kGroup / 2), high = sum[g] - low;
+      out[g] = int32_t((uint32_t(-low) & 0xffffu) | uint32_t(-high) << 16);
+    }
+  }
+  // The unit in line l of eight, of the packed byte at `from` of 32 k.
+  template <int Bits>
+  static uint8_t unit(const uint8_t* from, int l) {
+    const int nibble = from[l % 4 * kLine] >> (l < 4 ? 0 : 4) & 15;
+    if (Bits == 4) return uint8_t(nibble);
+    if (Bits == 5) return uint8_t(nibble | (from[4 * kLine] >> l & 1) << 4);
+    return uint8_t(nibble | (from[(4 + l / 4) * kLine] >> 2 * (l % 4) & 3) << 4);
   }
 
   static float bits(uint32_t u) {

@@ -46,6 +46,14 @@ concept Tiles = Vector<V> && requires(const TileConfig& config, const void* from
 };
 // clang-format on
 
+// And for formats with integer sub-scales, over a vocabulary that has them: 64 packed k as 16 lines of s (u - z), which
+// is an int8.
+template <class T, class V>
+concept SubScaledTiles =
+    Tiles<T, V> && SubScaled<V> && requires(const uint8_t* packed, const SubScales& s, uint8_t* lines) {
+      { T::template unpack_scaled<4>(packed, s, lines) };
+    };
+
 }  // namespace
 }  // namespace infeng
 #endif  // INFENG_SIMD_TILES_H

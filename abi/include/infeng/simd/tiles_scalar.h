@@ -72,6 +72,16 @@ struct Tiles {
   static void unpack_bytes(const void* line, uint8_t* out) {
     for (int i = 0; i < kLine; ++i) out[i] = ((const uint8_t*)line)[i] ^ 0x80;
   }
+  template <int Bits>
+  static void unpack_scaled(const uint8_t* packed, const SubScales& s, uint8_t* lines) {
+    for (int l = 0; l < 16; ++l)
+      for (int b = 0; b < kLine; ++b) {
+        const int u = Scalar::unit<Bits>(packed + l / 8 * Bits * kLine + b, l % 8), n = b / 4;
+        const int w = s.s[l / 8][2 * n] * u - s.zs[2 * n + l / 8];
+        require(w >= -128 && w <= 127);
+        lines[l * kLine + b] = uint8_t(w);
+      }
+  }
 
  private:
   struct Data {

@@ -82,6 +82,34 @@ concept Vector = requires(typename V::F f, typename V::I i, const float* x, floa
 };
 // clang-format on
 
+// The sub-scales of 64 k of 16 outputs, as products of 16-bit pairs want them: pair n belongs to output n.
+struct alignas(64) SubScales {
+  int16_t s[2][2 * kLanes];  // of the first and of the last 32 k: s twice
+  int16_t zs[2 * kLanes];    // z * s of the first and of the last 32 k
+};
+
+// clang-format off
+// What formats with integer sub-scales need beside `Vector` (ops/weights.h, P32): u has `Bits` bits, byte 4 n + h of a
+// line of sub-scales is about output n, and `minus` holds, of a row's 64 k, minus the sum of the first half of x as an
+// int16, and above it that of the other.
+//   sub_scales<Bits>(line, odd, s):                   reads bytes h = 0, 2, or those behind them
+//   unpack_scaled<Bits>(packed, s, lines):            16 lines as dot_scaled wants them
+//   dot_scaled<Bits, M, P>(acc, w, s, x, minus, each): acc[m][p] = sum over 64 k of x[m][k] * s (u[p][k] - z)
+//   dot_packed<Bits, M, P>(acc, w, s, x, minus, each): the same from the lines as they lie in a panel
+template <class V>
+concept SubScaled = Vector<V> && requires(typename V::I (&acc)[1][1], const uint8_t* const (&w)[1], uint8_t* lines,
+                                          SubScales& s, const SubScales* const (&scales)[1], const int8_t* const (&x)[1],
+                                          const int32_t (&minus)[1], int32_t* out, Nothing each) {
+  { V::template sub_scales<4>(lines, 0, s) };
+  { V::template unpack_scaled<4>(lines, s, lines) };
+  { V::template dot_scaled<4, 1, 1>(acc, w, scales, x, minus, each) };
+  { V::template dot_packed<4, 1, 1>(acc, w, scales, x, minus, each) };
+  { V::kScaledRows };    // most rows of one dot that stay in registers
+  { V::kScaledPanels };  // most panels of one dot_scaled: 1, 2 or 4
+  { V::minus_half_sums(x[0], minus, 1, out) };  // out[g] from 64 x and their sum, for each of so many groups
+};
+// clang-format on
+
 // A number as a type, so that a run-time count can choose a template.
 template <int N>
 struct Constant {

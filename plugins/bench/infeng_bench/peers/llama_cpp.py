@@ -21,6 +21,7 @@ NEEDS_COMPILER = True
 FORMATS = {
     "int4-g64": "q4_0",
     "int4-g32": "q4_0",
+    "int4-p32": "q4_0",
     "int8-row": "q8_0",
     "bf16": "f16",
     "f16": "f16",

@@ -24,7 +24,14 @@ PIP_OPTIONS = ()
 UNWANTED = ("torchvision",)  # pulled in; the one that fits this torch breaks the import of transformers
 IMPORTS = ("openvino_genai", "openvino_tokenizers", "optimum.intel", "nncf", "torch")
 NEEDS_COMPILER = False
-FORMATS = {"int4-g64": "int4-g64", "int4-g32": "int4-g32", "int8-row": "int8", "bf16": "fp16", "f16": "fp16"}
+FORMATS = {
+    "int4-g64": "int4-g64",
+    "int4-g32": "int4-g32",
+    "int4-p32": "int4-g64",
+    "int8-row": "int8",
+    "bf16": "fp16",
+    "f16": "fp16",
+}
 """Our weight format -> what the exporter makes of it; the int4 kinds are symmetric, with an int8 embedding and head."""
 
 OPTIONS = {"batch_tokens": "512", "cache_gb": "2", "precision": "best"}

@@ -231,6 +231,19 @@ def test_nan_in_a_forged_file_is_refused(dtype: Any, bases: Bases, tmp_path: Pat
         load_adapter(forged(made, tmp_path, lambda d: None, data), model, dtype)
 
 
+def test_a_saved_matrix_that_its_format_forbids_is_refused(bases: Bases, tmp_path: Path) -> None:
+    case, model = CASES["saved"], bases(CASES["saved"], "int4-p32")
+    made = convert_adapter(case.directory, tmp_path / "made", model, "int8").path
+    whole = (made / FILE).read_bytes()
+    length = int.from_bytes(whole[:8], "little")
+    place = json.loads(whole[8 : 8 + length])["saved.lm_head"]
+    data = bytearray(whole[8 + length :])
+    data[place["data_offsets"][0] + 64] = 0xFF  # s = 16, z = 15: units below 7 are out of range
+    data[place["data_offsets"][0] + 128] = 0
+    with pytest.raises(AdapterError, match=r"its lm_head is no int4-p32 \(row 0, column 0: the weight is -"):
+        load_adapter(forged(made, tmp_path, lambda d: None, bytes(data)), model, "int8")
+
+
 def test_a_destination_is_replaced_only_when_it_may_be(bases: Bases, tmp_path: Path) -> None:
     model, place = bases(CASES["lora"], "f32"), tmp_path / "place"
     first = convert_adapter(CASES["lora"].directory, place, model, "int8")

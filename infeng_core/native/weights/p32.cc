@@ -1,0 +1,227 @@
+// int4-p32, int5-p32 and int6-p32: w = d[n] * s (u - z), with integers s and z for every 32 inputs of an output.
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "error.h"
+#include "weights/arena.h"
+#include "weights/formats.h"
+#include "weights/quantize_p32.h"
+#include "weights/weight.h"
+
+namespace infeng {
+namespace {
+
+using Units = uint8_t (*)[kLanes];
+
+// ----------------------------------------------------------------------------------- where the bytes of a panel lie
+// ---
+
+template <int kBits>
+struct Layout {
+  static constexpr SubGrid kGrid{kBits};
+  static constexpr int64_t kSuperblock = (1 + 4 * kBits) * kLine;  // 128 inputs
+
+  static int64_t bytes(int64_t k) { return (1 + (k + 127) / 128) * kLine + 2 * kBits * k; }
+
+  // Of inputs [32 q, 32 q + 32).
+  static int64_t scale_at(int64_t q, int n) { return kLine + q / 4 * kSuperblock + 4 * n + 2 * (q % 2) + q % 4 / 2; }
+  static int64_t lines_at(int64_t q) { return 2 * kLine + q / 4 * kSuperblock + q % 4 * (kBits * kLine); }
+
+  // Where the upper bits of line `l` of eight lie, behind the nibbles.
+  static int upper_line(int l) { return kBits == 5 ? 4 : 4 + l / 4; }
+  static int upper_shift(int l) { return kBits == 5 ? l : 2 * (l % 4); }
+
+  static void write(uint8_t* panel, int64_t q, const SubScale& sub, Units u) {
+    for (int n = 0; n < kLanes; n++) {
+      panel[scale_at(q, n)] = uint8_t((int(sub.s[n]) - 1) | int(sub.z[n]) << (8 - kBits));
+    }
+    uint8_t* lines = panel + lines_at(q);
+    for (int k = 0; k < kSubGroup; k++) {
+      const int l = k / 4;
+      for (int n = 0; n < kLanes; n++) {
+        const int at = 4 * n + k % 4;
+        lines[l % 4 * kLine + at] |= uint8_t((u[k][n] & 15) << (l < 4 ? 0 : 4));
+        if (kBits > 4) lines[upper_line(l) * kLine + at] |= uint8_t((u[k][n] >> 4) << upper_shift(l));
+      }
+    }
+  }
+
+  // (s, z) of an output.
+  static std::pair<int, int> scale_of(const uint8_t* panel, int64_t q, int n) {
+    const int byte = panel[scale_at(q, n)];
+    return {(byte & (kGrid.most_scale() - 1)) + 1, byte >> (8 - kBits)};
+  }
+  static int unit_of(const uint8_t* panel, int64_t q, int k, int n) {
+    const uint8_t* lines = panel + lines_at(q);
+    const int l = k / 4, at = 4 * n + k % 4;
+    int u = lines[l % 4 * kLine + at] >> (l < 4 ? 0 : 4) & 15;
+    if (kBits > 4) u |= (lines[upper_line(l) * kLine + at] >> upper_shift(l) & ((1 << (kBits - 4)) - 1)) << 4;
+    return u;
+  }
+
+  static void read(const void* data, int64_t g, Group, Integers w, Scales scale) {
+    const auto* panel = static_cast<const uint8_t*>(data);
+    std::memcpy(scale[0], panel, sizeof scale[0]);
+    for (int n = 0; n < kLanes; n++) {
+      for (int h = 0; h < kGroup / kSubGroup; h++) {
+        const int64_t q = g * 2 + h;
+        const auto [s, z] = scale_of(panel, q, n);
+        for (int k = 0; k < kSubGroup; k++) w[h * kSubGroup + k][n] = int8_t(s * (unit_of(panel, q, k, n) - z));
+      }
+    }
+  }
+
+  // The bytes of somebody's file: every s and z fits, but s (u - z) may be too large for the 8 bits that it owes.
+  static void check(const uint8_t* panel, int64_t k, int64_t row) {
+    for (int n = 0; n < kLanes; n++) {
+      float d;
+      std::memcpy(&d, panel + n * sizeof d, sizeof d);
+      if (!std::isfinite(d)) fail("not_finite", "row ", row + n, ": the scale is ", d);
+    }
+    for (int64_t q = 0; q * kSubGroup < k; q++) {
+      for (int n = 0; n < kLanes; n++) check_output(panel, q, n, row);
+    }
+  }
+
+ private:
+  // The units that a byte of sub-scale allows.
+  struct Allowed {
+    int low = 0;
+    int high = kGrid.most_unit();
+  };
+  static constexpr std::array<Allowed, 256> allowed() {
+    std::array<Allowed, 256> all;
+    for (int byte = 0; byte < 256; byte++) {
+      const int s = (byte & (kGrid.most_scale() - 1)) + 1, z = byte >> (8 - kBits);
+      all[size_t(byte)] = {std::max(0, z + kLowest / s), std::min(kGrid.most_unit(), z + kHighest / s)};
+    }
+    return all;
+  }
+  static constexpr std::array<Allowed, 256> kAllowed = allowed();
+
+  static void check_output(const uint8_t* panel, int64_t q, int n, int64_t row) {
+    const Allowed units = kAllowed[panel[scale_at(q, n)]];
+    if (units.low == 0 && units.high == kGrid.most_unit()) return;
+    for (int k = 0; k < kSubGroup; k++) {
+      const int u = unit_of(panel, q, k, n);
+      if (u >= units.low && u <= units.high) continue;
+      const auto [s, z] = scale_of(panel, q, n);
+      fail("out_of_range", "row ", row + n, ", column ", q * kSubGroup + k, ": the weight is ", s * (u - z),
+           " steps, outside of ", kLowest, " to ", kHighest);
+    }
+  }
+};
+
+// ---------------------------------------------------------------------------------------------- from floats to panels
+// ---
+
+// The inputs of 16 rows, in groups of 64.
+class Rows {
+ public:
+  Rows(const Source& s, int64_t row) : values_(size_t((s.k + kGroup - 1) / kGroup)) {
+    for (size_t g = 0; g < values_.size(); g++) load_group(s, row, int64_t(g) * kGroup, values_[g].x);
+  }
+  int64_t quarters() const { return int64_t(values_.size()) * 2; }
+  GroupInputs at(int64_t q) { return values_[size_t(q / 2)].x + q % 2 * kSubGroup; }
+
+  void amax(float out[kLanes]) const {
+    std::fill_n(out, kLanes, 0.0f);
+    for (const Values& v : values_) {
+      for (const auto& column : v.x) {
+        for (int n = 0; n < kLanes; n++) out[n] = std::max(out[n], std::abs(column[n]));
+      }
+    }
+  }
+
+ private:
+  struct Values {
+    Group x;
+  };
+  std::vector<Values> values_;
+};
+
+// Of the candidates for each row's scale the one of the least error, with the sub-scales that it was found with.
+void choose(SubGrid grid, Rows& rows, float d[kLanes], std::vector<SubScale>& best) {
+  float amax[kLanes];
+  double least[kLanes];
+  std::vector<SubScale> tried(best.size());
+  rows.amax(amax);
+  for (int candidate = 0; candidate < kRowScaleCandidates; candidate++) {
+    float scale[kLanes], error[kLanes];
+    double total[kLanes] = {};
+    row_scales(amax, candidate, scale);
+    for (int64_t q = 0; q < rows.quarters(); q++) {
+      search_sub_scale(grid, rows.at(q), scale, &tried[size_t(q)], error);
+      for (int n = 0; n < kLanes; n++) total[n] += double(error[n]);
+    }
+    for (int n = 0; n < kLanes; n++) {
+      if (candidate > 0 && !(total[n] < least[n])) continue;
+      least[n] = total[n];
+      d[n] = scale[n];
+      for (size_t q = 0; q < best.size(); q++) best[q].s[n] = tried[q].s[n], best[q].z[n] = tried[q].z[n];
+    }
+  }
+}
+
+// The scale that fits the chosen integers best, in the sense of least squares.
+void refit(SubGrid grid, Rows& rows, const std::vector<SubScale>& sub, float d[kLanes]) {
+  double xw[kLanes] = {}, ww[kLanes] = {};
+  for (int64_t q = 0; q < rows.quarters(); q++) {
+    uint8_t u[kSubGroup][kLanes];
+    int8_t w[kSubGroup][kLanes];
+    const GroupInputs x = rows.at(q);
+    assign_units(grid, x, d, sub[size_t(q)], u, w);
+    for (int k = 0; k < kSubGroup; k++) {
+      for (int n = 0; n < kLanes; n++) {
+        xw[n] += double(x[k][n]) * w[k][n];
+        ww[n] += double(w[k][n]) * w[k][n];
+      }
+    }
+  }
+  for (int n = 0; n < kLanes; n++) {
+    if (d[n] != 0.0f && xw[n] > 0.0) d[n] = float(xw[n] / ww[n]);
+  }
+}
+
+template <int kBits>
+void pack(const WeightFormat& format, const Source& s, int64_t row, uint8_t* panel) {
+  std::memset(panel, 0, size_t(panel_bytes_of(format.abi.number, s.k)));  // what no input belongs to stays zero
+  Rows rows(s, row);
+  float d[kLanes];
+  std::vector<SubScale> sub(size_t(rows.quarters()));
+  choose(Layout<kBits>::kGrid, rows, d, sub);
+  refit(Layout<kBits>::kGrid, rows, sub, d);
+  std::memcpy(panel, d, sizeof d);
+  for (int64_t q = 0; q < rows.quarters(); q++) {
+    uint8_t u[kSubGroup][kLanes];
+    int8_t w[kSubGroup][kLanes];
+    assign_units(Layout<kBits>::kGrid, rows.at(q), d, sub[size_t(q)], u, w);
+    Layout<kBits>::write(panel, q, sub[size_t(q)], u);
+  }
+}
+
+template <int kBits>
+constexpr WeightFormat described(uint32_t number, const char* name) {
+  using L = Layout<kBits>;
+  return {{sizeof(infeng_format), number, name, INFENG_ACT_INT8_G64, 64, L::bytes, nullptr, L::read},
+          {0, kLowest, kHighest, false},
+          pack<kBits>,
+          nullptr,
+          L::check};
+}
+
+constexpr WeightFormat kFormats[] = {
+    described<4>(INFENG_WEIGHT_INT4_P32, "int4-p32"),
+    described<5>(INFENG_WEIGHT_INT5_P32, "int5-p32"),
+    described<6>(INFENG_WEIGHT_INT6_P32, "int6-p32"),
+};
+
+}  // namespace
+
+std::span<const WeightFormat> sub_scaled_formats() { return kFormats; }
+
+}  // namespace infeng

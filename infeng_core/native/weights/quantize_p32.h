@@ -1,0 +1,39 @@
+// Choosing row scales, sub-scales, zero points and units of the formats with integer sub-scales. The rule is in
+// docs/numerics.md, "Quantization rule".
+#pragma once
+
+#include <cstdint>
+
+#include "weights/quantize.h"
+
+namespace infeng {
+
+// What 8 bits of sub-scale leave: s in [1, most_scale], z and u in [0, most_unit].
+struct SubGrid {
+  int bits;  // of a unit
+  constexpr int most_scale() const { return 1 << (8 - bits); }
+  constexpr int most_unit() const { return (1 << bits) - 1; }
+};
+
+inline constexpr int kSubGroup = 32;  // inputs of one sub-scale
+inline constexpr int kLowest = -128;  // of s (u - z)
+inline constexpr int kHighest = 127;
+inline constexpr int kRowScaleCandidates = 4;
+
+// The sub-scales of 32 inputs of 16 outputs; integers, in f32.
+struct SubScale {
+  float s[kLanes];
+  float z[kLanes];
+};
+
+// Candidate `index` of an output's scale d, by its largest magnitude; 0 where the row counts as zero.
+void row_scales(const float amax[kLanes], int index, float d[kLanes]);
+
+// The best s and z under d that is found; returns in `error` the sum of (x - d s (u - z))^2.
+void search_sub_scale(SubGrid grid, GroupInputs x, const float d[kLanes], SubScale* best, float error[kLanes]);
+
+// u under d, s and z, and w = s (u - z) if not NULL.
+void assign_units(SubGrid grid, GroupInputs x, const float d[kLanes], const SubScale& sub, uint8_t u[][kLanes],
+                  int8_t w[][kLanes]);
+
+}  // namespace infeng
