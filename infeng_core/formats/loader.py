@@ -168,7 +168,7 @@ def _load_converted(
 def _load_uncached(
     source: Path, key: str, made: Callable[[Path], Conversion], read: Callable[[Path], LoadedModel]
 ) -> LoadedModel:
-    """Load a conversion and keep nothing of it; a tokenizer that was made of another file stays while the process runs."""
+    """Load a conversion and keep nothing of it; a tokenizer made of another file stays while the process runs."""
     folder = Path(tempfile.mkdtemp(prefix="infeng-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     try:
