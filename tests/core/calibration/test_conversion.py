@@ -133,3 +133,9 @@ def test_the_strings_of_a_line_are_one_document(tmp_path):
 def test_gptq_without_text_is_refused_with_the_command_that_helps(source, tmp_path, capsys):
     assert main(["convert", str(source), str(tmp_path / "made"), "--quantizer", "gptq"]) != 0
     assert "--calibrate auto" in capsys.readouterr().err
+
+
+def test_formats_whose_integers_cannot_be_given_are_not_calibrated_in_silence(source, text, tmp_path, capsys):
+    asked = ["convert", str(source), str(tmp_path / "made"), "--format", "int4-p32", "--calibrate", str(text)]
+    assert main(asked) != 0
+    assert "does not reach int4-p32" in capsys.readouterr().err
