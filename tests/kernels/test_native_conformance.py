@@ -67,7 +67,7 @@ def test_the_ops_over_plain_vectors_equal_the_reference(driver: Path, tmp_path: 
     library = compile_to(
         tmp_path / "libscalar.so", "c++", "-std=c++20", "-O2", "-shared", SOURCES / "scalar_library.cc"
     )
-    output = run(driver, REFERENCE, library, "", "0.2")
+    output = run(driver, REFERENCE, library, "", "0.1")
     assert output.count("cases equal") == len(native.open_library(str(library)).kernels)
 
 

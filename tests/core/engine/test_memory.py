@@ -78,9 +78,8 @@ class Load:
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="resident memory is read from /proc")
-@pytest.mark.parametrize(
-    "use", [pytest.param("none", marks=pytest.mark.nightly), pytest.param("ngram", marks=pytest.mark.slow)]
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize("use", ["none", "ngram"])
 def test_twenty_thousand_steps_take_no_more_memory(make_engine: MakeEngine, use: str):
     engine = make_engine(speculation__use=use, scheduler__max_batch_tokens=64)
     load = Load(engine)

@@ -75,7 +75,7 @@ def rss_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_two_minutes_of_four_times_the_load_it_can_bear(make_engine: MakeEngine):
     """Rejections are typed, what is accepted is answered, nothing is lost, memory stays flat."""
     target = 2.0
