@@ -192,6 +192,7 @@ def test_a_graph_with_an_unknown_op_or_name_is_an_error(tiny: Path, tmp_path: Pa
     from dataclasses import dataclass, replace
 
     from infeng_core.models import llama
+    from infeng_core.models.ops import Linear
 
     @dataclass(frozen=True)
     class Fft:
@@ -202,7 +203,7 @@ def test_a_graph_with_an_unknown_op_or_name_is_an_error(tiny: Path, tmp_path: Pa
     for ops, words in (
         ((Fft("hidden", "hidden"),), r"Fft\(x='hidden', out='hidden'\), which backend native does not run"),
         (
-            (llama.Linear("nothing", "hidden", "hidden"),),
+            (Linear("nothing", "hidden", "hidden"),),
             "names 'nothing', which is neither a value of it",
         ),
     ):

@@ -26,6 +26,7 @@ READ = (
     *("rope.freq_base", "rope.dimension_count", "rope.scaling.type", "rope.scaling.factor", "rope.scale_linear"),
     *("rope.scaling.original_context_length",),
 )
+ORIGINAL = "original_max_position_embeddings"
 YARN = {"beta_fast": "beta_fast", "beta_slow": "beta_slow", "attention_factor": "attn_factor"}
 """Keys of rope_scaling: of the metadata, behind ``rope.scaling.yarn_``."""
 
@@ -97,6 +98,8 @@ def config_json(
         config["partial_rotary_factor"] = rotated / width
     scaling = _scaling(keys, config, factors)
     if scaling is not None:
+        if scaling["rope_type"] == "longrope":  # whose families have the length beside it, with a default
+            config |= {ORIGINAL: scaling.pop(ORIGINAL)} if ORIGINAL in scaling else {}
         config["rope_scaling"] = scaling
     if architecture.family == "llama":
         config["attention_bias"] = "blk.0.attn_q.bias" in shapes
@@ -173,7 +176,7 @@ def _scaling(
         return _llama3(keys, config, factors[FACTORS])
     original = {}
     if keys.has("rope.scaling.original_context_length"):
-        original["original_max_position_embeddings"] = keys.integer("rope.scaling.original_context_length")
+        original[ORIGINAL] = keys.integer("rope.scaling.original_context_length")
     if factors:
         if factors.keys() != {LONG, SHORT}:
             raise ModelError(f"{keys.fields.source}", f"has one of the tensors {LONG} and {SHORT}", OTHER_MODEL)
@@ -216,7 +219,7 @@ def _llama3(keys: _Keys, config: Mapping[str, Any], factors: NDArray[np.float32]
                 "factor": factor,
                 "low_freq_factor": 1.0,
                 "high_freq_factor": 4.0,
-                "original_max_position_embeddings": original,
+                ORIGINAL: original,
             }
     raise ModelError(f"{keys.fields.source}", f"tensor {FACTORS} scales frequencies as Llama 3 does not", OTHER_MODEL)
 

@@ -203,13 +203,16 @@ def test_what_does_not_fit_into_the_cache_is_not_overtaken_for_its_adapter(make)
     registry = make(most=2)
     registry.add("a", "org/a")
     loop = Loop(registry)
-    big = Sequence.start(100, Request((1,)), [1], 64 * 16, seed=0)
+    prompt = [1] * (63 * 16)
+    big = Sequence.start(0, Request(tuple(prompt)), prompt, 64 * 16, seed=0)
     loop.submit(None, 30)
     loop.step()
     loop.scheduler.add(big, loop.now)
     small = loop.submit("a")
+    loop.wait_for_loads()
     loop.step()
     loop.step()
+    assert big not in loop.started
     assert small not in loop.started
 
 
