@@ -20,7 +20,7 @@ pytest.importorskip("smg_grpc_proto", reason="infeng-serve[grpc] is not installe
 import httpx
 from openai import OpenAI
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 
 GREEDY: dict[str, Any] = {"model": "demo", "max_tokens": 24, "temperature": 0}
 
