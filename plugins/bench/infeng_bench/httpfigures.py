@@ -65,8 +65,8 @@ def quartiles(values: Sequence[float]) -> dict[str, float]:
 
 def table(found: Sequence[Mapping[str, Any]]) -> Iterator[list[str]]:
     """Yield rows for people, a heading first."""
-    yield ["clients", "adapters", "side", "tokens/s", "ratio", "low", "HTTP cpu us/tok", "wall us/tok", "client us/tok",
-           "ttft ms p50", "p99", "itl ms p50", "p99"]  # fmt: skip
+    yield ["clients", "adapters", "side", "tokens/s", "ratio", "low", "HTTP cpu us/tok", "wall us/tok", "loop us/tok",
+           "client us/tok", "ttft ms p50", "p99", "itl ms p50", "p99"]  # fmt: skip
     for one in found:
         for name, side in one["engines"].items():
             ratio, low = one["ratios"].get(name), one["ratio_low"].get(name)
@@ -82,7 +82,10 @@ def table(found: Sequence[Mapping[str, Any]]) -> Iterator[list[str]]:
                 "" if ratio is None else f"{ratio['median']:.3f} ({ratio['q1']:.3f} {ratio['q3']:.3f})",
                 "" if low is None else f"{low:.3f}",
                 *costs,
-                f"{side['client_cpu_us_per_token']['median']:.0f}" if "client_cpu_us_per_token" in side else "",
+                *(
+                    f"{side[f'{who}_cpu_us_per_token']['median']:.0f}" if f"{who}_cpu_us_per_token" in side else ""
+                    for who in ("loop", "client")
+                ),
                 *(
                     f"{side[f'{kind}_{what}_ms']:.2f}" if f"{kind}_{what}_ms" in side else ""
                     for what in ("ttft", "itl")
@@ -104,6 +107,9 @@ def _side(served: Sequence[Served], rates: Sequence[float]) -> dict[str, Any]:
     if over_http:
         taken = [1e6 * one.client_cpu_seconds / _tokens(one) for one in over_http]
         found["client_cpu_us_per_token"] = quartiles(taken)
+    loops = [1e6 * one.loop_cpu_seconds / _tokens(one) for one in over_http if one.loop_cpu_seconds is not None]
+    if loops:
+        found["loop_cpu_us_per_token"] = quartiles(loops)
     return found
 
 

@@ -30,6 +30,8 @@ class ServedOverHttp(Served):
 
     client_cpu_seconds: float = 0.0
     """Of the clients, on the same cores."""
+    loop_cpu_seconds: float | None = None
+    """Of the server's first thread, which is the event loop of ours; None where the system does not tell."""
 
 
 class ServerProcess:
@@ -73,11 +75,12 @@ class ServerProcess:
     def serve(self, jobs: Sequence[Job], places: int) -> ServedOverHttp:
         """Let ``places`` clients send ``jobs``; the process is awake for that only. Raises PeerError."""
         self._signal(signal.SIGCONT)
-        begin = self._cpu()
+        begin, looped = self._cpu(), self._first_thread()
         traces, seconds, client = httpload.drive(self.name, self._address, self._wire, jobs, places, self._timeout)
-        taken = self._cpu() - begin
+        taken, loop = self._cpu() - begin, self._first_thread()
         self._signal(signal.SIGSTOP)
-        return ServedOverHttp(traces, seconds, taken, self._peak(), client)
+        loop = None if loop is None or looped is None else loop - looped
+        return ServedOverHttp(traces, seconds, taken, self._peak(), client, loop)
 
     def close(self) -> None:
         """End the process, by force where it does not listen."""
@@ -105,6 +108,14 @@ class ServerProcess:
     def _cpu(self) -> float:
         """Return the processor seconds of all its threads, to the nanosecond: what clock_getcpuclockid(3) makes."""
         return time.clock_gettime((~self._process.pid << 3) | 2)
+
+    def _first_thread(self) -> float | None:
+        """Return the processor seconds of the process's first thread, to the nanosecond, where the system counts."""
+        try:
+            told = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/schedstat").read_text(encoding="ascii")
+            return int(told.split()[0]) / 1e9
+        except (OSError, ValueError, IndexError):
+            return None
 
     def _peak(self) -> int:
         with contextlib.suppress(OSError, ValueError, IndexError):

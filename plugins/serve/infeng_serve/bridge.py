@@ -126,10 +126,15 @@ class Bridge:
 
     def _deliver(self, given: Given, now: float) -> None:
         choices = self._choices
+        feeds: dict[Feed, None] = {}
         for key, event in given:
             choice = choices.get(key)
-            if choice is not None and choice.feed.put(choice, event, now):
-                del choices[key]
+            if choice is not None:
+                feeds[choice.feed] = None
+                if choice.feed.put(choice, event, now):
+                    del choices[key]
+        for feed in feeds:
+            feed.tell()
 
     # ---------------------------------------------------------------------------------------------------- ending ---
 

@@ -71,6 +71,26 @@ class Flow(FlowControl):
             self._timer = self._loop.call_later(LOOK_SECONDS, self._look)
 
 
+class Pieces:
+    """What is written of a streamed answer without ASGI's coroutines, as long as its client keeps up."""
+
+    def __init__(self, cycle: RequestResponseCycle) -> None:
+        """Write to the answer of ``cycle``."""
+        self._cycle = cycle
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the answer has begun, in chunks, and nothing of it waits for the client."""
+        cycle = self._cycle
+        return bool(cycle.chunked_encoding) and not (
+            cycle.flow.write_paused or cycle.disconnected or cycle.response_complete
+        )
+
+    def write(self, data: bytes) -> None:
+        """Write a chunk, not an empty one, to an answer that is open."""
+        self._cycle.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+
+
 class Connection(HttpToolsProtocol):
     """One connection of a client."""
 
@@ -108,6 +128,7 @@ class Connection(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._answered = cycle
+        cycle.scope["state"]["pieces"] = Pieces(cycle)
         super()._start_asgi_task(cycle, app)
 
     def data_received(self, data: bytes) -> None:

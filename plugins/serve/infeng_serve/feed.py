@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from infeng_core.api import Completion, Event, Stream
@@ -43,6 +43,8 @@ class Feed:
         """Whether that is because the client has left."""
         self.is_whole = False
         """Whether the call wants nothing before all choices have ended."""
+        self.at_once: Callable[[News], bool] | None = None
+        """Takes news while the call sleeps for them; returns False, and has taken none, where the call has to wake."""
         self._id = id
         self._observers = observers
         self._news: News = {}
@@ -68,7 +70,7 @@ class Feed:
                 observer.accepted(choice.record)
 
     def put(self, choice: Choice, event: Event | Exception, now: float) -> bool:
-        """Take what a step gave at ``now``; return whether it was the choice's last."""
+        """Take what a step gave at ``now``; return whether it was the choice's last. ``tell`` has to follow."""
         if not choice.is_accepted:
             self.accept(choice)
         if isinstance(event, Exception):
@@ -91,15 +93,29 @@ class Feed:
         if completion is not None:
             self.completions[choice.number] = completion
             self._complete(choice, completion, now)
+        if not (self.is_left or self.is_whole):
+            self._news.setdefault(choice.number, []).append(event)
+        return completion is not None
+
+    def tell(self) -> None:
+        """Let the call know of all that one step gave."""
         if self.is_left or self.is_whole:
             if len(self.completions) == len(self.choices):
                 self.wake()
-        elif choice.number in self._news:
-            self._news[choice.number].append(event)
-        else:
-            self._news[choice.number] = [event]
+        elif self._news and self._waiter is not None and not self._taken_at_once():
             self.wake()
-        return completion is not None
+
+    def _taken_at_once(self) -> bool:
+        if self.at_once is None or self._error is not None:
+            return False
+        try:
+            is_taken = self.at_once(self._news)
+        except Exception as error:
+            is_taken = True
+            self.abort(failure(error, self._id))
+        if is_taken:
+            self._news = {}
+        return is_taken
 
     def _complete(self, choice: Choice, completion: Completion, now: float) -> None:
         record = choice.record

@@ -13,7 +13,7 @@ import msgspec
 from infeng_core.api import Adapters, Request, draw_seed
 from infeng_serve.auth import Caller
 from infeng_serve.failures import GoneError, failure, reason_of
-from infeng_serve.feed import Feed
+from infeng_serve.feed import Feed, News
 from infeng_serve.http import Call
 from infeng_serve.journal import Entry
 from infeng_serve.observers import Record
@@ -125,6 +125,17 @@ async def _stream(call: Call, feed: Feed, answer: Answer, seconds: float) -> Non
     news = await feed.take(HEAD_SECONDS)
     await call.begin()
     data, left, silence = answer.opening(), len(answer.requests), Silence(seconds, feed.wake)
+
+    def at_once(news: News) -> bool:
+        """Send what comes between the first and the last frames without waking this task: that would cost as much."""
+        if not call.keeps_up or any(events[-1].completion is not None for events in news.values()):
+            return False
+        if data := b"".join([answer.frames(number, events) for number, events in news.items()]):
+            call.write_now(data)
+            silence.broken()
+        return True
+
+    feed.at_once = at_once
     try:
         while True:
             for number, events in news.items():

@@ -40,6 +40,7 @@ class Call:
     """One call, from its head to the end of its answer."""
 
     __slots__ = (
+        "_pieces",
         "_receive",
         "_send",
         "_watcher",
@@ -72,6 +73,7 @@ class Call:
         """Headers of whatever answer."""
         self.is_started = False
         self.is_over = False
+        self._pieces = scope.get("state", {}).get("pieces")
         self._receive = receive
         self._send = send
         self._watcher: asyncio.Task[None] | None = None
@@ -171,6 +173,15 @@ class Call:
         """Send a part of a stream; waits while the client reads too slowly."""
         self.is_over = is_last
         await self._send({"type": "http.response.body", "body": data, "more_body": not is_last})
+
+    @property
+    def keeps_up(self) -> bool:
+        """Whether ``write_now`` may be called: the stream has begun, and its client reads it."""
+        return self._pieces is not None and self._pieces.is_open
+
+    def write_now(self, data: bytes) -> None:
+        """Send a part of a stream, not an empty one, whose client keeps up."""
+        self._pieces.write(data)
 
     def close(self) -> None:
         """Let go of what waits for the client to leave."""

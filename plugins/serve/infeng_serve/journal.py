@@ -233,12 +233,15 @@ class _Files:
         self._handle, self._size = handle, 0
 
 
+_DECODER = msgspec.json.Decoder(Entry)
+
+
 def _entry(line: bytes) -> Entry | None:
     """Return what a line holds; None for a damaged one."""
     checksum, _, data = line.partition(b" ")
     try:
         if int(checksum, 16) != zlib.crc32(data):
             return None
-        return msgspec.json.decode(data, type=Entry)
+        return _DECODER.decode(data)
     except (ValueError, msgspec.MsgspecError):
         return None

@@ -118,7 +118,7 @@ def test_costs_and_ratios_are_taken_pair_by_pair() -> None:
         Round(
             {
                 IN_PROCESS: Served([trace], 1.0, 2.0, 1),
-                SERVED: ServedOverHttp([trace], seconds, cpu, 1, client_cpu_seconds=0.001),
+                SERVED: ServedOverHttp([trace], seconds, cpu, 1, client_cpu_seconds=0.001, loop_cpu_seconds=0.0005),
                 "other": ServedOverHttp([trace], 4.0, 8.0, 1),
             },
             0.0,
@@ -133,6 +133,8 @@ def test_costs_and_ratios_are_taken_pair_by_pair() -> None:
     assert found["ratios"]["other"]["median"] == pytest.approx(2.5)
     served = found["engines"][SERVED]
     assert served["client_cpu_us_per_token"]["median"] == pytest.approx(100)
+    assert served["loop_cpu_us_per_token"]["median"] == pytest.approx(50)
+    assert "loop_cpu_us_per_token" not in found["engines"]["other"]
     assert served["median_ttft_ms"] == pytest.approx(500)
     assert served["median_itl_ms"] == pytest.approx(150)
     assert "client_cpu_us_per_token" not in found["engines"][IN_PROCESS]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from typing import Any, TypeVar
 
 import msgspec
@@ -29,8 +30,25 @@ ELSEWHERE = {
 """What other servers and libraries call parameters of this one."""
 
 
+_learning = threading.Lock()
+_learnt: set[Any] = set()
+
+
+def _learn(type: type[T]) -> None:
+    """Let msgspec work out ``type`` and all that it is made of, once, and nobody use it before.
+
+    msgspec 0.22 works out a struct when it first meets one, in Python and with the struct half done in everybody's
+    reach: threads that meet it together read what is not there yet, and the process dies.
+    """
+    if type not in _learnt:
+        with _learning:
+            msgspec.json.Decoder(type)
+            _learnt.add(type)
+
+
 def decode(body: bytes, type: type[T]) -> T:
     """Return a body as ``type``; raises ApiError for what is no JSON, or not of that form."""
+    _learn(type)
     try:
         return msgspec.json.decode(body, type=type)
     except msgspec.ValidationError as error:
@@ -43,6 +61,7 @@ def decode(body: bytes, type: type[T]) -> T:
 
 def convert(value: Any, type: type[T], path: str) -> T:
     """Return a value of a decoded body as ``type``; raises ApiError. path: where it stands in the body."""
+    _learn(type)
     try:
         return msgspec.convert(value, type)
     except msgspec.ValidationError as error:
