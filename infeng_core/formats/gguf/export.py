@@ -24,9 +24,11 @@ from infeng_core.formats.gguf.file import GgufFile
 from infeng_core.formats.gguf.metadata import FACTORS
 from infeng_core.formats.gguf.types import BY_NAME
 from infeng_core.formats.gguf.vocabulary import tokenizer_metadata
-from infeng_core.formats.gguf.writer import FILE_TYPES, FORMATS, NewTensor, type_for, write_gguf
+from infeng_core.formats.gguf.writer import FILE_TYPES, FORMATS, KEPT, NewTensor, type_for, write_gguf
 from infeng_core.formats.huggingface import widened
 from infeng_core.formats.native import is_native
+from infeng_core.formats.quant import BUILTIN
+from infeng_core.formats.quantizers import Quantized
 from infeng_core.machine import memory
 from infeng_core.models.config import ModelConfig
 from infeng_core.models.rope import inverse_frequencies
@@ -68,7 +70,7 @@ def export_gguf(source: Path, destination: Path, format: str, *, force: bool = F
         total = sum(tensor.nbytes for tensor in exporter.tensors)
         with tqdm(total=total, desc="exporting", unit="B", unit_scale=True, disable=None if progress else True) as bar:
 
-            def values(tensor: NewTensor) -> NDArray[np.float32]:
+            def values(tensor: NewTensor) -> NDArray[np.float32] | Quantized:
                 bar.update(tensor.nbytes)
                 return exporter.values(tensor)
 
@@ -129,24 +131,34 @@ class _Exporter:
         self.parts[name] = part
         self.tensors.append(NewTensor(name, type_for(format, shape[-1]), shape))
 
-    def values(self, tensor: NewTensor) -> NDArray[np.float32]:
-        """Return one tensor in the order in which GGUF has it; raises ModelError where it is not finite."""
+    def values(self, tensor: NewTensor) -> NDArray[np.float32] | Quantized:
+        """Return one tensor in the order in which GGUF has it; raises ModelError where it is not finite.
+
+        Codes and scales that the source has, and that the tensor's type stores as they are, are not rounded again.
+        """
         if tensor.name == FACTORS:
             assert self.factors is not None
             return self.factors
         part = self.parts[tensor.name]
+        if tensor.type.name in KEPT and (kept := self.checkpoint.kept(part, BUILTIN[KEPT[tensor.type.name]])):
+            return Quantized(self._interleaved(part, kept.codes), self._interleaved(part, kept.scales))
         values = widened(self.checkpoint.array(part))
         most = np.finfo(np.float16).max if tensor.type.name == "F16" else np.inf
         if not np.isfinite(values).all() or np.abs(values).max(initial=0) > most:
             why = f"holds a value that {tensor.type.name} cannot"
             raise ModelError(self.checkpoint.place(part), why, "use another copy, or --format f32")
-        heads = self.architecture.rotary_heads(part.source, self.config.heads, self.config.kv_heads)
-        if heads:
-            halves = values.reshape(heads, 2, len(values) // heads // 2, *values.shape[1:])
-            values = np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(values.shape)
+        values = self._interleaved(part, values)
         return np.ascontiguousarray(
             values + np.float32(self.architecture.norm_offset) if self._is_norm(part) else values
         )
+
+    def _interleaved(self, part: Part, rows: NDArray[Any]) -> NDArray[Any]:
+        """Put rows whose rotated pairs are halves of a head next to each other, where GGUF has them so."""
+        heads = self.architecture.rotary_heads(part.source, self.config.heads, self.config.kv_heads)
+        if not heads:
+            return rows
+        halves = rows.reshape(heads, 2, len(rows) // heads // 2, *rows.shape[1:])
+        return np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(rows.shape)
 
     def _is_norm(self, part: Part) -> bool:
         return bool(self.architecture.norm_offset) and part.source.endswith("norm.weight")

@@ -94,6 +94,19 @@ def test_a_gguf_can_be_written_again_in_another_type(tmp_path: Path, source: Pat
     assert b == c
 
 
+def test_integers_of_a_gguf_are_written_as_they_are(tmp_path: Path, source: Path) -> None:
+    """Rounded again, the codes of Q4_0 would get other scales: an eighth of the largest value is no 127th of it."""
+    export_gguf(source, tmp_path / "a.gguf", "q4_0", progress=False)
+    export_gguf(tmp_path / "a.gguf", tmp_path / "b.gguf", "q8_0", progress=False)
+    export_gguf(tmp_path / "a.gguf", tmp_path / "c.gguf", "q4_0", progress=False)
+    a, b, c = (gguf.GGUFReader(tmp_path / f"{name}.gguf").tensors for name in "abc")
+    assert [tensor.data.tobytes() for tensor in c] == [tensor.data.tobytes() for tensor in a]
+    for one, other in zip(a, b, strict=True):
+        values = gguf.dequantize(one.data, one.tensor_type)
+        assert np.array_equal(gguf.dequantize(other.data, other.tensor_type), values), one.name
+    assert {tensor.tensor_type.name for tensor in b} == {"Q8_0", "F32"}
+
+
 @pytest.mark.parametrize("folder", ["stories260k", pytest.param("tokenizer-tinyllama", marks=pytest.mark.nightly)])
 def test_sentencepiece_vocabularies_give_the_same_ids_after_the_way_there_and_back(
     tmp_path: Path, third_party: Path, folder: str
