@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,22 +18,47 @@ from tqdm import tqdm
 from infeng_core.errors import ModelError, ResourceError, UsageError, unknown_key_remedy
 from infeng_core.files import reading
 from infeng_core.formats import atomic
-from infeng_core.formats.checkpoints import Checkpoint, open_checkpoint
+from infeng_core.formats.checkpoints import open_checkpoint
 from infeng_core.formats.gguf.architectures import BY_FAMILY, Architecture
 from infeng_core.formats.gguf.file import GgufFile
 from infeng_core.formats.gguf.metadata import FACTORS
+from infeng_core.formats.gguf.packed import PackedModel
 from infeng_core.formats.gguf.types import BY_NAME
 from infeng_core.formats.gguf.vocabulary import tokenizer_metadata
 from infeng_core.formats.gguf.writer import FILE_TYPES, FORMATS, KEPT, NewTensor, type_for, write_gguf
 from infeng_core.formats.huggingface import widened
 from infeng_core.formats.native import is_native
-from infeng_core.formats.quant import BUILTIN
+from infeng_core.formats.quant import BUILTIN, QuantFormat
 from infeng_core.formats.quantizers import Quantized
 from infeng_core.machine import memory
 from infeng_core.models.config import ModelConfig
 from infeng_core.models.rope import inverse_frequencies
 from infeng_core.models.rope_config import RopeConfig
-from infeng_core.models.weights import Part
+from infeng_core.models.weights import Layout, Part
+
+
+class Source(Protocol):
+    """What is asked of a model that is exported: checkpoints have it, and engine-native directories."""
+
+    directory: Path
+    config: ModelConfig
+    layout: Layout
+
+    @property
+    def largest(self) -> int:
+        """Bytes of the largest tensor as ``array`` returns it."""
+
+    def array(self, part: Part) -> NDArray[Any]:
+        """Return the tensor of ``part``, (rows, k) or (rows,), as float32, float16 or, holding bf16, uint16."""
+
+    def kept(self, part: Part, format: QuantFormat) -> Quantized | None:
+        """Return codes and scales that the source has and ``format`` stores as they are; else None."""
+
+    def place(self, part: Part) -> str:
+        """Return "file: tensor name" for errors."""
+
+    def side_files(self) -> dict[str, bytes]:
+        """Return the configuration and tokenizer files, contents by name."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +73,7 @@ class Export:
 
 
 def export_gguf(source: Path, destination: Path, format: str, *, force: bool = False, progress: bool = True) -> Export:
-    """Write the model ``source``, a Hugging Face directory or a GGUF, as the GGUF file ``destination``.
+    """Write the model ``source``, a directory or a GGUF, as the GGUF file ``destination``.
 
     ``format``: f32, f16, bf16, q8_0 or q4_0, in which embedding and head are Q8_0; vectors are F32. The file appears
     whole or not at all; an existing one is replaced only with ``force``, and only if it is a GGUF. About one tensor is
@@ -57,10 +82,8 @@ def export_gguf(source: Path, destination: Path, format: str, *, force: bool = F
     start = time.monotonic()
     if format not in FORMATS:
         raise UsageError(f"format {format}", "is not written to GGUF", unknown_key_remedy(format, FORMATS))
-    if is_native(source):
-        raise ModelError(f"{source}", "is packed for this engine", "give the original model")
     with reading(source):
-        checkpoint = open_checkpoint(source)
+        checkpoint: Source = PackedModel(source) if is_native(source) else open_checkpoint(source)
     exporter = _Exporter(checkpoint, format)
     destination = destination.absolute()
     with atomic.locked(destination):
@@ -102,7 +125,7 @@ def _require_place(destination: Path, force: bool, nbytes: int) -> None:
 class _Exporter:
     """Decides what is written, and gives the values when it is their turn."""
 
-    def __init__(self, checkpoint: Checkpoint, format: str) -> None:
+    def __init__(self, checkpoint: Source, format: str) -> None:
         self.checkpoint, self.format = checkpoint, format
         self.config: ModelConfig = checkpoint.config
         if self.config.family not in BY_FAMILY or not BY_FAMILY[self.config.family].is_written:
