@@ -11,6 +11,7 @@ import numpy as np
 from infeng_core import _native
 from infeng_core.backends.native.binding import Binder
 from infeng_core.backends.native.executable import plan
+from infeng_core.errors import KernelError
 from infeng_core.formats import checkpoints, choose, find, native
 from infeng_core.formats.quant import FormatLookup
 from infeng_core.formats.tensors import LoadedModel, PackedTensor
@@ -81,8 +82,13 @@ def scratch_bytes(
     Those that grow with the blocks of the cache, 4 each, are not among them. Raises KernelError where an op finds no
     kernel.
     """
-    program = _planned(shape, formats, lookup, config, selector, limits)[0]
-    program.finish()
+    try:
+        program = _planned(shape, formats, lookup, config, selector, limits)[0]
+        program.finish()
+    except _native.NativeError as error:
+        raise KernelError(
+            "the model", str(error), "infeng plugins why OP --model MODEL shows what was tried"
+        ) from error
     return program.scratch_bytes
 
 
