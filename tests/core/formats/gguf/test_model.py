@@ -394,6 +394,19 @@ def test_nan_is_named_with_its_place(tmp_path: Path) -> None:
         loaded(write(tmp_path / "m.gguf", source), model__format="f32")
 
 
+@pytest.mark.parametrize("kind", ["Q8_0", "Q4_0"])
+def test_a_scale_that_is_not_finite_is_named_with_its_place(tmp_path: Path, source: Path, kind: str) -> None:
+    def stored(values: Floats, to: gguf.GGMLQuantizationType) -> NDArray[Any]:
+        raw = gguf.quantize(values, to)
+        if len(values) == SHAPE.intermediate:
+            raw[5, :2] = np.array([np.inf], np.float16).view(np.uint8)
+        return raw
+
+    path = write(tmp_path / "m.gguf", source, lambda name: kind, stored=stored)
+    with pytest.raises(ModelError, match=r"blk\.0\.ffn_gate\.weight.*row 5, column 0"):
+        loaded(path)
+
+
 def test_a_folder_of_gguf_files_says_which_to_give(tmp_path: Path, source: Path) -> None:
     write(tmp_path / "m.gguf", source)
     with pytest.raises(InfengError, match=r"give .*m\.gguf"):
