@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from infeng_core.cli import say
 from infeng_core.cli.options import add_config_options, config_from
+from infeng_core.errors import InfengError
 from infeng_core.machine import memory
 from infeng_core.plug.manager import Plugins
+from infeng_core.scheduling.blocks import BLOCK_TOKENS, blocks_for
 
 if TYPE_CHECKING:
     from infeng_core.formats.survey import Survey
-
-BLOCK = 16  # positions
+    from infeng_core.settings.config import EngineConfig
 
 
 class Models:
@@ -27,7 +30,8 @@ class Models:
 
     def configure(self, parser: argparse.ArgumentParser) -> None:
         """Add the arguments."""
-        text = "a model, an adapter, or a folder of them; without one, families and formats are listed"
+        text = "a model, an adapter, a folder of them, or a hub name, of which only the configuration is fetched"
+        text += "; without one, families and formats are listed"
         parser.add_argument("paths", metavar="PATH", nargs="*", type=Path, help=text)
         parser.add_argument("--format", metavar="F", help="the weight format that sizes are counted in")
         parser.add_argument("--json", action="store_true", help="for machines")
@@ -35,8 +39,8 @@ class Models:
 
     def run(self, arguments: argparse.Namespace) -> int:
         """Print the report; the status is 1 where a path that was named cannot be run."""
-        from infeng_core.formats import choose, use_families
-        from infeng_core.formats.survey import models_below, readable, survey
+        from infeng_core.formats import use_families
+        from infeng_core.formats.survey import readable
 
         config = config_from(arguments, model__format=arguments.format)
         plugins = Plugins.discover(config)
@@ -45,20 +49,29 @@ class Models:
             known = {**readable(), "readers": sorted(plugins.sources())}
             print(json.dumps(known, indent=2)) if arguments.json else say(*_listing(known))
             return 0
-        choice = choose(config, plugins.quant_format)
-        backend = plugins.backend(config.backend.use)
-        found = []
-        for path in arguments.paths:
-            for one in models_below(path.expanduser()):
-                made = survey(one, choice, plugins.quant_format)
-                block = 0 if made.config is None else backend.block_bytes(made.config, config)
-                found.append(_facts(made, block))
+        found = list(_found(arguments.paths, config, plugins))
         if arguments.json:
-            print(json.dumps(found, indent=2))
+            print(json.dumps([facts for facts, _ in found], indent=2))
         else:
-            say(*(line for facts in found for line in _report(facts)))
-        named = {str(path.expanduser()) for path in arguments.paths}
-        return int(any(facts["why_not"] and facts["path"] in named for facts in found))
+            say(*(line for facts, _ in found for line in _report(facts)))
+        return int(any(facts["why_not"] and is_named for facts, is_named in found))
+
+
+def _found(paths: Iterable[Path], config: EngineConfig, plugins: Plugins) -> Iterator[tuple[dict[str, Any], bool]]:
+    """Yield each model with what it would need, and whether it was named itself and not found in a folder."""
+    from infeng_core.formats import choose, hub, hub_gguf
+    from infeng_core.formats.survey import models_below, survey
+
+    choice = choose(config, plugins.quant_format)
+    with closing(_Sizes(config, plugins)) as sizes:
+        for path in (path.expanduser() for path in paths):
+            is_remote = not path.exists() and hub.is_name(str(path))
+            place = hub.fetch_config(str(path)) if is_remote else path
+            if is_remote and not (place / "config.json").is_file():
+                hub_gguf.refuse_bare_name(str(path))
+            for one in models_below(place):
+                made = survey(one, choice, plugins.quant_format, needs_weights=not is_remote)
+                yield sizes.facts(made), one == place
 
 
 def _listing(known: Mapping[str, Any]) -> Iterator[str]:
@@ -74,22 +87,60 @@ def _listing(known: Mapping[str, Any]) -> Iterator[str]:
     yield f"  {', '.join(known['formats'])}"
 
 
-def _facts(made: Survey, block_bytes: int) -> dict[str, Any]:
-    """Return a survey as plain data, with what the cache takes. block_bytes: of 16 positions."""
-    facts = {key: value for key, value in vars(made).items() if key not in ("path", "config")}
-    facts |= {"path": str(made.path), "available_bytes": memory.available_bytes()}
-    if made.config is not None:
-        context = made.config.max_positions
-        facts |= {"family": made.config.family, "context": context}
-        facts |= {"cache_bytes_per_token": block_bytes // BLOCK, "cache_bytes": -(-context // BLOCK) * block_bytes}
-    return facts
+class _Sizes:
+    """What an engine of a configuration would take for models. Kernels are looked for once, where they are needed."""
+
+    def __init__(self, config: EngineConfig, plugins: Plugins) -> None:
+        from infeng_core.kernels.choice import Selector
+
+        self._config, self._plugins = config, plugins
+        self._backend = plugins.backend(config.backend.use)
+        self._selector = Selector(plugins, config, plugins.cpu) if self._backend.uses_kernels else None
+
+    def facts(self, made: Survey) -> dict[str, Any]:
+        """Return a survey as plain data, with all bytes that the engine would take."""
+        needs: dict[str, int] = {}
+        if made.config is not None:
+            try:
+                needs = self._needs(made)
+            except InfengError as error:
+                made = made if made.why_not else replace(made, why_not=str(error))
+        facts = {key: value for key, value in vars(made).items() if key not in ("path", "config", "format_of")}
+        facts |= {"path": str(made.path), "formats": made.formats, "available_bytes": memory.available_bytes()}
+        if made.config is not None:
+            context, block = made.config.max_positions, self._backend.block_bytes(made.config, self._config)
+            facts |= {"family": made.config.family, "context": context}
+            facts |= {"cache_bytes_per_token": block // BLOCK_TOKENS, "cache_bytes": blocks_for(context) * block}
+        return facts | needs
+
+    def _needs(self, made: Survey) -> dict[str, int]:
+        """Return the bytes of cache and scratch, and of all together; raises an InfengError where it cannot run."""
+        from infeng_core.backends.native.outline import scratch_bytes
+        from infeng_core.scheduling.limits import limits_of
+
+        shape, config = made.config, self._config
+        assert shape is not None
+        limits, _ = limits_of(config, shape, self._backend, made.weight_bytes if config.model.load == "copy" else 0)
+        scratch = 0
+        if self._selector is not None:
+            lookup = self._plugins.quant_format
+            scratch = scratch_bytes(shape, made.format_of, lookup, config, self._selector, limits)
+        cache = limits.kv_blocks * self._backend.block_bytes(shape, config)
+        tokens, whole = limits.kv_blocks * BLOCK_TOKENS, made.weight_bytes + cache + scratch
+        return {"kv_tokens": tokens, "kv_bytes": cache, "scratch_bytes": scratch, "memory_bytes": whole}
+
+    def close(self) -> None:
+        """End what was started to try kernels."""
+        if self._selector is not None:
+            self._selector.close()
 
 
 def _report(facts: Mapping[str, Any]) -> Iterator[str]:
     yield facts["path"]
     if "family" in facts:
         yield f"  model      {facts['kind']}, {facts['family']}, {_count(facts['parameters'])} parameters"
-        yield f"  stored     {', '.join(f'{name} x {count}' for name, count in facts['stored'].items())}"
+        stored = ", ".join(f"{name} x {count}" for name, count in facts["stored"].items())
+        yield f"  stored     {stored or 'no weights here'}"
         template = "" if facts["has_template"] else ", no chat template"
         yield f"  tokenizer  {'yes' if facts['has_tokenizer'] else 'NONE: prompts are token ids'}{template}"
         shown = "; ".join(f"{format}: {', '.join(names)}" for format, names in facts["formats"].items())
@@ -98,6 +149,10 @@ def _report(facts: Mapping[str, Any]) -> Iterator[str]:
             yield f"  rounded    {change} ({count})"
         each, whole = facts["cache_bytes_per_token"], memory.gigabytes(facts["cache_bytes"])
         yield f"  cache      {each} bytes a token, {whole} for the whole context of {facts['context']}"
+    if "memory_bytes" in facts:
+        cache, scratch = memory.gigabytes(facts["kv_bytes"]), memory.gigabytes(facts["scratch_bytes"])
+        whole = f"{memory.gigabytes(facts['memory_bytes'])}: weights, {cache} of cache for {facts['kv_tokens']} tokens"
+        yield f"  memory     {whole}, {scratch} of scratch"
     yield f"  runs       {_verdict(facts)}"
 
 
@@ -105,7 +160,7 @@ def _verdict(facts: Mapping[str, Any]) -> str:
     if facts["why_not"]:
         return f"no: {facts['why_not']}"
     available = facts["available_bytes"]
-    if available is not None and facts["weight_bytes"] > available:
+    if available is not None and facts.get("memory_bytes", facts["weight_bytes"]) > available:
         return f"no: {memory.gigabytes(available)} are available"
     return "yes"
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from infeng_core.errors import ModelError
@@ -27,13 +28,15 @@ def is_name(reference: str) -> bool:
     return NAME.fullmatch(reference) is not None
 
 
-def fetch_model(reference: str) -> Path:
+def fetch_model(reference: str, without_weights: Callable[[str], None] = lambda reference: None) -> Path:
     """Return the local directory of a hub model, downloading what the hub's cache lacks of it and a run needs.
 
     The configuration comes first: a model that is not run is refused before any of its weights is downloaded. Raises
-    ModelError.
+    ModelError. without_weights: may say more of a repository in which there are none that are looked for.
     """
-    directory = fetch(reference, [*CONFIG_FILES, MANIFEST, INDEX])
+    directory = fetch_config(reference)
+    if not is_native(directory) and not (directory / "config.json").is_file():
+        without_weights(reference)
     if is_native(directory):
         weights = ["weights-*.safetensors"]
     else:
@@ -41,11 +44,44 @@ def fetch_model(reference: str) -> Path:
         weights = sorted(set(read_index(directory).values())) if (directory / INDEX).exists() else [SINGLE]
     commit = f"{reference.partition('@')[0]}@{directory.name}"  # a branch may move in between
     try:
-        return fetch(
+        directory = fetch(
             commit, [*weights, *CONFIG_FILES, *TOKENIZER_FILES, CHAT_TEMPLATES, CONVERTED_TEMPLATES, MANIFEST, INDEX]
         )
     except ModelError as error:
         raise ModelError(error.what.replace(commit, reference), error.why, error.remedy) from None
+    if not is_native(directory) and not (directory / INDEX).is_file() and not (directory / SINGLE).is_file():
+        without_weights(reference)
+    return directory
+
+
+def fetch_config(reference: str) -> Path:
+    """Return the local directory of a hub model of which only the configuration need be there; raises ModelError."""
+    return fetch(reference, [*CONFIG_FILES, MANIFEST, INDEX])
+
+
+def listing(reference: str) -> tuple[str, list[str]]:
+    """Return ``org/name@commit`` and the paths of all files of a hub repository; raises ModelError.
+
+    Where the hub is out of reach they are those that its cache holds.
+    """
+    repo, revision = _parsed(reference)
+    from huggingface_hub import HfApi, errors, snapshot_download
+
+    with _explained(reference, repo, revision, "model"):
+        try:
+            info = HfApi().model_info(repo, revision=revision)
+            return f"{repo}@{info.sha}", [file.rfilename for file in info.siblings or []]
+        except (errors.HFValidationError, errors.RevisionNotFoundError):
+            raise
+        except Exception as error:  # of whichever library brings the network
+            unreached = error if isinstance(error, OSError) else OSError(str(error))
+        try:
+            cached = snapshot_download(repo, revision=revision, local_files_only=True, allow_patterns=[])
+        except errors.LocalEntryNotFoundError:
+            raise unreached from None
+        directory = Path(cached)
+        found = [path.relative_to(directory).as_posix() for path in directory.rglob("*") if path.is_file()]
+        return f"{repo}@{directory.name}", sorted(found)
 
 
 def fetch(reference: str, files: Sequence[str], kind: str = "model") -> Path:
@@ -54,14 +90,27 @@ def fetch(reference: str, files: Sequence[str], kind: str = "model") -> Path:
     HF_HOME, HF_TOKEN and HF_HUB_OFFLINE are honoured by huggingface_hub. Raises ModelError with what to do when the
     model is not there, not public, or cannot be reached.
     """
+    repo, revision = _parsed(reference)
+    from huggingface_hub import snapshot_download
+
+    with _explained(reference, repo, revision, kind):
+        return Path(snapshot_download(repo, revision=revision, allow_patterns=list(files)))
+
+
+def _parsed(reference: str) -> tuple[str, str | None]:
     match = NAME.fullmatch(reference)
     if match is None:
         raise ModelError(reference, "is not a hub name", "write org/name or org/name@revision")
-    from huggingface_hub import constants, errors, snapshot_download
+    return match["repo"], match["revision"]
 
-    repo, revision = match["repo"], match["revision"]
+
+@contextlib.contextmanager
+def _explained(reference: str, repo: str, revision: str | None, kind: str) -> Iterator[None]:
+    """Turn the errors of huggingface_hub into a ModelError that says what to do."""
+    from huggingface_hub import constants, errors
+
     try:
-        return Path(snapshot_download(repo, revision=revision, allow_patterns=list(files)))
+        yield
     except errors.HFValidationError:
         raise ModelError(reference[:200], "is a name that the hub does not allow", "write org/name") from None
     except errors.GatedRepoError:

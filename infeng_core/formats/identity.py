@@ -9,6 +9,7 @@ from pathlib import Path
 from infeng_core.files import reading
 from infeng_core.formats.checkpoints import small_files, weight_files
 from infeng_core.formats.choice import FormatChoice
+from infeng_core.formats.gguf import storage
 from infeng_core.formats.native import FORMAT_MAJOR, FORMAT_MINOR
 from infeng_core.formats.quantizers import BUILT_IN, DEFAULT, QuantizerChoice
 from infeng_core.formats.tokenizer_files import is_needed
@@ -35,6 +36,7 @@ def conversion_key(source: Path, choice: FormatChoice, quantizer: QuantizerChoic
             identity["tokenizer"] = "made"
         if source.is_file() and choice.defaults:
             identity["defaults"] = sorted(choice.defaults)  # which follow the file's own types
+            identity["storage"] = storage.RULES
         if quantizer.record != BUILT_IN:
             identity["quantizer"] = quantizer.record
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:32]

@@ -37,12 +37,17 @@ class Survey:
     config: ModelConfig | None = None
     parameters: int = 0
     stored: Mapping[str, int] = field(default_factory=dict)  # tensors by type, as the file names types
-    formats: Mapping[str, list[str]] = field(default_factory=dict)  # tensors by the format in which they would be run
+    format_of: Mapping[str, str] = field(default_factory=dict)  # by tensor: in which it would be run
     rounded_again: Mapping[str, str] = field(default_factory=dict)  # "Q4_K -> int8-row": "24 tensors"
     weight_bytes: int = 0  # in those formats
     has_tokenizer: bool = False
     has_template: bool = False
     why_not: str = ""
+
+    @property
+    def formats(self) -> dict[str, list[str]]:
+        """Tensors by their format, one of all layers as ``layers.*.down_proj``."""
+        return by_format(self.format_of)
 
 
 def readable() -> dict[str, Any]:
@@ -76,8 +81,12 @@ def models_below(path: Path) -> Iterator[Path]:
             yield one
 
 
-def survey(path: Path, choice: FormatChoice, lookup: FormatLookup) -> Survey:
-    """Look at one file or directory; whatever is wrong with it is in the answer."""
+def survey(path: Path, choice: FormatChoice, lookup: FormatLookup, *, needs_weights: bool = True) -> Survey:
+    """Look at one file or directory; whatever is wrong with it is in the answer.
+
+    Of a Hugging Face directory without readable weights sizes follow from its configuration. needs_weights: whether
+    that they are not there is wrong.
+    """
     kind = _kind(path)
     try:
         if kind == "GGUF":
@@ -85,7 +94,7 @@ def survey(path: Path, choice: FormatChoice, lookup: FormatLookup) -> Survey:
         if kind == "engine-native":
             return _native(path, lookup)
         if kind == "Hugging Face":
-            return _huggingface(path, choice, lookup)
+            return _huggingface(path, choice, lookup, needs_weights)
         if kind == "adapter":
             return Survey(path, kind, why_not="it is an adapter: give it with --lora NAME=PATH, over its base")
         return Survey(path, "", why_not="it is no model: neither config.json nor a GGUF file")
@@ -125,7 +134,7 @@ def _gguf(path: Path, choice: FormatChoice, lookup: FormatLookup) -> Survey:
         checkpoint.config,
         parameters(checkpoint.layout),
         checkpoint.stored(),
-        by_format(formats),
+        formats,
         checkpoint.changes(formats),
         weight_bytes(checkpoint.layout, formats, lookup),
         has_tokenizer=True,
@@ -133,20 +142,28 @@ def _gguf(path: Path, choice: FormatChoice, lookup: FormatLookup) -> Survey:
     )
 
 
-def _huggingface(path: Path, choice: FormatChoice, lookup: FormatLookup) -> Survey:
-    checkpoint = huggingface.Checkpoint(path)
-    formats = checkpoint.formats(choice, lookup)
+def _huggingface(path: Path, choice: FormatChoice, lookup: FormatLookup, needs_weights: bool) -> Survey:
+    config, why_not = huggingface.read_config(path), ""
+    stored: Mapping[str, int] = {}
+    formats = choice.for_model(config, lookup)
+    try:
+        checkpoint = huggingface.Checkpoint(path)
+        config, stored, formats = checkpoint.config, checkpoint.stored(), checkpoint.formats(choice, lookup)
+    except ModelError as error:
+        if needs_weights or any(path.glob("*.safetensors")):
+            why_not = str(error)
     return Survey(
         path,
         "Hugging Face",
-        checkpoint.config,
-        parameters(checkpoint.layout),
-        checkpoint.stored(),
-        by_format(formats),
+        config,
+        parameters(layout(config)),
+        stored,
+        formats,
         {},
-        weight_bytes(checkpoint.layout, formats, lookup),
+        weight_bytes(layout(config), formats, lookup),
         has_tokenizer=_has_tokenizer(path),
         has_template=_has_template(path),
+        why_not=why_not,
     )
 
 
@@ -160,7 +177,7 @@ def _native(path: Path, lookup: FormatLookup) -> Survey:
         manifest.model,
         parameters(made),
         dict(Counter(formats.values())),
-        by_format(formats),
+        formats,
         {},
         weight_bytes(made, formats, lookup),
         has_tokenizer=_has_tokenizer(path),

@@ -10,6 +10,7 @@
  * to the output and is applied at the end. */
 #define SCALED_FORMATS(DO, ARG)                           \
   DO(ARG, int8_row, INFENG_WEIGHT_INT8_ROW, "int8row", 1) \
+  DO(ARG, int8_g32, INFENG_WEIGHT_INT8_G32, "int8g32", 2) \
   DO(ARG, int4_g64, INFENG_WEIGHT_INT4_G64, "int4g64", 1) \
   DO(ARG, int4_g32, INFENG_WEIGHT_INT4_G32, "int4g32", 2)
 #define SUB_SCALED_FORMATS(DO, ARG)                       \
@@ -62,15 +63,26 @@ INLINE void read_nibbles(const uint8_t* data, int lines, int8_t w[][LANES]) {
   }
 }
 
-/* 16 f32 scales, then lines of 4 inputs x 16 outputs, q + 128. */
-INLINE void group_int8_row(const uint8_t* panel, int64_t g, int_group* out) {
-  const uint8_t* data = panel + 64 + g * (GROUP * LANES);
-  memcpy(out->scale[0], panel, sizeof out->scale[0]);
+/* A group's 16 lines of bytes: byte 4n + j of line l holds input 4l + j, q + 128. */
+INLINE void read_bytes(const uint8_t* data, int8_t w[][LANES]) {
   for (int l = 0; l < GROUP / 4; l++) {
     for (int j = 0; j < 4; j++) {
-      for (int n = 0; n < LANES; n++) out->w[4 * l + j][n] = (int8_t)(data[64 * l + 4 * n + j] - 128);
+      for (int n = 0; n < LANES; n++) w[4 * l + j][n] = (int8_t)(data[64 * l + 4 * n + j] - 128);
     }
   }
+}
+
+/* 16 f32 scales, then lines of bytes. */
+INLINE void group_int8_row(const uint8_t* panel, int64_t g, int_group* out) {
+  memcpy(out->scale[0], panel, sizeof out->scale[0]);
+  read_bytes(panel + 64 + g * (GROUP * LANES), out->w);
+}
+
+/* For each 64 inputs a line with the scales of two groups of 32, then lines of bytes. */
+INLINE void group_int8_g32(const uint8_t* panel, int64_t g, int_group* out) {
+  const uint8_t* superblock = panel + g * (64 + GROUP * LANES);
+  for (int h = 0; h < 2; h++) read_f16_scales(superblock + h * 32, out->scale[h]);
+  read_bytes(superblock + 64, out->w);
 }
 
 /* Superblocks of 128 inputs: a line with the scales of two groups, then 8 lines of nibbles for each. */

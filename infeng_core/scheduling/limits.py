@@ -17,11 +17,13 @@ ADAPTERS_SHARE = 0.25
 """``adapters.memory: auto`` is this share of the memory that is available beside weights and cache."""
 
 
-def limits_of(config: EngineConfig, shape: ModelConfig, backend: Backend) -> tuple[Limits, str]:
+def limits_of(config: EngineConfig, shape: ModelConfig, backend: Backend, pending: int = 0) -> tuple[Limits, str]:
     """Return the bounds of every batch, and what bounds the context, for messages.
 
-    Raises ResourceError where the cache does not fit.
+    pending: bytes of weights that will be in memory before the cache. Raises ResourceError where the cache does not
+    fit.
     """
+    available = backend.available_bytes()
     scheduler, speculation = config.scheduler, config.speculation
     running = min(scheduler.max_running, scheduler.max_batch_tokens)
     guesses = 0 if speculation.use == "none" else min(running * speculation.tokens, MOST_ROWS)
@@ -30,7 +32,7 @@ def limits_of(config: EngineConfig, shape: ModelConfig, backend: Backend) -> tup
         block_bytes=backend.block_bytes(shape, config),
         context=shape.max_positions,
         max_running=running,
-        available_bytes=backend.available_bytes(),
+        available_bytes=None if available is None else max(0, available - pending),
     )
     context = min(shape.max_positions, cache.tokens)
     limits = Limits(

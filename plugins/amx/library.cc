@@ -3,6 +3,7 @@
 
 #define KERNELS(X)  \
   X(linear_int8row) \
+  X(linear_int8g32) \
   X(linear_int4g64) \
   X(linear_int4g32) \
   X(linear_int4p32) \

@@ -13,6 +13,7 @@ constexpr int kFewestRows = 9;
       infeng::kernel<LinearTiles<avx512::Bw, amx::Tiles, format, kFewestRows>>(#name, "");
 
 KERNEL(linear_int8row, Int8Row)
+KERNEL(linear_int8g32, Int8G32)
 KERNEL(linear_int4g64, Int4G64)
 KERNEL(linear_int4g32, Int4G32)
 KERNEL(linear_int4p32, Int4P32)

@@ -3,4 +3,5 @@
 
 #include "unit.h"
 
-KERNEL_UNIT(linear_int8row, 0, infeng::LinearInt<Unit, infeng::Int8Row>)
+#define LINEAR(arg, name, Format) KERNEL_UNIT(linear_##name, 0, infeng::LinearInt<Unit, infeng::Format>)
+INFENG_INT8_FORMATS(LINEAR, )

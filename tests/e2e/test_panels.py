@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from infeng_core import _native
 
 SUB_SCALED = {"int4-p32": 4, "int5-p32": 5, "int6-p32": 6}  # and the bits of a weight
-FORMATS = ("f32", "bf16", "int8-row", "int4-g64", "int4-g32", *SUB_SCALED)
+FORMATS = ("f32", "bf16", "int8-row", "int4-g64", "int4-g32", *SUB_SCALED, "int8-g32")
 SIZES = [(1, 8), (16, 64), (17, 72), (40, 128), (33, 172), (48, 576), (5, 897)]
 
 
@@ -51,6 +51,13 @@ def test_packed_weights_are_the_nearest_that_the_format_can_hold(n: int, k: int)
     assert (np.abs(got["bf16"] - weights) <= np.abs(weights) * 2.0**-8).all()
     row_step = np.abs(weights).max(axis=1, keepdims=True) / 127  # (n, 1)
     assert (np.abs(got["int8-row"] - weights) <= row_step * (0.5 + 1e-4)).all()
+    for begin in range(0, k, 32):
+        group = weights[:, begin : begin + 32]
+        most = np.abs(group).max(axis=1, keepdims=True).astype(np.float32)
+        step = (most / np.float32(127)).astype(np.float16).astype(np.float64)
+        nearest = np.clip(np.rint(group / np.where(step == 0, 1, step)), -127, 127) * step
+        error = np.abs(got["int8-g32"][:, begin : begin + 32] - group)
+        assert (error <= np.abs(nearest - group) + step * 1e-4).all()
     for format, size in (("int4-g64", 64), ("int4-g32", 32)):
         for begin in range(0, k, size):
             group = slice(begin, begin + size)

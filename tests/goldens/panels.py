@@ -20,7 +20,7 @@ def read(format: str, panels: Panels, k: int) -> Matrix:
     """Return the numbers that the panels stand for."""
     readers: dict[str, Callable[[Panels], NDArray[np.floating]]]
     readers = {"f32": _f32, "bf16": _bf16, "int8-row": _int8_row, "int4-g64": _int4_g64, "int4-g32": _int4_g32}
-    readers |= {f"int{bits}-p32": partial(_p32, bits) for bits in (4, 5, 6)}
+    readers |= {f"int{bits}-p32": partial(_p32, bits) for bits in (4, 5, 6)} | {"int8-g32": _int8_g32}
     padded = readers[format](panels)  # (panels, 16, k padded)
     return padded[:, :, :k].reshape(-1, k).astype(np.float64)
 
@@ -40,6 +40,15 @@ def _int8_row(panels: Panels) -> NDArray[np.float64]:
     scale = panels[:, :64].copy().view("<f4").astype(np.float64)  # (panels, 16)
     q = panels[:, 64:].reshape(len(panels), -1, 16, 4).astype(np.float64) - 128  # (panels, k / 4, 16, 4)
     return q.swapaxes(1, 2).reshape(len(panels), 16, -1) * scale[:, :, None]
+
+
+def _int8_g32(panels: Panels) -> NDArray[np.float64]:
+    """For 64 inputs a line of scales for two groups of 32, then 16 lines of bytes."""
+    lines = panels.reshape(len(panels), -1, 17, 64)
+    scales = lines[:, :, 0].copy().view("<f2").reshape(len(panels), -1, 2, 16).astype(np.float64)
+    q = lines[:, :, 1:].reshape(len(panels), -1, 16, 16, 4).astype(np.float64) - 128  # (.., line, output, input)
+    values = q.swapaxes(2, 3).reshape(len(panels), -1, 16, 2, 32) * scales.swapaxes(2, 3)[..., None]
+    return values.swapaxes(1, 2).reshape(len(panels), 16, -1)
 
 
 def _int4_g64(panels: Panels) -> NDArray[np.float64]:

@@ -39,6 +39,13 @@ def integers_of(fmt: str, w: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         lines = panels[:, 64:].reshape(len(panels), -1, 16, 4).astype(np.int16) - 128  # panel, k / 4, n, 4
         q = lines.transpose(0, 2, 1, 3).reshape(len(panels) * 16, -1)
         return q[:n].astype(np.int8), np.repeat(scale, groups, axis=1)[:n]
+    if fmt == "int8-g32":
+        blocks = panels.reshape(len(panels), groups, 64 + 1024)
+        halves = np.ascontiguousarray(blocks[:, :, :64]).view(np.float16).reshape(len(panels), 2 * groups, 16)
+        lines = blocks[:, :, 64:].reshape(len(panels), 16 * groups, 16, 4).astype(np.int16) - 128  # panel, k / 4, n, 4
+        q = lines.transpose(0, 2, 1, 3).reshape(len(panels) * 16, -1)
+        scale = halves.astype(np.float32).swapaxes(1, 2).reshape(len(panels) * 16, -1)
+        return q[:n].astype(np.int8), scale[:n]
     size = int(fmt[-2:])
     steps = groups * 64 // size
     q = np.zeros((len(panels), 16, steps, 2, size // 8, 4), np.int8)  # panel, n, group, half, line, j

@@ -83,6 +83,7 @@ enum {
   INFENG_WEIGHT_INT4_P32 = 8,    /* 16 f32 scales, then per 128 k: a line of integer sub-scales, 16 lines of nibbles */
   INFENG_WEIGHT_INT5_P32 = 9,    /* the same with a line of upper bits behind every 4 lines of nibbles */
   INFENG_WEIGHT_INT6_P32 = 10,   /* the same with two */
+  INFENG_WEIGHT_INT8_G32 = 11,   /* per  64 k: 2 x 16 fp16 scales, then [16][16 n][4 k] u8 = q + 128 */
   INFENG_WEIGHT_FOREIGN = 0x10000
 };
 

@@ -11,6 +11,7 @@ import numpy as np
 from infeng_core import _native
 from infeng_core.backends.native.binding import Binder
 from infeng_core.backends.native.executable import plan
+from infeng_core.errors import KernelError
 from infeng_core.formats import checkpoints, choose, find, native
 from infeng_core.formats.quant import FormatLookup
 from infeng_core.formats.tensors import LoadedModel, PackedTensor
@@ -65,13 +66,48 @@ def outline(
 
     Raises KernelError where an op finds no kernel.
     """
+    return _planned(shape, formats, lookup, config, selector, limits)[1]
+
+
+def scratch_bytes(
+    shape: ModelConfig,
+    formats: Mapping[str, str],
+    lookup: FormatLookup,
+    config: EngineConfig,
+    selector: Selector,
+    limits: Limits,
+) -> int:
+    """Return the bytes that such a model's steps would work in, beside weights and cache.
+
+    Those that grow with the blocks of the cache, 4 each, are not among them. Raises KernelError where an op finds no
+    kernel.
+    """
+    try:
+        program = _planned(shape, formats, lookup, config, selector, limits)[0]
+        program.finish()
+    except _native.NativeError as error:
+        raise KernelError(
+            "the model", str(error), "infeng plugins why OP --model MODEL shows what was tried"
+        ) from error
+    return program.scratch_bytes
+
+
+def _planned(
+    shape: ModelConfig,
+    formats: Mapping[str, str],
+    lookup: FormatLookup,
+    config: EngineConfig,
+    selector: Selector,
+    limits: Limits,
+) -> tuple[_native.Program, Binder]:
+    """Return the program of a model without weights, which is not finished, and what was bound."""
     cache = _native.KvCache(
         config.kv_cache.dtype, layers=shape.layers, blocks=1, kv_heads=shape.kv_heads, head_dim=shape.head_dim
     )
     model = _empty(shape, formats, lookup)
     pool = _native.Pool(selector.cpu.place(config.threads, model.nbytes).workers, spin_us=0)
-    _, planner, _ = plan(model, config, replace(limits, kv_blocks=1), selector, pool, cache)
-    return planner.binder
+    program, planner, _ = plan(model, config, replace(limits, kv_blocks=1), selector, pool, cache)
+    return program, planner.binder
 
 
 def _empty(shape: ModelConfig, formats: Mapping[str, str], lookup: FormatLookup) -> LoadedModel:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,20 +18,47 @@ from tqdm import tqdm
 from infeng_core.errors import ModelError, ResourceError, UsageError, unknown_key_remedy
 from infeng_core.files import reading
 from infeng_core.formats import atomic
-from infeng_core.formats.checkpoints import Checkpoint, open_checkpoint
+from infeng_core.formats.checkpoints import open_checkpoint
 from infeng_core.formats.gguf.architectures import BY_FAMILY, Architecture
 from infeng_core.formats.gguf.file import GgufFile
 from infeng_core.formats.gguf.metadata import FACTORS
+from infeng_core.formats.gguf.packed import PackedModel
 from infeng_core.formats.gguf.types import BY_NAME
 from infeng_core.formats.gguf.vocabulary import tokenizer_metadata
-from infeng_core.formats.gguf.writer import FILE_TYPES, FORMATS, NewTensor, type_for, write_gguf
+from infeng_core.formats.gguf.writer import FILE_TYPES, FORMATS, KEPT, NewTensor, type_for, write_gguf
 from infeng_core.formats.huggingface import widened
 from infeng_core.formats.native import is_native
+from infeng_core.formats.quant import BUILTIN, QuantFormat
+from infeng_core.formats.quantizers import Quantized
 from infeng_core.machine import memory
 from infeng_core.models.config import ModelConfig
 from infeng_core.models.rope import inverse_frequencies
 from infeng_core.models.rope_config import RopeConfig
-from infeng_core.models.weights import Part
+from infeng_core.models.weights import Layout, Part
+
+
+class Source(Protocol):
+    """What is asked of a model that is exported: checkpoints have it, and engine-native directories."""
+
+    directory: Path
+    config: ModelConfig
+    layout: Layout
+
+    @property
+    def largest(self) -> int:
+        """Bytes of the largest tensor as ``array`` returns it."""
+
+    def array(self, part: Part) -> NDArray[Any]:
+        """Return the tensor of ``part``, (rows, k) or (rows,), as float32, float16 or, holding bf16, uint16."""
+
+    def kept(self, part: Part, format: QuantFormat) -> Quantized | None:
+        """Return codes and scales that the source has and ``format`` stores as they are; else None."""
+
+    def place(self, part: Part) -> str:
+        """Return "file: tensor name" for errors."""
+
+    def side_files(self) -> dict[str, bytes]:
+        """Return the configuration and tokenizer files, contents by name."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +73,7 @@ class Export:
 
 
 def export_gguf(source: Path, destination: Path, format: str, *, force: bool = False, progress: bool = True) -> Export:
-    """Write the model ``source``, a Hugging Face directory or a GGUF, as the GGUF file ``destination``.
+    """Write the model ``source``, a directory or a GGUF, as the GGUF file ``destination``.
 
     ``format``: f32, f16, bf16, q8_0 or q4_0, in which embedding and head are Q8_0; vectors are F32. The file appears
     whole or not at all; an existing one is replaced only with ``force``, and only if it is a GGUF. About one tensor is
@@ -55,10 +82,8 @@ def export_gguf(source: Path, destination: Path, format: str, *, force: bool = F
     start = time.monotonic()
     if format not in FORMATS:
         raise UsageError(f"format {format}", "is not written to GGUF", unknown_key_remedy(format, FORMATS))
-    if is_native(source):
-        raise ModelError(f"{source}", "is packed for this engine", "give the original model")
     with reading(source):
-        checkpoint = open_checkpoint(source)
+        checkpoint: Source = PackedModel(source) if is_native(source) else open_checkpoint(source)
     exporter = _Exporter(checkpoint, format)
     destination = destination.absolute()
     with atomic.locked(destination):
@@ -68,7 +93,7 @@ def export_gguf(source: Path, destination: Path, format: str, *, force: bool = F
         total = sum(tensor.nbytes for tensor in exporter.tensors)
         with tqdm(total=total, desc="exporting", unit="B", unit_scale=True, disable=None if progress else True) as bar:
 
-            def values(tensor: NewTensor) -> NDArray[np.float32]:
+            def values(tensor: NewTensor) -> NDArray[np.float32] | Quantized:
                 bar.update(tensor.nbytes)
                 return exporter.values(tensor)
 
@@ -100,7 +125,7 @@ def _require_place(destination: Path, force: bool, nbytes: int) -> None:
 class _Exporter:
     """Decides what is written, and gives the values when it is their turn."""
 
-    def __init__(self, checkpoint: Checkpoint, format: str) -> None:
+    def __init__(self, checkpoint: Source, format: str) -> None:
         self.checkpoint, self.format = checkpoint, format
         self.config: ModelConfig = checkpoint.config
         if self.config.family not in BY_FAMILY or not BY_FAMILY[self.config.family].is_written:
@@ -129,24 +154,34 @@ class _Exporter:
         self.parts[name] = part
         self.tensors.append(NewTensor(name, type_for(format, shape[-1]), shape))
 
-    def values(self, tensor: NewTensor) -> NDArray[np.float32]:
-        """Return one tensor in the order in which GGUF has it; raises ModelError where it is not finite."""
+    def values(self, tensor: NewTensor) -> NDArray[np.float32] | Quantized:
+        """Return one tensor in the order in which GGUF has it; raises ModelError where it is not finite.
+
+        Codes and scales that the source has, and that the tensor's type stores as they are, are not rounded again.
+        """
         if tensor.name == FACTORS:
             assert self.factors is not None
             return self.factors
         part = self.parts[tensor.name]
+        if tensor.type.name in KEPT and (kept := self.checkpoint.kept(part, BUILTIN[KEPT[tensor.type.name]])):
+            return Quantized(self._interleaved(part, kept.codes), self._interleaved(part, kept.scales))
         values = widened(self.checkpoint.array(part))
         most = np.finfo(np.float16).max if tensor.type.name == "F16" else np.inf
         if not np.isfinite(values).all() or np.abs(values).max(initial=0) > most:
             why = f"holds a value that {tensor.type.name} cannot"
             raise ModelError(self.checkpoint.place(part), why, "use another copy, or --format f32")
-        heads = self.architecture.rotary_heads(part.source, self.config.heads, self.config.kv_heads)
-        if heads:
-            halves = values.reshape(heads, 2, len(values) // heads // 2, *values.shape[1:])
-            values = np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(values.shape)
+        values = self._interleaved(part, values)
         return np.ascontiguousarray(
             values + np.float32(self.architecture.norm_offset) if self._is_norm(part) else values
         )
+
+    def _interleaved(self, part: Part, rows: NDArray[Any]) -> NDArray[Any]:
+        """Put rows whose rotated pairs are halves of a head next to each other, where GGUF has them so."""
+        heads = self.architecture.rotary_heads(part.source, self.config.heads, self.config.kv_heads)
+        if not heads:
+            return rows
+        halves = rows.reshape(heads, 2, len(rows) // heads // 2, *rows.shape[1:])
+        return np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(rows.shape)
 
     def _is_norm(self, part: Part) -> bool:
         return bool(self.architecture.norm_offset) and part.source.endswith("norm.weight")

@@ -4,16 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+import numpy as np
+from numpy.typing import NDArray
+
 from infeng_core.formats.choice import FormatChoice
 from infeng_core.formats.gguf.types import TensorType
 from infeng_core.formats.quant import BUILTIN, FormatLookup, QuantFormat
 from infeng_core.models.weights import Layout, TensorSpec
 
 EXACT = ("int4-g32", "int8-g32")
-"""Formats with one fp16 scale for 32 inputs, small ones first; those that this engine has and whose codes suffice."""
+"""Formats with one fp16 scale for 32 inputs, small ones first."""
 
-NEAREST = "int8-row"
-"""For what is in no format exactly: 8 bits lose little of any of them."""
+RULES = 1
+"""Counts changes of what a type becomes where nothing is asked for: conversions of before are made again."""
+
+LEAST = np.float32(2.0**-24)
+"""The least scale above zero of fp16."""
+
+NEAREST = "int8-g32"
+"""For what is in no format exactly: a scale for as few inputs as theirs, and 8 bits, which lose little of any."""
 
 
 def codes_fit(type: TensorType, format: QuantFormat, k: int) -> bool:
@@ -26,6 +35,26 @@ def codes_fit(type: TensorType, format: QuantFormat, k: int) -> bool:
         and grid.low <= type.low
         and type.high <= grid.high
     )
+
+
+def halved(codes: NDArray[np.int8], scales: NDArray[np.float32]) -> tuple[NDArray[np.int8], NDArray[np.float32]] | None:
+    """Return codes, (blocks, n), and scales, (blocks,), as fp16 can hold them; None where a scale is too large.
+
+    MXFP4's scales are powers of two down to 2^-128. A block under a smaller one than fp16's least, 2^-24, is rounded to
+    multiples of that: by 2^-25 at most. What is not finite is None as well: it is named where values are packed.
+    """
+    with np.errstate(over="ignore"):
+        stored = scales.astype(np.float16).astype(np.float32)
+    if not np.isfinite(stored).all():
+        return None
+    tiny = (stored != scales) & (np.abs(scales) < LEAST)
+    if not np.array_equal(stored[~tiny], scales[~tiny]):
+        return None
+    if tiny.any():
+        codes, scales = codes.copy(), scales.copy()
+        codes[tiny] = np.rint(codes[tiny] * (scales[tiny] / LEAST)[:, None])
+        scales[tiny] = LEAST
+    return codes, scales
 
 
 def holds(type: TensorType, format: str, k: int) -> bool:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from infeng_core.formats.gguf.file import ARRAY, MAGIC, SCALARS, STRING
 from infeng_core.formats.gguf.types import BY_NAME, TensorType
+from infeng_core.formats.quantizers import Quantized
 
 ALIGNMENT = 32
 CHUNK = 1 << 22  # values that are quantized at a time
@@ -39,9 +40,11 @@ def write_gguf(
     path: Path,
     metadata: Mapping[str, Any],
     tensors: Sequence[NewTensor],
-    values: Callable[[NewTensor], NDArray[np.float32]],
+    values: Callable[[NewTensor], NDArray[np.float32] | Quantized],
 ) -> None:
     """Write a new file and put it on the disk. ``values`` gives each tensor, in order, as float32 of its shape.
+
+    Or, of the types of ``KEPT``, as codes and scales of its blocks, which are stored as they are.
 
     Metadata: bool, int (as u32), float (as f32), str, lists of str, and arrays with the type that they have.
     """
@@ -66,10 +69,15 @@ def write_gguf(
         os.fsync(file.fileno())
 
 
-def encoded(type: TensorType, values: NDArray[np.float32]) -> Iterable[NDArray[Any]]:
+def encoded(type: TensorType, values: NDArray[np.float32] | Quantized) -> Iterable[NDArray[Any]]:
     """Yield the bytes of a tensor, some rows at a time."""
-    flat = values.reshape(-1, type.block)
     step = max(1, CHUNK // type.block)
+    if isinstance(values, Quantized):
+        codes, scales = values.codes.reshape(-1, type.block), values.scales.reshape(-1)
+        for begin in range(0, len(codes), step):
+            yield BLOCKS[type.name](scales[begin : begin + step], codes[begin : begin + step])
+        return
+    flat = values.reshape(-1, type.block)
     for begin in range(0, len(flat), step):
         yield ENCODERS[type.name](flat[begin : begin + step])
 
@@ -88,9 +96,13 @@ def _q8_0(values: NDArray[np.float32]) -> NDArray[Any]:
     """d = max |x| / 127, code = x / d rounded away from zero at halves (``quantize_row_q8_0_ref``)."""
     scale = np.abs(values).max(axis=1) / np.float32(127)
     scaled = values * _inverse(scale)[:, None]
-    out = np.empty(len(values), np.dtype([("d", "<f2"), ("q", "i1", 32)]))
+    return _q8_0_blocks(scale, np.trunc(scaled + np.copysign(np.float32(0.5), scaled)).astype(np.int8))
+
+
+def _q8_0_blocks(scale: NDArray[np.float32], codes: NDArray[np.int8]) -> NDArray[Any]:
+    out = np.empty(len(codes), np.dtype([("d", "<f2"), ("q", "i1", 32)]))
     out["d"] = scale
-    out["q"] = np.trunc(scaled + np.copysign(np.float32(0.5), scaled))
+    out["q"] = codes
     return out
 
 
@@ -100,9 +112,14 @@ def _q4_0(values: NDArray[np.float32]) -> NDArray[Any]:
     scale = largest / np.float32(-8)
     scaled = values.astype(np.float64) * _inverse(scale).astype(np.float64)[:, None]
     codes = np.trunc(scaled.astype(np.float32) + np.float32(8.5)).astype(np.uint8).clip(0, 15)
-    out = np.empty(len(values), np.dtype([("d", "<f2"), ("q", "u1", 16)]))
+    return _q4_0_blocks(scale, codes.astype(np.int8) - np.int8(8))
+
+
+def _q4_0_blocks(scale: NDArray[np.float32], codes: NDArray[np.int8]) -> NDArray[Any]:
+    nibbles = (codes + np.int8(8)).astype(np.uint8)
+    out = np.empty(len(codes), np.dtype([("d", "<f2"), ("q", "u1", 16)]))
     out["d"] = scale
-    out["q"] = codes[:, :16] | codes[:, 16:] << 4
+    out["q"] = nibbles[:, :16] | nibbles[:, 16:] << 4
     return out
 
 
@@ -118,6 +135,13 @@ ENCODERS: Mapping[str, Callable[[NDArray[np.float32]], NDArray[Any]]] = {
     "Q8_0": _q8_0,
     "Q4_0": _q4_0,
 }
+BLOCKS: Mapping[str, Callable[[NDArray[np.float32], NDArray[np.int8]], NDArray[Any]]] = {
+    "Q8_0": _q8_0_blocks,
+    "Q4_0": _q4_0_blocks,
+}
+KEPT = {"Q8_0": "int8-g32", "Q4_0": "int4-g32"}
+"""The weight format that holds the same codes and scales as a type."""
+
 FORMATS = {"f32": "F32", "f16": "F16", "bf16": "BF16", "q8_0": "Q8_0", "q4_0": "Q4_0"}
 """What ``--format`` calls the types that are written."""
 

@@ -1,4 +1,4 @@
-// int8-row, int4-g64 and int4-g32: integers with a scale for an output or for each group of its inputs.
+// int8-row, int8-g32, int4-g64 and int4-g32: integers with a scale for an output or for each group of its inputs.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -16,23 +16,65 @@ namespace {
 
 // ------------------------------------------------------------------------------- how 64 inputs lie in a panel ---
 
+// 16 fp16 scales, half a line.
+void write_halves(uint8_t* line, const float scale[kLanes]) {
+  uint16_t half[kLanes];
+  for (int n = 0; n < kLanes; n++) half[n] = f16_from_f32(scale[n]);
+  std::memcpy(line, half, sizeof half);
+}
+
+void read_halves(const uint8_t* line, float scale[kLanes]) {
+  uint16_t half[kLanes];
+  std::memcpy(half, line, sizeof half);
+  for (int n = 0; n < kLanes; n++) scale[n] = f32_from_f16(half[n]);
+}
+
+// 16 lines of bytes: 4n + j of line l holds input 4l + j, q + 128.
+constexpr int64_t kByteLines = kGroup * kLanes;
+
+void write_bytes(uint8_t* lines, ConstIntegers q) {
+  for (int k = 0; k < kGroup; k++) {
+    for (int n = 0; n < kLanes; n++) lines[k / 4 * kLine + 4 * n + k % 4] = uint8_t(q[k][n] + 128);
+  }
+}
+
+void read_bytes(const uint8_t* lines, Integers q) {
+  for (int k = 0; k < kGroup; k++) {
+    for (int n = 0; n < kLanes; n++) q[k][n] = int8_t(lines[k / 4 * kLine + 4 * n + k % 4] - 128);
+  }
+}
+
 struct Int8Row {
   static int64_t bytes(int64_t k) { return (1 + k / 4) * kLine; }
-  static int64_t byte_at(int64_t g, int k, int n) { return kLine + g * kGroup * kLanes + k / 4 * 64 + 4 * n + k % 4; }
 
   static void write(uint8_t* panel, int64_t g, ConstIntegers q, ConstScales scale) {
     std::memcpy(panel, scale[0], sizeof scale[0]);
-    for (int k = 0; k < kGroup; k++) {
-      for (int n = 0; n < kLanes; n++) panel[byte_at(g, k, n)] = uint8_t(q[k][n] + 128);
-    }
+    write_bytes(panel + kLine + g * kByteLines, q);
   }
 
   static void read(const void* data, int64_t g, Group, Integers q, Scales scale) {
     const auto* panel = static_cast<const uint8_t*>(data);
     std::memcpy(scale[0], panel, sizeof scale[0]);
-    for (int k = 0; k < kGroup; k++) {
-      for (int n = 0; n < kLanes; n++) q[k][n] = int8_t(panel[byte_at(g, k, n)] - 128);
-    }
+    read_bytes(panel + kLine + g * kByteLines, q);
+  }
+};
+
+// The scales of two groups of 32 inputs in a line, then their bytes.
+struct Int8G32 {
+  static constexpr int64_t kSuperblock = kLine + kByteLines;
+
+  static int64_t bytes(int64_t k) { return k / kGroup * kSuperblock; }
+
+  static void write(uint8_t* panel, int64_t g, ConstIntegers q, ConstScales scale) {
+    uint8_t* superblock = panel + g * kSuperblock;
+    for (int h = 0; h < 2; h++) write_halves(superblock + h * (kLine / 2), scale[h]);
+    write_bytes(superblock + kLine, q);
+  }
+
+  static void read(const void* data, int64_t g, Group, Integers q, Scales scale) {
+    const uint8_t* superblock = static_cast<const uint8_t*>(data) + g * kSuperblock;
+    for (int h = 0; h < 2; h++) read_halves(superblock + h * (kLine / 2), scale[h]);
+    read_bytes(superblock + kLine, q);
   }
 };
 
@@ -55,9 +97,7 @@ struct Int4 {
   static void write(uint8_t* panel, int64_t g, ConstIntegers q, ConstScales scale) {
     for (int h = 0; h < kGroups; h++) {
       const int64_t group = g * kGroups + h;
-      uint16_t half[kLanes];
-      for (int n = 0; n < kLanes; n++) half[n] = f16_from_f32(scale[h][n]);
-      std::memcpy(panel + scales_at(group), half, sizeof half);
+      write_halves(panel + scales_at(group), scale[h]);
       const ConstIntegers low = q + h * kSize, high = low + kSize / 2;
       for (int k = 0; k < kSize / 2; k++) {
         for (int n = 0; n < kLanes; n++) panel[byte_at(group, k, n)] = uint8_t((low[k][n] + 8) | (high[k][n] + 8) << 4);
@@ -69,9 +109,7 @@ struct Int4 {
     const auto* panel = static_cast<const uint8_t*>(data);
     for (int h = 0; h < kGroups; h++) {
       const int64_t group = g * kGroups + h;
-      uint16_t half[kLanes];
-      std::memcpy(half, panel + scales_at(group), sizeof half);
-      for (int n = 0; n < kLanes; n++) scale[h][n] = f32_from_f16(half[n]);
+      read_halves(panel + scales_at(group), scale[h]);
       int8_t(*low)[kLanes] = q + h * kSize, (*high)[kLanes] = low + kSize / 2;
       for (int k = 0; k < kSize / 2; k++) {
         for (int n = 0; n < kLanes; n++) {
@@ -108,8 +146,8 @@ class ByRow {
   float amax_[kLanes] = {};
 };
 
-// One for each kSize inputs, in fp16.
-template <int kSize>
+// One for each kSize inputs, in fp16, by a rule of quantize.h.
+template <int kSize, auto kRule>
 class ByGroup {
  public:
   ByGroup(const Source&, int64_t) {}
@@ -117,7 +155,7 @@ class ByGroup {
   void quantize(Group x, int64_t row, int64_t column, Integers q, Scales scale) const {
     for (int h = 0; h < kGroup / kSize; h++) {
       uint16_t half[kLanes];
-      const uint32_t overflow = quantize_int4(x + h * kSize, kSize, q + h * kSize, half);
+      const uint32_t overflow = kRule(x + h * kSize, kSize, q + h * kSize, half);
       if (overflow) {
         fail("out_of_range", "row ", row + std::countr_zero(overflow), ", columns from ", column + h * kSize,
              ": values too large for an fp16 scale");
@@ -154,8 +192,9 @@ constexpr WeightFormat described(uint32_t number, const char* name, uint32_t gro
 
 constexpr WeightFormat kFormats[] = {
     described<Int8Row, ByRow>(INFENG_WEIGHT_INT8_ROW, "int8-row", 64, {0, -127, 127, false}),
-    described<Int4<64>, ByGroup<64>>(INFENG_WEIGHT_INT4_G64, "int4-g64", 64, {64, -8, 7, true}),
-    described<Int4<32>, ByGroup<32>>(INFENG_WEIGHT_INT4_G32, "int4-g32", 32, {32, -8, 7, true}),
+    described<Int4<64>, ByGroup<64, quantize_int4>>(INFENG_WEIGHT_INT4_G64, "int4-g64", 64, {64, -8, 7, true}),
+    described<Int4<32>, ByGroup<32, quantize_int4>>(INFENG_WEIGHT_INT4_G32, "int4-g32", 32, {32, -8, 7, true}),
+    described<Int8G32, ByGroup<32, quantize_int8_group>>(INFENG_WEIGHT_INT8_G32, "int8-g32", 32, {32, -128, 127, true}),
 };
 
 }  // namespace

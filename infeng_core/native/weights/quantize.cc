@@ -119,6 +119,21 @@ uint32_t quantize_int4(GroupInputs x, int count, GroupIntegers q, uint16_t scale
   return overflow;
 }
 
+uint32_t quantize_int8_group(GroupInputs x, int count, GroupIntegers q, uint16_t scale[kLanes]) {
+  float extreme[kLanes], inverse[kLanes];
+  extremes(x, count, extreme);
+  uint32_t overflow = 0;
+  for (int n = 0; n < kLanes; n++) {
+    scale[n] = f16_from_f32(std::fabs(extreme[n]) / 127.0f);
+    const bool fits = !is_infinite(scale[n]);
+    overflow |= uint32_t(!fits) << n;
+    const float rounded = fits ? f32_from_f16(scale[n]) : 0.0f;
+    inverse[n] = rounded == 0.0f ? 0.0f : 1.0f / rounded;
+  }
+  assign(x, count, inverse, -127.0f, 127.0f, q);
+  return overflow;
+}
+
 float int8_scale(float amax) { return amax < kSmallest ? 0.0f : amax / 127.0f; }
 
 void quantize_int8(GroupInputs x, int count, const float amax[kLanes], GroupIntegers q) {

@@ -16,6 +16,10 @@ using GroupIntegers = int8_t (*)[kLanes];
 // divided by -8 is too large for an fp16 scale.
 uint32_t quantize_int4(GroupInputs x, int count, GroupIntegers q, uint16_t scale[kLanes]);
 
+// q in [-127, 127] and the fp16 scale nearest to amax / 127 per output. Returns a mask of the outputs whose scale is
+// too large for fp16.
+uint32_t quantize_int8_group(GroupInputs x, int count, GroupIntegers q, uint16_t scale[kLanes]);
+
 // q in [-127, 127] by one scale per output that is already known: scale = amax / 127.
 void quantize_int8(GroupInputs x, int count, const float amax[kLanes], GroupIntegers q);
 

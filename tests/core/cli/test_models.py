@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tiny_adapter
 import tiny_model
 
 from infeng_core import cli
+from infeng_core.engine import Engine
 from infeng_core.formats.gguf.export import export_gguf
+from infeng_core.scheduling.blocks import BLOCK_TOKENS
 
 Infeng = Callable[..., tuple[int, str, str]]
 
@@ -53,7 +58,7 @@ def test_a_folder_is_all_that_is_in_it(infeng: Infeng, folder: Path) -> None:
     directory, file = found["a-directory"], found["b.gguf"]
     assert directory["parameters"] == file["parameters"] > 100_000
     assert directory["stored"] == {"F32": directory["stored"]["F32"]} and file["stored"]["Q8_0"] == 15
-    assert file["rounded_again"] == {"Q8_0 -> int8-row": "15 tensors"} and file["formats"].keys() == {"int8-row"}
+    assert file["rounded_again"] == {} and file["formats"].keys() == {"int8-g32"}
     assert "version 0" in found["d-broken.gguf"]["why_not"] and "--lora" in found["c-adapter"]["why_not"]
 
 
@@ -65,6 +70,82 @@ def test_sizes_are_those_of_the_conversion(infeng: Infeng, folder: Path, tmp_pat
         assert wanted["weight_bytes"] == made["nbytes"]
         [native] = json.loads(infeng("models", tmp_path / Path(name).stem, "--json")[1])
         assert (native["kind"], native["weight_bytes"]) == ("engine-native", made["nbytes"])
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"kv_cache.memory": 1 << 20, "kv_cache.dtype": "f16", "scheduler.max_batch_tokens": 128, "threads.count": 1},
+        {"model.format": "f32", "adapters.max_resident": 0, "model.load": "mmap", "kv_cache.dtype": "f32"},
+    ],
+)
+def test_an_engine_takes_what_was_said(infeng: Infeng, folder: Path, settings: dict[str, Any]) -> None:
+    for name in ("a-directory", "b.gguf"):
+        options = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
+        [said] = json.loads(infeng("models", folder / name, *options, "--json")[1])
+        with Engine(folder / name, overrides=settings) as engine:
+            assert said["weight_bytes"] == engine.model.nbytes
+            assert said["kv_bytes"] == engine.executable.kv_bytes
+            assert said["kv_tokens"] == engine.limits.kv_blocks * BLOCK_TOKENS
+            assert said["scratch_bytes"] == pytest.approx(engine.executable.scratch_bytes, rel=0.01)
+        assert said["memory_bytes"] == said["weight_bytes"] + said["kv_bytes"] + said["scratch_bytes"]
+
+
+def linear_bytes(config: dict[str, Any], bits: float) -> float:
+    """Return the bytes of a model's matrices by their number alone: linears of ``bits``, embeddings of 8."""
+    hidden, head = (
+        config["hidden_size"],
+        config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"],
+    )
+    heads = config["num_attention_heads"] + config["num_key_value_heads"]
+    layer = 2 * head * heads * hidden + 3 * hidden * config["intermediate_size"]
+    embeddings = config["vocab_size"] * hidden * (1 if config.get("tie_word_embeddings") else 1 + bits / 8)
+    return config["num_hidden_layers"] * layer * bits / 8 + embeddings
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "TinyLlama-1.1B-Chat-v1.0",
+        "Qwen2.5-0.5B-Instruct",
+        *(
+            pytest.param(name, marks=pytest.mark.nightly)
+            for name in ("Llama-3.2-1B-Instruct", "Mistral-7B-Instruct-v0.3", "SmolLM2-135M", "qwen3-0.6b")
+        ),
+    ],
+)
+def test_sizes_of_published_models_follow_from_their_configurations(infeng: Infeng, tmp_path: Path, name: str) -> None:
+    if "INFENG_TEST_DATA" not in os.environ:
+        pytest.skip("INFENG_TEST_DATA does not name a folder with configs/")
+    file = Path(os.environ["INFENG_TEST_DATA"]) / "configs" / f"{name}.config.json"
+    shutil.copy(file, tmp_path / "config.json")
+    words = ("models", tmp_path, "--format", "int4-g64", "--set", "kv_cache.memory=256MB", "--json")
+    status, out, _ = infeng(*words)
+    [said] = json.loads(out)
+    config = json.loads(file.read_text())
+    assert status == 1 and "model.safetensors" in said["why_not"] and said["stored"] == {}
+    assert said["weight_bytes"] == pytest.approx(linear_bytes(config, 4.25), rel=0.01)
+    head = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+    assert said["cache_bytes_per_token"] == config["num_hidden_layers"] * config["num_key_value_heads"] * 2 * (head + 4)
+    assert 0.99 * (256 << 20) < said["kv_bytes"] <= 256 << 20 and 1e6 < said["scratch_bytes"] < 200e6
+
+
+def test_of_a_hub_model_the_configuration_is_enough(
+    infeng: Infeng, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    snapshot = tmp_path / "models--acme--tiny" / "snapshots" / ("0" * 40)
+    snapshot.mkdir(parents=True)
+    shutil.copy(folder / "a-directory" / "config.json", snapshot)
+    (tmp_path / "models--acme--tiny" / "refs").mkdir()
+    (tmp_path / "models--acme--tiny" / "refs" / "main").write_text("0" * 40)
+    for name, value in (("HF_HUB_CACHE", str(tmp_path)), ("HF_HUB_OFFLINE", True)):
+        monkeypatch.setattr(f"huggingface_hub.constants.{name}", value)
+    status, out, _ = infeng("models", "acme/tiny")
+    assert status == 0 and "stored     no weights here" in out and "runs       yes" in out
+    [said] = json.loads(infeng("models", "acme/tiny", "--json")[1])
+    [local] = json.loads(infeng("models", folder / "a-directory", "--json")[1])
+    assert said["memory_bytes"] == local["memory_bytes"] and said["parameters"] == local["parameters"]
 
 
 def test_a_model_that_cannot_be_run_says_why_and_fails(infeng: Infeng, folder: Path) -> None:

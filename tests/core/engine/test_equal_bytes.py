@@ -9,7 +9,14 @@ from engine_parts import MakeEngine, Recorder
 from infeng_core import Engine, Request, SamplingParams
 
 NEW = 12
-FORMATS = [("f32", "f32"), ("int8-row", "int8"), ("int4-g64", "int8"), ("int4-g32", "f16"), ("bf16", "f32")]
+FORMATS = [
+    ("f32", "f32"),
+    ("int8-row", "int8"),
+    ("int4-g64", "int8"),
+    ("int4-g32", "f16"),
+    ("int8-g32", "int8"),
+    ("bf16", "f32"),
+]
 
 
 def prompts(count: int) -> list[tuple[int, ...]]:

@@ -39,13 +39,14 @@ def test_codes_and_scales_of_panels_give_the_same_panels(format: str, n: int, k:
 
 
 def test_every_integer_format_without_sub_scales_has_a_grid_and_no_float_format_has_one() -> None:
-    assert INTEGERS == ["int4-g32", "int4-g64", "int8-row"]
+    assert INTEGERS == ["int4-g32", "int4-g64", "int8-g32", "int8-row"]
     assert {name: format.grid(96) is not None for name, format in BUILTIN.items()} == {
         name: name in INTEGERS for name in BUILTIN
     }
     assert [(g.group, g.low, g.high, g.scale.name) for g in (grid(name, 96) for name in INTEGERS)] == [
         (32, -8, 7, "float16"),
         (64, -8, 7, "float16"),
+        (32, -128, 127, "float16"),
         (96, -127, 127, "float32"),
     ]
     assert QuantFormat("of a plugin", "f32").grid(96) is None
@@ -100,6 +101,7 @@ def at(row: int, column: int, value: float) -> Callable[[NDArray[Any]], NDArray[
         ("int4-g64", lambda q, s: (q, at(17, 1, np.nan)(s)), "not_finite", "row 17, columns from 64: the scale is nan"),
         ("int8-row", lambda q, s: (q, at(0, 0, np.inf)(s)), "not_finite", "row 0, columns from 0: the scale is inf"),
         ("int4-g32", lambda q, s: (q, at(3, 2, -65520)(s)), "out_of_range", "row 3, columns from 64: .* too large for"),
+        ("int8-g32", lambda q, s: (q, at(3, 2, 65520)(s)), "out_of_range", "row 3, columns from 64: .* too large for"),
         ("int4-g64", lambda q, s: (q.astype(int), s), "invalid_argument", "the codes are int64, not int8"),
         ("int4-g64", lambda q, s: (q, s.astype(float)), "invalid_argument", "the scales are float64, not float32"),
         ("int4-g64", lambda q, s: (q, s[:, :1]), "invalid_argument", r"the scales are \(20, 1\), not \(20, 2\)"),

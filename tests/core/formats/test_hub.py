@@ -12,8 +12,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import tiny_model
 from safetensors.numpy import load_file, save_file
 
+from infeng_core.errors import ModelError
+from infeng_core.formats import hub_gguf
+from infeng_core.formats.gguf.export import export_gguf
 from infeng_core.formats.hub import is_name
 
 Maker = Callable[..., Path]
@@ -23,48 +27,66 @@ import sys
 from infeng_core.errors import InfengError
 from infeng_core.formats import load
 from infeng_core.plug.assembly import load_config
-try:
-    print(load(sys.argv[1], load_config(), progress=False).formats_used["embed"])
-except InfengError as error:
-    print(f"error: {error}")
+for reference in sys.argv[1:]:
+    try:
+        print(load(reference, load_config(), progress=False).formats_used["embed"])
+    except InfengError as error:
+        print(f"error: {error}")
 """
 
 
-def run(reference: str, home: Path, *, offline: bool = True, **environment: str) -> str:
-    """Load ``reference`` in a process whose hub cache is under ``home``; return what it says."""
+def run(*references: str, home: Path, offline: bool = True, **environment: str) -> str:
+    """Load all ``references`` in a process whose hub cache is under ``home``; return what it says, a line for each."""
     env = {key: value for key, value in os.environ.items() if not key.startswith("HF_")}
     env |= {"HF_HOME": str(home), "HF_HUB_OFFLINE": "1" if offline else "0"} | environment
-    command = [sys.executable, "-P", "-c", CODE, reference]
+    command = [sys.executable, "-P", "-c", CODE, *references]
     done = subprocess.run(command, capture_output=True, text=True, env=env, check=False, timeout=60)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
 
-@pytest.fixture
-def home(make_model: Maker, tmp_path: Path) -> Path:
-    """A hub cache, laid out as huggingface_hub does, that holds acme/tiny at main and at v2."""
-    repo = tmp_path / "home" / "hub" / "models--acme--tiny"
+def cached(home: Path, directory: Path) -> Path:
+    """Make a hub cache under ``home``, laid out as huggingface_hub does: acme/tiny at main and at v2; return it."""
+    repo = home / "hub" / "models--acme--tiny"
     snapshot = repo / "snapshots" / COMMIT
     snapshot.mkdir(parents=True)
     (repo / "blobs").mkdir()
-    for number, file in enumerate(sorted(make_model().iterdir())):
+    for number, file in enumerate(sorted(directory.iterdir())):
         blob = repo / "blobs" / f"{number:040x}"
         shutil.copy(file, blob)
         (snapshot / file.name).symlink_to(os.path.relpath(blob, snapshot))
     (repo / "refs").mkdir()
     for name in ("main", "v2"):
         (repo / "refs" / name).write_text(COMMIT)
-    return tmp_path / "home"
+    return home
+
+
+@pytest.fixture
+def home(make_model: Maker, tmp_path: Path) -> Path:
+    """A hub cache with a model in safetensors."""
+    return cached(tmp_path / "home", make_model())
+
+
+@pytest.fixture(scope="module")
+def ggufs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of GGUF files of one model, as people publish them, with what lies beside them."""
+    source = tiny_model.write(tmp_path_factory.mktemp("source"), tiny_model.Shape(hidden=64, intermediate=64, layers=1))
+    folder = tmp_path_factory.mktemp("ggufs")
+    for format in ("f16", "q8_0", "q4_0"):
+        export_gguf(source, folder / f"tiny-{format.upper()}.gguf", format, progress=False)
+    for name in ("mmproj-tiny-F16.gguf", "README.md"):
+        (folder / name).write_bytes(b"x" * 100)
+    return folder
 
 
 @pytest.mark.parametrize("reference", ["acme/tiny", "acme/tiny@v2", f"acme/tiny@{COMMIT}"])
 def test_a_cached_model_loads_offline_by_name_and_revision(home: Path, reference: str) -> None:
-    assert run(reference, home) == "int8-row"
+    assert run(reference, home=home) == "int8-row"
 
 
 @pytest.mark.parametrize("reference", ["acme/other", "acme/tiny@v3"])
 def test_offline_a_model_that_is_not_cached_says_what_to_do(home: Path, reference: str) -> None:
-    said = run(reference, home)
+    said = run(reference, home=home)
     expected = "is not in the local hub cache and HF_HUB_OFFLINE is set: unset HF_HUB_OFFLINE to download it"
     assert said.startswith(f"error: {reference}: {expected}")
 
@@ -73,7 +95,7 @@ def test_an_unreachable_hub_says_what_to_do(home: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # bound, not listening: connections are refused
         endpoint = f"http://127.0.0.1:{taken.getsockname()[1]}"
-        said = run("acme/other", home, offline=False, HF_ENDPOINT=endpoint, HF_HUB_DOWNLOAD_TIMEOUT="1")
+        said = run("acme/other", home=home, offline=False, HF_ENDPOINT=endpoint, HF_HUB_DOWNLOAD_TIMEOUT="1")
     assert said.startswith("error: acme/other: cannot be downloaded (")
     assert said.endswith("or download it elsewhere (hf download acme/other) and give the directory")
 
@@ -146,8 +168,8 @@ class Hub(http.server.BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def hub(make_model: Maker, tmp_path: Path) -> Iterator[Callable[[], str]]:
-    """A hub with a model in two shards beside files that nobody needs; call it to load the model from there."""
+def hub(make_model: Maker, tmp_path: Path) -> Iterator[Callable[..., str]]:
+    """A hub with a model in two shards beside files that nobody needs; call it to load names, or the model."""
     directory = make_model()
     tensors = load_file(directory / "model.safetensors")
     (directory / "model.safetensors").unlink()
@@ -162,7 +184,8 @@ def hub(make_model: Maker, tmp_path: Path) -> Iterator[Callable[[], str]]:
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     endpoint = f"http://127.0.0.1:{server.server_port}"
-    yield lambda: run("acme/model", tmp_path / "home", offline=False, HF_ENDPOINT=endpoint, HF_HUB_DISABLE_XET="1")
+    settings = {"HF_ENDPOINT": endpoint, "HF_HUB_DISABLE_XET": "1"}
+    yield lambda *names: run(*(names or ["acme/model"]), home=tmp_path / "home", offline=False, **settings)
     server.shutdown()
     server.server_close()
 
@@ -202,3 +225,86 @@ def test_an_index_that_names_files_elsewhere_fetches_nothing_more(hub: Callable[
     (Hub.root / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"x": "*.safetensors"}}))
     assert "which is not a safetensors file" in hub()
     assert not [name for name in Hub.asked if name.endswith(".safetensors")]
+
+
+def test_a_gguf_of_the_cache_is_named_by_its_quantization_or_its_file(ggufs: Path, tmp_path: Path) -> None:
+    wanted = {
+        "acme/tiny:Q8_0": "int8-g32",
+        "acme/tiny@v2:q4_0": "int8-g32",
+        "acme/tiny:tiny-F16.gguf": "int8-row",
+        "acme/tiny:Q6_K": "error: acme/tiny:Q6_K: has no GGUF file 'Q6_K': "
+        "name one: acme/tiny:F16, acme/tiny:Q4_0, acme/tiny:Q8_0",
+        "acme/tiny:tiny": "error: acme/tiny:tiny: fits several files: "
+        "name one: acme/tiny:tiny-F16.gguf, acme/tiny:tiny-Q4_0.gguf, acme/tiny:tiny-Q8_0.gguf",
+        "acme/tiny": "error: acme/tiny: holds GGUF files: name one: acme/tiny:F16, acme/tiny:Q4_0, acme/tiny:Q8_0",
+        "acme/other:Q8_0": "error: acme/other: is not in the local hub cache and HF_HUB_OFFLINE is set: "
+        "unset HF_HUB_OFFLINE to download it, or give a local directory",
+    }
+    assert run(*wanted, home=cached(tmp_path / "home", ggufs)).splitlines() == list(wanted.values())
+
+
+def test_of_a_hub_only_the_gguf_that_is_named_is_downloaded(hub: Callable[..., str], ggufs: Path) -> None:
+    for file in ggufs.glob("tiny-*.gguf"):
+        shutil.copy(file, Hub.root)
+    assert hub("acme/model:Q8_0", "acme/model:tiny-Q8_0.gguf") == "int8-g32\nint8-g32"
+    assert Hub.asked == ["tiny-Q8_0.gguf"]
+
+
+def test_a_repository_of_nothing_but_gguf_files_says_which_there_are(hub: Callable[..., str]) -> None:
+    for file in Hub.root.glob("*.safetensors*"):
+        file.unlink()
+    assert hub() == "error: acme/model: holds GGUF files: name one: acme/model:q4_0"
+    assert not [name for name in Hub.asked if name.endswith(".gguf")]
+
+
+NAMES = (
+    "Tiny-1B-Q4_K_M.gguf",
+    "Tiny-1B-IQ4_XS.gguf",
+    "tiny-1b.Q5_0.gguf",
+    "tiny_1b_Q4_K.gguf",
+    "BF16/Tiny-1B-BF16-00001-of-00002.gguf",
+    "BF16/Tiny-1B-BF16-00002-of-00002.gguf",
+    "Tiny-1B-UD-Q8_0.gguf",
+    "Tiny-1B-Q8_0.gguf",
+    "mmproj-F16.gguf",
+    "../Tiny-1B-Q2_K.gguf",
+    "/Tiny-1B-Q3_K.gguf",
+    "config.json",
+)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "files"),
+    [
+        ("Q4_K_M", ["Tiny-1B-Q4_K_M.gguf"]),
+        ("q4_k", ["tiny_1b_Q4_K.gguf"]),
+        ("IQ4_XS", ["Tiny-1B-IQ4_XS.gguf"]),
+        ("Q5_0", ["tiny-1b.Q5_0.gguf"]),
+        ("BF16", ["BF16/Tiny-1B-BF16-00001-of-00002.gguf", "BF16/Tiny-1B-BF16-00002-of-00002.gguf"]),
+        (
+            "BF16/Tiny-1B-BF16-00002-of-00002.gguf",
+            ["BF16/Tiny-1B-BF16-00001-of-00002.gguf", "BF16/Tiny-1B-BF16-00002-of-00002.gguf"],
+        ),
+        ("UD-Q8_0", ["Tiny-1B-UD-Q8_0.gguf"]),
+        ("Tiny-1B-Q8_0.gguf", ["Tiny-1B-Q8_0.gguf"]),
+        ("Q8_0", "fits several files"),
+        ("F16", "has no GGUF file"),
+        ("Q2_K", "has no GGUF file"),
+        ("Q3_K", "has no GGUF file"),
+        ("Q4", "has no GGUF file"),
+        ("*", "has no GGUF file"),
+    ],
+)
+def test_a_quantization_is_found_in_the_names_of_files(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, wanted: str, files: list[str] | str
+) -> None:
+    """What the hub answers is replaced: the names of one repository of many kinds."""
+    asked: list[str] = []
+    monkeypatch.setattr(hub_gguf.hub, "listing", lambda reference: (f"{reference}@{COMMIT}", list(NAMES)))
+    monkeypatch.setattr(hub_gguf.hub, "fetch", lambda reference, names: asked.extend(names) or tmp_path)
+    if isinstance(files, str):
+        with pytest.raises(ModelError, match=f"{files}|is not the name of a GGUF file") as caught:
+            hub_gguf.fetch_gguf(f"a/b:{wanted}")
+        assert "a/b:" in caught.value.remedy or "org/name:" in caught.value.remedy
+    else:
+        assert hub_gguf.fetch_gguf(f"a/b:{wanted}") == tmp_path / files[0] and asked == files

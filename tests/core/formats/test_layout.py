@@ -40,6 +40,13 @@ def int8_row(panel: Bytes, k: int) -> NDArray[np.float32]:
     return q * scale[:, None]
 
 
+def int8_g32(panel: Bytes, k: int) -> NDArray[np.float32]:
+    blocks = panel.reshape(padded(k) // 64, 64 + 1024)
+    scales = np.ascontiguousarray(blocks[:, :64]).view(np.float16).reshape(-1, 2, 16).astype(np.float32)
+    q = blocks[:, 64:].reshape(-1, 2, 8, 16, 4).astype(np.float32) - 128  # (block, group of 32, line, output, input)
+    return (q * scales[:, :, None, :, None]).transpose(3, 0, 1, 2, 4).reshape(16, padded(k))
+
+
 def int4_g64(panel: Bytes, k: int) -> NDArray[np.float32]:
     out = np.zeros((16, padded(k)), np.float32)
     position = 0
@@ -97,6 +104,7 @@ DECODERS: dict[str, Callable[[Bytes, int], NDArray[np.float32]]] = {
     "int4-p32": partial(p32, 4),
     "int5-p32": partial(p32, 5),
     "int6-p32": partial(p32, 6),
+    "int8-g32": int8_g32,
 }
 PAGE = (Path(__file__).parents[3] / "docs" / "format.md").read_text(encoding="utf-8")
 BITS = {name: float(bits) for name, bits in re.findall(r"^\| `(\S+)` \|.*\| ([\d.]+) \|$", PAGE, re.MULTILINE)}

@@ -51,6 +51,7 @@ def rounded_bf16(w: np.ndarray) -> np.ndarray:
         ("int4-g64", 172, 2 * 64 + 3 * 512),
         ("int4-g64", 576, 5 * 64 + 9 * 512),
         ("int4-g32", 576, 9 * (64 + 512)),
+        ("int8-g32", 100, 2 * (64 + 1024)),
     ],
 )
 def test_panel_bytes_count_k_padded_to_64_and_whole_lines_of_scales(fmt: str, k: int, expected: int) -> None:
@@ -85,6 +86,22 @@ def test_int8_rows_have_one_scale_and_lines_of_four_inputs(n: int, k: int) -> No
     assert not q[n:].any()
     assert not q[:, k:].any()
     assert not scale[n:].any()
+
+
+@pytest.mark.parametrize(("n", "k"), SHAPES)
+def test_int8_groups_have_scales_in_halves_and_the_nearest_integers(n: int, k: int) -> None:
+    w = np.zeros((-(-n // 16) * 16, padded(k)), np.float32)
+    w[:n, :k] = weights(n, k)
+    groups = w.reshape(len(w), -1, 32)
+    halves = (np.abs(groups).max(axis=2) / f32(127)).astype(np.float16)
+    scale = halves.astype(np.float32)[:, :, None]
+    inverse = np.where(scale == 0, 0, f32(1) / np.where(scale == 0, f32(1), scale))
+    q = np.rint(np.clip(groups * inverse, -127, 127)).reshape(len(w), -1)
+    panels = pack("int8-g32", w[:n, :k]).reshape(-1, padded(k) // 64, 64 + 1024)
+    stored = np.ascontiguousarray(panels[:, :, :64]).view(np.float16).reshape(len(panels), -1, 16)  # (panel, group, n)
+    assert np.array_equal(stored.swapaxes(1, 2).reshape(len(w), -1), halves)
+    lines = panels[:, :, 64:].reshape(len(panels), -1, 16, 4).astype(int) - 128
+    assert np.array_equal(lines.transpose(0, 2, 1, 3).reshape(len(w), -1), q)
 
 
 def int4_model(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -198,6 +215,7 @@ def test_half_precision_sources_give_what_their_float32_values_give(fmt: str) ->
     [
         ("bf16", 2.0**-9),
         ("int8-row", 0.01),
+        ("int8-g32", 0.006),
         ("int4-g64", 0.1),
         ("int4-g32", 0.09),
         ("int4-p32", 0.082),
@@ -216,7 +234,8 @@ def test_integers_use_the_range_of_their_descriptor_and_one_scale_for_each_of_it
     described = native.weight_format(fmt)
     low, high = described["range"]
     w = np.random.default_rng(5).standard_normal((16, 128)).astype(np.float32)
-    w[:, ::64] = 5  # far from the others: at an end of the range
+    w[:, ::32] = 5  # far from the others: at an end of the range
+    w[:, 1::32] = 5 * 126 / 127  # in 8 bits the next code
     for group in unpack(fmt, pack(fmt, w), 128).reshape(-1, described["group"]):
         steps = np.diff(np.unique(group)).min()
         codes = np.rint(group / steps).astype(int)  # but for a sign, which is the scale's
@@ -249,6 +268,10 @@ def test_scales_that_fp16_cannot_hold_are_refused_and_the_last_that_it_can_is_ke
     assert caught.value.code == "out_of_range"
     w[17, 64:] = 500_000
     assert np.allclose(unpack("int4-g64", pack("int4-g64", w), 128)[17, 64:], 500_000, rtol=1e-3)
+    assert np.allclose(unpack("int8-g32", pack("int8-g32", w), 128)[17, 64:], 500_000, rtol=1e-3)
+    w[17, 64:] = 127 * 65520.0
+    with pytest.raises(native.NativeError, match="row 17, columns from 64: values too large for an fp16 scale"):
+        pack("int8-g32", w)
     w[17, 64:] = 3.4e38
     with pytest.raises(native.NativeError, match="too large for bf16"):
         pack("bf16", w)

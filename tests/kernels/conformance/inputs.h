@@ -57,7 +57,7 @@ inline uint16_t random_half() {
 
 inline constexpr uint32_t kWeightFormats[] = {INFENG_WEIGHT_F32,      INFENG_WEIGHT_BF16,     INFENG_WEIGHT_INT8_ROW,
                                               INFENG_WEIGHT_INT4_G64, INFENG_WEIGHT_INT4_G32, INFENG_WEIGHT_INT4_P32,
-                                              INFENG_WEIGHT_INT5_P32, INFENG_WEIGHT_INT6_P32};
+                                              INFENG_WEIGHT_INT5_P32, INFENG_WEIGHT_INT6_P32, INFENG_WEIGHT_INT8_G32};
 
 struct PackedWeight {
   Bytes data;
@@ -81,6 +81,9 @@ struct PackedWeight {
         break;
       case INFENG_WEIGHT_INT4_G32:
         bytes = padded / 64 * (64 + 512);
+        break;
+      case INFENG_WEIGHT_INT8_G32:
+        bytes = padded / 64 * (64 + 1024);
         break;
       default:
         bytes = 64 + up(padded, 128) / 128 * 64 + padded * 2 * unit_bits(format);
@@ -130,6 +133,17 @@ struct PackedWeight {
         for (int64_t g = 0; g < padded / 64; ++g) {
           halves();
           bytes(512);
+        }
+        break;
+      case INFENG_WEIGHT_INT8_G32:
+        for (int64_t g = 0; g < padded / 64; ++g) {
+          halves();
+          if (chance(0.1)) {  // files of others hold -128 as well
+            memset(out, 0, 1024);
+            out += 1024;
+          } else {
+            bytes(1024);
+          }
         }
         break;
       default:

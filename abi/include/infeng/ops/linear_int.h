@@ -1,4 +1,4 @@
-// linear over integer weights and int8 activations. Per group of 64 k (int4-g32: per half group), ascending:
+// linear over integer weights and int8 activations. Per group of 64 k (scales per 32: per half group), ascending:
 //   acc = sum over the group of q_x[k] * q_w[n][k]                  exact, V's group_dot
 //   out = fma(float(acc), wscale * xscale[m][g], out)
 // Two ways through a tile. With few rows each line of weights is used as it streams in from memory: two panels x M rows
@@ -38,13 +38,13 @@ struct IntRows {
   }
 };
 
-// Panels of plain u8 lines: those of an int8 weight, or unpacked ones. Strides are bytes.
+// Panels of plain u8 lines: those of an int8 weight, or unpacked ones, whose f32 scales are a line for each step of the
+// chunk. Strides are bytes.
 struct Lines {
   const uint8_t* lines;  // of the chunk's first group
   int64_t panel_stride;
-  const uint8_t* scales;
+  const uint8_t* scales;  // of an int8 weight: the panel
   int64_t scale_panel_stride;
-  int64_t scale_step;  // from one step to the next; 0 if one scale serves all
 };
 
 template <class Format>
@@ -74,7 +74,7 @@ struct IntCore {
       for (int64_t g = 0; g < groups; g += kChunk) {
         const int64_t end = min_of(g + kChunk, groups);
         const uint8_t* ahead = following(panel, next, g, end, groups);
-        Lines source = {panel + Format::lines_at(g), bytes, panel, bytes, 0};
+        Lines source = {panel + Format::lines_at(g), bytes, panel, bytes};
         if constexpr (kNibbles) source = unpack<V>(panel, bytes, P, g, end, t.scratch);
         // The first blocks of rows fetch the chunk that follows: all panels at once where the memory is what one waits
         // for, a panel each where the rows suffice.
@@ -172,7 +172,7 @@ struct IntCore {
           V::store(scale, Format::template scale<V>(panel, g, s));
         }
     }
-    return {scratch, kPanelLines, scales, kPanelScales, kLine};
+    return {scratch, kPanelLines, scales, kPanelScales};
   }
 
   // Adds groups [g0, g1) of `source` to cur for M rows and P panels, and fetches the lines of `Fetch` panels at
@@ -184,7 +184,9 @@ struct IntCore {
     const IntRows<V, M> in(t.in, t.row + row);
     const uint8_t* lines = source.lines;
     const uint8_t* scales = source.scales;
-    for (int64_t g = g0; g < g1; ++g) {
+    // Bytes between the lines of two groups: those of an int8 weight may have their scales there.
+    const int64_t between = kNibbles ? 0 : Format::lines_at(1) - Format::lines_at(0) - kGroup * kLanes;
+    for (int64_t g = g0; g < g1; ++g, lines += between) {
       const uint8_t* fetch = ahead + Format::lines_at(g) + Format::kFetchFrom;
       t.feed.template step<V>();
       for (int s = 0; s < kSteps; ++s) {
@@ -199,8 +201,16 @@ struct IntCore {
           const int at = s * kStepLines + l;
           if (at < Format::kFetchLines)
             INFENG_EACH (p, Fetch) V::prefetch(fetch + p * t.weight.panel_bytes + at * kLine);
+          if (Format::kFetchLines > kLanes && at == 0)
+            INFENG_EACH (p, Fetch) V::prefetch(fetch + p * t.weight.panel_bytes + kLanes * kLine);
         });
-        INFENG_EACH (p, P) scale[p] = V::load((const float*)(scales + p * source.scale_panel_stride));
+        INFENG_EACH (p, P) {
+          const uint8_t* from = scales + p * source.scale_panel_stride;
+          if constexpr (kNibbles)
+            scale[p] = V::load((const float*)from);
+          else
+            scale[p] = Format::template scale<V>(from, g, s);
+        }
         INFENG_EACH (m, M) {
           const auto xscale = V::set(in.scale[m][g]);
           INFENG_EACH (p, P) {
@@ -209,7 +219,7 @@ struct IntCore {
           }
         }
         lines += kStepLines * kLine;
-        scales += source.scale_step;
+        if constexpr (kNibbles) scales += kLine;
       }
     }
   }

@@ -60,7 +60,8 @@ struct TileCore {
 
   // Where a step's lines are in a panel.
   static INFENG_INLINE int64_t step_at(int64_t step) {
-    return Format::lines_at(step / Format::kSteps) + step % Format::kSteps * (8 / Format::kSteps * kLine);
+    return Format::lines_at(step / Format::kSteps) +
+           step % Format::kSteps * (2 * Format::kBits / Format::kSteps * kLine);
   }
 
   // Every tile has as many rows, so that one configuration serves all.

@@ -8,7 +8,8 @@
 
 // Integer weight formats, as DO(ARG, suffix of a kernel's name, type of ops/weights.h).
 #define INFENG_INT4_FORMATS(DO, ARG) DO(ARG, int4g64, Int4G64) DO(ARG, int4g32, Int4G32)
-#define INFENG_INT_FORMATS(DO, ARG) DO(ARG, int8row, Int8Row) INFENG_INT4_FORMATS(DO, ARG)
+#define INFENG_INT8_FORMATS(DO, ARG) DO(ARG, int8row, Int8Row) DO(ARG, int8g32, Int8G32)
+#define INFENG_INT_FORMATS(DO, ARG) INFENG_INT8_FORMATS(DO, ARG) INFENG_INT4_FORMATS(DO, ARG)
 #define INFENG_P32_FORMATS(DO, ARG) DO(ARG, int4p32, Int4P32) DO(ARG, int5p32, Int5P32) DO(ARG, int6p32, Int6P32)
 
 // Defines a kernel; KERNEL_UNIT gives the name the unit's suffix and its needs.
@@ -42,6 +43,7 @@
   X(shrink_bf16)
 #define INFENG_UNIT_KERNELS(X, unit) \
   X(linear_int8row_##unit)           \
+  X(linear_int8g32_##unit)           \
   INFENG_INT4_KERNELS(X, unit)       \
   X(attention_int8_rows_##unit)      \
   X(attention_int8_splits_##unit)    \

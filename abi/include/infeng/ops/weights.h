@@ -23,6 +23,22 @@ struct Int8Row {
   }
 };
 
+// Per 64 k one line with 2 x 16 f16 scales, then 16 lines of u8 = q + 128, 8 for each half.
+struct Int8G32 {
+  static constexpr uint32_t kFormat = INFENG_WEIGHT_INT8_G32;
+  static constexpr int kBits = 8;
+  static constexpr int kSteps = 2;
+  static constexpr int kFetchLines = 1 + kLanes;
+  static constexpr int64_t kFetchFrom = -kLine;
+  static constexpr int64_t kBlock = (1 + kLanes) * kLine;
+
+  static INFENG_INLINE int64_t lines_at(int64_t g) { return g * kBlock + kLine; }
+  template <Vector V>
+  static INFENG_INLINE auto scale(const uint8_t* panel, int64_t g, int step) {
+    return V::load_f16((const uint16_t*)(panel + g * kBlock + step * (2 * kLanes)));
+  }
+};
+
 // Nibbles, q + 8. One step has `kStepLines` lines; line l holds input 4l + j below and input 4 (l + kStepLines) + j
 // above.
 template <uint32_t Format, int Steps, int GroupsPerBlock>

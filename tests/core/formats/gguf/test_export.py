@@ -16,7 +16,8 @@ from tokenizers import Tokenizer
 
 from infeng_core.cli import main
 from infeng_core.errors import ModelError, UsageError
-from infeng_core.formats import LoadedModel, load
+from infeng_core.formats import LoadedModel, convert, load
+from infeng_core.formats.choice import FormatChoice
 from infeng_core.formats.gguf.export import export_gguf
 from infeng_core.formats.gguf.file import GgufFile
 from infeng_core.formats.gguf.tokenizer import GgufTokenizer
@@ -92,6 +93,49 @@ def test_a_gguf_can_be_written_again_in_another_type(tmp_path: Path, source: Pat
     export_gguf(tmp_path / "a.gguf", tmp_path / "c.gguf", "q8_0", progress=False)
     b, c = ({t.name: t.data.tobytes() for t in gguf.GGUFReader(tmp_path / f"{n}.gguf").tensors} for n in "bc")
     assert b == c
+
+
+def test_integers_of_a_gguf_are_written_as_they_are(tmp_path: Path, source: Path) -> None:
+    """Rounded again, the codes of Q4_0 would get other scales: an eighth of the largest value is no 127th of it."""
+    export_gguf(source, tmp_path / "a.gguf", "q4_0", progress=False)
+    export_gguf(tmp_path / "a.gguf", tmp_path / "b.gguf", "q8_0", progress=False)
+    export_gguf(tmp_path / "a.gguf", tmp_path / "c.gguf", "q4_0", progress=False)
+    a, b, c = (gguf.GGUFReader(tmp_path / f"{name}.gguf").tensors for name in "abc")
+    assert [tensor.data.tobytes() for tensor in c] == [tensor.data.tobytes() for tensor in a]
+    for one, other in zip(a, b, strict=True):
+        values = gguf.dequantize(one.data, one.tensor_type)
+        assert np.array_equal(gguf.dequantize(other.data, other.tensor_type), values), one.name
+    assert {tensor.tensor_type.name for tensor in b} == {"Q8_0", "F32"}
+
+
+@pytest.mark.parametrize(
+    ("format", "written", "kept"),
+    [("int8-g32", "q8_0", "Q8_0"), ("int4-g32", "q8_0", "Q8_0"), ("int4-g64", "q4_0", "Q4_0")],
+)
+def test_integers_of_a_converted_model_are_written_as_they_are(
+    tmp_path: Path, source: Path, format: str, written: str, kept: str
+) -> None:
+    convert(source, tmp_path / "native", FormatChoice(format), progress=False)
+    export_gguf(tmp_path / "native", tmp_path / "m.gguf", written, progress=False)
+    native, file = loaded(tmp_path / "native", None), loaded(tmp_path / "m.gguf")
+    assert file.config == native.config
+    for name, tensor in native.tensors.items():
+        if written == "q8_0" or name.startswith("layers"):  # in q4_0 embedding and head are Q8_0
+            assert np.array_equal(file.tensors[name].dequantize(), tensor.dequantize()), name
+    for name, vector in native.vectors.items():
+        assert np.array_equal(file.vectors[name], vector), name
+    linears = [
+        t for t in gguf.GGUFReader(tmp_path / "m.gguf").tensors if t.name.startswith("blk.") and "norm" not in t.name
+    ]
+    assert {tensor.tensor_type.name for tensor in linears} == {kept}
+
+
+def test_a_converted_model_in_another_format_is_written_by_its_values(tmp_path: Path, source: Path) -> None:
+    convert(source, tmp_path / "native", FormatChoice("int4-p32", {"embed": "int8-row"}), progress=False)
+    export_gguf(tmp_path / "native", tmp_path / "m.gguf", "f32", progress=False)
+    native, file = loaded(tmp_path / "native", None), loaded(tmp_path / "m.gguf")
+    for name, tensor in native.tensors.items():
+        assert np.array_equal(file.tensors[name].dequantize(), tensor.dequantize()), name
 
 
 @pytest.mark.parametrize("folder", ["stories260k", pytest.param("tokenizer-tinyllama", marks=pytest.mark.nightly)])

@@ -59,8 +59,12 @@ def write(
     change: Callable[[gguf.GGUFWriter], None] = lambda writer: None,
     drop: tuple[str, ...] = (),
     keys: Mapping[str, Any] | None = None,
+    stored: Callable[[Floats, gguf.GGMLQuantizationType], NDArray[Any]] = gguf.quantize,
 ) -> Path:
-    """Write the model ``source`` with the format's own library; ``types``: of a matrix by its name there."""
+    """Write the model ``source`` with the format's own library; ``types``: of a matrix by its name there.
+
+    stored: the blocks of a tensor.
+    """
     config = json.loads((source / "config.json").read_text())
     tokenizer = json.loads((source / "tokenizer.json").read_text())
     writer = gguf.GGUFWriter(str(path), arch)
@@ -97,7 +101,7 @@ def write(
         if head is not None and arch == "llama":
             values = interleaved(values, head)
         kind = gguf.GGMLQuantizationType["F32" if values.ndim == 1 else types(theirs)]
-        writer.add_tensor(theirs, gguf.quantize(values, kind), raw_dtype=kind)
+        writer.add_tensor(theirs, stored(values, kind), raw_dtype=kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -156,44 +160,79 @@ def test_a_text_is_answered_as_by_the_directory(tmp_path: Path, source: Path) ->
     assert json.loads((directory / "tokenizer_config.json").read_text())["chat_template"] == "{{ messages }}"
 
 
-def test_q4_0_is_kept_as_it_is(tmp_path: Path, source: Path) -> None:
-    path = write(tmp_path / "m.gguf", source, lambda name: "Q4_0")
-    model = loaded(path)
-    assert set(model.formats_used.values()) == {"int4-g32"}
-    q4 = gguf.GGMLQuantizationType.Q4_0
-    for name, values in load_file(source / "model.safetensors").items():
-        if values.ndim == 2:
-            assert np.array_equal(model.matrix(name), gguf.dequantize(gguf.quantize(values, q4), q4)), name
+def extreme(values: Floats, kind: gguf.GGMLQuantizationType) -> NDArray[Any]:
+    """Return the blocks of a matrix; Q8_0 with a code, and MXFP4 with scales, that quantizers seldom write."""
+    raw = gguf.quantize(values, kind)
+    if kind.name == "Q8_0":
+        raw[1, 2] = 0x80  # -128
+    if kind.name == "MXFP4":
+        raw[1, 0], raw[2, 0] = 128 - 24, 128 + 15  # the exponents of the least and the largest scale of fp16
+        raw[3, 0], raw[3, 1:17] = 0, 0  # zeros, under 2^-128
+    return raw
 
 
 @pytest.mark.parametrize(
-    "kind", ["Q8_0", "Q5_1", *(pytest.param(kind, marks=NIGHTLY) for kind in ("Q4_1", "Q5_0", "MXFP4"))]
+    ("kind", "format"), [("Q4_0", "int4-g32"), ("Q8_0", "int8-g32"), ("Q5_0", "int8-g32"), ("MXFP4", "int8-g32")]
 )
-def test_other_types_are_rounded_once_more_and_said_so(tmp_path: Path, source: Path, kind: str) -> None:
-    checkpoint = GgufCheckpoint(write(tmp_path / "m.gguf", source, lambda name: kind))
-    part = checkpoint.layout.tensors[1].parts[0]
+def test_integers_under_one_scale_are_kept_as_they_are(tmp_path: Path, source: Path, kind: str, format: str) -> None:
+    path = write(tmp_path / "m.gguf", source, lambda name: kind, stored=extreme)
+    checkpoint = GgufCheckpoint(path)
+    used = checkpoint.formats(FormatChoice("int4-g64", {}, frozenset({BASE})), builtin_format)
+    assert set(used.values()) == {format} and checkpoint.changes(used) == {}
+    model, to = loaded(path), gguf.GGMLQuantizationType[kind]
+    assert set(model.formats_used.values()) == {format}
+    for name, values in load_file(source / "model.safetensors").items():
+        if values.ndim == 2 and "q_proj" not in name and "k_proj" not in name:  # whose first rows are others there
+            assert np.array_equal(model.matrix(name), gguf.dequantize(extreme(values, to), to)), name
+        elif values.ndim == 2:
+            heads = SHAPE.heads if "q_proj" in name else SHAPE.kv_heads
+            there = gguf.dequantize(extreme(interleaved(values, heads), to), to)
+            assert np.array_equal(interleaved(model.matrix(name), heads), there), name
+
+
+def any_blocks(values: Floats, kind: gguf.GGMLQuantizationType) -> NDArray[Any]:
+    """Return blocks of a type that the library only reads: any codes, under scales that weights have."""
+    try:
+        return gguf.quantize(values, kind)
+    except NotImplementedError:
+        block, nbytes = gguf.GGML_QUANT_SIZES[kind]
+        raw = np.random.default_rng(values.size).integers(0, 256, (values.size // block, nbytes), np.uint8)
+        for at in {"Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,)}[kind.name]:
+            raw[:, at : at + 2] = np.array([0.001], np.float16).view(np.uint8)
+        return raw.reshape(len(values), -1)
+
+
+@pytest.mark.parametrize(
+    "kind", ["Q5_1", "Q4_K", "Q6_K", *(pytest.param(kind, marks=NIGHTLY) for kind in ("Q4_1", "Q5_K"))]
+)
+def test_other_types_are_rounded_once_more_and_said_so(tmp_path: Path, kind: str) -> None:
+    source = tiny_model.write(
+        tmp_path / "source", Shape(hidden=256, intermediate=256, layers=1, head_dim=64, tie=False)
+    )
+    path = write(tmp_path / "m.gguf", source, lambda name: kind, stored=any_blocks)
+    checkpoint = GgufCheckpoint(path)
     to = gguf.GGMLQuantizationType[kind]
     weights = load_file(source / "model.safetensors")
-    assert np.array_equal(checkpoint.array(part), gguf.dequantize(gguf.quantize(weights[part.source], to), to))
     formats = checkpoint.formats(FormatChoice("int4-g64", {}, frozenset({BASE})), builtin_format)
-    assert set(formats.values()) == {"int8-row"}
-    assert checkpoint.changes(formats) == {f"{kind} -> int8-row": f"{2 + 7 * SHAPE.layers} tensors"}
-
-
-def test_what_is_rounded_once_more_is_near(tmp_path: Path, source: Path) -> None:
-    model = loaded(write(tmp_path / "m.gguf", source, lambda name: "Q8_0"))
-    weights = load_file(source / "model.safetensors")
-    to = gguf.GGMLQuantizationType.Q8_0
-    for name in ("model.layers.1.self_attn.q_proj.weight", "lm_head.weight"):
-        exact = gguf.dequantize(gguf.quantize(weights[name], to), to)
-        assert np.abs(model.matrix(name) - exact).max() <= np.abs(exact).max() / 200
+    assert set(formats.values()) == {"int8-g32"}
+    assert checkpoint.changes(formats) == {f"{kind} -> int8-g32": "9 tensors"}
+    model = loaded(path)
+    for name in ("model.layers.0.mlp.down_proj.weight", "lm_head.weight"):
+        exact = gguf.dequantize(any_blocks(weights[name], to), to)
+        groups = np.abs(exact).reshape(len(exact), -1, 32).max(axis=2).repeat(32, axis=1)
+        assert (np.abs(model.matrix(name) - exact) <= groups / 127 * 0.57).all()  # a half, and what fp16 does to scales
 
 
 def test_a_joined_tensor_takes_a_format_that_suits_all_of_its_parts(tmp_path: Path, source: Path) -> None:
-    mixed = {"attn_v": "Q5_1", "token_embd": "F16"}
+    mixed = {"attn_v": "Q5_1", "ffn_up": "Q8_0", "token_embd": "F16"}
     path = write(tmp_path / "m.gguf", source, lambda name: mixed.get(name.split(".")[-2], "Q4_0"))
-    formats = loaded(path).formats_used
-    assert formats["layers.0.qkv_proj"] == "int8-row" and formats["layers.0.o_proj"] == "int4-g32"
+    model, said = loaded(path), GgufCheckpoint(path).changes
+    formats = model.formats_used
+    assert formats["layers.0.qkv_proj"] == "int8-g32" and formats["layers.0.o_proj"] == "int4-g32"
+    assert formats["layers.0.gate_up_proj"] == "int8-g32" and said(formats).keys() == {"Q5_1 -> int8-g32"}
+    values, q4 = load_file(source / "model.safetensors"), gguf.GGMLQuantizationType.Q4_0
+    for name in ("model.layers.0.mlp.gate_proj.weight", "model.layers.1.self_attn.q_proj.weight"):
+        assert np.array_equal(model.matrix(name), gguf.dequantize(gguf.quantize(values[name], q4), q4))
     assert formats["embed"] == "int8-row"  # stored as floats: by default as in any model
 
 
@@ -353,6 +392,19 @@ def test_nan_is_named_with_its_place(tmp_path: Path) -> None:
     save_file(weights, source / "model.safetensors")
     with pytest.raises(ModelError, match=r"blk\.0\.ffn_up\.weight.*row 5, column 6"):
         loaded(write(tmp_path / "m.gguf", source), model__format="f32")
+
+
+@pytest.mark.parametrize("kind", ["Q8_0", "Q4_0"])
+def test_a_scale_that_is_not_finite_is_named_with_its_place(tmp_path: Path, source: Path, kind: str) -> None:
+    def stored(values: Floats, to: gguf.GGMLQuantizationType) -> NDArray[Any]:
+        raw = gguf.quantize(values, to)
+        if len(values) == SHAPE.intermediate:
+            raw[5, :2] = np.array([np.inf], np.float16).view(np.uint8)
+        return raw
+
+    path = write(tmp_path / "m.gguf", source, lambda name: kind, stored=stored)
+    with pytest.raises(ModelError, match=r"blk\.0\.ffn_gate\.weight.*row 5, column 0"):
+        loaded(path)
 
 
 def test_a_folder_of_gguf_files_says_which_to_give(tmp_path: Path, source: Path) -> None:
