@@ -80,6 +80,7 @@ def _listing(known: Mapping[str, Any]) -> Iterator[str]:
         yield f"  {name:14} {', '.join(architectures)}"
     yield "files"
     yield f"  safetensors    Hugging Face directories and hub names: {', '.join(known['safetensors'])}"
+    yield f"  quantized      the same by {', '.join(known['quantized'])}"
     yield f"  GGUF           {', '.join(known['gguf']['architectures'])}: {', '.join(known['gguf']['types'])}"
     if known["readers"]:
         yield f"  plugins'       {', '.join(known['readers'])}"
@@ -138,7 +139,8 @@ class _Sizes:
 def _report(facts: Mapping[str, Any]) -> Iterator[str]:
     yield facts["path"]
     if "family" in facts:
-        yield f"  model      {facts['kind']}, {facts['family']}, {_count(facts['parameters'])} parameters"
+        kind = f"{facts['kind']}{', quantized by ' if facts['method'] else ''}{facts['method']}"
+        yield f"  model      {kind}, {facts['family']}, {_count(facts['parameters'])} parameters"
         stored = ", ".join(f"{name} x {count}" for name, count in facts["stored"].items())
         yield f"  stored     {stored or 'no weights here'}"
         template = "" if facts["has_template"] else ", no chat template"

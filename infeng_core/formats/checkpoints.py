@@ -1,4 +1,4 @@
-"""What a model is converted from: a Hugging Face directory or a GGUF file, behind one face."""
+"""What a model is converted from: a Hugging Face directory, in floats or quantized, or a GGUF file, behind one face."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from infeng_core.formats.choice import FormatChoice
 from infeng_core.formats.gguf.checkpoint import GgufCheckpoint
 from infeng_core.formats.gguf.file import files_of
 from infeng_core.formats.quant import FormatLookup, QuantFormat
+from infeng_core.formats.quantized.checkpoint import QuantizedCheckpoint
 from infeng_core.formats.quantizers import Quantized
 from infeng_core.models.config import ModelConfig
 from infeng_core.models.weights import Layout, Part
@@ -48,22 +49,28 @@ class Checkpoint(Protocol):
     def changes(self, formats: Mapping[str, str]) -> dict[str, str]:
         """Return what was quantized and is rounded again in ``formats``: {"Q4_K -> int8-row": "24 tensors"}."""
 
+    def stored(self) -> dict[str, int]:
+        """Return how many tensors there are of each type."""
+
     def side_files(self) -> dict[str, bytes]:
         """Return the configuration and tokenizer files that a converted model keeps, contents by name."""
 
 
 def open_checkpoint(source: Path) -> Checkpoint:
     """Open the directory or file ``source``; raises ModelError."""
-    return GgufCheckpoint(source) if source.is_file() else huggingface.Checkpoint(source)
+    if source.is_file():
+        return GgufCheckpoint(source)
+    scheme = huggingface.read_scheme(source)
+    return huggingface.Checkpoint(source) if scheme is None else QuantizedCheckpoint(source, scheme)
 
 
 def plan(source: Path, choice: FormatChoice, lookup: FormatLookup) -> tuple[ModelConfig, dict[str, str]]:
     """Return a model's sizes and the format that each tensor would have; raises ModelError.
 
-    Of a directory the configuration is enough; the weights need not be there.
+    Of a directory in floats the configuration is enough; the weights need not be there.
     """
-    if source.is_file():
-        checkpoint = GgufCheckpoint(source)
+    if source.is_file() or huggingface.read_scheme(source) is not None:
+        checkpoint = open_checkpoint(source)
         return checkpoint.config, checkpoint.formats(choice, lookup)
     config = huggingface.read_config(source)
     return config, choice.for_model(config, lookup)

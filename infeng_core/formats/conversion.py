@@ -145,7 +145,6 @@ def _write(
         checkpoint = open_checkpoint(source)
         sides = checkpoint.side_files()
     formats = checkpoint.formats(choice, lookup)
-    changes = checkpoint.changes(formats)
     quants = {name: lookup(format) for name, format in formats.items()}
     packer = _Packer(checkpoint, quants, quantizer, statistics, threads)
     shards = plan_shards(packer.entries())
@@ -186,7 +185,7 @@ def _write(
             quantizer=quantizer.record,
         )
         native.write_manifest(manifest, folder / native.MANIFEST)
-    return manifest, changes
+    return manifest, checkpoint.changes(formats)
 
 
 class _Packer:

@@ -16,6 +16,7 @@ from infeng_core.errors import ModelError
 from infeng_core.files import read_bytes, read_json
 from infeng_core.formats.choice import FormatChoice
 from infeng_core.formats.quant import FormatLookup, QuantFormat
+from infeng_core.formats.quantized import scheme
 from infeng_core.formats.quantizers import Quantized
 from infeng_core.formats.safetensors import SafetensorsFile, TensorInfo
 from infeng_core.formats.tokenizer_files import with_tokenizer
@@ -62,7 +63,15 @@ def read_config(directory: Path) -> ModelConfig:
     if extra is not None:
         extra = Fields(extra, generation, remedy="delete the file or download it again").data
     data = read_json(path, "a Hugging Face model has one: give its directory", MAX_CONFIG)
-    return ModelConfig.from_hf(data, path, extra)
+    config = ModelConfig.from_hf(data, path, extra)
+    scheme.read(data, path)  # one that cannot be read is refused before weights are fetched
+    return config
+
+
+def read_scheme(directory: Path) -> scheme.Scheme | None:
+    """Return how a directory's weights were quantized, None for floats; raises ModelError."""
+    path = directory / "config.json"
+    return scheme.read(read_json(path, "a Hugging Face model has one: give its directory", MAX_CONFIG), path)
 
 
 def weight_files(directory: Path) -> list[Path]:
@@ -132,11 +141,20 @@ class Checkpoint:
 
     def stored(self) -> dict[str, int]:
         """Return how many tensors there are of each type."""
-        return dict(Counter(file.tensors[name].dtype for name, file in self._where.items()))
+        return dict(Counter(file.tensors[self._stored(name)].dtype for name, file in self._where.items()))
 
     def side_files(self) -> dict[str, bytes]:
         """Return the config and tokenizer files that a converted model keeps, contents by name."""
         return with_tokenizer(side_files(self.directory), self.config.family, self.directory)
+
+    @property
+    def where(self) -> Mapping[str, SafetensorsFile]:
+        """The file of each tensor, by the name that the text model gives it."""
+        return self._where
+
+    def stored_as(self, name: str) -> str:
+        """Return what the file calls a tensor of the text model."""
+        return self._stored(name)
 
     @property
     def largest(self) -> int:
@@ -185,7 +203,7 @@ class Checkpoint:
         for vector in self.layout.vectors:
             for part in vector.parts:
                 self._check_part(part, (part.source_rows,))
-        known = self.layout.sources()
+        known = self._known()
         unknown = [name for name in self._where if name not in known and not IGNORED.search(name)]
         inside = [name for name in unknown if name.startswith("model.")]
         if inside:
@@ -195,6 +213,10 @@ class Checkpoint:
         if unknown:
             log = get_logger(__name__)
             log.warning("tensors outside the model are ignored", model=str(self.directory), tensors=unknown[:8])
+
+    def _known(self) -> set[str]:
+        """Return every name that the files may use."""
+        return self.layout.sources()
 
     def _as_stored(self, config: ModelConfig) -> ModelConfig:
         """Return the config as the weights bear it out: a stored head that differs from the embeddings is not tied.
@@ -230,6 +252,11 @@ class Checkpoint:
             also = f" (nor {part.alternative})" if part.alternative else ""
             place = f"{self.directory / (SINGLE if (self.directory / SINGLE).exists() else INDEX)}"
             remedy = "the file does not match its config.json, or is incomplete: download the model again"
+            packed = f"{name.removesuffix('.weight')}.qweight"
+            if packed in self._where:
+                why = f"tensor {name} is missing{also}; {packed} is there, but config.json does not say how"
+                remedy = "put what quantize_config.json or quant_config.json says under its key quantization_config"
+                raise ModelError(place, why, remedy)
             raise ModelError(place, f"tensor {name} is missing{also}", remedy)
         info: TensorInfo = file.tensors[self._stored(name)]
         if info.shape != shape:

@@ -11,6 +11,7 @@ from infeng_core.formats.checkpoints import small_files, weight_files
 from infeng_core.formats.choice import FormatChoice
 from infeng_core.formats.gguf import storage
 from infeng_core.formats.native import FORMAT_MAJOR, FORMAT_MINOR
+from infeng_core.formats.quantized import scheme
 from infeng_core.formats.quantizers import BUILT_IN, DEFAULT, QuantizerChoice
 from infeng_core.formats.tokenizer_files import is_needed
 
@@ -34,7 +35,8 @@ def conversion_key(source: Path, choice: FormatChoice, quantizer: QuantizerChoic
         }
         if is_needed(small):
             identity["tokenizer"] = "made"
-        if source.is_file() and choice.defaults:
+        own_types = source.is_file() or any(key.encode() in small.get("config.json", b"") for key in scheme.KEYS)
+        if own_types and choice.defaults:
             identity["defaults"] = sorted(choice.defaults)  # which follow the file's own types
             identity["storage"] = storage.RULES
         if quantizer.record != BUILT_IN:

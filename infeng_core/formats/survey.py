@@ -14,12 +14,14 @@ from infeng_core.files import read_bytes
 from infeng_core.formats import huggingface, native
 from infeng_core.formats.adapters.artifact import is_artifact
 from infeng_core.formats.adapters.peft import is_peft
+from infeng_core.formats.checkpoints import open_checkpoint
 from infeng_core.formats.choice import FormatChoice, by_format
 from infeng_core.formats.gguf.architectures import ARCHITECTURES
 from infeng_core.formats.gguf.checkpoint import GgufCheckpoint
 from infeng_core.formats.gguf.file import SPLIT, GgufFile, is_gguf
 from infeng_core.formats.gguf.types import TYPES
 from infeng_core.formats.quant import BUILTIN, FormatLookup
+from infeng_core.formats.quantized.scheme import METHODS
 from infeng_core.models.config import ModelConfig
 from infeng_core.models.families import families
 from infeng_core.models.weights import Layout, layout
@@ -42,6 +44,7 @@ class Survey:
     weight_bytes: int = 0  # in those formats
     has_tokenizer: bool = False
     has_template: bool = False
+    method: str = ""  # by which others quantized a Hugging Face directory: "GPTQ"
     why_not: str = ""
 
     @property
@@ -55,6 +58,7 @@ def readable() -> dict[str, Any]:
     return {
         "families": {name: list(family.ARCHITECTURES) for name, family in families().items()},
         "safetensors": list(huggingface.FLOAT_DTYPES),
+        "quantized": list(METHODS),
         "gguf": {
             "architectures": [name for name, one in ARCHITECTURES.items() if one.family in families()],
             "types": [type.name for type in TYPES.values() if type.is_read],
@@ -143,12 +147,15 @@ def _gguf(path: Path, choice: FormatChoice, lookup: FormatLookup) -> Survey:
 
 
 def _huggingface(path: Path, choice: FormatChoice, lookup: FormatLookup, needs_weights: bool) -> Survey:
-    config, why_not = huggingface.read_config(path), ""
+    config, scheme, why_not = huggingface.read_config(path), huggingface.read_scheme(path), ""
     stored: Mapping[str, int] = {}
-    formats = choice.for_model(config, lookup)
+    changes: Mapping[str, str] = {}
+    arranged, formats = layout(config), choice.for_model(config, lookup)
     try:
-        checkpoint = huggingface.Checkpoint(path)
-        config, stored, formats = checkpoint.config, checkpoint.stored(), checkpoint.formats(choice, lookup)
+        checkpoint = open_checkpoint(path)
+        config, arranged, stored = checkpoint.config, checkpoint.layout, checkpoint.stored()
+        formats = checkpoint.formats(choice, lookup)
+        changes = checkpoint.changes(formats)
     except ModelError as error:
         if needs_weights or any(path.glob("*.safetensors")):
             why_not = str(error)
@@ -156,13 +163,14 @@ def _huggingface(path: Path, choice: FormatChoice, lookup: FormatLookup, needs_w
         path,
         "Hugging Face",
         config,
-        parameters(layout(config)),
+        parameters(arranged),
         stored,
         formats,
-        {},
-        weight_bytes(layout(config), formats, lookup),
+        changes,
+        weight_bytes(arranged, formats, lookup),
         has_tokenizer=_has_tokenizer(path),
         has_template=_has_template(path),
+        method="" if scheme is None else scheme.method,
         why_not=why_not,
     )
 

@@ -98,10 +98,7 @@ class ModelConfig:
         module = families()[family]
         fields = text_fields(whole, module)
         getattr(module, "check", lambda _: None)(fields)
-        if fields.has("quantization_config"):
-            fields.fail(
-                "quantization_config", "is set, but only float checkpoints can be read", "use the unquantized model"
-            )
+        fields.has("quantization_config")  # how weights are stored is for who reads them
         heads = fields.integer("num_attention_heads", 1, MAX_HEADS)
         hidden = fields.integer("hidden_size", 1, MAX_WIDTH)
         if not fields.has("head_dim") and hidden % heads:

@@ -1,8 +1,9 @@
-"""An environment of its own for the oracles: torch, transformers and PEFT, made at the first use and kept."""
+"""An environment of its own for the oracles: torch, transformers, PEFT and more, made at the first use and kept."""
 
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import os
 import subprocess
 import venv
@@ -12,12 +13,13 @@ from pathlib import Path
 HOME = Path(os.environ.get("INFENG_CACHE") or Path(__file__).parents[2] / "build") / "peft-env"
 
 # torch first, so that what needs it does not bring another build of it. PEFT's only other need is accelerate.
-PACKAGES = (["torch==2.13.0"], ["transformers", "peft", "accelerate"])
+PACKAGES = (["torch==2.13.0"], ["transformers", "peft", "accelerate", "compressed-tensors"])
 
 
 def make() -> Path | str:
     """Return its interpreter, or why it cannot be made."""
-    interpreter, ready = HOME / "bin" / "python", HOME / "ready"
+    named = hashlib.sha256(repr(PACKAGES).encode()).hexdigest()[:8]  # other packages are another environment
+    interpreter, ready = HOME / "bin" / "python", HOME / f"ready-{named}"
     HOME.parent.mkdir(parents=True, exist_ok=True)
     with HOME.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # tests run in several processes

@@ -158,7 +158,6 @@ def test_published_configs_are_accepted(name: str) -> None:
         ({"bos_token_id": [1]}, "bos_token_id", "whole number"),
         ({"eos_token_id": [1, -2]}, "eos_token_id", "-2"),
         ({"eos_token_id": {"a": 1}}, "eos_token_id", "whole number"),
-        ({"quantization_config": {"quant_method": "awq"}}, "quantization_config", "float"),
     ],
 )
 def test_a_bad_value_is_an_error_that_names_file_key_and_reason(changes: dict[str, Any], key: str, reason: str) -> None:

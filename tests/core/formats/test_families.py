@@ -181,7 +181,6 @@ def test_the_text_model_of_a_multimodal_one_is_read_with_what_its_file_leaves_ou
         ({"text_config": {"model_type": "qwen3"}}, "text_config.model_type is 'qwen3'"),
         ({"text_config": {}}, "text_config.model_type is missing"),
         ({}, "text_config is missing"),
-        ({"quantization_config": {"quant_method": "fp8"}, "text_config": {"model_type": "mistral"}}, "quantization"),
     ],
 )
 def test_a_multimodal_file_without_a_text_model_that_is_run_is_refused(changes: dict[str, Any], why: str) -> None:

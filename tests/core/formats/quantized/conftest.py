@@ -1,0 +1,11 @@
+"""One cache for all tests of quantized checkpoints, whose engines check kernels once."""
+
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache that the tests of this folder share."""
+    return tmp_path_factory.mktemp("cache")
