@@ -88,7 +88,9 @@ def _facts(made: Survey, block_bytes: int) -> dict[str, Any]:
 def _report(facts: Mapping[str, Any]) -> Iterator[str]:
     yield facts["path"]
     if "family" in facts:
-        yield f"  model      {facts['kind']}, {facts['family']}, {_count(facts['parameters'])} parameters"
+        active = facts["active_parameters"]
+        of_them = f", {_count(active)} of them active" if active < facts["parameters"] else ""
+        yield f"  model      {facts['kind']}, {facts['family']}, {_count(facts['parameters'])} parameters{of_them}"
         yield f"  stored     {', '.join(f'{name} x {count}' for name, count in facts['stored'].items())}"
         template = "" if facts["has_template"] else ", no chat template"
         yield f"  tokenizer  {'yes' if facts['has_tokenizer'] else 'NONE: prompts are token ids'}{template}"
