@@ -266,9 +266,12 @@ class Program:
         pages: Pages = ...,
     ) -> None:
         """``pages``: of adapters, and of weights that kernels want in a layout of their own."""
-    def buffer(self, columns: int, *, samples: bool = False) -> int: ...
-    def activation(self, columns: int, *, samples: bool = False) -> int:
+    def buffer(self, columns: int, *, samples: bool = False, copies: int = 1) -> int:
+        """``copies``, here and below: rows for what so many experts get of each row."""
+    def activation(self, columns: int, *, samples: bool = False, copies: int = 1) -> int:
         """Declare int8 rows with scales and sums for ``columns`` inputs."""
+    def routing(self, *, experts: int, top_k: int) -> int:
+        """Make room for what one op ``route`` at a time says; returns what other ops name it by."""
     def open_adapters(self, dtype: str, *, columns: int, max_ranges: int) -> None:
         """Make room for adapters stored as ``dtype`` ("f32", "bf16" or "int8"); comes before the ops.
 
@@ -309,6 +312,42 @@ class Program:
         module: str = "",
     ) -> None:
         """``x`` is a buffer (f32 and bf16 weights) or an activation (int weights): both share one numbering."""
+    def expert_linear(
+        self,
+        kernels: Bindings,
+        weight: Weight,
+        x: int,
+        out: int | None,
+        epilogues: Sequence[Epilogue] = (),
+        *,
+        routing: int,
+    ) -> None:
+        """Run a linear for each expert that has rows, on its copies; ``weight`` holds all experts, in order."""
+    def route(
+        self, kernels: Bindings, logits: int, x: int, out: int, *, routing: int, columns: int, share_of_chosen: bool
+    ) -> None:
+        """Choose the experts of each row by ``logits`` and sort copies of the rows of ``x`` by expert.
+
+        ``x`` and ``out``, which has top_k copies of each row, are both buffers or both activations of ``columns``.
+        Weights are shares of the chosen experts, or of all.
+        """
+    def combine(
+        self,
+        kernels: Bindings,
+        x: int,
+        columns: int,
+        out: int | None,
+        epilogues: Sequence[Epilogue] = (),
+        *,
+        routing: int,
+        shared: int | None = None,
+        gate: int | None = None,
+    ) -> None:
+        """Add up the copies of each row by its experts' weights, then ``shared`` times the sigmoid of ``gate``."""
+    def view_routing(
+        self, routing: int
+    ) -> tuple[NDArray[np.int32], NDArray[np.float32], NDArray[np.int32], NDArray[np.int32]]:
+        """Return (experts, weights and places (rows, top_k), begin (1, experts + 1)), views."""
     def shrink(self, kernels: Bindings, name: str, x: int, *, k: int, panels: int) -> int:
         """Make u before the linear ``name`` of ``panels`` panels over ``k`` inputs; returns the slot for its LORA step.
 

@@ -92,7 +92,9 @@ from infeng_core.models.ops import (
     Apply,
     Attention,
     Bias,
+    Combine,
     Embed,
+    ExpertLinear,
     GatedMul,
     Graph,
     KvAppend,
@@ -100,13 +102,14 @@ from infeng_core.models.ops import (
     Residual,
     RmsNorm,
     Rope,
+    Route,
     Scale,
     SiluMul,
     Softcap,
     Value,
     panel_columns,
 )
-from infeng_core.models.weights import Layout, Part, TensorSpec, VectorSpec, decoder, layout
+from infeng_core.models.weights import ExpertNames, Layout, Part, TensorSpec, VectorSpec, decoder, layout
 from infeng_core.plug import hookimpl
 from infeng_core.plug.assembly import load_config
 from infeng_core.plug.hookspecs import API_VERSION, Command, KernelLibrary, PolicyFactory, TokenizerFactory
@@ -162,6 +165,7 @@ __all__ = [
     "BlockAccess",
     "BlockPool",
     "BoundOp",
+    "Combine",
     "Command",
     "Completion",
     "CostModel",
@@ -175,6 +179,8 @@ __all__ = [
     "Epilogue",
     "Event",
     "Executable",
+    "ExpertLinear",
+    "ExpertNames",
     "Family",
     "Fields",
     "FirstCome",
@@ -242,6 +248,7 @@ __all__ = [
     "RmsNorm",
     "Rope",
     "RopeConfig",
+    "Route",
     "SamplingParams",
     "Scale",
     "Scheduler",

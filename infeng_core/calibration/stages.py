@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from infeng_core.errors import ModelError
-from infeng_core.models.ops import Embed, Graph, Linear, Op, Value, reads, writes
+from infeng_core.models.ops import Embed, Graph, Linear, Op, Route, Value, reads, writes
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,9 @@ def table(value: str) -> str:
 
 def stages(graph: Graph) -> list[Stage]:
     """Cut ``graph`` before each linear op; raises ModelError for one that looks up tokens after the first of them."""
+    if any(isinstance(op, Route) for op in graph.ops):
+        why = "which experts a row of the text goes to hangs on weights that are not chosen yet"
+        raise ModelError("calibration", f"the model has experts: {why}", "convert without --calibrate")
     cuts = [index for index, op in enumerate(graph.ops) if isinstance(op, Linear)]
     bounds = [0, *cuts, len(graph.ops)]
     found = []

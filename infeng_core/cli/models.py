@@ -140,7 +140,9 @@ def _report(facts: Mapping[str, Any]) -> Iterator[str]:
     yield facts["path"]
     if "family" in facts:
         kind = f"{facts['kind']}{', quantized by ' if facts['method'] else ''}{facts['method']}"
-        yield f"  model      {kind}, {facts['family']}, {_count(facts['parameters'])} parameters"
+        active = facts["active_parameters"]
+        of_them = f", {_count(active)} of them active" if active < facts["parameters"] else ""
+        yield f"  model      {kind}, {facts['family']}, {_count(facts['parameters'])} parameters{of_them}"
         stored = ", ".join(f"{name} x {count}" for name, count in facts["stored"].items())
         yield f"  stored     {stored or 'no weights here'}"
         template = "" if facts["has_template"] else ", no chat template"

@@ -16,6 +16,9 @@ from infeng_core.models.weights import Layout, layout
 if TYPE_CHECKING:
     from infeng_core.settings.config import EngineConfig
 
+ROUTER = "bf16"
+"""The format of what decides which experts a row goes to, where that of the rest has integers."""
+
 BASE = ""
 """What ``FormatChoice.defaults`` calls the base."""
 
@@ -49,7 +52,9 @@ class FormatChoice:
     def for_model(self, model: ModelConfig | Layout, lookup: FormatLookup) -> dict[str, str]:
         """Return the format of every tensor of a model.
 
-        Raises UsageError for a pattern that fits no tensor, and what ``lookup`` raises for an unknown format.
+        Routers are in ROUTER where ``base`` has integers and no pattern says otherwise: they are small, and a row that
+        goes to another expert is another computation. Raises UsageError for a pattern that fits no tensor, and what
+        ``lookup`` raises for an unknown format.
         """
         tensors = model.tensors if isinstance(model, Layout) else layout(model).tensors
         names = [tensor.name for tensor in tensors]
@@ -59,8 +64,12 @@ class FormatChoice:
                 known = {_in_any_layer(name) for name in (*names, "lm_head")}
                 remedy = unknown_key_remedy(pattern, known)
                 raise UsageError(f"model.formats.{pattern}", "fits no tensor of the model", remedy)
-        lookup(self.base)
-        return {name: self.of(name) for name in names}
+        is_float = lookup(self.base).is_float
+        return {name: self.of(name) if is_float or not self._is_router(name) else ROUTER for name in names}
+
+    def _is_router(self, name: str) -> bool:
+        """Return whether a tensor decides how much of which experts a row gets, and no pattern names it."""
+        return name.endswith((".router", ".shared_gate")) and self.pattern_of(name) is None
 
 
 def choose(config: EngineConfig, lookup: FormatLookup) -> FormatChoice:

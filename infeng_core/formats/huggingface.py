@@ -18,7 +18,7 @@ from infeng_core.formats.choice import FormatChoice
 from infeng_core.formats.quant import FormatLookup, QuantFormat
 from infeng_core.formats.quantized import scheme
 from infeng_core.formats.quantizers import Quantized
-from infeng_core.formats.safetensors import SafetensorsFile, TensorInfo
+from infeng_core.formats.safetensors import SafetensorsFile, TensorInfo, as_matrix
 from infeng_core.formats.tokenizer_files import with_tokenizer
 from infeng_core.log import get_logger
 from infeng_core.models.config import ModelConfig
@@ -124,6 +124,7 @@ class Checkpoint:
 
     def array(self, part: Part) -> NDArray[Any]:
         """Return the rows of ``part``, (rows, k) or (rows,), as float32, float16 or, holding bf16, uint16."""
+        part = self._held(part)
         name = self.name(part)
         return self._where[name].array(self._stored(name), part.begin, part.rows if part.of else None)
 
@@ -168,9 +169,15 @@ class Checkpoint:
 
     def name(self, part: Part) -> str:
         """Return the name under which the checkpoint holds ``part``."""
+        part = self._held(part)
         if part.source not in self._where and part.alternative in self._where:
             return str(part.alternative)
         return part.source
+
+    def _held(self, part: Part) -> Part:
+        """Return ``part``, or its rows of a stack of all experts where the checkpoint has that."""
+        has_stack = part.stack is not None and part.source not in self._where and part.stack.source in self._where
+        return part.stack if part.stack is not None and has_stack else part
 
     def _open(self) -> dict[str, SafetensorsFile]:
         files = weight_files(self.directory)
@@ -199,7 +206,8 @@ class Checkpoint:
     def _check(self) -> None:
         for spec in self.layout.tensors:
             for part in spec.parts:
-                self._check_part(part, (part.source_rows, spec.k))
+                held = self._held(part)
+                self._check_part(held, (held.source_rows, spec.k))
         for vector in self.layout.vectors:
             for part in vector.parts:
                 self._check_part(part, (part.source_rows,))
@@ -259,7 +267,7 @@ class Checkpoint:
                 raise ModelError(place, why, remedy)
             raise ModelError(place, f"tensor {name} is missing{also}", remedy)
         info: TensorInfo = file.tensors[self._stored(name)]
-        if info.shape != shape:
+        if as_matrix(info.shape) != shape:
             why = f"tensor {name} is {info.shape}, config says {shape}"
             raise ModelError(f"{file.path}", why, "the file does not match its config.json")
         if info.dtype not in FLOAT_DTYPES:

@@ -160,14 +160,16 @@ class SafetensorsFile:
     def array(self, name: str, begin: int = 0, rows: int | None = None) -> NDArray[Any]:
         """Return a tensor, or ``rows`` of its rows from ``begin`` on, as float32, float16, uint8 or, for BF16, uint16.
 
+        A tensor of more than two dimensions is a matrix: what its first ones count lies below each other.
         Raises ModelError for another dtype, and for a file that is no longer what it was.
         """
         info = self.tensors[name]
         if info.dtype not in NUMPY_DTYPES:
             why = f"is {info.dtype}, weights must be F32, F16 or BF16"
             _fail(self.path, why, name, "convert the model to one of them, or use its original release")
-        shape = info.shape if rows is None else (rows, *info.shape[1:])
-        row = info.nbytes // max(info.shape[0], 1) if info.shape else info.nbytes
+        whole = as_matrix(info.shape)
+        shape = whole if rows is None else (rows, *whole[1:])
+        row = info.nbytes // max(whole[0], 1) if whole else info.nbytes
         nbytes = info.nbytes if rows is None else rows * row
         values: NDArray[Any] = self.piece(name, begin * row, nbytes).view(NUMPY_DTYPES[info.dtype])
         return values.reshape(shape)
@@ -180,6 +182,11 @@ class SafetensorsFile:
             if _stamp(handle) != self._stamp:
                 _fail(self.path, "was changed while it was read", None, "wait until it is written, and try again")
         return out
+
+
+def as_matrix(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the shape of a tensor whose first dimensions are one."""
+    return shape if len(shape) < 3 else (math.prod(shape[:-1]), shape[-1])
 
 
 def _stamp(handle: int) -> tuple[int, ...]:

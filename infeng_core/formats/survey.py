@@ -38,6 +38,7 @@ class Survey:
     kind: str  # "Hugging Face", "GGUF", "engine-native", "adapter", or "" where it is nothing of ours
     config: ModelConfig | None = None
     parameters: int = 0
+    active_parameters: int = 0  # that a token is computed with: of experts, those that it goes to
     stored: Mapping[str, int] = field(default_factory=dict)  # tensors by type, as the file names types
     format_of: Mapping[str, str] = field(default_factory=dict)  # by tensor: in which it would be run
     rounded_again: Mapping[str, str] = field(default_factory=dict)  # "Q4_K -> int8-row": "24 tensors"
@@ -137,6 +138,7 @@ def _gguf(path: Path, choice: FormatChoice, lookup: FormatLookup) -> Survey:
         "GGUF",
         checkpoint.config,
         parameters(checkpoint.layout),
+        active_parameters(checkpoint.layout, checkpoint.config),
         checkpoint.stored(),
         formats,
         checkpoint.changes(formats),
@@ -164,6 +166,7 @@ def _huggingface(path: Path, choice: FormatChoice, lookup: FormatLookup, needs_w
         "Hugging Face",
         config,
         parameters(arranged),
+        active_parameters(arranged, config),
         stored,
         formats,
         changes,
@@ -184,6 +187,7 @@ def _native(path: Path, lookup: FormatLookup) -> Survey:
         "engine-native",
         manifest.model,
         parameters(made),
+        active_parameters(made, manifest.model),
         dict(Counter(formats.values())),
         formats,
         {},
@@ -208,6 +212,13 @@ def parameters(model: Layout) -> int:
     """Return how many numbers a model has learned."""
     matrices = sum(part.rows * spec.k for spec in model.tensors for part in spec.parts)
     return matrices + sum(part.rows for vector in model.vectors for part in vector.parts)
+
+
+def active_parameters(model: Layout, config: ModelConfig) -> int:
+    """Return how many of them a token is computed with."""
+    in_experts = sum(part.rows * spec.k for spec in model.tensors if spec.experts for part in spec.parts)
+    idle = in_experts * (config.experts - config.experts_per_token) // config.experts if in_experts else 0
+    return parameters(model) - idle
 
 
 def weight_bytes(model: Layout, formats: Mapping[str, str], lookup: FormatLookup) -> int:

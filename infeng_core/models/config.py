@@ -24,6 +24,8 @@ MAX_HEADS = 1 << 14
 MAX_HEAD_DIM = 4096
 MAX_VOCAB = 1 << 24
 MAX_POSITIONS = 1 << 28
+MAX_EXPERTS = 4096
+MAX_CHOSEN = 64
 
 REMEDY = "fix the file or download the model again"
 ACTIVATIONS = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu_tanh"}
@@ -68,6 +70,16 @@ class ModelConfig:
     embedding_scale: float = 1.0
     residual_scale: float = 1.0  # of what a block adds to the residual stream
     logit_scale: float = 1.0
+    experts: int = 0  # of a layer that has some
+    experts_per_token: int = 0
+    expert_intermediate: int = 0
+    shared_intermediate: int = 0  # of an expert that all rows go to; 0: there is none
+    share_of_chosen: bool = False  # what experts make of a row is weighted by shares of those chosen, not of all
+    dense_layers: tuple[int, ...] = ()  # layers without experts, where others have some
+
+    def has_experts(self, layer: int) -> bool:
+        """Return whether the feed-forward part of a layer is a mixture of experts."""
+        return self.experts > 0 and layer not in self.dense_layers
 
     def window(self, layer: int) -> int:
         """Return how many positions a row of a layer sees, its own included; 0: all before it."""
@@ -194,6 +206,12 @@ def _later(fields: Fields) -> dict[str, Any]:
         "local_rope": None if local is None else RopeConfig.from_dict(local),
         **{name: fields.number(name, 0.0, 1e6, 0.0) for name in ("attention_scale", *CAPS)},
         **{name: fields.number(name, 1e-6, 1e6, 1.0) for name in SCALES},
+        "experts": fields.integer("experts", 0, MAX_EXPERTS, 0),
+        "experts_per_token": fields.integer("experts_per_token", 0, MAX_CHOSEN, 0),
+        "expert_intermediate": fields.integer("expert_intermediate", 0, MAX_WIDTH, 0),
+        "shared_intermediate": fields.integer("shared_intermediate", 0, MAX_WIDTH, 0),
+        "share_of_chosen": fields.flag("share_of_chosen", False),
+        "dense_layers": fields.integers("dense_layers", 0, MAX_LAYERS),
     }
 
 
@@ -260,5 +278,9 @@ def _check(config: ModelConfig, fields: Fields, heads: str, kv_heads: str) -> No
                 fields.fail("rope", f"has {len(factors)} factors, {rot} rotated values need {rot // 2}")
     if config.windows and len(config.windows) != config.layers:
         fields.fail("windows", f"has {len(config.windows)} layers, the model has {config.layers}")
+    if config.experts and not 1 <= config.experts_per_token <= config.experts:
+        fields.fail("num_experts_per_tok", f"is {config.experts_per_token}, of {config.experts} experts")
+    if config.experts and not config.expert_intermediate:
+        fields.fail("expert_intermediate", "is 0, and the model has experts")
     if config.heads * config.head_dim > MAX_WIDTH:
         fields.fail(heads, f"times head_dim is {config.heads * config.head_dim}, it may be {MAX_WIDTH} at most")

@@ -7,13 +7,16 @@ family's layout says (``models.weights`` names the vectors); everything else is 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from infeng_core.models.ops import (
     Apply,
     Attention,
     Bias,
+    Combine,
     Embed,
+    ExpertLinear,
     GatedMul,
     Graph,
     KvAppend,
@@ -22,6 +25,7 @@ from infeng_core.models.ops import (
     Residual,
     RmsNorm,
     Rope,
+    Route,
     Scale,
     SiluMul,
     Softcap,
@@ -63,6 +67,16 @@ class _Decoder:
             "sampled": Value(hidden, sampled=True),
             "logits": Value(panel_columns(config.vocab), sampled=True),
         }
+        if config.experts:
+            copies = config.experts_per_token
+            values["router"] = Value(panel_columns(config.experts))  # what each expert scores
+            values["routed"] = Value(hidden, copies=copies)
+            values["expert_gated"] = Value(panel_columns(config.expert_intermediate), copies=copies)
+            values["expert_out"] = Value(hidden, copies=copies)
+        if config.shared_intermediate:
+            values["shared_gated"] = Value(panel_columns(config.shared_intermediate))
+            values["shared"] = Value(hidden)
+            values["shared_gate"] = Value(panel_columns(1))
         if any(name.endswith("_post_norm") for name in self.vectors):
             values["update"] = Value(hidden)  # what a block adds, before its norm
         ops: list[Op] = [Embed("embed", "hidden")]
@@ -70,7 +84,7 @@ class _Decoder:
             ops.append(Apply("hidden", "hidden", (Scale(config.embedding_scale),)))
         for layer in range(config.layers):
             ops += self._attention(layer, f"layers.{layer}")
-            ops += self._feed_forward(f"layers.{layer}")
+            ops += (self._experts if config.has_experts(layer) else self._feed_forward)(f"layers.{layer}")
         head = "embed" if config.tie_embeddings else "lm_head"
         ends: tuple[Step, ...] = () if config.logit_scale == 1.0 else (Scale(config.logit_scale),)
         ends += (Softcap(config.logit_softcap),) if config.logit_softcap else ()
@@ -100,9 +114,36 @@ class _Decoder:
             *self._after(f"{name}.o_proj", "attended", f"{name}.attn_post_norm"),
         ]
 
+    @property
+    def _gate(self) -> Step:
+        return SiluMul() if self.config.activation == "silu" else GatedMul(self.config.activation)
+
+    def _experts(self, name: str) -> list[Op]:
+        config, x = self.config, self._input(f"{name}.mlp_norm")
+        first, last = f"{name}.experts.gate_up_proj", f"{name}.experts.down_proj"
+        sizes = (config.experts, config.experts_per_token)
+        shared = ("shared", "shared_gate") if config.shared_intermediate else ()
+        return [
+            *self._before(f"{name}.mlp_norm"),
+            Linear(f"{name}.router", x, "router"),
+            Route("router", x, "routed", first, *sizes, config.share_of_chosen),
+            ExpertLinear(first, "routed", "expert_gated", (self._gate,)),
+            ExpertLinear(last, "expert_gated", "expert_out"),
+            *self._shared_expert(name, x),
+            *self._add(f"{name}.mlp_post_norm", lambda out, steps: Combine("expert_out", out, steps, *shared)),
+        ]
+
+    def _shared_expert(self, name: str, x: str) -> list[Op]:
+        if not self.config.shared_intermediate:
+            return []
+        return [
+            Linear(f"{name}.shared.gate_up_proj", x, "shared_gated", (self._gate,)),
+            Linear(f"{name}.shared.down_proj", "shared_gated", "shared"),
+            Linear(f"{name}.shared_gate", x, "shared_gate"),
+        ]
+
     def _feed_forward(self, name: str) -> list[Op]:
-        gate = SiluMul() if self.config.activation == "silu" else GatedMul(self.config.activation)
-        steps = (*self._bias(f"{name}.gate_up_proj"), gate)
+        steps = (*self._bias(f"{name}.gate_up_proj"), self._gate)
         return [
             *self._before(f"{name}.mlp_norm"),
             Linear(f"{name}.gate_up_proj", self._input(f"{name}.mlp_norm"), "gated", steps),
@@ -134,13 +175,17 @@ class _Decoder:
         return "normed" if norm in self.vectors else "hidden"
 
     def _after(self, weight: str, x: str, post_norm: str) -> list[Op]:
-        """Return the ops that end a block and add it to the residual stream."""
+        """Return the ops that end a block with a linear op and add it to the residual stream."""
+        return self._add(post_norm, lambda out, steps: Linear(weight, x, out, (*self._bias(weight), *steps)))
+
+    def _add(self, post_norm: str, last: Callable[[str, tuple[Step, ...]], Op]) -> list[Op]:
+        """Return ``last(value, steps)``, the op that ends a block, and what adds it to the residual stream."""
         scale: tuple[Step, ...] = () if self.config.residual_scale == 1.0 else (Scale(self.config.residual_scale),)
         add = (*scale, Residual("hidden"))
         if post_norm not in self.vectors:
-            return [Linear(weight, x, "hidden", (*self._bias(weight), *add))]
+            return [last("hidden", add)]
         return [
-            Linear(weight, x, "update", self._bias(weight)),
+            last("update", ()),
             self._norm(post_norm, "update", "normed"),
             Apply("normed", "hidden", add),
         ]

@@ -29,6 +29,7 @@ class Value:
 
     columns: int
     sampled: bool = False
+    copies: int = 1  # (rows * copies, columns): what so many experts get, or make, of each row
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +165,47 @@ class Attention:
     sinks: str = ""  # a vector (heads,) of scores without a value
 
 
-Op = Embed | RmsNorm | Linear | Apply | Rope | KvAppend | Attention
+@dataclass(frozen=True, slots=True)
+class Route:
+    """Sends each row of ``x`` to the ``top_k`` experts with the largest ``logits``, and sorts the copies by expert.
+
+    An expert's weight is its share in the exponentials of all experts, or of the chosen ones.
+    """
+
+    logits: str  # (rows, experts)
+    x: str
+    out: str  # (rows * top_k, columns of x), which the linear with ``weight`` reads
+    weight: str
+    experts: int
+    top_k: int
+    share_of_chosen: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertLinear:
+    """``Linear`` of each expert on its rows, as the latest ``Route`` sorted them; ``weight`` holds all experts."""
+
+    weight: str
+    x: str  # (rows * top_k, k)
+    out: str
+    steps: tuple[Step, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Combine:
+    """``out = steps(sum of weight * copy)`` over the copies of each row, by the weights of the latest ``Route``.
+
+    ``shared`` is added before the steps, times the sigmoid of ``gate`` where there is one.
+    """
+
+    x: str  # (rows * top_k, columns)
+    out: str
+    steps: tuple[Step, ...] = ()
+    shared: str = ""  # (rows, columns)
+    gate: str = ""  # (rows, 16), of which the first column counts
+
+
+Op = Embed | RmsNorm | Linear | Apply | Rope | KvAppend | Attention | Route | ExpertLinear | Combine
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,8 +221,11 @@ def reads(op: Op) -> tuple[str, ...]:
     """Return the names of the values that ``op`` takes, those of its steps included."""
     if isinstance(op, Embed):
         return ()
-    steps = op.steps if isinstance(op, Linear | Apply) else ()
-    return (op.x, *(step.value for step in steps if isinstance(step, Residual)))
+    steps = op.steps if isinstance(op, Linear | Apply | ExpertLinear | Combine) else ()
+    first: tuple[str, ...] = (op.logits, op.x) if isinstance(op, Route) else (op.x,)
+    if isinstance(op, Combine):
+        first += tuple(filter(None, (op.shared, op.gate)))
+    return (*first, *(step.value for step in steps if isinstance(step, Residual)))
 
 
 def writes(op: Op) -> str:

@@ -32,12 +32,16 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
             "use_qk_norm",
             "use_sliding_window",
             # blocks
+            "first_k_dense_replace",
             "kv_lora_rank",
             "moe_intermediate_size",
             "n_routed_experts",
             "num_experts",
             "num_local_experts",
+            "n_shared_experts",
             "parallel_attn",
+            "shared_expert_intermediate_size",
+            "shared_intermediate_size",
             "use_mrope",
             "use_parallel_residual",
             # ends
@@ -97,6 +101,16 @@ def windows(fields: Fields, layers: int, *, pattern: int = 1) -> tuple[int, ...]
         kinds = tuple(FULL if pattern > 1 and (i + 1) % pattern == 0 else "sliding_attention" for i in range(layers))
     found = tuple(0 if kind == FULL else size for kind in kinds)
     return found if any(found) else ()
+
+
+def experts(fields: Fields, *, count: str, inner: str) -> dict[str, Any]:
+    """Return how many experts a layer has, by key ``count``, how wide each is, and how many a row goes to."""
+    found = fields.integer(count, 1, 4096)
+    return {
+        "experts": found,
+        "experts_per_token": fields.integer("num_experts_per_tok", 1, min(found, 64)),
+        "expert_intermediate": fields.integer(inner, 1, 1 << 20),
+    }
 
 
 def layer_types(fields: Fields, layers: int) -> tuple[str, ...] | None:

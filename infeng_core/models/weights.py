@@ -9,6 +9,11 @@ Packed tensors (16-row panels, docs/format.md) and f32 vectors, for layer i:
 ``layers.i.o_proj``                   (hidden, heads * head_dim)
 ``layers.i.gate_up_proj``             panels alternate gate, up, gate, up ...
 ``layers.i.down_proj``                (hidden, intermediate)
+``layers.i.router``                   (experts, hidden), in a layer with experts, which has in place of the last two
+``layers.i.experts.gate_up_proj``     those of all experts, one behind the other
+``layers.i.experts.down_proj``        the same
+``layers.i.shared.gate_up_proj``      those of an expert that all rows go to; ``shared.down_proj`` the same
+``layers.i.shared_gate``              (1, hidden)
 ``layers.i.attn_norm``, ``mlp_norm``  (hidden), of what a block reads
 ``layers.i.attn_post_norm``           (hidden), of what a block adds; ``mlp_post_norm`` the same
 ``layers.i.q_norm``, ``k_norm``       (head_dim), or over the width of all heads
@@ -51,6 +56,7 @@ class Part:
     alternative: str | None = None  # another name under which a checkpoint may hold the same tensor
     begin: int = 0
     of: int = 0  # 0: it has no other rows
+    stack: Part | None = None  # the same rows in a tensor that holds those of all experts, as some checkpoints do
 
     @property
     def module(self) -> str:
@@ -81,6 +87,7 @@ class TensorSpec:
     name: str
     k: int
     parts: tuple[Part, ...]
+    experts: int = 0  # the panels are those of so many experts, as many of each
 
     @property
     def panels(self) -> int:
@@ -113,6 +120,7 @@ class Layout:
         """Return every name that the checkpoint may use."""
         parts = [part for tensor in self.tensors for part in tensor.parts]
         parts += [part for vector in self.vectors for part in vector.parts]
+        parts += [part.stack for part in parts if part.stack is not None]
         return {name for part in parts for name in (part.source, part.alternative) if name}
 
 
@@ -162,12 +170,13 @@ def decoder(
     norms: Mapping[str, str] = PRE_NORMS,
     qk_norm: Literal["", "head", "width"] = "",
     fused: bool = False,
+    experts: ExpertNames | None = None,
 ) -> Layout:
     """Return the tensors of a Llama-like decoder, under the names that transformers gives them.
 
     ``qkv_bias`` and ``o_bias`` say which linears of attention have biases; by default ``config.attention_bias`` does.
     ``qk_norm``: q and k are normed, each head by itself or over all heads. ``fused``: the checkpoint has q, k and v in
-    one tensor, and gate and up in one.
+    one tensor, and gate and up in one. ``experts``: what those of its layers are called, where it has some.
     """
     qkv_bias = config.attention_bias if qkv_bias is None else qkv_bias
     o_bias = config.attention_bias if o_bias is None else o_bias
@@ -177,11 +186,14 @@ def decoder(
     vectors: list[VectorSpec] = []
     for layer in range(config.layers):
         vectors += _norms(config, layer, norms, qk_norm)
-        for linear in _linears(config, layer, qkv_bias, o_bias, fused):
+        names = experts if config.has_experts(layer) else None
+        for linear in _linears(config, layer, qkv_bias, o_bias, fused, names):
             tensor = TensorSpec(linear.name, linear.k, linear.parts("weight"))
             tensors.append(tensor)
             if linear.bias:
                 vectors.append(VectorSpec(f"{linear.name}.bias", tensor.panels * PANEL_ROWS, linear.parts("bias")))
+        if names is not None:
+            tensors += _experts(config, layer, names)
     vectors.append(VectorSpec("norm", hidden, stacked(("model.norm.weight", hidden))))
     if not config.tie_embeddings:
         tensors.append(TensorSpec("lm_head", hidden, (Part(head, config.vocab),)))
@@ -214,8 +226,51 @@ class _Linear(NamedTuple):
         return self.place(*((f"{module}.{of}", rows) for module, rows in self.modules))
 
 
-def _linears(config: ModelConfig, layer: int, qkv_bias: bool, o_bias: bool, fused: bool) -> tuple[_Linear, ...]:
-    """Return the linears of a layer in the order in which a step reads them."""
+@dataclass(frozen=True)
+class ExpertNames:
+    """What a checkpoint calls the parts of a mixture of experts, behind ``model.layers.i.``; {} is the expert.
+
+    ``gate_up_stack`` is (experts, 2 * intermediate, hidden), of each expert gate above up, and ``down_stack`` (experts,
+    hidden, intermediate): in place of a tensor for each, or always where ``gate``, ``up`` and ``down`` are "".
+    """
+
+    router: str = "mlp.gate"
+    gate: str = "mlp.experts.{}.gate_proj.weight"
+    up: str = "mlp.experts.{}.up_proj.weight"
+    down: str = "mlp.experts.{}.down_proj.weight"
+    gate_up_stack: str = "mlp.experts.gate_up_proj"
+    down_stack: str = "mlp.experts.down_proj"
+    shared: str = "mlp.shared_expert"  # where ``config.shared_intermediate`` says that there is one
+    shared_gate: str = "mlp.shared_expert_gate"
+
+
+def _experts(config: ModelConfig, layer: int, names: ExpertNames) -> list[TensorSpec]:
+    """Return the packed tensors of all experts of a layer."""
+    count, inner, hidden = config.experts, config.expert_intermediate, config.hidden
+    theirs, ours = f"model.layers.{layer}", f"layers.{layer}.experts"
+
+    def part(name: str, stack: str, expert: int, rows: int, index: int, of: int) -> Part:
+        place = (expert * of * -(-rows // PANEL_ROWS) + index, of)
+        begin = (expert * of + index) * rows
+        whole = Part(f"{theirs}.{stack}", rows, *place, begin=begin, of=count * of * rows)
+        return Part(f"{theirs}.{name.format(expert)}", rows, *place, stack=whole) if name else whole
+
+    gate_up = tuple(
+        part(name, names.gate_up_stack, expert, inner, index, 2)
+        for expert in range(count)
+        for index, name in enumerate((names.gate, names.up))
+    )
+    down = tuple(part(names.down, names.down_stack, expert, hidden, 0, 1) for expert in range(count))
+    return [
+        TensorSpec(f"{ours}.gate_up_proj", hidden, gate_up, count),
+        TensorSpec(f"{ours}.down_proj", inner, down, count),
+    ]
+
+
+def _linears(
+    config: ModelConfig, layer: int, qkv_bias: bool, o_bias: bool, fused: bool, experts: ExpertNames | None
+) -> tuple[_Linear, ...]:
+    """Return the linears of a layer in the order in which a step reads them, those of experts left out."""
     attention, mlp, ours = f"model.layers.{layer}.self_attn", f"model.layers.{layer}.mlp", f"layers.{layer}"
     hidden, inner, bias = config.hidden, config.intermediate, config.mlp_bias
     q_rows, kv_rows = config.heads * config.head_dim, config.kv_heads * config.head_dim
@@ -223,9 +278,26 @@ def _linears(config: ModelConfig, layer: int, qkv_bias: bool, o_bias: bool, fuse
     gates = ("gate_up_proj",) * 2 if fused else ("gate_proj", "up_proj")
     qkv = tuple((f"{attention}.{name}", rows) for name, rows in zip(heads, (q_rows, kv_rows, kv_rows), strict=True))
     gate_up = tuple((f"{mlp}.{name}", inner) for name in gates)
-    return (
+    around: tuple[_Linear, ...] = (
         _Linear(f"{ours}.qkv_proj", hidden, stacked, qkv, qkv_bias),
         _Linear(f"{ours}.o_proj", q_rows, stacked, ((f"{attention}.o_proj", hidden),), o_bias),
+    )
+    if experts is not None:
+        router = ((f"model.layers.{layer}.{experts.router}", config.experts),)
+        around += (_Linear(f"{ours}.router", hidden, stacked, router, False),)
+        if not config.shared_intermediate:
+            return around
+        shared, gate = (f"model.layers.{layer}.{name}" for name in (experts.shared, experts.shared_gate))
+        both = tuple((f"{shared}.{name}", config.shared_intermediate) for name in ("gate_proj", "up_proj"))
+        down = ((f"{shared}.down_proj", hidden),)
+        return (
+            *around,
+            _Linear(f"{ours}.shared.gate_up_proj", hidden, alternating, both, False),
+            _Linear(f"{ours}.shared.down_proj", config.shared_intermediate, stacked, down, False),
+            _Linear(f"{ours}.shared_gate", hidden, stacked, ((gate, 1),), False),
+        )
+    return (
+        *around,
         _Linear(f"{ours}.gate_up_proj", hidden, alternating, gate_up, bias),
         _Linear(f"{ours}.down_proj", inner, stacked, ((f"{mlp}.down_proj", hidden),), bias),
     )

@@ -22,6 +22,8 @@
   CACHE_FORMATS(ATTENTION, X) \
   X(reference_shrink_f32)     \
   X(reference_shrink_bf16)    \
-  X(reference_shrink_int8)
+  X(reference_shrink_int8)    \
+  X(reference_route)          \
+  X(reference_combine)
 
 INFENG_LIBRARY("reference", INFENG_REFERENCE_VERSION, KERNELS)

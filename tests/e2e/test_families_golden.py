@@ -15,7 +15,22 @@ from goldens.shapes import GREEDY_STEPS
 
 from infeng_core import Engine, SamplingParams
 from infeng_core.models.families import families
-from infeng_core.models.ops import Apply, Attention, GatedMul, Graph, Linear, Op, RmsNorm, Rope, Scale, SiluMul, Softcap
+from infeng_core.models.ops import (
+    Apply,
+    Attention,
+    Combine,
+    ExpertLinear,
+    GatedMul,
+    Graph,
+    Linear,
+    Op,
+    RmsNorm,
+    Rope,
+    Route,
+    Scale,
+    SiluMul,
+    Softcap,
+)
 
 GREEDY = SamplingParams(temperature=0, max_tokens=GREEDY_STEPS, ignore_eos=True)
 VECTOR = next((name for name in ("avx512", "avx2") if not harness.missing(name)), "reference")
@@ -23,7 +38,7 @@ LATER = [pytest.param("numpy", marks=pytest.mark.slow), pytest.param("reference"
 MARGIN = 10  # times the tolerance
 
 # Variants of a case that the fast tests have.
-VARIANTS = {"yarn-mscale", "qwen3-window", "ministral", "phi3", "phi4-short"}
+VARIANTS = {"yarn-mscale", "qwen3-window", "ministral", "phi3", "phi4-short", "qwen3-moe-shares"}
 CASES = [pytest.param(each, marks=pytest.mark.slow) if each.name in VARIANTS else each for each in FAMILY_CASES]
 
 case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -92,7 +107,7 @@ def test_vectors_of_prompts_have_the_familys_last_norm(case: FamilyCase, directo
 
 
 def _steps(op: Op, keep: Callable[[object], bool]) -> Op:
-    return replace(op, steps=tuple(filter(keep, op.steps))) if isinstance(op, Linear | Apply) else op
+    return replace(op, steps=tuple(filter(keep, op.steps))) if isinstance(op, Linear | Apply | Combine) else op
 
 
 def _rope(op: Op, **changes: object) -> Op:
@@ -107,6 +122,10 @@ def _silu(op: Op) -> Op:
     if not isinstance(op, Linear):
         return op
     return replace(op, steps=tuple(SiluMul() if isinstance(step, GatedMul) else step for step in op.steps))
+
+
+def _gelu_of_experts(op: Op) -> Op:
+    return replace(op, steps=(GatedMul("gelu_tanh"),)) if isinstance(op, ExpertLinear) and op.steps else op
 
 
 CHANGES: dict[str, Callable[[Op], Op | None]] = {
@@ -135,6 +154,15 @@ CHANGES: dict[str, Callable[[Op], Op | None]] = {
     "factors left out": lambda op: _steps(op, lambda step: not isinstance(step, Scale)),
     "caps of logits left out": lambda op: _steps(op, lambda step: not isinstance(step, Softcap)),
     "silu for gelu": _silu,
+    "gelu for the silu of experts": _gelu_of_experts,
+    "the shared expert left out": lambda op: replace(op, shared="", gate="") if isinstance(op, Combine) else op,
+    "the shared expert without its gate": lambda op: replace(op, gate="") if isinstance(op, Combine) else op,
+    "experts share otherwise": lambda op: (
+        replace(op, share_of_chosen=not op.share_of_chosen) if isinstance(op, Route) else op
+    ),
+    "the experts that score least": lambda op: (
+        replace(op, steps=(Scale(-1.0),)) if isinstance(op, Linear) and op.weight.endswith(".router") else op
+    ),
 }
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from e2e import harness
 from e2e.test_families_golden import VECTOR, settings
-from goldens.families import GEMMA2, GRANITE, OLMO3, PHI4_SHORT, QWEN3_WINDOW, FamilyCase
+from goldens.families import GEMMA2, GRANITE, OLMO3, PHI4_SHORT, QWEN3_MOE, QWEN3_WINDOW, FamilyCase
 from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 
@@ -28,6 +28,7 @@ case = pytest.mark.parametrize(
         GEMMA2,
         pytest.param(GRANITE, marks=pytest.mark.slow),
         pytest.param(OLMO3, marks=pytest.mark.slow),
+        pytest.param(QWEN3_MOE, marks=pytest.mark.slow),
         pytest.param(QWEN3_WINDOW, marks=pytest.mark.slow),
     ],
     ids=lambda case: case.name,
@@ -35,7 +36,8 @@ case = pytest.mark.parametrize(
 
 
 def is_target(name: str) -> bool:
-    return name.endswith("_proj.weight") or name in ("model.embed_tokens.weight", "lm_head.weight")
+    ends = name in ("model.embed_tokens.weight", "lm_head.weight") or name.endswith(".mlp.gate.weight")  # the router
+    return ends or (name.endswith("_proj.weight") and ".experts." not in name)
 
 
 def adapter(weights: Tensors) -> tuple[Tensors, Tensors]:

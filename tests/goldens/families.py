@@ -14,6 +14,13 @@ import numpy as np
 from goldens.shapes import Case, config_json
 from numpy.typing import NDArray
 
+EXPERTS = {
+    "each": ("mlp.gate", *(f"mlp.experts.{{}}.{name}_proj" for name in ("gate", "up", "down"))),
+    "mixtral": ("block_sparse_moe.gate", *(f"block_sparse_moe.experts.{{}}.{name}" for name in ("w1", "w3", "w2"))),
+    "stacks": ("block_sparse_moe.router.layer", "block_sparse_moe.input_linear", "block_sparse_moe.output_linear"),
+}
+"""The router, and gate, up and down of expert {}; or gates above ups, and downs, of all experts."""
+
 PRE = ("input_layernorm", "post_attention_layernorm")
 POST = ("post_attention_layernorm", "post_feedforward_layernorm")
 BOTH = ("input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm")
@@ -26,6 +33,9 @@ class FamilyCase(Case):
     norms: tuple[str, ...] = PRE  # of a layer
     qk_norm: str = ""  # "head", or "width" of all heads
     fused: bool = False  # q, k, v in one tensor; gate, up in one
+    experts: str = ""  # how the checkpoint calls them: a key of EXPERTS
+    dense: tuple[int, ...] = ()  # layers without experts, where others have some
+    o_bias: bool = True  # where ``attention_bias`` says that there are biases
     norm_offset: float = 0.0  # of the family: what its norms add to their weights
     embed_gain: float = 0.0  # 0: 2.5 where embeddings are tied, as large as without a norm where they are not
     context: int = 0  # of the engine; 0: as long as the model allows
@@ -43,6 +53,24 @@ class FamilyCase(Case):
 
         def norm(size: int) -> NDArray[np.float32]:
             return (random.uniform(0.5, 1.5, size) - self.norm_offset).astype(np.float32)
+
+        def mixture(layer: str) -> Iterator[tuple[str, Any]]:
+            count, wide = c.get("num_experts") or c["num_local_experts"], c.get("moe_intermediate_size", inner)
+            router, *names = EXPERTS[self.experts]
+            yield f"{layer}.{router}.weight", matrix(count, hidden)
+            sizes = ((wide, hidden), (wide, hidden), (hidden, wide))
+            each = [[matrix(*size) for size in sizes] for _ in range(count)]
+            if self.experts == "stacks":
+                yield f"{layer}.{names[0]}.weight", np.stack([np.concatenate(one[:2]) for one in each])
+                yield f"{layer}.{names[1]}.weight", np.stack([one[2] for one in each])
+                return
+            for expert, one in enumerate(each):
+                for name, tensor in zip(names, one, strict=True):
+                    yield f"{layer}.{name.format(expert)}.weight", tensor
+            if shared := c.get("shared_expert_intermediate_size"):
+                for name, size in (("gate", (shared, hidden)), ("up", (shared, hidden)), ("down", (hidden, shared))):
+                    yield f"{layer}.mlp.shared_expert.{name}_proj.weight", matrix(*size)
+                yield f"{layer}.mlp.shared_expert_gate.weight", matrix(1, hidden)
 
         def linear(name: str, rows: int, columns: int, bias: bool = False) -> Iterator[tuple[str, Any]]:
             yield f"{name}.weight", matrix(rows, columns)
@@ -63,10 +91,14 @@ class FamilyCase(Case):
             else:
                 for name, rows in (("q_proj", q_rows), ("k_proj", kv_rows), ("v_proj", kv_rows)):
                     yield from linear(f"{layer}.self_attn.{name}", rows, hidden, bias)
-                yield from linear(f"{layer}.mlp.gate_proj", inner, hidden)
-                yield from linear(f"{layer}.mlp.up_proj", inner, hidden)
-            yield from linear(f"{layer}.self_attn.o_proj", hidden, q_rows, bias)
-            yield from linear(f"{layer}.mlp.down_proj", hidden, inner)
+                if self.experts and i not in self.dense:
+                    yield from mixture(layer)
+                else:
+                    yield from linear(f"{layer}.mlp.gate_proj", inner, hidden)
+                    yield from linear(f"{layer}.mlp.up_proj", inner, hidden)
+            yield from linear(f"{layer}.self_attn.o_proj", hidden, q_rows, bias and self.o_bias)
+            if not self.experts or i in self.dense:
+                yield from linear(f"{layer}.mlp.down_proj", hidden, inner)
         yield "model.norm.weight", norm(hidden)
         if not tied:
             yield "lm_head.weight", matrix(vocab, hidden, 2.5)
@@ -220,6 +252,96 @@ GEMMA3 = _case(
     rope_scaling={"rope_type": "linear", "factor": 4.0},
 )
 
+QWEN3_MOE = _case(
+    "qwen3-moe",
+    "Qwen3MoeForCausalLM",
+    "qwen3_moe",
+    layers=3,
+    qk_norm="head",
+    experts="each",
+    dense=(1,),
+    num_experts=9,
+    num_experts_per_tok=3,
+    moe_intermediate_size=40,
+    norm_topk_prob=True,
+    decoder_sparse_step=1,
+    mlp_only_layers=[1],
+    **THETA,
+)
+QWEN3_MOE_SHARES = _case(
+    "qwen3-moe-shares",
+    "Qwen3MoeForCausalLM",
+    "qwen3_moe",
+    layers=4,
+    qk_norm="head",
+    experts="each",
+    dense=(0, 2),
+    tie_word_embeddings=True,
+    num_experts=20,
+    num_experts_per_tok=5,
+    moe_intermediate_size=64,
+    norm_topk_prob=False,
+    decoder_sparse_step=2,
+    mlp_only_layers=[],
+    use_sliding_window=True,
+    sliding_window=37,
+    **THETA,
+)
+QWEN2_MOE = _case(
+    "qwen2-moe",
+    "Qwen2MoeForCausalLM",
+    "qwen2_moe",
+    seed=2,
+    attention_bias=True,
+    o_bias=False,
+    experts="each",
+    num_experts=6,
+    num_experts_per_tok=2,
+    moe_intermediate_size=48,
+    shared_expert_intermediate_size=104,
+    norm_topk_prob=False,
+    decoder_sparse_step=1,
+    mlp_only_layers=[],
+    qkv_bias=True,
+    **THETA,
+)
+OLMOE = _case(
+    "olmoe",
+    "OlmoeForCausalLM",
+    "olmoe",
+    hidden=64,
+    qk_norm="width",
+    experts="each",
+    num_experts=8,
+    num_experts_per_tok=4,
+    norm_topk_prob=False,
+    **THETA,
+)
+MIXTRAL = _case(
+    "mixtral",
+    "MixtralForCausalLM",
+    "mixtral",
+    experts="mixtral",
+    num_local_experts=6,
+    num_experts_per_tok=2,
+    sliding_window=None,
+    rope_theta=1e6,
+)
+GRANITE_MOE = _case(
+    "granite-moe",
+    "GraniteMoeForCausalLM",
+    "granitemoe",
+    experts="stacks",
+    embed_gain=1.0,
+    num_local_experts=10,
+    num_experts_per_tok=4,
+    embedding_multiplier=12.0,
+    attention_multiplier=0.15,
+    residual_multiplier=0.6,
+    logits_scaling=1.6,
+    **THETA,
+)
+
 FAMILY_CASES = (
     DYNAMIC,
     YARN_LLAMA,
@@ -238,4 +360,10 @@ FAMILY_CASES = (
     OLMO3,
     GEMMA2,
     GEMMA3,
+    QWEN3_MOE,
+    QWEN3_MOE_SHARES,
+    QWEN2_MOE,
+    OLMOE,
+    MIXTRAL,
+    GRANITE_MOE,
 )

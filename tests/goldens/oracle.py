@@ -51,6 +51,8 @@ def read_config(config: Mapping[str, Any], head_dim: int) -> SimpleNamespace:
         embedding_scale=1.0,
         residual_scale=1.0,
         logit_scale=1.0,
+        experts=0,
+        shared_intermediate=0,
         rope=SimpleNamespace(
             theta=config.get("rope_theta") or rope["rope_theta"],
             kind=rope.get("rope_type") or rope.get("type") or "default",

@@ -171,6 +171,23 @@ def shrink() -> Iterator[Case]:
                 yield case(f"{storage}-{rows}x{k}-{name}", "shrink", rows, adapters=adapters, **sizes)
 
 
+def route() -> Iterator[Case]:
+    for experts, chosen in ((1, 1), (8, 2), (60, 4), (64, 64), (128, 8), (520, 10)):
+        for act in ("f32", "int8-g64"):
+            for rows, k in ((1, 64), (3, 172), (65, 576)):
+                name = f"{rows}x{k}-{act}-{chosen}of{experts}"
+                yield case(name, "route", rows, act=act, n=experts, k=k, heads=chosen)
+
+
+def combine() -> Iterator[Case]:
+    lists = ((), ("residual",), ("scale", "residual"), ("quantize",), ("row_scale", "bias", "softcap", "quantize"))
+    for n in K:
+        for rows, chosen in ((1, 8), (4, 1), (65, 3), (7, 64)):
+            for names in lists:
+                name = f"{rows}x{n}-{chosen}-{'+'.join(names) or 'plain'}"
+                yield case(name, "combine", rows, n=n, k=n, heads=chosen, **steps(names))
+
+
 MAKERS = {
     "embed": embed,
     "rmsnorm": rmsnorm,
@@ -180,4 +197,6 @@ MAKERS = {
     "kv_append": kv_append,
     "attention": attention,
     "shrink": shrink,
+    "route": route,
+    "combine": combine,
 }

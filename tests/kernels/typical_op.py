@@ -69,6 +69,9 @@ def cases(op: str) -> list[problems.Fields]:
     if op == "epilogue":  # what other kernels may leave to it
         n = {"n": SHAPE.hidden, "k": SHAPE.hidden}
         found |= {f"{op}+{name}": {"op": op, **n, "epilogues": [name]} for name in ("residual", "quantize")}
+    if op in ("route", "combine"):  # of a mixture of experts, which this model is not
+        sizes = {"n": SHAPE.hidden} if op == "combine" else {"act": "int8-g64", "n": 128}
+        found[op] = {"op": op, **sizes, "k": SHAPE.hidden, "heads": 8}
     if op in native.ROW_OPS and not found:  # no model poses it yet
         found[op] = {"op": op, "n": SHAPE.hidden, "k": SHAPE.hidden}
     return list(found.values())

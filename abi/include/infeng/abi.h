@@ -116,7 +116,9 @@ enum {
   INFENG_OP_KV_APPEND = 6, /* infeng_kv_append_args */
   INFENG_OP_ATTENTION = 7, /* infeng_attention_args */
   INFENG_OP_SHRINK = 8,    /* infeng_shrink_args: the A half of LoRA */
-  INFENG_OP_COUNT = 9
+  INFENG_OP_ROUTE = 9,     /* infeng_route_args: which experts each row goes to */
+  INFENG_OP_COMBINE = 10,  /* infeng_combine_args: the sum of what they made of it */
+  INFENG_OP_COUNT = 11
 };
 
 /* Steps that may ride at the end of a producing op, in the order in which the list gives them. */
@@ -165,6 +167,10 @@ enum {
 };
 #define INFENG_NEED_BIT(need) (1ull << (need))
 #define INFENG_NEED_FUNCTION(function) (32u + (function)) /* a step with this function; IDENTITY needs no bit */
+
+/* What the weights of a row's chosen experts are shares of. CHOSEN is a softmax over their logits alone, which is also
+ * the softmax over all, divided by the sum of those that were chosen. */
+enum { INFENG_SHARE_ALL = 0, INFENG_SHARE_CHOSEN = 1 };
 
 enum { INFENG_MASK_CAUSAL = 0, INFENG_MASK_FULL = 1 }; /* FULL: a row sees its whole segment too, up to `length` */
 
@@ -434,6 +440,37 @@ typedef struct infeng_shrink_args {
   uint32_t segment_stride;
 } infeng_shrink_args;
 
+/* Each row goes to the `top_k` experts with the largest logits, the lowest number first among equals, and its copies
+ * are sorted by expert, those of one by row. The linears of an expert then get its rows as a LINEAR of their own. */
+typedef struct infeng_route_args {
+  infeng_args common;
+  infeng_tensor logits;         /* (rows, experts) f32 */
+  const infeng_activation* in;  /* what the experts read, f32 or int8 */
+  const infeng_activation* out; /* (rows * top_k): the sorted copies, in the types of `in` */
+  int32_t* experts;             /* (rows, top_k), the largest logit first */
+  float* weights;               /* (rows, top_k) */
+  int32_t* places;              /* (rows, top_k): the copy's row of `out` */
+  int32_t* begin;               /* (experts + 1): expert e has rows [begin[e], begin[e + 1]) of `out` */
+  int32_t top_k;                /* at most INFENG_MOST_CHOSEN */
+  uint32_t share;               /* INFENG_SHARE_* */
+} infeng_route_args;
+#define INFENG_MOST_EXPERTS 4096
+#define INFENG_MOST_CHOSEN 64
+
+/* cur[m] = sum over i < top_k, ascending, of weights[m][i] * x[places[m][i]], then sigmoid(gate[m]) * shared[m], then
+ * the epilogues, then `out`. */
+typedef struct infeng_combine_args {
+  infeng_args common;
+  infeng_tensor x;       /* (rows * top_k, n) f32, sorted as ROUTE sorts */
+  infeng_tensor out;     /* (rows, n) f32 */
+  const float* weights;  /* (rows, top_k) */
+  const int32_t* places; /* (rows, top_k) */
+  infeng_tensor shared;  /* optional: (rows, n) f32, of an expert that all rows go to */
+  infeng_tensor gate;    /* optional: (rows, 1) f32; without it shared[m] is added as it is */
+  int32_t top_k;
+  int32_t reserved;
+} infeng_combine_args;
+
 /* -------------------------------------------------------------------------------------------------- kernels --- */
 
 /* What a kernel is asked to be good for, known when an engine is assembled: types and bounds, no data. Fields that an
@@ -453,7 +490,7 @@ typedef struct infeng_problem {
   int64_t n; /* outputs, panels * 16 */
   int64_t k;
   int64_t context; /* most positions of one sequence */
-  int32_t heads;
+  int32_t heads;   /* ROUTE, COMBINE: top_k; of ROUTE n is the number of experts and k the columns of what they read */
   int32_t kv_heads;
   int32_t head_dim;
   int32_t v_head_dim;

@@ -15,7 +15,7 @@ import numpy as np
 
 from infeng_core import _native
 from infeng_core.backends.native.binding import Binder, Bindings
-from infeng_core.errors import ModelError
+from infeng_core.errors import KernelError, ModelError
 from infeng_core.kernels.problems import MAX_STACKED_RANK, is_gated
 from infeng_core.models import rope
 from infeng_core.models.ops import (
@@ -23,7 +23,9 @@ from infeng_core.models.ops import (
     Apply,
     Attention,
     Bias,
+    Combine,
     Embed,
+    ExpertLinear,
     GatedMul,
     Graph,
     KvAppend,
@@ -32,6 +34,7 @@ from infeng_core.models.ops import (
     Residual,
     RmsNorm,
     Rope,
+    Route,
     Scale,
     SiluMul,
     Softcap,
@@ -78,6 +81,8 @@ class Planner:
         self._weights: dict[str, _native.Weight] = {}
         self._buffers: dict[str, int] = {}
         self._activations: dict[str, int] = {}
+        self._routings: dict[tuple[int, int], int] = {}
+        self._route: Route | None = None  # the latest
         self.hidden: int | None = None
         """The buffer of what the head reads, of all rows; None where the graph does not end in a norm and a head."""
         self._tables: dict[RopeConfig, tuple[rope.Table, rope.Table, rope.Table | None]] = {}
@@ -115,6 +120,12 @@ class Planner:
                 self._kv_append(op)
             case Attention():
                 self._attention(index, op)
+            case Route():
+                self._add_route(op)
+            case ExpertLinear():
+                self._expert_linear(index, op)
+            case Combine():
+                self._combine(index, op)
             case _:
                 raise ModelError(family, f"its graph has {op!r}, which backend native does not run", "use another one")
 
@@ -267,6 +278,69 @@ class Planner:
         detail = f"{self._kv_format} {_heads(op.heads, op.kv_heads, op.head_dim)}"
         self._emit(index, "attention", detail, problem, [], op.out, emit)
 
+    # -------------------------------------------------------------------------------------------------- experts ---
+
+    def _add_route(self, op: Route) -> None:
+        self._route, columns = op, self._graph.values[op.x].columns
+        as_int8 = self._is_int8(op.weight)
+        act = "int8-g64" if as_int8 else "f32"
+        problem = {"act": act, "n": op.experts, "k": columns, "heads": op.top_k}
+        kernels = self.binder.choose("route", False, problem)
+        self.binder.note("route", f"{act} {columns} to {op.top_k} of {op.experts} experts", kernels)
+        x, out = (self._activation(name) if as_int8 else self._buffer(name) for name in (op.x, op.out))
+        more: dict[str, Any] = {"columns": columns, "share_of_chosen": op.share_of_chosen}
+        self._program.route(kernels, self._buffer(op.logits), x, out, routing=self._routing(), **more)
+
+    def _expert_linear(self, index: int, op: ExpertLinear) -> None:
+        weight, quant = self._weight(op.weight), self._model.tensors[op.weight].quant
+        routing, count = self._routing(), self._latest().experts
+        x = self._buffer(op.x) if quant.is_float else self._activation(op.x)
+        problem = {"weight": weight.format, "act": quant.activation, "n": weight.panels * 16 // count, "k": weight.k}
+        needs_f32, needs_int8 = self._forms(index, op.out)
+        steps = [self._step(step) for step in op.steps]
+        if needs_int8:
+            steps.append(("quantize", _native.Epilogue.quantize(self._activation(op.out))))
+        names = [name for name, _ in steps]
+        fused = self.binder.fused("linear", False, problem, names)
+        if fused < len(names):
+            why = f"the kernels that come first do not take {names[fused]} into themselves, which experts need"
+            remedy = "put another library first in kernels.order; infeng plugins why linear shows them"
+            raise KernelError(f"linear {op.weight}", why, remedy)
+        kernels = self.binder.choose("linear", False, problem, names)
+        role = f"{_role(op.weight)} {weight.format} {count} x {problem['n']}x{weight.k}"
+        self.binder.note("linear", " + ".join([role, *names]), kernels)
+        out = self._buffer(op.out) if needs_f32 else None
+        self._program.expert_linear(kernels, weight, x, out, [step for _, step in steps], routing=routing)
+
+    def _combine(self, index: int, op: Combine) -> None:
+        columns, routing = self._graph.values[op.x].columns, self._routing()
+        problem = {"n": columns, "k": columns, "heads": self._latest().top_k}
+
+        def emit(kernels: Bindings, out: int | None, epilogues: Sequence[_native.Epilogue]) -> None:
+            more = {"shared": self._optional(op.shared), "gate": self._optional(op.gate)}
+            self._program.combine(kernels, self._buffer(op.x), columns, out, epilogues, routing=routing, **more)
+
+        steps = [self._step(step) for step in op.steps]
+        detail = f"{problem['heads']} x {columns}"
+        self._emit(index, "combine", detail, problem, steps, op.out, emit, columns)
+
+    def _optional(self, name: str) -> int | None:
+        return self._buffer(name) if name else None
+
+    def _latest(self) -> Route:
+        """Return the route that experts follow."""
+        if self._route is None:
+            family = f"family {self._model.config.family}"
+            raise ModelError(family, "its graph has experts before a route", "correct the family")
+        return self._route
+
+    def _routing(self) -> int:
+        """Return the room for what the latest route says, which layers take turns on."""
+        sizes = self._latest().experts, self._latest().top_k
+        if sizes not in self._routings:
+            self._routings[sizes] = self._program.routing(experts=sizes[0], top_k=sizes[1])
+        return self._routings[sizes]
+
     # ------------------------------------------------------------------------------------------ fusing, binding ---
 
     def _emit(
@@ -322,15 +396,20 @@ class Planner:
         as_operand = [
             reader
             for reader in readers
-            if isinstance(reader, Linear) and any(isinstance(s, Residual) and s.value == out for s in reader.steps)
+            if isinstance(reader, Linear | ExpertLinear | Combine)
+            and any(isinstance(s, Residual) and s.value == out for s in reader.steps)
         ]
         needs_f32 = len(as_int8) < len(readers) or bool(as_operand) or out in self._kept
         return needs_f32 or "f32" in adapters or "bf16" in adapters, bool(as_int8) or "int8" in adapters
 
     def _takes_int8(self, reader: Op, value: str) -> bool:
-        if not isinstance(reader, Linear) or reader.x != value:
+        if not isinstance(reader, Linear | ExpertLinear | Route) or reader.x != value:
             return False
-        return not self._model.tensors[reader.weight].quant.is_float
+        return self._is_int8(reader.weight)
+
+    def _is_int8(self, weight: str) -> bool:
+        """Return whether what a linear with ``weight`` reads is int8."""
+        return not self._model.tensors[weight].quant.is_float
 
     # ------------------------------------------------------------------------------------------------- operands ---
 
@@ -361,13 +440,14 @@ class Planner:
     def _buffer(self, name: str) -> int:
         if name not in self._buffers:
             value = self._graph.values[name]
-            self._buffers[name] = self._program.buffer(value.columns, samples=value.sampled)
+            self._buffers[name] = self._program.buffer(value.columns, samples=value.sampled, copies=value.copies)
         return self._buffers[name]
 
     def _activation(self, name: str) -> int:
         if name not in self._activations:
             value = self._graph.values[name]
-            self._activations[name] = self._program.activation(value.columns, samples=value.sampled)
+            made = self._program.activation(value.columns, samples=value.sampled, copies=value.copies)
+            self._activations[name] = made
         return self._activations[name]
 
     def _scratch(self, columns: int, sampled: bool) -> int:

@@ -6,6 +6,7 @@ PEFT prefixes names with ``base_model.model.`` and leaves the adapter's own name
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,6 +28,7 @@ PICKLES = ("adapter_model.bin", "adapter_model.pt")
 PREFIX = "base_model.model."
 TO_SAFETENSORS = "load it with PEFT and save it again: model.save_pretrained(DIR, safe_serialization=True)"
 
+EXPERTS = re.compile(r"\.experts\.|\.(in|out)put_linear\.")
 Floats = NDArray[np.float32]
 
 
@@ -97,6 +99,7 @@ class _Reader:
         self.used: set[str] = set()
 
     def read(self) -> PeftAdapter:
+        self._refuse_experts()
         targets = [site for site in self.sites.matrices.values() if self._is_target(site)]
         saved = self._saved_modules()
         if not targets and not saved:
@@ -125,6 +128,14 @@ class _Reader:
             saved={module: file.floats(name) for module, name in saved_names.items()},
             base_weights={module: file.floats(name) for module, name in below.items()},
         )
+
+    def _refuse_experts(self) -> None:
+        found = [name for name in self.header.tensors if EXPERTS.search(name)] if self.base.experts else []
+        if found:
+            shown = found[0] if found[0].isprintable() and len(found[0]) <= 200 else show(found[0])
+            why = f"tensor {shown} changes experts, whose weights adapters cannot change here"
+            remedy = "train it without them: target_modules of attention, the router and layers without experts"
+            raise AdapterError(f"{self.path}", why, remedy)
 
     def _floats(self, file: TensorFile, module: str, key: str, name: str | None) -> Floats | None:
         """Return a tensor of a module, of those by output the rows that are at its site."""

@@ -62,7 +62,7 @@ def sites(config: ModelConfig) -> Sites:
     """Return where adapters can act on a model of this shape."""
     made = layout(config)
     matrices: dict[str, Site] = {}
-    specs = {spec.name: spec for spec in made.tensors}
+    specs = {spec.name: spec for spec in made.tensors if not spec.experts}
     if HEAD not in specs:
         embed = specs[EMBED]
         specs[HEAD] = TensorSpec(HEAD, embed.k, (Part(f"{HEAD}.weight", embed.parts[0].rows),))

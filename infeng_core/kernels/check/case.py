@@ -259,6 +259,52 @@ class OneOp:
             self._bound, x, kv, call % self.copies, out, heads=heads, epilogues=steps, **more
         )
 
+    def _route(self) -> Callable[[int], None]:
+        n, k, top_k, act = (self.case[name] for name in ("n", "k", "heads", "act"))
+        logits, x = self._rows_of(n), self._input(act, k)
+        view = self.program.view(logits)
+        self._held.append((view, np.round(self._normal(*view.shape) * 4) / 4))  # with equal ones
+        # Both kinds of weights, each with room of its own, unless it is for its time.
+        made = [(chosen, *self._copies(act, n, k, top_k)) for chosen in (False, True)[: 2 if self.calls == 1 else 1]]
+
+        def emit(call: int) -> None:
+            for chosen, routing, out in made:
+                more = {"routing": routing, "columns": k, "share_of_chosen": chosen}
+                self.program.route(self._bound, logits, x, out, **more)
+
+        return emit
+
+    def _copies(self, act: str, experts: int, columns: int, top_k: int) -> tuple[int, int]:
+        """Declare what a route writes: return its routing and the value with the copies of rows."""
+        routing = self.program.routing(experts=experts, top_k=top_k)
+        *by_row, begin = self.program.view_routing(routing)
+        names = ("experts", "weights", "places")
+        self._results += [(name, view, True) for name, view in zip(names, by_row, strict=True)]
+        self._results.append(("begin", begin, False))
+        self._buffer(BLOCK)
+        declare = self.program.buffer if act == "f32" else self.program.activation
+        value = declare(columns, copies=top_k)
+        self._buffer(BLOCK)
+        views = (self.program.view(value),) if act == "f32" else self.program.view_activation(value)
+        self._results += [("copies", view.reshape(len(view) // top_k, top_k, -1), True) for view in views]
+        self._held += [(view, 99) for view in (*by_row, begin, *views)]
+        return routing, value
+
+    def _combine(self) -> Callable[[int], None]:
+        n, top_k = self.case["n"], self.case["heads"]
+        routing, x = self.program.routing(experts=top_k, top_k=top_k), self._rows_of(n, copies=top_k)
+        _, weights, places, _ = self.program.view_routing(routing)
+        self._held.append((weights, self._normal(*weights.shape)))
+        self._held.append((places, self._random.permutation(places.size).reshape(places.shape)))
+        steps, columns = self._epilogues(n)
+        out = self._output(columns)
+        shared, gate = self._rows_of(n), self._rows_of(1)
+
+        def emit(call: int) -> None:
+            self.program.combine(self._bound, x, n, out, steps, routing=routing, shared=shared, gate=gate)
+
+        return emit
+
     # Kernels.
 
     def _subject(self) -> Kernel:
@@ -338,9 +384,9 @@ class OneOp:
             self._watched.append(_Watched("its input", _whole(view), columns if is_output else 0))
         return value
 
-    def _rows_of(self, columns: int) -> int:
+    def _rows_of(self, columns: int, *, copies: int = 1) -> int:
         """Declare a buffer of random rows, with a group of zeros in the first."""
-        value = self.program.buffer(columns)
+        value = self.program.buffer(columns, copies=copies)
         rows = len(self.program.view(value))
         source = self._normal(rows, columns) * np.exp2(np.arange(rows, dtype=np.float32) % 7 - 3)[:, None]
         source[0, : min(64, columns - 1)] = 0

@@ -97,6 +97,8 @@ def _sizes(fields: Fields) -> Iterator[dict[str, int]]:
     """Yield sizes to try, the smallest first."""
     if fields["op"] == "shrink":
         yield {"n": min(fields["n"], 64), "k": _cut(fields["k"])}
+    elif fields["op"] == "route":  # as many experts as there are
+        yield {"k": _cut(fields["k"])}
     elif "weight" in fields:
         for n in (80, 96, 128, 256):
             if n <= fields["n"] and not (any(map(problems.is_gated, problems.step_names(fields))) and n % 32):

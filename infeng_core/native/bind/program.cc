@@ -194,6 +194,15 @@ py::array_t<float> view(const py::object& self, int id) {
   return rows_of(value.x, value.rows, value.columns, value.stride, self);
 }
 
+py::tuple view_routing(const py::object& self, int id) {
+  const auto& program = self.cast<const BoundProgram&>();
+  const Routing& routing = program.routing_of(id);
+  const int64_t k = routing.top_k, rows = program.limits().rows;
+  return py::make_tuple(rows_of(routing.chosen, rows, k, k, self), rows_of(routing.weights, rows, k, k, self),
+                        rows_of(routing.places, rows, k, k, self),
+                        rows_of(routing.begin, 1, routing.experts + 1, routing.experts + 1, self));
+}
+
 py::tuple view_activation(const py::object& self, int id) {
   const Value& value = self.cast<const BoundProgram&>().value(id);
   if (!value.quantized) fail("invalid_argument", "value ", id, " is a buffer: use view()");
@@ -268,6 +277,31 @@ void bind_ops(Class& program) {
           "kernels"_a, py::arg("weight").none(false), "x"_a, "out"_a, "epilogues"_a = List(), py::kw_only(),
           "module"_a = "",
           "``x`` is a buffer (f32 and bf16 weights) or an activation (int weights): both share one numbering.")
+      .def(
+          "expert_linear",
+          [](BoundProgram& self, const PyBindings& kernels, WeightPtr weight, int x, OptionalId out,
+             const List& epilogues, int routing) {
+            self.expert_linear(bindings(kernels), std::move(weight), x, out.value_or(-1), specs(self, epilogues),
+                               routing);
+          },
+          "kernels"_a, py::arg("weight").none(false), "x"_a, "out"_a, "epilogues"_a = List(), py::kw_only(),
+          "routing"_a)
+      .def(
+          "route",
+          [](BoundProgram& self, const PyBindings& kernels, int logits, int x, int out, int routing, int64_t columns,
+             bool share_of_chosen) {
+            self.route(bindings(kernels), logits, x, out, RouteSpec{routing, columns, share_of_chosen});
+          },
+          "kernels"_a, "logits"_a, "x"_a, "out"_a, py::kw_only(), "routing"_a, "columns"_a, "share_of_chosen"_a)
+      .def(
+          "combine",
+          [](BoundProgram& self, const PyBindings& kernels, int x, int64_t columns, OptionalId out,
+             const List& epilogues, int routing, OptionalId shared, OptionalId gate) {
+            self.combine(bindings(kernels), x, columns, routing, out.value_or(-1), specs(self, epilogues),
+                         shared.value_or(-1), gate.value_or(-1));
+          },
+          "kernels"_a, "x"_a, "columns"_a, "out"_a, "epilogues"_a = List(), py::kw_only(), "routing"_a,
+          "shared"_a = py::none(), "gate"_a = py::none())
       .def(
           "shrink",
           [](BoundProgram& self, const PyBindings& kernels, const std::string& name, int x, int64_t k, int64_t panels) {
@@ -348,7 +382,9 @@ void bind_program(py::module_& m) {
            }),
            py::arg("pool").none(false), py::kw_only(), "max_rows"_a, "max_samples"_a, "max_segments"_a, "context"_a,
            "pages"_a = Pages{})
-      .def("buffer", &Program::buffer, "columns"_a, py::kw_only(), "samples"_a = false)
+      .def("buffer", &Program::buffer, "columns"_a, py::kw_only(), "samples"_a = false, "copies"_a = 1)
+      .def("routing", &Program::routing, py::kw_only(), "experts"_a, "top_k"_a,
+           "Make room for what one op route at a time says; returns what other ops name it by.")
       .def(
           "open_adapters",
           [](BoundProgram& self, const std::string& dtype, int64_t columns, int64_t max_ranges) {
@@ -356,7 +392,7 @@ void bind_program(py::module_& m) {
           },
           "dtype"_a, py::kw_only(), "columns"_a, "max_ranges"_a,
           "Make room for adapters stored as ``dtype``; comes before the ops.")
-      .def("activation", &Program::activation, "columns"_a, py::kw_only(), "samples"_a = false,
+      .def("activation", &Program::activation, "columns"_a, py::kw_only(), "samples"_a = false, "copies"_a = 1,
            "Declare int8 rows with scales and sums for ``columns`` inputs.");
   bind_ops(program);
   program.def(
@@ -404,6 +440,8 @@ void bind_program(py::module_& m) {
            "Return a buffer as (max rows, columns) float32, without padding; a view that the next run overwrites.")
       .def("view_activation", &view_activation, "activation"_a,
            "Return (q (rows, k padded to 64), scale (rows, groups), sum (rows, groups)), views.")
+      .def("view_routing", &view_routing, "routing"_a,
+           "Return (experts, weights and places (rows, top_k), begin (1, experts + 1)), views.")
       .def_property_readonly("scratch_bytes", &Program::scratch_bytes)
       .def_property_readonly("scratch_is_intact", &Program::scratch_is_intact)
       .def("op_count", &Program::op_count)

@@ -110,12 +110,10 @@ void Op::set_rows(int64_t begin, int64_t count) {
     view.tensor->shape[0] = count;
     view.tensor->data = view.data + begin * view.row_bytes;
   }
-  const Binding* binding = bindings.data();
-  while (binding->rows < count) ++binding;
-  kernel = binding->kernel.get();
-  kernel_index = static_cast<int>(binding - bindings.data());
-  args.common.instance = binding->instance.get();
-  if (weight_at != nullptr) *weight_at = &binding->weight->abi;
+  const Binding& binding = binding_of(count);
+  use(binding);
+  args.common.instance = binding.instance.get();
+  if (weight_at != nullptr) *weight_at = &binding.weight->abi;
   rows_set = begin == 0 ? count : -1;
 }
 
@@ -126,6 +124,10 @@ void Program::patch() {
     int64_t rows = op.samples ? samples_ : rows_;
     if (op.segments_at != nullptr) *op.segments_at = static_cast<int32_t>(segment_count_);
     if (op.needs_some != nullptr && *op.needs_some == 0) rows = 0;
+    if (op.routing != nullptr) {  // its calls are made when the experts of the rows are known
+      op.args.common.rows = rows * op.routing->top_k;
+      continue;
+    }
     if (op.is_sliced) join_slices(op);
     op.is_sliced = rows > 0 && lora_.replaces(op);
     if (op.is_sliced) {

@@ -89,7 +89,8 @@ void Step::run_tiles(int worker, int64_t first, int64_t last) {
   infeng_status status = INFENG_INTERNAL;
   fp_write(kFpContract);  // every time: a kernel that leaves another mode behind must not reach its neighbours
   try {
-    status = op_->kernel->abi.run(&op_->args.common, phase_, first, last, &seat.worker);
+    status = op_->routing != nullptr ? program_.expert_calls_.run(first, last, &seat.worker)
+                                     : op_->kernel->abi.run(&op_->args.common, phase_, first, last, &seat.worker);
   } catch (...) {  // a kernel must not throw; one that does would end the process here
     fail_with(worker, INFENG_INTERNAL, nullptr, "the kernel threw a C++ exception");
   }
@@ -106,9 +107,13 @@ bool Step::next_op() {
     } while (op_->args.common.rows == 0);
     program_.next_slice(*op_);
   }
+  phase_ = -1;
+  if (op_->routing != nullptr) {
+    phases_ = program_.expert_calls_.make(*op_, program_.rows_) ? 1 : -1;
+    return true;
+  }
   const infeng_kernel& kernel = op_->kernel->abi;
   phases_ = kernel.phases == nullptr ? 1 : kernel.phases(&op_->args.common);
-  phase_ = -1;
   return true;
 }
 
@@ -118,8 +123,13 @@ bool Step::next_phase(int worker) {
     for (;;) {
       while (++phase_ >= phases_) {
         if (!next_op()) return false;
+        if (phases_ < 0) {
+          fail_with(worker, INFENG_INTERNAL, nullptr, "the kernel of ROUTE before it did not sort the rows by expert");
+          return false;
+        }
       }
-      tiles_ = op_->kernel->abi.tiles(&op_->args.common, phase_);
+      const bool has_experts = op_->routing != nullptr;
+      tiles_ = has_experts ? program_.expert_calls_.tiles() : op_->kernel->abi.tiles(&op_->args.common, phase_);
       const bool countable = tiles_ >= 0 && tiles_ <= INT32_MAX;
       if (!countable) fail_with(worker, INFENG_INTERNAL, nullptr, "its tile count is negative or beyond 2^31");
       if (tiles_ != 0) return countable;

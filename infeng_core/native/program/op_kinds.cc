@@ -53,7 +53,14 @@ Work lora_work(const Op& op) {
   return work;
 }
 
+Work expert_work(const Op& op) {
+  const infeng_weight& weight = op.weight->abi;
+  const int64_t panels = weight.panels / op.routing->experts;
+  return {op.args.common.rows * panels * kPanel * weight.k, op.routing->used() * panels * weight.panel_bytes};
+}
+
 Work linear_work(const Op& op) {
+  if (op.routing != nullptr) return expert_work(op);
   const infeng_weight& weight = *op.args.linear.weight;
   const Work lora = lora_work(op);
   return {op.args.common.rows * weight.n * weight.k + lora.macs, weight.panels * weight.panel_bytes + lora.bytes};
@@ -76,6 +83,8 @@ constexpr OpKind kKinds[] = {
     {INFENG_OP_KV_APPEND, "kv_append", append_work},
     {INFENG_OP_ATTENTION, "attention", attention_work},
     {INFENG_OP_SHRINK, "shrink", shrink_work},
+    {INFENG_OP_ROUTE, "route", nullptr},
+    {INFENG_OP_COMBINE, "combine", nullptr},
 };
 static_assert(std::ranges::all_of(kKinds, [](const OpKind& kind) { return kind.args_size <= sizeof(Op::Args); }));
 

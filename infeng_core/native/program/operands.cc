@@ -20,7 +20,8 @@ void check_size(const char* what, const Constant& constant, int64_t size) {
 
 }  // namespace
 
-const Value& Program::operand(int id, const char* what, bool quantized, int64_t columns, bool samples) const {
+const Value& Program::operand(int id, const char* what, bool quantized, int64_t columns, bool samples,
+                              int64_t copies) const {
   const Value& v = value(id);
   if (v.quantized != quantized) {
     fail("invalid_argument", what, ": value ", id, " is ", v.quantized ? "an int8 activation" : "an f32 buffer",
@@ -33,6 +34,9 @@ const Value& Program::operand(int id, const char* what, bool quantized, int64_t 
     fail("invalid_argument", what, ": value ", id, " has a row for each ",
          v.samples ? "sampled row" : "row of the batch", ", the op works on ",
          samples ? "sampled rows" : "rows of the batch");
+  }
+  if (v.copies != copies) {
+    fail("invalid_argument", what, ": value ", id, " has ", v.copies, " copies of each row, the op works on ", copies);
   }
   return v;
 }
@@ -94,7 +98,7 @@ int64_t Program::add_epilogues(Op& op, const Epilogues& specs, int64_t columns) 
         break;
       case INFENG_EPILOGUE_QUANTIZE:
         step.head.struct_size = sizeof step.quantize;
-        step.act = describe(operand(spec.value, name.c_str(), true, columns, op.samples));
+        step.act = describe(operand(spec.value, name.c_str(), true, columns, op.samples, op.copies_of_rows()));
         step.quantize.act = &step.act;
         track(op, step.act);
         break;
@@ -128,7 +132,7 @@ bool Op::has_step(uint32_t step_kind) const {
 }
 
 infeng_tensor Program::result(int out, int64_t columns, const Op& op) const {
-  if (out >= 0) return matrix(operand(out, "out", false, columns, op.samples), columns);
+  if (out >= 0) return matrix(operand(out, "out", false, columns, op.samples, op.copies_of_rows()), columns);
   if (!op.has_step(INFENG_EPILOGUE_QUANTIZE)) {
     fail("invalid_argument", name_of(Vocabulary::op, op.problem.op), ": has neither an output nor a quantize step");
   }

@@ -5,21 +5,11 @@
 
 #include "error.h"
 #include "library/names.h"
+#include "program/ops.h"
 #include "program/program.h"
 #include "weights/tensors.h"
 
 namespace infeng {
-namespace {
-
-// Up to this many elements a worker alone is done before the others have come and gone through a barrier.
-constexpr int64_t kSoloElements = 16384;
-
-void check_apart(const char* op, int x, int out) {
-  if (x == out) fail("invalid_argument", op, ": buffer ", x, " is both input and output; use two buffers");
-}
-
-}  // namespace
-
 void Program::embed(Bindings kernels, std::shared_ptr<const Weight> weight, int out, const std::string& module) {
   auto draft_op = draft(INFENG_OP_EMBED, std::move(kernels), false);
   Op& op = *draft_op;

@@ -43,19 +43,27 @@ Program::Program(std::shared_ptr<Pool> pool, const Limits& limits, Pages pages)
   segments_ = memory_.take_array<infeng_kv_segment>(limits.segments);
 }
 
-int Program::buffer(int64_t columns, bool samples) { return add_value(columns, samples, false); }
+int Program::buffer(int64_t columns, bool samples, int64_t copies) {
+  return add_value(columns, samples, false, copies);
+}
 
-int Program::activation(int64_t columns, bool samples) { return add_value(columns, samples, true); }
+int Program::activation(int64_t columns, bool samples, int64_t copies) {
+  return add_value(columns, samples, true, copies);
+}
 
-int Program::add_value(int64_t columns, bool samples, bool quantized) {
+int Program::add_value(int64_t columns, bool samples, bool quantized, int64_t copies) {
   if (finished_) fail("finished", "the program is finished: declare buffers before finish()");
   if (columns < 1 || columns > kMostColumns) {
     fail("invalid_argument", "a buffer of ", columns, " columns is not possible");
   }
+  if (copies < 1 || copies > INFENG_MOST_CHOSEN || (samples && copies != 1)) {
+    fail("invalid_argument", "a buffer of ", copies, " copies of a row is not possible");
+  }
   Value value;
   value.quantized = quantized;
   value.samples = samples;
-  value.rows = samples ? limits_.samples : limits_.rows;
+  value.copies = copies;
+  value.rows = samples ? limits_.samples : limits_.rows * copies;
   value.columns = columns;
   value.stride = round_up(columns, kGroup);
   if (quantized) {
@@ -89,7 +97,8 @@ void Program::finish() {
   const Op* upcoming = nullptr;
   for (auto op = ops_.rbegin(); op != ops_.rend(); ++op) {
     (*op)->upcoming = upcoming;
-    if ((*op)->problem.op == INFENG_OP_LINEAR) upcoming = op->get();
+    if ((*op)->problem.op != INFENG_OP_LINEAR) continue;
+    upcoming = (*op)->routing == nullptr ? op->get() : nullptr;  // which experts come is not known before
   }
 
   const auto threads = pool_->threads();
@@ -176,6 +185,12 @@ void Program::bind_kernels(Op& op, infeng_workspace& most) {
     if (op.weight != nullptr) binding.weight = in_layout_of(kernel, op.weight, pages_);
     binding.instance = kernel.instance(op.problem);
     const infeng_workspace wanted = kernel.workspace(op.problem);
+    // Calls for several experts run side by side.
+    if (op.routing != nullptr && (kernel.abi.kind != INFENG_KIND_TILES || kernel.abi.phases != nullptr ||
+                                  wanted.shared > 0 || binding.weight != op.weight)) {
+      fail("not_accepted", kernel.full_name(),
+           ": has phases, shared memory, a layout of its own or runs whole, so it cannot serve the linears of experts");
+    }
     most.align = std::max(most.align, wanted.align);
     most.shared = std::max(most.shared, wanted.shared);
     most.per_worker = std::max(most.per_worker, wanted.per_worker);

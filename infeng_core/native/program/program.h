@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "library/library.h"
+#include "program/experts.h"
 #include "program/kv_cache.h"
 #include "program/lora.h"
 #include "program/op_kinds.h"
@@ -64,6 +65,7 @@ using Epilogues = std::vector<EpilogueSpec>;
 struct Value {
   bool quantized = false;
   bool samples = false;  // has a row for each sampled row instead of each row of the batch
+  int64_t copies = 1;    // of each row: how many experts get one
   int64_t rows = 0;
   int64_t columns = 0;
   int64_t stride = 0;  // columns rounded up to 64
@@ -115,6 +117,13 @@ struct AttentionSpec {
   Constant slopes;  // the same
 };
 
+// What ROUTE does beyond sorting.
+struct RouteSpec {
+  int routing = -1;
+  int64_t columns = 0;  // of what the experts read
+  bool share_of_chosen = false;
+};
+
 // What a row op is given, by the names of its operands.
 struct RowOperands {
   std::map<std::string, int> rows = {};
@@ -140,14 +149,18 @@ struct Op {
     infeng_kv_append_args kv_append;
     infeng_attention_args attention;
     infeng_shrink_args shrink;
+    infeng_route_args route;
+    infeng_combine_args combine;
   };
   Args args{};
   bool samples = false;
   int64_t solo_rows = 0;          // up to so many rows one worker is faster than a barrier
   std::vector<ListedStep> steps;  // neither moves: the args point at them
   std::vector<const infeng_epilogue*> list;
-  infeng_activation in{};   // of a linear or a shrink
-  infeng_kv_cache cache{};  // of kv_append or attention
+  infeng_activation in{};            // of a linear or a shrink
+  infeng_kv_cache cache{};           // of kv_append or attention
+  infeng_activation copies{};        // of route
+  const Routing* routing = nullptr;  // of a linear of experts
   std::vector<RowView> views;
   std::shared_ptr<const Weight> weight;
   Bindings bindings;
@@ -177,6 +190,20 @@ struct Op {
 
   // Rows [begin, begin + count) in all views, and the kernel for so many.
   void set_rows(int64_t begin, int64_t count);
+
+  // The one for so many rows.
+  const Binding& binding_of(int64_t rows) const {
+    const Binding* binding = bindings.data();
+    while (binding->rows < rows) ++binding;
+    return *binding;
+  }
+
+  void use(const Binding& binding) {
+    kernel = binding.kernel.get();
+    kernel_index = static_cast<int>(&binding - bindings.data());
+  }
+
+  int64_t copies_of_rows() const { return routing == nullptr ? 1 : routing->top_k; }
 
   bool has_step(uint32_t step_kind) const;
 
@@ -213,8 +240,12 @@ class Program {
   // Makes room for adapters stored as `dtype`, whose stacked ranks have up to `columns` on one row. Before any op.
   void open_adapters(uint32_t dtype, int64_t columns, int64_t ranges);
 
-  int buffer(int64_t columns, bool samples);
-  int activation(int64_t columns, bool samples);
+  // `copies`: rows for the copies that so many experts get of each row of the batch.
+  int buffer(int64_t columns, bool samples, int64_t copies = 1);
+  int activation(int64_t columns, bool samples, int64_t copies = 1);
+
+  // Room for what one op ROUTE at a time says; returns what the ops that read it name it by.
+  int routing(int64_t experts, int64_t top_k);
 
   // An op with a `module` is one whose weight adapters may replace, under that name; "": none.
   void embed(Bindings kernels, std::shared_ptr<const Weight> weight, int out, const std::string& module = "");
@@ -223,6 +254,13 @@ class Program {
                const NormSpec& spec = {}, const std::string& module = "");
   void linear(Bindings kernels, std::shared_ptr<const Weight> weight, int x, int out, const Epilogues& epilogues,
               const std::string& module = "");
+  // The linears of all experts, whose panels lie one behind the other in `weight`, on the copies that ROUTE has sorted.
+  void expert_linear(Bindings kernels, std::shared_ptr<const Weight> weight, int x, int out, const Epilogues& epilogues,
+                     int routing);
+  void route(Bindings kernels, int logits, int x, int out, const RouteSpec& spec);
+  // `shared` and `gate`: buffers, or -1.
+  void combine(Bindings kernels, int x, int64_t columns, int routing, int out, const Epilogues& epilogues,
+               int shared = -1, int gate = -1);
   // The op before a linear of `panels` panels over the `k` columns of x; returns the slot for its LORA step.
   int shrink(Bindings kernels, const std::string& name, int x, int64_t k, int64_t panels);
   // The slot for an epilogue op behind the embeddings, before any SHRINK.
@@ -262,7 +300,9 @@ class Program {
     work();
   }
 
-  const Value& value(int id) const;  // throws Error "invalid_argument"
+  const Value& value(int id) const;         // throws Error "invalid_argument"
+  const Routing& routing_of(int id) const;  // throws Error "invalid_argument"
+  const Limits& limits() const { return limits_; }
   const Pages& pages() const { return pages_; }
   const Lora& lora() const { return lora_; }
   bool is_finished() const { return finished_; }
@@ -283,8 +323,9 @@ class Program {
     char message[sizeof(Seat::message)] = {};
   };
 
-  int add_value(int64_t columns, bool samples, bool quantized);
-  const Value& operand(int id, const char* what, bool quantized, int64_t columns, bool samples) const;
+  int add_value(int64_t columns, bool samples, bool quantized, int64_t copies);
+  const Value& operand(int id, const char* what, bool quantized, int64_t columns, bool samples,
+                       int64_t copies = 1) const;
   std::unique_ptr<Op> draft(uint32_t kind, Bindings kernels, bool samples) const;
   void add_lora(Op& op, int slot, int64_t columns);
   int64_t add_epilogues(Op& op, const Epilogues& epilogues, int64_t columns);
@@ -309,7 +350,9 @@ class Program {
   const Pages pages_;
   Bump memory_;
   std::vector<Value> values_;
-  std::vector<std::unique_ptr<Op>> ops_;  // args point at each other, so ops do not move
+  std::vector<std::unique_ptr<Routing>> routings_;  // ops point at them
+  ExpertCalls expert_calls_;                        // of the op that runs
+  std::vector<std::unique_ptr<Op>> ops_;            // args point at each other, so ops do not move
   std::vector<std::shared_ptr<const void>> owners_;
   std::vector<const Library*> libraries_;  // with per-thread state
   bool finished_ = false;

@@ -41,6 +41,18 @@ class Linear:
 
 
 @dataclass(frozen=True)
+class Experts:
+    """Weights of a mixture of experts, of each expert one."""
+
+    router: Linear  # (experts, hidden)
+    gate: Sequence[Linear]  # (intermediate, hidden)
+    up: Sequence[Linear]  # (intermediate, hidden)
+    down: Sequence[Linear]  # (hidden, intermediate)
+    shared: tuple[Linear, Linear, Linear] | None = None  # gate, up and down of an expert that all rows go to
+    shared_gate: Linear | None = None  # (1, hidden)
+
+
+@dataclass(frozen=True)
 class Layer:
     """Weights of one decoder layer."""
 
@@ -50,9 +62,10 @@ class Layer:
     v: Linear  # (kv_heads * head_dim, hidden)
     o: Linear  # (hidden, heads * head_dim)
     mlp_norm: Real | None  # (hidden,)
-    gate: Linear  # (intermediate, hidden)
-    up: Linear  # (intermediate, hidden)
-    down: Linear  # (hidden, intermediate)
+    gate: Linear | None  # (intermediate, hidden); None where there are experts
+    up: Linear | None  # (intermediate, hidden)
+    down: Linear | None  # (hidden, intermediate)
+    experts: Experts | None = None
     attn_post_norm: Real | None = None  # (hidden,) of what a block adds
     mlp_post_norm: Real | None = None  # (hidden,)
     q_norm: Real | None = None  # (head_dim,), or (heads * head_dim,) over all heads
@@ -218,9 +231,44 @@ class Llama(Adapted, Rotary):
 
     def mlp(self, layer: Layer, h: Real) -> Real:
         """Gate, widen and narrow: (rows, hidden) -> (rows, hidden)."""
+        if layer.experts is not None:
+            return self.mixture(layer.experts, h)
+        assert layer.gate is not None and layer.up is not None and layer.down is not None
         gate = self.linear(h, layer.gate)  # (rows, intermediate)
         up = self.linear(h, layer.up)  # (rows, intermediate)
         return self.linear(self.gated(gate, up), layer.down)  # (rows, hidden)
+
+    def mixture(self, experts: Experts, h: Real) -> Real:
+        """Add up what the chosen experts make of each row, by their weights: (rows, hidden) -> (rows, hidden)."""
+        scores = self.linear(h, experts.router)  # (rows, experts)
+        chosen = self.chosen(scores)  # (rows, experts per token)
+        weights = self.shares(scores, chosen)  # (rows, experts per token)
+        mixed = np.zeros_like(h)  # (rows, hidden)
+        for expert in np.unique(chosen):
+            rows, slots = np.nonzero(chosen == expert)  # (rows of this expert,)
+            gate, up = (self.product(h[rows], one[expert]) for one in (experts.gate, experts.up))
+            mixed[rows] += self.product(self.gated(gate, up), experts.down[expert]) * weights[rows, slots, None]
+        return mixed + self.shared(experts, h)
+
+    def shared(self, experts: Experts, h: Real) -> Real | float:
+        """Return what the expert of all rows adds, as far as its gate lets it: (rows, hidden)."""
+        if experts.shared is None or experts.shared_gate is None:
+            return 0.0
+        gate, up, down = experts.shared
+        made = self.linear(self.gated(self.linear(h, gate), self.linear(h, up)), down)  # (rows, hidden)
+        share: Real = 1 / (1 + np.exp(-self.linear(h, experts.shared_gate)))  # (rows, 1)
+        return made * share
+
+    def chosen(self, scores: Real) -> NDArray[np.intp]:
+        """Return the experts with the largest scores, of equals the first: (rows, experts) -> (rows, chosen)."""
+        return np.argsort(-scores, axis=-1, kind="stable")[:, : self.config.experts_per_token]
+
+    def shares(self, scores: Real, chosen: NDArray[np.intp]) -> Real:
+        """Return the softmax of the chosen experts' scores, among all or among those chosen: (rows, chosen)."""
+        e = np.exp(scores - scores.max(axis=-1, keepdims=True))  # (rows, experts)
+        picked: Real = np.take_along_axis(e, chosen, axis=-1)  # (rows, chosen)
+        shares: Real = picked / (picked if self.config.share_of_chosen else e).sum(axis=-1, keepdims=True)
+        return shares
 
     def gated(self, gate: Real, up: Real) -> Real:
         """Multiply what the gate lets through: (rows, intermediate)."""

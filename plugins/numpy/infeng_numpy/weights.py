@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .llama import Layer, Linear, Weights
+from .llama import Experts, Layer, Linear, Weights
 
 if TYPE_CHECKING:
     from infeng_core.api import LoadedModel, ModelConfig
@@ -35,8 +35,16 @@ class Family:
     offset: float = 0.0  # of the weights of all norms
     qkv_bias: bool | None = None  # None: as the configuration says
     o_bias: bool | None = None
+    experts: tuple[str, ...] | None = None
+    """The router, and of expert {} gate, up and down; without {}: (experts * rows, columns) of all, gates above ups."""
 
 
+EXPERTS = ("mlp.gate", *(f"mlp.experts.{{}}.{name}_proj.weight" for name in ("gate", "up", "down")))
+MIXTRAL = ("block_sparse_moe.gate", *(f"block_sparse_moe.experts.{{}}.{name}.weight" for name in ("w1", "w3", "w2")))
+STACKS = (
+    "block_sparse_moe.router.layer",
+    *(f"block_sparse_moe.{name}put_linear.weight" for name in ("in", "in", "out")),
+)
 POST = (None, "post_attention_layernorm", None, "post_feedforward_layernorm")
 BOTH = ("input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm")
 
@@ -44,15 +52,20 @@ FAMILIES = {
     "gemma2": Family(norms=BOTH, offset=1.0),
     "gemma3_text": Family(norms=BOTH, offset=1.0, qk_norm=True),
     "granite": Family(),
+    "granitemoe": Family(experts=STACKS),
     "llama": Family(),
     "ministral": Family(qkv_bias=False, o_bias=False),
     "ministral3": Family(qkv_bias=False, o_bias=False),
     "mistral": Family(qkv_bias=False, o_bias=False),
+    "mixtral": Family(qkv_bias=False, o_bias=False, experts=MIXTRAL),
     "olmo2": Family(norms=POST, qk_norm=True),
     "olmo3": Family(norms=POST, qk_norm=True),
+    "olmoe": Family(qk_norm=True, experts=EXPERTS),
     "phi3": Family(fused=True, qkv_bias=False, o_bias=False),
     "qwen2": Family(qkv_bias=True, o_bias=False),
+    "qwen2_moe": Family(qkv_bias=True, o_bias=False, experts=EXPERTS),
     "qwen3": Family(qk_norm=True),
+    "qwen3_moe": Family(qk_norm=True, experts=EXPERTS),
     "smollm3": Family(),
 }
 
@@ -83,6 +96,36 @@ def arrange(config: ModelConfig, read: Read, has_int8_input: Callable[[str], boo
             for begin, end in pairwise(edges)
         ]
 
+    def experts(names: tuple[str, ...], name: str, packed: str) -> Experts:
+        """Return the mixture of layer ``name``."""
+        router, *matrices = names
+        first = f"{packed}.experts.gate_up_proj"
+        gates, ups, downs = (
+            [
+                Linear(matrix, None, has_int8_input(tensor))
+                for matrix in of_experts(f"{name}.{matrices[index]}", index, 1 if index == 2 else 2)
+            ]
+            for index, tensor in enumerate((first, first, f"{packed}.experts.down_proj"))
+        )
+        shared = f"{name}.mlp.shared_expert"
+        if not config.shared_intermediate:
+            return Experts(linear(f"{name}.{router}", f"{packed}.router"), gates, ups, downs)
+        both = f"{packed}.shared.gate_up_proj"
+        whole = (
+            linear(f"{shared}.gate_proj", both),
+            linear(f"{shared}.up_proj", both),
+            linear(f"{shared}.down_proj", f"{packed}.shared.down_proj"),
+        )
+        gate = linear(f"{shared}_gate", f"{packed}.shared_gate")
+        return Experts(linear(f"{name}.{router}", f"{packed}.router"), gates, ups, downs, whole, gate)
+
+    def of_experts(name: str, index: int, of: int) -> list[NDArray[np.float64]]:
+        """Return a matrix of each expert; a stack has ``of`` of each, of which number ``index`` is wanted."""
+        if "{}" in name:
+            return [real(name.format(expert)) for expert in range(config.experts)]
+        stack = real(name)
+        return list(stack.reshape(config.experts * of, -1, stack.shape[-1])[index % of :: of])
+
     def norm(name: str | None) -> NDArray[np.float64] | None:
         return None if name is None else real(f"{name}.weight") + family.offset
 
@@ -95,7 +138,12 @@ def arrange(config: ModelConfig, read: Read, has_int8_input: Callable[[str], boo
         heads = {"q_proj": q_rows, "k_proj": kv_rows, "v_proj": kv_rows}
         q, k, v = joined(attention, heads, "qkv_proj", f"{packed}.qkv_proj", qkv_bias)
         gates = {"gate_proj": inner, "up_proj": inner}
-        gate, up = joined(mlp, gates, "gate_up_proj", f"{packed}.gate_up_proj", config.mlp_bias)
+        mixture, gate, up, down = None, None, None, None
+        if family.experts is not None and index not in config.dense_layers:
+            mixture = experts(family.experts, name, packed)
+        else:
+            gate, up = joined(mlp, gates, "gate_up_proj", f"{packed}.gate_up_proj", config.mlp_bias)
+            down = linear(f"{mlp}.down_proj", f"{packed}.down_proj", config.mlp_bias)
         return Layer(
             attn_norm=norms[0],
             q=q,
@@ -105,7 +153,8 @@ def arrange(config: ModelConfig, read: Read, has_int8_input: Callable[[str], boo
             mlp_norm=norms[2],
             gate=gate,
             up=up,
-            down=linear(f"{mlp}.down_proj", f"{packed}.down_proj", config.mlp_bias),
+            down=down,
+            experts=mixture,
             attn_post_norm=norms[1],
             mlp_post_norm=norms[3],
             q_norm=norm(f"{attention}.q_norm" if family.qk_norm else None),

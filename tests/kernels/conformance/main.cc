@@ -8,6 +8,7 @@
 #endif
 
 #include "cache.h"
+#include "experts.h"
 #include "rows.h"
 
 namespace {
@@ -30,6 +31,10 @@ void check(Checker& c) {
       return check_attention(c);
     case INFENG_OP_SHRINK:
       return check_shrink(c);
+    case INFENG_OP_ROUTE:
+      return check_route(c);
+    case INFENG_OP_COMBINE:
+      return check_combine(c);
   }
 }
 

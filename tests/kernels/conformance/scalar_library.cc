@@ -2,6 +2,7 @@
 // instruction set, and lets a sanitizer look at plain loops. SPDX-License-Identifier: Apache-2.0
 #include <infeng/ops/attention.h>
 #include <infeng/ops/embed.h>
+#include <infeng/ops/experts.h>
 #include <infeng/ops/kv_append.h>
 #include <infeng/ops/linear_float.h>
 #include <infeng/ops/linear_int.h>
@@ -49,6 +50,8 @@ constexpr infeng_kernel table[] = {
     kernel<Shrink<V, IntCore<Int8Row>>>("shrink_int8", ""),
     kernel<Shrink<V, TileCore<scalar::Tiles, Int8Row>>>("shrink_int8_tiles", ""),
     kernel<Epilogue<V>>("epilogue", ""),
+    kernel<Route<V>>("route", ""),
+    kernel<Combine<V>>("combine", ""),
     kernel<Rope<V>>("rope", ""),
     kernel<KvAppend<V, KvF32<V>>>("kv_append_f32", ""),
     kernel<KvAppend<V, KvF16<V>>>("kv_append_f16", ""),

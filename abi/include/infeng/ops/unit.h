@@ -40,7 +40,9 @@
   X(attention_f16_rows)                    \
   X(attention_f16_splits)                  \
   X(shrink_f32)                            \
-  X(shrink_bf16)
+  X(shrink_bf16)                           \
+  X(route)                                 \
+  X(combine)
 #define INFENG_UNIT_KERNELS(X, unit) \
   X(linear_int8row_##unit)           \
   X(linear_int8g32_##unit)           \

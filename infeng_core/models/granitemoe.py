@@ -1,0 +1,46 @@
+"""Granite 3 MoE: Granite with a mixture of experts in each layer, whose weights are a softmax over those chosen.
+
+``models/granitemoe/modeling_granitemoe.py`` of transformers. Checkpoints hold all experts in one tensor.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from infeng_core.models import granite
+from infeng_core.models.decoder import graph
+from infeng_core.models.terms import experts
+from infeng_core.models.weights import ExpertNames, Layout, decoder
+
+if TYPE_CHECKING:
+    from infeng_core.models.config import ModelConfig
+    from infeng_core.models.fields import Fields
+
+__all__ = ["ARCHITECTURES", "DEFAULTS", "FAMILY", "graph", "terms", "weights"]
+
+FAMILY = "granitemoe"
+ARCHITECTURES = ("GraniteMoeForCausalLM",)
+DEFAULTS = {"num_local_experts": 8, "num_experts_per_tok": 2}
+
+NAMES = ExpertNames(
+    router="block_sparse_moe.router.layer",
+    gate="",
+    up="",
+    down="",
+    gate_up_stack="block_sparse_moe.input_linear.weight",
+    down_stack="block_sparse_moe.output_linear.weight",
+)
+
+
+def terms(fields: Fields, config: ModelConfig) -> dict[str, Any]:
+    """Read Granite's factors and the experts, which are as wide as ``intermediate_size`` says."""
+    return {
+        **granite.terms(fields, config),
+        **experts(fields, count="num_local_experts", inner="intermediate_size"),
+        "share_of_chosen": True,
+    }
+
+
+def weights(config: ModelConfig) -> Layout:
+    """Return the tensors of a Granite MoE of this shape."""
+    return decoder(config, experts=NAMES)

@@ -1,0 +1,102 @@
+#include "program/experts.h"
+
+#include <algorithm>
+
+#include "program/program.h"
+
+namespace infeng {
+namespace {
+
+int64_t size_of(int32_t dtype) { return dtype == INFENG_I8 ? 1 : 4; }
+
+// Rows [begin, begin + count).
+void cut(infeng_tensor& tensor, int64_t begin, int64_t count) {
+  if (tensor.data == nullptr) return;
+  tensor.data = static_cast<char*>(tensor.data) + begin * tensor.strides[0] * size_of(tensor.dtype);
+  tensor.shape[0] = count;
+}
+
+void cut(infeng_activation& activation, int64_t begin, int64_t count) {
+  for (infeng_tensor* t : {&activation.x, &activation.q, &activation.scale, &activation.sum}) cut(*t, begin, count);
+}
+
+}  // namespace
+
+int64_t Routing::used() const {
+  int64_t count = 0;
+  for (int64_t e = 0; e < experts; ++e) count += rows_of(e) > 0 ? 1 : 0;
+  return count;
+}
+
+void ExpertCalls::reserve(int64_t experts) {
+  const auto wanted = static_cast<size_t>(experts);
+  if (room_ >= wanted) return;
+  calls_ = std::make_unique<ExpertCall[]>(wanted);
+  room_ = wanted;
+}
+
+void ExpertCalls::fill(ExpertCall& call, const Op& op, int64_t expert) const {
+  const Routing& routing = *op.routing;
+  const int64_t begin = routing.begin[expert], count = routing.rows_of(expert);
+  const Binding& binding = op.binding_of(count);
+  call.kernel = binding.kernel.get();
+  call.weight = binding.weight->abi;
+  call.weight.panels /= routing.experts;
+  call.weight.n = call.weight.panels * kPanel;
+  call.weight.data = static_cast<const char*>(call.weight.data) + expert * call.weight.panels * call.weight.panel_bytes;
+  call.in = op.in;
+  cut(call.in, begin, count);
+  call.args = op.args.linear;
+  call.args.common.rows = count;
+  call.args.common.instance = binding.instance.get();
+  call.args.common.epilogues = call.list;
+  call.args.in = &call.in;
+  call.args.weight = &call.weight;
+  cut(call.args.out, begin, count);
+  std::copy(op.list.begin(), op.list.end(), call.list);
+  for (size_t i = 0; i < op.list.size(); ++i) {
+    if (op.list[i]->kind != INFENG_EPILOGUE_QUANTIZE) continue;
+    call.quantize = op.steps[i].quantize;
+    call.act = op.steps[i].act;
+    cut(call.act, begin, count);
+    call.quantize.act = &call.act;
+    call.list[i] = &call.quantize.head;
+  }
+}
+
+bool ExpertCalls::make(Op& op, int64_t rows) {
+  const Routing& routing = *op.routing;
+  used_ = 0;
+  op.use(op.bindings.front());
+  int64_t tiles = 0, most = 0;
+  if (routing.begin[0] != 0 || routing.begin[routing.experts] != rows * routing.top_k) return false;
+  for (int64_t e = 0; e < routing.experts; ++e) {
+    const int64_t count = routing.rows_of(e);
+    if (count < 0 || count > rows) return false;
+    if (count == 0) continue;
+    ExpertCall& call = calls_[used_++];
+    fill(call, op, e);
+    call.first = tiles;
+    tiles += call.kernel->abi.tiles(&call.args.common, 0);
+    call.last = tiles;
+    if (count <= most) continue;
+    most = count;
+    op.use(op.binding_of(count));  // what a profile, or an error, says of all
+  }
+  return true;
+}
+
+infeng_status ExpertCalls::run(int64_t first, int64_t last, infeng_worker* worker) const {
+  const ExpertCall* const end = calls_.get() + used_;
+  const ExpertCall* call = std::upper_bound(calls_.get(), calls_.get() + used_, first,
+                                            [](int64_t tile, const ExpertCall& each) { return tile < each.last; });
+  for (; call != end && call->first < last; ++call) {
+    const int64_t from = std::max(first, call->first) - call->first;
+    const infeng_status status =
+        call->kernel->abi.run(&call->args.common, 0, from, std::min(last, call->last) - call->first, worker);
+    if (status != INFENG_OK) return status;
+  }
+  return INFENG_OK;
+}
+
+}  // namespace infeng
