@@ -11,13 +11,18 @@ from infeng_core.formats.checkpoints import small_files, weight_files
 from infeng_core.formats.choice import FormatChoice
 from infeng_core.formats.native import FORMAT_MAJOR, FORMAT_MINOR
 from infeng_core.formats.quantizers import BUILT_IN, DEFAULT, QuantizerChoice
+from infeng_core.formats.recipes import digest
 from infeng_core.formats.tokenizer_files import is_needed
 
 RULES = 2  # counts changes of what a conversion makes of the same files
 
 
-def conversion_key(source: Path, choice: FormatChoice, quantizer: QuantizerChoice = DEFAULT) -> str:
+def conversion_key(
+    source: Path, choice: FormatChoice, quantizer: QuantizerChoice = DEFAULT, recipe: bytes = b""
+) -> str:
     """Return a hexadecimal key over the source's files, formats, quantizer and the engine-native format's version.
+
+    ``recipe``: the file that says the same, where it is kept with what is made.
 
     The built-in rounding counts by RULES alone. Weight files count by real path, size and time of change, for their
     contents are too large to hash each time; small files count by contents. Raises ModelError where a file is missing.
@@ -37,6 +42,8 @@ def conversion_key(source: Path, choice: FormatChoice, quantizer: QuantizerChoic
             identity["defaults"] = sorted(choice.defaults)  # which follow the file's own types
         if quantizer.record != BUILT_IN:
             identity["quantizer"] = quantizer.record
+        if recipe:
+            identity["recipe"] = digest(recipe)
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:32]
 
 
