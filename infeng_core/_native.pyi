@@ -565,6 +565,31 @@ def unpack_codes(
 ) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
     """Return codes (panels * 16, k) and scales (panels * 16, groups) of a format that has a grid."""
 
+def sub_grid(format: str) -> tuple[int, int, int] | None:
+    """Return (inputs of one sub-scale, largest sub-scale, largest code and zero point) of a format, or None."""
+
+def pack_units(
+    format: str,
+    units: NDArray[np.int8],  # (n, k)
+    scales: NDArray[np.float32],  # (n, 1)
+    sub_scales: NDArray[np.int8],  # (n, groups), from 1 on
+    zeros: NDArray[np.int8],  # (n, groups)
+    out: Any,  # as of pack
+    *,
+    first_panel: int = 0,
+    panel_step: int = 1,
+    threads: int = 1,
+) -> None:
+    """Lay out weights scale * sub_scale * (unit - zero) of a format with integer sub-scales; GIL released.
+
+    Raises NativeError as ``pack_codes`` does, and "out_of_range" where sub_scale * (unit - zero) leaves -128 to 127.
+    """
+
+def unpack_units(
+    format: str, data: Any, offset: int, panels: int, k: int, *, first_panel: int = 0, panel_step: int = 1
+) -> tuple[NDArray[np.int8], NDArray[np.float32], NDArray[np.int8], NDArray[np.int8]]:
+    """Return units (panels * 16, k), scales (panels * 16, 1), sub-scales and zero points (panels * 16, groups)."""
+
 # ----------------------------------------------------------------------------------------------------- calibration.cc
 
 def add_gram(x: NDArray[np.float32], h: NDArray[np.float64], threads: int = 1) -> None:
@@ -589,6 +614,26 @@ def choose_scales(
     threads: int = 1,
 ) -> NDArray[np.float32]:
     """Return scales (n, groups) for codes from low to high: those with the least sum of weight * error^2."""
+
+def choose_sub_scales(
+    w: NDArray[np.float32],  # (n, k)
+    weight: NDArray[np.float64],  # (k,)
+    bits: int,  # of a code: 4, 5, 6
+    threads: int = 1,
+) -> tuple[NDArray[np.float32], NDArray[np.int8], NDArray[np.int8]]:
+    """Return scales (n, 1), sub-scales and zero points (n, groups): those with the least sum of weight * error^2."""
+
+def refit_scales(
+    w: NDArray[np.float32],  # (n, k)
+    q: NDArray[np.int8],  # (n, k)
+    h: NDArray[np.float64],  # (k, k) symmetric
+    d: NDArray[np.float32],  # (n, 1)
+    threads: int = 1,
+) -> None:
+    """Make each row's ``d`` (w' H q) / (q' H q), the one that loses least with the integers q; in place.
+
+    One that would not be positive stays.
+    """
 
 def choose_codes(
     w: NDArray[np.float32],  # (n, k)

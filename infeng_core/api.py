@@ -73,7 +73,7 @@ from infeng_core.formats.cache import cached_model
 from infeng_core.formats.huggingface import read_config
 from infeng_core.formats.identity import conversion_key
 from infeng_core.formats.native import is_native, read_manifest
-from infeng_core.formats.quant import FormatLookup, Grid, QuantFormat, builtin_format
+from infeng_core.formats.quant import FormatLookup, Grid, QuantFormat, SubGrid, builtin_format
 from infeng_core.formats.quantizers import Nearest, Quantized, Quantizer, QuantizerChoice, QuantTarget
 from infeng_core.formats.sources import Source
 from infeng_core.kernels.check.case import OneOp
@@ -262,6 +262,7 @@ __all__ = [
     "Source",
     "StepShape",
     "Stream",
+    "SubGrid",
     "TensorSpec",
     "Timings",
     "Tokenizer",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from infeng_core import _native
 from infeng_core.backends.native.executable import plan
 from infeng_core.calibration.stages import Stage, stages, table
+from infeng_core.calibration.store import Store
 from infeng_core.errors import KernelError
 from infeng_core.formats.quant import BUILTIN
 from infeng_core.formats.shards import aligned_bytes
@@ -25,13 +26,16 @@ from infeng_core.step import Limits
 
 BLOCK = 16  # positions of a cache block
 
+Runner = Callable[[Mapping[str, NDArray[np.float32]], NDArray[np.int32]], dict[str, NDArray[np.float32]]]
+"""From the values that a stage takes of one text, and its ids, to views of those that it gives, (tokens, columns)."""
+
 
 @dataclass
 class Forward:
     """The hidden states of ``texts`` before a linear op, computed with the kernels that serve.
 
-    ``texts`` are token ids, one array for each text. What every stage needs of the one before it stays in memory as
-    float32: (tokens, columns) of each value that is still read.
+    ``texts`` are token ids, one array for each text. What every stage needs of the one before it is kept as float32:
+    (tokens, columns) of each value that is still read.
     """
 
     model: ModelConfig
@@ -39,12 +43,14 @@ class Forward:
     config: EngineConfig
     selector: Selector
     vectors: dict[str, NDArray[np.float32]] = field(default_factory=dict)  # given as they are gathered, before tensors
+    store: Store = field(default_factory=Store)
     _tensors: dict[str, PackedTensor] = field(default_factory=dict)
     _values: dict[str, list[NDArray[np.float32]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         graph = families()[self.model.family].graph(self.model)
         self._known = graph.values
+        self.logits = graph.logits
         self._stages = stages(graph)
         self._next = 0
         self._length = max(len(text) for text in self.texts)
@@ -87,10 +93,15 @@ class Forward:
     def _is_known(self, stage: Stage) -> bool:
         return all(getattr(op, "weight", None) in {None, *self._tensors, *self.vectors} for op in stage.ops)
 
-    def _run(self, stage: Stage) -> None:
-        """Compute what ``stage`` gives of every text."""
+    def course(self) -> Iterator[tuple[Stage, set[str]]]:
+        """Yield every stage with the values that later ones read; the last one gives nothing but ``logits``."""
+        for index, stage in enumerate(self._stages):
+            yield stage, {name for one in self._stages[index + 1 :] for name in one.takes}
+
+    def runner(self, stage: Stage, tensors: Mapping[str, PackedTensor]) -> Runner:
+        """Return what computes ``stage`` of one text after another with these tensors, and all vectors."""
         tables = {name: self._table(name) for name in stage.takes}
-        loaded = self._model({table(name): tensor for name, tensor in tables.items()})
+        loaded = self._model({**tensors, **{table(name): tensor for name, tensor in tables.items()}})
         blocks = -(-self._length // BLOCK)
         limits = Limits(self._length, 1, 1, blocks * BLOCK, blocks)
         graph = stage.graph(self._known)
@@ -99,14 +110,22 @@ class Forward:
         )
         program.finish()
         views = {name: program.view(planner.buffer(name)) for name in stage.gives}
+
+        def run(values: Mapping[str, NDArray[np.float32]], ids: NDArray[np.int32]) -> dict[str, NDArray[np.float32]]:
+            for name, tensor in tables.items():
+                self._fill(tensor, values[name])
+            self._step(program, np.arange(len(ids), dtype=np.int32) if tables else ids)
+            return {name: view[: len(ids), : self._known[name].columns] for name, view in views.items()}
+
+        return run
+
+    def _run(self, stage: Stage) -> None:
+        """Compute what ``stage`` gives of every text."""
+        run = self.runner(stage, self._tensors)
         made: dict[str, list[NDArray[np.float32]]] = {name: [] for name in stage.gives}
         for index, ids in enumerate(self.texts):
-            for name, tensor in tables.items():
-                self._fill(tensor, self._values[name][index])
-            tokens = np.arange(len(ids), dtype=np.int32) if tables else ids
-            self._step(program, tokens)
-            for name, view in views.items():
-                made[name].append(view[: len(ids), : self._known[name].columns].copy())
+            for name, rows in run({name: self._values[name][index] for name in stage.takes}, ids).items():
+                made[name].append(self.store.keep(rows))
         later = self._stages[self._next + 1 :]
         wanted = {name for one in later for name in one.takes}
         self._values = {name: rows for name, rows in {**self._values, **made}.items() if name in wanted}
@@ -135,8 +154,7 @@ class Forward:
         padded[:, : rows.shape[1]] = rows
         tensor.quant.pack(padded, tensor.buffer, threads=2)
 
-    def _model(self, tables: Mapping[str, PackedTensor]) -> LoadedModel:
-        tensors = {**self._tensors, **tables}
+    def _model(self, tensors: Mapping[str, PackedTensor]) -> LoadedModel:
         formats = {name: tensor.format for name, tensor in tensors.items()}
         nbytes = sum(tensor.nbytes for tensor in tensors.values())
         here = Path()

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from infeng_core import _native
+from infeng_core.formats.quant import SubGrid
 from infeng_core.formats.quantizers import Quantized, QuantTarget
 
 DAMPING = 0.01  # of the mean of H's diagonal, added to all of it
@@ -22,6 +23,7 @@ class Gptq:
     """Chooses codes by a statistic; a matrix without one is left to the built-in rounding."""
 
     needs_statistics = True
+    knows_sub_scales = True
 
     threads: int = 2
     _last: tuple[NDArray[np.float64], _Factored] | None = field(default=None, repr=False)
@@ -31,15 +33,33 @@ class Gptq:
         if target.statistic is None:
             return None
         factored, grid = self._factored(target.statistic), target.grid
+        weights = np.ascontiguousarray(weights, np.float32)
+        if grid.sub is not None:
+            return self._sub_scaled(weights, target.statistic, factored, grid.high, grid.sub)
         group, low, high = grid.group, grid.low, grid.high
         half = grid.scale == np.float16
-        weights = np.ascontiguousarray(weights, np.float32)
         scales = _native.choose_scales(weights, factored.costs, group, low, high, half, self.threads)
         lowest, highest = np.full(scales.shape, low, np.int8), np.full(scales.shape, high, np.int8)
         codes = _native.choose_codes(
             weights, factored.order, factored.factors, scales, lowest, highest, group, self.threads
         )
         return Quantized(codes, scales)
+
+    def _sub_scaled(
+        self, weights: NDArray[np.float32], statistic: NDArray[np.float64], factored: _Factored, most: int, sub: SubGrid
+    ) -> Quantized:
+        """Choose d, s and z for their own rounding, then codes u under them, then d for s (u - z)."""
+        d, s, z = _native.choose_sub_scales(weights, factored.costs, most.bit_length(), self.threads)
+        wide, zero = s.astype(np.int32), z.astype(np.int32)
+        lowest = np.maximum(-zero, -(-sub.lowest // wide)).astype(np.int8)  # of u - z
+        highest = np.minimum(most - zero, sub.highest // wide).astype(np.int8)
+        chosen = _native.choose_codes(
+            weights, factored.order, factored.factors, d * s, lowest, highest, sub.group, self.threads
+        )
+        k = weights.shape[1]
+        integers = chosen * np.repeat(s, sub.group, axis=1)[:, :k]
+        _native.refit_scales(weights, integers, np.ascontiguousarray(statistic), d, self.threads)
+        return Quantized(chosen + np.repeat(z, sub.group, axis=1)[:, :k], d, z, s)
 
     def _factored(self, statistic: NDArray[np.float64]) -> _Factored:
         """Return the factors of H, kept for the next matrix: q, k and v read the same."""

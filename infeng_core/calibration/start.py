@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +16,7 @@ from infeng_core.calibration.statistics import Statistics
 from infeng_core.engine import Engine
 from infeng_core.formats.checkpoints import open_checkpoint
 from infeng_core.formats.quantizers import QuantizerChoice
+from infeng_core.formats.recipes import Text
 from infeng_core.kernels.choice import Selector
 from infeng_core.models.config import ModelConfig
 from infeng_core.plug.manager import Plugins
@@ -21,24 +24,47 @@ from infeng_core.requests.request import Request, SamplingParams
 from infeng_core.settings.config import EngineConfig
 
 
-def calibrated(
-    text: str | None, source: Path, quantizer: QuantizerChoice, config: EngineConfig, plugins: Plugins
-) -> tuple[QuantizerChoice, Statistics | None]:
-    """Return a quantizer whose record names the calibration text, and the statistics that it is to be told.
+@dataclass(frozen=True)
+class Sample:
+    """Calibration text as token ids, and where it comes from: ``auto`` or ``file``."""
 
-    text: a file, "auto" for what the model writes itself, "none" or None for no calibration. Raises UsageError for a
-    file that is no text, and what reading and running the model raise.
+    source: str
+    ids: list[NDArray[np.int32]]
+
+    @property
+    def text(self) -> Text:
+        """What identifies it."""
+        return Text(self.source, sum(map(len, self.ids)), texts.digest(self.ids))
+
+
+def sample(text: str | None, source: Path, config: EngineConfig, plugins: Plugins) -> Sample | None:
+    """Return calibration text for the model ``source``; None for no calibration.
+
+    text: a file, "auto" for what the model writes itself, "none" or None. Raises UsageError for a file that is no text,
+    and what reading and running the model raise.
     """
     if text in (None, "none"):
+        return None
+    if text == "auto":
+        return Sample("auto", _written(source, config))
+    return Sample("file", _read(Path(str(text)), source, config, plugins))
+
+
+def calibrated(
+    quantizer: QuantizerChoice, given: Sample | None, config: EngineConfig, plugins: Plugins
+) -> tuple[QuantizerChoice, Statistics | None]:
+    """Return a quantizer whose record names the calibration text, and the statistics that it is to be told."""
+    if given is None:
         return quantizer, None
-    ids = _written(source, config) if text == "auto" else _read(Path(str(text)), source, config, plugins)
-    settings = {**quantizer.settings, "text": texts.digest(ids), "tokens": sum(map(len, ids))}
-
-    def start(model: ModelConfig) -> Forward:
-        return Forward(model, ids, config, Selector(plugins, config, plugins.cpu))
-
+    settings = {**quantizer.settings, "text": given.text.sha256, "tokens": given.text.tokens}
     threads = plugins.cpu.place(config.threads, 0).workers
+    start = partial(forward, given.ids, config, plugins)
     return replace(quantizer, settings=settings), Statistics(start, threads)
+
+
+def forward(ids: Sequence[NDArray[np.int32]], config: EngineConfig, plugins: Plugins, model: ModelConfig) -> Forward:
+    """Return the way of text through a model of this shape."""
+    return Forward(model, ids, config, Selector(plugins, config, plugins.cpu))
 
 
 def _read(path: Path, source: Path, config: EngineConfig, plugins: Plugins) -> list[NDArray[np.int32]]:
@@ -49,6 +75,7 @@ def _read(path: Path, source: Path, config: EngineConfig, plugins: Plugins) -> l
 def _written(source: Path, config: EngineConfig) -> list[NDArray[np.int32]]:
     """Return texts that the model draws at temperature 1, each from the beginning of text or from a first token."""
     over = {"model.format": "int8-row", "model.quantizer": "nearest", "threads.count": config.threads.count}
+    over |= {"model.load": "mmap"}  # what a conversion needs at a time is little, and a model may be large
     with Engine(source, overrides=over) as engine:
         shape = engine.model.config
         length = min(texts.LENGTH, engine.limits.context)

@@ -13,6 +13,7 @@ from infeng_core.calibration.forward import Forward, quantized
 from infeng_core.formats.tensors import PackedTensor
 from infeng_core.models.config import ModelConfig
 
+BLOCK = 512  # columns that are mirrored at a time
 ROWS = 256  # the native sums are cut at multiples of it
 
 
@@ -63,7 +64,10 @@ def moments(inputs: Sequence[NDArray[np.float32]], *, as_int8: bool, threads: in
             rest = rest[whole:]
     if len(rest):
         _native.add_gram(np.ascontiguousarray(rest), h, threads)
-    h = np.triu(h)
-    h += np.triu(h, 1).T
+    for begin in range(0, k, BLOCK):  # in place: h is the largest array of a conversion
+        end = begin + BLOCK
+        h[end:, begin:end] = h[begin:end, end:].T
+        square = np.triu(h[begin:end, begin:end])
+        h[begin:end, begin:end] = square + np.triu(square, 1).T
     h /= total
     return h

@@ -7,10 +7,16 @@ import errno
 import fcntl
 import os
 import shutil
+import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from infeng_core.errors import InfengError, ResourceError, UsageError
+from infeng_core.files import read_text
+
+KEY, JOURNAL = TRACES = ("key", "journal")
+"""Files in a work that may be interrupted: what it is to be, and what of it is finished. They go at its end."""
+MAX_KEY = 4096
 
 FULL = {
     errno.ENOSPC: "the disk is full",
@@ -74,33 +80,64 @@ def require_ours(destination: Path, what: str, written: Callable[[Path], set[str
 
 
 @contextlib.contextmanager
-def replacing(destination: Path, check: Callable[[], None] = lambda: None) -> Iterator[Path]:
+def replacing(destination: Path, check: Callable[[], None] = lambda: None, key: str = "") -> Iterator[Path]:
     """Give a new directory to fill; it becomes ``destination`` when the block ends well and vanishes when it does not.
 
     An older ``destination`` is replaced, unless ``check`` then raises. Call under ``locked``. Every file is on the disk
-    before the rename, and not everybody may write it. A full disk is a ResourceError.
+    before the rename, and not everybody may write it. A full disk is a ResourceError. With ``key``, what Ctrl-C or a
+    killed process leaves stays, and is given to the next call with that key.
     """
-    partial = destination.with_name(f".{destination.name}.infeng-partial")
+    partial, goes_on = partial_of(destination), bool(key) and interrupted(destination) == key
     old = destination.with_name(f".{destination.name}.infeng-old")
+    is_kept = False
     try:
         with _disk_errors(destination):
             _restore(old, destination)
-            for leftover in (partial, old):  # of a process that was killed
+            for leftover in (old,) if goes_on else (partial, old):  # of a process that was killed
                 shutil.rmtree(leftover, ignore_errors=True)
-            partial.mkdir(parents=True)
+            if not goes_on:
+                partial.mkdir(parents=True)
+                partial.chmod(partial.stat().st_mode & ~0o002)
+            if key:
+                (partial / KEY).write_text(key, encoding="utf-8")
             yield partial
-            for file in (*partial.iterdir(), partial):
+            for file in partial.iterdir():
                 file.chmod(file.stat().st_mode & ~0o002)
                 _sync(file)
+            for name in TRACES if key else ():
+                (partial / name).unlink(missing_ok=True)
+            partial.chmod(partial.stat().st_mode & ~0o002)
+            _sync(partial)
             if destination.exists():
                 check()
                 destination.rename(old)
             partial.rename(destination)
             _sync(destination.parent)
+    except KeyboardInterrupt:
+        is_kept = bool(key)
+        raise
     finally:
         _restore(old, destination)
-        shutil.rmtree(partial, ignore_errors=True)
+        if not is_kept:
+            shutil.rmtree(partial, ignore_errors=True)
         shutil.rmtree(old, ignore_errors=True)
+
+
+def partial_of(destination: Path) -> Path:
+    """Return where the work on ``destination`` goes on."""
+    return destination.with_name(f".{destination.name}.infeng-partial")
+
+
+def interrupted(destination: Path) -> str:
+    """Return the key of what an interruption left of ``destination``, "" where there is nothing or it is not ours."""
+    partial = partial_of(destination)
+    try:
+        found = partial.lstat()
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o002:
+            return ""
+        return read_text(partial / KEY, MAX_KEY, ResourceError)
+    except (OSError, ResourceError):
+        return ""
 
 
 def replace_file(path: Path, data: bytes) -> None:

@@ -15,15 +15,18 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from infeng_core.errors import ModelError, ResourceError
+from infeng_core.errors import InfengError, ModelError, ResourceError
 from infeng_core.files import reading
-from infeng_core.formats import atomic, native
+from infeng_core.formats import atomic, native, recipes
 from infeng_core.formats.checkpoints import Checkpoint, open_checkpoint
 from infeng_core.formats.choice import FormatChoice
 from infeng_core.formats.identity import conversion_key
-from infeng_core.formats.packing import chosen_bytes, gather_vector, pack_tensor
+from infeng_core.formats.packing import chosen_bytes, gather_vector, pack_tensor, statistic_bytes
+from infeng_core.formats.progress import Progress, Show
 from infeng_core.formats.quant import FormatLookup, QuantFormat, builtin_format
 from infeng_core.formats.quantizers import DEFAULT, QuantizerChoice
+from infeng_core.formats.recipes import Recipe
+from infeng_core.formats.resume import Journal, held
 from infeng_core.formats.shards import ALIGN, Entry, aligned_bytes, plan_shards, write_shard
 from infeng_core.formats.tensors import PackedTensor
 from infeng_core.log import get_logger
@@ -73,24 +76,27 @@ def convert(
     lookup: FormatLookup = builtin_format,
     quantizer: QuantizerChoice = DEFAULT,
     statistics: Statistics | None = None,
+    recipe: bytes = b"",
     force: bool = False,
     threads: int = 2,
-    progress: bool = True,
+    progress: Show = True,
 ) -> Conversion:
     """Pack ``source``, a Hugging Face directory or a GGUF file, into the engine-native directory ``destination``.
 
     The destination appears complete or not at all: work goes to a temporary name beside it. A second process that
     wants the same waits and takes the first one's result. An existing engine-native directory of another origin is
     replaced only with ``force``; anything else that exists is left alone. About one tensor is in memory at a time.
-    ``quantizer`` chooses what integer formats store, told by ``statistics``, which its settings name. ``progress``
-    shows a bar where stderr is a terminal. Raises ModelError for a bad source, ResourceError for a full disk,
-    PluginError for a quantizer that answers wrongly, UsageError for one that has nothing to choose.
+    ``quantizer`` chooses what integer formats store, told by ``statistics``, which its settings name; what Ctrl-C or a
+    kill leaves of such a conversion the next one with the same arguments continues. ``recipe`` is the file that says
+    the same as the arguments, to be kept with what is made. ``progress`` shows a bar where stderr is a terminal. Raises
+    ModelError for a bad source, ResourceError for a full disk, PluginError for a quantizer that answers wrongly,
+    UsageError for one that has nothing to choose.
     """
     start = time.monotonic()
     if native.is_native(source):
         raise ModelError(f"{source}", "is converted already", "convert the original Hugging Face directory")
     destination = destination.absolute()
-    key = conversion_key(source, choice, quantizer)
+    key = conversion_key(source, choice, quantizer, recipe)
     ours = partial(atomic.require_ours, destination, "engine-native directory", native.written_files, ModelError)
     wait = f"{destination}: another process writes it; waiting"
     with atomic.locked(destination, waiting=lambda: get_logger(__name__).warning(wait)):
@@ -98,9 +104,26 @@ def convert(
         if existing is not None:
             return _report(existing, destination, start, reused=True)
         manifest, changes = _write(
-            source, destination, choice, quantizer, statistics, key, lookup, threads, progress, ours
+            source, destination, choice, quantizer, statistics, recipe, key, lookup, threads, progress, ours
         )
     return replace(_report(manifest, destination, start, reused=False), rounded_again=changes)
+
+
+def known_recipe(destination: Path, lookup: FormatLookup, key: Callable[[Recipe], str]) -> Recipe | None:
+    """Return the recipe of a conversion that ``destination`` holds, or that was interrupted on its way there.
+
+    key: the key that a conversion with a recipe has; one of another source or version is none.
+    """
+    destination = destination.absolute()
+    with contextlib.suppress(InfengError):
+        found = recipes.read(destination / recipes.NAME)
+        if native.read_manifest(destination, lookup).key == key(found):
+            return found
+    with contextlib.suppress(InfengError):
+        found = recipes.read(atomic.partial_of(destination) / recipes.NAME)
+        if atomic.interrupted(destination) == key(found):
+            return found
+    return None
 
 
 def _report(manifest: native.Manifest, path: Path, start: float, *, reused: bool) -> Conversion:
@@ -134,37 +157,43 @@ def _write(
     choice: FormatChoice,
     quantizer: QuantizerChoice,
     statistics: Statistics | None,
+    recipe: bytes,
     key: str,
     lookup: FormatLookup,
     threads: int,
-    progress: bool,
+    progress: Show,
     ours: Callable[[], None],
 ) -> tuple[native.Manifest, dict[str, str]]:
     """Write everything; return the manifest, and what was quantized and is rounded again."""
     with reading(source):
         checkpoint = open_checkpoint(source)
-        sides = checkpoint.side_files()
+        sides = checkpoint.side_files() | ({recipes.NAME: recipe} if recipe else {})
     formats = checkpoint.formats(choice, lookup)
     quants = {name: lookup(format) for name, format in formats.items()}
     packer = _Packer(checkpoint, quants, quantizer, statistics, threads)
     shards = plan_shards(packer.entries())
     total = sum(entry.nbytes for shard in shards.values() for entry in shard)
-    with atomic.replacing(destination, ours) as folder:
-        free = shutil.disk_usage(folder).free
+    with atomic.replacing(destination, ours, key if statistics is not None else "") as folder:
+        if recipe:
+            (folder / recipes.NAME).write_bytes(recipe)  # first: it took long to find, and may be looked for
+        free = shutil.disk_usage(folder).free + held(folder, shards)
         if total > free:
             why = f"the conversion needs {memory.gigabytes(total)}, the disk has {memory.gigabytes(free)} free"
             raise ResourceError(f"{destination}", why, "free some space or choose another place")
-        from tqdm import tqdm  # 30 ms, which a start without a conversion need not take
-
         place: dict[str, tuple[str, str]] = {}  # tensor: (file, sha256)
-        with tqdm(total=total, desc="converting", unit="B", unit_scale=True, disable=None if progress else True) as bar:
+        with Progress(total, "converting", progress) as shown:
 
             def fill(entry: Entry) -> NDArray[np.uint8]:
-                bar.update(entry.nbytes)
+                shown.update(entry.nbytes)
                 return packer.fill(entry)
 
+            def take(entry: Entry, data: NDArray[np.uint8]) -> None:
+                shown.update(entry.nbytes)
+                packer.take(entry, data)
+
+            journal = Journal(folder, packer.place, take) if statistics is not None else None
             for file, entries in shards.items():
-                digests = write_shard(folder / file, entries, fill)
+                digests = write_shard(folder / file, entries, fill, journal)
                 place |= {name: (file, digest) for name, digest in digests.items()}
         files = {}
         for name, data in sides.items():
@@ -211,6 +240,7 @@ class _Packer:
         self.specs |= {spec.name: spec for spec in checkpoint.layout.tensors}
         largest = max(entry.nbytes for entry in self.entries())
         chosen = max(chosen_bytes(spec, formats[spec.name], quantizer) for spec in checkpoint.layout.tensors)
+        chosen += statistic_bytes(checkpoint.layout) if statistics is not None else 0
         memory.require(largest + checkpoint.largest + chosen, f"{checkpoint.directory}", memory.available_bytes())
         self.buffer = aligned_bytes(largest)
 
@@ -228,9 +258,23 @@ class _Packer:
                 found.append(Entry(name, "F32", (_padded(spec.size) // 4,), _padded(spec.size)))
         return found
 
+    def place(self, entry: Entry) -> NDArray[np.uint8]:
+        """Return memory for one entry, a view of the buffer."""
+        return self.buffer[: entry.nbytes]
+
+    def take(self, entry: Entry, data: NDArray[np.uint8]) -> None:
+        """Take the bytes of an entry that was made before, as if they had been made now."""
+        spec = self.specs[entry.name]
+        if self.statistics is None:
+            return
+        if isinstance(spec, TensorSpec):
+            self.statistics.put(self._packed(spec, data))
+        else:
+            self.statistics.vector(spec.name, data.view(np.float32)[: spec.size])
+
     def fill(self, entry: Entry) -> NDArray[np.uint8]:
         """Return the bytes of one entry, a view of the buffer."""
-        spec, out = self.specs[entry.name], self.buffer[: entry.nbytes]
+        spec, out = self.specs[entry.name], self.place(entry)
         if isinstance(spec, TensorSpec):
             self._pack(spec, out)
         else:
@@ -247,8 +291,13 @@ class _Packer:
             statistic = self.statistics.of(spec.name, as_int8=not format.is_float)
         pack_tensor(spec, self.checkpoint, format, out, self.threads, self.quantizer, statistic)
         if self.statistics is not None:
-            sizes = (spec.n, spec.k, spec.panels, self.panel_bytes(spec))
-            self.statistics.put(PackedTensor(spec.name, format.name, *sizes, out, 0, format))
+            self.statistics.put(self._packed(spec, out))
+
+    def _packed(self, spec: TensorSpec, data: NDArray[np.uint8]) -> PackedTensor:
+        format = self.formats[spec.name]
+        return PackedTensor(
+            spec.name, format.name, spec.n, spec.k, spec.panels, self.panel_bytes(spec), data, 0, format
+        )
 
 
 def _padded(size: int) -> int:

@@ -13,13 +13,18 @@ from infeng_core.formats.gguf import storage
 from infeng_core.formats.native import FORMAT_MAJOR, FORMAT_MINOR
 from infeng_core.formats.quantized import scheme
 from infeng_core.formats.quantizers import BUILT_IN, DEFAULT, QuantizerChoice
+from infeng_core.formats.recipes import digest
 from infeng_core.formats.tokenizer_files import is_needed
 
 RULES = 2  # counts changes of what a conversion makes of the same files
 
 
-def conversion_key(source: Path, choice: FormatChoice, quantizer: QuantizerChoice = DEFAULT) -> str:
+def conversion_key(
+    source: Path, choice: FormatChoice, quantizer: QuantizerChoice = DEFAULT, recipe: bytes = b""
+) -> str:
     """Return a hexadecimal key over the source's files, formats, quantizer and the engine-native format's version.
+
+    ``recipe``: the file that says the same, where it is kept with what is made.
 
     The built-in rounding counts by RULES alone. Weight files count by real path, size and time of change, for their
     contents are too large to hash each time; small files count by contents. Raises ModelError where a file is missing.
@@ -41,6 +46,8 @@ def conversion_key(source: Path, choice: FormatChoice, quantizer: QuantizerChoic
             identity["storage"] = storage.RULES
         if quantizer.record != BUILT_IN:
             identity["quantizer"] = quantizer.record
+        if recipe:
+            identity["recipe"] = digest(recipe)
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:32]
 
 

@@ -13,7 +13,7 @@ from infeng_core.formats.checkpoints import Checkpoint
 from infeng_core.formats.huggingface import widened
 from infeng_core.formats.quant import QuantFormat
 from infeng_core.formats.quantizers import DEFAULT, QuantizerChoice, QuantTarget
-from infeng_core.models.weights import Part, TensorSpec, VectorSpec
+from infeng_core.models.weights import Layout, Part, TensorSpec, VectorSpec
 
 
 def pack_tensor(
@@ -40,10 +40,16 @@ def pack_tensor(
 
 def chosen_bytes(spec: TensorSpec, format: QuantFormat, quantizer: QuantizerChoice) -> int:
     """Return the most bytes that ``pack_tensor`` takes for a quantizer: one part as float32, its codes and scales."""
-    grid = format.grid(spec.k)
+    grid = quantizer.grid(format, spec.k)
     if grid is None or quantizer.is_built_in:
         return 0
-    return max(part.rows for part in spec.parts) * (5 * spec.k + 4 * grid.groups(spec.k))
+    row = 5 * spec.k + 4 * grid.groups(spec.k) + (2 * grid.sub.groups(spec.k) if grid.sub else 0)
+    return max(part.rows for part in spec.parts) * row
+
+
+def statistic_bytes(layout: Layout) -> int:
+    """Return the most bytes of H and its factors, two squares in binary64 of one op's inputs."""
+    return 16 * max(spec.k for spec in layout.tensors) ** 2
 
 
 def _pack_kept(part: Part, checkpoint: Checkpoint, format: QuantFormat, out: NDArray[np.uint8], threads: int) -> bool:
@@ -52,7 +58,7 @@ def _pack_kept(part: Part, checkpoint: Checkpoint, format: QuantFormat, out: NDA
     if kept is None:
         return False
     place = {"first_panel": part.first_panel, "panel_step": part.panel_step, "threads": threads}
-    format.pack_codes(kept.codes, kept.scales, out, **place)
+    format.pack_codes(kept.codes, kept.scales, out, sub_scales=kept.sub_scales, zeros=kept.zeros, **place)
     return True
 
 
@@ -79,7 +85,7 @@ def _pack_chosen(
     statistic: NDArray[np.float64] | None,
 ) -> bool:
     """Lay out what the quantizer chooses; return False where it leaves that to the built-in rounding."""
-    grid = format.grid(spec.k)
+    grid = quantizer.grid(format, spec.k)
     if grid is None or quantizer.is_built_in:  # whose codes are those of _pack_rounded, which copies nothing
         return False
     target = QuantTarget(checkpoint.name(part), spec.name, format.name, grid, statistic)
@@ -88,7 +94,7 @@ def _pack_chosen(
         return False
     place = {"first_panel": part.first_panel, "panel_step": part.panel_step, "threads": threads}
     try:
-        format.pack_codes(made.codes, made.scales, out, **place)
+        format.pack_codes(made.codes, made.scales, out, sub_scales=made.sub_scales, zeros=made.zeros, **place)
     except NativeError as error:
         quantizer.refuse(str(error), checkpoint.place(part))
     return True

@@ -14,16 +14,36 @@ from infeng_core.errors import UsageError, unknown_key_remedy
 
 
 @dataclass(frozen=True)
+class SubGrid:
+    """Integers that a format stores for each ``group`` inputs beside the scale of the row.
+
+    A weight is ``scale * sub_scale * (code - zero)``: sub-scales in [1, ``high``], zero points among the grid's codes,
+    and ``sub_scale * (code - zero)`` in [``lowest``, ``highest``].
+    """
+
+    group: int
+    high: int
+    lowest: int = -128
+    highest: int = 127
+
+    def groups(self, k: int) -> int:
+        """Return how many sub-scales a row of ``k`` inputs has."""
+        return -(-k // self.group)
+
+
+@dataclass(frozen=True)
 class Grid:
     """What an integer format stores of a row: codes in [``low``, ``high``], and a scale for each ``group`` inputs.
 
-    A weight is ``scale * code``, its scale rounded to ``scale``: choose codes for ``scales.astype(grid.scale)``.
+    A weight is ``scale * code``, its scale rounded to ``scale``: choose codes for ``scales.astype(grid.scale)``. With
+    ``sub`` it is what that says.
     """
 
     group: int  # every input of the row where the format has one scale for each output
     low: int
     high: int
     scale: np.dtype[Any]  # float16 or float32
+    sub: SubGrid | None = None  # of the formats with integer sub-scales, which have one scale for each output
 
     def groups(self, k: int) -> int:
         """Return how many scales a row of ``k`` inputs has."""
@@ -53,7 +73,12 @@ class QuantFormat:
 
     def grid(self, k: int) -> Grid | None:
         """Return what rows of ``k`` inputs are made of; None where codes and scales cannot be given, as of floats."""
-        found = _native.code_grid(self.name) if self.name in _native.WEIGHT_FORMATS else None
+        if self.name not in _native.WEIGHT_FORMATS:
+            return None
+        if sub := _native.sub_grid(self.name):
+            width, most_scale, most_code = sub
+            return Grid(k, 0, most_code, np.dtype(np.float32), SubGrid(width, most_scale))
+        found = _native.code_grid(self.name)
         if found is None:
             return None
         group, low, high, scale = found
@@ -89,24 +114,35 @@ class QuantFormat:
         scales: NDArray[np.float32],
         out: NDArray[np.uint8],
         *,
+        sub_scales: NDArray[np.int8] | None = None,
+        zeros: NDArray[np.int8] | None = None,
         first_panel: int = 0,
         panel_step: int = 1,
         threads: int = 1,
     ) -> None:
         """Lay out ``codes``, (n, k), and ``scales``, (n, groups), as ``pack`` does what it rounds itself.
 
-        Raises NativeError "out_of_range" for a code off the grid or a scale too large for its type, "not_finite" for
-        another scale, "invalid_argument" for types and shapes.
+        sub_scales, zeros: (n, sub-groups), of a format whose grid has ``sub``. Raises NativeError "out_of_range" for a
+        code off the grid or a scale too large for its type, "not_finite" for another scale, "invalid_argument" for
+        types and shapes.
         """
-        _native.pack_codes(
-            self.name, codes, scales, out, first_panel=first_panel, panel_step=panel_step, threads=threads
-        )
+        place = {"first_panel": first_panel, "panel_step": panel_step, "threads": threads}
+        if sub_scales is not None and zeros is not None:
+            _native.pack_units(self.name, codes, scales, sub_scales, zeros, out, **place)
+        else:
+            _native.pack_codes(self.name, codes, scales, out, **place)
 
     def unpack_codes(
         self, data: Any, offset: int, panels: int, k: int, *, first_panel: int = 0, panel_step: int = 1
     ) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
-        """Return codes, (panels * 16, k), and scales, (panels * 16, groups), of a format that has a grid."""
+        """Return codes, (panels * 16, k), and scales, (panels * 16, groups), of a grid without sub-scales."""
         return _native.unpack_codes(self.name, data, offset, panels, k, first_panel=first_panel, panel_step=panel_step)
+
+    def unpack_units(
+        self, data: Any, offset: int, panels: int, k: int, *, first_panel: int = 0, panel_step: int = 1
+    ) -> tuple[NDArray[np.int8], NDArray[np.float32], NDArray[np.int8], NDArray[np.int8]]:
+        """Return codes, scales (panels * 16, 1), sub-scales and zero points, of a grid with sub-scales."""
+        return _native.unpack_units(self.name, data, offset, panels, k, first_panel=first_panel, panel_step=panel_step)
 
     def unpack(
         self, data: Any, offset: int, panels: int, k: int, *, first_panel: int = 0, panel_step: int = 1

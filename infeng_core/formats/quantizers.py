@@ -38,14 +38,16 @@ class QuantTarget:
 
 @dataclass(frozen=True)
 class Quantized:
-    """A matrix (n, k) in codes: weight = scale * code, or scale * (code - zero) where the grid has zero points.
+    """A matrix (n, k) in codes: weight = scale * code, or scale * sub_scale * (code - zero) where the grid has ``sub``.
 
-    ``scales`` and ``zeros`` are (n, groups): column j belongs to inputs [j * group, (j + 1) * group) of the grid.
+    ``scales`` are (n, groups): column j belongs to inputs [j * group, (j + 1) * group) of the grid; ``zeros`` and
+    ``sub_scales`` are (n, sub-groups) in the same way.
     """
 
     codes: NDArray[np.int8]
     scales: NDArray[np.float32]  # rounded to ``grid.scale`` when they are stored
     zeros: NDArray[np.int8] | None = None
+    sub_scales: NDArray[np.int8] | None = None
 
 
 class Quantizer(Protocol):
@@ -54,7 +56,8 @@ class Quantizer(Protocol):
     def quantize(self, weights: NDArray[np.float32], target: QuantTarget) -> Quantized | None:
         """Return the codes and scales of ``weights``, (n, k) and finite; None leaves it to the built-in rounding.
 
-        One that has an attribute ``needs_statistics`` that is true is used by conversions alone that calibrate.
+        One that has an attribute ``needs_statistics`` that is true is used by conversions alone that calibrate. Only
+        one whose ``knows_sub_scales`` is true is asked for formats whose grid has ``sub``.
 
         Called once for each matrix, in the order of the layers. ``weights`` is the quantizer's own to write to. Equal
         matrices and targets must give equal answers: a conversion is reproducible.
@@ -64,6 +67,8 @@ class Quantizer(Protocol):
 class Nearest:
     """The built-in rounding, docs/numerics.md: the best of a few scales for each group by itself."""
 
+    knows_sub_scales = True
+
     def quantize(self, weights: NDArray[np.float32], target: QuantTarget) -> Quantized:
         """Return what ``QuantFormat.pack`` would have stored."""
         format = BUILTIN[target.format]
@@ -71,6 +76,9 @@ class Nearest:
         panels = -(-rows // 16)
         packed = aligned_bytes(panels * format.panel_bytes(k))
         format.pack(weights, packed)
+        if target.grid.sub is not None:
+            codes, scales, sub_scales, zeros = format.unpack_units(packed, 0, panels, k)
+            return Quantized(codes[:rows], scales[:rows], zeros[:rows], sub_scales[:rows])
         codes, scales = format.unpack_codes(packed, 0, panels, k)
         return Quantized(codes[:rows], scales[:rows])
 
@@ -98,6 +106,12 @@ class QuantizerChoice:
         settings = {key: _plain(value) for key, value in sorted(self.settings.items())}
         return {"name": self.name, "plugin": self.plugin, "version": self.version, "settings": settings}
 
+    def grid(self, format: QuantFormat, k: int) -> Grid | None:
+        """Return the grid of rows of ``k`` inputs that the quantizer is asked to choose from; None where it is not."""
+        found = format.grid(k)
+        knows_it = found is None or found.sub is None or getattr(self.quantizer, "knows_sub_scales", False)
+        return found if knows_it else None
+
     def quantize(self, weights: NDArray[np.float32], target: QuantTarget, place: str) -> Quantized | None:
         """Ask the quantizer; ``place`` names the matrix in errors. Raises PluginError for what it does wrong."""
         if not (np.isfinite(weights.min()) and np.isfinite(weights.max())):
@@ -119,11 +133,11 @@ class QuantizerChoice:
         if getattr(self.quantizer, "needs_statistics", False) and not is_calibrated:
             remedy = "convert once, and run what that wrote: infeng convert SOURCE DEST --calibrate auto"
             raise UsageError(f"quantizer {self.name}", "it needs calibration text, which there is none of", remedy)
-        closed = {format.name for format in formats.values() if not format.is_float and format.grid(64) is None}
+        closed = {format.name for format in formats.values() if not format.is_float and self.grid(format, 64) is None}
         if is_calibrated and closed:  # or what was asked for would be rounded without a look at the text
-            remedy = "choose --format int4-g64 or int4-g32, or --calibrate none"
+            remedy = "choose another format or quantizer (gptq), or --calibrate none"
             raise UsageError("--calibrate", f"does not reach {', '.join(sorted(closed))}", remedy)
-        if not self.is_built_in and all(format.grid(64) is None for format in formats.values()):
+        if not self.is_built_in and all(self.grid(format, 64) is None for format in formats.values()):
             names = ", ".join(sorted({format.name for format in formats.values()}))
             why = f"it chooses integers, every tensor is stored as {names}"
             raise UsageError(f"quantizer {self.name}", why, "leave it out, or choose an integer --format")
@@ -151,6 +165,12 @@ def _wrong(made: Quantized, shape: tuple[int, ...], grid: Grid) -> str:
         return f"its codes are {made.codes.shape}, not {shape}"
     if made.scales.shape != groups:
         return f"its scales are {made.scales.shape}, not {groups}"
-    if made.zeros is not None:
-        return "it has zero points, the format has none"
+    for name, values in (("zero points", made.zeros), ("sub-scales", made.sub_scales)):
+        wanted = None if grid.sub is None else (shape[0], grid.sub.groups(shape[1]))
+        if values is None and wanted is not None:
+            return f"it has no {name}, the format has some"
+        if values is not None and wanted is None:
+            return f"it has {name}, the format has none"
+        if values is not None and values.shape != wanted:
+            return f"its {name} are {values.shape}, not {wanted}"
     return ""

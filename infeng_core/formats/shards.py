@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
+from typing import BinaryIO, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,16 +60,55 @@ def header(entries: Iterable[Entry], metadata: Mapping[str, str] = MappingProxyT
     return len(text).to_bytes(8, "little") + text
 
 
-def write_shard(path: Path, entries: list[Entry], fill: Callable[[Entry], NDArray[np.uint8]]) -> dict[str, str]:
-    """Write one file; ``fill`` gives the bytes of each entry in turn. Return the sha256 of each entry by name."""
+class Written(Protocol):
+    """The entries that an earlier attempt has written."""
+
+    def read(self, entry: Entry, file: BinaryIO) -> str | None:
+        """Return the sha256 of an entry that lies in ``file`` at its position; None where it is to be made."""
+
+    def add(self, entry: Entry, digest: str) -> None:
+        """Note an entry that was written."""
+
+
+def write_shard(
+    path: Path, entries: list[Entry], fill: Callable[[Entry], NDArray[np.uint8]], written: Written | None = None
+) -> dict[str, str]:
+    """Write one file; ``fill`` gives the bytes of each entry in turn. Return the sha256 of each entry by name.
+
+    With ``written`` a file that is there goes on behind what it holds already.
+    """
     digests: dict[str, str] = {}
-    with path.open("wb", buffering=0) as file:
-        write_all(file.write, header(entries))
+    first = header(entries)
+    goes_on = written is not None and _begins(path, first)
+    with path.open("r+b" if goes_on else "wb", buffering=0) as file:
+        if goes_on:
+            file.seek(len(first))
+        else:
+            write_all(file.write, first)
         for entry in entries:
+            at = file.tell()
+            kept = written.read(entry, file) if written is not None and goes_on else None
+            if kept is not None:
+                digests[entry.name] = kept
+                continue
+            if goes_on:
+                file.seek(at)
+                file.truncate()
+                goes_on = False
             data = fill(entry)
             write_all(file.write, data.data)
             digests[entry.name] = hashlib.sha256(data.data).hexdigest()
+            if written is not None:
+                written.add(entry, digests[entry.name])
     return digests
+
+
+def _begins(path: Path, data: bytes) -> bool:
+    """Return whether a file is there and begins with ``data``."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return file.read(len(data)) == data
 
 
 def write_all(write: Callable[[memoryview], int | None], data: bytes | memoryview) -> None:

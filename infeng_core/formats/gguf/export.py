@@ -80,11 +80,7 @@ def export_gguf(source: Path, destination: Path, format: str, *, force: bool = F
     in memory at a time. Raises ModelError for what cannot be said in GGUF, UsageError, ResourceError.
     """
     start = time.monotonic()
-    if format not in FORMATS:
-        raise UsageError(f"format {format}", "is not written to GGUF", unknown_key_remedy(format, FORMATS))
-    with reading(source):
-        checkpoint: Source = PackedModel(source) if is_native(source) else open_checkpoint(source)
-    exporter = _Exporter(checkpoint, format)
+    exporter = _exporter(source, format)
     destination = destination.absolute()
     with atomic.locked(destination):
         _require_place(destination, force, sum(tensor.nbytes for tensor in exporter.tensors))
@@ -108,6 +104,20 @@ def export_gguf(source: Path, destination: Path, format: str, *, force: bool = F
                     partial.unlink(missing_ok=True)
     types = {tensor.name: tensor.type.name for tensor in exporter.tensors}
     return Export(destination, destination.stat().st_size, time.monotonic() - start, types)
+
+
+def planned(source: Path, format: str) -> tuple[dict[str, str], int]:
+    """Return the type of each tensor that ``export_gguf`` would write, and their bytes; raises what it raises."""
+    exporter = _exporter(source, format)
+    return {one.name: one.type.name for one in exporter.tensors}, sum(one.nbytes for one in exporter.tensors)
+
+
+def _exporter(source: Path, format: str) -> _Exporter:
+    if format not in FORMATS:
+        raise UsageError(f"format {format}", "is not written to GGUF", unknown_key_remedy(format, FORMATS))
+    with reading(source):
+        checkpoint: Source = PackedModel(source) if is_native(source) else open_checkpoint(source)
+    return _Exporter(checkpoint, format)
 
 
 def _require_place(destination: Path, force: bool, nbytes: int) -> None:

@@ -10,6 +10,7 @@
 #include "calibration/gptq.h"
 #include "calibration/gram.h"
 #include "calibration/scales.h"
+#include "calibration/subscales.h"
 #include "error.h"
 
 namespace py = pybind11;
@@ -69,6 +70,31 @@ Dense<float> choose_scales(const Dense<float>& w, const Dense<double>& weight, i
   return scales;
 }
 
+py::tuple choose_sub_scales(const Dense<float>& w, const Dense<double>& weight, int bits, int threads) {
+  const auto [n, k] = sizes("weights", w);
+  require_shape("costs", weight, {k});
+  if (bits < 4 || bits > 6) fail("invalid_argument", "codes of ", bits, " bits");
+  const int64_t groups = (k + kSubGroup - 1) / kSubGroup;
+  Dense<float> d({n, int64_t(1)});
+  Dense<int8_t> s({n, groups}), z({n, groups});
+  const calibration::SubScales out{d.mutable_data(), s.mutable_data(), z.mutable_data()};
+  {
+    const py::gil_scoped_release released;
+    calibration::choose_sub_scales(w.data(), n, k, weight.data(), {bits}, out, threads);
+  }
+  return py::make_tuple(d, s, z);
+}
+
+void refit_scales(const Dense<float>& w, const Dense<int8_t>& q, const Dense<double>& h, Dense<float>& d, int threads) {
+  const auto [n, k] = sizes("weights", w);
+  require_shape("integers", q, {n, k});
+  require_shape("moments", h, {k, k});
+  require_shape("scales", d, {n, 1});
+  float* out = d.mutable_data();
+  const py::gil_scoped_release released;
+  calibration::refit_scales(w.data(), q.data(), n, k, h.data(), out, threads);
+}
+
 // The inputs must each stand once in the order, or rows would be read that there are not.
 void require_order(const Dense<int32_t>& order, int64_t k) {
   require_shape("order", order, {k});
@@ -110,6 +136,10 @@ void bind_calibration(py::module_& m) {
   m.def("factor", &factor, "h"_a.noconvert(), "threads"_a = 1, "The lower triangle of h becomes L and D of L D L'.");
   m.def("choose_scales", &choose_scales, "w"_a.noconvert(), "weight"_a.noconvert(), "group"_a, "low"_a, "high"_a,
         "half"_a, "threads"_a = 1, "The scales of all groups, (n, groups).");
+  m.def("choose_sub_scales", &choose_sub_scales, "w"_a.noconvert(), "weight"_a.noconvert(), "bits"_a, "threads"_a = 1,
+        "Scales (n, 1), sub-scales and zero points (n, groups) of a format with integer sub-scales.");
+  m.def("refit_scales", &refit_scales, "w"_a.noconvert(), "q"_a.noconvert(), "h"_a.noconvert(), "d"_a.noconvert(),
+        "threads"_a = 1, "The scale of each row that fits its integers best, in place.");
   m.def("choose_codes", &choose_codes, "w"_a.noconvert(), "order"_a.noconvert(), "factors"_a.noconvert(),
         "step"_a.noconvert(), "low"_a.noconvert(), "high"_a.noconvert(), "group"_a, "threads"_a = 1,
         "Codes (n, k), each column making up for the errors of those before it.");

@@ -192,6 +192,62 @@ py::tuple codes_of(const std::string& format, const py::buffer& data, int64_t of
   return py::make_tuple(codes, scales);
 }
 
+const SubScaling& scaling_of(const std::string& name, uint32_t format) {
+  const SubScaling* sub = sub_scaling(format);
+  if (sub == nullptr) fail("unsupported", "weight format ", name, " has no integer sub-scales");
+  return *sub;
+}
+
+py::object sub_grid_tuple(const std::string& format) {
+  const SubScaling* sub = sub_scaling(number_of(Vocabulary::weight, format));
+  if (sub == nullptr) return py::none();
+  return py::make_tuple(sub->group, sub->most_scale, sub->most_unit);
+}
+
+template <class T>
+void require_sizes(const char* what, const py::array_t<T>& array, int64_t n, int64_t columns) {
+  if (array.shape(0) == n && array.shape(1) == columns) return;
+  fail("invalid_argument", "the ", what, " are (", array.shape(0), ", ", array.shape(1), "), not (", n, ", ", columns,
+       ")");
+}
+
+void pack_units_of(const std::string& format, const py::array& units, const py::array& scales,
+                   const py::array& sub_scales, const py::array& zeros, const py::buffer& out, int64_t first_panel,
+                   int64_t panel_step, int threads) {
+  const uint32_t id = number_of(Vocabulary::weight, format);
+  const SubScaling& sub = scaling_of(format, id);
+  const auto u = matrix_of<int8_t>("codes", units);
+  const auto d = matrix_of<float>("scales", scales);
+  const auto s = matrix_of<int8_t>("sub-scales", sub_scales), z = matrix_of<int8_t>("zero points", zeros);
+  const Units given{u.data(), d.data(), s.data(), z.data(), u.shape(0), u.shape(1)};
+  if (given.k < 1) fail("invalid_argument", "the codes have no columns");
+  require_sizes("scales", d, given.n, 1);
+  require_sizes("sub-scales", s, given.n, sub.groups(given.k));
+  require_sizes("zero points", z, given.n, sub.groups(given.k));
+  fill_panels(id, given.n, given.k, out, 0, first_panel, panel_step, threads,
+              [&](int64_t row, uint8_t* panel) { pack_units(id, given, row, panel); });
+}
+
+py::tuple units_of(const std::string& format, const py::buffer& data, int64_t offset, int64_t panels, int64_t k,
+                   int64_t first_panel, int64_t panel_step) {
+  const uint32_t id = number_of(Vocabulary::weight, format);
+  const SubScaling& sub = scaling_of(format, id);
+  const py::buffer_info info = data.request();
+  const Panels packed(info, offset, first_panel, panel_step, panels, panel_bytes_of(id, k));
+  const int64_t rows = panels * kLanes, groups = sub.groups(k);
+  py::array_t<int8_t> units({rows, k}), sub_scales({rows, groups}), zeros({rows, groups});
+  py::array_t<float> scales({rows, int64_t(1)});
+  const UnitRows to{units.mutable_data(), scales.mutable_data(), sub_scales.mutable_data(), zeros.mutable_data()};
+  {
+    const py::gil_scoped_release released;
+    for (int64_t p = 0; p < panels; p++) {
+      const int64_t row = p * kLanes;
+      sub.read(packed.at(p), k, {to.u + row * k, to.d + row, to.s + row * groups, to.z + row * groups});
+    }
+  }
+  return py::make_tuple(units, scales, sub_scales, zeros);
+}
+
 void check_panels(const std::string& format, const py::buffer& data, int64_t offset, int64_t panels, int64_t k,
                   int threads) {
   const uint32_t id = number_of(Vocabulary::weight, format);
@@ -245,6 +301,13 @@ void bind_packing(py::module_& m) {
   m.def("unpack_codes", &codes_of, py::arg("format"), py::arg("data"), py::arg("offset"), py::arg("panels"),
         py::arg("k"), py::kw_only(), py::arg("first_panel") = 0, py::arg("panel_step") = 1,
         "Return the codes and the scales of panels.");
+  m.def("sub_grid", &sub_grid_tuple, py::arg("format"), "(group, largest sub-scale, largest code), or None.");
+  m.def("pack_units", &pack_units_of, py::arg("format"), py::arg("units"), py::arg("scales"), py::arg("sub_scales"),
+        py::arg("zeros"), py::arg("out"), py::kw_only(), py::arg("first_panel") = 0, py::arg("panel_step") = 1,
+        py::arg("threads") = 1, "Lay out codes with scales, sub-scales and zero points.");
+  m.def("unpack_units", &units_of, py::arg("format"), py::arg("data"), py::arg("offset"), py::arg("panels"),
+        py::arg("k"), py::kw_only(), py::arg("first_panel") = 0, py::arg("panel_step") = 1,
+        "Return the codes, scales, sub-scales and zero points of panels.");
 }
 
 }  // namespace infeng

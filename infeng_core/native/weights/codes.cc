@@ -89,4 +89,14 @@ void unpack_codes(uint32_t format, const uint8_t* panel, int64_t k, int8_t* q, f
   }
 }
 
+const SubScaling* sub_scaling(uint32_t format) {
+  const WeightFormat* known = find_format(format);
+  return known == nullptr ? nullptr : known->sub;
+}
+
+void pack_units(uint32_t format, const Units& units, int64_t row, uint8_t* panel) {
+  std::memset(panel, 0, size_t(panel_bytes_of(format, units.k)));
+  format_of(format).sub->write(units, row, panel);
+}
+
 }  // namespace infeng

@@ -28,6 +28,40 @@ struct CodeGrid {
   int64_t groups(int64_t k) const { return group == 0 ? 1 : (k + group - 1) / group; }
 };
 
+// A matrix (n, k) in units with integer sub-scales, rows contiguous: w = d[n] s[n][g] (u[n][k] - z[n][g]) for each
+// group g of inputs.
+struct Units {
+  const int8_t* u;  // (n, k)
+  const float* d;   // (n)
+  const int8_t* s;  // (n, groups)
+  const int8_t* z;  // (n, groups)
+  int64_t n;
+  int64_t k;
+};
+
+// Where the units of the 16 rows of a panel go.
+struct UnitRows {
+  int8_t* u;
+  float* d;
+  int8_t* s;
+  int8_t* z;
+};
+
+// What units, sub-scales and zero points a format with integer sub-scales stores: u and z in [0, most_unit], s in
+// [1, most_scale].
+struct SubScaling {
+  int64_t group;  // inputs of one sub-scale
+  int most_scale;
+  int most_unit;
+  // Lays out rows [row, row + 16) in a panel that was zero. Throws Error "not_finite" and "out_of_range" that name row
+  // and column.
+  void (*write)(const Units& units, int64_t row, uint8_t* panel);
+  // The opposite.
+  void (*read)(const uint8_t* panel, int64_t k, const UnitRows& out);
+
+  int64_t groups(int64_t k) const { return (k + group - 1) / group; }
+};
+
 // A format as the ABI describes one, and what the core alone needs of it.
 struct WeightFormat {
   // Of the core's own `pack` is NULL: they are packed from a source in place. A reserved one has no functions.
@@ -41,6 +75,8 @@ struct WeightFormat {
   // Looks at the panel of rows [row, row + 16) in somebody's file. Throws Error "not_finite" and "out_of_range" where
   // it holds what no rule writes and kernels do not agree on. NULL where every byte has one meaning.
   void (*check)(const uint8_t* panel, int64_t k, int64_t row);
+  // NULL for a format without integer sub-scales.
+  const SubScaling* sub = nullptr;
 
   bool is_reserved() const { return abi.panel_bytes == nullptr; }
 };

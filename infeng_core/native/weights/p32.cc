@@ -15,7 +15,7 @@
 namespace infeng {
 namespace {
 
-using Units = uint8_t (*)[kLanes];
+using Quarter = uint8_t (*)[kLanes];  // the units of 32 inputs
 
 // ----------------------------------------------------------------------------------- where the bytes of a panel lie
 // ---
@@ -35,7 +35,7 @@ struct Layout {
   static int upper_line(int l) { return kBits == 5 ? 4 : 4 + l / 4; }
   static int upper_shift(int l) { return kBits == 5 ? l : 2 * (l % 4); }
 
-  static void write(uint8_t* panel, int64_t q, const SubScale& sub, Units u) {
+  static void write(uint8_t* panel, int64_t q, const SubScale& sub, Quarter u) {
     for (int n = 0; n < kLanes; n++) {
       panel[scale_at(q, n)] = uint8_t((int(sub.s[n]) - 1) | int(sub.z[n]) << (8 - kBits));
     }
@@ -75,6 +75,43 @@ struct Layout {
     }
   }
 
+  // What a quantizer chose.
+  static void write_units(const Units& units, int64_t row, uint8_t* panel) {
+    const int rows = int(std::min<int64_t>(kLanes, units.n - row));
+    float d[kLanes] = {};
+    for (int n = 0; n < rows; n++) {
+      d[n] = units.d[row + n];
+      if (!std::isfinite(d[n])) fail("not_finite", "row ", row + n, ": the scale is ", d[n]);
+    }
+    std::memcpy(panel, d, sizeof d);
+    for (int64_t q = 0; q * kSubGroup < units.k; q++) {
+      SubScale sub;
+      std::fill_n(sub.s, kLanes, 1.0f);
+      std::fill_n(sub.z, kLanes, 0.0f);
+      uint8_t u[kSubGroup][kLanes] = {};
+      for (int n = 0; n < rows; n++) load_lane(units, row + n, q, n, &sub, u);
+      write(panel, q, sub, u);
+    }
+  }
+
+  static void read_units(const uint8_t* panel, int64_t k, const UnitRows& out) {
+    const int64_t groups = (k + kSubGroup - 1) / kSubGroup;
+    std::memcpy(out.d, panel, kLanes * sizeof *out.d);
+    for (int64_t n = 0; n < kLanes; n++) {
+      for (int64_t q = 0; q < groups; q++) {
+        const auto [s, z] = scale_of(panel, q, int(n));
+        out.s[n * groups + q] = int8_t(s);
+        out.z[n * groups + q] = int8_t(z);
+        const int64_t count = std::min<int64_t>(kSubGroup, k - q * kSubGroup);
+        for (int64_t i = 0; i < count; i++) {
+          out.u[n * k + q * kSubGroup + i] = int8_t(unit_of(panel, q, int(i), int(n)));
+        }
+      }
+    }
+  }
+
+  static constexpr SubScaling kScaling{kSubGroup, kGrid.most_scale(), kGrid.most_unit(), write_units, read_units};
+
   // The bytes of somebody's file: every s and z fits, but s (u - z) may be too large for the 8 bits that it owes.
   static void check(const uint8_t* panel, int64_t k, int64_t row) {
     for (int n = 0; n < kLanes; n++) {
@@ -88,6 +125,37 @@ struct Layout {
   }
 
  private:
+  // One output's units of 32 inputs; those behind the last input are 0 steps.
+  static void load_lane(const Units& units, int64_t row, int64_t q, int n, SubScale* sub, Quarter u) {
+    const int64_t at = row * kScaling.groups(units.k) + q, column = q * kSubGroup;
+    const int s = units.s[at], z = units.z[at];
+    if (s < 1 || s > kGrid.most_scale()) {
+      fail("out_of_range", "row ", row, ", columns from ", column, ": sub-scale ", s, " is outside of 1 to ",
+           kGrid.most_scale());
+    }
+    if (z < 0 || z > kGrid.most_unit()) {
+      fail("out_of_range", "row ", row, ", columns from ", column, ": zero point ", z, " is outside of 0 to ",
+           kGrid.most_unit());
+    }
+    sub->s[n] = float(s);
+    sub->z[n] = float(z);
+    for (int i = 0; i < kSubGroup; i++) {
+      const int unit = column + i < units.k ? units.u[row * units.k + column + i] : z;
+      if (unit < 0 || unit > kGrid.most_unit()) {
+        fail("out_of_range", "row ", row, ", column ", column + i, ": code ", unit, " is outside of 0 to ",
+             kGrid.most_unit());
+      }
+      require_steps(s * (unit - z), row, column + i);
+      u[i][n] = uint8_t(unit);
+    }
+  }
+
+  static void require_steps(int steps, int64_t row, int64_t column) {
+    if (steps >= kLowest && steps <= kHighest) return;
+    fail("out_of_range", "row ", row, ", column ", column, ": the weight is ", steps, " steps, outside of ", kLowest,
+         " to ", kHighest);
+  }
+
   // The units that a byte of sub-scale allows.
   struct Allowed {
     int low = 0;
@@ -110,8 +178,7 @@ struct Layout {
       const int u = unit_of(panel, q, k, n);
       if (u >= units.low && u <= units.high) continue;
       const auto [s, z] = scale_of(panel, q, n);
-      fail("out_of_range", "row ", row + n, ", column ", q * kSubGroup + k, ": the weight is ", s * (u - z),
-           " steps, outside of ", kLowest, " to ", kHighest);
+      require_steps(s * (u - z), row + n, q * kSubGroup + k);
     }
   }
 };
@@ -211,7 +278,8 @@ constexpr WeightFormat described(uint32_t number, const char* name) {
           {0, kLowest, kHighest, false},
           pack<kBits>,
           nullptr,
-          L::check};
+          L::check,
+          &L::kScaling};
 }
 
 constexpr WeightFormat kFormats[] = {

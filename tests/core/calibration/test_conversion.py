@@ -135,7 +135,16 @@ def test_gptq_without_text_is_refused_with_the_command_that_helps(source, tmp_pa
     assert "--calibrate auto" in capsys.readouterr().err
 
 
-def test_formats_whose_integers_cannot_be_given_are_not_calibrated_in_silence(source, text, tmp_path, capsys):
-    asked = ["convert", str(source), str(tmp_path / "made"), "--format", "int4-p32", "--calibrate", str(text)]
-    assert main(asked) != 0
-    assert "does not reach int4-p32" in capsys.readouterr().err
+def test_formats_with_sub_scales_are_calibrated_too_in_equal_bytes_for_every_number_of_threads(source, text, tmp_path):
+    files = [
+        convert(
+            source,
+            tmp_path / name,
+            *("--format", "int4-p32", "--calibrate", calibrate, "--set", f"threads.count={threads}"),
+        )
+        for name, calibrate, threads in (("one", str(text), 1), ("two", str(text), 2), ("none", "none", 1))
+    ]
+    assert files[0] == files[1]
+    assert files[0]["weights-00001.safetensors"] != files[2]["weights-00001.safetensors"]
+    with Engine(tmp_path / "one", threads=1) as engine:
+        assert set(engine.model.formats_used.values()) == {"int4-p32", "int8-row"}

@@ -4,6 +4,9 @@ import numpy as np
 import pytest
 
 from infeng_core import _native
+from infeng_core.calibration.gptq import Gptq
+from infeng_core.formats import BUILTIN
+from infeng_core.formats.quantizers import Nearest, Quantized, QuantTarget
 
 
 def moments(k: int, rows: int = 700) -> np.ndarray:
@@ -115,3 +118,117 @@ def test_a_lowest_code_above_the_highest_is_refused():
     codes = np.ones((1, 1), np.int8)
     with pytest.raises(_native.NativeError, match="lowest code is above"):
         _native.choose_codes(np.ones((1, 3), np.float32), order, np.eye(3), one, codes, -codes, 3)
+
+
+# ------------------------------------------------------------------------------------------- with integer sub-scales
+
+FACTORS = np.array([1, 0.93, 0.86, 0.8], np.float32)
+
+
+def loss_of(w: np.ndarray, cost: np.ndarray, step: float, low: int, high: int) -> float:
+    """The weighted error of a group, added as the definition says: 8 lanes, then a tree."""
+    by = 0.0 if step == 0 else 1 / step
+    error = w - step * np.rint(np.clip(w * by, low, high))
+    lanes = [0.0] * 8
+    for i, term in enumerate(cost * error * error):
+        lanes[i % 8] += term
+    for half in (4, 2, 1):
+        lanes = [lanes[j] + lanes[j + half] for j in range(half)]
+    return lanes[0]
+
+
+def best_of_group(w: np.ndarray, cost: np.ndarray, d: np.float32, bits: int) -> tuple[float, int, int]:
+    most, most_scale = 2**bits - 1, 2 ** (8 - bits)
+    best = (np.inf, 1, 0)
+
+    def consider(s: int, z: int) -> None:
+        nonlocal best
+        step = float(d * np.float32(s))
+        found = loss_of(w, cost, step, max(-z, -(128 // s)), min(most - z, 127 // s))
+        if found < best[0]:
+            best = (found, s, z)
+
+    low, high = min(0.0, w.min()), max(0.0, w.max())
+    for clip in (1.0, 0.93, 0.86):
+        wanted = int(np.rint(np.clip((high - low) * clip / (float(d) * most), 0, most_scale)))
+        for change in (0, -1, 1):
+            s = int(np.clip(wanted + change, 1, most_scale))
+            consider(s, int(np.rint(np.clip(-low * clip / float(d * np.float32(s)), 0, most))))
+    _, s, z = best
+    for change in (-1, 1):
+        consider(s, int(np.clip(z + change, 0, most)))
+    return best
+
+
+@pytest.mark.parametrize("bits", [4, 5, 6])
+def test_sub_scales_are_those_of_the_definition(bits):
+    n, k = 6, 150
+    rng = np.random.default_rng(bits)
+    w = (rng.standard_normal((n, k)) * np.exp2(rng.integers(-6, 3, (n, k // 5)).repeat(5, 1))).astype(np.float32)
+    w[1] += 2  # all on one side
+    w[2] = 0
+    cost = rng.uniform(0.01, 3, k)
+    made = [_native.choose_sub_scales(w, cost, bits, threads) for threads in (1, 2)]
+    for one, two in zip(*made, strict=True):
+        assert np.array_equal(one, two)
+    padded, costs = np.zeros((n, 160)), np.zeros(160)
+    padded[:, :k], costs[:k] = w, cost
+    for row in range(n):
+        tried = []
+        for factor in FACTORS if row != 2 else ():
+            d = np.abs(w[row]).max() / np.float32(127) * factor
+            groups = [
+                best_of_group(padded[row, at : at + 32], costs[at : at + 32], d, bits) for at in range(0, 160, 32)
+            ]
+            tried.append((sum(found for found, _, _ in groups), d, [s for _, s, _ in groups], [z for *_, z in groups]))
+        _, d, s, z = min(tried, key=lambda one: one[0]) if tried else (0, 0.0, [1] * 5, [0] * 5)
+        assert (made[0][0][row, 0], made[0][1][row].tolist(), made[0][2][row].tolist()) == (d, s, z)
+
+
+def test_the_scale_that_is_fitted_last_loses_least_and_one_that_cannot_be_fitted_stays():
+    n, k = 7, 75
+    h = moments(k)
+    w = np.random.default_rng(4).standard_normal((n, k)).astype(np.float32)
+    q = np.rint(w * 20).astype(np.int8)
+    q[3], w[4] = 0, -w[4]  # nothing to fit, and what a negative scale would fit
+    made = []
+    for threads in (1, 2):
+        d = np.full((n, 1), 0.01, np.float32)
+        _native.refit_scales(w, q, h, d, threads)
+        made.append(d)
+    assert np.array_equal(*made)
+    exact = np.einsum("ni,ij,nj->n", w, h, q) / np.maximum(np.einsum("ni,ij,nj->n", q * 1.0, h, q * 1.0), 1e-30)
+    exact[[3, 4]] = 0.01
+    assert np.allclose(made[0][:, 0], exact, rtol=1e-5)
+
+
+def test_calibrated_units_lose_less_than_rounded_ones_and_fit_into_eight_bits():
+    n, k = 24, 200
+    h, w = moments(k), np.random.default_rng(5).standard_normal((n, k)).astype(np.float32)
+    w[:, 40:70] *= 20  # groups at the edge of what 8 bits hold
+    for name in ("int4-p32", "int5-p32", "int6-p32"):
+        grid = BUILTIN[name].grid(k)
+        target = QuantTarget("w", "layers.0.o_proj", name, grid, h)
+        made = [Gptq(threads).quantize(w.copy(), target) for threads in (1, 2)]
+        rounded = Nearest().quantize(w.copy(), target)
+        for part in ("codes", "scales", "zeros", "sub_scales"):
+            assert np.array_equal(getattr(made[0], part), getattr(made[1], part))
+
+        def values(one: Quantized) -> tuple[np.ndarray, np.ndarray]:
+            wide, zero = (np.repeat(x, 32, 1)[:, :k].astype(int) for x in (one.sub_scales, one.zeros))
+            steps = wide * (one.codes - zero)
+            return steps, one.scales.astype(float) * steps
+
+        def loss(one: Quantized) -> float:
+            error = w - values(one)[1]
+            return float(np.einsum("ni,ij,nj->", error, h, error))
+
+        steps, _ = values(made[0])
+        assert steps.min() >= -128 and steps.max() <= 127 and made[0].codes.max() <= grid.high
+        assert loss(made[0]) < 0.85 * loss(rounded), name
+
+
+@pytest.mark.parametrize("bits", [3, 7])
+def test_codes_of_other_sizes_have_no_sub_scales(bits):
+    with pytest.raises(_native.NativeError, match=f"codes of {bits} bits"):
+        _native.choose_sub_scales(np.ones((1, 32), np.float32), np.ones(32), bits)

@@ -84,7 +84,7 @@ def test_codes_and_scales_of_nearest_give_the_bytes_of_the_built_in_rounding(for
     used.pack(w, packed)
     made = Nearest().quantize(w, target(format, k))
     assert made.codes.shape == (n, k) and made.scales.shape == (n, grid(format, k).groups(k))
-    used.pack_codes(made.codes, made.scales, laid_out, threads=2)
+    used.pack_codes(made.codes, made.scales, laid_out, sub_scales=made.sub_scales, zeros=made.zeros, threads=2)
     np.testing.assert_array_equal(laid_out, packed)
 
 
@@ -190,6 +190,51 @@ def test_one_matrix_at_a_time_is_in_memory(make_model: Maker, tmp_path: Path) ->
     layers = seen[1:-1]
     assert len(layers) == 56 and all(held - layers[0][0] < matrix // 8 for held, _ in layers)
     assert all(peak - layers[0][0] < 2 * matrix for _, peak in layers[1:])
+
+
+def test_only_a_quantizer_that_knows_sub_scales_is_asked_for_formats_that_have_them(
+    make_model: Maker, tmp_path: Path
+) -> None:
+    source, formats = make_model(), FormatChoice("int4-p32", {"embed": "int8-row"})
+
+    class Knows(Told):
+        knows_sub_scales = True
+
+    told, knows = Told(), Knows()
+    plain = convert(source, tmp_path / "plain", formats)
+    for index, quantizer in enumerate((told, knows)):
+        made = convert(source, tmp_path / f"{index}", formats, quantizer=chosen(quantizer))
+        files = [one.path / "weights-00001.safetensors" for one in (made, plain)]
+        assert files[0].read_bytes() == files[1].read_bytes()
+    assert [asked.tensor for asked in told.asked] == ["embed"]
+    assert len(knows.asked) == 16 and all(asked.grid.sub for asked in knows.asked[1:])
+    only = {"layers.0.o_proj": BUILTIN["int4-p32"]}
+    with pytest.raises(UsageError, match="it chooses integers, every tensor is stored as int4-p32"):
+        chosen(told).require_use(only, is_calibrated=False)
+    with pytest.raises(UsageError, match="does not reach int4-p32"):
+        chosen(told).require_use(only, is_calibrated=True)
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"zeros": None}, "it has no zero points, the format has some"),
+        ({"sub_scales": None}, "it has no sub-scales, the format has some"),
+        ({"sub_scales": np.ones((72, 1), np.int8)}, r"its sub-scales are \(72, 1\), not \(72, 2\)"),
+        ({"sub_scales": np.full((72, 2), 17, np.int8)}, "row 0, columns from 0: sub-scale 17 is outside of 1 to 16"),
+    ],
+)
+def test_wrong_sub_scales_name_the_quantizer_and_the_tensor(
+    make_model: Maker, tmp_path: Path, changes: dict[str, Any], why: str
+) -> None:
+    class Wrong(Nearest):
+        def quantize(self, weights: NDArray[np.float32], target: QuantTarget) -> Quantized:
+            made = super().quantize(weights, target)
+            return dataclasses.replace(made, **changes) if target.tensor == "layers.0.o_proj" else made
+
+    formats = FormatChoice("int4-p32", {"embed": "int8-row"})
+    with pytest.raises(PluginError, match=rf"plugin teller: quantizer told: {why}, for .*layers\.0\.self_attn\.o_proj"):
+        convert(make_model(), tmp_path / "made", formats, quantizer=chosen(Wrong()))
 
 
 def test_memory_that_does_not_suffice_for_a_quantizer_is_refused_before_it_starts(
