@@ -14,7 +14,9 @@ from infeng_core.machine import memory
 from infeng_core.plug.manager import Plugins
 
 if TYPE_CHECKING:
+    from infeng_core.backends.interface import Backend
     from infeng_core.formats.survey import Survey
+    from infeng_core.settings.config import EngineConfig
 
 BLOCK = 16  # positions
 
@@ -51,8 +53,7 @@ class Models:
         for path in arguments.paths:
             for one in models_below(path.expanduser()):
                 made = survey(one, choice, plugins.quant_format)
-                block = 0 if made.config is None else backend.block_bytes(made.config, config)
-                found.append(_facts(made, block))
+                found.append(_facts(made, backend, config))
         if arguments.json:
             print(json.dumps(found, indent=2))
         else:
@@ -74,15 +75,31 @@ def _listing(known: Mapping[str, Any]) -> Iterator[str]:
     yield f"  {', '.join(known['formats'])}"
 
 
-def _facts(made: Survey, block_bytes: int) -> dict[str, Any]:
-    """Return a survey as plain data, with what the cache takes. block_bytes: of 16 positions."""
+def _facts(made: Survey, backend: Backend, config: EngineConfig) -> dict[str, Any]:
+    """Return a survey as plain data, with what the cache takes."""
     facts = {key: value for key, value in vars(made).items() if key not in ("path", "config")}
     facts |= {"path": str(made.path), "available_bytes": memory.available_bytes()}
     if made.config is not None:
-        context = made.config.max_positions
-        facts |= {"family": made.config.family, "context": context}
-        facts |= {"cache_bytes_per_token": block_bytes // BLOCK, "cache_bytes": -(-context // BLOCK) * block_bytes}
+        facts |= {"family": made.config.family, "context": made.config.max_positions}
+        facts |= _cache_facts(made, backend, config)
     return facts
+
+
+def _cache_facts(made: Survey, backend: Backend, config: EngineConfig) -> dict[str, int]:
+    """Return what a token takes of the cache, what it still takes behind all windows, and what a context takes."""
+    from infeng_core.scheduling.limits import windows_of
+    from infeng_core.scheduling.tables import Needs
+
+    shape = made.config
+    assert shape is not None
+    needs = Needs(windows_of(backend, shape, config), config.scheduler.max_batch_tokens)
+    block = backend.block_bytes(shape, config)
+    return {
+        "cache_bytes_per_token": needs.groups * block // BLOCK,
+        "cache_bytes_per_token_behind_window": needs.wide * block // BLOCK,
+        "cache_window": needs.window,
+        "cache_bytes": needs.most(shape.max_positions) * block,
+    }
 
 
 def _report(facts: Mapping[str, Any]) -> Iterator[str]:
@@ -97,7 +114,9 @@ def _report(facts: Mapping[str, Any]) -> Iterator[str]:
         for change, count in facts["rounded_again"].items():
             yield f"  rounded    {change} ({count})"
         each, whole = facts["cache_bytes_per_token"], memory.gigabytes(facts["cache_bytes"])
-        yield f"  cache      {each} bytes a token, {whole} for the whole context of {facts['context']}"
+        behind, window = facts["cache_bytes_per_token_behind_window"], facts["cache_window"]
+        less = f" ({behind} behind a window of {window})" if window else ""
+        yield f"  cache      {each} bytes a token{less}, {whole} for the whole context of {facts['context']}"
     yield f"  runs       {_verdict(facts)}"
 
 

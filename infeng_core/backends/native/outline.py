@@ -67,7 +67,7 @@ def outline(
     """
     cache = _native.KvCache(
         config.kv_cache.dtype, layers=shape.layers, blocks=1, kv_heads=shape.kv_heads, head_dim=shape.head_dim
-    )
+    )  # at least as many layers as a group has
     model = _empty(shape, formats, lookup)
     pool = _native.Pool(selector.cpu.place(config.threads, model.nbytes).workers, spin_us=0)
     _, planner, _ = plan(model, config, replace(limits, kv_blocks=1), selector, pool, cache)
