@@ -263,9 +263,13 @@ class Program:
         max_samples: int,
         max_segments: int,
         context: int,
+        tables: int = 1,
         pages: Pages = ...,
     ) -> None:
-        """``pages``: of adapters, and of weights that kernels want in a layout of their own."""
+        """``tables``: of cache blocks, that each sequence has; an op over a cache names the one that it reads.
+
+        ``pages``: of adapters, and of weights that kernels want in a layout of their own.
+        """
     def buffer(self, columns: int, *, samples: bool = False, copies: int = 1) -> int:
         """``copies``, here and below: rows for what so many experts get of each row."""
     def activation(self, columns: int, *, samples: bool = False, copies: int = 1) -> int:
@@ -408,7 +412,7 @@ class Program:
         ``q_scale`` (positions,).
         """
     def kv_append(
-        self, kernels: Bindings, x: int, cache: KvCache, layer: int, *, k_column: int, v_column: int
+        self, kernels: Bindings, x: int, cache: KvCache, layer: int, *, k_column: int, v_column: int, table: int = 0
     ) -> None: ...
     def attention(
         self,
@@ -426,6 +430,7 @@ class Program:
         sinks: NDArray[np.float32] | None = None,
         slopes: NDArray[np.float32] | None = None,
         epilogues: Sequence[Epilogue] = (),
+        table: int = 0,
     ) -> None:
         """``mask``: "causal", or "full" for rows that see their whole segment. ``sinks``, ``slopes``: (heads,)."""
     def ops(self) -> list[dict[str, Any]]:
@@ -470,7 +475,7 @@ class Program:
         tokens: NDArray[np.int32],  # (rows,)
         positions: NDArray[np.int32],  # (rows,)
         segments: NDArray[np.int32],  # (segments, 4): row_begin, row_end, pos0, first index into block_tables
-        block_tables: NDArray[np.int32],  # flat
+        block_tables: NDArray[np.int32],  # flat; a further table begins ceil(context / 16) entries behind the first
         sample_rows: NDArray[np.int32],  # (samples,)
         adapters: Sequence[tuple[int, int, Any, float]] = (),  # row_begin, row_end, Adapter, weight
         on_demand: bool = False,
@@ -479,7 +484,7 @@ class Program:
 
         Segments lie one after the other and cover all rows; row r of a segment is at position pos0 + r - row_begin; no
         two segments write to one block. ``segments`` may be empty, (0, 4), where no op uses a cache. Blocks that lie
-        before all windows may be -1. Raises
+        before all windows of a table's ops may be -1. Raises
         NativeError: "invalid_argument" naming the array and the index, "cancelled", "forked", or what a kernel
         returned ("not_finite", ...) with the op, the kernel and its message.
         """

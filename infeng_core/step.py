@@ -17,6 +17,9 @@ from numpy.typing import NDArray
 from infeng_core.errors import InfengError
 from infeng_core.requests.request import Request
 
+BLOCK_TOKENS = 16
+"""Positions in one block: a line of the native cache layout holds 16 tokens."""
+
 NOT_FINITE = -1
 """Stands for the token of a row whose logits hold NaN or infinity, or whose logit processors let none be drawn."""
 
@@ -31,7 +34,14 @@ class Limits:
     context: int
     """Most positions of one sequence."""
     kv_blocks: int
-    """Blocks of 16 positions in the cache, of all sequences together."""
+    """Blocks of 16 positions in the cache, of all sequences and groups of layers together."""
+    windows: tuple[int, ...] = (0,)
+    """How far attention sees in each group of layers that has blocks of its own, those that see all (0) first."""
+
+    @property
+    def tokens(self) -> int:
+        """Positions that fit, of all sequences together, whatever windows save."""
+        return self.kv_blocks // len(self.windows) * BLOCK_TOKENS
 
 
 class Guesses(Protocol):
@@ -144,7 +154,12 @@ class Sequence:
     computed: int = 0
     """Positions whose keys and values are in the cache; length - 1 while decoding."""
     blocks: NDArray[np.int32] = field(default_factory=lambda: np.empty(0, np.int32))
-    """Cache blocks of positions [16 i, 16 i + 16), as many as it needs so far; empty while waiting."""
+    """Cache blocks of positions [16 i, 16 i + 16) in the first group of layers, as many as it needs so far; empty while
+    waiting. Where the group has a window, -1 stands for a block that it has no more, or not yet."""
+    tables: NDArray[np.int32] = field(default_factory=lambda: np.empty((1, 0), np.int32))
+    """(groups, blocks) the same of every group, where any has a window."""
+    near: tuple[int, int] = (0, 0)
+    """Which of those blocks, [begin, end), the groups with a window have."""
     last: int = 0
     """The newest token."""
     seed: int = 0
@@ -185,10 +200,14 @@ class Sequence:
         self.tokens[self.prompt_length : self.length] = new
         self.last = int(self.tokens[self.length - 1])
         self.computed = 0
-        self.blocks = self.blocks[:0]
+        self.forget_blocks()
         self.forced = []
         if self.processors is not None:
             self.processors.restart()
+
+    def forget_blocks(self) -> None:
+        """Have no blocks; whose they are now is not decided here."""
+        self.blocks, self.tables, self.near = self.blocks[:0], self.tables[:, :0], (0, 0)
 
     @property
     def draft(self) -> list[int]:
@@ -244,7 +263,8 @@ class Batch(NamedTuple):
     tokens: NDArray[np.int32]  # (rows,)
     positions: NDArray[np.int32]  # (rows,)
     kv_segments: NDArray[np.int32]  # (segments, 4): row_begin, row_end, pos0, first index into block_tables
-    block_tables: NDArray[np.int32]  # flat: the blocks of each segment's sequence, one after the other
+    block_tables: NDArray[np.int32]  # flat: the blocks of each segment's sequence, one after the other; those of each
+    # further group of layers begin ceil(context / 16) entries behind those of the group before it
     sample_rows: NDArray[np.int32]  # (samples,) rows whose logits are wanted, ascending
     adapters: abc.Sequence[AdapterRows] = ()
     """Sorted by row. Adapters that combine have the same rows and follow each other in the order of the request."""

@@ -64,39 +64,54 @@ def continuation(sequence: Sequence, begin: int, count: int) -> list[int]:
 class Cache:
     """What each position of each block holds. A row depends on all that it sees in its sequence's blocks."""
 
-    def __init__(self, pool: BlockPool) -> None:
+    def __init__(self, pool: BlockPool, windows: tuple[int, ...] = (0,), context: int = 0) -> None:
         self._pool = pool
+        self._windows, self._width = windows, blocks_for(context)
         self._cells = [[0] * BLOCK_TOKENS for _ in range(pool.total)]
 
     def run(self, batch: Batch) -> list[list[int]]:
         """Write the rows of a batch; return for each segment what each of its rows holds.
 
-        Asserts that every row finds its own prefix, and that nobody else holds a block which is written.
+        Asserts that every row finds its own prefix as far as each group of layers sees it, that nobody else holds a
+        block which is written, and that blocks which nobody sees are gone.
         """
         found = []
         for segment, (begin, end, pos0, first) in zip(batch.segments, batch.kv_segments.tolist(), strict=True):
             sequence = segment.sequence
-            table = batch.block_tables[first : first + blocks_for(pos0 + end - begin)].tolist()
-            assert len(set(table)) == len(table)
+            tables = self._tables(batch, first, blocks_for(pos0 + end - begin))
+            blocks = [block for table in tables for block in table if block >= 0]
+            assert len(set(blocks)) == len(blocks)
             expected = contents(sequence, pos0)
-            there = [self._cells[table[p // BLOCK_TOKENS]][p % BLOCK_TOKENS] for p in range(pos0)]
-            assert there == expected, f"{sequence.id} sees what is not its own prefix"
-            for block in table[pos0 // BLOCK_TOKENS :]:
-                assert self._pool.references(block) == 1, f"{sequence.id} writes a block that others hold"
+            for window, table in zip(self._windows, tables, strict=True):
+                seen = max(0, pos0 - window + 1) if window else 0
+                there = [self._cells[table[p // BLOCK_TOKENS]][p % BLOCK_TOKENS] for p in range(seen, pos0)]
+                assert there == expected[seen:], f"{sequence.id} sees what is not its own prefix"
+                gone = max(0, pos0 // BLOCK_TOKENS * BLOCK_TOKENS - window + 1) // BLOCK_TOKENS if window else 0
+                assert {*table[:gone]} <= {-1}, f"{sequence.id} has what it does not see"
+                assert min(table[seen // BLOCK_TOKENS :]) >= 0
+                for block in table[pos0 // BLOCK_TOKENS :]:
+                    assert self._pool.references(block) == 1, f"{sequence.id} writes a block that others hold"
             cell = expected[-1] if expected else about(sequence)
             cells = []
             for position, token in enumerate(batch.tokens[begin:end].tolist(), pos0):
                 cell = follow(cell, token)
-                self._cells[table[position // BLOCK_TOKENS]][position % BLOCK_TOKENS] = cell
+                for table in tables:
+                    self._cells[table[position // BLOCK_TOKENS]][position % BLOCK_TOKENS] = cell
                 cells.append(cell)
             found.append(cells)
         return found
 
+    def _tables(self, batch: Batch, first: int, needed: int) -> list[list[int]]:
+        """Return the blocks of one sequence in each group of layers."""
+        places = [first + index * self._width for index in range(len(self._windows))]
+        return [batch.block_tables[place : place + needed].tolist() for place in places]
+
     def spoil(self, batch: Batch) -> None:
         """Do what a step does that fails in the middle: write what nobody can use."""
         for begin, end, pos0, first in batch.kv_segments.tolist():
-            for position in range(pos0, pos0 + end - begin):
-                self._cells[batch.block_tables[first + position // BLOCK_TOKENS]][position % BLOCK_TOKENS] = -7
+            for table in self._tables(batch, first, blocks_for(pos0 + end - begin)):
+                for position in range(pos0, pos0 + end - begin):
+                    self._cells[table[position // BLOCK_TOKENS]][position % BLOCK_TOKENS] = -7
 
     def holds(self, block: int) -> list[int]:
         """Return what a block holds."""

@@ -171,7 +171,13 @@ class Backend(Protocol):
         """Whether kernels are to be chosen for it; where not, no kernel library is opened."""
 
     def block_bytes(self, shape: ModelConfig, config: EngineConfig) -> int:
-        """Return the bytes of one block of the key/value cache, 16 positions in all layers."""
+        """Return the bytes of one block of the key/value cache, 16 positions in the layers of one group.
+
+        There is one group of all layers, unless the backend also has ``block_windows(shape, config)``, which returns
+        how far attention sees in each group that has blocks of its own, those that see all (0) first. Its executables
+        then find the tables of further groups behind that of the first (``Batch.block_tables``), and -1 in those of
+        groups with a window for blocks that lie before it.
+        """
 
     def available_bytes(self) -> int | None:
         """Return the bytes that cache and adapters may still take where they will lie; None where it is not known."""

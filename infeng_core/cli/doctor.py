@@ -46,7 +46,6 @@ def loaded(config: EngineConfig) -> dict[str, Any]:
     from infeng_core.engine import Engine
     from infeng_core.formats import by_format
     from infeng_core.requests.request import SamplingParams
-    from infeng_core.scheduling.blocks import BLOCK_TOKENS
     from infeng_core.telemetry import process
 
     begin = time.perf_counter()
@@ -60,7 +59,7 @@ def loaded(config: EngineConfig) -> dict[str, Any]:
             "formats": by_format(engine.model.formats_used),
             "weight_bytes": engine.model.nbytes,
             "kv_bytes": engine.executable.kv_bytes,
-            "kv_tokens": engine.limits.kv_blocks * BLOCK_TOKENS,
+            "kv_tokens": engine.limits.tokens,
             "context": engine.limits.context,
             "scratch_bytes": engine.executable.scratch_bytes,
             "peak_rss_bytes": process.peak_rss(),

@@ -15,9 +15,10 @@ from infeng_core.cli.options import add_config_options, config_from
 from infeng_core.errors import InfengError
 from infeng_core.machine import memory
 from infeng_core.plug.manager import Plugins
-from infeng_core.scheduling.blocks import BLOCK_TOKENS, blocks_for
+from infeng_core.scheduling.blocks import BLOCK_TOKENS
 
 if TYPE_CHECKING:
+    from infeng_core.backends.interface import Backend
     from infeng_core.formats.survey import Survey
     from infeng_core.settings.config import EngineConfig
 
@@ -109,9 +110,8 @@ class _Sizes:
         facts = {key: value for key, value in vars(made).items() if key not in ("path", "config", "format_of")}
         facts |= {"path": str(made.path), "formats": made.formats, "available_bytes": memory.available_bytes()}
         if made.config is not None:
-            context, block = made.config.max_positions, self._backend.block_bytes(made.config, self._config)
-            facts |= {"family": made.config.family, "context": context}
-            facts |= {"cache_bytes_per_token": block // BLOCK_TOKENS, "cache_bytes": blocks_for(context) * block}
+            facts |= {"family": made.config.family, "context": made.config.max_positions}
+            facts |= _cache_facts(made, self._backend, self._config)
         return facts | needs
 
     def _needs(self, made: Survey) -> dict[str, int]:
@@ -127,13 +127,30 @@ class _Sizes:
             lookup = self._plugins.quant_format
             scratch = scratch_bytes(shape, made.format_of, lookup, config, self._selector, limits)
         cache = limits.kv_blocks * self._backend.block_bytes(shape, config)
-        tokens, whole = limits.kv_blocks * BLOCK_TOKENS, made.weight_bytes + cache + scratch
-        return {"kv_tokens": tokens, "kv_bytes": cache, "scratch_bytes": scratch, "memory_bytes": whole}
+        whole = made.weight_bytes + cache + scratch
+        return {"kv_tokens": limits.tokens, "kv_bytes": cache, "scratch_bytes": scratch, "memory_bytes": whole}
 
     def close(self) -> None:
         """End what was started to try kernels."""
         if self._selector is not None:
             self._selector.close()
+
+
+def _cache_facts(made: Survey, backend: Backend, config: EngineConfig) -> dict[str, int]:
+    """Return what a token takes of the cache, what it still takes behind all windows, and what a context takes."""
+    from infeng_core.scheduling.limits import windows_of
+    from infeng_core.scheduling.tables import Needs
+
+    shape = made.config
+    assert shape is not None
+    needs = Needs(windows_of(backend, shape, config), config.scheduler.max_batch_tokens)
+    block = backend.block_bytes(shape, config)
+    return {
+        "cache_bytes_per_token": needs.groups * block // BLOCK_TOKENS,
+        "cache_bytes_per_token_behind_window": needs.wide * block // BLOCK_TOKENS,
+        "cache_window": needs.window,
+        "cache_bytes": needs.most(shape.max_positions) * block,
+    }
 
 
 def _report(facts: Mapping[str, Any]) -> Iterator[str]:
@@ -152,7 +169,9 @@ def _report(facts: Mapping[str, Any]) -> Iterator[str]:
         for change, count in facts["rounded_again"].items():
             yield f"  rounded    {change} ({count})"
         each, whole = facts["cache_bytes_per_token"], memory.gigabytes(facts["cache_bytes"])
-        yield f"  cache      {each} bytes a token, {whole} for the whole context of {facts['context']}"
+        behind, window = facts["cache_bytes_per_token_behind_window"], facts["cache_window"]
+        less = f" ({behind} behind a window of {window})" if window else ""
+        yield f"  cache      {each} bytes a token{less}, {whole} for the whole context of {facts['context']}"
     if "memory_bytes" in facts:
         cache, scratch = memory.gigabytes(facts["kv_bytes"]), memory.gigabytes(facts["scratch_bytes"])
         whole = f"{memory.gigabytes(facts['memory_bytes'])}: weights, {cache} of cache for {facts['kv_tokens']} tokens"

@@ -6,8 +6,8 @@ from itertools import groupby, repeat
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from infeng_core.scheduling.blocks import blocks_for
 from infeng_core.step import AdapterRows, Batch, Limits, Segment, Sequence, adapter_rows, uses_of
 
 
@@ -38,17 +38,16 @@ def prompt_work(sequences: list[Sequence], chunks: dict[Sequence, int]) -> list[
 
 
 class BatchBuilder:
-    """Owns the arrays of the batches and the table of cache blocks: a line of it for each sequence that runs."""
+    """Owns the arrays of the batches."""
 
-    def __init__(self, limits: Limits) -> None:
-        """Make room for batches within ``limits``."""
+    def __init__(self, limits: Limits, tables: NDArray[np.int32]) -> None:
+        """Make room for batches within ``limits``; tables: (slots, groups, blocks), of the sequence in each slot."""
         self._tokens = np.zeros(limits.max_rows, np.int32)
         self._positions = np.zeros(limits.max_rows, np.int32)
         self._kv_segments = np.zeros((limits.max_segments, 4), np.int32)
         self._sample_rows = np.zeros(limits.max_samples, np.int32)
-        self.tables = np.zeros((limits.max_segments, blocks_for(limits.context)), np.int32)
-        """(slots, blocks of the longest context): the blocks of the sequence in each slot."""
-        self._flat = self.tables.reshape(-1)
+        self._flat = tables.reshape(-1)
+        self._width = tables[0].size
         self._last: Batch | None = None  # for the sequences of ``_singles``, one row each
         self._singles: list[Sequence] = []
         self._order: list[Sequence] = []  # of the segments, whose adapters follow
@@ -71,7 +70,7 @@ class BatchBuilder:
     def build(self, singles: list[Sequence], more: list[Work], slots: dict[Sequence, int]) -> Batch:
         """Return the batch of one sampled row of each of ``singles``, then ``more``; the next one overwrites it.
 
-        slots: each sequence's line of ``tables``.
+        slots: each sequence's place in the tables.
         """
         count = len(singles)
         positions = [sequence.computed for sequence in singles]
@@ -105,8 +104,7 @@ class BatchBuilder:
         sample_rows = self._sample_rows[: len(sampled)]
         sample_rows[:] = sampled
         kv_segments = self._kv_segments[: len(segments)]
-        width = self.tables.shape[1]
-        kv_segments[:] = [(s.row_begin, s.row_end, s.pos0, slots[s.sequence] * width) for s in segments]
+        kv_segments[:] = [(s.row_begin, s.row_end, s.pos0, slots[s.sequence] * self._width) for s in segments]
         return Batch(
             segments,
             self._tokens[:row],

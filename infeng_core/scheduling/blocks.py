@@ -9,9 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from infeng_core.errors import ResourceError
-
-BLOCK_TOKENS = 16
-"""Positions in one block: a line of the native cache layout holds 16 tokens."""
+from infeng_core.step import BLOCK_TOKENS
 
 AUTO_SEQUENCES = 8
 """``kv_cache.memory: auto`` has room for this many sequences of full context (or max_running, if fewer) ..."""
@@ -178,16 +176,25 @@ class CacheSize:
 
 
 def size(
-    memory: int | Literal["auto"], *, block_bytes: int, context: int, max_running: int, available_bytes: int | None
+    memory: int | Literal["auto"],
+    *,
+    block_bytes: int,
+    context: int,
+    max_running: int,
+    available_bytes: int | None,
+    groups: int = 1,
+    each: int | None = None,
 ) -> CacheSize:
     """Return how many blocks an engine gets.
 
     memory: ``kv_cache.memory`` of the manifest: bytes or "auto".
-    block_bytes: bytes of one block in all layers.
+    block_bytes: bytes of one block.
     context: most positions of one sequence.
     available_bytes: memory that can be had without swapping; None if unknown.
+    groups: of layers, each of which needs blocks.
+    each: blocks that a sequence of full context has at a time; None: as many as its positions need.
 
-    Raises ResourceError where not even one block fits, or where more is asked for than there is.
+    Raises ResourceError where not even one block for each group fits, or where more is asked for than there is.
     """
     if isinstance(memory, int):
         if available_bytes is not None and memory > available_bytes:
@@ -199,14 +206,15 @@ def size(
         wanted = CacheSize(memory // block_bytes, f"kv_cache.memory is {memory} bytes")
     else:
         sequences = min(max_running, AUTO_SEQUENCES)
-        wanted = CacheSize(sequences * blocks_for(context), f"{sequences} sequences of {context} tokens")
+        each = blocks_for(context) if each is None else each
+        wanted = CacheSize(sequences * each, f"{sequences} sequences of {context} tokens")
         if available_bytes is not None and wanted.blocks * block_bytes > available_bytes * AUTO_SHARE:
             blocks = int(available_bytes * AUTO_SHARE) // block_bytes
             wanted = CacheSize(blocks, f"{AUTO_SHARE:.0%} of {available_bytes / 1e9:.1f} GB available memory")
-    if wanted.blocks < 1:
+    if wanted.blocks < groups:
         raise ResourceError(
             "kv cache",
-            f"not one block of {BLOCK_TOKENS} tokens ({block_bytes} bytes) fits ({wanted.reason})",
+            f"not one block of {BLOCK_TOKENS} tokens ({groups * block_bytes} bytes) fits ({wanted.reason})",
             "set kv_cache.memory to more, or kv_cache.dtype to int8",
         )
     return wanted

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from infeng_core.scheduling import blocks
 from infeng_core.scheduling.drafts import MOST_ROWS
+from infeng_core.scheduling.tables import Needs
 from infeng_core.step import Limits
 
 if TYPE_CHECKING:
@@ -25,24 +26,39 @@ def limits_of(config: EngineConfig, shape: ModelConfig, backend: Backend, pendin
     """
     available = backend.available_bytes()
     scheduler, speculation = config.scheduler, config.speculation
+    positions = min(shape.max_positions, config.model.context or shape.max_positions)
     running = min(scheduler.max_running, scheduler.max_batch_tokens)
+    windows = windows_of(backend, shape, config)
+    needs = Needs(windows, scheduler.max_batch_tokens)
     guesses = 0 if speculation.use == "none" else min(running * speculation.tokens, MOST_ROWS)
     cache = blocks.size(
         config.kv_cache.memory,
         block_bytes=backend.block_bytes(shape, config),
-        context=shape.max_positions,
+        context=positions,
         max_running=running,
         available_bytes=None if available is None else max(0, available - pending),
+        groups=needs.groups,
+        each=needs.most(positions),
     )
-    context = min(shape.max_positions, cache.tokens)
+    context = min(positions, needs.longest(cache.blocks) or positions)
     limits = Limits(
         max_rows=scheduler.max_batch_tokens,
         max_samples=min(running + guesses, scheduler.max_batch_tokens),
         max_segments=running,
         context=context,
         kv_blocks=cache.blocks,
+        windows=windows,
     )
-    return limits, "the model's own" if context == shape.max_positions else cache.reason
+    if context < positions:
+        return limits, cache.reason
+    return limits, "the model's own" if context == shape.max_positions else f"model.context is {context}"
+
+
+def windows_of(backend: Backend, shape: ModelConfig, config: EngineConfig) -> tuple[int, ...]:
+    """Return how far attention sees in each group of layers that has blocks of its own; (0,) is one group of all."""
+    of_backend = getattr(backend, "block_windows", None)
+    windows: tuple[int, ...] = (0,) if of_backend is None else of_backend(shape, config)
+    return windows
 
 
 def adapters_budget(config: AdaptersSection, available: int | None, kv_bytes: int) -> int | None:

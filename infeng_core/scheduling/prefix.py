@@ -23,7 +23,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from infeng_core.scheduling.blocks import BLOCK_TOKENS, BlockPool
+from infeng_core.scheduling.blocks import BlockPool
+from infeng_core.step import BLOCK_TOKENS
 
 _PIECE = 4 * BLOCK_TOKENS  # bytes of a block's tokens
 
@@ -135,7 +136,7 @@ class PrefixTree:
         and takes nothing, for a block that nobody holds or that already is in the tree with another prefix.
         """
         self._calls = used = self._calls + 1
-        pieces = _pieces(tokens, BLOCK_TOKENS * len(blocks))
+        pieces = pieces_of(tokens, BLOCK_TOKENS * len(blocks))
         node = self._roots.get(key) or _Node(None, key, -1, used)
         known = 0
         for piece in pieces:
@@ -231,7 +232,7 @@ class PrefixTree:
         if root is None:
             return nodes
         children = root.children
-        for piece in _pieces(tokens, limit):
+        for piece in pieces_of(tokens, limit):
             node = children.get(piece)
             if node is None:
                 break
@@ -295,7 +296,7 @@ class PrefixTree:
             heapq.heappush(self._heap, (node.used, node.block))
 
 
-def _pieces(tokens: NDArray[np.int32], limit: int) -> list[bytes]:
+def pieces_of(tokens: NDArray[np.int32], limit: int) -> list[bytes]:
     """Return the tokens of each whole block, at most ``limit`` tokens in all."""
     count = max(0, min(limit, len(tokens))) // BLOCK_TOKENS
     data = tokens[: count * BLOCK_TOKENS].astype(np.int32, copy=False).tobytes()

@@ -8,9 +8,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from infeng_core.scheduling.blocks import BLOCK_TOKENS, BlockPool
+from infeng_core.scheduling.blocks import BlockPool
 from infeng_core.scheduling.prefix import PrefixTree
-from infeng_core.step import Sequence
+from infeng_core.scheduling.tables import held
+from infeng_core.scheduling.window_tree import WindowTree
+from infeng_core.step import BLOCK_TOKENS, Sequence
 
 Restore = Callable[[bytes, NDArray[np.int32], NDArray[np.int32], int], int]
 """Fills blocks from an index on with what is stored of a prefix: (key, tokens, blocks, begin) -> how many."""
@@ -32,7 +34,7 @@ class PrefixCache:
     looks for them once.
     """
 
-    def __init__(self, tree: PrefixTree, key_of: KeyOf, restore: Restore | None = None) -> None:
+    def __init__(self, tree: PrefixTree | WindowTree, key_of: KeyOf, restore: Restore | None = None) -> None:
         """Share what is equal in its tokens and under ``key_of``; restore: brings back what an earlier process had."""
         self.tree = tree
         self.shares = True
@@ -51,7 +53,7 @@ class PrefixCache:
     def find(self, sequence: Sequence) -> NDArray[np.int32]:
         """Return the blocks that hold the beginning of a sequence already, (blocks,) int32; they stay held for it.
 
-        At least one token is left to compute.
+        At least one token is left to compute. Where layers have windows these are tables, (groups, blocks).
         """
         key, found = self._key_of(sequence), self._found
         if found is None or found.sequence is not sequence or found.key != key:  # its adapters may have changed
@@ -71,7 +73,7 @@ class PrefixCache:
     def let_go(self) -> None:
         """Hold no blocks that nobody has taken."""
         if self._found is not None:
-            self.tree.pool.release(self._found.blocks)
+            self.tree.pool.release(held(self._found.blocks))
             self._found = None
 
     def cached(self, sequence: Sequence) -> int:
@@ -97,7 +99,8 @@ class PrefixCache:
         whole = sequence.computed // BLOCK_TOKENS
         key = self._key_of(sequence) if whole else None
         if key is not None:
-            self.tree.insert(key, sequence.tokens[: whole * BLOCK_TOKENS], sequence.blocks[:whole])
+            blocks = sequence.tables if isinstance(self.tree, WindowTree) else sequence.blocks
+            self.tree.insert(key, sequence.tokens[: whole * BLOCK_TOKENS], blocks[..., :whole])
 
 
 def _most_shared(sequence: Sequence) -> int:

@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING
 
 from infeng_core.errors import PluginError, RequestError
 from infeng_core.scheduling.batches import BatchBuilder, Work, prompt_work
-from infeng_core.scheduling.blocks import BLOCK_TOKENS, BlockPool, blocks_for
+from infeng_core.scheduling.blocks import BlockPool, blocks_for
 from infeng_core.scheduling.cost import CostModel, StepShape
 from infeng_core.scheduling.deadlines import Deadlines
 from infeng_core.scheduling.policy import Policy, Served
 from infeng_core.scheduling.prefix_cache import PrefixCache
 from infeng_core.scheduling.room import Room
+from infeng_core.scheduling.tables import Tables, held
 from infeng_core.scheduling.waiting import Waiting
-from infeng_core.step import Batch, Limits, Sequence, uses_of
+from infeng_core.step import BLOCK_TOKENS, Batch, Limits, Sequence, uses_of
 
 if TYPE_CHECKING:
     from infeng_core.scheduling.admission import Backlog
@@ -34,7 +35,8 @@ class Scheduler:
     are left over go to guessed tokens. Sequences with the same adapters have neighbouring rows. Blocks are taken as a
     sequence grows. Where none is left, prefixes that nobody uses go, the longest unused first, then a running sequence
     is preempted: it waits again, with its tokens, and is computed again. That costs time and changes no token. Whoever
-    asks for a block while decoding gains tokens by it, so that it ends for every load.
+    asks for a block while decoding gains tokens by it, so that it ends for every load. What layers with a window no
+    longer see goes back to the pool with each step (tables.py).
 
     Nothing changes between ``next_batch`` and ``commit``: a batch that failed is made again.
     """
@@ -77,7 +79,8 @@ class Scheduler:
         self._grouped: list[Sequence] = []  # the same, those with the same adapters next to each other
         self._prompts: dict[Sequence, None] = {}  # those of them that have not computed all of their known tokens yet
         self._free_slots = list(range(self._slots - 1, -1, -1))
-        self._builder = BatchBuilder(limits)
+        self._tables = Tables(limits, pool)
+        self._builder = BatchBuilder(limits, self._tables.lines)
         self._deadlines = Deadlines()
         self._reached: dict[Sequence, int] = {}  # positions computed before a preemption
         self._displaced: dict[Sequence, int] = {}
@@ -119,7 +122,7 @@ class Scheduler:
 
     def add(self, sequence: Sequence, now: float) -> None:
         """Queue a sequence; raises RequestError if the whole cache could not hold it."""
-        needed = blocks_for(len(sequence.tokens))
+        needed = self._tables.needs.most(len(sequence.tokens))
         if needed > self.pool.total:
             raise RequestError(
                 f"request of {len(sequence.tokens)} tokens",
@@ -202,7 +205,7 @@ class Scheduler:
         """
         self.costs.observe(self.shape, now - self._began)
         new = iter(tokens)
-        prompts, is_told = self._prompts, self._is_told
+        prompts, is_told, has_windows = self._prompts, self._is_told, self._tables.needs.near > 0
         served: list[Served] = []
         for sequence, begin, end, pos0, sampled, known in batch.segments:
             drawn = next(new) if sampled else []
@@ -216,6 +219,10 @@ class Scheduler:
                 if drawn:
                     del prompts[sequence]
                     self.prefixes.keep(sequence)
+            if has_windows and self._tables.is_beyond(sequence):
+                if sequence in prompts:
+                    self.prefixes.keep(sequence)  # for those who part from it here
+                self._tables.leave(sequence)
             if is_told:
                 served.append(Served(sequence, fresh, len(drawn)))
         if served:
@@ -232,8 +239,10 @@ class Scheduler:
     def _decoding(self, now: float) -> list[Sequence]:
         """Return the sequences whose known tokens but the last are computed, each with a block for that one."""
         for sequence in [one for one in self._running if one.length > BLOCK_TOKENS * one.blocks.size]:
-            if sequence in self._running:  # nobody has preempted it meanwhile
-                self._grow(sequence, now)
+            self._grow(sequence, sequence.blocks.size + 1, now)
+        if self._tables.needs.near:
+            for sequence in [one for one in self._running if self._tables.lacking(one, one.blocks.size)]:
+                self._grow(sequence, sequence.blocks.size, now)
         if not self._is_asked:
             prompts = self._prompts
             return [one for one in self._grouped if one not in prompts] if prompts else self._grouped.copy()
@@ -241,25 +250,22 @@ class Scheduler:
         self._inactive = {one for one in self._running if one not in active}
         return [one for one in self._grouped if one not in self._prompts and one in active]
 
-    def _grow(self, sequence: Sequence, now: float) -> None:
-        """Give a sequence one more block; others make room, or it does."""
-        while not self._make_free(1):
-            victim = self.policy.victim(list(self._running), now)
-            self.preempt(victim, now)
-            if victim is sequence:
+    def _grow(self, sequence: Sequence, size: int, now: float) -> None:
+        """Give a sequence what it can use of ``size`` blocks; others make room, or it does."""
+        while sequence in self._running:  # nobody has preempted it meanwhile
+            lacking = self._tables.lacking(sequence, size)
+            if self._make_free(lacking):
+                if lacking:
+                    self._tables.extend(sequence, self._running[sequence], size)
                 return
-        self._append_blocks(sequence, 1)
-
-    def _append_blocks(self, sequence: Sequence, count: int) -> None:
-        table, held = self._builder.tables[self._running[sequence]], len(sequence.blocks)
-        table[held : held + count] = self.pool.allocate(count)
-        sequence.blocks = table[: held + count]
+            self.preempt(self.policy.victim(list(self._running), now), now)
 
     def _room_beyond(self, sequence: Sequence) -> int:
         """Return how many guessed tokens have room in the cache behind the known ones; nobody is preempted for them."""
-        room = BLOCK_TOKENS * len(sequence.blocks) - sequence.length
-        if room < len(sequence.draft) and self.pool.free > len(self._running):
-            self._append_blocks(sequence, 1)
+        size, running = len(sequence.blocks), len(self._running)
+        room = BLOCK_TOKENS * size - sequence.length
+        if room < len(sequence.draft) and self.pool.free > running * self._tables.needs.groups:
+            self._tables.extend(sequence, self._running[sequence], size + 1)
             room += BLOCK_TOKENS
         return room
 
@@ -327,9 +333,9 @@ class Scheduler:
             self.prefixes.let_go()
             return None
         shared = self.prefixes.take(sequence)
-        count = blocks_for(sequence.length) - len(shared)
-        if not self._make_free(count):  # its adapters have changed since it was looked at
-            self.pool.release(shared)
+        found = shared.shape[-1]
+        if not self._make_free(self._tables.needs.to_start(sequence.length, found)):
+            self.pool.release(held(shared))  # its adapters have changed since it was looked at
             if sequence.adapters is not None:
                 sequence.adapters.release()
             return None
@@ -338,10 +344,9 @@ class Scheduler:
             sequence.started = now
         self._waiting.remove(sequence, now)
         slot = self._running[sequence] = self._free_slots.pop()
-        self._builder.tables[slot, : len(shared)] = shared
-        sequence.blocks = self._builder.tables[slot, : len(shared)]
-        self._append_blocks(sequence, count)
-        sequence.computed = BLOCK_TOKENS * (len(shared) + self.prefixes.restore(sequence, len(shared)))
+        self._tables.start(sequence, slot, shared)
+        self._tables.extend(sequence, slot, blocks_for(sequence.length))
+        sequence.computed = BLOCK_TOKENS * (found + self.prefixes.restore(sequence, found))
         if is_new:
             sequence.cached = sequence.computed
             if self.prefixes.shares:
@@ -365,14 +370,16 @@ class Scheduler:
 
     def _has_blocks(self, sequence: Sequence) -> bool:
         self.prefixes.let_go()  # of one that found too few, or whose adapters left as it was about to start
-        spare, needed = self.free_blocks - len(self._running), blocks_for(sequence.length)
-        if needed <= spare:
+        needs = self._tables.needs
+        kept = needs.groups * len(self._running)
+        spare = self.free_blocks - kept
+        if needs.to_start(sequence.length, 0) <= spare:
             return True
         attempt = (sequence, spare, self.prefixes.tree.insertions)
         if self._refused == attempt:
             return False
-        shared = len(self.prefixes.find(sequence))  # some of which others use as well: those need no room
-        if needed - shared <= self.free_blocks - len(self._running):
+        shared = self.prefixes.find(sequence).shape[-1]  # some of which others use as well: those need no room
+        if needs.to_start(sequence.length, shared) <= self.free_blocks - kept:
             return True
         self._refused = attempt
         return False
@@ -398,8 +405,7 @@ class Scheduler:
         self._grouped.remove(sequence)
         self._prompts.pop(sequence, None)
         self._free_slots.append(self._running.pop(sequence))
-        self.pool.release(sequence.blocks)
-        sequence.blocks = sequence.blocks[:0]
+        self._tables.release(sequence)
         self._builder.forget()
 
     def _group(self, sequence: Sequence) -> None:

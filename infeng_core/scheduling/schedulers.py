@@ -12,6 +12,8 @@ from infeng_core.scheduling.policy import PolicyFactory
 from infeng_core.scheduling.prefix import PrefixTree, prefix_key
 from infeng_core.scheduling.prefix_cache import PrefixCache, Restore
 from infeng_core.scheduling.scheduler import Scheduler
+from infeng_core.scheduling.tables import Needs
+from infeng_core.scheduling.window_tree import WindowTree
 from infeng_core.step import Limits, Sequence
 
 if TYPE_CHECKING:
@@ -30,6 +32,8 @@ class Load:
     """Blocks that somebody needs; those of prefixes that nobody uses are not."""
     blocks: int
     """Of the whole cache."""
+    tokens: int
+    """Positions that fit into it, whatever windows save."""
     wait_seconds: float
     """Predicted until the first token of one more request, its own prompt aside."""
     preemptions: int
@@ -77,7 +81,7 @@ class Schedulers:
             self._policy(self._limits),
             step_seconds=self._config.scheduler.step_ms / 1000 or None,
             costs=self.costs,
-            prefixes=PrefixCache(PrefixTree(pool), self.key_of, self._restore) if has_prefixes else None,
+            prefixes=PrefixCache(tree_of(pool, self._limits), self.key_of, self._restore) if has_prefixes else None,
             backlog=self.backlog,
         )
         self._latest = scheduler, (0, 0, 0) if self._latest is None else _counted(*self._latest)
@@ -93,6 +97,7 @@ class Schedulers:
             waiting=max(scheduler.waiting, self.backlog.requests),  # before a step some are in the latter alone
             used_blocks=min(max(0, total - scheduler.free_blocks), total),
             blocks=total,
+            tokens=self._limits.tokens,
             wait_seconds=self.backlog.seconds(0),
             preemptions=preempted,
             prefix_queries=queries,
@@ -114,6 +119,11 @@ class Schedulers:
             dtype, numerics = self._config.kv_cache.dtype, self._config.kernels.numerics
             self._keys[about] = prefix_key(self._model_id, dtype, numerics, *about)
         return self._keys[about]
+
+
+def tree_of(pool: BlockPool, limits: Limits) -> PrefixTree | WindowTree:
+    """Return the prefix tree for blocks of ``pool`` under ``limits``."""
+    return WindowTree(pool, Needs(limits.windows, limits.max_rows)) if any(limits.windows) else PrefixTree(pool)
 
 
 def _counted(scheduler: Scheduler, before: tuple[int, int, int]) -> tuple[int, int, int]:

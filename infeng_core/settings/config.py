@@ -43,6 +43,9 @@ class ModelSection:
     formats: Mapping[str, str] = setting(
         {"embed": "int8-row"}, MapOf(Text()), "tensor name pattern to format; the last match wins over `format`"
     )
+    context: int | None = setting(
+        None, Optional(Int(1, 1 << 28)), "most positions of a sequence; null: what the model has and the cache holds"
+    )
     quantizer: str = setting("nearest", Text(), "what chooses the codes and scales of integer formats, by name")
     load: Literal["copy", "mmap"] = setting("copy", Choice(("copy", "mmap")), "huge-page arena, or map the file")
     cache: int | Literal["auto", "none"] = setting(
@@ -74,6 +77,9 @@ class KvCacheSection:
     dtype: str = setting("int8", Choice(_native.CACHE_FORMATS), "how keys and values are stored")
     block: int = setting(16, Int(16, 16), "positions per block, fixed by the ABI")
     memory: int | Literal["auto"] = setting("auto", Auto(Size()), 'bytes, "512MB" or auto')
+    windows: bool = setting(
+        True, Bool(), "layers whose attention has a window keep its blocks alone; not so where prefix_dir is set"
+    )
     prefix: bool = setting(
         True, Bool(), "requests that begin alike share what is computed of that, and keep their bytes"
     )

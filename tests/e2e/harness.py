@@ -86,8 +86,10 @@ def logits(
     """Run a prompt in ``chunks`` chunks through scattered cache blocks; returns the logits of rows ``sampled``."""
     prompt = np.asarray(prompt, np.int32)
     wanted = np.sort(np.fromiter(sampled, np.int32))
-    blocks = -(-len(prompt) // 16)
-    table = np.random.RandomState(blocks).permutation(engine.limits.kv_blocks)[:blocks].astype(np.int32)
+    blocks, groups = -(-len(prompt) // 16), len(engine.limits.windows)
+    tables = np.zeros((groups, max(blocks, -(-engine.limits.context // 16))), np.int32)
+    order = np.random.RandomState(blocks).permutation(engine.limits.kv_blocks)
+    tables[:, :blocks] = order[: groups * blocks].reshape(groups, blocks)
     parts = []
     for begin, end in chunk_bounds(len(prompt), chunks):
         batch = Batch(
@@ -95,7 +97,7 @@ def logits(
             tokens=prompt[begin:end],
             positions=np.arange(begin, end, dtype=np.int32),
             kv_segments=np.array([[0, end - begin, begin, 0]], np.int32),
-            block_tables=table,
+            block_tables=tables.reshape(-1),
             sample_rows=wanted[(wanted >= begin) & (wanted < end)] - begin,
             adapters=[AdapterRows(0, end - begin, handle, weight) for handle, weight in adapters],
         )

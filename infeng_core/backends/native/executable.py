@@ -18,6 +18,7 @@ from infeng_core.kernels.problems import MAX_STACKED_RANK
 from infeng_core.machine import placement
 from infeng_core.machine.memory import LOCK_REMEDY, available_bytes
 from infeng_core.models.families import families
+from infeng_core.models.groups import LayerGroup, layer_groups, one_group, places
 from infeng_core.models.rope import variant
 from infeng_core.step import Batch, Limits
 
@@ -47,10 +48,15 @@ class NativeBackend:
     uses_kernels = True
 
     def block_bytes(self, shape: ModelConfig, config: EngineConfig) -> int:
-        """Return the bytes of one block of the cache in all layers."""
+        """Return the bytes of one block of the cache in the layers of one group."""
+        layers = places(_groups(shape, config))
         return _native.KvCache.bytes_per_block(
-            config.kv_cache.dtype, layers=shape.layers, kv_heads=shape.kv_heads, head_dim=shape.head_dim
+            config.kv_cache.dtype, layers=layers, kv_heads=shape.kv_heads, head_dim=shape.head_dim
         )
+
+    def block_windows(self, shape: ModelConfig, config: EngineConfig) -> tuple[int, ...]:
+        """Return how far attention sees in each group of layers with blocks of its own; 0: all."""
+        return tuple(group.window for group in _groups(shape, config))
 
     def available_bytes(self) -> int | None:
         """Return what the machine and the control groups leave."""
@@ -66,6 +72,12 @@ class NativeBackend:
         except _native.NativeError as error:
             kind = ResourceError if error.code in _REMEDIES else KernelError
             raise kind(f"model {model.source}", str(error), _REMEDIES.get(error.code, "")) from error
+
+
+def _groups(shape: ModelConfig, config: EngineConfig) -> tuple[LayerGroup, ...]:
+    """Return which layers have blocks together; saved prefixes are of all layers, and whole."""
+    is_whole = not config.kv_cache.windows or config.kv_cache.prefix_dir is not None
+    return one_group(shape.layers) if is_whole else layer_groups(shape)
 
 
 def plan(
@@ -84,6 +96,7 @@ def plan(
     graph: another than that of the model's family. kept: its values that are read after a run, beside the logits.
     """
     graph = graph or families()[model.config.family].graph(model.config)
+    groups = layer_groups(model.config) if any(limits.windows) else one_group(model.config.layers)
     dtype = config.adapters.dtype if config.adapters.max_resident else None
     while True:
         program = _native.Program(
@@ -92,9 +105,10 @@ def plan(
             max_samples=limits.max_samples,
             max_segments=limits.max_segments,
             context=limits.context,
+            tables=len(groups),
             pages=pages or _native.Pages(),
         )
-        planner = Planner(model, graph, limits, selector, pool.threads, dtype, kept)
+        planner = Planner(model, graph, limits, selector, pool.threads, dtype, kept, groups)
         logits = planner.build(program, cache, config.kv_cache.dtype)
         if not planner.binder.is_outdated:
             return program, planner, logits
@@ -111,9 +125,10 @@ class NativeExecutable:
         pool = _native.Pool(where.workers, pin=where.pinned, cpus=where.mask)
         pages = placement.pages(config.memory, cpu.topology, where)
         self._model = model  # the weights' memory
+        layers = places(layer_groups(shape)) if any(limits.windows) else shape.layers
         self._cache = _native.KvCache(
             config.kv_cache.dtype,
-            layers=shape.layers,
+            layers=layers,
             blocks=limits.kv_blocks,
             kv_heads=shape.kv_heads,
             head_dim=shape.head_dim,
@@ -133,7 +148,7 @@ class NativeExecutable:
             for (op, detail), native in zip(planner.binder.noted, self._program.ops(), strict=True)
         )
         self.kv_bytes = self._cache.nbytes
-        sizes = f"{shape.layers} layers, {shape.kv_heads} heads of {shape.head_dim}"
+        sizes = f"{layers} layers, {shape.kv_heads} heads of {shape.head_dim}"
         self._layout = f"native {BLOCK_LAYOUT}: {config.kv_cache.dtype}, {sizes}"
         if rope := variant(shape.rope, limits.context):
             self._layout += f", {rope}"

@@ -103,7 +103,7 @@ def _planned(
     """Return the program of a model without weights, which is not finished, and what was bound."""
     cache = _native.KvCache(
         config.kv_cache.dtype, layers=shape.layers, blocks=1, kv_heads=shape.kv_heads, head_dim=shape.head_dim
-    )
+    )  # at least as many layers as a group has
     model = _empty(shape, formats, lookup)
     pool = _native.Pool(selector.cpu.place(config.threads, model.nbytes).workers, spin_us=0)
     program, planner, _ = plan(model, config, replace(limits, kv_blocks=1), selector, pool, cache)

@@ -18,6 +18,7 @@ from infeng_core.backends.native.binding import Binder, Bindings
 from infeng_core.errors import KernelError, ModelError
 from infeng_core.kernels.problems import MAX_STACKED_RANK, is_gated
 from infeng_core.models import rope
+from infeng_core.models.groups import LayerGroup, one_group
 from infeng_core.models.ops import (
     PANEL,
     Apply,
@@ -66,12 +67,17 @@ class Planner:
         threads: int,
         adapters: AdapterDtype | None = None,
         kept: Collection[str] = (),
+        groups: Sequence[LayerGroup] | None = None,
     ) -> None:
         """Plan ``graph`` over the tensors of ``model``; kernels come from ``selector``.
 
         adapters: how those that rows may use are stored; None: there will be none. kept: values that are wanted as f32
-        after a run, beside the logits.
+        after a run, beside the logits. groups: of layers whose cache blocks have a table; None: all have one.
         """
+        groups = one_group(model.config.layers) if groups is None else groups
+        self._places = {
+            layer: (table, place) for table, group in enumerate(groups) for place, layer in enumerate(group.layers)
+        }
         self._kept = frozenset({graph.logits, *kept})
         self._adapters = adapters
         self._model = model
@@ -251,7 +257,8 @@ class Planner:
         kernels = self.binder.choose("kv_append", False, problem)
         self.binder.note("kv_append", f"{self._kv_format} {config.kv_heads} heads of {config.head_dim}", kernels)
         columns = {"k_column": op.k_column, "v_column": op.v_column}
-        self._program.kv_append(kernels, self._buffer(op.x), self._cache, op.layer, **columns)
+        table, place = self._places[op.layer]
+        self._program.kv_append(kernels, self._buffer(op.x), self._cache, place, **columns, table=table)
 
     def _attention(self, index: int, op: Attention) -> None:
         heads = {"heads": op.heads, "kv_heads": op.kv_heads, "head_dim": op.head_dim}
@@ -259,19 +266,21 @@ class Planner:
         needs = [need for need, value in asked.items() if value]
         problem = {"kv": self._kv_format, "context": self._limits.context, "needs": needs, **heads}
         x = self._buffer(op.x)
+        table, place = self._places[op.layer]
 
         def emit(kernels: Bindings, out: int | None, epilogues: Sequence[_native.Epilogue]) -> None:
             self._program.attention(
                 kernels,
                 x,
                 self._cache,
-                op.layer,
+                place,
                 self._buffer(op.out) if out is None else out,
                 heads=op.heads,
                 window=op.window,
                 scale=op.scale,
                 softcap=op.softcap,
                 sinks=self._model.vectors[op.sinks] if op.sinks else None,
+                table=table,
                 epilogues=epilogues,
             )
 

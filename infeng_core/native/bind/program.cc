@@ -346,25 +346,29 @@ void bind_ops(Class& program) {
       .def(
           "kv_append",
           [](BoundProgram& self, const PyBindings& kernels, int x, CachePtr cache, int64_t layer, int64_t k_column,
-             int64_t v_column) { self.kv_append(bindings(kernels), x, std::move(cache), layer, k_column, v_column); },
-          "kernels"_a, "x"_a, py::arg("cache").none(false), "layer"_a, py::kw_only(), "k_column"_a, "v_column"_a)
+             int64_t v_column, int64_t table) {
+            self.kv_append(bindings(kernels), x, std::move(cache), layer, k_column, v_column, table);
+          },
+          "kernels"_a, "x"_a, py::arg("cache").none(false), "layer"_a, py::kw_only(), "k_column"_a, "v_column"_a,
+          "table"_a = 0)
       .def(
           "attention",
           [](BoundProgram& self, const PyBindings& kernels, int x, CachePtr cache, int64_t layer, int out,
              int64_t heads, int64_t window, float scale, float softcap, const std::string& mask,
-             const py::object& sinks, const py::object& slopes, const List& epilogues) {
+             const py::object& sinks, const py::object& slopes, const List& epilogues, int64_t table) {
             const AttentionSpec spec{heads,
                                      window,
                                      scale,
                                      softcap,
                                      number_of(Vocabulary::mask, mask),
                                      self.optional_constant(sinks, "attention sinks"),
-                                     self.optional_constant(slopes, "attention slopes")};
+                                     self.optional_constant(slopes, "attention slopes"),
+                                     table};
             self.attention(bindings(kernels), x, std::move(cache), layer, out, spec, specs(self, epilogues));
           },
           "kernels"_a, "x"_a, py::arg("cache").none(false), "layer"_a, "out"_a, py::kw_only(), "heads"_a,
           "window"_a = 0, "scale"_a, "softcap"_a = 0.0f, "mask"_a = "causal", "sinks"_a = py::none(),
-          "slopes"_a = py::none(), "epilogues"_a = List());
+          "slopes"_a = py::none(), "epilogues"_a = List(), "table"_a = 0);
 }
 
 }  // namespace
@@ -376,12 +380,12 @@ void bind_program(py::module_& m) {
                 "A flat list of ops bound to kernels; ``run`` executes one step without touching Python.");
   program
       .def(py::init([](std::shared_ptr<Pool> pool, int64_t max_rows, int64_t max_samples, int64_t max_segments,
-                       int64_t context, const Pages& pages) {
+                       int64_t context, int64_t tables, const Pages& pages) {
              return std::make_shared<BoundProgram>(std::move(pool),
-                                                   Limits{max_rows, max_samples, max_segments, context}, pages);
+                                                   Limits{max_rows, max_samples, max_segments, context, tables}, pages);
            }),
            py::arg("pool").none(false), py::kw_only(), "max_rows"_a, "max_samples"_a, "max_segments"_a, "context"_a,
-           "pages"_a = Pages{})
+           "tables"_a = 1, "pages"_a = Pages{})
       .def("buffer", &Program::buffer, "columns"_a, py::kw_only(), "samples"_a = false, "copies"_a = 1)
       .def("routing", &Program::routing, py::kw_only(), "experts"_a, "top_k"_a,
            "Make room for what one op route at a time says; returns what other ops name it by.")

@@ -10,6 +10,8 @@ namespace {
 
 constexpr const char* kBad = "invalid_argument";
 
+int64_t blocks_of(int64_t positions) { return (positions + kBlockTokens - 1) / kBlockTokens; }
+
 void copy(int32_t* to, std::span<const int32_t> from) {
   if (!from.empty()) std::memcpy(to, from.data(), from.size_bytes());
 }
@@ -75,33 +77,41 @@ void Program::take_segments(const Batch& batch) {
              int64_t{pos0} + (r - begin));
       }
     }
-    int32_t* table = tables_ + s * table_stride_;
-    const int32_t length = pos0 + (end - begin);
-    segments_[s] = {begin, end, pos0, length, table};
-    if (!has_cache_) continue;
-
-    const int64_t needed = (int64_t{length} + kBlockTokens - 1) / kBlockTokens;
-    const auto available = static_cast<int64_t>(batch.block_tables.size());
-    if (first < 0 || first > available || needed > available - first) {
-      fail(kBad, "segments[", s, "]: ", needed, " blocks from index ", first, " on, block_tables has ", available);
-    }
-    copy(table, batch.block_tables.subspan(static_cast<size_t>(first), static_cast<size_t>(needed)));
-    const int64_t seen = sees_all_ ? 0 : std::max<int64_t>(pos0 - widest_window_ + 1, 0);  // the first position
-    for (int64_t b = 0; b < needed; ++b) {
-      if (table[b] == -1 && widest_window_ > 0 && (b + 1) * kBlockTokens <= seen) continue;
-      if (table[b] < 0 || table[b] >= blocks_limit_) {
-        fail(kBad, "block_tables[", first + b, "] is ", table[b], ", the cache has ", blocks_limit_, " blocks");
-      }
-    }
-    // Blocks may be shared for reading; two writers would be a race.
-    for (int64_t b = pos0 / kBlockTokens; b < needed; ++b) {
-      if (block_step_[table[b]] == step_) {
-        fail(kBad, "segments[", s, "]: writes to block ", table[b], ", which this step already writes to");
-      }
-      block_step_[table[b]] = step_;
+    for (int64_t t = 0; t < limits_.tables; ++t) {
+      const int64_t place = t * limits_.segments + s;
+      segments_[place] = {begin, end, pos0, pos0 + (end - begin), tables_ + place * table_stride_};
+      if (has_cache_) take_table(batch, s, t, first + t * blocks_of(limits_.context));
     }
   }
   if (covered != rows_) fail(kBad, "segments: cover ", covered, " of ", rows_, " rows");
+}
+
+// The blocks of one segment in one table, from index `first` of block_tables on.
+void Program::take_table(const Batch& batch, int64_t segment, int64_t table, int64_t first) {
+  const infeng_kv_segment& to = segments_[table * limits_.segments + segment];
+  const Sight& sight = sights_[static_cast<size_t>(table)];
+  int32_t* const blocks = tables_ + (table * limits_.segments + segment) * table_stride_;
+  const int64_t needed = blocks_of(to.length);
+  const auto available = static_cast<int64_t>(batch.block_tables.size());
+  if (first < 0 || first > available || needed > available - first) {
+    fail(kBad, "segments[", segment, "]: ", needed, " blocks from index ", first, " on, block_tables has ", available);
+  }
+  copy(blocks, batch.block_tables.subspan(static_cast<size_t>(first), static_cast<size_t>(needed)));
+  // The first position that any row sees.
+  const int64_t seen = sight.sees_all ? 0 : std::max<int64_t>(to.pos0 - sight.widest_window + 1, 0);
+  for (int64_t b = 0; b < needed; ++b) {
+    if (blocks[b] == -1 && sight.widest_window > 0 && (b + 1) * kBlockTokens <= seen) continue;
+    if (blocks[b] < 0 || blocks[b] >= blocks_limit_) {
+      fail(kBad, "block_tables[", first + b, "] is ", blocks[b], ", the cache has ", blocks_limit_, " blocks");
+    }
+  }
+  // Blocks may be shared for reading; two writers would be a race.
+  for (int64_t b = to.pos0 / kBlockTokens; b < needed; ++b) {
+    if (block_step_[blocks[b]] == step_) {
+      fail(kBad, "segments[", segment, "]: writes to block ", blocks[b], ", which this step already writes to");
+    }
+    block_step_[blocks[b]] = step_;
+  }
 }
 
 void Op::set_rows(int64_t begin, int64_t count) {

@@ -191,7 +191,11 @@ void Program::rope(Bindings kernels, int x, int64_t heads_q, int64_t heads_k, in
 }
 
 // What both ops over a cache say of it.
-void Program::use_cache(Op& op, std::shared_ptr<const KvCache> cache, int64_t layer) {
+const infeng_kv_segment* Program::use_cache(Op& op, std::shared_ptr<const KvCache> cache, int64_t layer,
+                                            int64_t table) {
+  if (table < 0 || table >= limits_.tables) {
+    fail("invalid_argument", "sequences have ", limits_.tables, " tables of blocks, there is no table ", table);
+  }
   op.cache = cache->layer(layer);
   op.problem.kv_format = op.cache.format;
   op.problem.kv_heads = op.cache.kv_heads;
@@ -203,22 +207,22 @@ void Program::use_cache(Op& op, std::shared_ptr<const KvCache> cache, int64_t la
   blocks_limit_ = has_cache_ ? std::min(blocks_limit_, blocks) : blocks;
   has_cache_ = true;
   owners_.push_back(std::move(cache));
+  return segments_ + table * limits_.segments;
 }
 
 void Program::kv_append(Bindings kernels, int x, std::shared_ptr<const KvCache> cache, int64_t layer, int64_t k_column,
-                        int64_t v_column) {
+                        int64_t v_column, int64_t table) {
   auto draft_op = draft(INFENG_OP_KV_APPEND, std::move(kernels), false);
   Op& op = *draft_op;
   infeng_kv_append_args& args = op.args.kv_append;
   args.common.struct_size = sizeof args;
-  use_cache(op, std::move(cache), layer);
+  args.segments = use_cache(op, std::move(cache), layer, table);
   args.cache = &op.cache;
   const Value& in = operand(x, "kv_append", false, value(x).columns, false);
   args.k = heads(in, k_column, op.cache.kv_heads, op.cache.head_dim, "kv_append: k");
   args.v = heads(in, v_column, op.cache.kv_heads, op.cache.v_head_dim, "kv_append: v");
   track(op, args.k);
   track(op, args.v);
-  args.segments = segments_;
   args.segment_stride = sizeof(infeng_kv_segment);
   op.segments_at = &args.segment_count;
   op.solo_rows = kSoloElements / (int64_t{op.cache.kv_heads} * (op.cache.head_dim + op.cache.v_head_dim));
@@ -231,7 +235,7 @@ void Program::attention(Bindings kernels, int x, std::shared_ptr<const KvCache> 
   Op& op = *draft_op;
   infeng_attention_args& args = op.args.attention;
   args.common.struct_size = sizeof args;
-  use_cache(op, std::move(cache), layer);
+  args.segments = use_cache(op, std::move(cache), layer, spec.table);
   args.cache = &op.cache;
   check_apart("attention", x, out);
   if (spec.heads < 1 || spec.heads % op.cache.kv_heads != 0) {
@@ -247,7 +251,6 @@ void Program::attention(Bindings kernels, int x, std::shared_ptr<const KvCache> 
   const Value& in = operand(x, "attention", false, value(x).columns, false);
   args.q = heads(in, 0, spec.heads, op.cache.head_dim, "attention: q");
   track(op, args.q);
-  args.segments = segments_;
   args.segment_stride = sizeof(infeng_kv_segment);
   op.segments_at = &args.segment_count;
   args.scale = spec.scale;
@@ -261,8 +264,9 @@ void Program::attention(Bindings kernels, int x, std::shared_ptr<const KvCache> 
   if (args.mask != INFENG_MASK_CAUSAL) op.need(INFENG_NEED_MASK);
   if (args.sinks != nullptr) op.need(INFENG_NEED_SINKS);
   if (args.slopes != nullptr) op.need(INFENG_NEED_ALIBI);
-  widest_window_ = std::max(widest_window_, spec.window);
-  sees_all_ = sees_all_ || spec.window == 0;
+  Sight& sight = sights_[static_cast<size_t>(spec.table)];
+  sight.widest_window = std::max(sight.widest_window, spec.window);
+  sight.sees_all = sight.sees_all || spec.window == 0;
   op.problem.heads = static_cast<int32_t>(spec.heads);
   if (add_epilogues(op, epilogues, columns) != columns) {
     fail("invalid_argument", "attention: does not end in a gated multiplication");

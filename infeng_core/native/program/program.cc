@@ -31,6 +31,7 @@ Program::Program(std::shared_ptr<Pool> pool, const Limits& limits, Pages pages)
   check_limit("max_samples", limits.samples, 0);
   check_limit("max_segments", limits.segments, 1);
   check_limit("context", limits.context, 1);
+  check_limit("tables", limits.tables, 1);
   if (limits.samples > limits.rows) {
     fail("invalid_argument", "max_samples ", limits.samples, " is more than max_rows ", limits.rows);
   }
@@ -39,8 +40,9 @@ Program::Program(std::shared_ptr<Pool> pool, const Limits& limits, Pages pages)
   tokens_ = memory_.take_array<int32_t>(limits.rows);
   positions_ = memory_.take_array<int32_t>(limits.rows);
   sample_rows_ = memory_.take_array<int32_t>(limits.samples);
-  tables_ = memory_.take_array<int32_t>(limits.segments * table_stride_);
-  segments_ = memory_.take_array<infeng_kv_segment>(limits.segments);
+  tables_ = memory_.take_array<int32_t>(limits.tables * limits.segments * table_stride_);
+  segments_ = memory_.take_array<infeng_kv_segment>(limits.tables * limits.segments);
+  sights_.resize(static_cast<size_t>(limits.tables));
 }
 
 int Program::buffer(int64_t columns, bool samples, int64_t copies) {

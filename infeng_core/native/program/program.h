@@ -39,6 +39,7 @@ struct Limits {
   int64_t samples = 0;
   int64_t segments = 0;
   int64_t context = 0;
+  int64_t tables = 1;  // of blocks, that each sequence has: one for each group of layers
 };
 
 // Kernels by batch size, ascending: a step of r rows takes the first with r <= rows.
@@ -115,6 +116,7 @@ struct AttentionSpec {
   uint32_t mask = INFENG_MASK_CAUSAL;
   Constant sinks;   // one of each head; without data: none
   Constant slopes;  // the same
+  int64_t table = 0;
 };
 
 // What ROUTE does beyond sorting.
@@ -225,8 +227,8 @@ struct alignas(64) Seat {
 struct Batch {
   std::span<const int32_t> tokens;
   std::span<const int32_t> positions;
-  std::span<const int32_t> segments;  // row_begin, row_end, pos0, first index into block_tables
-  std::span<const int32_t> block_tables;
+  std::span<const int32_t> segments;      // row_begin, row_end, pos0, first index into block_tables
+  std::span<const int32_t> block_tables;  // a further table is ceil(context / 16) entries behind the one before it
   std::span<const int32_t> sample_rows;
   std::span<const AdapterRows> adapters = {};  // sorted by row
   bool on_demand = false;                      // whether ops on demand run
@@ -274,7 +276,7 @@ class Program {
   void rope(Bindings kernels, int x, int64_t heads, int64_t kv_heads, int64_t head_dim, int64_t k_column,
             const Constant& cos, const Constant& sin, int64_t table_rows, const RopeSpec& spec = {});
   void kv_append(Bindings kernels, int x, std::shared_ptr<const KvCache> cache, int64_t layer, int64_t k_column,
-                 int64_t v_column);
+                 int64_t v_column, int64_t table = 0);
   void attention(Bindings kernels, int x, std::shared_ptr<const KvCache> cache, int64_t layer, int out,
                  const AttentionSpec& spec, const Epilogues& epilogues);
 
@@ -331,13 +333,15 @@ class Program {
   int64_t add_epilogues(Op& op, const Epilogues& epilogues, int64_t columns);
   infeng_tensor result(int out, int64_t columns, const Op& op) const;
   const float* optional(const Constant& constant, int64_t size, const char* what);
-  void use_cache(Op& op, std::shared_ptr<const KvCache> cache, int64_t layer);
+  // Also returns where the segments with this table are.
+  const infeng_kv_segment* use_cache(Op& op, std::shared_ptr<const KvCache> cache, int64_t layer, int64_t table);
   void keep(const Constant& constant) { owners_.push_back(constant.owner); }
   void bind_kernels(Op& op, infeng_workspace& most);
   void* take_scratch(int64_t nbytes, int64_t align);
 
   void take(const Batch& batch);
   void take_segments(const Batch& batch);
+  void take_table(const Batch& batch, int64_t segment, int64_t table, int64_t first);
   void patch();
   bool next_slice(Op& op);
   void join_slices(Op& op);
@@ -362,17 +366,21 @@ class Program {
   int64_t positions_limit_ = INT32_MAX;
   int64_t blocks_limit_ = 0;
   bool has_cache_ = false;
-  int64_t widest_window_ = 0;  // of all attention; what lies before it needs no blocks
-  bool sees_all_ = false;      // some attention has no window
+  // What the attention with one table sees.
+  struct Sight {
+    int64_t widest_window = 0;  // what lies before it needs no blocks
+    bool sees_all = false;      // some of it has no window
+  };
+  std::vector<Sight> sights_;  // (tables)
 
   // This step's batch, copied so that nothing can change it while workers read it.
   int32_t* tokens_ = nullptr;
   int32_t* positions_ = nullptr;
   int32_t* sample_rows_ = nullptr;
-  int32_t* tables_ = nullptr;  // (segments, table_stride_)
+  int32_t* tables_ = nullptr;  // (tables, segments, table_stride_)
   int64_t table_stride_ = 0;
-  infeng_kv_segment* segments_ = nullptr;
-  uint32_t* block_step_ = nullptr;  // (blocks) the last step that wrote each block
+  infeng_kv_segment* segments_ = nullptr;  // (tables, segments)
+  uint32_t* block_step_ = nullptr;         // (blocks) the last step that wrote each block
   uint32_t step_ = 0;
   int64_t rows_ = 0;
   int64_t samples_ = 0;

@@ -81,8 +81,8 @@ def watched(engine: Engine) -> Iterator[Watch]:
 def works(engine: Engine) -> list[Work]:
     """Return what is measured as far as the engine has room: rows that decode, prompts of one step, and a long one."""
     limits = engine.limits
-    room = min(limits.context, limits.kv_blocks * 16)
-    places = min(limits.max_segments, limits.max_samples, limits.kv_blocks // 2)
+    room = min(limits.context, limits.tokens)
+    places = min(limits.max_segments, limits.max_samples, limits.tokens // 32)
     found = [Work("decode", rows, CONTEXT, STEPS) for rows in ROWS if rows <= places]
     if room > 64:
         found.append(Work("decode", 1, min(LONG, room - STEPS - 2), STEPS))

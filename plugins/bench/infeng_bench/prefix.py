@@ -68,7 +68,7 @@ def _first(engine: Engine, ids: list[int]) -> tuple[float, float]:
 
 def _cached_bytes(engine: Engine, tokens: int) -> int:
     """Return the bytes of the cache that hold the whole blocks of ``tokens``."""
-    return tokens // 16 * (engine.executable.kv_bytes // engine.limits.kv_blocks)
+    return tokens // 16 * (engine.executable.kv_bytes // engine.limits.kv_blocks) * len(engine.limits.windows)
 
 
 def _figures(cold: list[float], hit: list[float], step: list[float], saved: list[float], nbytes: int) -> dict[str, Any]:

@@ -94,7 +94,7 @@ def _room(engine: Engine, work: Work) -> int:
     # A sequence whose prompt is done decodes while the others prefill, so each gets room for that beside its steps.
     waiting = -(-work.rows * work.context // engine.limits.max_rows) + 1
     wanted = (work.positions - work.context + waiting) * per_step
-    free = engine.limits.kv_blocks // work.rows * 16  # positions that each sequence can have
+    free = engine.limits.tokens // work.rows // 16 * 16  # positions that each sequence can have
     return max(1, min(wanted, min(engine.limits.context, free) - work.context))
 
 
@@ -109,6 +109,6 @@ def check(engine: Engine, work: Work) -> None:
         why = f"it needs {work.positions} positions and the engine has {limits.context}"
         raise UsageError(f"work {work}", why, "ask for a shorter context, or give --set kv_cache.memory=SIZE")
     blocks = work.rows * -(-work.positions // 16)
-    if blocks > limits.kv_blocks:
-        why = f"it needs {blocks} cache blocks and the engine has {limits.kv_blocks}"
+    if blocks > limits.tokens // 16:
+        why = f"it needs {blocks} cache blocks and the engine has {limits.tokens // 16}"
         raise UsageError(f"work {work}", why, "give --set kv_cache.memory=SIZE")

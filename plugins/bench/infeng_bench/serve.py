@@ -77,7 +77,7 @@ def _in_process(arguments: argparse.Namespace) -> dict[str, Any]:
         engine = session.engine
         costs = _costs(arguments, session)
         machine = None if costs is None else Machine(engine.limits, costs)
-        context = min(engine.limits.context, engine.limits.kv_blocks * 16)
+        context = min(engine.limits.context, engine.limits.tokens)
         traffic = _drawn(arguments, context, machine)
         _load_adapters(arguments, session, traffic)
         vocab = engine.model.config.vocab

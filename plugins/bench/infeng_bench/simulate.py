@@ -189,8 +189,9 @@ def victims_ratio(served: Outcomes, alone: Outcomes) -> float | None:
 def limits(config: EngineConfig, shape: ModelConfig) -> Limits:
     """Return the bounds of an engine of this configuration that has memory enough for ``kv_cache.memory: auto``."""
     running = min(config.scheduler.max_running, config.scheduler.max_batch_tokens)
+    positions = min(shape.max_positions, config.model.context or shape.max_positions)
     if config.kv_cache.memory == "auto":
-        blocks = min(running, AUTO_SEQUENCES) * -(-shape.max_positions // BLOCK)
+        blocks = min(running, AUTO_SEQUENCES) * -(-positions // BLOCK)
     else:
         block = KvCache.bytes_per_block(
             config.kv_cache.dtype, layers=shape.layers, kv_heads=shape.kv_heads, head_dim=shape.head_dim
@@ -198,7 +199,7 @@ def limits(config: EngineConfig, shape: ModelConfig) -> Limits:
         blocks = config.kv_cache.memory // block
     if blocks < 1:
         raise UsageError("kv_cache.memory", "not one block fits", "set it to more")
-    context = min(shape.max_positions, blocks * BLOCK)
+    context = min(positions, blocks * BLOCK)
     return Limits(config.scheduler.max_batch_tokens, running, running, context, blocks)
 
 
@@ -212,7 +213,7 @@ def write_page(path: str, result: Mapping[str, Any]) -> None:
 
 
 def _context(limits: Limits) -> int:
-    return min(limits.context, limits.kv_blocks * BLOCK)
+    return min(limits.context, limits.tokens)
 
 
 def _waits(served: Outcomes) -> Any:

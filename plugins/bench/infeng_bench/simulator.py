@@ -65,7 +65,7 @@ class Machine:
     def capacity(self, prompt: float, new: float) -> float:
         """Return the requests a second that it can serve, of so many tokens on average."""
         limits = self.limits
-        room = limits.kv_blocks * 16 / max(1.0, prompt + new)
+        room = limits.tokens / max(1.0, prompt + new)
         running = max(1, min(limits.max_segments, limits.max_samples, int(room)))
         return self.costs.capacity(prompt, new, running, limits.max_rows)
 
@@ -314,7 +314,7 @@ def _more_steps(loop: _Loop, sampled: list[Simulated], prompts: list[Segment], s
     So the scheduler is asked once, and told the tokens of all of them as if guesses had been right, and the rows as if
     they had been one chunk. Its cost model is told of each step, up to the next that it learns from.
     """
-    if loop.scheduler.free_blocks < 2 * len(sampled):
+    if loop.scheduler.free_blocks < 2 * len(sampled) * len(loop.machine.limits.windows):
         return []  # soon there is something to decide
     costs = loop.machine.costs
     is_full = loop.scheduler.running == loop.activity.places

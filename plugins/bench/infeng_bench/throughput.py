@@ -43,7 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Measure, print and write."""
     with opened(arguments) as session:
         engine = session.engine
-        context = min(engine.limits.context, engine.limits.kv_blocks * 16)
+        context = min(engine.limits.context, engine.limits.tokens)
         requests = arrivals(
             arguments.requests,
             arguments.rate,

@@ -17,11 +17,15 @@ BLOCK = 16
 
 
 def settings(rows: int = ROWS) -> dict[str, object]:
-    """Return the settings under which every row of a step may have logits, and nothing outlives a text."""
+    """Return the settings under which every row of a step may have logits, and nothing outlives a text.
+
+    Layers with a window keep everything: a text has one table of blocks.
+    """
     return {
         "scheduler.max_batch_tokens": rows,
         "scheduler.max_running": rows,
         "kv_cache.prefix": False,
+        "kv_cache.windows": False,
         "speculation.use": "none",
     }
 

@@ -155,7 +155,7 @@ def load_adapters(engine: Engine) -> None:
 
 def _check_room(engine: Engine, tokens: int) -> None:
     """Warn where the cache cannot hold what was computed: the first prompts have left it."""
-    room = engine.load().blocks * engine.config.kv_cache.block
+    room = engine.load().tokens
     if not engine.config.kv_cache.prefix:
         _log.warning("prompts were computed in vain", reason="kv_cache.prefix is false")
     elif tokens > room:

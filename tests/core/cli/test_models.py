@@ -153,3 +153,18 @@ def test_a_model_that_cannot_be_run_says_why_and_fails(infeng: Infeng, folder: P
     assert status == 1 and "runs       no: " in out
     status, out, _ = infeng("models", folder / "notes.txt", folder / "a-directory")
     assert status == 1 and "it is no model" in out and "runs       yes" in out
+
+
+def test_layers_with_a_window_take_its_blocks_alone(infeng: Infeng, tmp_path: Path) -> None:
+    kinds = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 24}
+    extra = {"model_type": "ministral", "architectures": ["MinistralForCausalLM"], **kinds}
+    model = tiny_model.write(tmp_path / "model", tiny_model.Shape(extra=extra))
+    options = ("--set", "scheduler.max_batch_tokens=32", "--set", "kv_cache.dtype=f32")
+    [facts] = json.loads(infeng("models", model, *options, "--json")[1])
+    layer = 2 * 2 * 16 * 4  # bytes of a token
+    each = (facts["cache_bytes_per_token"], facts["cache_bytes_per_token_behind_window"], facts["cache_window"])
+    assert each == (2 * layer, layer, 24)
+    assert 256 * layer < facts["cache_bytes"] == (256 + 6 * 16) * layer, "all in one layer, six blocks in the other"
+    assert f"{2 * layer} bytes a token ({layer} behind a window of 24)" in infeng("models", model, *options)[1]
+    [whole] = json.loads(infeng("models", model, *options, "--set", "kv_cache.windows=false", "--json")[1])
+    assert (whole["cache_bytes"], whole["cache_window"]) == (256 * 2 * layer, 0)

@@ -179,7 +179,49 @@ def test_heads_must_fit(reference, expect):
         t.p.attention(attention, t.x, t.cache, 0, t.y, heads=3, scale=0.25)
     with expect("invalid_argument", "window"):
         t.p.attention(attention, t.x, t.cache, 0, t.y, heads=4, scale=0.25, window=-1)
+    for wrong in (-1, 1):
+        with expect("invalid_argument", f"sequences have 1 tables of blocks, there is no table {wrong}"):
+            t.p.attention(attention, t.x, t.cache, 0, t.y, heads=4, scale=0.25, table=wrong)
+        with expect("invalid_argument", f"there is no table {wrong}"):
+            t.p.kv_append(append, t.x, t.cache, 0, k_column=0, v_column=32, table=wrong)
     assert t.p.op_count() == 0
+
+
+@pytest.mark.parametrize(
+    ("index", "block", "text"),
+    [
+        (0, -1, "block_tables[0] is -1"),
+        (5, -1, "block_tables[5] is -1"),
+        (6, 8, "block_tables[6] is 8, the cache has 8 blocks"),
+        (6, 2, "writes to block 2, which this step already writes to"),
+        (None, 0, "segments[0]: 3 blocks from index 4 on, block_tables has 6"),
+    ],
+)
+def test_each_table_has_its_own_blocks_and_only_what_no_window_of_it_reaches_may_be_missing(
+    reference, expect, index, block, text
+):
+    program = _native.Program(_native.Pool(1), max_rows=8, max_samples=4, max_segments=2, context=64, tables=2)
+    cache = _native.KvCache("f32", layers=1, blocks=8, kv_heads=2, head_dim=16)
+    x, y = program.buffer(96), program.buffer(32)
+    for table, window in ((0, 0), (1, 5)):
+        append, attention = [(8, reference["kv_append_f32"])], [(8, reference["attention_f32"])]
+        program.kv_append(append, x, cache, 0, k_column=32, v_column=64, table=table)
+        program.attention(attention, x, cache, 0, y, heads=2, scale=0.25, window=window, table=table)
+    program.finish()
+    step = {
+        "tokens": np.zeros(1, np.int32),
+        "positions": np.array([33], np.int32),
+        "segments": np.array([[0, 1, 33, 0]], np.int32),
+        "sample_rows": np.zeros(0, np.int32),
+    }
+    tables = np.array([0, 1, 2, -7, -1, 3, 4], np.int32)  # the second begins at 64 / 16; position 33 sees from 29 on
+    program.run(**step, block_tables=tables)
+    if index is None:
+        tables = tables[:6].copy()
+    else:
+        tables[index] = block
+    with expect("invalid_argument", text):
+        program.run(**step, block_tables=tables)
 
 
 def test_kernels_must_cover_all_rows_and_be_of_the_op(reference, toy, expect):

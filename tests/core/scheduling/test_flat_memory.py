@@ -42,7 +42,7 @@ def sizes(root: Any) -> dict[str, int]:
     """Return of all containers with equal paths the lengths together, but of prefixes and costs, which have bounds."""
     found: dict[str, int] = {}
     for path, length in containers(root):
-        if ".prefixes." not in path and "._samples" not in path:
+        if not {"prefixes", "watcher", "_samples"} & {*path.replace("[]", "").split(".")}:
             found[path] = found.get(path, 0) + length
     return found
 

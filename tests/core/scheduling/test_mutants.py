@@ -39,13 +39,13 @@ class Mutant(NamedTuple):
     """The file of tests without ``test_``, a colon, and the test."""
 
 
-RANDOM = "scheduler_stateful:random_loads"
+RANDOM, WINDOWS = "scheduler_stateful:random_loads", "scheduler_stateful:random_windows"
 
 LOADS = 200
 """Random loads within which a bug is found."""
 
 MUTANTS = [
-    Mutant("blocks stay with who has ended", "scheduler", "self.pool.release(sequence.blocks)", "pass",
+    Mutant("blocks stay with who has ended", "scheduler", "self._tables.release(sequence)", "sequence.forget_blocks()",
            "on_demand:test_where_blocks_run_out_the_last_that_started_waits_again_and_keeps_its_tokens"),
     Mutant("a block is shared before it is written", "prefix_cache", "whole = sequence.computed // BLOCK_TOKENS",
            "whole = min(len(sequence.blocks), sequence.length // BLOCK_TOKENS)", RANDOM),
@@ -58,7 +58,7 @@ MUTANTS = [
     Mutant("the key ignores the salt", "schedulers", "about = (adapters, sequence.request.cache_salt)",
            'about = (adapters, "")', RANDOM),
     Mutant("found blocks are computed again", "scheduler",
-           "sequence.computed = BLOCK_TOKENS * (len(shared) + self.prefixes.restore(sequence, len(shared)))", "pass",
+           "sequence.computed = BLOCK_TOKENS * (found + self.prefixes.restore(sequence, found))", "pass",
            RANDOM),
     Mutant("a preempted one counts as computed", "scheduler", "        sequence.computed = 0\n", "", RANDOM),
     Mutant("a preempted one keeps its adapters", "scheduler",
@@ -134,6 +134,23 @@ MUTANTS = [
            "is_new = not sequence.started", "starts:test_who_has_started_at_the_beginning_of_time_starts_once"),
     Mutant("a batch is remembered too long", "scheduler", "        self._builder.forget()\n", "",
            "starts:test_no_handle_outlives_its_use"),
+    Mutant("what windows have left behind stays", "scheduler", "self._tables.leave(sequence)", "pass",
+           "windows:test_a_text_of_many_windows_runs_in_the_blocks_of_one"),
+    Mutant("a block that a window still reaches is given back", "tables",
+           "computed // BLOCK_TOKENS * BLOCK_TOKENS - self.window + 1", "computed + 17 - self.window", WINDOWS),
+    Mutant("a long prompt gets no further blocks", "scheduler", "self._grow(sequence, sequence.blocks.size, now)",
+           "pass", WINDOWS),
+    Mutant("rows of a prompt have no blocks", "tables", "2 * BLOCK_TOKENS - 3 + max_rows", "max_rows",
+           "windows:test_from_any_position_a_whole_step_of_rows_has_blocks"),
+    Mutant("a prompt takes along what others would need", "scheduler",
+           "self.prefixes.keep(sequence)  # for those who part from it here", "pass",
+           "windows:test_who_parts_from_a_long_prompt_anywhere_finds_what_it_needs"),
+    Mutant("a prefix is found whose window is gone", "window_tree",
+           "if self._needs.first(BLOCK_TOKENS * len(nodes)) >= begin:", "if True:", WINDOWS),
+    Mutant("blocks of windows leave while somebody holds them", "window_tree",
+           "return not node.is_shared[NEAR] if part == NEAR else", "return True if part == NEAR else", WINDOWS),
+    Mutant("a window that is used again is not the latest", "window_tree", "if node.used[part] != used:", "if False:",
+           "window_tree:test_what_nobody_sees_any_more_goes_before_what_the_end_needs"),
 ]  # fmt: skip
 
 
@@ -230,7 +247,7 @@ def kill(killer: str) -> None:
     """Run a test."""
     file, _, name = killer.partition(":")
     found = getattr(imported(file), name)
-    if name == "random_loads":
+    if name.startswith("random_"):
         found(LOADS)
     else:
         for call in calls(found):

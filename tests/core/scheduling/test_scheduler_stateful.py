@@ -34,15 +34,20 @@ from infeng_core.scheduling.admission import Backlog, Bounds
 from infeng_core.scheduling.blocks import BLOCK_TOKENS, BlockPool, blocks_for
 from infeng_core.scheduling.cost import CostModel, StepShape
 from infeng_core.scheduling.fcfs import FirstCome
-from infeng_core.scheduling.prefix import PrefixTree
+from infeng_core.scheduling.prefix import Entry
 from infeng_core.scheduling.prefix_cache import PrefixCache
 from infeng_core.scheduling.room import LEAST_CHUNK, UNKNOWN_CHUNK
 from infeng_core.scheduling.scheduler import Scheduler
+from infeng_core.scheduling.schedulers import tree_of
+from infeng_core.scheduling.tables import Needs
 from infeng_core.step import NOT_FINITE, Batch, Limits, Sequence
 
 HOUR = 3600.0
 TEXTS = [[(i * i * k + i // 16) % 3 for i in range(100)] for k in (0, 1, 5)]
 """Prompts begin like one of these, so that many begin alike."""
+
+WINDOWS = [(1,), (7,), (20,), (33,), (0, 16), (0, 20), (0, 20, 20), (0, 0, 33)]
+"""Of groups of layers."""
 
 
 @dataclass(eq=False)
@@ -59,7 +64,7 @@ class Case:
 class World:
     """A scheduler, what surrounds it, and all that is known of what it has to do."""
 
-    def __init__(self, rng: random.Random) -> None:
+    def __init__(self, rng: random.Random, has_windows: bool = False) -> None:
         self.now = 1.0
         self.made = 0
         self.here: dict[Sequence, Case] = {}
@@ -71,10 +76,16 @@ class World:
         samples, prefix, costs = rng.randint(0, 6), rng.random() < 0.7, rng.choice(["unknown", "learnt", "given"])
         policy, seconds = rng.choice([FirstCome, FirstCome, Chaos, Newest]), rng.choice([None, 0.01, 0.05, 0.2])
         bounds = rng.choice([Bounds(), Bounds(), Bounds(requests=5), Bounds(tokens=90), Bounds(seconds=5.0)])
-        self.limits = Limits(slots + rows, min(slots + rows, slots + samples), slots, min(8, blocks) * 16 - 3, blocks)
+        windows, context = (0,), min(8, blocks) * 16 - 3
+        if has_windows:
+            windows = rng.choice(WINDOWS)
+            blocks *= len(windows)
+            context = min(125, (Needs(windows, slots + rows).longest(blocks) or 128) - 3)
+        self.limits = Limits(slots + rows, min(slots + rows, slots + samples), slots, context, blocks, windows)
+        self.needs = Needs(windows, slots + rows)
         self.pool = BlockPool(blocks)
-        self.cache = Cache(self.pool)
-        self.prefixes = PrefixTree(self.pool) if prefix else None
+        self.cache = Cache(self.pool, windows, context)
+        self.prefixes = tree_of(self.pool, self.limits) if prefix else None
         self.seconds = seconds
         self.costs = linear(0.004, 0.001, 1e-5, 0.002) if costs == "given" else CostModel()
         if costs == "learnt":
@@ -303,13 +314,15 @@ class World:
     def blocks_are_conserved(self):
         held: Counter[int] = Counter()
         for one in self.here:
-            held.update(one.blocks.tolist())
+            own = one.tables[one.tables >= 0] if self.needs.near else one.blocks
+            held.update(own.tolist())
+            assert len(own) <= self.needs.most(one.length + 2 * BLOCK_TOKENS)
             if one in self.scheduler._waiting:
                 assert len(one.blocks) == one.computed == 0
             else:
                 assert blocks_for(one.computed) <= len(one.blocks) <= blocks_for(len(one.tokens))
-        tree = [] if self.prefixes is None else [entry.block for entry in self.prefixes.entries()]
-        held.update(tree)
+        for entry in () if self.prefixes is None else self.prefixes.entries():
+            held.update([entry.block] if isinstance(entry, Entry) else entry.blocks + entry.near)
         for block in range(self.pool.total):
             assert self.pool.references(block) == held[block]
         assert self.pool.free == self.pool.total - len(held)
@@ -320,18 +333,29 @@ class World:
         """Every block that is shared holds what anybody with its key and its tokens would compute."""
         if self.prefixes is None:
             return
-        ends: dict[tuple[bytes, int], int] = {}
-        firsts = {self.key_of(one): contents(one, 1)[0] for one in self.here if self.key_of(one) and one.computed}
-        for key, depth, tokens, block in self.prefixes.entries():
-            holds = self.cache.holds(block)
+        ends: dict[tuple[bytes, int], int | None] = {}
+        starts = {
+            self.key_of(one): (int(one.tokens[0]), contents(one, 1)[0])
+            for one in self.here
+            if self.key_of(one) and one.computed
+        }
+        for entry in self.prefixes.entries():
+            key, depth, tokens, *_ = entry
             said = memoryview(tokens).cast("i").tolist()
-            if depth:
-                assert holds[0] == follow(ends[key, depth - 1], said[0])
-            elif key in firsts and said[0] == next(one for one in self.here if self.key_of(one) == key).tokens[0]:
-                assert holds[0] == firsts[key]
-            for before, token, cell in zip(holds, said[1:], holds[1:], strict=False):
-                assert cell == follow(before, token)
-            ends[key, depth] = holds[-1]
+            before = ends[key, depth - 1] if depth else None
+            end = before
+            for token in said if before is not None else ():
+                end = follow(end, token)
+            for block in (entry.block,) if isinstance(entry, Entry) else entry.blocks + entry.near:
+                holds = self.cache.holds(block)
+                if before is not None:
+                    assert holds[0] == follow(before, said[0])
+                elif not depth and said[0] == starts.get(key, (-1, 0))[0]:
+                    assert holds[0] == starts[key][1]
+                for last, token, cell in zip(holds, said[1:], holds[1:], strict=False):
+                    assert cell == follow(last, token)
+                end = holds[-1]
+            ends[key, depth] = end  # None: all before it have lost their blocks
 
     def adapters_are_held_by_those_that_run(self):
         holders: Counter[str] = Counter()
@@ -364,10 +388,10 @@ class World:
         assert self.backlog.requests == 0
 
 
-def wander(seed: int, moves: int = 60) -> World:
+def wander(seed: int, moves: int = 60, has_windows: bool = False) -> World:
     """Let a world go through what a seed says."""
     rng = random.Random(seed)
-    world = World(rng)
+    world = World(rng, has_windows)
     for _ in range(moves):
         move = rng.choice([world.submit] * 6 + [world.steps] * 6 + [world.load] * 3 + [world.cancel, world.wait])
         if rng.random() < 0.02:
@@ -384,14 +408,20 @@ def random_loads(count: int) -> None:
         wander(seed)
 
 
+def random_windows(count: int) -> None:
+    """Go through many in which groups of layers have windows."""
+    for seed in range(count):
+        wander(seed, has_windows=True)
+
+
 class Machine(RuleBasedStateMachine):
     """Requests, steps, cancellations, loads of adapters and time in an order that can be made shorter."""
 
     world: World | None = None
 
-    @initialize(seed=st.integers(0, 1 << 20))
-    def begin(self, seed):
-        self.world = World(random.Random(seed))
+    @initialize(seed=st.integers(0, 1 << 20), has_windows=st.booleans())
+    def begin(self, seed, has_windows):
+        self.world = World(random.Random(seed), has_windows)
 
     @rule(
         seed=st.integers(0, 1 << 20),
@@ -420,3 +450,14 @@ def test_whatever_comes_when_rows_see_their_own_prefix_and_all_requests_end(firs
     assert ends.keys() == {"finished", "cancelled", "expired", "failed"}
     assert sum(world.scheduler.preempted for world in worlds) > 100
     assert sum(world.prefixes.tokens_hit for world in worlds if world.prefixes is not None) > 1000
+
+
+@pytest.mark.parametrize(
+    ("first", "count"),
+    [(0, 30), pytest.param(30, 170, marks=pytest.mark.slow), pytest.param(1000, 1000, marks=pytest.mark.nightly)],
+)
+def test_with_windows_rows_see_what_they_should_and_blocks_behind_go_back(first, count):
+    worlds = [wander(seed, has_windows=True) for seed in range(first, first + count)]
+    assert sum(world.scheduler.preempted for world in worlds) > count
+    assert sum(world.prefixes.tokens_hit for world in worlds if world.prefixes is not None) > 10 * count
+    assert {world.limits.windows for world in worlds} == {*WINDOWS}

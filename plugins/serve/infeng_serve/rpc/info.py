@@ -71,13 +71,13 @@ def loads(engine: Engine) -> pb.GetLoadsResponse:
     """Return how busy the engine is; any thread may ask, at any time."""
     load, config = engine.load(), engine.config
     used = load.used_blocks / max(1, load.blocks)
-    block, most = config.kv_cache.block, config.scheduler.max_running
+    most = config.scheduler.max_running
     one = pb.SchedulerLoad(
         num_running_reqs=load.running,
         num_waiting_reqs=load.waiting,
         num_total_reqs=load.running + load.waiting,
-        num_used_tokens=load.used_blocks * block,
-        max_total_num_tokens=load.blocks * block,
+        num_used_tokens=load.used_blocks * load.tokens // max(1, load.blocks),
+        max_total_num_tokens=load.tokens,
         token_usage=used,
         cache_hit_rate=load.prefix_hits / max(1, load.prefix_queries),
         utilization=load.running / most,
