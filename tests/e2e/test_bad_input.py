@@ -58,9 +58,8 @@ def test_a_broken_model_is_named(
         assert [path for path in (cache / "models").rglob("*") if path.is_file() and path.suffix != ".lock"] == []
 
 
-@pytest.mark.parametrize("spoil", [broken.truncated_data, broken.huge_size, broken.missing_tokenizer])
-def test_a_process_of_its_own_shows_no_traceback(spoil: Callable[[Path], None], copy: Path, infeng: Run) -> None:
-    spoil(copy)
+def test_a_process_of_its_own_shows_no_traceback(copy: Path, infeng: Run) -> None:
+    broken.truncated_data(copy)
     assert_clear(infeng("run", copy, *RUN), str(copy))
 
 

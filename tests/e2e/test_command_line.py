@@ -42,11 +42,13 @@ def test_without_a_terminal_there_are_no_colours_and_no_progress_bars(
         assert "\r" not in text
 
 
-def test_a_prompt_comes_from_an_argument_a_file_or_stdin(reduced: dict[str, Path], infeng: Run, tmp_path: Path) -> None:
+def test_a_prompt_comes_from_an_argument_a_file_or_stdin(
+    reduced: dict[str, Path], command: Run, infeng: Run, tmp_path: Path
+) -> None:
     (tmp_path / "prompt.txt").write_text("t5 t6 t7")
     options = ("-n", "8", "--temperature", "0")
-    argument = infeng("run", reduced["biased"], *GREEDY)
-    file = infeng("run", reduced["biased"], "-f", tmp_path / "prompt.txt", *options)
+    argument = command("run", reduced["biased"], *GREEDY)
+    file = command("run", reduced["biased"], "-f", tmp_path / "prompt.txt", *options)
     stdin = infeng("run", reduced["biased"], "-", *options, input="t5 t6 t7", stdin=None)
     assert argument.stdout == file.stdout == stdin.stdout != ""
 
