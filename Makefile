@@ -85,7 +85,7 @@ test-slow: setup
 	$(PYTEST) -m 'slow and not nightly' tests
 
 test-nightly: setup
-	$(PYTEST) -m nightly tests
+	INFENG_NIGHTLY=1 $(PYTEST) -m 'nightly or (hypothesis and not slow)' tests
 
 # The executor under address, undefined-behaviour and thread sanitizers, with the reference kernels.
 sanitize: $(STAMPS)/venv

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import atexit
 import threading
 from collections import deque
 from collections.abc import Callable
 from queue import SimpleQueue
+from typing import TYPE_CHECKING
 
 from infeng_core.errors import InfengError, PluginError, UsageError
 from infeng_core.log import get_logger
+
+if TYPE_CHECKING:
+    import asyncio
 
 _log = get_logger(__name__)
 
@@ -69,6 +72,8 @@ class EngineThread:
 
     def arrival(self, is_done: Callable[[], bool]) -> asyncio.Future[None]:
         """Return a future of the running event loop that is done after a step that made ``is_done`` true."""
+        import asyncio  # which takes a while, and not every engine has tasks
+
         loop = asyncio.get_running_loop()
         future = loop.create_future()
         self._tasks.setdefault(loop, deque()).append((is_done, future))

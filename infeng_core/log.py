@@ -5,20 +5,15 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 from collections.abc import MutableMapping
 from dataclasses import dataclass
 from typing import Any, TextIO
 
-import structlog
-
 from infeng_core.errors import UsageError, printable
 
-_JSON = structlog.processors.JSONRenderer()
-
-LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}  # as in ``logging``
 
 _warned: set[str] = set()
 
@@ -29,7 +24,7 @@ class _Settings:
 
     configured: bool = False
     json: bool = False
-    level: int = logging.WARNING
+    level: int = LEVELS["warning"]
 
 
 _settings = _Settings()
@@ -42,29 +37,56 @@ def configure(json: bool = False, level: str = "warning") -> None:
     _settings.configured, _settings.json, _settings.level = True, json, LEVELS[level]
 
 
-def get_logger(name: str) -> structlog.typing.FilteringBoundLogger:
+class Logger:
+    """The logger of a module.
+
+    structlog is imported for the first event that is heard: it takes as long as the rest of the engine, and most
+    commands say nothing.
+    """
+
+    def __init__(self, module: str) -> None:
+        """Be a module's."""
+        self._module = module
+        self._made: Any = None
+
+    def debug(self, event: str, **pairs: Any) -> None:
+        """Say what whoever repairs the engine wants to know."""
+        self._log("debug", event, pairs)
+
+    def info(self, event: str, **pairs: Any) -> None:
+        """Say what goes on."""
+        self._log("info", event, pairs)
+
+    def warning(self, event: str, **pairs: Any) -> None:
+        """Say what is not as it should be."""
+        self._log("warning", event, pairs)
+
+    def error(self, event: str, **pairs: Any) -> None:
+        """Say what went wrong."""
+        self._log("error", event, pairs)
+
+    def exception(self, event: str, **pairs: Any) -> None:
+        """Say what went wrong, with the trace of the exception that is being handled."""
+        self._log("error", event, {"exc_info": True, **pairs})
+
+    def _log(self, level: str, event: str, pairs: dict[str, Any]) -> None:
+        if LEVELS[level] >= _settings.level:
+            if self._made is None:
+                self._made = _structlog(self._module)
+            getattr(self._made, level)(event, **pairs)
+
+
+def get_logger(name: str) -> Logger:
     """Return the logger of a module; the first call reads ``INFENG_LOG``.
 
     structlog's own configuration, which belongs to the application around the engine, is neither read nor changed.
     """
     if not _settings.configured:
         configure_from(os.environ.get("INFENG_LOG", ""))
-    logger: structlog.typing.FilteringBoundLogger = structlog.wrap_logger(
-        structlog.PrintLogger(_Stderr()),  # type: ignore[arg-type]  # print() needs write and flush only
-        processors=[
-            _filter,
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.format_exc_info,
-            _render,
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG),
-        module=name,
-    )
-    return logger
+    return Logger(name)
 
 
-def warn_once(logger: structlog.typing.FilteringBoundLogger, event: str, **pairs: object) -> None:
+def warn_once(logger: Logger, event: str, **pairs: object) -> None:
     """Log a warning unless this process has logged the same one: several engines meet the same broken plugin."""
     key = repr((event, sorted(pairs.items())))
     if key not in _warned:
@@ -96,16 +118,28 @@ def _stream() -> TextIO:
     return sys.stderr if sys.stderr is not None else sys.__stderr__ or open(os.devnull, "w")  # noqa: PTH123
 
 
-def _filter(_: Any, method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    if LEVELS.get(method, logging.ERROR) < _settings.level:
-        raise structlog.DropEvent
-    return event
+def _structlog(module: str) -> Any:
+    import structlog
+
+    return structlog.wrap_logger(
+        structlog.PrintLogger(_Stderr()),  # type: ignore[arg-type]  # print() needs write and flush only
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            _render,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(LEVELS["debug"]),
+        module=module,
+    )
 
 
 def _render(logger: Any, method: str, event: MutableMapping[str, Any]) -> str:
     """Return JSON, or ``infeng: warning: text key=value``, the way command line tools speak: one line for an event."""
     if _settings.json:
-        return str(_JSON(logger, method, event))
+        import structlog
+
+        return str(structlog.processors.JSONRenderer()(logger, method, event))
     level, text = event.pop("level"), event.pop("event")
     trace = event.pop("exception", None)
     words = [f"{key}={_word(value)}" for key, value in event.items() if key not in ("module", "timestamp")]

@@ -1,9 +1,12 @@
 """Settings of every test, made before NumPy is imported."""
 
+import gc
 import os
 import signal
 
 import pytest
+from drawn import examples
+from hypothesis import settings
 
 # Matrices of tests are small: threads of a BLAS only wait for each other, and where cores are shared they wait long.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -12,6 +15,16 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 # programs whose Ctrl-C is tested.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# How long an example takes says nothing where cores are shared.
+settings.register_profile("suite", max_examples=examples(100), deadline=None)
+settings.load_profile("suite")
+
+
+def pytest_collection_finish() -> None:
+    """Let no search for garbage go through thousands of tests and what they have imported."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

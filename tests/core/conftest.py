@@ -21,6 +21,19 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("cache")
 
 
+@pytest.fixture(scope="session")
+def known(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache with what is found of the installed libraries: few tests are about those."""
+    folder = tmp_path_factory.mktemp("known")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("INFENG_CACHE", str(folder))
+        selector = Workshop(folder, Compiler(folder)).selector()
+        for problem in (Workshop.embed, Workshop.rmsnorm, Workshop.gather):
+            selector.choose(problem)
+        selector.close()
+    return folder
+
+
 @pytest.fixture(autouse=True)
 def quiet_environment(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
     """Nothing of the user's settings, and ``cache``."""

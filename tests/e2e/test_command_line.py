@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import resource
@@ -15,6 +16,8 @@ from pathlib import Path
 import pytest
 from e2e.conftest import INFENG, Run
 from goldens.shapes import Case
+
+from infeng_core.cli import main
 
 GREEDY = ("-p", "t5 t6 t7", "-n", "8", "--temperature", "0")
 
@@ -39,17 +42,19 @@ def test_without_a_terminal_there_are_no_colours_and_no_progress_bars(
         assert "\r" not in text
 
 
-def test_a_prompt_comes_from_an_argument_a_file_or_stdin(reduced: dict[str, Path], infeng: Run, tmp_path: Path) -> None:
+def test_a_prompt_comes_from_an_argument_a_file_or_stdin(
+    reduced: dict[str, Path], command: Run, infeng: Run, tmp_path: Path
+) -> None:
     (tmp_path / "prompt.txt").write_text("t5 t6 t7")
     options = ("-n", "8", "--temperature", "0")
-    argument = infeng("run", reduced["biased"], *GREEDY)
-    file = infeng("run", reduced["biased"], "-f", tmp_path / "prompt.txt", *options)
+    argument = command("run", reduced["biased"], *GREEDY)
+    file = command("run", reduced["biased"], "-f", tmp_path / "prompt.txt", *options)
     stdin = infeng("run", reduced["biased"], "-", *options, input="t5 t6 t7", stdin=None)
     assert argument.stdout == file.stdout == stdin.stdout != ""
 
 
-def test_json_holds_the_same_text(reduced: dict[str, Path], infeng: Run) -> None:
-    plain, done = infeng("run", reduced["biased"], *GREEDY), infeng("run", reduced["biased"], *GREEDY, "--json")
+def test_json_holds_the_same_text(reduced: dict[str, Path], command: Run) -> None:
+    plain, done = command("run", reduced["biased"], *GREEDY), command("run", reduced["biased"], *GREEDY, "--json")
     assert done.returncode == 0, done.stderr
     assert plain.stdout.strip() in json.dumps(json.loads(done.stdout), ensure_ascii=False)
 
@@ -63,82 +68,104 @@ def test_a_closed_pipe_is_no_error(reduced: dict[str, Path]) -> None:
 
 
 LONG = "x" * 5000
-HOSTILE = {
+AROUND = {
     "full disk behind stdout": ("run MODEL -p t5 -n 4 > /dev/full", "No space left on device"),
     "closed stdout": ("run MODEL -p t5 -n 4 >&-", "standard output: it is closed"),
     "closed stdin": ("run MODEL - <&-", "standard input: it is closed"),
-    "prompt file without end": ("run MODEL -f /dev/zero", "/dev/zero: it has more than 16777216 bytes"),
     "stdin without end": ("run MODEL - < /dev/zero", "it has more than 16777216 bytes"),
-    "model name of 300 characters": (f"run {LONG[:300]} -p t5", "File name too long"),
-    "model name of 5,000 characters": (f"run {LONG} -p t5", "File name too long"),
-    "prompt file of 5,000 characters": (f"run MODEL -f {LONG}", "File name too long"),
-    "manifest of 5,000 characters": (f"run MODEL -p t5 --manifest {LONG}", "(5000 characters)"),
-    "adapter of 5,000 characters": (f"run MODEL -p t5 --lora a={LONG}", "x is not there"),
-    "no such user": ("run '~nobody-at-all' -p t5", "Could not determine home directory"),
-    "NUL in a setting": ("""run MODEL -p t5 --set 'plugins.paths=["a\\0b"]'""", "NUL"),
-    "lock into a missing folder": ("plugins lock MODEL -o nowhere/x.lock", "nowhere/x.lock: no file can be written"),
-    "lock onto a folder": ("plugins lock MODEL -o .", "no file can be written there"),
-    "convert to the root": ("convert MODEL /", "is no name of a directory to write"),
     "too few files": ("run MODEL -p t5", "raise the limit of open files", "ulimit -n 6; INFENG_CACHE=/dev/null/x "),
     "too little memory": (
         "run MODEL -p t5 -t 1 --set kv_cache.memory=1GB",
         "set kv_cache.memory",
         "ulimit -v 800000; ",
     ),
-    "too many threads": ("run MODEL -p t5 -t 1025", "1025 is out of range"),
-    "overflow in a variable": ("doctor", "is out of range", "INFENG_KV_CACHE_MEMORY=" + "9" * 400 + " "),
     "nonsense in the log's variable": ("doctor", "unknown word 'loud'", "INFENG_LOG=loud "),
-    "nonsense in the processor's variable": ("doctor", "unknown feature", "INFENG_CPU_FEATURES=-abacus "),
-    "cache inside of a file": ("convert MODEL /dev/null/x", "cannot be written"),
-    "newlines in a name": ("run $'x\\ninfeng: error: forged' -p t5", "x\\ninfeng: error: forged: no such model"),
     "newlines in an option": ("run MODEL $'--x\\ninfeng: error: forged'", "--x\\ninfeng: error: forged"),
     "escapes in a name": ("run $'\\e[2J\\u202e' -p t5", "\\x1b[2J\\u202e"),
 }
+"""What is around a process: how a shell starts it, what is said, and what stands before it."""
+
+GIVEN = {
+    "prompt file without end": (["run", "MODEL", "-f", "/dev/zero"], "/dev/zero: it has more than 16777216 bytes"),
+    "model name of 300 characters": (["run", LONG[:300], "-p", "t5"], "File name too long"),
+    "model name of 5,000 characters": (["run", LONG, "-p", "t5"], "File name too long"),
+    "prompt file of 5,000 characters": (["run", "MODEL", "-f", LONG], "File name too long"),
+    "manifest of 5,000 characters": (["run", "MODEL", "-p", "t5", "--manifest", LONG], "(5000 characters)"),
+    "adapter of 5,000 characters": (["run", "MODEL", "-p", "t5", "--lora", f"a={LONG}"], "x is not there"),
+    "no such user": (["run", "~nobody-at-all", "-p", "t5"], "Could not determine home directory"),
+    "NUL in a setting": (["run", "MODEL", "-p", "t5", "--set", 'plugins.paths=["a\\0b"]'], "NUL"),
+    "lock into a missing folder": (
+        ["plugins", "lock", "MODEL", "-o", "nowhere/x.lock"],
+        "nowhere/x.lock: no file can be written",
+    ),
+    "lock onto a folder": (["plugins", "lock", "MODEL", "-o", "."], "no file can be written there"),
+    "convert to the root": (["convert", "MODEL", "/"], "is no name of a directory to write"),
+    "too many threads": (["run", "MODEL", "-p", "t5", "-t", "1025"], "1025 is out of range"),
+    "overflow in a variable": (["doctor"], "is out of range", ("INFENG_KV_CACHE_MEMORY", "9" * 400)),
+    "nonsense in the processor's variable": (["doctor"], "unknown feature", ("INFENG_CPU_FEATURES", "-abacus")),
+    "cache inside of a file": (["convert", "MODEL", "/dev/null/x"], "cannot be written"),
+    "newlines in a name": (
+        ["run", "x\ninfeng: error: forged", "-p", "t5"],
+        "x\\ninfeng: error: forged: no such model",
+    ),
+}
+"""What a process is given: its words, what is said, and a variable."""
 
 
-@pytest.mark.parametrize("kind", HOSTILE)
-def test_what_a_user_can_cause_is_one_line(reduced: dict[str, Path], tmp_path: Path, kind: str) -> None:
-    words, said, before = (*HOSTILE[kind], "")[:3]
-    command = f"{before}{INFENG} {words.replace('MODEL', str(reduced['biased']))}"
-    done = subprocess.run(
-        ["bash", "-c", command], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
-    )
+def assert_one_line(done: subprocess.CompletedProcess[str], said: str, folder: Path) -> None:
     assert done.returncode in (1, 2), done.stderr
     errors = [line for line in done.stderr.splitlines() if not line.startswith(("usage:", " "))]
     assert len(errors) == 1, done.stderr
     assert "error: " in errors[0] and said in errors[0]
     assert len(errors[0]) < 3200
-    assert list(tmp_path.iterdir()) == []
+    assert list(folder.iterdir()) == []
 
 
-def test_a_dash_means_standard_input_wherever_it_stands(reduced: dict[str, Path], infeng: Run) -> None:
-    model, options = reduced["biased"], ("-n", "4", "--temperature", "0")
-    said = [
-        infeng("run", *words, input="t5 t6", stdin=None)
-        for words in (
-            (model, "-", *options),
-            (model, *options, "-"),
-            (*options, model, "-"),
-            (model, *options, "-f", "-"),
-        )
-    ]
-    assert {done.returncode for done in said} == {0}, said
-    assert len({done.stdout for done in said}) == 1
+@pytest.mark.parametrize("kind", AROUND)
+def test_what_is_around_a_process_is_one_line(reduced: dict[str, Path], tmp_path: Path, kind: str) -> None:
+    words, said, before = (*AROUND[kind], "")[:3]
+    line = f"{before}{INFENG} {words.replace('MODEL', str(reduced['biased']))}"
+    done = subprocess.run(["bash", "-c", line], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert_one_line(done, said, tmp_path)
 
 
-def test_a_model_without_a_tokenizer_answers_token_ids(reduced: dict[str, Path], infeng: Run, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", GIVEN)
+def test_what_a_user_gives_is_one_line(
+    reduced: dict[str, Path], tmp_path: Path, kind: str, command: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words, said, *variables = GIVEN[kind]
+    monkeypatch.chdir(tmp_path)
+    for name, value in variables:
+        monkeypatch.setenv(name, value)
+    done = command(*(str(reduced["biased"]) if word == "MODEL" else word for word in words))
+    assert_one_line(done, said, tmp_path)
+
+
+def test_a_dash_means_standard_input_wherever_it_stands(
+    reduced: dict[str, Path], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    model, options = str(reduced["biased"]), ("-n", "4", "--temperature", "0")
+    said = set()
+    for words in ((model, "-", *options), (model, *options, "-"), (*options, model, "-"), (model, *options, "-f", "-")):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"t5 t6")))
+        assert main(["run", *words]) == 0
+        said.add(capfd.readouterr().out)
+    assert len(said) == 1
+
+
+def test_a_model_without_a_tokenizer_answers_token_ids(reduced: dict[str, Path], command: Run, tmp_path: Path) -> None:
     bare = Path(shutil.copytree(reduced["biased"], tmp_path / "bare"))
     (bare / "tokenizer.json").unlink()
-    refused = infeng("run", bare, *GREEDY)
+    refused = command("run", bare, *GREEDY)
     assert refused.returncode == 1
     assert "--ids" in refused.stderr
     options = ("-n", "4", "--temperature", "0")
-    done = infeng("run", bare, "--ids", "5 6,7", *options)
+    done = command("run", bare, "--ids", "5 6,7", *options)
     assert done.returncode == 0, done.stderr
-    json_ = json.loads(infeng("run", bare, "--ids", "5 6 7", *options, "--json").stdout)
+    json_ = json.loads(command("run", bare, "--ids", "5 6 7", *options, "--json").stdout)
     assert [int(word) for word in done.stdout.split()] == json_["token_ids"]
     assert len(json_["token_ids"]) == 4
-    wrong = infeng("run", bare, "--ids", "5 six", *options)
+    wrong = command("run", bare, "--ids", "5 six", *options)
     assert wrong.returncode == 2
     assert "'six' is not a token id" in wrong.stderr
 

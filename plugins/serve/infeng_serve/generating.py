@@ -69,7 +69,7 @@ async def generate(service: Service, call: Call, read: Read) -> None:
 async def resume(service: Service, call: Call, reads: Mapping[str, Read]) -> None:
     """Go on with the stream of a call in the journal, behind the frame that Last-Event-ID names.
 
-    Raises ApiError 404 for a call that is not there, 409 for one that another model or adapter would answer.
+    Raises ApiError 404 for a call that is not there, 409 for one whose answer would have other bytes now.
     """
     service.check_open()
     entry = service.journal.find(call.caller.tenant, call.path.removeprefix(STREAMS))
@@ -100,9 +100,10 @@ async def _answer(
                 await work.keep(body)
                 del body, reading  # they may be large, and the answer take long
                 if answer.streams:
-                    await _stream(call, feed, answer, service.settings.stream_keep_alive)
+                    await _stream(call, work, answer, service.settings.stream_keep_alive)
                 else:
                     completions = await feed.all()
+                    await work.compare_adapters()
                     await call.respond(200, answer.body(completions))
             finally:
                 service.bridge.close(feed)
@@ -117,12 +118,15 @@ async def _answer(
         raise told from error
 
 
-async def _stream(call: Call, feed: Feed, answer: Answer, seconds: float) -> None:
+async def _stream(call: Call, work: Work, answer: Answer, seconds: float) -> None:
     """Send frames as they come: one piece for all that a step, or several while the client was slow, has brought.
 
     seconds: without a byte, after which a comment is sent; 0: none is.
     """
+    feed = work.feed
     news = await feed.take(HEAD_SECONDS)
+    if news:
+        await work.compare_adapters()
     await call.begin()
     data, left, silence = answer.opening(), len(answer.requests), Silence(seconds, feed.wake)
 
@@ -151,6 +155,8 @@ async def _stream(call: Call, feed: Feed, answer: Answer, seconds: float) -> Non
                 silence.broken()
                 data = b""
             news = await feed.take()
+            if news and not work.has_compared:
+                await work.compare_adapters()
     except Exception as error:
         if feed.is_gone:
             raise GoneError from error
@@ -172,9 +178,12 @@ class Work:
     """Of the last frame that the client has."""
     entry: Entry | None = None
     """What is answered again; None for a call that is new."""
+    has_compared: bool = False
+    """Whether the adapters that answer are those of the journal."""
     model: str = ""
     created: int = 0
     requests: list[Request] = field(default_factory=list)
+    _kept: Entry | None = None  # of a new call, until its adapters are known
 
     def read(self, read: Read, body: bytes) -> Answer:
         """Return the answer that a body asks for; raises ApiError 400 for what is no JSON."""
@@ -229,7 +238,7 @@ class Work:
         journal = self.service.journal
         if self.entry is not None or not (self.key or journal.is_kept):
             return
-        engine, call = self.service.model.engine, self.call
+        call = self.call
         entry = Entry(
             call.id,
             call.path,
@@ -237,10 +246,28 @@ class Work:
             self.created,
             body,
             tuple(request.params.seed or 0 for request in self.requests),
-            engine.model.id,
-            self.service.repeats.contents(self.requests),
-            self.key,
+            adapters=self.service.repeats.contents(self.requests),
+            key=self.key,
         )
+        await self._write(entry)
+        self._kept = entry if entry.is_open else None
+
+    async def compare_adapters(self) -> None:
+        """Compare the contents of the adapters with the journal's, or write them there, where they are new.
+
+        To be called before any text is sent: adapters have been read then, which they need not have been when the call
+        came. Raises ApiError 409 for a call that would now get another answer.
+        """
+        self.has_compared = True
+        repeats, kept = self.service.repeats, self.entry or self._kept
+        if self.entry is not None:
+            repeats.check_same(self.entry)
+        if kept is not None and kept.is_open:
+            await self._write(msgspec.structs.replace(kept, adapters=repeats.contents(self.requests)))
+        self._kept = None
+
+    async def _write(self, entry: Entry) -> None:
+        journal = self.service.journal
         if journal.is_kept:
             await self.service.bridge.run(lambda: journal.add(entry))
         else:

@@ -19,6 +19,7 @@ from pathlib import Path
 import msgspec
 
 from infeng_core.api import UsageError, get_logger
+from infeng_serve.basis import Basis, changes, digest_of
 
 FILES = 4
 """Files that the most bytes are spread over: the oldest goes as a whole."""
@@ -40,10 +41,10 @@ class Entry(msgspec.Struct, frozen=True):
     """What was asked, as it came."""
     seeds: tuple[int, ...]
     """Of each choice, given or drawn."""
-    model: str = ""
-    """Content id of the base model."""
+    basis: str = ""
+    """Digest of what the answer's bytes depend on; ``Journal.add`` sets it."""
     adapters: tuple[tuple[str, str, str], ...] = ()
-    """(name, where it was loaded from, content id or "" where it was not known yet) of those that answer."""
+    """(name, where it was loaded from, content id or "" where nothing was answered yet) of those that answer."""
     key: str = ""
     """The client's Idempotency-Key."""
 
@@ -51,6 +52,18 @@ class Entry(msgspec.Struct, frozen=True):
     def size(self) -> int:
         """Bytes that it counts as."""
         return len(self.body) + 512
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the contents of an adapter were not known yet."""
+        return not all(id for _, _, id in self.adapters)
+
+
+class Head(msgspec.Struct, frozen=True):
+    """The first line of a file."""
+
+    basis: dict[str, str]
+    """What the bytes of the answers depend on."""
 
 
 class Journal:
@@ -76,6 +89,8 @@ class Journal:
         self._keys: dict[tuple[str, str], tuple[str, str]] = {}  # tenant and Idempotency-Key -> tenant and id
         self._bytes = 0
         self._guard = threading.Lock()
+        self._basis: Basis = {}
+        self._digest = ""
         self._files = None if directory is None else _Files(directory, most_bytes // FILES)
 
     def read(self) -> int:
@@ -92,13 +107,35 @@ class Journal:
             count += 1
         return count
 
+    def begin(self, basis: Basis) -> int:
+        """Say what this process's answers depend on, before the first ``add``.
+
+        Returns how many of the calls that were read it would answer with other bytes.
+        """
+        with self._guard:
+            self._basis, self._digest = basis, digest_of(basis)
+            if self._files is not None:
+                self._files.bases[self._digest] = basis
+            return sum(entry.basis != self._digest for entry in self._entries.values())
+
+    def changes(self, entry: Entry) -> dict[str, str]:
+        """Return what is not as it was when a call was accepted, a phrase for each: its answer could be another."""
+        if entry.basis == self._digest:
+            return {}
+        before = {} if self._files is None else self._files.bases.get(entry.basis, {})
+        return changes(before, self._basis)
+
     @property
     def is_kept(self) -> bool:
         """Whether entries outlive the process, so that every answer may be asked for again."""
         return self._files is not None
 
     def add(self, entry: Entry) -> None:
-        """Keep a call; it is written when this returns. Raises OSError where the disk refuses."""
+        """Keep a call, in the place of one with its id; it is written when this returns.
+
+        Raises OSError where the disk refuses.
+        """
+        entry = msgspec.structs.replace(entry, basis=self._digest)
         with self._guard:
             if self._files is not None:
                 self._files.append(entry, self._most_bytes, syncs=self._syncs)
@@ -158,6 +195,8 @@ class _Files:
         """Take the directory; a file with more than ``full`` bytes is followed by another."""
         self._directory = directory
         self._full = full
+        self.bases: dict[str, Basis] = {}
+        """What answers of all files depend on, by their digests."""
         try:
             directory.mkdir(0o700, parents=True, exist_ok=True)
             self._lock = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -182,20 +221,30 @@ class _Files:
                 for line in file:
                     if not line.endswith(b"\n"):
                         break  # it was cut off
-                    entry = _entry(line[:-1])
-                    if entry is None:
+                    found = _read(line[:-1])
+                    if found is None:
                         broken += 1
-                    elif entry.created >= oldest:
-                        yield entry
+                    elif isinstance(found, Head):
+                        self.bases[digest_of(found.basis)] = found.basis
+                    elif found.created >= oldest:
+                        yield found
             if broken:
                 _log.warning("lines of the journal are damaged and not used", path=str(path), lines=broken)
 
     def append(self, entry: Entry, most_bytes: int, *, syncs: bool) -> None:
         """Write an entry behind the others."""
-        data = msgspec.json.encode(entry)
-        line = b"%08x %s\n" % (zlib.crc32(data), data)
+        line = _line(entry)
+        head = _line(Head(dict(self.bases[entry.basis]))) if entry.basis else b""
         if self._handle < 0 or self._size + len(line) > self._full:
-            self._begin(most_bytes - len(line))
+            self._begin(most_bytes - len(head) - len(line))
+        if not self._size:
+            self._write(head)
+        self._write(line)
+        if syncs:
+            os.fdatasync(self._handle)
+
+    def _write(self, line: bytes) -> None:
+        """Write a line as a whole or not at all."""
         done = 0
         try:
             while done < len(line):
@@ -204,8 +253,6 @@ class _Files:
             os.ftruncate(self._handle, self._size)
             raise
         self._size += done
-        if syncs:
-            os.fdatasync(self._handle)
 
     def close(self) -> None:
         """Give the directory back."""
@@ -233,15 +280,20 @@ class _Files:
         self._handle, self._size = handle, 0
 
 
-_DECODER = msgspec.json.Decoder(Entry)
+_ENTRY, _HEAD = msgspec.json.Decoder(Entry), msgspec.json.Decoder(Head)
 
 
-def _entry(line: bytes) -> Entry | None:
+def _line(content: Entry | Head) -> bytes:
+    data = msgspec.json.encode(content)
+    return b"%08x %s\n" % (zlib.crc32(data), data)
+
+
+def _read(line: bytes) -> Entry | Head | None:
     """Return what a line holds; None for a damaged one."""
     checksum, _, data = line.partition(b" ")
     try:
         if int(checksum, 16) != zlib.crc32(data):
             return None
-        return _DECODER.decode(data)
+        return (_HEAD if data.startswith(b'{"basis"') else _ENTRY).decode(data)
     except (ValueError, msgspec.MsgspecError):
         return None

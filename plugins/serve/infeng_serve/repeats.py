@@ -55,16 +55,28 @@ class Repeats:
         return entry
 
     def check_same(self, entry: Entry) -> None:
-        """Raise ApiError 409 where other weights would answer than those that did."""
-        assert self.engine is not None
+        """Raise ApiError 409 where other bytes would come than those that did.
+
+        Contents of adapters count as far as they are known: those that are not in memory are read for the answer.
+        """
+        changes = self._journal.changes(entry)
+        adapters = self._changed_adapters(entry)
+        if changes or adapters:
+            code = "model_changed" if adapters or "model" in changes else "engine_changed"
+            what = "; ".join([*changes.values(), *adapters])
+            raise ApiError(409, f"The answer would not be the same: {what}. Make the call anew.", code=code)
+
+    def _changed_adapters(self, entry: Entry) -> list[str]:
         now = {name: (source, id) for name, source, id in self._known()}
-        same = entry.model == self.engine.model.id and all(
-            name in now and now[name][0] == source and (not id or not now[name][1] or now[name][1] == id)
-            for name, source, id in entry.adapters
-        )
-        if not same:
-            why = "The model or an adapter is not the one that answered this call."
-            raise ApiError(409, why, code="model_changed")
+        changes = []
+        for name, source, id in entry.adapters:
+            if name not in now:
+                changes.append(f"the adapter {name} is not there")
+            elif now[name][0] != source:
+                changes.append(f"the adapter {name} is from elsewhere")
+            elif id and now[name][1] and now[name][1] != id:
+                changes.append(f"the adapter {name} has other contents")
+        return changes
 
     def contents(self, requests: Iterable[Request]) -> tuple[tuple[str, str, str], ...]:
         """Return (name, source, content id or "") of the adapters that requests name."""

@@ -7,8 +7,9 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from infeng_core.api import Laps
+from infeng_core.api import Laps, get_logger
 from infeng_serve.auth import Caller, Keys
+from infeng_serve.basis import basis_of
 from infeng_serve.bridge import Bridge
 from infeng_serve.failures import LoadingError
 from infeng_serve.journal import Journal
@@ -19,6 +20,8 @@ from infeng_serve.protocol.answer import Context
 from infeng_serve.protocol.errors import shutting_down
 from infeng_serve.repeats import Repeats
 from infeng_serve.settings import Settings
+
+_log = get_logger(__name__)
 
 
 class Service:
@@ -51,6 +54,9 @@ class Service:
 
     def begin(self, model: Model, observers: Sequence[Observer] = ()) -> None:
         """Serve a model; starts the engine's thread."""
+        others = self.journal.begin(basis_of(model, self.settings))
+        if others:
+            _log.warning("calls of the journal would get other answers here, and are refused", entries=others)
         self._bridge = Bridge(model.engine, self.pool)
         self._model = model
         self.repeats.engine = model.engine

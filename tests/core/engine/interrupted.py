@@ -1,6 +1,6 @@
 """Short calls that Ctrl-C ends at random moments, and what an engine can do afterwards: a program of its own.
 
-Usage: interrupted.py MODEL ADAPTER SECONDS [processors]. Prints how often it was interrupted.
+Usage: interrupted.py MODEL ADAPTER TIMES [processors]. Ends once it was interrupted so often.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def interrupt(*_: object) -> None:
     raise KeyboardInterrupt
 
 
-def main(model: str, adapter: str, seconds: float, params: SamplingParams) -> None:
+def main(model: str, adapter: str, times: int, params: SamplingParams) -> None:
     """Interrupt, compare, close."""
     before = sys.getswitchinterval()
     engine = Engine(model, threads=1, speculate="ngram:2", adapters={"x": adapter})
@@ -51,8 +51,8 @@ def main(model: str, adapter: str, seconds: float, params: SamplingParams) -> No
 
     drawn = random.Random(5)
     signal.signal(signal.SIGALRM, interrupt)
-    end, interrupts, calls = time.monotonic() + seconds, 0, 0
-    while time.monotonic() < end:
+    interrupts = calls = 0
+    while interrupts < times:
         calls += 1
         try:
             try:
@@ -84,7 +84,6 @@ def main(model: str, adapter: str, seconds: float, params: SamplingParams) -> No
         except KeyboardInterrupt:
             pass
     assert sys.getswitchinterval() == before
-    print(interrupts)
 
 
 def check(engine: Engine, params: SamplingParams, expected: list[tuple[int, ...]]) -> None:
@@ -97,4 +96,4 @@ def check(engine: Engine, params: SamplingParams, expected: list[tuple[int, ...]
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], float(sys.argv[3]), PROCESSED if sys.argv[4:] else GREEDY)
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), PROCESSED if sys.argv[4:] else GREEDY)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tiny_model
+from drawn import examples
 from engine_parts import MakeEngine, Recorder
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -231,7 +232,7 @@ def arrive(engine: Engine, arriving: Sequence[tuple[int, Request]]) -> list[Comp
     return [streams[index].result() for index in range(len(arriving))]
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(arriving=arrivals, size=st.integers(0, 2))
 def test_any_mix_of_requests_gives_what_the_plain_engine_gives(
     pairs: list[tuple[Engine, Engine]], arriving: list[tuple[int, Request]], size: int

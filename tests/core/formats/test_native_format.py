@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
+from drawn import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors import safe_open
@@ -313,7 +314,7 @@ def accepted_or_refused(data: bytes) -> None:
         assert error.what.partition(":")[0] == str(path)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(data=st.data())
 def test_no_mutation_of_a_manifest_does_worse_than_a_model_error(good_manifest: bytes, data: st.DataObject) -> None:
     mutated = bytearray(good_manifest)
@@ -329,7 +330,7 @@ def test_no_mutation_of_a_manifest_does_worse_than_a_model_error(good_manifest: 
 values = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.just([]) | st.just({})
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(data=st.data())
 def test_no_value_of_a_manifest_does_worse_than_a_model_error(good_manifest: bytes, data: st.DataObject) -> None:
     document = yaml.safe_load(good_manifest)

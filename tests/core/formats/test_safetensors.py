@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from drawn import examples
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import save
@@ -174,7 +175,7 @@ def test_a_directory_or_an_absent_file_is_an_error(tmp_path: Path) -> None:
 mutations = st.lists(st.tuples(st.integers(0, len(GOOD) - 1), st.integers(0, 255)), max_size=6)
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(200), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(changes=mutations, cut=st.integers(0, len(GOOD)), tail=st.binary(max_size=8))
 @example(changes=[(8, 255)], cut=len(GOOD), tail=b"")
 def test_no_mutation_of_a_file_does_worse_than_a_model_error(
@@ -200,7 +201,7 @@ entries = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(200), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     header=st.dictionaries(st.sampled_from(["a", "b", "c", "__metadata__"]), entries | json_values),
     size=st.integers(0, 48),

@@ -108,14 +108,20 @@ def test_a_kernel_that_throws_is_an_error_and_not_the_end_of_the_process(build, 
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_cancel_stops_a_run_between_tiles(toy, steps, threads, expect):
-    chain = steps(_native.Pool(threads), toy["slow"], rows=256, columns=256)
-    timer = threading.Timer(0.05, chain.program.cancel)
-    begin = time.monotonic()
-    timer.start()
+    chain = steps(_native.Pool(threads), toy["slow"], rows=256, columns=256)  # 1.28 s on one thread
+    done = chain.program.view(chain.buffers[-1])[:, 0]
+    done[:] = 0
+
+    def cancel():
+        wait_for(done.any)
+        chain.program.cancel()
+
+    canceller = threading.Thread(target=cancel)
+    canceller.start()
     with expect("cancelled"):
         chain.run()
-    assert time.monotonic() - begin < 0.6  # all of it takes 1.28 s on one thread, 0.64 s on two
-    timer.join()
+    assert 0 < np.count_nonzero(done) < 256
+    canceller.join()
 
 
 def test_cancel_reaches_a_run_that_waits_for_the_pool(toy, steps):
@@ -130,9 +136,11 @@ def test_cancel_reaches_a_run_that_waits_for_the_pool(toy, steps):
         except _native.NativeError as error:
             ended[name] = error.code
 
+    begun = long.program.view(long.buffers[-1])[:, 0]
+    begun[:] = 0
     runner = threading.Thread(target=run, args=("long", long))
     runner.start()
-    time.sleep(0.05)
+    assert wait_for(begun.any)
     waiters = [threading.Thread(target=run, args=(i, short)) for i in range(2)]
     for waiter in waiters:
         waiter.start()

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import tiny_model
+from drawn import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -61,20 +62,20 @@ llama_ids = st.lists(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(prompt=tiny_ids, tokens=tiny_ids)
 def test_pieces_of_a_byte_level_stream_are_the_full_decode(byte_level, prompt, tokens):
     check_stream(byte_level, prompt, tokens)
 
 
 @needs_data
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(prompt=llama_ids, tokens=llama_ids)
 def test_pieces_of_a_sentencepiece_stream_are_the_full_decode(sentencepiece, prompt, tokens):
     check_stream(sentencepiece, prompt, tokens)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(text=st.text(max_size=30))
 def test_any_text_survives_a_byte_level_stream(byte_level, text):
     [ids] = byte_level.encode([text])
@@ -330,7 +331,7 @@ def test_special_tokens_come_behind_the_bytes_before_them_and_keep_blanks(senten
         assert found.replace(" ", "") == f"<s>{text}".replace(" ", "")
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(tokens=tiny_ids)
 def test_without_the_spelled_tokens_whole_characters_are_the_same(byte_level, tokens):
     whole = "".join(streamed(byte_level, [], tokens))

@@ -6,6 +6,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from drawn import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -47,7 +48,7 @@ calls = st.one_of(
 
 
 @pytest.mark.parametrize("few", [0, 64])
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(calls=st.lists(calls, max_size=40))
 def test_every_block_is_free_or_held_as_often_as_it_was_given_out_less_what_came_back(few, calls):
     pool, watcher, model = BlockPool(TOTAL), Watcher(), Counter[int]()

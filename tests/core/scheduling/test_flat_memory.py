@@ -100,7 +100,9 @@ def made(prefix: bool = True) -> tuple[Scheduler, Adapters, Backlog]:
     return scheduler, Adapters(2), backlog
 
 
-@pytest.mark.parametrize(("prefix", "count"), [(True, 18_000), (False, 3000)])
+@pytest.mark.parametrize(
+    ("prefix", "count"), [(True, 4000), (False, 2000), pytest.param(True, 18_000, marks=pytest.mark.nightly)]
+)
 def test_nothing_that_the_scheduler_keeps_grows_with_the_requests_it_has_served(prefix, count):
     scheduler, registry, backlog = made(prefix)
     serve(scheduler, registry, backlog, 0, 2000)

@@ -20,6 +20,7 @@ from types import CodeType, ModuleType
 from typing import Any, NamedTuple
 
 import pytest
+from drawn import NIGHTLY
 from hypothesis import HealthCheck, Phase, settings
 
 import infeng_core
@@ -196,7 +197,9 @@ def imported_with(file: str, old: str, new: str) -> Iterator[None]:
             del sys.modules[name]
         sys.meta_path.insert(0, finder)
         settings.load_profile("mutants")
-        yield
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv(NIGHTLY, "1")  # with all of their examples
+            yield
     finally:
         settings.load_profile(profile)
         sys.meta_path.remove(finder)

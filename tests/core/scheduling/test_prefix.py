@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
+from drawn import examples
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -195,9 +196,9 @@ class SmallMachine(Machine):
 
 
 TestPrefixTree = Machine.TestCase
-TestPrefixTree.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestPrefixTree.settings = settings(max_examples=examples(150), stateful_step_count=40, deadline=None)
 TestFullPrefixTree = SmallMachine.TestCase
-TestFullPrefixTree.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+TestFullPrefixTree.settings = settings(max_examples=examples(100), stateful_step_count=40, deadline=None)
 
 
 def test_a_block_that_is_not_full_is_neither_kept_nor_found():

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from drawn import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -76,7 +77,7 @@ arrivals = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(arrivals=arrivals, max_rows=st.integers(1, 40), running=st.integers(1, 6), blocks=st.integers(6, 16))
 def test_every_sequence_ends_and_no_block_is_lost(arrivals, max_rows, running, blocks):
     bounds = limits(max_rows, running, blocks=blocks)
@@ -148,7 +149,7 @@ class Repeat:
         return [1] * count
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(
     sizes=st.lists(st.tuples(st.integers(1, 30), st.integers(1, 12), st.integers(0, 6)), min_size=1, max_size=8),
     max_rows=st.integers(1, 40),

@@ -15,8 +15,7 @@ from infeng_core.cli import main
 
 
 @pytest.fixture
-def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setenv("INFENG_CACHE", str(tmp_path / "cache"))
+def measured(tmp_path: Path) -> Any:
     model, out = tiny_model.write(tmp_path / "model"), tmp_path / "out.json"
 
     def measure(*arguments: str) -> dict[str, Any]:

@@ -14,8 +14,7 @@ from infeng_core.cli import main
 
 
 @pytest.mark.parametrize("source", ["artifact", "peft"])
-def test_swaps_are_measured_beside_a_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str):
-    monkeypatch.setenv("INFENG_CACHE", str(tmp_path / "cache"))
+def test_swaps_are_measured_beside_a_batch(tmp_path: Path, source: str):
     model = tiny_model.write(tmp_path / "model")
     out = tmp_path / "swap.json"
     options = ["--rows", "2", "--context", "16", "--rank", "4", "--rounds", "5", "-t", "1", "--source", source]

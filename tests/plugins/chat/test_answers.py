@@ -8,6 +8,7 @@ import random
 
 import pytest
 from chat_answers import CASES, TOOLS, Case, read, summary
+from drawn import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from infeng_chat.answers.cursor import Cursor
@@ -34,7 +35,7 @@ def test_an_answer_character_by_character(case: Case) -> None:
     assert summary(read(case.parser(), list(case.text))) == (case.content, case.reasoning, case.calls)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(case=st.sampled_from(CASES), places=st.lists(st.integers(0, 300), max_size=12))
 def test_any_cut_gives_the_same(case: Case, places: list[int]) -> None:
     assert summary(read(case.parser(), cuts(case.text, places))) == (case.content, case.reasoning, case.calls)

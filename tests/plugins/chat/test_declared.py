@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from chat_answers import TOOLS, read, summary
 from chat_parts import CHATML, MakeChat
+from drawn import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from infeng_chat.answers.calls import functions
@@ -94,7 +95,7 @@ def test_an_answer_whole_and_by_characters(template: dict[str, Any], text: str, 
     assert summary(read(parser(template), list(text))) == expected
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(case=st.sampled_from(CASES), place=st.integers(0, 200), other=st.integers(0, 200))
 def test_any_cut_gives_the_same(case: Any, place: int, other: int) -> None:
     template, text, expected = case

@@ -276,31 +276,26 @@ def test_leaving_the_loop_ends_what_runs_and_asks_no_more(server: FakeServer):
     server.delay = 0.05
     with Client(server.url) as client, closing(client.complete_many(map(str, range(1000)), 4)) as results:
         assert isinstance(next(iter(results)), Completion)
-        begin = time.monotonic()
-    assert time.monotonic() - begin < 0.4, "an answer takes 0.6 s"
     assert server.abandoned.wait(2)
     assert len(server.seen) <= 12
 
-    async def leave() -> float:
-        async with AsyncClient(server.url) as client:
-            async with aclosing(client.complete_many(map(str, range(1000)), 4)) as results:
-                assert isinstance(await anext(results), Completion)
-                begin = time.monotonic()
-            return time.monotonic() - begin
+    async def leave() -> None:
+        async with AsyncClient(server.url) as client, aclosing(client.complete_many(map(str, range(1000)), 4)) as all_:
+            assert isinstance(await anext(all_), Completion)
 
     server.abandoned.clear()
-    assert asyncio.run(leave()) < 0.4
+    asyncio.run(leave())
     assert server.abandoned.wait(2)
     assert len(server.seen) <= 24
 
 
 def test_a_stream_is_cancelled_from_another_thread_while_it_waits(server: FakeServer):
-    server.delay = 0.3
+    server.delay = 10.0
     with Client(server.url) as client, client.stream("x") as stream:
         threading.Timer(0.05, stream.cancel).start()
         begin = time.monotonic()
         list(stream)
-        assert time.monotonic() - begin < 0.25
+        assert time.monotonic() - begin < 8
         assert stream.completion().finish_reason is None
     assert not any(path.startswith("/v1/streams") for path in server.paths())
 

@@ -8,6 +8,7 @@ import threading
 from typing import Any
 
 import pytest
+from drawn import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from infeng_grammar import compiled
@@ -166,7 +167,7 @@ def fuzz(grammars: Grammars, argument: Any) -> None:
     processor.row(())
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(argument=arguments)
 def test_nothing_but_a_request_error_comes_of_any_argument(grammars: Grammars, argument: Any):
     fuzz(grammars, argument)

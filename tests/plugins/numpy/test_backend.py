@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -22,9 +23,11 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return BIASED.write(tmp_path_factory.mktemp("model"))
 
 
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("INFENG_CACHE", str(tmp_path))
+@pytest.fixture(scope="module", autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("INFENG_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
 
 
 def test_every_op_is_said_to_run_in_numpy(directory: Path) -> None:

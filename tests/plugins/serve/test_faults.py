@@ -227,7 +227,7 @@ def test_two_hundred_slow_readers_hold_up_nobody_and_get_their_texts(served: Run
     import json
 
     assert {json.loads(f'"{text}"') for text in found} == {whole}
-    assert sorted(latencies)[len(latencies) // 2] < 0.25
+    assert sorted(latencies)[len(latencies) // 2] < 2
     for client in clients:
         client.close()
     assert until(lambda: served.blocks_in_use() == 0)

@@ -112,7 +112,7 @@ _MEANINGS = {
     403: "the key may not do this",
     404: "there is no such model, or the key may not use it",
     408: "the body, or what was asked for, took too long",
-    409: "the same call is being answered, or another model or adapter would answer it now",
+    409: "the same call is being answered, or another model, adapter or engine would answer it now",
     413: "the body is too large",
     415: "the body is not said to be JSON",
     422: "the Idempotency-Key came with another call before",

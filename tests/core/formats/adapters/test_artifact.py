@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from drawn import examples
 from goldens.adapted import ADAPTED, Adapted
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -132,7 +133,7 @@ def test_any_changed_byte_is_found(artifact: Path, bases: Bases, tmp_path: Path)
             assert found.id == whole
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(cut=st.floats(0, 1), tail=st.binary(max_size=64))
 def test_a_truncated_or_lengthened_file_is_refused(
     artifact: Path, bases: Bases, tmp_path_factory: pytest.TempPathFactory, cut: float, tail: bytes

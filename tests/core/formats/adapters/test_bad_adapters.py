@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from drawn import examples
 from goldens.adapted import ADAPTED, Adapted
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -336,7 +337,7 @@ def outcome(adapter: Path, base: LoadedModel) -> None:
                 assert part.b_scale is None or np.isfinite(part.b_scale).all()
 
 
-quiet = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+quiet = settings(max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @quiet

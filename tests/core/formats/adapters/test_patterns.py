@@ -5,6 +5,7 @@ import time
 from typing import NoReturn
 
 import pytest
+from drawn import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -62,13 +63,13 @@ looking = st.builds("".join, st.tuples(st.sampled_from(["", "^"]), st.lists(ahea
 choosing = pattern | st.lists(looking, min_size=1, max_size=3).map("|".join)
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=examples(600), deadline=None)
 @given(pattern=choosing, text=st.text("ab1._", min_size=1, max_size=7))  # \w and \d are of ASCII, as module names are
 def test_it_matches_what_re_matches(pattern: str, text: str) -> None:
     assert (compiled(pattern).fullmatch(text) == 0) == (re.fullmatch(pattern, text) is not None)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(texts=st.lists(choosing, min_size=1, max_size=5), name=st.text("ab1._", min_size=1, max_size=7))
 def test_the_first_pattern_that_fits_an_end_decides(texts: list[str], name: str) -> None:
     fitting = [place for place, text in enumerate(texts) if re.match(rf"(.*\.)?({text})$", name)]
