@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from infeng_core.cli import say
 from infeng_core.cli.options import add_config_options, config_from
+from infeng_core.errors import KernelError
 from infeng_core.machine import memory
 from infeng_core.plug.manager import Plugins
 
@@ -51,7 +53,10 @@ class Models:
         for path in arguments.paths:
             for one in models_below(path.expanduser()):
                 made = survey(one, choice, plugins.quant_format)
-                block = 0 if made.config is None else backend.block_bytes(made.config, config)
+                try:
+                    block = 0 if made.config is None else backend.block_bytes(made.config, config)
+                except KernelError as error:  # of the cache that is asked for
+                    made, block = replace(made, why_not=made.why_not or str(error)), 0
                 found.append(_facts(made, block))
         if arguments.json:
             print(json.dumps(found, indent=2))

@@ -47,10 +47,14 @@ class NativeBackend:
     uses_kernels = True
 
     def block_bytes(self, shape: ModelConfig, config: EngineConfig) -> int:
-        """Return the bytes of one block of the cache in all layers."""
-        return _native.KvCache.bytes_per_block(
-            config.kv_cache.dtype, layers=shape.layers, kv_heads=shape.kv_heads, head_dim=shape.head_dim
-        )
+        """Return the bytes of one block of the cache in all layers; KernelError for heads that it cannot hold."""
+        sizes = {"layers": shape.layers, "kv_heads": shape.kv_heads, "head_dim": shape.head_dim}
+        try:
+            return _native.KvCache.bytes_per_block(config.kv_cache.dtype, **sizes)
+        except _native.NativeError as error:
+            if error.code != "unsupported":
+                raise
+            raise KernelError("kv_cache.dtype", str(error), "set it to int8, f16 or f32") from error
 
     def available_bytes(self) -> int | None:
         """Return what the machine and the control groups leave."""

@@ -72,3 +72,16 @@ def test_a_model_that_cannot_be_run_says_why_and_fails(infeng: Infeng, folder: P
     assert status == 1 and "runs       no: " in out
     status, out, _ = infeng("models", folder / "notes.txt", folder / "a-directory")
     assert status == 1 and "it is no model" in out and "runs       yes" in out
+
+
+def test_a_cache_that_cannot_hold_the_heads_of_a_model_is_why_it_is_not_run(infeng: Infeng, tmp_path: Path) -> None:
+    tiny_model.write(tmp_path / "odd", tiny_model.Shape(heads=4, head_dim=12))
+    tiny_model.write(tmp_path / "even", tiny_model.Shape())
+    status, out, _ = infeng("models", tmp_path, "--json", "--set", "kv_cache.dtype=int4h")
+    even, odd = sorted(json.loads(out), key=lambda facts: facts["path"])
+    assert status == 0 and even["why_not"] == ""
+    assert even["cache_bytes_per_token"] == 2 * 2 * (16 + 8)
+    assert odd["why_not"] == (
+        "kv_cache.dtype: cache format int4h takes heads of a multiple of 8 elements, not of 12: "
+        "set it to int8, f16 or f32"
+    )
