@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from infeng_core.cli import say
 from infeng_core.cli.options import add_config_options, config_from
-from infeng_core.errors import InfengError
+from infeng_core.errors import InfengError, KernelError
 from infeng_core.machine import memory
 from infeng_core.plug.manager import Plugins
-from infeng_core.scheduling.blocks import BLOCK_TOKENS
+from infeng_core.step import BLOCK_TOKENS
 
 if TYPE_CHECKING:
     from infeng_core.backends.interface import Backend
@@ -111,7 +111,10 @@ class _Sizes:
         facts |= {"path": str(made.path), "formats": made.formats, "available_bytes": memory.available_bytes()}
         if made.config is not None:
             facts |= {"family": made.config.family, "context": made.config.max_positions}
-            facts |= _cache_facts(made, self._backend, self._config)
+            try:
+                facts |= _cache_facts(made, self._backend, self._config)
+            except KernelError:  # of the cache that is asked for: it is why the model cannot be run
+                facts |= dict.fromkeys(_CACHE, 0)
         return facts | needs
 
     def _needs(self, made: Survey) -> dict[str, int]:
@@ -134,6 +137,9 @@ class _Sizes:
         """End what was started to try kernels."""
         if self._selector is not None:
             self._selector.close()
+
+
+_CACHE = ("cache_bytes_per_token", "cache_bytes_per_token_behind_window", "cache_window", "cache_bytes")
 
 
 def _cache_facts(made: Survey, backend: Backend, config: EngineConfig) -> dict[str, int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
+from typing import Any
 
 from infeng_core.files import reading
 from infeng_core.formats.checkpoints import small_files, weight_files
@@ -31,7 +32,7 @@ def conversion_key(
     """
     with reading(source):
         small = small_files(source)
-        identity = {
+        identity: dict[str, Any] = {
             "weights": [_stamp(path) for path in weight_files(source)],
             "small": {name: hashlib.sha256(data).hexdigest() for name, data in small.items()},
             "format": choice.base,

@@ -99,6 +99,7 @@ INLINE void attend(const query* x, float* out, scores_fn scores, values_fn value
   CLONED static void attend_##name(query* x, float* out) { \
     prepare_##name(&x->head);                              \
     attend(x, out, scores_##name, values_##name);          \
+    finish_##name(out, x->cache->v_head_dim);              \
   }
 CACHE_FORMATS(ATTEND, )
 
@@ -172,7 +173,7 @@ static infeng_status attention_run(const infeng_args* common, int32_t phase, int
 
 INLINE int32_t accepts(const infeng_problem* p, uint32_t format) {
   return p->op == INFENG_OP_ATTENTION && p->kv_format == format && fuses_only(p, FUSES) && p->head_dim > 0 &&
-         p->head_dim <= MAX_HEAD_DIM && p->v_head_dim > 0 && p->v_head_dim <= MAX_HEAD_DIM &&
+         head_size_fits(format, p->head_dim) && p->v_head_dim > 0 && head_size_fits(format, p->v_head_dim) &&
          (p->epilogue_count == 0 || p->v_head_dim % GROUP == 0);
 }
 #define ATTENTION(arg, name, number)                                                                          \

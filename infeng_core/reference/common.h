@@ -120,13 +120,13 @@ INLINE float ref_rms(const float* x, int64_t k, float eps) {
   return 1.0f / sqrtf(ref_tree(lanes) / (float)k + eps);
 }
 
-/* q[0 .. count) = x as int8 with one scale, q[count .. padded) = 0. Returns the scale. A NaN is outside the contract
- * and becomes some q in range. */
+/* q[0 .. count) = x as int8 with one scale, q[count .. padded) = 0. Returns the scale. A NaN is outside the contract:
+ * it becomes some q in range, and the scale is NaN. */
 INLINE float ref_quantize(const float* x, int64_t count, int64_t padded, int8_t* q, int32_t* sum) {
   float amax = 0.0f;
   for (int64_t i = 0; i < count; i++) {
     const float magnitude = fabsf(x[i]);
-    amax = magnitude > amax ? magnitude : amax;
+    amax = magnitude > amax || magnitude != magnitude ? magnitude : amax;
   }
   for (int64_t i = 0; i < padded; i++) q[i] = 0;
   *sum = 0;

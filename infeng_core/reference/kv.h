@@ -2,14 +2,14 @@
 #ifndef INFENG_REFERENCE_KV_H
 #define INFENG_REFERENCE_KV_H
 
-#include "common.h"
+#include "hadamard.h"
 
 #define MAX_HEAD_DIM 512 /* heads are handled on the stack */
 
 /* The parts of one head's slab in one block; which scale pointers mean anything depends on the format. */
 typedef struct kv_slab {
-  void* k;        /* f32 or f16 [head_dim][16], or u8 [head_dim / 4][16][4] */
-  void* v;        /* f32, f16 or int8 [16][v_head_dim] */
+  void* k; /* as infeng_kv_cache draws it for the format */
+  void* v;
   float* k_scale; /* [16] */
   float* v_scale; /* [16] */
 } kv_slab;
@@ -20,9 +20,13 @@ INLINE kv_slab slab_of(const infeng_kv_cache* cache, int64_t block, int64_t head
                    (float*)(base + cache->v_scale_offset)};
 }
 
+INLINE int head_size_fits(uint32_t format, int64_t dim) {
+  return dim <= MAX_HEAD_DIM && (format < INFENG_KV_INT8_H || dim % LEAST_HADAMARD_BLOCK == 0);
+}
+
 INLINE int kv_cache_fits(const infeng_kv_cache* cache, uint32_t format) {
   return cache->format == format && cache->block_tokens == LANES && cache->head_dim > 0 &&
-         cache->head_dim <= MAX_HEAD_DIM && cache->v_head_dim > 0 && cache->v_head_dim <= MAX_HEAD_DIM;
+         head_size_fits(format, cache->head_dim) && cache->v_head_dim > 0 && head_size_fits(format, cache->v_head_dim);
 }
 
 #endif

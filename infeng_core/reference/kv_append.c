@@ -32,8 +32,8 @@ INLINE infeng_status append(const infeng_args* common, int64_t first, int64_t la
 }
 
 INLINE int32_t accepts(const infeng_problem* p, uint32_t format) {
-  return p->op == INFENG_OP_KV_APPEND && p->kv_format == format && p->head_dim <= MAX_HEAD_DIM &&
-         p->v_head_dim <= MAX_HEAD_DIM && fuses_only(p, 0);
+  return p->op == INFENG_OP_KV_APPEND && p->kv_format == format && head_size_fits(format, p->head_dim) &&
+         head_size_fits(format, p->v_head_dim) && fuses_only(p, 0);
 }
 #define KV_APPEND(arg, name, number)                                                                               \
   static infeng_status run_##name(const infeng_args* args, int32_t phase, int64_t first, int64_t last,             \

@@ -1,16 +1,22 @@
 /* The cache formats: how a row's k and v are written to a position, how a query is prepared for a format's K, the
- * scores of one block, and V times a weight. What is not listed here no kernel of this library reads or writes.
+ * scores of one block, V times a weight, and what becomes of a head's result. What is not listed here no kernel of this
+ * library reads or writes.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef INFENG_REFERENCE_KV_FORMATS_H
 #define INFENG_REFERENCE_KV_FORMATS_H
 
 #include "kv.h"
+#include "kv_numbers.h"
 
 /* DO(ARG, suffix of its functions and kernels, number) for every format. */
-#define CACHE_FORMATS(DO, ARG) \
-  DO(ARG, f32, INFENG_KV_F32)  \
-  DO(ARG, f16, INFENG_KV_F16)  \
-  DO(ARG, int8, INFENG_KV_INT8)
+#define CACHE_FORMATS(DO, ARG)     \
+  DO(ARG, f32, INFENG_KV_F32)      \
+  DO(ARG, f16, INFENG_KV_F16)      \
+  DO(ARG, int8, INFENG_KV_INT8)    \
+  DO(ARG, int8h, INFENG_KV_INT8_H) \
+  DO(ARG, k8v4h, INFENG_KV_K8V4_H) \
+  DO(ARG, int4h, INFENG_KV_INT4_H) \
+  DO(ARG, fp8h, INFENG_KV_FP8_H)
 
 /* A query head; a format may need it in another form, which its `prepare` makes. */
 typedef struct query_head {
@@ -19,9 +25,12 @@ typedef struct query_head {
   float scale;
   int8_t qq[MAX_HEAD_DIM]; /* with one scale, qs */
   float qs;
+  float rotated[MAX_HEAD_DIM];
 } query_head;
 
 /* -------------------------------------------------------------------------------------------- f32: as it is --- */
+
+INLINE void finish_f32(float* out, int64_t dim) { (void)out, (void)dim; }
 
 INLINE void append_f32(const kv_slab* slab, int token, const float* k, const float* v, int64_t dim, int64_t v_dim) {
   for (int64_t d = 0; d < dim; d++) ((float*)slab->k)[d * LANES + token] = k[d];
@@ -48,6 +57,8 @@ INLINE void values_f32(const kv_slab* slab, int64_t token, float p, float* o, in
 
 /* ----------------------------------------------------------------------------------------------- f16: rounded --- */
 
+INLINE void finish_f16(float* out, int64_t dim) { (void)out, (void)dim; }
+
 INLINE void append_f16(const kv_slab* slab, int token, const float* k, const float* v, int64_t dim, int64_t v_dim) {
   for (int64_t d = 0; d < dim; d++) ((uint16_t*)slab->k)[d * LANES + token] = f16_from_f32(k[d]);
   for (int64_t d = 0; d < v_dim; d++) ((uint16_t*)slab->v)[token * v_dim + d] = f16_from_f32(v[d]);
@@ -71,7 +82,7 @@ INLINE void values_f16(const kv_slab* slab, int64_t token, float p, float* o, in
 
 /* ------------------------------------------- int8: one scale per token and head, for K and for V; K is q + 128 --- */
 
-INLINE void append_int8(const kv_slab* slab, int token, const float* k, const float* v, int64_t dim, int64_t v_dim) {
+INLINE void write_int8_k(const kv_slab* slab, int token, const float* k, int64_t dim) {
   int8_t q[MAX_HEAD_DIM];
   int32_t sum;
   const int64_t padded = ceil_div(dim, 4) * 4;
@@ -79,8 +90,19 @@ INLINE void append_int8(const kv_slab* slab, int token, const float* k, const fl
   for (int64_t d = 0; d < padded; d++) {
     ((uint8_t*)slab->k)[(d / 4) * (4 * LANES) + 4 * token + d % 4] = (uint8_t)(q[d] + 128);
   }
-  slab->v_scale[token] = ref_quantize(v, v_dim, v_dim, (int8_t*)slab->v + token * v_dim, &sum);
 }
+
+INLINE void write_int8_v(const kv_slab* slab, int token, const float* v, int64_t dim) {
+  int32_t sum;
+  slab->v_scale[token] = ref_quantize(v, dim, dim, (int8_t*)slab->v + token * dim, &sum);
+}
+
+INLINE void append_int8(const kv_slab* slab, int token, const float* k, const float* v, int64_t dim, int64_t v_dim) {
+  write_int8_k(slab, token, k, dim);
+  write_int8_v(slab, token, v, v_dim);
+}
+
+INLINE void finish_int8(float* out, int64_t dim) { (void)out, (void)dim; }
 
 INLINE void prepare_int8(query_head* x) {
   int32_t sum;
@@ -101,6 +123,124 @@ INLINE void values_int8(const kv_slab* slab, int64_t token, float p, float* o, i
   const int8_t* v = (const int8_t*)slab->v + token * dim;
   const float weight = p * slab->v_scale[token];
   for (int64_t d = 0; d < dim; d++) o[d] = fmaf(weight, (float)v[d], o[d]);
+}
+
+/* ------------------------------------------- rotated: K and V times a Hadamard matrix, so q and the result too --- */
+
+#define ROTATED(name, write_k, write_v)                                                                  \
+  INLINE void append_##name(const kv_slab* slab, int token, const float* k, const float* v, int64_t dim, \
+                            int64_t v_dim) {                                                             \
+    float x[MAX_HEAD_DIM];                                                                               \
+    rotate(k, dim, x);                                                                                   \
+    write_k(slab, token, x, dim);                                                                        \
+    rotate(v, v_dim, x);                                                                                 \
+    write_v(slab, token, x, v_dim);                                                                      \
+  }                                                                                                      \
+  INLINE void finish_##name(float* out, int64_t dim) { hadamard(out, dim); }
+
+INLINE void prepare_rotated(query_head* x) {
+  for (int64_t d = 0; d < x->dim; d++) x->rotated[d] = x->q[d];
+  hadamard(x->rotated, x->dim);
+  x->q = x->rotated;
+}
+
+/* int8h: as int8 */
+
+ROTATED(int8h, write_int8_k, write_int8_v)
+
+INLINE void prepare_int8h(query_head* x) {
+  prepare_rotated(x);
+  prepare_int8(x);
+}
+
+INLINE void scores_int8h(const query_head* x, const kv_slab* slab, float s[LANES]) { scores_int8(x, slab, s); }
+
+INLINE void values_int8h(const kv_slab* slab, int64_t token, float p, float* o, int64_t dim) {
+  values_int8(slab, token, p, o, dim);
+}
+
+/* int4h: nibbles q + 8, one scale per token and head */
+
+INLINE void write_int4_k(const kv_slab* slab, int token, const float* k, int64_t dim) {
+  int8_t q[MAX_HEAD_DIM];
+  slab->k_scale[token] = ref_quantize4(k, dim, dim, q);
+  for (int64_t d = 0; d < dim; d++) {
+    const nibble at = k_nibble(d, dim);
+    set_nibble((uint8_t*)slab->k + at.line * (4 * LANES) + 4 * token + at.byte, at.high, q[d]);
+  }
+}
+
+INLINE void write_int4_v(const kv_slab* slab, int token, const float* v, int64_t dim) {
+  int8_t q[MAX_HEAD_DIM];
+  const int64_t padded = ceil_div(dim, 16) * 16;
+  uint8_t* row = (uint8_t*)slab->v + token * (padded / 2);
+  slab->v_scale[token] = ref_quantize4(v, dim, padded, q);
+  for (int64_t d = 0; d < padded; d++) set_nibble(row + d / 16 * 8 + d % 8, d % 16 / 8, q[d]);
+}
+
+ROTATED(int4h, write_int4_k, write_int4_v)
+
+INLINE void prepare_int4h(query_head* x) { prepare_int8h(x); }
+
+INLINE void scores_int4h(const query_head* x, const kv_slab* slab, float s[LANES]) {
+  int32_t a[LANES] = {0};
+  for (int64_t d = 0; d < x->dim; d++) {
+    const nibble at = k_nibble(d, x->dim);
+    const uint8_t* line = (const uint8_t*)slab->k + at.line * (4 * LANES) + at.byte;
+    for (int t = 0; t < LANES; t++) a[t] += (int32_t)x->qq[d] * get_nibble(line + 4 * t, at.high);
+  }
+  for (int t = 0; t < LANES; t++) s[t] = (float)a[t] * ((x->qs * slab->k_scale[t]) * x->scale);
+}
+
+INLINE void values_int4h(const kv_slab* slab, int64_t token, float p, float* o, int64_t dim) {
+  const uint8_t* row = (const uint8_t*)slab->v + token * (ceil_div(dim, 16) * 8);
+  const float weight = p * slab->v_scale[token];
+  for (int64_t d = 0; d < dim; d++) {
+    o[d] = fmaf(weight, (float)get_nibble(row + d / 16 * 8 + d % 8, d % 16 / 8), o[d]);
+  }
+}
+
+/* k8v4h: K of int8h, V of int4h */
+
+ROTATED(k8v4h, write_int8_k, write_int4_v)
+
+INLINE void prepare_k8v4h(query_head* x) { prepare_int8h(x); }
+
+INLINE void scores_k8v4h(const query_head* x, const kv_slab* slab, float s[LANES]) { scores_int8(x, slab, s); }
+
+INLINE void values_k8v4h(const kv_slab* slab, int64_t token, float p, float* o, int64_t dim) {
+  values_int4h(slab, token, p, o, dim);
+}
+
+/* fp8h: e4m3 codes, one scale per token and head; queries stay as they are */
+
+INLINE void write_fp8_k(const kv_slab* slab, int token, const float* k, int64_t dim) {
+  uint8_t code[MAX_HEAD_DIM];
+  slab->k_scale[token] = ref_quantize_e4m3(k, dim, code);
+  for (int64_t d = 0; d < dim; d++) ((uint8_t*)slab->k)[d * LANES + token] = code[d];
+}
+
+INLINE void write_fp8_v(const kv_slab* slab, int token, const float* v, int64_t dim) {
+  slab->v_scale[token] = ref_quantize_e4m3(v, dim, (uint8_t*)slab->v + token * dim);
+}
+
+ROTATED(fp8h, write_fp8_k, write_fp8_v)
+
+INLINE void prepare_fp8h(query_head* x) { prepare_rotated(x); }
+
+INLINE void scores_fp8h(const query_head* x, const kv_slab* slab, float s[LANES]) {
+  float a[LANES] = {0};
+  const uint8_t* k = slab->k;
+  for (int64_t d = 0; d < x->dim; d++) {
+    for (int t = 0; t < LANES; t++) a[t] = fmaf(x->q[d], f32_from_e4m3(k[d * LANES + t]), a[t]);
+  }
+  for (int t = 0; t < LANES; t++) s[t] = a[t] * (slab->k_scale[t] * x->scale);
+}
+
+INLINE void values_fp8h(const kv_slab* slab, int64_t token, float p, float* o, int64_t dim) {
+  const uint8_t* v = (const uint8_t*)slab->v + token * dim;
+  const float weight = p * slab->v_scale[token];
+  for (int64_t d = 0; d < dim; d++) o[d] = fmaf(weight, f32_from_e4m3(v[d]), o[d]);
 }
 
 #endif

@@ -26,8 +26,13 @@ FORMATS: dict[str, dict[str, object]] = {
         "kv_cache.dtype": "f32",
     },
     "int4-g64, f16 cache": {"model.format": "int4-g64", "kv_cache.dtype": "f16"},
+    "int4-g64, int4h cache": {"model.format": "int4-g64", "kv_cache.dtype": "int4h"},
+    "int8-row, int8h cache": {"model.format": "int8-row", "kv_cache.dtype": "int8h"},
+    "int8-row, k8v4h cache": {"model.format": "int8-row", "kv_cache.dtype": "k8v4h"},
+    "f32, fp8h cache": {**harness.F32, "kv_cache.dtype": "fp8h"},
     "f32": harness.F32,
 }
+SLOW = ("int8-row, int8h cache", "int8-row, k8v4h cache", "f32, fp8h cache")
 PROMPT = tuple(BIASED.prompt[:301].tolist())  # past the attention split at 256
 PARAMS = SamplingParams(temperature=0.9, seed=11, max_tokens=12, ignore_eos=True)
 
@@ -58,7 +63,7 @@ def run(
 @pytest.mark.parametrize(
     ("model", "format"),
     [
-        *(("biased", format) for format in FORMATS),
+        *(pytest.param("biased", format, marks=pytest.mark.slow if format in SLOW else ()) for format in FORMATS),
         pytest.param("demo", "int4-g64, int8 cache", marks=pytest.mark.slow),
         *(pytest.param("demo", format, marks=pytest.mark.nightly) for format in list(FORMATS)[1:]),
     ],

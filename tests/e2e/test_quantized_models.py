@@ -21,6 +21,7 @@ from infeng_numpy.weights import arrange
 from numpy.typing import NDArray
 
 from infeng_core import Engine
+from infeng_core.errors import KernelError
 
 FORMATS = ("int8-row", "int4-g64", "int4-g32")
 MEAN, MOST = 0.01, 0.08  # tolerated difference, as a share of the logits' standard deviation
@@ -98,6 +99,23 @@ def test_a_format_computes_what_its_numbers_mean(format: str, cache: str, case: 
         assert most < 1e-4
     assert mean < MEAN
     assert most < MOST
+
+
+@pytest.mark.parametrize("cache", ["int8h", "k8v4h", "int4h", "fp8h"])
+def test_a_rotated_cache_computes_what_its_numbers_mean(cache: str, case: Case, reduced: dict[str, Path]) -> None:
+    settings = {"model.format": "f32", "model.formats": {}, "kv_cache.dtype": cache}
+    if case.name == "llama3":  # heads of 12
+        with pytest.raises(KernelError, match=f"{cache} takes heads of a multiple of 8 elements, not of 12"):
+            harness.engine(reduced[case.name], settings)
+        return
+    with harness.engine(reduced[case.name], settings) as engine:
+        got = harness.logits(engine, case.prompt, case.positions)
+        expected = independent(engine, case, cache)
+        without = independent(engine, case, "f32")
+    mean, most = difference(got, expected)
+    assert mean < MEAN
+    assert most < MOST
+    assert difference(without, expected)[0] > 2 * mean
 
 
 @pytest.mark.parametrize("format", FORMATS)

@@ -204,35 +204,93 @@ def shrink_float(x: F32, a: F32) -> F32:
     return chains[0]
 
 
+def hadamard(x: F32) -> F32:
+    """Return the last axis times Sylvester's matrix, in blocks of the largest power of two that divides its length."""
+    block, h = x.shape[-1] & -x.shape[-1], 1
+    while h < block:
+        pairs = x.reshape(*x.shape[:-1], -1, 2, h)
+        a, b = pairs[..., 0, :], pairs[..., 1, :]
+        x = np.stack([a + b, a - b], axis=-2).reshape(x.shape)
+        h *= 2
+    return x
+
+
+def quantize_int4(x: F32) -> tuple[F32, F32]:
+    """Return (q, scale) of the vectors along the last axis; what is largest becomes -8, of two the negative one."""
+    high, low = x.max(axis=-1), x.min(axis=-1)
+    extreme = np.where(high > -low, high, low)
+    tiny = np.abs(extreme) < f32(2.0**-100)
+    safe = np.where(tiny, f32(1), extreme)
+    q = np.clip(np.rint(x * (f32(-8) / safe)[..., None]), -8, 7)
+    return np.where(tiny[..., None], f32(0), q), np.where(tiny, f32(0), safe / f32(-8))
+
+
+def quantize_e4m3(x: F32) -> tuple[F32, F32]:
+    """Return (numbers up to 1.75, scale) of the vectors along the last axis."""
+    amax = np.abs(x).max(axis=-1)
+    tiny = amax < f32(2.0**-100)
+    safe = np.where(tiny, f32(1), amax)
+    y = np.clip(x * (f32(1.75) / safe)[..., None], f32(-1.75), f32(1.75))
+    step = np.ldexp(f32(1), np.maximum(np.frexp(y)[1] - 1, -14) - 3)
+    numbers = np.where(tiny[..., None], f32(0), np.rint(y / step) * step)
+    return numbers.astype(np.float32), np.where(tiny, f32(0), safe / f32(1.75))
+
+
+def quantize_int8(x: F32) -> tuple[F32, F32]:
+    """Return (q, scale) of the vectors along the last axis."""
+    q, scale, _ = quantize(x)
+    return q.astype(np.float32), scale
+
+
+ROTATED = {
+    "int8h": (quantize_int8, quantize_int8),
+    "k8v4h": (quantize_int8, quantize_int4),
+    "int4h": (quantize_int4, quantize_int4),
+    "fp8h": (quantize_e4m3, quantize_e4m3),
+}
+"""Of the formats that rotate, how K and V are written."""
+
+SCALED = ROTATED | {"int8": (quantize_int8, quantize_int8)}
+
+
 class Cache:
-    """One sequence's keys and values of one kv head as a kernel reads them back, (positions, head_dim)."""
+    """One sequence's keys and values of one kv head as a kernel reads them back, (positions, head_dim).
+
+    k and v are numbers, which those formats that have scales multiply by ``k_scale`` and ``v_scale`` (positions,).
+    """
 
     def __init__(self, k: F32, v: F32, fmt: str) -> None:
-        """Store k and v in the format "f32", "f16" or "int8"."""
-        self.int8 = fmt == "int8"
-        self.k, self.v = k, v
+        """Store k and v in a cache format."""
+        self.scaled, self.rotated, self.integers = fmt in SCALED, fmt in ROTATED, fmt in SCALED and fmt != "fp8h"
+        if self.rotated:
+            k, v = (hadamard(x * f32(1 / (x.shape[-1] & -x.shape[-1]))) for x in (k, v))
         if fmt == "f16":
-            self.k, self.v = (np.clip(x, -65504, 65504).astype(np.float16).astype(np.float32) for x in (k, v))
-        if self.int8:
-            self.qk, self.k_scale, _ = quantize(k)
-            self.qv, self.v_scale, _ = quantize(v)
+            k, v = (np.clip(x, -65504, 65504).astype(np.float16).astype(np.float32) for x in (k, v))
+        self.k, self.v = k, v
+        if self.scaled:
+            (self.k, self.k_scale), (self.v, self.v_scale) = (
+                write(x) for write, x in zip(SCALED[fmt], (k, v), strict=True)
+            )
 
     def scores(self, q: F32, positions: NDArray[np.intp], scale: np.float32) -> F32:
         """Return q . k * scale of the given positions."""
-        if self.int8:
+        q = hadamard(q) if self.rotated else q
+        if self.integers:
             qq, qs, _ = quantize(q)
-            acc = self.qk[positions].astype(np.int32) @ qq.astype(np.int32)
+            acc = self.k[positions].astype(np.int32) @ qq.astype(np.int32)
             return acc.astype(np.float32) * ((qs * self.k_scale[positions]) * scale)
         acc = np.zeros(len(positions), np.float32)
         for d in range(len(q)):
             acc = fma(q[d], self.k[positions, d], acc)
-        return acc * scale
+        return acc * (self.k_scale[positions] * scale if self.scaled else scale)
 
     def add_value(self, o: F32, p: np.float32, position: int) -> F32:
         """Return o + p * v[position]."""
-        if self.int8:
-            return fma(p * self.v_scale[position], self.qv[position].astype(np.float32), o)
-        return fma(p, self.v[position], o)
+        return fma(p * self.v_scale[position] if self.scaled else p, self.v[position], o)
+
+    def finish(self, out: F32) -> F32:
+        """Return what the mixed values become."""
+        return hadamard(out) if self.rotated else out
 
 
 def attention(
@@ -274,4 +332,4 @@ def attention(
         out = fma(o, weight, out)
     if sink is not None:
         total = total + exp(f32(sink) - largest)
-    return out / total
+    return cache.finish(out / total)

@@ -44,10 +44,54 @@ class Sequence:
         return model.Cache(self.kv[:, part], self.kv[:, self.v_column :][:, part], self.fmt)
 
 
-@pytest.mark.parametrize("fmt", ["f32", "f16", "int8"])
+def nibbles(bytes_: np.ndarray) -> np.ndarray:
+    """Return bytes (16, n) as numbers (16, 2 n): the low halves, then the high ones."""
+    return np.concatenate([bytes_ & 15, bytes_ >> 4], axis=1).astype(np.float32) - 8
+
+
+def stored_keys(fmt: str, slab: np.ndarray, dim: int) -> np.ndarray:
+    """Return K of a slab as numbers (16 tokens, dim), as abi.h draws it."""
+    if fmt == "int4h":
+        lines = slab[: 8 * dim].reshape(dim // 8, 16, 4)
+        groups = [lines[8 * g : 8 * g + 8] for g in range(dim // 64)] + np.split(
+            lines[dim // 64 * 8 :], dim % 64 // 8 or 1
+        )
+        return np.concatenate([nibbles(g.transpose(1, 0, 2).reshape(16, -1)) for g in groups if len(g)], axis=1)
+    if fmt in ("int8", "int8h", "k8v4h"):
+        return slab[: dim * 16].reshape(dim // 4, 16, 4).transpose(1, 0, 2).reshape(16, dim).astype(np.float32) - 128
+    return plain(fmt, slab, dim).reshape(dim, 16).T
+
+
+def stored_values(fmt: str, slab: np.ndarray, dim: int) -> np.ndarray:
+    """Return what begins with V as numbers (16 tokens, dim)."""
+    if fmt in ("int4h", "k8v4h"):
+        groups = slab[: -(-dim // 16) * 8 * 16].reshape(16, -1, 8)
+        found = np.concatenate([nibbles(groups[:, g]) for g in range(groups.shape[1])], axis=1)
+        assert not found[:, dim:][found[:, dim:] != -8].any()  # -8: a row that nobody has written
+        return found[:, :dim]
+    if fmt in ("int8", "int8h"):
+        return slab[: dim * 16].view(np.int8).reshape(16, dim).astype(np.float32)
+    return plain(fmt, slab, dim).reshape(16, dim)
+
+
+def plain(fmt: str, slab: np.ndarray, dim: int) -> np.ndarray:
+    if fmt == "fp8h":
+        codes = slab[: dim * 16].astype(np.uint16)
+        return ((codes & 0x80) << 8 | (codes & 0x7F) << 7).view(np.float16).astype(np.float32)
+    dtype = np.float32 if fmt == "f32" else np.float16
+    return slab[: dim * 16 * np.dtype(dtype).itemsize].view(dtype).astype(np.float32)
+
+
+def size_of_keys(fmt: str, dim: int) -> int:
+    bits = {"f32": 32, "f16": 16, "int4h": 4}.get(fmt, 8)
+    return -(-dim * 16 * bits // 512) * 64
+
+
+@pytest.mark.parametrize("fmt", native.CACHE_FORMATS)
 @pytest.mark.parametrize("head_dim", [8, 64, 80, 128])
 def test_kv_append_stores_each_position_where_its_block_says(fmt: str, head_dim: int) -> None:
     sequence = Sequence(fmt, 41, 2, head_dim)
+    sequence.kv[::5, 3] *= 100  # outliers
     for begin, end in [(0, 17), (17, 18), (18, 41)]:
         sequence.append(begin, end)
     for head in range(2):
@@ -55,16 +99,38 @@ def test_kv_append_stores_each_position_where_its_block_says(fmt: str, head_dim:
         for position in range(41):
             slab = sequence.cache.layer(1)[sequence.table[position // 16], head]
             token = position % 16
-            if fmt != "int8":
-                bytes_, dtype = (64, np.float32) if fmt == "f32" else (32, np.float16)
-                k = slab[: head_dim * bytes_].view(dtype).reshape(head_dim, 16)[:, token]
-                v = slab[head_dim * bytes_ :][: head_dim * bytes_].view(dtype).reshape(16, head_dim)[token]
-                assert np.array_equal(k, expected.k[position])
-                assert np.array_equal(v, expected.v[position])
-            else:
-                k = slab[: head_dim * 16].reshape(head_dim // 4, 16, 4)[:, token].reshape(-1).astype(np.int16) - 128
-                assert np.array_equal(k, expected.qk[position])
+            assert np.array_equal(stored_keys(fmt, slab, head_dim)[token], expected.k[position])
+            values = slab[size_of_keys(fmt, head_dim) :]
+            assert np.array_equal(stored_values(fmt, values, head_dim)[token], expected.v[position])
+            if expected.scaled:
+                scales = slab[-128:].view(np.float32)
+                assert scales[token] == expected.k_scale[position]
+                assert scales[16 + token] == expected.v_scale[position]
     assert not sequence.cache.layer(0).any()
+
+
+@pytest.mark.parametrize("dim", [8, 24, 64, 80, 96, 128])
+def test_a_rotation_and_its_inverse_give_back_what_was_rotated(dim: int) -> None:
+    x = np.arange(1, 1 + 3 * dim, dtype=np.float32).reshape(3, dim)
+    block = dim & -dim
+    rotated = model.hadamard(x / np.float32(block))
+    assert np.array_equal(model.hadamard(rotated), x)  # sums of few bits are exact
+    assert np.array_equal(rotated[:, 0], x[:, :block].sum(axis=1) / block)
+
+
+@pytest.mark.parametrize("fmt", sorted(model.ROTATED))
+def test_a_head_of_zeros_and_one_of_the_largest_numbers_are_stored(fmt: str) -> None:
+    sequence = Sequence(fmt, 3, 1, 64)
+    sequence.kv[0] = 0
+    sequence.kv[1] = np.finfo(np.float32).max  # whose sums would be infinite, were they not divided first
+    sequence.kv[2] = -(2.0**-120)
+    sequence.append(0, 3)
+    scales = sequence.cache.layer(1)[sequence.table[0], 0][-128:].view(np.float32)
+    expected = sequence.model(0)
+    assert np.array_equal(scales[:3], expected.k_scale)
+    assert np.array_equal(scales[16:19], expected.v_scale)
+    assert scales[0] == scales[2] == 0
+    assert 1e36 < abs(scales[1]) < np.inf
 
 
 def test_a_half_is_rounded_to_even_and_what_is_too_large_becomes_the_largest() -> None:
@@ -135,7 +201,7 @@ def expected_rows(sequence: Sequence, q: np.ndarray, heads: int, first: int, win
     return out
 
 
-@pytest.mark.parametrize("fmt", ["f32", "f16", "int8"])
+@pytest.mark.parametrize("fmt", native.CACHE_FORMATS)
 @pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), HEADS)
 def test_attention_equals_the_model_for_every_head_shape(fmt: str, heads: int, kv_heads: int, head_dim: int) -> None:
     sequence = Sequence(fmt, 35, kv_heads, head_dim)
@@ -144,7 +210,7 @@ def test_attention_equals_the_model_for_every_head_shape(fmt: str, heads: int, k
     assert np.array_equal(out, expected_rows(sequence, q, heads, 30))
 
 
-@pytest.mark.parametrize("fmt", ["f32", "f16", "int8"])
+@pytest.mark.parametrize("fmt", native.CACHE_FORMATS)
 @pytest.mark.parametrize(("length", "window"), [(256, 0), (257, 0), (530, 0), (530, 40), (530, 300), (513, 1)])
 def test_splits_of_256_positions_and_windows_combine_exactly(fmt: str, length: int, window: int) -> None:
     sequence = Sequence(fmt, length, 1, 16)
@@ -153,25 +219,27 @@ def test_splits_of_256_positions_and_windows_combine_exactly(fmt: str, length: i
     assert np.array_equal(out, expected_rows(sequence, q, 2, length - 2, window))
 
 
-@pytest.mark.parametrize("fmt", ["f32", "f16", "int8"])
+@pytest.mark.parametrize("fmt", native.CACHE_FORMATS)
 def test_attention_is_softmax_of_q_k_times_v(fmt: str) -> None:
     sequence = Sequence(fmt, 300, 1, 64)
     sequence.append(0, 300)
     q, out, _ = attend(sequence, 4, 299)
     cache = sequence.model(0)
-    k = cache.qk * cache.k_scale[:, None] if cache.int8 else cache.k
-    v = cache.qv * cache.v_scale[:, None] if cache.int8 else cache.v
-    heads = q.reshape(4, 64).astype(np.float64)
-    if cache.int8:
-        qq, qs, _ = model.quantize(q.reshape(4, 64))
+    k, v = cache.k.astype(np.float64), cache.v.astype(np.float64)
+    if cache.scaled:
+        k, v = k * cache.k_scale[:, None], v * cache.v_scale[:, None]
+    heads = q.reshape(4, 64)
+    heads = model.hadamard(heads) if cache.rotated else heads
+    if cache.integers:
+        qq, qs, _ = model.quantize(heads)
         heads = qq * qs[:, None].astype(np.float64)
-    scores = heads @ k.T.astype(np.float64) / 8
+    scores = heads.astype(np.float64) @ k.T / 8
     p = np.exp(scores - scores.max(axis=1, keepdims=True))
-    truth = (p / p.sum(axis=1, keepdims=True)) @ v.astype(np.float64)
-    assert np.allclose(out.reshape(4, 64), truth, rtol=0, atol=2e-6 * np.abs(v).max())
+    truth = cache.finish((p / p.sum(axis=1, keepdims=True)) @ v)
+    assert np.allclose(out.reshape(4, 64), truth, rtol=0, atol=2e-6 * np.abs(sequence.kv).max())
 
 
-@pytest.mark.parametrize("fmt", ["f32", "f16", "int8"])
+@pytest.mark.parametrize("fmt", native.CACHE_FORMATS)
 def test_chunks_and_threads_do_not_change_a_byte(fmt: str) -> None:
     whole, chunked = Sequence(fmt, 80, 2, 64), Sequence(fmt, 80, 2, 64)
     whole.append(0, 80)

@@ -12,6 +12,8 @@ from infeng_core import _native as native
 
 LIBRARY = reference()
 HEADS, KV_HEADS, LENGTH, FIRST = 4, 2, 300, 290
+USUAL = ("f32", "f16", "int8", "int4h")  # the rest have other codes under the same code
+FORMATS = [fmt if fmt in USUAL else pytest.param(fmt, marks=pytest.mark.nightly) for fmt in native.CACHE_FORMATS]
 
 
 def attend(fmt: str, dim: int, v_dim: int, needs: list[str], **how: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -68,7 +70,7 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("fmt", ["f32", "f16", "int8"])
+@pytest.mark.parametrize("fmt", FORMATS)
 @pytest.mark.parametrize("need", WAYS)
 def test_attention_with_a_need_equals_the_model_and_not_attention_without(fmt: str, need: str) -> None:
     out, expected = attend(fmt, 32, 32, [need], **WAYS[need])
@@ -76,7 +78,7 @@ def test_attention_with_a_need_equals_the_model_and_not_attention_without(fmt: s
     assert not np.array_equal(out, attend(fmt, 32, 32, [])[0])
 
 
-@pytest.mark.parametrize("fmt", ["f32", "f16", "int8"])
+@pytest.mark.parametrize("fmt", FORMATS)
 @pytest.mark.parametrize(("dim", "v_dim"), [(32, 16), (24, 40), (96, 64)])
 def test_heads_of_k_and_v_may_differ_in_size(fmt: str, dim: int, v_dim: int) -> None:
     out, expected = attend(fmt, dim, v_dim, [])

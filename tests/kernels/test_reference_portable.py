@@ -73,7 +73,7 @@ def test_rmsnorm_is_the_same(plain: native.Library) -> None:
     assert np.array_equal(*results)
 
 
-@pytest.mark.parametrize("fmt", ["f32", "f16", "int8"])
+@pytest.mark.parametrize("fmt", native.CACHE_FORMATS)
 def test_rope_append_and_attention_are_the_same(plain: native.Library, fmt: str) -> None:
     rows, dim = 300, 64
     x = random_rows(8, rows, 3 * dim) * np.float32(0.2)

@@ -54,13 +54,16 @@ def cases(op: str) -> list[problems.Fields]:
     for storage in A_FORMATS if op == "shrink" else ():
         found |= {key(fields): fields for fields in posed(adapters__dtype=storage) if fields["op"] == op}
     for weight in FORMATS if op != "shrink" else ():
-        for kv in SCHEMA["kv_cache"]["dtype"].metadata["kind"].words:
+        default = load_config()
+        every = SCHEMA["kv_cache"]["dtype"].metadata["kind"].words
+        # What attention hands on depends on whether activations are rounded, and no more on the weights.
+        for kv in every if weight in (default.model.format, "f32") else (default.kv_cache.dtype,):
             asked = [
                 fields
                 for fields in posed(model__format=weight, kv_cache__dtype=kv, adapters__max_resident=0)
                 if fields["op"] == op
             ]
-            is_default = weight == load_config().model.format
+            is_default = weight == default.model.format
             if op == "linear" and not is_default:  # down_proj: the longest sums, and a residual
                 asked = [fields for fields in asked if fields["k"] == SHAPE.intermediate]
             if op == "linear" and is_default:

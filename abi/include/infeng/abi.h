@@ -101,7 +101,13 @@ enum {
   INFENG_KV_F16 = 2,  /* IEEE binary16, no scales */
   INFENG_KV_INT8 = 3, /* one f32 scale per token and head, for K and for V */
   INFENG_KV_FP8 = 4,  /* reserved */
-  INFENG_KV_INT4 = 5  /* reserved */
+  INFENG_KV_INT4 = 5, /* reserved */
+  /* K and V rotated by a Hadamard matrix over the head; one f32 scale per token and head, for K and for V. head_dim and
+   * v_head_dim are multiples of 8. */
+  INFENG_KV_INT8_H = 6, /* both as in INT8 */
+  INFENG_KV_K8V4_H = 7, /* K of INT8_H, V of INT4_H */
+  INFENG_KV_INT4_H = 8, /* both in 4 bits */
+  INFENG_KV_FP8_H = 9   /* both as e4m3 numbers */
 };
 
 enum { INFENG_DEVICE_CPU = 1 };
@@ -308,6 +314,14 @@ typedef struct infeng_lora_epilogue {
  *
  *   f32, f16: K [head_dim][16 tokens], V [16 tokens][v_head_dim]
  *   int8: K [head_dim / 4][16 tokens][4] u8 = q + 128, V [16 tokens][v_head_dim] int8, k_scale and v_scale [16] f32
+ *   int8h: as int8, and so are the scales of all that follow
+ *   k8v4h: K as int8, V as int4h
+ *   int4h: K [head_dim / 8][16 tokens][4] u8, V [16 tokens][(v_head_dim + 15) / 16][8] u8, nibbles q + 8
+ *   fp8h: K [head_dim][16 tokens], V [16 tokens][v_head_dim], codes of sign, 4 bits of exponent, 3 of fraction
+ *
+ * Byte j of a token in line l of int4h's K holds, of each 64 elements, 4 l + j in the low nibble and 32 + 4 l + j in
+ * the high one; of the last head_dim mod 64, 8 l + j and 8 l + 4 + j. Byte i of a group of its V holds elements i and 8
+ * + i of 16; those that do not exist are q = 0.
  */
 typedef struct infeng_kv_cache {
   uint32_t struct_size;

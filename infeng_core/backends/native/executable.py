@@ -48,11 +48,17 @@ class NativeBackend:
     uses_kernels = True
 
     def block_bytes(self, shape: ModelConfig, config: EngineConfig) -> int:
-        """Return the bytes of one block of the cache in the layers of one group."""
-        layers = places(_groups(shape, config))
-        return _native.KvCache.bytes_per_block(
-            config.kv_cache.dtype, layers=layers, kv_heads=shape.kv_heads, head_dim=shape.head_dim
-        )
+        """Return the bytes of one block of the cache in the layers of one group.
+
+        Raises KernelError for heads that the cache cannot hold.
+        """
+        sizes = {"layers": places(_groups(shape, config)), "kv_heads": shape.kv_heads, "head_dim": shape.head_dim}
+        try:
+            return _native.KvCache.bytes_per_block(config.kv_cache.dtype, **sizes)
+        except _native.NativeError as error:
+            if error.code != "unsupported":
+                raise
+            raise KernelError("kv_cache.dtype", str(error), "set it to int8, f16 or f32") from error
 
     def block_windows(self, shape: ModelConfig, config: EngineConfig) -> tuple[int, ...]:
         """Return how far attention sees in each group of layers with blocks of its own; 0: all."""

@@ -14,11 +14,23 @@ int64_t plain(int64_t dim) {
 }
 // Dot products take four elements of a position at a time.
 int64_t fours(int64_t dim) { return round_up(dim, 4) * kBlockTokens; }
+int64_t half_bytes(int64_t dim) { return dim / 2 * kBlockTokens; }
+// V is read 16 elements at a time.
+int64_t half_vectors(int64_t dim) { return half_bytes(round_up(dim, 16)); }
+
+// Smaller blocks of a Hadamard matrix than of 8 elements would not spread outliers.
+constexpr int16_t kLeastBlock = 8;
 
 constexpr CacheFormat kFormats[] = {
-    {INFENG_KV_F32, "f32", plain<4>, plain<4>, false}, {INFENG_KV_F16, "f16", plain<2>, plain<2>, false},
-    {INFENG_KV_INT8, "int8", fours, plain<1>, true},   {INFENG_KV_FP8, "fp8", nullptr, nullptr, false},
+    {INFENG_KV_F32, "f32", plain<4>, plain<4>, false},
+    {INFENG_KV_F16, "f16", plain<2>, plain<2>, false},
+    {INFENG_KV_INT8, "int8", fours, plain<1>, true},
+    {INFENG_KV_FP8, "fp8", nullptr, nullptr, false},
     {INFENG_KV_INT4, "int4", nullptr, nullptr, false},
+    {INFENG_KV_INT8_H, "int8h", plain<1>, plain<1>, true, kLeastBlock},
+    {INFENG_KV_K8V4_H, "k8v4h", plain<1>, half_vectors, true, kLeastBlock},
+    {INFENG_KV_INT4_H, "int4h", half_bytes, half_vectors, true, kLeastBlock},
+    {INFENG_KV_FP8_H, "fp8h", plain<1>, plain<1>, true, kLeastBlock},
 };
 
 const CacheFormat& known_format(uint32_t number) {
@@ -30,6 +42,12 @@ const CacheFormat& known_format(uint32_t number) {
 
 void check_side(const char* what, int64_t value, int64_t most) {
   if (value < 1 || value > most) fail("invalid_argument", "a cache with ", value, " ", what, " is not possible");
+}
+
+void check_multiple(const CacheFormat& format, int64_t dim) {
+  if (dim % format.multiple == 0) return;
+  fail("unsupported", "cache format ", format.name, " takes heads of a multiple of ", format.multiple,
+       " elements, not of ", dim);
 }
 
 // The slab of one head of one block: K, V, then the scales, each on a 64-byte boundary.
@@ -49,6 +67,8 @@ infeng_kv_cache shape_of(uint32_t format, int64_t blocks, int64_t kv_heads, int6
   cache.head_dim = static_cast<int32_t>(head_dim);
   cache.v_head_dim = static_cast<int32_t>(v_head_dim);
   const CacheFormat& known = known_format(format);
+  check_multiple(known, head_dim);
+  check_multiple(known, v_head_dim);
   const int64_t scales = known.has_scales ? round_up(tokens * 4, kLine) : 0;
   cache.v_offset = round_up(known.k_bytes(head_dim), kLine);
   cache.k_scale_offset = cache.v_offset + round_up(known.v_bytes(v_head_dim), kLine);

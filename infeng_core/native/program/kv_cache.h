@@ -19,7 +19,8 @@ struct CacheFormat {
   // Bytes of K and of V of a block's 16 positions, by the size of a head.
   int64_t (*k_bytes)(int64_t head_dim);
   int64_t (*v_bytes)(int64_t v_head_dim);
-  bool has_scales;  // one f32 for each position of K, then one for each of V
+  bool has_scales;       // one f32 for each position of K, then one for each of V
+  int16_t multiple = 1;  // of which the sizes of heads are
 
   bool is_reserved() const { return k_bytes == nullptr; }
 };

@@ -8,7 +8,10 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from .rounding import quantize
+from infeng_core.api import KernelError
+
+from .codes import LEAST_BLOCK, Codes, E4m3, Int4, Int8, rotate, unrotated
+from .rounding import Float, round_to_int8
 
 Array = NDArray[np.floating]
 
@@ -19,8 +22,9 @@ class PagedCache(Protocol):
     nbytes: int
     arrays: tuple[NDArray[Any], ...]
     """All of its memory: (..., slots, kv_heads, n) each."""
-    rounds_queries: bool
-    """Scores are of int8 keys, so a query is rounded to int8 per head as well."""
+
+    def queries(self, q: NDArray[Float]) -> NDArray[Float]:
+        """Return q (..., head_dim) as scores see it: over integer keys it is rounded to int8 per head as well."""
 
     def append(self, layer: int, slots: NDArray[np.intp], k: Array, v: Array) -> None:
         """Write k, v (tokens, kv_heads, head_dim) to slots (tokens,)."""
@@ -38,7 +42,6 @@ class F32Cache:
     """Keys and values as they are, in binary32."""
 
     dtype: type[np.floating] = np.float32
-    rounds_queries = False
 
     def __init__(self, *, layers: int, slots: int, kv_heads: int, head_dim: int) -> None:
         """Take memory for ``slots`` positions (blocks x positions of a block)."""
@@ -46,6 +49,10 @@ class F32Cache:
         self._v = np.zeros_like(self._k)
         self.arrays: tuple[NDArray[Any], ...] = (self._k, self._v)
         self.nbytes = self._k.nbytes + self._v.nbytes
+
+    def queries(self, q: NDArray[Float]) -> NDArray[Float]:
+        """Return q as it is."""
+        return q
 
     def append(self, layer: int, slots: NDArray[np.intp], k: Array, v: Array) -> None:
         """Write k, v (tokens, kv_heads, head_dim) to slots (tokens,)."""
@@ -73,28 +80,92 @@ class F16Cache(F32Cache):
         return k.astype(np.float32), v.astype(np.float32)
 
 
-class Int8Cache:
-    """Keys and values as 8-bit integers, with one scale for each token and head."""
+class ScaledCache:
+    """Keys and values as codes with one scale for each token and head, rotated over the head first or not.
 
-    rounds_queries = True
+    The rotation is undone where they are read: what is left of it is that codes are of rotated numbers.
+    """
+
+    keys: Codes
+    values: Codes
+    rotated = True
 
     def __init__(self, *, layers: int, slots: int, kv_heads: int, head_dim: int) -> None:
-        """Take memory for ``slots`` positions (blocks x positions of a block)."""
-        self._q = np.zeros((2, layers, slots, kv_heads, head_dim), np.int8)  # keys, then values
-        self._scale = np.zeros((2, layers, slots, kv_heads, 1), np.float32)
-        self.arrays: tuple[NDArray[Any], ...] = (self._q, self._scale)
-        self.nbytes = self._q.nbytes + self._scale.nbytes
+        """Take memory for ``slots`` positions; raises KernelError for a head that is not rotated in blocks."""
+        if self.rotated and head_dim % LEAST_BLOCK:
+            raise KernelError(
+                "backend numpy",
+                f"a rotated cache takes heads of a multiple of {LEAST_BLOCK} elements, not of {head_dim}",
+                "set kv_cache.dtype to int8, f16 or f32",
+            )
+        shape = (layers, slots, kv_heads)
+        self._codes = [np.zeros((*shape, codes.bytes_of(head_dim)), np.uint8) for codes in (self.keys, self.values)]
+        self._scale = np.zeros((2, *shape, 1), np.float32)
+        self.arrays: tuple[NDArray[Any], ...] = (*self._codes, self._scale)
+        self.nbytes = sum(array.nbytes for array in self.arrays)
+        self._dim = head_dim
+
+    def queries(self, q: NDArray[Float]) -> NDArray[Float]:
+        """Return q (..., head_dim) rounded to int8 per head where keys are integers, in rotated form."""
+        if not self.keys.integers:
+            return q
+        return unrotated(round_to_int8(rotate(q))) if self.rotated else round_to_int8(q)
 
     def append(self, layer: int, slots: NDArray[np.intp], k: Array, v: Array) -> None:
         """Write k, v (tokens, kv_heads, head_dim) to slots (tokens,)."""
-        for part, x in enumerate((k, v)):
-            self._q[part, layer, slots], self._scale[part, layer, slots] = quantize(x)
+        for part, (codes, x) in enumerate(((self.keys, k), (self.values, v))):
+            encoded, self._scale[part, layer, slots] = codes.encode(rotate(x) if self.rotated else x)
+            self._codes[part][layer, slots] = encoded
 
     def read(self, layer: int, slots: NDArray[np.intp]) -> tuple[Array, Array]:
         """Return k, v (tokens, kv_heads, head_dim) of slots (tokens,)."""
-        k, v = self._q[:, layer, slots] * self._scale[:, layer, slots]
-        return k, v
+        k, v = (
+            codes.decode(self._codes[part][layer, slots])[..., : self._dim] * self._scale[part, layer, slots]
+            for part, codes in enumerate((self.keys, self.values))
+        )
+        if not self.rotated:
+            return k, v
+        return unrotated(k.astype(np.float64)), unrotated(v.astype(np.float64))
 
 
-CACHES: dict[str, Callable[..., PagedCache]] = {"f32": F32Cache, "f16": F16Cache, "int8": Int8Cache}
+class Int8Cache(ScaledCache):
+    """Keys and values as 8-bit integers."""
+
+    keys = values = Int8()
+    rotated = False
+
+
+class Int8HCache(ScaledCache):
+    """Keys and values as 8-bit integers, rotated."""
+
+    keys = values = Int8()
+
+
+class K8V4HCache(ScaledCache):
+    """Keys as 8-bit and values as 4-bit integers, rotated."""
+
+    keys, values = Int8(), Int4()
+
+
+class Int4HCache(ScaledCache):
+    """Keys and values as 4-bit integers, rotated."""
+
+    keys = values = Int4()
+
+
+class Fp8HCache(ScaledCache):
+    """Keys and values as e4m3 numbers, rotated."""
+
+    keys = values = E4m3()
+
+
+CACHES: dict[str, Callable[..., PagedCache]] = {
+    "f32": F32Cache,
+    "f16": F16Cache,
+    "int8": Int8Cache,
+    "int8h": Int8HCache,
+    "k8v4h": K8V4HCache,
+    "int4h": Int4HCache,
+    "fp8h": Fp8HCache,
+}
 """By the cache format's name."""

@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 from .adapter import Adapted, Rows
 from .cache import PagedCache, slots_of
 from .rotary import Rotary
-from .rounding import round_to_int8
 
 if TYPE_CHECKING:
     from infeng_core.api import ModelConfig
@@ -193,9 +192,7 @@ class Llama(Adapted, Rotary):
     ) -> Real:
         """Mix values by softmax of the scores: q (rows, heads, head_dim), keys, values (length, kv_heads, head_dim)."""
         group = self.kv_head_of_heads()  # (heads,)
-        if self.cache.rounds_queries:
-            q = round_to_int8(q)
-        q = q.transpose(1, 0, 2)  # (heads, rows, head_dim)
+        q = self.cache.queries(q).transpose(1, 0, 2)  # (heads, rows, head_dim)
         keys, values = keys[:, group].transpose(1, 2, 0), values[:, group].transpose(1, 0, 2)
         # keys (heads, head_dim, length), values (heads, length, head_dim)
         s = self.capped(q @ keys * self.score_scale(), self.config.attention_softcap)  # (heads, rows, length)

@@ -168,3 +168,16 @@ def test_layers_with_a_window_take_its_blocks_alone(infeng: Infeng, tmp_path: Pa
     assert f"{2 * layer} bytes a token ({layer} behind a window of 24)" in infeng("models", model, *options)[1]
     [whole] = json.loads(infeng("models", model, *options, "--set", "kv_cache.windows=false", "--json")[1])
     assert (whole["cache_bytes"], whole["cache_window"]) == (256 * 2 * layer, 0)
+
+
+def test_a_cache_that_cannot_hold_the_heads_of_a_model_is_why_it_is_not_run(infeng: Infeng, tmp_path: Path) -> None:
+    tiny_model.write(tmp_path / "odd", tiny_model.Shape(heads=4, head_dim=12))
+    tiny_model.write(tmp_path / "even", tiny_model.Shape())
+    status, out, _ = infeng("models", tmp_path, "--json", "--set", "kv_cache.dtype=int4h")
+    even, odd = sorted(json.loads(out), key=lambda facts: facts["path"])
+    assert status == 0 and even["why_not"] == ""
+    assert even["cache_bytes_per_token"] == 2 * 2 * (16 + 8)
+    assert odd["why_not"] == (
+        "kv_cache.dtype: cache format int4h takes heads of a multiple of 8 elements, not of 12: "
+        "set it to int8, f16 or f32"
+    )

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from engine_parts import MakeEngine, greedy
 
+from infeng_core import _native
 from infeng_core.backends.interface import BlockAccess, Executable
 from infeng_core.errors import KernelError
 
@@ -21,7 +22,7 @@ def ids(*blocks: int) -> np.ndarray:
     return np.array(blocks, np.int32)
 
 
-@pytest.mark.parametrize("kv", ["f32", "f16", "int8"])
+@pytest.mark.parametrize("kv", _native.CACHE_FORMATS)
 def test_a_request_goes_on_in_restored_blocks_with_the_same_tokens(make_engine: MakeEngine, kv: str):
     settings = {"kv_cache__dtype": kv, "kv_cache__memory": "1MB"}
     first, second = make_engine(**settings), make_engine(**settings)

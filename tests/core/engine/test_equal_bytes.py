@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from engine_parts import MakeEngine, Recorder
@@ -9,13 +11,16 @@ from engine_parts import MakeEngine, Recorder
 from infeng_core import Engine, Request, SamplingParams
 
 NEW = 12
-FORMATS = [
+FORMATS: list[Any] = [
     ("f32", "f32"),
     ("int8-row", "int8"),
     ("int4-g64", "int8"),
     ("int4-g32", "f16"),
     ("int8-g32", "int8"),
     ("bf16", "f32"),
+    ("int4-g64", "int4h"),
+    ("f32", "fp8h"),
+    *(pytest.param("int8-row", kv, marks=pytest.mark.nightly) for kv in ("int8h", "k8v4h")),
 ]
 
 

@@ -23,6 +23,7 @@ GREEDY = SamplingParams(temperature=0.0, max_tokens=20, ignore_eos=True)
 SAMPLED = SamplingParams(temperature=0.9, seed=4, max_tokens=20, ignore_eos=True)
 PROMPTS = ["the quick brown fox", "spoilt " * 9, "lazy", "dogs"]
 SPOILT = 1
+NIGHTLY = pytest.mark.nightly
 
 NEIGHBOURS = [0, 2, 3]
 
@@ -76,7 +77,9 @@ def compare(engine: Engine, spoil: Callable[[], Any], ends: str, *, error: type[
     assert [bytes_of(engine, [engine.submit(*request)])[0] for request in requests] == alone
 
 
-@pytest.mark.parametrize("dtype", ["f32", "f16", "int8"])
+@pytest.mark.parametrize(
+    "dtype", ["f32", "f16", "int8", "int4h", *(pytest.param(x, marks=NIGHTLY) for x in ("int8h", "k8v4h", "fp8h"))]
+)
 @pytest.mark.parametrize("speculate", ["none", "ngram"])
 def test_an_adapter_that_overflows_ends_its_own_requests(
     make_engine: MakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: str, speculate: str

@@ -19,11 +19,17 @@ COMMON = [5 + i % 40 for i in range(50)]
 PROMPTS: list[Any] = [COMMON, [*COMMON, 6, 7], [*COMMON[:40], 9], COMMON[:16], COMMON[:17], [8], COMMON]
 
 
+def nightly(fmt: str) -> Any:
+    return pytest.param(fmt, marks=pytest.mark.nightly)
+
+
 def facts(completions: list[Any]) -> list[tuple[Any, ...]]:
     return [(one.token_ids, one.text, one.logprobs, one.finish_reason) for one in completions]
 
 
-@pytest.mark.parametrize("dtype", ["int8", "f16", "f32"])
+@pytest.mark.parametrize(
+    "dtype", ["int8", "f16", "f32", "int4h", *(nightly(fmt) for fmt in ("int8h", "k8v4h", "fp8h"))]
+)
 @pytest.mark.parametrize("speculate", ["none", "ngram"])
 def test_on_equals_off_byte_for_byte(make_engine: MakeEngine, tmp_path: Path, dtype: str, speculate: str):
     paths = {name: str(tiny_adapter.write(tmp_path / name, seed)) for seed, name in enumerate("ab")}

@@ -73,7 +73,9 @@ def test_texts_tokens_and_events_are_the_same(make_engine: MakeEngine, way: str,
     assert guessing.scheduler.free_blocks == guessing.scheduler.pool.total
 
 
-@pytest.mark.parametrize(("weights", "kv"), [("f32", "f32"), ("int8-row", "int8"), ("int4-g64", "int8")])
+@pytest.mark.parametrize(
+    ("weights", "kv"), [("f32", "f32"), ("int8-row", "int8"), ("int4-g64", "int8"), ("int4-g64", "int4h")]
+)
 def test_logits_of_right_guesses_are_the_same_to_the_byte(make_engine: MakeEngine, weights: str, kv: str):
     def rows(**more: Any) -> tuple[dict[int, bytes], int]:
         engine = make_engine(model__format=weights, kv_cache__dtype=kv, **more)

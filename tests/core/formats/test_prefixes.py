@@ -524,7 +524,7 @@ def test_processes_that_save_and_die_do_not_tear_each_others_files(tmp_path: Pat
 # ------------------------------------------------------------------------------------------------------- engine ---
 
 
-@pytest.mark.parametrize("kv", ["f32", "int8"])
+@pytest.mark.parametrize("kv", ["f32", "int8", "k8v4h"])
 def test_a_request_goes_on_from_disk_with_the_same_tokens(make_engine: MakeEngine, tmp_path: Path, kv: str):
     prompt = np.random.default_rng(3).integers(2, 300, 60).astype(np.int32)
 

@@ -116,7 +116,11 @@ def test_a_weight_takes_a_read_only_mapped_file(tmp_path):
     mapped.close()
 
 
-@pytest.mark.parametrize(("form", "slab"), [("f32", 2 * 16 * 80 * 4), ("int8", 2 * 16 * 80 + 128)])
+SLABS = {"f32": 2 * 16 * 80 * 4, "int8": 2 * 16 * 80 + 128, "int8h": 2 * 16 * 80 + 128, "k8v4h": 16 * 80 * 3 // 2 + 128}
+SLABS |= {"int4h": 16 * 80 + 128, "fp8h": 2 * 16 * 80 + 128}
+
+
+@pytest.mark.parametrize(("form", "slab"), SLABS.items())
 def test_a_cache_lays_out_blocks_heads_and_layers(form, slab):
     cache = _native.KvCache(form, layers=3, blocks=5, kv_heads=2, head_dim=80)
     assert cache.nbytes == 3 * 5 * 2 * slab
@@ -149,6 +153,11 @@ def test_impossible_caches_are_errors(expect):
         _native.KvCache("f32", **good, block_tokens=32)
     with expect("unsupported", "reserved"):
         _native.KvCache("int4", **good)
+    for form in ("int8h", "k8v4h", "int4h", "fp8h"):
+        with expect("unsupported", f"cache format {form} takes heads of a multiple of 8 elements, not of 63"):
+            _native.KvCache(form, **{**good, "head_dim": 63})
+        with expect("unsupported", "multiple of 8 elements, not of 20"):
+            _native.KvCache(form, **good, v_head_dim=20)
     with expect("invalid_argument", "no layer 1"):
         _native.KvCache("f32", **good).layer(1)
     with expect("out_of_memory"):

@@ -3,22 +3,24 @@
 
 #include "epilogues.h"
 
+inline constexpr uint32_t kCacheFormats[] = {INFENG_KV_F32,    INFENG_KV_F16,    INFENG_KV_INT8, INFENG_KV_INT8_H,
+                                             INFENG_KV_K8V4_H, INFENG_KV_INT4_H, INFENG_KV_FP8_H};
+
 struct Cache {
   uint32_t format = 0;
   int64_t blocks = 0, heads = 0, dim = 0;
   Bytes data;
   infeng_kv_cache view() const {
     infeng_kv_cache c{};
-    const int64_t number = format == INFENG_KV_F32 ? 4 : 2;  // bytes
-    const int64_t k = format == INFENG_KV_INT8 ? up(dim, 4) / 4 * 64 : up(dim * 16 * number, 64),
-                  v = format == INFENG_KV_INT8 ? up(dim * 16, 64) : k;
+    const int64_t k = up(format == INFENG_KV_INT4_H ? dim * 8 : up(dim, 4) * 16 * number(), 64),
+                  v = up(nibbles() ? up(dim, 16) * 8 : dim * 16 * number(), 64);
     c.struct_size = sizeof c;
     c.format = format;
     c.base = data.as<void>();
     c.v_offset = k;
     c.k_scale_offset = k + v;
     c.v_scale_offset = k + v + 64;
-    c.head_stride = k + v + (format == INFENG_KV_INT8 ? 128 : 0);
+    c.head_stride = k + v + (number() == 1 ? 128 : 0);
     c.block_stride = c.head_stride * heads;
     c.block_tokens = 16;
     c.block_count = int32_t(blocks);
@@ -26,6 +28,8 @@ struct Cache {
     c.head_dim = c.v_head_dim = int32_t(dim);
     return c;
   }
+  int64_t number() const { return format == INFENG_KV_F32 ? 4 : format == INFENG_KV_F16 ? 2 : 1; }  // bytes
+  bool nibbles() const { return format == INFENG_KV_INT4_H || format == INFENG_KV_K8V4_H; }         // of V
   void allocate() { data = Bytes(view().block_stride * blocks); }
   void randomize() {
     allocate();
@@ -43,6 +47,8 @@ struct Cache {
       }
       for (int64_t j = 0; j < c.v_offset; ++j) slab[j] = uint8_t(1 + rng() % 255);
       for (int64_t j = c.v_offset; j < c.k_scale_offset; ++j) slab[j] = uint8_t(int8_t(int(rng() % 255) - 127));
+      for (int64_t j = 0; format == INFENG_KV_FP8_H && j < c.k_scale_offset; ++j)
+        slab[j] = uint8_t(pick(0, 0x7e) | pick(0, 1) << 7);
       for (int j = 0; j < 32; ++j) reinterpret_cast<float*>(slab + c.k_scale_offset)[j] = std::fabs(normal()) * 0.02f;
     }
   }
@@ -105,7 +111,7 @@ struct AppendState : State<infeng_kv_append_args> {
 };
 
 inline void check_kv_append(Checker& c) {
-  for (const uint32_t format : {INFENG_KV_F32, INFENG_KV_F16, INFENG_KV_INT8})
+  for (const uint32_t format : kCacheFormats)
     for (const int64_t dim : {8, 64, 80, 96, 128, 256})
       for (const auto& shape : kShapes) {
         AppendState s;
@@ -147,7 +153,7 @@ struct AttentionState : State<infeng_attention_args> {
 };
 
 inline void check_attention(Checker& c) {
-  for (const uint32_t format : {INFENG_KV_F32, INFENG_KV_F16, INFENG_KV_INT8})
+  for (const uint32_t format : kCacheFormats)
     for (const int64_t dim : {8, 64, 80, 96, 128, 256})
       for (const auto& shape : kShapes)
         for (const int64_t shared : {1, 2, 3, 4, 7, 8}) {

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from infeng_numpy.cache import F32Cache, Int8Cache, slots_of
+from infeng_numpy.cache import CACHES, F32Cache, Int8Cache, slots_of
+from infeng_numpy.codes import E4m3, Int4, hadamard, rotate, unrotated
 from infeng_numpy.rounding import quantize, round_activations, round_to_int8
+
+from infeng_core.api import KernelError
 
 SHAPE = {"layers": 2, "slots": 64, "kv_heads": 3, "head_dim": 20}
 
@@ -58,3 +61,58 @@ def test_a_cache_gives_back_what_was_put_in_to_its_precision() -> None:
 
 def test_the_int8_cache_takes_a_quarter_of_the_memory_and_its_scales() -> None:
     assert Int8Cache(**SHAPE).nbytes == F32Cache(**SHAPE).nbytes // 4 + 2 * 2 * 64 * 3 * 4
+
+
+@pytest.mark.parametrize("size", [8, 24, 64, 80, 128])
+def test_a_rotation_is_orthogonal_in_blocks_and_its_own_inverse(size: int) -> None:
+    matrix, block = hadamard(size), size & -size
+    np.testing.assert_array_equal(matrix @ matrix, block * np.eye(size))
+    assert set(np.unique(matrix[:block, :block])) == {-1, 1}
+    x = sample(5, size)
+    np.testing.assert_allclose(unrotated(rotate(x)), x, rtol=0, atol=1e-14)
+
+
+def test_4_bits_keep_what_is_largest_and_the_rest_within_half_a_step() -> None:
+    x = sample(7, 21)
+    codes, scale = Int4().encode(x)
+    kept = Int4().decode(codes)[:, :21]
+    assert codes.shape == (7, 16)
+    largest = np.abs(x).argmax(axis=1)
+    assert (kept[np.arange(7), largest] == -8).all()
+    off = np.abs(kept * scale - x)
+    assert (off[kept < 7] <= np.broadcast_to(np.abs(scale) * 0.5000001, x.shape)[kept < 7]).all()
+    assert (off <= np.abs(scale) * 1.0000001).all()  # one that is as large with the other sign
+    assert not Int4().decode(codes)[:, 21:].any()
+
+
+def test_e4m3_has_the_numbers_of_its_standard_and_takes_the_nearest() -> None:
+    assert E4m3.numbers[[1, 7, 8, 15, 16, 126]].tolist() == [2**-17, 7 * 2**-17, 2**-14, 15 * 2**-17, 2**-13, 1.75]
+    x = np.append(np.concatenate([E4m3.numbers, -E4m3.numbers]), 1.75)
+    codes, scale = E4m3().encode(x)
+    assert scale == 1
+    np.testing.assert_array_equal(E4m3().decode(codes), x)
+    middles = np.append((E4m3.numbers[1:] + E4m3.numbers[:-1]) / 2, 1.75)
+    found = E4m3().encode(middles)[0][:-1]
+    assert (found % 2 == 0).all()
+    assert (np.abs(found - np.arange(126.0)) <= 1).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "error"), [("int8h", 0.5 / 127), ("k8v4h", 1 / 8), ("int4h", 1 / 8), ("fp8h", 1 / 16)]
+)
+def test_a_rotated_cache_gives_back_what_was_put_in_to_its_precision(name: str, error: float) -> None:
+    k, v = sample(5, 3, 64), sample(5, 3, 64) * 10
+    k[..., 7] += 30  # a channel that stands out
+    cache = CACHES[name](layers=2, slots=64, kv_heads=3, head_dim=64)
+    cache.append(1, np.arange(5), k, v)
+    for put, got in zip((k, v), cache.read(1, np.arange(5)), strict=True):
+        largest = np.abs(rotate(put)).max(axis=-1, keepdims=True)
+        assert (np.abs(rotate(got) - rotate(put)) <= error * largest * 1.00001).all()
+    assert not cache.read(0, np.arange(5))[1].any()
+    bytes_of_token = {"int8h": 128, "k8v4h": 96, "int4h": 64, "fp8h": 128}[name] + 8
+    assert cache.nbytes == 2 * 64 * 3 * bytes_of_token
+
+
+def test_a_rotated_cache_refuses_heads_that_are_no_whole_blocks() -> None:
+    with pytest.raises(KernelError, match="multiple of 8 elements, not of 20"):
+        CACHES["int4h"](**SHAPE)

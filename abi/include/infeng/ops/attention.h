@@ -5,6 +5,7 @@
 //   M = max m_j;  w_j = exp(m_j - M);  j ascending:  L = fma(l_j, w_j, L), O = fma(o_j, w_j, O);  out = O / L
 //   softcap c: s[t] = c * tanh(s[t] / c) first;  a head's sink is one more m, and L = L + exp(sink - M) at the end
 //   int8: q is quantized per head; s = float(dot) * ((qs * ks[t]) * scale), and o takes p[t] * vs[t]
+//   formats whose names end in h: q is rotated first, and out last (ops/hadamard.h)
 // The query heads that share a key/value head, times the rows of a segment, are the rows of one small matrix product: K
 // is stored as a weight tile with tokens in lanes, V rows have columns in lanes. A block of such "virtual rows"
 // (row-major, heads minor) passes over a split while its K and V stay in the first-level cache. Two plans, one set of
@@ -88,6 +89,7 @@ struct AttentionBase {
     const int dim = args.cache->head_dim;
     alignas(64) float out[kMaxHeadDim];
     combine_splits<V>(records, count, dim, args.sinks ? args.sinks + head : nullptr, out);
+    if constexpr (Cache::kRotated) hadamard<V>(out, dim, 1.0f, out);
     for (uint32_t i = 0; i < args.common.epilogue_count; ++i)
       quantize_columns<V>(act_of(args.common.epilogues[i]), row, head * dim, out, dim);
     if (!args.out.data) return;

@@ -32,12 +32,14 @@ struct alignas(64) SplitScratch {
   int32_t qsum[kVirtualRows];
   const float* q[kVirtualRows];
   Range seen[kVirtualRows];
+  alignas(64) float rotated[kVirtualRows * kMaxHeadDim];  // q, the same rows, where the format rotates
 };
 
-// Scores of the float caches: a = fma(q[d], K[t][d], a), d ascending, then a * scale; load(p, d) gives 16 tokens of d.
-template <Vector V, int M, int P, class Load, class Each, class Take>
-INFENG_INLINE void float_scores(const Load& load, int dim, const float* const* q, float scale, const Each& each,
-                                const Take& take) {
+// Scores of the float caches: a = fma(q[d], K[t][d], a), d ascending, then a * factor; load(p, d) gives 16 tokens of d,
+// factor(p) that of 16 tokens.
+template <Vector V, int M, int P, class Load, class Factor, class Each, class Take>
+INFENG_INLINE void float_scores(const Load& load, int dim, const float* const* q, const Factor& factor,
+                                const Each& each, const Take& take) {
   typename V::F a[M][P];
   INFENG_EACH (m, M)
     INFENG_EACH (p, P) a[m][p] = V::zero();
@@ -50,8 +52,10 @@ INFENG_INLINE void float_scores(const Load& load, int dim, const float* const* q
       INFENG_EACH (p, P) a[m][p] = V::fma(x, line[p], a[m][p]);
     }
   }
-  INFENG_EACH (p, P)
-    INFENG_EACH (m, M) take(m, p, V::mul(a[m][p], V::set(scale)));
+  INFENG_EACH (p, P) {
+    const auto f = factor(p);
+    INFENG_EACH (m, M) take(m, p, V::mul(a[m][p], f));
+  }
 }
 
 template <Vector V>
@@ -59,9 +63,11 @@ struct AttentionF32 {
   static constexpr uint32_t kFormat = INFENG_KV_F32;
   static constexpr int kScoreRows = 6;              // rows of one call of `scores` at most
   static constexpr int kScoreBlocks = V::kColumns;  // blocks of 16 tokens of one call at most
-  static constexpr int kLineBytes = 64;             // of K that one call of `each` stands for
+  static constexpr int kLineBytes = 64;             // of V that one call of `each` stands for
   static constexpr bool kScaled = false;            // V has a scale per token
   static constexpr bool kConverted = false;         // V is not f32
+  static constexpr bool kRotated = false;           // K and V are, and so the result before it is finished
+  static constexpr int kPerValue = 1;               // columns of V that a Value holds
   using Value = float;
 
   static INFENG_INLINE void prepare(const float* q, int, SplitScratch& scratch, int v) { scratch.q[v] = q; }
@@ -74,7 +80,7 @@ struct AttentionF32 {
     const float* k[P];
     INFENG_EACH (p, P) k[p] = slabs[p].k<float>();
     float_scores<V, M, P>([&](int p, int d) INFENG_INLINE_LAMBDA { return V::load(k[p] + d * kLanes); }, dim,
-                          scratch.q + v, scale, each, take);
+                          scratch.q + v, [&](int) INFENG_INLINE_LAMBDA { return V::set(scale); }, each, take);
   }
 
   static INFENG_INLINE typename V::F value(const float* v) { return V::load(v); }
@@ -90,6 +96,8 @@ struct AttentionF16 {
   static constexpr int kLineBytes = 32;
   static constexpr bool kScaled = false;
   static constexpr bool kConverted = true;
+  static constexpr bool kRotated = false;
+  static constexpr int kPerValue = 1;
   using Value = uint16_t;
 
   static INFENG_INLINE void prepare(const float* q, int, SplitScratch& scratch, int v) { scratch.q[v] = q; }
@@ -100,29 +108,43 @@ struct AttentionF16 {
     const uint16_t* k[P];
     INFENG_EACH (p, P) k[p] = slabs[p].k<uint16_t>();
     float_scores<V, M, P>([&](int p, int d) INFENG_INLINE_LAMBDA { return V::load_f16(k[p] + d * kLanes); }, dim,
-                          scratch.q + v, scale, each, take);
+                          scratch.q + v, [&](int) INFENG_INLINE_LAMBDA { return V::set(scale); }, each, take);
   }
 
   static INFENG_INLINE typename V::F value(const uint16_t* v) { return V::load_f16(v); }
   static INFENG_INLINE typename V::F value(const uint16_t* v, int n) { return V::load_f16(v, n); }
 };
 
-template <Vector V>
-struct AttentionInt8 {
-  static constexpr uint32_t kFormat = INFENG_KV_INT8;
-  static constexpr int kScoreRows = V::kBlockRows;
-  static constexpr int kScoreBlocks = 4;
-  static constexpr int kLineBytes = 64;
-  static constexpr bool kScaled = true;
-  static constexpr bool kConverted = true;
-  using Value = int8_t;
+// Keys of the formats with scales: how queries are prepared and scored. Values: what V is read as.
 
+// Queries become int8, one scale for each row and head.
+template <Vector V>
+struct Int8Queries {
   static INFENG_INLINE void prepare(const float* q, int dim, SplitScratch& scratch, int v) {
     const int width = int(round_up(dim, kLanes));
     const Quantized r = quantize<V>(q, dim, scratch.qq + v * width, width);
     scratch.qs[v] = r.scale;
     scratch.qsum[v] = r.sum;
   }
+
+ protected:
+  // take(m, p, s) with the scores of exact dots.
+  template <int M, int P, class Take>
+  static INFENG_INLINE void finish(const typename V::I (&acc)[M][P], const Slab* slabs, const SplitScratch& scratch,
+                                   int v, float scale, const Take& take) {
+    INFENG_EACH (p, P) {
+      const auto ks = V::load(slabs[p].k_scale());
+      INFENG_EACH (m, M)
+        take(m, p, V::mul(V::to_float(acc[m][p]), V::mul(V::mul(V::set(scratch.qs[v + m]), ks), V::set(scale))));
+    }
+  }
+};
+
+template <Vector V>
+struct Int8Keys : Int8Queries<V> {
+  static constexpr int kScoreRows = V::kBlockRows;
+  static constexpr int kScoreBlocks = 4;
+  static constexpr int kEach = 4;  // columns of a head that one call of `each` stands for
 
   template <int M, int P, class Each, class Take>
   static INFENG_INLINE void scores(const Slab* slabs, int dim, const SplitScratch& scratch, int v, float scale,
@@ -155,15 +177,8 @@ struct AttentionInt8 {
       INFENG_EACH (m, M)
         INFENG_EACH (p, P) acc[m][p] = V::iadd(acc[m][p], more[m][p]);
     }
-    INFENG_EACH (p, P) {
-      const auto ks = V::load(slabs[p].k_scale());
-      INFENG_EACH (m, M)
-        take(m, p, V::mul(V::to_float(acc[m][p]), V::mul(V::mul(V::set(scratch.qs[v + m]), ks), V::set(scale))));
-    }
+    Int8Queries<V>::template finish<M, P>(acc, slabs, scratch, v, scale, take);
   }
-
-  static INFENG_INLINE typename V::F value(const int8_t* v) { return V::load_i8(v); }
-  static INFENG_INLINE typename V::F value(const int8_t* v, int n) { return V::load_i8(v, n); }
 
  private:
   static constexpr int kGroupLines = kGroup / 4;
@@ -179,6 +194,140 @@ struct AttentionInt8 {
     V::template dot_lines<8, M, P>(acc, line, L, four, sum, [&](int i) INFENG_INLINE_LAMBDA { each(l + i); });
   }
 };
+
+// Nibbles: of each 64 columns eight lines, of the rest a line for each 8.
+template <Vector V>
+struct Int4Keys : Int8Queries<V> {
+  static constexpr int kScoreRows = V::kRows;
+  static constexpr int kScoreBlocks = 2;
+  static constexpr int kEach = 8;
+
+  template <int M, int P, class Each, class Take>
+  static INFENG_INLINE void scores(const Slab* slabs, int dim, const SplitScratch& scratch, int v, float scale,
+                                   const Each& each, const Take& take) {
+    const int width = int(round_up(dim, kLanes));
+    const uint8_t* k[P];
+    const int8_t* x[M];
+    int32_t sum[M];
+    typename V::I acc[M][P];
+    INFENG_EACH (p, P) k[p] = slabs[p].k<uint8_t>();
+    INFENG_EACH (m, M) {
+      x[m] = scratch.qq + (v + m) * width;
+      sum[m] = scratch.qsum[v + m];
+    }
+    if (dim < kGroup) {
+      some_lines<1, M, P>(acc, k, x, sum, 0, each);
+    } else {
+      some_lines<8, M, P>(acc, k, x, sum, 0, each);
+    }
+    for (int d = dim < kGroup ? 8 : kGroup; d < dim;) {
+      typename V::I more[M][P];
+      INFENG_EACH (m, M) sum[m] = 0;
+      if (dim - d < kGroup) {
+        some_lines<1, M, P>(more, k, x, sum, d, each);
+        d += 8;
+      } else {
+        some_lines<8, M, P>(more, k, x, sum, d, each);
+        d += kGroup;
+      }
+      INFENG_EACH (m, M)
+        INFENG_EACH (p, P) acc[m][p] = V::iadd(acc[m][p], more[m][p]);
+    }
+    Int8Queries<V>::template finish<M, P>(acc, slabs, scratch, v, scale, take);
+  }
+
+ private:
+  // The dot over columns [d, d + 8 L).
+  template <int L, int M, int P, class Each>
+  static INFENG_INLINE void some_lines(typename V::I (&acc)[M][P], const uint8_t* const (&k)[P],
+                                       const int8_t* const (&x)[M], const int32_t (&sum)[M], int d, const Each& each) {
+    const uint8_t* line[P];
+    const int8_t* from[M];
+    INFENG_EACH (p, P) line[p] = k[p] + d / 8 * kLine;
+    INFENG_EACH (m, M) from[m] = x[m] + d;
+    V::template dot_nibbles<L, M, P>(acc, line, from, sum, [&](int i) INFENG_INLINE_LAMBDA { each(d / 8 + i); });
+  }
+};
+
+template <Vector V>
+struct E4m3Keys {
+  static constexpr int kScoreRows = 6;
+  static constexpr int kScoreBlocks = V::kColumns;
+  static constexpr int kEach = 1;
+
+  static INFENG_INLINE void prepare(const float* q, int, SplitScratch& scratch, int v) { scratch.q[v] = q; }
+
+  template <int M, int P, class Each, class Take>
+  static INFENG_INLINE void scores(const Slab* slabs, int dim, const SplitScratch& scratch, int v, float scale,
+                                   const Each& each, const Take& take) {
+    const uint8_t* k[P];
+    INFENG_EACH (p, P) k[p] = slabs[p].k<uint8_t>();
+    float_scores<V, M, P>(
+        [&](int p, int d) INFENG_INLINE_LAMBDA { return V::load_e4m3(k[p] + d * kLanes); }, dim, scratch.q + v,
+        [&](int p) INFENG_INLINE_LAMBDA { return V::mul(V::load(slabs[p].k_scale()), V::set(scale)); }, each, take);
+  }
+};
+
+template <Vector V>
+struct Int8Values {
+  static constexpr int kPerValue = 1;
+  static constexpr int kBytes = kLanes;  // of one column of a block
+  using Value = int8_t;
+
+  static INFENG_INLINE typename V::F value(const int8_t* v) { return V::load_i8(v); }
+  static INFENG_INLINE typename V::F value(const int8_t* v, int n) { return V::load_i8(v, n); }
+};
+
+template <Vector V>
+struct Int4Values {
+  static constexpr int kPerValue = kLanes;
+  static constexpr int kBytes = kLanes / 2;
+  struct Value {
+    uint8_t pairs[kLanes / 2];  // columns i and i + 8; those that a head has not are 0
+  };
+
+  static INFENG_INLINE typename V::F value(const Value* v) { return V::load_i4(v->pairs); }
+  static INFENG_INLINE typename V::F value(const Value* v, int) { return V::load_i4(v->pairs); }
+};
+
+template <Vector V>
+struct E4m3Values {
+  static constexpr int kPerValue = 1;
+  static constexpr int kBytes = kLanes;
+  using Value = uint8_t;
+
+  static INFENG_INLINE typename V::F value(const uint8_t* v) { return V::load_e4m3(v); }
+  static INFENG_INLINE typename V::F value(const uint8_t* v, int n) { return V::load_e4m3(v, n); }
+};
+
+// A format with a scale per token for K and for V.
+template <Vector V, uint32_t Format, bool Rotated, class Keys, class Values>
+struct AttentionScaled : Keys, Values {
+  static constexpr uint32_t kFormat = Format;
+  static constexpr int kLineBytes = Keys::kEach * Values::kBytes;
+  static constexpr bool kScaled = true;
+  static constexpr bool kConverted = true;
+  static constexpr bool kRotated = Rotated;
+
+  static INFENG_INLINE void prepare(const float* q, int dim, SplitScratch& scratch, int v) {
+    if constexpr (Rotated) {
+      float* rotated = scratch.rotated + v * int(round_up(dim, kLanes));
+      hadamard<V>(q, dim, 1.0f, rotated);
+      q = rotated;
+    }
+    Keys::prepare(q, dim, scratch, v);
+  }
+};
+template <Vector V>
+using AttentionInt8 = AttentionScaled<V, INFENG_KV_INT8, false, Int8Keys<V>, Int8Values<V>>;
+template <Vector V>
+using AttentionInt8H = AttentionScaled<V, INFENG_KV_INT8_H, true, Int8Keys<V>, Int8Values<V>>;
+template <Vector V>
+using AttentionK8V4H = AttentionScaled<V, INFENG_KV_K8V4_H, true, Int8Keys<V>, Int4Values<V>>;
+template <Vector V>
+using AttentionInt4H = AttentionScaled<V, INFENG_KV_INT4_H, true, Int4Keys<V>, Int4Values<V>>;
+template <Vector V>
+using AttentionFp8H = AttentionScaled<V, INFENG_KV_FP8_H, true, E4m3Keys<V>, E4m3Values<V>>;
 
 }  // namespace
 }  // namespace infeng

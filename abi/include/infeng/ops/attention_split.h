@@ -229,13 +229,15 @@ struct SplitBlock {
 
   // Rows that V is taken from: the cache as it is, or a chunk widened to f32.
   struct Cached {
+    static constexpr int kPerValue = Cache::kPerValue;
     const Slab* slab;
-    int step;
-    INFENG_INLINE const Value* row(int t) const { return slab[t / kLanes].template v<Value>(t % kLanes); }
+    int step;  // values of a row
+    INFENG_INLINE const Value* row(int t) const { return slab[t / kLanes].template v<Value>(t % kLanes, kPerValue); }
     static INFENG_INLINE F load(const Value* v) { return Cache::value(v); }
     static INFENG_INLINE F load(const Value* v, int n) { return Cache::value(v, n); }
   };
   struct Wide {
+    static constexpr int kPerValue = 1;
     const float* chunk;
     int begin, step;
     INFENG_INLINE const float* row(int t) const { return chunk + (t - begin) * step; }
@@ -252,20 +254,22 @@ struct SplitBlock {
         widen(now, begin, end);
         columns<kRows>(Wide{scratch.wide, begin, width}, width, begin, end);
       } else {
-        columns<kCachedRows>(Cached{now.slab, dim}, dim, begin, end);
+        columns<kCachedRows>(Cached{now.slab, int(ceil_div(dim, Cache::kPerValue))}, dim, begin, end);
       }
     }
   }
 
   INFENG_NOINLINE void widen(const Slabs& now, int begin, int end) const {
+    constexpr int kStep = kLanes / Cache::kPerValue;  // values of a vector
     const int count = dim, step = width, blocks = count / (4 * kLanes);
     float* target = scratch.wide;
     for (int b = begin / kLanes; b < end / kLanes; ++b) {
       const Value* v = now.slab[b].template v<Value>(0);
-      for (int t = 0; t < kLanes; ++t, v += count, target += step) {
+      for (int t = 0; t < kLanes; ++t, v += ceil_div(count, Cache::kPerValue), target += step) {
         for (int d = 0; d < blocks; ++d)
-          INFENG_EACH (c, 4) V::store(target + (4 * d + c) * kLanes, Cache::value(v + (4 * d + c) * kLanes));
-        for (int d = 4 * blocks * kLanes; d < count; d += kLanes) V::store(target + d, Cache::value(v + d, count - d));
+          INFENG_EACH (c, 4) V::store(target + (4 * d + c) * kLanes, Cache::value(v + (4 * d + c) * kStep));
+        for (int d = 4 * blocks * kLanes; d < count; d += kLanes)
+          V::store(target + d, Cache::value(v + d / kLanes * kStep, count - d));
       }
     }
   }
@@ -308,10 +312,11 @@ struct SplitBlock {
       INFENG_EACH (c, C) acc[m][c] = V::load(o + m * width + c * kLanes);
     while (begin < end) {
       const int stop = int(min_of(end, round_up(begin + 1, kLanes)));
-      const auto* values = source.row(begin) + d;
+      const auto* values = source.row(begin) + d / Source::kPerValue;
       for (; begin < stop; ++begin, values += source.step) {
         F value[C];
-        INFENG_EACH (c, C) value[c] = Tail ? source.load(values, dim - d) : source.load(values + c * kLanes);
+        INFENG_EACH (c, C)
+          value[c] = Tail ? source.load(values, dim - d) : source.load(values + c * (kLanes / Source::kPerValue));
         INFENG_EACH (m, M) {
           const F factor = V::set(p[m * kScoreStride + begin]);
           INFENG_EACH (c, C) acc[m][c] = V::fma(factor, value[c], acc[m][c]);

@@ -1,11 +1,16 @@
 // Addresses in the paged cache. A slab is one kv head of one block of 16 positions:
 //   f32, f16   K [head_dim][16 tokens], V [16 tokens][head_dim]
 //   int8       K [head_dim / 4][16 tokens][4] u8 = q + 128, V [16 tokens][head_dim] int8, a scale per token for each
+//   int8h      as int8; the same scales in the formats below
+//   k8v4h      K as int8, V as int4h
+//   int4h      K [head_dim / 8][16 tokens][4] u8 and V [16 tokens][head_dim / 16][8] u8, nibbles of q + 8
+//   fp8h       K [head_dim][16 tokens] and V [16 tokens][head_dim], e4m3
+// Formats whose names end in h hold K and V rotated (ops/hadamard.h).
 // SPDX-License-Identifier: Apache-2.0
 #ifndef INFENG_OPS_KV_H
 #define INFENG_OPS_KV_H
 
-#include <infeng/ops/args.h>
+#include <infeng/ops/hadamard.h>
 
 namespace infeng {
 namespace {
@@ -20,9 +25,10 @@ struct Slab {
   INFENG_INLINE T* k() const {
     return (T*)(base + cache->k_offset);
   }
+  // The row of a token; a T holds `columns` of its values.
   template <class T>
-  INFENG_INLINE T* v(int token) const {
-    return (T*)(base + cache->v_offset) + int64_t(token) * cache->head_dim;
+  INFENG_INLINE T* v(int token, int columns = 1) const {
+    return (T*)(base + cache->v_offset) + token * ceil_div(cache->head_dim, columns);
   }
   INFENG_INLINE float* k_scale() const { return (float*)(base + cache->k_scale_offset); }
   INFENG_INLINE float* v_scale() const { return (float*)(base + cache->v_scale_offset); }
@@ -32,9 +38,14 @@ INFENG_INLINE Slab slab_at(const infeng_kv_cache& cache, int64_t block, int64_t 
   return {(char*)cache.base + block * cache.block_stride + head * cache.head_stride, &cache};
 }
 
-// Bounds that every kernel over these layouts has; the int8 tile needs whole groups of four inputs.
+// Of which a head's size is a multiple: the int8 tile needs whole groups of four inputs, rotations whole blocks.
+constexpr int head_dim_multiple(uint32_t format) {
+  return format >= INFENG_KV_INT8_H ? kLeastHadamardBlock : format == INFENG_KV_INT8 ? 4 : 1;
+}
+
+// Bounds that every kernel over these layouts has.
 INFENG_INLINE bool head_dim_fits(uint32_t format, int64_t head_dim) {
-  return head_dim > 0 && head_dim <= kMaxHeadDim && (format != INFENG_KV_INT8 || head_dim % 4 == 0);
+  return head_dim > 0 && head_dim <= kMaxHeadDim && head_dim % head_dim_multiple(format) == 0;
 }
 INFENG_INLINE bool cache_fits(const infeng_kv_cache& cache, uint32_t format) {
   return cache.format == format && cache.block_tokens == kLanes && head_dim_fits(format, cache.head_dim);

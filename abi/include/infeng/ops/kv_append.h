@@ -1,6 +1,6 @@
 // kv_append: writes each row's k and v to its position in the cache. f32 is copied; f16 is rounded, what lies
-// beyond +-65504 becomes that; int8 quantizes each token and head
-// over head_dim with one scale for K and one for V. A tile is one row. SPDX-License-Identifier: Apache-2.0
+// beyond +-65504 becomes that; all others quantize each token and head over head_dim with one scale for K and one for
+// V, those whose names end in h after a rotation. A tile is one row. SPDX-License-Identifier: Apache-2.0
 #ifndef INFENG_OPS_KV_APPEND_H
 #define INFENG_OPS_KV_APPEND_H
 
@@ -42,11 +42,10 @@ struct KvF16 {
   }
 };
 
+// K and V of the formats with scales, each as `store(slab, token, x, dim)`.
 template <Vector V>
-struct KvInt8 {
-  static constexpr uint32_t kFormat = INFENG_KV_INT8;
-
-  static void append(const Slab& slab, int token, const float* k, const float* v, int dim) {
+struct StoreInt8K {
+  static void store(const Slab& slab, int token, const float* k, int dim) {
     alignas(64) int8_t q[kMaxHeadDim];
     slab.k_scale()[token] = quantize<V>(k, dim, q, int(round_up(dim, kLanes))).scale;
     uint8_t* column = slab.k<uint8_t>() + 4 * token;
@@ -56,10 +55,105 @@ struct KvInt8 {
       four ^= 0x80808080u;  // q + 128 as unsigned bytes
       __builtin_memcpy(column + d / 4 * kLine, &four, 4);
     }
+  }
+};
+
+template <Vector V>
+struct StoreInt8V {
+  static void store(const Slab& slab, int token, const float* v, int dim) {
+    alignas(64) int8_t q[kMaxHeadDim];
     slab.v_scale()[token] = quantize<V>(v, dim, q, int(round_up(dim, kLanes))).scale;
     __builtin_memcpy(slab.v<int8_t>(token), q, size_t(dim));
   }
 };
+
+template <Vector V>
+struct StoreInt4K {
+  static void store(const Slab& slab, int token, const float* k, int dim) {
+    alignas(64) int8_t q[kMaxHeadDim];
+    slab.k_scale()[token] = quantize_int4<V>(k, dim, q, int(round_up(dim, kLanes)));
+    uint8_t* column = slab.k<uint8_t>() + 4 * token;
+    int d = 0;
+    for (; d + kGroup <= dim; d += kGroup)
+      for (int l = 0; l < kGroup / 8; ++l) pack(q + d + 4 * l, kGroup / 2, column + (d / 8 + l) * kLine);
+    for (; d < dim; d += 8) pack(q + d, 4, column + d / 8 * kLine);
+  }
+
+ private:
+  // Four elements in the low nibbles, and those `far` behind them in the high ones.
+  static INFENG_INLINE void pack(const int8_t* q, int far, uint8_t* to) {
+    uint32_t low, high;
+    __builtin_memcpy(&low, q, 4);
+    __builtin_memcpy(&high, q + far, 4);
+    low |= high << 4;
+    __builtin_memcpy(to, &low, 4);
+  }
+};
+
+template <Vector V>
+struct StoreInt4V {
+  static void store(const Slab& slab, int token, const float* v, int dim) {
+    alignas(64) int8_t q[kMaxHeadDim];
+    slab.v_scale()[token] = quantize_int4<V>(v, dim, q, int(round_up(dim, kLanes)));
+    uint64_t* row = slab.v<uint64_t>(token, kLanes);
+    for (int d = 0; d < dim; d += kLanes) {
+      uint64_t low, high;
+      __builtin_memcpy(&low, q + d, 8);
+      __builtin_memcpy(&high, q + d + 8, 8);
+      row[d / kLanes] = low | high << 4;
+    }
+  }
+};
+
+template <Vector V>
+struct StoreE4m3K {
+  static void store(const Slab& slab, int token, const float* k, int dim) {
+    uint8_t code[kMaxHeadDim];
+    slab.k_scale()[token] = quantize_e4m3<V>(k, dim, code);
+    uint8_t* column = slab.k<uint8_t>() + token;
+    for (int d = 0; d < dim; ++d) column[d * kLanes] = code[d];
+  }
+};
+
+template <Vector V>
+struct StoreE4m3V {
+  static void store(const Slab& slab, int token, const float* v, int dim) {
+    slab.v_scale()[token] = quantize_e4m3<V>(v, dim, slab.v<uint8_t>(token));
+  }
+};
+
+template <Vector V>
+struct KvInt8 {
+  static constexpr uint32_t kFormat = INFENG_KV_INT8;
+
+  static void append(const Slab& slab, int token, const float* k, const float* v, int dim) {
+    StoreInt8K<V>::store(slab, token, k, dim);
+    StoreInt8V<V>::store(slab, token, v, dim);
+  }
+};
+
+// Both are rotated, then stored.
+template <Vector V, uint32_t Format, class Keys, class Values>
+struct KvRotated {
+  static constexpr uint32_t kFormat = Format;
+
+  static void append(const Slab& slab, int token, const float* k, const float* v, int dim) {
+    alignas(64) float x[kMaxHeadDim];
+    const float inverse = 1.0f / float(hadamard_block(dim));
+    hadamard<V>(k, dim, inverse, x);
+    Keys::store(slab, token, x, dim);
+    hadamard<V>(v, dim, inverse, x);
+    Values::store(slab, token, x, dim);
+  }
+};
+template <Vector V>
+using KvInt8H = KvRotated<V, INFENG_KV_INT8_H, StoreInt8K<V>, StoreInt8V<V>>;
+template <Vector V>
+using KvK8V4H = KvRotated<V, INFENG_KV_K8V4_H, StoreInt8K<V>, StoreInt4V<V>>;
+template <Vector V>
+using KvInt4H = KvRotated<V, INFENG_KV_INT4_H, StoreInt4K<V>, StoreInt4V<V>>;
+template <Vector V>
+using KvFp8H = KvRotated<V, INFENG_KV_FP8_H, StoreE4m3K<V>, StoreE4m3V<V>>;
 
 template <Vector V, class Cache>
 struct KvAppend {

@@ -1,5 +1,6 @@
 // quantize(x[0 .. count)): one scale for all, q in [-127, 127], as docs/numerics.md defines it.
 //   amax = max |x|;  amax < 2^-100: q = 0, scale = 0;  else scale = amax / 127, q = rne(x * (127 / amax)), clamped
+// quantize_int4 and quantize_e4m3 are those of the cache.
 // SPDX-License-Identifier: Apache-2.0
 #ifndef INFENG_OPS_QUANTIZE_H
 #define INFENG_OPS_QUANTIZE_H
@@ -33,6 +34,58 @@ INFENG_INLINE Quantized quantize(const float* x, int count, int8_t* q, int padde
     sum = V::iadd(sum, v);
   }
   return {amax / 127.0f, V::isum(sum)};
+}
+
+// q[0 .. padded) = x + 8 as 4 bits, one scale for all; what lies behind count is 8. Returns the scale.
+template <Vector V>
+INFENG_INLINE float quantize_int4(const float* x, int count, int8_t* q, int padded) {
+  auto high = V::zero(), low = V::zero();
+  for (int c = 0; c < count; c += kLanes) {
+    const auto v = V::load(x + c, count - c);
+    high = V::max(high, v);
+    low = V::max(low, V::sub(V::zero(), v));
+  }
+  const float most = V::max_lanes(high), least = V::max_lanes(low);
+  const float extreme = most > least ? most : -least;
+  if (__builtin_fabsf(extreme) < 0x1p-100f) {
+    for (int c = 0; c < padded; c += kLanes) V::store_i8(q + c, V::iset(8));
+    return 0.0f;
+  }
+  const auto inverse = V::set(-8.0f / extreme);
+  for (int c = 0; c < padded; c += kLanes) {
+    const auto v = V::rne(V::mul(V::load(x + c, count - c), inverse));
+    V::store_i8(q + c, V::iadd(V::imax(V::imin(v, V::iset(7)), V::iset(-8)), V::iset(8)));
+  }
+  return extreme / -8.0f;
+}
+
+// The code of an e4m3 number over 256, to nearest, ties to an even code; |value| <= 1.75.
+INFENG_INLINE uint8_t e4m3_code(float value) {
+  uint32_t bits;
+  __builtin_memcpy(&bits, &value, 4);
+  const uint32_t sign = bits >> 24 & 0x80u, magnitude = bits & 0x7fffffffu;
+  const uint32_t normal = ((magnitude + 0x7ffffu + (magnitude >> 20 & 1u)) >> 20) - (112u << 3);
+  const auto small = uint32_t(int32_t(__builtin_rintf(__builtin_fabsf(value) * 0x1p17f)));  // a multiple of 2^-17
+  return uint8_t(sign | (magnitude < 0x38800000u ? small : normal));
+}
+
+// code[0 .. count) = x as e4m3, one scale for all, which is returned.
+template <Vector V>
+INFENG_INLINE float quantize_e4m3(const float* x, int count, uint8_t* code) {
+  auto largest = V::zero();
+  for (int c = 0; c < count; c += kLanes) largest = V::max(largest, V::abs(V::load(x + c, count - c)));
+  const float amax = V::max_lanes(largest);
+  if (amax < 0x1p-100f) {
+    for (int c = 0; c < count; ++c) code[c] = 0;
+    return 0.0f;
+  }
+  const auto inverse = V::set(1.75f / amax);
+  for (int c = 0; c < count; c += kLanes) {
+    alignas(64) float value[kLanes];
+    V::store(value, V::max(V::min(V::mul(V::load(x + c, count - c), inverse), V::set(1.75f)), V::set(-1.75f)));
+    for (int i = 0; i < kLanes && c + i < count; ++i) code[c + i] = e4m3_code(value[i]);
+  }
+  return amax / 1.75f;
 }
 
 // Columns [column, column + width) of one row as groups of an activation; `column` is a multiple of 64.

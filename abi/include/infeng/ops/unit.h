@@ -35,10 +35,16 @@
   X(kv_append_f32)                         \
   X(kv_append_f16)                         \
   X(kv_append_int8)                        \
+  X(kv_append_int8h)                       \
+  X(kv_append_k8v4h)                       \
+  X(kv_append_int4h)                       \
+  X(kv_append_fp8h)                        \
   X(attention_f32_rows)                    \
   X(attention_f32_splits)                  \
   X(attention_f16_rows)                    \
   X(attention_f16_splits)                  \
+  X(attention_fp8h_rows)                   \
+  X(attention_fp8h_splits)                 \
   X(shrink_f32)                            \
   X(shrink_bf16)                           \
   X(route)                                 \
@@ -49,6 +55,12 @@
   INFENG_INT4_KERNELS(X, unit)       \
   X(attention_int8_rows_##unit)      \
   X(attention_int8_splits_##unit)    \
+  X(attention_int8h_rows_##unit)     \
+  X(attention_int8h_splits_##unit)   \
+  X(attention_k8v4h_rows_##unit)     \
+  X(attention_k8v4h_splits_##unit)   \
+  X(attention_int4h_rows_##unit)     \
+  X(attention_int4h_splits_##unit)   \
   X(shrink_int8_##unit)
 #define INFENG_INT4_KERNELS(X, unit) X(linear_int4g64_##unit) X(linear_int4g32_##unit)
 #define INFENG_P32_KERNELS(X, unit) X(linear_int4p32_##unit) X(linear_int5p32_##unit) X(linear_int6p32_##unit)

@@ -63,6 +63,15 @@ struct Base {
     const __m128 l2 = _mm_add_ps(l4, _mm_movehl_ps(l4, l4));
     return _mm_cvtss_f32(_mm_add_ss(l2, _mm_movehdup_ps(l2)));
   }
+  // A sum where the other lane is negated is the difference.
+  template <int H>
+  static INFENG_INLINE F butterfly(F f) {
+    if constexpr (H == 8) {
+      return {_mm256_add_ps(f.a, f.b), _mm256_sub_ps(f.a, f.b)};
+    } else {
+      return {butterfly_of_eight<H>(f.a), butterfly_of_eight<H>(f.b)};
+    }
+  }
   static INFENG_INLINE float max_lanes(F f) {
     const __m256 l8 = _mm256_max_ps(f.a, f.b);
     const __m128 l4 = _mm_max_ps(_mm256_castps256_ps128(l8), _mm256_extractf128_ps(l8, 1));
@@ -115,6 +124,24 @@ struct Base {
     for (int i = 0; i < n; ++i) bytes[i] = b[i];
     return load_i8(bytes);
   }
+  static INFENG_INLINE F load_i4(const uint8_t* b) {
+    const __m128i v = _mm_loadl_epi64((const __m128i*)b), mask = _mm_set1_epi8(15), eight = _mm_set1_epi8(8);
+    const __m128i low = _mm_sub_epi8(_mm_and_si128(v, mask), eight);
+    const __m128i high = _mm_sub_epi8(_mm_and_si128(_mm_srli_epi16(v, 4), mask), eight);
+    return to_float({_mm256_cvtepi8_epi32(low), _mm256_cvtepi8_epi32(high)});
+  }
+  // A code is the upper half of a binary16, but for the sign.
+  static INFENG_INLINE F load_e4m3(const uint8_t* b) {
+    const __m256i code = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i*)b));
+    const __m256i halves = _mm256_and_si256(_mm256_slli_epi16(code, 7), _mm256_set1_epi16(int16_t(0xbf80)));
+    return {_mm256_cvtph_ps(_mm256_castsi256_si128(halves)), _mm256_cvtph_ps(_mm256_extracti128_si256(halves, 1))};
+  }
+  static INFENG_INLINE F load_e4m3(const uint8_t* b, int n) {
+    if (n >= kLanes) return load_e4m3(b);
+    uint8_t codes[kLanes] = {};
+    for (int i = 0; i < n; ++i) codes[i] = b[i];
+    return load_e4m3(codes);
+  }
   static INFENG_INLINE void store_i8(int8_t* q, I i) {
     const __m256i words = _mm256_permute4x64_epi64(_mm256_packs_epi32(i.a, i.b), 0xd8);
     _mm_storeu_si128((__m128i*)q, _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1)));
@@ -161,6 +188,20 @@ struct Base {
   }
 
  protected:
+  template <int H>
+  static INFENG_INLINE __m256 butterfly_of_eight(__m256 x) {
+    const float n = -0.0f;
+    if constexpr (H == 4) {
+      const __m256 sign = _mm256_setr_ps(0, 0, 0, 0, n, n, n, n);
+      return _mm256_add_ps(_mm256_permute2f128_ps(x, x, 1), _mm256_xor_ps(x, sign));
+    } else if constexpr (H == 2) {
+      const __m256 sign = _mm256_setr_ps(0, 0, n, n, 0, 0, n, n);
+      return _mm256_add_ps(_mm256_permute_ps(x, 0x4e), _mm256_xor_ps(x, sign));
+    } else {
+      const __m256 sign = _mm256_setr_ps(0, n, 0, n, 0, n, 0, n);
+      return _mm256_add_ps(_mm256_permute_ps(x, 0xb1), _mm256_xor_ps(x, sign));
+    }
+  }
   // All ones in the first n of eight lanes.
   static INFENG_INLINE __m256i first(int n) {
     return _mm256_cmpgt_epi32(_mm256_set1_epi32(n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
@@ -282,7 +323,7 @@ struct Avx2 : Base {
   template <int L, int M, int P, class Each>
   static INFENG_INLINE void dot_nibbles(I (&acc)[M][P], const uint8_t* const (&w)[P], const int8_t* const (&x)[M],
                                         const int32_t (&sum)[M], const Each& each) {
-    static_assert(L == 4 || L == 8, "more than eight pairs would overflow int16");
+    static_assert(L <= 4 || L == 8, "more than eight pairs would overflow int16");
     int32_t start[M];
     zero_points<3>(start, sum);
     INFENG_EACH (p, P) {

@@ -46,6 +46,19 @@ struct Base {
     const __m128 l2 = _mm_add_ps(l4, _mm_movehl_ps(l4, l4));
     return _mm_cvtss_f32(_mm_add_ss(l2, _mm_movehdup_ps(l2)));
   }
+  template <int H>
+  static INFENG_INLINE F butterfly(F f) {
+    constexpr __mmask16 kDifference = H == 8 ? 0xff00 : H == 4 ? 0xf0f0 : H == 2 ? 0xcccc : 0xaaaa;
+    F other;
+    if constexpr (H == 8) {
+      other = _mm512_shuffle_f32x4(f, f, 0x4e);
+    } else if constexpr (H == 4) {
+      other = _mm512_shuffle_f32x4(f, f, 0xb1);
+    } else {
+      other = _mm512_permute_ps(f, H == 2 ? 0x4e : 0xb1);
+    }
+    return _mm512_mask_sub_ps(_mm512_add_ps(f, other), kDifference, other, f);
+  }
   static INFENG_INLINE float max_lanes(F f) { return _mm512_reduce_max_ps(f); }
   static INFENG_INLINE I iset(int32_t n) { return _mm512_set1_epi32(n); }
   static INFENG_INLINE I iadd(I a, I b) { return _mm512_add_epi32(a, b); }
@@ -76,6 +89,14 @@ struct Base {
   static INFENG_INLINE F load_i8(const int8_t* b, int n) {
     return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_maskz_loadu_epi8(lanes(n), b)));
   }
+  static INFENG_INLINE F load_i4(const uint8_t* b) {
+    const __m128i v = _mm_loadl_epi64((const __m128i*)b);
+    const __m128i nibbles = _mm_and_si128(_mm_unpacklo_epi64(v, _mm_srli_epi16(v, 4)), _mm_set1_epi8(15));
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_sub_epi8(nibbles, _mm_set1_epi8(8))));
+  }
+  // A code is the upper half of a binary16, but for the sign.
+  static INFENG_INLINE F load_e4m3(const uint8_t* b) { return widen_e4m3(_mm_loadu_si128((const __m128i*)b)); }
+  static INFENG_INLINE F load_e4m3(const uint8_t* b, int n) { return widen_e4m3(_mm_maskz_loadu_epi8(lanes(n), b)); }
   static INFENG_INLINE void store_i8(int8_t* q, I i) { _mm_storeu_si128((__m128i*)q, _mm512_cvtepi32_epi8(i)); }
   static INFENG_INLINE int32_t sum_i8(const int8_t* b, int n) {
     const __m256i ones8 = _mm256_set1_epi8(1), ones16 = _mm256_set1_epi16(1);
@@ -126,6 +147,10 @@ struct Base {
   }
 
  protected:
+  static INFENG_INLINE F widen_e4m3(__m128i codes) {
+    const __m256i words = _mm256_slli_epi16(_mm256_cvtepi8_epi16(codes), 7);
+    return _mm512_cvtph_ps(_mm256_and_si256(words, _mm256_set1_epi16(int16_t(0xbf80))));
+  }
   // minus the zero points: z s times minus the sums of x, both halves at once.
   static INFENG_INLINE I zero_points(const SubScales& s, int32_t minus) {
     return _mm512_madd_epi16(_mm512_set1_epi32(minus), _mm512_load_si512(s.zs));

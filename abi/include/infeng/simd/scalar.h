@@ -83,6 +83,10 @@ struct Scalar {
       for (int i = 0; i < half; ++i) f.v[i] += f.v[i + half];
     return f.v[0];
   }
+  template <int H>
+  static F butterfly(F f) {
+    return lanes<F>([&](int i) { return i & H ? f.v[i - H] - f.v[i] : f.v[i] + f.v[i + H]; });
+  }
   static float max_lanes(F f) {
     float best = f.v[0];
     for (int i = 1; i < kLanes; ++i) best = f.v[i] > best ? f.v[i] : best;
@@ -132,6 +136,13 @@ struct Scalar {
   static F load_i8(const int8_t* b) { return load_i8(b, kLanes); }
   static F load_i8(const int8_t* b, int n) {
     return lanes<F>([&](int i) { return i < n ? float(b[i]) : 0.0f; });
+  }
+  static F load_i4(const uint8_t* b) {
+    return lanes<F>([&](int i) { return float((i < 8 ? b[i] & 15 : b[i - 8] >> 4) - 8); });
+  }
+  static F load_e4m3(const uint8_t* b) { return load_e4m3(b, kLanes); }
+  static F load_e4m3(const uint8_t* b, int n) {
+    return lanes<F>([&](int i) { return i < n ? half(uint16_t((b[i] & 0x80u) << 8 | (b[i] & 0x7fu) << 7)) : 0.0f; });
   }
   static void store_i8(int8_t* q, I n) {
     for (int i = 0; i < kLanes; ++i) q[i] = int8_t(n.v[i]);

@@ -52,6 +52,7 @@ concept Vector = requires(typename V::F f, typename V::I i, const float* x, floa
   { V::select_less(f, f, f, f) };  // F: a < b ? x : y
   { V::exp2i(i) };        // F: 2^n for n in [-127, 127], made from exponent bits (n = -127 gives +0)
   { V::tree(f) };         // float: l[i] += l[i + 8], then 4, 2, 1
+  { V::template butterfly<8>(f) };  // F: of lanes i, i + H, for H 1, 2, 4 or 8 and i & H == 0, the sum and the difference
   { V::max_lanes(f) };    // float
   { V::iset(n) }; { V::iadd(i, i) }; { V::imin(i, i) }; { V::imax(i, i) };
   { V::rne(f) };          // I: nearest integer, ties to even
@@ -64,6 +65,9 @@ concept Vector = requires(typename V::F f, typename V::I i, const float* x, floa
   { V::load_bf16_even(line) }; { V::load_bf16_odd(line) };  // F: element 2i, 2i + 1 of 32 bf16
   { V::load_i8(b) };      // F: 16 int8, widened
   { V::load_i8(b, n) };   // the same with min(n, 16) lanes
+  { V::load_i4((const uint8_t*)b) };  // F: nibbles - 8 of 8 bytes, the low ones in lanes 0-7, the high ones in 8-15
+  { V::load_e4m3((const uint8_t*)b) };  // F: 16 e4m3 numbers over 256, exact
+  { V::load_e4m3((const uint8_t*)b, n) };  // the same with min(n, 16) lanes
   { V::store_i8(q, i) };  // 16 lanes in [-128, 127] as int8
   { V::sum_i8(b, n) };    // int32_t: sum of n int8, n a multiple of 32
   { V::unpack_nibbles(line, (uint8_t*)q, (uint8_t*)q) };  // low and high nibbles of 64 bytes, each as 64 u8

@@ -1,0 +1,38 @@
+// The rotation of the cache formats whose names end in h: y = H x, H a Hadamard matrix of plus and minus ones in blocks
+// of the largest power of two that divides a head's size. H H = block, so products of H q with H (k / block) are those
+// of q with k, and H brings back what was stored as H (v / block); docs/numerics.md has the order of additions.
+// SPDX-License-Identifier: Apache-2.0
+#ifndef INFENG_OPS_HADAMARD_H
+#define INFENG_OPS_HADAMARD_H
+
+#include <infeng/ops/args.h>
+
+namespace infeng {
+namespace {
+
+constexpr int kLeastHadamardBlock = 8;
+
+constexpr int hadamard_block(int dim) { return dim & -dim; }
+
+// y[0 .. dim rounded up to 16) = H (x * factor), zeros behind dim; dim is a multiple of 8.
+template <Vector V>
+INFENG_INLINE void hadamard(const float* x, int dim, float factor, float* y) {
+  const int block = hadamard_block(dim);
+  for (int d = 0; d < dim; d += kLanes) {
+    auto f = V::mul(V::load(x + d, dim - d), V::set(factor));
+    f = V::template butterfly<4>(V::template butterfly<2>(V::template butterfly<1>(f)));
+    if (block > 8) f = V::template butterfly<8>(f);
+    V::store(y + d, f);
+  }
+  for (int h = kLanes; h < block; h *= 2)
+    for (int begin = 0; begin < dim; begin += 2 * h)
+      for (int i = begin; i < begin + h; i += kLanes) {
+        const auto a = V::load(y + i), b = V::load(y + i + h);
+        V::store(y + i, V::add(a, b));
+        V::store(y + i + h, V::sub(a, b));
+      }
+}
+
+}  // namespace
+}  // namespace infeng
+#endif  // INFENG_OPS_HADAMARD_H

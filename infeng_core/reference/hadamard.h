@@ -1,0 +1,34 @@
+/* The rotation of the cache formats whose names end in h: a product with a Hadamard matrix of plus and minus ones, in
+ * blocks of the largest power of two that divides a head's size. SPDX-License-Identifier: Apache-2.0 */
+#ifndef INFENG_REFERENCE_HADAMARD_H
+#define INFENG_REFERENCE_HADAMARD_H
+
+#include "common.h"
+
+#define LEAST_HADAMARD_BLOCK 8
+
+INLINE int64_t hadamard_block(int64_t dim) { return dim & -dim; }
+
+/* y = H x in place, block by block: for h = 1, 2, 4, ... (a, b) = (x[i], x[i + h]) becomes (a + b, a - b). */
+INLINE void hadamard(float* x, int64_t dim) {
+  for (int64_t h = 1; h < hadamard_block(dim); h *= 2) {
+    for (int64_t begin = 0; begin < dim; begin += 2 * h) {
+      for (int64_t i = begin; i < begin + h; i++) {
+        const float a = x[i];
+        const float b = x[i + h];
+        x[i] = a + b;
+        x[i + h] = a - b;
+      }
+    }
+  }
+}
+
+/* y = H (x / block): what the cache keeps of k and v. H H = block, so that products with H q are those of q, and H
+ * brings values back. Divided first, sums are no larger than the largest x. */
+INLINE void rotate(const float* x, int64_t dim, float* y) {
+  const float inverse = 1.0f / (float)hadamard_block(dim);
+  for (int64_t d = 0; d < dim; d++) y[d] = x[d] * inverse;
+  hadamard(y, dim);
+}
+
+#endif
