@@ -25,7 +25,7 @@ def conversion_key(source: Path, choice: FormatChoice, quantizer: QuantizerChoic
     """
     with reading(source):
         small = small_files(source)
-        identity = {
+        identity: dict[str, object] = {
             "weights": [_stamp(path) for path in weight_files(source)],
             "small": {name: hashlib.sha256(data).hexdigest() for name, data in small.items()},
             "format": choice.base,
