@@ -4,7 +4,8 @@ An environment with torch 2.13.0 (CPU), compressed-tensors, and gptqmodel, autoa
 --no-deps``: of their other needs packing asks for none but pypcre, logbar, device-smi, tokenicer, defuser and
 threadpoolctl); then ``make_quantized.py [LIBRARY ...]``.
 
-A file holds what the library stores of the module ``m``, and ``expected``: what the library makes of it, in float32.
+A file holds what the library stores of the module ``m``, and ``expected``: what the library makes of it, in float32 (of
+AutoRound, whose own reader rounds to fp16: what it was given).
 """
 
 from __future__ import annotations
@@ -177,6 +178,11 @@ def autoawq() -> None:
 
 
 def auto_round() -> None:
+    names = ("auto_round", "auto_round.utils", "auto_round.export", "auto_round.export.export_to_awq")
+    for package in (*names, "auto_round_extension", "auto_round_extension.torch"):
+        alone(package)
+    utils: Any = sys.modules["auto_round.utils"]
+    utils.get_packing_device = lambda device=None: torch.device("cpu")
     from auto_round.export.export_to_awq.utils import WQLinear_GEMM
     from auto_round_extension.torch.qlinear_torch import QuantLinear
     from auto_round_extension.torch.qlinear_torch_zp import QuantLinear as WithOffset
