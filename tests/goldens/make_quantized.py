@@ -1,16 +1,20 @@
 """Write quantized/*.safetensors beside this script: one matrix each, packed by the libraries that people use.
 
-python3 -m venv build/quantized && build/quantized/bin/pip install torch==2.13.0 && build/quantized/bin/pip install
-compressed-tensors gptqmodel autoawq auto-round, as far as they install; then: make_quantized.py [LIBRARY ...]
+An environment with torch 2.13.0 (CPU), compressed-tensors, and gptqmodel, autoawq and auto-round (``pip install
+--no-deps``: of their other needs packing asks for none but pypcre, logbar, device-smi, tokenicer, defuser and
+threadpoolctl); then ``make_quantized.py [LIBRARY ...]``.
 
-A file holds what the library stores of the module ``m``, and ``expected``: what the library makes of it, in float32.
+A file holds what the library stores of the module ``m``, and ``expected``: what the library makes of it, in float32 (of
+AutoRound, whose own reader rounds to fp16: what it was given).
 """
 
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 import json
 import sys
+import types
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -150,7 +154,18 @@ def gptqmodel() -> None:
         write(label, "gptqmodel", said, stored | {"scales": layer.scales.half()}, expected)
 
 
+def alone(package: str) -> None:
+    """Let modules of a package be imported without its ``__init__``, which asks for far more than packing needs."""
+    found = importlib.util.find_spec(package)
+    assert found is not None and found.submodule_search_locations is not None
+    made = types.ModuleType(package)
+    made.__path__ = list(found.submodule_search_locations)
+    sys.modules[package] = made
+
+
 def autoawq() -> None:
+    for package in ("awq", "awq.utils", "awq.modules", "awq.modules.linear"):
+        alone(package)
     from awq.modules.linear.gemm import WQLinear_GEMM
     from awq.utils.packing_utils import dequantize_gemm
 
@@ -163,6 +178,11 @@ def autoawq() -> None:
 
 
 def auto_round() -> None:
+    names = ("auto_round", "auto_round.utils", "auto_round.export", "auto_round.export.export_to_awq")
+    for package in (*names, "auto_round_extension", "auto_round_extension.torch"):
+        alone(package)
+    utils: Any = sys.modules["auto_round.utils"]
+    utils.get_packing_device = lambda device=None: torch.device("cpu")
     from auto_round.export.export_to_awq.utils import WQLinear_GEMM
     from auto_round_extension.torch.qlinear_torch import QuantLinear
     from auto_round_extension.torch.qlinear_torch_zp import QuantLinear as WithOffset
