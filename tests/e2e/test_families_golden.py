@@ -126,6 +126,13 @@ def _gelu_of_experts(op: Op) -> Op:
     return replace(op, steps=(GatedMul("gelu_tanh"),)) if isinstance(op, ExpertLinear) and op.steps else op
 
 
+def _without(op: Op, values: str) -> Op | None:
+    """Leave out what makes and what adds the values of a shared expert whose names begin so."""
+    if isinstance(op, Combine):
+        return replace(op, shared="" if op.shared.startswith(values) else op.shared, gate="")
+    return None if isinstance(op, Linear) and op.out.startswith(values) else op
+
+
 CHANGES: dict[str, Callable[[Op], Op | None]] = {
     "no window": lambda op: _attention(op, window=0),
     "a window of one more": lambda op: (
@@ -153,8 +160,8 @@ CHANGES: dict[str, Callable[[Op], Op | None]] = {
     "caps of logits left out": lambda op: _steps(op, lambda step: not isinstance(step, Softcap)),
     "silu for gelu": _silu,
     "gelu for the silu of experts": _gelu_of_experts,
-    "the shared expert left out": lambda op: replace(op, shared="", gate="") if isinstance(op, Combine) else op,
-    "the shared expert without its gate": lambda op: replace(op, gate="") if isinstance(op, Combine) else op,
+    "the shared expert left out": lambda op: _without(op, "shared"),
+    "the shared expert without its gate": lambda op: _without(op, "shared_gate"),
     "experts share otherwise": lambda op: (
         replace(op, share_of_chosen=not op.share_of_chosen) if isinstance(op, Route) else op
     ),
