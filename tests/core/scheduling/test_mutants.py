@@ -149,7 +149,8 @@ MUTANTS = [
     Mutant("a prefix is found whose window is gone", "window_tree",
            "if self._needs.first(BLOCK_TOKENS * len(nodes)) >= begin:", "if True:", WINDOWS),
     Mutant("blocks of windows leave while somebody holds them", "window_tree",
-           "return not node.is_shared[NEAR] if part == NEAR else", "return True if part == NEAR else", WINDOWS),
+           "return not node.is_shared[NEAR] if part == NEAR else", "return True if part == NEAR else",
+           "window_tree:test_blocks_of_a_window_that_somebody_holds_stay"),
     Mutant("a window that is used again is not the latest", "window_tree", "if node.used[part] != used:", "if False:",
            "window_tree:test_what_nobody_sees_any_more_goes_before_what_the_end_needs"),
 ]  # fmt: skip

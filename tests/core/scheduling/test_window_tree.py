@@ -241,6 +241,15 @@ def test_what_nobody_sees_any_more_goes_before_what_the_end_needs():
     assert tree.peek(KEY, tokens_of([0, 1, 0, 1, 0, 1]), 95) == 0
 
 
+def test_blocks_of_a_window_that_somebody_holds_stay():
+    tree = known((0, 17), [0, 1, 0])
+    held_now = tree.match(KEY, tokens_of([0, 1, 0]), 48)
+    assert held_now[1].tolist()[:2] == [-1, -1]
+    assert tree.evictable == 2
+    assert tree.evict(9) == 2
+    assert tree.peek(KEY, tokens_of([0, 1, 0]), 48) == 48
+
+
 def test_blocks_that_were_lost_come_back_with_the_next_who_computes_them():
     tree = known((0, 17), [0, 1, 0], first=2)
     assert tree.peek(KEY, tokens_of([0, 1]), 32) == 0
