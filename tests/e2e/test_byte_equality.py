@@ -32,7 +32,7 @@ FORMATS: dict[str, dict[str, object]] = {
     "f32, fp8h cache": {**harness.F32, "kv_cache.dtype": "fp8h"},
     "f32": harness.F32,
 }
-SLOW = ("int8-row, int8h cache", "int8-row, k8v4h cache", "f32, fp8h cache")
+SLOW = ("int4-g64, int4h cache", "int8-row, int8h cache", "int8-row, k8v4h cache", "f32, fp8h cache")
 PROMPT = tuple(BIASED.prompt[:301].tolist())  # past the attention split at 256
 PARAMS = SamplingParams(temperature=0.9, seed=11, max_tokens=12, ignore_eos=True)
 
