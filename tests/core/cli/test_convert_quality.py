@@ -79,7 +79,7 @@ def test_what_is_there_for_the_same_question_is_kept_and_nothing_is_measured_aga
     monkeypatch.setattr(recipe_maker, "sensitivities", lambda *_: pytest.fail("measured"))
     assert convert(source, balanced, "--quality", "balanced", "--budget", 6, "--calibrate", text) == before
     assert "is there already, from the same source" in capsys.readouterr().out
-    assert main(["convert", str(source), str(balanced), "--quality", "small", "--calibrate", str(text)]) == 1
+    assert main(["convert", str(source), str(balanced), "--quality", "faithful", "--calibrate", str(text)]) == 1
     assert "exists already: give --force" in capsys.readouterr().err and bytes_of(balanced) == before
 
 
