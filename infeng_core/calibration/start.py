@@ -79,7 +79,7 @@ def _written(source: Path, config: EngineConfig) -> list[NDArray[np.int32]]:
     with Engine(source, overrides=over) as engine:
         shape = engine.model.config
         length = min(texts.LENGTH, engine.limits.context)
-        count = texts.TOKENS // length
+        count = texts.WRITTEN // length
         firsts = [shape.bos_id] * count if shape.bos_id is not None else [index % shape.vocab for index in range(count)]
         drawn = [
             SamplingParams(temperature=1.0, seed=seed, max_tokens=length - 1, ignore_eos=True) for seed in range(count)

@@ -14,7 +14,8 @@ from infeng_core.errors import UsageError
 from infeng_core.files import read_text
 
 LENGTH = 512  # tokens of one text, at most
-TOKENS = 32 * LENGTH
+TOKENS = 64 * LENGTH  # of a file
+WRITTEN = 32 * LENGTH  # that a model writes itself, which takes longer than reading them
 MAX_BYTES = 256 << 20
 LEAST = 256  # tokens, fewer say nothing
 

