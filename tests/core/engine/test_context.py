@@ -29,7 +29,7 @@ def facts(completions: list[Any]) -> list[tuple[Any, ...]]:
     return [(one.token_ids, one.logprobs) for one in completions]
 
 
-@pytest.mark.parametrize("kind", ROPES)
+@pytest.mark.parametrize("kind", ["longrope", pytest.param("dynamic", marks=pytest.mark.slow)])
 def test_within_the_original_length_the_rope_is_that_of_short_texts(
     make_engine: MakeEngine, tiny: Path, tmp_path: Path, kind: str
 ):

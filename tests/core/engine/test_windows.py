@@ -33,7 +33,7 @@ LONG = [5 + i * i % 91 for i in range(460)]
 PROMPTS: list[Any] = [LONG, [*LONG[:300], 6, 7], LONG[:301], [*LONG[:100], 9], LONG[:17], [8], LONG]
 
 
-@pytest.fixture(scope="module", params=[*SHAPES])
+@pytest.fixture(scope="module", params=["some", pytest.param("all", marks=pytest.mark.slow)])
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     extra = {**SHAPES[request.param], "sliding_window": WINDOW}
     shape = tiny_model.Shape(layers=3, max_positions=CONTEXT, extra=extra)

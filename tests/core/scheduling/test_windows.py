@@ -57,13 +57,13 @@ def test_a_few_windows_among_many_layers_are_not_worth_their_padding():
     assert grouped(8, *[0] * 31) == (LayerGroup(0, tuple(range(32))),)
 
 
-@pytest.mark.parametrize("near", range(1, 30))
 @pytest.mark.parametrize("wide", [1, 2, 5, 8, 12])
-def test_every_layer_has_a_place_and_padding_is_bounded(near: int, wide: int):
-    groups = grouped(*[0] * wide, *[8] * near)
-    assert sorted(layer for group in groups for layer in group.layers) == [*range(wide + near)]
-    assert len(groups) * places(groups) <= (wide + near) * 1.125
-    assert [group.window for group in groups] == sorted(group.window for group in groups)
+def test_every_layer_has_a_place_and_padding_is_bounded(wide: int):
+    for near in range(1, 30):
+        groups = grouped(*[0] * wide, *[8] * near)
+        assert sorted(layer for group in groups for layer in group.layers) == [*range(wide + near)]
+        assert len(groups) * places(groups) <= (wide + near) * 1.125
+        assert [group.window for group in groups] == sorted(group.window for group in groups)
 
 
 @pytest.mark.parametrize("window", [1, 2, 15, 16, 17, 40])
