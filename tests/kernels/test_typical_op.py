@@ -34,8 +34,11 @@ def accepted(kernel: native.Kernel, rows: int) -> list[dict[str, object]]:
 
 
 @pytest.mark.parametrize("kernel", list(kernels()), ids=lambda kernel: f"{kernel.library}/{kernel.name}")
-def test_every_kernel_of_an_op_that_models_use_has_a_case_and_runs_it(kernel: native.Kernel) -> None:
-    rows, fields = [(rows, fields) for rows in (1, 4, 16) for fields in accepted(kernel, rows)][-1]
+def test_every_kernel_of_an_op_that_models_use_has_a_case_and_runs_it(
+    kernel: native.Kernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(case, "LARGE", 0)  # few panels, repeated
+    rows, fields = next((rows, found[-1]) for rows in (1, 4, 16) if (found := accepted(kernel, rows)))
     made = typical_op.build(fields, kernel, rows, POOL)
     made.once()
     macs, nbytes = made.work()
