@@ -104,8 +104,10 @@ class PluginsCommand:
         selector.close()
         if arguments.json:
             print(json.dumps([explain.decision(item) for item in decisions.values()], indent=2))
-        else:
+        elif decisions:
             say(*_why(list(decisions.values())))
+        else:
+            say(f"this model has no {arguments.op}; --model names another one")
         return 0
 
     def lock(self, arguments: argparse.Namespace) -> int:
