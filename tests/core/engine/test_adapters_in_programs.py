@@ -34,6 +34,9 @@ KINDS = {
 }
 
 
+of_storages = pytest.mark.parametrize("dtype", ["f32", "int8", pytest.param("bf16", marks=pytest.mark.nightly)])
+
+
 @pytest.fixture
 def engine_for(make_engine: MakeEngine):
     """Return ``make(dtype, **settings)``: every row of a step may be sampled."""
@@ -45,7 +48,7 @@ def engine_for(make_engine: MakeEngine):
     return make
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@of_storages
 def test_every_kind_of_adapter_equals_its_formula_to_the_byte(engine_for, dtype: str):
     engine = engine_for(dtype)
     base = run(engine, [Row(TOKENS)])[0]
@@ -67,7 +70,7 @@ COMBINED = [
 ]
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@of_storages
 def test_adapters_combine_in_the_order_of_the_request(engine_for, dtype: str):
     engine = engine_for(dtype)
     for name, kinds in COMBINED:
@@ -130,7 +133,10 @@ def test_a_mixed_batch_equals_each_request_alone(engine_for, prompts, weights: s
     assert all(np.array_equal(found[0], whole[-1]) for found, whole in zip(last, alone, strict=True))
 
 
-@pytest.mark.parametrize(("weights", "dtype"), FORMATS)
+@pytest.mark.parametrize(
+    ("weights", "dtype"),
+    [pytest.param(*each, marks=[pytest.mark.nightly] * (each not in FORMATS[2:4])) for each in FORMATS],
+)
 def test_threads_and_kernel_libraries_do_not_change_a_byte(engine_for, prompts, weights: str, dtype: str):
     settings = {"model__format": weights, "kv_cache__dtype": "int8"}
     engine = engine_for(dtype, **settings, kernels__order=["reference"])

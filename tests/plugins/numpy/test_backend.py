@@ -43,7 +43,14 @@ def test_logits_do_not_depend_on_how_a_prompt_is_cut(directory: Path) -> None:
     np.testing.assert_allclose(parts, whole, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("format", [name for name in BUILTIN if name != "bf16"])
+@pytest.mark.parametrize(
+    "format",
+    [
+        pytest.param(name, marks=[pytest.mark.nightly] * (name in ("int4-g32", "int5-p32", "int6-p32")))
+        for name in BUILTIN
+        if name != "bf16"
+    ],
+)
 def test_over_integer_weights_it_departs_from_native_only_where_a_rounding_to_int8_does(
     directory: Path, format: str
 ) -> None:
