@@ -12,8 +12,8 @@ from infeng_core import Engine, Request, SamplingParams
 
 NEW = 12
 FORMATS: list[Any] = [("f32", "f32"), ("int8-row", "int8"), ("int4-g64", "int8"), ("int4-g32", "f16"), ("bf16", "f32")]
-FORMATS += [("int4-g64", "int4h"), ("f32", "fp8h")]
-FORMATS += [pytest.param("int8-row", kv, marks=pytest.mark.nightly) for kv in ("int8h", "k8v4h")]
+FORMATS += [("int4-g64", "int4h")]
+FORMATS += [pytest.param("int8-row", kv, marks=pytest.mark.nightly) for kv in ("int8h", "k8v4h", "fp8h")]
 
 
 def prompts(count: int) -> list[tuple[int, ...]]:
