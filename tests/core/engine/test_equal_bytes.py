@@ -19,8 +19,7 @@ FORMATS: list[Any] = [
     ("int8-g32", "int8"),
     ("bf16", "f32"),
     ("int4-g64", "int4h"),
-    ("f32", "fp8h"),
-    *(pytest.param("int8-row", kv, marks=pytest.mark.nightly) for kv in ("int8h", "k8v4h")),
+    *(pytest.param("int8-row", kv, marks=pytest.mark.nightly) for kv in ("int8h", "k8v4h", "fp8h")),
 ]
 
 
