@@ -38,7 +38,7 @@ LATER = [pytest.param("numpy", marks=pytest.mark.slow), pytest.param("reference"
 MARGIN = 10  # times the tolerance
 
 # Variants of a case that the fast tests have.
-VARIANTS = {"yarn-mscale", "qwen3-window", "ministral", "phi3", "phi4-short", "qwen3-moe-shares"}
+VARIANTS = {"yarn-mscale", "qwen3-window", "ministral", "phi3", "phi4-short", "qwen3-moe-shares", "olmoe", "mixtral"}
 CASES = [pytest.param(each, marks=pytest.mark.slow) if each.name in VARIANTS else each for each in FAMILY_CASES]
 
 case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
