@@ -15,7 +15,7 @@ from infeng_core.cli.options import add_config_options, config_from
 from infeng_core.errors import InfengError, KernelError
 from infeng_core.machine import memory
 from infeng_core.plug.manager import Plugins
-from infeng_core.step import BLOCK_TOKENS
+from infeng_core.scheduling.blocks import BLOCK_TOKENS
 
 if TYPE_CHECKING:
     from infeng_core.backends.interface import Backend

@@ -94,23 +94,19 @@ enum {
   INFENG_ACT_INT8_G64 = 2 /* int8 rows, one f32 scale and one i32 sum per group of 64 */
 };
 
-/* Key/value cache formats. */
+/* Key/value cache formats. H: rotated by a Hadamard matrix over the head, of a multiple of 8; scales as in INT8. */
 enum {
   INFENG_KV_NONE = 0,
   INFENG_KV_F32 = 1,
-  INFENG_KV_F16 = 2,  /* IEEE binary16, no scales */
-  INFENG_KV_INT8 = 3, /* one f32 scale per token and head, for K and for V */
-  INFENG_KV_FP8 = 4,  /* reserved */
-  INFENG_KV_INT4 = 5, /* reserved */
-  /* K and V rotated by a Hadamard matrix over the head; one f32 scale per token and head, for K and for V. head_dim and
-   * v_head_dim are multiples of 8. */
+  INFENG_KV_F16 = 2,    /* IEEE binary16, no scales */
+  INFENG_KV_INT8 = 3,   /* one f32 scale per token and head, for K and for V */
+  INFENG_KV_FP8 = 4,    /* reserved */
+  INFENG_KV_INT4 = 5,   /* reserved */
   INFENG_KV_INT8_H = 6, /* both as in INT8 */
   INFENG_KV_K8V4_H = 7, /* K of INT8_H, V of INT4_H */
   INFENG_KV_INT4_H = 8, /* both in 4 bits */
   INFENG_KV_FP8_H = 9   /* both as e4m3 numbers */
 };
-
-enum { INFENG_DEVICE_CPU = 1 };
 
 /* Operations. Each has one args struct below. */
 enum {
@@ -141,7 +137,6 @@ enum {
   INFENG_EPILOGUE_MUL = 10       /* cur[m][n] *= f(matrix[m][n]) */
 };
 #define INFENG_EPILOGUE_BIT(kind) (1u << (kind))
-
 /* f of GATED_MUL, ACTIVATE and MUL. */
 enum {
   INFENG_FUNCTION_IDENTITY = 0,  /* of MUL only */
@@ -177,7 +172,7 @@ enum {
 /* What the weights of a row's chosen experts are shares of. CHOSEN is a softmax over their logits alone, which is also
  * the softmax over all, divided by the sum of those that were chosen. */
 enum { INFENG_SHARE_ALL = 0, INFENG_SHARE_CHOSEN = 1 };
-
+enum { INFENG_DEVICE_CPU = 1 };
 enum { INFENG_MASK_CAUSAL = 0, INFENG_MASK_FULL = 1 }; /* FULL: a row sees its whole segment too, up to `length` */
 
 /* ------------------------------------------------------------------------------------------------ structures --- */
@@ -468,8 +463,7 @@ typedef struct infeng_route_args {
   int32_t top_k;                /* at most INFENG_MOST_CHOSEN */
   uint32_t share;               /* INFENG_SHARE_* */
 } infeng_route_args;
-#define INFENG_MOST_EXPERTS 4096
-#define INFENG_MOST_CHOSEN 64
+enum { INFENG_MOST_EXPERTS = 4096, INFENG_MOST_CHOSEN = 64 };
 
 /* cur[m] = sum over i < top_k, ascending, of weights[m][i] * x[places[m][i]], then sigmoid(gate[m]) * shared[m], then
  * the epilogues, then `out`. */
