@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import subprocess
@@ -68,6 +69,7 @@ def test_an_engine_on_a_node_without_usable_cores_is_an_error(make_engine: MakeE
 @pytest.mark.parametrize("load", ["copy", "mmap"])
 def test_weights_cache_and_adapters_are_locked(make_engine: MakeEngine, tmp_path: Path, load):
     plain = make_engine(kv_cache__memory="4MB")
+    gc.collect()  # engines of earlier tests, which hold their memory until then
     before = locked()
     try:
         engine = make_engine(kv_cache__memory="4MB", memory__lock=True, model__load=load)
