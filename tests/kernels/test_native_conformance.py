@@ -19,12 +19,6 @@ REFERENCE = Path(infeng_core.__file__).parent / "libinfeng_reference.so"
 LIBRARIES = sorted(path.parent.name for path in (ROOT / "plugins").glob("*/library.cc"))
 SANITIZE = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g")
 
-# Under sanitizers always what this processor chooses, and at night the others too.
-CHOSEN = subprocess.run(["sh", ROOT / ".ci" / "kernels"], check=True, capture_output=True, text=True).stdout.split()
-SANITIZED = [
-    pytest.param(name, marks=pytest.mark.slow if name in CHOSEN else pytest.mark.nightly) for name in LIBRARIES
-]
-
 
 def compile_to(output: Path, compiler: str, *arguments: str | Path) -> Path:
     flags = [f"-I{include_dir()}", *CFLAGS, "-fPIC", "-o", str(output)]
@@ -98,7 +92,8 @@ def test_the_driver_sees_one_wrong_lane(driver: Path, tmp_path: Path) -> None:
     assert "differs" in done.stdout
 
 
-@pytest.mark.parametrize("name", SANITIZED)
+@pytest.mark.nightly  # the compiler takes some ten minutes for a library with sanitizers
+@pytest.mark.parametrize("name", LIBRARIES)
 def test_no_kernel_reads_or_writes_where_it_may_not(name: str, tmp_path: Path) -> None:
     installed(name)
     reference = sorted((ROOT / "infeng_core" / "reference").glob("*.c"))
