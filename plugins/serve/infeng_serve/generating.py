@@ -131,8 +131,9 @@ async def _stream(call: Call, work: Work, answer: Answer, seconds: float) -> Non
     data, left, silence = answer.opening(), len(answer.requests), Silence(seconds, feed.wake)
 
     def at_once(news: News) -> bool:
-        """Send what comes between the first and the last frames without waking this task: that would cost as much."""
-        if not call.keeps_up or any(events[-1].completion is not None for events in news.values()):
+        """Send what comes between the first frames and the last without waking this task: that would cost as much."""
+        is_between = all(events[-1].completion is None for events in news.values())
+        if not (is_between and work.has_compared and call.keeps_up):
             return False
         if data := b"".join([answer.frames(number, events) for number, events in news.items()]):
             call.write_now(data)

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 from infeng_demo import adapter_dir, model_dir
-from infeng_serve import basis
+from infeng_serve import basis, generating
 from infeng_serve.journal import Entry, Journal
 from infeng_serve.model import Model, load
 from infeng_serve.settings import Settings
@@ -120,7 +120,11 @@ def test_a_stream_is_refused_after_an_upgrade_and_goes_on_when_that_is_taken_bac
         assert texts(frames(rest(back.url, last).content)) == texts(found[5:])
 
 
-def test_an_adapter_that_was_not_in_memory_is_compared_before_its_text_is_sent(tmp_path: Path):
+@pytest.mark.parametrize("seconds", [generating.HEAD_SECONDS, 0.0], ids=["head with text", "head before text"])
+def test_an_adapter_that_was_not_in_memory_is_compared_before_its_text_is_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float
+):
+    monkeypatch.setattr(generating, "HEAD_SECONDS", seconds)
     adapter = tmp_path / "bard"
 
     def loaded(settings: Settings) -> Model:
@@ -143,7 +147,11 @@ def test_an_adapter_that_was_not_in_memory_is_compared_before_its_text_is_sent(t
             again = rest(other.url, found[3][0])
             if is_same:
                 assert texts(frames(again.content)) == texts(found[4:])
-            else:
+                continue
+            if seconds:
                 status, code, message = refusal(again)
                 assert (status, code) == (409, "model_changed")
-                assert "the adapter bard has other contents" in message
+            else:
+                message = again.text
+                assert '"model_changed"' in message and '"text"' not in message
+            assert "the adapter bard has other contents" in message
