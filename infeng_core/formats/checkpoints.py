@@ -20,8 +20,8 @@ from infeng_core.models.config import ModelConfig
 from infeng_core.models.weights import Layout, Part
 
 
-class Checkpoint(Protocol):
-    """An opened model whose tensors are all there, in the right shapes."""
+class Source(Protocol):
+    """A model whose tensors can be read one by one: checkpoints, and engine-native directories that are exported."""
 
     directory: Path
     config: ModelConfig
@@ -35,13 +35,20 @@ class Checkpoint(Protocol):
         """Return the tensor of ``part``, (rows, k) or (rows,), as float32, float16 or, holding bf16, uint16."""
 
     def kept(self, part: Part, format: QuantFormat) -> Quantized | None:
-        """Return the checkpoint's own codes and scales where ``format`` stores them as they are; else None."""
-
-    def name(self, part: Part) -> str:
-        """Return the name under which the checkpoint holds ``part``, as transformers spells it."""
+        """Return the source's own codes and scales where ``format`` stores them as they are; else None."""
 
     def place(self, part: Part) -> str:
         """Return "file: tensor name" for errors."""
+
+    def side_files(self) -> dict[str, bytes]:
+        """Return the configuration and tokenizer files that a converted model keeps, contents by name."""
+
+
+class Checkpoint(Source, Protocol):
+    """An opened model whose tensors are all there, in the right shapes."""
+
+    def name(self, part: Part) -> str:
+        """Return the name under which the checkpoint holds ``part``, as transformers spells it."""
 
     def formats(self, choice: FormatChoice, lookup: FormatLookup) -> dict[str, str]:
         """Return the weight format of every tensor."""
@@ -51,9 +58,6 @@ class Checkpoint(Protocol):
 
     def stored(self) -> dict[str, int]:
         """Return how many tensors there are of each type."""
-
-    def side_files(self) -> dict[str, bytes]:
-        """Return the configuration and tokenizer files that a converted model keeps, contents by name."""
 
 
 def open_checkpoint(source: Path) -> Checkpoint:

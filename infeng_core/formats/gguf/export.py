@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,7 @@ from tqdm import tqdm
 from infeng_core.errors import ModelError, ResourceError, UsageError, unknown_key_remedy
 from infeng_core.files import reading
 from infeng_core.formats import atomic
-from infeng_core.formats.checkpoints import open_checkpoint
+from infeng_core.formats.checkpoints import Source, open_checkpoint
 from infeng_core.formats.gguf.architectures import BY_FAMILY, Architecture
 from infeng_core.formats.gguf.file import GgufFile
 from infeng_core.formats.gguf.metadata import FACTORS
@@ -28,37 +28,13 @@ from infeng_core.formats.gguf.vocabulary import tokenizer_metadata
 from infeng_core.formats.gguf.writer import FILE_TYPES, FORMATS, KEPT, NewTensor, type_for, write_gguf
 from infeng_core.formats.huggingface import widened
 from infeng_core.formats.native import is_native
-from infeng_core.formats.quant import BUILTIN, QuantFormat
+from infeng_core.formats.quant import BUILTIN
 from infeng_core.formats.quantizers import Quantized
 from infeng_core.machine import memory
 from infeng_core.models.config import ModelConfig
 from infeng_core.models.rope import inverse_frequencies
 from infeng_core.models.rope_config import RopeConfig
-from infeng_core.models.weights import Layout, Part
-
-
-class Source(Protocol):
-    """What is asked of a model that is exported: checkpoints have it, and engine-native directories."""
-
-    directory: Path
-    config: ModelConfig
-    layout: Layout
-
-    @property
-    def largest(self) -> int:
-        """Bytes of the largest tensor as ``array`` returns it."""
-
-    def array(self, part: Part) -> NDArray[Any]:
-        """Return the tensor of ``part``, (rows, k) or (rows,), as float32, float16 or, holding bf16, uint16."""
-
-    def kept(self, part: Part, format: QuantFormat) -> Quantized | None:
-        """Return codes and scales that the source has and ``format`` stores as they are; else None."""
-
-    def place(self, part: Part) -> str:
-        """Return "file: tensor name" for errors."""
-
-    def side_files(self) -> dict[str, bytes]:
-        """Return the configuration and tokenizer files, contents by name."""
+from infeng_core.models.weights import Part
 
 
 @dataclass(frozen=True)
