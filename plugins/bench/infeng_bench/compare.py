@@ -12,6 +12,7 @@ from tqdm import tqdm
 
 from infeng_bench import comparison, lineup, options, peers, results
 from infeng_bench.comparison import OURS
+from infeng_bench.peers import models
 from infeng_bench.works import Work
 from infeng_core.api import add_config_options
 
@@ -29,8 +30,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     model = parser.add_mutually_exclusive_group(required=True)
     model.add_argument("--synthetic", metavar="NAME", help="random weights of known shapes, or of a CONFIG.json")
-    model.add_argument("--model", metavar="DIR", help="a Hugging Face directory of a Llama")
-    parser.add_argument("--format", default=lineup.FORMAT, metavar="F", help="weight format of the linears (int4-g64)")
+    model.add_argument("--model", metavar="PATH", help="a Hugging Face directory of a Llama, or a GGUF for all")
+    parser.add_argument("--format", metavar="F", help=f"weight format of the linears ({lineup.FORMAT}; a GGUF's own)")
     parser.add_argument(
         "--work", action="append", required=True, metavar="W", help="such as decode:rows=1,context=1024; repeats"
     )
@@ -52,6 +53,8 @@ def run(arguments: argparse.Namespace) -> int:
     works = [Work.parse(text) for text in arguments.work]
     threads = options.threads(arguments)
     source = lineup.source(arguments)
+    if not models.is_gguf(source):
+        arguments.format = arguments.format or lineup.FORMAT
     commands = {
         name: lineup.command(name, arguments, source, threads) for name in lineup.names(arguments.engines, fewest=2)
     }
@@ -67,7 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
             measured = comparison.rounds(engines, work, arguments.pairs, seed, bar.update)
             found.append(comparison.compared(work, measured, introductions, machine))
             figures: dict[str, Any] = dict(found[0]) if len(works) == 1 else {"measurements": list(found)}
-            facts = {"work": figures.pop("work", None), "format": arguments.format, "threads": threads}
+            facts = {"work": figures.pop("work", None), "format": arguments.format or source.name, "threads": threads}
             figures["seconds_in_all"] = time.monotonic() - begin
             result = lineup.record(NAME, arguments, introductions, figures, **facts)
             if arguments.json and arguments.json != "-":

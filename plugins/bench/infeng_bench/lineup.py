@@ -32,13 +32,25 @@ def names(text: str, fewest: int = 1) -> list[str]:
 
 
 def source(arguments: argparse.Namespace) -> Path:
-    """Return the Hugging Face directory of ``--synthetic`` or ``--model``; raises UsageError where there is none."""
+    """Return the Hugging Face directory of ``--synthetic`` or ``--model``, or the GGUF that ``--model`` names.
+
+    Raises UsageError where there is neither.
+    """
     if arguments.synthetic:
         return synthetic.hf_directory(arguments.synthetic)
     folder = Path(arguments.model).expanduser()
+    if models.is_gguf(folder):
+        return _own_formats(arguments, folder)
     if not (folder / "config.json").is_file():
         raise UsageError(str(folder), "no config.json is there", "give a Hugging Face directory, or --synthetic NAME")
     return folder
+
+
+def _own_formats(arguments: argparse.Namespace, file: Path) -> Path:
+    """Return ``file``, whose weights every engine reads as they are; raises UsageError where a format is asked for."""
+    if arguments.format:
+        raise UsageError("--format", f"{file.name} has formats of its own", "leave it out, or give a directory")
+    return file
 
 
 def command(name: str, arguments: argparse.Namespace, source: Path, threads: int) -> list[str]:

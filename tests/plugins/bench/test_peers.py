@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from infeng_bench import peers, synthetic
+from infeng_bench import lineup, peers, synthetic
 from infeng_bench.peers import PeerError, environment, models, verb
 from infeng_bench.peers.environment import Environment
 
@@ -162,6 +162,24 @@ def test_an_export_is_made_once_and_beside_the_source(tiny_config: Path) -> None
     assert first.read_text() == "q4\n"
     with pytest.raises(UsageError, match="nothing that stands against int8-row"):
         models.peer_model(peer, source, "int8-row")
+
+
+def test_a_gguf_goes_as_it_is_to_a_peer_that_reads_gguf(tmp_path: Path) -> None:
+    file = tmp_path / "model.gguf"
+    file.touch()
+    assert models.peer_model(small_peer(READS_GGUF=True), file, "int4-g64") == file
+    with pytest.raises(UsageError, match="it reads no GGUF"):
+        models.peer_model(small_peer(READS_GGUF=False), file, "int4-g64")
+
+
+def test_a_gguf_has_formats_of_its_own(tmp_path: Path) -> None:
+    file = tmp_path / "model.gguf"
+    file.touch()
+    named = SimpleNamespace(synthetic=None, model=str(file), format=None)
+    assert lineup.source(named) == file  # type: ignore[arg-type]
+    named.format = "int4-g64"
+    with pytest.raises(UsageError, match=r"model\.gguf has formats of its own"):
+        lineup.source(named)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("script", "text"), [("exit 1", "failed with status 1"), ("true", "wrote nothing")])

@@ -2,9 +2,10 @@
 
 The file is read twice. This project takes ``ABOUT``, ``REQUIREMENTS`` (pinned versions that are known to work),
 ``PIP_OPTIONS``, ``UNWANTED`` (removed after the installation), ``IMPORTS`` (must succeed at its end),
-``NEEDS_COMPILER``, ``FORMATS``, ``OPTIONS``, ``build_environment``, ``export_commands`` and ``model_path``, and where
-requests with adapters can be put to it ``adapter_commands`` and ``adapter_path``; the peer's own interpreter
-(``serve.py``) calls ``open_model``. So whatever is not in the standard library is imported inside functions.
+``NEEDS_COMPILER``, ``FORMATS``, ``READS_GGUF``, ``OPTIONS``, ``build_environment``, ``export_commands`` and
+``model_path``, and where requests with adapters can be put to it ``adapter_commands`` and ``adapter_path``; the peer's
+own interpreter (``serve.py``) calls ``open_model``. So whatever is not in the standard library is imported inside
+functions.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ class Peer(Protocol):
     IMPORTS: tuple[str, ...]
     NEEDS_COMPILER: bool
     FORMATS: Mapping[str, str]
+    READS_GGUF: bool
     OPTIONS: Mapping[str, str]
     __file__: str
 

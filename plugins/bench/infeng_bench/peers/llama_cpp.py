@@ -18,6 +18,7 @@ PIP_OPTIONS = ("--no-binary", "llama-cpp-python", "--no-cache-dir")  # a cached 
 UNWANTED = ()
 IMPORTS = ("llama_cpp", "gguf", "safetensors")
 NEEDS_COMPILER = True
+READS_GGUF = True
 FORMATS = {
     "int4-g64": "q4_0",
     "int4-g32": "q4_0",

@@ -16,12 +16,21 @@ VERSION = 1
 """Counts changes of what exporters write: other versions do not share a place in the cache."""
 
 
+def is_gguf(path: Path) -> bool:
+    """Return whether ``path`` is a GGUF, by its name."""
+    return path.suffix == ".gguf" and path.is_file()
+
+
 def peer_model(peer: Peer, source: Path, format: str) -> Path:
     """Return ``source`` (a Hugging Face directory) as ``peer`` reads it, exported on the first call.
 
-    format: one of ours; the peer's ``FORMATS`` says what stands against it. Raises UsageError where nothing does, and
-    PeerError where the export fails.
+    A GGUF is given as it is to a peer that reads GGUF: the very same file as ours. format: one of ours; the peer's
+    ``FORMATS`` says what stands against it. Raises UsageError where nothing does, and PeerError where the export fails.
     """
+    if is_gguf(source):
+        if not peer.READS_GGUF:
+            raise UsageError(peer.NAME, "it reads no GGUF", "give a Hugging Face directory, or leave this peer out")
+        return source
     kind = peer.FORMATS.get(format)
     if kind is None:
         remedy = f"use one of {', '.join(peer.FORMATS)}"

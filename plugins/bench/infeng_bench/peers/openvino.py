@@ -24,6 +24,7 @@ PIP_OPTIONS = ()
 UNWANTED = ("torchvision",)  # pulled in; the one that fits this torch breaks the import of transformers
 IMPORTS = ("openvino_genai", "openvino_tokenizers", "optimum.intel", "nncf", "torch")
 NEEDS_COMPILER = False
+READS_GGUF = False
 FORMATS = {
     "int4-g64": "int4-g64",
     "int4-g32": "int4-g32",

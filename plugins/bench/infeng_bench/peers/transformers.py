@@ -16,6 +16,7 @@ PIP_OPTIONS = ()
 UNWANTED = ()
 IMPORTS = ("torch", "transformers", "peft")
 NEEDS_COMPILER = False
+READS_GGUF = False
 FORMATS = dict.fromkeys(("int4-g64", "int4-g32", "int4-p32", "int8-row", "int8-g32", "bf16", "f16", "f32"), "bf16")
 """It has no CPU path for quantized weights: every format stands against bf16."""
 
