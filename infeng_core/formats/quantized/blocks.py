@@ -19,6 +19,8 @@ from infeng_core.formats.quantizers import Quantized
 GROUP = 32
 HALVED = 128  # the exponent's offset for MXFP4_VALUES, which are doubled
 NOT_A_NUMBER = 255
+PAIRS = np.ascontiguousarray(MXFP4_VALUES[along(np.arange(256, dtype=np.uint8)[:, None], 4)]).view(np.int16)[:, 0]
+"""(256,) of each byte the two values, as they lie in memory."""
 ROOM = "store them in floats: --set 'model.formats.layers.*.experts.*=bf16'"
 
 
@@ -62,13 +64,14 @@ class Blocks(Module):
         beyond the largest.
         """
         codes, scales = self._codes(rows)
-        found = halved(codes.reshape(-1, GROUP), scales.reshape(-1))
+        blocks = codes.reshape(-1, GROUP)
+        found = halved(blocks, scales.reshape(-1))
         if found is None:
             if np.isfinite(scales).all():
                 self.raw.fail(self._scale, f"has powers up to 2^{int(np.log2(scales.max())) + 1}, beyond fp16", ROOM)
             return None
         stored = Quantized(found[0].reshape(codes.shape), found[1].reshape(scales.shape))
-        return stored, self._differing(codes, scales, stored)
+        return stored, 0 if found[0] is blocks else self._differing(codes, scales, stored)
 
     def _differing(self, codes: NDArray[np.int8], scales: NDArray[np.float32], stored: Quantized) -> int:
         row, column = np.nonzero(stored.codes != codes)
@@ -83,4 +86,4 @@ class Blocks(Module):
         exponents = self.raw.rows(self._scale, rows.start, count)[:: rows.step]
         scales = np.ldexp(np.float32(1), exponents.astype(np.int32) - HALVED).astype(np.float32)
         scales[exponents == NOT_A_NUMBER] = np.nan
-        return MXFP4_VALUES[along(blocks[:: rows.step], 4)], scales
+        return PAIRS[blocks[:: rows.step]].view(np.int8), scales
