@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Mapping
@@ -126,7 +127,10 @@ class Checkpoint:
         """Return the rows of ``part``, (rows, k) or (rows,), as float32, float16 or, holding bf16, uint16."""
         part = self._held(part)
         name = self.name(part)
-        return self._where[name].array(self._stored(name), part.begin, part.rows if part.of else None)
+        file, stored = self._where[name], self._stored(name)
+        if part.each:
+            return _of_expert(file, stored, part)
+        return file.array(stored, part.begin, part.rows if part.of else None)
 
     def kept(self, part: Part, format: QuantFormat) -> Quantized | None:
         """Return codes and scales that the checkpoint itself holds: floats have none."""
@@ -206,11 +210,10 @@ class Checkpoint:
     def _check(self) -> None:
         for spec in self.layout.tensors:
             for part in spec.parts:
-                held = self._held(part)
-                self._check_part(held, (held.source_rows, spec.k))
+                self._check_part(self._held(part), spec.k)
         for vector in self.layout.vectors:
             for part in vector.parts:
-                self._check_part(part, (part.source_rows,))
+                self._check_part(part)
         known = self._known()
         unknown = [name for name in self._where if name not in known and not IGNORED.search(name)]
         inside = [name for name in unknown if name.startswith("model.")]
@@ -253,8 +256,9 @@ class Checkpoint:
                 return False
         return True
 
-    def _check_part(self, part: Part, shape: tuple[int, ...]) -> None:
-        name = self.name(part)
+    def _check_part(self, part: Part, k: int = 0) -> None:
+        """Raise ModelError for a matrix over ``k`` inputs, or with 0 a vector, that is missing or of another kind."""
+        name, shape = self.name(part), part.shape(k)
         file = self._where.get(name)
         if file is None:
             also = f" (nor {part.alternative})" if part.alternative else ""
@@ -267,12 +271,22 @@ class Checkpoint:
                 raise ModelError(place, why, remedy)
             raise ModelError(place, f"tensor {name} is missing{also}", remedy)
         info: TensorInfo = file.tensors[self._stored(name)]
-        if as_matrix(info.shape) != shape:
+        if (info.shape if part.each else as_matrix(info.shape)) != shape:
             why = f"tensor {name} is {info.shape}, config says {shape}"
             raise ModelError(f"{file.path}", why, "the file does not match its config.json")
         if info.dtype not in FLOAT_DTYPES:
             why = f"tensor {name} is {info.dtype}, weights must be F32, F16 or BF16"
             raise ModelError(f"{file.path}", why, "use the model's unquantized release")
+
+
+def _of_expert(file: SafetensorsFile, name: str, part: Part) -> NDArray[Any]:
+    """Return ``part``, (rows, k) or (rows,), out of a tensor (experts, inputs, outputs) or (experts, outputs)."""
+    expert, first = divmod(part.begin, part.each)
+    matrices = file.tensors[name].shape[:-1]  # (experts, inputs), or (experts,) of vectors
+    inputs = math.prod(matrices[1:])
+    whole = file.array(name, expert * inputs, inputs)  # (inputs, outputs)
+    found = np.ascontiguousarray(whole[:, first :: part.every][:, : part.rows].T)
+    return found if len(matrices) > 1 else found.reshape(-1)
 
 
 def widened(array: NDArray[Any]) -> NDArray[np.float32]:

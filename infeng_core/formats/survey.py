@@ -22,6 +22,7 @@ from infeng_core.formats.gguf.file import SPLIT, GgufFile, is_gguf
 from infeng_core.formats.gguf.types import TYPES
 from infeng_core.formats.quant import BUILTIN, FormatLookup
 from infeng_core.formats.quantized.scheme import METHODS
+from infeng_core.formats.quantized.storage import foreseen
 from infeng_core.models.config import ModelConfig
 from infeng_core.models.families import families
 from infeng_core.models.weights import Layout, layout
@@ -152,7 +153,8 @@ def _huggingface(path: Path, choice: FormatChoice, lookup: FormatLookup, needs_w
     config, scheme, why_not = huggingface.read_config(path), huggingface.read_scheme(path), ""
     stored: Mapping[str, int] = {}
     changes: Mapping[str, str] = {}
-    arranged, formats = layout(config), choice.for_model(config, lookup)
+    arranged = layout(config)
+    formats = foreseen(arranged, scheme, choice, lookup)
     try:
         checkpoint = open_checkpoint(path)
         config, arranged, stored = checkpoint.config, checkpoint.layout, checkpoint.stored()

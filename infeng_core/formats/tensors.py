@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from infeng_core import _native
 from infeng_core.formats.quant import QuantFormat
 from infeng_core.models.config import ModelConfig
-from infeng_core.models.weights import layout
+from infeng_core.models.weights import Part, layout
 
 
 @dataclass(frozen=True)
@@ -72,16 +72,25 @@ class LoadedModel:
     def matrix(self, source: str) -> NDArray[np.float32]:
         """Return what became of one checkpoint tensor, such as "model.layers.0.self_attn.k_proj.weight".
 
-        (rows, k) float32, or (rows,) for a vector, without padding. Raises KeyError for a name the model has not.
+        (rows, k) float32, or (rows,) for a vector, without padding; of all experts below each other, outputs being rows
+        however the checkpoint has them. Raises KeyError for a name the model has not.
         """
         for spec in layout(self.config).tensors:
             parts = [part for part in spec.parts if source in (part.source, part.alternative)]
             if parts:
                 packed = self.tensors[spec.name]
                 joined = packed.quant.unpack(packed.buffer, packed.offset, packed.panels, packed.k)
-                return np.concatenate([joined[part.columns()] for part in parts])
+                return _whole(parts, joined)
         for vector in layout(self.config).vectors:
             parts = [part for part in vector.parts if source == part.source]
             if parts:
-                return np.concatenate([self.vectors[vector.name][part.columns()] for part in parts])
+                return _whole(parts, self.vectors[vector.name])
         raise KeyError(source)
+
+
+def _whole(parts: Sequence[Part], joined: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return the rows of a checkpoint's tensor, all of whose ``parts`` are in ``joined``."""
+    found = np.empty((parts[0].source_rows, *joined.shape[1:]), np.float32)
+    for part in parts:
+        found[part.span] = joined[part.columns()]
+    return found

@@ -29,8 +29,9 @@ MAX_CHOSEN = 64
 
 REMEDY = "fix the file or download the model again"
 ACTIVATIONS = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu_tanh"}
+GATES = {*ACTIVATIONS.values(), "swiglu"}
 
-CAPS = ("attention_softcap", "logit_softcap")
+CAPS = ("attention_softcap", "logit_softcap", "gate_slope", "gate_limit")
 SCALES = ("embedding_scale", "residual_scale", "logit_scale")
 
 AGAIN = "update infeng, or convert the model again with this version: infeng convert SOURCE DEST --force"
@@ -76,6 +77,8 @@ class ModelConfig:
     shared_intermediate: int = 0  # of an expert that all rows go to; 0: there is none
     share_of_chosen: bool = False  # what experts make of a row is weighted by shares of those chosen, not of all
     dense_layers: tuple[int, ...] = ()  # layers without experts, where others have some
+    gate_slope: float = 0.0  # of activation swiglu: what the sigmoid multiplies the gate by
+    gate_limit: float = 0.0  # and where gate and up end
 
     def has_experts(self, layer: int) -> bool:
         """Return whether the feed-forward part of a layer is a mixture of experts."""
@@ -196,8 +199,8 @@ class ModelConfig:
 def _later(fields: Fields) -> dict[str, Any]:
     """Read the fields that came after format 1.0."""
     activation = fields.text("activation", "silu")
-    if activation not in ACTIVATIONS.values():
-        fields.fail("activation", f"is {show(activation)}, known are {', '.join(sorted(set(ACTIVATIONS.values())))}")
+    if activation not in GATES:
+        fields.fail("activation", f"is {show(activation)}, known are {', '.join(sorted(GATES))}")
     local = fields.mapping("local_rope") if fields.has("local_rope") else None
     return {
         "activation": activation,
@@ -282,5 +285,7 @@ def _check(config: ModelConfig, fields: Fields, heads: str, kv_heads: str) -> No
         fields.fail("num_experts_per_tok", f"is {config.experts_per_token}, of {config.experts} experts")
     if config.experts and not config.expert_intermediate:
         fields.fail("expert_intermediate", "is 0, and the model has experts")
+    if config.activation == "swiglu" and not (config.gate_slope and config.gate_limit):
+        fields.fail("gate_limit", "or gate_slope is 0, and the gates are swiglu")
     if config.heads * config.head_dim > MAX_WIDTH:
         fields.fail(heads, f"times head_dim is {config.heads * config.head_dim}, it may be {MAX_WIDTH} at most")

@@ -116,7 +116,10 @@ class _Decoder:
 
     @property
     def _gate(self) -> Step:
-        return SiluMul() if self.config.activation == "silu" else GatedMul(self.config.activation)
+        config = self.config
+        if config.activation == "silu":
+            return SiluMul()
+        return GatedMul(config.activation, config.gate_slope, config.gate_limit)
 
     def _experts(self, name: str) -> list[Op]:
         config, x = self.config, self._input(f"{name}.mlp_norm")
@@ -125,10 +128,10 @@ class _Decoder:
         shared = ("shared", "shared_gate") if config.shared_intermediate else ()
         return [
             *self._before(f"{name}.mlp_norm"),
-            Linear(f"{name}.router", x, "router"),
+            Linear(f"{name}.router", x, "router", self._bias(f"{name}.router")),
             Route("router", x, "routed", first, *sizes, config.share_of_chosen),
-            ExpertLinear(first, "routed", "expert_gated", (self._gate,)),
-            ExpertLinear(last, "expert_gated", "expert_out"),
+            ExpertLinear(first, "routed", "expert_gated", (*self._bias(first), self._gate)),
+            ExpertLinear(last, "expert_gated", "expert_out", self._bias(last)),
             *self._shared_expert(name, x),
             *self._add(f"{name}.mlp_post_norm", lambda out, steps: Combine("expert_out", out, steps, *shared)),
         ]

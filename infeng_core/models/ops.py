@@ -53,9 +53,14 @@ class SiluMul:
 
 @dataclass(frozen=True, slots=True)
 class GatedMul:
-    """``SiluMul`` with another function: ``cur`` becomes ``function(gate) * up``; docs/numerics.md lists functions."""
+    """``SiluMul`` with another function: ``cur`` becomes ``function(gate) * up``; docs/numerics.md lists functions.
+
+    ``swiglu``: (up + 1) * gate * sigmoid(slope * gate), of a gate of at most ``limit`` and of an up within it.
+    """
 
     function: str
+    slope: float = 0.0
+    limit: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,6 +42,8 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
             "parallel_attn",
             "shared_expert_intermediate_size",
             "shared_intermediate_size",
+            "swiglu_alpha",
+            "swiglu_limit",
             "use_mrope",
             "use_parallel_residual",
             # ends

@@ -17,6 +17,7 @@ Packed tensors (16-row panels, docs/format.md) and f32 vectors, for layer i:
 ``layers.i.attn_norm``, ``mlp_norm``  (hidden), of what a block reads
 ``layers.i.attn_post_norm``           (hidden), of what a block adds; ``mlp_post_norm`` the same
 ``layers.i.q_norm``, ``k_norm``       (head_dim), or over the width of all heads
+``layers.i.sinks``                    (heads), of each head a score without a value
 ``norm``                              (hidden)
 ``<tensor>.bias``                     one value per column of the packed tensor, 0 on padding
 ====================================  ======================================================================
@@ -26,7 +27,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
@@ -44,7 +45,7 @@ IGNORED = re.compile(r"rotary_emb\.inv_freq$")
 
 @dataclass(frozen=True)
 class Part:
-    """Rows [begin, begin + rows) of a tensor of the checkpoint, which has ``of`` rows, and their place in a packed one.
+    """Rows begin, begin + every, ... of a checkpoint's tensor, which has ``of`` rows, and their place in a packed one.
 
     Row r of them goes to column ``(first_panel + r // 16 * panel_step) * 16 + r % 16``.
     """
@@ -57,6 +58,8 @@ class Part:
     begin: int = 0
     of: int = 0  # 0: it has no other rows
     stack: Part | None = None  # the same rows in a tensor that holds those of all experts, as some checkpoints do
+    every: int = 1
+    each: int = 0  # outputs of one expert, where the tensor is (experts, inputs, outputs) or (experts, outputs)
 
     @property
     def module(self) -> str:
@@ -68,6 +71,16 @@ class Part:
     def source_rows(self) -> int:
         """Rows of the whole tensor."""
         return self.of or self.rows
+
+    @property
+    def span(self) -> slice:
+        """Which rows of the whole tensor they are."""
+        return slice(self.begin, self.begin + (self.rows - 1) * self.every + 1, self.every)
+
+    def shape(self, k: int = 0) -> tuple[int, ...]:
+        """Return the shape of the whole tensor: of a matrix over ``k`` inputs, or with 0 of a vector."""
+        inputs = (k,) if k else ()
+        return (self.source_rows // self.each, *inputs, self.each) if self.each else (self.source_rows, *inputs)
 
     @property
     def panels(self) -> int:
@@ -171,12 +184,14 @@ def decoder(
     qk_norm: Literal["", "head", "width"] = "",
     fused: bool = False,
     experts: ExpertNames | None = None,
+    sinks: bool = False,
 ) -> Layout:
     """Return the tensors of a Llama-like decoder, under the names that transformers gives them.
 
     ``qkv_bias`` and ``o_bias`` say which linears of attention have biases; by default ``config.attention_bias`` does.
     ``qk_norm``: q and k are normed, each head by itself or over all heads. ``fused``: the checkpoint has q, k and v in
-    one tensor, and gate and up in one. ``experts``: what those of its layers are called, where it has some.
+    one tensor, and gate and up in one. ``experts``: what those of its layers are called, where it has some. ``sinks``:
+    each head has one.
     """
     qkv_bias = config.attention_bias if qkv_bias is None else qkv_bias
     o_bias = config.attention_bias if o_bias is None else o_bias
@@ -186,6 +201,9 @@ def decoder(
     vectors: list[VectorSpec] = []
     for layer in range(config.layers):
         vectors += _norms(config, layer, norms, qk_norm)
+        if sinks:
+            source = stacked((f"model.layers.{layer}.self_attn.sinks", config.heads))
+            vectors.append(VectorSpec(f"layers.{layer}.sinks", config.heads, source))
         names = experts if config.has_experts(layer) else None
         for linear in _linears(config, layer, qkv_bias, o_bias, fused, names):
             tensor = TensorSpec(linear.name, linear.k, linear.parts("weight"))
@@ -193,7 +211,9 @@ def decoder(
             if linear.bias:
                 vectors.append(VectorSpec(f"{linear.name}.bias", tensor.panels * PANEL_ROWS, linear.parts("bias")))
         if names is not None:
-            tensors += _experts(config, layer, names)
+            mixture = _experts(config, layer, names)
+            tensors += mixture
+            vectors += [_biases(tensor) for tensor in mixture if names.has_bias]
     vectors.append(VectorSpec("norm", hidden, stacked(("model.norm.weight", hidden))))
     if not config.tie_embeddings:
         tensors.append(TensorSpec("lm_head", hidden, (Part(head, config.vocab),)))
@@ -232,6 +252,8 @@ class ExpertNames:
 
     ``gate_up_stack`` is (experts, 2 * intermediate, hidden), of each expert gate above up, and ``down_stack`` (experts,
     hidden, intermediate): in place of a tensor for each, or always where ``gate``, ``up`` and ``down`` are "".
+    ``has_bias``: the router has a bias, and each stack one beside it, ``<stack>_bias``. ``is_turned``: matrices of the
+    stacks are (inputs, outputs), and outputs of gate and up take turns.
     """
 
     router: str = "mlp.gate"
@@ -242,6 +264,8 @@ class ExpertNames:
     down_stack: str = "mlp.experts.down_proj"
     shared: str = "mlp.shared_expert"  # where ``config.shared_intermediate`` says that there is one
     shared_gate: str = "mlp.shared_expert_gate"
+    has_bias: bool = False
+    is_turned: bool = False
 
 
 def _experts(config: ModelConfig, layer: int, names: ExpertNames) -> list[TensorSpec]:
@@ -250,9 +274,10 @@ def _experts(config: ModelConfig, layer: int, names: ExpertNames) -> list[Tensor
     theirs, ours = f"model.layers.{layer}", f"layers.{layer}.experts"
 
     def part(name: str, stack: str, expert: int, rows: int, index: int, of: int) -> Part:
-        place = (expert * of * -(-rows // PANEL_ROWS) + index, of)
-        begin = (expert * of + index) * rows
-        whole = Part(f"{theirs}.{stack}", rows, *place, begin=begin, of=count * of * rows)
+        place, total = (expert * of * -(-rows // PANEL_ROWS) + index, of), count * of * rows
+        whole = Part(f"{theirs}.{stack}", rows, *place, begin=(expert * of + index) * rows, of=total)
+        if names.is_turned:
+            whole = replace(whole, begin=expert * of * rows + index, every=of, each=of * rows)
         return Part(f"{theirs}.{name.format(expert)}", rows, *place, stack=whole) if name else whole
 
     gate_up = tuple(
@@ -265,6 +290,12 @@ def _experts(config: ModelConfig, layer: int, names: ExpertNames) -> list[Tensor
         TensorSpec(f"{ours}.gate_up_proj", hidden, gate_up, count),
         TensorSpec(f"{ours}.down_proj", inner, down, count),
     ]
+
+
+def _biases(tensor: TensorSpec) -> VectorSpec:
+    """Return the biases of all experts of a packed tensor that is made of a stack."""
+    parts = tuple(replace(part, source=f"{part.source}_bias") for part in tensor.parts)
+    return VectorSpec(f"{tensor.name}.bias", tensor.panels * PANEL_ROWS, parts)
 
 
 def _linears(
@@ -284,7 +315,7 @@ def _linears(
     )
     if experts is not None:
         router = ((f"model.layers.{layer}.{experts.router}", config.experts),)
-        around += (_Linear(f"{ours}.router", hidden, stacked, router, False),)
+        around += (_Linear(f"{ours}.router", hidden, stacked, router, experts.has_bias),)
         if not config.shared_intermediate:
             return around
         shared, gate = (f"model.layers.{layer}.{name}" for name in (experts.shared, experts.shared_gate))

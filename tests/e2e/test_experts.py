@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from e2e import harness
 from e2e.test_families_golden import VECTOR, settings
-from goldens.families import GRANITE_MOE, QWEN3_MOE
+from goldens.families import GPT_OSS, GRANITE_MOE, QWEN3_MOE
 from safetensors.numpy import load_file, save_file
 
 from infeng_core import Engine, SamplingParams
@@ -141,6 +141,14 @@ assert chosen.ravel().tolist() == [2, 0, 2] and begin.ravel().tolist() == [0, 1,
 assert places.ravel().tolist() == [1, 0, 2] and weights.ravel().tolist() == [1, 1, 1]
 assert program.view(out)[:, 0].tolist() == [K, 0, 2 * K]
 """
+
+
+def test_sinks_enter_once_whatever_chunks_a_prompt_comes_in(tmp_path: Path) -> None:
+    with harness.engine(GPT_OSS.write(tmp_path / "model"), settings(GPT_OSS, VECTOR)) as engine:
+        rows = range(0, len(GPT_OSS.prompt), 3)
+        whole = harness.logits(engine, GPT_OSS.prompt, rows)
+        for chunks in (2, 9):
+            np.testing.assert_array_equal(harness.logits(engine, GPT_OSS.prompt, rows, chunks), whole)
 
 
 def test_an_expert_that_no_row_goes_to_is_never_read() -> None:

@@ -18,6 +18,7 @@ from infeng_core.models.families import families
 from infeng_core.models.ops import (
     Apply,
     Attention,
+    Bias,
     Combine,
     ExpertLinear,
     GatedMul,
@@ -39,6 +40,7 @@ MARGIN = 10  # times the tolerance
 
 # Variants of a case that the fast tests have.
 VARIANTS = {"yarn-mscale", "qwen3-window", "ministral", "phi3", "phi4-short", "qwen3-moe-shares", "olmoe", "mixtral"}
+VARIANTS |= {"gpt-oss-plain"}
 CASES = [pytest.param(each, marks=pytest.mark.slow) if each.name in VARIANTS else each for each in FAMILY_CASES]
 
 case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -123,7 +125,25 @@ def _silu(op: Op) -> Op:
 
 
 def _gelu_of_experts(op: Op) -> Op:
-    return replace(op, steps=(GatedMul("gelu_tanh"),)) if isinstance(op, ExpertLinear) and op.steps else op
+    if isinstance(op, ExpertLinear) and any(isinstance(step, SiluMul | GatedMul) for step in op.steps):
+        return replace(op, steps=(GatedMul("gelu_tanh"),))
+    return op
+
+
+def _swiglu(op: Op, **changes: float) -> Op:
+    if not isinstance(op, ExpertLinear):
+        return op
+    steps = (
+        replace(step, **changes) if isinstance(step, GatedMul) and step.function == "swiglu" else step
+        for step in op.steps
+    )
+    return replace(op, steps=tuple(steps))
+
+
+def _unbiased(op: Op, weights: tuple[str, ...]) -> Op:
+    if not isinstance(op, Linear | ExpertLinear) or not op.weight.endswith(weights):
+        return op
+    return replace(op, steps=tuple(step for step in op.steps if not isinstance(step, Bias)))
 
 
 def _without(op: Op, values: str) -> Op | None:
@@ -139,6 +159,10 @@ CHANGES: dict[str, Callable[[Op], Op | None]] = {
         replace(op, window=op.window + 1) if isinstance(op, Attention) and op.window else op
     ),
     "scores not capped": lambda op: _attention(op, softcap=0.0),
+    "sinks left out": lambda op: _attention(op, sinks=""),
+    "sinks of the first layer": lambda op: (
+        replace(op, sinks="layers.0.sinks") if isinstance(op, Attention) and op.sinks else op
+    ),
     "scores scaled otherwise": lambda op: replace(op, scale=op.scale * 1.05) if isinstance(op, Attention) else op,
     "q not normed": lambda op: replace(op, q_norm="") if isinstance(op, Rope) else op,
     "k not normed": lambda op: replace(op, k_norm="") if isinstance(op, Rope) else op,
@@ -160,6 +184,13 @@ CHANGES: dict[str, Callable[[Op], Op | None]] = {
     "caps of logits left out": lambda op: _steps(op, lambda step: not isinstance(step, Softcap)),
     "silu for gelu": _silu,
     "gelu for the silu of experts": _gelu_of_experts,
+    "gates without an end": lambda op: _swiglu(op, limit=1e6),
+    "gates of another slope": lambda op: _swiglu(op, slope=1.0),
+    "biases of q, k, v left out": lambda op: _unbiased(op, (".qkv_proj",)),
+    "biases behind attention left out": lambda op: _unbiased(op, (".o_proj",)),
+    "the router's bias left out": lambda op: _unbiased(op, (".router",)),
+    "biases of experts' gates left out": lambda op: _unbiased(op, (".experts.gate_up_proj",)),
+    "biases of experts' results left out": lambda op: _unbiased(op, (".experts.down_proj",)),
     "the shared expert left out": lambda op: _without(op, "shared"),
     "the shared expert without its gate": lambda op: _without(op, "shared_gate"),
     "experts share otherwise": lambda op: (

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from e2e import harness
 from e2e.test_families_golden import VECTOR, settings
-from goldens.families import GEMMA2, GRANITE, OLMO3, PHI4_SHORT, QWEN3_MOE, QWEN3_WINDOW, FamilyCase
+from goldens.families import GEMMA2, GPT_OSS, GRANITE, OLMO3, PHI4_SHORT, QWEN3_MOE, QWEN3_WINDOW, FamilyCase
 from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 
@@ -26,6 +26,7 @@ case = pytest.mark.parametrize(
     [
         PHI4_SHORT,
         GEMMA2,
+        GPT_OSS,
         pytest.param(GRANITE, marks=pytest.mark.slow),
         pytest.param(OLMO3, marks=pytest.mark.slow),
         pytest.param(QWEN3_MOE, marks=pytest.mark.slow),

@@ -18,8 +18,12 @@ EXPERTS = {
     "each": ("mlp.gate", *(f"mlp.experts.{{}}.{name}_proj" for name in ("gate", "up", "down"))),
     "mixtral": ("block_sparse_moe.gate", *(f"block_sparse_moe.experts.{{}}.{name}" for name in ("w1", "w3", "w2"))),
     "stacks": ("block_sparse_moe.router.layer", "block_sparse_moe.input_linear", "block_sparse_moe.output_linear"),
+    "turned": ("mlp.router", "mlp.experts.gate_up_proj", "mlp.experts.down_proj"),
 }
-"""The router, and gate, up and down of expert {}; or gates above ups, and downs, of all experts."""
+"""The router, and gate, up and down of expert {}; or gates above ups, and downs, of all experts.
+
+Or the same (inputs, outputs) with biases: columns of gate and up take turns, and each head of attention has a sink.
+"""
 
 PRE = ("input_layernorm", "post_attention_layernorm")
 POST = ("post_attention_layernorm", "post_feedforward_layernorm")
@@ -34,6 +38,7 @@ class FamilyCase(Case):
     qk_norm: str = ""  # "head", or "width" of all heads
     fused: bool = False  # q, k, v in one tensor; gate, up in one
     experts: str = ""  # how the checkpoint calls them: a key of EXPERTS
+    gate_gain: float = 1.4  # of experts
     dense: tuple[int, ...] = ()  # layers without experts, where others have some
     o_bias: bool = True  # where ``attention_bias`` says that there are biases
     norm_offset: float = 0.0  # of the family: what its norms add to their weights
@@ -51,6 +56,9 @@ class FamilyCase(Case):
         def matrix(rows: int, columns: int, gain: float = 1.4) -> NDArray[np.float32]:
             return (random.standard_normal((rows, columns)) * gain / np.sqrt(columns)).astype(np.float32)
 
+        def vector(*shape: int) -> NDArray[np.float32]:
+            return (random.standard_normal(shape) * 0.4).astype(np.float32)
+
         def norm(size: int) -> NDArray[np.float32]:
             return (random.uniform(0.5, 1.5, size) - self.norm_offset).astype(np.float32)
 
@@ -58,8 +66,16 @@ class FamilyCase(Case):
             count, wide = c.get("num_experts") or c["num_local_experts"], c.get("moe_intermediate_size", inner)
             router, *names = EXPERTS[self.experts]
             yield f"{layer}.{router}.weight", matrix(count, hidden)
-            sizes = ((wide, hidden), (wide, hidden), (hidden, wide))
+            sizes = (*[(wide, hidden, self.gate_gain)] * 2, (hidden, wide))
             each = [[matrix(*size) for size in sizes] for _ in range(count)]
+            if self.experts == "turned":
+                yield f"{layer}.{router}.bias", vector(count)
+                gate_up = [np.stack([gate, up], axis=1).reshape(2 * wide, hidden) for gate, up, _ in each]
+                yield f"{layer}.{names[0]}", np.ascontiguousarray(np.stack([one.T for one in gate_up]))
+                yield f"{layer}.{names[0]}_bias", vector(count, 2 * wide)
+                yield f"{layer}.{names[1]}", np.ascontiguousarray(np.stack([one[2].T for one in each]))
+                yield f"{layer}.{names[1]}_bias", vector(count, hidden)
+                return
             if self.experts == "stacks":
                 yield f"{layer}.{names[0]}.weight", np.stack([np.concatenate(one[:2]) for one in each])
                 yield f"{layer}.{names[1]}.weight", np.stack([one[2] for one in each])
@@ -75,7 +91,7 @@ class FamilyCase(Case):
         def linear(name: str, rows: int, columns: int, bias: bool = False) -> Iterator[tuple[str, Any]]:
             yield f"{name}.weight", matrix(rows, columns)
             if bias:
-                yield f"{name}.bias", (random.standard_normal(rows) * 0.4).astype(np.float32)
+                yield f"{name}.bias", vector(rows)
 
         gain = self.embed_gain or (2.5 if tied else float(np.sqrt(hidden)))
         yield "model.embed_tokens.weight", matrix(vocab, hidden, gain)
@@ -97,6 +113,9 @@ class FamilyCase(Case):
                     yield from linear(f"{layer}.mlp.gate_proj", inner, hidden)
                     yield from linear(f"{layer}.mlp.up_proj", inner, hidden)
             yield from linear(f"{layer}.self_attn.o_proj", hidden, q_rows, bias and self.o_bias)
+            if self.experts == "turned":
+                spread = np.linspace(-1.5, 4.0, c["num_attention_heads"], dtype=np.float32)
+                yield f"{layer}.self_attn.sinks", random.permutation(spread)
             if not self.experts or i in self.dense:
                 yield from linear(f"{layer}.mlp.down_proj", hidden, inner)
         yield "model.norm.weight", norm(hidden)
@@ -341,6 +360,36 @@ GRANITE_MOE = _case(
     logits_scaling=1.6,
     **THETA,
 )
+GPT_OSS = _case(
+    "gpt-oss",
+    "GptOssForCausalLM",
+    "gpt_oss",
+    seed=4,
+    layers=4,
+    attention_bias=True,
+    experts="turned",
+    num_local_experts=6,
+    num_experts_per_tok=3,
+    sliding_window=40,
+    swiglu_alpha=1.3,
+    swiglu_limit=1.5,
+    rope_parameters={"rope_theta": 10000.0, **YARN, "truncate": False},
+)
+GPT_OSS_PLAIN = _case(
+    "gpt-oss-plain",
+    "GptOssForCausalLM",
+    "gpt_oss",
+    seed=2,
+    hidden=64,
+    inner=64,
+    attention_bias=True,
+    experts="turned",
+    gate_gain=4.0,
+    num_local_experts=5,
+    num_experts_per_tok=2,
+    rope_theta=150000.0,
+    rope_scaling={**YARN, "beta_fast": 32.0, "truncate": False},
+)
 
 FAMILY_CASES = (
     DYNAMIC,
@@ -366,4 +415,6 @@ FAMILY_CASES = (
     OLMOE,
     MIXTRAL,
     GRANITE_MOE,
+    GPT_OSS,
+    GPT_OSS_PLAIN,
 )

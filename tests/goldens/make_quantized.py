@@ -1,7 +1,7 @@
 """Write quantized/*.safetensors beside this script: one matrix each, packed by the libraries that people use.
 
-An environment with torch 2.13.0 (CPU), compressed-tensors, and gptqmodel, autoawq and auto-round (``pip install
---no-deps``: of their other needs packing asks for none but pypcre, logbar, device-smi, tokenicer, defuser and
+An environment with torch 2.13.0 (CPU), transformers, compressed-tensors, and gptqmodel, autoawq and auto-round (``pip
+install --no-deps``: of their other needs packing asks for none but pypcre, logbar, device-smi, tokenicer, defuser and
 threadpoolctl); then ``make_quantized.py [LIBRARY ...]``.
 
 A file holds what the library stores of the module ``m``, and ``expected``: what the library makes of it, in float32 (of
@@ -206,11 +206,28 @@ def auto_round() -> None:
     write("auto-round-awq", "auto-round", base | {"packing_format": "auto_round:auto_awq"}, stored, expected)
 
 
+def transformers() -> None:
+    """MXFP4, which it reads and does not write: codes and scales are chosen here."""
+    from transformers.integrations.mxfp4 import FP4_VALUES, convert_moe_packed_tensors
+
+    groups = matrix().reshape(N, K // 32, 32)
+    exponent = torch.ceil(torch.log2(groups.abs().amax(2) / 6))
+    values = torch.tensor(FP4_VALUES)
+    codes = (groups / 2 ** exponent[..., None] - values[:, None, None, None]).abs().argmin(0)
+    stored = {
+        "w_blocks": (codes[..., ::2] | codes[..., 1::2] << 4).to(torch.uint8)[None],
+        "w_scales": (exponent + 127).to(torch.uint8)[None],
+    }
+    expected = convert_moe_packed_tensors(stored["w_blocks"], stored["w_scales"], dtype=torch.float32)[0].T
+    write("transformers-mxfp4", "transformers", {"quant_method": "mxfp4"}, stored, expected)
+
+
 LIBRARIES: Mapping[str, Callable[[], None]] = {
     "compressed-tensors": compressed_tensors,
     "gptqmodel": gptqmodel,
     "autoawq": autoawq,
     "auto-round": auto_round,
+    "transformers": transformers,
 }
 
 if __name__ == "__main__":

@@ -31,6 +31,7 @@ LISTS = (
     ("bias", "scale", "residual", "quantize"),
     ("scale", "softcap"),
     ("gelu_tanh_mul", "quantize"),
+    ("bias", "swiglu_mul", "quantize"),
 )
 # Sequences as (rows, first position): one row, ends of blocks and of splits, several sequences, a long chunk.
 SEQUENCES = (

@@ -111,12 +111,36 @@ def test_what_does_not_fit_a_mixture_is_refused() -> None:
     for given, made, steps, why in (
         (odd, out, [], "5 panels do not hold 4 experts"),
         (weight, out, [native.Epilogue.residual(out)], "this step cannot follow a linear of experts"),
+        (weight, out, [native.Epilogue.bias(np.zeros(64, "f4"))] * 2, "this step cannot follow a linear of experts"),
+        (weight, out, [native.Epilogue.bias(np.zeros(16, "f4"))], "bias has 16 values, the op needs 64"),
         (weight, flat, [], "has 1 copies of each row, the op works on 2"),
     ):
         with pytest.raises(native.NativeError, match=why):
             program.expert_linear(kernels, given, copies, made, steps, routing=routing)
     with pytest.raises(native.NativeError, match="there is no routing 3"):
         program.expert_linear(kernels, weight, copies, out, routing=3)
+
+
+def test_each_expert_adds_its_own_bias_before_its_gates_join() -> None:
+    rows, experts, n = 6, 3, 32
+    program, random = program_of(rows), np.random.RandomState(4)
+    logits, x, copies = program.buffer(experts), program.buffer(64), program.buffer(64, copies=2)
+    out, routing = program.buffer(n // 2, copies=2), program.routing(experts=experts, top_k=2)
+    route = bound("route", rows, act="f32", n=experts, k=64, heads=2)
+    program.route(route, logits, x, copies, routing=routing, columns=64, share_of_chosen=True)
+    panels, size = experts * 2, native.panel_bytes("f32", 64)
+    weight = native.Weight("f32", experts * n, 64, panels, size, native.Arena(panels * size, huge_pages=False))
+    bias = random.standard_normal(experts * n).astype(np.float32)  # behind products with zeros
+    steps = [native.Epilogue.bias(bias), native.Epilogue.gated_mul("silu")]
+    kernels = bound("linear", rows, weight="f32", act="f32", n=n, k=64, epilogues=["bias", "silu_mul"])
+    program.expert_linear(kernels, weight, copies, out, steps, routing=routing)
+    program.view(logits)[:] = random.standard_normal((rows, experts))
+    run(program, rows)
+    *_, begin = program.view_routing(routing)
+    expert = np.repeat(np.arange(experts), np.diff(begin.ravel()))
+    gate, up = bias.reshape(experts, 2, n // 2)[expert].swapaxes(0, 1)
+    np.testing.assert_allclose(program.view(out)[: 2 * rows], gate / (1 + np.exp(-gate)) * up, rtol=1e-5, atol=1e-7)
+    assert len(set(expert)) == experts
 
 
 def test_experts_on_rows_that_nobody_has_sorted_are_an_error_of_the_step() -> None:

@@ -435,8 +435,8 @@ class Planner:
                 return "residual", _native.Epilogue.residual(self._buffer(value))
             case SiluMul():
                 return "silu_mul", _native.Epilogue.silu_mul()
-            case GatedMul(function):
-                return f"{function}_mul", _native.Epilogue.gated_mul(function)
+            case GatedMul(function, slope, limit):
+                return f"{function}_mul", _native.Epilogue.gated_mul(function, slope, limit)
             case Scale(factor):
                 return "scale", _native.Epilogue.scale(factor)
             case Softcap(cap):

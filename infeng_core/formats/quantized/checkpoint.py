@@ -16,6 +16,7 @@ from infeng_core.formats import huggingface
 from infeng_core.formats.choice import FormatChoice
 from infeng_core.formats.quant import FormatLookup, QuantFormat
 from infeng_core.formats.quantized import storage
+from infeng_core.formats.quantized.blocks import Blocks
 from infeng_core.formats.quantized.columns import Columns
 from infeng_core.formats.quantized.module import Integers, Module
 from infeng_core.formats.quantized.raw import FLOATS, MISMATCH, Raw
@@ -42,22 +43,35 @@ class QuantizedCheckpoint(huggingface.Checkpoint):
         self.scheme = scheme
         self._modules: dict[str, Module] = {}
         self._below: dict[tuple[str, int], int] = {}  # codes of -128 that became -127, by name and first row
+        self._small: dict[tuple[str, int], int] = {}  # weights below what fp16 scales hold, the same
         super().__init__(directory)
 
     def array(self, part: Part) -> NDArray[Any]:
         """Return the rows of ``part``; of a quantized weight what it means, in float32."""
         module = self._modules.get(self.name(part))
+        if isinstance(module, Blocks):
+            return module.read(part.span)
         return super().array(part) if module is None else module.values(part.begin, part.rows)
 
     def kept(self, part: Part, format: QuantFormat) -> Quantized | None:
         """Return the checkpoint's own codes and scales where ``format`` stores them as they are; else None."""
         name = self.name(part)
         module = self._modules.get(name)
-        if not isinstance(module, Integers) or not storage.fits(module, format):
+        if module is None or not storage.fits(module, format):
             return None
+        if isinstance(module, Blocks):
+            return self._kept_blocks(name, module, part)
+        assert isinstance(module, Integers)
         grid = format.grid(module.k)
         assert grid is not None
         found, self._below[name, part.begin] = storage.kept(module, grid, part.begin, part.rows)
+        return found
+
+    def _kept_blocks(self, name: str, module: Blocks, part: Part) -> Quantized | None:
+        kept = module.kept(part.span)
+        if kept is None:
+            return None
+        found, self._small[name, part.begin] = kept
         return found
 
     def formats(self, choice: FormatChoice, lookup: FormatLookup) -> dict[str, str]:
@@ -65,10 +79,12 @@ class QuantizedCheckpoint(huggingface.Checkpoint):
         return storage.formats(self.layout, self._by_tensor(), choice, lookup)
 
     def changes(self, formats: Mapping[str, str]) -> dict[str, str]:
-        """Return what was quantized and is rounded again; codes that had to change only behind ``kept``."""
+        """Return what was quantized and is rounded again; weights that had to change only behind ``kept``."""
         found = storage.changes(self.layout, self._by_tensor(), formats)
-        below = sum(self._below.values())
-        return found | ({"code -128 -> -127": f"{below} weight{'s' if below > 1 else ''}"} if below else {})
+        for change, each in (("code -128 -> -127", self._below), ("MXFP4 -> multiples of 2^-24", self._small)):
+            if count := sum(each.values()):
+                found[change] = f"{count} weight{'s' if count > 1 else ''}"
+        return found
 
     def stored(self) -> dict[str, int]:
         """Return how many tensors there are of each type; a quantized weight, with all that it has, is one."""
@@ -80,7 +96,7 @@ class QuantizedCheckpoint(huggingface.Checkpoint):
     @property
     def largest(self) -> int:
         """Bytes of the largest tensor as ``array`` returns it, with the codes that it is made of."""
-        return max([super().largest, *(6 * module.n * module.k for module in self._modules.values())])
+        return max([super().largest, *(module.room for module in self._modules.values())])
 
     def place(self, part: Part) -> str:
         """Return "file: tensor name" for errors."""
@@ -101,15 +117,17 @@ class QuantizedCheckpoint(huggingface.Checkpoint):
         extra |= {bias for name in self._modules if self._is_zero(bias := f"{_module(name)}.bias")}
         return super()._known() | extra
 
-    def _check_part(self, part: Part, shape: tuple[int, ...]) -> None:
+    def _check_part(self, part: Part, k: int = 0) -> None:
         name = self.name(part)
-        if len(shape) != 2 or not self._is_quantized(name):
-            super()._check_part(part, shape)
+        if not k or not self._is_quantized(name):
+            super()._check_part(part, k)
         elif name not in self._modules:
-            self._modules[name] = self._opened(name, shape[0], shape[1])
+            self._modules[name] = self._opened(name, part, k)
 
-    def _opened(self, name: str, n: int, k: int) -> Module:
-        raw, module = Raw(self.where, self.stored_as), _module(name)
+    def _opened(self, name: str, part: Part, k: int) -> Module:
+        raw, module, n = Raw(self.where, self.stored_as), _module(name), part.source_rows
+        if self.scheme.has_blocks:
+            return Blocks(raw, name, n, k, part.each or n)
         if self.scheme.words:
             return Columns(raw, module, n, k, self.scheme)
         if self._is_fp8(name):
@@ -118,6 +136,8 @@ class QuantizedCheckpoint(huggingface.Checkpoint):
 
     def _is_quantized(self, name: str) -> bool:
         module = _module(name)
+        if self.scheme.has_blocks:
+            return f"{name}_blocks" in self.where
         if self.scheme.words:
             return f"{module}.qweight" in self.where
         if f"{module}.weight_packed" in self.where:
@@ -141,7 +161,7 @@ class QuantizedCheckpoint(huggingface.Checkpoint):
 
     def _belonging(self, name: str) -> set[str]:
         """Return the tensors that a quantized weight may be made of."""
-        return {name} | {f"{_module(name)}.{part}" for part in (*PARTS, *SCALES)}
+        return {name, f"{name}_blocks", f"{name}_scales", *(f"{_module(name)}.{part}" for part in (*PARTS, *SCALES))}
 
     def _by_tensor(self) -> dict[str, list[Module | None]]:
         return {spec.name: [self._modules.get(self.name(part)) for part in spec.parts] for spec in self.layout.tensors}

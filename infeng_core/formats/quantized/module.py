@@ -28,6 +28,11 @@ class Module:
         """How the weight is stored, for people."""
         raise NotImplementedError
 
+    @property
+    def room(self) -> int:
+        """Bytes of the whole as ``values`` returns it, with the codes that it is made of."""
+        return 6 * self.n * self.k
+
     def values(self, begin: int, rows: int) -> NDArray[np.float32]:
         """Return rows as (rows, k) float32; what is not finite is among them as it is."""
         raise NotImplementedError

@@ -56,6 +56,11 @@ class Raw:
         found: NDArray[Any] = data.view(NUMPY[info.dtype])
         return found.reshape(info.shape)
 
+    def rows(self, name: str, begin: int, count: int) -> NDArray[np.uint8]:
+        """Return rows of a tensor of bytes, (count, last dimension), whose first dimensions are one."""
+        found: NDArray[np.uint8] = self._where[name].array(self._outside(name), begin, count)
+        return found
+
     def floats(self, name: str) -> NDArray[np.float32]:
         """Return a tensor of floats as float32, which holds all of them exactly."""
         found = self.read(name)
@@ -91,8 +96,8 @@ class Raw:
             self.fail(name, f"is {self.shape(name)}, quantization_config and the model's sizes say {wanted}")
 
 
-def along(words: Words, bits: int) -> Codes:
-    """Return (m, n) from words (m, n * bits / 32): a word holds neighbours of a row, the first in its low bits."""
+def along(words: Words | Codes, bits: int) -> Codes:
+    """Return (m, n) from words or bytes (m, n * bits / 32): one holds neighbours of a row, the first in low bits."""
     data = np.ascontiguousarray(words).view(np.uint8)  # little-endian: the low bits come first
     if bits == 8:
         return data

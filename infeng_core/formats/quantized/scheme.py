@@ -16,7 +16,7 @@ from infeng_core.models.fields import Fields, show
 
 KEYS = ("quantization_config", "compression_config")  # the second: of llm-compressor's first releases
 DAMAGED = "fix the file or download the model again"
-OTHER = "use a checkpoint by GPTQ, AWQ, compressed-tensors or AutoRound, one in FP8, or the unquantized model"
+OTHER = "use a checkpoint by GPTQ, AWQ, compressed-tensors or AutoRound, one in FP8 or MXFP4, or the unquantized model"
 BITS = (4, 8)
 MAX_GROUP = 1 << 20
 
@@ -38,12 +38,14 @@ class Scheme:
     """What a checkpoint says of itself. Every quantized module is stored in one of its ``ways``.
 
     ``words`` is the order of codes in the words of ``qweight``; ``zero_offset`` is what stored zero points lack.
+    ``has_blocks``: experts are blocks of 4-bit floats.
     """
 
     method: str  # for people: "GPTQ"
     ways: tuple[Way, ...]
     words: Literal["", "gptq", "awq"] = ""
     zero_offset: int = 0
+    has_blocks: bool = False
 
     def sizes(self, is_float: bool) -> set[int]:
         """Return the numbers of bits that integers, or floats, may have."""
@@ -138,12 +140,18 @@ def _fp8(fields: Fields) -> Scheme:
     return Scheme("FP8", (Way(8, symmetric=True, is_float=True, block=block),))
 
 
+def _mxfp4(fields: Fields) -> Scheme:
+    """transformers and OpenAI; which modules it leaves in floats their tensors say."""
+    return Scheme("MXFP4", (Way(4, 32, symmetric=True, is_float=True),), has_blocks=True)
+
+
 METHODS: Mapping[str, Callable[[Fields], Scheme]] = {
     "gptq": _gptq,
     "awq": _awq,
     "auto-round": _auto_round,
     "compressed-tensors": _compressed,
     "fp8": _fp8,
+    "mxfp4": _mxfp4,
 }
 """Readers by ``quant_method``, in small letters and with hyphens."""
 

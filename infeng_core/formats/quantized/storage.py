@@ -6,10 +6,12 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from infeng_core.formats.choice import FormatChoice
+from infeng_core.formats.choice import ROUTER, FormatChoice
 from infeng_core.formats.gguf.storage import NEAREST
 from infeng_core.formats.quant import BUILTIN, FormatLookup, Grid, QuantFormat
+from infeng_core.formats.quantized.blocks import Blocks
 from infeng_core.formats.quantized.module import Integers, Module
+from infeng_core.formats.quantized.scheme import Scheme
 from infeng_core.formats.quantizers import Quantized
 from infeng_core.models.weights import Layout, TensorSpec
 
@@ -24,7 +26,12 @@ Modules = Mapping[str, Sequence[Module | None]]
 
 
 def fits(module: Module, format: QuantFormat) -> bool:
-    """Return whether ``format`` holds the codes and scales of ``module``, but for -128 where it ends at -127."""
+    """Return whether ``format`` holds the codes and scales of ``module``, but for -128 where it ends at -127.
+
+    And but for blocks of MXFP4 under scales that are no values of fp16, which are not looked for.
+    """
+    if isinstance(module, Blocks):
+        return format.name == NEAREST
     grid = format.grid(module.k) if format.name in EXACT and format.name in BUILTIN else None
     if grid is None or not isinstance(module, Integers):
         return False
@@ -60,19 +67,35 @@ def formats(layout: Layout, modules: Modules, choice: FormatChoice, lookup: Form
     """Return the format of every tensor.
 
     What nobody asked for keeps the checkpoint's own precision; what its maker left in floats, because it counts, gets 8
-    bits.
+    bits, and routers stay floats.
     """
     found = choice.for_model(layout, lookup)
     for spec in layout.tensors:
         if not choice.asks(spec.name):
-            found[spec.name] = _nearest(spec, modules)
+            found[spec.name] = _nearest(spec, modules, found[spec.name])
     return found
 
 
-def _nearest(spec: TensorSpec, modules: Modules) -> str:
+def foreseen(layout: Layout, scheme: Scheme | None, choice: FormatChoice, lookup: FormatLookup) -> dict[str, str]:
+    """Return the format of every tensor of a checkpoint whose weights are not there, as far as its scheme tells.
+
+    Experts in blocks are all of them; what else is quantized only tensors say.
+    """
+    found = choice.for_model(layout, lookup)
+    for spec in layout.tensors if scheme is not None and scheme.has_blocks else ():
+        if not choice.asks(spec.name):
+            found[spec.name] = NEAREST if spec.experts else _left(found[spec.name])
+    return found
+
+
+def _left(planned: str) -> str:
+    return ROUTER if planned == ROUTER else LEFT
+
+
+def _nearest(spec: TensorSpec, modules: Modules, planned: str) -> str:
     stored = modules[spec.name]
     if not any(stored):
-        return LEFT
+        return _left(planned)
     return next((name for name in EXACT if all(one is not None and holds(one, name) for one in stored)), NEAREST)
 
 

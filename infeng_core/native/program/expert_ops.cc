@@ -21,10 +21,13 @@ void Program::expert_linear(Bindings kernels, std::shared_ptr<const Weight> weig
     fail("invalid_argument", "linear: ", w.panels, " panels do not hold ", op.routing->experts, " experts");
   }
   if (epilogues.size() > kMostExpertSteps) fail("unsupported", "linear: experts have at most 4 steps");
+  int biases = 0;
   for (const EpilogueSpec& step : epilogues) {
+    biases += step.kind == INFENG_EPILOGUE_BIAS ? 1 : 0;
     const bool is_fit = step.kind == INFENG_EPILOGUE_GATED_MUL || step.kind == INFENG_EPILOGUE_QUANTIZE ||
-                        step.kind == INFENG_EPILOGUE_SCALE || step.kind == INFENG_EPILOGUE_ACTIVATE;
-    if (!is_fit) fail("unsupported", "linear: this step cannot follow a linear of experts");
+                        step.kind == INFENG_EPILOGUE_SCALE || step.kind == INFENG_EPILOGUE_ACTIVATE ||
+                        step.kind == INFENG_EPILOGUE_BIAS;
+    if (!is_fit || biases > 1) fail("unsupported", "linear: this step cannot follow a linear of experts");
   }
   op.problem.weight_format = w.format;
   op.problem.act_format = activation_of(w.format);

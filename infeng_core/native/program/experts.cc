@@ -55,12 +55,19 @@ void ExpertCalls::fill(ExpertCall& call, const Op& op, int64_t expert) const {
   cut(call.args.out, begin, count);
   std::copy(op.list.begin(), op.list.end(), call.list);
   for (size_t i = 0; i < op.list.size(); ++i) {
-    if (op.list[i]->kind != INFENG_EPILOGUE_QUANTIZE) continue;
-    call.quantize = op.steps[i].quantize;
-    call.act = op.steps[i].act;
-    cut(call.act, begin, count);
-    call.quantize.act = &call.act;
-    call.list[i] = &call.quantize.head;
+    if (op.list[i]->kind == INFENG_EPILOGUE_BIAS) {
+      call.bias = op.steps[i].operand;
+      infeng_tensor& all = call.bias.operand;
+      all.shape[0] /= routing.experts;
+      all.data = static_cast<float*>(all.data) + expert * all.shape[0];
+      call.list[i] = &call.bias.head;
+    } else if (op.list[i]->kind == INFENG_EPILOGUE_QUANTIZE) {
+      call.quantize = op.steps[i].quantize;
+      call.act = op.steps[i].act;
+      cut(call.act, begin, count);
+      call.quantize.act = &call.act;
+      call.list[i] = &call.quantize.head;
+    }
   }
 }
 

@@ -32,6 +32,7 @@ struct ExpertCall {
   infeng_linear_args args;
   infeng_activation in;
   infeng_weight weight;
+  infeng_operand_epilogue bias;
   infeng_quantize_epilogue quantize;
   infeng_activation act;
   const infeng_epilogue* list[kMostExpertSteps];

@@ -71,6 +71,7 @@ std::unique_ptr<Op> Program::draft(uint32_t kind, Bindings kernels, bool samples
 // Returns the columns of the matrix after the last step.
 int64_t Program::add_epilogues(Op& op, const Epilogues& specs, int64_t columns) {
   op.steps.reserve(specs.size());
+  const int64_t sets = op.routing == nullptr ? 1 : op.routing->experts;  // of vectors: one for each expert
   for (const EpilogueSpec& spec : specs) {
     ListedStep& step = op.steps.emplace_back();
     op.list.push_back(&step.head);
@@ -79,7 +80,7 @@ int64_t Program::add_epilogues(Op& op, const Epilogues& specs, int64_t columns) 
     switch (spec.kind) {
       case INFENG_EPILOGUE_BIAS:
       case INFENG_EPILOGUE_ROW_SCALE:
-        check_size(name.c_str(), spec.constant, columns);
+        check_size(name.c_str(), spec.constant, columns * sets);
         step.head.struct_size = sizeof step.operand;
         step.operand.operand = vector(spec.constant);
         keep(spec.constant);

@@ -256,7 +256,8 @@ class Program {
                const NormSpec& spec = {}, const std::string& module = "");
   void linear(Bindings kernels, std::shared_ptr<const Weight> weight, int x, int out, const Epilogues& epilogues,
               const std::string& module = "");
-  // The linears of all experts, whose panels lie one behind the other in `weight`, on the copies that ROUTE has sorted.
+  // The linears of all experts, whose panels lie one behind the other in `weight`, as biases do in a step BIAS, on the
+  // copies that ROUTE has sorted.
   void expert_linear(Bindings kernels, std::shared_ptr<const Weight> weight, int x, int out, const Epilogues& epilogues,
                      int routing);
   void route(Bindings kernels, int logits, int x, int out, const RouteSpec& spec);

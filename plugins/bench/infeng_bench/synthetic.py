@@ -75,11 +75,9 @@ def tensor_shapes(config: dict[str, Any]) -> Iterator[tuple[str, tuple[int, ...]
     model = ModelConfig.from_hf(config, "config.json")
     plan = layout(model)
     for tensor in plan.tensors:
-        for source, rows in {part.source: part.source_rows for part in tensor.parts}.items():
-            yield source, (rows, tensor.k)
+        yield from {part.source: part.shape(tensor.k) for part in tensor.parts}.items()
     for vector in plan.vectors:
-        for part in vector.parts:
-            yield part.source, (part.rows,)
+        yield from {part.source: part.shape() for part in vector.parts}.items()
 
 
 def byte_tokenizer(vocab: int) -> Tokenizer:

@@ -69,6 +69,7 @@ class Layer:
     mlp_post_norm: Real | None = None  # (hidden,)
     q_norm: Real | None = None  # (head_dim,), or (heads * head_dim,) over all heads
     k_norm: Real | None = None  # (head_dim,), or (kv_heads * head_dim,)
+    sinks: Real | None = None  # (heads,) of each head a score without a value
 
 
 @dataclass(frozen=True)
@@ -197,10 +198,17 @@ class Llama(Adapted, Rotary):
         # keys (heads, head_dim, length), values (heads, length, head_dim)
         s = self.capped(q @ keys * self.score_scale(), self.config.attention_softcap)  # (heads, rows, length)
         s = np.where(self.visible(positions, s.shape[-1]), s, -np.inf)  # (heads, rows, length)
-        p = np.exp(s - s.max(axis=-1, keepdims=True))  # (heads, rows, length)
-        p /= p.sum(axis=-1, keepdims=True)  # (heads, rows, length) each row sums to 1
-        mixed: Real = (p @ values).transpose(1, 0, 2)  # (rows, heads, head_dim)
+        mixed: Real = (self.shares_of(s) @ values).transpose(1, 0, 2)  # (rows, heads, head_dim)
         return mixed
+
+    def shares_of(self, s: Real) -> Real:
+        """Return the softmax of scores (heads, rows, length), of which a head's sink takes a share that is lost."""
+        sinks = self.weights.layers[self.layer].sinks
+        lost = np.full((len(s), 1, 1), -np.inf) if sinks is None else sinks[:, None, None]  # (heads, 1, 1)
+        largest = np.maximum(s.max(axis=-1, keepdims=True), lost)  # (heads, rows, 1)
+        p = np.exp(s - largest)  # (heads, rows, length)
+        shares: Real = p / (p.sum(axis=-1, keepdims=True) + np.exp(lost - largest))
+        return shares
 
     def kv_head_of_heads(self) -> NDArray[np.intp]:
         """Return which key/value head each query head reads, (heads,): 0 0 0 1 1 1 ... with three to a group."""
@@ -243,9 +251,14 @@ class Llama(Adapted, Rotary):
         mixed = np.zeros_like(h)  # (rows, hidden)
         for expert in np.unique(chosen):
             rows, slots = np.nonzero(chosen == expert)  # (rows of this expert,)
-            gate, up = (self.product(h[rows], one[expert]) for one in (experts.gate, experts.up))
-            mixed[rows] += self.product(self.gated(gate, up), experts.down[expert]) * weights[rows, slots, None]
+            gate, up = (self.of_expert(h[rows], one[expert]) for one in (experts.gate, experts.up))
+            mixed[rows] += self.of_expert(self.gated(gate, up), experts.down[expert]) * weights[rows, slots, None]
         return mixed + self.shared(experts, h)
+
+    def of_expert(self, x: Real, linear: Linear) -> Real:
+        """Return x W^T + b of an expert, which no adapter changes: (rows, inputs) -> (rows, outputs)."""
+        y = self.product(x, linear)  # (rows, outputs)
+        return y if linear.bias is None else y + linear.bias
 
     def shared(self, experts: Experts, h: Real) -> Real | float:
         """Return what the expert of all rows adds, as far as its gate lets it: (rows, hidden)."""
@@ -269,7 +282,16 @@ class Llama(Adapted, Rotary):
 
     def gated(self, gate: Real, up: Real) -> Real:
         """Multiply what the gate lets through: (rows, intermediate)."""
+        if self.config.activation == "swiglu":
+            return self.swiglu(gate, up)
         return (self.silu(gate) if self.config.activation == "silu" else self.gelu(gate)) * up
+
+    def swiglu(self, gate: Real, up: Real) -> Real:
+        """Multiply up + 1 by gate * sigmoid(slope * gate), both within a limit: (rows, intermediate)."""
+        limit = self.config.gate_limit
+        gate, up = np.minimum(gate, limit), np.clip(up, -limit, limit)
+        product: Real = (up + 1) * gate / (1 + np.exp(-self.config.gate_slope * gate))
+        return product
 
     def gelu(self, x: Real) -> Real:
         """Return x * Phi(x) by its approximation with tanh, any shape."""

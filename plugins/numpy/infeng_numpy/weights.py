@@ -37,6 +37,8 @@ class Family:
     o_bias: bool | None = None
     experts: tuple[str, ...] | None = None
     """The router, and of expert {} gate, up and down; without {}: (experts * rows, columns) of all, gates above ups."""
+    in_turns: bool = False  # rows of gate and up take turns, in place of that; and router and experts have biases
+    sinks: bool = False
 
 
 EXPERTS = ("mlp.gate", *(f"mlp.experts.{{}}.{name}_proj.weight" for name in ("gate", "up", "down")))
@@ -45,12 +47,14 @@ STACKS = (
     "block_sparse_moe.router.layer",
     *(f"block_sparse_moe.{name}put_linear.weight" for name in ("in", "in", "out")),
 )
+OSS = ("mlp.router", "mlp.experts.gate_up_proj", "mlp.experts.gate_up_proj", "mlp.experts.down_proj")
 POST = (None, "post_attention_layernorm", None, "post_feedforward_layernorm")
 BOTH = ("input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm")
 
 FAMILIES = {
     "gemma2": Family(norms=BOTH, offset=1.0),
     "gemma3_text": Family(norms=BOTH, offset=1.0, qk_norm=True),
+    "gpt_oss": Family(experts=OSS, in_turns=True, sinks=True),
     "granite": Family(),
     "granitemoe": Family(experts=STACKS),
     "llama": Family(),
@@ -99,17 +103,17 @@ def arrange(config: ModelConfig, read: Read, has_int8_input: Callable[[str], boo
     def experts(names: tuple[str, ...], name: str, packed: str) -> Experts:
         """Return the mixture of layer ``name``."""
         router, *matrices = names
-        first = f"{packed}.experts.gate_up_proj"
+        first, biased = f"{packed}.experts.gate_up_proj", family.in_turns
         gates, ups, downs = (
             [
-                Linear(matrix, None, has_int8_input(tensor))
-                for matrix in of_experts(f"{name}.{matrices[index]}", index, 1 if index == 2 else 2)
+                Linear(matrix, bias, has_int8_input(tensor))
+                for matrix, bias in of_experts(f"{name}.{matrices[index]}", index, 1 if index == 2 else 2)
             ]
             for index, tensor in enumerate((first, first, f"{packed}.experts.down_proj"))
         )
         shared = f"{name}.mlp.shared_expert"
         if not config.shared_intermediate:
-            return Experts(linear(f"{name}.{router}", f"{packed}.router"), gates, ups, downs)
+            return Experts(linear(f"{name}.{router}", f"{packed}.router", biased), gates, ups, downs)
         both = f"{packed}.shared.gate_up_proj"
         whole = (
             linear(f"{shared}.gate_proj", both),
@@ -119,12 +123,16 @@ def arrange(config: ModelConfig, read: Read, has_int8_input: Callable[[str], boo
         gate = linear(f"{shared}_gate", f"{packed}.shared_gate")
         return Experts(linear(f"{name}.{router}", f"{packed}.router"), gates, ups, downs, whole, gate)
 
-    def of_experts(name: str, index: int, of: int) -> list[NDArray[np.float64]]:
-        """Return a matrix of each expert; a stack has ``of`` of each, of which number ``index`` is wanted."""
+    def of_experts(name: str, index: int, of: int) -> list[tuple[NDArray[np.float64], NDArray[np.float64] | None]]:
+        """Return matrix and bias of each expert; a stack has ``of`` of each, of which number ``index`` is wanted."""
         if "{}" in name:
-            return [real(name.format(expert)) for expert in range(config.experts)]
-        stack = real(name)
-        return list(stack.reshape(config.experts * of, -1, stack.shape[-1])[index % of :: of])
+            return [(real(name.format(expert)), None) for expert in range(config.experts)]
+        stack, index = real(name), index % of
+        if not family.in_turns:
+            return [(one, None) for one in stack.reshape(config.experts * of, -1, stack.shape[-1])[index::of]]
+        whole = stack.reshape(config.experts, -1, stack.shape[-1])
+        biases = real(f"{name}_bias").reshape(config.experts, -1)
+        return [(one[index::of], bias[index::of]) for one, bias in zip(whole, biases, strict=True)]
 
     def norm(name: str | None) -> NDArray[np.float64] | None:
         return None if name is None else real(f"{name}.weight") + family.offset
@@ -159,6 +167,7 @@ def arrange(config: ModelConfig, read: Read, has_int8_input: Callable[[str], boo
             mlp_post_norm=norms[3],
             q_norm=norm(f"{attention}.q_norm" if family.qk_norm else None),
             k_norm=norm(f"{attention}.k_norm" if family.qk_norm else None),
+            sinks=real(f"{attention}.sinks") if family.sinks else None,
         )
 
     tied = config.tie_embeddings

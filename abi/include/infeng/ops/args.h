@@ -40,7 +40,8 @@ INFENG_INLINE bool has_epilogue(const infeng_args& args, uint32_t kind) {
 
 // Functions that vector kernels have: those of gates, and what steps without a function say.
 INFENG_INLINE bool is_gate(uint32_t function) {
-  return function <= INFENG_FUNCTION_SILU || function == INFENG_FUNCTION_GELU_TANH;
+  return function <= INFENG_FUNCTION_SILU || function == INFENG_FUNCTION_GELU_TANH ||
+         function == INFENG_FUNCTION_SWIGLU;
 }
 
 // True if the list of a problem or of a call holds nothing but kinds of `mask`, and as a function nothing but gates.
@@ -64,7 +65,8 @@ inline infeng_status fail(infeng_worker* worker, infeng_status status, const cha
 }
 
 constexpr uint64_t kHandlesGates = INFENG_NEED_BIT(INFENG_NEED_FUNCTION(INFENG_FUNCTION_SILU)) |
-                                   INFENG_NEED_BIT(INFENG_NEED_FUNCTION(INFENG_FUNCTION_GELU_TANH));
+                                   INFENG_NEED_BIT(INFENG_NEED_FUNCTION(INFENG_FUNCTION_GELU_TANH)) |
+                                   INFENG_NEED_BIT(INFENG_NEED_FUNCTION(INFENG_FUNCTION_SWIGLU));
 constexpr uint64_t kHandlesLora = INFENG_NEED_BIT(INFENG_NEED_LORA_F32) | INFENG_NEED_BIT(INFENG_NEED_LORA_BF16) |
                                   INFENG_NEED_BIT(INFENG_NEED_LORA_I8);
 

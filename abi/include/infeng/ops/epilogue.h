@@ -3,7 +3,7 @@
 //   residual   cur += residual[m][n]             quantize   act = quantize(cur) in groups of 64 columns
 //   scale      cur *= a                          softcap    cur = a * tanh(cur / a)
 //   gated_mul  panels alternate gate, up:        cur'[16 p + i] = f(cur[32 p + i]) * cur[32 p + 16 + i], f silu or
-//                                                gelu_tanh
+//                                                gelu_tanh, or swiglu of both
 //   lora       per segment, see lora.h
 // A producer hands over the rows of a tile: `width` columns (a multiple of 16) from `column` on (a multiple of 64, of
 // 128 with GATED_MUL, so that a tile owns whole groups), in scratch that this code may overwrite. LORA comes first in a
@@ -33,11 +33,10 @@ INFENG_INLINE void combine_columns(float* cur, const float* operand, int64_t cou
   if (c < count) V::store(cur + c, op(V::load(cur + c), V::load(operand + c, int(count - c))), int(count - c));
 }
 
-// cur'[c] = f(gate) * up of `width` outputs, whose panels of gate and up alternate.
-template <Vector V, class Gate>
-INFENG_INLINE void multiply_gates(float* cur, int64_t width, const Gate& gate) {
-  for (int64_t c = 0; c < width; c += kLanes)
-    V::store(cur + c, V::mul(gate(V::load(cur + 2 * c)), V::load(cur + 2 * c + kLanes)));
+// cur'[c] = f(gate, up) of `width` outputs, whose panels of gate and up alternate.
+template <Vector V, class F>
+INFENG_INLINE void join_gates(float* cur, int64_t width, const F& f) {
+  for (int64_t c = 0; c < width; c += kLanes) V::store(cur + c, f(V::load(cur + 2 * c), V::load(cur + 2 * c + kLanes)));
 }
 
 // The list from step `from` on, for one row.
@@ -65,10 +64,12 @@ INFENG_NOINLINE void finish_row(const infeng_args& args, uint32_t from, const in
       case INFENG_EPILOGUE_GATED_MUL:
         column /= 2;
         width /= 2;
-        if (e->function == INFENG_FUNCTION_GELU_TANH)
-          multiply_gates<V>(cur, width, [](auto x) INFENG_INLINE_LAMBDA { return gelu_tanh<V>(x); });
+        if (e->function == INFENG_FUNCTION_SWIGLU)
+          join_gates<V>(cur, width, [e](auto g, auto u) INFENG_INLINE_LAMBDA { return swiglu<V>(g, u, e->a, e->b); });
+        else if (e->function == INFENG_FUNCTION_GELU_TANH)
+          join_gates<V>(cur, width, [](auto g, auto u) INFENG_INLINE_LAMBDA { return V::mul(gelu_tanh<V>(g), u); });
         else
-          multiply_gates<V>(cur, width, [](auto x) INFENG_INLINE_LAMBDA { return silu<V>(x); });
+          join_gates<V>(cur, width, [](auto g, auto u) INFENG_INLINE_LAMBDA { return V::mul(silu<V>(g), u); });
         break;
       case INFENG_EPILOGUE_SCALE:
         for (int64_t c = 0; c < width; c += kLanes) V::store(cur + c, V::mul(V::load(cur + c), V::set(e->a)));

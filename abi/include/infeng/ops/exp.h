@@ -1,6 +1,7 @@
 // exp and silu as docs/numerics.md defines them: Cephes' expf (S. Moshier) with 2^n made from exponent bits.
 //   exp(x) = (fma(p(r), r * r, r) + 1) * 2^n,  n = rne(x / ln 2),  r = x - n ln 2;  +0 below -87.33, x at most 88
 //   silu(x) = x / (1 + exp(-x));  tanh(x): Cephes' tanhf;  gelu_tanh(x) = x / 2 * (1 + tanh(c * (x + 0.044715 x^3)))
+//   swiglu(gate, up) = (up + 1) * (gate * sigmoid(a * gate)), gate at most b, up within b
 // SPDX-License-Identifier: Apache-2.0
 #ifndef INFENG_OPS_EXP_H
 #define INFENG_OPS_EXP_H
@@ -64,6 +65,15 @@ INFENG_INLINE typename V::F gelu_tanh(typename V::F x) {
   const auto cube = V::fma(V::mul(V::set(0.044715f), x), V::mul(x, x), x);
   const auto inner = V::mul(V::set(0.7978845608f), cube);
   return V::mul(V::mul(V::set(0.5f), x), V::add(V::set(1.0f), tanh<V>(inner)));
+}
+
+template <Vector V>
+INFENG_INLINE typename V::F swiglu(typename V::F gate, typename V::F up, float a, float b) {
+  const auto one = V::set(1.0f), limit = V::set(b);
+  gate = V::min(gate, limit);
+  up = V::max(V::min(up, limit), V::set(-b));
+  const auto decay = exp<V>(V::sub(V::zero(), V::mul(V::set(a), gate)));
+  return V::mul(V::add(up, one), V::mul(gate, V::div(one, V::add(one, decay))));
 }
 
 // cap * tanh(x / cap)

@@ -9,6 +9,7 @@ import goldens
 import numpy as np
 import pytest
 
+from infeng_core.formats.quantized.blocks import Blocks
 from infeng_core.formats.quantized.columns import Columns
 from infeng_core.formats.quantized.module import Module
 from infeng_core.formats.quantized.raw import Raw
@@ -21,7 +22,7 @@ FILES = sorted((Path(goldens.__path__[0]) / "quantized").glob("*.safetensors"))
 
 def test_there_are_files_of_each_library() -> None:
     makers = {SafetensorsFile(path).header.metadata["made_by"].split()[0] for path in FILES}
-    assert makers == {"compressed-tensors", "gptqmodel", "autoawq", "auto-round"}
+    assert makers == {"compressed-tensors", "gptqmodel", "autoawq", "auto-round", "transformers"}
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
@@ -33,7 +34,9 @@ def test_it_means_what_its_maker_says(path: Path) -> None:
     expected = raw.floats("expected")
     n, k = expected.shape
     module: Module
-    if scheme.words:
+    if scheme.has_blocks:
+        module = Blocks(raw, "m.w", n, k, n)
+    elif scheme.words:
         module = Columns(raw, "m", n, k, scheme)
     elif "m.weight" in raw and raw.dtype("m.weight") == "F8_E4M3":
         module = floats(raw, "m", n, k, scheme)
