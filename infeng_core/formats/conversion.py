@@ -24,7 +24,7 @@ from infeng_core.formats.identity import conversion_key
 from infeng_core.formats.packing import chosen_bytes, gather_vector, pack_tensor, statistic_bytes
 from infeng_core.formats.progress import Progress, Show
 from infeng_core.formats.quant import FormatLookup, QuantFormat, builtin_format
-from infeng_core.formats.quantizers import DEFAULT, QuantizerChoice
+from infeng_core.formats.quantizers import DEFAULT, Moments, QuantizerChoice
 from infeng_core.formats.recipes import Recipe
 from infeng_core.formats.resume import Journal, held
 from infeng_core.formats.shards import ALIGN, Entry, aligned_bytes, plan_shards, write_shard
@@ -38,14 +38,17 @@ from infeng_core.models.weights import TensorSpec, VectorSpec
 class Statistics(Protocol):
     """What tells a quantizer about the inputs of each matrix (``infeng_core.calibration``)."""
 
+    few_rows: dict[str, int]
+    """How many experts of a tensor got so few rows that these say too little of them."""
+
     def begin(self, model: ModelConfig) -> None:
         """Start over, for a model of this shape."""
 
     def vector(self, name: str, values: NDArray[np.float32]) -> None:
         """Take a vector of the model; all of them come before the first tensor."""
 
-    def of(self, tensor: str, *, as_int8: bool) -> NDArray[np.float64] | None:
-        """Return H = X'X / n, (k, k), of the rows X that a packed tensor multiplies; None where it is not known.
+    def of(self, tensor: str, *, as_int8: bool) -> Moments:
+        """Return what gives H of the rows that each part of a packed tensor multiplies, None where it is not known.
 
         as_int8: whether its kernels read int8 rows.
         """
@@ -66,6 +69,7 @@ class Conversion:
     quantizer: Mapping[str, Any]  # as in the manifest: name, and of a plugin's its plugin, version and settings
     reused: bool
     rounded_again: Mapping[str, str] = field(default_factory=dict)  # "Q4_K -> int8-row": "24 tensors"; of a reuse none
+    few_rows: Mapping[str, int] = field(default_factory=dict)  # experts of a tensor that text hardly reached; the same
 
 
 def convert(
@@ -106,7 +110,8 @@ def convert(
         manifest, changes = _write(
             source, destination, choice, quantizer, statistics, recipe, key, lookup, threads, progress, ours
         )
-    return replace(_report(manifest, destination, start, reused=False), rounded_again=changes)
+    few = {} if statistics is None else dict(statistics.few_rows)
+    return replace(_report(manifest, destination, start, reused=False), rounded_again=changes, few_rows=few)
 
 
 def known_recipe(destination: Path, lookup: FormatLookup, key: Callable[[Recipe], str]) -> Recipe | None:
@@ -294,12 +299,13 @@ class _Packer:
         return out
 
     def _pack(self, spec: TensorSpec, out: NDArray[np.uint8]) -> None:
-        format, statistic = self.formats[spec.name], None
-        if self.statistics is not None:
-            statistic = self.statistics.of(spec.name, as_int8=not format.is_float)
-        pack_tensor(spec, self.checkpoint, format, out, self.threads, self.quantizer, statistic)
-        if self.statistics is not None:
-            self.statistics.put(self._packed(spec, out))
+        format = self.formats[spec.name]
+        if self.statistics is None:
+            pack_tensor(spec, self.checkpoint, format, out, self.threads, self.quantizer)
+            return
+        told = self.statistics.of(spec.name, as_int8=not format.is_float)
+        pack_tensor(spec, self.checkpoint, format, out, self.threads, self.quantizer, told)
+        self.statistics.put(self._packed(spec, out))
 
     def _packed(self, spec: TensorSpec, data: NDArray[np.uint8]) -> PackedTensor:
         format = self.formats[spec.name]
