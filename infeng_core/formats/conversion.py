@@ -101,6 +101,62 @@ def convert(
         raise ModelError(f"{source}", "is converted already", "convert the original Hugging Face directory")
     destination = destination.absolute()
     key = conversion_key(source, choice, quantizer, recipe)
+
+    def opened() -> tuple[Checkpoint, dict[str, bytes]]:
+        with reading(source):
+            checkpoint = open_checkpoint(source)
+            return checkpoint, checkpoint.side_files()
+
+    return _convert(
+        opened, destination, choice, quantizer, statistics, recipe, key, lookup, threads, progress, force, start
+    )
+
+
+def pack_checkpoint(
+    checkpoint: Checkpoint,
+    destination: Path,
+    choice: FormatChoice,
+    key: str,
+    *,
+    lookup: FormatLookup = builtin_format,
+    threads: int = 2,
+    progress: Show = True,
+) -> Conversion:
+    """Do as ``convert`` with a model whose values may come from anywhere; ``key`` says what they are."""
+    return _convert(
+        lambda: (checkpoint, checkpoint.side_files()),
+        destination.absolute(),
+        choice,
+        DEFAULT,
+        None,
+        b"",
+        key,
+        lookup,
+        threads,
+        progress,
+        force=False,
+        start=time.monotonic(),
+    )
+
+
+Opened = Callable[[], tuple[Checkpoint, dict[str, bytes]]]
+"""Returns a model and the files that stay beside its weights."""
+
+
+def _convert(
+    opened: Opened,
+    destination: Path,
+    choice: FormatChoice,
+    quantizer: QuantizerChoice,
+    statistics: Statistics | None,
+    recipe: bytes,
+    key: str,
+    lookup: FormatLookup,
+    threads: int,
+    progress: Show,
+    force: bool,
+    start: float,
+) -> Conversion:
     ours = partial(atomic.require_ours, destination, "engine-native directory", native.written_files, ModelError)
     wait = f"{destination}: another process writes it; waiting"
     with atomic.locked(destination, waiting=lambda: get_logger(__name__).warning(wait)):
@@ -108,7 +164,7 @@ def convert(
         if existing is not None:
             return _report(existing, destination, start, reused=True)
         manifest, changes = _write(
-            source, destination, choice, quantizer, statistics, recipe, key, lookup, threads, progress, ours
+            opened, destination, choice, quantizer, statistics, recipe, key, lookup, threads, progress, ours
         )
     few = {} if statistics is None else dict(statistics.few_rows)
     return replace(_report(manifest, destination, start, reused=False), rounded_again=changes, few_rows=few)
@@ -165,7 +221,7 @@ def _is_free(destination: Path) -> bool:
 
 
 def _write(
-    source: Path,
+    opened: Opened,
     destination: Path,
     choice: FormatChoice,
     quantizer: QuantizerChoice,
@@ -178,9 +234,8 @@ def _write(
     ours: Callable[[], None],
 ) -> tuple[native.Manifest, dict[str, str]]:
     """Write everything; return the manifest, and what was quantized and is rounded again."""
-    with reading(source):
-        checkpoint = open_checkpoint(source)
-        sides = checkpoint.side_files() | ({recipes.NAME: recipe} if recipe else {})
+    checkpoint, sides = opened()
+    sides |= {recipes.NAME: recipe} if recipe else {}
     formats = checkpoint.formats(choice, lookup)
     quants = {name: lookup(format) for name, format in formats.items()}
     packer = _Packer(checkpoint, quants, quantizer, statistics, threads)
