@@ -23,7 +23,8 @@ void Program::expert_linear(Bindings kernels, std::shared_ptr<const Weight> weig
   if (epilogues.size() > kMostExpertSteps) fail("unsupported", "linear: experts have at most 4 steps");
   for (const EpilogueSpec& step : epilogues) {
     const bool is_fit = step.kind == INFENG_EPILOGUE_GATED_MUL || step.kind == INFENG_EPILOGUE_QUANTIZE ||
-                        step.kind == INFENG_EPILOGUE_SCALE || step.kind == INFENG_EPILOGUE_ACTIVATE;
+                        step.kind == INFENG_EPILOGUE_SCALE || step.kind == INFENG_EPILOGUE_ACTIVATE ||
+                        step.kind == INFENG_EPILOGUE_LORA;
     if (!is_fit) fail("unsupported", "linear: this step cannot follow a linear of experts");
   }
   op.problem.weight_format = w.format;
@@ -39,7 +40,7 @@ void Program::expert_linear(Bindings kernels, std::shared_ptr<const Weight> weig
   const int64_t columns = add_epilogues(op, epilogues, op.problem.n);
   args.out = result(out, columns, op);
   op.weight = std::move(weight);
-  expert_calls_.reserve(op.routing->experts);
+  expert_calls_.reserve(op.routing->experts, limits_.rows * op.routing->top_k);
   ops_.push_back(std::move(draft_op));
 }
 
@@ -98,6 +99,7 @@ void Program::route(Bindings kernels, int logits, int x, int out, const RouteSpe
   op.problem.k = spec.columns;
   op.problem.heads = args.top_k;
   op.solo_rows = kSoloElements / (routing.experts + routing.top_k * spec.columns);
+  if (spec.for_adapters) route_for_adapters_ = &op;
   ops_.push_back(std::move(draft_op));
 }
 

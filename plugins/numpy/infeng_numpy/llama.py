@@ -243,8 +243,9 @@ class Llama(Adapted, Rotary):
         mixed = np.zeros_like(h)  # (rows, hidden)
         for expert in np.unique(chosen):
             rows, slots = np.nonzero(chosen == expert)  # (rows of this expert,)
-            gate, up = (self.product(h[rows], one[expert]) for one in (experts.gate, experts.up))
-            mixed[rows] += self.product(self.gated(gate, up), experts.down[expert]) * weights[rows, slots, None]
+            with self.only(rows):
+                gate, up = (self.linear(h[rows], one[expert]) for one in (experts.gate, experts.up))
+                mixed[rows] += self.linear(self.gated(gate, up), experts.down[expert]) * weights[rows, slots, None]
         return mixed + self.shared(experts, h)
 
     def shared(self, experts: Experts, h: Real) -> Real | float:

@@ -102,8 +102,8 @@ def arrange(config: ModelConfig, read: Read, has_int8_input: Callable[[str], boo
         first = f"{packed}.experts.gate_up_proj"
         gates, ups, downs = (
             [
-                Linear(matrix, None, has_int8_input(tensor))
-                for matrix in of_experts(f"{name}.{matrices[index]}", index, 1 if index == 2 else 2)
+                Linear(matrix, None, has_int8_input(tensor), module)
+                for module, matrix in of_experts(f"{name}.{matrices[index]}", index, 1 if index == 2 else 2)
             ]
             for index, tensor in enumerate((first, first, f"{packed}.experts.down_proj"))
         )
@@ -119,12 +119,17 @@ def arrange(config: ModelConfig, read: Read, has_int8_input: Callable[[str], boo
         gate = linear(f"{shared}_gate", f"{packed}.shared_gate")
         return Experts(linear(f"{name}.{router}", f"{packed}.router"), gates, ups, downs, whole, gate)
 
-    def of_experts(name: str, index: int, of: int) -> list[NDArray[np.float64]]:
-        """Return a matrix of each expert; a stack has ``of`` of each, of which number ``index`` is wanted."""
+    def of_experts(name: str, index: int, of: int) -> list[tuple[str, NDArray[np.float64]]]:
+        """Return module and matrix of each expert; a stack has ``of`` of each, of which number ``index`` is wanted."""
+        module = name.removesuffix(".weight")
         if "{}" in name:
-            return [real(name.format(expert)) for expert in range(config.experts)]
-        stack = real(name)
-        return list(stack.reshape(config.experts * of, -1, stack.shape[-1])[index % of :: of])
+            return [(module.format(expert), real(name.format(expert))) for expert in range(config.experts)]
+        whole = real(name)
+        stack = whole.reshape(config.experts * of, -1, whole.shape[-1])
+        rows = stack.shape[1]
+        return [
+            (f"{module}[{at * rows}:{(at + 1) * rows}]", stack[at]) for at in range(index % of, config.experts * of, of)
+        ]
 
     def norm(name: str | None) -> NDArray[np.float64] | None:
         return None if name is None else real(f"{name}.weight") + family.offset
