@@ -328,12 +328,22 @@ class Program:
     ) -> None:
         """Run a linear for each expert that has rows, on its copies; ``weight`` holds all experts, in order."""
     def route(
-        self, kernels: Bindings, logits: int, x: int, out: int, *, routing: int, columns: int, share_of_chosen: bool
+        self,
+        kernels: Bindings,
+        logits: int,
+        x: int,
+        out: int,
+        *,
+        routing: int,
+        columns: int,
+        share_of_chosen: bool,
+        for_adapters: bool = False,
     ) -> None:
         """Choose the experts of each row by ``logits`` and sort copies of the rows of ``x`` by expert.
 
         ``x`` and ``out``, which has top_k copies of each row, are both buffers or both activations of ``columns``.
-        Weights are shares of the chosen experts, or of all.
+        Weights are shares of the chosen experts, or of all. ``for_adapters``: it runs where the next ``shrink`` of
+        experts does, for which it makes copies of another type.
         """
     def combine(
         self,
@@ -352,11 +362,11 @@ class Program:
         self, routing: int
     ) -> tuple[NDArray[np.int32], NDArray[np.float32], NDArray[np.int32], NDArray[np.int32]]:
         """Return (experts, weights and places (rows, top_k), begin (1, experts + 1)), views."""
-    def shrink(self, kernels: Bindings, name: str, x: int, *, k: int, panels: int) -> int:
+    def shrink(self, kernels: Bindings, name: str, x: int, *, k: int, panels: int, routing: int | None = None) -> int:
         """Make u before the linear ``name`` of ``panels`` panels over ``k`` inputs; returns the slot for its LORA step.
 
         ``x`` is an activation where adapters are stored as int8, else a buffer. The step comes first in the list of the
-        linear, or of an epilogue op behind it.
+        linear, or of an epilogue op behind it. With ``routing`` it is a linear of experts, of ``panels`` panels each.
         """
     def embedding_slot(self, *, vocabulary: int, panels: int) -> int:
         """Return the slot for a LORA step behind the embeddings; u of a token is looked up, not computed."""

@@ -70,6 +70,8 @@ from infeng_core.formats.adapters.artifact import is_artifact
 from infeng_core.formats.adapters.packed import LoraPart, LoraTensor
 from infeng_core.formats.atomic import locked, replacing
 from infeng_core.formats.cache import cached_model
+from infeng_core.formats.checkpoints import Checkpoint
+from infeng_core.formats.conversion import pack_checkpoint
 from infeng_core.formats.huggingface import read_config
 from infeng_core.formats.identity import conversion_key
 from infeng_core.formats.native import is_native, read_manifest
@@ -165,6 +167,7 @@ __all__ = [
     "BlockAccess",
     "BlockPool",
     "BoundOp",
+    "Checkpoint",
     "Combine",
     "Command",
     "Completion",
@@ -311,6 +314,7 @@ __all__ = [
     "memory",
     "model_options",
     "pack",
+    "pack_checkpoint",
     "panel_bytes",
     "panel_columns",
     "parse_adapter",

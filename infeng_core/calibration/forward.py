@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from infeng_core import _native
 from infeng_core.backends.native.executable import plan
-from infeng_core.calibration.stages import Stage, stages, table
+from infeng_core.calibration.routing import Routed, chosen
+from infeng_core.calibration.stages import Stage, route_of, stages, table
 from infeng_core.calibration.store import Store
 from infeng_core.errors import KernelError
 from infeng_core.formats.quant import BUILTIN
@@ -20,7 +21,8 @@ from infeng_core.formats.tensors import LoadedModel, PackedTensor
 from infeng_core.kernels.choice import Selector
 from infeng_core.models.config import ModelConfig
 from infeng_core.models.families import families
-from infeng_core.models.ops import Linear, panel_columns
+from infeng_core.models.ops import ExpertLinear, panel_columns, writes
+from infeng_core.models.weights import layout
 from infeng_core.settings.config import EngineConfig
 from infeng_core.step import Limits
 
@@ -52,6 +54,7 @@ class Forward:
         self._known = graph.values
         self.logits = graph.logits
         self._stages = stages(graph)
+        self._inputs = {spec.name: spec.k for spec in layout(self.model).tensors}
         self._next = 0
         self._length = max(len(text) for text in self.texts)
         self._config = replace(
@@ -68,33 +71,51 @@ class Forward:
             head_dim=self.model.head_dim,
         )
 
-    def inputs(self, tensor: str) -> list[NDArray[np.float32]] | None:
+    def inputs(self, tensor: str) -> list[NDArray[np.float32]] | Routed | None:
         """Return what the linear op with weight ``tensor`` reads, (tokens, k) of each text; None if none comes next."""
-        op = self._upcoming()
-        if op is None or op.weight != tensor:
+        stage = self._stages[self._next] if self._next < len(self._stages) else None
+        if stage is None or stage.linear is None or stage.linear.weight != tensor:
             return None
-        return self._values[op.x]
+        op = stage.linear
+        k = self._inputs[tensor]  # a value is padded to whole panels
+        if not isinstance(op, ExpertLinear):
+            return [rows[:, :k] for rows in self._values[op.x]]
+        route = route_of(stage)
+        logits = [rows[:, : route.experts] for rows in self._values[route.logits]]
+        is_made = op.x != route.out
+        inputs = [rows[:, :k] for rows in self._values[op.x if is_made else route.x]]
+        return Routed(inputs, [chosen(one, route.top_k) for one in logits], route.experts, is_made)
 
     def put(self, tensor: PackedTensor) -> None:
         """Take a packed tensor and compute as far as the tensors that are known allow; its memory may change after."""
         self._tensors[tensor.name] = tensor
         while self._next < len(self._stages) and self._is_known(self._stages[self._next]):
             stage = self._stages[self._next]
-            if not stage.gives:  # the logits, which nobody reads
+            if self.is_last(stage):  # nobody reads the logits
                 self._next = len(self._stages)
                 break
             self._run(stage)
             self._next += 1
-        self._tensors.clear()
+        self._keep(tensor)
 
-    def _upcoming(self) -> Linear | None:
-        return self._stages[self._next].linear if self._next < len(self._stages) else None
+    def _keep(self, latest: PackedTensor) -> None:
+        """Let go of the tensors that no later stage runs again, and copy the one whose memory will change."""
+        wanted = {getattr(op, "weight", None) for stage in self._stages[self._next :] for op in stage.again}
+        self._tensors = {name: tensor for name, tensor in self._tensors.items() if name in wanted}
+        if latest.name in self._tensors:
+            panels = aligned_bytes(latest.nbytes)
+            panels[:] = np.frombuffer(latest.buffer, np.uint8, latest.nbytes, latest.offset)
+            self._tensors[latest.name] = latest.holding(panels, latest.name)
+
+    def is_last(self, stage: Stage) -> bool:
+        """Return whether a stage makes the logits."""
+        return any(writes(op) == self.logits for op in stage.ops)
 
     def _is_known(self, stage: Stage) -> bool:
-        return all(getattr(op, "weight", None) in {None, *self._tensors, *self.vectors} for op in stage.ops)
+        return all(getattr(op, "weight", None) in {None, *self._tensors, *self.vectors} for op in stage.all_ops)
 
     def course(self) -> Iterator[tuple[Stage, set[str]]]:
-        """Yield every stage with the values that later ones read; the last one gives nothing but ``logits``."""
+        """Yield every stage with the values that later ones read."""
         for index, stage in enumerate(self._stages):
             yield stage, {name for one in self._stages[index + 1 :] for name in one.takes}
 
@@ -106,28 +127,29 @@ class Forward:
         limits = Limits(self._length, 1, 1, blocks * BLOCK, blocks)
         graph = stage.graph(self._known)
         program, planner, _ = plan(
-            loaded, self._config, limits, self.selector, self._pool, self._cache, graph=graph, kept=stage.gives
+            loaded, self._config, limits, self.selector, self._pool, self._cache, graph=graph, kept=stage.kept
         )
         program.finish()
-        views = {name: program.view(planner.buffer(name)) for name in stage.gives}
+        views = {name: program.view(planner.buffer(name)) for name in stage.kept}
 
         def run(values: Mapping[str, NDArray[np.float32]], ids: NDArray[np.int32]) -> dict[str, NDArray[np.float32]]:
             for name, tensor in tables.items():
                 self._fill(tensor, values[name])
             self._step(program, np.arange(len(ids), dtype=np.int32) if tables else ids)
-            return {name: view[: len(ids), : self._known[name].columns] for name, view in views.items()}
+            sizes = {name: (len(ids) * self._known[name].copies, self._known[name].columns) for name in views}
+            return {name: view[: sizes[name][0], : sizes[name][1]] for name, view in views.items()}
 
         return run
 
     def _run(self, stage: Stage) -> None:
-        """Compute what ``stage`` gives of every text."""
+        """Compute what ``stage`` gives and shows of every text."""
         run = self.runner(stage, self._tensors)
-        made: dict[str, list[NDArray[np.float32]]] = {name: [] for name in stage.gives}
+        made: dict[str, list[NDArray[np.float32]]] = {name: [] for name in stage.kept}
         for index, ids in enumerate(self.texts):
             for name, rows in run({name: self._values[name][index] for name in stage.takes}, ids).items():
                 made[name].append(self.store.keep(rows))
         later = self._stages[self._next + 1 :]
-        wanted = {name for one in later for name in one.takes}
+        wanted = {stage.shows, *(name for one in later for name in one.takes)}
         self._values = {name: rows for name, rows in {**self._values, **made}.items() if name in wanted}
 
     def _step(self, program: _native.Program, tokens: NDArray[np.int32]) -> None:

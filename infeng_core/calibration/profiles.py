@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from infeng_core.errors import UsageError
+from infeng_core.formats.choice import ROUTER, is_router
 from infeng_core.formats.quant import FormatLookup
 from infeng_core.models.weights import Layout, TensorSpec
 
@@ -47,8 +48,8 @@ def budget_of(profile: Profile, asked: float | None) -> float | None:
 
 
 def is_inner(name: str) -> bool:
-    """Return whether a tensor belongs to a layer, and so to what a budget counts."""
-    return name.startswith("layers.")
+    """Return whether a tensor belongs to a layer, and so to what a budget counts; routers are small, and bf16."""
+    return name.startswith("layers.") and not is_router(name)
 
 
 def weights_of(spec: TensorSpec) -> int:
@@ -71,7 +72,8 @@ def allocate(
     Every tensor of a layer begins with the profile's smallest format; then whoever loses least by a byte more goes up.
     Raises UsageError where the smallest formats take more than the budget.
     """
-    found = {spec.name: profile.ladder[0] if is_inner(spec.name) else OUTER for spec in layout.tensors}
+    outer = {spec.name: ROUTER if is_router(spec.name) else OUTER for spec in layout.tensors}
+    found = {name: profile.ladder[0] if is_inner(name) else format for name, format in outer.items()}
     if budget is None or len(profile.ladder) == 1:
         return found
     inner = [spec for spec in layout.tensors if is_inner(spec.name)]

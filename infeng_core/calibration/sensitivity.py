@@ -20,6 +20,7 @@ from infeng_core.formats.packing import gather_vector, pack_tensor
 from infeng_core.formats.quant import FormatLookup
 from infeng_core.formats.shards import aligned_bytes
 from infeng_core.formats.tensors import PackedTensor
+from infeng_core.models.ops import ExpertLinear, Linear
 from infeng_core.models.weights import Layout, TensorSpec
 
 FLOAT = "bf16"
@@ -80,9 +81,11 @@ def sensitivities(
     others: dict[tuple[str, str], Stream] = {}
     found: dict[str, dict[str, float]] = {}
     for stage, wanted in forward.course():
-        weights = [name for op in stage.ops if (name := getattr(op, "weight", None)) in specs]
+        if not stage.gives and not forward.is_last(stage):
+            continue  # what it makes of experts' rows is made again where a stage ends
+        weights = [name for op in stage.all_ops if (name := getattr(op, "weight", None)) in specs]
         tensors = {name: pack(specs[name], FLOAT) for name in dict.fromkeys(weights)}
-        if not stage.gives:
+        if forward.is_last(stage):
             last = forward.runner(replace(stage, gives=(forward.logits,)), tensors)
             for (name, format), loss in _divergences(forward, last, clean, others).items():
                 found.setdefault(name, {})[format] = float(f"{loss:.3g}")
@@ -105,14 +108,14 @@ def _fresh(
     formats: Sequence[str],
     pack: Callable[[str, str], PackedTensor],
 ) -> dict[tuple[str, str], Stream]:
-    """Return the streams that begin with the stage's linear op, one for each format."""
-    op, found = stage.linear, {}
-    if op is None or not is_inner(op.weight):
-        return {}
-    for format in formats:
-        stream = [dict(values) for values in clean]
-        _advance(forward, forward.runner(stage, {**tensors, op.weight: pack(op.weight, format)}), wanted, stream)
-        found[op.weight, format] = stream
+    """Return the streams that begin with one of the stage's linear ops, one for each of its formats."""
+    linears = [op.weight for op in stage.all_ops if isinstance(op, Linear | ExpertLinear) and is_inner(op.weight)]
+    found = {}
+    for weight in linears:
+        for format in formats:
+            stream = [dict(values) for values in clean]
+            _advance(forward, forward.runner(stage, {**tensors, weight: pack(weight, format)}), wanted, stream)
+            found[weight, format] = stream
     return found
 
 

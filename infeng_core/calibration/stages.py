@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from infeng_core.errors import ModelError
-from infeng_core.models.ops import Embed, Graph, Linear, Op, Route, Value, reads, writes
+from infeng_core.models.ops import Embed, ExpertLinear, Graph, Linear, Op, Route, Value, reads, writes
 
 
 @dataclass(frozen=True)
@@ -15,24 +15,33 @@ class Stage:
     """Ops of a graph that run together: one linear op and what follows it; the first stage has none.
 
     ``takes`` are the values that exist before it and that it reads, ``gives`` those that it writes and a later stage
-    reads.
+    reads. What experts get and make of rows exists within a stage only: ``again`` are the ops of earlier stages that
+    make it once more. ``shows`` is the value of this kind that the linear op of the next stage reads, "" where it reads
+    another.
     """
 
+    linear: Linear | ExpertLinear | None
     ops: tuple[Op, ...]
+    again: tuple[Op, ...]
     takes: tuple[str, ...]
     gives: tuple[str, ...]
+    shows: str = ""
 
     @property
-    def linear(self) -> Linear | None:
-        """The linear op that it begins with."""
-        first = self.ops[0]
-        return first if isinstance(first, Linear) else None
+    def all_ops(self) -> tuple[Op, ...]:
+        """All that runs."""
+        return (*self.again, *self.ops)
+
+    @property
+    def kept(self) -> tuple[str, ...]:
+        """The values that are wanted after a run."""
+        return (*self.gives, self.shows) if self.shows else self.gives
 
     def graph(self, values: Mapping[str, Value]) -> Graph:
         """Return the stage as a graph by itself: what it takes is looked up, row by row, in ``table(value)``."""
         known = {name: replace(value, sampled=False) for name, value in values.items()}
         loads = tuple(Embed(table(name), name) for name in self.takes)
-        return Graph(known, (*loads, *self.ops), self.gives[0])
+        return Graph(known, (*loads, *self.all_ops), self.kept[0])
 
 
 def table(value: str) -> str:
@@ -42,18 +51,41 @@ def table(value: str) -> str:
 
 def stages(graph: Graph) -> list[Stage]:
     """Cut ``graph`` before each linear op; raises ModelError for one that looks up tokens after the first of them."""
-    if any(isinstance(op, Route) for op in graph.ops):
-        why = "which experts a row of the text goes to hangs on weights that are not chosen yet"
-        raise ModelError("calibration", f"the model has experts: {why}", "convert without --calibrate")
-    cuts = [index for index, op in enumerate(graph.ops) if isinstance(op, Linear)]
+    cuts = [index for index, op in enumerate(graph.ops) if isinstance(op, Linear | ExpertLinear)]
     bounds = [0, *cuts, len(graph.ops)]
-    found = []
-    for begin, end in pairwise(bounds):
-        ops = graph.ops[begin:end]
+    found: list[Stage] = []
+    later: tuple[Op, ...] = ()
+    shows = ""
+    for begin, end in reversed(list(pairwise(bounds))):
+        first = graph.ops[begin]
+        ops = tuple(op for op in graph.ops[begin:end] if not isinstance(op, Route))  # made again where it is read
         if begin and any(isinstance(op, Embed) for op in ops):
             raise ModelError("calibration", "the model looks up tokens in the middle of a pass", "convert without it")
-        found.append(Stage(ops, _open(ops), _kept(ops, graph.ops[end:])))
-    return found
+        again = _again(graph, begin, ops)
+        linear = first if isinstance(first, Linear | ExpertLinear) else None
+        shown = shows if any(writes(op) == shows for op in ops) else ""
+        found.append(Stage(linear, ops, again, _open((*again, *ops)), _kept(ops, later), shown))
+        later = (*again, *ops, *later)
+        shows = first.x if isinstance(first, ExpertLinear) else ""
+    return found[::-1]
+
+
+def route_of(stage: Stage) -> Route:
+    """Return what says which rows the experts of a stage get, whose linear op is theirs."""
+    return next(op for op in reversed(stage.again) if isinstance(op, Route))
+
+
+def _again(graph: Graph, begin: int, ops: tuple[Op, ...]) -> tuple[Op, ...]:
+    """Return the ops before ``begin`` that make what ``ops`` read of experts' rows."""
+    of_experts = {writes(op) for op in graph.ops if isinstance(op, Route | ExpertLinear)}
+    wanted = {name for name in _open(ops) if name in of_experts}
+    made: list[Op] = []
+    for op in reversed(graph.ops[:begin]):
+        if writes(op) in wanted:
+            made.append(op)
+            wanted.remove(writes(op))
+            wanted.update(name for name in reads(op) if name in of_experts)
+    return tuple(reversed(made))
 
 
 def _open(ops: tuple[Op, ...]) -> tuple[str, ...]:

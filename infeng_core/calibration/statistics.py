@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from infeng_core import _native
 from infeng_core.calibration.forward import Forward, quantized
+from infeng_core.calibration.routing import Routed
+from infeng_core.formats.quantizers import Moments
 from infeng_core.formats.tensors import PackedTensor
 from infeng_core.models.config import ModelConfig
 
 BLOCK = 512  # columns that are mirrored at a time
 ROWS = 256  # the native sums are cut at multiples of it
+FEW = 128  # rows, fewer say too little of what an expert reads
 
 
 @dataclass
@@ -26,26 +29,65 @@ class Statistics:
 
     start: Callable[[ModelConfig], Forward]
     threads: int
+    few_rows: dict[str, int] = field(default_factory=dict)
+    """How many experts of a tensor got fewer than FEW rows of the text."""
 
     def begin(self, model: ModelConfig) -> None:
         """Start over, for a model of this shape."""
         self._forward = self.start(model)
+        self.few_rows.clear()
 
     def vector(self, name: str, values: NDArray[np.float32]) -> None:
         """Take a vector of the model; all of them come before the first tensor."""
         self._forward.vectors[name] = values.copy()
 
-    def of(self, tensor: str, *, as_int8: bool) -> NDArray[np.float64] | None:
-        """Return H, (k, k) symmetric, of what ``tensor`` multiplies; None for one that is only looked up.
+    def of(self, tensor: str, *, as_int8: bool) -> Moments:
+        """Return what gives H, (k, k) symmetric, of the rows that an expert's part of ``tensor`` multiplies.
 
-        as_int8: whether its kernels read int8 rows.
+        A tensor without experts has the one H of expert 0; one that is only looked up has none. as_int8: whether its
+        kernels read int8 rows.
         """
         inputs = self._forward.inputs(tensor)
-        return None if inputs is None else moments(inputs, as_int8=as_int8, threads=self.threads)
+        if inputs is None:
+            return lambda expert: None
+        if isinstance(inputs, Routed):
+            return _OfExperts(inputs, as_int8, self.threads)
+        h = moments(inputs, as_int8=as_int8, threads=self.threads)
+        return lambda expert: h
 
     def put(self, tensor: PackedTensor) -> None:
         """Take a tensor as it will be served; its memory may change afterwards."""
+        inputs = self._forward.inputs(tensor.name)
+        if isinstance(inputs, Routed) and (few := int((inputs.counts < FEW).sum())):
+            self.few_rows[tensor.name] = few
         self._forward.put(tensor)
+
+
+class _OfExperts:
+    """H of one expert after another.
+
+    One that few rows go to has the H of all rows of its layer; of the rows that experts have made there is no such H,
+    for what their columns mean is each expert's own.
+    """
+
+    def __init__(self, routed: Routed, as_int8: bool, threads: int) -> None:
+        self._routed, self._as_int8, self._threads = routed, as_int8, threads
+        self._counts = routed.counts
+        self._latest: tuple[int, NDArray[np.float64] | None] = (-1, None)
+        self._of_all: NDArray[np.float64] | None = None
+
+    def __call__(self, expert: int) -> NDArray[np.float64] | None:
+        if self._latest[0] != expert:  # gate and up ask for the same
+            self._latest = (-1, None)
+            self._latest = (expert, self._found(expert))
+        return self._latest[1]
+
+    def _found(self, expert: int) -> NDArray[np.float64] | None:
+        if self._counts[expert] >= FEW:
+            return moments(self._routed.of(expert), as_int8=self._as_int8, threads=self._threads)
+        if self._of_all is None and not self._routed.by_experts:
+            self._of_all = moments(self._routed.inputs, as_int8=self._as_int8, threads=self._threads)
+        return self._of_all
 
 
 def moments(inputs: Sequence[NDArray[np.float32]], *, as_int8: bool, threads: int) -> NDArray[np.float64]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -121,8 +122,16 @@ class Convert:
         )
         who = f", quantizer {described(made.quantizer)}"
         again = [f"; rounded again: {change} ({count})" for change, count in made.rounded_again.items()]
+        again += _few_rows(made.few_rows)
         say_converted(made, arguments, f"from the same source{who}", more=who + "".join(again))
         return 0
+
+
+def _few_rows(made: Mapping[str, int]) -> list[str]:
+    """Return what is said of experts that hardly a row of the calibration text went to: their number by tensor."""
+    count = sum(few for name, few in made.items() if name.endswith("gate_up_proj"))
+    how = "gate and up are fitted to their layer's rows, down is rounded to nearest"
+    return [f"; the text hardly reaches {count} expert{'s' if count > 1 else ''}: {how}"] if count else []
 
 
 def _given(arguments: argparse.Namespace) -> Recipe | None:

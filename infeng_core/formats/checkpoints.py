@@ -80,6 +80,14 @@ def plan(source: Path, choice: FormatChoice, lookup: FormatLookup) -> tuple[Mode
     return config, choice.for_model(config, lookup)
 
 
+def has_weights(source: Path) -> bool:
+    """Return whether there is more than a configuration; raises ModelError for weights in a form that is not read."""
+    if source.is_file() or any(source.glob("*.safetensors")) or (source / huggingface.INDEX).exists():
+        return True
+    huggingface.refuse_other_formats(source)
+    return huggingface.read_scheme(source) is not None
+
+
 def weight_files(source: Path) -> list[Path]:
     """Return the files that hold weights, without opening them; raises ModelError where there are none."""
     return files_of(source) if source.is_file() else huggingface.weight_files(source)

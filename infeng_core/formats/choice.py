@@ -65,11 +65,13 @@ class FormatChoice:
                 remedy = unknown_key_remedy(pattern, known)
                 raise UsageError(f"model.formats.{pattern}", "fits no tensor of the model", remedy)
         is_float = lookup(self.base).is_float
-        return {name: self.of(name) if is_float or not self._is_router(name) else ROUTER for name in names}
+        kept = {name for name in names if is_router(name) and self.pattern_of(name) is None}
+        return {name: self.of(name) if is_float or name not in kept else ROUTER for name in names}
 
-    def _is_router(self, name: str) -> bool:
-        """Return whether a tensor decides how much of which experts a row gets, and no pattern names it."""
-        return name.endswith((".router", ".shared_gate")) and self.pattern_of(name) is None
+
+def is_router(name: str) -> bool:
+    """Return whether a tensor decides how much of which experts a row gets."""
+    return name.endswith((".router", ".shared_gate"))
 
 
 def choose(config: EngineConfig, lookup: FormatLookup) -> FormatChoice:

@@ -24,7 +24,7 @@ from infeng_core.formats.identity import conversion_key
 from infeng_core.formats.packing import chosen_bytes, gather_vector, pack_tensor, statistic_bytes
 from infeng_core.formats.progress import Progress, Show
 from infeng_core.formats.quant import FormatLookup, QuantFormat, builtin_format
-from infeng_core.formats.quantizers import DEFAULT, QuantizerChoice
+from infeng_core.formats.quantizers import DEFAULT, Moments, QuantizerChoice
 from infeng_core.formats.recipes import Recipe
 from infeng_core.formats.resume import Journal, held
 from infeng_core.formats.shards import ALIGN, Entry, aligned_bytes, plan_shards, write_shard
@@ -38,14 +38,17 @@ from infeng_core.models.weights import TensorSpec, VectorSpec
 class Statistics(Protocol):
     """What tells a quantizer about the inputs of each matrix (``infeng_core.calibration``)."""
 
+    few_rows: dict[str, int]
+    """How many experts of a tensor got so few rows that these say too little of them."""
+
     def begin(self, model: ModelConfig) -> None:
         """Start over, for a model of this shape."""
 
     def vector(self, name: str, values: NDArray[np.float32]) -> None:
         """Take a vector of the model; all of them come before the first tensor."""
 
-    def of(self, tensor: str, *, as_int8: bool) -> NDArray[np.float64] | None:
-        """Return H = X'X / n, (k, k), of the rows X that a packed tensor multiplies; None where it is not known.
+    def of(self, tensor: str, *, as_int8: bool) -> Moments:
+        """Return what gives H of the rows that each part of a packed tensor multiplies, None where it is not known.
 
         as_int8: whether its kernels read int8 rows.
         """
@@ -66,6 +69,7 @@ class Conversion:
     quantizer: Mapping[str, Any]  # as in the manifest: name, and of a plugin's its plugin, version and settings
     reused: bool
     rounded_again: Mapping[str, str] = field(default_factory=dict)  # "Q4_K -> int8-row": "24 tensors"; of a reuse none
+    few_rows: Mapping[str, int] = field(default_factory=dict)  # experts of a tensor that text hardly reached; the same
 
 
 def convert(
@@ -97,6 +101,62 @@ def convert(
         raise ModelError(f"{source}", "is converted already", "convert the original Hugging Face directory")
     destination = destination.absolute()
     key = conversion_key(source, choice, quantizer, recipe)
+
+    def opened() -> tuple[Checkpoint, dict[str, bytes]]:
+        with reading(source):
+            checkpoint = open_checkpoint(source)
+            return checkpoint, checkpoint.side_files()
+
+    return _convert(
+        opened, destination, choice, quantizer, statistics, recipe, key, lookup, threads, progress, force, start
+    )
+
+
+def pack_checkpoint(
+    checkpoint: Checkpoint,
+    destination: Path,
+    choice: FormatChoice,
+    key: str,
+    *,
+    lookup: FormatLookup = builtin_format,
+    threads: int = 2,
+    progress: Show = True,
+) -> Conversion:
+    """Do as ``convert`` with a model whose values may come from anywhere; ``key`` says what they are."""
+    return _convert(
+        lambda: (checkpoint, checkpoint.side_files()),
+        destination.absolute(),
+        choice,
+        DEFAULT,
+        None,
+        b"",
+        key,
+        lookup,
+        threads,
+        progress,
+        force=False,
+        start=time.monotonic(),
+    )
+
+
+Opened = Callable[[], tuple[Checkpoint, dict[str, bytes]]]
+"""Returns a model and the files that stay beside its weights."""
+
+
+def _convert(
+    opened: Opened,
+    destination: Path,
+    choice: FormatChoice,
+    quantizer: QuantizerChoice,
+    statistics: Statistics | None,
+    recipe: bytes,
+    key: str,
+    lookup: FormatLookup,
+    threads: int,
+    progress: Show,
+    force: bool,
+    start: float,
+) -> Conversion:
     ours = partial(atomic.require_ours, destination, "engine-native directory", native.written_files, ModelError)
     wait = f"{destination}: another process writes it; waiting"
     with atomic.locked(destination, waiting=lambda: get_logger(__name__).warning(wait)):
@@ -104,9 +164,10 @@ def convert(
         if existing is not None:
             return _report(existing, destination, start, reused=True)
         manifest, changes = _write(
-            source, destination, choice, quantizer, statistics, recipe, key, lookup, threads, progress, ours
+            opened, destination, choice, quantizer, statistics, recipe, key, lookup, threads, progress, ours
         )
-    return replace(_report(manifest, destination, start, reused=False), rounded_again=changes)
+    few = {} if statistics is None else dict(statistics.few_rows)
+    return replace(_report(manifest, destination, start, reused=False), rounded_again=changes, few_rows=few)
 
 
 def known_recipe(destination: Path, lookup: FormatLookup, key: Callable[[Recipe], str]) -> Recipe | None:
@@ -160,7 +221,7 @@ def _is_free(destination: Path) -> bool:
 
 
 def _write(
-    source: Path,
+    opened: Opened,
     destination: Path,
     choice: FormatChoice,
     quantizer: QuantizerChoice,
@@ -173,9 +234,8 @@ def _write(
     ours: Callable[[], None],
 ) -> tuple[native.Manifest, dict[str, str]]:
     """Write everything; return the manifest, and what was quantized and is rounded again."""
-    with reading(source):
-        checkpoint = open_checkpoint(source)
-        sides = checkpoint.side_files() | ({recipes.NAME: recipe} if recipe else {})
+    checkpoint, sides = opened()
+    sides |= {recipes.NAME: recipe} if recipe else {}
     formats = checkpoint.formats(choice, lookup)
     quants = {name: lookup(format) for name, format in formats.items()}
     packer = _Packer(checkpoint, quants, quantizer, statistics, threads)
@@ -294,12 +354,13 @@ class _Packer:
         return out
 
     def _pack(self, spec: TensorSpec, out: NDArray[np.uint8]) -> None:
-        format, statistic = self.formats[spec.name], None
-        if self.statistics is not None:
-            statistic = self.statistics.of(spec.name, as_int8=not format.is_float)
-        pack_tensor(spec, self.checkpoint, format, out, self.threads, self.quantizer, statistic)
-        if self.statistics is not None:
-            self.statistics.put(self._packed(spec, out))
+        format = self.formats[spec.name]
+        if self.statistics is None:
+            pack_tensor(spec, self.checkpoint, format, out, self.threads, self.quantizer)
+            return
+        told = self.statistics.of(spec.name, as_int8=not format.is_float)
+        pack_tensor(spec, self.checkpoint, format, out, self.threads, self.quantizer, told)
+        self.statistics.put(self._packed(spec, out))
 
     def _packed(self, spec: TensorSpec, data: NDArray[np.uint8]) -> PackedTensor:
         format = self.formats[spec.name]

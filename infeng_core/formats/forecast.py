@@ -9,12 +9,13 @@ from pathlib import Path
 from infeng_core.errors import ModelError
 from infeng_core.files import reading
 from infeng_core.formats import native
-from infeng_core.formats.checkpoints import open_checkpoint
+from infeng_core.formats.checkpoints import has_weights, open_checkpoint, plan
 from infeng_core.formats.choice import FormatChoice
 from infeng_core.formats.packing import chosen_bytes, statistic_bytes
 from infeng_core.formats.quant import FormatLookup
 from infeng_core.formats.quantizers import QuantizerChoice
 from infeng_core.formats.survey import parameters, weight_bytes
+from infeng_core.models.weights import Layout, layout
 
 
 @dataclass(frozen=True)
@@ -35,14 +36,28 @@ def forecast(
     if native.is_native(source):
         raise ModelError(f"{source}", "is converted already", "give the original model")
     with reading(source):
-        checkpoint = open_checkpoint(source)
-    layout = checkpoint.layout
-    formats = checkpoint.formats(choice, lookup)
+        model, formats, largest, changes = _read(source, choice, lookup)
     quants = {name: lookup(format) for name, format in formats.items()}
     quantizer.require_use(quants, is_calibrated=is_calibrated)
-    sizes = {spec.name: spec.panels * quants[spec.name].panel_bytes(spec.k) for spec in layout.tensors}
-    nbytes = weight_bytes(layout, formats, lookup)
-    needed = max(sizes.values()) + checkpoint.largest
-    needed += max(chosen_bytes(spec, quants[spec.name], quantizer) for spec in layout.tensors)
-    needed += statistic_bytes(layout) if is_calibrated else 0
-    return Forecast(formats, nbytes, 8 * nbytes / parameters(layout), needed, checkpoint.changes(formats))
+    sizes = {spec.name: spec.panels * quants[spec.name].panel_bytes(spec.k) for spec in model.tensors}
+    nbytes = weight_bytes(model, formats, lookup)
+    needed = max(sizes.values()) + largest
+    needed += max(chosen_bytes(spec, quants[spec.name], quantizer) for spec in model.tensors)
+    needed += statistic_bytes(model) if is_calibrated else 0
+    return Forecast(formats, nbytes, 8 * nbytes / parameters(model), needed, changes)
+
+
+def _read(
+    source: Path, choice: FormatChoice, lookup: FormatLookup
+) -> tuple[Layout, Mapping[str, str], int, Mapping[str, str]]:
+    """Return the tensors of a model, their formats, the bytes of the largest as stored, and what is rounded again.
+
+    A configuration without weights is taken for one of a model with two bytes a value.
+    """
+    if has_weights(source):
+        checkpoint = open_checkpoint(source)
+        formats = checkpoint.formats(choice, lookup)
+        return checkpoint.layout, formats, checkpoint.largest, checkpoint.changes(formats)
+    config, planned = plan(source, choice, lookup)
+    model = layout(config)
+    return model, planned, 2 * max(part.rows * spec.k for spec in model.tensors for part in spec.parts), {}

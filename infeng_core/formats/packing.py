@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import NoReturn
 
 import numpy as np
@@ -12,7 +14,7 @@ from infeng_core.errors import ModelError
 from infeng_core.formats.checkpoints import Checkpoint
 from infeng_core.formats.huggingface import widened
 from infeng_core.formats.quant import QuantFormat
-from infeng_core.formats.quantizers import DEFAULT, QuantizerChoice, QuantTarget
+from infeng_core.formats.quantizers import DEFAULT, Moments, QuantizerChoice, QuantTarget
 from infeng_core.models.weights import Layout, Part, TensorSpec, VectorSpec
 
 
@@ -23,7 +25,7 @@ def pack_tensor(
     out: NDArray[np.uint8],
     threads: int,
     quantizer: QuantizerChoice = DEFAULT,
-    statistic: NDArray[np.float64] | None = None,
+    statistic: Moments = lambda expert: None,
 ) -> None:
     """Fill ``out``, spec.panels * panel_bytes bytes, 64-byte aligned, with the parts of one tensor.
 
@@ -31,10 +33,12 @@ def pack_tensor(
     ModelError naming file, tensor, row and column of a value that is not finite or does not fit the format, PluginError
     naming the same of a wrong answer.
     """
-    for part in spec.parts:
+    for index, part in enumerate(spec.parts):
         if _pack_kept(part, checkpoint, format, out, threads):
             continue
-        if not _pack_chosen(spec, part, checkpoint, format, out, threads, quantizer, statistic):
+        expert = index * spec.experts // len(spec.parts)
+        told = partial(statistic, expert)
+        if not _pack_chosen(spec, part, checkpoint, format, out, threads, quantizer, told):
             _pack_rounded(part, checkpoint, format, out, threads)
 
 
@@ -48,8 +52,8 @@ def chosen_bytes(spec: TensorSpec, format: QuantFormat, quantizer: QuantizerChoi
 
 
 def statistic_bytes(layout: Layout) -> int:
-    """Return the most bytes of H and its factors, two squares in binary64 of one op's inputs."""
-    return 16 * max(spec.k for spec in layout.tensors) ** 2
+    """Return the most bytes of H and its factors, two squares in binary64 of one op's inputs; of experts a third."""
+    return max((24 if spec.experts else 16) * spec.k**2 for spec in layout.tensors)
 
 
 def _pack_kept(part: Part, checkpoint: Checkpoint, format: QuantFormat, out: NDArray[np.uint8], threads: int) -> bool:
@@ -82,13 +86,13 @@ def _pack_chosen(
     out: NDArray[np.uint8],
     threads: int,
     quantizer: QuantizerChoice,
-    statistic: NDArray[np.float64] | None,
+    statistic: Callable[[], NDArray[np.float64] | None],
 ) -> bool:
     """Lay out what the quantizer chooses; return False where it leaves that to the built-in rounding."""
     grid = quantizer.grid(format, spec.k)
     if grid is None or quantizer.is_built_in:  # whose codes are those of _pack_rounded, which copies nothing
         return False
-    target = QuantTarget(checkpoint.name(part), spec.name, format.name, grid, statistic)
+    target = QuantTarget(checkpoint.name(part), spec.name, format.name, grid, statistic())
     made = quantizer.quantize(widened(checkpoint.array(part)), target, checkpoint.place(part))
     if made is None:
         return False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, NoReturn, Protocol
@@ -16,6 +16,10 @@ from infeng_core.formats.quant import BUILTIN, Grid, QuantFormat
 from infeng_core.formats.shards import aligned_bytes
 
 REMEDY = "convert with another quantizer (--quantizer nearest), or ask the plugin's author for a repair"
+
+
+Moments = Callable[[int], NDArray[np.float64] | None]
+"""From an expert's number, 0 where there are none, to H = X'X / n of the rows X that its matrix reads, (k, k)."""
 
 
 @dataclass(frozen=True)

@@ -129,10 +129,10 @@ class _Decoder:
         return [
             *self._before(f"{name}.mlp_norm"),
             Linear(f"{name}.router", x, "router", self._bias(f"{name}.router")),
+            *self._shared_expert(name, x),
             Route("router", x, "routed", first, *sizes, config.share_of_chosen),
             ExpertLinear(first, "routed", "expert_gated", (*self._bias(first), self._gate)),
             ExpertLinear(last, "expert_gated", "expert_out", self._bias(last)),
-            *self._shared_expert(name, x),
             *self._add(f"{name}.mlp_post_norm", lambda out, steps: Combine("expert_out", out, steps, *shared)),
         ]
 

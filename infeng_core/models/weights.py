@@ -107,6 +107,16 @@ class TensorSpec:
         """All panels, of all parts."""
         return sum(part.panels for part in self.parts)
 
+    def each(self) -> tuple[TensorSpec, ...]:
+        """Return what each expert has of the tensor, as one by itself, ``name[3]``; () where there are none."""
+        return tuple(self._of(expert) for expert in range(self.experts))
+
+    def _of(self, expert: int) -> TensorSpec:
+        count, panels = len(self.parts) // self.experts, self.panels // self.experts
+        own = self.parts[expert * count : (expert + 1) * count]
+        moved = tuple(replace(part, first_panel=part.first_panel - expert * panels) for part in own)
+        return TensorSpec(f"{self.name}[{expert}]", self.k, moved)
+
     @property
     def n(self) -> int:
         """Outputs: the rows of the only part, or every column where several parts are joined."""

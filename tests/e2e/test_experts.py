@@ -16,9 +16,7 @@ from goldens.families import GPT_OSS, GRANITE_MOE, QWEN3_MOE
 from safetensors.numpy import load_file, save_file
 
 from infeng_core import Engine, SamplingParams
-from infeng_core.cli import main
-from infeng_core.errors import AdapterError, ModelError
-from infeng_core.formats import load_adapter
+from infeng_core.errors import ModelError
 from infeng_core.formats.choice import FormatChoice
 from infeng_core.formats.quant import builtin_format
 from infeng_core.formats.survey import survey
@@ -156,27 +154,6 @@ def test_an_expert_that_no_row_goes_to_is_never_read() -> None:
         [sys.executable, "-c", UNREAD], cwd=Path(__file__).parents[1], capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 0, done.stderr
-
-
-def test_adapters_of_experts_are_refused_by_name(engine: Engine, tmp_path: Path) -> None:
-    module = "base_model.model.model.layers.0.mlp.experts.3.up_proj"
-    save_file(
-        {f"{module}.lora_A.weight": np.zeros((2, 72), np.float32), f"{module}.lora_B.weight": np.zeros((40, 2), "f4")},
-        tmp_path / "adapter_model.safetensors",
-    )
-    config = {"peft_type": "LORA", "r": 2, "lora_alpha": 2, "target_modules": ["up_proj", "q_proj"]}
-    (tmp_path / "adapter_config.json").write_text(json.dumps(config))
-    with pytest.raises(AdapterError, match=r"experts\.3\.up_proj.*changes experts.*train it without them"):
-        load_adapter(tmp_path, engine.model, "f32")
-
-
-def test_a_calibrated_conversion_is_refused(
-    directory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    text = tmp_path / "text.txt"
-    text.write_text("t1 t2 t3 t4 " * 200)
-    status = main(["convert", str(directory), str(tmp_path / "out"), "--format", "int4-g64", "--calibrate", str(text)])
-    assert status != 0 and "the model has experts" in capsys.readouterr().err
 
 
 def test_a_survey_counts_the_parameters_that_a_token_is_computed_with(directory: Path) -> None:

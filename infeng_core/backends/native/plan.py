@@ -211,7 +211,7 @@ class Planner:
         steps = [*lora, *(self._step(step) for step in op.steps)]
         self._emit(index, "linear", self._detail(op.weight, weight), problem, steps, op.out, emit, weight.panels * 16)
 
-    def _shrink(self, op: Linear, name: str, weight: _native.Weight) -> Epilogues:
+    def _shrink(self, op: Linear | ExpertLinear, name: str, weight: _native.Weight, experts: int = 0) -> Epilogues:
         """Add the op that makes u for the adapters of a linear op; return the step that expands it."""
         if self._adapters is None:
             return []
@@ -221,7 +221,8 @@ class Planner:
         kernels = self.binder.choose("shrink", self._graph.values[op.out].sampled, problem)
         self.binder.note("shrink", f"{_role(name)} {form} {weight.k}", kernels)
         x = self._activation(op.x) if is_int8 else self._buffer(op.x)
-        slot = self._program.shrink(kernels, name, x, k=weight.k, panels=weight.panels)
+        panels, routing = weight.panels // max(1, experts), self._routing() if experts else None
+        slot = self._program.shrink(kernels, name, x, k=weight.k, panels=panels, routing=routing)
         return [("lora", _native.Epilogue.lora(slot))]
 
     def _apply(self, index: int, op: Apply) -> None:
@@ -297,8 +298,16 @@ class Planner:
         kernels = self.binder.choose("route", False, problem)
         self.binder.note("route", f"{act} {columns} to {op.top_k} of {op.experts} experts", kernels)
         x, out = (self._activation(name) if as_int8 else self._buffer(name) for name in (op.x, op.out))
-        more: dict[str, Any] = {"columns": columns, "share_of_chosen": op.share_of_chosen}
-        self._program.route(kernels, self._buffer(op.logits), x, out, routing=self._routing(), **more)
+        more: dict[str, Any] = {"columns": columns, "share_of_chosen": op.share_of_chosen, "routing": self._routing()}
+        self._program.route(kernels, self._buffer(op.logits), x, out, **more)
+        if self._adapters is None or as_int8 == (self._adapters == "int8"):
+            return
+        # What adapters read of the experts' rows are copies of another type, made in steps that have such adapters.
+        other = "f32" if as_int8 else "int8-g64"
+        kernels = self.binder.choose("route", False, {**problem, "act": other})
+        self.binder.note("route", f"{other} {columns} to {op.top_k} of {op.experts} experts", kernels)
+        x, out = (self._buffer(name) if as_int8 else self._activation(name) for name in (op.x, op.out))
+        self._program.route(kernels, self._buffer(op.logits), x, out, for_adapters=True, **more)
 
     def _expert_linear(self, index: int, op: ExpertLinear) -> None:
         weight, quant = self._weight(op.weight), self._model.tensors[op.weight].quant
@@ -306,7 +315,7 @@ class Planner:
         x = self._buffer(op.x) if quant.is_float else self._activation(op.x)
         problem = {"weight": weight.format, "act": quant.activation, "n": weight.panels * 16 // count, "k": weight.k}
         needs_f32, needs_int8 = self._forms(index, op.out)
-        steps = [self._step(step) for step in op.steps]
+        steps = [*self._shrink(op, op.weight, weight, count), *(self._step(step) for step in op.steps)]
         if needs_int8:
             steps.append(("quantize", _native.Epilogue.quantize(self._activation(op.out))))
         names = [name for name, _ in steps]
@@ -401,7 +410,7 @@ class Planner:
         """Return whether the value that op ``index`` writes is read as f32, and whether as int8."""
         readers = consumers(self._graph, index)
         as_int8 = [reader for reader in readers if self._takes_int8(reader, out)]
-        adapters = [self._adapters for reader in readers if isinstance(reader, Linear) and reader.x == out]
+        adapters = [self._adapters for reader in readers if self._is_adapted(reader, out)]
         as_operand = [
             reader
             for reader in readers
@@ -410,6 +419,11 @@ class Planner:
         ]
         needs_f32 = len(as_int8) < len(readers) or bool(as_operand) or out in self._kept
         return needs_f32 or "f32" in adapters or "bf16" in adapters, bool(as_int8) or "int8" in adapters
+
+    @staticmethod
+    def _is_adapted(reader: Op, value: str) -> bool:
+        """Return whether adapters read ``value`` where an op does; of a route they read its copies."""
+        return isinstance(reader, Linear | ExpertLinear | Route) and reader.x == value
 
     def _takes_int8(self, reader: Op, value: str) -> bool:
         if not isinstance(reader, Linear | ExpertLinear | Route) or reader.x != value:

@@ -17,13 +17,14 @@ from infeng_core.formats.adapters.packed import MAX_RANK
 from infeng_core.formats.adapters.peft import Delta, PeftAdapter
 from infeng_core.formats.adapters.sites import sites
 from infeng_core.formats.adapters.snapshot import as_adapter_error
-from infeng_core.formats.gguf.architectures import ARCHITECTURES
+from infeng_core.formats.gguf.architectures import ARCHITECTURES, WITH_EXPERTS
 from infeng_core.formats.gguf.checkpoint import halves
 from infeng_core.formats.gguf.file import GgufFile
 from infeng_core.formats.gguf.types import decoded
 from infeng_core.models.config import ModelConfig
 from infeng_core.models.fields import show
 
+_NAMES = (ARCHITECTURES, WITH_EXPERTS)
 OTHER_BASE = "load it over the model that it was trained on"
 
 
@@ -44,8 +45,8 @@ class _Reader:
         if fields.has("adapter.alora.invocation_tokens"):
             fields.fail("adapter.alora.invocation_tokens", "is set, which is not run here", "use a plain LoRA adapter")
         name = fields.text("general.architecture")
-        architecture = ARCHITECTURES.get(name)
-        if architecture is None or architecture.family != base.family:
+        architecture = next((one[name] for one in _NAMES if name in one and one[name].family == base.family), None)
+        if architecture is None:
             fields.fail("general.architecture", f"is {show(name)}, the base is a {base.family}", OTHER_BASE)
         self.architecture = architecture
         self.alpha = fields.number("adapter.lora.alpha", -1e6, 1e6)

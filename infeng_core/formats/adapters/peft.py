@@ -7,7 +7,7 @@ PEFT prefixes names with ``base_model.model.`` and leaves the adapter's own name
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from infeng_core.errors import AdapterError
+from infeng_core.formats.adapters.parameters import Parameter, parameters
 from infeng_core.formats.adapters.peft_config import CONFIG_FILE, PeftConfig, read_peft_config
 from infeng_core.formats.adapters.sites import Site, Sites, sites
 from infeng_core.formats.adapters.snapshot import Snapshot, TensorFile, read_settled
@@ -29,6 +30,7 @@ PREFIX = "base_model.model."
 TO_SAFETENSORS = "load it with PEFT and save it again: model.save_pretrained(DIR, safe_serialization=True)"
 
 EXPERTS = re.compile(r"\.experts\.|\.(in|out)put_linear\.")
+ONE_EXPERT = re.compile(r"\.experts\.\d+\.")  # a module of its own, up to transformers 4
 Floats = NDArray[np.float32]
 
 
@@ -99,15 +101,21 @@ class _Reader:
         self.used: set[str] = set()
 
     def read(self) -> PeftAdapter:
-        self._refuse_experts()
+        self.has_modules = any(map(ONE_EXPERT.search, self.header.tensors))
         targets = [site for site in self.sites.matrices.values() if self._is_target(site)]
         saved = self._saved_modules()
-        if not targets and not saved:
+        known = parameters(self.sites) if self.config.target_parameters else {}
+        stacks = [one for one in known.values() if self._targets_parameter(one.name)]
+        if any(one.is_turned for one in stacks):
+            why = f"names {show(stacks[0].name)}, whose matrices are stored turned: adapters of those are not read"
+            self.config.fields.fail("target_parameters", why, "train on modules of attention")
+        if not targets and not saved and not stacks:
             self.config.fields.fail(
                 "target_modules", f"is {show(self.config.target_modules.given)}, which fits no module"
             )
         self._check_tying(targets, saved)
         plans = {site.module: self._expect_delta(site) for site in targets}
+        found = {one.name: self._expect_parameter(one) for one in stacks}
         saved_names = {module: self._expect(f"{module}.weight", shape) for module, shape in saved.items()}
         biases = self._expect_biases()
         below = self._expect_base_weights(targets)
@@ -117,6 +125,9 @@ class _Reader:
             source=self.directory,
             base_name=self.config.base_name,
             deltas={
+                delta.site.module: delta for one in stacks for delta in self._of_experts(file, one, *found[one.name])
+            }
+            | {
                 module: Delta(
                     self.sites.matrices[module],
                     scaling=self.config.scaling_of(self._outside(self.sites.matrices[module].target)),
@@ -129,13 +140,39 @@ class _Reader:
             base_weights={module: file.floats(name) for module, name in below.items()},
         )
 
-    def _refuse_experts(self) -> None:
-        found = [name for name in self.header.tensors if EXPERTS.search(name)] if self.base.experts else []
-        if found:
-            shown = found[0] if found[0].isprintable() and len(found[0]) <= 200 else show(found[0])
-            why = f"tensor {shown} changes experts, whose weights adapters cannot change here"
-            remedy = "train it without them: target_modules of attention, the router and layers without experts"
-            raise AdapterError(f"{self.path}", why, remedy)
+    def _targets_parameter(self, name: str) -> bool:
+        return self.config.is_target_parameter(self._outside(name))
+
+    def _expect_parameter(self, one: Parameter) -> tuple[str, str, bool]:
+        """Return the names of the tensors of experts' matrices, and whether A is of their inputs; raises."""
+        rank = self.config.rank_of(self._outside(one.name))
+        shapes: dict[str, tuple[int, ...]] = {}
+        for place in one.places():
+            names = [f"{PREFIX}{self._outside(f'{place}.lora_{side}.weight')}" for side in "AB"]
+            infos = [self.header.tensors.get(name) for name in names]
+            if any(info is None or name in self.used for info, name in zip(infos, names, strict=True)):
+                continue
+            a, b = (info.shape for info in infos if info is not None)
+            try:
+                is_straight = one.is_straight(a, b, rank, self.config.peft_version)
+            except ValueError as error:
+                remedy = f"add peft_version to {CONFIG_FILE}: that of the PEFT which saved it"
+                raise AdapterError(f"{self.path}", f"tensor {names[0]}: {error}", remedy) from None
+            if is_straight is not None:
+                self.used.update(names)
+                return names[0], names[1], is_straight
+            shapes |= {names[0]: a, names[1]: b}
+        if shapes:
+            said = ", ".join(f"{name} is {shape}" for name, shape in shapes.items())
+            why = f"tensor {said}: {len(one.sites)} experts of {one.rows} x {one.k} at rank {rank} have other shapes"
+            raise AdapterError(f"{self.path}", why, self._remedy())
+        why = f"tensor {one.module}.lora_A.weight is missing, although {CONFIG_FILE} calls for {one.name}"
+        raise AdapterError(f"{self.path}", why, "the adapter is incomplete: save or download it again")
+
+    def _of_experts(self, file: TensorFile, one: Parameter, a: str, b: str, is_straight: bool) -> Iterator[Delta]:
+        scaling = self.config.scaling_of(self._outside(one.name))
+        for site, down, up in one.factors(file.floats(a), file.floats(b), is_straight=is_straight):
+            yield Delta(site, down, up, scaling, magnitude=None, bias=None)
 
     def _floats(self, file: TensorFile, module: str, key: str, name: str | None) -> Floats | None:
         """Return a tensor of a module, of those by output the rows that are at its site."""
@@ -148,6 +185,10 @@ class _Reader:
         return outside(name, self.prefixes)
 
     def _is_target(self, site: Site) -> bool:
+        if site.is_expert and not (self.has_modules and not site.part.of):
+            return False  # what it would be named for are parameters there
+        if site.kind == "linear" and not site.is_expert and self._targets_parameter(f"{site.target}.weight"):
+            return True  # whose tensors are those of the module
         return self.config.is_target(self._outside(site.target), plain=site.kind == "linear")
 
     def _saved_modules(self) -> dict[str, tuple[int, ...]]:
@@ -235,4 +276,6 @@ class _Reader:
             reason = f"does not begin with {PREFIX}, as PEFT's names do"
         elif module in self.sites.matrices:
             reason = f"is not called for by {CONFIG_FILE}"
+        elif self.base.experts and EXPERTS.search(unknown[0]):
+            reason = f"changes experts in a way that is not run, or that {CONFIG_FILE} does not call for"
         raise AdapterError(f"{self.path}", f"tensor {shown} {reason}{others}", self._remedy())

@@ -61,6 +61,7 @@ READ = [
     "r",
     "rank_pattern",
     "target_modules",
+    "target_parameters",
     "use_dora",
     "use_rslora",
 ]
@@ -117,6 +118,8 @@ class PeftConfig:
     rank_pattern: ByPattern
     alpha_pattern: ByPattern
     target_modules: Modules
+    target_parameters: tuple[str, ...]
+    peft_version: tuple[int, ...]  # (); it is not said
     exclude_modules: Modules
     layers_to_transform: tuple[int, ...]
     layers_pattern: Patterns | None
@@ -143,6 +146,10 @@ class PeftConfig:
         if module in self.target_modules.names:
             return True  # one that is named in full is meant whatever the layers are
         return not self.layers_to_transform or self._layer(module) in self.layers_to_transform
+
+    def is_target_parameter(self, name: str) -> bool:
+        """Return whether PEFT puts an adapter on a parameter, such as "model.layers.0.mlp.experts.down_proj"."""
+        return any(name == target or name.endswith(f".{target}") for target in self.target_parameters)
 
     def rank_of(self, module: str) -> int:
         """Return the rank of one module."""
@@ -193,6 +200,12 @@ def read_peft_config(directory: Path, files: Snapshot) -> PeftConfig:
     if use_dora and lora_bias:
         fields.fail("lora_bias", "is set together with use_dora, which PEFT does not define")
     targets, saved = Modules(fields, "target_modules", DEFAULT_TARGETS), _names(fields, "modules_to_save")
+    parameters = _names(fields, "target_parameters")
+    for key, is_set in (("use_dora", use_dora), ("lora_bias", lora_bias)):
+        if parameters and is_set:
+            fields.fail(key, "is set together with target_parameters, which PEFT does not define")
+    if parameters and not fields.has("target_modules"):
+        targets = Modules(fields, "target_modules")  # PEFT has no default then
     layers_pattern = _names(fields, "layers_pattern")
     transform = fields.data.get("layers_to_transform")
     if isinstance(targets.given, str) and (transform is not None or fields.has("layers_pattern")):
@@ -205,6 +218,8 @@ def read_peft_config(directory: Path, files: Snapshot) -> PeftConfig:
         rank_pattern=ByPattern(fields, "rank_pattern", lambda inner, key: inner.integer(key, 1, MAX_RANK)),
         alpha_pattern=ByPattern(fields, "alpha_pattern", _alpha),
         target_modules=targets,
+        target_parameters=parameters,
+        peft_version=_version(fields),
         exclude_modules=Modules(fields, "exclude_modules"),
         layers_to_transform=_layers(fields, [transform] if isinstance(transform, int) else transform),
         layers_pattern=Patterns(layers_pattern, _refuse(fields, "layers_pattern")) if layers_pattern else None,
@@ -231,6 +246,13 @@ def _refuse_what_is_not_run(fields: Fields) -> None:
             fields.fail("init_lora_weights", f"is {show(start)}, which is not known here")
         remedy = "save it as a plain LoRA adapter: save_pretrained(..., path_initial_model_for_weight_conversion=...)"
         fields.fail("init_lora_weights", f"is {show(start)}, which also changes the base model", remedy)
+
+
+def _version(fields: Fields) -> tuple[int, ...]:
+    """Return the version of PEFT that saved an adapter, (0, 19, 1), as far as it is said in numbers."""
+    said = fields.data.get("peft_version")
+    found = re.match(r"(\d{1,4})\.(\d{1,4})\.(\d{1,4})", said) if isinstance(said, str) else None
+    return tuple(map(int, found.groups())) if found else ()
 
 
 def _alpha(fields: Fields, key: str, default: float | None = None) -> float:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Literal
 
 from infeng_core.formats.tensors import LoadedModel, PackedTensor
 from infeng_core.models.config import ModelConfig
-from infeng_core.models.weights import Part, TensorSpec, layout
+from infeng_core.models.weights import PANEL_ROWS, Part, TensorSpec, layout
 
 HEAD, EMBED = "lm_head", "embed"
 
@@ -28,6 +28,7 @@ class Site:
     part: Part
     k: int
     kind: Literal["linear", "head", "embedding"]
+    is_expert: bool = False  # of a mixture; ``tensor`` is what it has of that, "layers.0.experts.down_proj[3]"
 
     @property
     def target(self) -> str:
@@ -62,7 +63,8 @@ def sites(config: ModelConfig) -> Sites:
     """Return where adapters can act on a model of this shape."""
     made = layout(config)
     matrices: dict[str, Site] = {}
-    specs = {spec.name: spec for spec in made.tensors if not spec.experts}
+    specs = {one.name: one for spec in made.tensors for one in (spec.each() or (spec,))}
+    of_experts = {one.name for spec in made.tensors for one in spec.each()}
     if HEAD not in specs:
         embed = specs[EMBED]
         specs[HEAD] = TensorSpec(HEAD, embed.k, (Part(f"{HEAD}.weight", embed.parts[0].rows),))
@@ -72,7 +74,7 @@ def sites(config: ModelConfig) -> Sites:
             kind: Literal["linear", "head", "embedding"] = "linear"
             if spec.name in (HEAD, EMBED):
                 kind = "head" if spec.name == HEAD else "embedding"
-            matrices[module] = Site(module, spec.name, part, spec.k, kind)
+            matrices[module] = Site(module, spec.name, part, spec.k, kind, spec.name in of_experts)
     norms = {
         vector.parts[0].source.removesuffix(".weight"): (vector.name, vector.size)
         for vector in made.vectors
@@ -84,5 +86,14 @@ def sites(config: ModelConfig) -> Sites:
 
 
 def base_tensor(model: LoadedModel, name: str) -> PackedTensor:
-    """Return the base's packed tensor; the head of a model with tied embeddings is ``embed``."""
+    """Return the base's packed tensor; the head of a model with tied embeddings is ``embed``.
+
+    That of one expert is a view of what the base has of all.
+    """
+    stem, bracket, expert = name.rstrip("]").partition("[")
+    if bracket:
+        whole = model.tensors[stem]
+        panels = whole.panels // model.config.experts
+        begin = whole.offset + int(expert) * panels * whole.panel_bytes
+        return replace(whole, name=name, n=panels * PANEL_ROWS, panels=panels, offset=begin)
     return model.tensors[name] if name in model.tensors else model.tensors[EMBED]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal
 
 _NORMS = {"attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm"}
@@ -29,6 +30,13 @@ _FUSED = {
     "attn_output": "self_attn.o_proj",
     "ffn_up": "mlp.gate_up_proj",
     "ffn_down": "mlp.down_proj",
+}
+_ATTENTION = {here: there for here, there in _LINEARS.items() if here.startswith("attn_")}
+_SHARED = {
+    "ffn_gate_shexp": "mlp.shared_expert.gate_proj",
+    "ffn_up_shexp": "mlp.shared_expert.up_proj",
+    "ffn_down_shexp": "mlp.shared_expert.down_proj",
+    "ffn_gate_inp_shexp": "mlp.shared_expert_gate",
 }
 _WHOLE = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
 _OF_WHOLE = {theirs: ours for ours, theirs in _WHOLE.items()}
@@ -98,6 +106,18 @@ def _gemma3(config: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**_gemma(config), "sliding_window": config.get("sliding_window")}
 
 
+def _experts(config: Mapping[str, Any], *, share_of_chosen: bool) -> Mapping[str, Any]:
+    """Return how wide experts are, as llama.cpp where older files do not say, and what weighs them, which none says."""
+    width = config.get("moe_intermediate_size") or config["intermediate_size"] // max(1, config["num_experts_per_tok"])
+    return {"moe_intermediate_size": width, "norm_topk_prob": share_of_chosen}
+
+
+def _qwen2_moe(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the same, and how wide the shared expert is."""
+    shared = config.get("shared_expert_intermediate_size", config["intermediate_size"])
+    return {**_experts(config, share_of_chosen=False), "shared_expert_intermediate_size": shared}
+
+
 _WINDOW = {"sliding_window": "attention.sliding_window"}
 _GRANITE = {
     "attention_multiplier": "attention.scale",
@@ -105,6 +125,11 @@ _GRANITE = {
     "residual_multiplier": "residual_scale",
     "logits_scaling": "logit_scale",
 }
+_COUNTS = {"num_experts": "expert_count", "num_experts_per_tok": "expert_used_count"}
+_LOCAL_COUNTS = {"num_local_experts": "expert_count", "num_experts_per_tok": "expert_used_count"}
+_WIDTH = {"moe_intermediate_size": "expert_feed_forward_length"}
+_SHARED_WIDTH = {"shared_expert_intermediate_size": "expert_shared_feed_forward_length"}
+_SHARES = ("expert_weights_norm",)  # of the chosen: what llama.cpp computes for these, whatever the key says
 _LAST_CAP = {"final_logit_softcapping": "final_logit_softcapping"}
 _CAPS = {"attn_logit_softcapping": "attn_logit_softcapping", **_LAST_CAP}
 
@@ -142,6 +167,51 @@ _ALL = (
         derived=_gemma3,
         norm_offset=1.0,
     ),
+    Architecture(
+        "qwen2moe",
+        "qwen2_moe",
+        "Qwen2MoeForCausalLM",
+        _ATTENTION | _NORMS | _SHARED | {"ffn_gate_inp": "mlp.gate"},
+        keys=_COUNTS | _WIDTH | _SHARED_WIDTH,
+        derived=_qwen2_moe,
+    ),
+    Architecture(
+        "qwen3moe",
+        "qwen3_moe",
+        "Qwen3MoeForCausalLM",
+        _ATTENTION | _NORMS | _QK_NORMS | {"ffn_gate_inp": "mlp.gate"},
+        keys=_COUNTS | _WIDTH,
+        ignored=_SHARES,
+        derived=partial(_experts, share_of_chosen=True),
+    ),
+    Architecture(
+        "olmoe",
+        "olmoe",
+        "OlmoeForCausalLM",
+        _ATTENTION | _NORMS | _QK_NORMS | {"ffn_gate_inp": "mlp.gate"},
+        keys=_COUNTS,
+        derived=lambda config: {"norm_topk_prob": False},
+    ),
+    Architecture(
+        "granitemoe",
+        "granitemoe",
+        "GraniteMoeForCausalLM",
+        _ATTENTION | _NORMS | {"ffn_gate_inp": "block_sparse_moe.router.layer"},
+        keys=_GRANITE | _LOCAL_COUNTS,
+        ignored=_SHARES,
+        interleaved=True,
+    ),
+)
+_MIXTRAL = Architecture(
+    "llama",
+    "mixtral",
+    "MixtralForCausalLM",
+    _ATTENTION | _NORMS | {"ffn_gate_inp": "block_sparse_moe.gate"},
+    keys=_LOCAL_COUNTS,
+    ignored=_SHARES,
+    interleaved=True,
 )
 ARCHITECTURES = {architecture.name: architecture for architecture in _ALL}
-BY_FAMILY = {architecture.family: architecture for architecture in _ALL}
+WITH_EXPERTS = {architecture.name: architecture for architecture in (_MIXTRAL,)}
+"""What a name of ARCHITECTURES means where the metadata counts experts."""
+BY_FAMILY = {architecture.family: architecture for architecture in (*_ALL, _MIXTRAL)}

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from infeng_core.errors import ModelError
 from infeng_core.formats.choice import FormatChoice
-from infeng_core.formats.gguf import metadata, storage
+from infeng_core.formats.gguf import experts, metadata, storage
 from infeng_core.formats.gguf.file import Tensor, open_files
 from infeng_core.formats.gguf.tokenizer import GgufTokenizer
 from infeng_core.formats.gguf.types import TensorType, decoded
@@ -48,15 +48,17 @@ class GgufCheckpoint:
         if getattr(self.config.rope, "partial", 1.0) != partial:
             key = f"{self.architecture.name}.rope.dimension_count"
             first.fields.fail(key, f"rotates {partial:g} of each head, which is not run", metadata.OTHER_MODEL)
-        self._ours = {self.architecture.theirs(name): name for name in self._where}
+        self._ours = {theirs: name for name in self._where if (theirs := self.architecture.theirs(name))}
         self.layout: Layout = layout(self.config)
+        self._experts = experts.places(self.layout, self._where)
         self._check()
 
     @property
     def largest(self) -> int:
-        """Bytes of the largest tensor as ``array`` returns it."""
-        tensors = [self._tensor(name) for name in self._where]
-        return max(tensor.nbytes if tensor.type.is_float else 4 * math.prod(tensor.shape) for tensor in tensors)
+        """Bytes of the largest matrix as ``array`` returns it."""
+        sizes = {part: part.rows * spec.k for spec in self.layout.tensors for part in spec.parts}
+        types = {part: self.tensor(part).type for part in sizes}
+        return max(count * (types[part].nbytes if types[part].is_float else 4) for part, count in sizes.items())
 
     def name(self, part: Part) -> str:
         """Return the checkpoint name under which ``part`` is held."""
@@ -66,24 +68,24 @@ class GgufCheckpoint:
 
     def tensor(self, part: Part) -> Tensor:
         """Return where and as what ``part`` is stored."""
-        return self._tensor(self._ours[self.name(part)])
+        return self._tensor(self._held(part))
 
     def place(self, part: Part) -> str:
         """Return "file: tensor name" for errors."""
-        name = self._ours[self.name(part)]
+        name = self._held(part)
         return metadata.place(self._where[name].path, name)
 
     def array(self, part: Part) -> NDArray[Any]:
         """Return the rows of ``part``, (rows, k) or (rows,), as float32, float16 or, holding bf16, uint16."""
-        tensor = self.tensor(part)
-        if len(tensor.shape) == 1:
-            values = self._values(part, 0, 1).reshape(-1)[_begin(part) :][: part.rows]
-        elif self._is_plain(tensor.name):
-            values = self._values(part, _begin(part), part.rows)
+        tensor, begin = self.tensor(part), self._begin(part)
+        if part in self._in_vectors:
+            values = self._values(part, 0, 1).reshape(-1)[begin:][: part.rows]
+        elif tensor.type.is_float:
+            values = self._values(part, begin, part.rows)
         else:
             values = np.empty((part.rows, tensor.shape[-1]), np.float32)
             for first, count in _steps(part.rows, tensor.shape[-1]):
-                values[first : first + count] = self._values(part, _begin(part) + first, count)
+                values[first : first + count] = self._values(part, begin + first, count)
         values = self._straight(part, values)
         if self.architecture.norm_offset and self.name(part).endswith("norm.weight"):
             return values.astype(np.float32) - np.float32(self.architecture.norm_offset)
@@ -97,7 +99,7 @@ class GgufCheckpoint:
             return None
         codes, scales = np.empty((part.rows, k), np.int8), np.empty((part.rows, k // block), np.float32)
         for first, count in _steps(part.rows, k):
-            rows = self._rows(part, _begin(part) + first, count)
+            rows = self._rows(part, self._begin(part) + first, count)
             found = storage.halved(*tensor.type.codes(rows.reshape(-1, tensor.type.nbytes)))
             if found is None:
                 return None
@@ -124,7 +126,8 @@ class GgufCheckpoint:
         return {name: json.dumps(data, indent=1).encode() for name, data in files.items()} | self.tokenizer.files()
 
     def _types(self) -> dict[str, list[TensorType]]:
-        return {spec.name: [self.tensor(part).type for part in spec.parts] for spec in self.layout.tensors}
+        held = {spec.name: dict.fromkeys(map(self._held, spec.parts)) for spec in self.layout.tensors}
+        return {name: [self._tensor(one).type for one in stored] for name, stored in held.items()}
 
     def _values(self, part: Part, first: int, count: int) -> NDArray[Any]:
         """Return rows of the tensor that holds ``part``, as ``array`` does."""
@@ -133,7 +136,7 @@ class GgufCheckpoint:
         return decoded(type, rows) if dtype is None else rows.view(dtype)
 
     def _rows(self, part: Part, first: int, count: int) -> NDArray[np.uint8]:
-        name = self._ours[self.name(part)]
+        name = self._held(part)
         return self._where[name].rows(name, first, count)
 
     def _straight(self, part: Part, values: NDArray[Any]) -> NDArray[Any]:
@@ -153,24 +156,45 @@ class GgufCheckpoint:
                 found[name] = file.rows(name, 0, 1).view(np.float32).reshape(-1)
         return found
 
+    def _held(self, part: Part) -> str:
+        """Return the name here of the tensor that holds ``part``."""
+        return self._experts[part].name if part in self._experts else self._ours[self.name(part)]
+
+    def _begin(self, part: Part) -> int:
+        """Return the row of the stored tensor at which a part begins: others may be stored in the same."""
+        return self._experts[part].begin if part in self._experts else part.begin
+
+    @cached_property
+    def _in_vectors(self) -> frozenset[Part]:
+        return frozenset(part for vector in self.layout.vectors for part in vector.parts)
+
     def _check(self) -> None:
         for spec in self.layout.tensors:
             for part in spec.parts:
-                self._check_part(part, (_whole(part), spec.k))
+                if part in self._experts:
+                    place = self._experts[part]
+                    self._check_tensor(place.name, place.shape)
+                else:
+                    self._check_part(part, (part.source_rows, spec.k))
         for vector in self.layout.vectors:
             for part in vector.parts:
-                self._check_part(part, (_whole(part),))
+                self._check_part(part, (part.source_rows,))
         known = self.layout.sources()
+        of_experts = {place.name for place in self._experts.values()}
         for name, file in self._where.items():
-            theirs = self.architecture.theirs(name)
-            if theirs not in known and name not in metadata.OF_KIND[self.architecture.rope_factors]:
+            is_known = self.architecture.theirs(name) in known or name in of_experts
+            if not is_known and name not in metadata.OF_KIND[self.architecture.rope_factors]:
                 raise ModelError(metadata.place(file.path, name), "has no place in this model", INCOMPLETE)
 
     def _check_part(self, part: Part, shape: tuple[int, ...]) -> None:
-        name = self._ours.get(self.name(part))
-        if name is None:
-            missing = self.architecture.ours(part.source)
-            raise ModelError(metadata.place(self.directory, missing), "is missing", INCOMPLETE)
+        name = self._ours.get(self.name(part)) or self.architecture.ours(part.source)
+        held = self._where[name].tensors[name].shape if name in self._where else shape
+        is_row = shape[0] == 1 and held == shape[1:]  # the exporter drops dimensions of one
+        self._check_tensor(name, held if is_row else shape)
+
+    def _check_tensor(self, name: str, shape: tuple[int, ...]) -> None:
+        if name not in self._where:
+            raise ModelError(metadata.place(self.directory, name), "is missing", INCOMPLETE)
         tensor, place = self._tensor(name), metadata.place(self._where[name].path, name)
         if tensor.shape != shape:
             raise ModelError(place, f"is {tensor.shape}, the metadata says {shape}", INCOMPLETE)
@@ -180,9 +204,6 @@ class GgufCheckpoint:
 
     def _tensor(self, name: str) -> Tensor:
         return self._where[name].tensors[name]
-
-    def _is_plain(self, name: str) -> bool:
-        return self._tensor(name).type.is_float
 
 
 def halves(rows: NDArray[Any], heads: int) -> NDArray[Any]:
@@ -199,15 +220,3 @@ def _steps(rows: int, k: int) -> Iterator[tuple[int, int]]:
     step = max(1, ROWS // k)
     for first in range(0, rows, step):
         yield first, min(step, rows - first)
-
-
-def _begin(part: Part) -> int:
-    """Return the row of the stored tensor at which a part begins: others may be stored in the same."""
-    begin: int = getattr(part, "begin", 0)
-    return begin
-
-
-def _whole(part: Part) -> int:
-    """Return the rows of the whole tensor that a part is stored in."""
-    rows: int = getattr(part, "source_rows", part.rows)
-    return rows

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from infeng_core.errors import ModelError
-from infeng_core.formats.gguf.architectures import ARCHITECTURES, Architecture
+from infeng_core.formats.gguf.architectures import ARCHITECTURES, WITH_EXPERTS, Architecture
 from infeng_core.formats.gguf.file import Array, GgufFile
 from infeng_core.formats.gguf.tokenizer import GgufTokenizer
 from infeng_core.models.families import families
@@ -20,6 +20,7 @@ from infeng_core.models.fields import Fields, show
 BIG = 1 << 48  # the family's own bounds come after
 THETA = (1e-3, 1e15)
 MOST_POSITIONS = 1 << 28
+MAX_EXPERTS, MAX_CHOSEN = 4096, 64
 READ = (
     *("context_length", "embedding_length", "block_count", "feed_forward_length", "attention.head_count"),
     *("attention.head_count_kv", "attention.layer_norm_rms_epsilon", "attention.key_length", "attention.value_length"),
@@ -31,6 +32,9 @@ YARN = {"beta_fast": "beta_fast", "beta_slow": "beta_slow", "attention_factor": 
 """Keys of rope_scaling: of the metadata, behind ``rope.scaling.yarn_``."""
 
 HARMLESS = ("vocab_size", "tensor_data_layout", "rope.scaling.finetuned")
+USUAL = {"expert_gating_func": 1, "expert_weights_scale": 1.0}
+"""Keys with the one value that changes nothing: experts are weighted by a softmax (1), and by nothing besides."""
+
 SAMPLING = {"temp": "temperature", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p"}
 SAMPLING |= {"penalty_repeat": "repetition_penalty"}
 FACTORS = "rope_freqs.weight"
@@ -49,7 +53,8 @@ def architecture_of(file: GgufFile) -> Architecture:
         remedy = "give it with --lora NAME=FILE over its base" if kind == "adapter" else "give the model's own file"
         fields.fail("general.type", f"is {show(kind)}, which is no model", remedy)
     name = fields.text("general.architecture")
-    found = ARCHITECTURES.get(name)
+    has_experts = name in WITH_EXPERTS and fields.integer(f"{name}.expert_count", 0, BIG, 0) > 0
+    found = (WITH_EXPERTS if has_experts else ARCHITECTURES).get(name)
     if found is None or found.family not in families():
         known = ", ".join(name for name, one in ARCHITECTURES.items() if one.family in families())
         fields.fail(
@@ -70,6 +75,8 @@ def config_json(
     """
     keys = _Keys(file, architecture)
     keys.refuse_unknown()
+    if "expert_count" in architecture.keys.values():
+        keys.check_experts()
     heads, hidden = keys.integer("attention.head_count"), keys.integer("embedding_length")
     width = keys.integer("attention.key_length", max(1, hidden // heads))
     if keys.integer("attention.value_length", width) != width:
@@ -155,6 +162,11 @@ class _Keys:
     def value(self, key: str) -> Any:
         return _shortest(self.fields.data.get(self.prefix + key))
 
+    def check_experts(self) -> None:
+        """Raise ModelError where the numbers of experts, and of those that a row goes to, are missing or odd."""
+        count = self.fields.integer(f"{self.prefix}expert_count", 1, MAX_EXPERTS)
+        self.fields.integer(f"{self.prefix}expert_used_count", 1, min(count, MAX_CHOSEN))
+
     def fail(self, key: str, why: str, remedy: str | None = None) -> None:
         self.fields.fail(self.prefix + key, why, remedy)
 
@@ -163,6 +175,8 @@ class _Keys:
         for name, value in self.fields.data.items():
             key = name.removeprefix(self.prefix)
             if not name.startswith(self.prefix) or key in self.known or value in (0, False, ""):
+                continue
+            if not isinstance(value, Array) and value == USUAL.get(key):
                 continue
             shown = "a list" if isinstance(value, Array) else show(value)
             self.fail(key, f"is {shown}, which is not run here", "use a model without it")

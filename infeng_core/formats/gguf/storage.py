@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -73,15 +73,13 @@ def formats(
     """
     found = choice.for_model(layout, lookup)
     for spec in layout.tensors:
-        if not choice.asks(spec.name):
-            found[spec.name] = _nearest(spec, types[spec.name], choice)
+        stored = types[spec.name]
+        if not choice.asks(spec.name) and not all(type.is_float for type in stored):
+            found[spec.name] = _nearest(spec, stored)
     return found
 
 
-def _nearest(spec: TensorSpec, types: Iterable[TensorType], choice: FormatChoice) -> str:
-    stored = list(types)
-    if all(type.is_float for type in stored):
-        return choice.of(spec.name)
+def _nearest(spec: TensorSpec, stored: Sequence[TensorType]) -> str:
     exact = [name for name in EXACT if all(holds(type, name, spec.k) for type in stored)]
     return exact[0] if exact else NEAREST
 

@@ -289,10 +289,11 @@ void bind_ops(Class& program) {
       .def(
           "route",
           [](BoundProgram& self, const PyBindings& kernels, int logits, int x, int out, int routing, int64_t columns,
-             bool share_of_chosen) {
-            self.route(bindings(kernels), logits, x, out, RouteSpec{routing, columns, share_of_chosen});
+             bool share_of_chosen, bool for_adapters) {
+            self.route(bindings(kernels), logits, x, out, RouteSpec{routing, columns, share_of_chosen, for_adapters});
           },
-          "kernels"_a, "logits"_a, "x"_a, "out"_a, py::kw_only(), "routing"_a, "columns"_a, "share_of_chosen"_a)
+          "kernels"_a, "logits"_a, "x"_a, "out"_a, py::kw_only(), "routing"_a, "columns"_a, "share_of_chosen"_a,
+          "for_adapters"_a = false)
       .def(
           "combine",
           [](BoundProgram& self, const PyBindings& kernels, int x, int64_t columns, OptionalId out,
@@ -304,10 +305,9 @@ void bind_ops(Class& program) {
           "shared"_a = py::none(), "gate"_a = py::none())
       .def(
           "shrink",
-          [](BoundProgram& self, const PyBindings& kernels, const std::string& name, int x, int64_t k, int64_t panels) {
-            return self.shrink(bindings(kernels), name, x, k, panels);
-          },
-          "kernels"_a, "name"_a, "x"_a, py::kw_only(), "k"_a, "panels"_a,
+          [](BoundProgram& self, const PyBindings& kernels, const std::string& name, int x, int64_t k, int64_t panels,
+             OptionalId routing) { return self.shrink(bindings(kernels), name, x, k, panels, routing.value_or(-1)); },
+          "kernels"_a, "name"_a, "x"_a, py::kw_only(), "k"_a, "panels"_a, "routing"_a = py::none(),
           "Make u before a linear of ``panels`` panels; returns the slot for its LORA step.")
       .def("embedding_slot", &Program::embedding_slot, py::kw_only(), "vocabulary"_a, "panels"_a,
            "Return the slot for a LORA step behind the embeddings.")

@@ -1,6 +1,7 @@
 #include "program/adapter.h"
 
 #include <atomic>
+#include <cstdlib>
 #include <cstring>
 #include <utility>
 
@@ -42,7 +43,7 @@ class Adapter::Builder {
 
   void build() {
     adapter_.program_ = lora_.program();
-    adapter_.tensors_.resize(lora_.slots().size());
+    adapter_.tensors_.resize(lora_.places());
     adapter_.replacements_.resize(lora_.modules().size());
     for (const auto& tensor : spec_.tensors) add(tensor);
     if (spec_.embedding) add(*spec_.embedding);
@@ -68,12 +69,22 @@ class Adapter::Builder {
     size_ = round_up(size_ + bytes.nbytes, kLine);
   }
 
-  size_t slot_of(const std::string& name, bool is_embedding) const {
-    const auto slots = lora_.slots();
-    for (size_t index = 0; index < slots.size(); ++index) {
-      if (slots[index].is_embedding != is_embedding || (!is_embedding && slots[index].name != name)) continue;
-      if (adapter_.tensors_[index] != nullptr) fail(kBad, name, ": the adapter names it twice");
-      return index;
+  struct Place {
+    const LoraSlot& slot;
+    size_t index;  // of the tensor
+  };
+
+  // "layers.0.experts.down_proj[3]" is what expert 3 has of a slot.
+  Place place_of(const std::string& name, bool is_embedding) const {
+    const size_t bracket = name.find('[');
+    const std::string stem = name.substr(0, bracket);
+    const size_t expert = bracket == std::string::npos ? 0 : std::strtoul(name.c_str() + bracket + 1, nullptr, 10);
+    for (const LoraSlot& slot : lora_.slots()) {
+      if (slot.is_embedding != is_embedding || (!is_embedding && slot.name != stem)) continue;
+      const auto count = static_cast<size_t>(slot.experts());
+      if ((count > 0) != (bracket != std::string::npos) || (count > 0 && expert >= count)) break;
+      if (adapter_.tensors_[slot.first + expert] != nullptr) fail(kBad, name, ": the adapter names it twice");
+      return {slot, slot.first + expert};
     }
     fail(kBad, name, ": the model has no such tensor that low-rank products can be added to");
   }
@@ -92,8 +103,7 @@ class Adapter::Builder {
   }
 
   void add(const AdapterSpec::Tensor& tensor) {
-    const size_t index = slot_of(tensor.name, false);
-    const LoraSlot& slot = lora_.slots()[index];
+    const auto [slot, index] = place_of(tensor.name, false);
     auto out = std::make_unique<AdapterTensor>();
     const int64_t rows = round_up(tensor.rank, kPanel);
     if (tensor.rank < 0 || rows > lora_.columns()) {
@@ -115,8 +125,7 @@ class Adapter::Builder {
 
   void add(const AdapterSpec::Embedding& embedding) {
     const std::string name = "embedding";
-    const size_t index = slot_of(name, true);
-    const LoraSlot& slot = lora_.slots()[index];
+    const auto [slot, index] = place_of(name, true);
     if (embedding.rank < 1 || embedding.rank > kMostRank) {
       fail(kBad, name, ": a rank is 1 to ", kMostRank, ", not ", embedding.rank);
     }

@@ -95,8 +95,8 @@ class Adapter {
   // Its products may be scaled by a weight: nothing of it replaces or rescales what the base computes.
   bool is_weighable() const { return is_weighable_; }
 
-  // NULL where the adapter changes nothing.
-  const AdapterTensor* tensor(size_t slot) const { return tensors_[slot].get(); }
+  // By LoraSlot::first, and of experts by the numbers behind it; NULL where the adapter changes nothing.
+  const AdapterTensor* tensor(size_t place) const { return tensors_[place].get(); }
   const Replacement* replacement(size_t module) const { return replacements_[module].get(); }
   bool replaces() const { return replaces_; }
   const AdapterEmbedding& embedding() const { return embedding_; }
@@ -109,7 +109,7 @@ class Adapter {
   bool is_weighable_ = true;
   bool replaces_ = false;
   std::shared_ptr<Arena> arena_;
-  std::vector<std::unique_ptr<AdapterTensor>> tensors_;     // by slot
+  std::vector<std::unique_ptr<AdapterTensor>> tensors_;
   std::vector<std::unique_ptr<Replacement>> replacements_;  // by module
   AdapterEmbedding embedding_;
 };

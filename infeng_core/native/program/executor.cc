@@ -109,7 +109,7 @@ bool Step::next_op() {
   }
   phase_ = -1;
   if (op_->routing != nullptr) {
-    phases_ = program_.expert_calls_.make(*op_, program_.rows_) ? 1 : -1;
+    phases_ = program_.expert_calls_.make(*op_, program_.rows_, program_.lora_) ? 1 : -1;
     return true;
   }
   const infeng_kernel& kernel = op_->kernel->abi;

@@ -26,7 +26,7 @@ void Program::expert_linear(Bindings kernels, std::shared_ptr<const Weight> weig
     biases += step.kind == INFENG_EPILOGUE_BIAS ? 1 : 0;
     const bool is_fit = step.kind == INFENG_EPILOGUE_GATED_MUL || step.kind == INFENG_EPILOGUE_QUANTIZE ||
                         step.kind == INFENG_EPILOGUE_SCALE || step.kind == INFENG_EPILOGUE_ACTIVATE ||
-                        step.kind == INFENG_EPILOGUE_BIAS;
+                        step.kind == INFENG_EPILOGUE_LORA || step.kind == INFENG_EPILOGUE_BIAS;
     if (!is_fit || biases > 1) fail("unsupported", "linear: this step cannot follow a linear of experts");
   }
   op.problem.weight_format = w.format;
@@ -42,7 +42,7 @@ void Program::expert_linear(Bindings kernels, std::shared_ptr<const Weight> weig
   const int64_t columns = add_epilogues(op, epilogues, op.problem.n);
   args.out = result(out, columns, op);
   op.weight = std::move(weight);
-  expert_calls_.reserve(op.routing->experts);
+  expert_calls_.reserve(op.routing->experts, limits_.rows * op.routing->top_k);
   ops_.push_back(std::move(draft_op));
 }
 
@@ -101,6 +101,7 @@ void Program::route(Bindings kernels, int logits, int x, int out, const RouteSpe
   op.problem.k = spec.columns;
   op.problem.heads = args.top_k;
   op.solo_rows = kSoloElements / (routing.experts + routing.top_k * spec.columns);
+  if (spec.for_adapters) route_for_adapters_ = &op;
   ops_.push_back(std::move(draft_op));
 }
 

@@ -32,6 +32,8 @@ T* begin_of(const std::optional<Arena>& arena) {
 
 }  // namespace
 
+int64_t LoraSlot::experts() const { return routing == nullptr ? 0 : routing->experts; }
+
 void Lora::open(uint32_t dtype, int64_t columns, int64_t ranges) {
   if (dtype != INFENG_F32 && dtype != INFENG_BF16 && dtype != INFENG_I8) {
     fail(kBad, "adapters are stored as f32, bf16 or int8");
@@ -55,6 +57,8 @@ int Lora::add_slot(LoraSlot slot) {
     if (embedding_slot_ >= 0) fail(kBad, "there is a LoRA slot for the embeddings already");
     embedding_slot_ = index;
   }
+  slot.first = places_;
+  places_ += static_cast<size_t>(std::max<int64_t>(slot.experts(), 1));
   slots_.push_back(std::move(slot));
   return index;
 }
@@ -89,12 +93,15 @@ void Lora::finish(const std::vector<std::unique_ptr<Op>>& ops) {
   room<infeng_lora_segment>(segments_, ranges * slots * (1 + kMostParts));
   room<infeng_range>(pieces_, ranges * slots);
   room<infeng_lora_segment>(slice_, ranges * kMostParts);
+  int64_t experts = 0;
+  for (const LoraSlot& slot : slots_) experts = std::max(experts, slot.experts());
+  if (experts > 0) room<infeng_lora_segment>(of_experts_, ranges * static_cast<size_t>(experts) * kMostParts);
   ranges_.reserve(ranges);
   const LoraSlot* upcoming = nullptr;  // of the next linear
   for (auto op = ops.rbegin(); op != ops.rend(); ++op) {
     if ((*op)->problem.op == INFENG_OP_LINEAR && upcoming != nullptr) fetches_.push_back({op->get(), upcoming});
     for (const LoraSlot& slot : slots_) {
-      if (slot.shrink == op->get()) upcoming = &slot;
+      if (slot.shrink == op->get()) upcoming = slot.routing == nullptr ? &slot : nullptr;
     }
   }
 }
@@ -160,7 +167,13 @@ void Lora::patch(const int32_t* tokens, float* u, int64_t stride) {
   if (!is_filled_) {
     auto* next = begin_of<infeng_lora_segment>(segments_);
     auto* piece = begin_of<infeng_range>(pieces_);
-    for (size_t slot = 0; slot < slots_.size(); ++slot) fill(slots_[slot], slot, next, piece);
+    for (LoraSlot& slot : slots_) {
+      if (slot.routing == nullptr) {
+        fill(slot, next, piece);
+      } else {
+        fill_experts(slot);
+      }
+    }
     for (const Fetch& fetch : fetches_) {
       fetch.op->fetch.ranges = fetch.slot->pieces;
       fetch.op->fetch.count = fetch.slot->piece_count;
@@ -170,7 +183,66 @@ void Lora::patch(const int32_t* tokens, float* u, int64_t stride) {
   if (embedding_slot_ >= 0) gather(tokens, u, stride);
 }
 
-void Lora::fill(LoraSlot& slot, size_t index, infeng_lora_segment*& next, infeng_range*& piece) {
+// Which experts rows go to is not known yet: only whether there is anything to do, and room for it.
+void Lora::fill_experts(LoraSlot& slot) {
+  bool is_used = false;
+  for (int64_t expert = 0; expert < slot.experts(); ++expert) {
+    const size_t place = slot.first + static_cast<size_t>(expert);
+    for (const Range& range : ranges_) is_used = is_used || range.adapter->tensor(place) != nullptr;
+    check_columns(slot, place);
+  }
+  slot.shrink->args.shrink.segment_count = is_used ? 1 : 0;
+}
+
+void Lora::check_columns(const LoraSlot& slot, size_t place) const {
+  int64_t column = 0;
+  for (const Range& range : ranges_) {
+    if (!range.combines) column = 0;
+    const AdapterTensor* tensor = range.adapter->tensor(place);
+    if (tensor == nullptr) continue;
+    column += tensor->columns;
+    if (column > columns_) {
+      fail(kBad, "the adapters of rows [", range.begin, ", ", range.end, ") have more than ", columns_,
+           " stacked rank rows in ", slot.name);
+    }
+  }
+}
+
+bool Lora::is_used(int slot) const {
+  return slot >= 0 && slots_[static_cast<size_t>(slot)].shrink->args.shrink.segment_count > 0;
+}
+
+std::span<const infeng_lora_segment> Lora::of_expert(int slot, int64_t expert, std::span<const int32_t> rows,
+                                                     bool shrinks) {
+  const size_t place = slots_[static_cast<size_t>(slot)].first + static_cast<size_t>(expert);
+  auto* const first = begin_of<infeng_lora_segment>(of_experts_) + upcoming_;
+  infeng_lora_segment* next = first;
+  int32_t column = 0;
+  for (const Range& range : ranges_) {
+    if (!range.combines) column = 0;
+    const AdapterTensor* tensor = range.adapter->tensor(place);
+    if (tensor == nullptr) continue;
+    const auto at = [&](int32_t row) {
+      return static_cast<int32_t>(std::lower_bound(rows.begin(), rows.end(), row) - rows.begin());
+    };
+    const int32_t begin = at(range.begin), end = at(range.end);
+    const auto put = [&](const infeng_lora_segment& segment) {
+      *next = segment;
+      next->row_begin = begin;
+      next->row_end = end;
+      next->u_column += column;
+      if (shrinks) next->weight = range.weight;
+      ++next;
+    };
+    if (begin < end && shrinks && tensor->shrink.rank > 0) put(tensor->shrink);
+    if (begin < end && !shrinks) std::for_each(tensor->parts.begin(), tensor->parts.end(), put);
+    column += tensor->columns;
+  }
+  upcoming_ += static_cast<size_t>(next - first);
+  return {first, next};
+}
+
+void Lora::fill(LoraSlot& slot, infeng_lora_segment*& next, infeng_range*& piece) {
   infeng_lora_segment* const shrink = next;
   infeng_lora_segment* const expand = next + (slot.shrink != nullptr ? ranges_.size() : 0);
   infeng_lora_segment* s = shrink;
@@ -179,7 +251,7 @@ void Lora::fill(LoraSlot& slot, size_t index, infeng_lora_segment*& next, infeng
   int32_t column = 0;
   for (const Range& range : ranges_) {
     if (!range.combines) column = 0;
-    const AdapterTensor* tensor = range.adapter->tensor(index);
+    const AdapterTensor* tensor = range.adapter->tensor(slot.first);
     const int32_t begin = slot.samples ? range.sample_begin : range.begin;
     const int32_t end = slot.samples ? range.sample_end : range.end;
     if (tensor == nullptr || begin == end) continue;
@@ -221,7 +293,8 @@ void Lora::gather(const int32_t* tokens, float* u, int64_t stride) const {
   int32_t column = 0;
   for (const Range& range : ranges_) {
     if (!range.combines) column = 0;
-    const AdapterTensor* tensor = range.adapter->tensor(static_cast<size_t>(embedding_slot_));
+    const size_t place = slots_[static_cast<size_t>(embedding_slot_)].first;
+    const AdapterTensor* tensor = range.adapter->tensor(place);
     if (tensor == nullptr) continue;
     const auto [rank, scaling, a] = range.adapter->embedding();
     for (int32_t row = range.begin; row < range.end; ++row) {

@@ -20,6 +20,7 @@
 namespace infeng {
 
 struct Op;
+struct Routing;
 
 // Rows [begin, end) of a step use an adapter. Adapters that combine have the same rows and follow each other.
 struct AdapterRows {
@@ -36,7 +37,11 @@ struct LoraSlot {
   int64_t panels = 0;  // of the outputs
   int64_t k = 0;       // inputs; of the embeddings, the vocabulary
   Op* shrink = nullptr;
+  const Routing* routing = nullptr;  // of experts, each of which has products of its own
   Op* expand = nullptr;
+  size_t first = 0;  // its place, or that of expert 0, among the tensors of an adapter
+
+  int64_t experts() const;  // 0: it is of no mixture
   // Of this step: what LORA gets, and the memory of its adapters.
   std::span<const infeng_lora_segment> segments = {};
   const infeng_range* pieces = nullptr;
@@ -66,6 +71,7 @@ class Lora {
   const LoraSlot& slot(int index) const { return slots_.at(static_cast<size_t>(index)); }
   std::span<const LoraSlot> slots() const { return slots_; }
   std::span<const Module> modules() const { return modules_; }
+  size_t places() const { return places_; }
   bool has_slot(int index) const { return index >= 0 && static_cast<size_t>(index) < slots_.size(); }
 
   // One step: checks the ranges, then writes the segments of all ops unless they are those of the step before. Throws
@@ -76,6 +82,12 @@ class Lora {
   bool replaces(const Op& op) const;
   // The weight of the op's row `begin`, NULL for its own, and where the rows with that weight end.
   const Replacement* replacement(const Op& op, int64_t begin, int64_t* end) const;
+  // Whether rows of the step use products of the slot.
+  bool is_used(int slot) const;
+  // The segments of an expert's rows, which are `rows` of the batch, ascending; those of SHRINK or of LORA. They stay
+  // until the next op's are `begun`.
+  void begin_experts() { upcoming_ = 0; }
+  std::span<const infeng_lora_segment> of_expert(int slot, int64_t expert, std::span<const int32_t> rows, bool shrinks);
   // The op's segments in rows [begin, end), counted from `begin`.
   std::span<const infeng_lora_segment> segments(const Op& op, int64_t begin, int64_t end) const;
 
@@ -99,7 +111,9 @@ class Lora {
   };
 
   Range range_of(const AdapterRows& rows, size_t index, int64_t row_count, std::span<const int32_t> samples) const;
-  void fill(LoraSlot& slot, size_t index, infeng_lora_segment*& next, infeng_range*& piece);
+  void fill(LoraSlot& slot, infeng_lora_segment*& next, infeng_range*& piece);
+  void fill_experts(LoraSlot& slot);
+  void check_columns(const LoraSlot& slot, size_t place) const;
   void gather(const int32_t* tokens, float* u, int64_t stride) const;
 
   uint32_t dtype_ = 0;
@@ -115,6 +129,9 @@ class Lora {
   std::optional<Arena> segments_;
   std::optional<Arena> pieces_;
   std::optional<Arena> slice_;
+  std::optional<Arena> of_experts_;
+  size_t upcoming_ = 0;  // of them, for the op that runs
+  size_t places_ = 0;
 
   std::vector<Range> ranges_;
   bool is_filled_ = true;  // the segments are those of `ranges_`

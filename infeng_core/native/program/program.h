@@ -124,6 +124,7 @@ struct RouteSpec {
   int routing = -1;
   int64_t columns = 0;  // of what the experts read
   bool share_of_chosen = false;
+  bool for_adapters = false;  // its copies are for the next SHRINK of experts alone: it runs where that does
 };
 
 // What a row op is given, by the names of its operands.
@@ -264,8 +265,9 @@ class Program {
   // `shared` and `gate`: buffers, or -1.
   void combine(Bindings kernels, int x, int64_t columns, int routing, int out, const Epilogues& epilogues,
                int shared = -1, int gate = -1);
-  // The op before a linear of `panels` panels over the `k` columns of x; returns the slot for its LORA step.
-  int shrink(Bindings kernels, const std::string& name, int x, int64_t k, int64_t panels);
+  // The op before a linear of `panels` panels over the `k` columns of x; returns the slot for its LORA step. With a
+  // `routing` it is before a linear of experts, which have so many panels each.
+  int shrink(Bindings kernels, const std::string& name, int x, int64_t k, int64_t panels, int routing = -1);
   // The slot for an epilogue op behind the embeddings, before any SHRINK.
   int embedding_slot(int64_t vocabulary, int64_t panels);
   // An op over rows alone, by its kind's operands. `columns`: of its rows, and of its result before the epilogues.
@@ -347,6 +349,7 @@ class Program {
   bool next_slice(Op& op);
   void join_slices(Op& op);
   void use_module(Op& op, const std::string& name);
+  const Value& u_of(const Op& op);
   const Profile& measured() const;
   [[noreturn]] void throw_failure(const Failure& failure) const;
 
@@ -389,9 +392,11 @@ class Program {
   int32_t is_demanded_ = 0;  // whether ops on demand run
 
   Lora lora_;
-  int u_ = -1;                      // (rows, columns) that SHRINK makes and LORA reads
-  int sample_u_ = -1;               // the same memory for sampled rows
-  int32_t* slice_index_ = nullptr;  // (rows) ids or row indices of one slice
+  int u_ = -1;                        // (rows, columns) that SHRINK makes and LORA reads
+  int sample_u_ = -1;                 // the same memory for sampled rows
+  std::map<int64_t, int> copies_u_;   // the same of so many copies of each row
+  Op* route_for_adapters_ = nullptr;  // until its SHRINK comes
+  int32_t* slice_index_ = nullptr;    // (rows) ids or row indices of one slice
 
   Seat* seats_ = nullptr;            // (threads)
   std::vector<const char*> guards_;  // a line behind each piece of scratch memory

@@ -38,27 +38,43 @@ void Program::open_adapters(uint32_t dtype, int64_t columns, int64_t ranges) {
   slice_index_ = memory_.take_array<int32_t>(limits_.rows);
 }
 
-int Program::shrink(Bindings kernels, const std::string& name, int x, int64_t k, int64_t panels) {
+// What SHRINK makes for an op, and LORA reads.
+const Value& Program::u_of(const Op& op) {
+  if (op.routing == nullptr) return value(op.samples ? sample_u_ : u_);
+  const auto [found, is_new] = copies_u_.try_emplace(op.routing->top_k, -1);
+  if (is_new) found->second = buffer(lora_.columns(), false, op.routing->top_k);
+  return value(found->second);
+}
+
+int Program::shrink(Bindings kernels, const std::string& name, int x, int64_t k, int64_t panels, int routing) {
   if (!lora_.is_open()) fail("invalid_argument", "shrink: the program was made without adapters");
   const bool samples = value(x).samples;
   auto draft_op = draft(INFENG_OP_SHRINK, std::move(kernels), samples);
   Op& op = *draft_op;
+  if (routing >= 0) op.routing = &routing_of(routing);
   infeng_shrink_args& args = op.args.shrink;
   args.common.struct_size = sizeof args;
   op.problem.weight_format = format_of(lora_.dtype());
   op.problem.act_format = activation_of(op.problem.weight_format);
   op.problem.n = lora_.columns();
   op.problem.k = k;
-  const Value& in = operand(x, "shrink", op.problem.act_format == INFENG_ACT_INT8_G64, k, samples);
+  const bool quantized = op.problem.act_format == INFENG_ACT_INT8_G64;
+  const Value& in = operand(x, "shrink", quantized, k, samples, op.copies_of_rows());
   op.in = describe(in);
   if (!in.quantized) op.in.x = matrix(in, k);
   track(op, op.in);
   args.in = &op.in;
-  args.u = matrix(value(samples ? sample_u_ : u_), lora_.columns());
+  args.u = matrix(u_of(op), lora_.columns());
   track(op, args.u);
   args.segment_stride = sizeof(infeng_lora_segment);
   op.needs_some = &args.segment_count;
-  const int slot = lora_.add_slot({name, false, samples, panels, k, &op});
+  const int slot = lora_.add_slot({name, false, samples, panels, k, &op, op.routing});
+  if (op.routing != nullptr) {
+    op.lora_slot = slot;
+    expert_calls_.reserve(op.routing->experts, limits_.rows * op.routing->top_k);
+    if (route_for_adapters_ != nullptr) route_for_adapters_->needs_some = &args.segment_count;
+    route_for_adapters_ = nullptr;
+  }
   ops_.push_back(std::move(draft_op));
   return slot;
 }
@@ -77,6 +93,7 @@ void Program::add_lora(Op& op, int slot, int64_t columns) {
   const LoraSlot& own = lora_.slot(slot);
   if (op.steps.size() != 1) fail("invalid_argument", "lora: comes first in the list");
   if (own.expand != nullptr) fail("invalid_argument", "lora: slot ", own.name, " has its step already");
+  if (own.routing != op.routing) fail("invalid_argument", "lora: slot ", own.name, " is of another routing");
   if (own.samples != op.samples || own.panels * kPanel != columns) {
     fail("invalid_argument", "lora: slot ", own.name, " has ", own.panels * kPanel, " outputs of ",
          own.samples ? "sampled rows" : "rows of the batch", ", the op has ", columns, " of ",
@@ -84,7 +101,7 @@ void Program::add_lora(Op& op, int slot, int64_t columns) {
   }
   infeng_lora_epilogue& step = op.steps.back().lora;
   step.head.struct_size = sizeof step;
-  step.u = matrix(value(op.samples ? sample_u_ : u_), lora_.columns());
+  step.u = matrix(u_of(op), lora_.columns());
   step.segment_stride = sizeof(infeng_lora_segment);
   track(op, step.u);
   op.need(need_of(lora_.dtype()));

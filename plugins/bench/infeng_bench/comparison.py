@@ -114,6 +114,8 @@ def limits(work: Work, rate: float, introduction: Mapping[str, Any], roofline: R
         details["head_macs"],
         details["attention_macs_per_position"],
         details["kv_bytes_per_position"],
+        details.get("expert_bytes", 0),
+        details.get("expert_share", 1.0),
     )
     seconds = work.tokens / rate
     if work.kind == "decode":
@@ -123,7 +125,7 @@ def limits(work: Work, rate: float, introduction: Mapping[str, Any], roofline: R
         rows = work.rows
     else:
         rows = min(work.rows * work.context, details["max_rows"])
-        nbytes = -(-work.rows * work.context // rows) * cost.weight_bytes
+        nbytes = -(-work.rows * work.context // rows) * cost.step_bytes(rows)
         macs = cost.prefill_macs(work.rows, work.context)
     peak = roofline.int8_of(_linear_features(introduction, rows))
     return {

@@ -18,19 +18,34 @@ class Costs:
     """Of one model in memory."""
 
     weight_bytes: int
-    """Bytes of weights that a step reads however many rows it has, the head included; a row of the embedding is not."""
+    """Bytes of weights that a step of one row reads, of experts those that it goes to, the head included.
+
+    A row of the embedding is not.
+    """
     block_macs: int
-    """Multiply-adds of one row in the linears of all layers."""
+    """Multiply-adds of one row in the linears of all layers, of experts in those that it goes to."""
     head_macs: int
     """Multiply-adds of one sampled row in the head."""
     attention_macs: int
     """Multiply-adds of one row for each position that it attends to, all layers."""
     kv_bytes: int
     """Bytes of the cache per position, all layers."""
+    expert_bytes: int = 0
+    """Bytes of all experts of all layers."""
+    share: float = 1.0
+    """How many of a layer's experts a row goes to, as a part of them."""
+
+    def step_bytes(self, rows: int) -> int:
+        """Return the bytes of weights that a step of ``rows`` rows reads; of experts, where rows choose independently.
+
+        Every row goes to ``share`` of a layer's experts, so ``(1 - share) ** rows`` of them are left alone.
+        """
+        more = 1 - (1 - self.share) ** rows - self.share
+        return self.weight_bytes + round(self.expert_bytes * more)
 
     def decode_bytes(self, rows: int, context: int) -> int:
         """Return the bytes that a step of ``rows`` sequences of ``context`` positions reads."""
-        return self.weight_bytes + rows * context * self.kv_bytes
+        return self.step_bytes(rows) + rows * context * self.kv_bytes
 
     def decode_macs(self, rows: int, context: int) -> int:
         """Return the multiply-adds of such a step."""
@@ -47,14 +62,19 @@ def costs(model: LoadedModel, kv_format: str) -> Costs:
     shape = model.config
     head = "embed" if shape.tie_embeddings else "lm_head"
     read = {name: tensor for name, tensor in model.tensors.items() if name != "embed" or head == "embed"}
-    macs = {name: tensor.panels * 16 * tensor.k for name, tensor in read.items()}
+    experts = {spec.name for spec in api.layout(shape).tensors if spec.experts}
+    share = shape.experts_per_token / shape.experts if shape.experts else 1.0
+    active = {name: share if name in experts else 1.0 for name in read}
+    macs = {name: round(active[name] * tensor.panels * 16 * tensor.k) for name, tensor in read.items()}
     per_block = api.KvCache.bytes_per_block(
         kv_format, layers=shape.layers, kv_heads=shape.kv_heads, head_dim=shape.head_dim
     )
     return Costs(
-        weight_bytes=sum(tensor.panels * tensor.panel_bytes for tensor in read.values()),
+        weight_bytes=sum(round(active[name] * tensor.nbytes) for name, tensor in read.items()),
         block_macs=sum(count for name, count in macs.items() if name != head),
         head_macs=macs[head],
         attention_macs=2 * shape.layers * shape.heads * shape.head_dim,
         kv_bytes=per_block // BLOCK,
+        expert_bytes=sum(tensor.nbytes for name, tensor in read.items() if name in experts),
+        share=share,
     )

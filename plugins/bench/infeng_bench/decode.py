@@ -49,15 +49,17 @@ def measurement(bench: Session, work: Work, timings: list[Timing]) -> dict[str, 
     }
     positions = work.context + work.steps // 2  # on average over the steps
     macs, nbytes = bench.cost.decode_macs(work.rows, positions), bench.cost.decode_bytes(work.rows, positions)
+    found |= {"bytes_per_step": nbytes, "bytes_per_s": nbytes / spread(per_step)["median"]}
     return found | fractions(macs, nbytes, spread(per_step)["median"], bench.ceiling(work.rows))
 
 
 def _table(lines: list[dict[str, Any]]) -> Iterator[list[str]]:
-    yield ["work", "tokens/s", "min", "max", "ms a step", "p99", "of DRAM", "of int8"]
+    yield ["work", "tokens/s", "min", "max", "ms a step", "p99", "MB a step", "GB/s", "of DRAM", "of int8"]
     for line in lines:
         yield [
             line["work"],
             *(f"{line['tokens_per_s'][name]:.1f}" for name in ("median", "min", "max")),
             *(f"{line[name]:.2f}" for name in ("median_itl_ms", "p99_itl_ms")),
+            *(f"{line['bytes_per_step'] / 1e6:.1f}", f"{line['bytes_per_s'] / 1e9:.1f}"),
             *(f"{line[name]:.0%}" if name in line else "" for name in ("dram_fraction", "int8_fraction")),
         ]

@@ -45,7 +45,7 @@ def measurement(bench: Session, work: Work, timings: list[Timing]) -> dict[str, 
     }
     batch = min(bench.engine.limits.max_rows, work.tokens)
     steps = -(-work.tokens // batch)
-    macs, nbytes = bench.cost.prefill_macs(work.rows, work.context), steps * bench.cost.weight_bytes
+    macs, nbytes = bench.cost.prefill_macs(work.rows, work.context), steps * bench.cost.step_bytes(batch)
     seconds = spread([timing.seconds for timing in timings])["median"]
     return found | fractions(macs, nbytes, seconds, bench.ceiling(batch))
 

@@ -61,6 +61,8 @@ class Session:
             "kv_bytes_per_position": self.cost.kv_bytes,
             "macs_per_token": self.cost.block_macs + self.cost.head_macs,
         }
+        if self.cost.expert_bytes:
+            common |= {"expert_bytes": self.cost.expert_bytes, "expert_share": self.cost.share}
         if self._ceilings is not None:
             common["roofline"] = self._ceilings.to_dict()
         if config.speculation.use != "none":

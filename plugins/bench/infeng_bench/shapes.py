@@ -62,12 +62,34 @@ SHAPES: dict[str, dict[str, Any]] = {
         },
         "tie_word_embeddings": True,
     },
+    "qwen3-30b-a3b": {
+        "architectures": ["Qwen3MoeForCausalLM"],
+        "model_type": "qwen3_moe",
+        "hidden_size": 2048,
+        "intermediate_size": 6144,
+        "moe_intermediate_size": 768,
+        "num_experts": 128,
+        "num_experts_per_tok": 8,
+        "norm_topk_prob": True,
+        "decoder_sparse_step": 1,
+        "mlp_only_layers": [],
+        "num_hidden_layers": 48,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 4,
+        "head_dim": 128,
+        "vocab_size": 151936,
+        "max_position_embeddings": 40960,
+        "rms_norm_eps": 1e-6,
+        "rope_theta": 1000000.0,
+        "use_sliding_window": False,
+        "tie_word_embeddings": False,
+    },
 }
-"""Known shapes by name; what all Llamas share is in COMMON."""
+"""Known shapes by name; what all Llamas share is in COMMON, and others say otherwise."""
 
 
 def hugging_face_config(name_or_file: str | Path) -> dict[str, Any]:
-    """Return the config.json of one of SHAPES, or of a Llama whose config.json is given.
+    """Return the config.json of one of SHAPES, or of a model whose config.json is given.
 
     Raises UsageError for an unknown name or an unreadable file, ModelError for a config that the engine cannot run.
     """

@@ -1,7 +1,8 @@
 """Random models of known shapes, made once and kept in the cache: speed does not depend on the values of weights.
 
 Weights are normal with deviation 0.02 (norm weights 1), stored as f16 in one safetensors file. The tokenizer gives one
-id per byte and fills the rest of the vocabulary with unused words.
+id per byte and fills the rest of the vocabulary with unused words. A mixture of experts, whose checkpoint would be some
+times as large as the memory, is packed as it is drawn (``infeng_bench.drawn``).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import numpy as np
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from tqdm import tqdm
 
+from infeng_bench.drawn import Drawn
 from infeng_bench.shapes import hugging_face_config
 from infeng_bench.tensorfile import header
 from infeng_core import api
@@ -29,6 +31,7 @@ from infeng_core.api import (
     convert,
     get_logger,
     layout,
+    pack_checkpoint,
 )
 
 VERSION = 1
@@ -66,7 +69,14 @@ def native_directory(name_or_config: str | Path, format: str) -> Path:
 
     lookup = Plugins.discover().quant_format
     patterns = {} if lookup(format).is_float else {"embed": EMBED_FORMAT}
-    source, choice = hf_directory(name_or_config), FormatChoice(format, patterns)
+    choice = FormatChoice(format, patterns)
+    config = hugging_face_config(name_or_config)
+    if ModelConfig.from_hf(config, f"{name_or_config}").experts:
+        name = f"{_stem(name_or_config)}-{_digest(config)}-{format}"
+        words = byte_tokenizer(config["vocab_size"]).to_str().encode()
+        drawn = Drawn(name, config, {"config.json": json.dumps(config, indent=1).encode(), "tokenizer.json": words})
+        return pack_checkpoint(drawn, cached_model(f"drawn-{name}"), choice, f"drawn-{name}", lookup=lookup).path
+    source = hf_directory(name_or_config)
     return convert(source, cached_model(conversion_key(source, choice)), choice, lookup=lookup).path
 
 

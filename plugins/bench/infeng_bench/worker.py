@@ -76,6 +76,8 @@ def introduction(engine: Engine) -> dict[str, Any]:
         "block_macs": cost.block_macs,
         "head_macs": cost.head_macs,
         "attention_macs_per_position": cost.attention_macs,
+        "expert_bytes": cost.expert_bytes,
+        "expert_share": cost.share,
         "context": engine.limits.context,
         "max_rows": engine.limits.max_rows,
         "vocab": engine.model.config.vocab,

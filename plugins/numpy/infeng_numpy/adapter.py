@@ -9,9 +9,10 @@ row_scale is the learned magnitude of each row of W + scaling * B A over the nor
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,10 +61,17 @@ class Adapted:
 
     rows: Sequence[Rows] = ()
 
-    def sampled_rows(self, rows: Sequence[Rows], sample_rows: NDArray[np.int32]) -> Sequence[Rows]:
+    def sampled_rows(self, rows: Sequence[Rows], sample_rows: NDArray[Any]) -> Sequence[Rows]:
         """Return where each adapter's rows are once only the ascending ``sample_rows`` are left."""
         bounds = [np.searchsorted(sample_rows, (begin, end)).tolist() for begin, end, _, _ in rows]
         return [each._replace(begin=begin, end=end) for each, (begin, end) in zip(rows, bounds, strict=True)]
+
+    @contextmanager
+    def only(self, rows: NDArray[np.intp]) -> Iterator[None]:
+        """Take matrices of these ascending rows in the block."""
+        whole, self.rows = self.rows, self.sampled_rows(self.rows, rows)
+        yield
+        self.rows = whole
 
     def adapt_embedding(self, x: Real, tokens: NDArray[np.int32]) -> Real:
         """Change what tokens (rows,) were looked up as: (rows, hidden) -> the same shape."""

@@ -251,14 +251,10 @@ class Llama(Adapted, Rotary):
         mixed = np.zeros_like(h)  # (rows, hidden)
         for expert in np.unique(chosen):
             rows, slots = np.nonzero(chosen == expert)  # (rows of this expert,)
-            gate, up = (self.of_expert(h[rows], one[expert]) for one in (experts.gate, experts.up))
-            mixed[rows] += self.of_expert(self.gated(gate, up), experts.down[expert]) * weights[rows, slots, None]
+            with self.only(rows):
+                gate, up = (self.linear(h[rows], one[expert]) for one in (experts.gate, experts.up))
+                mixed[rows] += self.linear(self.gated(gate, up), experts.down[expert]) * weights[rows, slots, None]
         return mixed + self.shared(experts, h)
-
-    def of_expert(self, x: Real, linear: Linear) -> Real:
-        """Return x W^T + b of an expert, which no adapter changes: (rows, inputs) -> (rows, outputs)."""
-        y = self.product(x, linear)  # (rows, outputs)
-        return y if linear.bias is None else y + linear.bias
 
     def shared(self, experts: Experts, h: Real) -> Real | float:
         """Return what the expert of all rows adds, as far as its gate lets it: (rows, hidden)."""

@@ -33,7 +33,7 @@ class Handle:
 
 def unpacked(packed: PackedAdapter, config: ModelConfig) -> Handle:
     """Return the numbers that an adapter computes with."""
-    specs = {spec.name: spec for spec in layout(config).tensors}
+    specs = {one.name: one for spec in layout(config).tensors for one in (spec.each() or (spec,))}
     if config.tie_embeddings:
         specs["lm_head"] = specs["embed"]
     changes: dict[str, Change] = {}

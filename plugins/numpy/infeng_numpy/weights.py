@@ -106,8 +106,8 @@ def arrange(config: ModelConfig, read: Read, has_int8_input: Callable[[str], boo
         first, biased = f"{packed}.experts.gate_up_proj", family.in_turns
         gates, ups, downs = (
             [
-                Linear(matrix, bias, has_int8_input(tensor))
-                for matrix, bias in of_experts(f"{name}.{matrices[index]}", index, 1 if index == 2 else 2)
+                Linear(matrix, bias, has_int8_input(tensor), module)
+                for module, matrix, bias in of_experts(f"{name}.{matrices[index]}", index, 1 if index == 2 else 2)
             ]
             for index, tensor in enumerate((first, first, f"{packed}.experts.down_proj"))
         )
@@ -123,16 +123,23 @@ def arrange(config: ModelConfig, read: Read, has_int8_input: Callable[[str], boo
         gate = linear(f"{shared}_gate", f"{packed}.shared_gate")
         return Experts(linear(f"{name}.{router}", f"{packed}.router"), gates, ups, downs, whole, gate)
 
-    def of_experts(name: str, index: int, of: int) -> list[tuple[NDArray[np.float64], NDArray[np.float64] | None]]:
-        """Return matrix and bias of each expert; a stack has ``of`` of each, of which number ``index`` is wanted."""
+    def of_experts(
+        name: str, index: int, of: int
+    ) -> list[tuple[str, NDArray[np.float64], NDArray[np.float64] | None]]:
+        """Return module, matrix and bias of each expert; a stack has ``of`` of each: number ``index`` is wanted."""
+        module, count = name.removesuffix(".weight"), config.experts
         if "{}" in name:
-            return [(real(name.format(expert)), None) for expert in range(config.experts)]
-        stack, index = real(name), index % of
-        if not family.in_turns:
-            return [(one, None) for one in stack.reshape(config.experts * of, -1, stack.shape[-1])[index::of]]
-        whole = stack.reshape(config.experts, -1, stack.shape[-1])
-        biases = real(f"{name}_bias").reshape(config.experts, -1)
-        return [(one[index::of], bias[index::of]) for one, bias in zip(whole, biases, strict=True)]
+            return [(module.format(expert), real(name.format(expert)), None) for expert in range(count)]
+        whole = real(name)
+        if family.in_turns:
+            mine = whole.reshape(count, -1, whole.shape[-1])[:, index % of :: of]
+            biases = real(f"{name}_bias").reshape(count, -1)[:, index % of :: of]
+            return [(f"{module}[{at}]", mine[at], biases[at]) for at in range(count)]
+        stack = whole.reshape(count * of, -1, whole.shape[-1])
+        rows = stack.shape[1]
+        return [
+            (f"{module}[{at * rows}:{(at + 1) * rows}]", stack[at], None) for at in range(index % of, count * of, of)
+        ]
 
     def norm(name: str | None) -> NDArray[np.float64] | None:
         return None if name is None else real(f"{name}.weight") + family.offset

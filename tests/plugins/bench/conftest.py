@@ -48,6 +48,16 @@ def tiny_config(cache: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
+def moe_config(cache: Path) -> Path:
+    """Return a config.json of a mixture of experts that takes milliseconds."""
+    path = cache / "moe.json"
+    experts = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "norm_topk_prob": True}
+    name = {"architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "head_dim": 16}
+    path.write_text(json.dumps({**CONFIG, **name, **experts}))
+    return path
+
+
+@pytest.fixture(scope="session")
 def schema() -> Any:
     """Return a check of a result against the JSON Schema of the wheel; it raises on a difference."""
     import jsonschema

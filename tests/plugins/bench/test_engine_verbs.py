@@ -50,6 +50,22 @@ def test_a_step_is_compared_with_the_bytes_and_multiplications_of_its_rows(
     assert line["dram_fraction"] == pytest.approx(nbytes / 1e10 / step)
 
 
+def test_a_step_reads_the_experts_that_its_rows_go_to(moe_config: Path, tmp_path: Path, schema: Any) -> None:
+    options = ("--rows", "1,3", "--context", "20", "--steps", "2", "--rounds", "1", "--roofline", "none")
+    result = bench("decode", tmp_path / "out.json", moe_config, *options)
+    schema(result)
+    assert result["expert_share"] == 2 / 8
+    whole, context = result["expert_bytes"], 21 * result["kv_bytes_per_position"]
+    one, three = (line["bytes_per_step"] for line in result["measurements"])
+    assert one == result["bytes_per_token"] + context
+    read = 1 - (1 - 2 / 8) ** 3  # of the experts, by three rows
+    assert three == pytest.approx(result["bytes_per_token"] + (read - 2 / 8) * whole + 3 * context, abs=1)
+    for line in result["measurements"]:
+        assert line["bytes_per_s"] == pytest.approx(
+            line["bytes_per_step"] * line["tokens_per_s"]["median"] / line["rows"]
+        )
+
+
 def test_prefilling_gives_the_time_of_every_prompts_first_token(tiny_config: Path, tmp_path: Path, schema: Any) -> None:
     options = ("--rows", "1,3", "--context", "40", "--rounds", "2", "--roofline", "none")
     result = bench("prefill", tmp_path / "out.json", tiny_config, *options)

@@ -4,8 +4,10 @@ import json
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 from infeng_bench import shapes, synthetic
+from infeng_bench.drawn import Drawn
 from safetensors import safe_open
 
 from infeng_core import Engine, SamplingParams
@@ -40,16 +42,41 @@ def test_the_engine_runs_what_was_made(tiny_config: Path, format: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(shapes.SHAPES))
 def test_known_shapes_are_models_that_the_engine_reads(name: str) -> None:
-    config = shapes.model_config(name)
-    assert config.family == "llama"
+    assert shapes.model_config(name).family == ("qwen3_moe" if name.startswith("qwen3") else "llama")
     parameters = sum(math.prod(shape) for _, shape in synthetic.tensor_shapes(shapes.hugging_face_config(name)))
-    expected = {"tinyllama-1.1b": 1.10e9, "smollm2-135m": 0.1345e9, "llama-3.2-1b": 1.236e9}
+    expected = {"tinyllama-1.1b": 1.10e9, "smollm2-135m": 0.1345e9, "llama-3.2-1b": 1.236e9, "qwen3-30b-a3b": 30.53e9}
     assert parameters == pytest.approx(expected[name], rel=0.01)
 
 
 def test_llama_3_has_its_own_rotary_scaling_and_tied_embeddings() -> None:
     config = shapes.model_config("llama-3.2-1b")
     assert (config.rope.kind, config.rope.factor, config.tie_embeddings) == ("llama3", 32.0, True)
+
+
+def test_a_mixture_is_packed_as_it_is_drawn_without_a_checkpoint(
+    moe_config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("INFENG_CACHE", str(tmp_path))
+    folder = synthetic.native_directory(moe_config, "int4-g64")
+    stamp = (folder / "manifest.yaml").stat().st_mtime_ns
+    assert synthetic.native_directory(moe_config, "int4-g64") == folder
+    assert (folder / "manifest.yaml").stat().st_mtime_ns == stamp and not (tmp_path / "bench").exists()
+    with Engine(folder, threads=1) as engine:
+        used = engine.model.formats_used
+        assert (used["layers.0.experts.down_proj"], used["layers.0.router"]) == ("int4-g64", "bf16")
+        weights = engine.model.matrix("model.layers.1.mlp.experts.2.up_proj.weight")
+        assert 0.01 < weights.std() < 0.03
+        assert not np.array_equal(weights, engine.model.matrix("model.layers.1.mlp.experts.3.up_proj.weight"))
+        completion = engine.generate("abc", SamplingParams(max_tokens=4, temperature=0.0, ignore_eos=True))[0]
+    assert len(completion.token_ids) == 4
+
+
+def test_one_matrix_of_a_drawn_mixture_is_in_memory_at_a_time() -> None:
+    config = shapes.hugging_face_config("qwen3-30b-a3b")
+    drawn = Drawn("qwen3-30b-a3b", config, {})
+    assert drawn.largest == 2 * 151936 * 2048  # the embedding
+    part = next(spec for spec in drawn.layout.tensors if spec.experts).parts[5]
+    assert drawn.array(part).shape == (768, 2048)
 
 
 def test_a_changed_config_gets_a_place_of_its_own(tiny_config: Path, tmp_path: Path) -> None:

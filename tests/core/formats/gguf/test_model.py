@@ -355,7 +355,7 @@ def test_a_split_model_is_one(tmp_path: Path, source: Path) -> None:
 BROKEN: dict[str, tuple[dict[str, Any], str]] = {
     "another architecture": ({"arch": "mamba"}, "general.architecture is 'mamba'"),
     "an adapter": ({"change": lambda writer: writer.add_type("adapter")}, "--lora"),
-    "experts": ({"keys": {"expert_count": 8}}, "llama.expert_count is 8"),
+    "experts": ({"keys": {"expert_count": 8}}, "llama.expert_used_count is missing"),
     "a key that nobody knows": ({"keys": {"brand_new": 1}}, "llama.brand_new"),
     "a missing key": ({"drop": ("block_count",)}, "llama.block_count is missing"),
     "more layers than there are": ({"keys": {"block_count": 3}}, r"blk\.2\."),
