@@ -165,7 +165,9 @@ class FakeServer:
         self.forgets = False
         """Whether streams cannot be resumed."""
         self.delay = 0.0
-        """Seconds before each frame."""
+        """Seconds before each frame ..."""
+        self.pauses: deque[float] = deque()
+        """... but for the next ones, which have seconds of their own."""
         self.running = self.most = 0
         self.abandoned = threading.Event()
         """Set when a reader has gone away in mid-stream."""
@@ -276,7 +278,7 @@ def _handler(server: FakeServer) -> type[BaseHTTPRequestHandler]:
             self.wfile.flush()
             try:
                 for frame in frames:
-                    time.sleep(server.delay)
+                    time.sleep(server.pauses.popleft() if server.pauses else server.delay)
                     part = frame if left is None else frame[:left]
                     if part:
                         self.wfile.write(b"%x\r\n%b\r\n" % (len(part), part))

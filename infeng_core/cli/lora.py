@@ -6,7 +6,6 @@ import argparse
 import math
 from typing import TYPE_CHECKING
 
-from infeng_core.adapters.names import BASE
 from infeng_core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -56,6 +55,8 @@ def parse_lora(text: str) -> tuple[str, str, float]:
 
 def parse_adapter(text: str) -> Adapters | None:
     """Return what ``NAME[*W][,NAME[*W]...]`` means: None for ``base``, a name, or names with weights."""
+    from infeng_core.adapters import BASE
+
     if text == BASE:
         return None
     pairs = []
@@ -97,6 +98,8 @@ def adapters_of(arguments: argparse.Namespace, prompts: int) -> list[Adapters | 
 
 def as_text(adapter: Adapters | None) -> str:
     """Return an adapter as ``--adapter`` takes it."""
+    from infeng_core.adapters import BASE
+
     if adapter is None or isinstance(adapter, str):
         return adapter or BASE
     return ",".join(name if weight == 1.0 else f"{name}*{weight:g}" for name, weight in adapter)

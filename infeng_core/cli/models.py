@@ -15,7 +15,6 @@ from infeng_core.cli.options import add_config_options, config_from
 from infeng_core.errors import InfengError, KernelError
 from infeng_core.machine import memory
 from infeng_core.plug.manager import Plugins
-from infeng_core.scheduling.blocks import BLOCK_TOKENS
 
 if TYPE_CHECKING:
     from infeng_core.backends.interface import Backend
@@ -119,7 +118,7 @@ class _Sizes:
 
     def _needs(self, made: Survey) -> dict[str, int]:
         """Return the bytes of cache and scratch, and of all together; raises an InfengError where it cannot run."""
-        from infeng_core.backends.native.outline import scratch_bytes
+        from infeng_core.backends.native.outline import Outline
         from infeng_core.scheduling.limits import limits_of
 
         shape, config = made.config, self._config
@@ -128,7 +127,7 @@ class _Sizes:
         scratch = 0
         if self._selector is not None:
             lookup = self._plugins.quant_format
-            scratch = scratch_bytes(shape, made.format_of, lookup, config, self._selector, limits)
+            scratch = Outline(shape, made.format_of, lookup, config, self._selector, limits).scratch_bytes()
         cache = limits.kv_blocks * self._backend.block_bytes(shape, config)
         whole = made.weight_bytes + cache + scratch
         return {"kv_tokens": limits.tokens, "kv_bytes": cache, "scratch_bytes": scratch, "memory_bytes": whole}
@@ -144,6 +143,7 @@ _CACHE = ("cache_bytes_per_token", "cache_bytes_per_token_behind_window", "cache
 
 def _cache_facts(made: Survey, backend: Backend, config: EngineConfig) -> dict[str, int]:
     """Return what a token takes of the cache, what it still takes behind all windows, and what a context takes."""
+    from infeng_core.scheduling.blocks import BLOCK_TOKENS
     from infeng_core.scheduling.limits import windows_of
     from infeng_core.scheduling.tables import Needs
 

@@ -89,7 +89,7 @@ class PluginsCommand:
         """Print every candidate for an operation."""
         if arguments.op not in OPS:
             raise UsageError(f"operation {arguments.op}", "unknown", unknown_key_remedy(arguments.op, OPS))
-        from infeng_core.backends.native.outline import outline, shape_and_formats
+        from infeng_core.backends.native.outline import Outline, shape_and_formats
         from infeng_core.formats import use_families
         from infeng_core.scheduling.limits import limits_of
 
@@ -99,7 +99,7 @@ class PluginsCommand:
         selector = Selector(plugins, config, plugins.cpu)
         shape, formats = shape_and_formats(arguments.model, config, plugins.quant_format)
         limits, _ = limits_of(config, shape, plugins.backend("native"))
-        binder = outline(shape, formats, plugins.quant_format, config, selector, limits)
+        binder = Outline(shape, formats, plugins.quant_format, config, selector, limits).bound()
         decisions = {asked: selector.decide(asked) for asked in binder.asked if asked.op == arguments.op}
         selector.close()
         if arguments.json:

@@ -49,8 +49,8 @@ READ_BYTES = 2 << 20
 
 _NAME = re.compile(r"(\d{10})\.segment")
 
-Entry = tuple[bytes, int, bytes, int]
-"""key, blocks before it on its path, its 16 tokens as int32, block; as ``PrefixTree.entries`` gives them."""
+Entry = tuple[bytes, int, bytes, tuple[int, ...], tuple[int, ...]]
+"""As ``PrefixTree.entries`` gives them where no layer has a window: one block, and none of layers with a window."""
 
 
 class Saved(NamedTuple):
@@ -301,7 +301,7 @@ class PrefixStore:
         """Give the blocks that are to be saved, each once."""
         path: list[bytes] = []  # what each depth of the current path stands for
         given: set[bytes] = set()
-        for key, depth, tokens, block in entries:
+        for key, depth, tokens, (block,), _ in entries:
             if len(key) != 32 or len(tokens) != 4 * TOKENS or depth > len(path):
                 raise ValueError("entries: each needs a key of 32 bytes, 16 tokens, and the block before it")
             place = after(key, path[depth - 1] if depth else key, tokens)

@@ -6,8 +6,6 @@ import platform
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import numpy as np
-
 from infeng_core import _native
 from infeng_core.kernels import problems
 from infeng_core.kernels.check.verdicts import cache_dir, sha256
@@ -57,8 +55,8 @@ def workers(plugins: Plugins, model_bytes: int | None = None) -> dict[str, Any]:
     where = plugins.cpu.place(config, model_bytes)
     pages = placement.pages(plugins.config.memory, plugins.cpu.topology, where)
     pool = _native.Pool(where.workers, pin=where.pinned, cpus=where.mask)
-    times = np.sort(_native.barrier_times(pool, 2000)) / 1e3
-    barrier = {"median": float(times[len(times) // 2]), "p99": float(times[len(times) * 99 // 100])}
+    times = sorted(_native.barrier_times(pool, 2000).tolist())  # nanoseconds
+    barrier = {"median": times[len(times) // 2] / 1e3, "p99": times[len(times) * 99 // 100] / 1e3}
     return {
         "count": pool.threads,
         "pinned": where.pinned,

@@ -1,74 +1,50 @@
 """Blocks of prompts that were computed before, found by their tokens: requests that begin alike share them.
 
-A tree of whole blocks for each key. A node is a block of 16 tokens; its path from the root is a prefix, and what a
-block holds depends on its path and its key alone. Here is neither clock nor storage: "recently" counts calls.
+A tree for each key. A node is a block of 16 tokens; its path from the root is a prefix, and what its blocks hold
+depends on its path and its key alone. Of the groups of layers that see all ("wide") it has a block each, as long as it
+is there. Of the groups with a window ("near") it has them until their room is wanted, and sequences give theirs back
+while they go on; then the node only stands for the way to those below it. A prefix is found as far as the wide blocks
+of all its nodes are there, and the near ones of those that the next row sees. Without windows there is one group,
+which is wide. Here is neither clock nor storage: "recently" counts calls.
 
 What holds between two calls:
 
-- the tree has one reference to the block of every node, and no block has two nodes;
-- a node's block holds the keys and values of the node's path, computed under the path's key;
-- a node leaves before its parent does, and only ``drop`` and ``clear`` take one that somebody else holds, or one below
-  which somebody holds a block; its holders keep the block;
-- ``evictable`` counts the nodes that ``evict`` could take: neither they nor any node below them has another holder.
+- the tree has one reference to each block of every node, and no block has two nodes;
+- a node's blocks hold the keys and values of the node's path, computed under the path's key;
+- a node has all of its wide blocks; it has all of its near blocks or none; one that has none at all has others below;
+- a node leaves before its parent does, and only ``drop`` and ``clear`` take one whose wide blocks somebody else holds,
+  or below which somebody holds one; holders keep their blocks;
+- ``evictable`` counts the blocks that ``evict`` could free: near ones that nobody else holds, and the wide ones of
+  nodes of which, and below which, nobody else holds any wide block.
 """
 
 from __future__ import annotations
 
-import hashlib
 import heapq
-import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from infeng_core.scheduling.blocks import BlockPool
+from infeng_core.scheduling.prefix_nodes import Near, Node, below, lacking, lines_of, may_go, pieces_of
+from infeng_core.scheduling.tables import Needs, held
 from infeng_core.step import BLOCK_TOKENS
-
-_PIECE = 4 * BLOCK_TOKENS  # bytes of a block's tokens
-
-
-def prefix_key(
-    model_id: str, cache_format: str, numerics: str, adapters: Sequence[tuple[str, float]], salt: str
-) -> bytes:
-    """Return what must be equal, beside the tokens, for two requests to share blocks: (32,) bytes.
-
-    model_id: the contents of the base, as ``LoadedModel.id``.
-    cache_format: how keys and values are stored, as ``kv_cache.dtype``.
-    numerics: the class of arithmetic within which bytes are equal.
-    adapters: (content hash, weight) of each, in the order of the request, which is the order of their sums.
-    salt: separates those who must not learn from the time of an answer what others have asked; set by the server.
-    """
-    parts = [model_id, cache_format, numerics, [[name, float(weight).hex()] for name, weight in adapters], salt]
-    return hashlib.sha256(json.dumps(parts, separators=(",", ":")).encode("ascii")).digest()
 
 
 class Entry(NamedTuple):
-    """A block of the tree, as ``PrefixTree.entries`` gives it."""
+    """A node, as ``PrefixTree.entries`` gives it."""
 
     key: bytes
     depth: int
-    """Blocks before it on its path."""
+    """Nodes before it on its path."""
     tokens: bytes
     """Its 16 tokens, as int32 of this machine."""
-    block: int
-
-
-class _Node:
-    """A block in its place; a root has none."""
-
-    __slots__ = ("block", "children", "grips", "is_queued", "is_shared", "parent", "tokens", "used")
-
-    def __init__(self, parent: _Node | None, tokens: bytes, block: int, used: int) -> None:
-        self.parent = parent
-        self.tokens = tokens  # of a root: its key
-        self.block = block
-        self.used = used  # the number of the last call that came by
-        self.children: dict[bytes, _Node] = {}
-        self.is_shared = False  # somebody beside the tree holds the block
-        self.grips = 0  # is_shared + how many children have any; with one or more, the node stays
-        self.is_queued = False  # it has a place in the heap
+    blocks: tuple[int, ...]
+    """Of the groups that see all; without windows one."""
+    near: tuple[int, ...]
+    """Of those with a window; () where it has them no more."""
 
 
 class PrefixTree:
@@ -78,16 +54,21 @@ class PrefixTree:
     of them nobody else holds.
     """
 
-    def __init__(self, pool: BlockPool, most_blocks: int | None = None) -> None:
-        """Keep up to ``most_blocks`` blocks of ``pool``; None: as many as are not wanted elsewhere."""
+    def __init__(self, pool: BlockPool, needs: Needs | None = None) -> None:
+        """Keep blocks of ``pool``; needs: of the groups of layers, None: there is one, and it sees all.
+
+        Where groups have windows, ``match`` and ``insert`` have tables (groups, blocks), those of wide groups first, in
+        place of blocks (blocks,).
+        """
         self.pool = pool
         """Whose blocks it keeps."""
-        self._most = pool.total if most_blocks is None else most_blocks
-        self._roots: dict[bytes, _Node] = {}
-        self._nodes: dict[int, _Node] = {}  # by block
-        self._heap: list[
-            tuple[int, int]
-        ] = []  # (used, block); each leaf that could go has one, perhaps with an old used
+        self.needs = Needs((0,), 1) if needs is None else needs
+        """Which groups of layers have blocks."""
+        self._roots: dict[bytes, Node] = {}
+        self._parts: dict[int, Node | Near] = {}  # by the first of their blocks
+        # (used, whether it is a node, number of the entry, part); each that could go has one, perhaps with an old used.
+        self._heap: list[tuple[int, bool, int, Node | Near]] = []
+        self._entries = 0
         self._calls = 0
         self.evictable = 0
         """Blocks that ``evict`` could free now."""
@@ -103,22 +84,31 @@ class PrefixTree:
 
     def __len__(self) -> int:
         """Return how many blocks the tree holds."""
-        return len(self._nodes)
+        return sum(len(part.blocks) for part in self._parts.values())
 
     def match(self, key: bytes, tokens: NDArray[np.int32], limit: int) -> NDArray[np.int32]:
-        """Return the blocks of the longest known prefix of ``tokens`` (n,), (blocks,) int32, first the first.
+        """Return the blocks of the longest prefix of ``tokens`` (n,) that can be gone on from, int32, first the first.
 
-        Whole blocks only, of at most ``limit`` tokens together. The caller has a reference to each and releases them
+        Whole blocks only, of at most ``limit`` tokens together: (blocks,), or with windows tables (groups, blocks) in
+        which near entries before the window of the end are -1. The caller has a reference to each and releases them
         like its own. It must not write to them.
         """
         self._calls = used = self._calls + 1
-        nodes = self._path(key, tokens, limit)
+        nodes, needs = self._path(key, tokens, limit), self.needs
         for node in nodes:
             node.used = used
         self.tokens_queried += max(0, min(limit, len(tokens)))
         self.tokens_hit += BLOCK_TOKENS * len(nodes)
-        blocks = np.array([node.block for node in nodes], np.int32)
-        self.pool.retain(blocks)
+        tables = lines_of(nodes, needs.wide)
+        if needs.near:
+            first = needs.first(BLOCK_TOKENS * len(nodes))
+            near = [node.near for node in nodes[first:] if node.near is not None]  # all have some
+            for part in near:
+                part.used = used
+            wide, tables = tables, np.full((needs.groups, len(nodes)), -1, np.int32)
+            tables[: needs.wide], tables[needs.wide :, first:] = wide, lines_of(near, needs.near)
+        blocks = tables if needs.near else tables[0]
+        self.pool.retain(held(blocks))
         return blocks
 
     def peek(self, key: bytes, tokens: NDArray[np.int32], limit: int) -> int:
@@ -130,59 +120,70 @@ class PrefixTree:
 
         tokens: (n,); a last block that they do not fill is left out.
         blocks: (at least n / 16,) the caller's, written by steps that have been committed; nobody writes to them again.
+            With windows (groups, at least n / 16), near ones as far as the caller has them, else -1.
 
-        A block that the tree has for the same prefix stays, and the caller's is left alone. Where ``most_blocks`` are
-        reached, the least recently used go; if nothing can go, the end of the prefix is left out. Raises ValueError,
-        and takes nothing, for a block that nobody holds or that already is in the tree with another prefix.
+        Blocks that the tree has for the same prefix stay, and the caller's are left alone. Raises ValueError, and takes
+        nothing, for a block that nobody holds or that already is in the tree with another prefix.
         """
         self._calls = used = self._calls + 1
-        pieces = pieces_of(tokens, BLOCK_TOKENS * len(blocks))
-        node = self._roots.get(key) or _Node(None, key, -1, used)
-        known = 0
+        tables, wide = blocks if blocks.ndim == 2 else blocks[None], self.needs.wide
+        pieces = pieces_of(tokens, BLOCK_TOKENS * tables.shape[1])
+        root = node = self._roots.get(key) or Node(None, key, (), used)
+        path: list[Node] = []
         for piece in pieces:
             child = node.children.get(piece)
             if child is None:
                 break
             child.used = used
+            path.append(child)
             node = child
-            known += 1
-        new: list[int] = blocks[known : len(pieces)].tolist()
-        if not self._nodes.keys().isdisjoint(new) or len(set(new)) != len(new):
-            raise ValueError("a block of the prefix is in the tree with another one")
-        new = new[: self._make_room(len(new), node)]
-        if not new:
-            return 0
-        self.pool.retain(np.array(new, np.int32))
-        self._roots.setdefault(key, node)  # a new root, where nothing was known; else it is there
-        self._grip(node)  # by its new child
-        for block, piece in zip(new, pieces[known:], strict=False):
-            child = _Node(node, piece, block, used)
-            child.is_shared, child.grips = True, 2  # the caller holds it, and the one below it
-            node.children[piece] = self._nodes[block] = child
+        pieces = pieces[len(path) :]
+        new = [tuple(column) for column in tables[:wide, len(path) : len(path) + len(pieces)].T.tolist()]
+        near = lacking(path, tables[wide:, : len(path) + len(pieces)]) if self.needs.near else {}
+        taken = self._claim([*new, *near.values()])
+        if new:
+            self._roots[key] = root
+        for piece, own in zip(pieces, new, strict=True):
+            child = node.children[piece] = Node(node, piece, own, used)
+            if own:
+                self._parts[own[0]] = child
+                self._grip(node)
+            path.append(child)
             node = child
-        node.grips = 1  # none below it
-        self.insertions += len(new)
-        return len(new)
+        for index, own in near.items():
+            self._parts[own[0]] = path[index].near = Near(path[index], own, used)
+        for seen in path[self.needs.first(BLOCK_TOKENS * len(path)) :] if self.needs.near else ():
+            if seen.near is not None:
+                seen.near.used = used
+        self._prune(node)
+        return taken
 
     def evict(self, count: int) -> int:
-        """Free up to ``count`` blocks that only the tree holds, least recently used leaves first; return how many."""
-        freed: list[int] = []
-        while len(freed) < count and self._heap:
-            used, block = heapq.heappop(self._heap)
-            node = self._nodes[block]
-            node.is_queued = False
-            if node.grips or node.children:
-                continue  # it comes back when they are gone
-            if node.used != used:
-                self._queue(node)
+        """Free at least ``count`` blocks that only the tree holds, as far as there are; return how many.
+
+        Least recently used first, and leaves before those above them. A node frees all of its blocks: with one group,
+        ``count`` is never exceeded.
+        """
+        gone: list[int] = []
+        freed = 0
+        while freed < count and self._heap:
+            used, _, _, part = heapq.heappop(self._heap)
+            part.is_queued = False
+            if not may_go(part):
+                continue  # it comes back when it may
+            if part.used != used:
+                self._queue(part)
                 continue
-            del self._nodes[block]
-            self._cut(node)
-            freed.append(block)
-        self.evictable -= len(freed)
-        self.evictions += len(freed)
-        self.pool.release(np.array(freed, np.int32))
-        return len(freed)
+            node = part if isinstance(part, Node) else part.node
+            if part is node and node.near is not None:
+                freed += 0 if node.near.is_shared else len(node.near.blocks)
+                gone += self._give(node.near)
+            freed += len(part.blocks)
+            gone += self._give(part)
+            self._prune(node)
+        self.evictions += freed
+        self.pool.release(np.array(gone, np.int32))
+        return freed
 
     def drop(self, key: bytes) -> int:
         """Forget all prefixes of a key, whoever holds their blocks; return how many blocks that were."""
@@ -196,38 +197,41 @@ class PrefixTree:
         self._forget(roots)
 
     def entries(self) -> Iterator[Entry]:
-        """Give every block, each after the one before it on its path; the tree must not change meanwhile."""
+        """Give every node, each after the one before it on its path; the tree must not change meanwhile."""
         for key, root in self._roots.items():
-            depths = {id(root): -1}
-            for node in _below(root):
-                depth = depths[id(node.parent)] + 1
-                if node.children:
-                    depths[id(node)] = depth
-                yield Entry(key, depth, node.tokens, node.block)
+            for node, depth in below(root):
+                yield Entry(key, depth, node.tokens, node.blocks, () if node.near is None else node.near.blocks)
 
     # ------------------------------------------------------------------------------------------ the pool's watcher ---
 
     def shared(self, blocks: list[int]) -> None:
         """Note blocks that somebody else holds, too."""
         for block in blocks:
-            node = self._nodes.get(block)
-            if node is not None and not node.is_shared:
-                node.is_shared = True
-                self._grip(node)
+            part = self._parts.get(block)
+            if part is not None and not part.is_shared:
+                part.is_shared = True
+                if isinstance(part, Node):
+                    self._grip(part)
+                else:
+                    self.evictable -= len(part.blocks)
 
     def alone(self, blocks: list[int]) -> None:
         """Note blocks that nobody else holds any more."""
         for block in blocks:
-            node = self._nodes.get(block)
-            if node is not None and node.is_shared:
-                node.is_shared = False
-                self._let_go(node)
+            part = self._parts.get(block)
+            if part is not None and part.is_shared:
+                part.is_shared = False
+                if isinstance(part, Node):
+                    self._let_go(part)
+                else:
+                    self.evictable += len(part.blocks)
+                    self._queue(part)
 
     # -------------------------------------------------------------------------------------------------- internals ---
 
-    def _path(self, key: bytes, tokens: NDArray[np.int32], limit: int) -> list[_Node]:
-        """Return the nodes of the longest known prefix."""
-        nodes: list[_Node] = []
+    def _path(self, key: bytes, tokens: NDArray[np.int32], limit: int) -> list[Node]:
+        """Return the nodes of the longest known prefix whose end sees no block that is gone."""
+        nodes: list[Node] = []
         root = self._roots.get(key)
         if root is None:
             return nodes
@@ -238,75 +242,83 @@ class PrefixTree:
                 break
             nodes.append(node)
             children = node.children
-        return nodes
+        if not self.needs.near:
+            return nodes
+        usable = begin = 0  # nodes up to the last end that will do; the first of those that have all near blocks
+        for count, node in enumerate(nodes, 1):
+            if node.near is None:
+                begin = count
+            if self.needs.first(BLOCK_TOKENS * count) >= begin:
+                usable = count
+        return nodes[:usable]
 
-    def _make_room(self, count: int, node: _Node) -> int:
-        """Return how many of ``count`` blocks fit, below a node which stays, when others have gone."""
-        lacking = len(self._nodes) + count - self._most
-        if lacking > 0:
-            self._grip(node)
-            lacking -= self.evict(lacking)
-            self._let_go(node)
-        return max(0, count - max(0, lacking))
+    def _claim(self, parts: list[tuple[int, ...]]) -> int:
+        """Hold new blocks; return how many. Raises ValueError, and holds none, where one may not be taken."""
+        blocks = [block for part in parts for block in part]
+        if len({*blocks}) != len(blocks) or not self._parts.keys().isdisjoint(blocks):
+            raise ValueError("a block of the prefix is in the tree with another one")
+        self.pool.retain(np.array(blocks, np.int32))
+        self.insertions += len(blocks)
+        return len(blocks)
 
-    def _forget(self, roots: list[_Node]) -> int:
-        """Take out what is below roots that have left; return how many blocks that were."""
-        nodes = [node for root in roots for node in _below(root)]
-        for node in nodes:
-            del self._nodes[node.block]
-            self.evictable -= node.grips == 0
-        self._heap = [place for place in self._heap if place[1] in self._nodes]
+    def _give(self, part: Node | Near) -> tuple[int, ...]:
+        """Take from a node what nobody else holds, or what it has as it leaves; return the blocks, to be released."""
+        blocks, part.blocks = part.blocks, ()
+        if blocks:
+            del self._parts[blocks[0]]
+        if isinstance(part, Node):
+            is_free = not part.grips
+        else:
+            is_free = not part.is_shared
+            part.node.near = None
+        self.evictable -= len(blocks) if is_free else 0
+        return blocks
+
+    def _prune(self, node: Node) -> None:
+        """Take out a node, and those above it, that neither has blocks nor stands before one that has."""
+        while not (node.children or node.blocks or node.near):
+            parent = node.parent
+            if parent is None:
+                self._roots.pop(node.tokens, None)
+                return
+            del parent.children[node.tokens]
+            self._queue(parent)
+            node = parent
+
+    def _forget(self, roots: list[Node]) -> int:
+        """Give back what is below roots that have left; return how many blocks that were."""
+        gone: list[int] = []
+        for node, _ in (one for root in roots for one in below(root)):
+            if node.near is not None:
+                gone += self._give(node.near)
+            gone += self._give(node)
+        self._heap = [entry for entry in self._heap if entry[3].blocks]
         heapq.heapify(self._heap)
-        self.pool.release(np.array([node.block for node in nodes], np.int32))
-        return len(nodes)
+        self.pool.release(np.array(gone, np.int32))
+        return len(gone)
 
-    def _grip(self, node: _Node) -> None:
+    def _grip(self, node: Node) -> None:
         """Add a reason for a node to stay, and thereby for those above it."""
         while node.parent is not None:
             node.grips += 1
             if node.grips > 1:
                 return
-            self.evictable -= 1
+            self.evictable -= len(node.blocks)
             node = node.parent
 
-    def _let_go(self, node: _Node) -> None:
+    def _let_go(self, node: Node) -> None:
         """Take a reason for a node to stay, and thereby from those above it."""
         while node.parent is not None:
             node.grips -= 1
             if node.grips:
                 return
-            self.evictable += 1
+            self.evictable += len(node.blocks)
             self._queue(node)
             node = node.parent
 
-    def _cut(self, node: _Node) -> None:
-        """Take a leaf from its parent."""
-        parent = node.parent
-        assert parent is not None  # roots are not in the heap
-        del parent.children[node.tokens]
-        if parent.parent is not None:
-            self._queue(parent)
-        elif not parent.children:
-            del self._roots[parent.tokens]
-
-    def _queue(self, node: _Node) -> None:
-        """Give a node a place in the heap if it is a leaf that could go."""
-        if not (node.children or node.grips or node.is_queued):
-            node.is_queued = True
-            heapq.heappush(self._heap, (node.used, node.block))
-
-
-def pieces_of(tokens: NDArray[np.int32], limit: int) -> list[bytes]:
-    """Return the tokens of each whole block, at most ``limit`` tokens in all."""
-    count = max(0, min(limit, len(tokens))) // BLOCK_TOKENS
-    data = tokens[: count * BLOCK_TOKENS].astype(np.int32, copy=False).tobytes()
-    return [data[begin : begin + _PIECE] for begin in range(0, len(data), _PIECE)]
-
-
-def _below(root: _Node) -> Iterator[_Node]:
-    """Give the nodes below a root, each after its parent, a path at a time."""
-    stack = [*root.children.values()]
-    while stack:
-        node = stack.pop()
-        yield node
-        stack += node.children.values()
+    def _queue(self, part: Node | Near) -> None:
+        """Give a part a place in the heap if it could go."""
+        if not part.is_queued and may_go(part):
+            part.is_queued = True
+            self._entries += 1
+            heapq.heappush(self._heap, (part.used, isinstance(part, Node), self._entries, part))

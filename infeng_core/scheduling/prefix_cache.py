@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable
+from collections.abc import Sequence as Several
 from typing import NamedTuple
 
 import numpy as np
@@ -11,14 +14,28 @@ from numpy.typing import NDArray
 from infeng_core.scheduling.blocks import BlockPool
 from infeng_core.scheduling.prefix import PrefixTree
 from infeng_core.scheduling.tables import held
-from infeng_core.scheduling.window_tree import WindowTree
 from infeng_core.step import BLOCK_TOKENS, Sequence
 
 Restore = Callable[[bytes, NDArray[np.int32], NDArray[np.int32], int], int]
 """Fills blocks from an index on with what is stored of a prefix: (key, tokens, blocks, begin) -> how many."""
 
 KeyOf = Callable[[Sequence], bytes | None]
-"""Gives what a sequence's prefix is shared under (prefix.py); None where its adapters' contents are not known."""
+"""Gives what a sequence's prefix is shared under (``prefix_key``); None where its adapters' contents are not known."""
+
+
+def prefix_key(
+    model_id: str, cache_format: str, numerics: str, adapters: Several[tuple[str, float]], salt: str
+) -> bytes:
+    """Return what must be equal, beside the tokens, for two requests to share blocks: (32,) bytes.
+
+    model_id: the contents of the base, as ``LoadedModel.id``.
+    cache_format: how keys and values are stored, as ``kv_cache.dtype``.
+    numerics: the class of arithmetic within which bytes are equal.
+    adapters: (content hash, weight) of each, in the order of the request, which is the order of their sums.
+    salt: separates those who must not learn from the time of an answer what others have asked; set by the server.
+    """
+    parts = [model_id, cache_format, numerics, [[name, float(weight).hex()] for name, weight in adapters], salt]
+    return hashlib.sha256(json.dumps(parts, separators=(",", ":")).encode("ascii")).digest()
 
 
 class _Found(NamedTuple):
@@ -34,7 +51,7 @@ class PrefixCache:
     looks for them once.
     """
 
-    def __init__(self, tree: PrefixTree | WindowTree, key_of: KeyOf, restore: Restore | None = None) -> None:
+    def __init__(self, tree: PrefixTree, key_of: KeyOf, restore: Restore | None = None) -> None:
         """Share what is equal in its tokens and under ``key_of``; restore: brings back what an earlier process had."""
         self.tree = tree
         self.shares = True
@@ -46,7 +63,7 @@ class PrefixCache:
     @staticmethod
     def none(pool: BlockPool) -> PrefixCache:
         """Return one that shares nothing."""
-        cache = PrefixCache(PrefixTree(pool, most_blocks=0), lambda sequence: None)
+        cache = PrefixCache(PrefixTree(pool), lambda sequence: None)
         cache.shares = False
         return cache
 
@@ -99,7 +116,7 @@ class PrefixCache:
         whole = sequence.computed // BLOCK_TOKENS
         key = self._key_of(sequence) if whole else None
         if key is not None:
-            blocks = sequence.tables if isinstance(self.tree, WindowTree) else sequence.blocks
+            blocks = sequence.tables if self.tree.needs.near else sequence.blocks
             self.tree.insert(key, sequence.tokens[: whole * BLOCK_TOKENS], blocks[..., :whole])
 
 

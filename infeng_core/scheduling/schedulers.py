@@ -9,11 +9,10 @@ from infeng_core.scheduling.admission import Backlog, Bounds
 from infeng_core.scheduling.blocks import BlockPool
 from infeng_core.scheduling.cost import CostModel
 from infeng_core.scheduling.policy import PolicyFactory
-from infeng_core.scheduling.prefix import PrefixTree, prefix_key
-from infeng_core.scheduling.prefix_cache import PrefixCache, Restore
+from infeng_core.scheduling.prefix import PrefixTree
+from infeng_core.scheduling.prefix_cache import PrefixCache, Restore, prefix_key
 from infeng_core.scheduling.scheduler import Scheduler
 from infeng_core.scheduling.tables import Needs
-from infeng_core.scheduling.window_tree import WindowTree
 from infeng_core.step import Limits, Sequence
 
 if TYPE_CHECKING:
@@ -121,9 +120,9 @@ class Schedulers:
         return self._keys[about]
 
 
-def tree_of(pool: BlockPool, limits: Limits) -> PrefixTree | WindowTree:
+def tree_of(pool: BlockPool, limits: Limits) -> PrefixTree:
     """Return the prefix tree for blocks of ``pool`` under ``limits``."""
-    return WindowTree(pool, Needs(limits.windows, limits.max_rows)) if any(limits.windows) else PrefixTree(pool)
+    return PrefixTree(pool, Needs(limits.windows, limits.max_rows))
 
 
 def _counted(scheduler: Scheduler, before: tuple[int, int, int]) -> tuple[int, int, int]:

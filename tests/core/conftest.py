@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import caches
 import pytest
 import tiny_model
 from engine_parts import MakeEngine
@@ -18,7 +19,7 @@ from infeng_core.engine import Engine
 @pytest.fixture(scope="session")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A cache that tests share: kernels are checked and models converted once. A folder may have one of its own."""
-    return tmp_path_factory.mktemp("cache")
+    return caches.shared(tmp_path_factory)
 
 
 @pytest.fixture(scope="session")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 
 import pytest
@@ -24,10 +25,17 @@ def is_private(name: str) -> bool:
     return name.startswith("_") and not name.endswith("_") and name not in OFFERED
 
 
+@lru_cache(maxsize=1)
+def nodes(tree: ast.AST) -> list[ast.AST]:
+    """Return those of a module that can have or use a name, in order."""
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Name, ast.Attribute, ast.Call)
+    return [node for node in ast.walk(tree) if isinstance(node, (*kinds, ast.Import, ast.ImportFrom))]
+
+
 def defined(tree: ast.AST) -> set[str]:
     """Return every name that a module, or a class of it, gives a meaning."""
     names = set()
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         match node:
             case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
                 names.add(name)
@@ -44,7 +52,7 @@ def defined(tree: ast.AST) -> set[str]:
 
 def private_modules(tree: ast.AST) -> Iterator[str]:
     """Yield the dotted name of each private module, or private name of a module, that is imported."""
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.ImportFrom):
             if any(map(is_private, (node.module or "").split("."))):
                 yield "." * node.level + str(node.module)
@@ -58,7 +66,7 @@ def private_modules(tree: ast.AST) -> Iterator[str]:
 def private_attributes(tree: ast.AST) -> Iterator[str]:
     """Yield the private attributes that are used and that the module itself does not define."""
     own = defined(tree) | {name.rpartition(".")[2] for name in private_modules(tree)}
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         match node:
             case ast.Attribute(attr=name) if is_private(name) and name not in own:
                 yield ast.unparse(node)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import caches
 import numpy as np
 import pytest
 import tiny_model
@@ -38,7 +39,7 @@ def own(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactor
     """Nothing of the user's settings, and a cache of these tests."""
     for name in [name for name in os.environ if name.startswith("INFENG_") and name != "INFENG_TEST_DATA"]:
         monkeypatch.delenv(name)
-    monkeypatch.setenv("INFENG_CACHE", str(tmp_path_factory.getbasetemp() / "format-cache"))
+    monkeypatch.setenv("INFENG_CACHE", str(caches.shared(tmp_path_factory)))
 
 
 @pytest.fixture(scope="module")

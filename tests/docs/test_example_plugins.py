@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import caches
 import numpy as np
 import pytest
 import tiny_model
@@ -41,8 +42,7 @@ def own(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactor
     """Nothing of the user's settings, a shared cache, and no module or family that stays."""
     for name in [name for name in os.environ if name.startswith("INFENG_") and name != "INFENG_TEST_DATA"]:
         monkeypatch.delenv(name)
-    cache = tmp_path_factory.getbasetemp() / "example-cache"
-    monkeypatch.setenv("INFENG_CACHE", str(cache))
+    monkeypatch.setenv("INFENG_CACHE", str(caches.shared(tmp_path_factory)))
     monkeypatch.setattr(families, "added", {})
     monkeypatch.setattr(sys, "path", list(sys.path))
     yield

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import caches
 import pytest
 from goldens import environment
 from goldens.shapes import CASES, Case
@@ -21,7 +22,7 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 @pytest.fixture(scope="session")
 def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder for conversions and probes, shared by these tests."""
-    return tmp_path_factory.mktemp("cache")
+    return caches.shared(tmp_path_factory)
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -15,7 +15,7 @@ import numpy as np
 from kernels.harness import reference
 
 from infeng_core import _native as native
-from infeng_core.backends.native.outline import TINYLLAMA, outline, shape_and_formats
+from infeng_core.backends.native.outline import TINYLLAMA, Outline, shape_and_formats
 from infeng_core.kernels import problems
 from infeng_core.kernels.check.case import OneOp
 from infeng_core.kernels.check.lora import A_FORMATS, RandomAdapters
@@ -43,7 +43,7 @@ def posed(**overrides: object) -> list[problems.Fields]:
     selector = Selector(plugins, config, plugins.cpu)
     _, formats = shape_and_formats(None, config, plugins.quant_format)
     limits, _ = limits_of(config, SHAPE, plugins.backend("native"))
-    asked = outline(SHAPE, formats, plugins.quant_format, config, selector, limits).asked
+    asked = Outline(SHAPE, formats, plugins.quant_format, config, selector, limits).bound().asked
     found = {key(problems.fields(problem)): problems.fields(problem) for problem in asked}
     return [{name: value for name, value in fields.items() if name != "rows"} for fields in found.values()]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -54,60 +54,49 @@ def shape_and_formats(
     return shape, choose(config, lookup).for_model(shape, lookup)
 
 
-def outline(
-    shape: ModelConfig,
-    formats: Mapping[str, str],
-    lookup: FormatLookup,
-    config: EngineConfig,
-    selector: Selector,
-    limits: Limits,
-) -> Binder:
-    """Plan a model of ``shape`` whose tensors have ``formats``, as the native backend would, and return what was bound.
+@dataclass(frozen=True)
+class Outline:
+    """A model that is known by its sizes and formats alone, and the engine that it would run in.
 
-    Raises KernelError where an op finds no kernel.
+    What asks for its kernels raises KernelError where an op finds none.
     """
-    return _planned(shape, formats, lookup, config, selector, limits)[1]
 
+    shape: ModelConfig
+    formats: Mapping[str, str]
+    """Of each tensor."""
+    lookup: FormatLookup
+    config: EngineConfig
+    selector: Selector
+    limits: Limits
 
-def scratch_bytes(
-    shape: ModelConfig,
-    formats: Mapping[str, str],
-    lookup: FormatLookup,
-    config: EngineConfig,
-    selector: Selector,
-    limits: Limits,
-) -> int:
-    """Return the bytes that such a model's steps would work in, beside weights and cache.
+    def bound(self) -> Binder:
+        """Plan the model as the native backend would, and return what was bound."""
+        return self._planned()[1]
 
-    Those that grow with the blocks of the cache, 4 each, are not among them. Raises KernelError where an op finds no
-    kernel.
-    """
-    try:
-        program = _planned(shape, formats, lookup, config, selector, limits)[0]
-        program.finish()
-    except _native.NativeError as error:
-        raise KernelError(
-            "the model", str(error), "infeng plugins why OP --model MODEL shows what was tried"
-        ) from error
-    return program.scratch_bytes
+    def scratch_bytes(self) -> int:
+        """Return the bytes that the model's steps would work in, beside weights and cache.
 
+        Those that grow with the blocks of the cache, 4 each, are not among them.
+        """
+        try:
+            program = self._planned()[0]
+            program.finish()
+        except _native.NativeError as error:
+            raise KernelError(
+                "the model", str(error), "infeng plugins why OP --model MODEL shows what was tried"
+            ) from error
+        return program.scratch_bytes
 
-def _planned(
-    shape: ModelConfig,
-    formats: Mapping[str, str],
-    lookup: FormatLookup,
-    config: EngineConfig,
-    selector: Selector,
-    limits: Limits,
-) -> tuple[_native.Program, Binder]:
-    """Return the program of a model without weights, which is not finished, and what was bound."""
-    cache = _native.KvCache(
-        config.kv_cache.dtype, layers=shape.layers, blocks=1, kv_heads=shape.kv_heads, head_dim=shape.head_dim
-    )  # at least as many layers as a group has
-    model = _empty(shape, formats, lookup)
-    pool = _native.Pool(selector.cpu.place(config.threads, model.nbytes).workers, spin_us=0)
-    program, planner, _ = plan(model, config, replace(limits, kv_blocks=1), selector, pool, cache)
-    return program, planner.binder
+    def _planned(self) -> tuple[_native.Program, Binder]:
+        """Return the program of a model without weights, which is not finished, and what was bound."""
+        shape, config = self.shape, self.config
+        cache = _native.KvCache(
+            config.kv_cache.dtype, layers=shape.layers, blocks=1, kv_heads=shape.kv_heads, head_dim=shape.head_dim
+        )  # at least as many layers as a group has
+        model = _empty(shape, self.formats, self.lookup)
+        pool = _native.Pool(self.selector.cpu.place(config.threads, model.nbytes).workers, spin_us=0)
+        program, planner, _ = plan(model, config, replace(self.limits, kv_blocks=1), self.selector, pool, cache)
+        return program, planner.binder
 
 
 def _empty(shape: ModelConfig, formats: Mapping[str, str], lookup: FormatLookup) -> LoadedModel:

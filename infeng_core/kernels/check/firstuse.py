@@ -12,31 +12,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from infeng_core._native import Kernel, Library, NativeError, Problem
-from infeng_core.kernels import problems
+from infeng_core._native import Kernel, Library, NativeError
 from infeng_core.kernels.check.case import BLOCK, NoJudgeError, OneOp, Sequences
 from infeng_core.kernels.check.lora import A_FORMATS, RandomAdapters
 from infeng_core.kernels.problems import Fields
 
 APPROX_BOUND = 2.0**-5
 MAC_BUDGET = 1 << 25  # multiplications of all row counts together: some tens of milliseconds of the reference
-CONTEXT = 320  # positions: more than one split of attention (256), and no multiple of it
-ROW_SPAN = 24  # tails of rows in blocks of up to 16 show within it
-
-
-def small(problem: Problem, kernel: Kernel) -> Fields | None:
-    """Return the fields of a small problem like ``problem`` that ``kernel`` accepts, or None where there is none.
-
-    Op, formats, epilogues and row range stay; sizes are cut to what shows errors.
-    """
-    fields = {**problems.fields(problem), "workers": problem.workers}
-    low, high = fields["rows"]
-    fields["rows"] = [low, min(high, low + ROW_SPAN)]
-    for sizes in (*_sizes(fields), {}):
-        case = {**fields, **sizes}
-        if kernel.accepts(problems.problem(case)):
-            return case
-    return None
 
 
 def difference(kernel: Kernel, reference: Library, case: Fields) -> str | None:
@@ -91,30 +73,6 @@ def row_counts(case: Fields) -> list[int]:
         if (sum(counts) + rows) * cost <= MAC_BUDGET:
             counts.append(rows)
     return counts
-
-
-def _sizes(fields: Fields) -> Iterator[dict[str, int]]:
-    """Yield sizes to try, the smallest first."""
-    if fields["op"] == "shrink":
-        yield {"n": min(fields["n"], 64), "k": _cut(fields["k"])}
-    elif fields["op"] == "route":  # as many experts as there are
-        yield {"k": _cut(fields["k"])}
-    elif "weight" in fields:
-        for n in (80, 96, 128, 256):
-            if n <= fields["n"] and not (any(map(problems.is_gated, problems.step_names(fields))) and n % 32):
-                yield {"n": n, "k": _cut(fields["k"])}
-    elif "kv_heads" not in fields:
-        yield {"n": _cut(fields["n"]), "k": _cut(fields["n"])}
-    else:
-        group = max(1, fields.get("heads", 0) // fields["kv_heads"])
-        kv_heads = min(fields["kv_heads"], 2 if group <= 4 else 1)
-        heads = {"heads": kv_heads * group} if "heads" in fields else {}
-        yield {"kv_heads": kv_heads, "context": min(fields.get("context", CONTEXT), CONTEXT), **heads}
-
-
-def _cut(size: int) -> int:
-    """Return at most 1535 with the same tail: 5632 becomes 1024, 11008 becomes 1280."""
-    return size if size <= 1024 else 1024 + size % 512
 
 
 def _first(

@@ -79,13 +79,13 @@ def _pack_and_unpack(format: str) -> None:
 def _fits(kernel: _native.Kernel, fields: dict[str, Any]) -> dict[str, Any]:
     """Call all that a library may be called for before memory is taken."""
     from infeng_core.kernels import problems
-    from infeng_core.kernels.check import firstuse
+    from infeng_core.kernels.check.small import small
 
     problem = problems.problem(fields)
     if not kernel.accepts(problem):
         return {"fits": False}
     kernel.workspace(problem)
-    return {"fits": True, "case": firstuse.small(problem, kernel)}
+    return {"fits": True, "case": small(problem, kernel)}
 
 
 def _difference(kernel: _native.Kernel, reference: _native.Library, fields: dict[str, Any]) -> str | None:

@@ -130,9 +130,21 @@ py::array_t<T> array(const std::vector<T>& values) {
   return py::array_t<T>(static_cast<py::ssize_t>(values.size()), values.data());
 }
 
+// Makes the rows known to NumPy when the first are read: it is not imported for this module alone.
+void name_fields() {
+  PYBIND11_CONSTINIT static py::gil_safe_call_once_and_store<bool> done;
+  done.call_once_and_store_result([] {
+    PYBIND11_NUMPY_DTYPE(PhaseRow, op, kernel, phase, calls, rows, tiles, wall_ns, macs, bytes);
+    PYBIND11_NUMPY_DTYPE(WorkerRow, busy_ns, late_ns, tiles);
+    PYBIND11_NUMPY_DTYPE(EventRow, begin_ns, end_ns, step, op, kernel, phase, rows, tiles);
+    return true;
+  });
+}
+
 }  // namespace
 
 py::dict profile_read(const Program& program) {
+  name_fields();
   Reading reading;
   {
     const py::gil_scoped_release release;  // a step in flight on another thread may need it to end
@@ -182,9 +194,6 @@ py::list describe_ops(const Program& program) {
 }
 
 void bind_profile(py::module_& m) {
-  PYBIND11_NUMPY_DTYPE(PhaseRow, op, kernel, phase, calls, rows, tiles, wall_ns, macs, bytes);
-  PYBIND11_NUMPY_DTYPE(WorkerRow, busy_ns, late_ns, tiles);
-  PYBIND11_NUMPY_DTYPE(EventRow, begin_ns, end_ns, step, op, kernel, phase, rows, tiles);
   m.def("barrier_times", &barrier_times, "pool"_a, "rounds"_a,
         "Return (rounds,) int64: nanoseconds that phases without work take, one after the other.");
 }

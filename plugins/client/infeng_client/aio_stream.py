@@ -11,7 +11,7 @@ import httpx
 
 from infeng_client.results import Chunk, Completion
 from infeng_client.sending import Came, Give, Read, Send, Steps, Wait
-from infeng_client.streaming import Streaming
+from infeng_client.streaming import SoFar, Streaming
 from infeng_client.transport import as_error, reply_of, request_of
 
 
@@ -60,7 +60,7 @@ class AsyncExchange:
             await response.aclose()
 
 
-class AsyncStream:
+class AsyncStream(SoFar):
     """The chunks of an answer as they come; an async iterator, best used with ``async with``.
 
     ``text`` and ``completion`` say what has come so far. A stream that is closed early is cancelled at the server.
@@ -112,20 +112,6 @@ class AsyncStream:
             except BaseException:  # cancellation among them
                 await self.close()
                 raise
-
-    @property
-    def text(self) -> str:
-        """The first choice's text so far."""
-        return self._streaming.gathering.text()
-
-    @property
-    def resumes(self) -> int:
-        """How often the connection broke and the stream went on."""
-        return self._streaming.resumes
-
-    def completion(self) -> Completion:
-        """Return what has come so far, as an answer of its own; whole once the iterator has ended."""
-        return self._streaming.gathering.completion()
 
     async def finish(self) -> Completion:
         """Read to the end; return the whole answer."""

@@ -14,7 +14,7 @@ import httpx
 from infeng_client.errors import ApiError
 from infeng_client.results import Chunk, Completion
 from infeng_client.sending import Came, Give, Read, Send, Steps, Wait
-from infeng_client.streaming import Streaming
+from infeng_client.streaming import SoFar, Streaming
 from infeng_client.transport import as_error, reply_of, request_of
 
 
@@ -71,7 +71,7 @@ class Exchange:
             response.close()
 
 
-class Stream:
+class Stream(SoFar):
     """The chunks of an answer as they come; an iterator, best used with ``with``, which closes it.
 
     ``text`` and ``completion`` say what has come so far. A stream that is closed early is cancelled at the server.
@@ -127,20 +127,6 @@ class Stream:
                 self.close()
                 if not (isinstance(error, ApiError) and self._exchange.cancelled.is_set()):
                     raise
-
-    @property
-    def text(self) -> str:
-        """The first choice's text so far."""
-        return self._streaming.gathering.text()
-
-    @property
-    def resumes(self) -> int:
-        """How often the connection broke and the stream went on."""
-        return self._streaming.resumes
-
-    def completion(self) -> Completion:
-        """Return what has come so far, as an answer of its own; whole once the iterator has ended."""
-        return self._streaming.gathering.completion()
 
     def finish(self) -> Completion:
         """Read to the end; return the whole answer."""

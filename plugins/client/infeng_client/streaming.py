@@ -17,7 +17,7 @@ from infeng_client.errors import (
     error_in_stream,
 )
 from infeng_client.gathering import Gathering
-from infeng_client.results import Chunk, read_chunks
+from infeng_client.results import Chunk, Completion, read_chunks
 from infeng_client.sending import Give, Read, Reply, Send, Steps, Terms
 from infeng_client.sse import Event, Parser
 
@@ -142,3 +142,23 @@ class Streaming:
         raise BrokenStreamError(
             f"the stream broke and cannot be resumed: {why}", self.gathering.completion(), request_id=error.request_id
         ) from error
+
+
+class SoFar:
+    """What both iterators over a stream tell of it."""
+
+    _streaming: Streaming
+
+    @property
+    def text(self) -> str:
+        """The first choice's text so far."""
+        return self._streaming.gathering.text()
+
+    @property
+    def resumes(self) -> int:
+        """How often the connection broke and the stream went on."""
+        return self._streaming.resumes
+
+    def completion(self) -> Completion:
+        """Return what has come so far, as an answer of its own; whole once the iterator has ended."""
+        return self._streaming.gathering.completion()

@@ -62,12 +62,30 @@ def test_help_lists_every_command_and_imports_none():
         "import sys; from infeng_core.cli import main\n"
         "try: main(['--help'])\n"
         "except SystemExit: pass\n"
-        "print([m for m in ('infeng_core.cli.doctor', 'infeng_core.engine', 'infeng_demo') if m in sys.modules])"
+        "print([m for m in ('infeng_core.cli.doctor', 'infeng_core.engine', 'infeng_demo', 'numpy', 'tokenizers')"
+        " if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
     for name in ("doctor", "plugins", "convert"):
         assert re.search(rf"^    {name} ", done.stdout, re.MULTILINE)
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_what_computes_nothing_imports_nothing_that_computes():
+    """The help of every command, and lists of what is installed."""
+    code = (
+        "import sys; from infeng_core.cli import main\n"
+        "for words in sys.argv[1:]:\n"
+        "    try: main(words.split())\n"
+        "    except SystemExit: pass\n"
+        "    heavy = [m for m in ('numpy', 'tokenizers', 'safetensors', 'structlog') if m in sys.modules]\n"
+        "    print('imported:', words, heavy)"
+    )
+    commands = ["convert", "convert-adapter", "models", "doctor", "plugins", "run"]
+    words = [*(f"{name} --help" for name in commands), "plugins list", "plugins info core"]
+    done = subprocess.run([sys.executable, "-P", "-c", code, *words], capture_output=True, text=True, check=True)
+    said = [line for line in done.stdout.splitlines() if line.startswith("imported:")]
+    assert said == [f"imported: {one} []" for one in words]
 
 
 def test_an_unknown_command_is_a_usage_error(infeng):

@@ -496,7 +496,7 @@ cache = np.random.default_rng(seed).integers(0, 256, (200, 40), np.uint8)
 cache[:, 0] = np.arange(200)
 store = PrefixStore(directory, identity="m", block_bytes=40, most_bytes=60 * 256 * 16)
 for n in range(0, 200, 5):
-    entries = [(b"k" * 32, 0, np.full(16, 1000 * seed + i, np.int32).tobytes(), i) for i in range(n, n + 5)]
+    entries = [(b"k" * 32, 0, np.full(16, 1000 * seed + i, np.int32).tobytes(), (i,), ()) for i in range(n, n + 5)]
     store.save(entries, lambda blocks: cache[blocks])
     print(len(store), flush=True)
 if seed % 2:

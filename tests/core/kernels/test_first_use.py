@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
+
 import numpy as np
 import pytest
+from workshop import Workshop
 
 from infeng_core import _native
 from infeng_core.errors import KernelError
 from infeng_core.kernels import problems
 from infeng_core.kernels.check import firstuse, lora, trial
 from infeng_core.kernels.check.case import OneOp
+from infeng_core.kernels.check.small import small
 from infeng_core.kernels.choice import Selector
 from infeng_core.kernels.libraries import library_states
 from infeng_core.plug.manager import Plugins
@@ -243,7 +249,7 @@ def test_the_reference_agrees_with_itself_on_every_op(fields):
     assert reference.name == "reference"
     problem = problems.problem(fields)
     kernel = next(k for k in reference.kernels if k.op == fields["op"] and k.accepts(problem))
-    case = firstuse.small(problem, kernel)
+    case = small(problem, kernel)
     assert case is not None
     assert firstuse.difference(kernel, reference, case) is None
 
@@ -268,9 +274,22 @@ def test_the_smallest_models_pose_problems_that_can_be_checked(fields):
     reference = library_states(Plugins.discover())[-1].native
     problem = problems.problem(fields)
     kernel = next(k for k in reference.kernels if k.op == fields["op"] and k.accepts(problem))
-    case = firstuse.small(problem, kernel)
+    case = small(problem, kernel)
     assert case is not None
     assert firstuse.difference(kernel, reference, case) is None  # NoJudgeError where the case is at fault
+
+
+def test_a_child_that_is_asked_what_a_kernel_takes_does_not_import_numpy():
+    path = next(state.path for state in library_states(Plugins.discover()) if state.name == "reference")
+    question = {"fits": "embed_f32", "problem": problems.fields(Workshop.embed), "open": str(path), "features": ""}
+    code = (
+        "import json, sys; from infeng_core.kernels.check import probe\n"
+        "print(json.dumps([probe.answer(json.loads(sys.argv[1])), 'numpy' in sys.modules]))"
+    )
+    command = [sys.executable, "-P", "-c", code, json.dumps({**question, "cpu_s": 3})]
+    answer, has_numpy = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    assert answer["fits"] and answer["case"]["op"] == "embed"
+    assert not has_numpy
 
 
 def variants(fields):
@@ -278,7 +297,7 @@ def variants(fields):
     reference = library_states(Plugins.discover())[-1].native
     problem = problems.problem(fields)
     kernel = next(k for k in reference.kernels if k.op == fields["op"] and k.accepts(problem))
-    case = firstuse.small(problem, kernel)
+    case = small(problem, kernel)
     for adapters, rows in firstuse.variants(case, firstuse.row_counts(case)):
         steps = [firstuse.sequences(case, count) for count in rows]
         yield OneOp(case, None, reference, steps, adapters=adapters), adapters, rows

@@ -101,14 +101,14 @@ def made(prefix: bool = True) -> tuple[Scheduler, Adapters, Backlog]:
 
 
 @pytest.mark.parametrize(
-    ("prefix", "count"), [(True, 4000), (False, 2000), pytest.param(True, 18_000, marks=pytest.mark.nightly)]
+    ("prefix", "count"), [(True, 1500), (False, 750), pytest.param(True, 18_000, marks=pytest.mark.nightly)]
 )
 def test_nothing_that_the_scheduler_keeps_grows_with_the_requests_it_has_served(prefix, count):
     scheduler, registry, backlog = made(prefix)
-    serve(scheduler, registry, backlog, 0, 2000)
+    serve(scheduler, registry, backlog, 0, 1000)
     assert scheduler.preempted
     before, memory = sizes(scheduler), deep_size(scheduler)
-    serve(scheduler, registry, backlog, 2000, count)
+    serve(scheduler, registry, backlog, 1000, count)
     after = sizes(scheduler)
     assert before.keys() == after.keys()
     assert all(len(size) <= KEPT for size in scheduler.costs._samples)

@@ -13,7 +13,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from numpy.typing import NDArray
 
 from infeng_core.scheduling.blocks import BLOCK_TOKENS, BlockPool
-from infeng_core.scheduling.prefix import PrefixTree, prefix_key
+from infeng_core.scheduling.prefix import PrefixTree
+from infeng_core.scheduling.prefix_cache import prefix_key
 
 KEY, OTHER = b"k" * 32, b"o" * 32
 
@@ -46,15 +47,12 @@ class Machine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.pool = BlockPool(self.TOTAL)
-        self.tree = PrefixTree(self.pool, self.most())
+        self.tree = PrefixTree(self.pool)
         self.kept: dict[Path, int] = {}
         self.used: dict[Path, int] = {}
         self.now = 0
         self.written: dict[int, Path] = {}  # what each block holds
         self.requests: list[Request] = []
-
-    def most(self) -> int | None:
-        return None
 
     def idle(self) -> set[Path]:
         """Prefixes that nobody else holds, neither them nor any longer one."""
@@ -69,10 +67,10 @@ class Machine(RuleBasedStateMachine):
             )
         }
 
-    def evict(self, count: int, keep: Path | None = None) -> int:
-        """Take idle leaves from the model, the least recently used first; ``keep`` stays, and all before it."""
+    def evict(self, count: int) -> int:
+        """Take idle leaves from the model, the least recently used first."""
         for done in range(count):
-            idle = self.idle() - {(keep[0], keep[1][:n]) for n in range(len(keep[1]) + 1)} if keep else self.idle()
+            idle = self.idle()
             inner = {(key, pieces[:-1]) for key, pieces in self.kept}
             if not idle - inner:
                 return done
@@ -130,12 +128,8 @@ class Machine(RuleBasedStateMachine):
         self.now += 1
         taken = self.tree.insert(request.key, tokens_of(pieces, rest), request.blocks)
         known = len(self.matched(Request(request.key, pieces, 0), len(pieces)))
-        room = len(pieces) - known
-        if self.most() is not None:
-            lacking = max(0, len(self.kept) + room - self.most())
-            room -= lacking - self.evict(lacking, (request.key, pieces[:known]))
-        assert taken == max(0, room)
-        for n in range(known, known + taken):
+        assert taken == len(pieces) - known
+        for n in range(known, len(pieces)):
             self.kept[request.key, pieces[: n + 1]] = int(request.blocks[n])
             self.used[request.key, pieces[: n + 1]] = self.now
 
@@ -179,7 +173,8 @@ class Machine(RuleBasedStateMachine):
             piece = np.frombuffer(entry.tokens, np.int32)
             path[entry.depth :] = [int(piece[0])]
             assert len(path) == entry.depth + 1
-            seen[entry.key, tuple(path)] = entry.block
+            [seen[entry.key, tuple(path)]] = entry.blocks
+            assert not entry.near
         assert seen == self.kept
 
     @invariant()
@@ -188,17 +183,8 @@ class Machine(RuleBasedStateMachine):
         assert len(self.tree._heap) <= len(self.kept)
 
 
-class SmallMachine(Machine):
-    """A tree that is full most of the time."""
-
-    def most(self) -> int | None:
-        return 4
-
-
 TestPrefixTree = Machine.TestCase
 TestPrefixTree.settings = settings(max_examples=examples(150), stateful_step_count=40, deadline=None)
-TestFullPrefixTree = SmallMachine.TestCase
-TestFullPrefixTree.settings = settings(max_examples=examples(100), stateful_step_count=40, deadline=None)
 
 
 def test_a_block_that_is_not_full_is_neither_kept_nor_found():

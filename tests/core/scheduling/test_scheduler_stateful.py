@@ -35,7 +35,6 @@ from infeng_core.scheduling.admission import Backlog, Bounds
 from infeng_core.scheduling.blocks import BLOCK_TOKENS, BlockPool, blocks_for
 from infeng_core.scheduling.cost import CostModel, StepShape
 from infeng_core.scheduling.fcfs import FirstCome
-from infeng_core.scheduling.prefix import Entry
 from infeng_core.scheduling.prefix_cache import PrefixCache
 from infeng_core.scheduling.room import LEAST_CHUNK, UNKNOWN_CHUNK
 from infeng_core.scheduling.scheduler import Scheduler
@@ -323,7 +322,7 @@ class World:
             else:
                 assert blocks_for(one.computed) <= len(one.blocks) <= blocks_for(len(one.tokens))
         for entry in () if self.prefixes is None else self.prefixes.entries():
-            held.update([entry.block] if isinstance(entry, Entry) else entry.blocks + entry.near)
+            held.update(entry.blocks + entry.near)
         for block in range(self.pool.total):
             assert self.pool.references(block) == held[block]
         assert self.pool.free == self.pool.total - len(held)
@@ -347,7 +346,7 @@ class World:
             end = before
             for token in said if before is not None else ():
                 end = follow(end, token)
-            for block in (entry.block,) if isinstance(entry, Entry) else entry.blocks + entry.near:
+            for block in entry.blocks + entry.near:
                 holds = self.cache.holds(block)
                 if before is not None:
                     assert holds[0] == follow(before, said[0])

@@ -290,7 +290,7 @@ def test_leaving_the_loop_ends_what_runs_and_asks_no_more(server: FakeServer):
 
 
 def test_a_stream_is_cancelled_from_another_thread_while_it_waits(server: FakeServer):
-    server.delay = 10.0
+    server.pauses.extend([0, 10])  # before the first frame, without which the stream does not begin, and the second
     with Client(server.url) as client, client.stream("x") as stream:
         threading.Timer(0.05, stream.cancel).start()
         begin = time.monotonic()

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import caches
 import pytest
 import tiny_adapter
 import tiny_model
@@ -24,7 +25,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def cache(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    monkeypatch.setenv("INFENG_CACHE", str(tmp_path_factory.getbasetemp() / "fair-cache"))
+    monkeypatch.setenv("INFENG_CACHE", str(caches.shared(tmp_path_factory)))
     yield
 
 

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import caches
 import pytest
 from grammar_parts import MODEL, Make
 from infeng_grammar.processor import Grammars
@@ -17,7 +18,7 @@ from infeng_core.api import Engine, EngineConfig, HfTokenizer, Vocabulary
 @pytest.fixture(scope="session")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A cache that the tests of this folder share."""
-    return tmp_path_factory.mktemp("cache")
+    return caches.shared(tmp_path_factory)
 
 
 @pytest.fixture(scope="module")

@@ -12,8 +12,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from numpy.typing import NDArray
 
 from infeng_core.scheduling.blocks import BLOCK_TOKENS, BlockPool
+from infeng_core.scheduling.prefix import PrefixTree
 from infeng_core.scheduling.tables import Needs, held
-from infeng_core.scheduling.window_tree import WindowTree
 
 KEY, OTHER = b"k" * 32, b"o" * 32
 
@@ -48,7 +48,7 @@ class Machine(RuleBasedStateMachine):
         super().__init__()
         self.needs = Needs(self.WINDOWS, 16)
         self.pool = BlockPool(self.TOTAL)
-        self.tree = WindowTree(self.pool, self.needs)
+        self.tree = PrefixTree(self.pool, self.needs)
         self.kept: dict[Path, tuple[tuple[int, ...], tuple[int, ...]]] = {}
         self.written: dict[int, tuple[Path, int]] = {}  # what each block holds, in which group
         self.requests: list[Request] = []
@@ -213,10 +213,10 @@ TestNarrow = Narrow.TestCase
 TestNarrow.settings = settings(max_examples=20, stateful_step_count=25, deadline=None)
 
 
-def known(windows: tuple[int, ...], pieces: list[int], first: int = 0, total: int = 64) -> WindowTree:
+def known(windows: tuple[int, ...], pieces: list[int], first: int = 0, total: int = 64) -> PrefixTree:
     """Return a tree that knows a prefix, of which near blocks before ``first`` were left behind."""
     needs, pool = Needs(windows, 16), BlockPool(total)
-    tree = WindowTree(pool, needs)
+    tree = PrefixTree(pool, needs)
     tables = pool.allocate(len(windows) * len(pieces)).reshape(len(windows), -1)
     pool.release(tables[needs.wide :, :first].ravel())
     tables[needs.wide :, :first] = -1

@@ -1,0 +1,51 @@
+"""The small problems that a kernel is tried with. NumPy is not needed: a child that is only asked starts in no time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from infeng_core._native import Kernel, Problem
+from infeng_core.kernels import problems
+from infeng_core.kernels.problems import Fields
+
+CONTEXT = 320  # positions: more than one split of attention (256), and no multiple of it
+ROW_SPAN = 24  # tails of rows in blocks of up to 16 show within it
+
+
+def small(problem: Problem, kernel: Kernel) -> Fields | None:
+    """Return the fields of a small problem like ``problem`` that ``kernel`` accepts, or None where there is none.
+
+    Op, formats, epilogues and row range stay; sizes are cut to what shows errors.
+    """
+    fields = {**problems.fields(problem), "workers": problem.workers}
+    low, high = fields["rows"]
+    fields["rows"] = [low, min(high, low + ROW_SPAN)]
+    for sizes in (*_sizes(fields), {}):
+        case = {**fields, **sizes}
+        if kernel.accepts(problems.problem(case)):
+            return case
+    return None
+
+
+def _sizes(fields: Fields) -> Iterator[dict[str, int]]:
+    """Yield sizes to try, the smallest first."""
+    if fields["op"] == "shrink":
+        yield {"n": min(fields["n"], 64), "k": _cut(fields["k"])}
+    elif fields["op"] == "route":  # as many experts as there are
+        yield {"k": _cut(fields["k"])}
+    elif "weight" in fields:
+        for n in (80, 96, 128, 256):
+            if n <= fields["n"] and not (any(map(problems.is_gated, problems.step_names(fields))) and n % 32):
+                yield {"n": n, "k": _cut(fields["k"])}
+    elif "kv_heads" not in fields:
+        yield {"n": _cut(fields["n"]), "k": _cut(fields["n"])}
+    else:
+        group = max(1, fields.get("heads", 0) // fields["kv_heads"])
+        kv_heads = min(fields["kv_heads"], 2 if group <= 4 else 1)
+        heads = {"heads": kv_heads * group} if "heads" in fields else {}
+        yield {"kv_heads": kv_heads, "context": min(fields.get("context", CONTEXT), CONTEXT), **heads}
+
+
+def _cut(size: int) -> int:
+    """Return at most 1535 with the same tail: 5632 becomes 1024, 11008 becomes 1280."""
+    return size if size <= 1024 else 1024 + size % 512
