@@ -86,6 +86,7 @@ from infeng_core.kernels.problems import Fields, describe, row_ranges
 from infeng_core.log import get_logger
 from infeng_core.machine.cpu import NEEDS, Cpu, closure, detect
 from infeng_core.machine.memory import available_bytes
+from infeng_core.machine.slices import shorten_slice
 from infeng_core.machine.system import machine, memory
 from infeng_core.models import llama
 from infeng_core.models.config import ModelConfig, RopeConfig
@@ -332,6 +333,7 @@ __all__ = [
     "sampling_params",
     "say",
     "shape_and_formats",
+    "shorten_slice",
     "unknown_key_remedy",
     "without_words",
 ]

@@ -315,10 +315,13 @@ class Engine:
         self.check_room(len(ids))
         return self._start(request, ids, index, ready)
 
-    def check_room(self, tokens: int = 0) -> None:
-        """Raise the OverloadedError that a request whose prompt has so many tokens would meet; costs microseconds."""
+    def check_room(self, tokens: int = 0, *, coming: int = 0) -> None:
+        """Raise the OverloadedError that a request whose prompt has so many tokens would meet; costs microseconds.
+
+        coming: requests that the caller has let in before and not submitted yet: they will wait as well.
+        """
         self._check_open()
-        self._schedulers.backlog.check(tokens)
+        self._schedulers.backlog.check(tokens, coming)
 
     def score(
         self, prompt: Prompt, continuation: str | Iterable[int], *, adapter: Adapters | None = None

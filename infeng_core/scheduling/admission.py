@@ -48,11 +48,15 @@ class Backlog:
         """Tokens of their prompts together."""
         return sum(list(self._tokens.values()))
 
-    def check(self, tokens: int) -> None:
-        """Raise OverloadedError where a prompt of ``tokens`` may not wait as well."""
-        bounds = self._bounds
-        if bounds.requests is not None and self.requests >= bounds.requests:
-            self._refuse("requests", f"{self.requests} requests wait already (scheduler.max_waiting)", tokens)
+    def check(self, tokens: int, coming: int = 0) -> None:
+        """Raise OverloadedError where a prompt of ``tokens`` may not wait as well.
+
+        coming: requests that were let in and have not entered; they count as soon as any waits.
+        """
+        bounds, waiting = self._bounds, self.requests
+        waiting += coming if waiting else 0
+        if bounds.requests is not None and waiting >= bounds.requests:
+            self._refuse("requests", f"{waiting} requests wait already (scheduler.max_waiting)", tokens)
         if bounds.tokens is not None and (there := self.tokens) + tokens > bounds.tokens and there:
             self._refuse("tokens", f"prompts of {there} tokens wait already (scheduler.max_waiting_tokens)", tokens)
         if bounds.seconds is not None and (wait := self.seconds(tokens)) > bounds.seconds:

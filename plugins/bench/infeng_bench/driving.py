@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -57,9 +58,11 @@ class _EngineDriver(Driver):
         """Queue a request."""
         params = SamplingParams(temperature=0.0, max_tokens=arrival.new, ignore_eos=True)
         request = Request(tuple(made), params, arrival.priority, arrival.tenant, arrival.adapter)
+        begin = time.perf_counter()
         try:
             self._running.append((place, self._engine.submit(request)))
         except InfengError as error:
+            self.outcomes.refusals.append(time.perf_counter() - begin)
             self.ended(reason(error))
 
     def cancel(self) -> None:

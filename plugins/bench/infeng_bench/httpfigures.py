@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from infeng_bench import pairs
+from infeng_bench import ourserver, pairs
 from infeng_bench.servers import ServedOverHttp
 from infeng_bench.serving import Served, delays
 from infeng_bench.spread import percentile, spread
 
 IN_PROCESS = "in_process"
-SERVED = "served"
+SERVED = ourserver.NAME
 
 
 @dataclass(frozen=True)

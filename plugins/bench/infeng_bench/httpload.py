@@ -40,6 +40,8 @@ class Wire:
     """Its last match in an answer is the number of new tokens."""
     ready: str
     """A path that answers 200 once requests are served."""
+    headers: str = ""
+    """Further lines of a request's head, each with its end."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,12 @@ class Address:
         """Return all bytes of a request."""
         body = json.dumps(wire.body(job), separators=(",", ":")).encode()
         head = f"POST {wire.path} HTTP/1.1\r\nHost: {self.host}:{self.port}\r\nContent-Type: application/json\r\n"
+        head += wire.headers
         return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
+
+    def look(self, path: str) -> bytes:
+        """Return all bytes of a GET."""
+        return f"GET {path} HTTP/1.1\r\nHost: {self.host}:{self.port}\r\n\r\n".encode()
 
 
 @dataclass(eq=False)

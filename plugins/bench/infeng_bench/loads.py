@@ -97,12 +97,39 @@ KINDS: Mapping[str, Mapping[str, Key]] = {
         **_DRAWN,
         **_COMMON,
     },
+    "overload": {
+        "seconds": Key(_above_0, "60", "how long requests come, with --http"),
+        "waiting": Key(_positive, "16", "scheduler.max_waiting, with --http: further requests are refused"),
+        **_DRAWN,
+        **_COMMON,
+        "load": _COMMON["load"]._replace(default="4"),
+    },
     "trace": {
         "scale": Key(_auto_or(_above_0, "a number above 0"), AUTO, "how many times as fast; auto: as load says"),
         **_COMMON,
     },
 }
 """Each kind of load and its keys. A trace's FILE comes first, without a key."""
+
+_ROUNDS = Key(_positive, "2", "how often")
+SERVED: Mapping[str, Mapping[str, Key]] = {
+    "pace": {
+        "rows": Key(_positive, "4", "sequences that decode"),
+        "prompt": Key(_positive, "1024", "tokens of the prompt that comes in beside them"),
+        "step": Key(_positive, "100", "scheduler.step_ms that is compared with steps of any length"),
+        "rounds": _ROUNDS,
+    },
+    "prefix": {
+        "prompt": Key(_positive, "1024", "tokens that prompts share"),
+        "tail": Key(_positive, "1", "tokens after them"),
+        "rounds": _ROUNDS,
+    },
+    "leave": {
+        "prompt": Key(_positive, "512", "tokens of the prompt in whose middle a client leaves"),
+        "rounds": Key(_positive, "10", "how often in decode, and in prefill"),
+    },
+}
+"""Kinds that are no traffic: what is measured over HTTP, beside the same in-process."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +138,7 @@ class Load:
 
     kind: str
     values: Mapping[str, Any] = field(default_factory=dict)
-    """Of every key of KINDS[kind]."""
+    """Of every key of its kind."""
     file: Path | None = None
     """Of a trace."""
     text: str = ""
@@ -121,9 +148,10 @@ class Load:
     def parse(text: str) -> Load:
         """Read ``KIND[:KEY=VALUE,...]`` or ``trace:FILE[,KEY=VALUE,...]``; raises UsageError naming what may stand."""
         kind, _, rest = text.partition(":")
-        if kind not in KINDS:
-            raise UsageError(f"load {text!r}", f"there is no kind {kind!r}", unknown_key_remedy(kind, KINDS))
-        keys, parts = KINDS[kind], rest.split(",") if rest else []
+        kinds = {**KINDS, **SERVED}
+        if kind not in kinds:
+            raise UsageError(f"load {text!r}", f"there is no kind {kind!r}", unknown_key_remedy(kind, kinds))
+        keys, parts = kinds[kind], rest.split(",") if rest else []
         file: Path | None = None
         if kind == "trace":
             if not parts or not parts[0] or "=" in parts[0]:
@@ -161,6 +189,12 @@ class Load:
         return f"{self.kind}:{','.join([*first, *shown])}"
 
 
+def check_traffic(load: Load) -> None:
+    """Raise UsageError for a load that is no traffic."""
+    if load.kind in SERVED:
+        raise UsageError(f"load {load.text!r}", "it is no traffic", "measure it with infeng bench serve --http")
+
+
 def help_text() -> str:
     """Return every kind with its keys and their defaults, for ``--help``."""
     lines = []
@@ -169,6 +203,8 @@ def help_text() -> str:
         lines.append(f"{kind}:{'FILE,' if kind == 'trace' else ''}{','.join(f'{n}={keys[n].default}' for n in own)}")
     for group in (_DRAWN, _COMMON):
         lines += [f"  {name}={key.default}  {key.help}" for name, key in group.items()]
+    lines.append("with infeng bench serve --http alone:")
+    lines += [f"{kind}:{','.join(f'{n}={key.default}' for n, key in keys.items())}" for kind, keys in SERVED.items()]
     return "\n".join(lines)
 
 

@@ -110,6 +110,8 @@ class Outcomes:
     """Whether it was answered to its end."""
     refused: dict[str, int] = field(default_factory=dict)
     """Requests that were not answered, by the reason."""
+    refusals: list[float] = field(default_factory=list)
+    """Seconds that it took to refuse each of those that the engine, or the server, would not take."""
     gaps: Gaps = field(default_factory=Gaps)
 
     @staticmethod

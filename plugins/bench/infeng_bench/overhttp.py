@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import math
-import re
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,15 +14,13 @@ from typing import Any
 
 from tqdm import tqdm
 
-from infeng_bench import adapters, httpfigures, lineup, options, peers, results
+from infeng_bench import adapters, httpfigures, lineup, options, ourserver, peers, results
 from infeng_bench.arrivals import Lengths
 from infeng_bench.comparison import steal_time
 from infeng_bench.engines import EngineProcess
-from infeng_bench.httpfigures import IN_PROCESS, SERVED, Round
-from infeng_bench.httpload import Wire
+from infeng_bench.httpfigures import IN_PROCESS, Round
 from infeng_bench.peers import environment, llama_server, models
 from infeng_bench.servers import ServerProcess
-from infeng_bench.serving import Job
 from infeng_bench.workload import Workload
 from infeng_core.api import UsageError, cache_root
 
@@ -34,14 +31,15 @@ PEERS = ("llama_cpp",)
 PAIRS, EACH, PROMPT, NEW, ALPHA, TIMEOUT = 10, 2, 16, 32, 1.3, 600.0
 CLIENTS = (1, 4, 16, 64)
 WARM = 4  # new tokens of each client's request before the first round
-MODEL = "bench"  # what our server calls the base model
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add what ``--http`` takes besides the model and its settings."""
     group = parser.add_argument_group("over HTTP")
     group.add_argument(
-        "--http", action="store_true", help="the engine in-process against infeng serve, pair by pair (closed loops)"
+        "--http",
+        action="store_true",
+        help="the engine in-process against infeng serve: closed loops, or what --load says",
     )
     for name, what in (("pairs", "rounds kept of each"), ("each", "requests of each client in a round")):
         default = {"pairs": PAIRS, "each": EACH}[name]
@@ -131,18 +129,14 @@ def _ours(setup: Setup) -> Iterator[tuple[EngineProcess, ServerProcess]]:
     """Load the engine twice with the same settings: in a process that drives it itself, and behind HTTP."""
     logs = cache_root() / "bench" / "peers"
     worker = [sys.executable, "-P", "-m", "infeng_bench.worker", *setup.ours]
-    infeng = [sys.executable, "-P", "-c", "import sys; from infeng_core.cli import main; sys.exit(main())", "serve"]
-    loras = [word for name, path in setup.adapters.items() for word in ("--lora", f"{name}={path}")]
-    served = [*infeng, *setup.ours, "--set", "kv_cache.prefix=false", "--served-model-name", MODEL, *loras]
     with contextlib.ExitStack() as stack:
         engine = EngineProcess(IN_PROCESS, worker, logs / "infeng.log", setup.timeout)
         stack.callback(engine.close)
         engine.ready()
         if setup.adapters:
             engine.adapters([{"name": n, "path": str(p), "scale": 1.0} for n, p in setup.adapters.items()])
-        server = ServerProcess(
-            SERVED, lambda port: [*served, "--port", str(port)], _own_wire(), logs / "infeng-serve.log", setup.timeout
-        )
+        more = ["--set", "kv_cache.prefix=false"]
+        server = ourserver.started(setup.ours, setup.adapters, setup.timeout, more)
         stack.callback(server.close)
         server.ready()
         yield engine, server
@@ -176,24 +170,6 @@ def _peer(arguments: argparse.Namespace, setup: Setup, places: int) -> Iterator[
         yield [server]
     finally:
         server.close()
-
-
-def _own_wire() -> Wire:
-    """Return how our server is asked: as OpenAI's clients ask, with token ids."""
-
-    def body(job: Job) -> Mapping[str, Any]:
-        return {
-            "model": job.adapter or MODEL,
-            "prompt": list(job.prompt),
-            "max_tokens": job.new,
-            "temperature": 0.0,
-            "ignore_eos": True,
-            "stream": True,
-            "stream_options": {"include_usage": True},
-        }
-
-    count = re.compile(rb'"completion_tokens":(\d+)')
-    return Wire("/v1/completions", body, b'"finish_reason":null', count, "/ready")
 
 
 def _rounds(

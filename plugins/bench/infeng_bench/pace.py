@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
             with opened(arguments, scheduler__step_ms=step_ms) as session:
                 found.append(beside(session.engine, arguments.rows, arguments.prompt, arguments.seed + number))
                 record = session.record(NAME, {}, seed=arguments.seed, rounds=arguments.rounds)
-    record |= _figures(rounds[arguments.step_ms], rounds[0], arguments.prompt)
+    record |= figures(rounds[arguments.step_ms], rounds[0], arguments.prompt)
     record |= {"rows": arguments.rows, "prompt": arguments.prompt, "step_ms": arguments.step_ms}
     options.deliver(record, arguments, options.columns(_table(record)))
     return 0
@@ -87,7 +87,7 @@ def beside(engine: Engine, rows: int, tokens: int, seed: int) -> Beside:
     return Beside(seconds, count, tuple(gaps))
 
 
-def _figures(paced: list[Beside], free: list[Beside], tokens: int) -> dict[str, Any]:
+def figures(paced: list[Beside], free: list[Beside], tokens: int) -> dict[str, Any]:
     """Return the figures of rounds with bounded steps, against those ``free`` of the bound."""
     gaps = [1000 * gap for one in paced for gap in one.gaps]
     rate, rate_free = (median(tokens / one.seconds for one in found) for found in (paced, free))

@@ -22,10 +22,12 @@ from infeng_bench import (
     outcomes,
     overhttp,
     results,
+    servedloads,
     simulate,
 )
 from infeng_bench.activity import Activity
 from infeng_bench.figures import rows_of_traffic
+from infeng_bench.loads import Load, check_traffic
 from infeng_bench.outcomes import Outcomes
 from infeng_bench.session import Session, opened
 from infeng_bench.simulator import Machine
@@ -42,6 +44,7 @@ KEY = "OPENAI_API_KEY"
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
     simulate.add_load(parser, 64, options.counts)
+    parser.set_defaults(load=None)
     parser.add_argument("--url", metavar="U", help="a server with OpenAI's API, such as http://localhost:8000")
     help = f"of the server's models the base's name (the first listed); {KEY} is sent as its key"
     parser.add_argument("--served-model", metavar="NAME", help=help)
@@ -62,7 +65,9 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.http:
         if arguments.url:
             raise UsageError("--http", "it starts a server of its own", "leave --url out, or --http")
-        return overhttp.run(arguments)
+        return overhttp.run(arguments) if arguments.load is None else servedloads.run(arguments)
+    arguments.load = arguments.load or Load.parse("poisson")
+    check_traffic(arguments.load)
     if arguments.clients:
         if len(arguments.clients) > 1:
             raise UsageError("--clients", "several numbers are measured with --http only", "give one")

@@ -9,7 +9,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,9 +49,9 @@ class ServerProcess:
         """Start it. command: of a port. timeout: seconds of loading, and without a byte. Raises PeerError."""
         self.name = name
         self._wire, self._log, self._timeout = wire, log, timeout
-        self._address = Address(HOST, _free_port())
+        self.address = Address(HOST, _free_port())
         log.parent.mkdir(parents=True, exist_ok=True)
-        line = list(command(self._address.port))
+        line = list(command(self.address.port))
         with log.open("wb") as said:
             try:
                 self._process = subprocess.Popen(
@@ -74,13 +74,24 @@ class ServerProcess:
 
     def serve(self, jobs: Sequence[Job], places: int) -> ServedOverHttp:
         """Let ``places`` clients send ``jobs``; the process is awake for that only. Raises PeerError."""
-        self._signal(signal.SIGCONT)
-        begin, looped = self._cpu(), self._first_thread()
-        traces, seconds, client = httpload.drive(self.name, self._address, self._wire, jobs, places, self._timeout)
-        taken, loop = self._cpu() - begin, self._first_thread()
-        self._signal(signal.SIGSTOP)
+        with self.awake():
+            begin, looped = self._cpu(), self._first_thread()
+            traces, seconds, client = httpload.drive(self.name, self.address, self._wire, jobs, places, self._timeout)
+            taken, loop = self._cpu() - begin, self._first_thread()
         loop = None if loop is None or looped is None else loop - looped
         return ServedOverHttp(traces, seconds, taken, self._peak(), client, loop)
+
+    @contextlib.contextmanager
+    def awake(self) -> Iterator[None]:
+        """Let the process run within. Raises PeerError."""
+        self._signal(signal.SIGCONT)
+        yield
+        self._signal(signal.SIGSTOP)
+
+    @property
+    def pid(self) -> int:
+        """Of the process."""
+        return self._process.pid
 
     def close(self) -> None:
         """End the process, by force where it does not listen."""
@@ -96,7 +107,7 @@ class ServerProcess:
             self._process.wait()
 
     def _answers(self) -> bool:
-        connection = http.client.HTTPConnection(self._address.host, self._address.port, timeout=5)
+        connection = http.client.HTTPConnection(self.address.host, self.address.port, timeout=5)
         try:
             connection.request("GET", self._wire.ready)
             return connection.getresponse().status == 200

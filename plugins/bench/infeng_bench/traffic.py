@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from infeng_bench import mixture, prompts
 from infeng_bench.arrivals import Lengths, trace
-from infeng_bench.loads import AUTO, Load
+from infeng_bench.loads import AUTO, Load, check_traffic
 from infeng_bench.works import FIRST_ID
 from infeng_core.api import UsageError
 
@@ -104,8 +104,10 @@ def draw(load: Load, count: int, seed: int, context: int, capacity: Capacity | N
     context: most positions of one request; longer prompts are cut so that one new token fits, then answers.
     capacity: what a rate or scale of ``auto`` is a share of; None where the load names its rate.
 
-    Raises UsageError for a trace that cannot be read, or where a rate is wanted and nothing tells it.
+    Raises UsageError for a trace that cannot be read, a load that is no traffic, or where a rate is wanted and nothing
+    tells it.
     """
+    check_traffic(load)
     prompt, new, recorded = _lengths(load, count, seed, context)
     shared = min(int(load["prefix"]), max(0, context - 2))
     prefix = np.full(count, NOBODY, np.int16)

@@ -50,11 +50,16 @@ class Bridge:
         self._keys = itertools.count()
         self.feeds: set[Feed] = set()
         """Of calls that are being answered."""
+        self._coming: set[Feed] = set()  # of calls that were let in and are being read
         engine.start(self._on_step)
 
     async def run(self, work: Callable[[], _T]) -> _T:
         """Do on a thread of the pool what takes long."""
         return await self._loop.run_in_executor(self._pool, work)
+
+    def check_room(self) -> None:
+        """Raise the OverloadedError that one more call would meet behind those that are being read."""
+        self._engine.check_room(coming=len(self._coming))
 
     async def submit(
         self, feed: Feed, read: Callable[[], _A], settle: Callable[[Request], tuple[Request, Record]]
@@ -64,8 +69,9 @@ class Bridge:
         settle: returns a request as the server wants it, and its record. Raises whatever reading and submitting raise,
         OverloadedError before anything is read; then nothing of the call is left in the engine.
         """
-        self._engine.check_room()
+        self.check_room()
         self.feeds.add(feed)
+        self._coming.add(feed)
         try:
             answer = await self.run(lambda: self._submit(feed, read, settle))
         except BaseException:
@@ -78,6 +84,7 @@ class Bridge:
     def close(self, feed: Feed) -> None:
         """End a call: what it has in flight is cancelled."""
         self.feeds.discard(feed)
+        self._coming.discard(feed)
         feed.leave()
 
     def _submit(self, feed: Feed, read: Callable[[], _A], settle: Callable[[Request], tuple[Request, Record]]) -> _A:
@@ -93,6 +100,7 @@ class Bridge:
             key = next(self._keys)
             self._choices[key] = choice
             record.submitted = time.perf_counter()
+            self._coming.discard(feed)
             try:
                 choice.stream = self._engine.submit(request, index=key, ready=self._ready)
             except BaseException:

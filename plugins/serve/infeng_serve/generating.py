@@ -91,6 +91,7 @@ async def _answer(
     service, feed = work.service, work.feed
     try:
         with service.taken(call.caller):
+            service.bridge.check_room()  # before the body is read: a call that is refused is to cost little
             body, work.entry = await asked()
             service.check_open()
             call.watch(feed.gone)

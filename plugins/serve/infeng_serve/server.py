@@ -19,7 +19,7 @@ import uvloop
 from uvicorn import Config
 from uvicorn.server import ServerState
 
-from infeng_core.api import Laps, UsageError, get_logger
+from infeng_core.api import Laps, UsageError, get_logger, shorten_slice
 from infeng_serve.app import App, Route
 from infeng_serve.auth import Keys
 from infeng_serve.connection import Bounds, Connection, config_of
@@ -42,6 +42,10 @@ RPC_FAREWELL_SECONDS = 0.5
 
 SPARE_FILES = 256
 """Open files beside those of connections."""
+
+SWITCH_SECONDS = 0.0005
+"""After which a thread that computes in Python is asked to let the event loop have the interpreter: also between two
+steps of the engine, while which the engine asks for it itself."""
 
 _log = get_logger(__name__)
 
@@ -142,7 +146,7 @@ class Server:
         try:
             await asyncio.wait((stopped, loaded), return_when=asyncio.FIRST_COMPLETED)
             if loaded.done():
-                await self._begin(await loaded, freezes=has_signals)
+                await self._begin(await loaded, is_own_process=has_signals)
                 await stopped
                 await self._drain()
             elif has_signals:
@@ -192,14 +196,16 @@ class Server:
         startup.end("model")  # what ``load`` has not told
         return model
 
-    async def _begin(self, model: Model, *, freezes: bool) -> None:
-        """Serve requests from here on."""
+    async def _begin(self, model: Model, *, is_own_process: bool) -> None:
+        """Serve requests from here on. is_own_process: nothing else runs in this process."""
         self.service.begin(model, self._watch(model))
         if self._rpc is not None:
             await self._rpc.serve()
-        if freezes:  # what is there stays: no collection shall look at it again
+        if is_own_process:
             gc.collect()
-            gc.freeze()
+            gc.freeze()  # what is there stays: no collection shall look at it again
+            sys.setswitchinterval(min(SWITCH_SECONDS, sys.getswitchinterval()))
+            shorten_slice()  # workers take all cores there are: this thread shall not wait for the end of their slices
         startup = self.service.startup
         startup.end("begin")
         if self.settings.ready_file:

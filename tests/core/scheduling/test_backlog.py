@@ -37,6 +37,15 @@ def test_one_request_too_many_is_refused_until_another_starts():
     made.check(100)
 
 
+def test_requests_that_are_coming_count_as_soon_as_any_waits():
+    made = backlog(requests=3)
+    made.check(100, coming=5)
+    made.enter(0, 100)
+    made.check(100, coming=1)
+    with pytest.raises(OverloadedError, match="3 requests wait already"):
+        made.check(100, coming=2)
+
+
 def test_tokens_are_bounded_but_for_one_alone():
     made = backlog(tokens=300)
     made.check(1000)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,9 @@ from typing import Any
 import pytest
 from infeng_client import Client
 from infeng_serve.observers import Record
+from infeng_serve.routes.generation import route
 from openai import OpenAI
-from serve_parts import Running, connected, holds_little, posted, read_until, running, slowed, until
+from serve_parts import Running, connected, holds_little, posted, read_tiny, read_until, running, slowed, until
 
 LONG = {"prompt": "Once upon a time", "max_tokens": 400, "ignore_eos": True, "stream": True}
 
@@ -212,6 +214,51 @@ def test_too_many_that_wait_are_told_when_to_come_again(one_at_a_time: Running):
         assert until(lambda: served.blocks_in_use() == 0 and not scheduler.waiting)
     assert [name for name, _ in SEEN.of("refused")] == ["rejected"]
     assert SEEN.reasons[-1] == "overloaded"
+
+
+def test_a_call_that_is_refused_is_told_before_its_body_has_come_and_its_connection_lives_on(one_at_a_time: Running):
+    served = one_at_a_time
+    scheduler = served.engine.scheduler
+    with slowed(served.engine, 0.02):
+        clients = [connected(served.address) for _ in range(4)]
+        for count, client in enumerate(clients, 1):
+            client.sendall(posted("/tiny", LONG))
+            assert until(lambda count=count: scheduler.running + scheduler.waiting == count)
+        call = posted("/tiny", {**LONG, "prompt": "x" * 1000})
+        refused = connected(served.address)
+        refused.sendall(call[:-500])
+        assert read_until(refused, b'"overloaded"').startswith(b"HTTP/1.1 503")
+        refused.sendall(call[-500:] + b"GET /health HTTP/1.1\r\nhost: test\r\n\r\n")
+        assert b"HTTP/1.1 200" in read_until(refused, b'"ok"}')
+        for client in (*clients, refused):
+            client.close()
+        assert until(lambda: served.blocks_in_use() == 0 and not scheduler.waiting)
+
+
+def test_a_call_counts_as_waiting_while_it_is_read():
+    is_read, reads = threading.Event(), []
+
+    def slowly(body: bytes, context: Any) -> Any:
+        reads.append(body)
+        assert is_read.wait(20)
+        return read_tiny(body, context)
+
+    overrides = {"scheduler.max_running": 1, "scheduler.max_waiting": 2}
+    with running(overrides=overrides, routes={"/slow": route(slowly)}) as served, slowed(served.engine, 0.02):
+        scheduler = served.engine.scheduler
+        clients = [connected(served.address) for _ in range(3)]
+        for count, client in enumerate(clients[:2], 1):
+            client.sendall(posted("/tiny", LONG))
+            assert until(lambda count=count: scheduler.running + scheduler.waiting == count)
+        clients[2].sendall(posted("/slow", LONG))
+        assert until(lambda: len(reads) == 1)
+        assert served.ask("/slow", LONG).status == 503
+        assert len(reads) == 1
+        is_read.set()
+        assert until(lambda: scheduler.waiting == 2)
+        for client in clients:
+            client.close()
+        assert until(lambda: served.blocks_in_use() == 0 and not scheduler.waiting)
 
 
 def test_observers_are_told_of_each_choice_from_its_acceptance_to_its_end(one_at_a_time: Running):

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,6 +15,8 @@ from urllib.parse import urlsplit
 import pytest
 from infeng_demo import adapter_dir, model_dir
 from serve_parts import ask, connected, posted, read_until, until
+
+from infeng_core.api import shorten_slice
 
 LONG = {"prompt": "Once upon a time", "max_tokens": 400, "ignore_eos": True, "stream": True}
 
@@ -61,6 +64,20 @@ def programs(tmp_path: Path) -> Iterator[list[Program]]:
         program.process.wait()
 
 
+def has_short_slices(thread: int) -> bool:
+    """Return whether a thread has asked for slices of its own, which its children do not have."""
+    return sys.platform == "linux" and bool(os.sched_getscheduler(thread) & os.SCHED_RESET_ON_FORK)
+
+
+def may_have_short_slices() -> bool:
+    """Return whether the system lets a thread ask for them; that thread is another than this."""
+    answers: list[bool] = []
+    thread = threading.Thread(target=lambda: answers.append(shorten_slice()))
+    thread.start()
+    thread.join()
+    return answers[0]
+
+
 def test_it_serves_tells_where_and_ends_with_0_after_sigterm(tmp_path: Path, programs: list[Program]):
     manifest = tmp_path / "engine.yaml"
     manifest.write_text(f"infeng: 1\nmodel: {{path: {model_dir()}}}\nserve: {{names: [tale], max_choices: 3}}\n")
@@ -76,6 +93,7 @@ def test_it_serves_tells_where_and_ends_with_0_after_sigterm(tmp_path: Path, pro
     cards = ask(program.address, "/v1/models", **bearer).json["data"]
     assert [card["id"] for card in cards] == ["tale", "poet"]
     assert b"infeng:num_requests_running" in ask(program.address, "/metrics", **bearer).data
+    assert has_short_slices(program.process.pid) == may_have_short_slices()
     assert program.end() == 0
     assert not program.ready.exists()
     assert all(word in program.said() for word in ("imports_ms=", "template_ms=", "serving", "draining"))
