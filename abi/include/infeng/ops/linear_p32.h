@@ -34,8 +34,7 @@ struct P32Core {
   static void multiply(const LinearTile& t) {
     const int64_t groups = ceil_div(t.weight.k, kGroup);
     if (t.fresh) factor<V>(t, groups);
-    // Three passes over packed lines cost as much as unpacking them once.
-    if (t.rows <= 3 * V::kScaledRows)
+    if (t.rows <= V::kPackedMost)
       stream<V>(t, groups);
     else
       blocks<V>(t, groups);
@@ -98,13 +97,13 @@ struct P32Core {
   // --- few rows: straight from the panel ---
   template <SubScaled V>
   static void stream(const LinearTile& t, int64_t groups) {
-    const int64_t chunk = t.rows <= V::kScaledRows ? groups : kChunk;
+    const int64_t chunk = t.rows <= V::kPackedRows ? groups : kChunk;
     const int64_t bytes = t.weight.panel_bytes;
     for_panels<2>(t.panels, [&](int64_t p, auto count) {
       const uint8_t* panel = t.panel + p * bytes;
       const uint8_t* next = p + 2 < t.panels ? panel + 2 * bytes : t.next ? t.next : panel;
       for (int64_t g = 0; g < groups; g += chunk)
-        balanced_blocks<V::kScaledRows>(int(t.rows), [&](int m, auto rows) {
+        balanced_blocks<V::kPackedRows>(int(t.rows), [&](int m, auto rows) {
           packed<V, rows.value, count.value>(t, panel, next, m, g, min_of(g + chunk, groups), groups,
                                              t.cur + m * kTileWidth + p * kLanes);
         });
@@ -122,11 +121,11 @@ struct P32Core {
     F out[M][P];
     INFENG_EACH (m, M)
       INFENG_EACH (p, P) out[m][p] = g0 == 0 ? V::zero() : V::load(cur + m * kTileWidth + p * kLanes);
-    for (int64_t g = g0; g < g1; g += 2) {
+    int64_t lines = Format::lines_at(g0);
+    for (int64_t left = g1 - g0; left > 0; left -= 2, lines += kLine) {
       SubScales scales[2][P];
-      INFENG_EACH (p, P) sub_scales<V>(panel + p * bytes + Format::scales_at(g), scales[0] + p, P);
-      for (int64_t h = 0; h < min_of(2, g1 - g); ++h, in.advance()) {
-        const int64_t lines = Format::lines_at(g + h);
+      INFENG_EACH (p, P) sub_scales<V>(panel + p * bytes + lines - kLine, scales[0] + p, P);
+      for (int h = 0; h < 2 && h < left; ++h, lines += 2 * kBits * kLine, in.advance()) {
         // As in linear_int.h: one line is fetched for each that is used.
         const uint8_t* ahead =
             (lines + distance < bytes ? panel : next - bytes) + lines + distance + Format::kFetchFrom;
@@ -183,8 +182,7 @@ struct P32Core {
                                             : (next ? next : panel) + Format::lines_at(0) - Format::lines_at(g);
         unpack<V>(t, panel, P, g, end);
         int fetched = 0;
-        // More rows than three blocks hold are cut into four or more.
-        constexpr int kMost = V::kScaledRows, kLeast = kMost - (kMost + 2) / 4;
+        constexpr int kMost = V::kScaledRows, kLeast = smallest_block(kMost, V::kPackedMost + 1);
         balanced_blocks<kMost, kLeast>(int(t.rows), [&](int m, auto rows) {
           constexpr int M = rows.value;
           float* cur = t.cur + m * kTileWidth + p * kLanes;

@@ -292,6 +292,8 @@ struct Avx2 : Base {
   static constexpr int kRows = 5;
   static constexpr int kBlockRows = 5;
   static constexpr int kScaledRows = 6;
+  static constexpr int kPackedRows = 6;
+  static constexpr int kPackedMost = 10;
   static constexpr int kScaledPanels = 1;
   // Two panels share the broadcasts of x where their sums leave registers for them.
   static constexpr int packed_panels(int rows) { return rows <= 2 ? 2 : 1; }
@@ -408,29 +410,21 @@ struct Avx2 : Base {
     constexpr int kLines = Bits == 4 ? 8 : Bits == 5 ? 4 : 2;  // until pairs are widened
     INFENG_EACH (from, 16 / kLines) {
       __m256i pairs[M][P][2];
-      INFENG_EACH (m, M)
-        INFENG_EACH (p, P) pairs[m][p][0] = pairs[m][p][1] = _mm256_setzero_si256();
       INFENG_EACH (i, kLines) {
         const int l = from * kLines + i;
         each(l);
         forget_loads();
-        if constexpr (M <= 2) {  // each half of a line passes all rows
+        if constexpr (P == 1) {
+          const __m256i a = unit(0, l, 0), b = unit(0, l, 1);
+          INFENG_EACH (m, M) row_pairs(i == 0, pairs[m][0], a, b, x[m], 4 * l);
+        } else {
           __m256i v[M];
           INFENG_EACH (m, M) v[m] = four(x[m] + 4 * l);
           INFENG_EACH (p, P)
             INFENG_EACH (h, 2) {
               const __m256i u = unit(p, l, h);
-              INFENG_EACH (m, M) add_pairs(pairs[m][p][h], u, v[m]);
+              INFENG_EACH (m, M) one_pair(i == 0, pairs[m][p][h], u, v[m]);
             }
-        } else {  // each row passes all halves
-          __m256i u[P][2];
-          INFENG_EACH (p, P)
-            INFENG_EACH (h, 2) u[p][h] = unit(p, l, h);
-          INFENG_EACH (m, M) {
-            const __m256i v = four(x[m] + 4 * l);
-            INFENG_EACH (p, P)
-              INFENG_EACH (h, 2) add_pairs(pairs[m][p][h], u[p][h], v);
-          }
         }
       }
       INFENG_EACH (m, M)
@@ -444,9 +438,37 @@ struct Avx2 : Base {
     INFENG_EACH (m, M)
       INFENG_EACH (p, P) acc[m][p] = iadd(acc[m][p], zero_points(*s[p], minus[m]));
   }
-  static INFENG_INLINE void add_pairs(__m256i& pairs, __m256i u, __m256i x) {
-    pairs = _mm256_add_epi16(pairs, _mm256_maddubs_epi16(u, x));
-    settle(pairs);
+  // pairs += the products of x with two halves of a line, or = if they are the first. As assembly, because GCC copies
+  // sums from register to register until it has none left.
+  static INFENG_INLINE void row_pairs(bool first, __m256i (&pairs)[2], __m256i a, __m256i b, const int8_t* x,
+                                      const int at) {
+    if (first) {
+      const __m256i v = four(x + at);
+      pairs[0] = _mm256_maddubs_epi16(a, v);
+      pairs[1] = _mm256_maddubs_epi16(b, v);
+      return;
+    }
+    __m256i v, product;
+    __asm__(
+        "vpbroadcastd %c[at](%[x]), %[v]\n\t"
+        "vpmaddubsw %[v], %[a], %[product]\n\t"
+        "vpmaddubsw %[v], %[b], %[v]\n\t"
+        "vpaddw %[product], %[low], %[low]\n\t"
+        "vpaddw %[v], %[high], %[high]"
+        : [low] "+x"(pairs[0]), [high] "+x"(pairs[1]), [v] "=&x"(v), [product] "=&x"(product)
+        : [a] "x"(a), [b] "x"(b), [x] "r"(x), [at] "i"(at), "m"(*(const int8_t(*)[kGroup])x));
+  }
+  static INFENG_INLINE void one_pair(bool first, __m256i& pairs, __m256i u, __m256i x) {
+    if (first) {
+      pairs = _mm256_maddubs_epi16(u, x);
+      return;
+    }
+    __m256i product;
+    __asm__(
+        "vpmaddubsw %[x], %[u], %[product]\n\t"
+        "vpaddw %[product], %[pairs], %[pairs]"
+        : [pairs] "+x"(pairs), [product] "=&x"(product)
+        : [u] "x"(u), [x] "x"(x));
   }
   // pairs[m] += the products of x[m][4 l ..] with the two halves of a line.
   template <int M>
@@ -455,8 +477,10 @@ struct Avx2 : Base {
     forget_loads();
     INFENG_EACH (m, M) {
       const __m256i v = four(x[m] + 4 * l);
-      add_pairs(pairs[m][0], a, v);
-      add_pairs(pairs[m][1], b, v);
+      pairs[m][0] = _mm256_add_epi16(pairs[m][0], _mm256_maddubs_epi16(a, v));
+      pairs[m][1] = _mm256_add_epi16(pairs[m][1], _mm256_maddubs_epi16(b, v));
+      settle(pairs[m][0]);
+      settle(pairs[m][1]);
     }
   }
 };
@@ -468,6 +492,8 @@ struct AvxVnni : Base {
   static constexpr int kRows = 6;
   static constexpr int kBlockRows = 6;
   static constexpr int kScaledRows = 6;
+  static constexpr int kPackedRows = 6;
+  static constexpr int kPackedMost = 18;
   static constexpr int kScaledPanels = 1;
   static constexpr int packed_panels(int) { return 2; }
 

@@ -180,6 +180,8 @@ struct Bw : Base {
   static constexpr int kRows = 4;
   static constexpr int kBlockRows = 3;
   static constexpr int kScaledRows = 4;
+  static constexpr int kPackedRows = 4;
+  static constexpr int kPackedMost = 12;
   static constexpr int kScaledPanels = 4;
 
   template <int Bits, int M, int P, class Each>
@@ -313,6 +315,8 @@ struct WithVnni : Base {
   static constexpr int kRows = 6;
   static constexpr int kBlockRows = 6;
   static constexpr int kScaledRows = 6;
+  static constexpr int kPackedRows = 6;
+  static constexpr int kPackedMost = 18;
   static constexpr int kScaledPanels = 4;
 
   template <int Bits, int M, int P, class Each>

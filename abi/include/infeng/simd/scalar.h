@@ -19,6 +19,8 @@ struct Scalar {
   static constexpr int kRows = 2;
   static constexpr int kBlockRows = 2;
   static constexpr int kScaledRows = 2;
+  static constexpr int kPackedRows = 3;
+  static constexpr int kPackedMost = 6;
   static constexpr int kScaledPanels = 2;
   static constexpr int packed_panels(int rows) { return rows == 1 ? 2 : 1; }
   static constexpr int kColumns = 4;

@@ -109,7 +109,9 @@ concept SubScaled = Vector<V> && requires(typename V::I (&acc)[1][1], const uint
   { V::template unpack_scaled<4>(lines, s, lines) };
   { V::template dot_scaled<4, 1, 1>(acc, w, scales, x, minus, each) };
   { V::template dot_packed<4, 1, 1>(acc, w, scales, x, minus, each) };
-  { V::kScaledRows };    // most rows of one dot that stay in registers
+  { V::kScaledRows };    // most rows of one dot_scaled that stay in registers
+  { V::kPackedRows };    // the same of one dot_packed
+  { V::kPackedMost };    // most rows for which unpacking lines once costs more than using them packed several times
   { V::kScaledPanels };  // most panels of one dot_scaled: 1, 2 or 4
   { V::packed_panels(1) };  // most panels of one dot_packed for so many rows: 1 or 2
   { V::minus_halves(x[0], *minus) };  // what `minus` holds, of 64 x and their sum
@@ -150,6 +152,16 @@ INFENG_INLINE void balanced_blocks(int n, const Fn& fn) {
     dispatch<Max, Least>(size, [&](auto m) INFENG_INLINE_LAMBDA { fn(begin, m); });
     begin += size;
   }
+}
+
+// The smallest block of balanced_blocks<most> for any n >= from.
+constexpr int smallest_block(int most, int from) {
+  int least = most;
+  for (int n = from; n < from + most * most; ++n) {
+    const int size = n / ((n + most - 1) / most);
+    if (size < least) least = size;
+  }
+  return least;
 }
 
 // Calls fn(first panel, Constant<count>) for groups of Most, then of 2 and 1.
