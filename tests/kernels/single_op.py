@@ -88,7 +88,8 @@ def steps(names: tuple[str, ...]) -> Fields:
 
 def linear() -> Iterator[Case]:
     shapes = [(rows, n, k) for k in K for rows, n in ((1, 48), (4, 176), (7, 48), (13, 256), (70, 112))]
-    shapes += [(rows, 160, 192) for rows in (2, 3, 5, 6, 8, 11, 12, 25, 129, 300)] + [(1000, 48, 64)]
+    shapes += [(rows, 160, 192) for rows in (2, 3, 5, 6, 8, 11, 12, 25, 129, 300)]
+    shapes += [(rows, 48, 192) for rows in (5, 6, 16)] + [(1000, 48, 64)]
     storages = cycle(A_FORMATS)
     for fmt in FLOAT_FORMATS + INT_FORMATS:
         for i, (rows, n, k) in enumerate(shapes):

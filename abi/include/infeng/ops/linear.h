@@ -2,8 +2,9 @@
 // A tile is 4 panels, 64 outputs, for all rows (8 panels where GATED_MUL will halve them), so that it owns whole groups
 // of whatever it quantizes; 2 panels where nothing is quantized and few rows make a tile a matter of streaming, so that
 // workers finish together. Rows go in blocks of kRowBlock whose results stay in the worker's scratch until they are
-// finished. A `Core` supplies the format's multiply; see linear_float.h and linear_int.h. SPDX-License-Identifier:
-// Apache-2.0
+// finished. A `Core` supplies the format's multiply; see linear_float.h and linear_int.h. All blocks of rows pass a
+// tile before the next one, unless the core says kRowsFirst: then a block of rows passes all tiles.
+// SPDX-License-Identifier: Apache-2.0
 #ifndef INFENG_OPS_LINEAR_H
 #define INFENG_OPS_LINEAR_H
 
@@ -31,7 +32,7 @@ struct LinearTile {
   float* cur;
   uint8_t* scratch;   // scratch_bytes<Core> of them
   Feed& feed;         // a step of it for every group of k of every two panels, where memory is what one waits for
-  bool fresh = true;  // scratch does not yet hold what the core keeps of these rows from tile to tile
+  bool fresh = true;  // of a core that says kRowsFirst: the first tile of these rows; it may keep things in scratch
 };
 
 // What a core needs beside `cur`: a constant, or more where k is large.
@@ -39,6 +40,12 @@ template <class Core>
 INFENG_INLINE int64_t scratch_bytes(int64_t k) {
   if constexpr (requires { Core::scratch(k); }) return Core::scratch(k);
   return Core::kScratch;
+}
+
+template <class Core>
+constexpr bool rows_first() {
+  if constexpr (requires { Core::kRowsFirst; }) return Core::kRowsFirst;
+  return false;
 }
 
 template <Vector V, class Core>
@@ -76,20 +83,25 @@ struct Linear {
     float* cur = (float*)worker->private_;
     uint8_t* scratch = (uint8_t*)(cur + kRowBlock * kTileWidth);
     Feed feed;
-    for (int64_t tile = first; tile < last; ++tile) {
-      const int64_t panel = tile * step, panels = min_of(step, weight.panels - panel);
-      const int64_t ahead = panel + panels;  // a worker's tiles are consecutive: its stream goes on there
-      const uint8_t* data = (const uint8_t*)weight.data;
-      feed.clear();
-      if (adapted) feed_lora(feed, lora_of(common->epilogues[0]), panel, panels);
-      if (common->next) feed_later(feed, *common, tile, count, step * weight.panel_bytes, *worker);
-      feed.spread(groups * panels / 2);
-      for (int64_t row = 0; row < common->rows; row += kRowBlock) {
-        const int64_t rows = min_of(kRowBlock, common->rows - row);
-        Core::template multiply<V>({*args.in, weight, common->rows, data + panel * weight.panel_bytes,
-                                    ahead < weight.panels ? data + ahead * weight.panel_bytes : nullptr, panels, row,
-                                    rows, cur, scratch, feed, tile == first || common->rows > kRowBlock});
-        finish_rows<V>(*common, args.out, row, rows, panel * kLanes, panels * kLanes, cur, kTileWidth);
+    const int64_t span = rows_first<Core>() ? kRowBlock : common->rows;
+    for (int64_t begin = 0; begin < common->rows; begin += span) {
+      const int64_t end = min_of(begin + span, common->rows);
+      for (int64_t tile = first; tile < last; ++tile) {
+        const int64_t panel = tile * step, panels = min_of(step, weight.panels - panel);
+        const int64_t ahead = panel + panels;  // a worker's tiles are consecutive: its stream goes on there
+        const uint8_t* data = (const uint8_t*)weight.data;
+        feed.clear();
+        if (adapted) feed_lora(feed, lora_of(common->epilogues[0]), panel, panels);
+        if (common->next && end == common->rows)
+          feed_later(feed, *common, tile, count, step * weight.panel_bytes, *worker);
+        feed.spread(groups * panels / 2);
+        for (int64_t row = begin; row < end; row += kRowBlock) {
+          const int64_t rows = min_of(kRowBlock, end - row);
+          Core::template multiply<V>({*args.in, weight, common->rows, data + panel * weight.panel_bytes,
+                                      ahead < weight.panels ? data + ahead * weight.panel_bytes : nullptr, panels, row,
+                                      rows, cur, scratch, feed, tile == first});
+          finish_rows<V>(*common, args.out, row, rows, panel * kLanes, panels * kLanes, cur, kTileWidth);
+        }
       }
     }
     return INFENG_OK;

@@ -2,7 +2,7 @@
 //   acc = sum over the group of q_x[k] * s (u - z)                  exact; s and z are those of k's 32
 //   out = fma(float(acc), xscale[m][g], out)
 // and at the end out = out * d[n]. The zero points are taken out by the sums of x over 32 k, which the core makes once
-// for the rows of a call. As in linear_int.h there are two ways through a tile: few rows use the weights as they stream
+// for a block of rows. As in linear_int.h there are two ways through a tile: few rows use the weights as they stream
 // in, many rows unpack a chunk of four panels and its sub-scales into scratch.
 // SPDX-License-Identifier: Apache-2.0
 #ifndef INFENG_OPS_LINEAR_P32_H
@@ -19,21 +19,22 @@ struct P32Core {
   static constexpr uint32_t kFormat = Format::kFormat;
   static constexpr uint32_t kActivation = INFENG_ACT_INT8_G64;
   static constexpr int kBits = Format::kBits;
-  static constexpr int64_t kChunk = 8;  // groups
-  static constexpr int kPanels = 4;
-  static constexpr int64_t kPanelLines = kChunk * kGroup * kLanes;
-  static constexpr int64_t kScratch = kPanels * (kPanelLines + kChunk * int64_t(sizeof(SubScales)));
+  static constexpr bool kRowsFirst = true;  // what is made of a block of rows serves all tiles
+  static constexpr int64_t kChunk = 8;      // groups of a pass over packed lines, and from a line to what it fetches
+  static constexpr int64_t kUnpacked = 4;   // groups of a chunk in scratch: half of a first-level cache of 32 KB
+  static constexpr int kPanels = 4;         // of it
+  static constexpr int64_t kLines = kGroup * kLanes;  // bytes of a panel's group in scratch
+  static constexpr int64_t kScratch = kPanels * kUnpacked * (kLines + int64_t(sizeof(SubScales)));
 
   static constexpr int64_t scratch(int64_t k) {
-    return kScratch + kRowBlock * ceil_div(k, kGroup) * int64_t(sizeof(int32_t));
+    return kScratch + kRowBlock * ceil_div(k, kGroup) * int64_t(sizeof(int32_t) + sizeof(float));
   }
 
   template <SubScaled V>
   static void multiply(const LinearTile& t) {
     const int64_t groups = ceil_div(t.weight.k, kGroup);
-    if (t.fresh) subtract_sums<V>(t, groups);
-    // Three passes over packed lines cost as much as unpacking them once.
-    if (t.rows <= 3 * V::kScaledRows)
+    if (t.fresh) factor<V>(t, groups);
+    if (t.rows <= V::kPackedMost)
       stream<V>(t, groups);
     else
       blocks<V>(t, groups);
@@ -41,94 +42,117 @@ struct P32Core {
   }
 
  private:
-  // Panels of one dot_scaled out of `panels`; what it has added up goes to its outputs before the next one.
-  template <SubScaled V>
-  static constexpr int panels_of_dot(int panels) {
-    return panels < V::kScaledPanels ? panels : V::kScaledPanels;
-  }
-  // Behind the lines in scratch: of each row and group, minus the sums of its halves, as two int16.
-  static INFENG_INLINE int32_t* minus_of(const LinearTile& t, int64_t row, int64_t groups) {
-    return (int32_t*)(t.scratch + kScratch) + row * groups;
+  // Behind the lines in scratch, of each group: of all rows what takes out the zero points (V::minus_halves), and their
+  // scales. So lie what rows that are multiplied together need.
+  static INFENG_INLINE int32_t* minus_of(const LinearTile& t) { return (int32_t*)(t.scratch + kScratch); }
+  static INFENG_INLINE float* scales_of(const LinearTile& t, int64_t groups) {
+    return (float*)(minus_of(t) + t.rows * groups);
   }
   template <SubScaled V>
-  static INFENG_NOINLINE void subtract_sums(const LinearTile& t, int64_t groups) {
-    for (int64_t m = 0; m < t.rows; ++m)
-      V::minus_half_sums(row_of<int8_t>(t.in.q, t.row + m), row_of<int32_t>(t.in.sum, t.row + m), groups,
-                         minus_of(t, m, groups));
+  static INFENG_NOINLINE void factor(const LinearTile& t, int64_t groups) {
+    int32_t* minus = minus_of(t);
+    float* scales = scales_of(t, groups);
+    for (int64_t m = 0; m < t.rows; ++m) {
+      const int8_t* x = row_of<int8_t>(t.in.q, t.row + m);
+      const int32_t* sum = row_of<int32_t>(t.in.sum, t.row + m);
+      const float* scale = row_of<float>(t.in.scale, t.row + m);
+      for (int64_t g = 0; g < groups; ++g) {
+        minus[g * t.rows + m] = V::minus_halves(x + g * kGroup, sum[g]);
+        scales[g * t.rows + m] = scale[g];
+      }
+    }
   }
 
-  // Rows [row, row + M) of the tile's activation.
+  // Rows [row, row + M) of the tile's activation in one group after the other.
   template <int M>
   struct Rows {
-    const int8_t* q[M];
-    const float* scale[M];
-    const int32_t* minus[M];
+    const int8_t* x[M];
+    const int32_t* minus;
+    const float* scale;
+    int64_t stride;
 
-    INFENG_INLINE Rows(const LinearTile& t, int64_t row, int64_t groups) {
-      INFENG_EACH (m, M) {
-        q[m] = row_of<int8_t>(t.in.q, t.row + row + m);
-        scale[m] = row_of<float>(t.in.scale, t.row + row + m);
-        minus[m] = minus_of(t, row + m, groups);
-      }
+    INFENG_INLINE Rows(const LinearTile& t, int64_t row, int64_t g, int64_t groups) : stride(t.rows) {
+      INFENG_EACH (m, M) x[m] = row_of<int8_t>(t.in.q, t.row + row + m) + g * kGroup;
+      minus = minus_of(t) + g * stride + row;
+      scale = scales_of(t, groups) + g * stride + row;
     }
-    INFENG_INLINE void at(int64_t g, const int8_t* (&x)[M], int32_t (&sums)[M]) const {
-      INFENG_EACH (m, M) {
-        x[m] = q[m] + g * kGroup;
-        sums[m] = minus[m][g];
-      }
+    INFENG_INLINE void advance() {
+      INFENG_EACH (m, M) x[m] += kGroup;
+      minus += stride;
+      scale += stride;
     }
   };
+
+  // The sub-scales of both groups of a superblock.
+  template <SubScaled V>
+  static INFENG_INLINE void sub_scales(const uint8_t* line, SubScales* out, int64_t stride) {
+    if constexpr (requires { V::template sub_scales<kBits>(line, *out, *out); }) {
+      V::template sub_scales<kBits>(line, out[0], out[stride]);
+    } else {
+      V::template sub_scales<kBits>(line, 0, out[0]);
+      V::template sub_scales<kBits>(line, 1, out[stride]);
+    }
+  }
 
   // --- few rows: straight from the panel ---
   template <SubScaled V>
   static void stream(const LinearTile& t, int64_t groups) {
-    const int64_t chunk = t.rows <= V::kScaledRows ? groups : kChunk;
+    const int64_t chunk = t.rows <= V::kPackedRows ? groups : kChunk;
     const int64_t bytes = t.weight.panel_bytes;
     for_panels<2>(t.panels, [&](int64_t p, auto count) {
       const uint8_t* panel = t.panel + p * bytes;
       const uint8_t* next = p + 2 < t.panels ? panel + 2 * bytes : t.next ? t.next : panel;
       for (int64_t g = 0; g < groups; g += chunk)
-        balanced_blocks<V::kScaledRows>(int(t.rows), [&](int m, auto rows) {
+        balanced_blocks<V::kPackedRows>(int(t.rows), [&](int m, auto rows) {
           packed<V, rows.value, count.value>(t, panel, next, m, g, min_of(g + chunk, groups), groups,
                                              t.cur + m * kTileWidth + p * kLanes);
         });
     });
   }
 
+  // Adds groups [g0, g1) to cur, where g0 is even.
   template <SubScaled V, int M, int P>
   static INFENG_NOINLINE void packed(const LinearTile& t, const uint8_t* panel, const uint8_t* next, int64_t row,
                                      int64_t g0, int64_t g1, int64_t groups, float* cur) {
     using F = typename V::F;
+    constexpr int S = V::packed_panels(M) < P ? V::packed_panels(M) : P;  // panels of one dot
     const int64_t bytes = t.weight.panel_bytes, distance = Format::lines_at(kChunk) - Format::lines_at(0);
-    const Rows<M> in(t, row, groups);
+    Rows<M> in(t, row, g0, groups);
     F out[M][P];
     INFENG_EACH (m, M)
       INFENG_EACH (p, P) out[m][p] = g0 == 0 ? V::zero() : V::load(cur + m * kTileWidth + p * kLanes);
-    for (int64_t g = g0; g < g1; ++g) {
-      const int64_t lines = Format::lines_at(g);
-      // As in linear_int.h: one line is fetched for each that is used.
-      const uint8_t* ahead = (lines + distance < bytes ? panel : next - bytes) + lines + distance + Format::kFetchFrom;
-      t.feed.template step<V>();
-      const int8_t* x[M];
-      int32_t minus[M];
-      const uint8_t* w[P];
-      SubScales scales[P];
-      const SubScales* s[P];
-      typename V::I acc[M][P];
-      in.at(g, x, minus);
-      INFENG_EACH (p, P) {
-        w[p] = panel + p * bytes + lines;
-        V::template sub_scales<kBits>(panel + p * bytes + Format::scales_at(g), int(g % 2), scales[p]);
-        s[p] = scales + p;
-      }
-      V::template dot_packed<kBits, M, P>(acc, w, s, x, minus, [&](int l) INFENG_INLINE_LAMBDA {
-        INFENG_EACH (p, P) V::prefetch(ahead + p * bytes + l * kLine);
-        if (l == 0)
-          INFENG_EACH (p, P) V::prefetch(ahead + p * bytes + (Format::kFetchLines - 1) * kLine);
-      });
-      INFENG_EACH (m, M) {
-        const F xscale = V::set(in.scale[m][g]);
-        INFENG_EACH (p, P) out[m][p] = V::fma(V::to_float(acc[m][p]), xscale, out[m][p]);
+    int64_t lines = Format::lines_at(g0);
+    for (int64_t left = g1 - g0; left > 0; left -= 2, lines += kLine) {
+      SubScales scales[2][P];
+      INFENG_EACH (p, P) sub_scales<V>(panel + p * bytes + lines - kLine, scales[0] + p, P);
+      for (int h = 0; h < 2 && h < left; ++h, lines += 2 * kBits * kLine, in.advance()) {
+        // As in linear_int.h: one line is fetched for each that is used.
+        const uint8_t* ahead =
+            (lines + distance < bytes ? panel : next - bytes) + lines + distance + Format::kFetchFrom;
+        t.feed.template step<V>();
+        INFENG_EACH (first, P / S) {
+          const uint8_t* w[S];
+          const SubScales* s[S];
+          typename V::I acc[M][S];
+          INFENG_EACH (p, S) {
+            w[p] = panel + (first * S + p) * bytes + lines;
+            s[p] = scales[h] + first * S + p;
+          }
+          V::template dot_packed<kBits, M, S>(acc, w, s, in.x, in.minus, [&](int l) INFENG_INLINE_LAMBDA {
+            INFENG_EACH (p, S) {
+              const uint8_t* line = ahead + (first * S + p) * bytes;
+              V::prefetch(line + l * kLine);
+              if (l == 0) V::prefetch(line + (Format::kFetchLines - 1) * kLine);
+            }
+          });
+          INFENG_EACH (m, M) {
+            const F xscale = V::set(in.scale[m]);
+            INFENG_EACH (p, S) {
+              F& f = out[m][first * S + p];
+              f = V::fma(V::to_float(acc[m][p]), xscale, f);
+            }
+          }
+        }
       }
     }
     INFENG_EACH (m, M)
@@ -136,34 +160,37 @@ struct P32Core {
   }
 
   // --- many rows: unpacked ---
+  // Of a chunk's groups of one panel.
   struct Unpacked {
-    const uint8_t* lines;     // kPanelLines from panel to panel
-    const SubScales* scales;  // kChunk from panel to panel
+    uint8_t lines[kUnpacked][kLines];
+    SubScales scales[kUnpacked];
   };
+  static_assert(kPanels * sizeof(Unpacked) == kScratch && kUnpacked % 2 == 0);
 
   template <SubScaled V>
   static void blocks(const LinearTile& t, int64_t groups) {
     const int64_t bytes = t.weight.panel_bytes;
     clear<V>(t);
     for_panels<kPanels>(t.panels, [&](int64_t p, auto count) {
-      constexpr int P = count.value;
+      constexpr int P = count.value, S = V::kScaledPanels < P ? V::kScaledPanels : P;
       const uint8_t* panel = t.panel + p * bytes;
       const uint8_t* next = p + P < t.panels ? panel + P * bytes : t.next;
-      for (int64_t g = 0; g < groups; g += kChunk) {
-        const int64_t end = min_of(g + kChunk, groups);
+      for (int64_t g = 0; g < groups; g += kUnpacked) {
+        const int64_t end = min_of(g + kUnpacked, groups);
         // Where the chunk that follows starts, as a base to which lines_at of this chunk's groups can be added.
         const uint8_t* ahead = end < groups ? panel + Format::lines_at(end) - Format::lines_at(g)
                                             : (next ? next : panel) + Format::lines_at(0) - Format::lines_at(g);
-        const Unpacked source = unpack<V>(panel, bytes, P, g, end, t.scratch);
+        unpack<V>(t, panel, P, g, end);
         int fetched = 0;
-        balanced_blocks<V::kScaledRows>(int(t.rows), [&](int m, auto rows) {
+        constexpr int kMost = V::kScaledRows, kLeast = smallest_block(kMost, V::kPackedMost + 1);
+        balanced_blocks<kMost, kLeast>(int(t.rows), [&](int m, auto rows) {
           constexpr int M = rows.value;
           float* cur = t.cur + m * kTileWidth + p * kLanes;
           if (fetched < P) {
-            block<V, M, P, 1>(t, source, m, g, end, groups, cur, ahead + fetched * bytes);
+            block<V, M, S, true>(t, P, m, g, end, groups, cur, ahead + fetched * bytes);
             ++fetched;
           } else {
-            block<V, M, P, 0>(t, source, m, g, end, groups, cur, ahead);
+            block<V, M, S, false>(t, P, m, g, end, groups, cur, ahead);
           }
         });
       }
@@ -171,53 +198,54 @@ struct P32Core {
   }
 
   template <SubScaled V>
-  static INFENG_NOINLINE Unpacked unpack(const uint8_t* panel, int64_t bytes, int panels, int64_t g0, int64_t g1,
-                                         uint8_t* scratch) {
-    SubScales* scales = (SubScales*)(scratch + kPanels * kPanelLines);
-    for (int p = 0; p < panels; ++p, panel += bytes)
+  static INFENG_NOINLINE void unpack(const LinearTile& t, const uint8_t* panel, int panels, int64_t g0, int64_t g1) {
+    Unpacked* to = (Unpacked*)t.scratch;
+    for (int p = 0; p < panels; ++p, ++to, panel += t.weight.panel_bytes)
       for (int64_t g = g0; g < g1; ++g) {
-        SubScales& s = scales[p * kChunk + g - g0];
-        V::template sub_scales<kBits>(panel + Format::scales_at(g), int(g % 2), s);
-        V::template unpack_scaled<kBits>(panel + Format::lines_at(g), s,
-                                         scratch + p * kPanelLines + (g - g0) * (kGroup * kLanes));
+        if (g % 2 == 0) sub_scales<V>(panel + Format::scales_at(g), to->scales + (g - g0), 1);
+        V::template unpack_scaled<kBits>(panel + Format::lines_at(g), to->scales[g - g0], to->lines[g - g0]);
       }
-    return {scratch, scales};
   }
 
-  // Adds groups [g0, g1) of `source` to cur for M rows and P panels, and fetches the lines of `Fetch` panels at
-  // `ahead`.
-  template <SubScaled V, int M, int P, int Fetch>
-  static INFENG_NOINLINE void block(const LinearTile& t, const Unpacked& source, int64_t row, int64_t g0, int64_t g1,
+  // Adds groups [g0, g1) of what is unpacked to cur for M rows and `panels` panels, S at a time, and fetches the lines
+  // at `ahead`.
+  template <SubScaled V, int M, int S, bool Fetch>
+  static INFENG_NOINLINE void block(const LinearTile& t, int panels, int64_t row, int64_t g0, int64_t g1,
                                     int64_t groups, float* cur, const uint8_t* ahead) {
-    constexpr int S = panels_of_dot<V>(P);
-    const Rows<M> in(t, row, groups);
-    const uint8_t* lines = source.lines;
-    const SubScales* scales = source.scales;
-    for (int64_t g = g0; g < g1; ++g, lines += kGroup * kLanes, ++scales) {
-      const uint8_t* fetch = ahead + Format::lines_at(g) + Format::kFetchFrom;
+    Rows<M> in(t, row, g0, groups);
+    for (int64_t g = g0; g < g1; ++g, in.advance()) {
+      const Unpacked* from = (const Unpacked*)t.scratch;
+      float* to = cur;
       t.feed.template step<V>();
-      const int8_t* x[M];
-      int32_t minus[M];
-      in.at(g, x, minus);
-      INFENG_EACH (first, P / S) {
-        const uint8_t* w[S];
-        const SubScales* s[S];
-        typename V::I acc[M][S];
-        INFENG_EACH (p, S) {
-          w[p] = lines + (first * S + p) * kPanelLines;
-          s[p] = scales + (first * S + p) * kChunk;
-        }
-        V::template dot_scaled<kBits, M, S>(acc, w, s, x, minus, [&](int l) INFENG_INLINE_LAMBDA {
-          if (first == 0 && l < Format::kFetchLines)
-            INFENG_EACH (p, Fetch) V::prefetch(fetch + p * t.weight.panel_bytes + l * kLine);
+      if constexpr (Fetch) {
+        const uint8_t* fetch = ahead + Format::lines_at(g) + Format::kFetchFrom;
+        add<V, M, S>(in, from, g - g0, to, [&](int l) INFENG_INLINE_LAMBDA {
+          if (l < Format::kFetchLines) V::prefetch(fetch + l * kLine);
         });
-        INFENG_EACH (m, M) {
-          const auto xscale = V::set(in.scale[m][g]);
-          INFENG_EACH (p, S) {
-            float* c = cur + m * kTileWidth + (first * S + p) * kLanes;
-            V::store(c, V::fma(V::to_float(acc[m][p]), xscale, V::load(c)));
-          }
-        }
+        from += S, to += S * kLanes;
+      }
+      if constexpr (!Fetch || S < kPanels)
+        for (int p = Fetch ? S : 0; p < panels; p += S, from += S, to += S * kLanes)
+          add<V, M, S>(in, from, g - g0, to, Nothing{});
+    }
+  }
+
+  // Adds a group of S panels to `to`.
+  template <SubScaled V, int M, int S, class Each>
+  static INFENG_INLINE void add(const Rows<M>& in, const Unpacked* from, int64_t g, float* to, const Each& each) {
+    const uint8_t* w[S];
+    const SubScales* s[S];
+    typename V::I acc[M][S];
+    INFENG_EACH (p, S) {
+      w[p] = from[p].lines[g];
+      s[p] = from[p].scales + g;
+    }
+    V::template dot_scaled<kBits, M, S>(acc, w, s, in.x, in.minus, each);
+    INFENG_EACH (m, M) {
+      const auto xscale = V::set(in.scale[m]);
+      INFENG_EACH (p, S) {
+        float* c = to + m * kTileWidth + p * kLanes;
+        V::store(c, V::fma(V::to_float(acc[m][p]), xscale, V::load(c)));
       }
     }
   }

@@ -176,15 +176,30 @@ struct Base {
       _mm256_store_si256((__m256i*)out.zs + h, _mm256_mullo_epi16(s, _mm256_srli_epi16(byte, 8 - Bits)));
     }
   }
-  // 32 bytes x + 128 are four sums of eight.
-  static INFENG_INLINE void minus_half_sums(const int8_t* x, const int32_t* sum, int64_t groups, int32_t* out) {
-    for (int64_t g = 0; g < groups; ++g) {
-      const __m256i shifted = _mm256_xor_si256(half(x + g * kGroup, 0), _mm256_set1_epi8(-128));
-      const __m256i sums = _mm256_sad_epu8(shifted, _mm256_setzero_si256());
-      const __m128i two = _mm_add_epi32(_mm256_castsi256_si128(sums), _mm256_extracti128_si256(sums, 1));
-      const int32_t low = _mm_cvtsi128_si32(_mm_add_epi32(two, _mm_unpackhi_epi64(two, two))) - 128 * kGroup / 2;
-      out[g] = int32_t((uint32_t(-low) & 0xffffu) | uint32_t(low - sum[g]) << 16);
+  // Both groups of a superblock. As bytes of 16 bits, s times z in one of them and 0 in the other is one product.
+  template <int Bits>
+  static INFENG_INLINE void sub_scales(const uint8_t* line, SubScales& even, SubScales& odd) {
+    constexpr int kMost = (1 << Bits) - 1;  // of z
+    INFENG_EACH (h, 2) {
+      const __m256i v = half(line, h), z = _mm256_srli_epi16(v, 8 - Bits);
+      const __m256i s =
+          _mm256_add_epi8(_mm256_and_si256(v, _mm256_set1_epi8((1 << (8 - Bits)) - 1)), _mm256_set1_epi8(1));
+      _mm256_store_si256((__m256i*)even.s[0] + h, _mm256_shuffle_epi8(s, twice(0)));
+      _mm256_store_si256((__m256i*)even.s[1] + h, _mm256_shuffle_epi8(s, twice(2)));
+      _mm256_store_si256((__m256i*)odd.s[0] + h, _mm256_shuffle_epi8(s, twice(1)));
+      _mm256_store_si256((__m256i*)odd.s[1] + h, _mm256_shuffle_epi8(s, twice(3)));
+      _mm256_store_si256((__m256i*)even.zs + h, _mm256_maddubs_epi16(s, _mm256_and_si256(z, _mm256_set1_epi16(kMost))));
+      _mm256_store_si256((__m256i*)odd.zs + h,
+                         _mm256_maddubs_epi16(s, _mm256_and_si256(z, _mm256_set1_epi16(kMost << 8))));
     }
+  }
+  // 32 bytes x + 128 are four sums of eight.
+  static INFENG_INLINE int32_t minus_halves(const int8_t* x, int32_t sum) {
+    const __m256i shifted = _mm256_xor_si256(half(x, 0), _mm256_set1_epi8(-128));
+    const __m256i sums = _mm256_sad_epu8(shifted, _mm256_setzero_si256());
+    const __m128i two = _mm_add_epi32(_mm256_castsi256_si128(sums), _mm256_extracti128_si256(sums, 1));
+    const int32_t low = _mm_cvtsi128_si32(_mm_add_epi32(two, _mm_unpackhi_epi64(two, two))) - 128 * kGroup / 2;
+    return int32_t((uint32_t(-low) & 0xffffu) | uint32_t(low - sum) << 16);
   }
 
  protected:
@@ -234,6 +249,11 @@ struct Base {
     const __m256i moved = shift >= 0 ? _mm256_slli_epi16(bits, shift) : _mm256_srli_epi16(bits, -shift);
     return _mm256_or_si256(nibbles, _mm256_and_si256(moved, _mm256_set1_epi8(Bits == 5 ? 0x10 : 0x30)));
   }
+  // A shuffle: byte b of each 32 bits as two int16.
+  static INFENG_INLINE __m256i twice(int b) {
+    const int32_t zeros = int32_t(0x80008000u), one = zeros + b * 0x10001, step = 4 * 0x10001;
+    return _mm256_broadcastsi128_si256(_mm_setr_epi32(one, one + step, one + 2 * step, one + 3 * step));
+  }
   // z s times minus the sums of x, both halves of k at once.
   static INFENG_INLINE I zero_points(const SubScales& s, int32_t minus) {
     const __m256i v = _mm256_set1_epi32(minus);
@@ -271,8 +291,12 @@ struct Base {
 struct Avx2 : Base {
   static constexpr int kRows = 5;
   static constexpr int kBlockRows = 5;
-  static constexpr int kScaledRows = 4;
+  static constexpr int kScaledRows = 6;
+  static constexpr int kPackedRows = 6;
+  static constexpr int kPackedMost = 10;
   static constexpr int kScaledPanels = 1;
+  // Two panels share the broadcasts of x where their sums leave registers for them.
+  static constexpr int packed_panels(int rows) { return rows <= 2 ? 2 : 1; }
 
   template <int Bits, int M, int P, class Each>
   static INFENG_INLINE void dot_lines(I (&acc)[M][P], const uint8_t* const (&w)[P], int lines,
@@ -365,46 +389,86 @@ struct Avx2 : Base {
 
   template <int Bits, int M, int P, class Each>
   static INFENG_INLINE void dot_scaled(I (&acc)[M][P], const uint8_t* const (&w)[P], const SubScales* const (&s)[P],
-                                       const int8_t* const (&x)[M], const int32_t (&minus)[M], const Each& each) {
-    INFENG_EACH (p, P)
-      dot_units<Bits, M>([&](int m) INFENG_INLINE_LAMBDA -> I& { return acc[m][p]; }, *s[p], x, minus,
-                         [&](int l, int h) INFENG_INLINE_LAMBDA {
-                           if (h == 0) spread<P>(p, 16, l, each);
-                           return half(w[p] + l * kLine, h);
-                         });
+                                       const int8_t* const (&x)[M], const int32_t* minus, const Each& each) {
+    dot_units<Bits>(acc, s, x, minus, each,
+                    [&](int p, int l, int h) INFENG_INLINE_LAMBDA { return half(w[p] + l * kLine, h); });
   }
 
   template <int Bits, int M, int P, class Each>
   static INFENG_INLINE void dot_packed(I (&acc)[M][P], const uint8_t* const (&w)[P], const SubScales* const (&s)[P],
-                                       const int8_t* const (&x)[M], const int32_t (&minus)[M], const Each& each) {
-    INFENG_EACH (p, P)
-      dot_units<Bits, M>([&](int m) INFENG_INLINE_LAMBDA -> I& { return acc[m][p]; }, *s[p], x, minus,
-                         [&](int l, int h) INFENG_INLINE_LAMBDA {
-                           if (h == 0) spread_packed<Bits, P>(p, l, each);
-                           return units<Bits>(w[p] + l / 8 * Bits * kLine, l % 8, h);
-                         });
+                                       const int8_t* const (&x)[M], const int32_t* minus, const Each& each) {
+    dot_units<Bits>(
+        acc, s, x, minus, [&](int l) INFENG_INLINE_LAMBDA { spread_packed<Bits, 1>(0, l, each); },
+        [&](int p, int l, int h) INFENG_INLINE_LAMBDA { return units<Bits>(w[p] + l / 8 * Bits * kLine, l % 8, h); });
   }
 
  private:
-  template <int Bits, int M, class Acc, class Units>
-  static INFENG_INLINE void dot_units(const Acc& acc, const SubScales& s, const int8_t* const (&x)[M],
-                                      const int32_t (&minus)[M], const Units& line) {
+  // unit(p, l, h) is half h of line l of panel p.
+  template <int Bits, int M, int P, class Each, class Unit>
+  static INFENG_INLINE void dot_units(I (&acc)[M][P], const SubScales* const (&s)[P], const int8_t* const (&x)[M],
+                                      const int32_t* minus, const Each& each, const Unit& unit) {
     constexpr int kLines = Bits == 4 ? 8 : Bits == 5 ? 4 : 2;  // until pairs are widened
     INFENG_EACH (from, 16 / kLines) {
-      __m256i pairs[M][2];
-      INFENG_EACH (m, M) pairs[m][0] = pairs[m][1] = _mm256_setzero_si256();
+      __m256i pairs[M][P][2];
       INFENG_EACH (i, kLines) {
         const int l = from * kLines + i;
-        const __m256i a = line(l, 0), b = line(l, 1);
-        add_pairs(pairs, a, b, x, l);
+        each(l);
+        forget_loads();
+        if constexpr (P == 1) {
+          const __m256i a = unit(0, l, 0), b = unit(0, l, 1);
+          INFENG_EACH (m, M) row_pairs(i == 0, pairs[m][0], a, b, x[m], 4 * l);
+        } else {
+          __m256i v[M];
+          INFENG_EACH (m, M) v[m] = four(x[m] + 4 * l);
+          INFENG_EACH (p, P)
+            INFENG_EACH (h, 2) {
+              const __m256i u = unit(p, l, h);
+              INFENG_EACH (m, M) one_pair(i == 0, pairs[m][p][h], u, v[m]);
+            }
+        }
       }
-      const __m256i* scale = (const __m256i*)s.s[from * kLines / 8];
-      INFENG_EACH (m, M) {
-        const I products = {_mm256_madd_epi16(pairs[m][0], _mm256_load_si256(scale)),
-                            _mm256_madd_epi16(pairs[m][1], _mm256_load_si256(scale + 1))};
-        acc(m) = iadd(from == 0 ? zero_points(s, minus[m]) : acc(m), products);
-      }
+      INFENG_EACH (m, M)
+        INFENG_EACH (p, P) {
+          const __m256i* scale = (const __m256i*)s[p]->s[from * kLines / 8];
+          const I products = {_mm256_madd_epi16(pairs[m][p][0], _mm256_load_si256(scale)),
+                              _mm256_madd_epi16(pairs[m][p][1], _mm256_load_si256(scale + 1))};
+          acc[m][p] = from == 0 ? products : iadd(acc[m][p], products);
+        }
     }
+    INFENG_EACH (m, M)
+      INFENG_EACH (p, P) acc[m][p] = iadd(acc[m][p], zero_points(*s[p], minus[m]));
+  }
+  // pairs += the products of x with two halves of a line, or = if they are the first. As assembly, because GCC copies
+  // sums from register to register until it has none left.
+  static INFENG_INLINE void row_pairs(bool first, __m256i (&pairs)[2], __m256i a, __m256i b, const int8_t* x,
+                                      const int at) {
+    if (first) {
+      const __m256i v = four(x + at);
+      pairs[0] = _mm256_maddubs_epi16(a, v);
+      pairs[1] = _mm256_maddubs_epi16(b, v);
+      return;
+    }
+    __m256i v, product;
+    __asm__(
+        "vpbroadcastd %c[at](%[x]), %[v]\n\t"
+        "vpmaddubsw %[v], %[a], %[product]\n\t"
+        "vpmaddubsw %[v], %[b], %[v]\n\t"
+        "vpaddw %[product], %[low], %[low]\n\t"
+        "vpaddw %[v], %[high], %[high]"
+        : [low] "+x"(pairs[0]), [high] "+x"(pairs[1]), [v] "=&x"(v), [product] "=&x"(product)
+        : [a] "x"(a), [b] "x"(b), [x] "r"(x), [at] "i"(at), "m"(*(const int8_t(*)[kGroup])x));
+  }
+  static INFENG_INLINE void one_pair(bool first, __m256i& pairs, __m256i u, __m256i x) {
+    if (first) {
+      pairs = _mm256_maddubs_epi16(u, x);
+      return;
+    }
+    __m256i product;
+    __asm__(
+        "vpmaddubsw %[x], %[u], %[product]\n\t"
+        "vpaddw %[product], %[pairs], %[pairs]"
+        : [pairs] "+x"(pairs), [product] "=&x"(product)
+        : [u] "x"(u), [x] "x"(x));
   }
   // pairs[m] += the products of x[m][4 l ..] with the two halves of a line.
   template <int M>
@@ -428,7 +492,10 @@ struct AvxVnni : Base {
   static constexpr int kRows = 6;
   static constexpr int kBlockRows = 6;
   static constexpr int kScaledRows = 6;
+  static constexpr int kPackedRows = 6;
+  static constexpr int kPackedMost = 18;
   static constexpr int kScaledPanels = 1;
+  static constexpr int packed_panels(int) { return 2; }
 
   template <int Bits, int M, int P, class Each>
   static INFENG_INLINE void dot_lines(I (&acc)[M][P], const uint8_t* const (&w)[P], int lines,
@@ -493,7 +560,7 @@ struct AvxVnni : Base {
 
   template <int Bits, int M, int P, class Each>
   static INFENG_INLINE void dot_scaled(I (&acc)[M][P], const uint8_t* const (&w)[P], const SubScales* const (&s)[P],
-                                       const int8_t* const (&x)[M], const int32_t (&minus)[M], const Each& each) {
+                                       const int8_t* const (&x)[M], const int32_t* minus, const Each& each) {
     INFENG_EACH (p, P) {
       __m256i total[M][2];
       zero_points(total, *s[p], minus);
@@ -508,7 +575,7 @@ struct AvxVnni : Base {
   // With few rows the sums of 32 k are scaled instead of their 8 lines.
   template <int Bits, int M, int P, class Each>
   static INFENG_INLINE void dot_packed(I (&acc)[M][P], const uint8_t* const (&w)[P], const SubScales* const (&s)[P],
-                                       const int8_t* const (&x)[M], const int32_t (&minus)[M], const Each& each) {
+                                       const int8_t* const (&x)[M], const int32_t* minus, const Each& each) {
     constexpr bool kLate = M <= 3;
     INFENG_EACH (p, P) {
       __m256i total[M][2];
@@ -537,7 +604,7 @@ struct AvxVnni : Base {
 
  private:
   template <int M>
-  static INFENG_INLINE void zero_points(__m256i (&total)[M][2], const SubScales& s, const int32_t (&minus)[M]) {
+  static INFENG_INLINE void zero_points(__m256i (&total)[M][2], const SubScales& s, const int32_t* minus) {
     INFENG_EACH (m, M) {
       const I start = Base::zero_points(s, minus[m]);
       total[m][0] = start.a;

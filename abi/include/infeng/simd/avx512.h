@@ -139,12 +139,11 @@ struct Base {
     const I moved = shift >= 0 ? _mm512_slli_epi16(bits, unsigned(shift)) : _mm512_srli_epi16(bits, unsigned(-shift));
     return _mm512_or_si512(nibbles, _mm512_and_si512(moved, _mm512_set1_epi8(Bits == 5 ? 0x10 : 0x30)));
   }
-  static INFENG_INLINE void minus_half_sums(const int8_t* x, const int32_t* sum, int64_t groups, int32_t* out) {
-    for (int64_t g = 0; g < groups; ++g) {
-      const int32_t low = sum_i8(x + g * kGroup, kGroup / 2), high = sum[g] - low;
-      out[g] = int32_t((uint32_t(-low) & 0xffffu) | uint32_t(-high) << 16);
-    }
+  static INFENG_INLINE int32_t minus_halves(const int8_t* x, int32_t sum) {
+    const int32_t low = sum_i8(x, kGroup / 2), high = sum - low;
+    return int32_t((uint32_t(-low) & 0xffffu) | uint32_t(-high) << 16);
   }
+  static constexpr int packed_panels(int) { return 2; }
 
  protected:
   static INFENG_INLINE F widen_e4m3(__m128i codes) {
@@ -181,6 +180,8 @@ struct Bw : Base {
   static constexpr int kRows = 4;
   static constexpr int kBlockRows = 3;
   static constexpr int kScaledRows = 4;
+  static constexpr int kPackedRows = 4;
+  static constexpr int kPackedMost = 12;
   static constexpr int kScaledPanels = 4;
 
   template <int Bits, int M, int P, class Each>
@@ -254,7 +255,7 @@ struct Bw : Base {
   }
   template <int Bits, int M, int P, class Each>
   static INFENG_INLINE void dot_scaled(I (&acc)[M][P], const uint8_t* const (&w)[P], const SubScales* const (&s)[P],
-                                       const int8_t* const (&x)[M], const int32_t (&minus)[M], const Each& each) {
+                                       const int8_t* const (&x)[M], const int32_t* minus, const Each& each) {
     dot_units<Bits>(acc, s, x, minus, [&](int p, int l) INFENG_INLINE_LAMBDA {
       if (p == 0) each(l);
       return line(w[p] + l * kLine);
@@ -262,7 +263,7 @@ struct Bw : Base {
   }
   template <int Bits, int M, int P, class Each>
   static INFENG_INLINE void dot_packed(I (&acc)[M][P], const uint8_t* const (&w)[P], const SubScales* const (&s)[P],
-                                       const int8_t* const (&x)[M], const int32_t (&minus)[M], const Each& each) {
+                                       const int8_t* const (&x)[M], const int32_t* minus, const Each& each) {
     dot_units<Bits>(acc, s, x, minus, [&](int p, int l) INFENG_INLINE_LAMBDA {
       if (p == 0) spread<Bits>(l, each);
       return units<Bits>(w[p] + l / 8 * Bits * kLine, l % 8);
@@ -272,7 +273,7 @@ struct Bw : Base {
  private:
   template <int Bits, int M, int P, class Units>
   static INFENG_INLINE void dot_units(I (&acc)[M][P], const SubScales* const (&s)[P], const int8_t* const (&x)[M],
-                                      const int32_t (&minus)[M], const Units& line_of) {
+                                      const int32_t* minus, const Units& line_of) {
     constexpr int kLines = Bits == 4 ? 8 : Bits == 5 ? 4 : 2;  // until pairs are widened
     INFENG_EACH (p, P) {
       INFENG_EACH (m, M) acc[m][p] = zero_points(*s[p], minus[m]);
@@ -314,6 +315,8 @@ struct WithVnni : Base {
   static constexpr int kRows = 6;
   static constexpr int kBlockRows = 6;
   static constexpr int kScaledRows = 6;
+  static constexpr int kPackedRows = 6;
+  static constexpr int kPackedMost = 18;
   static constexpr int kScaledPanels = 4;
 
   template <int Bits, int M, int P, class Each>
@@ -379,7 +382,7 @@ struct WithVnni : Base {
   }
   template <int Bits, int M, int P, class Each>
   static INFENG_INLINE void dot_scaled(I (&acc)[M][P], const uint8_t* const (&w)[P], const SubScales* const (&s)[P],
-                                       const int8_t* const (&x)[M], const int32_t (&minus)[M], const Each& each) {
+                                       const int8_t* const (&x)[M], const int32_t* minus, const Each& each) {
     INFENG_EACH (m, M)
       INFENG_EACH (p, P) acc[m][p] = zero_points(*s[p], minus[m]);
     INFENG_EACH (l, 16) {
@@ -392,7 +395,7 @@ struct WithVnni : Base {
   // With few rows the sums of 32 k are scaled instead of their 8 lines.
   template <int Bits, int M, int P, class Each>
   static INFENG_INLINE void dot_packed(I (&acc)[M][P], const uint8_t* const (&w)[P], const SubScales* const (&s)[P],
-                                       const int8_t* const (&x)[M], const int32_t (&minus)[M], const Each& each) {
+                                       const int8_t* const (&x)[M], const int32_t* minus, const Each& each) {
     constexpr bool kLate = M <= 3;
     INFENG_EACH (m, M)
       INFENG_EACH (p, P) acc[m][p] = zero_points(*s[p], minus[m]);

@@ -19,7 +19,10 @@ struct Scalar {
   static constexpr int kRows = 2;
   static constexpr int kBlockRows = 2;
   static constexpr int kScaledRows = 2;
+  static constexpr int kPackedRows = 3;
+  static constexpr int kPackedMost = 6;
   static constexpr int kScaledPanels = 2;
+  static constexpr int packed_panels(int rows) { return rows == 1 ? 2 : 1; }
   static constexpr int kColumns = 4;
 
   template <class R, class Fn>
@@ -203,7 +206,7 @@ struct Scalar {
   }
   template <int Bits, int M, int P, class Each>
   static void dot_scaled(I (&acc)[M][P], const uint8_t* const (&w)[P], const SubScales* const (&s)[P],
-                         const int8_t* const (&x)[M], const int32_t (&minus)[M], const Each&) {
+                         const int8_t* const (&x)[M], const int32_t* minus, const Each&) {
     for (int m = 0; m < M; ++m)
       for (int p = 0; p < P; ++p)
         acc[m][p] = lanes<I>([&](int n) {
@@ -215,7 +218,7 @@ struct Scalar {
   }
   template <int Bits, int M, int P, class Each>
   static void dot_packed(I (&acc)[M][P], const uint8_t* const (&w)[P], const SubScales* const (&s)[P],
-                         const int8_t* const (&x)[M], const int32_t (&minus)[M], const Each& each) {
+                         const int8_t* const (&x)[M], const int32_t* minus, const Each& each) {
     uint8_t lines[P][kGroup * kLanes];
     const uint8_t* unpacked[P];
     for (int p = 0; p < P; ++p) {
@@ -224,11 +227,9 @@ struct Scalar {
     }
     dot_scaled<Bits, M, P>(acc, unpacked, s, x, minus, each);
   }
-  static void minus_half_sums(const int8_t* x, const int32_t* sum, int64_t groups, int32_t* out) {
-    for (int64_t g = 0; g < groups; ++g) {
-      const int32_t low = sum_i8(x + g * kGroup, kGroup / 2), high = sum[g] - low;
-      out[g] = int32_t((uint32_t(-low) & 0xffffu) | uint32_t(-high) << 16);
-    }
+  static int32_t minus_halves(const int8_t* x, int32_t sum) {
+    const int32_t low = sum_i8(x, kGroup / 2), high = sum - low;
+    return int32_t((uint32_t(-low) & 0xffffu) | uint32_t(-high) << 16);
   }
   // The unit in line l of eight, of the packed byte at `from` of 32 k.
   template <int Bits>

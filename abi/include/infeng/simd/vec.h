@@ -94,23 +94,27 @@ struct alignas(64) SubScales {
 
 // clang-format off
 // What formats with integer sub-scales need beside `Vector` (ops/weights.h, P32): u has `Bits` bits, byte 4 n + h of a
-// line of sub-scales is about output n, and `minus` holds, of a row's 64 k, minus the sum of the first half of x as an
-// int16, and above it that of the other.
+// line of sub-scales is about output n, and minus[m] holds, of the 64 k of row m, minus the sum of the first half of x
+// as an int16, and above it that of the other.
 //   sub_scales<Bits>(line, odd, s):                   reads bytes h = 0, 2, or those behind them
+//   sub_scales<Bits>(line, even, odd):                optional: both at once
 //   unpack_scaled<Bits>(packed, s, lines):            16 lines as dot_scaled wants them
 //   dot_scaled<Bits, M, P>(acc, w, s, x, minus, each): acc[m][p] = sum over 64 k of x[m][k] * s (u[p][k] - z)
 //   dot_packed<Bits, M, P>(acc, w, s, x, minus, each): the same from the lines as they lie in a panel
 template <class V>
 concept SubScaled = Vector<V> && requires(typename V::I (&acc)[1][1], const uint8_t* const (&w)[1], uint8_t* lines,
                                           SubScales& s, const SubScales* const (&scales)[1], const int8_t* const (&x)[1],
-                                          const int32_t (&minus)[1], int32_t* out, Nothing each) {
+                                          const int32_t* minus, Nothing each) {
   { V::template sub_scales<4>(lines, 0, s) };
   { V::template unpack_scaled<4>(lines, s, lines) };
   { V::template dot_scaled<4, 1, 1>(acc, w, scales, x, minus, each) };
   { V::template dot_packed<4, 1, 1>(acc, w, scales, x, minus, each) };
-  { V::kScaledRows };    // most rows of one dot that stay in registers
+  { V::kScaledRows };    // most rows of one dot_scaled that stay in registers
+  { V::kPackedRows };    // the same of one dot_packed
+  { V::kPackedMost };    // most rows for which unpacking lines once costs more than using them packed several times
   { V::kScaledPanels };  // most panels of one dot_scaled: 1, 2 or 4
-  { V::minus_half_sums(x[0], minus, 1, out) };  // out[g] from 64 x and their sum, for each of so many groups
+  { V::packed_panels(1) };  // most panels of one dot_packed for so many rows: 1 or 2
+  { V::minus_halves(x[0], *minus) };  // what `minus` holds, of 64 x and their sum
 };
 // clang-format on
 
@@ -120,11 +124,11 @@ struct Constant {
   static constexpr int value = N;
 };
 
-// Calls fn(Constant<n>) for n in [1, Max].
-template <int Max, class Fn>
+// Calls fn(Constant<n>) for n in [Least, Max].
+template <int Max, int Least = 1, class Fn>
 INFENG_INLINE void dispatch(int n, const Fn& fn) {
-  if constexpr (Max > 1) {
-    if (n < Max) return dispatch<Max - 1>(n, fn);
+  if constexpr (Max > Least) {
+    if (n < Max) return dispatch<Max - 1, Least>(n, fn);
   }
   fn(Constant<Max>{});
 }
@@ -138,15 +142,26 @@ INFENG_INLINE void unrolled(const Fn& fn) {
   }
 }
 
-// Cuts [0, n) into the fewest blocks of at most Max that differ by at most one, and calls fn(begin, Constant<size>).
-template <int Max, class Fn>
+// Cuts [0, n) into the fewest blocks of at most Max that differ by at most one, and calls fn(begin, Constant<size>). No
+// block is smaller than `Least`, which the caller knows.
+template <int Max, int Least = 1, class Fn>
 INFENG_INLINE void balanced_blocks(int n, const Fn& fn) {
   int blocks = (n + Max - 1) / Max;
   for (int begin = 0; blocks > 0; --blocks) {
     const int size = (n - begin + blocks - 1) / blocks;
-    dispatch<Max>(size, [&](auto m) INFENG_INLINE_LAMBDA { fn(begin, m); });
+    dispatch<Max, Least>(size, [&](auto m) INFENG_INLINE_LAMBDA { fn(begin, m); });
     begin += size;
   }
+}
+
+// The smallest block of balanced_blocks<most> for any n >= from.
+constexpr int smallest_block(int most, int from) {
+  int least = most;
+  for (int n = from; n < from + most * most; ++n) {
+    const int size = n / ((n + most - 1) / most);
+    if (size < least) least = size;
+  }
+  return least;
 }
 
 // Calls fn(first panel, Constant<count>) for groups of Most, then of 2 and 1.
