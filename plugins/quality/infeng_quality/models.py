@@ -42,7 +42,7 @@ def open_model(reference: str, settings: Mapping[str, object], instead: str | No
 def add_model_options(parser: argparse.ArgumentParser) -> None:
     """Add how the candidate is stored, and the threads of both."""
     parser.add_argument("--format", metavar="F", help="weight format of the candidate (default: as it is)")
-    parser.add_argument("--kv", metavar="F", help="cache format of the candidate: f32, f16, int8")
+    parser.add_argument("--kv", metavar="F", help="cache format of the candidate, such as f16 or int8h")
     parser.add_argument("--quantizer", metavar="Q", help="what chooses the candidate's codes and scales")
     parser.add_argument("-t", "--threads", type=int, metavar="N", help="worker threads (default: usable cores)")
     parser.add_argument(
