@@ -605,6 +605,27 @@ def unpack_units(
 ) -> tuple[NDArray[np.int8], NDArray[np.float32], NDArray[np.int8], NDArray[np.int8]]:
     """Return units (panels * 16, k), scales (panels * 16, 1), sub-scales and zero points (panels * 16, groups)."""
 
+def minima_grid(format: str) -> tuple[int, int] | None:
+    """Return (inputs of one sub-scale and minimum, inputs of a superblock) of a format with minima, or None."""
+
+def pack_minima(
+    format: str,
+    units: NDArray[np.int8],  # (n, k), in [0, 15]
+    scales: NDArray[np.float32],  # (n, superblocks)
+    minimum_scales: NDArray[np.float32],  # (n, superblocks)
+    sub_scales: NDArray[np.uint8],  # (n, groups)
+    minima: NDArray[np.uint8],  # (n, groups)
+    out: Any,  # as of pack
+    *,
+    first_panel: int = 0,
+    panel_step: int = 1,
+    threads: int = 1,
+) -> None:
+    """Lay out weights scale * sub_scale * unit - minimum_scale * minimum; scales are rounded to fp16. GIL released.
+
+    Raises NativeError as ``pack_codes`` does.
+    """
+
 # ----------------------------------------------------------------------------------------------------- calibration.cc
 
 def add_gram(x: NDArray[np.float32], h: NDArray[np.float64], threads: int = 1) -> None:

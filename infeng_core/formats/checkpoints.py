@@ -15,7 +15,7 @@ from infeng_core.formats.gguf.checkpoint import GgufCheckpoint
 from infeng_core.formats.gguf.file import files_of
 from infeng_core.formats.quant import FormatLookup, QuantFormat
 from infeng_core.formats.quantized.checkpoint import QuantizedCheckpoint
-from infeng_core.formats.quantizers import Quantized
+from infeng_core.formats.quantizers import Kept
 from infeng_core.models.config import ModelConfig
 from infeng_core.models.weights import Layout, Part
 
@@ -34,7 +34,7 @@ class Source(Protocol):
     def array(self, part: Part) -> NDArray[Any]:
         """Return the tensor of ``part``, (rows, k) or (rows,), as float32, float16 or, holding bf16, uint16."""
 
-    def kept(self, part: Part, format: QuantFormat) -> Quantized | None:
+    def kept(self, part: Part, format: QuantFormat) -> Kept | None:
         """Return the source's own codes and scales where ``format`` stores them as they are; else None."""
 
     def place(self, part: Part) -> str:

@@ -18,7 +18,7 @@ from infeng_core.files import read_bytes, read_json
 from infeng_core.formats.choice import FormatChoice
 from infeng_core.formats.quant import FormatLookup, QuantFormat
 from infeng_core.formats.quantized import scheme
-from infeng_core.formats.quantizers import Quantized
+from infeng_core.formats.quantizers import Kept
 from infeng_core.formats.safetensors import SafetensorsFile, TensorInfo, as_matrix
 from infeng_core.formats.tokenizer_files import with_tokenizer
 from infeng_core.log import get_logger
@@ -132,7 +132,7 @@ class Checkpoint:
             return _of_expert(file, stored, part)
         return file.array(stored, part.begin, part.rows if part.of else None)
 
-    def kept(self, part: Part, format: QuantFormat) -> Quantized | None:
+    def kept(self, part: Part, format: QuantFormat) -> Kept | None:
         """Return codes and scales that the checkpoint itself holds: floats have none."""
         return None
 

@@ -14,7 +14,7 @@ from infeng_core.errors import ModelError
 from infeng_core.formats.checkpoints import Checkpoint
 from infeng_core.formats.huggingface import widened
 from infeng_core.formats.quant import QuantFormat
-from infeng_core.formats.quantizers import DEFAULT, Moments, QuantizerChoice, QuantTarget
+from infeng_core.formats.quantizers import DEFAULT, Moments, QuantizerChoice, QuantTarget, WithMinima
 from infeng_core.models.weights import Layout, Part, TensorSpec, VectorSpec
 
 
@@ -62,7 +62,10 @@ def _pack_kept(part: Part, checkpoint: Checkpoint, format: QuantFormat, out: NDA
     if kept is None:
         return False
     place = {"first_panel": part.first_panel, "panel_step": part.panel_step, "threads": threads}
-    format.pack_codes(kept.codes, kept.scales, out, sub_scales=kept.sub_scales, zeros=kept.zeros, **place)
+    if isinstance(kept, WithMinima):
+        format.pack_minima(kept.codes, kept.scales, kept.minimum_scales, kept.sub_scales, kept.minima, out, **place)
+    else:
+        format.pack_codes(kept.codes, kept.scales, out, sub_scales=kept.sub_scales, zeros=kept.zeros, **place)
     return True
 
 

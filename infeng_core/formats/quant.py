@@ -51,6 +51,26 @@ class Grid:
 
 
 @dataclass(frozen=True)
+class MinimaGrid:
+    """Bytes that a format stores for each ``group`` inputs, under two scales in fp16 for each ``superblock`` inputs.
+
+    A weight is ``scale * sub_scale * code - minimum_scale * minimum``, codes in [0, 15], sub-scales and minima in
+    [0, 255].
+    """
+
+    group: int
+    superblock: int
+
+    def groups(self, k: int) -> int:
+        """Return how many sub-scales a row of ``k`` inputs has."""
+        return -(-k // self.group)
+
+    def superblocks(self, k: int) -> int:
+        """Return how many scales a row of ``k`` inputs has."""
+        return -(-k // self.superblock)
+
+
+@dataclass(frozen=True)
 class QuantFormat:
     """A weight format, named as in manifests and in the ABI.
 
@@ -83,6 +103,12 @@ class QuantFormat:
             return None
         group, low, high, scale = found
         return Grid(group or k, low, high, np.dtype(scale))
+
+    @property
+    def minima(self) -> MinimaGrid | None:
+        """What rows of a format with minima are made of; None of others. No quantizer is asked for one."""
+        found = _native.minima_grid(self.name) if self.name in _native.WEIGHT_FORMATS else None
+        return None if found is None else MinimaGrid(*found)
 
     def pack(
         self,
@@ -131,6 +157,26 @@ class QuantFormat:
             _native.pack_units(self.name, codes, scales, sub_scales, zeros, out, **place)
         else:
             _native.pack_codes(self.name, codes, scales, out, **place)
+
+    def pack_minima(
+        self,
+        codes: NDArray[np.int8],
+        scales: NDArray[np.float32],
+        minimum_scales: NDArray[np.float32],
+        sub_scales: NDArray[np.uint8],
+        minima: NDArray[np.uint8],
+        out: NDArray[np.uint8],
+        *,
+        first_panel: int = 0,
+        panel_step: int = 1,
+        threads: int = 1,
+    ) -> None:
+        """Lay out what a format with minima stores: codes, (n, k), both scales, (n, superblocks), the rest (n, groups).
+
+        Raises NativeError as ``pack_codes`` does.
+        """
+        place = {"first_panel": first_panel, "panel_step": panel_step, "threads": threads}
+        _native.pack_minima(self.name, codes, scales, minimum_scales, sub_scales, minima, out, **place)
 
     def unpack_codes(
         self, data: Any, offset: int, panels: int, k: int, *, first_panel: int = 0, panel_step: int = 1

@@ -54,6 +54,21 @@ class Quantized:
     sub_scales: NDArray[np.int8] | None = None
 
 
+@dataclass(frozen=True)
+class WithMinima:
+    """A matrix (n, k) as formats with minima hold it: weight = scale * sub_scale * code - minimum_scale * minimum."""
+
+    codes: NDArray[np.int8]  # (n, k)
+    scales: NDArray[np.float32]  # (n, superblocks), values of fp16, as ``minimum_scales``
+    minimum_scales: NDArray[np.float32]
+    sub_scales: NDArray[np.uint8]  # (n, groups), as ``minima``
+    minima: NDArray[np.uint8]
+
+
+Kept = Quantized | WithMinima
+"""What a checkpoint holds itself."""
+
+
 class Quantizer(Protocol):
     """Chooses codes and scales. Registered by name through the hook ``infeng_quantizers``."""
 

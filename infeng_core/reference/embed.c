@@ -20,6 +20,20 @@ INLINE void lane_int(const infeng_weight* weight, const uint8_t* panel, int lane
   }
 }
 
+/* With minima: d * float(s u) - e * float(t), of which both products are exact. */
+INLINE void lane_affine(const infeng_weight* weight, const uint8_t* panel, int lane, float* out, int superblock) {
+  const int64_t k = weight->k;
+  for (int64_t g = 0; g * GROUP < k; g++) {
+    affine_group group;
+    group_affine(panel, g, superblock, &group);
+    const int64_t count = min_i64(GROUP, k - g * GROUP);
+    for (int64_t i = 0; i < count; i++) {
+      const float least = group.e[lane] * (float)group.t[i / 32][lane];
+      out[g * GROUP + i] = group.d[lane] * (float)(group.s[i / 32][lane] * group.u[i][lane]) - least;
+    }
+  }
+}
+
 INLINE void lane_float(const void* panel, int lane, int64_t k, float* out, void (*read)(const void*, int64_t, float*)) {
   for (int64_t i = 0; i < k; i++) {
     float w[LANES];
@@ -62,8 +76,13 @@ static infeng_status embed_run(const infeng_args* common, int32_t phase, int64_t
   case number:                                               \
     lane_int(weight, panel, lane, out, group_##name, steps); \
     break;
+#define LANE_AFFINE(arg, name, number, text, superblock) \
+  case number:                                           \
+    lane_affine(weight, panel, lane, out, superblock);   \
+    break;
       FLOAT_FORMATS(LANE_FLOAT, )
       INT_FORMATS(LANE_INT, )
+      AFFINE_FORMATS(LANE_AFFINE, )
       default:
         if (weight->foreign) {
           lane_foreign(weight, panel, lane, out);

@@ -58,6 +58,39 @@ INLINE void panel_sub_scaled(const infeng_linear_args* args, const uint8_t* pane
   }
 }
 
+/* The same with minima. Within a superblock a = fma(float(acc), xscale, a) and b = fma(t, y, b) per half, y the rounded
+ * product of minus the half's sum of x and xscale; at its end out = fma(d, a, out), then out = fma(e, b, out). */
+INLINE void panel_affine(const infeng_linear_args* args, const uint8_t* panel, block* b, int64_t column,
+                         int superblock) {
+  const int64_t groups = ceil_div(args->weight->k, GROUP), step = superblock / GROUP;
+  float sums[2][BLOCK_ROWS][LANES];
+  for (int64_t m = 0; m < b->rows; m++) memset(b->cur[m] + column, 0, LANES * sizeof(float));
+  for (int64_t g = 0; g < groups; g++) {
+    affine_group group;
+    group_affine(panel, g, superblock, &group);
+    if (g % step == 0) memset(sums, 0, sizeof sums);
+    for (int64_t m = 0; m < b->rows; m++) {
+      const int8_t* q = i8_row(&args->in->q, b->row + m) + g * GROUP;
+      const float xscale = f32_row(&args->in->scale, b->row + m)[g];
+      int32_t acc[LANES] = {0}, minus[2] = {0};
+      for (int k = 0; k < GROUP; k++) {
+        minus[k / 32] -= q[k];
+        for (int n = 0; n < LANES; n++) acc[n] += (int32_t)q[k] * (group.s[k / 32][n] * group.u[k][n]);
+      }
+      for (int n = 0; n < LANES; n++) sums[0][m][n] = fmaf((float)acc[n], xscale, sums[0][m][n]);
+      for (int h = 0; h < 2; h++) {
+        const float y = (float)minus[h] * xscale;
+        for (int n = 0; n < LANES; n++) sums[1][m][n] = fmaf((float)group.t[h][n], y, sums[1][m][n]);
+      }
+      if (g % step != step - 1 && g != groups - 1) continue;
+      float* out = b->cur[m] + column;
+      for (int n = 0; n < LANES; n++) {
+        out[n] = fmaf(group.e[n], sums[1][m][n], fmaf(group.d[n], sums[0][m][n], out[n]));
+      }
+    }
+  }
+}
+
 /* One panel for the rows of a block, floats: acc = fma(x[k], w[n][k], acc), k ascending over the true K. */
 INLINE void panel_float(const infeng_linear_args* args, const void* panel, block* b, int64_t column,
                         void (*read)(const void*, int64_t, float*)) {
@@ -101,6 +134,12 @@ SCALED_FORMATS(PANEL_INT, )
     panel_sub_scaled(args, panel, b, column, group_##name);                                                      \
   }
 SUB_SCALED_FORMATS(PANEL_SUB_SCALED, )
+
+#define PANEL_AFFINE(arg, name, number, text, superblock)                                                        \
+  CLONED static void panel_##name(const infeng_linear_args* args, const void* panel, block* b, int64_t column) { \
+    panel_affine(args, panel, b, column, superblock);                                                            \
+  }
+AFFINE_FORMATS(PANEL_AFFINE, )
 
 #define PANEL_FLOAT(arg, name, number, text, steps)                                                              \
   CLONED static void panel_##name(const infeng_linear_args* args, const void* panel, block* b, int64_t column) { \
@@ -176,5 +215,6 @@ static int32_t accepts_foreign(const infeng_problem* p) {
          linear_tiles, linear_run);
 FLOAT_FORMATS(LINEAR, INFENG_ACT_F32)
 INT_FORMATS(LINEAR, INFENG_ACT_INT8_G64)
+AFFINE_FORMATS(LINEAR, INFENG_ACT_INT8_G64)
 KERNEL(reference_linear_foreign, INFENG_OP_LINEAR, "linear_foreign", ALL_EPILOGUES, HANDLES_LIST, accepts_foreign,
        linear_tiles, linear_run);

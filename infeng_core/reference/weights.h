@@ -18,10 +18,15 @@
   DO(ARG, int5_p32, INFENG_WEIGHT_INT5_P32, "int5p32", 1) \
   DO(ARG, int6_p32, INFENG_WEIGHT_INT6_P32, "int6p32", 1)
 #define INT_FORMATS(DO, ARG) SCALED_FORMATS(DO, ARG) SUB_SCALED_FORMATS(DO, ARG)
+/* DO(ARG, suffix of its kernels' names here, number, suffix of its kernels, inputs of a superblock): integers with
+ * sub-scales and minima. */
+#define AFFINE_FORMATS(DO, ARG)                                \
+  DO(ARG, int4_a256, INFENG_WEIGHT_INT4_A256, "int4a256", 256) \
+  DO(ARG, int4_a128, INFENG_WEIGHT_INT4_A128, "int4a128", 128)
 #define FLOAT_FORMATS(DO, ARG)              \
   DO(ARG, f32, INFENG_WEIGHT_F32, "f32", 0) \
   DO(ARG, bf16, INFENG_WEIGHT_BF16, "bf16", 0)
-#define WEIGHT_FORMATS(DO, ARG) FLOAT_FORMATS(DO, ARG) INT_FORMATS(DO, ARG)
+#define WEIGHT_FORMATS(DO, ARG) FLOAT_FORMATS(DO, ARG) INT_FORMATS(DO, ARG) AFFINE_FORMATS(DO, ARG)
 
 /* A group of an integer format: w[k] are 16 outputs; scale[s] belongs to inputs [s * 64 / steps, (s + 1) * 64 / steps).
  */
@@ -130,6 +135,32 @@ INLINE void group_p32(const uint8_t* panel, int64_t g, int bits, int_group* out)
 INLINE void group_int4_p32(const uint8_t* panel, int64_t g, int_group* out) { group_p32(panel, g, 4, out); }
 INLINE void group_int5_p32(const uint8_t* panel, int64_t g, int_group* out) { group_p32(panel, g, 5, out); }
 INLINE void group_int6_p32(const uint8_t* panel, int64_t g, int_group* out) { group_p32(panel, g, 6, out); }
+
+/* A group with minima: a weight is d * (s u) - e * t, s and t of its 32 inputs. */
+typedef struct affine_group {
+  uint8_t u[GROUP][LANES];
+  uint8_t s[2][LANES];
+  uint8_t t[2][LANES];
+  float d[LANES];
+  float e[LANES];
+} affine_group;
+
+/* Superblocks of 256 or 128 inputs: a line with 16 d and 16 e as fp16; then for each 64 inputs a line where bytes 4n +
+ * h and 4n + 2 + h are s and t of half h of output n, and 4 lines of nibbles for each half. */
+INLINE void group_affine(const uint8_t* panel, int64_t g, int superblock, affine_group* out) {
+  const int64_t groups = superblock / GROUP, lines = 9; /* of a group */
+  const uint8_t* block = panel + g / groups * (64 * (1 + lines * groups));
+  const uint8_t* group = block + 64 * (1 + lines * (g % groups));
+  read_f16_scales(block, out->d);
+  read_f16_scales(block + 32, out->e);
+  for (int h = 0; h < 2; h++) {
+    for (int n = 0; n < LANES; n++) {
+      out->s[h][n] = group[4 * n + h];
+      out->t[h][n] = group[4 * n + 2 + h];
+      for (int k = 0; k < 32; k++) out->u[32 * h + k][n] = (uint8_t)unit_p32(group + 64 + 256 * h, 4, k, n);
+    }
+  }
+}
 
 /* Inputs of one k of a float panel, widened. */
 INLINE void column_f32(const void* panel, int64_t k, float w[LANES]) {

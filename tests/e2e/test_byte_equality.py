@@ -14,7 +14,7 @@ from infeng_core.requests.request import Request
 
 FORMATS: dict[str, dict[str, object]] = {
     "int4-g64, int8 cache": {"model.format": "int4-g64", "kv_cache.dtype": "int8"},
-    "int4-g32, int8-row, sub-scales, f32 cache": {
+    "int4-g32, int8-row, sub-scales, minima, f32 cache": {
         "model.format": "int4-g32",
         "model.formats": {
             "embed": "int8-row",
@@ -22,6 +22,7 @@ FORMATS: dict[str, dict[str, object]] = {
             "layers.*.qkv_proj": "int4-p32",
             "layers.*.o_proj": "int5-p32",
             "layers.0.gate_up_proj": "int6-p32",
+            "layers.1.gate_up_proj": "int4-a256",
         },
         "kv_cache.dtype": "f32",
     },

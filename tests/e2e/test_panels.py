@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from infeng_core import _native
 
 SUB_SCALED = {"int4-p32": 4, "int5-p32": 5, "int6-p32": 6}  # and the bits of a weight
-FORMATS = ("f32", "bf16", "int8-row", "int4-g64", "int4-g32", *SUB_SCALED, "int8-g32")
+AFFINE = {"int4-a256": 256, "int4-a128": 128}  # and the inputs of a superblock
+FORMATS = ("f32", "bf16", "int8-row", "int4-g64", "int4-g32", *SUB_SCALED, "int8-g32", *AFFINE)
 SIZES = [(1, 8), (16, 64), (17, 72), (40, 128), (33, 172), (48, 576), (5, 897)]
 
 
@@ -75,6 +76,39 @@ def test_sub_scaled_weights_err_less_than_one_plain_choice_for_the_row(format: s
     error = ((got - weights) ** 2).sum(axis=1)  # (n,)
     plain = ((plain_sub_scaled(weights, SUB_SCALED[format]) - weights) ** 2).sum(axis=1)
     assert (error <= plain * (1 + 1e-5) + 1e-14).all()
+
+
+@pytest.mark.parametrize(("n", "k"), SIZES)
+@pytest.mark.parametrize("format", AFFINE)
+def test_weights_with_minima_err_no_more_than_if_groups_spanned_their_range(format: str, n: int, k: int) -> None:
+    weights = source(n, k).astype(np.float64)
+    got = panels.read(format, packed(format, source(n, k)), k)[:n]
+    error, plain = ((got - weights) ** 2).sum(), ((plain_affine(weights, AFFINE[format]) - weights) ** 2).sum()
+    assert error <= plain * 1.001 + 1e-14  # by bytes a step that was searched becomes a neighbour
+    if n * k > 1000:
+        assert error < plain * 0.95
+
+
+def plain_affine(weights: NDArray[np.float64], size: int) -> NDArray[np.float64]:
+    """Round (n, k): 15 steps from the least of 32 inputs to the largest, zero among them, as bytes of the largest."""
+    rounded = np.zeros_like(weights)
+    for begin in range(0, weights.shape[1], size):
+        block = weights[:, begin : begin + size]
+        groups = [block[:, at : at + 32] for at in range(0, block.shape[1], 32)]
+        least = np.stack([-np.minimum(group.min(axis=1), 0) for group in groups], axis=1)  # (n, groups)
+        step = np.stack([np.maximum(group.max(axis=1), 0) for group in groups], axis=1) + least
+        step, least = as_bytes(step / 15), as_bytes(least)
+        for i, group in enumerate(groups):
+            by, from_ = step[:, i : i + 1], least[:, i : i + 1]
+            u = np.clip(np.rint((group + from_) / np.where(by == 0, 1, by)), 0, 15)
+            rounded[:, begin + 32 * i : begin + 32 * i + group.shape[1]] = by * u - from_
+    return rounded
+
+
+def as_bytes(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Round (n, groups) to multiples of a 255th of the largest of a row."""
+    unit = values.max(axis=1, keepdims=True) / 255
+    return np.rint(values / np.where(unit == 0, 1, unit)) * unit
 
 
 def plain_sub_scaled(weights: NDArray[np.float64], bits: int) -> NDArray[np.float64]:

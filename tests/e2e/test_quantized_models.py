@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from infeng_core import Engine
 from infeng_core.errors import KernelError
 
-FORMATS = ("int8-row", "int4-g64", "int4-g32")
+FORMATS = ("int8-row", "int4-g64", "int4-g32", "int4-a256")
 MEAN, MOST = 0.01, 0.08  # tolerated difference, as a share of the logits' standard deviation
 
 

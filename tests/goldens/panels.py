@@ -7,7 +7,9 @@ returns (panels * 16, k) float64.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +23,7 @@ def read(format: str, panels: Panels, k: int) -> Matrix:
     readers: dict[str, Callable[[Panels], NDArray[np.floating]]]
     readers = {"f32": _f32, "bf16": _bf16, "int8-row": _int8_row, "int4-g64": _int4_g64, "int4-g32": _int4_g32}
     readers |= {f"int{bits}-p32": partial(_p32, bits) for bits in (4, 5, 6)} | {"int8-g32": _int8_g32}
+    readers |= {f"int4-a{size}": partial(_affine, size) for size in (256, 128)}
     padded = readers[format](panels)  # (panels, 16, k padded)
     return padded[:, :, :k].reshape(-1, k).astype(np.float64)
 
@@ -112,3 +115,45 @@ def sub_scaled(bits: int, panels: Panels) -> tuple[NDArray[np.int64], NDArray[np
                 columns += [s * (u[:, :, j] - z) for j in range(4)]
             at += bits
     return np.stack(columns, axis=2), d
+
+
+@dataclass
+class WithMinima:
+    """What panels with minima hold: s and t are (panels * 16, k padded / 32), d and e one for each superblock."""
+
+    u: NDArray[np.int64]  # (panels * 16, k padded)
+    s: NDArray[np.int64]
+    t: NDArray[np.int64]
+    d: NDArray[np.float32]  # (panels * 16, superblocks)
+    e: NDArray[np.float32]
+
+
+def with_minima(size: int, panels: Panels) -> WithMinima:
+    """Go through the lines: two of scales in halves for ``size`` inputs, then one of s and t and eight for each 64."""
+    lines = panels.reshape(len(panels), -1, 64)
+    columns: dict[str, list[NDArray[Any]]] = {name: [] for name in "ustde"}
+    at = 0
+    while at < lines.shape[1]:
+        halves = lines[:, at].copy().view("<f2").astype(np.float32)  # (panels, 32)
+        columns["d"].append(halves[:, :16])
+        columns["e"].append(halves[:, 16:])
+        at += 1
+        for _ in range(min(size // 64, (lines.shape[1] - at) // 9)):
+            scales = lines[:, at].reshape(-1, 16, 4).astype(np.int64)  # (panels, output, byte)
+            columns["s"] += [scales[:, :, 0], scales[:, :, 1]]
+            columns["t"] += [scales[:, :, 2], scales[:, :, 3]]
+            for half in (lines[:, at + 1 : at + 5], lines[:, at + 5 : at + 9]):  # 32 inputs each
+                nibbles = half.reshape(-1, 4, 16, 4).astype(np.int64)  # (panels, line, output, input of the line)
+                for units in (nibbles & 15, nibbles >> 4):
+                    columns["u"] += [units[:, line, :, j] for line in range(4) for j in range(4)]
+            at += 9
+    return WithMinima(**{name: np.stack(found, axis=2).reshape(-1, len(found)) for name, found in columns.items()})
+
+
+def _affine(size: int, panels: Panels) -> NDArray[np.float32]:
+    """Return d s u - e t in binary64, rounded once: both products are exact there."""
+    found = with_minima(size, panels)
+    width = found.u.shape[1]
+    s, t = (part.repeat(32, axis=1) for part in (found.s, found.t))
+    d, e = (part.astype(np.float64).repeat(size, axis=1)[:, :width] for part in (found.d, found.e))
+    return (d * s * found.u - e * t).astype(np.float32).reshape(len(panels), 16, width)

@@ -7,6 +7,7 @@ so that rounding to float32 afterwards is exact (Boldo, Melquiond: "Emulation of
 from __future__ import annotations
 
 import numpy as np
+from goldens import panels
 from numpy.typing import ArrayLike, NDArray
 
 F32 = NDArray[np.float32]
@@ -157,6 +158,28 @@ def linear_int(activation: Activation, q_w: NDArray[np.int8], scale_w: F32) -> F
         acc = q_x[:, part].astype(np.int32) @ q_w[:, part].astype(np.int32).T
         scales = scale_w[None, :, step] * scale_x[:, step * size // 64, None]
         out = fma(acc.astype(np.float32), scales, out)
+    return out
+
+
+def linear_affine(activation: Activation, weights: panels.WithMinima, size: int) -> F32:
+    """Return the linear of weights with minima, d and e for ``size`` inputs."""
+    q_x, scale_x, _ = activation
+    out = np.zeros((len(q_x), len(weights.u)), np.float32)
+    a, b = np.zeros_like(out), np.zeros_like(out)
+    su = weights.u * weights.s.repeat(32, axis=1)
+    groups = su.shape[1] // 64
+    for group in range(groups):
+        part, scale = slice(64 * group, 64 * group + 64), scale_x[:, group, None]
+        acc = q_x[:, part].astype(np.int64) @ su[:, part].T
+        a = fma(acc.astype(np.float32), scale, a)
+        for half in (2 * group, 2 * group + 1):
+            minus = -q_x[:, 32 * half : 32 * half + 32].sum(axis=1, dtype=np.int32)
+            y = minus.astype(np.float32)[:, None] * scale
+            b = fma(weights.t[None, :, half].astype(np.float32), y, b)
+        if (group + 1) * 64 % size == 0 or group + 1 == groups:
+            block = group * 64 // size
+            out = fma(weights.e[None, :, block], b, fma(weights.d[None, :, block], a, out))
+            a, b = np.zeros_like(out), np.zeros_like(out)
     return out
 
 

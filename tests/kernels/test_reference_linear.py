@@ -76,7 +76,7 @@ def test_linear_over_float_weights_is_one_fma_chain_per_output(fmt: str, rows: i
     assert np.all(np.abs(got[:, :n] - truth) <= k * 2.0**-24 * bound)
 
 
-@pytest.mark.parametrize("fmt", [fmt for fmt in INT_FORMATS if not fmt.endswith("p32")])
+@pytest.mark.parametrize("fmt", ["int8-row", "int8-g32", "int4-g64", "int4-g32"])
 @pytest.mark.parametrize(("rows", "n", "k"), SHAPES)
 def test_linear_over_integer_weights_adds_exact_group_sums(fmt: str, rows: int, n: int, k: int) -> None:
     x, w = random_rows(2, rows, k), weight_for(n, k)
@@ -108,6 +108,26 @@ def test_linear_over_sub_scaled_weights_applies_the_row_scale_at_the_end(bits: i
     assert np.array_equal(q[:, :k].astype(np.float32) * d.reshape(-1, 1)[:n], unpacked(fmt, w))
     groups = np.ones((n, q.shape[1] // 64), np.float32)
     assert np.array_equal(op.result(out)[:, :n], model.linear_int(activation, q, groups) * d.ravel()[:n])
+
+
+@pytest.mark.parametrize("size", [256, 128])
+@pytest.mark.parametrize(("rows", "n", "k"), [*SHAPES, (18, 20, 700)])
+def test_linear_over_weights_with_minima_adds_superblocks(size: int, rows: int, n: int, k: int) -> None:
+    fmt = f"int4-a{size}"
+    x, w = random_rows(2, rows, k), weight_for(n, k)
+    activation = model.quantize_rows(x)
+    op = OneOp(rows)
+    kernel = find_kernel(LIBRARY, native.Problem("linear", weight=fmt, act="int8-g64", n=n, k=k))
+    out = op.output(panels_for(n) * 16)
+    op.program.linear(op.bind(kernel), packed(fmt, w), op.input_activation(activation, k), out)
+    op.run()
+    data = np.frombuffer(packed_bytes(fmt, w), np.uint8)[: panels_for(n) * native.panel_bytes(fmt, k)]
+    weights = panels.with_minima(size, data.reshape(panels_for(n), -1))
+    got = op.result(out)
+    assert np.array_equal(got, model.linear_affine(activation, weights, size))
+    q_x, scale, _ = activation
+    truth = (q_x * np.repeat(scale, 64, axis=1)).astype(np.float64)[:, :k] @ unpacked(fmt, w).astype(np.float64).T
+    assert np.allclose(got[:, :n], truth, rtol=0, atol=1e-5 * np.abs(truth).max())
 
 
 @pytest.mark.parametrize("fmt", (*FLOAT_FORMATS, *INT_FORMATS))

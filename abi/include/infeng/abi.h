@@ -69,8 +69,7 @@ enum {
   INFENG_F8_E4M3 = 8
 };
 
-/* Weight formats: the layout of one 16-row panel. docs/format.md draws each byte. Numbers from FOREIGN on are given by
- * the host to the formats that libraries bring (infeng_format). */
+/* Weight formats: layouts of a panel, drawn in docs/format.md. From FOREIGN on the host numbers those of libraries. */
 enum {
   INFENG_WEIGHT_NONE = 0,
   INFENG_WEIGHT_F32 = 1,         /* [k][16 n] */
@@ -84,6 +83,8 @@ enum {
   INFENG_WEIGHT_INT5_P32 = 9,    /* the same with a line of upper bits behind every 4 lines of nibbles */
   INFENG_WEIGHT_INT6_P32 = 10,   /* the same with two */
   INFENG_WEIGHT_INT8_G32 = 11,   /* per  64 k: 2 x 16 fp16 scales, then [16][16 n][4 k] u8 = q + 128 */
+  INFENG_WEIGHT_INT4_A256 = 12,  /* per 256 k: 2 x 16 fp16 scales; per 64 k: a line of s and t, 8 lines of nibbles */
+  INFENG_WEIGHT_INT4_A128 = 13,  /* the same per 128 k */
   INFENG_WEIGHT_FOREIGN = 0x10000
 };
 
@@ -316,8 +317,7 @@ typedef struct infeng_lora_epilogue {
  *
  * Byte j of a token in line l of int4h's K holds, of each 64 elements, 4 l + j in the low nibble and 32 + 4 l + j in
  * the high one; of the last head_dim mod 64, 8 l + j and 8 l + 4 + j. Byte i of a group of its V holds elements i and 8
- * + i of 16; those that do not exist are q = 0.
- */
+ * + i of 16; those that do not exist are q = 0. */
 typedef struct infeng_kv_cache {
   uint32_t struct_size;
   uint32_t format; /* INFENG_KV_* */

@@ -19,7 +19,7 @@ from infeng_core.formats.gguf.file import Tensor, open_files
 from infeng_core.formats.gguf.tokenizer import GgufTokenizer
 from infeng_core.formats.gguf.types import TensorType, decoded
 from infeng_core.formats.quant import FormatLookup, QuantFormat
-from infeng_core.formats.quantizers import Quantized
+from infeng_core.formats.quantizers import Kept, Quantized, WithMinima
 from infeng_core.models.config import ModelConfig
 from infeng_core.models.weights import Layout, Part, layout
 
@@ -91,9 +91,11 @@ class GgufCheckpoint:
             return values.astype(np.float32) - np.float32(self.architecture.norm_offset)
         return values
 
-    def kept(self, part: Part, format: QuantFormat) -> Quantized | None:
+    def kept(self, part: Part, format: QuantFormat) -> Kept | None:
         """Return the file's own codes and scales where ``format`` stores them as they are; else None."""
         tensor = self.tensor(part)
+        if storage.minima_fit(tensor.type, format):
+            return self._kept_minima(part, format)
         k, block = tensor.shape[-1], tensor.type.block
         if tensor.type.codes is None or not storage.codes_fit(tensor.type, format, k):
             return None
@@ -106,6 +108,22 @@ class GgufCheckpoint:
             codes[first : first + count] = found[0].reshape(count, k)
             scales[first : first + count] = found[1].reshape(count, -1)
         return Quantized(self._straight(part, codes), self._straight(part, scales))
+
+    def _kept_minima(self, part: Part, format: QuantFormat) -> WithMinima | None:
+        """Return what a tensor stores with minima; None where a scale is not finite, which is named as a value."""
+        tensor, grid = self.tensor(part), format.minima
+        assert tensor.type.minima is not None and grid is not None
+        pieces = []
+        for first, count in _steps(part.rows, tensor.shape[-1]):
+            rows = self._rows(part, _begin(part) + first, count)
+            found = vars(tensor.type.minima(rows.reshape(-1, tensor.type.nbytes)))
+            pieces.append({name: values.reshape(count, -1) for name, values in found.items()})
+        whole = {name: self._straight(part, np.concatenate([piece[name] for piece in pieces])) for name in pieces[0]}
+        for name in ("scales", "minimum_scales"):
+            if not np.isfinite(whole[name]).all():
+                return None
+            whole[name] = whole[name].repeat(tensor.type.block // grid.superblock, axis=1)
+        return WithMinima(**whole)
 
     def formats(self, choice: FormatChoice, lookup: FormatLookup) -> dict[str, str]:
         """Return the weight format of every tensor: what was asked for, else what keeps the file's precision."""

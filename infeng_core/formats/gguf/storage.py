@@ -12,10 +12,10 @@ from infeng_core.formats.gguf.types import TensorType
 from infeng_core.formats.quant import BUILTIN, FormatLookup, QuantFormat
 from infeng_core.models.weights import Layout, TensorSpec
 
-EXACT = ("int4-g32", "int8-g32")
-"""Formats with one fp16 scale for 32 inputs, small ones first."""
+EXACT = ("int4-g32", "int4-a256", "int8-g32")
+"""Formats that hold what a type stores, small ones first."""
 
-RULES = 1
+RULES = 2
 """Counts changes of what a type becomes where nothing is asked for: conversions of before are made again."""
 
 LEAST = np.float32(2.0**-24)
@@ -35,6 +35,12 @@ def codes_fit(type: TensorType, format: QuantFormat, k: int) -> bool:
         and grid.low <= type.low
         and type.high <= grid.high
     )
+
+
+def minima_fit(type: TensorType, format: QuantFormat) -> bool:
+    """Return whether ``format`` holds the codes, sub-scales and minima of ``type`` as they are."""
+    grid = format.minima
+    return grid is not None and type.minima is not None and type.block % grid.superblock == 0
 
 
 def halved(codes: NDArray[np.int8], scales: NDArray[np.float32]) -> tuple[NDArray[np.int8], NDArray[np.float32]] | None:
@@ -61,7 +67,10 @@ def holds(type: TensorType, format: str, k: int) -> bool:
     """Return whether the weight format named ``format`` loses nothing of ``type``."""
     if type.is_float:
         return format == "f32" or (format == "bf16" and type.name == "BF16")
-    return format == "f32" or (format in BUILTIN and codes_fit(type, BUILTIN[format], k))
+    if format not in BUILTIN:
+        return False
+    used = BUILTIN[format]
+    return format == "f32" or codes_fit(type, used, k) or minima_fit(type, used)
 
 
 def formats(

@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from infeng_core.formats.quantizers import WithMinima
+
 Bytes = NDArray[np.uint8]
 Floats = NDArray[np.float32]
 Codes = NDArray[np.int8]
@@ -26,7 +28,8 @@ class TensorType:
     """``nbytes`` bytes hold ``block`` values. ``decode`` and ``codes`` take (blocks, nbytes) bytes.
 
     ``codes`` gives int8 (blocks, block) and float32 scales (blocks,) whose products are the values; None where a block
-    is more than that. Both are None for a type that is not read.
+    is more than that. ``minima`` takes blocks for rows; None where a block is less, or has codes of more than 4 bits.
+    All are None for a type that is not read.
     """
 
     number: int
@@ -37,6 +40,7 @@ class TensorType:
     codes: Callable[[Bytes], tuple[Codes, Floats]] | None = None
     low: int = 0  # of the codes
     high: int = 0
+    minima: Callable[[Bytes], WithMinima] | None = None
 
     @property
     def is_float(self) -> bool:
@@ -157,6 +161,13 @@ def _six_bits(packed: Bytes) -> tuple[Bytes, Bytes]:
     return scales, least
 
 
+def _four_bits(blocks: Bytes) -> WithMinima:
+    """Return what Q4_K stores."""
+    record = _records(blocks, ("d", "<f2"), ("m", "<f2"), ("s", "u1", 12), ("q", "u1", 128))
+    codes = _shifted(record["q"], 32, (0, 4), 15).reshape(-1, 256).view(np.int8)
+    return WithMinima(codes, _wide(record["d"]), _wide(record["m"]), *_six_bits(record["s"]))
+
+
 def _grouped(record: Any, scales: Bytes, least: Bytes, codes: Bytes) -> Floats:
     """Return codes times scale less minimum; both, (n, groups), are multiples of the block's own."""
     scale = _wide(record["d"]) * scales.astype(np.float32)
@@ -212,7 +223,7 @@ _ALL = (
     TensorType(9, "Q8_1", 32, 36),
     TensorType(10, "Q2_K", 256, 84, _q2_k),
     TensorType(11, "Q3_K", 256, 110, _q3_k),
-    TensorType(12, "Q4_K", 256, 144, _q4_k),
+    TensorType(12, "Q4_K", 256, 144, _q4_k, minima=_four_bits),
     TensorType(13, "Q5_K", 256, 176, _q5_k),
     TensorType(14, "Q6_K", 256, 210, _q6_k),
     TensorType(15, "Q8_K", 256, 292),

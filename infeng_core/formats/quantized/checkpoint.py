@@ -22,7 +22,7 @@ from infeng_core.formats.quantized.module import Integers, Module
 from infeng_core.formats.quantized.raw import FLOATS, MISMATCH, Raw
 from infeng_core.formats.quantized.rows import SCALES, Rows, floats
 from infeng_core.formats.quantized.scheme import Scheme
-from infeng_core.formats.quantizers import Quantized
+from infeng_core.formats.quantizers import Kept
 from infeng_core.models.config import ModelConfig
 from infeng_core.models.weights import Part
 
@@ -53,7 +53,7 @@ class QuantizedCheckpoint(huggingface.Checkpoint):
             return module.read(part.span)
         return super().array(part) if module is None else module.values(part.begin, part.rows)
 
-    def kept(self, part: Part, format: QuantFormat) -> Quantized | None:
+    def kept(self, part: Part, format: QuantFormat) -> Kept | None:
         """Return the checkpoint's own codes and scales where ``format`` stores them as they are; else None."""
         name = self.name(part)
         module = self._modules.get(name)
@@ -62,6 +62,8 @@ class QuantizedCheckpoint(huggingface.Checkpoint):
         if isinstance(module, Blocks):
             return self._kept_blocks(name, module, part)
         assert isinstance(module, Integers)
+        if format.minima is not None:
+            return storage.kept_minima(module, format.minima, part.begin, part.rows)
         grid = format.grid(module.k)
         assert grid is not None
         found, self._below[name, part.begin] = storage.kept(module, grid, part.begin, part.rows)

@@ -8,14 +8,14 @@ import numpy as np
 
 from infeng_core.formats.choice import ROUTER, FormatChoice
 from infeng_core.formats.gguf.storage import NEAREST
-from infeng_core.formats.quant import BUILTIN, FormatLookup, Grid, QuantFormat
+from infeng_core.formats.quant import BUILTIN, FormatLookup, Grid, MinimaGrid, QuantFormat
 from infeng_core.formats.quantized.blocks import Blocks
 from infeng_core.formats.quantized.module import Integers, Module
 from infeng_core.formats.quantized.scheme import Scheme
-from infeng_core.formats.quantizers import Quantized
+from infeng_core.formats.quantizers import Quantized, WithMinima
 from infeng_core.models.weights import Layout, TensorSpec
 
-EXACT = ("int4-g64", "int4-g32", "int8-row", "int8-g32")
+EXACT = ("int4-g64", "int4-g32", "int4-a256", "int4-a128", "int8-row", "int8-g32")
 """Formats of codes and scales, small ones first; those that this engine has."""
 
 LEFT = "int8-row"
@@ -32,12 +32,25 @@ def fits(module: Module, format: QuantFormat) -> bool:
     """
     if isinstance(module, Blocks):
         return format.name == NEAREST
-    grid = format.grid(module.k) if format.name in EXACT and format.name in BUILTIN else None
-    if grid is None or not isinstance(module, Integers):
+    if not isinstance(module, Integers) or format.name not in EXACT or format.name not in BUILTIN:
+        return False
+    if format.minima is not None:
+        return _fits_minima(module, format.minima)
+    grid = format.grid(module.k)
+    if grid is None:
         return False
     has_range = grid.low <= module.low + (module.bits == 8) and -module.low - 1 <= grid.high
     has_groups = module.group >= module.k or module.group % grid.group == 0
     return has_range and has_groups and module.is_symmetric and module.is_ordered and _has_scales(module, grid)
+
+
+def _fits_minima(module: Integers, grid: MinimaGrid) -> bool:
+    """Return whether a scale is that of whole superblocks: sub-scales are then 1, and minima the zero points."""
+    has_groups = module.group >= module.k or module.group % grid.superblock == 0
+    if module.bits != 4 or not has_groups or not module.is_ordered or module.scale_type != np.float16:
+        return False
+    zeros = module.zeros()
+    return zeros is None or int(zeros.min()) >= module.low
 
 
 def _has_scales(module: Integers, grid: Grid) -> bool:
@@ -61,6 +74,19 @@ def kept(module: Integers, grid: Grid, begin: int, rows: int) -> tuple[Quantized
     group = np.arange(grid.groups(module.k)) * grid.group // module.group
     scales = module.scales()[begin : begin + rows][:, group]
     return Quantized(np.ascontiguousarray(codes), np.ascontiguousarray(scales)), below
+
+
+def kept_minima(module: Integers, grid: MinimaGrid, begin: int, rows: int) -> WithMinima:
+    """Return rows of a module that fits: scale * (code - zero) as scale * code - scale * zero."""
+    end = begin + rows
+    block = np.arange(grid.superblocks(module.k)) * grid.superblock // module.group
+    group = np.arange(grid.groups(module.k)) * grid.group // module.group
+    scales = np.ascontiguousarray(module.scales()[begin:end][:, block])
+    zeros = module.zeros()
+    least = np.zeros((rows, module.groups), np.int16) if zeros is None else zeros[begin:end]
+    minima = (least[:, group] - module.low).astype(np.uint8)
+    codes = module.codes()[begin:end] - np.int8(module.low)
+    return WithMinima(codes, scales, scales, np.ones_like(minima), minima)
 
 
 def formats(layout: Layout, modules: Modules, choice: FormatChoice, lookup: FormatLookup) -> dict[str, str]:

@@ -248,6 +248,36 @@ py::tuple units_of(const std::string& format, const py::buffer& data, int64_t of
   return py::make_tuple(units, scales, sub_scales, zeros);
 }
 
+const MinimaScaling& minima_of(const std::string& name, uint32_t format) {
+  const MinimaScaling* minima = minima_scaling(format);
+  if (minima == nullptr) fail("unsupported", "weight format ", name, " has no minima");
+  return *minima;
+}
+
+py::object minima_grid_tuple(const std::string& format) {
+  const MinimaScaling* minima = minima_scaling(number_of(Vocabulary::weight, format));
+  if (minima == nullptr) return py::none();
+  return py::make_tuple(minima->group, minima->superblock);
+}
+
+void pack_minima_of(const std::string& format, const py::array& units, const py::array& scales,
+                    const py::array& minimum_scales, const py::array& sub_scales, const py::array& minima,
+                    const py::buffer& out, int64_t first_panel, int64_t panel_step, int threads) {
+  const uint32_t id = number_of(Vocabulary::weight, format);
+  const MinimaScaling& grid = minima_of(format, id);
+  const auto u = matrix_of<int8_t>("codes", units);
+  const auto d = matrix_of<float>("scales", scales), e = matrix_of<float>("scales of minima", minimum_scales);
+  const auto s = matrix_of<uint8_t>("sub-scales", sub_scales), t = matrix_of<uint8_t>("minima", minima);
+  const MinimaUnits given{u.data(), d.data(), e.data(), s.data(), t.data(), u.shape(0), u.shape(1)};
+  if (given.k < 1) fail("invalid_argument", "the codes have no columns");
+  require_sizes("scales", d, given.n, grid.blocks(given.k));
+  require_sizes("scales of minima", e, given.n, grid.blocks(given.k));
+  require_sizes("sub-scales", s, given.n, grid.groups(given.k));
+  require_sizes("minima", t, given.n, grid.groups(given.k));
+  fill_panels(id, given.n, given.k, out, 0, first_panel, panel_step, threads,
+              [&](int64_t row, uint8_t* panel) { pack_units(id, given, row, panel); });
+}
+
 void check_panels(const std::string& format, const py::buffer& data, int64_t offset, int64_t panels, int64_t k,
                   int threads) {
   const uint32_t id = number_of(Vocabulary::weight, format);
@@ -308,6 +338,12 @@ void bind_packing(py::module_& m) {
   m.def("unpack_units", &units_of, py::arg("format"), py::arg("data"), py::arg("offset"), py::arg("panels"),
         py::arg("k"), py::kw_only(), py::arg("first_panel") = 0, py::arg("panel_step") = 1,
         "Return the codes, scales, sub-scales and zero points of panels.");
+  m.def("minima_grid", &minima_grid_tuple, py::arg("format"),
+        "(inputs of a minimum, inputs of a superblock), or None.");
+  m.def("pack_minima", &pack_minima_of, py::arg("format"), py::arg("units"), py::arg("scales"),
+        py::arg("minimum_scales"), py::arg("sub_scales"), py::arg("minima"), py::arg("out"), py::kw_only(),
+        py::arg("first_panel") = 0, py::arg("panel_step") = 1, py::arg("threads") = 1,
+        "Lay out codes with scales, sub-scales and minima.");
 }
 
 }  // namespace infeng

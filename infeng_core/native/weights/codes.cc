@@ -94,9 +94,19 @@ const SubScaling* sub_scaling(uint32_t format) {
   return known == nullptr ? nullptr : known->sub;
 }
 
+const MinimaScaling* minima_scaling(uint32_t format) {
+  const WeightFormat* known = find_format(format);
+  return known == nullptr ? nullptr : known->minima;
+}
+
 void pack_units(uint32_t format, const Units& units, int64_t row, uint8_t* panel) {
   std::memset(panel, 0, size_t(panel_bytes_of(format, units.k)));
   format_of(format).sub->write(units, row, panel);
+}
+
+void pack_units(uint32_t format, const MinimaUnits& units, int64_t row, uint8_t* panel) {
+  std::memset(panel, 0, size_t(panel_bytes_of(format, units.k)));
+  format_of(format).minima->write(units, row, panel);
 }
 
 }  // namespace infeng

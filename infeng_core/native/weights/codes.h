@@ -28,8 +28,12 @@ void unpack_codes(uint32_t format, const uint8_t* panel, int64_t k, int8_t* q, f
 // NULL for a format without integer sub-scales.
 const SubScaling* sub_scaling(uint32_t format);
 
+// NULL for a format without minima.
+const MinimaScaling* minima_scaling(uint32_t format);
+
 // Lays out rows [row, row + 16) of units; rows and inputs outside of the matrix are zero. Throws Error "not_finite" and
 // "out_of_range" that name row and column.
 void pack_units(uint32_t format, const Units& units, int64_t row, uint8_t* panel);
+void pack_units(uint32_t format, const MinimaUnits& units, int64_t row, uint8_t* panel);
 
 }  // namespace infeng

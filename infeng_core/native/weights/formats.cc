@@ -29,8 +29,8 @@ constexpr WeightFormat kReserved[] = {
 const std::vector<const WeightFormat*>& own_formats() {
   static const auto& formats = *[] {
     auto* all = new std::vector<const WeightFormat*>;
-    for (const std::span<const WeightFormat> family :
-         {float_formats(), integer_formats(), sub_scaled_formats(), std::span<const WeightFormat>(kReserved)}) {
+    for (const std::span<const WeightFormat> family : {float_formats(), integer_formats(), sub_scaled_formats(),
+                                                       affine_formats(), std::span<const WeightFormat>(kReserved)}) {
       for (const WeightFormat& format : family) all->push_back(&format);
     }
     std::ranges::sort(*all, {}, [](const WeightFormat* format) { return format->abi.number; });

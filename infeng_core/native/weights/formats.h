@@ -62,6 +62,29 @@ struct SubScaling {
   int64_t groups(int64_t k) const { return (k + group - 1) / group; }
 };
 
+// A matrix (n, k) in units with sub-scales and minima, rows contiguous: w = d s u - e t, with d and e (n, blocks), and
+// s and t (n, groups).
+struct MinimaUnits {
+  const int8_t* u;  // (n, k)
+  const float* d;
+  const float* e;
+  const uint8_t* s;
+  const uint8_t* t;
+  int64_t n;
+  int64_t k;
+};
+
+// What a format with minima stores: units in [0, 15], d and e rounded to fp16.
+struct MinimaScaling {
+  int64_t group;       // inputs of one s and t
+  int64_t superblock;  // inputs of one d and e
+  // Lays out rows [row, row + 16) in a panel that was zero. Throws as SubScaling's does.
+  void (*write)(const MinimaUnits& units, int64_t row, uint8_t* panel);
+
+  int64_t groups(int64_t k) const { return (k + group - 1) / group; }
+  int64_t blocks(int64_t k) const { return (k + superblock - 1) / superblock; }
+};
+
 // A format as the ABI describes one, and what the core alone needs of it.
 struct WeightFormat {
   // Of the core's own `pack` is NULL: they are packed from a source in place. A reserved one has no functions.
@@ -77,6 +100,8 @@ struct WeightFormat {
   void (*check)(const uint8_t* panel, int64_t k, int64_t row);
   // NULL for a format without integer sub-scales.
   const SubScaling* sub = nullptr;
+  // NULL for a format without minima.
+  const MinimaScaling* minima = nullptr;
 
   bool is_reserved() const { return abi.panel_bytes == nullptr; }
 };
@@ -85,6 +110,7 @@ struct WeightFormat {
 std::span<const WeightFormat> float_formats();
 std::span<const WeightFormat> integer_formats();
 std::span<const WeightFormat> sub_scaled_formats();
+std::span<const WeightFormat> affine_formats();
 
 // NULL for a number or a name that nobody has. What is found lives as long as the process.
 const WeightFormat* find_format(uint32_t number);

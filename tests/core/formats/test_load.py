@@ -27,6 +27,8 @@ BOUND = {
     "int4-p32": 0.15,
     "int5-p32": 0.08,
     "int6-p32": 0.045,
+    "int4-a256": 0.14,
+    "int4-a128": 0.14,
 }
 
 Maker = Callable[..., Path]

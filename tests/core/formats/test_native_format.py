@@ -177,16 +177,26 @@ def test_one_flipped_bit_is_found_and_its_tensor_named(directory: Path) -> None:
     assert read_native(directory, builtin_format, verify=False).nbytes  # not looked for when told not to
 
 
-def test_a_weight_that_its_format_forbids_is_found_whatever_the_checksum(make_model: Maker, tmp_path: Path) -> None:
-    made = convert(make_model(), tmp_path / "native", FormatChoice("int4-p32", {"embed": "int8-row"}))
+@pytest.mark.parametrize(
+    ("format", "damage", "text"),
+    [
+        # s = 16, z = 15: units below 7 are out of range
+        ("int4-p32", {64: 0xFF, 128: 0}, "row 0, column 0: the weight"),
+        ("int4-a256", {34: 0, 35: 0x7C}, "row 1, columns from 0: the scale of minima is NaN or infinite"),
+    ],
+)
+def test_a_weight_that_its_format_forbids_is_found_whatever_the_checksum(
+    make_model: Maker, tmp_path: Path, format: str, damage: dict[int, int], text: str
+) -> None:
+    made = convert(make_model(), tmp_path / "native", FormatChoice(format, {"embed": "int8-row"}))
     path = made.path / "weights-00001.safetensors"
     info = read_header(path).tensors["layers.1.down_proj"]
     data = bytearray(path.read_bytes())
-    data[info.begin + 64] = 0xFF  # s = 16, z = 15: units below 7 are out of range
-    data[info.begin + 128] = 0
+    for at, byte in damage.items():
+        data[info.begin + at] = byte
     path.write_bytes(data)
     message = refused(made.path, verify=False)
-    assert "weights-00001.safetensors: tensor layers.1.down_proj is no int4-p32 (row 0, column 0: the weight" in message
+    assert f"weights-00001.safetensors: tensor layers.1.down_proj is no {format} ({text}" in message
     assert read_native(made.path, builtin_format, load="mmap").nbytes  # nothing is read
 
 

@@ -221,6 +221,8 @@ def test_half_precision_sources_give_what_their_float32_values_give(fmt: str) ->
         ("int4-p32", 0.082),
         ("int5-p32", 0.043),
         ("int6-p32", 0.024),
+        ("int4-a256", 0.075),
+        ("int4-a128", 0.075),
     ],
 )
 def test_relative_error_on_normal_weights_stays_small(fmt: str, bound: float) -> None:

@@ -55,9 +55,10 @@ inline uint16_t random_half() {
   return uint16_t(pick(10, 14) << 10 | pick(0, 1023));
 }
 
-inline constexpr uint32_t kWeightFormats[] = {INFENG_WEIGHT_F32,      INFENG_WEIGHT_BF16,     INFENG_WEIGHT_INT8_ROW,
-                                              INFENG_WEIGHT_INT4_G64, INFENG_WEIGHT_INT4_G32, INFENG_WEIGHT_INT4_P32,
-                                              INFENG_WEIGHT_INT5_P32, INFENG_WEIGHT_INT6_P32, INFENG_WEIGHT_INT8_G32};
+inline constexpr uint32_t kWeightFormats[] = {INFENG_WEIGHT_F32,       INFENG_WEIGHT_BF16,     INFENG_WEIGHT_INT8_ROW,
+                                              INFENG_WEIGHT_INT4_G64,  INFENG_WEIGHT_INT4_G32, INFENG_WEIGHT_INT4_P32,
+                                              INFENG_WEIGHT_INT5_P32,  INFENG_WEIGHT_INT6_P32, INFENG_WEIGHT_INT8_G32,
+                                              INFENG_WEIGHT_INT4_A256, INFENG_WEIGHT_INT4_A128};
 
 struct PackedWeight {
   Bytes data;
@@ -84,6 +85,12 @@ struct PackedWeight {
         break;
       case INFENG_WEIGHT_INT8_G32:
         bytes = padded / 64 * (64 + 1024);
+        break;
+      case INFENG_WEIGHT_INT4_A256:
+        bytes = up(padded, 256) / 256 * 64 + padded / 64 * (64 + 512);
+        break;
+      case INFENG_WEIGHT_INT4_A128:
+        bytes = up(padded, 128) / 128 * 64 + padded / 64 * (64 + 512);
         break;
       default:
         bytes = 64 + up(padded, 128) / 128 * 64 + padded * 2 * unit_bits(format);
@@ -144,6 +151,14 @@ struct PackedWeight {
           } else {
             bytes(1024);
           }
+        }
+        break;
+      case INFENG_WEIGHT_INT4_A256:
+      case INFENG_WEIGHT_INT4_A128:  // any s, t and u, and what they add up to at most
+        for (int64_t g = 0; g < padded / 64; ++g) {
+          if (g % (format == INFENG_WEIGHT_INT4_A256 ? 4 : 2) == 0) halves();
+          bytes(64);
+          bytes(512);
         }
         break;
       default:

@@ -4,6 +4,7 @@
 #include <infeng/ops/embed.h>
 #include <infeng/ops/experts.h>
 #include <infeng/ops/kv_append.h>
+#include <infeng/ops/linear_affine.h>
 #include <infeng/ops/linear_float.h>
 #include <infeng/ops/linear_int.h>
 #include <infeng/ops/linear_p32.h>
@@ -28,6 +29,8 @@ constexpr infeng_kernel table[] = {
     kernel<Embed<V, LaneP32<Int4P32>>>("embed_int4p32", ""),
     kernel<Embed<V, LaneP32<Int5P32>>>("embed_int5p32", ""),
     kernel<Embed<V, LaneP32<Int6P32>>>("embed_int6p32", ""),
+    kernel<Embed<V, LaneAffine<Int4A256>>>("embed_int4a256", ""),
+    kernel<Embed<V, LaneAffine<Int4A128>>>("embed_int4a128", ""),
     kernel<Rmsnorm<V>>("rmsnorm", ""),
     kernel<LinearFloat<V, PanelF32>>("linear_f32", ""),
     kernel<LinearFloat<V, PanelBf16>>("linear_bf16", ""),
@@ -38,6 +41,8 @@ constexpr infeng_kernel table[] = {
     kernel<LinearP32<V, Int4P32>>("linear_int4p32", ""),
     kernel<LinearP32<V, Int5P32>>("linear_int5p32", ""),
     kernel<LinearP32<V, Int6P32>>("linear_int6p32", ""),
+    kernel<LinearAffine<AffineDots<V>, Int4A256>>("linear_int4a256", ""),
+    kernel<LinearAffine<AffineDots<V>, Int4A128>>("linear_int4a128", ""),
     kernel<LinearTiles<V, scalar::Tiles, Int8Row, 1>>("linear_int8row_tiles", ""),
     kernel<LinearTiles<V, scalar::Tiles, Int8G32, 1>>("linear_int8g32_tiles", ""),
     kernel<LinearTiles<V, scalar::Tiles, Int4G64, 1>>("linear_int4g64_tiles", ""),

@@ -46,7 +46,7 @@ def test_logits_do_not_depend_on_how_a_prompt_is_cut(directory: Path) -> None:
 @pytest.mark.parametrize(
     "format",
     [
-        pytest.param(name, marks=[pytest.mark.nightly] * (name in ("int4-g32", "int5-p32", "int6-p32")))
+        pytest.param(name, marks=[pytest.mark.nightly] * (name in ("int4-g32", "int5-p32", "int6-p32", "int4-a128")))
         for name in BUILTIN
         if name != "bf16"
     ],

@@ -1,6 +1,6 @@
 // embed: out[m] = row ids[m] of the weight, widened: one lane of a panel. A tile is one row.
 //   f32, bf16: the weight;  int8-row: float(q) * scale[n];  int4: float(q) * float(scale of the group)
-//   sub-scales: float(s (u - z)) * d[n]
+//   sub-scales: float(s (u - z)) * d[n];  with minima: d * float(s u) - e * float(t)
 // SPDX-License-Identifier: Apache-2.0
 #ifndef INFENG_OPS_EMBED_H
 #define INFENG_OPS_EMBED_H
@@ -87,6 +87,30 @@ struct LaneP32 {
     if constexpr (Format::kBits == 4) return nibble;
     if constexpr (Format::kBits == 5) return nibble | (lines[4 * kLine + k % 4] >> l & 1) << 4;
     return nibble | (lines[(4 + l / 4) * kLine + k % 4] >> 2 * (l % 4) & 3) << 4;
+  }
+};
+
+// Both products are exact: 11 bits of a half by at most 12.
+template <class Format>
+struct LaneAffine {
+  static constexpr uint32_t kFormat = Format::kFormat;
+
+  template <Vector V>
+  static void read(const uint8_t* panel, int lane, int64_t k, float* out) {
+    alignas(64) float d[kLanes], e[kLanes];
+    for (int64_t i = 0; i < k; ++i) {
+      const int64_t g = i / kGroup;
+      const int half = int(i % kGroup / 32), line = int(i % 32 / 4);
+      if (i % kGroup == 0 && Format::kPanel.begins(g)) {
+        const uint16_t* halves = (const uint16_t*)(panel + Format::kPanel.superblock_at(g));
+        V::store(d, V::load_f16(halves));
+        V::store(e, V::load_f16(halves + kLanes));
+      }
+      const uint8_t* scales = panel + Format::kPanel.scales_at(g) + 4 * lane + half;
+      const uint8_t* lines = panel + Format::kPanel.lines_at(g) + half * (4 * kLine) + 4 * lane;
+      const int unit = lines[line % 4 * kLine + i % 4] >> (line < 4 ? 0 : 4) & 15;
+      out[i] = d[lane] * float(scales[0] * unit) - e[lane] * float(scales[2]);
+    }
   }
 };
 

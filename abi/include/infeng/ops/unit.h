@@ -11,6 +11,7 @@
 #define INFENG_INT8_FORMATS(DO, ARG) DO(ARG, int8row, Int8Row) DO(ARG, int8g32, Int8G32)
 #define INFENG_INT_FORMATS(DO, ARG) INFENG_INT8_FORMATS(DO, ARG) INFENG_INT4_FORMATS(DO, ARG)
 #define INFENG_P32_FORMATS(DO, ARG) DO(ARG, int4p32, Int4P32) DO(ARG, int5p32, Int5P32) DO(ARG, int6p32, Int6P32)
+#define INFENG_AFFINE_FORMATS(DO, ARG) DO(ARG, int4a256, Int4A256) DO(ARG, int4a128, Int4A128)
 
 // Defines a kernel; KERNEL_UNIT gives the name the unit's suffix and its needs.
 #define INFENG_TEXT_(x) #x
@@ -22,32 +23,33 @@
   extern "C" constinit const infeng_kernel name = infeng::kernel<__VA_ARGS__>(#name, "", priority);
 
 // X(kernel) for those that are the same in every unit, and for those of one.
-#define INFENG_PLAIN_KERNELS(X)            \
-  X(embed_f32)                             \
-  X(embed_bf16)                            \
-  INFENG_INT_FORMATS(INFENG_EMBED_NAME, X) \
-  INFENG_P32_FORMATS(INFENG_EMBED_NAME, X) \
-  X(rmsnorm)                               \
-  X(linear_f32)                            \
-  X(linear_bf16)                           \
-  X(epilogue)                              \
-  X(rope)                                  \
-  X(kv_append_f32)                         \
-  X(kv_append_f16)                         \
-  X(kv_append_int8)                        \
-  X(kv_append_int8h)                       \
-  X(kv_append_k8v4h)                       \
-  X(kv_append_int4h)                       \
-  X(kv_append_fp8h)                        \
-  X(attention_f32_rows)                    \
-  X(attention_f32_splits)                  \
-  X(attention_f16_rows)                    \
-  X(attention_f16_splits)                  \
-  X(attention_fp8h_rows)                   \
-  X(attention_fp8h_splits)                 \
-  X(shrink_f32)                            \
-  X(shrink_bf16)                           \
-  X(route)                                 \
+#define INFENG_PLAIN_KERNELS(X)               \
+  X(embed_f32)                                \
+  X(embed_bf16)                               \
+  INFENG_INT_FORMATS(INFENG_EMBED_NAME, X)    \
+  INFENG_P32_FORMATS(INFENG_EMBED_NAME, X)    \
+  INFENG_AFFINE_FORMATS(INFENG_EMBED_NAME, X) \
+  X(rmsnorm)                                  \
+  X(linear_f32)                               \
+  X(linear_bf16)                              \
+  X(epilogue)                                 \
+  X(rope)                                     \
+  X(kv_append_f32)                            \
+  X(kv_append_f16)                            \
+  X(kv_append_int8)                           \
+  X(kv_append_int8h)                          \
+  X(kv_append_k8v4h)                          \
+  X(kv_append_int4h)                          \
+  X(kv_append_fp8h)                           \
+  X(attention_f32_rows)                       \
+  X(attention_f32_splits)                     \
+  X(attention_f16_rows)                       \
+  X(attention_f16_splits)                     \
+  X(attention_fp8h_rows)                      \
+  X(attention_fp8h_splits)                    \
+  X(shrink_f32)                               \
+  X(shrink_bf16)                              \
+  X(route)                                    \
   X(combine)
 #define INFENG_UNIT_KERNELS(X, unit) \
   X(linear_int8row_##unit)           \
@@ -64,6 +66,7 @@
   X(shrink_int8_##unit)
 #define INFENG_INT4_KERNELS(X, unit) X(linear_int4g64_##unit) X(linear_int4g32_##unit)
 #define INFENG_P32_KERNELS(X, unit) X(linear_int4p32_##unit) X(linear_int5p32_##unit) X(linear_int6p32_##unit)
+#define INFENG_AFFINE_KERNELS(X, unit) X(linear_int4a256_##unit) X(linear_int4a128_##unit)
 #define INFENG_EMBED_NAME(X, name, Format) X(embed_##name)
 
 #endif  // INFENG_OPS_UNIT_H

@@ -86,6 +86,30 @@ using Int4P32 = P32<INFENG_WEIGHT_INT4_P32, 4>;
 using Int5P32 = P32<INFENG_WEIGHT_INT5_P32, 5>;
 using Int6P32 = P32<INFENG_WEIGHT_INT6_P32, 6>;
 
+// Nibbles with sub-scales and minima: a weight is d[n] * (s u) - e[n] * t, with bytes s and t for every 32 k of an
+// output and fp16 d and e for every superblock. A superblock of 64 << kShift k: a line with 16 d and 16 e, then per 64
+// k a line where bytes 4n + h and 4n + 2 + h are s and t of half h of output n, and 4 lines of nibbles for each half. A
+// last superblock ends with its k.
+struct AffinePanel {
+  int shift;
+
+  INFENG_INLINE int64_t lines_at(int64_t g) const { return scales_at(g) + kLine; }
+  INFENG_INLINE int64_t scales_at(int64_t g) const { return kLine * ((g >> shift) + 1 + 9 * g); }
+  INFENG_INLINE int64_t superblock_at(int64_t g) const {
+    const int64_t block = g >> shift;
+    return kLine * (block + 9 * (block << shift));
+  }
+  INFENG_INLINE bool begins(int64_t g) const { return (g & ((1 << shift) - 1)) == 0; }
+};
+
+template <uint32_t Format, int Shift>
+struct Affine {
+  static constexpr uint32_t kFormat = Format;
+  static constexpr AffinePanel kPanel{Shift};
+};
+using Int4A256 = Affine<INFENG_WEIGHT_INT4_A256, 2>;
+using Int4A128 = Affine<INFENG_WEIGHT_INT4_A128, 1>;
+
 }  // namespace
 }  // namespace infeng
 #endif  // INFENG_OPS_WEIGHTS_H

@@ -166,26 +166,25 @@ struct Scalar {
 
   template <int Bits, int M, int P, class Each>
   static void dot_lines(I (&acc)[M][P], const uint8_t* const (&w)[P], int lines, const int8_t* const (&x)[M],
-                        const int32_t (&)[M], const Each&) {
+                        const int32_t (&sum)[M], const Each&) {
     for (int m = 0; m < M; ++m)
       for (int p = 0; p < P; ++p) {
-        acc[m][p] = iset(0);
+        acc[m][p] = iset(-sum[m] * (1 << (Bits - 1)));
         for (int l = 0; l < lines; ++l)
-          for (int b = 0; b < kLine; ++b)
-            acc[m][p].v[b / 4] += x[m][4 * l + b % 4] * (w[p][l * kLine + b] - (1 << (Bits - 1)));
+          for (int b = 0; b < kLine; ++b) acc[m][p].v[b / 4] += x[m][4 * l + b % 4] * w[p][l * kLine + b];
       }
   }
   template <int L, int M, int P, class Each>
   static void dot_nibbles(I (&acc)[M][P], const uint8_t* const (&w)[P], const int8_t* const (&x)[M],
-                          const int32_t (&)[M], const Each&) {
+                          const int32_t (&sum)[M], const Each&) {
     for (int m = 0; m < M; ++m)
       for (int p = 0; p < P; ++p) {
-        acc[m][p] = iset(0);
+        acc[m][p] = iset(-sum[m] * 8);
         for (int l = 0; l < L; ++l)
           for (int b = 0; b < kLine; ++b) {
             const uint8_t byte = w[p][l * kLine + b];
-            acc[m][p].v[b / 4] += x[m][4 * l + b % 4] * ((byte & 15) - 8);
-            acc[m][p].v[b / 4] += x[m][4 * (l + L) + b % 4] * ((byte >> 4) - 8);
+            acc[m][p].v[b / 4] += x[m][4 * l + b % 4] * (byte & 15);
+            acc[m][p].v[b / 4] += x[m][4 * (l + L) + b % 4] * (byte >> 4);
           }
       }
   }

@@ -76,7 +76,8 @@ concept Vector = requires(typename V::F f, typename V::I i, const float* x, floa
   { V::kBlockRows };      // the same for u8 lines with four panels
   { V::kColumns };        // vectors of f32 columns that stay in registers for each of six rows
   // group_dot, the integer primitive (each backend documents how it keeps it exact). Weights are unsigned bytes with a
-  // zero point, x is signed; `sum[m]` is the sum of x[m] over the same k, for backends that want the zero point in it.
+  // zero point, x is signed; `sum[m]` is the sum of x[m] over the same k, by which the zero point is taken out: with a sum
+  // of 0 nibbles, and lines of 4 bits, have none. Bytes of 8 bits may be used without it.
   //   dot_lines<Bits, M, P>(acc, w, lines, x, sum, each):  acc[m][p] = sum over 4 * lines k of x[m][k] * (w[p][k] - 2^(Bits-1))
   //   dot_nibbles<L, M, P>(acc, w, x, sum, each):          the same over L lines of nibbles, 8 * L k, zero point 8
   // each(l) is called once for every line, evenly over the dot, so that what is needed later can be fetched evenly; it

@@ -12,6 +12,7 @@ import gguf
 import numpy as np
 import pytest
 import tiny_model
+from e2e import harness
 from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 from tiny_model import Shape
@@ -191,7 +192,10 @@ def test_integers_under_one_scale_are_kept_as_they_are(tmp_path: Path, source: P
 
 
 def any_blocks(values: Floats, kind: gguf.GGMLQuantizationType) -> NDArray[Any]:
-    """Return blocks of a type that the library only reads: any codes, under scales that weights have."""
+    """Return blocks of a type that the library only reads: any codes, under scales that weights have.
+
+    Of Q4_K also the least scales of fp16, and such below zero.
+    """
     try:
         return gguf.quantize(values, kind)
     except NotImplementedError:
@@ -199,12 +203,13 @@ def any_blocks(values: Floats, kind: gguf.GGMLQuantizationType) -> NDArray[Any]:
         raw = np.random.default_rng(values.size).integers(0, 256, (values.size // block, nbytes), np.uint8)
         for at in {"Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,)}[kind.name]:
             raw[:, at : at + 2] = np.array([0.001], np.float16).view(np.uint8)
+        if kind.name == "Q4_K":
+            raw[1::5, :2], raw[2::5, 2:4] = [1, 0], [3, 0]
+            raw[3::5, 1], raw[4::5, 3] = raw[3::5, 1] | 128, raw[4::5, 3] | 128
         return raw.reshape(len(values), -1)
 
 
-@pytest.mark.parametrize(
-    "kind", ["Q5_1", "Q4_K", "Q6_K", *(pytest.param(kind, marks=NIGHTLY) for kind in ("Q4_1", "Q5_K"))]
-)
+@pytest.mark.parametrize("kind", ["Q5_1", "Q6_K", *(pytest.param(kind, marks=NIGHTLY) for kind in ("Q4_1", "Q5_K"))])
 def test_other_types_are_rounded_once_more_and_said_so(tmp_path: Path, kind: str) -> None:
     source = tiny_model.write(
         tmp_path / "source", Shape(hidden=256, intermediate=256, layers=1, head_dim=64, tie=False)
@@ -221,6 +226,71 @@ def test_other_types_are_rounded_once_more_and_said_so(tmp_path: Path, kind: str
         exact = gguf.dequantize(any_blocks(weights[name], to), to)
         groups = np.abs(exact).reshape(len(exact), -1, 32).max(axis=2).repeat(32, axis=1)
         assert (np.abs(model.matrix(name) - exact) <= groups / 127 * 0.57).all()  # a half, and what fp16 does to scales
+
+
+WIDE = Shape(hidden=256, intermediate=512, heads=4, kv_heads=2, layers=1, head_dim=64, tie=False)  # whole blocks
+
+
+def test_sub_scales_and_minima_are_kept_as_they_are(tmp_path: Path) -> None:
+    source = tiny_model.write(tmp_path / "source", WIDE)
+    checkpoint = GgufCheckpoint(write(tmp_path / "m.gguf", source, lambda name: "Q4_K", stored=any_blocks))
+    used = checkpoint.formats(FormatChoice("int4-g64", {}, frozenset({BASE})), builtin_format)
+    assert set(used.values()) == {"int4-a256"} and checkpoint.changes(used) == {}
+    halves = {"model__format": "int4-a128", "model__formats": {"embed": "int4-a128"}}
+    to = gguf.GGMLQuantizationType["Q4_K"]
+    for format, settings in (("int4-a256", {}), ("int4-a128", halves)):  # whose superblocks are halves of a block
+        model = loaded(tmp_path / "m.gguf", **settings)
+        assert set(model.formats_used.values()) == {format}
+        for name, values in load_file(source / "model.safetensors").items():
+            if values.ndim == 1:
+                continue
+            heads = {"q_proj": WIDE.heads, "k_proj": WIDE.kv_heads}.get(name.split(".")[-2])
+            there = gguf.dequantize(any_blocks(interleaved(values, heads) if heads else values, to), to)
+            ours = model.matrix(name)
+            assert np.array_equal(interleaved(ours, heads) if heads else ours, there), name
+
+
+def test_logits_over_minima_are_those_of_the_dequantized_weights(tmp_path: Path) -> None:
+    """The backend in NumPy multiplies dequantized weights in binary64 by activations that are rounded as ours are.
+
+    Most rows agree to the last digits of binary32, but for those that an activation on the edge of two integers
+    reaches; in one of these prompts there is none among the first.
+    """
+    pytest.importorskip("infeng_numpy")
+    path = write(
+        tmp_path / "m.gguf", tiny_model.write(tmp_path / "source", WIDE), lambda name: "Q4_K", stored=any_blocks
+    )
+    prompts, found = np.random.default_rng(0).integers(2, 300, (4, 30)), []
+    for backend in ("native", "numpy"):
+        with harness.engine(path, {"kv_cache.dtype": "f32", "backend.use": backend}) as engine:
+            assert set(engine.model.formats_used.values()) == {"int4-a256"}
+            found.append(np.stack([harness.logits(engine, prompt, range(30)) for prompt in prompts]))
+    rows = np.abs(found[0] - found[1]).max(axis=2) / np.abs(found[1]).max()  # (prompts, rows)
+    assert rows.max() < 0.05 and np.median(rows, axis=1).min() < 5e-6
+
+
+def test_what_is_no_minimum_keeps_its_neighbours_from_four_bits(tmp_path: Path) -> None:
+    source = tiny_model.write(tmp_path / "source", WIDE)
+    mixed = {"attn_v": "Q6_K", "ffn_down": "Q6_K"}  # as in half of the layers of a Q4_K_M
+    types = lambda name: mixed.get(name.split(".")[-2], "Q4_K")  # noqa: E731
+    checkpoint = GgufCheckpoint(write(tmp_path / "m.gguf", source, types, stored=any_blocks))
+    used = checkpoint.formats(FormatChoice("int4-g64", {}, frozenset({BASE})), builtin_format)
+    eight = {"layers.0.qkv_proj", "layers.0.down_proj"}
+    assert used == {name: "int8-g32" if name in eight else "int4-a256" for name in used}
+    assert checkpoint.changes(used) == {"Q4_K -> int8-g32": "2 tensors", "Q6_K -> int8-g32": "2 tensors"}
+
+
+def test_a_scale_of_minima_that_is_not_finite_is_named(tmp_path: Path) -> None:
+    def damaged(values: Floats, kind: gguf.GGMLQuantizationType) -> NDArray[Any]:
+        raw = any_blocks(values, kind)
+        if values.shape == (WIDE.hidden, WIDE.intermediate):
+            raw[7, 144 + 2 : 144 + 4] = [0, 0x7C]  # the second block of row 7: infinity
+        return raw
+
+    source = tiny_model.write(tmp_path / "source", WIDE)
+    path = write(tmp_path / "m.gguf", source, lambda name: "Q4_K", stored=damaged)
+    with pytest.raises(ModelError, match=r"ffn_down.weight.* holds .*(inf|nan) at row 7, column 256"):
+        loaded(path)
 
 
 def test_a_joined_tensor_takes_a_format_that_suits_all_of_its_parts(tmp_path: Path, source: Path) -> None:

@@ -79,6 +79,8 @@ EXACT = {
     "auto-round": (auto_round("auto_round:auto_gptq", 1), Kind(), "int4-g64"),
     "auto-round-2": (auto_round("auto_round", 2), Kind(), "int4-g64"),
     "auto-round-awq": (auto_round("auto_round:auto_awq", 0), Kind(group=128), "int4-g64"),
+    "awq-row": (awq, Kind(sym=False, group=-1), "int4-a256"),
+    "packed-asym-row": (packed, Kind(sym=False, group=-1), "int4-a256"),
 }
 ROUNDED = {
     "gptq-asym": (gptq, Kind(sym=False), NEAREST, "int4-g64 with zero points"),
@@ -88,7 +90,6 @@ ROUNDED = {
     "gptq-both": (gptq, Kind(desc_act=True, sym=False), NEAREST, "int4-g64 with zero points in activation order"),
     "gptq-odd": (gptq, Kind(group=16), NEAREST, "int4-g16"),
     "awq": (awq, Kind(sym=False), NEAREST, "int4-g64 with zero points"),
-    "awq-row": (awq, Kind(sym=False, group=-1), NEAREST, "int4 per row with zero points"),
     "packed-asym": (packed, Kind(sym=False), NEAREST, "int4-g64 with zero points"),
     "packed-order": (packed, Kind(desc_act=True), NEAREST, "int4-g64 in activation order"),
     "bytes-asym": (bytewise, Kind(bits=8, group=-1, sym=False), NEAREST, "int8 per row with zero points"),
@@ -128,6 +129,32 @@ def test_what_no_format_holds_is_rounded_again_and_said_so(tmp_path: Path, case:
     assert set(made.values()) == {format, "int8-row"}
     assert checkpoint.changes(made) == {f"{label} -> {format}": f"{LINEARS} tensors"}
     assert checkpoint.stored()[label] == LINEARS and len(checkpoint.stored()) == 2
+
+
+@pytest.mark.parametrize("write", [awq, gptq, gptq2])
+def test_zero_points_of_groups_as_long_as_a_superblock_are_minima(
+    tmp_path: Path, write: Callable[[Path, Kind], Model]
+) -> None:
+    model = write(tmp_path / "m", Kind(sym=False, group=128))
+    checkpoint = open_checkpoint(model.directory)
+    made = formats(checkpoint)
+    # 128 inputs are one group and whole rows, 256 are two groups.
+    assert {made[f"layers.0.{name}"] for name in ("qkv_proj", "o_proj", "gate_up_proj")} == {"int4-a256"}
+    assert made["layers.0.down_proj"] == "int4-a128" and checkpoint.changes(made) == {}
+    found = loaded(model.directory)
+    for name, weight in model.quantized.items():
+        assert np.array_equal(found.matrix(name), weight.values()), name
+
+
+def test_scales_beside_zero_points_that_are_no_values_of_fp16_are_rounded_again(tmp_path: Path) -> None:
+    def change(tensors: Tensors) -> None:
+        name = "model.layers.1.mlp.down_proj.scales"
+        tensors[name] = ("BF16", parts.bf16(np.full(tensors[name][1].shape, 3e-8, np.float32)))
+
+    kind = Kind(sym=False, group=128, scale="BF16")
+    model = parts.write(tmp_path / "m", parts.awq_scheme(kind), parts.awq, kind, change=change)
+    made = formats(open_checkpoint(model.directory))
+    assert (made["layers.1.down_proj"], made["layers.0.down_proj"]) == (NEAREST, "int4-a128")
 
 
 def test_eight_bits_in_groups_take_the_format_that_has_them(tmp_path: Path) -> None:

@@ -1,0 +1,10 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <infeng/ops/linear_affine.h>
+#include <infeng/simd/affine_avx512.h>
+
+#include "unit.h"
+
+using Dots = infeng::AffineDots<Unit, infeng::avx512::AffineBytes>;
+
+#define LINEAR(arg, name, Format) KERNEL_UNIT(linear_##name, 0, infeng::LinearAffine<Dots, infeng::Format>)
+INFENG_AFFINE_FORMATS(LINEAR, )
