@@ -115,7 +115,7 @@ class GgufCheckpoint:
         assert tensor.type.minima is not None and grid is not None
         pieces = []
         for first, count in _steps(part.rows, tensor.shape[-1]):
-            rows = self._rows(part, _begin(part) + first, count)
+            rows = self._rows(part, self._begin(part) + first, count)
             found = vars(tensor.type.minima(rows.reshape(-1, tensor.type.nbytes)))
             pieces.append({name: values.reshape(count, -1) for name, values in found.items()})
         whole = {name: self._straight(part, np.concatenate([piece[name] for piece in pieces])) for name in pieces[0]}

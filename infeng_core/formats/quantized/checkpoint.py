@@ -22,7 +22,7 @@ from infeng_core.formats.quantized.module import Integers, Module
 from infeng_core.formats.quantized.raw import FLOATS, MISMATCH, Raw
 from infeng_core.formats.quantized.rows import SCALES, Rows, floats
 from infeng_core.formats.quantized.scheme import Scheme
-from infeng_core.formats.quantizers import Kept
+from infeng_core.formats.quantizers import Kept, Quantized
 from infeng_core.models.config import ModelConfig
 from infeng_core.models.weights import Part
 

@@ -123,9 +123,7 @@ def arrange(config: ModelConfig, read: Read, has_int8_input: Callable[[str], boo
         gate = linear(f"{shared}_gate", f"{packed}.shared_gate")
         return Experts(linear(f"{name}.{router}", f"{packed}.router"), gates, ups, downs, whole, gate)
 
-    def of_experts(
-        name: str, index: int, of: int
-    ) -> list[tuple[str, NDArray[np.float64], NDArray[np.float64] | None]]:
+    def of_experts(name: str, index: int, of: int) -> list[tuple[str, NDArray[np.float64], NDArray[np.float64] | None]]:
         """Return module, matrix and bias of each expert; a stack has ``of`` of each: number ``index`` is wanted."""
         module, count = name.removesuffix(".weight"), config.experts
         if "{}" in name:
