@@ -26,18 +26,16 @@ class Profile:
     budget: float | None = None
     calibrate: str = "auto"  # what --calibrate is where nobody says
 
-    def over(self, group: int, *, is_rotated: bool) -> Profile:
-        """Return the profile whose linears read groups of ``group`` inputs, rotated or not.
+    def over(self, group: int | None, *, is_rotated: bool | None) -> Profile:
+        """Return the profile whose linears read groups of ``group`` inputs (None: 64), rotated or not.
 
         Raises UsageError where no format of the ladder can.
         """
-        if group == 64 and not is_rotated:
-            return self
-        if not set(self.ladder) & set(SUB_SCALED):
-            over(BUILTIN[self.ladder[0]], group, is_rotated=is_rotated)  # says which formats could
+        how = group or 64, bool(is_rotated)
+        if how != (64, False) and not set(self.ladder) & set(SUB_SCALED):
+            over(BUILTIN[self.ladder[0]], how[0], is_rotated=how[1])  # says which formats could
         turned = (
-            over(BUILTIN[name], group, is_rotated=is_rotated).name if name in SUB_SCALED else name
-            for name in self.ladder
+            over(BUILTIN[name], how[0], is_rotated=how[1]).name if name in SUB_SCALED else name for name in self.ladder
         )
         return replace(self, ladder=tuple(turned))
 

@@ -24,8 +24,8 @@ QUALITIES = ("small", "balanced", "faithful", "int8")
 
 
 class _Activations(TypedDict):
-    group: int
-    is_rotated: bool
+    group: int | None
+    is_rotated: bool | None
 
 
 class Convert:
@@ -159,8 +159,8 @@ def _given(arguments: argparse.Namespace) -> Recipe | None:
 
 
 def _activations(arguments: argparse.Namespace) -> _Activations:
-    """Return how the linears of p32 formats read their inputs."""
-    return {"group": arguments.act_group or 64, "is_rotated": arguments.rotate == "h64"}
+    """Return how the linears of p32 formats read their inputs; None where nothing was said."""
+    return {"group": arguments.act_group, "is_rotated": None if arguments.rotate is None else arguments.rotate == "h64"}
 
 
 def _text(arguments: argparse.Namespace, given: Recipe | None) -> str | None:

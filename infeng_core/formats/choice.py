@@ -78,21 +78,25 @@ class FormatChoice:
             )
         return format.stored if why else format.name
 
-    def over(self, group: int, *, is_rotated: bool, lookup: FormatLookup) -> FormatChoice:
+    def over(self, group: int | None, *, is_rotated: bool | None, lookup: FormatLookup) -> FormatChoice:
         """Return the choice whose formats with integer sub-scales are over other activations, all but embeddings'.
 
-        Raises UsageError where there is no such format.
+        None leaves what a format says itself. Raises UsageError where there is no format with sub-scales.
         """
 
         def changed(format: str) -> str:
             found = lookup(format)
-            return over(found, group, is_rotated=is_rotated).name if found.stored in SUB_SCALED else format
+            if found.stored not in SUB_SCALED:
+                return format
+            turned = found.is_rotated if is_rotated is None else is_rotated
+            return over(found, group or found.group, is_rotated=turned).name
 
+        if (group or 64) != 64 or is_rotated:
+            plain = [lookup(format) for format in (self.base, *self.patterns.values())]
+            if not any(format.stored in SUB_SCALED for format in plain):
+                over(plain[0], group or 64, is_rotated=bool(is_rotated))  # says which formats could
         patterns = {name: format if name == "embed" else changed(format) for name, format in self.patterns.items()}
-        made = replace(self, base=changed(self.base), patterns=patterns)
-        if made == self and (group != 64 or is_rotated):
-            over(lookup(self.base), group, is_rotated=is_rotated)  # says which formats could
-        return made
+        return replace(self, base=changed(self.base), patterns=patterns)
 
     def _is_router(self, name: str) -> bool:
         """Return whether a tensor decides how much of which experts a row gets, and no pattern names it."""

@@ -16,7 +16,7 @@ from infeng_core.cli import main
 from infeng_core.errors import ModelError, UsageError
 from infeng_core.formats import FormatChoice, convert
 from infeng_core.formats.identity import conversion_key
-from infeng_core.formats.quant import BUILTIN, VARIANTS, builtin_format, over
+from infeng_core.formats.quant import BUILTIN, VARIANTS, builtin_format, fitting, misfit, over
 from infeng_core.formats.read import read_native
 from infeng_core.formats.rotation import rotated
 
@@ -63,6 +63,19 @@ def test_tensors_that_cannot_be_so_are_plain(made: Path) -> None:
     assert {model.formats_used[name] for name in model.tensors if name not in (*down, "embed")} == {WIDE}
 
 
+def test_experts_and_what_64_does_not_divide_do_not_fit() -> None:
+    for name, k, format, fits in (
+        ("layers.0.experts.down_proj", 128, "int4-p32-a128", False),
+        ("layers.0.shared.down_proj", 128, "int4-p32-a128", True),
+        ("layers.0.down_proj", 176, "int4-p32-a256", True),
+        ("layers.0.down_proj", 176, "int4-p32-h64", False),
+        ("embed", 128, "int4-p32-h64", False),
+        ("embed", 128, "int4-p32", True),
+    ):
+        assert (misfit(name, k, builtin_format(format)) == "") is fits
+        assert fitting(name, k, builtin_format(format)).name == (format if fits else "int4-p32")
+
+
 def test_what_was_rotated_is_read_back_as_it_was(made: Path, source: Path, tmp_path: Path) -> None:
     convert(source, tmp_path / "plain", FormatChoice("int6-p32", {"embed": "int8-row"}), progress=False)
     models = [read_native(folder, builtin_format) for folder in (made, tmp_path / "plain")]
@@ -83,6 +96,18 @@ def test_defaults_make_the_conversion_that_they_made_before(source: Path, made: 
     assert (plain / "manifest.yaml").read_bytes() == (asked / "manifest.yaml").read_bytes()
     choices = [FormatChoice("int4-p32"), FormatChoice("int4-p32").over(128, is_rotated=False, lookup=builtin_format)]
     assert len({conversion_key(source, choice) for choice in choices}) == 2
+
+
+def test_what_is_not_said_stays_as_the_format_says() -> None:
+    named = FormatChoice("int4-p32-a128-h64", {"layers.0.*": "int5-p32", "embed": "int4-p32", "lm_head": "int8-row"})
+    for group, turned, base, first in (
+        (None, None, "int4-p32-a128-h64", "int5-p32"),
+        (256, None, "int4-p32-a256-h64", "int5-p32-a256"),
+        (None, False, "int4-p32-a128", "int5-p32"),
+        (64, False, "int4-p32", "int5-p32"),
+    ):
+        made = named.over(group, is_rotated=turned, lookup=builtin_format)
+        assert (made.base, made.patterns) == (base, {**named.patterns, "layers.0.*": first})
 
 
 def test_what_has_no_such_format_says_so(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
