@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from infeng_core import _native
 from infeng_core.calibration.forward import Forward, quantized
 from infeng_core.calibration.routing import Routed
+from infeng_core.formats.quant import QuantFormat
 from infeng_core.formats.quantizers import Moments
 from infeng_core.formats.tensors import PackedTensor
 from infeng_core.models.config import ModelConfig
@@ -41,18 +42,17 @@ class Statistics:
         """Take a vector of the model; all of them come before the first tensor."""
         self._forward.vectors[name] = values.copy()
 
-    def of(self, tensor: str, *, as_int8: bool) -> Moments:
-        """Return what gives H, (k, k) symmetric, of the rows that an expert's part of ``tensor`` multiplies.
+    def of(self, tensor: str, format: QuantFormat) -> Moments:
+        """Return what gives H, (k, k) symmetric, of what an expert's part of ``tensor`` multiplies in ``format``.
 
-        A tensor without experts has the one H of expert 0; one that is only looked up has none. as_int8: whether its
-        kernels read int8 rows.
+        A tensor without experts has the one H of expert 0; one that is only looked up has none.
         """
         inputs = self._forward.inputs(tensor)
         if inputs is None:
             return lambda expert: None
         if isinstance(inputs, Routed):
-            return _OfExperts(inputs, as_int8, self.threads)
-        h = moments(inputs, as_int8=as_int8, threads=self.threads)
+            return _OfExperts(inputs, format, self.threads)
+        h = moments(inputs, format, self.threads)
         return lambda expert: h
 
     def put(self, tensor: PackedTensor) -> None:
@@ -70,8 +70,8 @@ class _OfExperts:
     for what their columns mean is each expert's own.
     """
 
-    def __init__(self, routed: Routed, as_int8: bool, threads: int) -> None:
-        self._routed, self._as_int8, self._threads = routed, as_int8, threads
+    def __init__(self, routed: Routed, format: QuantFormat, threads: int) -> None:
+        self._routed, self._format, self._threads = routed, format, threads
         self._counts = routed.counts
         self._latest: tuple[int, NDArray[np.float64] | None] = (-1, None)
         self._of_all: NDArray[np.float64] | None = None
@@ -84,14 +84,14 @@ class _OfExperts:
 
     def _found(self, expert: int) -> NDArray[np.float64] | None:
         if self._counts[expert] >= FEW:
-            return moments(self._routed.of(expert), as_int8=self._as_int8, threads=self._threads)
+            return moments(self._routed.of(expert), self._format, self._threads)
         if self._of_all is None and not self._routed.by_experts:
-            self._of_all = moments(self._routed.inputs, as_int8=self._as_int8, threads=self._threads)
+            self._of_all = moments(self._routed.inputs, self._format, self._threads)
         return self._of_all
 
 
-def moments(inputs: Sequence[NDArray[np.float32]], *, as_int8: bool, threads: int) -> NDArray[np.float64]:
-    """Return X'X / n, (k, k) symmetric float64, of the rows X of all ``inputs``, each (tokens, k).
+def moments(inputs: Sequence[NDArray[np.float32]], format: QuantFormat, threads: int) -> NDArray[np.float64]:
+    """Return X'X / n, (k, k) symmetric float64, of the rows X that kernels make of all ``inputs``, each (tokens, k).
 
     Products are summed in blocks of 256 rows, whatever the lengths of the texts and the number of threads.
     """
@@ -99,7 +99,8 @@ def moments(inputs: Sequence[NDArray[np.float32]], *, as_int8: bool, threads: in
     h = np.zeros((k, k))
     rest = np.empty((0, k), np.float32)
     for rows in inputs:
-        rest = np.concatenate([rest, quantized(rows) if as_int8 else rows])
+        read = rows if format.is_float else quantized(rows, format.group, is_rotated=format.is_rotated)
+        rest = np.concatenate([rest, read])
         whole = len(rest) // ROWS * ROWS
         if whole:
             _native.add_gram(np.ascontiguousarray(rest[:whole]), h, threads)

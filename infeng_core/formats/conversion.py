@@ -47,10 +47,10 @@ class Statistics(Protocol):
     def vector(self, name: str, values: NDArray[np.float32]) -> None:
         """Take a vector of the model; all of them come before the first tensor."""
 
-    def of(self, tensor: str, *, as_int8: bool) -> Moments:
+    def of(self, tensor: str, format: QuantFormat) -> Moments:
         """Return what gives H of the rows that each part of a packed tensor multiplies, None where it is not known.
 
-        as_int8: whether its kernels read int8 rows.
+        X is what its kernels read: floats, or int8 rows in the groups of ``format``, rotated where it is.
         """
 
     def put(self, tensor: PackedTensor) -> None:
@@ -358,7 +358,7 @@ class _Packer:
         if self.statistics is None:
             pack_tensor(spec, self.checkpoint, format, out, self.threads, self.quantizer)
             return
-        told = self.statistics.of(spec.name, as_int8=not format.is_float)
+        told = self.statistics.of(spec.name, format)
         pack_tensor(spec, self.checkpoint, format, out, self.threads, self.quantizer, told)
         self.statistics.put(self._packed(spec, out))
 

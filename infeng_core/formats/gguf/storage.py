@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from infeng_core.errors import UsageError
 from infeng_core.formats.choice import FormatChoice
 from infeng_core.formats.gguf.types import TensorType
 from infeng_core.formats.quant import BUILTIN, FormatLookup, QuantFormat
@@ -83,9 +84,19 @@ def formats(
     found = choice.for_model(layout, lookup)
     for spec in layout.tensors:
         stored = types[spec.name]
-        if not choice.asks(spec.name) and not all(type.is_float for type in stored):
+        if all(type.is_float for type in stored):
+            continue
+        if not choice.asks(spec.name):
             found[spec.name] = _nearest(spec, stored)
+        require_unturned(spec.name, lookup(found[spec.name]))
     return found
+
+
+def require_unturned(name: str, format: QuantFormat) -> None:
+    """Raise UsageError for a rotated format of a tensor that is stored as integers, which stay what they are."""
+    if format.is_rotated:
+        why = f"{name} is quantized already: its integers cannot be rotated"
+        raise UsageError(f"weight format {format.name}", why, "convert the original model, or leave --rotate out")
 
 
 def _nearest(spec: TensorSpec, stored: Sequence[TensorType]) -> str:
