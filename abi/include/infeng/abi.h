@@ -22,7 +22,6 @@
 #ifdef __FAST_MATH__
 #error "INF-ENG kernels promise equal bytes: build without -ffast-math (flags: python -m infeng_abi --cflags)"
 #endif
-
 #ifdef __cplusplus
 extern "C" {
 #endif
