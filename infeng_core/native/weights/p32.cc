@@ -40,13 +40,15 @@ struct Layout {
       panel[scale_at(q, n)] = uint8_t((int(sub.s[n]) - 1) | int(sub.z[n]) << (8 - kBits));
     }
     uint8_t* lines = panel + lines_at(q);
+    for (int k = 0; k < kSubGroup / 2; k++) {
+      const uint8_t *low = u[k], *high = u[k + kSubGroup / 2];
+      uint8_t* line = lines + k / 4 * kLine + k % 4;
+      for (int n = 0; n < kLanes; n++) line[4 * n] = uint8_t((low[n] & 15) | high[n] << 4);
+    }
+    if (kBits == 4) return;
     for (int k = 0; k < kSubGroup; k++) {
-      const int l = k / 4;
-      for (int n = 0; n < kLanes; n++) {
-        const int at = 4 * n + k % 4;
-        lines[l % 4 * kLine + at] |= uint8_t((u[k][n] & 15) << (l < 4 ? 0 : 4));
-        if (kBits > 4) lines[upper_line(l) * kLine + at] |= uint8_t((u[k][n] >> 4) << upper_shift(l));
-      }
+      uint8_t* line = lines + upper_line(k / 4) * kLine + k % 4;
+      for (int n = 0; n < kLanes; n++) line[4 * n] |= uint8_t(u[k][n] >> 4 << upper_shift(k / 4));
     }
   }
 
@@ -213,23 +215,27 @@ class Rows {
 
 // Of the candidates for each row's scale the one of the least error, with the sub-scales that it was found with.
 void choose(SubGrid grid, Rows& rows, float d[kLanes], std::vector<SubScale>& best) {
-  float amax[kLanes];
-  double least[kLanes];
-  std::vector<SubScale> tried(best.size());
+  float amax[kLanes], scale[kRowScaleCandidates][kLanes];
+  double total[kRowScaleCandidates][kLanes] = {};
+  std::vector<std::array<SubScale, kRowScaleCandidates>> tried(best.size());
   rows.amax(amax);
-  for (int candidate = 0; candidate < kRowScaleCandidates; candidate++) {
-    float scale[kLanes], error[kLanes];
-    double total[kLanes] = {};
-    row_scales(amax, candidate, scale);
-    for (int64_t q = 0; q < rows.quarters(); q++) {
-      search_sub_scale(grid, rows.at(q), scale, &tried[size_t(q)], error);
-      for (int n = 0; n < kLanes; n++) total[n] += double(error[n]);
+  for (int c = 0; c < kRowScaleCandidates; c++) row_scales(amax, c, scale[c]);
+  for (size_t q = 0; q < best.size(); q++) {
+    for (int c = 0; c < kRowScaleCandidates; c++) {
+      float error[kLanes];
+      search_sub_scale(grid, rows.at(int64_t(q)), scale[c], &tried[q][size_t(c)], error);
+      for (int n = 0; n < kLanes; n++) total[c][n] += double(error[n]);
     }
+  }
+  size_t least[kLanes] = {};
+  for (int n = 0; n < kLanes; n++) {
+    for (size_t c = 1; c < kRowScaleCandidates; c++) least[n] = total[c][n] < total[least[n]][n] ? c : least[n];
+    d[n] = scale[least[n]][n];
+  }
+  for (size_t q = 0; q < best.size(); q++) {
     for (int n = 0; n < kLanes; n++) {
-      if (candidate > 0 && !(total[n] < least[n])) continue;
-      least[n] = total[n];
-      d[n] = scale[n];
-      for (size_t q = 0; q < best.size(); q++) best[q].s[n] = tried[q].s[n], best[q].z[n] = tried[q].z[n];
+      const SubScale& won = tried[q][least[n]];
+      best[q].s[n] = won.s[n], best[q].z[n] = won.z[n];
     }
   }
 }
@@ -242,12 +248,7 @@ void refit(SubGrid grid, Rows& rows, const std::vector<SubScale>& sub, float d[k
     int8_t w[kSubGroup][kLanes];
     const GroupInputs x = rows.at(q);
     assign_units(grid, x, d, sub[size_t(q)], u, w);
-    for (int k = 0; k < kSubGroup; k++) {
-      for (int n = 0; n < kLanes; n++) {
-        xw[n] += double(x[k][n]) * w[k][n];
-        ww[n] += double(w[k][n]) * w[k][n];
-      }
-    }
+    add_products(x, w, xw, ww);
   }
   for (int n = 0; n < kLanes; n++) {
     if (d[n] != 0.0f && xw[n] > 0.0) d[n] = float(xw[n] / ww[n]);

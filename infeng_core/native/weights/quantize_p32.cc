@@ -1,9 +1,7 @@
 #include "weights/quantize_p32.h"
 
-#include <cmath>
-#include <cstring>
-
 #include "clones.h"
+#include "weights/lanes.h"
 
 namespace infeng {
 namespace {
@@ -18,83 +16,81 @@ constexpr float kClips[] = {1.0f, 0.93f, 0.86f};
 constexpr float kScaleChanges[] = {0.0f, -1.0f, 1.0f};
 constexpr float kZeroChanges[] = {-1.0f, 1.0f};
 
-// Ties to even for |x| < 2^22, which a clamp before it ensures.
-INFENG_INLINE float round_even(float x) { return (x + 0x1.8p23f) - 0x1.8p23f; }
+// Adding it rounds to an integer, ties to even, for |x| < 2^22, which a clamp before it ensures; the sum less another
+// integer is exact.
+constexpr float kRounder = 0x1.8p23f;
 
-INFENG_INLINE float clamped(float x, float low, float high) {
-  x = x < high ? x : high;
-  return x > low ? x : low;
+INFENG_INLINE Lanes round_even(const Lanes& x) { return (x + every_lane(kRounder)) - every_lane(kRounder); }
+
+INFENG_INLINE Lanes clamped(const Lanes& x, const Lanes& low, const Lanes& high) {
+  return larger(smaller(x, high), low);
+}
+
+// x / y, and `otherwise` where y is 0.
+INFENG_INLINE Lanes divided(const Lanes& x, const Lanes& y, float otherwise) {
+  const LaneMask none = y == every_lane(0.0f);
+  return chosen(none, every_lane(otherwise), x / chosen(none, every_lane(1.0f), y));
 }
 
 // What turns inputs into units, for 16 outputs.
 struct Steps {
-  float by[kLanes];    // 1 / (d s)
-  float step[kLanes];  // d s
-  float low[kLanes];   // units for which s (u - z) fits
-  float high[kLanes];
+  Lanes z;
+  Lanes step;  // d s
+  Lanes by;    // 1 / (d s)
+  Lanes low;   // units for which s (u - z) fits
+  Lanes high;
 };
 
-INFENG_INLINE void prepare(SubGrid grid, const float d[kLanes], const SubScale& sub, Steps* out) {
-  for (int n = 0; n < kLanes; n++) {
-    const float s = sub.s[n], z = sub.z[n], step = d[n] * s;
-    out->step[n] = step;
-    out->by[n] = step == 0.0f ? 0.0f : 1.0f / step;
-    const float below = z - std::floor(float(-kLowest) / s), above = z + std::floor(float(kHighest) / s);
-    out->low[n] = below > 0.0f ? below : 0.0f;
-    out->high[n] = above < float(grid.most_unit()) ? above : float(grid.most_unit());
+INFENG_INLINE Lanes whole(const Lanes& positive) {
+  Lanes made;
+  for (int h = 0; h < 2; h++) {
+    const auto integers = __builtin_convertvector(positive.half[h], EightInts);
+    made.half[h] = __builtin_convertvector(integers, EightFloats);
   }
+  return made;
 }
 
-INFENG_CLONED void evaluate(GroupInputs x, const Steps& steps, const float z[kLanes], float error[kLanes]) {
-  float sum[kLanes] = {};
-  for (int k = 0; k < kSubGroup; k++) {
-    for (int n = 0; n < kLanes; n++) {
-      const float u = round_even(clamped(x[k][n] * steps.by[n] + z[n], steps.low[n], steps.high[n]));
-      const float difference = x[k][n] - steps.step[n] * (u - z[n]);
-      sum[n] += difference * difference;
-    }
-  }
-  std::memcpy(error, sum, sizeof sum);
+INFENG_INLINE Steps steps_of(SubGrid grid, const Lanes& d, const Lanes& s, const Lanes& z) {
+  const Lanes step = d * s;
+  const Lanes below = z - whole(every_lane(float(-kLowest)) / s), above = z + whole(every_lane(float(kHighest)) / s);
+  return {z, step, divided(every_lane(1.0f), step, 0.0f), larger(below, every_lane(0.0f)),
+          smaller(above, every_lane(float(grid.most_unit())))};
 }
 
-INFENG_CLONED void ranges(GroupInputs x, float low[kLanes], float high[kLanes]) {
-  for (int n = 0; n < kLanes; n++) low[n] = high[n] = 0.0f;
-  for (int k = 0; k < kSubGroup; k++) {
-    for (int n = 0; n < kLanes; n++) {
-      low[n] = x[k][n] < low[n] ? x[k][n] : low[n];
-      high[n] = x[k][n] > high[n] ? x[k][n] : high[n];
-    }
-  }
+// u - z of an input of each output.
+INFENG_INLINE Lanes distance(const Lanes& x, const Steps& steps, const Lanes& rounded_zero) {
+  const Lanes u = clamped(x * steps.by + steps.z, steps.low, steps.high);
+  return (u + every_lane(kRounder)) - rounded_zero;
 }
 
 // The best so far of each output; the first of equal errors stays.
-class Search {
- public:
-  Search(SubGrid grid, GroupInputs x, const float d[kLanes], SubScale* best, float error[kLanes])
-      : grid_(grid), x_(x), d_(d), best_(best), error_(error) {}
-
-  void consider(const SubScale& sub) {
-    Steps steps;
-    float error[kLanes];
-    prepare(grid_, d_, sub, &steps);
-    evaluate(x_, steps, sub.z, error);
-    for (int n = 0; n < kLanes; n++) {
-      if (!first_ && !(error[n] < error_[n])) continue;
-      best_->s[n] = sub.s[n];
-      best_->z[n] = sub.z[n];
-      error_[n] = error[n];
-    }
-    first_ = false;
-  }
-
- private:
-  SubGrid grid_;
-  GroupInputs x_;
-  const float* d_;
-  SubScale* best_;
-  float* error_;
-  bool first_ = true;
+struct Best {
+  bool any = false;
+  Lanes s, z, error;
 };
+
+INFENG_INLINE Lanes error_of(GroupInputs x, const Steps& steps) {
+  const Lanes rounded_zero = steps.z + every_lane(kRounder);
+  Lanes sum = every_lane(0.0f);
+  for (int k = 0; k < kSubGroup; k++) {
+    const Lanes input = load_lanes(x[k]);
+    const Lanes difference = input - steps.step * distance(input, steps, rounded_zero);
+    sum = sum + difference * difference;
+  }
+  return sum;
+}
+
+INFENG_INLINE void consider(SubGrid grid, GroupInputs x, const Lanes& d, const Lanes& s, const Lanes& z, Best* best) {
+  const Lanes error = error_of(x, steps_of(grid, d, s, z));
+  if (!best->any) {
+    *best = {true, s, z, error};
+    return;
+  }
+  const LaneMask better = error < best->error;
+  best->s = chosen(better, s, best->s);
+  best->z = chosen(better, z, best->z);
+  best->error = chosen(better, error, best->error);
+}
 
 }  // namespace
 
@@ -102,43 +98,61 @@ void row_scales(const float amax[kLanes], int index, float d[kLanes]) {
   for (int n = 0; n < kLanes; n++) d[n] = amax[n] < kSmallest ? 0.0f : amax[n] / 127.0f * kRowFactors[index];
 }
 
-void search_sub_scale(SubGrid grid, GroupInputs x, const float d[kLanes], SubScale* best, float error[kLanes]) {
-  const float most_unit = float(grid.most_unit()), most_scale = float(grid.most_scale());
-  float low[kLanes], high[kLanes];
-  ranges(x, low, high);
-  Search search(grid, x, d, best, error);
+INFENG_CLONED void search_sub_scale(SubGrid grid, GroupInputs x, const float scales[kLanes], SubScale* found,
+                                    float error[kLanes]) {
+  const Lanes zero = every_lane(0.0f), one = every_lane(1.0f), d = load_lanes(scales);
+  const Lanes most_unit = every_lane(float(grid.most_unit())), most_scale = every_lane(float(grid.most_scale()));
+  Lanes low = zero, high = zero;
+  for (int k = 0; k < kSubGroup; k++) {
+    const Lanes input = load_lanes(x[k]);
+    low = smaller(input, low);
+    high = larger(input, high);
+  }
+  Best best;
   for (const float clip : kClips) {
+    const Lanes range = (high - low) * every_lane(clip), lowest = -low * every_lane(clip);
+    const Lanes wanted = round_even(clamped(divided(range, d * most_unit, 1.0f), zero, most_scale));
     for (const float change : kScaleChanges) {
-      SubScale sub;
-      for (int n = 0; n < kLanes; n++) {
-        const float unit = d[n] * most_unit;
-        const float wanted = unit == 0.0f ? 1.0f : clamped((high[n] - low[n]) * clip / unit, 0.0f, most_scale);
-        sub.s[n] = clamped(round_even(wanted) + change, 1.0f, most_scale);
-        const float step = d[n] * sub.s[n];
-        sub.z[n] = step == 0.0f ? 0.0f : round_even(clamped(-low[n] * clip / step, 0.0f, most_unit));
-      }
-      search.consider(sub);
+      const Lanes s = clamped(wanted + every_lane(change), one, most_scale);
+      const Lanes z = round_even(clamped(divided(lowest, d * s, 0.0f), zero, most_unit));
+      consider(grid, x, d, s, z, &best);
     }
   }
-  const SubScale found = *best;
+  const Lanes s = best.s, z = best.z;
   for (const float change : kZeroChanges) {
-    SubScale sub = found;
-    for (int n = 0; n < kLanes; n++) sub.z[n] = d[n] == 0.0f ? 0.0f : clamped(found.z[n] + change, 0.0f, most_unit);
-    search.consider(sub);
+    const Lanes moved = clamped(z + every_lane(change), zero, most_unit);
+    consider(grid, x, d, s, chosen(d == zero, zero, moved), &best);
+  }
+  store_lanes(found->s, best.s);
+  store_lanes(found->z, best.z);
+  store_lanes(error, best.error);
+}
+
+INFENG_CLONED void assign_units(SubGrid grid, GroupInputs x, const float scales[kLanes], const SubScale& sub,
+                                uint8_t u[][kLanes], int8_t w[][kLanes]) {
+  const Lanes s = load_lanes(sub.s), z = load_lanes(sub.z);
+  const Steps steps = steps_of(grid, load_lanes(scales), s, z);
+  const Lanes rounded_zero = z + every_lane(kRounder);
+  for (int k = 0; k < kSubGroup; k++) {
+    const Lanes units = distance(load_lanes(x[k]), steps, rounded_zero);
+    float unit[kLanes], weight[kLanes];
+    store_lanes(unit, units + z);
+    store_lanes(weight, s * units);
+    for (int n = 0; n < kLanes; n++) u[k][n] = uint8_t(int32_t(unit[n]));
+    for (int n = 0; n < kLanes; n++) w[k][n] = int8_t(int32_t(weight[n]));
   }
 }
 
-INFENG_CLONED void assign_units(SubGrid grid, GroupInputs x, const float d[kLanes], const SubScale& sub,
-                                uint8_t u[][kLanes], int8_t w[][kLanes]) {
-  Steps steps;
-  prepare(grid, d, sub, &steps);
+INFENG_CLONED void add_products(GroupInputs x, const int8_t w[][kLanes], double xw[kLanes], double ww[kLanes]) {
+  double products[kLanes], squares[kLanes];
+  for (int n = 0; n < kLanes; n++) products[n] = xw[n], squares[n] = ww[n];
   for (int k = 0; k < kSubGroup; k++) {
     for (int n = 0; n < kLanes; n++) {
-      const float unit = round_even(clamped(x[k][n] * steps.by[n] + sub.z[n], steps.low[n], steps.high[n]));
-      u[k][n] = uint8_t(unit);
-      w[k][n] = int8_t(sub.s[n] * (unit - sub.z[n]));
+      products[n] += double(x[k][n]) * double(w[k][n]);
+      squares[n] += double(w[k][n]) * double(w[k][n]);
     }
   }
+  for (int n = 0; n < kLanes; n++) xw[n] = products[n], ww[n] = squares[n];
 }
 
 }  // namespace infeng

@@ -32,8 +32,11 @@ void row_scales(const float amax[kLanes], int index, float d[kLanes]);
 // The best s and z under d that is found; returns in `error` the sum of (x - d s (u - z))^2.
 void search_sub_scale(SubGrid grid, GroupInputs x, const float d[kLanes], SubScale* best, float error[kLanes]);
 
-// u under d, s and z, and w = s (u - z) if not NULL.
+// u under d, s and z, and w = s (u - z).
 void assign_units(SubGrid grid, GroupInputs x, const float d[kLanes], const SubScale& sub, uint8_t u[][kLanes],
                   int8_t w[][kLanes]);
+
+// Adds x w and w^2 of 32 inputs, ascending, to the sums of each output.
+void add_products(GroupInputs x, const int8_t w[][kLanes], double xw[kLanes], double ww[kLanes]);
 
 }  // namespace infeng

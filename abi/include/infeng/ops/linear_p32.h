@@ -129,10 +129,13 @@ struct P32Core {
     constexpr int S = V::packed_panels(M) < P ? V::packed_panels(M) : P;  // panels of one dot
     const int64_t bytes = t.weight.panel_bytes, distance = Format::lines_at(kChunk) - Format::lines_at(0);
     Rows<M> in(t, row, g0, groups);
-    F out[M][P];
-    [[maybe_unused]] typename V::I total[M][P];  // of a wide group up to here
-    INFENG_EACH (m, M)
-      INFENG_EACH (p, P) out[m][p] = g0 == 0 ? V::zero() : V::load(cur + m * kTileWidth + p * kLanes);
+    F out[P][M];
+    [[maybe_unused]] typename V::I total[P][M];  // of a wide group up to here
+    if constexpr (Wide)
+      INFENG_EACH (p, P)
+        INFENG_EACH (m, M) total[p][m] = V::iset(0);
+    INFENG_EACH (p, P)
+      INFENG_EACH (m, M) out[p][m] = g0 == 0 ? V::zero() : V::load(cur + m * kTileWidth + p * kLanes);
     int64_t lines = Format::lines_at(g0);
     for (int64_t left = g1 - g0; left > 0; left -= 2, lines += kLine) {
       SubScales scales[2][P];
@@ -142,42 +145,43 @@ struct P32Core {
         const uint8_t* ahead =
             (lines + distance < bytes ? panel : next - bytes) + lines + distance + Format::kFetchFrom;
         t.feed.template step<V>();
-        INFENG_EACH (first, P / S) {
+        INFENG_EACH (turn, P / S) {
+          const int first = turn * S;
           const uint8_t* w[S];
           const SubScales* s[S];
           typename V::I acc[M][S];
           INFENG_EACH (p, S) {
-            w[p] = panel + (first * S + p) * bytes + lines;
-            s[p] = scales[h] + first * S + p;
+            w[p] = panel + (first + p) * bytes + lines;
+            s[p] = scales[h] + first + p;
           }
           V::template dot_packed<kBits, M, S>(acc, w, s, in.x, in.minus, [&](int l) INFENG_INLINE_LAMBDA {
             INFENG_EACH (p, S) {
-              const uint8_t* line = ahead + (first * S + p) * bytes;
+              const uint8_t* line = ahead + (first + p) * bytes;
               V::prefetch(line + l * kLine);
               if (l == 0) V::prefetch(line + (Format::kFetchLines - 1) * kLine);
             }
           });
           if constexpr (Wide) {
-            const int64_t g = g1 - left + h;
-            if (!begins(t, g))
-              INFENG_EACH (m, M)
-                INFENG_EACH (p, S) acc[m][p] = V::iadd(total[m][first * S + p], acc[m][p]);
+            const bool done = ends(t, g1 - left + h, groups);
             INFENG_EACH (m, M)
-              INFENG_EACH (p, S) total[m][first * S + p] = acc[m][p];
-            if (!ends(t, g, groups)) continue;
+              INFENG_EACH (p, S) {
+                acc[m][p] = V::iadd(total[first + p][m], acc[m][p]);
+                total[first + p][m] = done ? V::iset(0) : acc[m][p];
+              }
+            if (!done) continue;
           }
           INFENG_EACH (m, M) {
             const F xscale = V::set(in.scale[m]);
             INFENG_EACH (p, S) {
-              F& f = out[m][first * S + p];
+              F& f = out[first + p][m];
               f = V::fma(V::to_float(acc[m][p]), xscale, f);
             }
           }
         }
       }
     }
-    INFENG_EACH (m, M)
-      INFENG_EACH (p, P) V::store(cur + m * kTileWidth + p * kLanes, out[m][p]);
+    INFENG_EACH (p, P)
+      INFENG_EACH (m, M) V::store(cur + m * kTileWidth + p * kLanes, out[p][m]);
   }
 
   // --- many rows: unpacked ---
@@ -233,25 +237,22 @@ struct P32Core {
   template <SubScaled V, int M, int S, bool Fetch>
   static INFENG_NOINLINE void block(const LinearTile& t, int panels, int64_t row, int64_t g0, int64_t g1,
                                     int64_t groups, float* cur, const uint8_t* ahead) {
+    constexpr int kShare = (Format::kFetchLines * S + kPanels - 1) / kPanels;  // lines that S panels fetch of a group
     Rows<M> in(t, row, g0, groups);
     Totals<V, M> totals;
     for (int64_t g = g0; g < g1; ++g, in.advance()) {
       const Unpacked* from = (const Unpacked*)t.scratch;
+      const uint8_t* fetch = ahead + Format::lines_at(g) + Format::kFetchFrom;
       float* to = cur;
       totals.next = totals.of;
       totals.begins = begins(t, g);
       totals.ends = ends(t, g, groups);
       t.feed.template step<V>();
-      if constexpr (Fetch) {
-        const uint8_t* fetch = ahead + Format::lines_at(g) + Format::kFetchFrom;
+      INFENG_ROLLED
+      for (int p = 0; p < panels; p += S, from += S, to += S * kLanes, fetch += kShare * kLine)
         add<V, M, S>(in, from, g - g0, to, totals, [&](int l) INFENG_INLINE_LAMBDA {
-          if (l < Format::kFetchLines) V::prefetch(fetch + l * kLine);
+          if (Fetch && l < kShare) V::prefetch(fetch + l * kLine);
         });
-        from += S, to += S * kLanes;
-      }
-      if constexpr (!Fetch || S < kPanels)
-        for (int p = Fetch ? S : 0; p < panels; p += S, from += S, to += S * kLanes)
-          add<V, M, S>(in, from, g - g0, to, totals, Nothing{});
     }
   }
 

@@ -293,7 +293,7 @@ struct Avx2 : Base {
   static constexpr int kBlockRows = 5;
   static constexpr int kScaledRows = 6;
   static constexpr int kPackedRows = 6;
-  static constexpr int kPackedMost = 10;
+  static constexpr int kPackedMost = 8;
   static constexpr int kScaledPanels = 1;
   // Two panels share the broadcasts of x where their sums leave registers for them.
   static constexpr int packed_panels(int rows) { return rows <= 2 ? 2 : 1; }

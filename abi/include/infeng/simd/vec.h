@@ -19,6 +19,8 @@
 #define INFENG_NOINLINE __attribute__((noinline))
 // A loop over registers, always unrolled completely.
 #define INFENG_EACH(i, count) _Pragma("GCC unroll 32") for (int i = 0; i < (count); ++i)
+// Before a loop of few turns whose body is large: two copies of it would not stay where decoded instructions are kept.
+#define INFENG_ROLLED _Pragma("GCC unroll 1")
 // Before a loop over the lines of a group: a loop that stays one makes GCC spill its accumulators.
 #define INFENG_UNROLL_LINES _Pragma("GCC unroll 16")
 
