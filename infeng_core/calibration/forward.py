@@ -161,15 +161,6 @@ class Forward:
         return LoadedModel(self.model, here, tensors, self.vectors, here, formats, nbytes, "calibration")
 
 
-def quantized(x: NDArray[np.float32]) -> NDArray[np.float32]:
+def quantized(x: NDArray[np.float32], threads: int = 1) -> NDArray[np.float32]:
     """Return (tokens, k) as integer kernels read it: int8 with a scale for every 64 inputs (docs/numerics.md)."""
-    rows, k = x.shape
-    padded = np.zeros((rows, -(-k // 64) * 64), np.float32)
-    padded[:, :k] = x
-    groups = padded.reshape(rows, -1, 64)
-    amax = np.abs(groups).max(axis=2, keepdims=True)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        q = np.rint(groups * (np.float32(127) / amax))
-    live = amax >= np.float32(2.0**-100)
-    made = np.where(live, np.clip(q, -127, 127) * (amax / np.float32(127)), np.float32(0))
-    return np.ascontiguousarray(made.reshape(rows, -1)[:, :k], np.float32)
+    return _native.round_inputs(np.ascontiguousarray(x), threads)

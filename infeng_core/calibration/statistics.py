@@ -57,7 +57,7 @@ def moments(inputs: Sequence[NDArray[np.float32]], *, as_int8: bool, threads: in
     h = np.zeros((k, k))
     rest = np.empty((0, k), np.float32)
     for rows in inputs:
-        rest = np.concatenate([rest, quantized(rows) if as_int8 else rows])
+        rest = np.concatenate([rest, quantized(rows, threads) if as_int8 else rows])
         whole = len(rest) // ROWS * ROWS
         if whole:
             _native.add_gram(np.ascontiguousarray(rest[:whole]), h, threads)
