@@ -634,6 +634,9 @@ def pack_minima(
 
 # ----------------------------------------------------------------------------------------------------- calibration.cc
 
+def round_inputs(x: NDArray[np.float32], group: int = 64, threads: int = 1) -> NDArray[np.float32]:
+    """Return the rows ``x``, (rows, k), as integer kernels read them: int8 with a scale for every ``group`` inputs."""
+
 def add_gram(x: NDArray[np.float32], h: NDArray[np.float64], threads: int = 1) -> None:
     """Add x'x to the upper triangle of ``h``, (k, k); x is (rows, k). Equal bits for every number of threads.
 
@@ -688,6 +691,22 @@ def choose_codes(
     threads: int = 1,
 ) -> NDArray[np.int8]:
     """Return codes (n, k), weight = step * code, each column making up for the errors of those before it."""
+
+def descend(
+    w: NDArray[np.float32],  # (n, k)
+    h: NDArray[np.float64],  # (k, k) symmetric
+    damping: float,  # added to its diagonal
+    d: NDArray[np.float32],  # (n, 1)
+    s: NDArray[np.int8],  # (n, groups)
+    z: NDArray[np.int8],  # (n, groups)
+    codes: NDArray[np.int8],  # (n, k) less the zero points
+    bits: int,  # of a code: 4, 5, 6
+    threads: int = 1,
+) -> None:
+    """Choose ``s``, ``z`` and ``codes`` once more, in place: of each row a group of 32 at a time, given all others.
+
+    No row loses more by h than before, rounding aside.
+    """
 
 # ------------------------------------------------------------------------------------------------ rope.cc sampling.cc
 

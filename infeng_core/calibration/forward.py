@@ -184,18 +184,11 @@ class Forward:
         return LoadedModel(self.model, here, tensors, self.vectors, here, formats, nbytes, "calibration")
 
 
-def quantized(x: NDArray[np.float32], group: int = 64, *, is_rotated: bool = False) -> NDArray[np.float32]:
+def quantized(
+    x: NDArray[np.float32], group: int = 64, *, is_rotated: bool = False, threads: int = 1
+) -> NDArray[np.float32]:
     """Return (tokens, k) as integer kernels read it: int8 with a scale for every ``group`` inputs (docs/numerics.md).
 
     is_rotated: every 64 inputs are rotated first, and stay so.
     """
-    rows, k = x.shape
-    padded = np.zeros((rows, -(-k // group) * group), np.float32)
-    padded[:, :k] = rotated(x) if is_rotated else x
-    groups = padded.reshape(rows, -1, group)
-    amax = np.abs(groups).max(axis=2, keepdims=True)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        q = np.rint(groups * (np.float32(127) / amax))
-    live = amax >= np.float32(2.0**-100)
-    made = np.where(live, np.clip(q, -127, 127) * (amax / np.float32(127)), np.float32(0))
-    return np.ascontiguousarray(made.reshape(rows, -1)[:, :k], np.float32)
+    return _native.round_inputs(np.ascontiguousarray(rotated(x) if is_rotated else x), group, threads)

@@ -1,7 +1,8 @@
 """The quantizer ``gptq``: each column of weights makes up for the errors of those that were rounded before it.
 
 GPTQ (Frantar et al. 2022) in the form of LDLQ (QuIP, Chee et al. 2023): the factors of H itself say how an error is
-passed on, no inverse is needed. Scales are chosen before, group by group in the original order ("static groups").
+passed on, no inverse is needed. Scales are chosen before, group by group in the original order ("static groups"); those
+of formats with sub-scales, and the codes under them, once more when all codes are known (coordinate descent).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from infeng_core.formats.quant import SubGrid
 from infeng_core.formats.quantizers import Quantized, QuantTarget
 
 DAMPING = 0.01  # of the mean of H's diagonal, added to all of it
+SWEEPS = 2  # over the groups of a matrix, when all of its codes are known
 
 
 @dataclass
@@ -24,6 +26,7 @@ class Gptq:
 
     needs_statistics = True
     knows_sub_scales = True
+    rules = 2  # counts changes of what it chooses of the same matrix, for the identity of what is made
 
     threads: int = 2
     _last: tuple[NDArray[np.float64], _Factored] | None = field(default=None, repr=False)
@@ -48,17 +51,25 @@ class Gptq:
     def _sub_scaled(
         self, weights: NDArray[np.float32], statistic: NDArray[np.float64], factored: _Factored, most: int, sub: SubGrid
     ) -> Quantized:
-        """Choose d, s and z for their own rounding, then codes u under them, then d for s (u - z)."""
-        d, s, z = _native.choose_sub_scales(weights, factored.costs, most.bit_length(), self.threads)
+        """Choose d, s and z for their own rounding, codes u under them, s, z and u given all others, d between."""
+        bits, k = most.bit_length(), weights.shape[1]
+        statistic = np.ascontiguousarray(statistic)
+        d, s, z = _native.choose_sub_scales(weights, factored.costs, bits, self.threads)
         wide, zero = s.astype(np.int32), z.astype(np.int32)
         lowest = np.maximum(-zero, -(-sub.lowest // wide)).astype(np.int8)  # of u - z
         highest = np.minimum(most - zero, sub.highest // wide).astype(np.int8)
         chosen = _native.choose_codes(
             weights, factored.order, factored.factors, d * s, lowest, highest, sub.group, self.threads
         )
-        k = weights.shape[1]
-        integers = chosen * np.repeat(s, sub.group, axis=1)[:, :k]
-        _native.refit_scales(weights, integers, np.ascontiguousarray(statistic), d, self.threads)
+
+        def refit() -> None:
+            integers = chosen * np.repeat(s, sub.group, axis=1)[:, :k]
+            _native.refit_scales(weights, integers, statistic, d, self.threads)
+
+        refit()
+        for _ in range(SWEEPS):
+            _native.descend(weights, statistic, factored.damping, d, s, z, chosen, bits, self.threads)
+            refit()
         return Quantized(chosen + np.repeat(z, sub.group, axis=1)[:, :k], d, z, s)
 
     def _factored(self, statistic: NDArray[np.float64]) -> _Factored:
@@ -73,6 +84,7 @@ class Gptq:
 class _Factored:
     """What follows from H alone."""
 
+    damping: float
     costs: NDArray[np.float64]  # (k,) its diagonal, damped
     order: NDArray[np.int32]  # (k,) the inputs, those that count most first, ties by index
     factors: NDArray[np.float64]  # (k, k) lower: L and D, the last input of the order first
@@ -88,4 +100,4 @@ class _Factored:
         factors = statistic[np.ix_(last_first, last_first)]
         factors[np.diag_indices_from(factors)] += damping
         _native.factor(factors, threads)
-        return _Factored(costs, order, factors)
+        return _Factored(damping, costs, order, factors)

@@ -57,6 +57,8 @@ def calibrated(
     if given is None:
         return quantizer, None
     settings = {**quantizer.settings, "text": given.text.sha256, "tokens": given.text.tokens}
+    if rules := getattr(quantizer.quantizer, "rules", None):
+        settings["rules"] = rules
     threads = plugins.cpu.place(config.threads, 0).workers
     start = partial(forward, given.ids, config, plugins)
     return replace(quantizer, settings=settings), Statistics(start, threads)

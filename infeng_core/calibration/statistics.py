@@ -99,7 +99,9 @@ def moments(inputs: Sequence[NDArray[np.float32]], format: QuantFormat, threads:
     h = np.zeros((k, k))
     rest = np.empty((0, k), np.float32)
     for rows in inputs:
-        read = rows if format.is_float else quantized(rows, format.group, is_rotated=format.is_rotated)
+        read = rows
+        if not format.is_float:
+            read = quantized(rows, format.group, is_rotated=format.is_rotated, threads=threads)
         rest = np.concatenate([rest, read])
         whole = len(rest) // ROWS * ROWS
         if whole:

@@ -44,14 +44,14 @@ def pack_tensor(
 
 
 def chosen_bytes(spec: TensorSpec, format: QuantFormat, quantizer: QuantizerChoice) -> int:
-    """Return the most bytes that ``pack_tensor`` takes for a quantizer: one part as float32, its codes and scales.
+    """Return the most bytes that ``pack_tensor`` takes for a quantizer.
 
-    Rotated it is one more.
+    One part as float32, its codes and scales, and in binary64 what its codes miss, as gptq needs it; rotated one more.
     """
     grid, turned = quantizer.grid(format, spec.k), 6 * spec.k if format.is_rotated else 0
     if grid is None or quantizer.is_built_in:
         return max(part.rows for part in spec.parts) * turned
-    row = turned + 5 * spec.k + 4 * grid.groups(spec.k) + (2 * grid.sub.groups(spec.k) if grid.sub else 0)
+    row = turned + 13 * spec.k + 4 * grid.groups(spec.k) + (2 * grid.sub.groups(spec.k) if grid.sub else 0)
     return max(part.rows for part in spec.parts) * row
 
 

@@ -6,9 +6,11 @@
 #include <vector>
 
 #include "bind/bindings.h"
+#include "calibration/descent.h"
 #include "calibration/factor.h"
 #include "calibration/gptq.h"
 #include "calibration/gram.h"
+#include "calibration/inputs.h"
 #include "calibration/scales.h"
 #include "calibration/subscales.h"
 #include "error.h"
@@ -35,6 +37,16 @@ std::pair<int64_t, int64_t> sizes(const char* what, const Dense<T>& array) {
   if (array.ndim() != 2 || array.shape(0) < 1 || array.shape(1) < 1)
     fail("invalid_argument", "the ", what, " are no matrix");
   return {array.shape(0), array.shape(1)};
+}
+
+Dense<float> round_inputs(const Dense<float>& x, int64_t group, int threads) {
+  if (group < 1) fail("invalid_argument", "inputs: groups of ", group);
+  const auto [rows, k] = sizes("inputs", x);
+  Dense<float> made({rows, k});
+  float* out = made.mutable_data();
+  const py::gil_scoped_release released;
+  calibration::round_inputs(x.data(), rows, k, group, out, threads);
+  return made;
 }
 
 void add_gram(const Dense<float>& x, Dense<double>& h, int threads) {
@@ -70,17 +82,22 @@ Dense<float> choose_scales(const Dense<float>& w, const Dense<double>& weight, i
   return scales;
 }
 
+int require_bits(int bits) {
+  if (bits < 4 || bits > 6) fail("invalid_argument", "codes of ", bits, " bits");
+  return bits;
+}
+
 py::tuple choose_sub_scales(const Dense<float>& w, const Dense<double>& weight, int bits, int threads) {
   const auto [n, k] = sizes("weights", w);
   require_shape("costs", weight, {k});
-  if (bits < 4 || bits > 6) fail("invalid_argument", "codes of ", bits, " bits");
+  const SubGrid grid{require_bits(bits)};
   const int64_t groups = (k + kSubGroup - 1) / kSubGroup;
   Dense<float> d({n, int64_t(1)});
   Dense<int8_t> s({n, groups}), z({n, groups});
   const calibration::SubScales out{d.mutable_data(), s.mutable_data(), z.mutable_data()};
   {
     const py::gil_scoped_release released;
-    calibration::choose_sub_scales(w.data(), n, k, weight.data(), {bits}, out, threads);
+    calibration::choose_sub_scales(w.data(), n, k, weight.data(), grid, out, threads);
   }
   return py::make_tuple(d, s, z);
 }
@@ -128,9 +145,32 @@ Dense<int8_t> choose_codes(const Dense<float>& w, const Dense<int32_t>& order, c
   return codes;
 }
 
+void descend(const Dense<float>& w, const Dense<double>& h, double damping, const Dense<float>& d, Dense<int8_t>& s,
+             Dense<int8_t>& z, Dense<int8_t>& codes, int bits, int threads) {
+  const auto [n, k] = sizes("weights", w);
+  const int64_t groups = (k + kSubGroup - 1) / kSubGroup;
+  require_shape("moments", h, {k, k});
+  require_shape("scales", d, {n, 1});
+  require_shape("sub-scales", s, {n, groups});
+  require_shape("zero points", z, {n, groups});
+  require_shape("codes", codes, {n, k});
+  const SubGrid grid{require_bits(bits)};
+  for (int64_t i = 0; i < n * groups; i++) {
+    if (s.data()[i] < 1 || s.data()[i] > grid.most_scale() || z.data()[i] < 0 || z.data()[i] > grid.most_unit())
+      fail("invalid_argument", "a sub-scale or zero point is out of range");
+  }
+  // d is only read; the struct is that of what chooses it.
+  const calibration::SubScales scales{const_cast<float*>(d.data()), s.mutable_data(), z.mutable_data()};
+  const calibration::Integers chosen{scales, codes.mutable_data()};
+  const py::gil_scoped_release released;
+  calibration::descend(w.data(), n, k, h.data(), damping, grid, chosen, threads);
+}
+
 }  // namespace
 
 void bind_calibration(py::module_& m) {
+  m.def("round_inputs", &round_inputs, "x"_a.noconvert(), "group"_a = 64, "threads"_a = 1,
+        "The rows x as integer kernels read them: int8 with a scale for every group of inputs.");
   m.def("add_gram", &add_gram, "x"_a.noconvert(), "h"_a.noconvert(), "threads"_a = 1,
         "h += x'x in the upper triangle.");
   m.def("factor", &factor, "h"_a.noconvert(), "threads"_a = 1, "The lower triangle of h becomes L and D of L D L'.");
@@ -143,6 +183,9 @@ void bind_calibration(py::module_& m) {
   m.def("choose_codes", &choose_codes, "w"_a.noconvert(), "order"_a.noconvert(), "factors"_a.noconvert(),
         "step"_a.noconvert(), "low"_a.noconvert(), "high"_a.noconvert(), "group"_a, "threads"_a = 1,
         "Codes (n, k), each column making up for the errors of those before it.");
+  m.def("descend", &descend, "w"_a.noconvert(), "h"_a.noconvert(), "damping"_a, "d"_a.noconvert(), "s"_a.noconvert(),
+        "z"_a.noconvert(), "codes"_a.noconvert(), "bits"_a, "threads"_a = 1,
+        "Sub-scales, zero points and codes chosen once more, a group at a time given all others, in place.");
 }
 
 }  // namespace infeng

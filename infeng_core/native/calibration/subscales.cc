@@ -5,6 +5,7 @@
 #include <limits>
 #include <vector>
 
+#include "calibration/panel.h"
 #include "calibration/threads.h"
 #include "clones.h"
 
@@ -111,31 +112,6 @@ void choose_row(const float* w, int64_t k, const double* weight, SubGrid grid, f
   }
 }
 
-constexpr int64_t kBlock = 64;
-constexpr int64_t kRows = 4;
-typedef double Lanes __attribute__((vector_size(32), aligned(8)));
-constexpr int64_t kHalf = 4;
-constexpr int64_t kColumns = 2 * kHalf;
-
-// made[i][j] = sum over p of q[i][p] * h[p][j] for 4 rows and 64 columns, which lie in portions of 8: (8, k, 8).
-INFENG_CLONED void products(const int8_t* const q[kRows], const double* h, int64_t k, double (*made)[kBlock]) {
-  for (int64_t column = 0; column < kBlock; column += kColumns, h += k * kColumns) {
-    Lanes low[kRows] = {}, high[kRows] = {};
-    for (int64_t p = 0; p < k; p++) {
-      const Lanes a = *reinterpret_cast<const Lanes*>(h + p * kColumns);
-      const Lanes b = *reinterpret_cast<const Lanes*>(h + p * kColumns + kHalf);
-      for (int i = 0; i < kRows; i++) {
-        low[i] += a * double(q[i][p]);
-        high[i] += b * double(q[i][p]);
-      }
-    }
-    for (int i = 0; i < kRows; i++) {
-      *reinterpret_cast<Lanes*>(made[i] + column) = low[i];
-      *reinterpret_cast<Lanes*>(made[i] + column + kHalf) = high[i];
-    }
-  }
-}
-
 }  // namespace
 
 void choose_sub_scales(const float* w, int64_t n, int64_t k, const double* weight, SubGrid grid, SubScales out,
@@ -147,25 +123,22 @@ void choose_sub_scales(const float* w, int64_t n, int64_t k, const double* weigh
 }
 
 void refit_scales(const float* w, const int8_t* q, int64_t n, int64_t k, const double* h, float* d, int threads) {
-  std::vector<double> panel(size_t(k * kBlock)), wq(static_cast<size_t>(n)), qq(static_cast<size_t>(n));
-  for (int64_t begin = 0; begin < k; begin += kBlock) {
-    const int64_t width = std::min(kBlock, k - begin);
-    for_each(k, threads, [&](int64_t p) {
-      for (int64_t j = 0; j < kBlock; j++) {
-        panel[size_t((j / kColumns * k + p) * kColumns + j % kColumns)] = j < width ? h[p * k + begin + j] : 0.0;
-      }
-    });
-    for_each((n + kRows - 1) / kRows, threads, [&](int64_t tile) {
-      const int64_t first = tile * kRows, rows = std::min(kRows, n - first);
-      const int8_t* integers[kRows];
-      for (int64_t i = 0; i < kRows; i++) integers[i] = q + (first + std::min(i, rows - 1)) * k;
-      double made[kRows][kBlock];
-      products(integers, panel.data(), k, made);
+  std::vector<double> wq(static_cast<size_t>(n)), qq(static_cast<size_t>(n));
+  const std::vector<float> integers(q, q + n * k);
+  Panel panel(k);
+  for (int64_t begin = 0; begin < k; begin += kPanelColumns) {
+    panel.load(h, 0, begin, threads);
+    for_each((n + kPanelRows - 1) / kPanelRows, threads, [&](int64_t tile) {
+      const int64_t first = tile * kPanelRows, rows = std::min(kPanelRows, n - first);
+      const float* of[kPanelRows];
+      for (int64_t i = 0; i < kPanelRows; i++) of[i] = integers.data() + (first + std::min(i, rows - 1)) * k;
+      float made[kPanelRows][kPanelColumns];
+      panel.multiply(of, made);
       for (int64_t i = 0; i < rows; i++) {
         const auto row = size_t(first + i);
-        for (int64_t j = 0; j < width; j++) {
-          wq[row] += made[i][j] * double(w[(first + i) * k + begin + j]);
-          qq[row] += made[i][j] * double(integers[i][begin + j]);
+        for (int64_t j = 0; j < std::min(kPanelColumns, k - begin); j++) {
+          wq[row] += double(made[i][j]) * double(w[(first + i) * k + begin + j]);
+          qq[row] += double(made[i][j]) * double(of[i][begin + j]);
         }
       }
     });

@@ -41,6 +41,21 @@ def test_moments_of_parts_that_end_at_whole_blocks_are_those_of_the_whole():
     assert np.array_equal(whole, parts)
 
 
+@pytest.mark.parametrize("group", [64, 128, 256])
+def test_inputs_are_rounded_by_the_definition_in_equal_bits(group):
+    rng = np.random.default_rng(6)
+    x = (rng.standard_normal((70, 150)) * np.exp2(rng.integers(-20, 20, (70, 1)))).astype(np.float32)
+    x[3], x[4, :64], x[5] = 0, 2.0**-101, 1.0
+    padded = np.zeros((70, -(-150 // group), group), np.float32)
+    padded.reshape(70, -1)[:, :150] = x
+    amax = np.abs(padded).max(axis=2, keepdims=True)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        q = np.clip(np.rint(padded * (np.float32(127) / amax)), -127, 127)
+    exact = np.where(amax >= 2.0**-100, q * (amax / np.float32(127)), np.float32(0)).reshape(70, -1)[:, :150]
+    for threads in (1, 2):
+        assert np.array_equal(_native.round_inputs(x, group, threads), exact)
+
+
 @pytest.mark.parametrize("k", [1, 7, 64, 65, 130, 300])
 def test_the_factors_multiply_to_the_matrix(k):
     h = moments(k)
@@ -202,6 +217,93 @@ def test_the_scale_that_is_fitted_last_loses_least_and_one_that_cannot_be_fitted
     assert np.allclose(made[0][:, 0], exact, rtol=1e-5)
 
 
+def start_of_descent(n: int, k: int, bits: int) -> tuple[np.ndarray, ...]:
+    """Weights, moments, damping, and what was chosen for them: d, s, z and u - z by rounding."""
+    h, w = moments(k), np.random.default_rng(7).standard_normal((n, k)).astype(np.float32)
+    w[0, :40] *= 30  # at the edge of what 8 bits hold
+    d, s, z = _native.choose_sub_scales(w, np.ascontiguousarray(np.diag(h)), bits)
+    wide, zero = (np.repeat(x, 32, 1)[:, :k].astype(int) for x in (s, z))
+    low, high = np.maximum(-zero, -(128 // wide)), np.minimum(2**bits - 1 - zero, 127 // wide)
+    return w, h, 0.01 * np.diag(h).mean(), d, s, z, np.clip(np.rint(w / (d * wide)), low, high).astype(np.int8)
+
+
+def row_losses(w: np.ndarray, h: np.ndarray, d: np.ndarray, s: np.ndarray, q: np.ndarray) -> np.ndarray:
+    error = w - d.astype(float) * np.repeat(s, 32, 1)[:, : w.shape[1]] * q
+    return np.einsum("ni,ij,nj->n", error, h, error)
+
+
+def descended_group(
+    w: np.ndarray, h: np.ndarray, d: float, chosen: tuple[np.ndarray, np.ndarray, np.ndarray], at: int, bits: int
+) -> None:
+    """Choose one row's group again, in place, by the definition."""
+    s, z, q = chosen
+    here, most, most_scale = slice(32 * at, 32 * at + 32), 2**bits - 1, 2 ** (8 - bits)
+    error = w - d * np.repeat(s, 32)[: len(w)] * q
+    lower = np.linalg.cholesky(h[here, here])
+    pivot, lower = np.diag(lower) ** 2, lower / np.diag(lower)
+    y = np.linalg.solve(lower, h[here] @ error) / pivot
+    best, before = (pivot * y**2).sum() * (1 - 2.0**-16), (int(s[at]), int(z[at]))
+    wanted = w[here] + y - lower.T @ error[here]
+    for change in (0, -1, 1):
+        for shift in (0, -1, 1):
+            scale = int(np.clip(before[0] + change, 1, most_scale))
+            zero = int(np.clip((2 * before[0] * before[1] + scale) // (2 * scale) + shift, 0, most))
+            low, high = max(-zero, -(128 // scale)), min(most - zero, 127 // scale)
+            value, codes, loss = wanted.copy(), np.zeros(len(wanted)), 0.0
+            for j in reversed(range(len(wanted))):
+                codes[j] = np.rint(np.clip(value[j] / (d * scale), low, high))
+                loss += pivot[j] * (value[j] - d * scale * codes[j]) ** 2
+                value[:j] += (w[here][j] - d * scale * codes[j]) * lower[j, :j]
+            if loss < best:
+                best = loss
+                s[at], z[at], q[here] = scale, zero, codes
+
+
+@pytest.mark.parametrize("bits", [4, 6])
+def test_groups_are_chosen_again_by_the_definition_and_no_row_loses_more(bits):
+    n, k = 11, 75
+    w, h, damping, d, s, z, q = start_of_descent(n, k, bits)
+    before = row_losses(w, h + damping * np.eye(k), d, s, q)
+    expected, made = [], []
+    for row in range(n):
+        chosen = s[row].copy(), z[row].copy(), q[row].copy()
+        for group in range(3):
+            descended_group(w[row].astype(float), h + damping * np.eye(k), float(d[row, 0]), chosen, group, bits)
+        expected.append(np.concatenate(chosen))
+    for threads in (1, 2):
+        parts = s.copy(), z.copy(), q.copy()
+        _native.descend(w, h, damping, d, *parts, bits, threads)
+        made.append(parts)
+    for one, two in zip(*made, strict=True):
+        assert np.array_equal(one, two)
+    s, z, q = made[0]
+    differing = (np.concatenate(made[0], axis=1) != np.array(expected)).any(axis=1)
+    assert differing.sum() <= 1  # what one rounding decides in binary32 or binary64, a whole row may follow
+    after = row_losses(w, h + damping * np.eye(k), d, s, q)
+    assert (after <= before * (1 + 1e-5)).all()
+    assert after[1:].sum() < 0.8 * before[1:].sum()  # the first row, most of which is at its bounds, outweighs them
+    steps, codes = np.repeat(s, 32, 1)[:, :k].astype(int) * q, np.repeat(z, 32, 1)[:, :k].astype(int) + q
+    assert steps.min() >= -128 and steps.max() <= 127 and codes.min() >= 0 and codes.max() < 2**bits
+
+
+def test_a_row_of_zeros_and_codes_that_cannot_be_better_stay():
+    n, k = 3, 64
+    w, h, damping, d, s, z, q = start_of_descent(n, k, 4)
+    w[1], d[1], s[1], z[1], q[1] = 0, 0, 1, 0, 0
+    w[2] = d[2] * np.repeat(s[2], 32) * q[2]
+    parts = s.copy(), z.copy(), q.copy()
+    _native.descend(w, h, damping, d, *parts, 4)
+    for before, after in zip((s, z, q), parts, strict=True):
+        assert np.array_equal(before[1:], after[1:])
+
+
+def test_sub_scales_out_of_range_are_refused():
+    w, h, damping, d, s, z, q = start_of_descent(2, 32, 4)
+    for bad in ((s * 0, z), (s, z * 0 + 16)):
+        with pytest.raises(_native.NativeError, match="out of range"):
+            _native.descend(w, h, damping, d, *bad, q, 4)
+
+
 def test_calibrated_units_lose_less_than_rounded_ones_and_fit_into_eight_bits():
     n, k = 24, 200
     h, w = moments(k), np.random.default_rng(5).standard_normal((n, k)).astype(np.float32)
@@ -225,7 +327,7 @@ def test_calibrated_units_lose_less_than_rounded_ones_and_fit_into_eight_bits():
 
         steps, _ = values(made[0])
         assert steps.min() >= -128 and steps.max() <= 127 and made[0].codes.max() <= grid.high
-        assert loss(made[0]) < 0.85 * loss(rounded), name
+        assert loss(made[0]) < 0.75 * loss(rounded), name
         fitted = np.einsum("ni,ij,nj->n", w, h, steps) / np.einsum("ni,ij,nj->n", steps, h, steps)
         assert np.allclose(made[0].scales[:, 0], fitted, rtol=1e-5)  # no other scale of these integers loses less
 
