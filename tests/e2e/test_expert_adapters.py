@@ -53,8 +53,8 @@ class Deltas:
         layers = range(config["num_hidden_layers"])
         self.q = {f"model.layers.{layer}.self_attn.q_proj": pair(width, self.hidden) for layer in layers}
 
-    def merged(self, weights: Tensors) -> Tensors:
-        made, scale = dict(weights), np.float32(ALPHA / RANK)
+    def merged(self, weights: Tensors, weight: float = 1.0) -> Tensors:
+        made, scale = dict(weights), np.float32(weight * ALPHA / RANK)
         for name, (a, b) in self.q.items():
             made[f"{name}.weight"] = weights[f"{name}.weight"] + scale * b @ a
         for layer in self.layers:
@@ -166,6 +166,22 @@ def test_adapters_of_experts_are_what_they_would_be_merged(engine: Engine, tmp_p
         load_adapter(again, engine.model, "f32").tensors.keys()
         == load_adapter(tmp_path / "straight", engine.model, "f32").tensors.keys()
     )
+
+
+def test_adapters_of_experts_combine_by_their_weights(engine: Engine, tmp_path: Path) -> None:
+    weights, applied = dict(QWEN3_MOE.tensors()), []
+    for seed, weight in ((5, 0.5), (8, -1.25)):
+        deltas = Deltas(QWEN3_MOE, seed)
+        weights = deltas.merged(weights, weight)
+        tensors = deltas.parameters(QWEN3_PLACES, is_straight=True)
+        path = write(tmp_path / f"{seed}", tensors, target_parameters=QWEN3_PARAMETERS, peft_version="0.20.0")
+        applied.append((path, weight))
+    whole, rows = QWEN3_MOE.write(tmp_path / "merged"), range(40)
+    save_file(weights, whole / "model.safetensors", metadata={"format": "pt"})
+    with harness.engine(whole, settings(QWEN3_MOE, VECTOR)) as made:
+        expected = harness.logits(made, PROMPT[:40], rows)
+    found = harness.logits(engine, PROMPT[:40], rows, adapters=harness.applied(engine, applied))
+    np.testing.assert_allclose(found, expected, rtol=0, atol=TOLERANCE)
 
 
 @pytest.mark.slow
