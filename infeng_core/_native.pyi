@@ -272,8 +272,14 @@ class Program:
         """
     def buffer(self, columns: int, *, samples: bool = False, copies: int = 1) -> int:
         """``copies``, here and below: rows for what so many experts get of each row."""
-    def activation(self, columns: int, *, samples: bool = False, copies: int = 1) -> int:
-        """Declare int8 rows with scales and sums for ``columns`` inputs."""
+    def activation(
+        self, columns: int, *, samples: bool = False, copies: int = 1, group: int = 64, rotated: bool = False
+    ) -> int:
+        """Declare int8 rows of ``columns`` inputs: sums for each 64, scales for each ``group`` of 64, 128 or 256.
+
+        rotated: each 64 inputs are, by a Hadamard matrix over 8. Linears over formats without integer sub-scales read
+        wider groups as groups of 64 that have equal scales.
+        """
     def routing(self, *, experts: int, top_k: int) -> int:
         """Make room for what one op ``route`` at a time says; returns what other ops name it by."""
     def open_adapters(self, dtype: str, *, columns: int, max_ranges: int) -> None:

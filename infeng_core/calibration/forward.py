@@ -15,6 +15,7 @@ from infeng_core.calibration.stages import Stage, stages, table
 from infeng_core.calibration.store import Store
 from infeng_core.errors import KernelError
 from infeng_core.formats.quant import BUILTIN
+from infeng_core.formats.rotation import rotated
 from infeng_core.formats.shards import aligned_bytes
 from infeng_core.formats.tensors import LoadedModel, PackedTensor
 from infeng_core.kernels.choice import Selector
@@ -161,12 +162,15 @@ class Forward:
         return LoadedModel(self.model, here, tensors, self.vectors, here, formats, nbytes, "calibration")
 
 
-def quantized(x: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return (tokens, k) as integer kernels read it: int8 with a scale for every 64 inputs (docs/numerics.md)."""
+def quantized(x: NDArray[np.float32], group: int = 64, *, is_rotated: bool = False) -> NDArray[np.float32]:
+    """Return (tokens, k) as integer kernels read it: int8 with a scale for every ``group`` inputs (docs/numerics.md).
+
+    is_rotated: every 64 inputs are rotated first, and stay so.
+    """
     rows, k = x.shape
-    padded = np.zeros((rows, -(-k // 64) * 64), np.float32)
-    padded[:, :k] = x
-    groups = padded.reshape(rows, -1, 64)
+    padded = np.zeros((rows, -(-k // group) * group), np.float32)
+    padded[:, :k] = rotated(x) if is_rotated else x
+    groups = padded.reshape(rows, -1, group)
     amax = np.abs(groups).max(axis=2, keepdims=True)
     with np.errstate(divide="ignore", invalid="ignore"):
         q = np.rint(groups * (np.float32(127) / amax))

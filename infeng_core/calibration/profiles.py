@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
 
 from infeng_core.errors import UsageError
-from infeng_core.formats.quant import FormatLookup
+from infeng_core.formats.quant import BUILTIN, SUB_SCALED, FormatLookup, over
 from infeng_core.models.weights import Layout, TensorSpec
 
 Losses = Mapping[str, Mapping[str, float]]
@@ -25,6 +25,23 @@ class Profile:
     ladder: tuple[str, ...]
     budget: float | None = None
     calibrate: str = "auto"  # what --calibrate is where nobody says
+
+    def over(self, group: int | None, *, is_rotated: bool | None) -> Profile:
+        """Return the profile whose linears read groups of ``group`` inputs (None: 64), rotated or not.
+
+        Raises UsageError where no format of the ladder can.
+        """
+        how = group or 64, bool(is_rotated)
+        if how != (64, False) and not set(self.ladder) & set(SUB_SCALED):
+            over(BUILTIN[self.ladder[0]], how[0], is_rotated=how[1])  # says which formats could
+        turned = (
+            over(BUILTIN[name], how[0], is_rotated=how[1]).name if name in SUB_SCALED else name for name in self.ladder
+        )
+        return replace(self, ladder=tuple(turned))
+
+    def made(self, formats: Collection[str]) -> bool:
+        """Return whether a recipe of these formats can be one of this profile, over the same activations."""
+        return bool(set(formats) & set(self.ladder)) and set(formats) <= {*self.ladder, OUTER, *SUB_SCALED}
 
 
 PROFILES = {

@@ -10,6 +10,7 @@ from infeng_core.calibration.start import Sample, forward
 from infeng_core.files import reading
 from infeng_core.formats.checkpoints import Checkpoint, open_checkpoint
 from infeng_core.formats.progress import Progress, Show
+from infeng_core.formats.quant import fitting
 from infeng_core.formats.recipes import Recipe, patterns
 from infeng_core.models.weights import PANEL_ROWS
 from infeng_core.plug.manager import Plugins
@@ -41,6 +42,8 @@ def make(
     if budget is not None and given is not None:
         losses = _measured(profile, given, checkpoint, config, plugins, show)
     found = allocate(layout, profile, budget, losses, plugins.quant_format)
+    sizes = {spec.name: spec.k for spec in layout.tensors}
+    found = {name: fitting(name, sizes[name], plugins.quant_format(format)).name for name, format in found.items()}
     text = None if given is None else given.text
     return Recipe(profile.name, patterns(found), config.model.quantizer, text, budget)
 

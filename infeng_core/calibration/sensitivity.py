@@ -17,7 +17,7 @@ from infeng_core.calibration.profiles import is_inner, weights_of
 from infeng_core.calibration.stages import Stage
 from infeng_core.formats.checkpoints import Checkpoint
 from infeng_core.formats.packing import gather_vector, pack_tensor
-from infeng_core.formats.quant import FormatLookup
+from infeng_core.formats.quant import FormatLookup, fitting
 from infeng_core.formats.shards import aligned_bytes
 from infeng_core.formats.tensors import PackedTensor
 from infeng_core.models.weights import Layout, TensorSpec
@@ -71,10 +71,11 @@ def sensitivities(
         forward.vectors[vector.name] = gather_vector(vector, checkpoint)
 
     def pack(spec: TensorSpec, format: str) -> PackedTensor:
-        quant = lookup(format)
+        quant = fitting(spec.name, spec.k, lookup(format))
         out = aligned_bytes(spec.panels * quant.panel_bytes(spec.k))
         pack_tensor(spec, checkpoint, quant, out, threads)
-        return PackedTensor(spec.name, format, spec.n, spec.k, spec.panels, quant.panel_bytes(spec.k), out, 0, quant)
+        sizes = spec.n, spec.k, spec.panels, quant.panel_bytes(spec.k)
+        return PackedTensor(spec.name, quant.name, *sizes, out, 0, quant)
 
     clean: Stream = [{} for _ in forward.texts]
     others: dict[tuple[str, str], Stream] = {}

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from infeng_core import _native
 from infeng_core.calibration.forward import Forward, quantized
+from infeng_core.formats.quant import QuantFormat
 from infeng_core.formats.tensors import PackedTensor
 from infeng_core.models.config import ModelConfig
 
@@ -35,21 +36,18 @@ class Statistics:
         """Take a vector of the model; all of them come before the first tensor."""
         self._forward.vectors[name] = values.copy()
 
-    def of(self, tensor: str, *, as_int8: bool) -> NDArray[np.float64] | None:
-        """Return H, (k, k) symmetric, of what ``tensor`` multiplies; None for one that is only looked up.
-
-        as_int8: whether its kernels read int8 rows.
-        """
+    def of(self, tensor: str, format: QuantFormat) -> NDArray[np.float64] | None:
+        """Return H, (k, k) symmetric, of what ``tensor`` multiplies in ``format``; None for one that is looked up."""
         inputs = self._forward.inputs(tensor)
-        return None if inputs is None else moments(inputs, as_int8=as_int8, threads=self.threads)
+        return None if inputs is None else moments(inputs, format, self.threads)
 
     def put(self, tensor: PackedTensor) -> None:
         """Take a tensor as it will be served; its memory may change afterwards."""
         self._forward.put(tensor)
 
 
-def moments(inputs: Sequence[NDArray[np.float32]], *, as_int8: bool, threads: int) -> NDArray[np.float64]:
-    """Return X'X / n, (k, k) symmetric float64, of the rows X of all ``inputs``, each (tokens, k).
+def moments(inputs: Sequence[NDArray[np.float32]], format: QuantFormat, threads: int) -> NDArray[np.float64]:
+    """Return X'X / n, (k, k) symmetric float64, of the rows X that kernels make of all ``inputs``, each (tokens, k).
 
     Products are summed in blocks of 256 rows, whatever the lengths of the texts and the number of threads.
     """
@@ -57,7 +55,8 @@ def moments(inputs: Sequence[NDArray[np.float32]], *, as_int8: bool, threads: in
     h = np.zeros((k, k))
     rest = np.empty((0, k), np.float32)
     for rows in inputs:
-        rest = np.concatenate([rest, quantized(rows) if as_int8 else rows])
+        read = rows if format.is_float else quantized(rows, format.group, is_rotated=format.is_rotated)
+        rest = np.concatenate([rest, read])
         whole = len(rest) // ROWS * ROWS
         if whole:
             _native.add_gram(np.ascontiguousarray(rest[:whole]), h, threads)

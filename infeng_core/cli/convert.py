@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
 from infeng_core.cli import say
 from infeng_core.cli.options import add_conversion_options, config_from, say_converted
@@ -21,6 +21,11 @@ if TYPE_CHECKING:
     from infeng_core.plug.manager import Plugins
 
 QUALITIES = ("small", "balanced", "faithful", "int8")
+
+
+class _Activations(TypedDict):
+    group: int | None
+    is_rotated: bool | None
 
 
 class Convert:
@@ -52,6 +57,12 @@ class Convert:
             help="text that the weights are fitted to: a file, auto (the model writes it; the default with --quality, "
             "except int8) or none",
         )
+        help = "inputs of a linear that share a scale when they are rounded to int8 (p32 formats; default: 64)"
+        parser.add_argument("--act-group", type=int, choices=(64, 128, 256), help=help)
+        help = (
+            "turn each 64 inputs of a linear by a Hadamard matrix before they are rounded (p32 formats; default: none)"
+        )
+        parser.add_argument("--rotate", choices=("none", "h64"), help=help)
         parser.add_argument("--dry-run", action="store_true", help="say what would be written, and write nothing")
         add_conversion_options(parser, "directory")
 
@@ -66,9 +77,9 @@ class Convert:
         from infeng_core.formats.gguf.export import export_gguf, planned
         from infeng_core.plug.manager import Plugins
 
-        for name in ("quantizer", "calibrate", "quality", "budget", "recipe"):
+        for name in ("quantizer", "calibrate", "quality", "budget", "recipe", "act_group", "rotate"):
             if getattr(arguments, name) not in (None, "none"):
-                raise UsageError(f"--{name}", "has no say in what a GGUF stores", "leave it out")
+                raise UsageError(f"--{name.replace('_', '-')}", "has no say in what a GGUF stores", "leave it out")
         plugins = Plugins.discover(config_from(arguments))
         use_families(plugins)
         source = find(arguments.source, plugins)
@@ -105,6 +116,8 @@ class Convert:
         elif arguments.quality:
             recipe = _recipe(arguments, found, source, config, plugins, quantizer)
         choice, written = (recipe.choice, recipe.written()) if recipe else (choose(config, lookup), b"")
+        if recipe is None:
+            choice = choice.over(**_activations(arguments), lookup=lookup)
         if arguments.dry_run:
             _say_forecast(arguments, forecast(source, choice, lookup, quantizer, is_calibrated=statistics is not None))
             return 0
@@ -130,10 +143,12 @@ def _given(arguments: argparse.Namespace) -> Recipe | None:
     from infeng_core.calibration.profiles import PROFILES, budget_of
     from infeng_core.formats import recipes
 
-    for one, others in (("recipe", ("quality", "budget", "format", "quantizer")), ("quality", ("format",))):
+    decided = ("quality", "budget", "format", "quantizer", "act_group", "rotate")
+    for one, others in (("recipe", decided), ("quality", ("format",))):
         for other in others:
             if getattr(arguments, one) is not None and getattr(arguments, other) is not None:
-                raise UsageError(f"--{other}", f"--{one} decides it", f"leave one of --{one} and --{other} out")
+                option = f"--{other.replace('_', '-')}"
+                raise UsageError(option, f"--{one} decides it", f"leave one of --{one} and {option} out")
     if arguments.budget is not None and arguments.quality is None:
         raise UsageError("--budget", "it is for a profile to spend", "add --quality balanced or faithful")
     if arguments.budget is not None and not 1 <= arguments.budget <= 32:
@@ -141,6 +156,11 @@ def _given(arguments: argparse.Namespace) -> Recipe | None:
     if arguments.quality is not None:
         budget_of(PROFILES[arguments.quality], arguments.budget)
     return None if arguments.recipe is None else recipes.read(arguments.recipe)
+
+
+def _activations(arguments: argparse.Namespace) -> _Activations:
+    """Return how the linears of p32 formats read their inputs; None where nothing was said."""
+    return {"group": arguments.act_group, "is_rotated": None if arguments.rotate is None else arguments.rotate == "h64"}
 
 
 def _text(arguments: argparse.Namespace, given: Recipe | None) -> str | None:
@@ -195,14 +215,15 @@ def _recipe(
     from infeng_core.formats.conversion import known_recipe, require_free
     from infeng_core.formats.identity import conversion_key
 
-    profile = PROFILES[arguments.quality]
+    profile = PROFILES[arguments.quality].over(**_activations(arguments))
 
     def key(recipe: Recipe) -> str:
         return conversion_key(source, recipe.choice, quantizer, recipe.written())
 
     known = known_recipe(arguments.dest, plugins.quant_format, key)
     question = (profile.name, budget_of(profile, arguments.budget), None if found is None else found.text)
-    if known is not None and (known.profile, known.budget, known.text) == question:
+    is_same = known is not None and profile.made(known.formats.values())
+    if known is not None and is_same and (known.profile, known.budget, known.text) == question:
         return known
     if not arguments.dry_run:
         require_free(arguments.dest, arguments.force)  # before the work

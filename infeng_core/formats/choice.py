@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from infeng_core.errors import UsageError, unknown_key_remedy
-from infeng_core.formats.quant import FormatLookup
+from infeng_core.formats.quant import SUB_SCALED, FormatLookup, QuantFormat, misfit, over
 from infeng_core.models.config import ModelConfig
-from infeng_core.models.weights import Layout, layout
+from infeng_core.models.weights import Layout, TensorSpec, layout
 
 if TYPE_CHECKING:
     from infeng_core.settings.config import EngineConfig
@@ -53,8 +53,9 @@ class FormatChoice:
         """Return the format of every tensor of a model.
 
         Routers are in ROUTER where ``base`` has integers and no pattern says otherwise: they are small, and a row that
-        goes to another expert is another computation. Raises UsageError for a pattern that fits no tensor, and what
-        ``lookup`` raises for an unknown format.
+        goes to another expert is another computation. A tensor whose inputs cannot be grouped or rotated as ``base``
+        says is of the plain format. Raises UsageError for a pattern that fits no tensor or that says so of such a one,
+        and what ``lookup`` raises for an unknown format.
         """
         tensors = model.tensors if isinstance(model, Layout) else layout(model).tensors
         names = [tensor.name for tensor in tensors]
@@ -65,7 +66,37 @@ class FormatChoice:
                 remedy = unknown_key_remedy(pattern, known)
                 raise UsageError(f"model.formats.{pattern}", "fits no tensor of the model", remedy)
         is_float = lookup(self.base).is_float
-        return {name: self.of(name) if is_float or not self._is_router(name) else ROUTER for name in names}
+        found = {name: self.of(name) if is_float or not self._is_router(name) else ROUTER for name in names}
+        return {spec.name: self._fitting(spec, lookup(found[spec.name])) for spec in tensors}
+
+    def _fitting(self, spec: TensorSpec, format: QuantFormat) -> str:
+        why = misfit(spec.name, spec.k, format)
+        pattern = self.pattern_of(spec.name)
+        if why and pattern is not None:
+            raise UsageError(
+                f"model.formats.{pattern}", f"{spec.name} cannot be {format.name}: {why}", f"say {format.stored}"
+            )
+        return format.stored if why else format.name
+
+    def over(self, group: int | None, *, is_rotated: bool | None, lookup: FormatLookup) -> FormatChoice:
+        """Return the choice whose formats with integer sub-scales are over other activations, all but embeddings'.
+
+        None leaves what a format says itself. Raises UsageError where there is no format with sub-scales.
+        """
+
+        def changed(format: str) -> str:
+            found = lookup(format)
+            if found.stored not in SUB_SCALED:
+                return format
+            turned = found.is_rotated if is_rotated is None else is_rotated
+            return over(found, group or found.group, is_rotated=turned).name
+
+        if (group or 64) != 64 or is_rotated:
+            plain = [lookup(format) for format in (self.base, *self.patterns.values())]
+            if not any(format.stored in SUB_SCALED for format in plain):
+                over(plain[0], group or 64, is_rotated=bool(is_rotated))  # says which formats could
+        patterns = {name: format if name == "embed" else changed(format) for name, format in self.patterns.items()}
+        return replace(self, base=changed(self.base), patterns=patterns)
 
     def _is_router(self, name: str) -> bool:
         """Return whether a tensor decides how much of which experts a row gets, and no pattern names it."""

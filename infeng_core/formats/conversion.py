@@ -44,10 +44,10 @@ class Statistics(Protocol):
     def vector(self, name: str, values: NDArray[np.float32]) -> None:
         """Take a vector of the model; all of them come before the first tensor."""
 
-    def of(self, tensor: str, *, as_int8: bool) -> NDArray[np.float64] | None:
+    def of(self, tensor: str, format: QuantFormat) -> NDArray[np.float64] | None:
         """Return H = X'X / n, (k, k), of the rows X that a packed tensor multiplies; None where it is not known.
 
-        as_int8: whether its kernels read int8 rows.
+        X is what its kernels read: floats, or int8 rows in the groups of ``format``, rotated where it is.
         """
 
     def put(self, tensor: PackedTensor) -> None:
@@ -296,7 +296,7 @@ class _Packer:
     def _pack(self, spec: TensorSpec, out: NDArray[np.uint8]) -> None:
         format, statistic = self.formats[spec.name], None
         if self.statistics is not None:
-            statistic = self.statistics.of(spec.name, as_int8=not format.is_float)
+            statistic = self.statistics.of(spec.name, format)
         pack_tensor(spec, self.checkpoint, format, out, self.threads, self.quantizer, statistic)
         if self.statistics is not None:
             self.statistics.put(self._packed(spec, out))

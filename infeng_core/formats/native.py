@@ -15,7 +15,7 @@ import yaml
 from infeng_core import yamltree
 from infeng_core.errors import InfengError, ModelError
 from infeng_core.files import read_text
-from infeng_core.formats.quant import FormatLookup
+from infeng_core.formats.quant import FormatLookup, misfit
 from infeng_core.formats.quantizers import BUILT_IN
 from infeng_core.models.config import ModelConfig
 from infeng_core.models.fields import Fields, show
@@ -219,9 +219,12 @@ def _check_layout(manifest: Manifest, tensors: Fields, vectors: Fields, lookup: 
         if (entry.n, entry.k, entry.panels) != (spec.n, spec.k, spec.panels):
             tensors.fail(name, f"has n, k, panels {entry.n, entry.k, entry.panels}, not {spec.n, spec.k, spec.panels}")
         try:
-            panel_bytes = lookup(entry.format).panel_bytes(entry.k)
+            format = lookup(entry.format)
+            panel_bytes = format.panel_bytes(entry.k)
         except InfengError as error:
             tensors.fail(name, f"has the format {show(entry.format)}, which cannot be used ({error.why})", error.remedy)
+        if why := misfit(name, entry.k, format):
+            tensors.fail(name, f"has the format {entry.format}, which it cannot have: {why}")
         if entry.panel_bytes != panel_bytes:
             tensors.fail(name, f"has panel_bytes {entry.panel_bytes}, which is wrong for {entry.format}")
     for name, vector in manifest.vectors.items():

@@ -13,6 +13,7 @@ from infeng_core.formats.checkpoints import Checkpoint
 from infeng_core.formats.huggingface import widened
 from infeng_core.formats.quant import QuantFormat
 from infeng_core.formats.quantizers import DEFAULT, QuantizerChoice, QuantTarget
+from infeng_core.formats.rotation import rotated
 from infeng_core.models.weights import Layout, Part, TensorSpec, VectorSpec
 
 
@@ -39,11 +40,14 @@ def pack_tensor(
 
 
 def chosen_bytes(spec: TensorSpec, format: QuantFormat, quantizer: QuantizerChoice) -> int:
-    """Return the most bytes that ``pack_tensor`` takes for a quantizer: one part as float32, its codes and scales."""
-    grid = quantizer.grid(format, spec.k)
+    """Return the most bytes that ``pack_tensor`` takes for a quantizer: one part as float32, its codes and scales.
+
+    Rotated it is one more.
+    """
+    grid, turned = quantizer.grid(format, spec.k), 6 * spec.k if format.is_rotated else 0
     if grid is None or quantizer.is_built_in:
-        return 0
-    row = 5 * spec.k + 4 * grid.groups(spec.k) + (2 * grid.sub.groups(spec.k) if grid.sub else 0)
+        return max(part.rows for part in spec.parts) * turned
+    row = turned + 5 * spec.k + 4 * grid.groups(spec.k) + (2 * grid.sub.groups(spec.k) if grid.sub else 0)
     return max(part.rows for part in spec.parts) * row
 
 
@@ -88,8 +92,9 @@ def _pack_chosen(
     grid = quantizer.grid(format, spec.k)
     if grid is None or quantizer.is_built_in:  # whose codes are those of _pack_rounded, which copies nothing
         return False
-    target = QuantTarget(checkpoint.name(part), spec.name, format.name, grid, statistic)
-    made = quantizer.quantize(widened(checkpoint.array(part)), target, checkpoint.place(part))
+    target = QuantTarget(checkpoint.name(part), spec.name, format.stored, grid, statistic)
+    weights = widened(checkpoint.array(part))
+    made = quantizer.quantize(rotated(weights) if format.is_rotated else weights, target, checkpoint.place(part))
     if made is None:
         return False
     place = {"first_panel": part.first_panel, "panel_step": part.panel_step, "threads": threads}

@@ -11,6 +11,11 @@ from numpy.typing import NDArray
 
 from infeng_core import _native
 from infeng_core.errors import UsageError, unknown_key_remedy
+from infeng_core.formats.rotation import SIZE, rotated, widened
+
+ActFormat = Literal["f32", "int8-g64", "int8-g128", "int8-g256"]
+ACT_GROUPS: dict[int, ActFormat] = {64: "int8-g64", 128: "int8-g128", 256: "int8-g256"}
+"""Inputs that share a scale in a kernel's int8 rows, and what problems call such rows."""
 
 
 @dataclass(frozen=True)
@@ -54,13 +59,28 @@ class Grid:
 class QuantFormat:
     """A weight format, named as in manifests and in the ABI.
 
-    ``activation`` is what a linear op over it reads: f32 rows, or int8 rows with one scale per group of 64. A kernel
-    library brings its own in its description; one in Python comes through the hook ``infeng_quant_formats``, as an
-    instance of a subclass.
+    ``activation`` is what a linear op over it reads: f32 rows, or int8 rows with one scale per group of 64, 128 or 256.
+    ``is_rotated``: 64 inputs at a time are rotated before they are rounded, and so are the weights; what goes in and
+    comes out here as floats is not. ``layout`` is the format whose bytes these are, "" its own.
+
+    A kernel library brings its own formats in its description; one in Python comes through the hook
+    ``infeng_quant_formats``, as an instance of a subclass.
     """
 
     name: str
-    activation: Literal["f32", "int8-g64"]
+    activation: ActFormat
+    is_rotated: bool = False
+    layout: str = ""
+
+    @property
+    def stored(self) -> str:
+        """The name of the format whose bytes these are."""
+        return self.layout or self.name
+
+    @property
+    def group(self) -> int:
+        """How many inputs share a scale in the int8 rows that a linear op reads."""
+        return next((group for group, act in ACT_GROUPS.items() if act == self.activation), 64)
 
     @property
     def is_float(self) -> bool:
@@ -69,16 +89,16 @@ class QuantFormat:
 
     def panel_bytes(self, k: int) -> int:
         """Return the bytes of one panel over ``k`` inputs, a multiple of 64."""
-        return _native.panel_bytes(self.name, k)
+        return _native.panel_bytes(self.stored, k)
 
     def grid(self, k: int) -> Grid | None:
         """Return what rows of ``k`` inputs are made of; None where codes and scales cannot be given, as of floats."""
-        if self.name not in _native.WEIGHT_FORMATS:
+        if self.stored not in _native.WEIGHT_FORMATS:
             return None
-        if sub := _native.sub_grid(self.name):
+        if sub := _native.sub_grid(self.stored):
             width, most_scale, most_code = sub
             return Grid(k, 0, most_code, np.dtype(np.float32), SubGrid(width, most_scale))
-        found = _native.code_grid(self.name)
+        found = _native.code_grid(self.stored)
         if found is None:
             return None
         group, low, high, scale = found
@@ -98,8 +118,10 @@ class QuantFormat:
 
         Its panel i becomes panel ``first_panel + i * panel_step``. Raises NativeError "not_finite" or "out_of_range".
         """
+        if self.is_rotated:
+            source, bf16 = rotated(widened(source, bf16=bf16)), False
         _native.pack(
-            self.name,
+            self.stored,
             source,
             out,
             bf16=bf16,
@@ -122,44 +144,96 @@ class QuantFormat:
     ) -> None:
         """Lay out ``codes``, (n, k), and ``scales``, (n, groups), as ``pack`` does what it rounds itself.
 
+        Of a rotated format they are those of rotated weights.
+
         sub_scales, zeros: (n, sub-groups), of a format whose grid has ``sub``. Raises NativeError "out_of_range" for a
         code off the grid or a scale too large for its type, "not_finite" for another scale, "invalid_argument" for
         types and shapes.
         """
         place = {"first_panel": first_panel, "panel_step": panel_step, "threads": threads}
         if sub_scales is not None and zeros is not None:
-            _native.pack_units(self.name, codes, scales, sub_scales, zeros, out, **place)
+            _native.pack_units(self.stored, codes, scales, sub_scales, zeros, out, **place)
         else:
-            _native.pack_codes(self.name, codes, scales, out, **place)
+            _native.pack_codes(self.stored, codes, scales, out, **place)
 
     def unpack_codes(
         self, data: Any, offset: int, panels: int, k: int, *, first_panel: int = 0, panel_step: int = 1
     ) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
         """Return codes, (panels * 16, k), and scales, (panels * 16, groups), of a grid without sub-scales."""
-        return _native.unpack_codes(self.name, data, offset, panels, k, first_panel=first_panel, panel_step=panel_step)
+        return _native.unpack_codes(
+            self.stored, data, offset, panels, k, first_panel=first_panel, panel_step=panel_step
+        )
 
     def unpack_units(
         self, data: Any, offset: int, panels: int, k: int, *, first_panel: int = 0, panel_step: int = 1
     ) -> tuple[NDArray[np.int8], NDArray[np.float32], NDArray[np.int8], NDArray[np.int8]]:
         """Return codes, scales (panels * 16, 1), sub-scales and zero points, of a grid with sub-scales."""
-        return _native.unpack_units(self.name, data, offset, panels, k, first_panel=first_panel, panel_step=panel_step)
+        return _native.unpack_units(
+            self.stored, data, offset, panels, k, first_panel=first_panel, panel_step=panel_step
+        )
 
     def unpack(
         self, data: Any, offset: int, panels: int, k: int, *, first_panel: int = 0, panel_step: int = 1
     ) -> NDArray[np.float32]:
-        """Return ``panels`` panels as (panels * 16, k) float32, the values that kernels compute with."""
-        return _native.unpack(self.name, data, offset, panels, k, first_panel=first_panel, panel_step=panel_step)
+        """Return ``panels`` panels as (panels * 16, k) float32, the values that kernels compute with, turned back."""
+        made = _native.unpack(self.stored, data, offset, panels, k, first_panel=first_panel, panel_step=panel_step)
+        return rotated(made) if self.is_rotated else made
 
     def check(self, data: Any, offset: int, panels: int, k: int, *, threads: int = 1) -> None:
         """Look at panels of somebody's file for bytes that no conversion writes and that kernels need not agree on.
 
         Most formats have none. Raises NativeError "out_of_range" or "not_finite" that names row and column.
         """
-        if self.name in _native.WEIGHT_FORMATS:
-            _native.check_panels(self.name, data, offset, panels, k, threads=threads)
+        if self.stored in _native.WEIGHT_FORMATS:
+            _native.check_panels(self.stored, data, offset, panels, k, threads=threads)
 
 
 BUILTIN = {name: QuantFormat(name, activation) for name, activation in _native.WEIGHT_FORMATS.items()}
+
+
+def over(format: QuantFormat, group: int = 64, *, is_rotated: bool = False) -> QuantFormat:
+    """Return the format of the same bytes whose linears read groups of ``group`` inputs, rotated or not.
+
+    "int4-p32" becomes "int4-p32-a128-h64". Raises UsageError for a format without integer sub-scales, whose kernels
+    multiply after every 64 inputs.
+    """
+    plain = BUILTIN.get(format.stored)
+    if plain is None or _native.sub_grid(plain.name) is None:
+        known = ", ".join(SUB_SCALED)
+        why = "only formats with integer sub-scales have wider groups or a rotation"
+        raise UsageError(f"weight format {format.name}", why, f"choose one of {known}")
+    name = plain.name + (f"-a{group}" if group != 64 else "") + (f"-h{SIZE}" if is_rotated else "")
+    return plain if name == plain.name else QuantFormat(name, ACT_GROUPS[group], is_rotated, plain.name)
+
+
+def misfit(name: str, k: int, format: QuantFormat) -> str:
+    """Return why the tensor ``name`` over ``k`` inputs cannot be of a format over wide or rotated groups; "" if it can.
+
+    Embeddings are looked up, not multiplied, and what experts hand on to one another is rounded 64 numbers at a time.
+    """
+    if not format.layout:
+        return ""
+    if name == "embed" or ".experts." in name:
+        return "its inputs are rounded in groups of 64, as they are"
+    return f"its {k} inputs are no multiple of {SIZE}" if format.is_rotated and k % SIZE else ""
+
+
+def fitting(name: str, k: int, format: QuantFormat) -> QuantFormat:
+    """Return ``format``, or the plain one of the same bytes for a tensor that it does not fit."""
+    return BUILTIN[format.stored] if misfit(name, k, format) else format
+
+
+SUB_SCALED = tuple(name for name in BUILTIN if _native.sub_grid(name) is not None)
+"""The formats whose linears may read wide or rotated groups."""
+
+VARIANTS = {
+    made.name: made
+    for name in SUB_SCALED
+    for group in ACT_GROUPS
+    for is_rotated in (False, True)
+    if (made := over(BUILTIN[name], group, is_rotated=is_rotated)).layout
+}
+"""Those formats over other activations than int8 in groups of 64, by name."""
 
 
 def brought_by(library: _native.Library) -> dict[str, QuantFormat]:
@@ -173,6 +247,6 @@ FormatLookup = Callable[[str], QuantFormat]
 
 def builtin_format(name: str) -> QuantFormat:
     """Return a built-in format; raises UsageError for another name."""
-    if name not in BUILTIN:
+    if name not in BUILTIN and name not in VARIANTS:
         raise UsageError(f"weight format {name!r}", "unknown", unknown_key_remedy(name, BUILTIN))
-    return BUILTIN[name]
+    return BUILTIN.get(name) or VARIANTS[name]

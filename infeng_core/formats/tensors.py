@@ -41,10 +41,11 @@ class PackedTensor:
 
     def native(self) -> _native.Weight:
         """Return the weight as the native core takes it; it keeps the buffer alive."""
-        return _native.Weight(self.format, self.n, self.k, self.panels, self.panel_bytes, self.buffer, self.offset)
+        stored = self.quant.stored
+        return _native.Weight(stored, self.n, self.k, self.panels, self.panel_bytes, self.buffer, self.offset)
 
     def dequantize(self) -> NDArray[np.float32]:
-        """Return (n, k) float32, the values that the kernels compute with."""
+        """Return (n, k) float32, the values that the kernels compute with; never rotated."""
         return self.quant.unpack(self.buffer, self.offset, self.panels, self.k)[: self.n]
 
 

@@ -120,8 +120,10 @@ class Plugins:
 
     def quant_format(self, name: str) -> QuantFormat:
         """Return the weight format called ``name``, its library opened; raises PluginError naming what there is."""
+        from infeng_core.formats.quant import VARIANTS
+
         if name not in self._formats:
-            self._formats[name] = self._provider("quant_formats", name)
+            self._formats[name] = VARIANTS.get(name) or self._provider("quant_formats", name)
         return self._formats[name]
 
     def quantizer(self, name: str) -> QuantizerChoice:

@@ -9,7 +9,8 @@
 #include <string.h>
 
 #define LANES 16 /* outputs of a panel, tokens of a cache block, virtual lanes of a sum */
-#define GROUP 64 /* inputs that share one activation scale */
+#define GROUP 64 /* inputs that share one activation scale; of a wide group they have their own sum */
+#define WIDEST_GROUP 256
 
 #define INLINE static inline __attribute__((always_inline))
 
@@ -120,14 +121,19 @@ INLINE float ref_rms(const float* x, int64_t k, float eps) {
   return 1.0f / sqrtf(ref_tree(lanes) / (float)k + eps);
 }
 
-/* q[0 .. count) = x as int8 with one scale, q[count .. padded) = 0. Returns the scale. A NaN is outside the contract:
- * it becomes some q in range, and the scale is NaN. */
-INLINE float ref_quantize(const float* x, int64_t count, int64_t padded, int8_t* q, int32_t* sum) {
+/* Largest magnitude; NaN where there is one, so that the scale shows it. */
+INLINE float ref_amax(const float* x, int64_t count) {
   float amax = 0.0f;
   for (int64_t i = 0; i < count; i++) {
     const float magnitude = fabsf(x[i]);
     amax = magnitude > amax || magnitude != magnitude ? magnitude : amax;
   }
+  return amax;
+}
+
+/* q[0 .. count) = x as int8 under the scale of amax, q[count .. padded) = 0. Returns the scale. A NaN is outside the
+ * contract: it becomes some q in range, and the scale is NaN. */
+INLINE float ref_quantize_by(float amax, const float* x, int64_t count, int64_t padded, int8_t* q, int32_t* sum) {
   for (int64_t i = 0; i < padded; i++) q[i] = 0;
   *sum = 0;
   if (amax < 0x1p-100f) return 0.0f;
@@ -142,14 +148,45 @@ INLINE float ref_quantize(const float* x, int64_t count, int64_t padded, int8_t*
   return amax / 127.0f;
 }
 
-/* Quantizes `width` columns of row `row`, starting at a multiple of 64, into an activation's groups. */
-INLINE void quantize_columns(const infeng_activation* act, int64_t row, int64_t column, const float* x, int64_t width) {
-  for (int64_t c = 0; c < width; c += GROUP) {
-    const int64_t group = (column + c) / GROUP;
-    int8_t* q = i8_row(&act->q, row) + group * GROUP;
-    int32_t* sum = i32_row(&act->sum, row) + group;
-    f32_row(&act->scale, row)[group] = ref_quantize(x + c, min_i64(GROUP, width - c), GROUP, q, sum);
+INLINE float ref_quantize(const float* x, int64_t count, int64_t padded, int8_t* q, int32_t* sum) {
+  return ref_quantize_by(ref_amax(x, count), x, count, padded, q, sum);
+}
+
+/* y = H x in place, block by block: for h = 1, 2, 4, ... (a, b) = (x[i], x[i + h]) becomes (a + b, a - b). */
+INLINE void hadamard_blocks(float* x, int64_t dim, int64_t block) {
+  for (int64_t h = 1; h < block; h *= 2) {
+    for (int64_t begin = 0; begin < dim; begin += 2 * h) {
+      for (int64_t i = begin; i < begin + h; i++) {
+        const float a = x[i];
+        const float b = x[i + h];
+        x[i] = a + b;
+        x[i + h] = a - b;
+      }
+    }
   }
+}
+
+/* Quantizes `width` columns of row `row` into an activation's groups, rotated if it is; `column` is a multiple of the
+ * group. */
+INLINE void quantize_columns(const infeng_activation* act, int64_t row, int64_t column, const float* x, int64_t width) {
+  for (int64_t begin = 0; begin < width; begin += act->group) {
+    const int64_t count = min_i64(act->group, width - begin);
+    float y[WIDEST_GROUP];
+    for (int64_t c = 0; c < count; c++) y[c] = act->rotated ? x[begin + c] * 0.125f : x[begin + c];
+    if (act->rotated) hadamard_blocks(y, count, GROUP);
+    const float amax = ref_amax(y, count);
+    for (int64_t c = 0; c < count; c += GROUP) {
+      const int64_t group = (column + begin + c) / GROUP;
+      int8_t* q = i8_row(&act->q, row) + group * GROUP;
+      int32_t* sum = i32_row(&act->sum, row) + group;
+      f32_row(&act->scale, row)[group] = ref_quantize_by(amax, y + c, min_i64(GROUP, count - c), GROUP, q, sum);
+    }
+  }
+}
+
+/* Whether a step quantizes into groups of more than 64, or into rotated ones. */
+INLINE int is_wide(const infeng_epilogue* e) {
+  return e->kind == INFENG_EPILOGUE_QUANTIZE && e->function == INFENG_FUNCTION_WIDE;
 }
 
 /* ------------------------------------------------------------------------------------------ lists and errors --- */

@@ -19,7 +19,7 @@ static int knows_function(const infeng_epilogue* e) {
     case INFENG_EPILOGUE_MUL:
       return e->function < INFENG_FUNCTION_SWIGLU;
     default:
-      return e->function == 0;
+      return e->function == 0 || is_wide(e);
   }
 }
 
@@ -254,7 +254,7 @@ static infeng_status epilogue_run(const infeng_args* common, int32_t phase, int6
   (void)phase;
   const infeng_epilogue_args* args = (const infeng_epilogue_args*)common;
   const infeng_status status = reference_check_list(common, worker);
-  const int64_t step = reference_tile_columns(common);
+  const int64_t step = BLOCK_COLUMNS;
   for (int64_t row = first; row < last && status == INFENG_OK; row++) {
     for (int64_t column = 0; column < args->in.shape[1]; column += step) {
       block b = {.row = row, .rows = 1, .column = column, .width = min_i64(step, args->in.shape[1] - column)};
@@ -270,5 +270,5 @@ static int32_t epilogue_accepts(const infeng_problem* p) {
   return p->op == INFENG_OP_EPILOGUE && fuses_only(p, ALL_EPILOGUES);
 }
 
-KERNEL(reference_epilogue, INFENG_OP_EPILOGUE, "epilogue", ALL_EPILOGUES, HANDLES_LIST, epilogue_accepts,
-       epilogue_tiles, epilogue_run);
+KERNEL(reference_epilogue, INFENG_OP_EPILOGUE, "epilogue", ALL_EPILOGUES, HANDLES_LIST | FUNCTION(WIDE),
+       epilogue_accepts, epilogue_tiles, epilogue_run);

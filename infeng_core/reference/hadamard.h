@@ -9,19 +9,7 @@
 
 INLINE int64_t hadamard_block(int64_t dim) { return dim & -dim; }
 
-/* y = H x in place, block by block: for h = 1, 2, 4, ... (a, b) = (x[i], x[i + h]) becomes (a + b, a - b). */
-INLINE void hadamard(float* x, int64_t dim) {
-  for (int64_t h = 1; h < hadamard_block(dim); h *= 2) {
-    for (int64_t begin = 0; begin < dim; begin += 2 * h) {
-      for (int64_t i = begin; i < begin + h; i++) {
-        const float a = x[i];
-        const float b = x[i + h];
-        x[i] = a + b;
-        x[i + h] = a - b;
-      }
-    }
-  }
-}
+INLINE void hadamard(float* x, int64_t dim) { hadamard_blocks(x, dim, hadamard_block(dim)); }
 
 /* y = H (x / block): what the cache keeps of k and v. H H = block, so that products with H q are those of q, and H
  * brings values back. Divided first, sums are no larger than the largest x. */

@@ -5,16 +5,6 @@
 
 #include "common.h"
 
-/* Largest magnitude; NaN where there is one, so that the scale shows it. */
-INLINE float ref_amax(const float* x, int64_t count) {
-  float amax = 0.0f;
-  for (int64_t i = 0; i < count; i++) {
-    const float magnitude = fabsf(x[i]);
-    amax = magnitude > amax || magnitude != magnitude ? magnitude : amax;
-  }
-  return amax;
-}
-
 INLINE float clamped(float x, float low, float high) {
   x = x < high ? x : high;
   return x > low ? x : low;

@@ -33,24 +33,26 @@ INLINE void panel_int(const infeng_linear_args* args, const uint8_t* panel, bloc
   }
 }
 
-/* The same under integer sub-scales: out = fma(float(acc), xscale, out) per group, ascending, and out * d at the end.
- */
+/* The same under integer sub-scales: out = fma(float(acc), xscale, out) per group of the activation, 64, 128 or 256
+ * inputs, ascending, and out * d at the end. */
 INLINE void panel_sub_scaled(const infeng_linear_args* args, const uint8_t* panel, block* b, int64_t column,
                              int_group_fn read) {
-  const int64_t groups = ceil_div(args->weight->k, GROUP);
+  const int64_t groups = ceil_div(args->weight->k, GROUP), wide = args->in->group / GROUP;
   int_group group;
+  int32_t acc[BLOCK_ROWS][LANES];
   for (int64_t m = 0; m < b->rows; m++) memset(b->cur[m] + column, 0, LANES * sizeof(float));
   for (int64_t g = 0; g < groups; g++) {
     read(panel, g, &group);
+    if (g % wide == 0) memset(acc, 0, sizeof acc);
+    const int is_last = (g + 1) % wide == 0 || g + 1 == groups;
     for (int64_t m = 0; m < b->rows; m++) {
       const int8_t* q = i8_row(&args->in->q, b->row + m) + g * GROUP;
       const float xscale = f32_row(&args->in->scale, b->row + m)[g];
       float* out = b->cur[m] + column;
-      int32_t acc[LANES] = {0};
       for (int k = 0; k < GROUP; k++) {
-        for (int n = 0; n < LANES; n++) acc[n] += (int32_t)q[k] * (int32_t)group.w[k][n];
+        for (int n = 0; n < LANES; n++) acc[m][n] += (int32_t)q[k] * (int32_t)group.w[k][n];
       }
-      for (int n = 0; n < LANES; n++) out[n] = fmaf((float)acc[n], xscale, out[n]);
+      for (int n = 0; n < LANES && is_last; n++) out[n] = fmaf((float)acc[m][n], xscale, out[n]);
     }
   }
   for (int64_t m = 0; m < b->rows; m++) {
@@ -166,15 +168,22 @@ INLINE int32_t accepts(const infeng_problem* p, uint32_t weight, uint32_t act) {
   return p->op == INFENG_OP_LINEAR && p->weight_format == weight && p->act_format == act &&
          fuses_only(p, ALL_EPILOGUES);
 }
+INLINE int32_t reads_f32(const infeng_problem* p, uint32_t weight) { return accepts(p, weight, INFENG_ACT_F32); }
+INLINE int32_t reads_int8(const infeng_problem* p, uint32_t weight) { return accepts(p, weight, INFENG_ACT_INT8_G64); }
+INLINE int32_t reads_wide(const infeng_problem* p, uint32_t weight) {
+  const int is_wide = p->act_format == INFENG_ACT_INT8_G128 || p->act_format == INFENG_ACT_INT8_G256;
+  return accepts(p, weight, is_wide ? p->act_format : INFENG_ACT_INT8_G64);
+}
 static int32_t accepts_foreign(const infeng_problem* p) {
   return p->weight_format >= INFENG_WEIGHT_FOREIGN && accepts(p, p->weight_format, p->act_format);
 }
 
-#define LINEAR(act, name, number, text, steps)                                                                   \
-  static int32_t accepts_##name(const infeng_problem* p) { return accepts(p, number, act); }                     \
+#define LINEAR(reads, name, number, text, steps)                                                                 \
+  static int32_t accepts_##name(const infeng_problem* p) { return reads(p, number); }                            \
   KERNEL(reference_linear_##name, INFENG_OP_LINEAR, "linear_" text, ALL_EPILOGUES, HANDLES_LIST, accepts_##name, \
          linear_tiles, linear_run);
-FLOAT_FORMATS(LINEAR, INFENG_ACT_F32)
-INT_FORMATS(LINEAR, INFENG_ACT_INT8_G64)
+FLOAT_FORMATS(LINEAR, reads_f32)
+SCALED_FORMATS(LINEAR, reads_int8)
+SUB_SCALED_FORMATS(LINEAR, reads_wide)
 KERNEL(reference_linear_foreign, INFENG_OP_LINEAR, "linear_foreign", ALL_EPILOGUES, HANDLES_LIST, accepts_foreign,
        linear_tiles, linear_run);

@@ -13,9 +13,9 @@ static int64_t rmsnorm_tiles(const infeng_args* args, int32_t phase) {
 CLONED static void normalize(const infeng_rmsnorm_args* args, int64_t row, const float* x, int64_t k, float* out) {
   const float* w = args->weight.data;
   const float r = ref_rms(x, k, args->eps);
-  for (int64_t column = 0; column < k; column += GROUP) {
-    const int64_t width = min_i64(GROUP, k - column);
-    float y[GROUP];
+  for (int64_t column = 0; column < k; column += WIDEST_GROUP) {
+    const int64_t width = min_i64(WIDEST_GROUP, k - column);
+    float y[WIDEST_GROUP];
     for (int64_t i = 0; i < width; i++) {
       y[i] = x[column + i] * r;
       if (w) y[i] = y[i] * (args->offset != 0.0f ? args->offset + w[column + i] : w[column + i]);
@@ -55,5 +55,6 @@ static int32_t rmsnorm_accepts(const infeng_problem* p) {
 }
 
 KERNEL(reference_rmsnorm, INFENG_OP_RMSNORM, "rmsnorm", FUSES,
-       NEED(ROW_GATHER) | NEED(NORM_HEADS) | NEED(NORM_PLAIN) | NEED(NORM_OFFSET), rmsnorm_accepts, rmsnorm_tiles,
-       rmsnorm_run);
+       NEED(ROW_GATHER) | NEED(NORM_HEADS) | NEED(NORM_PLAIN) | NEED(NORM_OFFSET) |
+           INFENG_NEED_BIT(INFENG_NEED_FUNCTION(INFENG_FUNCTION_WIDE)),
+       rmsnorm_accepts, rmsnorm_tiles, rmsnorm_run);

@@ -34,6 +34,7 @@ class Activation(c.Structure):
         ("q", Tensor),
         ("scale", Tensor),
         ("sum", Tensor),
+        ("rotated", c.c_uint64),
     )
 
 

@@ -109,9 +109,9 @@ class OneOp:
         self._inputs.append((buffer, x))
         return buffer
 
-    def input_activation(self, activation: Activation, columns: int) -> int:
-        """Declare int8 rows: q (rows, columns padded to 64), scale and sum (rows, groups)."""
-        value = self.program.activation(columns)
+    def input_activation(self, activation: Activation, columns: int, group: int = 64) -> int:
+        """Declare int8 rows: q (rows, columns padded to 64), scale and sum (rows, columns / 64)."""
+        value = self.program.activation(columns, group=group)
         self._activations.append((value, activation))
         return value
 

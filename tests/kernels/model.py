@@ -116,14 +116,19 @@ def quantize(x: F32) -> tuple[NDArray[np.int8], F32, NDArray[np.int32]]:
     return q, scale, q.sum(axis=-1, dtype=np.int32)
 
 
-def quantize_rows(x: F32) -> Activation:
-    """Return an activation of x (rows, k): groups of 64 columns, the last one padded with zeros."""
+def quantize_rows(x: F32, group: int = 64, *, rotated: bool = False) -> Activation:
+    """Return an activation of x (rows, k), whose 64 columns, rotated or not, share a scale with those of their group.
+
+    The last 64 are padded with zeros.
+    """
     rows, k = x.shape
-    groups = -(-k // 64)
-    padded = np.zeros((rows, groups * 64), np.float32)
-    padded[:, :k] = x
-    q, scale, total = quantize(padded.reshape(rows, groups, 64))
-    return q.reshape(rows, groups * 64), scale, total
+    blocks, wide = -(-k // 64), group // 64
+    padded = np.zeros((rows, -(-blocks // wide) * group), np.float32)
+    padded[:, :k] = hadamard((x * f32(1 / 8)).reshape(rows, blocks, 64)).reshape(rows, k) if rotated else x
+    q, scale, _ = quantize(padded.reshape(rows, -(-blocks // wide), group))
+    q = q.reshape(padded.shape)[:, : blocks * 64]
+    total = q.reshape(rows, blocks, 64).sum(axis=2, dtype=np.int32)
+    return q, scale.repeat(wide, axis=1)[:, :blocks], total
 
 
 def rmsnorm(x: F32, w: F32 | None, eps: float, offset: float = 0.0) -> F32:
@@ -147,10 +152,10 @@ def linear_float(x: F32, w: F32) -> F32:
     return acc
 
 
-def linear_int(activation: Activation, q_w: NDArray[np.int8], scale_w: F32) -> F32:
-    """Return the linear of q_w (n, k padded to 64) with scale_w (n, steps), k / steps inputs to a scale."""
+def linear_int(activation: Activation, q_w: NDArray[np.int8], scale_w: F32, size: int = 0) -> F32:
+    """Return the linear of q_w (n, k padded to 64) with scale_w (n, steps), ``size`` or k / steps inputs to a scale."""
     q_x, scale_x, _ = activation
-    size = q_w.shape[1] // scale_w.shape[1]
+    size = size or q_w.shape[1] // scale_w.shape[1]
     out = np.zeros((len(q_x), len(q_w)), np.float32)
     for step in range(scale_w.shape[1]):
         part = slice(step * size, (step + 1) * size)

@@ -15,6 +15,7 @@ from infeng_core.kernels.problems import Fields, is_gated, problem
 
 REFERENCE = reference()
 CACHES = native.CACHE_FORMATS
+SUB_SCALED = tuple(name for name in INT_FORMATS if native.sub_grid(name))
 K = (8, 64, 172, 576, 896)
 LISTS = (
     (),
@@ -98,6 +99,11 @@ def linear() -> Iterator[Case]:
             adapters = RandomAdapters(next(storages)) if "lora" in names else None
             name = f"{fmt}-{rows}x{n}x{k}-{'+'.join(names) or 'plain'}"
             yield case(name, "linear", rows, adapters=adapters, **sizes, **steps(names))
+    for fmt in SUB_SCALED:
+        for rows, k in ((1, 896), (4, 576), (7, 172), (13, 1216), (29, 576), (70, 896), (150, 320)):
+            for act in ("int8-g128", "int8-g256"):
+                name = f"{fmt}-{act}-{rows}x112x{k}"
+                yield case(name, "linear", rows, weight=fmt, act=act, n=112, k=k, **steps(("residual",)))
 
 
 def embed() -> Iterator[Case]:
@@ -109,7 +115,7 @@ def embed() -> Iterator[Case]:
 def rmsnorm() -> Iterator[Case]:
     for k in (*K, 2048):
         for rows in (1, 65):
-            for names in ((), ("quantize",)):
+            for names in ((), ("quantize",), ("quantize_wide",)):
                 for gather in (False, True):
                     name = f"{rows}x{k}-{'+'.join(names) or 'plain'}{'-gather' if gather else ''}"
                     yield case(name, "rmsnorm", rows, n=k, k=k, gather=gather, **steps(names))
@@ -119,7 +125,7 @@ def rmsnorm() -> Iterator[Case]:
 
 def epilogue() -> Iterator[Case]:
     for n in (64, 176, 352, 576, 896):
-        for names in LISTS[1:]:
+        for names in (*LISTS[1:], ("quantize_wide",), ("lora", "silu_mul", "quantize_wide")):
             if not any(map(is_gated, names)) or n % 32 == 0:
                 adapters = RandomAdapters("bf16") if "lora" in names else None
                 yield case(f"{n}-{'+'.join(names)}", "epilogue", 5, adapters=adapters, n=n, k=n, **steps(names))

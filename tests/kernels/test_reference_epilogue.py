@@ -98,6 +98,37 @@ def test_quantize_writes_groups_of_64_and_pads_the_last_one(n: int) -> None:
     assert np.all(np.abs(restored - x) <= np.repeat(scale, 64, axis=1)[:, :n] * 0.501 + 2.0**-100)
 
 
+@pytest.mark.parametrize(
+    ("n", "group", "rotated"), [(176, 128, False), (896, 256, False), (64, 64, True), (576, 256, True)]
+)
+def test_quantize_shares_a_scale_among_wide_groups_and_turns_them_first(n: int, group: int, rotated: bool) -> None:
+    x = random_rows(7, 4, n)
+    x[2] *= 1e-35
+    x[3, 5] = 1000
+    op = OneOp(4)
+    out, act = op.output(n), op.program.activation(n, group=group, rotated=rotated)
+    kernel = find_kernel(LIBRARY, native.Problem("epilogue", epilogues=["quantize_wide"], n=n))
+    op.program.epilogue(op.bind(kernel), op.input(x), n, out, [native.Epilogue.quantize(act)])
+    op.run()
+    for got, want in zip(op.result_activation(act), model.quantize_rows(x, group, rotated=rotated), strict=True):
+        assert np.array_equal(got, want)
+    assert np.array_equal(op.result(out), x), "what is kept as floats is not rotated"
+    q, scale, _ = op.result_activation(act)
+    restored = (q.reshape(4, -1, 64) * scale[:, :, None]).reshape(4, -1)[:, :n]
+    if rotated:
+        restored = model.hadamard(restored.reshape(4, -1, 64) / 8).reshape(4, n)
+    error = np.abs(restored - x).max(axis=1)
+    assert np.all(error <= scale.max(axis=1) * (4.1 if rotated else 0.501) + 2.0**-100)
+
+
+def test_activations_of_other_groups_are_refused() -> None:
+    program = OneOp(1).program
+    with pytest.raises(native.NativeError, match="each 96 inputs"):
+        program.activation(192, group=96)
+    with pytest.raises(native.NativeError, match="no multiple of 64"):
+        program.activation(176, rotated=True)
+
+
 @pytest.mark.parametrize("fmt", ["f32", "bf16", "int8-row", "int4-g64"])
 @pytest.mark.parametrize("rows", [1, 5, 33])
 def test_a_fused_list_equals_the_same_steps_apart(fmt: str, rows: int) -> None:

@@ -91,23 +91,25 @@ def test_linear_over_integer_weights_adds_exact_group_sums(fmt: str, rows: int, 
     assert np.array_equal(op.result(out)[:, :n], model.linear_int(activation, q, scale))
 
 
-@pytest.mark.parametrize("bits", [4, 5, 6])
+@pytest.mark.parametrize(("bits", "group"), [(4, 64), (4, 128), (4, 256), (5, 64), (5, 256), (6, 64), (6, 128)])
 @pytest.mark.parametrize(("rows", "n", "k"), SHAPES)
-def test_linear_over_sub_scaled_weights_applies_the_row_scale_at_the_end(bits: int, rows: int, n: int, k: int) -> None:
+def test_linear_over_sub_scaled_weights_applies_the_row_scale_at_the_end(
+    bits: int, group: int, rows: int, n: int, k: int
+) -> None:
     fmt = f"int{bits}-p32"
     x, w = random_rows(2, rows, k), weight_for(n, k)
-    activation = model.quantize_rows(x)
+    activation = model.quantize_rows(x, group)
     op = OneOp(rows)
-    kernel = find_kernel(LIBRARY, native.Problem("linear", weight=fmt, act="int8-g64", n=n, k=k))
+    kernel = find_kernel(LIBRARY, native.Problem("linear", weight=fmt, act=f"int8-g{group}", n=n, k=k))
     out = op.output(panels_for(n) * 16)
-    op.program.linear(op.bind(kernel), packed(fmt, w), op.input_activation(activation, k), out)
+    op.program.linear(op.bind(kernel), packed(fmt, w), op.input_activation(activation, k, group), out)
     op.run()
     data = np.frombuffer(packed_bytes(fmt, w), np.uint8)[: panels_for(n) * native.panel_bytes(fmt, k)]
     weights, d = panels.sub_scaled(bits, data.reshape(panels_for(n), -1))
     q = weights.reshape(-1, weights.shape[2])[:n]
     assert np.array_equal(q[:, :k].astype(np.float32) * d.reshape(-1, 1)[:n], unpacked(fmt, w))
-    groups = np.ones((n, q.shape[1] // 64), np.float32)
-    assert np.array_equal(op.result(out)[:, :n], model.linear_int(activation, q, groups) * d.ravel()[:n])
+    groups = np.ones((n, -(-q.shape[1] // group)), np.float32)
+    assert np.array_equal(op.result(out)[:, :n], model.linear_int(activation, q, groups, group) * d.ravel()[:n])
 
 
 @pytest.mark.parametrize("fmt", (*FLOAT_FORMATS, *INT_FORMATS))
@@ -126,14 +128,20 @@ def test_embed_gathers_the_dequantized_rows(fmt: str, n: int, k: int) -> None:
 def test_rmsnorm_sums_in_sixteen_lanes_and_fuses_quantize(k: int) -> None:
     x, w = random_rows(3, 5, k), random_rows(4, 1, k)[0]
     op = OneOp(5)
-    kernel = find_kernel(LIBRARY, native.Problem("rmsnorm", epilogues=["quantize"], k=k))
+    kernel = find_kernel(LIBRARY, native.Problem("rmsnorm", epilogues=["quantize", "quantize_wide"], k=k))
     out, act = op.output(k), op.program.activation(k)
-    op.program.rmsnorm(op.bind(kernel), op.input(x), w, 1e-5, out, [native.Epilogue.quantize(act)])
+    wide = op.program.activation(k, group=256, rotated=k % 64 == 0)
+    steps = [native.Epilogue.quantize(act), native.Epilogue.quantize(wide)]
+    op.program.rmsnorm(op.bind(kernel), op.input(x), w, 1e-5, out, steps)
     op.run()
     expected = model.rmsnorm(x, w, 1e-5)
     assert np.array_equal(op.result(out), expected)
-    for got, want in zip(op.result_activation(act), model.quantize_rows(expected), strict=True):
-        assert np.array_equal(got, want)
+    for value, rounded in (
+        (act, model.quantize_rows(expected)),
+        (wide, model.quantize_rows(expected, 256, rotated=k % 64 == 0)),
+    ):
+        for got, want in zip(op.result_activation(value), rounded, strict=True):
+            assert np.array_equal(got, want)
     truth = x / np.sqrt((x.astype(np.float64) ** 2).mean(axis=1, keepdims=True) + 1e-5) * w
     assert np.allclose(expected, truth, rtol=2e-6, atol=0)
 

@@ -29,9 +29,8 @@ extern "C" {
 
 /* ------------------------------------------------------------------------------------------------- version --- */
 
-/* Majors must be equal. Minors from SINCE on understand each other: a library built for an older one loads in a newer
- * host, and one built for a newer one lowers `abi_minor` to the host's, before anything else (infeng/ops/library.h does
- * it). A library or host of a minor before SINCE laid structs out otherwise and is refused. */
+/* Majors must be equal. Minors from SINCE on understand each other, others are refused: a library built for an older
+ * one loads in a newer host, one built for a newer one first lowers `abi_minor` to the host's (ops/library.h). */
 #define INFENG_ABI_MAJOR 0
 #define INFENG_ABI_MINOR 10
 #define INFENG_ABI_SINCE 10
@@ -90,8 +89,10 @@ enum {
 /* What a linear op reads as its input. */
 enum {
   INFENG_ACT_NONE = 0,
-  INFENG_ACT_F32 = 1,     /* f32 rows */
-  INFENG_ACT_INT8_G64 = 2 /* int8 rows, one f32 scale and one i32 sum per group of 64 */
+  INFENG_ACT_F32 = 1,       /* f32 rows */
+  INFENG_ACT_INT8_G64 = 2,  /* int8 rows, one f32 scale and one i32 sum per group of 64 */
+  INFENG_ACT_INT8_G128 = 3, /* the same, two neighbours with one scale: a linear adds up both before it multiplies */
+  INFENG_ACT_INT8_G256 = 4  /* four */
 };
 
 /* Key/value cache formats. H: rotated by a Hadamard matrix over the head, of a multiple of 8; scales as in INT8. */
@@ -130,7 +131,7 @@ enum {
   INFENG_EPILOGUE_ROW_SCALE = 3, /* cur[m][n] *= vector[n] */
   INFENG_EPILOGUE_RESIDUAL = 4,  /* cur[m][n] += matrix[m][n] */
   INFENG_EPILOGUE_GATED_MUL = 5, /* gate and up panels alternate: cur becomes f(gate) * up, half as wide */
-  INFENG_EPILOGUE_QUANTIZE = 6,  /* act gets cur as int8 groups of 64; cur stays as it is */
+  INFENG_EPILOGUE_QUANTIZE = 6,  /* act gets cur as int8 groups; cur stays as it is */
   INFENG_EPILOGUE_SCALE = 7,     /* cur *= a */
   INFENG_EPILOGUE_SOFTCAP = 8,   /* cur = a * tanh(cur / a) */
   INFENG_EPILOGUE_ACTIVATE = 9,  /* cur = f(cur) */
@@ -145,7 +146,8 @@ enum {
   INFENG_FUNCTION_GELU_TANH = 3, /* its approximation by tanh */
   INFENG_FUNCTION_RELU2 = 4,     /* max(x, 0)^2 */
   INFENG_FUNCTION_SIGMOID = 5,   /* 1 / (1 + exp(-x)) */
-  INFENG_FUNCTION_SWIGLU = 6     /* of GATED_MUL only, with slope a and limit b: gate <= b, |up| <= b, up + 1 */
+  INFENG_FUNCTION_SWIGLU = 6,    /* of GATED_MUL only, with slope a and limit b: gate <= b, |up| <= b, up + 1 */
+  INFENG_FUNCTION_WIDE = 7       /* of QUANTIZE only: `act` has groups of more than 64, or is rotated */
 };
 
 /* What a problem asks of a kernel beyond its op and its formats. A kernel is bound only if it handles all of it. */
@@ -169,8 +171,7 @@ enum {
 #define INFENG_NEED_BIT(need) (1ull << (need))
 #define INFENG_NEED_FUNCTION(function) (32u + (function)) /* a step with this function; IDENTITY needs no bit */
 
-/* What the weights of a row's chosen experts are shares of. CHOSEN is a softmax over their logits alone, which is also
- * the softmax over all, divided by the sum of those that were chosen. */
+/* What the weights of a row's chosen experts are shares of. CHOSEN is a softmax over their logits alone. */
 enum { INFENG_SHARE_ALL = 0, INFENG_SHARE_CHOSEN = 1 };
 enum { INFENG_DEVICE_CPU = 1 };
 enum { INFENG_MASK_CAUSAL = 0, INFENG_MASK_FULL = 1 }; /* FULL: a row sees its whole segment too, up to `length` */
@@ -241,14 +242,16 @@ typedef struct infeng_weight {
   const infeng_format* foreign; /* a format that a library brought; NULL: one of this header */
 } infeng_weight;
 
-/* Rows of activations, f32 or int8 or both. x[m][c] is about q[m][c] * scale[m][c / 64]. */
+/* Rows of activations, f32 or int8 or both. x[m][c] is about q[m][c] * scale[m][c / 64]; each 64 of a wider group have
+ * its scale and a sum of their own. Rotated, q stands for H x / 8 of each 64 x; docs/numerics.md has H. */
 typedef struct infeng_activation {
   uint32_t struct_size;
-  uint32_t group;      /* 64 */
-  infeng_tensor x;     /* (rows, k) f32; optional */
+  uint32_t group;      /* 64, 128 or 256 */
+  infeng_tensor x;     /* (rows, k) f32; optional; never rotated */
   infeng_tensor q;     /* (rows, k padded to 64) int8, padding is 0; optional */
-  infeng_tensor scale; /* (rows, groups) f32 */
-  infeng_tensor sum;   /* (rows, groups) int32: sum of q over the group */
+  infeng_tensor scale; /* (rows, k / 64 rounded up) f32 */
+  infeng_tensor sum;   /* (rows, k / 64 rounded up) int32: sum of 64 q */
+  uint64_t rotated;    /* 0 or 1 */
 } infeng_activation;
 
 /* Rows [row_begin, row_end) use one adapter. Segments are sorted by row_begin, may overlap (adapters combine) and apply
@@ -316,8 +319,7 @@ typedef struct infeng_lora_epilogue {
  *
  * Byte j of a token in line l of int4h's K holds, of each 64 elements, 4 l + j in the low nibble and 32 + 4 l + j in
  * the high one; of the last head_dim mod 64, 8 l + j and 8 l + 4 + j. Byte i of a group of its V holds elements i and 8
- * + i of 16; those that do not exist are q = 0.
- */
+ * + i of 16; those that do not exist are q = 0. */
 typedef struct infeng_kv_cache {
   uint32_t struct_size;
   uint32_t format; /* INFENG_KV_* */
@@ -465,8 +467,7 @@ typedef struct infeng_route_args {
 } infeng_route_args;
 enum { INFENG_MOST_EXPERTS = 4096, INFENG_MOST_CHOSEN = 64 };
 
-/* cur[m] = sum over i < top_k, ascending, of weights[m][i] * x[places[m][i]], then sigmoid(gate[m]) * shared[m], then
- * the epilogues, then `out`. */
+/* cur[m] = sum of weights[m][i] * x[places[m][i]], i ascending, then + sigmoid(gate[m]) * shared[m], then epilogues. */
 typedef struct infeng_combine_args {
   infeng_args common;
   infeng_tensor x;       /* (rows * top_k, n) f32, sorted as ROUTE sorts */
@@ -481,8 +482,7 @@ typedef struct infeng_combine_args {
 
 /* -------------------------------------------------------------------------------------------------- kernels --- */
 
-/* What a kernel is asked to be good for, known when an engine is assembled: types and bounds, no data. Fields that an
- * op does not use are 0. */
+/* What a kernel is asked to be good for, known when an engine is assembled: types and bounds. What has no use is 0. */
 typedef struct infeng_problem {
   uint32_t struct_size;
   uint32_t op;

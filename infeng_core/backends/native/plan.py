@@ -1,8 +1,9 @@
 """A family's graph becomes a program of the native core: every op bound to kernels by batch size.
 
-Two things are decided here and nowhere else. Which values are kept as int8: those that a linear op with integer
-weights takes, or its adapters where they are stored as int8. And what becomes of the steps that follow an op: as many
-leading ones as the kernels of all batch sizes can take go into the op, the others become an ``epilogue`` op.
+Two things are decided here and nowhere else. Which values are kept as int8, and how they are rounded to it: as linear
+ops with integer weights take them, or their adapters where those are stored as int8. And what becomes of the steps that
+follow an op: as many leading ones as the kernels of all batch sizes can take go into the op, the others become an
+``epilogue`` op.
 """
 
 from __future__ import annotations
@@ -52,6 +53,9 @@ if TYPE_CHECKING:
     from infeng_core.models.config import RopeConfig
 
 Epilogues = list[tuple[str, "_native.Epilogue"]]  # with the name of each step
+Rounding = tuple[int, bool]
+"""How int8 rows are made: the inputs that share a scale, and whether they are rotated."""
+PLAIN: Rounding = (64, False)
 Emit = Callable[[Bindings, int | None, Sequence["_native.Epilogue"]], None]
 
 
@@ -86,7 +90,7 @@ class Planner:
         self.binder = Binder(selector, limits, threads, adapters)
         self._weights: dict[str, _native.Weight] = {}
         self._buffers: dict[str, int] = {}
-        self._activations: dict[str, int] = {}
+        self._activations: dict[tuple[str, Rounding], int] = {}
         self._routings: dict[tuple[int, int], int] = {}
         self._route: Route | None = None  # the latest
         self.hidden: int | None = None
@@ -156,9 +160,8 @@ class Planner:
         columns = panel_columns(weight.k)
         slot = self._program.embedding_slot(vocabulary=weight.n, panels=columns // PANEL)
         self._epilogue(detail, out, columns, out, [("lora", _native.Epilogue.lora(slot))])
-        if self._forms(index, op.out)[1]:
-            quantize = _native.Epilogue.quantize(self._activation(op.out))
-            self._epilogue(detail, out, columns, None, [("quantize", quantize)])
+        for step in self._quantized(index, op.out):
+            self._epilogue(detail, out, columns, None, [step])
 
     def _rmsnorm(self, index: int, op: RmsNorm) -> None:
         vector = self._model.vectors[op.weight]
@@ -197,9 +200,8 @@ class Planner:
 
     def _linear(self, index: int, op: Linear) -> None:
         weight = self._weight(op.weight)
-        is_float = self._model.tensors[op.weight].quant.is_float
-        x = self._buffer(op.x) if is_float else self._activation(op.x)
         act = self._model.tensors[op.weight].quant.activation
+        x = self._activation(op.x, self._rounding(op.weight)) if self._is_int8(op.weight) else self._buffer(op.x)
         problem = {"weight": weight.format, "act": act, "n": weight.panels * 16, "k": weight.k}
 
         def emit(kernels: Bindings, out: int | None, epilogues: Sequence[_native.Epilogue]) -> None:
@@ -220,17 +222,15 @@ class Planner:
         problem = {"weight": form, "act": act, "n": MAX_STACKED_RANK, "k": weight.k}
         kernels = self.binder.choose("shrink", self._graph.values[op.out].sampled, problem)
         self.binder.note("shrink", f"{_role(name)} {form} {weight.k}", kernels)
-        x = self._activation(op.x) if is_int8 else self._buffer(op.x)
+        x = self._activation(op.x, self._rounding(op.weight)) if is_int8 else self._buffer(op.x)
         slot = self._program.shrink(kernels, name, x, k=weight.k, panels=weight.panels)
         return [("lora", _native.Epilogue.lora(slot))]
 
     def _apply(self, index: int, op: Apply) -> None:
         steps = [self._step(step) for step in op.steps]
-        needs_f32, needs_int8 = self._forms(index, op.out)
-        if needs_int8:
-            steps.append(("quantize", _native.Epilogue.quantize(self._activation(op.out))))
+        steps += self._quantized(index, op.out)
         value = self._graph.values[op.x]
-        out = self._buffer(op.out) if needs_f32 else None
+        out = self._buffer(op.out) if self._forms(index, op.out)[0] else None
         self._epilogue(op.out, self._buffer(op.x), value.columns, out, steps, value.sampled)
 
     def _rope(self, op: Rope) -> None:
@@ -296,19 +296,18 @@ class Planner:
         problem = {"act": act, "n": op.experts, "k": columns, "heads": op.top_k}
         kernels = self.binder.choose("route", False, problem)
         self.binder.note("route", f"{act} {columns} to {op.top_k} of {op.experts} experts", kernels)
-        x, out = (self._activation(name) if as_int8 else self._buffer(name) for name in (op.x, op.out))
+        kind = self._rounding(op.weight)
+        x, out = (self._activation(name, kind) if as_int8 else self._buffer(name) for name in (op.x, op.out))
         more: dict[str, Any] = {"columns": columns, "share_of_chosen": op.share_of_chosen}
         self._program.route(kernels, self._buffer(op.logits), x, out, routing=self._routing(), **more)
 
     def _expert_linear(self, index: int, op: ExpertLinear) -> None:
         weight, quant = self._weight(op.weight), self._model.tensors[op.weight].quant
         routing, count = self._routing(), self._latest().experts
-        x = self._buffer(op.x) if quant.is_float else self._activation(op.x)
+        x = self._buffer(op.x) if quant.is_float else self._activation(op.x, self._rounding(op.weight))
         problem = {"weight": weight.format, "act": quant.activation, "n": weight.panels * 16 // count, "k": weight.k}
-        needs_f32, needs_int8 = self._forms(index, op.out)
-        steps = [self._step(step) for step in op.steps]
-        if needs_int8:
-            steps.append(("quantize", _native.Epilogue.quantize(self._activation(op.out))))
+        needs_f32, _ = self._forms(index, op.out)
+        steps = [*(self._step(step) for step in op.steps), *self._quantized(index, op.out)]
         names = [name for name, _ in steps]
         fused = self.binder.fused("linear", False, problem, names)
         if fused < len(names):
@@ -367,9 +366,8 @@ class Planner:
     ) -> None:
         """Add one op that writes the value ``out`` after ``steps``; ``columns`` of its result before them."""
         sampled = self._graph.values[out].sampled
-        needs_f32, needs_int8 = self._forms(index, out)
-        if needs_int8:
-            steps = [*steps, ("quantize", _native.Epilogue.quantize(self._activation(out)))]
+        needs_f32, _ = self._forms(index, out)
+        steps = [*steps, *self._quantized(index, out)]
         names = [name for name, _ in steps]
         fused = self.binder.fused(op, sampled, problem, names) if can_fuse else 0
         kernels = self.binder.choose(op, sampled, problem, names[:fused])
@@ -381,7 +379,7 @@ class Planner:
             return
         # What follows reads the result from f32. It gets a buffer of its own where the value's buffer still holds an
         # operand (the residual) or has another width.
-        is_only_quantize = names[fused:] == ["quantize"]
+        is_only_quantize = all(name.startswith("quantize") for name in names[fused:])
         if is_only_quantize or any(map(is_gated, names[:fused])):
             columns = self._graph.values[out].columns
         between = self._buffer(out) if is_only_quantize else self._scratch(columns, sampled)
@@ -397,11 +395,25 @@ class Planner:
         self.binder.note("epilogue", f"{detail}: {' + '.join(names)}", kernels)
         self._program.epilogue(kernels, x, columns, out, [step for _, step in steps])
 
-    def _forms(self, index: int, out: str) -> tuple[bool, bool]:
-        """Return whether the value that op ``index`` writes is read as f32, and whether as int8."""
+    def _quantized(self, index: int, out: str) -> Epilogues:
+        """Return the steps that round the value of op ``index``, one for each way in which it is read, plain first."""
+        return [
+            ("quantize" if kind == PLAIN else "quantize_wide", _native.Epilogue.quantize(self._activation(out, kind)))
+            for kind in self._forms(index, out)[1]
+        ]
+
+    def _forms(self, index: int, out: str) -> tuple[bool, list[Rounding]]:
+        """Return whether the value that op ``index`` writes is read as f32, and how it is rounded where as int8."""
         readers = consumers(self._graph, index)
-        as_int8 = [reader for reader in readers if self._takes_int8(reader, out)]
-        adapters = [self._adapters for reader in readers if isinstance(reader, Linear) and reader.x == out]
+        as_int8 = [
+            reader.weight
+            for reader in readers
+            if isinstance(reader, Linear | ExpertLinear | Route) and reader.x == out and self._is_int8(reader.weight)
+        ]
+        linears = [reader for reader in readers if isinstance(reader, Linear) and reader.x == out]
+        adapters = [self._adapters for _ in linears]
+        adapted = [reader.weight for reader in linears] if self._adapters == "int8" else []
+        roundings = {self._rounding(weight) for weight in (*as_int8, *adapted)}
         as_operand = [
             reader
             for reader in readers
@@ -409,16 +421,16 @@ class Planner:
             and any(isinstance(s, Residual) and s.value == out for s in reader.steps)
         ]
         needs_f32 = len(as_int8) < len(readers) or bool(as_operand) or out in self._kept
-        return needs_f32 or "f32" in adapters or "bf16" in adapters, bool(as_int8) or "int8" in adapters
-
-    def _takes_int8(self, reader: Op, value: str) -> bool:
-        if not isinstance(reader, Linear | ExpertLinear | Route) or reader.x != value:
-            return False
-        return self._is_int8(reader.weight)
+        return needs_f32 or "f32" in adapters or "bf16" in adapters, sorted(roundings)
 
     def _is_int8(self, weight: str) -> bool:
         """Return whether what a linear with ``weight`` reads is int8."""
         return not self._model.tensors[weight].quant.is_float
+
+    def _rounding(self, weight: str) -> Rounding:
+        """Return how what a linear with ``weight`` reads as int8 is made; adapters of floats read plain groups."""
+        quant = self._model.tensors[weight].quant
+        return quant.group, quant.is_rotated
 
     # ------------------------------------------------------------------------------------------------- operands ---
 
@@ -452,12 +464,13 @@ class Planner:
             self._buffers[name] = self._program.buffer(value.columns, samples=value.sampled, copies=value.copies)
         return self._buffers[name]
 
-    def _activation(self, name: str) -> int:
-        if name not in self._activations:
-            value = self._graph.values[name]
-            made = self._program.activation(value.columns, samples=value.sampled, copies=value.copies)
-            self._activations[name] = made
-        return self._activations[name]
+    def _activation(self, name: str, kind: Rounding) -> int:
+        if (name, kind) not in self._activations:
+            value, (group, is_rotated) = self._graph.values[name], kind
+            more: dict[str, Any] = {"samples": value.sampled, "copies": value.copies}
+            made = self._program.activation(value.columns, group=group, rotated=is_rotated, **more)
+            self._activations[name, kind] = made
+        return self._activations[name, kind]
 
     def _scratch(self, columns: int, sampled: bool) -> int:
         name = f"scratch {columns} {sampled}"

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from infeng_core.errors import AdapterError
 from infeng_core.files import parse_json
-from infeng_core.formats.adapters.image import A_FORMAT, AdapterImage, AdapterSpec, PartSpec, Pieces
+from infeng_core.formats.adapters.image import A_FORMAT, AdapterImage, AdapterSpec, PartSpec, Pieces, reads_rotated
 from infeng_core.formats.adapters.packed import MAX_RANK, AdapterDtype, PackedAdapter
 from infeng_core.formats.adapters.sites import EMBED, HEAD, base_tensor, sites
 from infeng_core.formats.adapters.snapshot import Snapshot, read_settled
@@ -147,9 +147,17 @@ def _parse(fields: Fields) -> Artifact:
         embedding=None if embedding is None else _part(fields, "embedding", embedding),
         saved_tensors={name: saved.text(name) for name in saved.data},
         saved_vectors=tuple(vectors),
+        rotated=_rotated(fields, tensors),
     )
     digest, base = fields.text("digest"), fields.text("base")
     return Artifact(spec, digest, dict(shapes.data), base, fields.text("base_name", "") or "")
+
+
+def _rotated(fields: Fields, tensors: Fields) -> tuple[str, ...]:
+    found = fields.data.get("rotated", [])
+    if not isinstance(found, list) or not all(isinstance(name, str) and name in tensors.data for name in found):
+        fields.fail("rotated", f"is {show(found)}, it must be a list of its tensors")
+    return tuple(found)
 
 
 def _parts(fields: Fields, name: str, parts: object) -> tuple[PartSpec, ...]:
@@ -198,6 +206,9 @@ def _check_pieces(artifact: Artifact, found: Header, path: Path, model: LoadedMo
     for name, parts in spec.tensors.items():
         if name == EMBED or name not in known.specs or len(parts) != len(known.specs[name].parts):
             fields.fail(show(name), "is no tensor of the base, or has other parts there")
+        if (name in spec.rotated) != reads_rotated(model, name, spec.dtype):
+            why = f"{show(name)} was packed for a base whose inputs are {'' if name in spec.rotated else 'not '}rotated"
+            raise AdapterError(f"{path}", why, f"{AGAIN}, with this model and format")
     for name, format in spec.saved_tensors.items():
         if name not in (EMBED, HEAD) or format != base_tensor(model, name).format:
             fields.fail(show(name), f"is saved as {show(format)}, which the base's is not")

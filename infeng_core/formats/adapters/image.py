@@ -85,6 +85,7 @@ class AdapterSpec:
     embedding: PartSpec | None = None
     saved_tensors: Mapping[str, str] = field(default_factory=dict)  # name: weight format
     saved_vectors: tuple[str, ...] = ()
+    rotated: tuple[str, ...] = ()  # tensors whose A is, as what it reads is
 
     @property
     def fixed_scale(self) -> bool:
@@ -112,6 +113,7 @@ class AdapterSpec:
             "embedding": None if self.embedding is None else self.embedding.to_list(),
             "saved_tensors": dict(self.saved_tensors),
             "saved_vectors": list(self.saved_vectors),
+            **({"rotated": list(self.rotated)} if self.rotated else {}),
         }
 
     def _parts(self) -> Iterator[PartSpec]:
@@ -119,6 +121,11 @@ class AdapterSpec:
             yield from parts
         if self.embedding is not None:
             yield self.embedding
+
+
+def reads_rotated(model: LoadedModel, tensor: str, dtype: AdapterDtype) -> bool:
+    """Return whether the A of a tensor reads rotated inputs: an int8 one does where the tensor itself does."""
+    return dtype == "int8" and base_tensor(model, tensor).quant.is_rotated
 
 
 def padded(count: int, multiple: int) -> int:

@@ -10,12 +10,13 @@ from numpy.typing import NDArray
 
 from infeng_core._native import NativeError
 from infeng_core.errors import AdapterError
-from infeng_core.formats.adapters.image import A_FORMAT, AdapterImage, AdapterSpec, PartSpec, Pieces
+from infeng_core.formats.adapters.image import A_FORMAT, AdapterImage, AdapterSpec, PartSpec, Pieces, reads_rotated
 from infeng_core.formats.adapters.norms import row_scales
 from infeng_core.formats.adapters.packed import AdapterDtype
 from infeng_core.formats.adapters.peft import Delta, Floats, PeftAdapter
 from infeng_core.formats.adapters.sites import EMBED, HEAD, Site, base_tensor, sites
 from infeng_core.formats.adapters.snapshot import digest
+from infeng_core.formats.rotation import rotated
 from infeng_core.formats.shards import aligned_bytes
 from infeng_core.formats.tensors import LoadedModel, PackedTensor
 from infeng_core.models.weights import PANEL_ROWS, Part
@@ -50,12 +51,14 @@ class _Packer:
         specs = {name: tuple(self._part_spec(site.module) for site in found) for name, found in by_tensor.items()}
         embedding = next((delta for delta in deltas.values() if delta.site.kind == "embedding"), None)
         vectors = {self.known.norms[module][0]: module for module in self.adapter.saved if module in self.known.norms}
+        filled = {name: parts for name, parts in specs.items() if not all(part.is_empty for part in parts)}
         spec = AdapterSpec(
             dtype=self.dtype,
-            tensors={name: parts for name, parts in specs.items() if not all(part.is_empty for part in parts)},
+            tensors=filled,
             embedding=None if embedding is None else self._part_spec(embedding.site.module),
             saved_tensors={name: base_tensor(self.model, name).format for name in self.saved},
             saved_vectors=tuple(vectors),
+            rotated=tuple(name for name in filled if reads_rotated(self.model, name, self.dtype)),
         )
         pieces = Pieces(spec, self.model)
         data = aligned_bytes(pieces.total)
@@ -85,6 +88,8 @@ class _Packer:
         deltas = [self.adapter.deltas[site.module] for site in found if site.module in self.adapter.deltas]
         if deltas:
             rows = np.concatenate([delta.a for delta in deltas])
+            if reads_rotated(self.model, name, self.dtype):
+                rows = rotated(rows)
             try:
                 A_FORMAT[self.dtype].pack(rows, arrays["a"])
             except NativeError as error:

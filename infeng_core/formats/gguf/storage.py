@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from infeng_core.errors import UsageError
 from infeng_core.formats.choice import FormatChoice
 from infeng_core.formats.gguf.types import TensorType
 from infeng_core.formats.quant import BUILTIN, FormatLookup, QuantFormat
@@ -75,7 +76,16 @@ def formats(
     for spec in layout.tensors:
         if not choice.asks(spec.name):
             found[spec.name] = _nearest(spec, types[spec.name], choice)
+        if not all(type.is_float for type in types[spec.name]):
+            require_unturned(spec.name, lookup(found[spec.name]))
     return found
+
+
+def require_unturned(name: str, format: QuantFormat) -> None:
+    """Raise UsageError for a rotated format of a tensor that is stored as integers, which stay what they are."""
+    if format.is_rotated:
+        why = f"{name} is quantized already: its integers cannot be rotated"
+        raise UsageError(f"weight format {format.name}", why, "convert the original model, or leave --rotate out")
 
 
 def _nearest(spec: TensorSpec, types: Iterable[TensorType], choice: FormatChoice) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from infeng_core.formats.choice import FormatChoice
-from infeng_core.formats.gguf.storage import NEAREST
+from infeng_core.formats.gguf.storage import NEAREST, require_unturned
 from infeng_core.formats.quant import BUILTIN, FormatLookup, Grid, QuantFormat
 from infeng_core.formats.quantized.module import Integers, Module
 from infeng_core.formats.quantizers import Quantized
@@ -66,6 +66,8 @@ def formats(layout: Layout, modules: Modules, choice: FormatChoice, lookup: Form
     for spec in layout.tensors:
         if not choice.asks(spec.name):
             found[spec.name] = _nearest(spec, modules)
+        if any(modules[spec.name]):
+            require_unturned(spec.name, lookup(found[spec.name]))
     return found
 
 

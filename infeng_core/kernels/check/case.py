@@ -355,9 +355,16 @@ class OneOp:
         self._results.insert(0, ("out", view, True))
         return value
 
-    def _output_activation(self, columns: int) -> int:
+    @staticmethod
+    def _wide_rounding(columns: int) -> dict[str, Any]:
+        """Return how ``columns`` are rounded other than plainly: rotated where they can be, in groups of any width."""
+        if columns % 64:
+            return {"group": 128 if columns // BLOCK % 2 else 256}
+        return {"group": (64, 128, 256)[columns // 64 % 3], "rotated": True}
+
+    def _output_activation(self, columns: int, **kind: Any) -> int:
         self._buffer(BLOCK)
-        value = self.program.activation(columns, samples=self._gather)
+        value = self.program.activation(columns, samples=self._gather, **kind)
         self._buffer(BLOCK)
         views: tuple[NDArray[Any], ...] = self.program.view_activation(value)
         for name, view in zip(("q", "scale", "sum"), views, strict=True):
@@ -374,9 +381,11 @@ class OneOp:
             value = self._rows_of(columns)
             views: tuple[NDArray[Any], ...] = (self.program.view(value),)
         else:
-            value = self.program.activation(columns)
+            group = int(act.removeprefix("int8-g"))
+            value = self.program.activation(columns, group=group)
             views = self.program.view_activation(value)
-            self._held += zip(views, self._int8_rows(len(views[1]), views[1].shape[1], columns), strict=True)
+            rows = self._int8_rows(len(views[1]), views[1].shape[1], columns, group // 64)
+            self._held += zip(views, rows, strict=True)
         self._by_form[act] = value
         if is_output:
             self._results.append(("out", views[0], True))
@@ -393,14 +402,18 @@ class OneOp:
         self._held.append((self.program.view(value), source))
         return value
 
-    def _int8_rows(self, rows: int, groups: int, columns: int) -> tuple[NDArray[Any], ...]:
-        """Return (q, scale, sum) of rows in which some groups are zero and some hold nothing but the extremes."""
+    def _int8_rows(self, rows: int, groups: int, columns: int, wide: int = 1) -> tuple[NDArray[Any], ...]:
+        """Return (q, scale, sum) of rows in which some groups are zero and some hold nothing but the extremes.
+
+        ``wide`` groups of 64 in a row have one scale.
+        """
         style = self._random.integers(0, 8, (rows, groups))
         style[:, 0] = 7
         values = self._random.integers(-127, 128, (rows, groups, 64)).astype(np.int8)
         values[style == 0], values[style == 1], values[style == 2] = 0, 127, -127
         values.reshape(rows, -1)[:, columns:] = 0
         scales = np.where(style == 0, np.float32(0), np.abs(self._normal(rows, groups)) * np.float32(0.02))
+        scales = scales[:, ::wide].repeat(wide, axis=1)[:, :groups]
         return values.reshape(rows, -1), scales, values.sum(axis=2, dtype=np.int32)
 
     def _table(self, shape: tuple[int, ...], name: str = "its tables") -> NDArray[np.float32]:
@@ -457,8 +470,9 @@ class OneOp:
             elif problems.is_gated(name):
                 steps.append(Epilogue.gated_mul(name.removesuffix("_mul"), a, b))
                 columns //= 2
-            elif name == "quantize":
-                steps.append(Epilogue.quantize(self._output_activation(columns)))
+            elif name in ("quantize", "quantize_wide"):
+                kind = self._wide_rounding(columns) if name == "quantize_wide" else {}
+                steps.append(Epilogue.quantize(self._output_activation(columns, **kind)))
             elif name in ("scale", "softcap"):
                 steps.append(getattr(Epilogue, name)(a))
             elif name in ("bias", "row_scale"):

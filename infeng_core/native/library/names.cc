@@ -15,7 +15,10 @@ struct Word {
   const char* name;
 };
 
-constexpr Word kActs[] = {{INFENG_ACT_F32, "f32"}, {INFENG_ACT_INT8_G64, "int8-g64"}};
+constexpr Word kActs[] = {{INFENG_ACT_F32, "f32"},
+                          {INFENG_ACT_INT8_G64, "int8-g64"},
+                          {INFENG_ACT_INT8_G128, "int8-g128"},
+                          {INFENG_ACT_INT8_G256, "int8-g256"}};
 constexpr Word kEpilogues[] = {{INFENG_EPILOGUE_BIAS, "bias"},           {INFENG_EPILOGUE_LORA, "lora"},
                                {INFENG_EPILOGUE_ROW_SCALE, "row_scale"}, {INFENG_EPILOGUE_RESIDUAL, "residual"},
                                {INFENG_EPILOGUE_GATED_MUL, "gated_mul"}, {INFENG_EPILOGUE_QUANTIZE, "quantize"},
@@ -24,7 +27,7 @@ constexpr Word kEpilogues[] = {{INFENG_EPILOGUE_BIAS, "bias"},           {INFENG
 constexpr Word kFunctions[] = {{INFENG_FUNCTION_IDENTITY, "identity"}, {INFENG_FUNCTION_SILU, "silu"},
                                {INFENG_FUNCTION_GELU, "gelu"},         {INFENG_FUNCTION_GELU_TANH, "gelu_tanh"},
                                {INFENG_FUNCTION_RELU2, "relu2"},       {INFENG_FUNCTION_SIGMOID, "sigmoid"},
-                               {INFENG_FUNCTION_SWIGLU, "swiglu"}};
+                               {INFENG_FUNCTION_SWIGLU, "swiglu"},     {INFENG_FUNCTION_WIDE, "wide"}};
 constexpr Word kNeeds[] = {{INFENG_NEED_WINDOW, "window"},
                            {INFENG_NEED_SOFTCAP, "softcap"},
                            {INFENG_NEED_SINKS, "sinks"},
@@ -92,6 +95,8 @@ void each_word(Vocabulary vocabulary, const Found& found) {
 
 // The functions that a kind may have, as docs/numerics.md lists them.
 bool may_have(uint32_t kind, uint32_t function) {
+  if (kind == INFENG_EPILOGUE_QUANTIZE && function == INFENG_FUNCTION_WIDE) return true;
+  if (function == INFENG_FUNCTION_WIDE) return false;
   if (kind == INFENG_EPILOGUE_GATED_MUL) return function != INFENG_FUNCTION_IDENTITY;
   if (kind == INFENG_EPILOGUE_MUL) return function != INFENG_FUNCTION_SWIGLU;
   if (kind != INFENG_EPILOGUE_ACTIVATE) return function == INFENG_FUNCTION_IDENTITY;
@@ -158,6 +163,8 @@ std::string name_of(const infeng_epilogue& step) {
       return function;
     case INFENG_EPILOGUE_MUL:
       return step.function == INFENG_FUNCTION_IDENTITY ? "mul" : "mul_" + function;
+    case INFENG_EPILOGUE_QUANTIZE:
+      return step.function == INFENG_FUNCTION_IDENTITY ? "quantize" : "quantize_" + function;
     default:
       return name_of(Vocabulary::epilogue, step.kind);
   }

@@ -32,6 +32,7 @@ void Program::expert_linear(Bindings kernels, std::shared_ptr<const Weight> weig
   op.problem.k = w.k;
   const bool quantized = op.problem.act_format == INFENG_ACT_INT8_G64;
   const Value& in = operand(x, "linear", quantized, w.k, false, op.routing->top_k);
+  op.problem.act_format = activation_of(w.format, in.group);
   op.in = describe(in);
   if (!in.quantized) op.in.x = matrix(in, w.k);
   args.in = &op.in;
@@ -78,6 +79,9 @@ void Program::route(Bindings kernels, int logits, int x, int out, const RouteSpe
   const bool quantized = value(x).quantized;
   const Value& in = operand(x, "route: x", quantized, spec.columns, false);
   const Value& to = operand(out, "route: out", quantized, spec.columns, false, routing.top_k);
+  if (in.group != to.group || in.rotated != to.rotated) {
+    fail("invalid_argument", "route: x and out are quantized in other ways");
+  }
   op.in = describe(in);
   op.copies = describe(to);
   if (!quantized) {

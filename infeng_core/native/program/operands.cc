@@ -99,6 +99,7 @@ int64_t Program::add_epilogues(Op& op, const Epilogues& specs, int64_t columns) 
       case INFENG_EPILOGUE_QUANTIZE:
         step.head.struct_size = sizeof step.quantize;
         step.act = describe(operand(spec.value, name.c_str(), true, columns, op.samples, op.copies_of_rows()));
+        if (step.act.group != kGroup || step.act.rotated != 0) step.head.function = INFENG_FUNCTION_WIDE;
         step.quantize.act = &step.act;
         track(op, step.act);
         break;

@@ -86,6 +86,7 @@ void Program::linear(Bindings kernels, std::shared_ptr<const Weight> weight, int
   op.problem.n = w.panels * kPanel;
   op.problem.k = w.k;
   const Value& in = operand(x, "linear", op.problem.act_format == INFENG_ACT_INT8_G64, w.k, samples);
+  op.problem.act_format = activation_of(w.format, in.group);
   op.in = describe(in);
   if (!in.quantized) op.in.x = matrix(in, w.k);
   track(op, op.in);

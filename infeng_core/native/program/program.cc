@@ -49,8 +49,17 @@ int Program::buffer(int64_t columns, bool samples, int64_t copies) {
   return add_value(columns, samples, false, copies);
 }
 
-int Program::activation(int64_t columns, bool samples, int64_t copies) {
-  return add_value(columns, samples, true, copies);
+int Program::activation(int64_t columns, bool samples, int64_t copies, int64_t group, bool rotated) {
+  if (group != 64 && group != 128 && group != 256) {
+    fail("invalid_argument", "an activation with a scale for each ", group, " inputs is not possible");
+  }
+  if (rotated && columns % kGroup != 0) {
+    fail("invalid_argument", "an activation of ", columns, " inputs is not rotated: they are no multiple of 64");
+  }
+  const int made = add_value(columns, samples, true, copies);
+  values_.back().group = group;
+  values_.back().rotated = rotated;
+  return made;
 }
 
 int Program::add_value(int64_t columns, bool samples, bool quantized, int64_t copies) {

@@ -71,8 +71,10 @@ struct Value {
   int64_t columns = 0;
   int64_t stride = 0;  // columns rounded up to 64
   int64_t q_stride = 0;
-  int64_t groups = 0;  // of an activation
+  int64_t groups = 0;  // of 64, of an activation
   int64_t group_stride = 0;
+  int64_t group = kGroup;  // inputs that share a scale
+  bool rotated = false;    // 64 inputs at a time
   float* x = nullptr;
   int8_t* q = nullptr;
   float* scale = nullptr;
@@ -244,7 +246,8 @@ class Program {
 
   // `copies`: rows for the copies that so many experts get of each row of the batch.
   int buffer(int64_t columns, bool samples, int64_t copies = 1);
-  int activation(int64_t columns, bool samples, int64_t copies = 1);
+  // `group`: inputs that share a scale, 64, 128 or 256. `rotated`: by a Hadamard matrix over each 64 of them.
+  int activation(int64_t columns, bool samples, int64_t copies = 1, int64_t group = kGroup, bool rotated = false);
 
   // Room for what one op ROUTE at a time says; returns what the ops that read it name it by.
   int routing(int64_t experts, int64_t top_k);

@@ -32,7 +32,8 @@ infeng_tensor heads(const Value& value, int64_t column, int64_t count, int64_t h
 infeng_activation describe(const Value& value) {
   infeng_activation a{};
   a.struct_size = sizeof a;
-  a.group = kGroup;
+  a.group = static_cast<uint32_t>(value.group);
+  a.rotated = value.rotated;
   if (value.quantized) {
     a.q = infeng_matrix(value.q, INFENG_I8, value.rows, value.stride, value.q_stride);
     a.scale = infeng_matrix(value.scale, INFENG_F32, value.rows, value.groups, value.group_stride);

@@ -25,6 +25,11 @@ int64_t panel_bytes_of(uint32_t format, int64_t k) {
 
 uint32_t activation_of(uint32_t format) { return format_of(format).abi.act_format; }
 
+uint32_t activation_of(uint32_t format, int64_t group) {
+  if (format_of(format).sub == nullptr || group == kGroup) return activation_of(format);
+  return group == 128 ? INFENG_ACT_INT8_G128 : INFENG_ACT_INT8_G256;
+}
+
 std::shared_ptr<const Weight> make_weight(uint32_t format, int64_t n, int64_t k, int64_t panels, int64_t panel_bytes,
                                           const void* data, int64_t available, std::shared_ptr<const void> owner) {
   const int64_t expected = panel_bytes_of(format, k);

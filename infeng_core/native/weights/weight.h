@@ -16,6 +16,9 @@ int64_t panel_bytes_of(uint32_t format, int64_t k);
 // What a linear over this format reads: INFENG_ACT_F32 or INFENG_ACT_INT8_G64.
 uint32_t activation_of(uint32_t format);
 
+// The same of rows whose scales are for `group` inputs: formats with integer sub-scales tell them apart.
+uint32_t activation_of(uint32_t format, int64_t group);
+
 struct Weight {
   infeng_weight abi;
   std::shared_ptr<const void> owner;  // keeps `abi.data` alive

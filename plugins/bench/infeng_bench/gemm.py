@@ -68,7 +68,7 @@ class _Bench:
     def measure(self, linear: Linear, rows: int, rounds: int, others: list[oracles.Oracle]) -> Iterator[dict[str, Any]]:
         """Yield a measurement for each kernel and oracle, taken in turn."""
         quant = linear.quant
-        fields = {"weight": quant.name, "act": quant.activation, "n": linear.panels * linears.PANEL, "k": linear.k}
+        fields = {"weight": quant.stored, "act": quant.activation, "n": linear.panels * linears.PANEL, "k": linear.k}
         kernels = self._choices.of(rows, workers=self._threads, **fields)
         copies = linears.copies_for(linear, rows, self._footprint)
         ours: list[subjects.Ours] = []

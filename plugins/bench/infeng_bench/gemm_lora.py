@@ -156,7 +156,7 @@ class _Bench:
 
     def _kernels(self, linear: Linear, adapted: Adapted, rows: int) -> Iterator[Kernels]:
         quant, columns = linear.quant, linear.panels * linears.PANEL
-        product = {"weight": quant.name, "act": quant.activation, "n": columns, "k": linear.k}
+        product = {"weight": quant.stored, "act": quant.activation, "n": columns, "k": linear.k}
         plain = self._of("linear", rows, **product)
         stacked = -(-adapted.stacked // linears.PANEL) * linears.PANEL
         shrink = self._of("shrink", rows, weight=adapted.a_format, act=adapted.act, n=stacked, k=linear.k)

@@ -89,4 +89,4 @@ def subject(
 def case(linear: Linear, rows: int, *epilogues: str) -> dict[str, Any]:
     """Return what a linear is asked to do."""
     fields = {"op": "linear", "rows": [1, rows], "n": linear.panels * PANEL, "k": linear.k}
-    return {**fields, "weight": linear.quant.name, "act": linear.quant.activation, "epilogues": list(epilogues)}
+    return {**fields, "weight": linear.quant.stored, "act": linear.quant.activation, "epilogues": list(epilogues)}

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .rounding import round_activations
+from .rounding import PLAIN, Rounding, round_activations
 
 if TYPE_CHECKING:
     from .llama import Linear
@@ -33,7 +33,8 @@ class Change:
     scaling: Real  # (rank,)
     row_scale: Real | None = None  # (outputs,)
     bias: Real | None = None  # (outputs,)
-    int8_input: bool = False  # A's kernel reads activations in int8 groups of 64
+    int8_input: bool = False  # A's kernel reads int8 activations
+    rounding: Rounding = PLAIN  # those of its linear
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,11 +99,11 @@ class Adapted:
 
     def product(self, x: Real, linear: Linear) -> Real:
         """Return x W^T: (rows, inputs) -> (rows, outputs)."""
-        return (round_activations(x) if linear.int8_input else x) @ linear.weight.T
+        return (round_activations(x, linear.rounding) if linear.int8_input else x) @ linear.weight.T
 
     def shrink(self, x: Real, change: Change) -> Real:
         """Return x A^T: (rows, inputs) -> (rows, rank)."""
-        return (round_activations(x) if change.int8_input else x) @ change.a.T
+        return (round_activations(x, change.rounding) if change.int8_input else x) @ change.a.T
 
     def changed(self, y: Real, u: Real, change: Change, weight: float) -> Real:
         """Add the low-rank part to y (rows, outputs), from u = x A^T (rows, rank); then scale, then add the bias."""

@@ -15,7 +15,7 @@ from .blocks import Blocks
 from .cache import CACHES
 from .llama import Llama
 from .packed import Handle, unpacked
-from .weights import FAMILIES, dequantized
+from .weights import FAMILIES, dequantized, rounding_of
 
 if TYPE_CHECKING:
     from infeng_core.api import Batch, EngineConfig, Limits, LoadedModel, ModelConfig, PackedAdapter, Selector
@@ -78,11 +78,12 @@ class NumpyExecutable:
             self._layout += f", {limits.context} positions"
         self._lock = threading.Lock()  # blocks are copied between steps, whoever asks
         self.llama = Llama(c, dequantized(model), cache, block=BLOCK, context=limits.context)
+        self._roundings = {name: rounding_of(model, name) for name in model.tensors}
         self._rows = (1, limits.max_rows)
 
     def load_adapter(self, adapter: PackedAdapter) -> Handle:
         """Dequantize an adapter; its memory goes with the last reference to what is returned."""
-        return unpacked(adapter, self.llama.config)
+        return unpacked(adapter, self.llama.config, self._roundings.__getitem__)
 
     def run(self, batch: Batch) -> NDArray[np.float32]:
         """Run one step; returns the logits of the sampled rows, (samples, vocab) float32."""

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from .adapter import Adapted, Rows
 from .cache import PagedCache, slots_of
 from .rotary import Rotary
+from .rounding import PLAIN, Rounding
 
 if TYPE_CHECKING:
     from infeng_core.api import ModelConfig
@@ -31,12 +32,13 @@ Real = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Linear:
-    """x -> x W^T + b. ``int8_input``: the kernels feed this weight with activations in int8 groups of 64."""
+    """x -> x W^T + b. ``int8_input``: the kernels feed this weight with int8 activations, as ``rounding`` says."""
 
     weight: Real  # (outputs, inputs)
     bias: Real | None = None  # (outputs,)
     int8_input: bool = False
     name: str = ""  # of the module in a checkpoint, by which adapters know it
+    rounding: Rounding = PLAIN
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,12 +13,14 @@ from infeng_core.api import TensorSpec, builtin_format, layout
 
 from .adapter import Adapter, Change
 from .llama import Linear
+from .rounding import PLAIN, Rounding, rotate64
 from .weights import FAMILIES
 
 if TYPE_CHECKING:
     from infeng_core.api import LoraPart, LoraTensor, ModelConfig, PackedAdapter
 
 Real = NDArray[np.float64]
+Rounded = Callable[[str], Rounding | None]
 
 A_FORMATS = {"f32": "f32", "bf16": "bf16", "int8": "int8-row"}
 """The weight format in whose panels A lies, by the adapter's dtype."""
@@ -31,14 +34,17 @@ class Handle:
     nbytes: int  # of the matrices in binary64
 
 
-def unpacked(packed: PackedAdapter, config: ModelConfig) -> Handle:
-    """Return the numbers that an adapter computes with."""
+def unpacked(packed: PackedAdapter, config: ModelConfig, rounding: Rounded = lambda packed: PLAIN) -> Handle:
+    """Return the numbers that an adapter computes with.
+
+    ``rounding`` says of a packed tensor how the int8 rows that it reads are made: an int8 A reads the same.
+    """
     specs = {spec.name: spec for spec in layout(config).tensors}
     if config.tie_embeddings:
         specs["lm_head"] = specs["embed"]
     changes: dict[str, Change] = {}
     for name, tensor in packed.tensors.items():
-        changes |= _of_tensor(name, tensor, specs[name], packed.dtype)
+        changes |= _of_tensor(name, tensor, specs[name], packed.dtype, rounding(specs[name].name) or PLAIN)
     if packed.embedding is not None:
         a, part = packed.embedding.a.T.astype(np.float64), packed.embedding.part  # (rank, vocab)
         scaling = np.full(len(a), packed.embedding.scaling, np.float64)
@@ -48,23 +54,32 @@ def unpacked(packed: PackedAdapter, config: ModelConfig) -> Handle:
     adapter = Adapter(
         changes,
         None if embed is None else _real(embed.dequantize()),
-        None if head is None else Linear(_real(head.dequantize()), int8_input=not head.quant.is_float),
+        None
+        if head is None
+        else Linear(
+            _real(head.dequantize()),
+            int8_input=not head.quant.is_float,
+            rounding=Rounding(head.quant.group, head.quant.is_rotated),
+        ),
         _norms(packed, config),
     )
     return Handle(adapter, _nbytes(adapter))
 
 
-def _of_tensor(name: str, tensor: LoraTensor, spec: TensorSpec, dtype: str) -> dict[str, Change]:
+def _of_tensor(name: str, tensor: LoraTensor, spec: TensorSpec, dtype: str, rounding: Rounding) -> dict[str, Change]:
     """Return what an adapter does to each projection that a packed tensor joins, by the projection's name."""
     panels = -(-tensor.rank // 16)
     a = _real(builtin_format(A_FORMATS[dtype]).unpack(tensor.a, 0, panels, spec.k))  # (panels * 16, k)
+    if dtype == "int8" and rounding.rotated:
+        a = rotate64(a).astype(np.float64)
     found = {}
     for lora in tensor.parts:
         [part] = (p for p in spec.parts if (p.first_panel, p.panel_step) == (lora.first_panel, lora.panel_step))
         rows = slice(lora.u_column, lora.u_column + lora.rank)
         module = "lm_head" if name == "lm_head" else part.module
         scaling = _real(tensor.scaling[rows])  # (rank,)
-        found[module] = _change(a[rows], scaling, lora, slice(part.rows), int8_input=dtype == "int8")
+        change = _change(a[rows], scaling, lora, slice(part.rows), int8_input=dtype == "int8")
+        found[module] = replace(change, rounding=rounding)
     return found
 
 

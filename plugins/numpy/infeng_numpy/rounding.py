@@ -6,12 +6,14 @@ functions compute in the type of their input, so that a caller can have the mode
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 ACTIVATION_GROUP = 64  # inputs of a linear that share a scale
+ROTATION = 64  # inputs that are turned together
 Float = TypeVar("Float", bound=np.floating)
 SMALLEST = 2.0**-100  # below it a group counts as zero, so that 127 / amax cannot overflow
 
@@ -31,7 +33,32 @@ def round_to_int8(x: NDArray[Float]) -> NDArray[Float]:
     return rounded
 
 
-def round_activations(x: NDArray[np.floating]) -> NDArray[np.floating]:
-    """Return x (rows, k) rounded to int8 in groups of 64 along k; the last group may be shorter."""
-    groups = [round_to_int8(x[:, k : k + ACTIVATION_GROUP]) for k in range(0, x.shape[1], ACTIVATION_GROUP)]
-    return np.concatenate(groups, axis=1)
+@dataclass(frozen=True)
+class Rounding:
+    """How the int8 rows of a linear are made: inputs that share a scale, and whether H64 turns them first."""
+
+    group: int = ACTIVATION_GROUP
+    rotated: bool = False
+
+
+PLAIN = Rounding()
+
+
+def rotate64(x: NDArray[np.floating]) -> NDArray[np.floating]:
+    """Return x (rows, k) with each 64 along k times a Hadamard matrix over 8, which is its own inverse."""
+    matrix = np.ones((1, 1), x.dtype)
+    while len(matrix) < ROTATION:
+        matrix = np.block([[matrix, matrix], [matrix, -matrix]])
+    turned: NDArray[np.floating] = (x.reshape(-1, ROTATION) @ (matrix / 8)).reshape(x.shape)
+    return turned
+
+
+def round_activations(x: NDArray[np.floating], how: Rounding = PLAIN) -> NDArray[np.floating]:
+    """Return x (rows, k) rounded to int8 in groups along k; the last group may be shorter.
+
+    What is rotated before it is rounded is turned back afterwards, so that it belongs to weights as they were.
+    """
+    turned = rotate64(x) if how.rotated else x
+    groups = [round_to_int8(turned[:, k : k + how.group]) for k in range(0, x.shape[1], how.group)]
+    rounded = np.concatenate(groups, axis=1)
+    return rotate64(rounded) if how.rotated else rounded

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .llama import Experts, Layer, Linear, Weights
+from .rounding import PLAIN, Rounding
 
 if TYPE_CHECKING:
     from infeng_core.api import LoadedModel, ModelConfig
@@ -21,7 +23,13 @@ Read = Callable[[str], NDArray[Any]]
 
 def dequantized(model: LoadedModel) -> Weights:
     """Return the numbers that a loaded model computes with, its quantized weights dequantized."""
-    return arrange(model.config, model.matrix, lambda packed: not model.tensors[packed].quant.is_float)
+    return arrange(model.config, model.matrix, partial(rounding_of, model))
+
+
+def rounding_of(model: LoadedModel, packed: str) -> Rounding | None:
+    """Return how the int8 rows that the kernels feed a packed tensor with are made; None where they are floats."""
+    quant = model.tensors[packed].quant
+    return None if quant.is_float else Rounding(quant.group, quant.is_rotated)
 
 
 @dataclass(frozen=True)
@@ -70,11 +78,13 @@ FAMILIES = {
 }
 
 
-def arrange(config: ModelConfig, read: Read, has_int8_input: Callable[[str], bool] = lambda packed: False) -> Weights:
+def arrange(
+    config: ModelConfig, read: Read, rounding: Callable[[str], Rounding | None] = lambda packed: None
+) -> Weights:
     """Return the weights of a model of one of FAMILIES in binary64.
 
-    ``has_int8_input`` says of a packed tensor (``infeng_core.models.weights`` names them) whether the kernels feed it
-    with int8 activations.
+    ``rounding`` says of a packed tensor (``infeng_core.models.weights`` names them) how the kernels round what they
+    feed it with, None where they do not.
     """
     family = FAMILIES[config.family]
     qkv_bias = config.attention_bias if family.qkv_bias is None else family.qkv_bias
@@ -84,7 +94,13 @@ def arrange(config: ModelConfig, read: Read, has_int8_input: Callable[[str], boo
         return read(name).astype(np.float64)
 
     def linear(name: str, packed: str, bias: bool = False) -> Linear:
-        return Linear(real(f"{name}.weight"), real(f"{name}.bias") if bias else None, has_int8_input(packed), name)
+        return fed(real(f"{name}.weight"), packed, real(f"{name}.bias") if bias else None, name)
+
+    def fed(
+        matrix: NDArray[np.float64], packed: str, bias: NDArray[np.float64] | None = None, name: str = ""
+    ) -> Linear:
+        how = rounding(packed)
+        return Linear(matrix, bias, how is not None, name, how or PLAIN)
 
     def joined(module: str, parts: dict[str, int], fused: str, packed: str, bias: bool) -> list[Linear]:
         """Return the matrices of ``parts`` (name: rows), or the rows of ``fused`` that are theirs."""
@@ -92,8 +108,7 @@ def arrange(config: ModelConfig, read: Read, has_int8_input: Callable[[str], boo
             return [linear(f"{module}.{part}", packed, bias) for part in parts]
         whole, edges = real(f"{module}.{fused}.weight"), np.cumsum([0, *parts.values()]).tolist()
         return [
-            Linear(whole[begin:end], None, has_int8_input(packed), f"{module}.{fused}[{begin}:{end}]")
-            for begin, end in pairwise(edges)
+            fed(whole[begin:end], packed, name=f"{module}.{fused}[{begin}:{end}]") for begin, end in pairwise(edges)
         ]
 
     def experts(names: tuple[str, ...], name: str, packed: str) -> Experts:
@@ -101,10 +116,7 @@ def arrange(config: ModelConfig, read: Read, has_int8_input: Callable[[str], boo
         router, *matrices = names
         first = f"{packed}.experts.gate_up_proj"
         gates, ups, downs = (
-            [
-                Linear(matrix, None, has_int8_input(tensor))
-                for matrix in of_experts(f"{name}.{matrices[index]}", index, 1 if index == 2 else 2)
-            ]
+            [fed(matrix, tensor) for matrix in of_experts(f"{name}.{matrices[index]}", index, 1 if index == 2 else 2)]
             for index, tensor in enumerate((first, first, f"{packed}.experts.down_proj"))
         )
         shared = f"{name}.mlp.shared_expert"

@@ -15,6 +15,7 @@ from infeng_core.calibration.statistics import moments
 from infeng_core.calibration.texts import digest, read
 from infeng_core.cli import main
 from infeng_core.errors import UsageError
+from infeng_core.formats import BUILTIN
 from infeng_core.models.config import ModelConfig
 from infeng_core.models.families import families
 
@@ -88,8 +89,8 @@ def test_a_calibrated_model_is_closer_to_the_original_than_a_rounded_one(source,
 
 def test_moments_do_not_depend_on_how_the_text_is_cut():
     x = np.random.default_rng(0).standard_normal((600, 32)).astype(np.float32)
-    whole = moments([x], as_int8=False, threads=1)
-    assert np.array_equal(whole, moments([x[:100], x[100:101], x[101:]], as_int8=False, threads=2))
+    whole = moments([x], BUILTIN["bf16"], 1)
+    assert np.array_equal(whole, moments([x[:100], x[100:101], x[101:]], BUILTIN["bf16"], 2))
     assert np.array_equal(whole, whole.T)
 
 

@@ -45,7 +45,12 @@ PROBLEMS: dict[str, dict[str, Any]] = {  # what brings each bit about
     "LORA_F32": {**LORA, "needs": ["lora_f32"]},
     "LORA_BF16": {**LORA, "needs": ["lora_bf16"]},
     "LORA_I8": {**LORA, "needs": ["lora_int8"]},
-} | {name: {"op": "epilogue", "n": 96, "k": 96, "epilogues": [f"{name.lower()}_mul"]} for name in FUNCTIONS}
+    "WIDE": {"op": "epilogue", "n": 96, "k": 96, "epilogues": ["quantize_wide"]},
+}
+PROBLEMS |= {
+    name: {"op": "epilogue", "n": 96, "k": 96, "epilogues": [f"{name.lower()}_mul"]}
+    for name in FUNCTIONS - PROBLEMS.keys()
+}
 
 
 def problem(bit: str) -> _native.Problem:

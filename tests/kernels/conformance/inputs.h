@@ -9,11 +9,15 @@
 // int8 rows with scales and sums; extreme groups test the limits of narrower arithmetic.
 struct Activation {
   int64_t rows, k, groups;
+  int64_t group;  // inputs that share a scale
+  bool rotated;
   Bytes q, scale, sum;
-  explicit Activation(int64_t rows_ = 0, int64_t k_ = 0)
+  explicit Activation(int64_t rows_ = 0, int64_t k_ = 0, int64_t group_ = 64, bool rotated_ = false)
       : rows(rows_),
         k(k_),
         groups(up(k_, 64) / 64),
+        group(group_),
+        rotated(rotated_),
         q(rows * groups * 64, 0x55),
         scale(rows * groups * 4, 0x55),
         sum(rows * groups * 4, 0x55) {}
@@ -32,14 +36,16 @@ struct Activation {
           q.as<int8_t>()[(m * groups + g) * 64 + i] = int8_t(v);
           total += int32_t(v);
         }
-        scale.as<float>()[m * groups + g] = style == 0 ? 0.0f : std::fabs(normal()) * 0.02f;
+        float* const own = scale.as<float>() + m * groups + g;
+        *own = g * 64 % group ? own[-1] : style == 0 ? 0.0f : std::fabs(normal()) * 0.02f;
         sum.as<int32_t>()[m * groups + g] = total;
       }
   }
   infeng_activation view() const {
     infeng_activation a{};
     a.struct_size = sizeof a;
-    a.group = 64;
+    a.group = uint32_t(group);
+    a.rotated = rotated;
     a.q = matrix(q, INFENG_I8, rows, groups * 64, groups * 64);
     a.scale = matrix(scale, INFENG_F32, rows, groups, groups);
     a.sum = matrix(sum, INFENG_I32, rows, groups, groups);

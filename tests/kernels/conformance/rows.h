@@ -47,7 +47,8 @@ inline void check_linear(Checker& c) {
             p.rows_min = 1;  // a kernel that is offered for many rows must also be right for few
             p.rows_max = up(rows, 64);
             p.weight_format = format;
-            p.act_format = integer ? INFENG_ACT_INT8_G64 : INFENG_ACT_F32;
+            const int wide = format >= INFENG_WEIGHT_INT4_P32 && format <= INFENG_WEIGHT_INT6_P32 ? int(pick(0, 2)) : 0;
+            p.act_format = integer ? INFENG_ACT_INT8_G64 + wide : INFENG_ACT_F32;
             p.n = outputs;
             p.k = k;
             ask(p, kinds);
@@ -57,7 +58,7 @@ inline void check_linear(Checker& c) {
             s.rows = rows;
             s.weight = std::make_shared<PackedWeight>(format, outputs, k);
             if (integer) {
-              s.in = Activation(rows, k);
+              s.in = Activation(rows, k, 64 << wide);
               s.in.randomize();
             } else {
               s.x = floats(rows * k);
@@ -66,7 +67,8 @@ inline void check_linear(Checker& c) {
             s.out = Bytes(s.has_out ? rows * s.list.width() * 4 : 0, 0x33);
             if (chance(0.3)) s.later = pick(0, 1 << 16);
             c.compare(p, s,
-                      text("format %ld n %ld k %ld rows %ld epilogues %ld", format, outputs, k, rows, mask_of(kinds)));
+                      text("format %ld n %ld k %ld rows %ld epilogues %ld group %ld", format, outputs, k, rows,
+                           mask_of(kinds), 64 << wide));
           }
         }
   }
@@ -94,10 +96,10 @@ inline void check_epilogue(Checker& c) {
           infeng_problem p = problem_of(c.kernel, rows);
           p.n = n;
           if (n % 32 != 0 && mask_of(kinds) & INFENG_EPILOGUE_BIT(INFENG_EPILOGUE_GATED_MUL)) continue;
-          ask(p, kinds);
-          if (!c.wants(p)) continue;
           EpilogueState s;
-          s.list = List(kinds, rows, n);
+          s.list = List(kinds, rows, n, 64 << pick(0, 2), chance(0.5));
+          ask(p, kinds, s.list.wide());
+          if (!c.wants(p)) continue;
           s.rows = rows;
           s.n = n;
           s.in_place = in_place;
@@ -128,7 +130,8 @@ inline void check_rmsnorm(Checker& c) {
     for (const int64_t rows : {1, 4, 65})
       for (const int variant : {0, 1, 2, 3}) {
         RmsnormState s;
-        s.list = List(variant & 1 ? std::vector<uint32_t>{INFENG_EPILOGUE_QUANTIZE} : std::vector<uint32_t>{}, rows, k);
+        s.list = List(variant & 1 ? std::vector<uint32_t>{INFENG_EPILOGUE_QUANTIZE} : std::vector<uint32_t>{}, rows, k,
+                      64 << pick(0, 2), chance(0.5));
         s.rows = rows;
         s.k = k;
         s.x = floats((rows + 3) * k, variant == 1 ? 1e-30f : 1.0f);
@@ -138,7 +141,7 @@ inline void check_rmsnorm(Checker& c) {
           for (int64_t i = 0; i < rows; ++i) s.index.push_back(int32_t(pick(0, rows + 2)));
         infeng_problem p = problem_of(c.kernel, rows);
         p.k = k;
-        ask(p, s.list.kinds);
+        ask(p, s.list.kinds, s.list.wide());
         if (variant & 2) p.needs |= INFENG_NEED_BIT(INFENG_NEED_ROW_GATHER);
         if (c.wants(p)) c.compare(p, s, text("k %ld rows %ld variant %ld", k, rows, variant));
         s.a.offset = 1.0f;

@@ -70,9 +70,10 @@ def test_all_kernels_that_accept_are_measured_in_turn(tiny_config: Path, tmp_pat
     assert any(name.startswith("reference/") for name in every)
 
 
-def test_a_float_format_is_measured_too(tiny_config: Path, tmp_path: Path) -> None:
-    result = gemm(tmp_path / "out.json", tiny_config, "--rows", "2", "--format", "f32", "--roofline", "none")
-    assert {line["format"] for line in result["measurements"]} == {"f32"}
+@pytest.mark.parametrize("format", ["f32", "int4-p32-a128-h64"])
+def test_other_formats_are_measured_too(tiny_config: Path, tmp_path: Path, format: str) -> None:
+    result = gemm(tmp_path / "out.json", tiny_config, "--rows", "2", "--format", format, "--roofline", "none")
+    assert format in {line["format"] for line in result["measurements"]} <= {format, "int8-row"}
 
 
 def test_the_table_has_a_line_per_measurement(tiny_config: Path, tmp_path: Path) -> None:

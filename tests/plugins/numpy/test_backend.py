@@ -47,7 +47,7 @@ def test_logits_do_not_depend_on_how_a_prompt_is_cut(directory: Path) -> None:
     "format",
     [
         pytest.param(name, marks=[pytest.mark.nightly] * (name in ("int4-g32", "int5-p32", "int6-p32")))
-        for name in BUILTIN
+        for name in (*BUILTIN, "int4-p32-a128-h64")
         if name != "bf16"
     ],
 )

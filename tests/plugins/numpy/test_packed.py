@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
+import tiny_adapter
+import tiny_model
 from e2e import harness
 from goldens import peft_files
 from goldens.adapted import ADAPTED, Adapted
 from goldens.shapes import CASES
 from infeng_numpy.adapter import Change
 from infeng_numpy.packed import unpacked
+from infeng_numpy.rounding import Rounding
+from infeng_numpy.weights import rounding_of
 from numpy.typing import NDArray
 
-from infeng_core.formats import LoadedModel, load_adapter
+from infeng_core.formats import FormatChoice, LoadedModel, convert, load_adapter
+from infeng_core.formats.quant import builtin_format
+from infeng_core.formats.read import read_native
 
 # Largest error of B A as a share of its largest element, and of what is stored as it is.
 ERRORS = {"f32": 1e-7, "bf16": 0.01, "int8": 0.02}
@@ -62,3 +70,18 @@ def test_what_is_unpacked_is_what_was_trained(case: Adapted, dtype: str, models:
     assert set(found.norms) == set(expected.norms)
     assert all(error(found.norms[name], norm) <= 1e-6 for name, norm in expected.norms.items())
     assert handle.nbytes > 0
+
+
+def test_an_adapter_over_a_rotated_base_is_the_same_adapter(tmp_path: Path) -> None:
+    shape = tiny_model.Shape(hidden=128, intermediate=192, heads=2, kv_heads=1, head_dim=64)
+    source, adapter = tiny_model.write(tmp_path / "model", shape), tiny_adapter.write(tmp_path / "a", 3, shape=shape)
+    found = []
+    for format in ("int4-p32", "int4-p32-a128-h64"):
+        convert(source, tmp_path / format, FormatChoice(format, {"embed": "int8-row"}), progress=False)
+        model = read_native(tmp_path / format, builtin_format)
+        handle = unpacked(load_adapter(adapter, model, "int8"), model.config, partial(rounding_of, model))
+        found.append(handle.adapter.changes)
+    plain, turned = found
+    assert {change.rounding for change in turned.values()} == {Rounding(128, rotated=True)}
+    for name, change in plain.items():
+        assert error(product(turned[name]), product(change)) <= 2 * ERRORS["int8"] * np.abs(product(change)).max(), name

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from infeng_numpy.cache import CACHES, F32Cache, Int8Cache, slots_of
 from infeng_numpy.codes import E4m3, Int4, hadamard, rotate, unrotated
-from infeng_numpy.rounding import quantize, round_activations, round_to_int8
+from infeng_numpy.rounding import Rounding, quantize, rotate64, round_activations, round_to_int8
 
 from infeng_core.api import KernelError
 
@@ -45,6 +45,15 @@ def test_activations_have_a_scale_for_every_64_inputs() -> None:
     for begin in (0, 64, 128):
         group = slice(begin, begin + 64)
         np.testing.assert_array_equal(rounded[:, group], round_to_int8(x[:, group]))
+
+
+def test_wide_groups_share_a_scale_and_a_rotation_is_taken_back() -> None:
+    x = sample(3, 192)
+    x[:, 5] = 100
+    np.testing.assert_array_equal(round_activations(x, Rounding(128))[:, :128], round_to_int8(x[:, :128]))
+    np.testing.assert_allclose(rotate64(rotate64(x)), x, rtol=0, atol=1e-10)
+    errors = [np.abs(round_activations(x, Rounding(64, turned)) - x)[:, :64].std() for turned in (False, True)]
+    assert 0 < errors[1] < errors[0] / 3, "what stands out is spread"
 
 
 def test_a_cache_gives_back_what_was_put_in_to_its_precision() -> None:

@@ -43,12 +43,18 @@ INFENG_INLINE bool is_gate(uint32_t function) {
   return function <= INFENG_FUNCTION_SILU || function == INFENG_FUNCTION_GELU_TANH;
 }
 
-// True if the list of a problem or of a call holds nothing but kinds of `mask`, and as a function nothing but gates.
+INFENG_INLINE bool is_wide(const infeng_epilogue& e) {
+  return e.kind == INFENG_EPILOGUE_QUANTIZE && e.function == INFENG_FUNCTION_WIDE;
+}
+
+// True if the list of a problem or of a call holds nothing but kinds of `mask`, and as a function nothing but gates
+// and, where a kernel has whole rows at hand (`wide`), those of wide groups.
 template <class Holder>
-INFENG_INLINE bool epilogues_within(const Holder& holder, uint32_t mask) {
+INFENG_INLINE bool epilogues_within(const Holder& holder, uint32_t mask, bool wide = false) {
   for (uint32_t i = 0; i < holder.epilogue_count; ++i) {
     const infeng_epilogue& e = *holder.epilogues[i];
-    if (e.kind > 31 || !(INFENG_EPILOGUE_BIT(e.kind) & mask) || !is_gate(e.function)) return false;
+    if (e.kind > 31 || !(INFENG_EPILOGUE_BIT(e.kind) & mask)) return false;
+    if (!is_gate(e.function) && !(wide && is_wide(e))) return false;
   }
   return true;
 }
@@ -65,6 +71,7 @@ inline infeng_status fail(infeng_worker* worker, infeng_status status, const cha
 
 constexpr uint64_t kHandlesGates = INFENG_NEED_BIT(INFENG_NEED_FUNCTION(INFENG_FUNCTION_SILU)) |
                                    INFENG_NEED_BIT(INFENG_NEED_FUNCTION(INFENG_FUNCTION_GELU_TANH));
+constexpr uint64_t kHandlesWide = INFENG_NEED_BIT(INFENG_NEED_FUNCTION(INFENG_FUNCTION_WIDE));
 constexpr uint64_t kHandlesLora = INFENG_NEED_BIT(INFENG_NEED_LORA_F32) | INFENG_NEED_BIT(INFENG_NEED_LORA_BF16) |
                                   INFENG_NEED_BIT(INFENG_NEED_LORA_I8);
 

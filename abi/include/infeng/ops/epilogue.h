@@ -1,13 +1,14 @@
 // Epilogues: the steps that ride at the end of a producing op, in list order, and the op that applies them alone.
 //   bias       cur += b[n]                       row_scale  cur *= s[n]
-//   residual   cur += residual[m][n]             quantize   act = quantize(cur) in groups of 64 columns
+//   residual   cur += residual[m][n]             quantize   act = quantize(cur) in groups of columns
 //   scale      cur *= a                          softcap    cur = a * tanh(cur / a)
 //   gated_mul  panels alternate gate, up:        cur'[16 p + i] = f(cur[32 p + i]) * cur[32 p + 16 + i], f silu or
 //                                                gelu_tanh
 //   lora       per segment, see lora.h
 // A producer hands over the rows of a tile: `width` columns (a multiple of 16) from `column` on (a multiple of 64, of
-// 128 with GATED_MUL, so that a tile owns whole groups), in scratch that this code may overwrite. LORA comes first in a
-// linear's list and takes all rows at once, since rows share an adapter; the rest goes row by row.
+// 128 with GATED_MUL, so that a tile owns whole groups of 64; the op alone has those of 256), in scratch that this code
+// may overwrite. LORA comes first in a linear's list and takes all rows at once, since rows share an adapter; the rest
+// goes row by row.
 // SPDX-License-Identifier: Apache-2.0
 #ifndef INFENG_OPS_EPILOGUE_H
 #define INFENG_OPS_EPILOGUE_H
@@ -77,7 +78,10 @@ INFENG_NOINLINE void finish_row(const infeng_args& args, uint32_t from, const in
         for (int64_t c = 0; c < width; c += kLanes) V::store(cur + c, softcap<V>(V::load(cur + c), e->a));
         break;
       case INFENG_EPILOGUE_QUANTIZE:
-        quantize_columns<V>(act_of(e), row, column, cur, width);
+        if (is_wide(*e))
+          quantize_wide<V>(act_of(e), row, column, cur, width);
+        else
+          quantize_columns<V>(act_of(e), row, column, cur, width);
         break;
     }
   }
@@ -107,16 +111,16 @@ template <Vector V>
 struct Epilogue {
   static constexpr uint32_t kOp = INFENG_OP_EPILOGUE;
   static constexpr uint32_t kFuses = kFusedEpilogues;
-  static constexpr uint64_t kHandles = kHandlesLora | kHandlesGates;
-  static constexpr int64_t kColumns = 2 * kGroup;
+  static constexpr uint64_t kHandles = kHandlesLora | kHandlesGates | kHandlesWide;
+  static constexpr int64_t kColumns = 2 * kWidestGroup;  // half of them are left behind GATED_MUL
 
-  static int32_t accepts(const infeng_problem* p) { return p->op == kOp && epilogues_within(*p, kFuses); }
+  static int32_t accepts(const infeng_problem* p) { return p->op == kOp && epilogues_within(*p, kFuses, true); }
 
   static int64_t tiles(const infeng_args* args, int32_t) { return args->rows; }
 
   static infeng_status run(const infeng_args* common, int32_t, int64_t first, int64_t last, infeng_worker* worker) {
     const auto& args = *(const infeng_epilogue_args*)common;
-    if (!epilogues_within(*common, kFuses))
+    if (!epilogues_within(*common, kFuses, true))
       return fail(worker, INFENG_UNIMPLEMENTED, "epilogue list holds a kind that this kernel does not fuse");
     for (int64_t row = first; row < last; ++row) {
       const float* in = row_of<float>(args.in, row);

@@ -48,6 +48,14 @@ constexpr bool rows_first() {
   return false;
 }
 
+// Whether a core multiplies activations of a format: its own, or up to the widest groups that it adds up.
+template <class Core>
+INFENG_INLINE bool reads(uint32_t act_format) {
+  if constexpr (requires { Core::kWidestActivation; })
+    return act_format >= Core::kActivation && act_format <= Core::kWidestActivation;
+  return act_format == Core::kActivation;
+}
+
 template <Vector V, class Core>
 struct Linear {
   static constexpr uint32_t kOp = INFENG_OP_LINEAR;
@@ -55,7 +63,7 @@ struct Linear {
   static constexpr uint64_t kHandles = kHandlesLora | kHandlesGates;
 
   static int32_t accepts(const infeng_problem* p) {
-    return p->op == kOp && p->weight_format == Core::kFormat && p->act_format == Core::kActivation &&
+    return p->op == kOp && p->weight_format == Core::kFormat && reads<Core>(p->act_format) &&
            epilogues_within(*p, kFuses);
   }
 

@@ -1,4 +1,5 @@
-// linear over weights with integer sub-scales and int8 activations. Per group of 64 k, ascending:
+// linear over weights with integer sub-scales and int8 activations. Per group of the activation, 64, 128 or 256 k,
+// ascending:
 //   acc = sum over the group of q_x[k] * s (u - z)                  exact; s and z are those of k's 32
 //   out = fma(float(acc), xscale[m][g], out)
 // and at the end out = out * d[n]. The zero points are taken out by the sums of x over 32 k, which the core makes once
@@ -18,12 +19,14 @@ template <class Format>
 struct P32Core {
   static constexpr uint32_t kFormat = Format::kFormat;
   static constexpr uint32_t kActivation = INFENG_ACT_INT8_G64;
+  static constexpr uint32_t kWidestActivation = INFENG_ACT_INT8_G256;
   static constexpr int kBits = Format::kBits;
   static constexpr bool kRowsFirst = true;  // what is made of a block of rows serves all tiles
   static constexpr int64_t kChunk = 8;      // groups of a pass over packed lines, and from a line to what it fetches
   static constexpr int64_t kUnpacked = 4;   // groups of a chunk in scratch: half of a first-level cache of 32 KB
   static constexpr int kPanels = 4;         // of it
   static constexpr int64_t kLines = kGroup * kLanes;  // bytes of a panel's group in scratch
+  static_assert(kChunk * kGroup % kWidestGroup == 0 && kUnpacked * kGroup % kWidestGroup == 0);
   static constexpr int64_t kScratch = kPanels * kUnpacked * (kLines + int64_t(sizeof(SubScales)));
 
   static constexpr int64_t scratch(int64_t k) {
@@ -34,10 +37,12 @@ struct P32Core {
   static void multiply(const LinearTile& t) {
     const int64_t groups = ceil_div(t.weight.k, kGroup);
     if (t.fresh) factor<V>(t, groups);
-    if (t.rows <= V::kPackedMost)
-      stream<V>(t, groups);
-    else
+    if (t.rows > V::kPackedMost)
       blocks<V>(t, groups);
+    else if (t.in.group == kGroup)
+      stream<V, false>(t, groups);
+    else
+      stream<V, true>(t, groups);
     scale_outputs<V>(t);
   }
 
@@ -61,6 +66,12 @@ struct P32Core {
         scales[g * t.rows + m] = scale[g];
       }
     }
+  }
+
+  // Whether 64 k begin or end a group of the activation. Passes and chunks are whole groups of it, but for the last.
+  static INFENG_INLINE bool begins(const LinearTile& t, int64_t g) { return (g * kGroup & (t.in.group - 1)) == 0; }
+  static INFENG_INLINE bool ends(const LinearTile& t, int64_t g, int64_t groups) {
+    return begins(t, g + 1) || g + 1 == groups;
   }
 
   // Rows [row, row + M) of the tile's activation in one group after the other.
@@ -95,7 +106,7 @@ struct P32Core {
   }
 
   // --- few rows: straight from the panel ---
-  template <SubScaled V>
+  template <SubScaled V, bool Wide>
   static void stream(const LinearTile& t, int64_t groups) {
     const int64_t chunk = t.rows <= V::kPackedRows ? groups : kChunk;
     const int64_t bytes = t.weight.panel_bytes;
@@ -104,14 +115,14 @@ struct P32Core {
       const uint8_t* next = p + 2 < t.panels ? panel + 2 * bytes : t.next ? t.next : panel;
       for (int64_t g = 0; g < groups; g += chunk)
         balanced_blocks<V::kPackedRows>(int(t.rows), [&](int m, auto rows) {
-          packed<V, rows.value, count.value>(t, panel, next, m, g, min_of(g + chunk, groups), groups,
-                                             t.cur + m * kTileWidth + p * kLanes);
+          packed<V, Wide, rows.value, count.value>(t, panel, next, m, g, min_of(g + chunk, groups), groups,
+                                                   t.cur + m * kTileWidth + p * kLanes);
         });
     });
   }
 
-  // Adds groups [g0, g1) to cur, where g0 is even.
-  template <SubScaled V, int M, int P>
+  // Adds groups [g0, g1) to cur, where g0 is even. Wide: several of them have one scale.
+  template <SubScaled V, bool Wide, int M, int P>
   static INFENG_NOINLINE void packed(const LinearTile& t, const uint8_t* panel, const uint8_t* next, int64_t row,
                                      int64_t g0, int64_t g1, int64_t groups, float* cur) {
     using F = typename V::F;
@@ -119,6 +130,10 @@ struct P32Core {
     const int64_t bytes = t.weight.panel_bytes, distance = Format::lines_at(kChunk) - Format::lines_at(0);
     Rows<M> in(t, row, g0, groups);
     F out[P][M];
+    [[maybe_unused]] typename V::I total[P][M];  // of a wide group up to here
+    if constexpr (Wide)
+      INFENG_EACH (p, P)
+        INFENG_EACH (m, M) total[p][m] = V::iset(0);
     INFENG_EACH (p, P)
       INFENG_EACH (m, M) out[p][m] = g0 == 0 ? V::zero() : V::load(cur + m * kTileWidth + p * kLanes);
     int64_t lines = Format::lines_at(g0);
@@ -146,6 +161,15 @@ struct P32Core {
               if (l == 0) V::prefetch(line + (Format::kFetchLines - 1) * kLine);
             }
           });
+          if constexpr (Wide) {
+            const bool done = ends(t, g1 - left + h, groups);
+            INFENG_EACH (m, M)
+              INFENG_EACH (p, S) {
+                acc[m][p] = V::iadd(total[first + p][m], acc[m][p]);
+                total[first + p][m] = done ? V::iset(0) : acc[m][p];
+              }
+            if (!done) continue;
+          }
           INFENG_EACH (m, M) {
             const F xscale = V::set(in.scale[m]);
             INFENG_EACH (p, S) {
@@ -215,22 +239,38 @@ struct P32Core {
                                     int64_t groups, float* cur, const uint8_t* ahead) {
     constexpr int kShare = (Format::kFetchLines * S + kPanels - 1) / kPanels;  // lines that S panels fetch of a group
     Rows<M> in(t, row, g0, groups);
+    Totals<V, M> totals;
     for (int64_t g = g0; g < g1; ++g, in.advance()) {
       const Unpacked* from = (const Unpacked*)t.scratch;
       const uint8_t* fetch = ahead + Format::lines_at(g) + Format::kFetchFrom;
       float* to = cur;
+      totals.next = totals.of;
+      totals.begins = begins(t, g);
+      totals.ends = ends(t, g, groups);
       t.feed.template step<V>();
       INFENG_ROLLED
       for (int p = 0; p < panels; p += S, from += S, to += S * kLanes, fetch += kShare * kLine)
-        add<V, M, S>(in, from, g - g0, to, [&](int l) INFENG_INLINE_LAMBDA {
+        add<V, M, S>(in, from, g - g0, to, totals, [&](int l) INFENG_INLINE_LAMBDA {
           if (Fetch && l < kShare) V::prefetch(fetch + l * kLine);
         });
     }
   }
 
-  // Adds a group of S panels to `to`.
+  // The sums of a wide group up to here, panel by panel. They stay in memory: the registers are taken.
+  template <SubScaled V, int M>
+  struct Totals {
+    typename V::I of[kPanels * M];
+    typename V::I* next;
+    bool begins;  // a group of the activation
+    bool ends;
+
+    INFENG_INLINE Totals() { asm volatile("" : : "r"(of) : "memory"); }
+  };
+
+  // Adds a group of S panels to `to`, once all of the activation's group is there.
   template <SubScaled V, int M, int S, class Each>
-  static INFENG_INLINE void add(const Rows<M>& in, const Unpacked* from, int64_t g, float* to, const Each& each) {
+  static INFENG_INLINE void add(const Rows<M>& in, const Unpacked* from, int64_t g, float* to, Totals<V, M>& totals,
+                                const Each& each) {
     const uint8_t* w[S];
     const SubScales* s[S];
     typename V::I acc[M][S];
@@ -239,6 +279,16 @@ struct P32Core {
       s[p] = from[p].scales + g;
     }
     V::template dot_scaled<kBits, M, S>(acc, w, s, in.x, in.minus, each);
+    typename V::I* total = totals.next;
+    totals.next += M * S;
+    if (!totals.begins)
+      INFENG_EACH (m, M)
+        INFENG_EACH (p, S) acc[m][p] = V::iadd(total[m * S + p], acc[m][p]);
+    if (!totals.ends) {
+      INFENG_EACH (m, M)
+        INFENG_EACH (p, S) total[m * S + p] = acc[m][p];
+      return;
+    }
     INFENG_EACH (m, M) {
       const auto xscale = V::set(in.scale[m]);
       INFENG_EACH (p, S) {

@@ -2,7 +2,8 @@
 // those of linear_int.h:
 //   acc = sum over one step of q_x[k] * q_w[n][k]                   a step is 64 k, or 32 where the scales are per 32
 //   out = fma(float(acc), wscale * xscale[m][g], out)               steps ascending
-// or, over weights with integer sub-scales, those of linear_p32.h, where wscale is left to the end.
+// or, over weights with integer sub-scales, those of linear_p32.h, where wscale is left to the end and a wide group of
+// the activation is several steps, whose products a C tile adds up.
 // A step of a panel becomes signed lines in scratch and is a B tile there; 16 rows of the activation are an A tile as
 // they lie in memory. Their product, a C tile of int32, reaches the vector unit through memory. What is done at a time
 // is a chunk: a few steps of one panel. A tiles serve a chunk of all panels; the sums of 16 rows stay in vector
@@ -26,10 +27,11 @@ struct TileCore {
   static constexpr uint32_t kActivation = INFENG_ACT_INT8_G64;
   // Sub-scales are part of the signed lines; the scale of each output is applied at the end.
   static constexpr bool kSubScaled = requires { Format::scales_at(0); };
+  static constexpr uint32_t kWidestActivation = kSubScaled ? INFENG_ACT_INT8_G256 : INFENG_ACT_INT8_G64;
   static constexpr int kStepK = kGroup / Format::kSteps;
   static constexpr int kStepLines = kStepK / 4;  // rows of a B tile
   static constexpr int kPanels = 4;              // in scratch at a time
-  static constexpr int kChunk = 4;               // steps of each
+  static constexpr int kChunk = 4;               // steps of each, which are a group of any activation at most
   static constexpr int64_t kDistance = 32;       // steps from a line that is fetched to one that is used, few rows
 
   struct Scratch {
@@ -72,6 +74,14 @@ struct TileCore {
     return max_of(row + tile_rows(t) - t.rows, 0);
   }
 
+  // Steps that one group of the activation has.
+  static INFENG_INLINE int steps_of_group(const LinearTile& t) { return kSubScaled ? int(t.in.group) / kGroup : 1; }
+  // Whether step S of a chunk of `count` steps ends a group.
+  template <int S>
+  static INFENG_INLINE bool is_last(int of_group, int count) {
+    return ((S + 1) & (of_group - 1)) == 0 || S + 1 == count;
+  }
+
   // Tiles 0 and 1 are C, 2 and 3 B, 4 to 7 A: the steps of a chunk.
   static TileConfig shapes(int rows) {
     TileConfig config;
@@ -104,21 +114,31 @@ struct TileCore {
     int64_t stride;
     const uint8_t* b;
     int32_t* out;
-    bool fresh;  // rows and steps are not those of the chunk before
+    bool fresh;    // rows and steps are not those of the chunk before
+    int of_group;  // steps
+    int count;     // steps of the chunk
 
     INFENG_INLINE Products(const LinearTile& t, int64_t row, int64_t first, const uint8_t* lines, int32_t* products,
-                           bool load)
+                           bool load, int steps)
         : a(row_of<int8_t>(t.in.q, t.row + row - rows_again(t, row)) + first * kStepK),
           stride(t.in.q.strides[0]),
           b(lines),
           out(products),
-          fresh(load) {}
+          fresh(load),
+          of_group(steps_of_group(t)),
+          count(steps) {}
 
     template <int S>
     INFENG_INLINE void step() const {
       constexpr int C = S % 2, B = 2 + S % 2, A = 4 + S;
       if (fresh) T::template load<A>(a + S * kStepK, stride);
       T::template load<B>(b + S * kStepLines * kLine, kLine);
+      if (kSubScaled && of_group > 1) {
+        if ((S & (of_group - 1)) == 0) T::template zero<0>();
+        T::template dot<0, A, B>();
+        if (is_last<S>(of_group, count)) T::template store<0>(out + S * kSlot, kLine);
+        return;
+      }
       T::template zero<C>();
       T::template dot<C, A, B>();
       T::template store<C>(out + S * kSlot, kLine);
@@ -191,6 +211,7 @@ struct TileCore {
   template <Vector V>
   static INFENG_INLINE void stream(const LinearTile& t) {
     const int64_t steps = steps_of(t);
+    const int of_group = steps_of_group(t);
     const auto chunk_at = [&](const Place& place) { return int(min_of(kChunk, steps - place.step)); };
     Scratch& scratch = *(Scratch*)t.scratch;
     Place unpacking{t.panel}, multiplying{t.panel}, adding{t.panel};
@@ -201,7 +222,7 @@ struct TileCore {
       const int added = turn < 2 ? 0 : chunk_at(adding);
       const uint8_t* ahead = fetched(t, unpacking, steps);
       const Products products(t, 0, multiplying.step, scratch.lines[before][0], scratch.products[0][before][0],
-                              multiplying.panel == 0);
+                              multiplying.panel == 0, multiplied);
       float* cur = t.cur + adding.panel * kLanes;
       sums.product = scratch.products[0][now][rows_again(t, 0)];
       sums.x = xscales(scratch, 0, adding.step);
@@ -218,7 +239,8 @@ struct TileCore {
         }
         if (s.value < multiplied) products.template step<s.value>();
         if (s.value < added) {
-          sums.template step<s.value>(scale_at<V>(adding.data, adding.step + s.value));
+          if (is_last<s.value>(of_group, added))
+            sums.template step<s.value>(scale_at<V>(adding.data, adding.step + s.value));
           if (s.value % 2 == 0) t.feed.template step<V>();
         }
       });
@@ -289,8 +311,9 @@ struct TileCore {
   template <Vector V, int Steps>
   static INFENG_NOINLINE void add_chunk(const LinearTile& t, const Chunk& chunk, Scratch& scratch) {
     const int64_t bytes = t.weight.panel_bytes;
+    const int of_group = steps_of_group(t);
     const auto products = [&](int64_t row, int p, int turn) INFENG_INLINE_LAMBDA {
-      return Products(t, row, chunk.step, scratch.lines[p][0], scratch.products[0][turn][0], p == 0);
+      return Products(t, row, chunk.step, scratch.lines[p][0], scratch.products[0][turn][0], p == 0, Steps);
     };
     Products next = products(0, 0, 0);
     unrolled<Steps>([&](auto s) INFENG_INLINE_LAMBDA { next.template step<s.value>(); });
@@ -310,7 +333,8 @@ struct TileCore {
             fetch<V>(chunk.ahead + p * bytes + step_at(s.value) - step_at(0));
             t.feed.template step<V>();
           }
-          sums.template step<s.value>(kSubScaled ? V::zero() : V::load(scratch.scales[p][s.value]));
+          if (is_last<s.value>(of_group, Steps))
+            sums.template step<s.value>(kSubScaled ? V::zero() : V::load(scratch.scales[p][s.value]));
         });
         sums.store(cur);
       }

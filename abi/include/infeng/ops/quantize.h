@@ -1,26 +1,34 @@
 // quantize(x[0 .. count)): one scale for all, q in [-127, 127], as docs/numerics.md defines it.
 //   amax = max |x|;  amax < 2^-100: q = 0, scale = 0;  else scale = amax / 127, q = rne(x * (127 / amax)), clamped
+// quantize_wide rotates 64 columns at a time first, y = H (x / 8), where an activation is rotated (ops/hadamard.h).
 // quantize_int4 and quantize_e4m3 are those of the cache.
 // SPDX-License-Identifier: Apache-2.0
 #ifndef INFENG_OPS_QUANTIZE_H
 #define INFENG_OPS_QUANTIZE_H
 
 #include <infeng/ops/args.h>
+#include <infeng/ops/hadamard.h>
 
 namespace infeng {
 namespace {
+
+constexpr int kWidestGroup = 256;  // inputs that share a scale
 
 struct Quantized {
   float scale;
   int32_t sum;  // of q
 };
 
-// Writes q[0 .. padded), a multiple of 16; what lies behind count is 0.
 template <Vector V>
-INFENG_INLINE Quantized quantize(const float* x, int count, int8_t* q, int padded) {
+INFENG_INLINE float largest_magnitude(const float* x, int count) {
   auto largest = V::zero();
   for (int c = 0; c < count; c += kLanes) largest = V::max(largest, V::abs(V::load(x + c, count - c)));
-  const float amax = V::max_lanes(largest);
+  return V::max_lanes(largest);
+}
+
+// Writes q[0 .. padded), a multiple of 16, under the scale of `amax`; what lies behind count is 0.
+template <Vector V>
+INFENG_INLINE Quantized quantize(const float* x, int count, float amax, int8_t* q, int padded) {
   if (amax < 0x1p-100f) {
     for (int c = 0; c < padded; c += kLanes) V::store_i8(q + c, V::iset(0));
     return {0.0f, 0};
@@ -34,6 +42,11 @@ INFENG_INLINE Quantized quantize(const float* x, int count, int8_t* q, int padde
     sum = V::iadd(sum, v);
   }
   return {amax / 127.0f, V::isum(sum)};
+}
+
+template <Vector V>
+INFENG_INLINE Quantized quantize(const float* x, int count, int8_t* q, int padded) {
+  return quantize<V>(x, count, largest_magnitude<V>(x, count), q, padded);
 }
 
 // q[0 .. padded) = x + 8 as 4 bits, one scale for all; what lies behind count is 8. Returns the scale.
@@ -88,7 +101,7 @@ INFENG_INLINE float quantize_e4m3(const float* x, int count, uint8_t* code) {
   return amax / 1.75f;
 }
 
-// Columns [column, column + width) of one row as groups of an activation; `column` is a multiple of 64.
+// Columns [column, column + width) of one row as groups of 64 of an activation; `column` is a multiple of 64.
 template <Vector V>
 INFENG_INLINE void quantize_columns(const infeng_activation& act, int64_t row, int64_t column, const float* x,
                                     int64_t width) {
@@ -99,6 +112,30 @@ INFENG_INLINE void quantize_columns(const infeng_activation& act, int64_t row, i
     const Quantized r = quantize<V>(x + c, int(min_of(width - c, kGroup)), q + c, kGroup);
     *scale++ = r.scale;
     *sum++ = r.sum;
+  }
+}
+
+// The same in groups of any width, rotated where the activation is; `column` is a multiple of kWidestGroup.
+template <Vector V>
+INFENG_NOINLINE void quantize_wide(const infeng_activation& act, int64_t row, int64_t column, const float* x,
+                                   int64_t width) {
+  int8_t* q = row_of<int8_t>(act.q, row) + column;
+  float* scale = row_of<float>(act.scale, row) + column / kGroup;
+  int32_t* sum = row_of<int32_t>(act.sum, row) + column / kGroup;
+  alignas(64) float rotated[kWidestGroup];
+  for (int64_t begin = 0; begin < width; begin += act.group) {
+    const int count = int(min_of(width - begin, act.group));
+    const float* from = x + begin;
+    if (act.rotated) {
+      for (int c = 0; c < count; c += kGroup) hadamard<V>(from + c, kGroup, 0.125f, rotated + c);
+      from = rotated;
+    }
+    const float amax = largest_magnitude<V>(from, count);
+    for (int c = 0; c < count; c += kGroup) {
+      const Quantized r = quantize<V>(from + c, int(min_of(count - c, kGroup)), amax, q + begin + c, kGroup);
+      *scale++ = r.scale;
+      *sum++ = r.sum;
+    }
   }
 }
 

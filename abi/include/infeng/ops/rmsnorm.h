@@ -1,6 +1,6 @@
 // rmsnorm: lane[i mod 16] = fma(x[i], x[i], lane);  r = 1 / sqrt(tree(lanes) / K + eps);  y[i] = (x[i] * r) * w[i]
 // With an offset other than 0, w[i] is offset + w[i]. A tile is one row, of one vector or of heads that are normed one
-// by one. QUANTIZE is fused where there are no heads: the row is finished 64 columns at a time.
+// by one. QUANTIZE is fused where there are no heads: the row is finished 256 columns at a time.
 // SPDX-License-Identifier: Apache-2.0
 #ifndef INFENG_OPS_RMSNORM_H
 #define INFENG_OPS_RMSNORM_H
@@ -29,18 +29,19 @@ struct Rmsnorm {
 
   static constexpr uint64_t kHandles = INFENG_NEED_BIT(INFENG_NEED_ROW_GATHER) |
                                        INFENG_NEED_BIT(INFENG_NEED_NORM_HEADS) |
-                                       INFENG_NEED_BIT(INFENG_NEED_NORM_OFFSET);
+                                       INFENG_NEED_BIT(INFENG_NEED_NORM_OFFSET) | kHandlesWide;
 
   static int32_t accepts(const infeng_problem* p) {
     const bool has_heads = (p->needs & INFENG_NEED_BIT(INFENG_NEED_NORM_HEADS)) != 0;
-    return p->op == kOp && epilogues_within(*p, has_heads ? 0 : kFuses);
+    return p->op == kOp && epilogues_within(*p, has_heads ? 0 : kFuses, true);
   }
 
   static int64_t tiles(const infeng_args* args, int32_t) { return args->rows; }
 
   static infeng_status run(const infeng_args* common, int32_t, int64_t first, int64_t last, infeng_worker* worker) {
     const auto& args = *(const infeng_rmsnorm_args*)common;
-    if (!epilogues_within(*common, kFuses)) return fail(worker, INFENG_UNIMPLEMENTED, "rmsnorm fuses quantize only");
+    if (!epilogues_within(*common, kFuses, true))
+      return fail(worker, INFENG_UNIMPLEMENTED, "rmsnorm fuses quantize only");
     const int64_t heads = args.x.ndim == 3 ? args.x.shape[1] : 1;
     for (int64_t row = first; row < last; ++row) {
       const float* x = row_of<float>(args.x, args.row_index ? args.row_index[row] : row);
@@ -61,13 +62,18 @@ struct Rmsnorm {
       const auto v = V::load(w + c, int(n));
       return args.offset != 0.0f ? V::add(V::set(args.offset), v) : v;
     };
-    for (int64_t column = 0; column < k; column += kGroup) {
-      const int width = int(min_of(kGroup, k - column));
-      alignas(64) float y[kGroup];
+    for (int64_t column = 0; column < k; column += kWidestGroup) {
+      const int width = int(min_of(kWidestGroup, k - column));
+      alignas(64) float y[kWidestGroup];
       for (int c = 0; c < width; c += kLanes)
         V::store(y + c, V::mul(V::mul(V::load(x + column + c, width - c), r), weight(column + c, width - c)));
-      for (uint32_t i = 0; i < args.common.epilogue_count; ++i)
-        quantize_columns<V>(act_of(args.common.epilogues[i]), row, column, y, width);
+      for (uint32_t i = 0; i < args.common.epilogue_count; ++i) {
+        const infeng_epilogue& e = *args.common.epilogues[i];
+        if (is_wide(e))
+          quantize_wide<V>(act_of(&e), row, column, y, width);
+        else
+          quantize_columns<V>(act_of(&e), row, column, y, width);
+      }
       for (int c = 0; out && c < width; c += kLanes) V::store(out + column + c, V::load(y + c), width - c);
     }
   }

@@ -37,7 +37,8 @@ static copy copies[] = {COPY("attention_f32", WINDOW),
                         STEP(GELU_TANH),
                         STEP(RELU2),
                         STEP(SIGMOID),
-                        STEP(SWIGLU)};
+                        STEP(SWIGLU),
+                        STEP(WIDE)};
 enum { COUNT = sizeof copies / sizeof *copies, MOST_STEPS = 4 };
 static const infeng_kernel* list[COUNT];
 
@@ -61,7 +62,7 @@ static void ignore_in_step(uint32_t need, infeng_epilogue* step) {
   if (step->kind == INFENG_EPILOGUE_LORA && need >= INFENG_NEED_LORA_F32 && need <= INFENG_NEED_LORA_I8) {
     ((infeng_lora_epilogue*)step)->segment_count = 0;
   }
-  if (need == INFENG_NEED_FUNCTION(step->function)) {
+  if (need == INFENG_NEED_FUNCTION(step->function) && step->function != INFENG_FUNCTION_WIDE) {
     step->function = step->function == INFENG_FUNCTION_SILU ? INFENG_FUNCTION_GELU : INFENG_FUNCTION_SILU;
   }
 }
@@ -72,11 +73,18 @@ static infeng_status run(const copy* self, const infeng_args* common, int32_t ph
   any_args args;
   any_step steps[MOST_STEPS];
   const infeng_epilogue* pointers[MOST_STEPS];
+  infeng_activation narrow[MOST_STEPS];
   infeng_kv_cache cache;
   memcpy(&args, common, common->struct_size);
   for (uint32_t i = 0; i < common->epilogue_count; i++) {
     memcpy(&steps[i], common->epilogues[i], common->epilogues[i]->struct_size);
     ignore_in_step(self->need, &steps[i].head);
+    if (self->need == INFENG_NEED_FUNCTION(INFENG_FUNCTION_WIDE)) {
+      narrow[i] = *steps[i].quantize.act;
+      narrow[i].group = 64;
+      narrow[i].rotated = 0;
+      steps[i].quantize.act = &narrow[i];
+    }
     pointers[i] = &steps[i].head;
   }
   args.common.epilogues = pointers;
@@ -133,7 +141,7 @@ static infeng_status run(const copy* self, const infeng_args* common, int32_t ph
 #define ENTRY(n) run_##n,
 #define EACH(X) \
   X(0)          \
-  X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13) X(14) X(15) X(16) X(17) X(18) X(19) X(20)
+  X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13) X(14) X(15) X(16) X(17) X(18) X(19) X(20) X(21)
 EACH(RUN)
 static infeng_status (*const runs[COUNT])(const infeng_args*, int32_t, int64_t, int64_t,
                                           infeng_worker*) = {EACH(ENTRY)};

@@ -1,0 +1,94 @@
+"""Models whose linears read wide or rotated groups: equal bytes on every library, adapters as over any base."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tiny_adapter
+import tiny_model
+from engine_parts import MakeEngine, Recorder
+
+from infeng_core import Engine, SamplingParams
+from infeng_core.errors import AdapterError
+from infeng_core.formats import FormatChoice, convert, load_adapter
+from infeng_core.formats.adapters.conversion import convert_adapter
+from infeng_core.formats.quant import builtin_format
+from infeng_core.formats.read import read_native
+
+SHAPE = tiny_model.Shape(hidden=192, intermediate=320, heads=3, kv_heads=1, head_dim=64, tie=False)
+PARAMS = SamplingParams(temperature=0.0, max_tokens=6, ignore_eos=True)
+PROMPTS = ["the quick brown fox jumps over the lazy dog " * 2, "x", "1 2 3"]
+FORMATS = [
+    "int4-p32-a128",
+    "int4-p32-a256-h64",
+    pytest.param("int5-p32-a256", marks=pytest.mark.nightly),
+    pytest.param("int6-p32-h64", marks=pytest.mark.nightly),
+]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_model.write(tmp_path_factory.mktemp("model"), SHAPE)
+
+
+def run(engine: Engine, adapter: str | None = None) -> list[list[bytes]]:
+    recorder = Recorder(engine)
+    engine.generate(PROMPTS, PARAMS, adapters=adapter)
+    return [rows for _, rows in sorted(recorder.logits.items())]
+
+
+def first(engine: Engine, adapter: str | None = None) -> np.ndarray:
+    """Return the logits behind each prompt."""
+    return np.array([np.frombuffer(rows[0], np.float32) for rows in run(engine, adapter)])
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_every_library_gives_the_bytes_of_the_reference(make_engine: MakeEngine, model: Path, format: str) -> None:
+    settings = {"model__format": format, "adapters__max_resident": 0}
+    expected = run(make_engine(model, **settings, kernels__order=["reference"]))
+    engine = make_engine(model, **settings, threads__count=2, scheduler__max_batch_tokens=9)
+    assert run(engine) == expected
+    lines = [bound for bound in engine.bound() if bound.op == "linear" and "gate_up_proj" in bound.detail]
+    assert lines and all("quantize" not in bound.detail for bound in lines)
+    assert any("quantize_wide" in bound.detail for bound in engine.bound() if bound.op == "rmsnorm")
+
+
+def test_formats_of_one_input_need_not_agree(make_engine: MakeEngine, model: Path) -> None:
+    formats = {"layers.0.*": "int4-p32-a256-h64", "layers.*.down_proj": "int8-row", "embed": "int8-row"}
+    settings = {"model__format": "int4-p32-a128", "model__formats": formats, "adapters__dtype": "int8"}
+    assert run(make_engine(model, **settings)) == run(make_engine(model, **settings, kernels__order=["reference"]))
+
+
+@pytest.mark.parametrize("dtype", ["int8", pytest.param("bf16", marks=pytest.mark.nightly)])
+def test_an_adapter_over_a_rotated_base_does_what_it_does_over_floats(
+    make_engine: MakeEngine, model: Path, tmp_path: Path, dtype: str
+) -> None:
+    adapter = str(tiny_adapter.write(tmp_path / "adapter", 3, rank=8, shape=SHAPE, strength=0.15))
+    found = {}
+    for format in ("f32", "int6-p32", "int6-p32-a128-h64"):
+        engine = make_engine(model, model__format=format, adapters__dtype=dtype, kv_cache__dtype="f32")
+        engine.adapters.load("it", adapter)
+        found[format] = first(engine), first(engine, "it")
+    (base, exact), plain, turned = found.values()
+    effect = np.abs(exact - base).max()
+    errors = [np.abs(one[1] - exact).max() for one in (plain, turned)]
+    assert effect > 1 and errors[1] < 2 * errors[0] < 0.3 * effect
+
+
+def test_a_packed_adapter_knows_what_its_base_reads(model: Path, tmp_path: Path) -> None:
+    adapter = tiny_adapter.write(tmp_path / "adapter", 3, shape=SHAPE)
+    formats = ("int4-p32", "int4-p32-a128-h64")
+    for format in formats:
+        convert(model, tmp_path / format, FormatChoice(format, {"embed": "int8-row"}), progress=False)
+    models = [read_native(tmp_path / format, builtin_format) for format in formats]
+    for index, base in enumerate(models):
+        convert_adapter(adapter, tmp_path / f"packed{index}", base, "int8")
+        assert load_adapter(tmp_path / f"packed{index}", base, "int8").id
+        assert load_adapter(adapter, base, "int8").id
+    for mine, others, what in ((0, 1, "are rotated"), (1, 0, "are not rotated")):
+        with pytest.raises(AdapterError, match=what):
+            load_adapter(tmp_path / f"packed{others}", models[mine], "int8")
+    convert_adapter(adapter, tmp_path / "floats", models[1], "bf16")
+    assert load_adapter(tmp_path / "floats", models[0], "bf16").id, "A of floats reads what is not rotated"
