@@ -17,6 +17,7 @@ from goldens import oracle, panels
 from goldens.shapes import Case
 from infeng_numpy.backend import CACHES
 from infeng_numpy.llama import Llama
+from infeng_numpy.rounding import PLAIN
 from infeng_numpy.weights import arrange
 from numpy.typing import NDArray
 
@@ -76,7 +77,7 @@ def independent(engine: Engine, case: Case, kv: str) -> NDArray[np.float64]:
         layers=config.layers, slots=oracle.BLOCKS * 16, kv_heads=config.kv_heads, head_dim=config.head_dim
     )
     integers = {name for name, packed in engine.model.tensors.items() if packed.format.startswith("int")}
-    weights = arrange(config, checkpoint(engine).__getitem__, integers.__contains__)
+    weights = arrange(config, checkpoint(engine).__getitem__, lambda name: PLAIN if name in integers else None)
     return oracle.prefill(Llama(config, weights, cache), case.prompt, case.positions)
 
 

@@ -22,6 +22,7 @@ from infeng_core.plug.manager import Plugins
 STATES = {state.name: state for state in library_states(Plugins.discover())}
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.skipif(platform.machine() != "x86_64", reason="x86-64 instructions"),
     pytest.mark.skipif(not (shutil.which("objdump") and shutil.which("as")), reason="binutils is not installed"),
 ]

@@ -59,6 +59,7 @@ def test_the_artifact_says_what_it_was_fitted_to_and_twice_is_the_same_bytes(sou
     assert "name: gptq" in manifest and "tokens: " in manifest
 
 
+@pytest.mark.slow
 def test_what_the_model_writes_is_text_too(source, tmp_path):
     assert convert(source, tmp_path / "one", "--calibrate", "auto") == convert(
         source, tmp_path / "two", "--calibrate", "auto"

@@ -62,8 +62,9 @@ def test_an_adapter_that_changes_while_its_request_is_preempted_is_an_error_of_t
 
 def test_where_the_cache_is_too_small_for_all_that_run_tokens_stay_the_same(make_engine: MakeEngine):
     prompts = [[5 + i] * (30 + i) for i in range(6)]
-    expected = [make_engine().generate([prompt], GREEDY)[0].token_ids for prompt in prompts]
-    block = make_engine().executable.kv_bytes // make_engine().limits.kv_blocks
+    roomy = make_engine()
+    expected = [roomy.generate([prompt], GREEDY)[0].token_ids for prompt in prompts]
+    block = roomy.executable.kv_bytes // roomy.limits.kv_blocks
     engine = make_engine(kv_cache__memory=9 * block)
     assert [one.token_ids for one in engine.generate(prompts, GREEDY)] == expected
     assert engine.scheduler.preempted > 0
