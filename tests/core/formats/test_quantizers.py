@@ -245,7 +245,8 @@ def test_memory_that_does_not_suffice_for_a_quantizer_is_refused_before_it_start
     source = make_model()
     convert(source, tmp_path / "plain", INT4)
     convert(source, tmp_path / "made", INT4, quantizer=chosen(Told()))
-    assert needs[1] - needs[0] == 100 * 72 * 13 + 100 * 2 * 4  # gate: float32, codes, what they miss, two scales of each row
+    # gate: float32, codes, what those miss, two scales of each row
+    assert needs[1] - needs[0] == 100 * 72 * 13 + 100 * 2 * 4
 
 
 # ----------------------------------------------------------------------------------------- quantizers of plugins
