@@ -32,7 +32,7 @@ struct LinearTile {
   float* cur;
   uint8_t* scratch;   // scratch_bytes<Core> of them
   Feed& feed;         // a step of it for every group of k of every two panels, where memory is what one waits for
-  bool fresh = true;  // of a core that says kRowsFirst: the first tile of these rows; it may keep things in scratch
+  bool fresh = true;  // scratch does not hold what the core keeps of these rows from tile to tile
 };
 
 // What a core needs beside `cur`: a constant, or more where k is large.
@@ -107,7 +107,7 @@ struct Linear {
           const int64_t rows = min_of(kRowBlock, end - row);
           Core::template multiply<V>({*args.in, weight, common->rows, data + panel * weight.panel_bytes,
                                       ahead < weight.panels ? data + ahead * weight.panel_bytes : nullptr, panels, row,
-                                      rows, cur, scratch, feed, tile == first});
+                                      rows, cur, scratch, feed, tile == first || span > kRowBlock});
           finish_rows<V>(*common, args.out, row, rows, panel * kLanes, panels * kLanes, cur, kTileWidth);
         }
       }
