@@ -56,7 +56,7 @@ def test_all_kernels_of_a_library_pass_in_the_driver(name: str, driver: Path) ->
     assert output.count("cases equal") + output.count("skipped") == len(native.open_library(str(path)).kernels)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly  # the compiler takes seven minutes
 def test_the_ops_over_plain_vectors_equal_the_reference(driver: Path, tmp_path: Path) -> None:
     library = compile_to(
         tmp_path / "libscalar.so", "c++", "-std=c++20", "-O2", "-shared", SOURCES / "scalar_library.cc"
