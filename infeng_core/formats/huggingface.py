@@ -289,15 +289,6 @@ def _of_expert(file: SafetensorsFile, name: str, part: Part) -> NDArray[Any]:
     return found if len(matrices) > 1 else found.reshape(-1)
 
 
-def widened(array: NDArray[Any]) -> NDArray[np.float32]:
-    """Return float16, float32 (themselves) or, in uint16, bf16 values as float32, which holds all of them exactly."""
-    if array.dtype == np.uint16:
-        bits = array.astype(np.uint32)
-        bits <<= 16
-        return bits.view(np.float32)
-    return array.astype(np.float32, copy=False)
-
-
 def side_files(directory: Path) -> dict[str, bytes]:
     """Return the config and tokenizer files that a converted model keeps, contents by name.
 

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from infeng_core import _native
 from infeng_core.errors import UsageError, unknown_key_remedy
-from infeng_core.formats.rotation import SIZE, rotated, widened
+from infeng_core.formats.floats import widened
+from infeng_core.formats.rotation import SIZE, rotated
 
 ActFormat = Literal["f32", "int8-g64", "int8-g128", "int8-g256"]
 ACT_GROUPS: dict[int, ActFormat] = {64: "int8-g64", 128: "int8-g128", 256: "int8-g256"}
@@ -145,7 +146,7 @@ class QuantFormat:
         Its panel i becomes panel ``first_panel + i * panel_step``. Raises NativeError "not_finite" or "out_of_range".
         """
         if self.is_rotated:
-            source, bf16 = rotated(widened(source, bf16=bf16)), False
+            source, bf16 = rotated(widened(source)), False
         _native.pack(
             self.stored,
             source,

@@ -6,8 +6,6 @@ the rows of W R are as long as those of W. Kernels rotate x before they round it
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -27,10 +25,3 @@ def rotated(values: NDArray[np.float32]) -> NDArray[np.float32]:
         first[...] = total
         stride *= 2
     return made.reshape(values.shape)
-
-
-def widened(source: NDArray[Any], *, bf16: bool) -> NDArray[np.float32]:
-    """Return float32, float16 or, with ``bf16``, the upper halves of float32 as float32."""
-    if bf16:
-        return (source.astype(np.uint32) << np.uint32(16)).view(np.float32)
-    return source.astype(np.float32)

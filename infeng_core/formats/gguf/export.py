@@ -19,6 +19,7 @@ from infeng_core.errors import ModelError, ResourceError, UsageError, unknown_ke
 from infeng_core.files import reading
 from infeng_core.formats import atomic
 from infeng_core.formats.checkpoints import Source, open_checkpoint
+from infeng_core.formats.floats import widened
 from infeng_core.formats.gguf.architectures import BY_FAMILY, Architecture
 from infeng_core.formats.gguf.file import GgufFile
 from infeng_core.formats.gguf.metadata import FACTORS
@@ -26,7 +27,6 @@ from infeng_core.formats.gguf.packed import PackedModel
 from infeng_core.formats.gguf.types import BY_NAME
 from infeng_core.formats.gguf.vocabulary import tokenizer_metadata
 from infeng_core.formats.gguf.writer import FILE_TYPES, FORMATS, KEPT, NewTensor, type_for, write_gguf
-from infeng_core.formats.huggingface import widened
 from infeng_core.formats.native import is_native
 from infeng_core.formats.quant import BUILTIN
 from infeng_core.formats.quantizers import Quantized

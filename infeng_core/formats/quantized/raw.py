@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from infeng_core.errors import ModelError
+from infeng_core.formats.floats import widened
 from infeng_core.formats.safetensors import SafetensorsFile
 
 Codes = NDArray[np.uint8]
@@ -63,10 +64,7 @@ class Raw:
 
     def floats(self, name: str) -> NDArray[np.float32]:
         """Return a tensor of floats as float32, which holds all of them exactly."""
-        found = self.read(name)
-        if found.dtype == np.uint16:
-            return (found.astype(np.uint32) << np.uint32(16)).view(np.float32)
-        return found.astype(np.float32, copy=False)
+        return widened(self.read(name))
 
     def words(self, name: str) -> Words:
         """Return a tensor of int32 as the words that they are."""
