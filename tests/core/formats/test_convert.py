@@ -219,10 +219,10 @@ def test_a_source_that_changes_under_a_conversion_is_an_error_and_no_signal(
     code = """
         import os, sys
         from pathlib import Path
-        from infeng_core.formats import conversion
+        from infeng_core.formats import conversion, packer
         from infeng_core.errors import ModelError
         source, out, change = sys.argv[1:]
-        pack = conversion.pack_tensor
+        pack = packer.pack_tensor
         def late(*arguments):
             if change == "cut":
                 os.truncate(Path(source) / "model.safetensors", 5000)
@@ -232,7 +232,7 @@ def test_a_source_that_changes_under_a_conversion_is_an_error_and_no_signal(
                     file.write(b"x")
                 os.utime(Path(source) / "model.safetensors", ns=(1, 1))
             pack(*arguments)
-        conversion.pack_tensor = late
+        packer.pack_tensor = late
         try:
             conversion.convert(Path(source), Path(out), conversion.FormatChoice("f32"))
         except ModelError as error:
