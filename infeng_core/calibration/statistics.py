@@ -36,6 +36,7 @@ class Statistics:
     def begin(self, model: ModelConfig) -> None:
         """Start over, for a model of this shape."""
         self._forward = self.start(model)
+        self._asked = ""  # the latest tensor that somebody wanted H of
         self.few_rows.clear()
 
     def vector(self, name: str, values: NDArray[np.float32]) -> None:
@@ -47,20 +48,27 @@ class Statistics:
 
         A tensor without experts has the one H of expert 0; one that is only looked up has none.
         """
-        inputs = self._forward.inputs(tensor)
+        inputs, self._asked = self._forward.inputs(tensor), tensor
         if inputs is None:
             return lambda expert: None
         if isinstance(inputs, Routed):
+            self._count(tensor, inputs)
             return _OfExperts(inputs, format, self.threads)
         h = moments(inputs, format, self.threads)
         return lambda expert: h
 
     def put(self, tensor: PackedTensor) -> None:
         """Take a tensor as it will be served; its memory may change afterwards."""
-        inputs = self._forward.inputs(tensor.name)
-        if isinstance(inputs, Routed) and (few := int((inputs.counts < FEW).sum())):
-            self.few_rows[tensor.name] = few
+        if tensor.name != self._asked:  # it was made before, by a conversion that this one continues
+            inputs = self._forward.inputs(tensor.name)
+            if isinstance(inputs, Routed):
+                self._count(tensor.name, inputs)
         self._forward.put(tensor)
+
+    def _count(self, tensor: str, inputs: Routed) -> None:
+        """Note how many experts of a tensor get few rows."""
+        if few := int((inputs.counts < FEW).sum()):
+            self.few_rows[tensor] = few
 
 
 class _OfExperts:

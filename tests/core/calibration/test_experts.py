@@ -125,6 +125,32 @@ def test_an_expert_with_few_rows_has_the_moments_of_its_layer_or_none() -> None:
     assert of(Routed([split], [to], 2, True), 1) is None
 
 
+class Counted:
+    """A way through a model whose next tensor has experts; it counts how often it is asked for what they read."""
+
+    def __init__(self) -> None:
+        rows, to = np.ones((FEW, 32), np.float32), np.zeros((FEW, 1), np.int64)
+        self.asked, self._routed = 0, Routed([rows], [to], 2, False)
+
+    def inputs(self, tensor: str) -> Routed:
+        self.asked += 1
+        return self._routed
+
+    def put(self, tensor: PackedTensor) -> None:
+        pass
+
+
+@pytest.mark.parametrize("is_fitted", [True, False])
+def test_what_experts_read_is_found_once_where_a_tensor_is_fitted_and_where_it_was_made_before(is_fitted: bool) -> None:
+    counted, quant = Counted(), builtin_format("f32")
+    told = Statistics(lambda model: counted, 1)  # type: ignore[arg-type, return-value]
+    told.begin(ModelConfig.from_hf(QWEN3_MOE.config, "config.json"))
+    if is_fitted:
+        told.of("x", quant)
+    told.put(PackedTensor("x", "f32", 16, 32, 1, 2048, np.zeros(2048, np.uint8), 0, quant))
+    assert (counted.asked, told.few_rows) == (1, {"x": 1})
+
+
 def convert(source: Path, made: Path, *options: str) -> dict[str, str]:
     assert main(["convert", str(source), str(made), *options]) == 0
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in made.iterdir()}
