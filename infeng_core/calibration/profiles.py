@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from infeng_core.errors import UsageError
 from infeng_core.formats.choice import ROUTER, is_router
-from infeng_core.formats.quant import BUILTIN, SUB_SCALED, FormatLookup, over
+from infeng_core.formats.quant import SUB_SCALED, FormatLookup, all_over
 from infeng_core.models.weights import Layout, TensorSpec
 
 Losses = Mapping[str, Mapping[str, float]]
@@ -32,13 +32,8 @@ class Profile:
 
         Raises UsageError where no format of the ladder can.
         """
-        how = group or 64, bool(is_rotated)
-        if how != (64, False) and not set(self.ladder) & set(SUB_SCALED):
-            over(BUILTIN[self.ladder[0]], how[0], is_rotated=how[1])  # says which formats could
-        turned = (
-            over(BUILTIN[name], how[0], is_rotated=how[1]).name if name in SUB_SCALED else name for name in self.ladder
-        )
-        return replace(self, ladder=tuple(turned))
+        formats = all_over(self.ladder, group, is_rotated=is_rotated)
+        return replace(self, ladder=tuple(formats[name] for name in self.ladder))
 
     def made(self, formats: Collection[str]) -> bool:
         """Return whether a recipe of these formats can be one of this profile, over the same activations."""

@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from infeng_core.errors import UsageError, unknown_key_remedy
-from infeng_core.formats.quant import SUB_SCALED, FormatLookup, QuantFormat, misfit, over
+from infeng_core.formats.quant import FormatLookup, QuantFormat, all_over, misfit
 from infeng_core.models.config import ModelConfig
 from infeng_core.models.weights import Layout, TensorSpec, layout
 
@@ -84,20 +84,9 @@ class FormatChoice:
 
         None leaves what a format says itself. Raises UsageError where there is no format with sub-scales.
         """
-
-        def changed(format: str) -> str:
-            found = lookup(format)
-            if found.stored not in SUB_SCALED:
-                return format
-            turned = found.is_rotated if is_rotated is None else is_rotated
-            return over(found, group or found.group, is_rotated=turned).name
-
-        if (group or 64) != 64 or is_rotated:
-            plain = [lookup(format) for format in (self.base, *self.patterns.values())]
-            if not any(format.stored in SUB_SCALED for format in plain):
-                over(plain[0], group or 64, is_rotated=bool(is_rotated))  # says which formats could
-        patterns = {name: format if name == "embed" else changed(format) for name, format in self.patterns.items()}
-        return replace(self, base=changed(self.base), patterns=patterns)
+        formats = all_over((self.base, *self.patterns.values()), group, is_rotated=is_rotated, lookup=lookup)
+        patterns = {name: format if name == "embed" else formats[format] for name, format in self.patterns.items()}
+        return replace(self, base=formats[self.base], patterns=patterns)
 
 
 def is_router(name: str) -> bool:

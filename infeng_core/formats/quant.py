@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -297,3 +297,25 @@ def builtin_format(name: str) -> QuantFormat:
     if name not in BUILTIN and name not in VARIANTS:
         raise UsageError(f"weight format {name!r}", "unknown", unknown_key_remedy(name, BUILTIN))
     return BUILTIN.get(name) or VARIANTS[name]
+
+
+def all_over(
+    names: Sequence[str], group: int | None, *, is_rotated: bool | None, lookup: FormatLookup = builtin_format
+) -> dict[str, str]:
+    """Return the formats ``names`` over other activations, by their names; those without integer sub-scales stay.
+
+    None leaves what a format says itself. Raises UsageError where all would stay although something was asked for.
+    """
+    formats = {name: lookup(name) for name in names}
+
+    def changed(name: str) -> str:
+        found = formats[name]
+        if found.stored not in SUB_SCALED:
+            return name
+        turned = found.is_rotated if is_rotated is None else is_rotated
+        return over(found, group or found.group, is_rotated=turned).name
+
+    is_asked = (group or 64) != 64 or is_rotated
+    if is_asked and not any(format.stored in SUB_SCALED for format in formats.values()):
+        over(formats[names[0]], group or 64, is_rotated=bool(is_rotated))  # says which formats could
+    return {name: changed(name) for name in names}
