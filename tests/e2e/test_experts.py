@@ -105,7 +105,6 @@ UNREAD = """
 import ctypes, mmap, sys
 import numpy as np
 from infeng_core import _native as native
-from infeng_core.kernels.check.case import OneOp
 from kernels.single_op import REFERENCE
 library = native.open_library(sys.argv[1]) if len(sys.argv) > 1 else REFERENCE
 ROWS, EXPERTS, K = 3, 4, 1024

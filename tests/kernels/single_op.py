@@ -9,8 +9,9 @@ from itertools import cycle
 from kernels.harness import FLOAT_FORMATS, INT_FORMATS, reference
 
 from infeng_core import _native as native
-from infeng_core.kernels.check.case import OneOp, Sequences, asked
+from infeng_core.kernels.check.case import OneOp
 from infeng_core.kernels.check.lora import A_FORMATS, RandomAdapters, a_form
+from infeng_core.kernels.check.steps import Sequences, asked
 from infeng_core.kernels.problems import Fields, is_gated, problem
 
 REFERENCE = reference()

@@ -10,7 +10,7 @@ from kernels import typical_op
 from kernels.typical_op import CONTEXT
 
 from infeng_core import _native as native
-from infeng_core.kernels.check import case
+from infeng_core.kernels.check import operands
 from infeng_core.kernels.libraries import libraries
 from infeng_core.plug.manager import Plugins
 from infeng_core.settings.config import OPS
@@ -37,7 +37,7 @@ def accepted(kernel: native.Kernel, rows: int) -> list[dict[str, object]]:
 def test_every_kernel_of_an_op_that_models_use_has_a_case_and_runs_it(
     kernel: native.Kernel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(case, "LARGE", 0)  # few panels, repeated
+    monkeypatch.setattr(operands, "LARGE", 0)  # few panels, repeated
     rows, fields = next((rows, found[-1]) for rows in (1, 4, 16) if (found := accepted(kernel, rows)))
     made = typical_op.build(fields, kernel, rows, POOL)
     made.once()
@@ -74,7 +74,7 @@ def test_a_weight_s_panels_all_hold_packed_values(monkeypatch: pytest.MonkeyPatc
     fields = {"op": "linear", "weight": "int4-g64", "act": "int8-g64", "n": 176, "k": 128}
     reference = next(library for library in libraries(PLUGINS) if library.name == "reference")
     kernel = next(k for k in reference.kernels if k.accepts(typical_op.problem(fields, 1, 2)))
-    monkeypatch.setattr(case, "LARGE", 0)
+    monkeypatch.setattr(operands, "LARGE", 0)
     out = dict(typical_op.build(fields, kernel, 1, POOL).run(0))["out"]
     assert np.array_equal(out[0, :64], out[0, 112:])  # seven panels, repeated
     assert (out[0] != 0).all()

@@ -13,8 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from infeng_core._native import Kernel, Library, NativeError
-from infeng_core.kernels.check.case import BLOCK, NoJudgeError, OneOp, Sequences
+from infeng_core.kernels.check.case import OneOp
+from infeng_core.kernels.check.judges import NoJudgeError
 from infeng_core.kernels.check.lora import A_FORMATS, RandomAdapters
+from infeng_core.kernels.check.steps import BLOCK, Sequences
 from infeng_core.kernels.problems import Fields
 
 APPROX_BOUND = 2.0**-5

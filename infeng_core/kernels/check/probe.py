@@ -90,7 +90,7 @@ def _fits(kernel: _native.Kernel, fields: dict[str, Any]) -> dict[str, Any]:
 
 def _difference(kernel: _native.Kernel, reference: _native.Library, fields: dict[str, Any]) -> str | None:
     from infeng_core.kernels.check import firstuse
-    from infeng_core.kernels.check.case import NoJudgeError
+    from infeng_core.kernels.check.judges import NoJudgeError
 
     try:
         return firstuse.difference(kernel, reference, fields)

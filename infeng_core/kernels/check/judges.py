@@ -1,0 +1,45 @@
+"""The kernels of a case: the one that it is about, and those of the ops around it, which nobody judges."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from infeng_core import _native
+from infeng_core._native import Kernel, Library
+from infeng_core.kernels import problems
+from infeng_core.kernels.check.steps import asked
+from infeng_core.kernels.problems import Fields
+
+
+class NoJudgeError(LookupError):
+    """The reference has no kernel to compare with, so the format or the op is a plugin's own."""
+
+
+class Judges:
+    """The kernels of a reference, for programs of up to ``rows`` rows."""
+
+    def __init__(self, reference: Library, others: Sequence[Kernel], rows: int) -> None:
+        """``others``: kernels that are taken instead, each for its op."""
+        self._reference, self._others = reference, {other.op: other for other in others}
+        self._rows = rows
+
+    def of_case(self, case: Fields) -> _native.Bindings:
+        """Return the kernel for what a case is about; raises NoJudgeError."""
+        fields = asked(case)
+        op, _ = fields.pop("op"), fields.pop("rows")
+        return self.of(op, **fields)
+
+    def of(self, op: str, **fields: Any) -> _native.Bindings:
+        """Return the kernel of an op; raises NoJudgeError."""
+        if op in self._others:
+            return self.bound(self._others[op])
+        problem = problems.problem({"op": op, "rows": [1, self._rows], **fields})
+        for kernel in self._reference.kernels:
+            if kernel.op == op and kernel.accepts(problem):
+                return self.bound(kernel)
+        raise NoJudgeError(f"the reference has no kernel for {problems.describe(problem)}")
+
+    def bound(self, kernel: Kernel) -> _native.Bindings:
+        """Return ``kernel`` for all numbers of rows."""
+        return [(self._rows, kernel)]
