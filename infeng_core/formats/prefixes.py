@@ -7,10 +7,7 @@ is computed again.
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import os
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -19,21 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from infeng_core.errors import InfengError, ResourceError
-from infeng_core.files import opened, read_bytes, read_into
-from infeng_core.formats.atomic import replace_file
+from infeng_core.files import opened, read_into
 from infeng_core.formats.cache import require_own
-from infeng_core.formats.prefix_records import (
-    HEAD_BYTES,
-    HEADER_BYTES,
-    TOKENS,
-    Kind,
-    Place,
-    after,
-    digest_of,
-    digests_of,
-    is_segment,
-    places,
-)
+from infeng_core.formats.prefix_records import HEAD_BYTES, HEADER_BYTES, TOKENS, Kind, Place, after, places
+from infeng_core.formats.prefix_segments import Segments, Writer
 from infeng_core.log import get_logger
 
 _log = get_logger(__name__)
@@ -46,8 +32,6 @@ WRITE_BYTES = 16 << 20
 
 READ_BYTES = 2 << 20
 """Bytes that are read at once: few enough to be in the processor's cache when they are checked and written on."""
-
-_NAME = re.compile(r"(\d{10})\.segment")
 
 Entry = tuple[bytes, int, bytes, tuple[int, ...], tuple[int, ...]]
 """As ``PrefixTree.entries`` gives them where no layer has a window: one block, and none of layers with a window."""
@@ -81,6 +65,7 @@ class PrefixStore:
         """
         self._directory = directory
         self._kind = Kind.of(identity, block_bytes)
+        self._segments = Segments(directory, self._kind)
         self._most_bytes = most_bytes
         self._segment_bytes = max(most_bytes // SEGMENTS, HEADER_BYTES + self._kind.stride)
         if self._segment_bytes > most_bytes:
@@ -95,7 +80,7 @@ class PrefixStore:
         self._saved: dict[bytes, tuple[int, int]] = {}  # digest -> segment, slot
         self._sizes: dict[int, int] = {}  # bytes that are known of each segment of this kind
         self._reported: set[Path] = set()  # what cannot be read and was said to be so
-        self._writer: _Writer | None = None
+        self._writer: Writer | None = None
         self._buffer_records = max(1, READ_BYTES // self._kind.stride)
         self._buffer = np.empty((self._buffer_records, self._kind.stride), np.uint8)
         self.blocks_saved = 0
@@ -110,7 +95,7 @@ class PrefixStore:
 
     def refresh(self) -> None:
         """Look for what other processes have saved or removed since the last time."""
-        there = self._numbers()
+        there = self._segments.numbers()
         for number in self._sizes.keys() - there:
             self._forget(number)
         for number in sorted(there):
@@ -147,7 +132,7 @@ class PrefixStore:
             try:
                 self._read_run(found[begin], records)
             except InfengError as error:
-                if self._path(found[begin].segment).exists():  # else another process has made room
+                if self._segments.path(found[begin].segment).exists():  # else another process has made room
                     _log.warning("saved prefixes cannot be read", error=str(error))
                 self._forget(found[begin].segment)
                 break
@@ -191,7 +176,7 @@ class PrefixStore:
             if new:
                 saved += self._append(new, read_blocks)
             if self._writer is not None:
-                self._write_index(self._writer)
+                self._segments.write_index(self._writer)
         except (ResourceError, OSError) as error:
             _log.warning("prefixes cannot be saved", directory=str(self._directory), error=str(error))
         return saved
@@ -199,7 +184,7 @@ class PrefixStore:
     def clear(self) -> None:
         """Remove every segment, of whatever identity, that no other process writes."""
         self.close()
-        for number in self._numbers():
+        for number in self._segments.numbers():
             self._remove(number)
 
     def close(self) -> None:
@@ -210,26 +195,11 @@ class PrefixStore:
 
     # ----------------------------------------------------------------------------------------------------- reading ---
 
-    def _path(self, number: int) -> Path:
-        return self._directory / f"{number:010}.segment"
-
-    def _index_path(self, number: int) -> Path:
-        return self._directory / f"{number:010}.index"
-
-    def _numbers(self) -> set[int]:
-        """Return the numbers of all segments in the directory; larger ones are newer."""
-        try:
-            names = [_NAME.fullmatch(path.name) for path in self._directory.iterdir()]
-        except OSError as error:
-            _log.warning("saved prefixes cannot be read", directory=str(self._directory), error=str(error))
-            return set()
-        return {int(name[1]) for name in names if name}
-
     def _learn(self, number: int) -> None:
         """Take in the records of a segment that are new; one that is not of this kind counts as empty."""
         known = self._sizes.get(number)
         try:
-            with opened(self._path(number), ResourceError) as handle:
+            with opened(self._segments.path(number), ResourceError) as handle:
                 size = os.fstat(handle).st_size
                 if size == known:
                     return
@@ -237,53 +207,31 @@ class PrefixStore:
                     self._forget(number)
                     known = None
                 self._sizes[number] = size
-                if not self._is_ours(handle, number):
+                if not self._segments.is_ours(handle, number):
                     return
                 first = 0 if known is None else self._kind.count(known)
-                for slot, digest in enumerate(self._digests(handle, number, first, self._kind.count(size)), first):
+                digests = self._segments.digests(handle, number, first, self._kind.count(size))
+                for slot, digest in enumerate(digests, first):
                     if digest is not None:
                         self._saved[digest] = (number, slot)  # the newest: an older one may have been refused
         except InfengError as error:
-            path = self._path(number)
+            path = self._segments.path(number)
             if path not in self._reported and path.exists():  # else another process has made room
                 self._reported.add(path)
                 _log.warning("saved prefixes cannot be read", error=str(error))
 
-    def _is_ours(self, handle: int, number: int) -> bool:
-        header = os.pread(handle, HEADER_BYTES, 0)
-        if header != self._kind.segment_header():
-            if not is_segment(header):
-                _log.warning("no file of saved prefixes", path=str(self._path(number)))
-            return False
-        return True
-
-    def _digests(self, handle: int, number: int, first: int, end: int) -> Iterator[bytes | None]:
-        """Give what records [first, end) stand for: from the index as far as it goes, then from the segment itself."""
-        heads = b""
-        if first == 0 and self._index_path(number).exists():
-            try:
-                found = self._kind.heads(read_bytes(self._index_path(number), kind=ResourceError))
-            except InfengError:
-                found = None
-            if found is None:
-                _log.warning("a damaged index of saved prefixes is not used", path=str(self._index_path(number)))
-            heads = (found or b"")[: end * HEAD_BYTES]
-        yield from digests_of(heads)
-        for slot in range(first + len(heads) // HEAD_BYTES, end):
-            yield digest_of(os.pread(handle, HEAD_BYTES, HEADER_BYTES + slot * self._kind.stride))
-
     def _read_run(self, first: Saved, records: NDArray[np.uint8]) -> None:
         """Fill ``records`` from the segment; raises ResourceError."""
-        with opened(self._path(first.segment), ResourceError, "it will be computed again") as handle:
+        with opened(self._segments.path(first.segment), ResourceError, "it will be computed again") as handle:
             begin = HEADER_BYTES + first.slot * self._kind.stride
-            read_into(handle, records.reshape(-1).data, begin, self._path(first.segment), ResourceError)
+            read_into(handle, records.reshape(-1).data, begin, self._segments.path(first.segment), ResourceError)
 
     def _whole(self, found: Sequence[Saved], records: NDArray[np.uint8]) -> int:
         """Return how many of these records, from the first on, are what they must be."""
         for index, (saved, record) in enumerate(zip(found, records, strict=True)):
             block = record[HEAD_BYTES : HEAD_BYTES + self._kind.block_bytes]
             if saved.place.head(block) != record[:HEAD_BYTES].tobytes():
-                path = self._path(saved.segment)
+                path = self._segments.path(saved.segment)
                 _log.warning("a damaged record of a saved prefix is not used", path=str(path), record=saved.slot)
                 self.blocks_refused += 1
                 self._saved.pop(saved.place.digest, None)
@@ -329,45 +277,33 @@ class PrefixStore:
             done += count
         return done
 
-    def _writer_with_room(self) -> _Writer:
+    def _writer_with_room(self) -> Writer:
         """Return a writer whose segment is not full, and for which there is room under the cap."""
         full = self._kind.count(self._segment_bytes)
         if self._writer is not None and not self._writer.is_there():
             self.close()  # somebody has cleared the directory
         if self._writer is not None and self._writer.count >= full:
-            self._write_index(self._writer)
+            self._segments.write_index(self._writer)
             self.close()
         if self._writer is None:
-            self._writer = self._reopened(full) or self._created()
+            self._writer = self._reopened(full) or self._segments.created()
         self._make_room()
         return self._writer
 
-    def _reopened(self, full: int) -> _Writer | None:
+    def _reopened(self, full: int) -> Writer | None:
         """Return a writer for the newest segment of this kind that is not full and nobody writes, or None."""
         for number in sorted(self._sizes, reverse=True):
             if self._kind.count(self._sizes[number]) >= full:
                 continue
-            writer = _Writer.open(self._path(number), number, self._kind)
+            writer = Writer.open(self._segments.path(number), number, self._kind)
             if writer is not None:
                 self._learn(number)  # what its last writer added
                 return writer
         return None
 
-    def _created(self) -> _Writer:
-        """Return a writer for a new segment."""
-        number = max(self._numbers(), default=0)
-        while True:
-            number += 1
-            self._index_path(number).unlink(missing_ok=True)
-            with contextlib.suppress(FileExistsError):
-                return _Writer.create(self._path(number), number, self._kind)
-
     def _make_room(self) -> None:
         """Remove the oldest segments that nobody writes until a full segment fits under the cap."""
-        sizes = {}
-        for number in sorted(self._numbers()):
-            with contextlib.suppress(OSError):
-                sizes[number] = self._path(number).stat().st_size
+        sizes = self._segments.sizes()
         own = self._writer.number if self._writer is not None else -1
         total = self._segment_bytes + sum(size for number, size in sizes.items() if number != own)
         for number, size in sizes.items():
@@ -380,121 +316,11 @@ class PrefixStore:
             raise ResourceError(f"prefix cache {self._directory}", why, "allow it more")
 
     def _remove(self, number: int) -> bool:
-        """Remove a segment with its index unless somebody writes it or it is none; return whether it is gone."""
-        try:
-            handle = os.open(self._path(number), os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
-        except FileNotFoundError:
-            return True
-        except OSError:
-            return False
-        try:
-            if not is_segment(os.pread(handle, HEADER_BYTES, 0)):
-                return False
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self._index_path(number).unlink(missing_ok=True)
-            self._path(number).unlink(missing_ok=True)
-        except OSError:
-            return False
-        finally:
-            os.close(handle)
-        self._forget(number)
-        return True
-
-    def _write_index(self, writer: _Writer) -> None:
-        if writer.is_dirty and writer.is_there():
-            replace_file(self._index_path(writer.number), self._kind.index(writer.heads()))
-            writer.is_dirty = False
-
-
-class _Writer:
-    """A segment that this process appends to, under its lock."""
-
-    def __init__(self, path: Path, number: int, kind: Kind, handle: int) -> None:
-        self.number = number
-        self.count = 0  # records
-        self.is_dirty = True  # the index lacks some
-        self._path = path
-        self._kind = kind
-        self._handle = handle
-
-    @staticmethod
-    def create(path: Path, number: int, kind: Kind) -> _Writer:
-        """Return a writer for a new file; raises FileExistsError."""
-        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX)
-            _write(handle, [kind.segment_header()], 0)
-        except BaseException:
-            path.unlink(missing_ok=True)
-            os.close(handle)
-            raise
-        return _Writer(path, number, kind, handle)
-
-    @staticmethod
-    def open(path: Path, number: int, kind: Kind) -> _Writer | None:
-        """Return a writer for a file of this kind, None where it is none, is gone or has a writer."""
-        try:
-            handle = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
-        except OSError:
-            return None
-        writer = _Writer(path, number, kind, handle)
-        with contextlib.suppress(OSError):
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if writer.is_there() and os.pread(handle, HEADER_BYTES, 0) == kind.segment_header():
-                writer.count = kind.count(os.fstat(handle).st_size)  # a record that did not end is written over
-                return writer
-        writer.close()
-        return None
-
-    @property
-    def size(self) -> int:
-        """Bytes of the file, in whole records."""
-        return HEADER_BYTES + self.count * self._kind.stride
-
-    def is_there(self) -> bool:
-        """Return whether the file still has its name."""
-        try:
-            return os.path.samestat(self._path.stat(), os.fstat(self._handle))
-        except FileNotFoundError:
-            return False
-
-    def append(self, records: Sequence[tuple[Place, NDArray[np.uint8]]]) -> None:
-        """Write records behind the others; raises OSError, and then has written none."""
-        padding = bytes(self._kind.stride - HEAD_BYTES - self._kind.block_bytes)
-        parts: list[bytes | memoryview] = []
-        for place, block in records:
-            block = np.ascontiguousarray(block)
-            parts += (place.head(block), block.data, padding)
-        self.is_dirty = True
-        try:
-            _write(self._handle, parts, self.size)
-        except OSError:
-            with contextlib.suppress(OSError):
-                os.ftruncate(self._handle, self.size)
-            raise
-        self.count += len(records)
-
-    def heads(self) -> bytes:
-        """Return the heads of all records."""
-        begins = range(HEADER_BYTES, self.size, self._kind.stride)
-        return b"".join(os.pread(self._handle, HEAD_BYTES, begin) for begin in begins)
-
-    def close(self) -> None:
-        """Give the lock back."""
-        os.close(self._handle)
-
-
-def _write(handle: int, parts: Sequence[bytes | memoryview], begin: int) -> None:
-    """Write all of ``parts`` from byte ``begin`` on; raises OSError."""
-    for first in range(0, len(parts), 512):  # the system takes 1024 at once
-        left = [memoryview(part).cast("B") for part in parts[first : first + 512] if len(part)]
-        while left:
-            done = os.pwritev(handle, left, begin)
-            begin += done
-            while left and done >= len(left[0]):
-                done -= len(left.pop(0))
-            if left:
-                left[0] = left[0][done:]
+        """Remove a segment unless somebody writes it or it is none; return whether it is gone."""
+        is_gone = self._segments.remove(number)
+        if is_gone:
+            self._forget(number)
+        return is_gone
 
 
 def _runs(found: Sequence[Saved], most: int) -> Iterator[tuple[int, int]]:
