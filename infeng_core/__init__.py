@@ -8,15 +8,16 @@ from infeng_core.version import __version__
 
 if TYPE_CHECKING:
     from infeng_core.engine import Engine
+    from infeng_core.requests.output import Event
     from infeng_core.requests.request import Completion, Logprob, Request, SamplingParams
-    from infeng_core.requests.stream import Event, Stream
+    from infeng_core.requests.stream import Stream
 
 __all__ = ["Completion", "Engine", "Event", "Logprob", "Request", "SamplingParams", "Stream", "__version__"]
 
 _HOMES = {
     "Completion": "requests.request",
     "Engine": "engine",
-    "Event": "requests.stream",
+    "Event": "requests.output",
     "Logprob": "requests.request",
     "Request": "requests.request",
     "SamplingParams": "requests.request",

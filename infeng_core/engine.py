@@ -32,11 +32,12 @@ from infeng_core.plug.manager import Plugins
 from infeng_core.requests.chain import Chains
 from infeng_core.requests.defaults import recommended
 from infeng_core.requests.input import AdaptersOf, InputProcessor, Prompt, Prompts
+from infeng_core.requests.output import Event, Output
 from infeng_core.requests.pooling import Pooled, Pooling
 from infeng_core.requests.processors import Vocabulary
 from infeng_core.requests.request import Adapters, Completion, Logprob, Request, SamplingParams
 from infeng_core.requests.sampler import Sampler, draw_seed
-from infeng_core.requests.stream import Event, Output, Reader, Stream
+from infeng_core.requests.stream import Reader, Stream
 from infeng_core.requests.tokenizer import Tokenizer
 from infeng_core.scheduling.drafts import Guesses, parse
 from infeng_core.scheduling.limits import adapters_budget, limits_of

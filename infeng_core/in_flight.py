@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 
 from infeng_core.adapters import Registry
 from infeng_core.errors import InfengError, PluginError
+from infeng_core.requests.output import Output, not_finite
 from infeng_core.requests.request import FinishReason
-from infeng_core.requests.stream import Output, Reader, Streams, not_finite
+from infeng_core.requests.stream import Reader, Streams
 from infeng_core.scheduling.admission import Backlog
 from infeng_core.scheduling.scheduler import Scheduler
 from infeng_core.step import Batch, Sequence

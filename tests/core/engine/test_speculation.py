@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from infeng_core import Completion, Engine, Request, SamplingParams
 from infeng_core.errors import KernelError, ManifestError, PluginError, UsageError
 from infeng_core.requests import sampler
-from infeng_core.requests.stream import Event
+from infeng_core.requests.output import Event
 from infeng_core.scheduling.drafts import Guesses, Ngrams, parse
 from infeng_core.scheduling.scheduler import Scheduler
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from infeng_core.requests.stream import StopStrings
+from infeng_core.requests.stops import StopStrings
 
 letters = st.text(alphabet="ab", max_size=30)
 stop_lists = st.lists(st.text(alphabet="ab", min_size=1, max_size=4), max_size=3)
