@@ -143,5 +143,8 @@ def test_a_row_names_tensors_both_ways() -> None:
         for here, there in row.blocks.items():
             assert row.theirs(f"blk.7.{here}.weight") == f"model.layers.7.{there}.weight"
             assert row.ours(f"model.layers.7.{there}.weight") == f"blk.7.{here}.weight"
+        for here, there in row.parameters.items():
+            assert row.theirs(f"blk.7.{here}") == f"model.layers.7.{there}"
+            assert row.ours(f"model.layers.7.{there}") == f"blk.7.{here}"
         assert row.theirs("blk.07.attn_norm.weight") is None and row.theirs("blk.7.attn_norm.weight.x") is None
     assert math.isclose(sum(row.norm_offset for row in ARCHITECTURES.values()), 2.0)
