@@ -93,6 +93,25 @@ class Deltas:
                 found[f"{name}.lora_B.weight"] = stacked.reshape(len(stacked), -1)
         return found
 
+    def stacks(self, *, fused: bool = False) -> Tensors:
+        """As convert_lora_to_gguf.py stacks modules of all experts: A (experts, r, k) and B (experts, rows, r).
+
+        fused: gates above ups. Rows of q are as PEFT has them.
+        """
+        found = {
+            f"blk.{name.split('.')[2]}.attn_q.weight.lora_{side}": one
+            for name, pair in self.q.items()
+            for side, one in zip("ab", pair, strict=True)
+        }
+        for layer in self.layers:
+            a, b = (np.stack(each) for each in zip(*self.gate_up[layer], strict=True))
+            held = {"gate_up": (a, b)} if fused else {"gate": (a, b[:, : self.inner]), "up": (a, b[:, self.inner :])}
+            held["down"] = tuple(np.stack(each) for each in zip(*self.down[layer], strict=True))
+            for part, pair in held.items():
+                name = f"blk.{layer}.ffn_{part}_exps.weight"
+                found |= {f"{name}.lora_{side}": one for side, one in zip("ab", pair, strict=True)}
+        return found
+
 
 QWEN3_PLACES = ("mlp.experts.base_layer", "mlp.experts")
 QWEN3_PARAMETERS = ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]
