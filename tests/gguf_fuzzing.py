@@ -1,38 +1,88 @@
-"""Damages a sound GGUF for a while: ``python gguf_fuzzing.py SOUND.gguf SECONDS SEED [own|atheris]``.
+"""Damages sound GGUF files for a while: ``python tests/gguf_fuzzing.py [SECONDS]``, of a checkout with its wheels.
 
-Whatever the bytes are, reading them ends in a model or in an error of this project, soon and in little memory. atheris,
-where it is installed, looks for damage that reaches new lines; else bytes, numbers and lengths are changed at random.
+Whatever the bytes are, opening them ends in a model, in an adapter, or in an error of this project, soon and in little
+memory. atheris, where it is installed (``pip install atheris``), looks for damage that reaches new lines; else bytes,
+numbers and lengths are changed at random. What fails is left as ``crash-*`` where the command ran, and
+``python tests/gguf_fuzzing.py --replay crash-...`` opens it again.
 """
 
 from __future__ import annotations
 
+import argparse
+import hashlib
 import os
 import random
 import resource
 import sys
 import tempfile
 import time
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
+
+import gguf_seeds
 
 MEMORY = 4 << 30
 SLOWEST = 20.0  # seconds for one file, on a machine that does other things too
 EDGES = [0, 1, 2, 7, 31, 32, 255, 2**15, 2**16, 2**31 - 1, 2**31, 2**32 - 1, 2**40, 2**60, 2**63, 2**64 - 1]
+READERS = ["infeng_core.formats", "infeng_core.models", "infeng_core.requests.tokenizer"]
+
+
+def open_model(path: Path) -> None:
+    """Open a file as a model as an engine does: metadata, all tensors packed in their formats, tokenizer."""
+    from infeng_core.formats.choice import BASE, FormatChoice
+    from infeng_core.formats.gguf.checkpoint import GgufCheckpoint
+    from infeng_core.formats.packing import gather_vector, pack_tensor
+    from infeng_core.formats.quant import builtin_format
+    from infeng_core.formats.shards import aligned_bytes
+    from infeng_core.requests.tokenizer import HfTokenizer
+
+    checkpoint = GgufCheckpoint(path)
+    formats = checkpoint.formats(FormatChoice("int8-row", {}, frozenset({BASE})), builtin_format)
+    for spec in checkpoint.layout.tensors:
+        format = builtin_format(formats[spec.name])
+        pack_tensor(spec, checkpoint, format, aligned_bytes(spec.panels * format.panel_bytes(spec.k)), threads=1)
+    for vector in checkpoint.layout.vectors:
+        gather_vector(vector, checkpoint)
+    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+        for name, data in checkpoint.side_files().items():
+            (Path(folder) / name).write_bytes(data)
+        tokenizer = HfTokenizer(Path(folder), settings())
+        tokenizer.decode(tokenizer.encode(["ab c\n<s>"])[0])
+
+
+def open_adapter(path: Path) -> None:
+    """Open a file as an adapter of the mixture of experts among the seeds."""
+    from infeng_core.formats.adapters.gguf import read_gguf_adapter
+
+    read_gguf_adapter(path, base())
+
+
+@cache
+def settings() -> Any:
+    """Return an engine's configuration."""
+    from infeng_core.plug.assembly import load_config
+
+    return load_config(None, environ={})
+
+
+@cache
+def base() -> Any:
+    """Return the configuration of what adapters are opened over."""
+    from infeng_core.models.config import ModelConfig
+
+    return ModelConfig.from_hf(gguf_seeds.GPT_OSS.config, "config.json")
 
 
 def read(data: bytes, path: Path) -> bool:
-    """Read everything of a file with these bytes; return whether it is a model. Other errors come through."""
+    """Open these bytes as what they call themselves; return whether they are that. Other errors come through."""
     from infeng_core.errors import InfengError
-    from infeng_core.formats.gguf.checkpoint import GgufCheckpoint
 
     path.write_bytes(data)
     begin = time.monotonic()
     try:
-        checkpoint = GgufCheckpoint(path)
-        checkpoint.side_files()
-        for spec in (*checkpoint.layout.tensors, *checkpoint.layout.vectors):
-            for part in spec.parts:
-                checkpoint.array(part)
+        (open_adapter if b"adapter.type" in data[:4096] else open_model)(path)
     except InfengError as error:
         assert str(error) and str(error).isprintable()
         return False
@@ -67,52 +117,71 @@ def damaged(sound: bytes, rng: random.Random) -> bytes:
     return bytes(data)
 
 
-def own(sound: bytes, seconds: float, seed: int, path: Path) -> None:
+def at_random(seeds: list[Path], seconds: float, seed: int, path: Path) -> None:
     """Damage at random until the time is over; say how much was read."""
-    assert read(sound, path), "the file is not sound"
-    rng = random.Random(seed)
+    sound, rng = [one.read_bytes() for one in seeds], random.Random(seed)
     end = time.monotonic() + seconds
-    count = models = 0
+    count = opened = 0
     while time.monotonic() < end:
-        data = damaged(sound, rng)
+        data = damaged(rng.choice(sound), rng)
         try:
-            models += read(data, path)
+            opened += read(data, path)
         except BaseException:
-            Path("crash.gguf").write_bytes(data)
+            Path(f"crash-{hashlib.sha1(data, usedforsecurity=False).hexdigest()}").write_bytes(data)
             raise
         count += 1
-    print(f"{count} files, of which {models} were models")
+    print(f"{count} files, of which {opened} were models or adapters")
 
 
-def guided(sound: Path, seconds: int, seed: int, path: Path) -> None:
+def guided(seeds: list[Path], seconds: float, seed: int, path: Path) -> None:
     """Let atheris choose; it ends the process."""
     import atheris  # type: ignore[import-not-found,unused-ignore]
 
-    with atheris.instrument_imports(include=["infeng_core.formats.gguf", "infeng_core.formats.pieces"]):
-        import infeng_core.formats.gguf.checkpoint  # noqa: F401
-    assert read(sound.read_bytes(), path), "the file is not sound"
-    corpus = path.parent / "corpus"
-    corpus.mkdir()
-    (corpus / "sound").write_bytes(sound.read_bytes())
-    options = [f"-max_total_time={seconds}", f"-seed={seed}", "-len_control=0", "-timeout=60"]
-    options.append(f"-max_len={sound.stat().st_size + 4096}")
-    atheris.Setup([sys.argv[0], *options, str(corpus)], lambda data: (read(data, path), None)[1])
+    longest = max(one.stat().st_size for one in seeds) + 4096
+    options = [f"-max_total_time={max(1, round(seconds))}", f"-seed={seed}", f"-max_len={longest}"]
+    options += ["-len_control=0", "-timeout=60", "-print_final_stats=1"]
+    atheris.Setup([sys.argv[0], *options, str(seeds[0].parent)], lambda data: (read(data, path), None)[1])
     atheris.Fuzz()
+
+
+def instrument() -> None:
+    """Import what reads files so that atheris sees which of its lines run."""
+    import atheris  # type: ignore[import-not-found,unused-ignore]
+
+    with atheris.instrument_imports(include=READERS):
+        import infeng_core.formats.adapters.gguf
+        import infeng_core.formats.gguf.checkpoint
+        import infeng_core.formats.packing
+        import infeng_core.requests.tokenizer  # noqa: F401
 
 
 def main() -> None:
     """Run as the arguments say."""
-    sound, seconds, seed = Path(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3])
-    how = sys.argv[4] if len(sys.argv) > 4 else "atheris" if find_spec("atheris") else "own"
-    os.environ.setdefault("INFENG_LOG", "error")
+    parser = argparse.ArgumentParser(description="Damage sound GGUF files, and open them.")
+    parser.add_argument("seconds", nargs="?", type=float, default=60.0, help="how long (60)")
+    parser.add_argument("--seed", type=int, default=1, help="of what is chosen at random (1)")
+    parser.add_argument("--how", choices=("atheris", "random"), help="by default atheris where it is installed")
+    parser.add_argument(
+        "--replay", nargs="+", type=Path, metavar="FILE", help="open these files, and say what they are"
+    )
+    asked = parser.parse_args()
+    how = asked.how or ("atheris" if find_spec("atheris") else "random")
+    os.environ |= {"INFENG_LOG": "error", "RAYON_NUM_THREADS": "1"}
+    if how == "atheris" and not asked.replay:
+        instrument()
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "m.gguf"
+        path, corpus = Path(folder) / "m.gguf", Path(folder) / "corpus"
+        corpus.mkdir()
+        if asked.replay:
+            for file in asked.replay:
+                print(f"{file}: {'sound' if read(file.read_bytes(), path) else 'refused'}")
+            return
+        seeds = gguf_seeds.write(corpus)
+        for one in seeds:
+            assert read(one.read_bytes(), path), f"{one.name} is not sound"
         used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, used + MEMORY))
-        if how == "atheris":
-            guided(sound, int(seconds), seed, path)
-        else:
-            own(sound.read_bytes(), seconds, seed, path)
+        (guided if how == "atheris" else at_random)(seeds, asked.seconds, asked.seed, path)
 
 
 if __name__ == "__main__":

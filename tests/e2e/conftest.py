@@ -10,9 +10,12 @@ from pathlib import Path
 
 import caches
 import pytest
+from e2e import harness
 from goldens import environment
+from goldens.families import QWEN3_MOE
 from goldens.shapes import CASES, Case
 
+from infeng_core import Engine
 from infeng_core.cli import main
 
 INFENG = str(Path(sys.executable).parent / "infeng")
@@ -52,6 +55,19 @@ def reduced(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def case(request: pytest.FixtureRequest) -> Case:
     """Return one golden case after the other."""
     return request.param
+
+
+@pytest.fixture(scope="session")
+def mixture(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the directory of a reduced Qwen3-MoE."""
+    return QWEN3_MOE.write(tmp_path_factory.mktemp("mixture") / "model")
+
+
+@pytest.fixture(scope="module")
+def mixture_engine(mixture: Path) -> Iterator[Engine]:
+    """Return an engine of it in f32, on the fastest library that this processor runs."""
+    with harness.engine(mixture, harness.settings(QWEN3_MOE, harness.VECTOR)) as made:
+        yield made
 
 
 @pytest.fixture(scope="session")

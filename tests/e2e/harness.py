@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+from goldens.families import FamilyCase
 from numpy.typing import NDArray
 
 from infeng_core import Engine
@@ -43,6 +44,18 @@ def missing(implementation: str) -> str:
     """Return why this machine cannot run an implementation, or nothing."""
     lacking = sorted(FEATURES.get(implementation, set()) - detect().features)
     return f"this CPU has no {', '.join(lacking)}" if lacking else ""
+
+
+VECTOR = next((name for name in ("avx512", "avx2") if not missing(name)), "reference")
+"""The fastest library that this machine runs."""
+
+
+def settings(case: FamilyCase, implementation: str) -> dict[str, object]:
+    """Return what an engine of a case is made with, the bound of its context included."""
+    found = {**F32, **IMPLEMENTATIONS[implementation], "kv_cache.memory": "4MB"}
+    if case.context:
+        found["model.context"] = case.context
+    return found
 
 
 def engine(

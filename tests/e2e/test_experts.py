@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 from e2e import harness
-from e2e.test_families_golden import VECTOR, settings
+from e2e.harness import VECTOR, settings
 from goldens.families import GPT_OSS, GRANITE_MOE, QWEN3_MOE
 from safetensors.numpy import load_file, save_file
 
@@ -28,17 +27,6 @@ PROMPT = tuple(QWEN3_MOE.prompt[:90].tolist())
 PARAMS = SamplingParams(temperature=0.9, seed=3, max_tokens=8, ignore_eos=True)
 
 
-@pytest.fixture(scope="module")
-def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return QWEN3_MOE.write(tmp_path_factory.mktemp("experts") / "model")
-
-
-@pytest.fixture(scope="module")
-def engine(directory: Path) -> Iterator[Engine]:
-    with harness.engine(directory, settings(QWEN3_MOE, VECTOR)) as made:
-        yield made
-
-
 def rows_of(directory: Path, others: int, threads: int, rows: int) -> dict[int, int]:
     """Return checksums of a request's logits by position, among ``others`` other requests."""
     with harness.engine(directory, INT8, harness.IMPLEMENTATIONS[VECTOR], threads=threads, rows=rows) as engine:
@@ -49,18 +37,18 @@ def rows_of(directory: Path, others: int, threads: int, rows: int) -> dict[int, 
         return recorder.of(others)
 
 
-def test_a_request_has_the_same_bytes_in_any_batch_on_any_threads_in_any_chunks(directory: Path) -> None:
-    alone = rows_of(directory, 0, 1, 512)
+def test_a_request_has_the_same_bytes_in_any_batch_on_any_threads_in_any_chunks(mixture: Path) -> None:
+    alone = rows_of(mixture, 0, 1, 512)
     assert len(alone) == PARAMS.max_tokens
-    assert rows_of(directory, 5, 2, 33) == alone
+    assert rows_of(mixture, 5, 2, 33) == alone
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("format", ["int4-g64", "int4-g32", "int4-p32", "int5-p32", "int6-p32", "bf16"])
-def test_every_format_of_experts_gives_the_bytes_of_the_reference(format: str, directory: Path) -> None:
+def test_every_format_of_experts_gives_the_bytes_of_the_reference(format: str, mixture: Path) -> None:
     found = []
     for implementation in (VECTOR, "reference"):
-        with harness.engine(directory, {"model.format": format}, harness.IMPLEMENTATIONS[implementation]) as engine:
+        with harness.engine(mixture, {"model.format": format}, harness.IMPLEMENTATIONS[implementation]) as engine:
             assert {line.library for line in engine.executable.bound() if line.op in ("route", "linear")} == {
                 implementation
             }
@@ -68,7 +56,7 @@ def test_every_format_of_experts_gives_the_bytes_of_the_reference(format: str, d
     np.testing.assert_array_equal(found[0], found[1])
 
 
-def test_the_router_keeps_its_precision_unless_it_is_named(directory: Path) -> None:
+def test_the_router_keeps_its_precision_unless_it_is_named(mixture: Path) -> None:
     config = ModelConfig.from_hf(QWEN3_MOE.config, "config.json")
 
     def formats(base: str, **patterns: str) -> dict[str, str]:
@@ -81,8 +69,8 @@ def test_the_router_keeps_its_precision_unless_it_is_named(directory: Path) -> N
     assert "layers.1.router" not in formats("f32") and "layers.1.gate_up_proj" in formats("f32")
 
 
-def test_experts_in_one_tensor_are_those_in_many(engine: Engine, directory: Path, tmp_path: Path) -> None:
-    tensors = load_file(directory / "model.safetensors")
+def test_experts_in_one_tensor_are_those_in_many(mixture_engine: Engine, mixture: Path, tmp_path: Path) -> None:
+    tensors = load_file(mixture / "model.safetensors")
     for layer in (0, 2):
         name = f"model.layers.{layer}.mlp.experts"
         parts = [[tensors.pop(f"{name}.{e}.{part}_proj.weight") for part in ("gate", "up", "down")] for e in range(9)]
@@ -90,15 +78,15 @@ def test_experts_in_one_tensor_are_those_in_many(engine: Engine, directory: Path
         tensors[f"{name}.down_proj"] = np.stack([one[2] for one in parts])
     whole = QWEN3_MOE.write(tmp_path / "whole")
     save_file(tensors, whole / "model.safetensors", metadata={"format": "pt"})
-    expected = harness.logits(engine, PROMPT, range(len(PROMPT)))
+    expected = harness.logits(mixture_engine, PROMPT, range(len(PROMPT)))
     with harness.engine(whole, settings(QWEN3_MOE, VECTOR)) as other:
         np.testing.assert_array_equal(harness.logits(other, PROMPT, range(len(PROMPT))), expected)
 
 
-def test_a_matrix_of_an_expert_is_that_of_the_checkpoint(engine: Engine, directory: Path) -> None:
-    tensors = load_file(directory / "model.safetensors")
+def test_a_matrix_of_an_expert_is_that_of_the_checkpoint(mixture_engine: Engine, mixture: Path) -> None:
+    tensors = load_file(mixture / "model.safetensors")
     for name in ("model.layers.2.mlp.experts.8.up_proj.weight", "model.layers.0.mlp.experts.3.down_proj.weight"):
-        np.testing.assert_array_equal(engine.model.matrix(name), tensors[name])
+        np.testing.assert_array_equal(mixture_engine.model.matrix(name), tensors[name])
 
 
 UNREAD = """
@@ -155,8 +143,8 @@ def test_an_expert_that_no_row_goes_to_is_never_read() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_a_survey_counts_the_parameters_that_a_token_is_computed_with(directory: Path) -> None:
-    made = survey(directory, FormatChoice("f32"), builtin_format)
+def test_a_survey_counts_the_parameters_that_a_token_is_computed_with(mixture: Path) -> None:
+    made = survey(mixture, FormatChoice("f32"), builtin_format)
     idle = 2 * 6 * 3 * 40 * 72  # of two layers, six of nine experts
     assert made.why_not == "" and made.parameters - made.active_parameters == idle
 

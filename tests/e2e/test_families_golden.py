@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from e2e import harness
+from e2e.harness import VECTOR, settings
 from goldens import oracle
 from goldens.families import FAMILY_CASES, GEMMA2, OLMO2, FamilyCase
 from goldens.shapes import GREEDY_STEPS
@@ -34,7 +35,6 @@ from infeng_core.models.ops import (
 )
 
 GREEDY = SamplingParams(temperature=0, max_tokens=GREEDY_STEPS, ignore_eos=True)
-VECTOR = next((name for name in ("avx512", "avx2") if not harness.missing(name)), "reference")
 LATER = [pytest.param("numpy", marks=pytest.mark.slow), pytest.param("reference", marks=pytest.mark.nightly)]
 MARGIN = 10  # times the tolerance
 
@@ -51,14 +51,6 @@ def directories(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Return the Hugging Face directory of each case by its name."""
     root = tmp_path_factory.mktemp("families")
     return {each.name: each.write(root / each.name) for each in FAMILY_CASES}
-
-
-def settings(case: FamilyCase, implementation: str) -> dict[str, object]:
-    """Return what an engine of a case is made with, the bound of its context included."""
-    found = {**harness.F32, **harness.IMPLEMENTATIONS[implementation], "kv_cache.memory": "4MB"}
-    if case.context:
-        found["model.context"] = case.context
-    return found
 
 
 @pytest.mark.parametrize("implementation", [VECTOR, *LATER])

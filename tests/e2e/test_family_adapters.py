@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from e2e import harness
-from e2e.test_families_golden import VECTOR, settings
+from e2e.harness import VECTOR, settings
 from goldens.families import GEMMA2, GPT_OSS, GRANITE, OLMO3, PHI4_SHORT, QWEN3_MOE, QWEN3_WINDOW, FamilyCase
 from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from e2e import harness
-from e2e.test_families_golden import VECTOR, settings
+from e2e.harness import VECTOR, settings
 from e2e.test_family_adapters import adapter
 from goldens import oracle
 from goldens.families import GEMMA3, MINISTRAL3, FamilyCase

@@ -51,11 +51,15 @@ class Architecture:
     model_class: str  # of ``architectures`` there
     blocks: Mapping[str, str] = field(default_factory=lambda: _LINEARS | _NORMS)  # a layer's tensors here: there
     keys: Mapping[str, str] = field(default_factory=dict)  # keys of config.json: of the metadata, beyond the usual ones
+    needed: tuple[str, ...] = ()  # keys of the metadata, whole numbers, without which it would be another model
     ignored: tuple[str, ...] = ()  # keys of the metadata that follow from others
+    usual: Mapping[str, Any] = field(default_factory=dict)  # keys with the one value that changes nothing
+    parameters: Mapping[str, str] = field(default_factory=dict)  # a layer's tensors that are no module's weight there
     derived: Callable[[Mapping[str, Any]], Mapping[str, Any]] = lambda config: {}  # what config.json says besides
     interleaved: bool = False  # rows of q and k: pairs that are rotated together are neighbours
     norm_offset: float = 0.0  # what the exporter added to the weights of norms
     rope_factors: Literal["", "llama3", "longrope"] = ""  # divisors of the rotary frequencies, in tensors
+    yarn: Mapping[str, Any] = field(default_factory=dict)  # what rope_scaling says of yarn, and no key does
     is_written: bool = False  # whether models of the family can be written as well
 
     def theirs(self, name: str) -> str | None:
@@ -66,8 +70,11 @@ class Architecture:
         if found["layer"] is None:
             stem = _WHOLE.get(found["stem"])
             return None if stem is None else f"{stem}.{found['kind']}"
-        stem = self.blocks.get(found["stem"])
-        return None if stem is None else f"model.layers.{int(found['layer'])}.{stem}.{found['kind']}"
+        layer, stem = f"model.layers.{int(found['layer'])}", self.blocks.get(found["stem"])
+        if stem is None:
+            parameter = self.parameters.get(f"{found['stem']}.{found['kind']}")
+            return None if parameter is None else f"{layer}.{parameter}"
+        return f"{layer}.{stem}.{found['kind']}"
 
     def ours(self, name: str) -> str:
         """Return the name here of a checkpoint's tensor such as ``model.layers.0.self_attn.q_proj.weight``.
@@ -77,13 +84,12 @@ class Architecture:
         stem, _, kind = name.rpartition(".")
         if stem in _OF_WHOLE:
             return f"{_OF_WHOLE[stem]}.{kind}"
-        found = re.fullmatch(r"model\.layers\.(\d+)\.(.+)", stem)
-        block = (
-            None if found is None else next((here for here, there in self.blocks.items() if there == found[2]), None)
-        )
-        if found is None or block is None:
+        found = re.fullmatch(r"model\.layers\.(\d+)\.(.+)", name)
+        if found is None:
             raise KeyError(name)
-        return f"blk.{found[1]}.{block}.{kind}"
+        held = {f"{there}.{kind}": f"{here}.{kind}" for here, there in self.blocks.items()}
+        held |= {there: here for here, there in self.parameters.items()}
+        return f"blk.{found[1]}.{held[found[2]]}"
 
     def rotary_heads(self, name: str, heads: int, kv_heads: int) -> int:
         """Return of how many heads the rows of a checkpoint's tensor are stored with neighbouring pairs; else 0."""
@@ -116,6 +122,11 @@ def _qwen2_moe(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the same, and how wide the shared expert is."""
     shared = config.get("shared_expert_intermediate_size", config["intermediate_size"])
     return {**_experts(config, share_of_chosen=False), "shared_expert_intermediate_size": shared}
+
+
+def _gpt_oss(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return that attention has biases, and no scaled rope where the file has none: config.json has one by default."""
+    return {"attention_bias": True, "rope_scaling": {"rope_type": "default"}}
 
 
 _WINDOW = {"sliding_window": "attention.sliding_window"}
@@ -200,6 +211,20 @@ _ALL = (
         keys=_GRANITE | _LOCAL_COUNTS,
         ignored=_SHARES,
         interleaved=True,
+    ),
+    Architecture(
+        "gpt-oss",
+        "gpt_oss",
+        "GptOssForCausalLM",
+        _ATTENTION
+        | {"attn_norm": "input_layernorm", "post_attention_norm": "post_attention_layernorm"}
+        | {"ffn_gate_inp": "mlp.router"},
+        keys=_LOCAL_COUNTS | _WINDOW | {"intermediate_size": "expert_feed_forward_length"},
+        derived=_gpt_oss,
+        needed=("attention.sliding_window",),
+        usual={"attention.sliding_window_pattern": 2},
+        parameters={"attn_sinks.weight": "self_attn.sinks"},
+        yarn={"truncate": False},
     ),
 )
 _MIXTRAL = Architecture(

@@ -79,7 +79,8 @@ class GgufCheckpoint:
         """Return the rows of ``part``, (rows, k) or (rows,), as float32, float16 or, holding bf16, uint16."""
         tensor, begin = self.tensor(part), self._begin(part)
         if part in self._in_vectors:
-            values = self._values(part, 0, 1).reshape(-1)[begin:][: part.rows]
+            row, first = divmod(begin, tensor.shape[-1])
+            values = self._values(part, row, 1).reshape(-1)[first:][: part.rows]
         elif tensor.type.is_float:
             values = self._values(part, begin, part.rows)
         else:
@@ -189,11 +190,7 @@ class GgufCheckpoint:
     def _check(self) -> None:
         for spec in self.layout.tensors:
             for part in spec.parts:
-                if part in self._experts:
-                    place = self._experts[part]
-                    self._check_tensor(place.name, place.shape)
-                else:
-                    self._check_part(part, (part.source_rows, spec.k))
+                self._check_part(part, (part.source_rows, spec.k))
         for vector in self.layout.vectors:
             for part in vector.parts:
                 self._check_part(part, (part.source_rows,))
@@ -205,6 +202,10 @@ class GgufCheckpoint:
                 raise ModelError(metadata.place(file.path, name), "has no place in this model", INCOMPLETE)
 
     def _check_part(self, part: Part, shape: tuple[int, ...]) -> None:
+        if part in self._experts:
+            place = self._experts[part]
+            self._check_tensor(place.name, place.shape)
+            return
         name = self._ours.get(self.name(part)) or self.architecture.ours(part.source)
         held = self._where[name].tensors[name].shape if name in self._where else shape
         is_row = shape[0] == 1 and held == shape[1:]  # the exporter drops dimensions of one

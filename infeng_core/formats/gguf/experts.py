@@ -2,15 +2,15 @@
 
 Merged tensors are (experts, rows, k): ``blk.0.ffn_gate_exps.weight``, ``ffn_up_exps`` and ``ffn_down_exps``, or gate
 above up in ``ffn_gate_up_exps``. Before them (llama.cpp until April 2024) there was ``blk.0.ffn_gate.3.weight`` of
-expert 3, (rows, k), and so on.
+expert 3, (rows, k), and so on. Biases are (experts, rows), under the same names with ``bias``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
-from infeng_core.models.weights import Layout, Part, TensorSpec
+from infeng_core.models.weights import Layout, Part
 
 FUSED = "ffn_gate_up_exps"
 STEMS = {"gate_up_proj": ("ffn_gate", "ffn_up"), "down_proj": ("ffn_down",)}
@@ -18,7 +18,10 @@ STEMS = {"gate_up_proj": ("ffn_gate", "ffn_up"), "down_proj": ("ffn_down",)}
 
 
 class Place(NamedTuple):
-    """Rows of a stored tensor, counted over all of its experts, and the shape that it must have."""
+    """Rows of a stored tensor, counted over all of its experts, and the shape that it must have.
+
+    Of biases they are values.
+    """
 
     name: str
     begin: int
@@ -26,21 +29,31 @@ class Place(NamedTuple):
 
 
 def places(layout: Layout, names: Collection[str]) -> dict[Part, Place]:
-    """Return where each matrix of each expert is, or should be, in a file with tensors of these ``names``."""
-    return {part: place for spec in layout.tensors if spec.experts for part, place in _of(spec, names)}
+    """Return where each matrix and bias of each expert is, or should be, in a file with tensors of these ``names``."""
+    found: dict[Part, Place] = {}
+    for spec in layout.tensors:
+        if spec.experts:
+            found |= _of(spec.name, spec.parts, "weight", (spec.k,), names)
+    for vector in layout.vectors:
+        if ".experts." in vector.name:
+            found |= _of(vector.name.removesuffix(".bias"), vector.parts, "bias", (), names)
+    return found
 
 
-def _of(spec: TensorSpec, names: Collection[str]) -> Iterator[tuple[Part, Place]]:
-    _, layer, _, kind = spec.name.split(".")
-    stems, count = STEMS[kind], spec.experts
-    for index, part in enumerate(spec.parts):
+def _of(
+    tensor: str, parts: Sequence[Part], kind: str, inputs: tuple[int, ...], names: Collection[str]
+) -> Iterator[tuple[Part, Place]]:
+    _, layer, _, stack = tensor.split(".")
+    stems, block = STEMS[stack], f"blk.{layer}"
+    count, merged = len(parts) // len(stems), [f"{block}.{stem}_exps.{kind}" for stem in stems]
+    fused = f"{block}.{FUSED}.{kind}"
+    is_fused = len(stems) == 2 and fused in names and not any(name in names for name in merged)
+    for index, part in enumerate(parts):
         expert, which = divmod(index, len(stems))
-        block, rows = f"blk.{layer}", part.rows
-        fused, each = f"{block}.{FUSED}.weight", f"{block}.{stems[which]}.{expert}.weight"
-        merged = f"{block}.{stems[which]}_exps.weight"
-        if len(stems) == 2 and fused in names and merged not in names:
-            yield part, Place(fused, (2 * expert + which) * rows, (count, 2 * rows, spec.k))
-        elif merged in names or f"{block}.{stems[which]}.0.weight" not in names:
-            yield part, Place(merged, expert * rows, (count, rows, spec.k))
+        rows, stem = part.rows, f"{block}.{stems[which]}"
+        if is_fused:
+            yield part, Place(fused, (2 * expert + which) * rows, (count, 2 * rows, *inputs))
+        elif merged[which] in names or f"{stem}.0.{kind}" not in names:
+            yield part, Place(merged[which], expert * rows, (count, rows, *inputs))
         else:
-            yield part, Place(each, 0, (rows, spec.k))
+            yield part, Place(f"{stem}.{expert}.{kind}", 0, (rows, *inputs))

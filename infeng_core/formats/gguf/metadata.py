@@ -77,6 +77,8 @@ def config_json(
     keys.refuse_unknown()
     if "expert_count" in architecture.keys.values():
         keys.check_experts()
+    for key in architecture.needed:
+        keys.integer(key)
     heads, hidden = keys.integer("attention.head_count"), keys.integer("embedding_length")
     width = keys.integer("attention.key_length", max(1, hidden // heads))
     if keys.integer("attention.value_length", width) != width:
@@ -107,7 +109,8 @@ def config_json(
     if scaling is not None:
         if scaling["rope_type"] == "longrope":  # whose families have the length beside it, with a default
             config |= {ORIGINAL: scaling.pop(ORIGINAL)} if ORIGINAL in scaling else {}
-        config["rope_scaling"] = scaling
+        more = architecture.yarn if scaling["rope_type"] == "yarn" else {}
+        config["rope_scaling"] = {**scaling, **more}
     if architecture.family == "llama":
         config["attention_bias"] = "blk.0.attn_q.bias" in shapes
         config["mlp_bias"] = "blk.0.ffn_up.bias" in shapes
@@ -143,6 +146,7 @@ class _Keys:
             remedy="use another copy of the model",
         )
         self.prefix = f"{architecture.name}."
+        self.usual = {**USUAL, **architecture.usual}
         yarn = (f"rope.scaling.yarn_{key}" for key in YARN.values())
         self.known = {*READ, *HARMLESS, *yarn, *architecture.keys.values(), *architecture.ignored}
 
@@ -176,7 +180,7 @@ class _Keys:
             key = name.removeprefix(self.prefix)
             if not name.startswith(self.prefix) or key in self.known or value in (0, False, ""):
                 continue
-            if not isinstance(value, Array) and value == USUAL.get(key):
+            if not isinstance(value, Array) and value == self.usual.get(key):
                 continue
             shown = "a list" if isinstance(value, Array) else show(value)
             self.fail(key, f"is {shown}, which is not run here", "use a model without it")

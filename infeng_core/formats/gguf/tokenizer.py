@@ -16,6 +16,10 @@ MAX_VOCAB = 1 << 24
 ENDS = ("<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>")
 """How the end of a turn is spelled where the file does not number it (llama.cpp, ``llama_vocab::impl::load``)."""
 
+MESSAGE_END = "<|end|>"
+HARMONY_ENDS = ("<|return|>", "<|call|>", "<|endoftext|>")
+"""What ends a turn where <|end|> ends a message alone: in vocabularies that have the first two (gpt-oss)."""
+
 REMEDY = "use a newer conversion of the model, or its Hugging Face directory"
 
 
@@ -51,8 +55,11 @@ class GgufTokenizer:
         """Return every token after which nothing is generated: of a text, a turn and a message."""
         given = [self.eos, self._id("eot"), self._id("eom")]
         if given[1] is None:
-            named = (self.ids.get(text) for text in ENDS)
-            given += [number for number in named if number is not None and self.kinds[number] == CONTROL]
+            given += map(self._control, ENDS)
+        harmony = list(map(self._control, HARMONY_ENDS))
+        if None not in harmony[:2]:
+            inside = self._control(MESSAGE_END)
+            given = [number for number in (*given, *harmony) if number != inside]
         return tuple(dict.fromkeys(number for number in given if number is not None))
 
     def files(self) -> dict[str, bytes]:
@@ -86,6 +93,11 @@ class GgufTokenizer:
             why = f"holds {len(kinds)} items, of which each of {count} tokens needs a whole number"
             self.fields.fail("tokenizer.ggml.token_type", why)
         return [int(kind) for kind in kinds]
+
+    def _control(self, text: str) -> int | None:
+        """Return the control token with this text."""
+        number = self.ids.get(text)
+        return number if number is not None and self.kinds[number] == CONTROL else None
 
     def _id(self, name: str, default: int | None = None) -> int | None:
         key = f"tokenizer.ggml.{name}_token_id"

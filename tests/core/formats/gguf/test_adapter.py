@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import gguf
+import gguf_writing
 import numpy as np
 import pytest
 import tiny_adapter
@@ -58,7 +59,7 @@ def write(
         module, _, side = name.removeprefix(PREFIX).removesuffix(".weight").rpartition(".lora_")
         heads = {"q_proj": SHAPE.heads, "k_proj": SHAPE.kv_heads}.get(module.rpartition(".")[2])
         if heads and side == "B":
-            values = values.reshape(heads, 2, -1, values.shape[1]).swapaxes(1, 2).reshape(values.shape)
+            values = gguf_writing.interleaved(values, heads)
         tensors[f"{table.get_name(f'{module}.weight', ('.weight',))}.lora_{side.lower()}"] = values
     change(tensors)
     writer = gguf.GGUFWriter(str(path), arch)
@@ -69,10 +70,7 @@ def write(
     to = gguf.GGMLQuantizationType[kind]
     for name, values in tensors.items():
         writer.add_tensor(name, gguf.quantize(values, to), raw_dtype=to)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    gguf_writing.finish(writer)
     return path
 
 

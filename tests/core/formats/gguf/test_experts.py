@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import gguf
+import gguf_writing
 import numpy as np
 import pytest
 import tiny_model
@@ -81,7 +82,7 @@ def as_exported(case: FamilyCase, tensors: Tensors, layout: str) -> Tensors:
             theirs = table.get_name(name, try_suffixes=(".weight", ".bias"))
             head = heads.get(name.split(".")[-2], 0) if config["model_type"] in ("mixtral", "granitemoe") else 0
             if head:
-                values = values.reshape(head, 2, -1, *values.shape[1:]).swapaxes(1, 2).reshape(values.shape)
+                values = gguf_writing.interleaved(values, head)
             found[theirs] = values.reshape(-1) if len(values) == 1 else values
     stacked = {key: np.stack([each[index] for index in range(len(each))]) for key, each in experts.items()}
     for (layer, part), values in stacked.items():
@@ -107,40 +108,16 @@ def write(
     case, arch, own = CASES[name]
     config = case.config
     writer = gguf.GGUFWriter(str(path), arch)
-    values: dict[str, Any] = {
-        "context_length": config["max_position_embeddings"],
-        "embedding_length": config["hidden_size"],
-        "block_count": config["num_hidden_layers"],
-        "feed_forward_length": config["intermediate_size"],
-        "attention.head_count": config["num_attention_heads"],
-        "attention.head_count_kv": config["num_key_value_heads"],
-        "attention.key_length": case.head_dim,
-        "attention.value_length": case.head_dim,
-        "attention.layer_norm_rms_epsilon": config["rms_norm_eps"],
-        "rope.freq_base": float(config["rope_theta"]),
-        **{here: config[there] for here, there in own.items()},
-        **(keys or {}),
-    }
-    for key, value in values.items():
-        if value is not None:
-            (writer.add_float32 if isinstance(value, float) else writer.add_uint32)(f"{arch}.{key}", value)
-    document = json.loads(tiny_model.tokenizer(config["vocab_size"]).to_str())
-    vocab = document["model"]["vocab"]
-    writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("gpt-2")
-    writer.add_token_list(sorted(vocab, key=vocab.__getitem__))
-    writer.add_token_types([3, 3] + [1] * (len(vocab) - 2))
-    writer.add_token_merges([" ".join(merge) for merge in document["model"]["merges"]])
+    values = gguf_writing.numbers(config, case.head_dim) | {here: config[there] for here, there in own.items()}
+    gguf_writing.add_keys(writer, {**values, **(keys or {})})
+    gguf_writing.add_vocabulary(writer, json.loads(tiny_model.tokenizer(config["vocab_size"]).to_str()))
     tensors = as_exported(case, dict(case.tensors()), layout)
     change(tensors)
     for theirs, array in tensors.items():
         as_float = array.ndim == 1 or "ffn_gate_inp" in theirs
         to = gguf.GGMLQuantizationType["F32" if as_float else kind]
         writer.add_tensor(theirs, gguf.quantize(np.ascontiguousarray(array), to), raw_dtype=to)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    gguf_writing.finish(writer)
     return path
 
 

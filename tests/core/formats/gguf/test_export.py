@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import gguf
+import gguf_writing
 import numpy as np
 import pytest
 import tiny_model
@@ -68,7 +69,7 @@ def test_the_formats_own_library_reads_names_rows_and_values(
         assert found.tensor_type == to
         heads = 4 if "q_proj" in name else 2 if "k_proj" in name else 0
         if heads:
-            values = values.reshape(heads, 2, -1, values.shape[1]).swapaxes(1, 2).reshape(values.shape)
+            values = gguf_writing.interleaved(values, heads)
         assert np.array_equal(gguf.dequantize(found.data, to), gguf.dequantize(gguf.quantize(values, to), to)), name
     fields = {name: field.contents() for name, field in reader.fields.items()}
     assert fields["general.architecture"] == "llama" and fields["llama.attention.head_count_kv"] == 2

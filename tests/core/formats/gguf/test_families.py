@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import gguf
+import gguf_writing
 import numpy as np
 import pytest
 import tiny_model
@@ -89,7 +90,7 @@ def exported(name: str, values: NDArray[Any], arch: str) -> NDArray[Any]:
         return values + np.float32(1)
     heads = {"q_proj": 4, "k_proj": 2}.get(name.split(".")[-2])
     if heads and arch in ("llama", "smollm3", "granite"):
-        return values.reshape(heads, 2, -1, *values.shape[1:]).swapaxes(1, 2).reshape(values.shape)
+        return gguf_writing.interleaved(values, heads)
     return values
 
 
@@ -97,26 +98,9 @@ def write(path: Path, arch: str, config: Mapping[str, Any], tensors: Mapping[str
     kind = next(kind for kind, name in gguf.MODEL_ARCH_NAMES.items() if name == arch)
     table = gguf.get_tensor_name_map(kind, config["num_hidden_layers"])
     writer = gguf.GGUFWriter(str(path), arch)
-    writer.add_context_length(config["max_position_embeddings"])
-    writer.add_embedding_length(config["hidden_size"])
-    writer.add_block_count(config["num_hidden_layers"])
-    writer.add_feed_forward_length(config["intermediate_size"])
-    writer.add_head_count(config["num_attention_heads"])
-    writer.add_head_count_kv(config["num_key_value_heads"])
-    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
-    writer.add_rope_freq_base(config["rope_theta"])
-    if arch.startswith(("gemma", "qwen3")):
-        writer.add_key_length(WIDTH)
-        writer.add_value_length(WIDTH)
-    for key, value in CASES[arch][1].items():
-        (writer.add_float32 if isinstance(value, float) else writer.add_uint32)(f"{arch}.{key}", value)
-    document = json.loads(tiny_model.tokenizer().to_str())
-    vocab = document["model"]["vocab"]
-    writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("gpt-2")
-    writer.add_token_list(sorted(vocab, key=vocab.__getitem__))
-    writer.add_token_types([3, 3] + [1] * (len(vocab) - 2))
-    writer.add_token_merges([" ".join(merge) for merge in document["model"]["merges"]])
+    gguf_writing.add_keys(writer, gguf_writing.numbers(config, WIDTH if arch.startswith(("gemma", "qwen3")) else 0))
+    gguf_writing.add_keys(writer, CASES[arch][1])
+    gguf_writing.add_vocabulary(writer, json.loads(tiny_model.tokenizer().to_str()))
     for name, values in tensors.items():
         theirs = table.get_name(name, try_suffixes=(".weight", ".bias"))
         assert theirs is not None, name
@@ -124,10 +108,7 @@ def write(path: Path, arch: str, config: Mapping[str, Any], tensors: Mapping[str
     if "rope_scaling" in config:
         writer.add_tensor("rope_factors_long.weight", np.array(LONG["long_factor"], np.float32))
         writer.add_tensor("rope_factors_short.weight", np.array(LONG["short_factor"], np.float32))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    gguf_writing.finish(writer)
     return path
 
 
@@ -162,5 +143,8 @@ def test_a_row_names_tensors_both_ways() -> None:
         for here, there in row.blocks.items():
             assert row.theirs(f"blk.7.{here}.weight") == f"model.layers.7.{there}.weight"
             assert row.ours(f"model.layers.7.{there}.weight") == f"blk.7.{here}.weight"
+        for here, there in row.parameters.items():
+            assert row.theirs(f"blk.7.{here}") == f"model.layers.7.{there}"
+            assert row.ours(f"model.layers.7.{there}") == f"blk.7.{here}"
         assert row.theirs("blk.07.attn_norm.weight") is None and row.theirs("blk.7.attn_norm.weight.x") is None
     assert math.isclose(sum(row.norm_offset for row in ARCHITECTURES.values()), 2.0)

@@ -3,36 +3,42 @@
 from __future__ import annotations
 
 import random
+import re
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 import gguf_fuzzing
+import gguf_seeds
 import pytest
-import tiny_model
-
-from infeng_core.formats.gguf.export import export_gguf
 
 
-@pytest.fixture(scope="module")
-def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("sound")
-    shape = tiny_model.Shape(hidden=32, intermediate=32, layers=1, heads=2, kv_heads=1, head_dim=16, vocab=300)
-    export_gguf(tiny_model.write(folder / "model", shape), folder / "m.gguf", "q4_0", progress=False)
-    return folder / "m.gguf"
+def test_damaged_files_are_refused_or_read(tmp_path: Path) -> None:
+    rng, opened = random.Random(3), 0
+    for seed in gguf_seeds.write(tmp_path):
+        sound = seed.read_bytes()
+        assert gguf_fuzzing.read(sound, tmp_path / "damaged"), seed.name
+        opened += sum(gguf_fuzzing.read(gguf_fuzzing.damaged(sound, rng), tmp_path / "damaged") for _ in range(30))
+    assert 0 < opened < 80
 
 
-def test_damaged_models_are_refused_or_read(sound: Path, tmp_path: Path) -> None:
-    data, rng = sound.read_bytes(), random.Random(3)
-    assert gguf_fuzzing.read(data, tmp_path / "m.gguf")
-    models = [gguf_fuzzing.read(gguf_fuzzing.damaged(data, rng), tmp_path / "m.gguf") for _ in range(100)]
-    assert 0 < sum(models) < 60
+def fuzz(folder: Path, *arguments: str) -> str:
+    """Run the command of docs/gguf.md, and return what it said."""
+    command = [sys.executable, gguf_fuzzing.__file__, *arguments]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=900, check=False)
+    assert done.returncode == 0, f"{command}: {done.stderr[-4000:]}"
+    return done.stdout
+
+
+@pytest.mark.slow
+def test_the_command_starts_and_says_what_a_file_is(tmp_path: Path) -> None:
+    assert re.match(r"\d+ files, of which \d+ were", fuzz(tmp_path, "2", "--how", "random"))
+    gguf_seeds.adapter(tmp_path / "a.gguf")
+    (tmp_path / "b.gguf").write_bytes(b"GGUF")
+    assert fuzz(tmp_path, "--replay", "a.gguf", "b.gguf") == "a.gguf: sound\nb.gguf: refused\n"
 
 
 @pytest.mark.nightly
-def test_ten_minutes_of_damage(sound: Path, tmp_path: Path) -> None:
-    seed = time.time_ns() % 10**6
-    command = [sys.executable, "-P", gguf_fuzzing.__file__, str(sound), "600", str(seed)]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=900, check=False)
-    assert done.returncode == 0, f"{command}: {done.stderr[-4000:]}"
+def test_ten_minutes_of_damage(tmp_path: Path) -> None:
+    fuzz(tmp_path, "600", "--seed", str(time.time_ns() % 10**6))

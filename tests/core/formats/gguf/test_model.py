@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import gguf
+import gguf_writing
 import numpy as np
 import pytest
 import tiny_model
 from e2e import harness
+from gguf_writing import interleaved
 from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 from tiny_model import Shape
@@ -46,11 +48,6 @@ def name_of(name: str) -> str:
     return str(found)
 
 
-def interleaved(rows: NDArray[Any], heads: int) -> NDArray[Any]:
-    """Order rows as ``LlamaModel.permute`` of convert_hf_to_gguf.py."""
-    return rows.reshape(heads, 2, rows.shape[0] // heads // 2, *rows.shape[1:]).swapaxes(1, 2).reshape(rows.shape)
-
-
 def write(
     path: Path,
     source: Path,
@@ -69,26 +66,9 @@ def write(
     config = json.loads((source / "config.json").read_text())
     tokenizer = json.loads((source / "tokenizer.json").read_text())
     writer = gguf.GGUFWriter(str(path), arch)
-    numbers = {
-        "context_length": config["max_position_embeddings"],
-        "embedding_length": config["hidden_size"],
-        "block_count": config["num_hidden_layers"],
-        "feed_forward_length": config["intermediate_size"],
-        "attention.head_count": config["num_attention_heads"],
-        "attention.head_count_kv": config["num_key_value_heads"],
-        **(keys or {}),
-    }
-    for key, value in numbers.items():
-        if key not in drop:
-            writer.add_uint32(f"{arch}.{key}", value)
-    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
-    writer.add_rope_freq_base(config["rope_theta"])
-    vocab = tokenizer["model"]["vocab"]
-    writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("gpt-2")
-    writer.add_token_list(sorted(vocab, key=vocab.__getitem__))
-    writer.add_token_types([3, 3] + [1] * (len(vocab) - 2))
-    writer.add_token_merges([" ".join(merge) for merge in tokenizer["model"]["merges"]])
+    values = {**gguf_writing.numbers(config), **(keys or {})}
+    gguf_writing.add_keys(writer, {key: value for key, value in values.items() if key not in drop})
+    gguf_writing.add_vocabulary(writer, tokenizer)
     writer.add_bos_token_id(tiny_model.BOS)
     writer.add_eos_token_id(tiny_model.EOS)
     writer.add_add_bos_token(True)
@@ -103,10 +83,7 @@ def write(
             values = interleaved(values, head)
         kind = gguf.GGMLQuantizationType["F32" if values.ndim == 1 else types(theirs)]
         writer.add_tensor(theirs, stored(values, kind), raw_dtype=kind)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    gguf_writing.finish(writer)
     return path
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import json
+import struct
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -118,6 +119,24 @@ def test_a_text_ends_where_the_file_says_so(tmp_path: Path) -> None:
     ending = [u32("tokenizer.ggml.eos_token_id", 1), parts.text("tokenizer.ggml.add_eos_token") + b"\x07\0\0\0\x01"]
     files = tokenizer(tmp_path / "a.gguf", *ending).files()
     assert Tokenizer.from_str(files["tokenizer.json"].decode()).encode("aba").ids == [2, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "eot", "ends"),
+    [
+        (["<|return|>", "<|end|>", "<|call|>", "<|endoftext|>"], None, (0, 2, 3)),
+        (["<|return|>", "<|end|>", "<|call|>", "<|endoftext|>"], 1, (0, 2, 3)),
+        (["<|return|>", "<|end|>", "<|im_end|>", "<|endoftext|>"], None, (0, 2, 1)),
+    ],
+)
+def test_the_end_of_a_message_is_no_end_of_a_turn_in_harmony(
+    tmp_path: Path, tokens: list[str], eot: int | None, ends: tuple[int, ...]
+) -> None:
+    """As in llama.cpp: gpt-oss thinks in one message, and answers in the next."""
+    kinds = parts.text("tokenizer.ggml.token_type") + struct.pack("<IIQ4i", 9, 5, 4, *[CONTROL] * 4)
+    entries = [parts.strings("tokenizer.ggml.tokens", tokens), kinds, u32("tokenizer.ggml.eos_token_id", 0)]
+    entries += [] if eot is None else [u32("tokenizer.ggml.eot_token_id", eot)]
+    assert tokenizer(tmp_path / "a.gguf", *entries, without=2).ends() == ends
 
 
 def test_named_templates_are_kept_by_name(tmp_path: Path) -> None:
