@@ -402,6 +402,21 @@ struct Avx2 : Base {
         [&](int p, int l, int h) INFENG_INLINE_LAMBDA { return units<Bits>(w[p] + l / 8 * Bits * kLine, l % 8, h); });
   }
 
+ protected:
+  // pairs[m] += the products of x[m][4 l ..] with the two halves of a line.
+  template <int M>
+  static INFENG_INLINE void add_pairs(__m256i (&pairs)[M][2], __m256i a, __m256i b, const int8_t* const (&x)[M],
+                                      int l) {
+    forget_loads();
+    INFENG_EACH (m, M) {
+      const __m256i v = four(x[m] + 4 * l);
+      pairs[m][0] = _mm256_add_epi16(pairs[m][0], _mm256_maddubs_epi16(a, v));
+      pairs[m][1] = _mm256_add_epi16(pairs[m][1], _mm256_maddubs_epi16(b, v));
+      settle(pairs[m][0]);
+      settle(pairs[m][1]);
+    }
+  }
+
  private:
   // unit(p, l, h) is half h of line l of panel p.
   template <int Bits, int M, int P, class Each, class Unit>
@@ -469,19 +484,6 @@ struct Avx2 : Base {
         "vpaddw %[product], %[pairs], %[pairs]"
         : [pairs] "+x"(pairs), [product] "=&x"(product)
         : [u] "x"(u), [x] "x"(x));
-  }
-  // pairs[m] += the products of x[m][4 l ..] with the two halves of a line.
-  template <int M>
-  static INFENG_INLINE void add_pairs(__m256i (&pairs)[M][2], __m256i a, __m256i b, const int8_t* const (&x)[M],
-                                      int l) {
-    forget_loads();
-    INFENG_EACH (m, M) {
-      const __m256i v = four(x[m] + 4 * l);
-      pairs[m][0] = _mm256_add_epi16(pairs[m][0], _mm256_maddubs_epi16(a, v));
-      pairs[m][1] = _mm256_add_epi16(pairs[m][1], _mm256_maddubs_epi16(b, v));
-      settle(pairs[m][0]);
-      settle(pairs[m][1]);
-    }
   }
 };
 
