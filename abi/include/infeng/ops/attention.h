@@ -46,9 +46,10 @@ struct AttentionShape {
     return ceil_div(end, kSplit) - first_split(s);
   }
   template <Vector V, class Cache>
-  SplitBlock<V, Cache> block(const infeng_kv_segment& s, int64_t kv_head, int64_t index, SplitScratch& scratch) const {
+  SplitBlock<V, Cache> block(const infeng_kv_segment& s, int64_t kv_head, int64_t index, int slot,
+                             SplitScratch& scratch) const {
     const int64_t rows = block_rows(s), from = index * rows;
-    return {args, s, shared, kv_head, from, int(min_of(rows, virtual_rows(s) - from)), scratch};
+    return {args, s, shared, kv_head, from, int(min_of(rows, virtual_rows(s) - from)), slot, scratch};
   }
   // Splits that any segment has at most: the stride of a row's records.
   int64_t most_splits() const {
@@ -126,14 +127,26 @@ struct AttentionRows : AttentionBase<V, Cache> {
     if (const infeng_status status = Base::check(args, worker)) return status;
     const AttentionShape shape(args);
     auto& scratch = *(SplitScratch*)worker->private_;
+    const auto block_of = [&](int32_t i, int64_t index) {
+      const infeng_kv_segment& s = shape.segment(i);
+      const int64_t blocks = shape.blocks(s);
+      return shape.template block<V, Cache>(s, index / blocks, blocks - 1 - index % blocks, 0, scratch);
+    };
+    const auto tiles_of = [&](int32_t i) {
+      return i < args.segment_count ? shape.blocks(shape.segment(i)) * shape.cache.kv_heads : 0;
+    };
+    const auto first_slabs = [&](int32_t i, int64_t index) {
+      if (index >= tiles_of(i)) return Slabs{};
+      const auto block = block_of(i, index);
+      return block.slabs(block.first_split());
+    };
     int64_t begin = 0;
     for (int32_t i = 0; i < args.segment_count; ++i) {
-      const infeng_kv_segment& s = shape.segment(i);
-      const int64_t blocks = shape.blocks(s), tiles = blocks * shape.cache.kv_heads;
+      const int64_t tiles = tiles_of(i);
       for (int64_t tile = max_of(first, begin); tile < min_of(last, begin + tiles); ++tile) {
         const int64_t index = tile - begin;
-        run_block(args, shape.template block<V, Cache>(s, index / blocks, blocks - 1 - index % blocks, scratch),
-                  (float*)(&scratch + 1));
+        run_block(args, block_of(i, index), tile > first,
+                  index + 1 < tiles ? first_slabs(i, index + 1) : first_slabs(i + 1, 0), (float*)(&scratch + 1));
       }
       begin += tiles;
     }
@@ -141,10 +154,12 @@ struct AttentionRows : AttentionBase<V, Cache> {
   }
 
  private:
-  static void run_block(const infeng_attention_args& args, const SplitBlock<V, Cache>& block, float* records) {
+  static void run_block(const infeng_attention_args& args, const SplitBlock<V, Cache>& block, bool fetched,
+                        const Slabs& after, float* records) {
     const int64_t floats = record_floats(args.cache->head_dim), j0 = block.first_split(), j1 = block.last_split();
     const auto record = [&](int v, int64_t j) { return records + (v * (j1 - j0) + j - j0) * floats; };
-    block.run(j0, j1, record);
+    block.prepare();
+    block.run(j0, j1, record, fetched, after);
     for (int v = 0; v < block.rows; ++v) {
       const int64_t begin = block.view(v).begin / kSplit, end = ceil_div(block.view(v).end, kSplit);
       Base::finish(args, block.row(v), block.head(v), record(v, begin), end - begin);
@@ -224,16 +239,25 @@ struct AttentionSplits : AttentionBase<V, Cache> {
     return phase == 0 ? shape.splits(s) * shape.blocks(s) * heads : (s.row_end - s.row_begin) * heads;
   }
 
-  // Tiles [from, to): splits vary fastest, so a range of tiles is a few runs of splits of one block each.
+  // Tiles [from, to): blocks of rows vary fastest, then kv heads, so that splits are read as they lie in memory.
+  // Queries are prepared once where the scratch holds those of all heads. The tile after the last is likely this
+  // worker's too.
   static void run_splits(const AttentionShape& shape, const infeng_kv_segment& s, int64_t from, int64_t to,
                          SplitScratch& scratch, const Records& records) {
-    const int64_t splits = shape.splits(s), blocks = shape.blocks(s), j0 = shape.first_split(s);
-    for (int64_t tile = from; tile < to;) {
-      const int64_t index = tile / splits, end = min_of(to, (index + 1) * splits);
-      const auto block = shape.template block<V, Cache>(s, index / blocks, index % blocks, scratch);
-      block.run(j0 + tile - index * splits, j0 + end - index * splits,
-                [&](int v, int64_t j) { return records.at(block.row(v), block.head(v), j - j0); });
-      tile = end;
+    const int64_t blocks = shape.blocks(s), each = blocks * shape.cache.kv_heads, all = shape.splits(s) * each;
+    const int64_t rows = shape.block_rows(s), j0 = shape.first_split(s);
+    const bool keeps = each * rows <= kVirtualRows;
+    const auto block_of = [&](int64_t tile) {
+      const int64_t index = tile % each;
+      return shape.template block<V, Cache>(s, index / blocks, index % blocks, keeps ? int(index * rows) : 0, scratch);
+    };
+    for (int64_t tile = from; tile < to; ++tile) {
+      const auto block = block_of(tile);
+      const int64_t j = j0 + tile / each;
+      if (!keeps || tile - from < each) block.prepare();
+      block.run(
+          j, j + 1, [&](int v, int64_t) { return records.at(block.row(v), block.head(v), j - j0); }, tile > from,
+          tile + 1 < all ? block_of(tile + 1).slabs(j0 + (tile + 1) / each) : Slabs{});
     }
   }
 

@@ -117,9 +117,13 @@ struct AttentionF16 {
 
 // Keys of the formats with scales: how queries are prepared and scored. Values: what V is read as.
 
-// Queries become int8, one scale for each row and head.
-template <Vector V>
-struct Int8Queries {
+// Keys of 8 bits, or nibbles: of 64 columns 16 lines or eight. Queries become int8, one scale for each row and head.
+template <Vector V, int Bits>
+struct IntKeys {
+  static constexpr int kScoreRows = Bits == 8 ? V::kBlockRows : V::kRows;
+  static constexpr int kScoreBlocks = Bits == 8 ? 4 : 2;
+  static constexpr int kEach = 32 / Bits;  // columns of a line, for which `each` is called once
+
   static INFENG_INLINE void prepare(const float* q, int dim, SplitScratch& scratch, int v) {
     const int width = int(round_up(dim, kLanes));
     const Quantized r = quantize<V>(q, dim, scratch.qq + v * width, width);
@@ -127,125 +131,63 @@ struct Int8Queries {
     scratch.qsum[v] = r.sum;
   }
 
- protected:
-  // take(m, p, s) with the scores of exact dots.
-  template <int M, int P, class Take>
-  static INFENG_INLINE void finish(const typename V::I (&acc)[M][P], const Slab* slabs, const SplitScratch& scratch,
-                                   int v, float scale, const Take& take) {
+  template <int M, int P, class Each, class Take>
+  static INFENG_INLINE void scores(const Slab* slabs, int dim, const SplitScratch& scratch, int v, float scale,
+                                   const Each& each, const Take& take) {
+    const int width = int(round_up(dim, kLanes)), lines = dim / kEach;
+    const uint8_t* k[P];
+    const int8_t* x[M];
+    int32_t sum[M];
+    typename V::I acc[M][P];
+    INFENG_EACH (p, P) k[p] = slabs[p].k<uint8_t>();
+    INFENG_EACH (m, M) {
+      x[m] = scratch.qq + (v + m) * width;
+      sum[m] = scratch.qsum[v + m];
+    }
+    for (int l = next_lines(acc, k, x, sum, 0, lines, each); l < lines;) {
+      typename V::I more[M][P];
+      INFENG_EACH (m, M) sum[m] = 0;
+      l += next_lines(more, k, x, sum, l, lines, each);
+      INFENG_EACH (m, M)
+        INFENG_EACH (p, P) acc[m][p] = V::iadd(acc[m][p], more[m][p]);
+    }
     INFENG_EACH (p, P) {
       const auto ks = V::load(slabs[p].k_scale());
       INFENG_EACH (m, M)
         take(m, p, V::mul(V::to_float(acc[m][p]), V::mul(V::mul(V::set(scratch.qs[v + m]), ks), V::set(scale))));
     }
   }
-};
-
-template <Vector V>
-struct Int8Keys : Int8Queries<V> {
-  static constexpr int kScoreRows = V::kBlockRows;
-  static constexpr int kScoreBlocks = 4;
-  static constexpr int kEach = 4;  // columns of a head that one call of `each` stands for
-
-  template <int M, int P, class Each, class Take>
-  static INFENG_INLINE void scores(const Slab* slabs, int dim, const SplitScratch& scratch, int v, float scale,
-                                   const Each& each, const Take& take) {
-    const int width = int(round_up(dim, kLanes)), lines = dim / 4;
-    const uint8_t* k[P];
-    const int8_t* x[M];
-    int32_t sum[M];
-    typename V::I acc[M][P];
-    INFENG_EACH (p, P) k[p] = slabs[p].k<uint8_t>();
-    INFENG_EACH (m, M) {
-      x[m] = scratch.qq + (v + m) * width;
-      sum[m] = scratch.qsum[v + m];
-    }
-    if (lines < kGroupLines) {
-      some_lines<1, M, P>(acc, k, x, sum, 0, each);
-    } else {
-      some_lines<kGroupLines, M, P>(acc, k, x, sum, 0, each);
-    }
-    for (int l = lines < kGroupLines ? 1 : kGroupLines; l < lines;) {
-      typename V::I more[M][P];
-      INFENG_EACH (m, M) sum[m] = 0;
-      if (lines - l < kGroupLines) {
-        some_lines<1, M, P>(more, k, x, sum, l, each);
-        l += 1;
-      } else {
-        some_lines<kGroupLines, M, P>(more, k, x, sum, l, each);
-        l += kGroupLines;
-      }
-      INFENG_EACH (m, M)
-        INFENG_EACH (p, P) acc[m][p] = V::iadd(acc[m][p], more[m][p]);
-    }
-    Int8Queries<V>::template finish<M, P>(acc, slabs, scratch, v, scale, take);
-  }
 
  private:
-  static constexpr int kGroupLines = kGroup / 4;
+  static constexpr int kGroupLines = kGroup / kEach;
 
-  // The dot over lines [l, l + L), a constant number: a loop of unknown length keeps its sums in memory.
+  // The dot over the lines of a group, or of what is left one; returns how many. Constant numbers: a loop of unknown
+  // length keeps its sums in memory.
+  template <int M, int P, class Each>
+  static INFENG_INLINE int next_lines(typename V::I (&acc)[M][P], const uint8_t* const (&k)[P],
+                                      const int8_t* const (&x)[M], const int32_t (&sum)[M], int l, int lines,
+                                      const Each& each) {
+    if (lines - l < kGroupLines) {
+      some_lines<1>(acc, k, x, sum, l, each);
+      return 1;
+    }
+    some_lines<kGroupLines>(acc, k, x, sum, l, each);
+    return kGroupLines;
+  }
+
   template <int L, int M, int P, class Each>
   static INFENG_INLINE void some_lines(typename V::I (&acc)[M][P], const uint8_t* const (&k)[P],
                                        const int8_t* const (&x)[M], const int32_t (&sum)[M], int l, const Each& each) {
     const uint8_t* line[P];
-    const int8_t* four[M];
-    INFENG_EACH (p, P) line[p] = k[p] + l * kLine;
-    INFENG_EACH (m, M) four[m] = x[m] + l * 4;
-    V::template dot_lines<8, M, P>(acc, line, L, four, sum, [&](int i) INFENG_INLINE_LAMBDA { each(l + i); });
-  }
-};
-
-// Nibbles: of each 64 columns eight lines, of the rest a line for each 8.
-template <Vector V>
-struct Int4Keys : Int8Queries<V> {
-  static constexpr int kScoreRows = V::kRows;
-  static constexpr int kScoreBlocks = 2;
-  static constexpr int kEach = 8;
-
-  template <int M, int P, class Each, class Take>
-  static INFENG_INLINE void scores(const Slab* slabs, int dim, const SplitScratch& scratch, int v, float scale,
-                                   const Each& each, const Take& take) {
-    const int width = int(round_up(dim, kLanes));
-    const uint8_t* k[P];
-    const int8_t* x[M];
-    int32_t sum[M];
-    typename V::I acc[M][P];
-    INFENG_EACH (p, P) k[p] = slabs[p].k<uint8_t>();
-    INFENG_EACH (m, M) {
-      x[m] = scratch.qq + (v + m) * width;
-      sum[m] = scratch.qsum[v + m];
-    }
-    if (dim < kGroup) {
-      some_lines<1, M, P>(acc, k, x, sum, 0, each);
-    } else {
-      some_lines<8, M, P>(acc, k, x, sum, 0, each);
-    }
-    for (int d = dim < kGroup ? 8 : kGroup; d < dim;) {
-      typename V::I more[M][P];
-      INFENG_EACH (m, M) sum[m] = 0;
-      if (dim - d < kGroup) {
-        some_lines<1, M, P>(more, k, x, sum, d, each);
-        d += 8;
-      } else {
-        some_lines<8, M, P>(more, k, x, sum, d, each);
-        d += kGroup;
-      }
-      INFENG_EACH (m, M)
-        INFENG_EACH (p, P) acc[m][p] = V::iadd(acc[m][p], more[m][p]);
-    }
-    Int8Queries<V>::template finish<M, P>(acc, slabs, scratch, v, scale, take);
-  }
-
- private:
-  // The dot over columns [d, d + 8 L).
-  template <int L, int M, int P, class Each>
-  static INFENG_INLINE void some_lines(typename V::I (&acc)[M][P], const uint8_t* const (&k)[P],
-                                       const int8_t* const (&x)[M], const int32_t (&sum)[M], int d, const Each& each) {
-    const uint8_t* line[P];
     const int8_t* from[M];
-    INFENG_EACH (p, P) line[p] = k[p] + d / 8 * kLine;
-    INFENG_EACH (m, M) from[m] = x[m] + d;
-    V::template dot_nibbles<L, M, P>(acc, line, from, sum, [&](int i) INFENG_INLINE_LAMBDA { each(d / 8 + i); });
+    INFENG_EACH (p, P) line[p] = k[p] + l * kLine;
+    INFENG_EACH (m, M) from[m] = x[m] + l * kEach;
+    const auto each_line = [&](int i) INFENG_INLINE_LAMBDA { each(l + i); };
+    if constexpr (Bits == 8) {
+      V::template dot_lines<8, M, P>(acc, line, L, from, sum, each_line);
+    } else {
+      V::template dot_nibbles<L, M, P>(acc, line, from, sum, each_line);
+    }
   }
 };
 
@@ -319,13 +261,13 @@ struct AttentionScaled : Keys, Values {
   }
 };
 template <Vector V>
-using AttentionInt8 = AttentionScaled<V, INFENG_KV_INT8, false, Int8Keys<V>, Int8Values<V>>;
+using AttentionInt8 = AttentionScaled<V, INFENG_KV_INT8, false, IntKeys<V, 8>, Int8Values<V>>;
 template <Vector V>
-using AttentionInt8H = AttentionScaled<V, INFENG_KV_INT8_H, true, Int8Keys<V>, Int8Values<V>>;
+using AttentionInt8H = AttentionScaled<V, INFENG_KV_INT8_H, true, IntKeys<V, 8>, Int8Values<V>>;
 template <Vector V>
-using AttentionK8V4H = AttentionScaled<V, INFENG_KV_K8V4_H, true, Int8Keys<V>, Int4Values<V>>;
+using AttentionK8V4H = AttentionScaled<V, INFENG_KV_K8V4_H, true, IntKeys<V, 8>, Int4Values<V>>;
 template <Vector V>
-using AttentionInt4H = AttentionScaled<V, INFENG_KV_INT4_H, true, Int4Keys<V>, Int4Values<V>>;
+using AttentionInt4H = AttentionScaled<V, INFENG_KV_INT4_H, true, IntKeys<V, 4>, Int4Values<V>>;
 template <Vector V>
 using AttentionFp8H = AttentionScaled<V, INFENG_KV_FP8_H, true, E4m3Keys<V>, E4m3Values<V>>;
 

@@ -32,14 +32,19 @@ INFENG_INLINE void combine_splits(float* records, int64_t count, int dim, const 
     }
   }
   if (sink) sum = V::add(sum, exp_of_negative<V>(V::set(*sink - largest)));
-  for (int d = 0; d < dim; d += kLanes) {
-    auto o = V::zero();
-    for (int64_t j = 0; j < count; ++j) {
-      const float* r = records + j * floats;
-      o = V::fma(V::load(r + kLanes + d), V::set(r[2]), o);
-    }
-    V::store(out + d, V::div(o, sum));
-  }
+  constexpr int kMost = 4;  // vectors at once: one sum waits for itself
+  for (int d = 0; d < dim; d += kMost * kLanes)
+    dispatch<kMost>(int(ceil_div(dim - d, kLanes)), [&](auto vectors) INFENG_INLINE_LAMBDA {
+      constexpr int C = vectors.value;
+      typename V::F o[C];
+      INFENG_EACH (c, C) o[c] = V::zero();
+      for (int64_t j = 0; j < count; ++j) {
+        const float* r = records + j * floats;
+        const auto weight = V::set(r[2]);
+        INFENG_EACH (c, C) o[c] = V::fma(V::load(r + kLanes + d + c * kLanes), weight, o[c]);
+      }
+      INFENG_EACH (c, C) V::store(out + d + c * kLanes, V::div(o[c], sum));
+    });
 }
 
 }  // namespace

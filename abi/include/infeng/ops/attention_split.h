@@ -3,13 +3,11 @@
 #ifndef INFENG_OPS_ATTENTION_SPLIT_H
 #define INFENG_OPS_ATTENTION_SPLIT_H
 
-#include <infeng/ops/attention_cache.h>
+#include <infeng/ops/attention_fetch.h>
 #include <infeng/ops/exp.h>
 
 namespace infeng {
 namespace {
-
-constexpr int kSplitBlocks = kSplit / kLanes;
 
 constexpr int64_t first_visible(int64_t window, int64_t position) {
   return window > 0 && position >= window ? position - window + 1 : 0;
@@ -26,6 +24,7 @@ template <Vector V, class Cache>
 struct SplitBlock {
   using F = typename V::F;
   using Value = typename Cache::Value;
+  using Fetch = Ahead<V, Cache>;
   // Rows whose sums for one or more vectors of columns stay in registers. V that must be converted is widened once for
   // all rows of the block, unless it is needed only once.
   static constexpr int kRows = 6, kCachedRows = V::kColumns > 1 ? 8 : kRows;
@@ -34,11 +33,12 @@ struct SplitBlock {
   const infeng_kv_cache& cache;
   const infeng_kv_segment& segment;
   int64_t shared, kv_head, from;
-  int rows, dim, width;  // of a head; rounded up to whole vectors
+  int rows, slot;  // how many, and where in the scratch their queries lie
+  int dim, width;  // of a head; rounded up to whole vectors
   SplitScratch& scratch;
 
   SplitBlock(const infeng_attention_args& a, const infeng_kv_segment& s, int64_t shared_heads, int64_t head_index,
-             int64_t first, int count, SplitScratch& space)
+             int64_t first, int count, int queries, SplitScratch& space)
       : args(a),
         cache(*a.cache),
         segment(s),
@@ -46,11 +46,15 @@ struct SplitBlock {
         kv_head(head_index),
         from(first),
         rows(count),
+        slot(queries),
         dim(a.cache->head_dim),
         width(int(round_up(dim, kLanes))),
-        scratch(space) {
+        scratch(space) {}
+
+  // Once before `run`: the queries as scores want them.
+  void prepare() const {
     for (int v = 0; v < rows; ++v)
-      Cache::prepare(row_of<float>(args.q, row(v)) + head(v) * args.q.strides[1], dim, scratch, v);
+      Cache::prepare(row_of<float>(args.q, row(v)) + head(v) * args.q.strides[1], dim, scratch, slot + v);
   }
 
   int64_t row(int v) const { return segment.row_begin + (from + v) / shared; }
@@ -62,16 +66,24 @@ struct SplitBlock {
   int64_t first_split() const { return view(0).begin / kSplit; }
   int64_t last_split() const { return ceil_div(view(rows - 1).end, kSplit); }
 
+  Slabs slabs(int64_t j) const {
+    Slabs s;
+    s.begin = visible(0, j).begin / kLanes;
+    s.end = int(ceil_div(visible(rows - 1, j).end, kLanes));
+    for (int b = s.begin; b < s.end; ++b)
+      s.slab[b] = slab_at(cache, segment.block_table[j * kSplitBlocks + b], kv_head);
+    return s;
+  }
+
   // Splits [first, last): fills record j of each virtual row, at record(v, j); a row that sees nothing of j is left
-  // out.
+  // out. K of what comes after them, if anything, is fetched meanwhile, as that of `first` was if `fetched`.
   template <class Record>
-  void run(int64_t first, int64_t last, const Record& record) const {
+  void run(int64_t first, int64_t last, const Record& record, bool fetched, const Slabs& after) const {
     Slabs now = slabs(first), next;
-    fetch(now, now.begin, V::kColumns);
-    for (int64_t j = first; j < last; ++j, now = next) {
-      next = j + 1 < last ? slabs(j + 1) : now;
+    for (int64_t j = first; j < last; ++j, now = next, fetched = true) {
+      next = j + 1 < last ? slabs(j + 1) : after;
       for (int v = 0; v < rows; ++v) scratch.seen[v] = visible(v, j);
-      scores(now, next);
+      scores(now, fetched);
       if (args.softcap > 0.0f) cap_scores(now);
       if constexpr (Cache::kScaled)
         for (int b = now.begin; b < now.end; ++b)
@@ -82,7 +94,7 @@ struct SplitBlock {
         dispatch<2>(count, [&](auto n) { softmax<n.value>(v, now, to); });
         v += count;
       }
-      values(now, j + 1 < last ? &next : nullptr);
+      values(now, next);
       for (int v = 0; v < rows; ++v) {
         if (scratch.seen[v].begin >= scratch.seen[v].end) continue;
         float* target = record(v, j) + kLanes;
@@ -92,50 +104,23 @@ struct SplitBlock {
   }
 
  private:
-  // The blocks of one split that any row sees, [begin, end) of its 16.
-  struct Slabs {
-    Slab slab[kSplitBlocks];
-    int begin, end;
-  };
-
   // What virtual row v sees of split j; empty if begin >= end.
   Range visible(int v, int64_t j) const {
     const View w = view(v);
     return {int(max_of(w.begin - j * kSplit, 0)), int(min_of(w.end - j * kSplit, kSplit))};
   }
 
-  Slabs slabs(int64_t j) const {
-    Slabs s;
-    s.begin = visible(0, j).begin / kLanes;
-    s.end = int(ceil_div(visible(rows - 1, j).end, kLanes));
-    for (int b = s.begin; b < s.end; ++b)
-      s.slab[b] = slab_at(cache, segment.block_table[j * kSplitBlocks + b], kv_head);
-    return s;
-  }
-
-  // K of up to `count` blocks from `block` on. Slabs are scattered pieces of a few KB that no hardware prefetcher
-  // follows, so every line is asked for.
-  INFENG_INLINE void fetch(const Slabs& s, int block, int count) const {
-    for (int b = block; b < s.end && b < block + count; ++b) {
-      const char* k = s.slab[b].template k<char>();
-      for (int64_t at = 0; at < cache.v_offset; at += kLine) V::prefetch(k + at);
-      if constexpr (Cache::kScaled) V::prefetch(s.slab[b].k_scale());
-    }
-  }
-
-  void scores(const Slabs& now, const Slabs& next) const {
+  void scores(const Slabs& now, bool fetched) const {
     constexpr int P = Cache::kScoreBlocks;
+    if (!fetched) fetch_keys<V, Cache>(now, now.begin, P);
     balanced_blocks<Cache::kScoreRows>(rows, [&](int v, auto count) {
       constexpr int M = count.value;
       int b = now.begin;
       for (; b + P <= now.end; b += P) {
-        if (v == 0) fetch(b + P < now.end ? now : next, b + P < now.end ? b + P : next.begin, P);
+        if (v == 0 && !fetched) fetch_keys<V, Cache>(now, b + P, P);
         score<M, P>(now, b, v);
       }
-      for (; b < now.end; ++b) {
-        if (v == 0) fetch(b + 1 < now.end ? now : next, b + 1 < now.end ? b + 1 : next.begin, P);
-        score<M, 1>(now, b, v);
-      }
+      for (; b < now.end; ++b) score<M, 1>(now, b, v);
     });
   }
 
@@ -156,13 +141,13 @@ struct SplitBlock {
         if constexpr (Cache::kScaled) V::prefetch(slab[p].v_scale());
       }
       Cache::template scores<M, P>(
-          slab, dim, scratch, v, args.scale,
+          slab, dim, scratch, slot + v, args.scale,
           [&](int l) INFENG_INLINE_LAMBDA {
             INFENG_EACH (p, P) V::prefetch(values[p] + l * Cache::kLineBytes);
           },
           take);
     } else {
-      Cache::template scores<M, P>(slab, dim, scratch, v, args.scale, Nothing{}, take);
+      Cache::template scores<M, P>(slab, dim, scratch, slot + v, args.scale, Nothing{}, take);
     }
     INFENG_EACH (m, M) V::store(scratch.largest[v + m], largest[m]);
   }
@@ -245,18 +230,22 @@ struct SplitBlock {
     static INFENG_INLINE F load(const float* v, int n) { return V::load(v, n); }
   };
 
-  void values(const Slabs& now, const Slabs* next) const {
-    const int step = int(max_of(kWideFloats / width / kLanes, 1));
+  void values(const Slabs& now, const Slabs& next) const {
+    const bool widens = Cache::kConverted && rows > kCachedRows;
+    const int64_t row =
+        widens ? width * int64_t(sizeof(float)) : ceil_div(dim, Cache::kPerValue) * int64_t(sizeof(Value));
+    const int step = int(max_of(kWideFloats * int64_t(sizeof(float)) / row / kLanes, 1));
+    const Fetch ahead(now, next, cache.v_offset, width / kLanes);
     for (int b = now.begin; b < now.end; b += step) {
       const int begin = b * kLanes, end = int(min_of(b + step, now.end)) * kLanes;
-      if (next) fetch(*next, next->begin + b - now.begin, step);
-      if (Cache::kConverted && rows > kCachedRows) {
+      if (widens) {
         widen(now, begin, end);
-        columns<kRows>(Wide{scratch.wide, begin, width}, width, begin, end);
+        columns<kRows>(Wide{scratch.wide, begin, width}, width, begin, end, ahead);
       } else {
-        columns<kCachedRows>(Cached{now.slab, int(ceil_div(dim, Cache::kPerValue))}, dim, begin, end);
+        columns<kCachedRows>(Cached{now.slab, int(ceil_div(dim, Cache::kPerValue))}, dim, begin, end, ahead);
       }
     }
+    ahead.fetch_rest(now);
   }
 
   INFENG_NOINLINE void widen(const Slabs& now, int begin, int end) const {
@@ -278,33 +267,35 @@ struct SplitBlock {
   // rows see begins and ends in their order); the rest, at either end, is added row by row, so that each row's order
   // stays ascending.
   template <int Most, class Source>
-  void columns(const Source& source, int count, int begin, int end) const {
+  void columns(const Source& source, int count, int begin, int end, const Fetch& ahead) const {
     balanced_blocks<Most>(rows, [&](int v, auto size) {
       constexpr int M = size.value;
       const Range* seen = scratch.seen + v;
       Range common = {int(max_of(begin, seen[M - 1].begin)), int(min_of(end, seen[0].end))};
       if (common.begin >= common.end) common = {end, end};
       for (int m = 0; m < M; ++m)
-        pass<1>(source, count, v + m, int(max_of(begin, seen[m].begin)), int(min_of(common.begin, seen[m].end)));
-      pass<M>(source, count, v, common.begin, common.end);
+        pass<1>(source, count, v + m, int(max_of(begin, seen[m].begin)), int(min_of(common.begin, seen[m].end)),
+                nullptr);
+      pass<M>(source, count, v, common.begin, common.end, v == 0 ? &ahead : nullptr);
       for (int m = 0; m < M; ++m)
-        pass<1>(source, count, v + m, int(max_of(common.end, seen[m].begin)), int(min_of(end, seen[m].end)));
+        pass<1>(source, count, v + m, int(max_of(common.end, seen[m].begin)), int(min_of(end, seen[m].end)), nullptr);
     });
   }
 
   template <int M, class Source>
-  void pass(const Source& source, int count, int v, int begin, int end) const {
+  void pass(const Source& source, int count, int v, int begin, int end, const Fetch* ahead) const {
     if (begin >= end) return;
     constexpr int C = M <= kRows ? V::kColumns : V::kColumns / 2;
     const int full = count / kLanes;
     for (int c = 0; c < full; c += C)
-      dispatch<C>(full - c, [&](auto now) { accumulate<M, now.value, false>(source, v, begin, end, c * kLanes); });
-    if (count % kLanes) accumulate<M, 1, true>(source, v, begin, end, full * kLanes);
+      dispatch<C>(full - c,
+                  [&](auto now) { accumulate<M, now.value, false>(source, v, begin, end, c * kLanes, ahead); });
+    if (count % kLanes) accumulate<M, 1, true>(source, v, begin, end, full * kLanes, ahead);
   }
 
   // o[d .. d + 16 C) of virtual rows [v, v + M).
   template <int M, int C, bool Tail, class Source>
-  INFENG_NOINLINE void accumulate(const Source& source, int v, int begin, int end, int d) const {
+  INFENG_NOINLINE void accumulate(const Source& source, int v, int begin, int end, int d, const Fetch* ahead) const {
     float* o = scratch.o + v * width + d;
     const float* p = scratch.s[v];
     F acc[M][C];
@@ -312,6 +303,7 @@ struct SplitBlock {
       INFENG_EACH (c, C) acc[m][c] = V::load(o + m * width + c * kLanes);
     while (begin < end) {
       const int stop = int(min_of(end, round_up(begin + 1, kLanes)));
+      if (ahead) ahead->fetch(begin / kLanes, d, C);
       const auto* values = source.row(begin) + d / Source::kPerValue;
       for (; begin < stop; ++begin, values += source.step) {
         F value[C];

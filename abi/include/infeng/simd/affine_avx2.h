@@ -70,15 +70,7 @@ struct AffineDots : Avx2 {
       INFENG_EACH (m, M) pairs[m][0] = pairs[m][1] = _mm256_setzero_si256();
       INFENG_EACH (i, 8) {
         const int l = 8 * h + i;
-        const __m256i a = line(l, 0), b = line(l, 1);
-        forget_loads();
-        INFENG_EACH (m, M) {
-          const __m256i v = four(x[m] + 4 * l);
-          pairs[m][0] = _mm256_add_epi16(pairs[m][0], _mm256_maddubs_epi16(a, v));
-          pairs[m][1] = _mm256_add_epi16(pairs[m][1], _mm256_maddubs_epi16(b, v));
-          settle(pairs[m][0]);
-          settle(pairs[m][1]);
-        }
+        add_pairs(pairs, line(l, 0), line(l, 1), x, l);
       }
       const __m256i* s = (const __m256i*)scales.s[h];
       INFENG_EACH (m, M) {

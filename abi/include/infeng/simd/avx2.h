@@ -331,11 +331,7 @@ struct Avx2 : Base {
             spread<2 * P>(2 * p + h, lines, l, each);
             const __m256i v = _mm256_xor_si256(half(w[p] + l * kLine, h), _mm256_set1_epi8(-128));
             const __m256i magnitude = _mm256_abs_epi8(v);
-            INFENG_EACH (m, M) {
-              const __m256i signed_x = _mm256_sign_epi8(four(x[m] + 4 * l), v);
-              total[m] = _mm256_add_epi32(total[m], widen(_mm256_maddubs_epi16(magnitude, signed_x)));
-              settle(total[m]);
-            }
+            INFENG_EACH (m, M) add_quads(total[m], magnitude, v, x[m] + 4 * l);
           }
           INFENG_EACH (m, M) (h == 0 ? acc[m][p].a : acc[m][p].b) = total[m];
         }
@@ -402,6 +398,21 @@ struct Avx2 : Base {
         [&](int p, int l, int h) INFENG_INLINE_LAMBDA { return units<Bits>(w[p] + l / 8 * Bits * kLine, l % 8, h); });
   }
 
+ protected:
+  // pairs[m] += the products of x[m][4 l ..] with the two halves of a line.
+  template <int M>
+  static INFENG_INLINE void add_pairs(__m256i (&pairs)[M][2], __m256i a, __m256i b, const int8_t* const (&x)[M],
+                                      int l) {
+    forget_loads();
+    INFENG_EACH (m, M) {
+      const __m256i v = four(x[m] + 4 * l);
+      pairs[m][0] = _mm256_add_epi16(pairs[m][0], _mm256_maddubs_epi16(a, v));
+      pairs[m][1] = _mm256_add_epi16(pairs[m][1], _mm256_maddubs_epi16(b, v));
+      settle(pairs[m][0]);
+      settle(pairs[m][1]);
+    }
+  }
+
  private:
   // unit(p, l, h) is half h of line l of panel p.
   template <int Bits, int M, int P, class Each, class Unit>
@@ -438,6 +449,20 @@ struct Avx2 : Base {
     INFENG_EACH (m, M)
       INFENG_EACH (p, P) acc[m][p] = iadd(acc[m][p], zero_points(*s[p], minus[m]));
   }
+  // total += the products of x[0..3] with half a line: magnitudes times x with the line's signs. As assembly, because
+  // GCC copies each sum to another register and back.
+  static INFENG_INLINE void add_quads(__m256i& total, __m256i magnitude, __m256i line, const int8_t* x) {
+    __m256i v;
+    __asm__(
+        "vpbroadcastd %[x], %[v]\n\t"
+        "vpsignb %[line], %[v], %[v]\n\t"
+        "vpmaddubsw %[v], %[magnitude], %[v]\n\t"
+        "vpmaddwd %[ones], %[v], %[v]\n\t"
+        "vpaddd %[v], %[total], %[total]"
+        : [total] "+x"(total), [v] "=&x"(v)
+        : [magnitude] "x"(magnitude), [line] "x"(line), [ones] "x"(_mm256_set1_epi16(1)),
+          [x] "m"(*(const int8_t(*)[4])x));
+  }
   // pairs += the products of x with two halves of a line, or = if they are the first. As assembly, because GCC copies
   // sums from register to register until it has none left.
   static INFENG_INLINE void row_pairs(bool first, __m256i (&pairs)[2], __m256i a, __m256i b, const int8_t* x,
@@ -469,19 +494,6 @@ struct Avx2 : Base {
         "vpaddw %[product], %[pairs], %[pairs]"
         : [pairs] "+x"(pairs), [product] "=&x"(product)
         : [u] "x"(u), [x] "x"(x));
-  }
-  // pairs[m] += the products of x[m][4 l ..] with the two halves of a line.
-  template <int M>
-  static INFENG_INLINE void add_pairs(__m256i (&pairs)[M][2], __m256i a, __m256i b, const int8_t* const (&x)[M],
-                                      int l) {
-    forget_loads();
-    INFENG_EACH (m, M) {
-      const __m256i v = four(x[m] + 4 * l);
-      pairs[m][0] = _mm256_add_epi16(pairs[m][0], _mm256_maddubs_epi16(a, v));
-      pairs[m][1] = _mm256_add_epi16(pairs[m][1], _mm256_maddubs_epi16(b, v));
-      settle(pairs[m][0]);
-      settle(pairs[m][1]);
-    }
   }
 };
 

@@ -1,0 +1,59 @@
+// What attention asks memory for before it is due. Slabs are scattered pieces of a few KB that no hardware prefetcher
+// follows, so every line is asked for. A core has only so many misses in flight and may drop what is asked for beyond
+// them: requests are spread over all of the time that there is. SPDX-License-Identifier: Apache-2.0
+#ifndef INFENG_OPS_ATTENTION_FETCH_H
+#define INFENG_OPS_ATTENTION_FETCH_H
+
+#include <infeng/ops/attention_cache.h>
+
+namespace infeng {
+namespace {
+
+constexpr int kSplitBlocks = kSplit / kLanes;
+
+// The blocks of one split that any row of a block of rows sees, [begin, end) of its 16.
+struct Slabs {
+  Slab slab[kSplitBlocks];
+  int begin = 0, end = 0;
+};
+
+// K of up to `count` blocks from `block` on, at once.
+template <Vector V, class Cache>
+INFENG_INLINE void fetch_keys(const Slabs& s, int block, int count) {
+  for (int b = block; b < s.end && b < block + count; ++b) {
+    const char* k = s.slab[b].k<char>();
+    for (int64_t at = 0; at < s.slab[b].cache->v_offset; at += kLine) V::prefetch(k + at);
+    if constexpr (Cache::kScaled) V::prefetch(s.slab[b].k_scale());
+  }
+}
+
+// K of the next split, piece by piece while V of this one passes.
+template <Vector V, class Cache>
+struct Ahead {
+  const Slabs& next;
+  int shift;      // from a block of this split to one of the next
+  int64_t bytes;  // of a block's K
+  int64_t piece;  // of them, for each vector of columns
+
+  Ahead(const Slabs& now, const Slabs& then, int64_t k_bytes, int vectors)
+      : next(then), shift(then.begin - now.begin), bytes(k_bytes), piece(round_up(ceil_div(k_bytes, vectors), kLine)) {}
+
+  // What belongs to columns [column, column + 16 vectors) of a block of this split.
+  INFENG_INLINE void fetch(int block, int column, int vectors) const {
+    if (block + shift >= next.end) return;
+    const Slab& slab = next.slab[block + shift];
+    const char* k = slab.k<char>();
+    const int64_t from = column / kLanes * piece, to = min_of(from + vectors * piece, bytes);
+    for (int64_t at = from; at < to; at += kLine) V::prefetch(k + at);
+    if constexpr (Cache::kScaled)
+      if (column == 0) V::prefetch(slab.k_scale());
+  }
+  // K of the blocks of the next split for which this one has none.
+  INFENG_INLINE void fetch_rest(const Slabs& now) const {
+    fetch_keys<V, Cache>(next, next.begin + int(max_of(now.end - now.begin, 0)), kSplitBlocks);
+  }
+};
+
+}  // namespace
+}  // namespace infeng
+#endif  // INFENG_OPS_ATTENTION_FETCH_H
