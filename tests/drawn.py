@@ -7,5 +7,5 @@ NIGHTLY = "INFENG_NIGHTLY"
 
 
 def examples(count: int) -> int:
-    """Return how many examples a property is tried on: ``count`` at night, else a quarter of them, at least ten."""
-    return count if os.environ.get(NIGHTLY) else max(10, count // 4)
+    """Return how many examples a property is tried on: ``count`` at night, else an eighth of them, at least ten."""
+    return count if os.environ.get(NIGHTLY) else max(10, count // 8)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 import pytest
@@ -77,6 +77,13 @@ def private_attributes(tree: ast.AST) -> Iterator[str]:
                     yield ast.unparse(node)
 
 
+@cache
+def used(path: Path) -> tuple[set[str], list[str]]:
+    """Return the private modules and the foreign private attributes that a file uses."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    return {*private_modules(tree)}, list(private_attributes(tree))
+
+
 def package(path: Path) -> str:
     return next(part for part in path.relative_to(ROOT).parts if part.startswith("infeng_"))
 
@@ -84,17 +91,16 @@ def package(path: Path) -> str:
 def test_no_module_uses_a_private_name_of_another():
     wrong = []
     for path in SOURCES:
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        used = {*private_modules(tree)} - ALLOWED.get(package(path), set())
-        wrong += [f"{path.relative_to(ROOT)}: {name}" for name in (*used, *private_attributes(tree))]
+        modules, attributes = used(path)
+        names = (*(modules - ALLOWED.get(package(path), set())), *attributes)
+        wrong += [f"{path.relative_to(ROOT)}: {name}" for name in names]
     assert len(SOURCES) > 100
     assert not wrong
 
 
 @pytest.mark.parametrize("name", sorted(ALLOWED))
 def test_every_exception_is_needed(name):
-    trees = [ast.parse(path.read_text(encoding="utf-8")) for path in SOURCES if package(path) == name]
-    assert ALLOWED[name] <= {module for tree in trees for module in private_modules(tree)}
+    assert ALLOWED[name] <= {module for path in SOURCES if package(path) == name for module in used(path)[0]}
 
 
 @pytest.mark.parametrize(

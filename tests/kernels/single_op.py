@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import cycle
+from functools import cache
+from itertools import cycle, product
 
 from kernels.harness import FLOAT_FORMATS, INT_FORMATS, reference
 
@@ -65,10 +66,16 @@ class Case:
 
     def run(self, kernel: native.Kernel) -> tuple[bytes, ...]:
         """Return what the kernel wrote; it must not have written anything else."""
-        op = OneOp(self.fields, kernel, REFERENCE, [self.step], adapters=self.adapters)
+        pool = _pool(self.fields["workers"])
+        op = OneOp(self.fields, kernel, REFERENCE, [self.step], adapters=self.adapters, pool=pool)
         found = tuple(array.tobytes() for _, array in op.run(0))
         assert op.damage is None, f"{kernel.library}/{kernel.name}, {self.name}: {op.damage}"
         return found
+
+
+@cache
+def _pool(workers: int) -> native.Pool:
+    return native.Pool(workers, spin_us=0)
 
 
 def cases(op: str) -> Iterator[Case]:
@@ -106,6 +113,18 @@ def linear() -> Iterator[Case]:
             for act in ("int8-g128", "int8-g256"):
                 name = f"{fmt}-{act}-{rows}x112x{k}"
                 yield case(name, "linear", rows, weight=fmt, act=act, n=112, k=k, **steps(("residual",)))
+    yield from linear_over_tiles()
+
+
+def linear_over_tiles() -> Iterator[Case]:
+    """Yield cases of more rows than kernels take at a time in which a call does several tiles.
+
+    What a kernel keeps of rows in scratch from tile to tile must not be that of others. One worker is given eight tiles
+    in twos; fewer tiles, or those of more workers, go one by one.
+    """
+    for fmt, act in (*native.WEIGHT_FORMATS.items(), *product(SUB_SCALED, ("int8-g128", "int8-g256"))):
+        sizes = {"weight": fmt, "act": act, "n": 8 * 64, "k": 320, "workers": 1}
+        yield case(f"{fmt}-{act}-over-tiles", "linear", 150, **sizes)
 
 
 def embed() -> Iterator[Case]:

@@ -27,19 +27,28 @@ LIBRARIES = sorted(path.parent.name for path in PLUGINS.glob("*/library.cc"))
 REFERENCE = reference()
 
 
-def build(folder: Path, edit: tuple[str, str] = ("", "")) -> Path:
-    """Compile the example as its page says, after an edit of rmsnorm.c; return the folder with library and YAML."""
+def compiled(source: Path, folder: Path) -> Path:
+    """Compile a source as the page says; return its object."""
+    compiler = ["cc", "-std=c11"] if source.suffix == ".c" else ["c++", "-std=c++20"]
+    made = folder / f"{source.stem}.o"
+    command = [*compiler, "-O2", "-fPIC", f"-I{include_dir()}", *CFLAGS, "-c", str(source), "-o", str(made)]
+    subprocess.run(command, check=True)
+    return made
+
+
+@pytest.fixture(scope="module")
+def unedited(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Return the objects of the example but that of rmsnorm.c."""
+    folder = tmp_path_factory.mktemp("objects")
+    return [compiled(EXAMPLE / name, folder) for name in ("library.c", "rope.cc")]
+
+
+def build(folder: Path, unedited: list[Path], edit: tuple[str, str] = ("", "")) -> Path:
+    """Make the example's library, after an edit of rmsnorm.c; return the folder with library and YAML."""
     source = (EXAMPLE / "rmsnorm.c").read_text()
     assert edit[0] in source
     (folder / "rmsnorm.c").write_text(source.replace(*edit))
-    flags = ["-O2", "-fPIC", f"-I{include_dir()}", *CFLAGS]
-    for compiler, path in (
-        (["cc", "-std=c11"], EXAMPLE / "library.c"),
-        (["cc", "-std=c11"], folder / "rmsnorm.c"),
-        (["c++", "-std=c++20"], EXAMPLE / "rope.cc"),
-    ):
-        subprocess.run([*compiler, *flags, "-c", str(path), "-o", str(folder / f"{path.stem}.o")], check=True)
-    objects = [str(folder / f"{name}.o") for name in ("library", "rmsnorm", "rope")]
+    objects = [*map(str, unedited), str(compiled(folder / "rmsnorm.c", folder))]
     subprocess.run(["cc", "-shared", *objects, "-lm", "-o", str(folder / "libinfeng_example.so")], check=True)
     shutil.copy(EXAMPLE / "infeng_example" / "plugin.yaml", folder)
     return folder
@@ -57,8 +66,8 @@ def differing(library: native.Library) -> dict[str, int]:
     return found
 
 
-def test_the_example_is_found_chosen_when_forced_and_exact(tmp_path: Path) -> None:
-    folder = build(tmp_path)
+def test_the_example_is_found_chosen_when_forced_and_exact(tmp_path: Path, unedited: list[Path]) -> None:
+    folder = build(tmp_path, unedited)
     config = load_config(
         overrides={"plugins.paths": [str(folder / "plugin.yaml")], "kernels.force": {"rmsnorm": "example/rmsnorm_c"}},
         environ={**os.environ, "INFENG_CACHE": str(tmp_path / "cache")},
@@ -70,8 +79,8 @@ def test_the_example_is_found_chosen_when_forced_and_exact(tmp_path: Path) -> No
     assert (chosen.library, chosen.name) == ("example", "rmsnorm_c")
 
 
-def test_a_product_that_is_rounded_before_it_is_added_is_caught(tmp_path: Path) -> None:
-    folder = build(tmp_path, ("fmaf(x[i], x[i], lanes[i % 16])", "x[i] * x[i] + lanes[i % 16]"))
+def test_a_product_that_is_rounded_before_it_is_added_is_caught(tmp_path: Path, unedited: list[Path]) -> None:
+    folder = build(tmp_path, unedited, ("fmaf(x[i], x[i], lanes[i % 16])", "x[i] * x[i] + lanes[i % 16]"))
     found = differing(native.open_library(str(folder / "libinfeng_example.so")))
     assert found["rmsnorm_c"] > 0
     assert found["rope_cc"] == 0

@@ -7,6 +7,7 @@ from kernels import model
 from kernels.harness import (
     FLOAT_FORMATS,
     INT_FORMATS,
+    Activation,
     OneOp,
     find_kernel,
     packed,
@@ -76,19 +77,24 @@ def test_linear_over_float_weights_is_one_fma_chain_per_output(fmt: str, rows: i
     assert np.all(np.abs(got[:, :n] - truth) <= k * 2.0**-24 * bound)
 
 
+def over_integers(fmt: str, rows: int, n: int, k: int, group: int = 64) -> tuple[np.ndarray, Activation, np.ndarray]:
+    """Return a weight (n, k), int8 rows, and what the reference makes of them: (rows, n padded to whole panels)."""
+    w, activation = weight_for(n, k), model.quantize_rows(random_rows(2, rows, k), group)
+    op = OneOp(rows)
+    kernel = find_kernel(LIBRARY, native.Problem("linear", weight=fmt, act=f"int8-g{group}", n=n, k=k))
+    out = op.output(panels_for(n) * 16)
+    op.program.linear(op.bind(kernel), packed(fmt, w), op.input_activation(activation, k, group), out)
+    op.run()
+    return w, activation, op.result(out)
+
+
 @pytest.mark.parametrize("fmt", ["int8-row", "int8-g32", "int4-g64", "int4-g32"])
 @pytest.mark.parametrize(("rows", "n", "k"), SHAPES)
 def test_linear_over_integer_weights_adds_exact_group_sums(fmt: str, rows: int, n: int, k: int) -> None:
-    x, w = random_rows(2, rows, k), weight_for(n, k)
-    activation = model.quantize_rows(x)
-    op = OneOp(rows)
-    kernel = find_kernel(LIBRARY, native.Problem("linear", weight=fmt, act="int8-g64", n=n, k=k))
-    out = op.output(panels_for(n) * 16)
-    op.program.linear(op.bind(kernel), packed(fmt, w), op.input_activation(activation, k), out)
-    op.run()
+    w, activation, got = over_integers(fmt, rows, n, k)
     q, scale = integers_of(fmt, w)
     assert np.array_equal(q[:, :k] * np.repeat(scale, q.shape[1] // scale.shape[1], axis=1)[:, :k], unpacked(fmt, w))
-    assert np.array_equal(op.result(out)[:, :n], model.linear_int(activation, q, scale))
+    assert np.array_equal(got[:, :n], model.linear_int(activation, q, scale))
 
 
 @pytest.mark.parametrize(("bits", "group"), [(4, 64), (4, 128), (4, 256), (5, 64), (5, 256), (6, 64), (6, 128)])
@@ -97,35 +103,22 @@ def test_linear_over_sub_scaled_weights_applies_the_row_scale_at_the_end(
     bits: int, group: int, rows: int, n: int, k: int
 ) -> None:
     fmt = f"int{bits}-p32"
-    x, w = random_rows(2, rows, k), weight_for(n, k)
-    activation = model.quantize_rows(x, group)
-    op = OneOp(rows)
-    kernel = find_kernel(LIBRARY, native.Problem("linear", weight=fmt, act=f"int8-g{group}", n=n, k=k))
-    out = op.output(panels_for(n) * 16)
-    op.program.linear(op.bind(kernel), packed(fmt, w), op.input_activation(activation, k, group), out)
-    op.run()
+    w, activation, got = over_integers(fmt, rows, n, k, group)
     data = np.frombuffer(packed_bytes(fmt, w), np.uint8)[: panels_for(n) * native.panel_bytes(fmt, k)]
     weights, d = panels.sub_scaled(bits, data.reshape(panels_for(n), -1))
     q = weights.reshape(-1, weights.shape[2])[:n]
     assert np.array_equal(q[:, :k].astype(np.float32) * d.reshape(-1, 1)[:n], unpacked(fmt, w))
     groups = np.ones((n, -(-q.shape[1] // group)), np.float32)
-    assert np.array_equal(op.result(out)[:, :n], model.linear_int(activation, q, groups, group) * d.ravel()[:n])
+    assert np.array_equal(got[:, :n], model.linear_int(activation, q, groups, group) * d.ravel()[:n])
 
 
 @pytest.mark.parametrize("size", [256, 128])
 @pytest.mark.parametrize(("rows", "n", "k"), [*SHAPES, (18, 20, 700)])
 def test_linear_over_weights_with_minima_adds_superblocks(size: int, rows: int, n: int, k: int) -> None:
     fmt = f"int4-a{size}"
-    x, w = random_rows(2, rows, k), weight_for(n, k)
-    activation = model.quantize_rows(x)
-    op = OneOp(rows)
-    kernel = find_kernel(LIBRARY, native.Problem("linear", weight=fmt, act="int8-g64", n=n, k=k))
-    out = op.output(panels_for(n) * 16)
-    op.program.linear(op.bind(kernel), packed(fmt, w), op.input_activation(activation, k), out)
-    op.run()
+    w, activation, got = over_integers(fmt, rows, n, k)
     data = np.frombuffer(packed_bytes(fmt, w), np.uint8)[: panels_for(n) * native.panel_bytes(fmt, k)]
     weights = panels.with_minima(size, data.reshape(panels_for(n), -1))
-    got = op.result(out)
     assert np.array_equal(got, model.linear_affine(activation, weights, size))
     q_x, scale, _ = activation
     truth = (q_x * np.repeat(scale, 64, axis=1)).astype(np.float64)[:, :k] @ unpacked(fmt, w).astype(np.float64).T

@@ -62,7 +62,7 @@ def problem(bit: str) -> _native.Problem:
 def selector_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Selector]]:
     """Return a function that makes a selector which prefers the library of data/needs.c, made with some flags."""
     folder = tmp_path_factory.mktemp("needs")
-    common = ["cc", "-std=c11", "-O1", "-fPIC", f"-I{infeng_abi.include_dir()}", *infeng_abi.CFLAGS]
+    common = ["cc", "-std=c11", "-O0", "-fPIC", f"-I{infeng_abi.include_dir()}", *infeng_abi.CFLAGS]
     objects = []
     for source in sorted((ROOT / "infeng_core" / "reference").glob("*.c")):
         objects.append(folder / f"{source.stem}.o")

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
+from drawn import examples
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -206,11 +207,11 @@ class Narrow(Machine):
 
 
 TestMixed = Machine.TestCase
-TestMixed.settings = settings(max_examples=30, stateful_step_count=25, deadline=None)
+TestMixed.settings = settings(max_examples=examples(80), stateful_step_count=25, deadline=None)
 TestAllNear = AllNear.TestCase
-TestAllNear.settings = settings(max_examples=30, stateful_step_count=25, deadline=None)
+TestAllNear.settings = settings(max_examples=examples(80), stateful_step_count=25, deadline=None)
 TestNarrow = Narrow.TestCase
-TestNarrow.settings = settings(max_examples=20, stateful_step_count=25, deadline=None)
+TestNarrow.settings = settings(max_examples=examples(80), stateful_step_count=25, deadline=None)
 
 
 def known(windows: tuple[int, ...], pieces: list[int], first: int = 0, total: int = 64) -> PrefixTree:

@@ -444,7 +444,12 @@ TestScheduler.settings = settings(max_examples=examples(100), stateful_step_coun
 
 
 @pytest.mark.parametrize(
-    ("first", "count"), [(0, 40), *(pytest.param(many, many, marks=pytest.mark.nightly) for many in (100, 1000))]
+    ("first", "count"),
+    [
+        (0, 16),
+        pytest.param(16, 84, marks=pytest.mark.slow),
+        *(pytest.param(many, many, marks=pytest.mark.nightly) for many in (100, 1000)),
+    ],
 )
 def test_whatever_comes_when_rows_see_their_own_prefix_and_all_requests_end(first, count):
     worlds = [wander(seed) for seed in range(first, first + count)]
@@ -456,7 +461,7 @@ def test_whatever_comes_when_rows_see_their_own_prefix_and_all_requests_end(firs
 
 @pytest.mark.parametrize(
     ("first", "count"),
-    [(0, 12), pytest.param(12, 188, marks=pytest.mark.slow), pytest.param(1000, 1000, marks=pytest.mark.nightly)],
+    [(0, 6), pytest.param(6, 194, marks=pytest.mark.slow), pytest.param(1000, 1000, marks=pytest.mark.nightly)],
 )
 def test_with_windows_rows_see_what_they_should_and_blocks_behind_go_back(first, count):
     worlds = [wander(seed, has_windows=True) for seed in range(first, first + count)]

@@ -6,6 +6,7 @@ import json
 import re
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -196,43 +197,43 @@ def test_a_client_that_leaves_the_queue_is_gone_from_it(one_at_a_time: Running):
         assert until(lambda: served.blocks_in_use() == 0)
 
 
-def test_too_many_that_wait_are_told_when_to_come_again(one_at_a_time: Running):
-    served = one_at_a_time
+@contextmanager
+def busy(served: Running, count: int) -> Iterator[None]:
+    """Slow an engine down for ``count`` clients, whose calls run or wait; then they leave, and nothing is kept."""
     scheduler = served.engine.scheduler
     with slowed(served.engine, 0.02):
-        clients = [connected(served.address) for _ in range(4)]
-        for count, client in enumerate(clients, 1):
+        clients = [connected(served.address) for _ in range(count)]
+        for taken, client in enumerate(clients, 1):
             client.sendall(posted("/tiny", LONG))
-            assert until(lambda count=count: scheduler.running + scheduler.waiting == count)
+            assert until(lambda taken=taken: scheduler.running + scheduler.waiting == taken)
+        yield
+        for client in clients:
+            client.close()
+        assert until(lambda: served.blocks_in_use() == 0 and not scheduler.waiting)
+
+
+def test_too_many_that_wait_are_told_when_to_come_again(one_at_a_time: Running):
+    served = one_at_a_time
+    with busy(served, 4):
         reply = served.ask("/tiny", LONG, x_request_id="refused")
         assert reply.status == 503
         assert int(reply.headers["retry-after"]) >= 1
         assert 0 < int(reply.headers["retry-after-ms"]) <= 1000 * int(reply.headers["retry-after"])
         assert reply.json["error"]["code"] == "overloaded"
-        for client in clients:
-            client.close()
-        assert until(lambda: served.blocks_in_use() == 0 and not scheduler.waiting)
     assert [name for name, _ in SEEN.of("refused")] == ["rejected"]
     assert SEEN.reasons[-1] == "overloaded"
 
 
 def test_a_call_that_is_refused_is_told_before_its_body_has_come_and_its_connection_lives_on(one_at_a_time: Running):
     served = one_at_a_time
-    scheduler = served.engine.scheduler
-    with slowed(served.engine, 0.02):
-        clients = [connected(served.address) for _ in range(4)]
-        for count, client in enumerate(clients, 1):
-            client.sendall(posted("/tiny", LONG))
-            assert until(lambda count=count: scheduler.running + scheduler.waiting == count)
+    with busy(served, 4):
         call = posted("/tiny", {**LONG, "prompt": "x" * 1000})
         refused = connected(served.address)
         refused.sendall(call[:-500])
         assert read_until(refused, b'"overloaded"').startswith(b"HTTP/1.1 503")
         refused.sendall(call[-500:] + b"GET /health HTTP/1.1\r\nhost: test\r\n\r\n")
         assert b"HTTP/1.1 200" in read_until(refused, b'"ok"}')
-        for client in (*clients, refused):
-            client.close()
-        assert until(lambda: served.blocks_in_use() == 0 and not scheduler.waiting)
+        refused.close()
 
 
 def test_a_call_counts_as_waiting_while_it_is_read():
@@ -244,21 +245,15 @@ def test_a_call_counts_as_waiting_while_it_is_read():
         return read_tiny(body, context)
 
     overrides = {"scheduler.max_running": 1, "scheduler.max_waiting": 2}
-    with running(overrides=overrides, routes={"/slow": route(slowly)}) as served, slowed(served.engine, 0.02):
-        scheduler = served.engine.scheduler
-        clients = [connected(served.address) for _ in range(3)]
-        for count, client in enumerate(clients[:2], 1):
-            client.sendall(posted("/tiny", LONG))
-            assert until(lambda count=count: scheduler.running + scheduler.waiting == count)
-        clients[2].sendall(posted("/slow", LONG))
+    with running(overrides=overrides, routes={"/slow": route(slowly)}) as served, busy(served, 2):
+        slow = connected(served.address)
+        slow.sendall(posted("/slow", LONG))
         assert until(lambda: len(reads) == 1)
         assert served.ask("/slow", LONG).status == 503
         assert len(reads) == 1
         is_read.set()
-        assert until(lambda: scheduler.waiting == 2)
-        for client in clients:
-            client.close()
-        assert until(lambda: served.blocks_in_use() == 0 and not scheduler.waiting)
+        assert until(lambda: served.engine.scheduler.waiting == 2)
+        slow.close()
 
 
 def test_observers_are_told_of_each_choice_from_its_acceptance_to_its_end(one_at_a_time: Running):
