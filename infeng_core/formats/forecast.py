@@ -20,7 +20,10 @@ from infeng_core.models.weights import Layout, layout
 
 @dataclass(frozen=True)
 class Forecast:
-    """``nbytes`` of weights, in the file as in memory; ``convert_bytes`` of memory while they are made, about."""
+    """``nbytes`` of weights, in the file as in memory; ``convert_bytes`` of memory while they are made, about.
+
+    What the process has in memory before, its libraries, is not among them.
+    """
 
     formats: Mapping[str, str]
     nbytes: int

@@ -44,11 +44,9 @@ class BoundProgram : public Program {
       constant.owner = hold_buffer(array, what).owner;
       return constant;
     }
-    auto copy = std::make_shared<Bump>();
-    auto* values = copy->take_array<float>(array.size());
+    float* values = take_constant(array.size());
     std::memcpy(values, array.data(), static_cast<size_t>(array.nbytes()));
     constant.data = values;
-    constant.owner = std::move(copy);
     // The object is kept so that no other can take its place in memory while ops are added.
     copies_.emplace(object.ptr(), std::make_pair(object, constant));
     return constant;
