@@ -27,26 +27,34 @@ INFENG_INLINE void fetch_keys(const Slabs& s, int block, int count) {
   }
 }
 
-// K of the next split, piece by piece while V of this one passes.
+// K of the next split, piece by piece while V of this one passes, a piece for each vector of columns.
 template <Vector V, class Cache>
 struct Ahead {
   const Slabs& next;
   int shift;      // from a block of this split to one of the next
   int64_t bytes;  // of a block's K
-  int64_t piece;  // of them, for each vector of columns
+  int64_t piece;  // of them, whole lines
 
   Ahead(const Slabs& now, const Slabs& then, int64_t k_bytes, int vectors)
       : next(then), shift(then.begin - now.begin), bytes(k_bytes), piece(round_up(ceil_div(k_bytes, vectors), kLine)) {}
 
-  // What belongs to columns [column, column + 16 vectors) of a block of this split.
-  INFENG_INLINE void fetch(int block, int column, int vectors) const {
-    if (block + shift >= next.end) return;
-    const Slab& slab = next.slab[block + shift];
-    const char* k = slab.k<char>();
-    const int64_t from = column / kLanes * piece, to = min_of(from + vectors * piece, bytes);
-    for (int64_t at = from; at < to; at += kLine) V::prefetch(k + at);
-    if constexpr (Cache::kScaled)
-      if (column == 0) V::prefetch(slab.k_scale());
+  // The pieces of columns [column, column + 16 vectors), block by block of this split.
+  struct Pieces {
+    const Slabs* next;  // NULL: none
+    int shift;
+    int64_t from, to;
+    bool has_scales;
+    INFENG_INLINE void fetch(int block) const {
+      if (!next || block + shift >= next->end) return;
+      const Slab& slab = next->slab[block + shift];
+      const char* k = slab.k<char>();
+      for (int64_t at = from; at < to; at += kLine) V::prefetch(k + at);
+      if (Cache::kScaled && has_scales) V::prefetch(slab.k_scale());
+    }
+  };
+  INFENG_INLINE Pieces pieces(int column, int vectors) const {
+    const int64_t from = column / kLanes * piece;
+    return {&next, shift, from, min_of(from + vectors * piece, bytes), column == 0};
   }
   // K of the blocks of the next split for which this one has none.
   INFENG_INLINE void fetch_rest(const Slabs& now) const {

@@ -217,7 +217,9 @@ struct SplitBlock {
     static constexpr int kPerValue = Cache::kPerValue;
     const Slab* slab;
     int step;  // values of a row
-    INFENG_INLINE const Value* row(int t) const { return slab[t / kLanes].template v<Value>(t % kLanes, kPerValue); }
+    INFENG_INLINE const Value* row(unsigned t) const {
+      return slab[t / kLanes].template v<Value>(int(t % kLanes), kPerValue);
+    }
     static INFENG_INLINE F load(const Value* v) { return Cache::value(v); }
     static INFENG_INLINE F load(const Value* v, int n) { return Cache::value(v, n); }
   };
@@ -232,6 +234,7 @@ struct SplitBlock {
 
   void values(const Slabs& now, const Slabs& next) const {
     const bool widens = Cache::kConverted && rows > kCachedRows;
+    // What the columns pass over together, f32 or as it is in the cache: a third of a first-level cache.
     const int64_t row =
         widens ? width * int64_t(sizeof(float)) : ceil_div(dim, Cache::kPerValue) * int64_t(sizeof(Value));
     const int step = int(max_of(kWideFloats * int64_t(sizeof(float)) / row / kLanes, 1));
@@ -301,9 +304,10 @@ struct SplitBlock {
     F acc[M][C];
     INFENG_EACH (m, M)
       INFENG_EACH (c, C) acc[m][c] = V::load(o + m * width + c * kLanes);
+    const auto pieces = ahead ? ahead->pieces(d, C) : typename Fetch::Pieces{};
     while (begin < end) {
-      const int stop = int(min_of(end, round_up(begin + 1, kLanes)));
-      if (ahead) ahead->fetch(begin / kLanes, d, C);
+      const int whole = (begin | (kLanes - 1)) + 1, stop = whole < end ? whole : end;
+      pieces.fetch(int(unsigned(begin) / kLanes));
       const auto* values = source.row(begin) + d / Source::kPerValue;
       for (; begin < stop; ++begin, values += source.step) {
         F value[C];
