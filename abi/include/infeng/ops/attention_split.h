@@ -124,6 +124,9 @@ struct SplitBlock {
   }
 
   void scores(const Slabs& now, const Slabs& next) const {
+    if constexpr (requires { Cache::takes_splits(rows, dim); }) {
+      if (Cache::takes_splits(rows, dim)) return score_split(now, next);
+    }
     constexpr int P = Cache::kScoreBlocks;
     balanced_blocks<Cache::kScoreRows>(rows, [&](int v, auto count) {
       constexpr int M = count.value;
@@ -137,6 +140,19 @@ struct SplitBlock {
         score<M, 1>(now, b, v);
       }
     });
+  }
+
+  // The scores of all rows at once, for formats that have a way of their own (ops/attention_tiles.h). With each block K
+  // of a later one is fetched, and V of its own.
+  void score_split(const Slabs& now, const Slabs& next) const {
+    const auto ahead = [&](int b) INFENG_INLINE_LAMBDA {
+      const int later = b + Cache::kTurnBlocks;
+      fetch(later < now.end ? now : next, later < now.end ? later : next.begin + later - now.end, 1);
+      const char* values = now.slab[b].template v<char>(0);
+      for (int at = 0; at < dim * Cache::kBytes; at += kLine) V::prefetch(values + at);
+      V::prefetch(now.slab[b].v_scale());
+    };
+    Cache::score_split({now.slab, now.begin, now.end, rows, dim, args.scale}, scratch, ahead);
   }
 
   // The first rows to pass also fetch V of the same blocks, which is due after the split's scores.
