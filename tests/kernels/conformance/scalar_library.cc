@@ -1,6 +1,6 @@
 // Every op of the SDK over the portable vectors, as a kernel library: shows that the ops do not depend on an
 // instruction set, and lets a sanitizer look at plain loops. SPDX-License-Identifier: Apache-2.0
-#include <infeng/ops/attention.h>
+#include <infeng/ops/attention_tiles.h>
 #include <infeng/ops/embed.h>
 #include <infeng/ops/experts.h>
 #include <infeng/ops/kv_append.h>
@@ -75,6 +75,9 @@ constexpr infeng_kernel table[] = {
     kernel<AttentionSplits<V, AttentionInt8H<V>>>("attention_int8h_splits", ""),
     kernel<AttentionRows<V, AttentionK8V4H<V>>>("attention_k8v4h_rows", ""),
     kernel<AttentionSplits<V, AttentionK8V4H<V>>>("attention_k8v4h_splits", ""),
+    kernel<AttentionTiles<V, AttentionInt8Tiles<V, scalar::Tiles>, 1>>("attention_int8_tiles", ""),
+    kernel<AttentionTiles<V, AttentionInt8HTiles<V, scalar::Tiles>, 1>>("attention_int8h_tiles", ""),
+    kernel<AttentionTiles<V, AttentionK8V4HTiles<V, scalar::Tiles>, 1>>("attention_k8v4h_tiles", ""),
     kernel<AttentionRows<V, AttentionInt4H<V>>>("attention_int4h_rows", ""),
     kernel<AttentionSplits<V, AttentionInt4H<V>>>("attention_int4h_splits", ""),
     kernel<AttentionRows<V, AttentionFp8H<V>>>("attention_fp8h_rows", ""),

@@ -35,7 +35,8 @@ struct Memory {
   int32_t c[16][32];
 };
 
-// c += a b twice, the second time on a tile that was loaded: what lies behind its rows and columns must be zero.
+// c += a b twice, the second time on a tile that was loaded and with bytes of b without a sign: what lies behind its
+// rows and columns must be zero.
 template <class T>
 void multiply(const TileConfig& config, Memory& m) {
   T::configure(config);
@@ -45,7 +46,7 @@ void multiply(const TileConfig& config, Memory& m) {
   T::template dot<0, 1, 2>();
   T::template store<0>(m.c, sizeof m.c[0]);
   T::template load<0>(m.c, sizeof m.c[0]);
-  T::template dot<0, 1, 2>();
+  T::template dot_unsigned<0, 1, 2>();
   T::template store<0>(m.c, sizeof m.c[0]);
   T::release();
 }

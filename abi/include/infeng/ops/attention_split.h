@@ -111,6 +111,9 @@ struct SplitBlock {
   }
 
   void scores(const Slabs& now, bool fetched) const {
+    if constexpr (requires { Cache::takes_splits(rows, dim); }) {
+      if (slot == 0 && Cache::takes_splits(rows, dim)) return score_split(now, fetched);
+    }
     constexpr int P = Cache::kScoreBlocks;
     if (!fetched) fetch_keys<V, Cache>(now, now.begin, P);
     balanced_blocks<Cache::kScoreRows>(rows, [&](int v, auto count) {
@@ -122,6 +125,19 @@ struct SplitBlock {
       }
       for (; b < now.end; ++b) score<M, 1>(now, b, v);
     });
+  }
+
+  // The scores of all rows at once, for formats that have a way of their own (ops/attention_tiles.h). With each block
+  // its V is fetched, and K of a later one unless that has been asked for.
+  void score_split(const Slabs& now, bool fetched) const {
+    if (!fetched) fetch_keys<V, Cache>(now, now.begin, Cache::kTurnBlocks);
+    const auto ahead = [&](int b) INFENG_INLINE_LAMBDA {
+      if (!fetched) fetch_keys<V, Cache>(now, b + Cache::kTurnBlocks, 1);
+      const char* values = now.slab[b].template v<char>(0);
+      for (int at = 0; at < dim * Cache::kBytes; at += kLine) V::prefetch(values + at);
+      V::prefetch(now.slab[b].v_scale());
+    };
+    Cache::score_split({now.slab, now.begin, now.end, rows, dim, args.scale}, scratch, ahead);
   }
 
   // The first rows to pass also fetch V of the same blocks, which is due after the split's scores.

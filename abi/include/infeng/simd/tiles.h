@@ -40,6 +40,7 @@ concept Tiles = Vector<V> && requires(const TileConfig& config, const void* from
   // c[m][n] += sum over k of a[m][k] * b[k/4][4 n + k % 4], signed bytes, exact int32. Rows of c are those of a, columns
   // those of b, and b has a row for every four columns of a.
   { T::template dot<0, 1, 2>() };
+  { T::template dot_unsigned<0, 1, 2>() };   // the same, but that the bytes of b are unsigned
   { T::floats(products) };                   // V::F: 16 int32, converted
   { T::unpack_nibbles(from, bytes, bytes) }; // low and high nibbles of 64 bytes, each minus 8, as 64 int8
   { T::unpack_bytes(from, bytes) };          // 64 u8, each minus 128, as 64 int8

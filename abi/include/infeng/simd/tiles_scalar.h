@@ -46,18 +46,11 @@ struct Tiles {
   }
   template <int C, int A, int B>
   static void dot() {
-    static_assert(C != A && C != B && A != B, "the hardware refuses equal operands");
-    require(usable(C) && usable(A) && usable(B) && rows(C) == rows(A) && colsb(C) == colsb(B) &&
-            colsb(A) == 4 * rows(B) && colsb(C) % 4 == 0);
-    const Data &a = state().data[A], &b = state().data[B];
-    Data& c = state().data[C];
-    for (int m = 0; m < rows(C); ++m)
-      for (int n = 0; n < colsb(C) / 4; ++n) {
-        int32_t sum;
-        __builtin_memcpy(&sum, c.bytes[m] + 4 * n, 4);
-        for (int k = 0; k < colsb(A); ++k) sum += int8_t(a.bytes[m][k]) * int8_t(b.bytes[k / 4][4 * n + k % 4]);
-        __builtin_memcpy(c.bytes[m] + 4 * n, &sum, 4);
-      }
+    multiply<C, A, B, int8_t>();
+  }
+  template <int C, int A, int B>
+  static void dot_unsigned() {
+    multiply<C, A, B, uint8_t>();
   }
   static Scalar::F floats(const int32_t* products) {
     return Scalar::lanes<Scalar::F>([&](int i) { return float(products[i]); });
@@ -92,6 +85,21 @@ struct Tiles {
     TileConfig config;
     Data data[kTiles];
   };
+  template <int C, int A, int B, class Byte>
+  static void multiply() {
+    static_assert(C != A && C != B && A != B, "the hardware refuses equal operands");
+    require(usable(C) && usable(A) && usable(B) && rows(C) == rows(A) && colsb(C) == colsb(B) &&
+            colsb(A) == 4 * rows(B) && colsb(C) % 4 == 0);
+    const Data &a = state().data[A], &b = state().data[B];
+    Data& c = state().data[C];
+    for (int m = 0; m < rows(C); ++m)
+      for (int n = 0; n < colsb(C) / 4; ++n) {
+        int32_t sum;
+        __builtin_memcpy(&sum, c.bytes[m] + 4 * n, 4);
+        for (int k = 0; k < colsb(A); ++k) sum += int8_t(a.bytes[m][k]) * Byte(b.bytes[k / 4][4 * n + k % 4]);
+        __builtin_memcpy(c.bytes[m] + 4 * n, &sum, 4);
+      }
+  }
   static State& state() {
     static thread_local State s;
     return s;

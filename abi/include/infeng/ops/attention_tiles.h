@@ -1,0 +1,197 @@
+// Scores of attention over int8 keys on a machine that multiplies tiles (simd/tiles.h), for blocks of many virtual
+// rows. The numbers are those of Int8Keys:
+//   acc = -128 * sum of q + sum over d of q[d] * (K[t][d] + 128)     exact;  s = float(acc) * ((qs * ks[t]) * scale)
+// All else of attention is shared with the vector kernels: the contract adds p * V token by token in f32, and no tile
+// does that.
+// K of a block of 16 tokens, [head_dim / 4][16 tokens][4] as u8, is B tiles as it lies in the cache: a step is 64
+// columns of the head. The quantized queries of up to 16 virtual rows are A tiles as they lie in scratch, and C tiles
+// begin as the first term. A turn is the K of a few blocks times one tile of rows; while its products become scores,
+// those of the next turn are made.
+// SPDX-License-Identifier: Apache-2.0
+#ifndef INFENG_OPS_ATTENTION_TILES_H
+#define INFENG_OPS_ATTENTION_TILES_H
+
+#include <infeng/ops/attention.h>
+#include <infeng/simd/tiles.h>
+
+namespace infeng {
+namespace {
+
+template <Vector V, class T>
+  requires Tiles<T, V>
+struct TileKeys : Int8Keys<V> {
+  using F = typename V::F;
+  static constexpr int kLeastRows = 9;  // of a block; the heads of a row that decodes alone are fewer, and stay vectors
+  static constexpr int kMostSteps = 4;  // of a head, each with a tile of queries
+  static constexpr int kTurnBlocks = 4;
+
+  // Whether the scores of a whole split are made here instead of by `scores`.
+  static INFENG_INLINE bool takes_splits(int rows, int dim) { return rows >= kLeastRows && dim <= kMostSteps * kGroup; }
+
+  // Blocks [begin, end) of a split's, for virtual rows [0, rows).
+  struct Split {
+    const Slab* slab;
+    int begin, end;
+    int rows, dim;
+    float scale;
+  };
+
+  // Scores into scratch.s, the largest of each lane into scratch.largest. Calls ahead(b) for each block, ascending.
+  template <class Ahead>
+  static void score_split(const Split& split, SplitScratch& scratch, const Ahead& ahead) {
+    const Job job(split, scratch);
+    for (int v = 0; v < job.tiles * job.height; ++v) {
+      const int32_t zero = v < split.rows ? -128 * scratch.qsum[v] : 0;
+      for (int i = 0; i < kLanes; ++i) job.space->zero[v][i] = zero;
+    }
+    for (int v = 0; v < split.rows; ++v) V::store(scratch.largest[v], V::set(-__builtin_inff()));
+    T::configure(job.shapes());
+    dispatch<kMostSteps>(job.steps, [&](auto steps) { turns<steps.value>(job, ahead); });
+    T::release();
+  }
+
+ private:
+  // Where V is widened after the scores. What is stored for one turn never lies a multiple of 4 KB from what is read of
+  // the other: such a load would wait for the store.
+  struct Space {
+    int32_t products[kTurnBlocks][2][kTileRows][kLanes];  // of two turns
+    int32_t zero[kVirtualRows][kLanes];                   // what C tiles begin as
+  };
+  static_assert(sizeof(Space) <= sizeof(SplitScratch::wide) && __builtin_offsetof(SplitScratch, wide) % kLine == 0);
+
+  struct Job {
+    Split split;
+    SplitScratch* scratch;
+    Space* space;
+    int width;   // of a row of queries
+    int steps;   // of a head
+    int tiles;   // of rows
+    int height;  // of each; rows that the last one lacks are computed and not used
+
+    INFENG_INLINE Job(const Split& s, SplitScratch& x)
+        : split(s),
+          scratch(&x),
+          space((Space*)x.wide),
+          width(int(round_up(s.dim, kLanes))),
+          steps(int(ceil_div(s.dim, kGroup))),
+          tiles(int(ceil_div(s.rows, kTileRows))),
+          height(int(ceil_div(s.rows, tiles))) {}
+
+    // Tiles 0 and 1 are C, 2 and 3 B, 4 to 7 A. Those of the last step, B in 3, are as large as what is left of a head.
+    TileConfig shapes() const {
+      const int left = split.dim - (steps - 1) * kGroup;
+      TileConfig config;
+      for (int tile = 0; tile < 2; ++tile) config.set(tile, height, kLine);
+      config.set(2, kTileRows, kLine);
+      config.set(3, left / 4, kLine);
+      for (int step = 0; step < steps; ++step) config.set(4 + step, height, step + 1 < steps ? kGroup : left);
+      return config;
+    }
+
+    INFENG_INLINE int first_row(int tile) const { return tile * height; }
+    INFENG_INLINE int rows_of(int tile) const { return int(min_of(height, split.rows - first_row(tile))); }
+  };
+
+  // Blocks [block, block + count) and one tile of rows; count is kTurnBlocks, 1 for those left over, 0 at the end.
+  struct Turn {
+    int block, count, tile;
+
+    INFENG_INLINE Turn(const Job& job, int from) : block(from), count(count_at(job, from)), tile(0) {}
+    INFENG_INLINE void advance(const Job& job) {
+      if (++tile < job.tiles) return;
+      *this = Turn(job, block + count);
+    }
+
+   private:
+    static INFENG_INLINE int count_at(const Job& job, int block) {
+      return block + kTurnBlocks <= job.split.end ? kTurnBlocks : block < job.split.end ? 1 : 0;
+    }
+  };
+
+  template <int Steps, class Ahead>
+  static INFENG_NOINLINE void turns(const Job& given, const Ahead& ahead) {
+    const Job job = given;
+    Turn next(job, job.split.begin);
+    load_queries<Steps>(job, next);
+    unrolled<kTurnBlocks>([&](auto p) INFENG_INLINE_LAMBDA {
+      if (p.value < next.count) multiply<Steps, p.value>(job, next, 0);
+    });
+    for (int half = 0; next.count > 0; half ^= 1) {
+      const Turn now = next;
+      next.advance(job);
+      if (now.count == kTurnBlocks)
+        turn<Steps, kTurnBlocks>(job, now, next, half, ahead);
+      else
+        turn<Steps, 1>(job, now, next, half, ahead);
+    }
+  }
+
+  // Scores of `now`, whose products are in `half` of the space; products of `next` into the other.
+  template <int Steps, int Blocks, class Ahead>
+  static INFENG_INLINE void turn(const Job& job, const Turn& now, const Turn& next, int half, const Ahead& ahead) {
+    const int rows = job.rows_of(now.tile), part = (rows + kTurnBlocks - 1) / kTurnBlocks;
+    F ks[Blocks];
+    INFENG_EACH (p, Blocks) ks[p] = V::load(job.split.slab[now.block + p].k_scale());
+    if (next.count > 0 && job.tiles > 1) load_queries<Steps>(job, next);
+    unrolled<kTurnBlocks>([&](auto p) INFENG_INLINE_LAMBDA {
+      if (p.value < next.count) multiply<Steps, p.value>(job, next, half ^ 1);
+      if (p.value < Blocks && now.tile == 0) ahead(now.block + p.value);
+      const int end = int(min_of(rows, (p.value + 1) * part));
+      for (int row = p.value * part; row < end; ++row) score_row<Blocks>(job, now, half, row, ks);
+    });
+  }
+
+  template <int Steps>
+  static INFENG_INLINE void load_queries(const Job& job, const Turn& turn) {
+    const int8_t* q = job.scratch->qq + job.first_row(turn.tile) * job.width;
+    unrolled<Steps>([&](auto s)
+                        INFENG_INLINE_LAMBDA { T::template load<4 + s.value>(q + s.value * kGroup, job.width); });
+  }
+
+  // Products of a turn's tile of rows with its block number P.
+  template <int Steps, int P>
+  static INFENG_INLINE void multiply(const Job& job, const Turn& turn, int half) {
+    constexpr int C = P % 2;
+    const uint8_t* k = job.split.slab[turn.block + P].template k<uint8_t>();
+    T::template load<C>(job.space->zero[job.first_row(turn.tile)], kLine);
+    unrolled<Steps>([&](auto s) INFENG_INLINE_LAMBDA {
+      constexpr int B = s.value + 1 < Steps ? 2 : 3;
+      T::template load<B>(k + s.value * kTileRows * kLine, kLine);
+      T::template dot_unsigned<C, 4 + s.value, B>();
+    });
+    T::template store<C>(job.space->products[P][half], kLine);
+  }
+
+  template <int Blocks>
+  static INFENG_INLINE void score_row(const Job& job, const Turn& now, int half, int row, const F (&ks)[Blocks]) {
+    const int v = job.first_row(now.tile) + row;
+    float* s = job.scratch->s[v] + now.block * kLanes;
+    const F qs = V::set(job.scratch->qs[v]), scale = V::set(job.split.scale);
+    F largest = V::load(job.scratch->largest[v]);
+    INFENG_EACH (p, Blocks) {
+      const F score = V::mul(T::floats(job.space->products[p][half][row]), V::mul(V::mul(qs, ks[p]), scale));
+      V::store(s + p * kLanes, score);
+      largest = V::max(largest, score);
+    }
+    V::store(job.scratch->largest[v], largest);
+  }
+};
+
+template <Vector V, class T>
+using AttentionInt8Tiles = AttentionScaled<V, INFENG_KV_INT8, false, TileKeys<V, T>, Int8Values<V>>;
+template <Vector V, class T>
+using AttentionInt8HTiles = AttentionScaled<V, INFENG_KV_INT8_H, true, TileKeys<V, T>, Int8Values<V>>;
+template <Vector V, class T>
+using AttentionK8V4HTiles = AttentionScaled<V, INFENG_KV_K8V4_H, true, TileKeys<V, T>, Int4Values<V>>;
+
+// Fewest: the least number of rows for which the kernel is offered; with fewer, splits are spread over the workers.
+template <Vector V, class Cache, int Fewest>
+struct AttentionTiles : AttentionRows<V, Cache> {
+  static int32_t accepts(const infeng_problem* p) {
+    return p->rows_max >= Fewest && AttentionRows<V, Cache>::accepts(p);
+  }
+};
+
+}  // namespace
+}  // namespace infeng
+#endif  // INFENG_OPS_ATTENTION_TILES_H
