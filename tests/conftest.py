@@ -3,6 +3,7 @@
 import gc
 import os
 import signal
+from collections import Counter
 
 import pytest
 from drawn import examples
@@ -19,6 +20,17 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # How long an example takes says nothing where cores are shared.
 settings.register_profile("suite", max_examples=examples(100), deadline=None)
 settings.load_profile("suite")
+
+
+LONG = {"e2e", "docs", "kernels", "calibration"}
+"""Folders whose files have few tests that take long: whole engines, compilers."""
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with files that take long, so that at the end no process waits for another that has such a one."""
+    tests = Counter(item.path for item in items)
+    items.sort(key=lambda item: (LONG.isdisjoint(item.path.parts), -tests[item.path], item.path))
 
 
 def pytest_collection_finish() -> None:

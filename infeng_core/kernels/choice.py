@@ -62,6 +62,9 @@ class Selector:
         self._first_use = FirstUse(self._by_name[REFERENCE])
         self._lock = Lock.read(config.kernels.lock) if config.kernels.lock else None
         self._decisions: dict[_native.Problem, Decision] = {}
+        self._kernels: dict[tuple[str, str], list[_native.Kernel]] = {}
+        self._unusable: dict[tuple[str, str], Reason | None] = {}
+        self._needs: dict[tuple[str, str], frozenset[str]] = {}
         self.seconds = 0.0
         """What choosing kernels took so far, their first-use checks included."""
         for op, target in config.kernels.force.items():
@@ -123,13 +126,12 @@ class Selector:
         eligible: list[_native.Kernel] = []
         seen: list[Candidate] = []
         for state in self.states:
-            for kernel in state.native.kernels if state.native else ():
-                if kernel.op == problem.op:
-                    reason = self._objection(state, kernel, problem, target)
-                    if reason is None:
-                        eligible.append(kernel)
-                    else:
-                        seen.append(Candidate(state.name, kernel.name, reason))
+            for kernel in self._of_op(state, problem.op):
+                reason = self._objection(state, kernel, problem, target)
+                if reason is None:
+                    eligible.append(kernel)
+                else:
+                    seen.append(Candidate(state.name, kernel.name, reason))
             if state.native is None:
                 notes = [note.name for note in state.plugin.kernels if note.op == problem.op]
                 seen += [Candidate(state.name, name, state.reason) for name in notes]
@@ -147,19 +149,20 @@ class Selector:
                 ranked.append(Candidate(kernel.library, kernel.name, reason))
         return Decision(problem, chosen, (*ranked, *seen))
 
+    def _of_op(self, state: LibraryState, op: str) -> list[_native.Kernel]:
+        """Return the kernels that a library has for an op."""
+        if (state.name, op) not in self._kernels:
+            kernels = state.native.kernels if state.native else ()
+            self._kernels[state.name, op] = [kernel for kernel in kernels if kernel.op == op]
+        return self._kernels[state.name, op]
+
     def _objection(
         self, state: LibraryState, kernel: _native.Kernel, problem: _native.Problem, target: str | None
     ) -> Reason | None:
         """Return why ``kernel`` is out of the question, or None."""
-        name = f"{state.name}/{kernel.name}"
-        if state.reason is not READY:
-            return state.reason
-        if name in self.config.kernels.disable:
-            return Reason("disabled", "listed in kernels.disable")
-        lacking = unmet(self.cpu, None, sorted(state.features_of(kernel.name, kernel.features)))
-        if lacking:
-            return lacking
-        if target is not None and target not in (state.name, name):
+        if unusable := self._objection_to_all(state, kernel):
+            return unusable
+        if target is not None and target not in (state.name, f"{state.name}/{kernel.name}"):
             return Reason("not_forced", f"kernels.force says {target}")
         if target is None and rank(state.name, self.config) == len(self.config.kernels.order):
             return Reason("not_in_order", remedy=f"add {state.name} or * to kernels.order")
@@ -174,8 +177,20 @@ class Selector:
         reason = self._blamed(kernel, problem, self._first_use.fits(state, kernel, problem))
         return None if reason is READY else reason
 
+    def _objection_to_all(self, state: LibraryState, kernel: _native.Kernel) -> Reason | None:
+        """Return why ``kernel`` is out of the question for every problem, or None."""
+        key = state.name, kernel.name
+        if key not in self._unusable:
+            self._unusable[key] = unmet(self.cpu, None, sorted(state.features_of(kernel.name, kernel.features)))
+            if "/".join(key) in self.config.kernels.disable:
+                self._unusable[key] = Reason("disabled", "listed in kernels.disable")
+        return self._unusable[key] if state.reason is READY else state.reason
+
     def _features(self, kernel: _native.Kernel) -> frozenset[str]:
-        return closure(self._by_name[kernel.library].features_of(kernel.name, kernel.features))
+        key = kernel.library, kernel.name
+        if key not in self._needs:
+            self._needs[key] = closure(self._by_name[kernel.library].features_of(kernel.name, kernel.features))
+        return self._needs[key]
 
     def _ranked(self, kernels: Sequence[_native.Kernel]) -> list[_native.Kernel]:
         """Sort by manifest order; within one place, the best of those that no other surpasses in features is first."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 import functools
 import itertools
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import infeng_demo
 import numpy as np
@@ -54,15 +55,20 @@ def check(
     assert 0.98 < ratio < bounds[format], f"{format} with a {cache} cache: {ratio:.4f} of {exact}"
 
 
+def slow(*formats: str) -> Iterator[Any]:
+    yield from (pytest.param(format, marks=pytest.mark.slow) for format in formats)
+
+
 def test_the_demo_model_in_f32_has_the_perplexity_of_its_checkpoint() -> None:
     assert measure(infeng_demo.model_dir(), TEXTS, "f32", "f32") == pytest.approx(DEMO_F32, rel=1e-4)
 
 
+@pytest.mark.slow
 def test_an_f16_cache_costs_the_demo_model_nothing_that_shows() -> None:
     assert measure(infeng_demo.model_dir(), TEXTS, "f32", "f16") == pytest.approx(DEMO_F32, rel=1e-3)
 
 
-@pytest.mark.parametrize("format", ["bf16", "int8-row", "int4-g64", "int4-g32", "int4-p32"])
+@pytest.mark.parametrize("format", ["int8-row", "int4-g64", "int4-p32", *slow("bf16", "int4-g32")])
 def test_a_format_costs_the_demo_model_little(format: str) -> None:
     check(infeng_demo.model_dir(), TEXTS, DEMO_F32, format, "int8", BOUNDS)
 
@@ -71,7 +77,7 @@ def test_stories260k_in_f32_has_the_perplexity_of_its_checkpoint(stories: Path) 
     assert measure(stories, STORIES, "f32", "f32") == pytest.approx(STORIES_F32, rel=1e-4)
 
 
-@pytest.mark.parametrize("format", ["int8-row", "int4-g64", "int4-g32", "int4-p32"])
+@pytest.mark.parametrize("format", ["int4-g64", "int4-p32", *slow("int8-row", "int4-g32")])
 def test_a_format_costs_stories260k_little(format: str, stories: Path) -> None:
     check(stories, STORIES, STORIES_F32, format, "int8", STORIES_BOUNDS)
 

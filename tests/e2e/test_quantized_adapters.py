@@ -6,7 +6,9 @@ a share of the logits' spread.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -32,10 +34,18 @@ def logits(directory: Path, case: Case, *settings: dict[str, object]) -> dict[st
     return found
 
 
-@pytest.mark.parametrize("dtype", ["int8", "bf16", "f32"])
-@pytest.mark.parametrize("format", ["int8-row", "int4-g64", "f32"])
+def every_storage() -> Iterator[Any]:
+    """Yield case, format and storage: of each case and format one storage always, the others in the slow suite."""
+    for i, case in enumerate(CASES):
+        for j, format in enumerate(("int8-row", "int4-g64", "f32")):
+            for k, dtype in enumerate(("int8", "bf16", "f32")):
+                marks = () if (i + j) % 3 == k else pytest.mark.slow
+                yield pytest.param(case, format, dtype, marks=marks, id=f"{case.name}-{format}-{dtype}")
+
+
+@pytest.mark.parametrize(("case", "format", "dtype"), list(every_storage()))
 def test_a_storage_computes_what_its_numbers_mean(
-    format: str, dtype: str, case: Case, reduced: dict[str, Path]
+    case: Case, format: str, dtype: str, reduced: dict[str, Path]
 ) -> None:
     settings = harness.F32 | {"model.format": format, "adapters.dtype": dtype}
     native = logits(reduced[case.name], case, settings)

@@ -8,13 +8,15 @@ logits' spread. An error in a scale, a layout or a term is far outside it, as th
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from e2e import harness
 from goldens import oracle, panels
-from goldens.shapes import Case
+from goldens.shapes import CASES, Case
 from infeng_numpy.backend import CACHES
 from infeng_numpy.llama import Llama
 from infeng_numpy.rounding import PLAIN
@@ -87,14 +89,19 @@ def difference(got: NDArray[np.floating], expected: NDArray[np.float64]) -> tupl
     return float(off.mean()), float(off.max())
 
 
-@pytest.mark.parametrize(
-    ("format", "cache"),
-    [
-        pytest.param(format, cache, marks=[pytest.mark.nightly] * (format == "int4-a256" and cache != "int8"))
-        for format in ("f32", "bf16", *FORMATS)
-        for cache in ("f32", "f16", "int8")
-    ],
-)
+def every_format() -> Iterator[Any]:
+    """Yield case, format and cache: each format in two cases with a cache each, the exact one in all; the rest slow."""
+    caches = ("f32", "f16", "int8")
+    for i, case in enumerate(CASES):
+        for j, format in enumerate(("f32", "bf16", *FORMATS)):
+            for k, cache in enumerate(caches):
+                is_usual = ((i + j) % 2 == 0 and (i // 2 + j) % 3 == k) or format == cache == "f32"
+                at_night = format == "int4-a256" and cache != "int8"
+                marks = () if is_usual else pytest.mark.nightly if at_night else pytest.mark.slow
+                yield pytest.param(case, format, cache, marks=marks, id=f"{case.name}-{format}-{cache}")
+
+
+@pytest.mark.parametrize(("case", "format", "cache"), list(every_format()))
 def test_a_format_computes_what_its_numbers_mean(format: str, cache: str, case: Case, reduced: dict[str, Path]) -> None:
     settings = {"model.format": format, "model.formats": {}, "kv_cache.dtype": cache}
     with harness.engine(reduced[case.name], settings) as engine:
@@ -108,7 +115,16 @@ def test_a_format_computes_what_its_numbers_mean(format: str, cache: str, case: 
     assert most < MOST
 
 
-@pytest.mark.parametrize("cache", ["int8h", "k8v4h", "int4h", "fp8h"])
+def every_rotation() -> Iterator[Any]:
+    """Yield case and cache: each cache in one case, refusals, which are quick, in all; the rest slow."""
+    usual = {("biased", "int8h"), ("linear", "k8v4h"), ("qwen2", "int4h"), ("biased", "fp8h")}
+    for case in CASES:
+        for cache in ("int8h", "k8v4h", "int4h", "fp8h"):
+            marks = () if (case.name, cache) in usual or case.name == "llama3" else pytest.mark.slow
+            yield pytest.param(case, cache, marks=marks, id=f"{case.name}-{cache}")
+
+
+@pytest.mark.parametrize(("case", "cache"), list(every_rotation()))
 def test_a_rotated_cache_computes_what_its_numbers_mean(cache: str, case: Case, reduced: dict[str, Path]) -> None:
     settings = {"model.format": "f32", "model.formats": {}, "kv_cache.dtype": cache}
     if case.name == "llama3":  # heads of 12

@@ -63,7 +63,7 @@ def test_a_silent_stream_gets_comments_that_readers_skip_and_ids_do_not_count(tm
     comment = b": keep-alive\n" if has_ids else b": keep-alive\n\n"
     with running(stream_keep_alive=0.02, journal=str(tmp_path) if has_ids else None) as served:
         quick = served.ask("/v1/completions", body)
-        with slowed(served.engine, 0.15):
+        with slowed(served.engine, 0.06):
             slow = served.ask("/v1/completions", body)
             client = OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0)
             chunks = list(client.completions.create(**body))
