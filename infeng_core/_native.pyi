@@ -643,6 +643,9 @@ def add_gram(x: NDArray[np.float32], h: NDArray[np.float64], threads: int = 1) -
     Blocks of 256 rows are summed in binary32, blocks in binary64.
     """
 
+def add_cross(y: NDArray[np.float32], x: NDArray[np.float32], c: NDArray[np.float64], threads: int = 1) -> None:
+    """Add y'x to ``c``, (m, k); y is (rows, m), x (rows, k). Sums as of ``add_gram``."""
+
 def factor(h: NDArray[np.float64], threads: int = 1) -> None:
     """Make the lower triangle of ``h``, symmetric (k, k), L below the diagonal and D on it, h = L D L'.
 
@@ -678,6 +681,20 @@ def refit_scales(
     """Make each row's ``d`` (w' H q) / (q' H q), the one that loses least with the integers q; in place.
 
     One that would not be positive stays.
+    """
+
+def aim(
+    w: NDArray[np.float32],  # (n, k)
+    inputs: NDArray[np.float64],  # (k, k)
+    outputs: NDArray[np.float64] | None,  # (n, k)
+    order: NDArray[np.int32],  # (k,) a permutation
+    factors: NDArray[np.float64],  # (k, k) of ``factor``, row and column i of input order[k - 1 - i]
+    threads: int = 1,
+) -> NDArray[np.float32]:
+    """Return w + (w inputs + outputs) H^-1, (n, k), for the H that was factored.
+
+    inputs = (Y - X)'X / n says how the rows X that are read have drifted from Y, outputs = E'X / n what is to be added
+    to the outputs beside. Equal bits for every number of threads.
     """
 
 def choose_codes(

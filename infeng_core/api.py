@@ -48,6 +48,7 @@ from infeng_core.cli.generation import (
 )
 from infeng_core.cli.lora import adapters_of, add_lora_options, as_text, loras, parse_adapter, parse_lora
 from infeng_core.cli.options import add_config_options, config_from
+from infeng_core.documents import DOCUMENT_KEYS, document_text
 from infeng_core.engine import Engine
 from infeng_core.errors import (
     AdapterError,
@@ -150,6 +151,7 @@ __all__ = [
     "API_VERSION",
     "A_FORMATS",
     "BASE",
+    "DOCUMENT_KEYS",
     "NEEDS",
     "NOT_FINITE",
     "REFERENCE",
@@ -303,6 +305,7 @@ __all__ = [
     "decoder",
     "describe",
     "detect",
+    "document_text",
     "draw_seed",
     "find",
     "footprint",

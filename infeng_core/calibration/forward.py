@@ -22,7 +22,7 @@ from infeng_core.formats.tensors import LoadedModel, PackedTensor
 from infeng_core.kernels.choice import Selector
 from infeng_core.models.config import ModelConfig
 from infeng_core.models.families import families
-from infeng_core.models.ops import ExpertLinear, panel_columns, writes
+from infeng_core.models.ops import Bias, ExpertLinear, Linear, Residual, panel_columns, writes
 from infeng_core.models.weights import layout
 from infeng_core.settings.config import EngineConfig
 from infeng_core.step import Limits
@@ -86,6 +86,31 @@ class Forward:
         is_made = op.x != route.out
         inputs = [rows[:, :k] for rows in self._values[op.x if is_made else route.x]]
         return Routed(inputs, [chosen(one, route.top_k) for one in logits], route.experts, is_made)
+
+    def residual(self, tensor: str, outputs: int) -> list[NDArray[np.float32]] | None:
+        """Return what the next linear op's ``outputs`` are added to, (tokens, outputs) of each text, as they are.
+
+        None where they are scaled before, or made into something else.
+        """
+        op = self._stages[self._next].linear
+        if (
+            not isinstance(op, Linear)
+            or op.weight != tensor
+            or not all(isinstance(s, Bias | Residual) for s in op.steps)
+        ):
+            return None
+        values = [step.value for step in op.steps if isinstance(step, Residual)]
+        return [rows[:, :outputs] for rows in self._values[values[0]]] if len(values) == 1 else None
+
+    @property
+    def has_experts(self) -> bool:
+        """Whether some rows go to some experts only."""
+        return any(isinstance(stage.linear, ExpertLinear) for stage in self._stages)
+
+    def is_wanted(self, tensor: str) -> bool:
+        """Return whether a stage that is still to run reads ``tensor``."""
+        later = (stage for stage in self._stages[self._next :] if not self.is_last(stage))
+        return any(getattr(op, "weight", None) == tensor for stage in later for op in stage.all_ops)
 
     def put(self, tensor: PackedTensor) -> None:
         """Take a packed tensor and compute as far as the tensors that are known allow; its memory may change after."""

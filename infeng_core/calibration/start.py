@@ -61,7 +61,8 @@ def calibrated(
         settings["rules"] = rules
     threads = plugins.cpu.place(config.threads, 0).workers
     start = partial(forward, given.ids, config, plugins)
-    return replace(quantizer, settings=settings), Statistics(start, threads)
+    aims = bool(getattr(quantizer.quantizer, "aims", False))
+    return replace(quantizer, settings=settings), Statistics(start, threads, aims)
 
 
 def forward(ids: Sequence[NDArray[np.int32]], config: EngineConfig, plugins: Plugins, model: ModelConfig) -> Forward:
@@ -71,7 +72,8 @@ def forward(ids: Sequence[NDArray[np.int32]], config: EngineConfig, plugins: Plu
 
 def _read(path: Path, source: Path, config: EngineConfig, plugins: Plugins) -> list[NDArray[np.int32]]:
     tokenizer = plugins.tokenizer(config.tokenizer.use)(source, config)
-    return texts.read(path, tokenizer.encode, context=open_checkpoint(source).config.max_positions)
+    shape = open_checkpoint(source).config
+    return texts.read(path, tokenizer.encode, context=shape.max_positions, bos=shape.bos_id)
 
 
 def _written(source: Path, config: EngineConfig) -> list[NDArray[np.int32]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -11,32 +11,48 @@ from numpy.typing import NDArray
 from infeng_core import _native
 from infeng_core.calibration.forward import Forward, quantized
 from infeng_core.calibration.routing import Routed
-from infeng_core.formats.quant import QuantFormat
-from infeng_core.formats.quantizers import Moments
+from infeng_core.formats.checkpoints import Checkpoint
+from infeng_core.formats.packing import pack_tensor
+from infeng_core.formats.quant import BUILTIN, QuantFormat
+from infeng_core.formats.quantizers import Moments, Seen
+from infeng_core.formats.rotation import rotated
+from infeng_core.formats.shards import aligned_bytes
 from infeng_core.formats.tensors import PackedTensor
 from infeng_core.models.config import ModelConfig
 
 BLOCK = 512  # columns that are mirrored at a time
 ROWS = 256  # the native sums are cut at multiples of it
 FEW = 128  # rows, fewer say too little of what an expert reads
+FLOAT = BUILTIN["bf16"]  # of the model beside, whose text drifts nowhere
+
+Rows = Sequence[NDArray[np.float32]]
+"""Of each text, (tokens, columns)."""
 
 
 @dataclass
 class Statistics:
-    """Gathers H of one tensor after the other, each behind the tensors that are packed already.
+    """Gathers what is known of one tensor after the other, each behind the tensors that are packed already.
 
-    ``start`` makes the pass over the text for a model's shape, once a conversion knows it.
+    ``start`` makes the pass over the text for a model's shape, once a conversion knows it. ``aims``: another pass goes
+    beside, through the tensors in bf16; models with experts have none, for rows would go to other experts there.
     """
 
     start: Callable[[ModelConfig], Forward]
     threads: int
+    aims: bool = False
     few_rows: dict[str, int] = field(default_factory=dict)
     """How many experts of a tensor got fewer than FEW rows of the text."""
+    _beside: Forward | None = field(default=None, repr=False)
 
-    def begin(self, model: ModelConfig) -> None:
-        """Start over, for a model of this shape."""
-        self._forward = self.start(model)
-        self._asked = ""  # the latest tensor that somebody wanted H of
+    def begin(self, checkpoint: Checkpoint) -> None:
+        """Start over, for this model."""
+        self._checkpoint = checkpoint
+        self._specs = {spec.name: spec for spec in checkpoint.layout.tensors}
+        self._forward, self._beside = self.start(checkpoint.config), None
+        self._asked = ""  # the latest tensor that somebody wanted the statistic of
+        if self.aims and not self._forward.has_experts:
+            self._beside = self.start(checkpoint.config)
+            self._beside.vectors, self._beside.store = self._forward.vectors, self._forward.store
         self.few_rows.clear()
 
     def vector(self, name: str, values: NDArray[np.float32]) -> None:
@@ -44,9 +60,9 @@ class Statistics:
         self._forward.vectors[name] = values.copy()
 
     def of(self, tensor: str, format: QuantFormat) -> Moments:
-        """Return what gives H, (k, k) symmetric, of what an expert's part of ``tensor`` multiplies in ``format``.
+        """Return what says of the inputs that an expert's part of ``tensor`` multiplies in ``format``.
 
-        A tensor without experts has the one H of expert 0; one that is only looked up has none.
+        A tensor without experts has that of expert 0; one that is only looked up has none.
         """
         inputs, self._asked = self._forward.inputs(tensor), tensor
         if inputs is None:
@@ -54,8 +70,9 @@ class Statistics:
         if isinstance(inputs, Routed):
             self._count(tensor, inputs)
             return _OfExperts(inputs, format, self.threads)
-        h = moments(inputs, format, self.threads)
-        return lambda expert: h
+        statistic = moments(inputs, format, self.threads)
+        seen = Seen(statistic) if self._beside is None else Seen(statistic, *self._drift(tensor, inputs, format))
+        return lambda expert: seen
 
     def put(self, tensor: PackedTensor) -> None:
         """Take a tensor as it will be served; its memory may change afterwards."""
@@ -64,6 +81,32 @@ class Statistics:
             if isinstance(inputs, Routed):
                 self._count(tensor.name, inputs)
         self._forward.put(tensor)
+        if self._beside is not None and self._beside.is_wanted(tensor.name):
+            self._beside.put(self._exact(tensor.name))
+
+    def _exact(self, name: str) -> PackedTensor:
+        """Return a tensor of the model as it is, in bf16."""
+        spec = self._specs[name]
+        nbytes = FLOAT.panel_bytes(spec.k)
+        out = aligned_bytes(spec.panels * nbytes)
+        pack_tensor(spec, self._checkpoint, FLOAT, out, self.threads)
+        return PackedTensor(name, FLOAT.name, spec.n, spec.k, spec.panels, nbytes, out, 0, FLOAT)
+
+    def _drift(
+        self, tensor: str, inputs: Rows, format: QuantFormat
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64] | None]:
+        """Return how far inputs, and what the outputs are added to, are from those of the model beside; by inputs."""
+        assert self._beside is not None
+        beside = self._beside.inputs(tensor)
+        assert isinstance(beside, list)
+        read = [as_read(rows, format, self.threads) for rows in inputs]
+        turned = [rotated(rows) if format.is_rotated else rows for rows in beside]
+        drift = cross([y - x for x, y in zip(read, turned, strict=True)], read, self.threads)
+        parts = self._specs[tensor].parts
+        here, there = (one.residual(tensor, parts[0].rows) for one in (self._forward, self._beside))
+        if len(parts) > 1 or here is None or there is None:
+            return drift, None
+        return drift, cross([y - x for x, y in zip(here, there, strict=True)], read, self.threads)
 
     def _count(self, tensor: str, inputs: Routed) -> None:
         """Note how many experts of a tensor get few rows."""
@@ -81,13 +124,14 @@ class _OfExperts:
     def __init__(self, routed: Routed, format: QuantFormat, threads: int) -> None:
         self._routed, self._format, self._threads = routed, format, threads
         self._counts = routed.counts
-        self._latest: tuple[int, NDArray[np.float64] | None] = (-1, None)
+        self._latest: tuple[int, Seen | None] = (-1, None)
         self._of_all: NDArray[np.float64] | None = None
 
-    def __call__(self, expert: int) -> NDArray[np.float64] | None:
+    def __call__(self, expert: int) -> Seen | None:
         if self._latest[0] != expert:  # gate and up ask for the same
             self._latest = (-1, None)
-            self._latest = (expert, self._found(expert))
+            found = self._found(expert)
+            self._latest = (expert, None if found is None else Seen(found))
         return self._latest[1]
 
     def _found(self, expert: int) -> NDArray[np.float64] | None:
@@ -98,25 +142,22 @@ class _OfExperts:
         return self._of_all
 
 
-def moments(inputs: Sequence[NDArray[np.float32]], format: QuantFormat, threads: int) -> NDArray[np.float64]:
+def as_read(rows: NDArray[np.float32], format: QuantFormat, threads: int) -> NDArray[np.float32]:
+    """Return the rows that kernels make of inputs for a weight in ``format``, (tokens, k) as they are."""
+    if format.is_float:
+        return rows
+    return quantized(rows, format.group, is_rotated=format.is_rotated, threads=threads)
+
+
+def moments(inputs: Rows, format: QuantFormat, threads: int) -> NDArray[np.float64]:
     """Return X'X / n, (k, k) symmetric float64, of the rows X that kernels make of all ``inputs``, each (tokens, k).
 
     Products are summed in blocks of 256 rows, whatever the lengths of the texts and the number of threads.
     """
     k, total = inputs[0].shape[1], sum(len(rows) for rows in inputs)
     h = np.zeros((k, k))
-    rest = np.empty((0, k), np.float32)
-    for rows in inputs:
-        read = rows
-        if not format.is_float:
-            read = quantized(rows, format.group, is_rotated=format.is_rotated, threads=threads)
-        rest = np.concatenate([rest, read])
-        whole = len(rest) // ROWS * ROWS
-        if whole:
-            _native.add_gram(np.ascontiguousarray(rest[:whole]), h, threads)
-            rest = rest[whole:]
-    if len(rest):
-        _native.add_gram(np.ascontiguousarray(rest), h, threads)
+    for (rows,) in _blocks((as_read(rows, format, threads),) for rows in inputs):
+        _native.add_gram(rows, h, threads)
     for begin in range(0, k, BLOCK):  # in place: h is the largest array of a conversion
         end = begin + BLOCK
         h[end:, begin:end] = h[begin:end, end:].T
@@ -124,3 +165,25 @@ def moments(inputs: Sequence[NDArray[np.float32]], format: QuantFormat, threads:
         h[begin:end, begin:end] = square + np.triu(square, 1).T
     h /= total
     return h
+
+
+def cross(values: Rows, inputs: Rows, threads: int) -> NDArray[np.float64]:
+    """Return Y'X / n, (m, k) float64, of the rows Y of ``values`` and X of ``inputs``; summed as ``moments`` are."""
+    made = np.zeros((values[0].shape[1], inputs[0].shape[1]))
+    for y, x in _blocks(zip(values, inputs, strict=True)):
+        _native.add_cross(y, x, made, threads)
+    made /= sum(len(rows) for rows in inputs)
+    return made
+
+
+def _blocks(texts: Iterable[tuple[NDArray[np.float32], ...]]) -> Iterator[tuple[NDArray[np.float32], ...]]:
+    """Yield the rows of all texts together, each time a multiple of ROWS but the last."""
+    rest: tuple[NDArray[np.float32], ...] = ()
+    for text in texts:
+        rest = tuple(map(np.concatenate, zip(rest, text, strict=True))) if rest else text
+        whole = len(rest[0]) // ROWS * ROWS
+        if whole:
+            yield tuple(np.ascontiguousarray(rows[:whole]) for rows in rest)
+            rest = tuple(rows[whole:] for rows in rest)
+    if rest and len(rest[0]):
+        yield tuple(np.ascontiguousarray(rows) for rows in rest)

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from infeng_core.documents import document_text
 from infeng_core.errors import UsageError
 from infeng_core.files import read_text
 
@@ -22,22 +23,35 @@ LEAST = 256  # tokens, fewer say nothing
 Encode = Callable[[Sequence[str]], list[list[int]]]
 
 
-def read(path: Path, encode: Encode, *, context: int, tokens: int = TOKENS) -> list[NDArray[np.int32]]:
+def read(
+    path: Path, encode: Encode, *, context: int, bos: int | None = None, tokens: int = TOKENS
+) -> list[NDArray[np.int32]]:
     """Return the first ``tokens`` tokens of a file in texts of up to 512, or of ``context`` where that is less.
 
-    A ``.jsonl`` file has a document on each line, its strings one below the other; another file is one of UTF-8 text
-    whose documents are separated by empty lines. Documents share texts. Raises UsageError for what is no such file.
+    A ``.jsonl`` file has a document on each line, in the form of its keys (``infeng_core.documents``), else its strings
+    one below the other; another file is one of UTF-8 text whose documents are some paragraphs. No text holds two
+    documents, and each begins with ``bos`` where ``encode`` puts it. Raises UsageError for what is no such file.
     """
-    length, found = min(LENGTH, context), np.empty(0, np.int32)
+    length, held = min(LENGTH, context), 0
+    found: list[NDArray[np.int32]] = []
     for document in _documents(path):
-        found = np.concatenate([found, np.array(encode([document])[0], np.int32)])
-        if len(found) >= tokens:
-            break
-    if len(found) < LEAST:
-        why = f"has {len(found)} tokens of text, {LEAST} are the least"
+        for text in _cut(encode([document])[0], bos, length):
+            found.append(text[: tokens - held])
+            held += len(found[-1])
+            if held == tokens:
+                return found
+    if held < LEAST:
+        why = f"has {held} tokens of text, {LEAST} are the least"
         raise UsageError(f"--calibrate {path}", why, "give more text of the kind that the model will see")
-    found = found[:tokens]
-    return [found[begin : begin + length] for begin in range(0, len(found), length)]
+    return found
+
+
+def _cut(ids: Sequence[int], bos: int | None, length: int) -> Iterator[NDArray[np.int32]]:
+    """Yield a document in parts of ``length`` ids at most, each behind ``bos`` where the document is."""
+    first = list(ids[:1]) if bos is not None and ids[:1] == [bos] else []
+    step = max(1, length - len(first))
+    for begin in range(len(first), len(ids), step):
+        yield np.array([*first, *ids[begin : begin + step]], np.int32)
 
 
 def digest(texts: Sequence[NDArray[np.int32]]) -> str:
@@ -71,5 +85,7 @@ def _strings(line: str, place: str) -> str:
         document = json.loads(line)
     except ValueError as error:
         raise UsageError(place, f"is no JSON ({error})", "write one JSON object on each line") from None
+    if (text := document_text(document)) is not None:
+        return text
     values = document.values() if isinstance(document, dict) else [document]
     return "\n".join(value for value in values if isinstance(value, str))

@@ -15,7 +15,6 @@ from infeng_core.formats.quantizers import Moments, QuantizerChoice
 from infeng_core.formats.shards import ALIGN, Entry, aligned_bytes
 from infeng_core.formats.tensors import PackedTensor
 from infeng_core.machine import memory
-from infeng_core.models.config import ModelConfig
 from infeng_core.models.weights import TensorSpec, VectorSpec
 
 
@@ -25,14 +24,14 @@ class Statistics(Protocol):
     few_rows: dict[str, int]
     """How many experts of a tensor got so few rows that these say too little of them."""
 
-    def begin(self, model: ModelConfig) -> None:
-        """Start over, for a model of this shape."""
+    def begin(self, checkpoint: Checkpoint) -> None:
+        """Start over, for this model."""
 
     def vector(self, name: str, values: NDArray[np.float32]) -> None:
         """Take a vector of the model; all of them come before the first tensor."""
 
     def of(self, tensor: str, format: QuantFormat) -> Moments:
-        """Return what gives H of the rows that each part of a packed tensor multiplies, None where it is not known.
+        """Return what says of the rows that each part of a packed tensor multiplies, None where it is not known.
 
         X is what its kernels read: floats, or int8 rows in the groups of ``format``, rotated where it is.
         """
@@ -58,7 +57,7 @@ class Packer:
         """
         quantizer.require_use(formats, is_calibrated=statistics is not None)
         if statistics is not None:
-            statistics.begin(checkpoint.config)
+            statistics.begin(checkpoint)
         self.checkpoint = checkpoint
         self.formats = formats
         self.quantizer = quantizer

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import NoReturn
 
@@ -14,9 +15,9 @@ from infeng_core.errors import ModelError
 from infeng_core.formats.checkpoints import Checkpoint
 from infeng_core.formats.floats import widened
 from infeng_core.formats.quant import QuantFormat
-from infeng_core.formats.quantizers import DEFAULT, Moments, QuantizerChoice, QuantTarget, WithMinima
+from infeng_core.formats.quantizers import DEFAULT, Moments, QuantizerChoice, QuantTarget, Seen, WithMinima
 from infeng_core.formats.rotation import rotated
-from infeng_core.models.weights import Layout, Part, TensorSpec, VectorSpec
+from infeng_core.models.weights import PANEL_ROWS, Layout, Part, TensorSpec, VectorSpec
 
 
 def pack_tensor(
@@ -56,8 +57,16 @@ def chosen_bytes(spec: TensorSpec, format: QuantFormat, quantizer: QuantizerChoi
 
 
 def statistic_bytes(layout: Layout) -> int:
-    """Return the most bytes of H and its factors, two squares in binary64 of one op's inputs; of experts a third."""
-    return max((24 if spec.experts else 16) * spec.k**2 for spec in layout.tensors)
+    """Return the most bytes of what is known of one op: H, its factors and the drift, three squares in binary64.
+
+    Of experts the third is H of all rows. Others are there in bf16 too, and of one part what it aims at.
+    """
+    return max(24 * spec.k**2 + (0 if spec.experts else _aimed_bytes(spec)) for spec in layout.tensors)
+
+
+def _aimed_bytes(spec: TensorSpec) -> int:
+    """Return the bytes of a tensor in bf16, or of what a part misses and aims at: two in binary64, one in binary32."""
+    return max(2 * spec.panels * PANEL_ROWS * spec.k, 20 * max(part.rows for part in spec.parts) * spec.k)
 
 
 def _pack_kept(part: Part, checkpoint: Checkpoint, format: QuantFormat, out: NDArray[np.uint8], threads: int) -> bool:
@@ -93,13 +102,15 @@ def _pack_chosen(
     out: NDArray[np.uint8],
     threads: int,
     quantizer: QuantizerChoice,
-    statistic: Callable[[], NDArray[np.float64] | None],
+    statistic: Callable[[], Seen | None],
 ) -> bool:
     """Lay out what the quantizer chooses; return False where it leaves that to the built-in rounding."""
     grid = quantizer.grid(format, spec.k)
     if grid is None or quantizer.is_built_in:  # whose codes are those of _pack_rounded, which copies nothing
         return False
-    target = QuantTarget(checkpoint.name(part), spec.name, format.stored, grid, statistic())
+    target = QuantTarget(checkpoint.name(part), spec.name, format.stored, grid)
+    if (seen := statistic()) is not None:
+        target = replace(target, statistic=seen.statistic, drift=seen.drift, missing=seen.missing)
     weights = widened(checkpoint.array(part))
     made = quantizer.quantize(rotated(weights) if format.is_rotated else weights, target, checkpoint.place(part))
     if made is None:

@@ -18,8 +18,17 @@ from infeng_core.formats.shards import aligned_bytes
 REMEDY = "convert with another quantizer (--quantizer nearest), or ask the plugin's author for a repair"
 
 
-Moments = Callable[[int], NDArray[np.float64] | None]
-"""From an expert's number, 0 where there are none, to H = X'X / n of the rows X that its matrix reads, (k, k)."""
+@dataclass(frozen=True)
+class Seen:
+    """What calibration text says of a matrix (m, k): ``QuantTarget`` describes each."""
+
+    statistic: NDArray[np.float64]
+    drift: NDArray[np.float64] | None = None
+    missing: NDArray[np.float64] | None = None
+
+
+Moments = Callable[[int], Seen | None]
+"""From an expert's number, 0 where there are none, to what its matrix reads."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +40,8 @@ class QuantTarget:
     format: str  # "int4-g64"
     grid: Grid  # what that format stores for this matrix
     statistic: NDArray[np.float64] | None = None  # H = X'X / n, (k, k), of n calibration rows X that the matrix reads
+    drift: NDArray[np.float64] | None = None  # (Y - X)'X / n, (k, k), Y what it reads where nothing is quantized
+    missing: NDArray[np.float64] | None = None  # E'X / n, (m, k), E what its m outputs are added to, as drifted as X
     budget: int | None = None  # bytes that a recipe grants the packed tensor
 
     @property

@@ -22,7 +22,7 @@ from infeng_core.plug.manager import Plugins
 CORE = Path(infeng_core.__file__).parent
 ROOT = Path(__file__).parents[2]
 
-BASE = {"errors", "files", "log", "version", "yamltree"}  # known by all
+BASE = {"documents", "errors", "files", "log", "version", "yamltree"}  # known by all
 KNOWS = {
     **{leaf: set() for leaf in BASE},
     "_native": set(),

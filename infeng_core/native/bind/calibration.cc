@@ -1,11 +1,14 @@
 // The Python face of calibrated quantization: NumPy arrays in, in place where they are large.
 #include <pybind11/numpy.h>
+#include <pybind11/stl.h>
 
 #include <initializer_list>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "bind/bindings.h"
+#include "calibration/aim.h"
 #include "calibration/descent.h"
 #include "calibration/factor.h"
 #include "calibration/gptq.h"
@@ -55,6 +58,16 @@ void add_gram(const Dense<float>& x, Dense<double>& h, int threads) {
   double* out = h.mutable_data();
   const py::gil_scoped_release released;
   calibration::add_gram(x.data(), rows, k, out, threads);
+}
+
+void add_cross(const Dense<float>& y, const Dense<float>& x, Dense<double>& c, int threads) {
+  const auto [rows, k] = sizes("inputs", x);
+  const auto [count, m] = sizes("values", y);
+  require_shape("values", y, {rows, m});
+  require_shape("moments", c, {m, k});
+  double* out = c.mutable_data();
+  const py::gil_scoped_release released;
+  calibration::add_cross(y.data(), m, x.data(), rows, k, out, threads);
 }
 
 void factor(Dense<double>& h, int threads) {
@@ -123,6 +136,21 @@ void require_order(const Dense<int32_t>& order, int64_t k) {
   }
 }
 
+Dense<float> aim(const Dense<float>& w, const Dense<double>& inputs, const std::optional<Dense<double>>& outputs,
+                 const Dense<int32_t>& order, const Dense<double>& factors, int threads) {
+  const auto [n, k] = sizes("weights", w);
+  require_shape("drift of inputs", inputs, {k, k});
+  if (outputs) require_shape("drift of outputs", *outputs, {n, k});
+  require_order(order, k);
+  require_shape("factors", factors, {k, k});
+  Dense<float> made({n, k});
+  float* out = made.mutable_data();
+  const calibration::Drift drift{inputs.data(), outputs ? outputs->data() : nullptr};
+  const py::gil_scoped_release released;
+  calibration::aim(w.data(), n, k, drift, order.data(), factors.data(), out, threads);
+  return made;
+}
+
 Dense<int8_t> choose_codes(const Dense<float>& w, const Dense<int32_t>& order, const Dense<double>& factors,
                            const Dense<float>& step, const Dense<int8_t>& low, const Dense<int8_t>& high, int64_t group,
                            int threads) {
@@ -173,6 +201,7 @@ void bind_calibration(py::module_& m) {
         "The rows x as integer kernels read them: int8 with a scale for every group of inputs.");
   m.def("add_gram", &add_gram, "x"_a.noconvert(), "h"_a.noconvert(), "threads"_a = 1,
         "h += x'x in the upper triangle.");
+  m.def("add_cross", &add_cross, "y"_a.noconvert(), "x"_a.noconvert(), "c"_a.noconvert(), "threads"_a = 1, "c += y'x.");
   m.def("factor", &factor, "h"_a.noconvert(), "threads"_a = 1, "The lower triangle of h becomes L and D of L D L'.");
   m.def("choose_scales", &choose_scales, "w"_a.noconvert(), "weight"_a.noconvert(), "group"_a, "low"_a, "high"_a,
         "half"_a, "threads"_a = 1, "The scales of all groups, (n, groups).");
@@ -180,6 +209,9 @@ void bind_calibration(py::module_& m) {
         "Scales (n, 1), sub-scales and zero points (n, groups) of a format with integer sub-scales.");
   m.def("refit_scales", &refit_scales, "w"_a.noconvert(), "q"_a.noconvert(), "h"_a.noconvert(), "d"_a.noconvert(),
         "threads"_a = 1, "The scale of each row that fits its integers best, in place.");
+  m.def("aim", &aim, "w"_a.noconvert(), "inputs"_a.noconvert(), "outputs"_a.noconvert(), "order"_a.noconvert(),
+        "factors"_a.noconvert(), "threads"_a = 1,
+        "The weights (n, k) that make of drifted inputs what w makes of those without drift.");
   m.def("choose_codes", &choose_codes, "w"_a.noconvert(), "order"_a.noconvert(), "factors"_a.noconvert(),
         "step"_a.noconvert(), "low"_a.noconvert(), "high"_a.noconvert(), "group"_a, "threads"_a = 1,
         "Codes (n, k), each column making up for the errors of those before it.");

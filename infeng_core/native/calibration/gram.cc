@@ -35,17 +35,41 @@ INFENG_INLINE void tile(const float* left, const float* right, int64_t rows, flo
   }
 }
 
-// Adds the products of panel p with every panel from p on to h.
-INFENG_CLONED void add_panel(const float* packed, int64_t p, int64_t rows, int64_t k, double* h) {
-  const int64_t panels = (k + kPanel - 1) / kPanel;
-  for (int64_t q = p; q < panels; q++) {
-    const int64_t columns = std::min(kPanel, k - q * kPanel);
-    for (int64_t first = 0; first < kPanel && p * kPanel + first < k; first += kTile) {
+// Rows of one factor in panels, 0 behind the last column.
+class Packed {
+ public:
+  explicit Packed(int64_t columns)
+      : columns(columns), panels((columns + kPanel - 1) / kPanel), values_(size_t(panels * kPanel * kBlock)) {}
+
+  void load(const float* x, int64_t rows, int threads) {
+    for_each(panels, threads, [&](int64_t p) {
+      const int64_t width = std::min(kPanel, columns - p * kPanel);
+      for (int64_t row = 0; row < rows; row++) {
+        float* to = values_.data() + (p * kBlock + row) * kPanel;
+        std::fill_n(std::copy_n(x + row * columns + p * kPanel, width, to), kPanel - width, 0.0f);
+      }
+    });
+  }
+
+  const float* panel(int64_t p) const { return values_.data() + p * kBlock * kPanel; }
+
+  const int64_t columns, panels;
+
+ private:
+  std::vector<float> values_;
+};
+
+// Adds the products of panel p on the left with those on the right to h; of a factor with itself above the diagonal.
+INFENG_CLONED void add_panel(const Packed& left, const Packed& right, int64_t p, int64_t rows, double* h) {
+  const bool is_same = &left == &right;
+  for (int64_t q = is_same ? p : 0; q < right.panels; q++) {
+    const int64_t columns = std::min(kPanel, right.columns - q * kPanel);
+    for (int64_t first = 0; first < kPanel && p * kPanel + first < left.columns; first += kTile) {
       float sums[kTile][kPanel];
-      tile(packed + p * kBlock * kPanel + first, packed + q * kBlock * kPanel, rows, sums);
-      for (int64_t i = 0; i < kTile && p * kPanel + first + i < k; i++) {
-        double* out = h + (p * kPanel + first + i) * k + q * kPanel;
-        for (int64_t j = p == q ? first + i : 0; j < columns; j++) out[j] += double(sums[i][j]);
+      tile(left.panel(p) + first, right.panel(q), rows, sums);
+      for (int64_t i = 0; i < kTile && p * kPanel + first + i < left.columns; i++) {
+        double* out = h + (p * kPanel + first + i) * right.columns + q * kPanel;
+        for (int64_t j = is_same && p == q ? first + i : 0; j < columns; j++) out[j] += double(sums[i][j]);
       }
     }
   }
@@ -54,18 +78,21 @@ INFENG_CLONED void add_panel(const float* packed, int64_t p, int64_t rows, int64
 }  // namespace
 
 void add_gram(const float* x, int64_t rows, int64_t k, double* h, int threads) {
-  const int64_t panels = (k + kPanel - 1) / kPanel;
-  std::vector<float> packed(size_t(panels * kPanel * kBlock));
+  Packed packed(k);
   for (int64_t begin = 0; begin < rows; begin += kBlock) {
     const int64_t count = std::min(kBlock, rows - begin);
-    for_each(panels, threads, [&](int64_t p) {
-      const int64_t columns = std::min(kPanel, k - p * kPanel);
-      for (int64_t row = 0; row < count; row++) {
-        float* to = packed.data() + (p * kBlock + row) * kPanel;
-        std::fill_n(std::copy_n(x + (begin + row) * k + p * kPanel, columns, to), kPanel - columns, 0.0f);
-      }
-    });
-    for_each(panels, threads, [&](int64_t p) { add_panel(packed.data(), p, count, k, h); });
+    packed.load(x + begin * k, count, threads);
+    for_each(packed.panels, threads, [&](int64_t p) { add_panel(packed, packed, p, count, h); });
+  }
+}
+
+void add_cross(const float* y, int64_t m, const float* x, int64_t rows, int64_t k, double* c, int threads) {
+  Packed left(m), right(k);
+  for (int64_t begin = 0; begin < rows; begin += kBlock) {
+    const int64_t count = std::min(kBlock, rows - begin);
+    left.load(y + begin * m, count, threads);
+    right.load(x + begin * k, count, threads);
+    for_each(left.panels, threads, [&](int64_t p) { add_panel(left, right, p, count, c); });
   }
 }
 

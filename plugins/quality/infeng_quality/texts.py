@@ -6,26 +6,18 @@ import hashlib
 import json
 import re
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from infeng_core.api import UsageError
+from infeng_core.api import DOCUMENT_KEYS, UsageError, document_text
 
 MOST_BYTES = 1 << 28
 """Of one file, unpacked."""
 
 SEPARATOR = "<|endoftext|>"
 _HEADING = re.compile(r"^ ?= [^=\n]+ = ?$", re.MULTILINE)  # of an article of WikiText; sections have = = more
-_FORMS: tuple[tuple[tuple[str, ...], str], ...] = (
-    (("question", "answer"), "Question: {question}\nAnswer: {answer}"),
-    (("prompt", "canonical_solution"), "{prompt}{canonical_solution}"),
-    (("text", "code"), "{text}\n{code}"),
-    (("text",), "{text}"),
-    (("prompt",), "{prompt}"),
-)
-"""Keys of a line of JSONL, and the text that they make: GSM8K, HumanEval, MBPP, plain texts."""
 
 
 @dataclass(frozen=True)
@@ -92,13 +84,9 @@ def split(text: str) -> list[str]:
 
 
 def _document(value: Any, where: str) -> str:
-    if isinstance(value, str):
-        return value
-    if isinstance(value, Mapping):
-        for keys, form in _FORMS:
-            if all(isinstance(value.get(key), str) for key in keys):
-                return form.format(**{key: value[key] for key in keys})
-    known = "; ".join(" and ".join(keys) for keys, _ in _FORMS)
+    if (found := document_text(value)) is not None:
+        return found
+    known = "; ".join(" and ".join(keys) for keys in DOCUMENT_KEYS)
     raise UsageError(where, "neither a text nor an object with one", f"lines have the keys {known}")
 
 

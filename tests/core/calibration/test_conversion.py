@@ -125,11 +125,20 @@ def test_a_file_that_is_no_text_is_refused_by_its_name(name, content, why, tmp_p
 
 def test_the_strings_of_a_line_are_one_document(tmp_path):
     path = tmp_path / "two.jsonl"
-    path.write_text("\n".join(json.dumps({"question": "q" * 200, "number": 3, "answer": "a" * 200}) for _ in range(2)))
+    path.write_text("\n".join(json.dumps({"asked": "q" * 200, "number": 3, "said": "a" * 200}) for _ in range(2)))
     texts = read(path, lambda texts: [list(text.encode()) for text in texts], context=300, tokens=1000)
-    assert [len(one) for one in texts] == [300, 300, 202]
+    assert [len(one) for one in texts] == [300, 101, 300, 101]
     assert bytes(texts[0].astype(np.uint8)) == b"q" * 200 + b"\n" + b"a" * 99
     assert digest(texts) != digest([np.concatenate(texts)])
+
+
+def test_documents_are_written_as_models_are_asked_and_each_part_begins_as_a_prompt_does(tmp_path):
+    path = tmp_path / "asked.jsonl"
+    path.write_text("\n".join(json.dumps({"question": "q" * 90, "answer": "a" * 90}) for _ in range(9)))
+    texts = read(path, lambda texts: [[1, *text.encode()] for text in texts], context=150, bos=1, tokens=400)
+    whole = b"Question: " + b"q" * 90 + b"\nAnswer: " + b"a" * 90
+    assert [bytes(one.astype(np.uint8)) for one in texts[:2]] == [b"\x01" + whole[:149], b"\x01" + whole[149:]]
+    assert sum(map(len, texts)) == 400 and all(one[0] == 1 for one in texts)
 
 
 def test_gptq_without_text_is_refused_with_the_command_that_helps(source, tmp_path, capsys):

@@ -41,6 +41,22 @@ def test_moments_of_parts_that_end_at_whole_blocks_are_those_of_the_whole():
     assert np.array_equal(whole, parts)
 
 
+@pytest.mark.parametrize(("m", "k"), [(1, 1), (17, 40), (100, 16)])
+def test_moments_of_values_with_inputs_are_the_sums_of_products(m, k):
+    rng = np.random.default_rng(8)
+    y, x = (rng.standard_normal((513, size)).astype(np.float32) for size in (m, k))
+    made = [np.zeros((m, k)) for _ in range(2)]
+    for threads, c in enumerate(made, 1):
+        _native.add_cross(y, x, c, threads)
+    assert np.array_equal(made[0], made[1])
+    assert np.allclose(made[0], y.astype(np.float64).T @ x.astype(np.float64), rtol=1e-5, atol=1e-3)
+
+
+def test_values_of_other_rows_than_the_inputs_are_refused():
+    with pytest.raises(_native.NativeError, match="another shape"):
+        _native.add_cross(np.ones((3, 2), np.float32), np.ones((4, 2), np.float32), np.zeros((2, 2)))
+
+
 @pytest.mark.parametrize("group", [64, 128, 256])
 def test_inputs_are_rounded_by_the_definition_in_equal_bits(group):
     rng = np.random.default_rng(6)
@@ -118,6 +134,21 @@ def test_scales_look_at_what_an_error_costs():
 def test_a_group_of_zeros_has_the_scale_zero(zero):
     made = _native.choose_scales(np.full((1, 8), zero, np.float32), np.ones(8), 8, -8, 7, True)
     assert made.tolist() == [[0.0]]
+
+
+@pytest.mark.parametrize(("n", "k"), [(1, 1), (8, 4), (21, 150)])
+def test_weights_that_are_aimed_at_solve_for_what_inputs_and_outputs_miss(n, k):
+    h, rng = moments(k), np.random.default_rng(9)
+    w, inputs = rng.standard_normal((n, k)).astype(np.float32), 0.1 * rng.standard_normal((k, k))
+    order = np.argsort(-np.diag(h), kind="stable").astype(np.int32)
+    factors = np.ascontiguousarray(h[np.ix_(order[::-1], order[::-1])])
+    _native.factor(factors)
+    for outputs in (None, rng.standard_normal((n, k))):
+        made = [_native.aim(w, inputs, outputs, order, factors, threads) for threads in (1, 2)]
+        assert np.array_equal(made[0], made[1])
+        gap = w.astype(np.float64) @ inputs + (0 if outputs is None else outputs)
+        exact = w + np.linalg.solve(h, gap.T).T
+        assert np.allclose(made[0], exact, rtol=1e-5, atol=1e-5 * np.abs(exact).max())
 
 
 @pytest.mark.parametrize("order", [[0, 0, 1], [0, 1, 3], [-1, 0, 1]])
