@@ -21,6 +21,7 @@ from infeng_core.formats import LoadedModel, PackedAdapter, convert_adapter, loa
 from infeng_core.formats.adapters import artifact as artifacts
 from infeng_core.formats.adapters.artifact import FILE, describe, write_artifact
 from infeng_core.formats.adapters.image import A_FORMAT, AdapterImage, Pieces
+from infeng_core.formats.adapters.load import read_adapter
 from infeng_core.formats.adapters.packing import from_bf16, pack
 from infeng_core.formats.adapters.sites import sites
 from infeng_core.formats.adapters.snapshot import digest
