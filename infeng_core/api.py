@@ -137,7 +137,7 @@ from infeng_core.scheduling.schedulers import Load, Schedulers
 from infeng_core.settings.config import EngineConfig
 from infeng_core.step import NOT_FINITE, AdapterHandle, AdapterRows, Batch, Limits, Segment, Sequence, adapter_rows
 from infeng_core.telemetry.laps import Laps
-from infeng_core.telemetry.process import peak_rss
+from infeng_core.telemetry.process import Footprint, footprint, peak_rss
 from infeng_core.version import __version__
 
 if TYPE_CHECKING:
@@ -188,6 +188,7 @@ __all__ = [
     "Family",
     "Fields",
     "FirstCome",
+    "Footprint",
     "Forcing",
     "FormatChoice",
     "FormatLookup",
@@ -302,6 +303,7 @@ __all__ = [
     "detect",
     "draw_seed",
     "find",
+    "footprint",
     "get_logger",
     "hookimpl",
     "is_artifact",

@@ -240,11 +240,14 @@ def _recipe(
 
 
 def _say_forecast(arguments: argparse.Namespace, made: Forecast) -> None:
-    more = (
-        f", {made.bits_per_weight:.2f} bits a weight; converting takes about {gigabytes(made.convert_bytes)} of memory"
-    )
+    from infeng_core.telemetry.process import footprint
+
+    own = footprint()
+    process = 0 if own is None else own.total  # what a conversion has beside the model: this process, as it is
+    more = f", {made.bits_per_weight:.2f} bits a weight"
+    more += f"; converting takes about {gigabytes(made.convert_bytes + process)} of memory"
     more += "".join(f"; rounded again: {change} ({count})" for change, count in made.rounded_again.items())
-    _say_planned(arguments, dict(made.formats), made.nbytes, vars(made), more)
+    _say_planned(arguments, dict(made.formats), made.nbytes, vars(made) | {"process_bytes": process}, more)
 
 
 def _say_planned(

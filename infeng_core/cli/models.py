@@ -22,6 +22,13 @@ if TYPE_CHECKING:
     from infeng_core.settings.config import EngineConfig
 
 
+LIBRARY, GROWTH = 8 << 20, 10
+"""Bytes that the tokenizers library takes, and for each byte of a tokenizer.json that it reads, about."""
+
+ENGINE = 8 << 20
+"""Bytes of an engine's plan, threads and tables, and of huge pages that are not full, about."""
+
+
 class Models:
     """``infeng models [PATH...]``."""
 
@@ -97,6 +104,7 @@ class _Sizes:
         self._config, self._plugins = config, plugins
         self._backend = plugins.backend(config.backend.use)
         self._selector = Selector(plugins, config, plugins.cpu) if self._backend.uses_kernels else None
+        self._own: int | None = None  # bytes of this process, where they were asked for
 
     def facts(self, made: Survey) -> dict[str, Any]:
         """Return a survey as plain data, with all bytes that the engine would take."""
@@ -107,7 +115,8 @@ class _Sizes:
             except InfengError as error:
                 made = made if made.why_not else replace(made, why_not=str(error))
         facts = {key: value for key, value in vars(made).items() if key not in ("path", "config", "format_of")}
-        facts |= {"path": str(made.path), "formats": made.formats, "available_bytes": memory.available_bytes()}
+        facts |= {"path": str(made.path), "formats": made.formats, "has_tokenizer": made.has_tokenizer}
+        facts |= {"available_bytes": memory.available_bytes()}
         if made.config is not None:
             facts |= {"family": made.config.family, "context": made.config.max_positions}
             try:
@@ -117,7 +126,7 @@ class _Sizes:
         return facts | needs
 
     def _needs(self, made: Survey) -> dict[str, int]:
-        """Return the bytes of cache and scratch, and of all together; raises an InfengError where it cannot run."""
+        """Return the bytes of cache, scratch and process, and of all; raises an InfengError where it cannot run."""
         from infeng_core.backends.native.outline import Outline
         from infeng_core.scheduling.limits import limits_of
 
@@ -129,8 +138,19 @@ class _Sizes:
             lookup = self._plugins.quant_format
             scratch = Outline(shape, made.format_of, lookup, config, self._selector, limits).scratch_bytes()
         cache = limits.kv_blocks * self._backend.block_bytes(shape, config)
-        whole = made.weight_bytes + cache + scratch
-        return {"kv_tokens": limits.tokens, "kv_bytes": cache, "scratch_bytes": scratch, "memory_bytes": whole}
+        process = self._process_bytes() + (LIBRARY + GROWTH * made.tokenizer_bytes if made.has_tokenizer else 0)
+        parts = {"kv_bytes": cache, "scratch_bytes": scratch, "process_bytes": process}
+        return {"kv_tokens": limits.tokens, **parts, "memory_bytes": made.weight_bytes + sum(parts.values())}
+
+    def _process_bytes(self) -> int:
+        """Return what a process that runs an engine takes, without its model: this one, with all that it has loaded."""
+        if self._own is None:
+            import infeng_core.engine  # noqa: F401
+            from infeng_core.telemetry.process import footprint
+
+            found = footprint()
+            self._own = ENGINE + (0 if found is None else found.total)
+        return self._own
 
     def close(self) -> None:
         """End what was started to try kernels."""
@@ -181,7 +201,7 @@ def _report(facts: Mapping[str, Any]) -> Iterator[str]:
     if "memory_bytes" in facts:
         cache, scratch = memory.gigabytes(facts["kv_bytes"]), memory.gigabytes(facts["scratch_bytes"])
         whole = f"{memory.gigabytes(facts['memory_bytes'])}: weights, {cache} of cache for {facts['kv_tokens']} tokens"
-        yield f"  memory     {whole}, {scratch} of scratch"
+        yield f"  memory     {whole}, {scratch} of scratch, {memory.gigabytes(facts['process_bytes'])} of the process"
     yield f"  runs       {_verdict(facts)}"
 
 

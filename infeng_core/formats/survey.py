@@ -44,10 +44,15 @@ class Survey:
     format_of: Mapping[str, str] = field(default_factory=dict)  # by tensor: in which it would be run
     rounded_again: Mapping[str, str] = field(default_factory=dict)  # "Q4_K -> int8-row": "24 tensors"
     weight_bytes: int = 0  # in those formats
-    has_tokenizer: bool = False
+    tokenizer_bytes: int = 0  # of its file; 0: it has none
     has_template: bool = False
     method: str = ""  # by which others quantized a Hugging Face directory: "GPTQ"
     why_not: str = ""
+
+    @property
+    def has_tokenizer(self) -> bool:
+        """Whether texts can be given and not token ids alone."""
+        return self.tokenizer_bytes > 0
 
     @property
     def formats(self) -> dict[str, list[str]]:
@@ -133,7 +138,7 @@ def _gguf(path: Path, choice: FormatChoice, lookup: FormatLookup) -> Survey:
         return Survey(path, "adapter", why_not="it is an adapter: give it with --lora NAME=PATH, over its base")
     checkpoint = GgufCheckpoint(path)
     formats = checkpoint.formats(choice, lookup)
-    checkpoint.tokenizer.files()  # says what is wrong with the vocabulary
+    words = checkpoint.tokenizer.files()  # says what is wrong with the vocabulary
     return Survey(
         path,
         "GGUF",
@@ -144,7 +149,7 @@ def _gguf(path: Path, choice: FormatChoice, lookup: FormatLookup) -> Survey:
         formats,
         checkpoint.changes(formats),
         weight_bytes(checkpoint.layout, formats, lookup),
-        has_tokenizer=True,
+        tokenizer_bytes=len(words["tokenizer.json"]),
         has_template="tokenizer.chat_template" in checkpoint.files[0].metadata,
     )
 
@@ -173,7 +178,7 @@ def _huggingface(path: Path, choice: FormatChoice, lookup: FormatLookup, needs_w
         formats,
         changes,
         weight_bytes(arranged, formats, lookup),
-        has_tokenizer=_has_tokenizer(path),
+        tokenizer_bytes=_tokenizer_bytes(path),
         has_template=_has_template(path),
         method="" if scheme is None else scheme.method,
         why_not=why_not,
@@ -194,13 +199,15 @@ def _native(path: Path, lookup: FormatLookup) -> Survey:
         formats,
         {},
         weight_bytes(made, formats, lookup),
-        has_tokenizer=_has_tokenizer(path),
+        tokenizer_bytes=_tokenizer_bytes(path),
         has_template=_has_template(path),
     )
 
 
-def _has_tokenizer(directory: Path) -> bool:
-    return any((directory / name).is_file() for name in ("tokenizer.json", "tokenizer.model"))
+def _tokenizer_bytes(directory: Path) -> int:
+    """Return the size of the file that the tokenizer is read from, at least 1; 0 where there is none."""
+    files = (directory / name for name in ("tokenizer.json", "tokenizer.model"))
+    return next((max(1, file.stat().st_size) for file in files if file.is_file()), 0)
 
 
 def _has_template(directory: Path) -> bool:

@@ -102,6 +102,36 @@ def huge_pages() -> HugePages | None:
     return HugePages(resident, huge) if any(line.startswith("VmFlags:") for line in lines) else None
 
 
+@dataclass(frozen=True, slots=True)
+class Footprint:
+    """What this process has in memory, bytes; of pages that several processes share it has its part."""
+
+    anonymous: int
+    """Its own: weights that were copied, cache, scratch, heap."""
+    mapped: int
+    """Pages of files: libraries, and weights where ``model.load`` is mmap."""
+    peak: int
+    """The most of both at a time, about: as if as much of files had been there then."""
+
+    @property
+    def total(self) -> int:
+        """Both together."""
+        return self.anonymous + self.mapped
+
+
+def footprint() -> Footprint | None:
+    """Return what this process has in memory now, or None where the system does not say.
+
+    An older Linux counts pages that are shared as if they were this process's alone.
+    """
+    whole = proc.sizes(PROC / "self/status", anonymous="RssAnon", mapped="RssFile", peak="VmHWM")
+    if len(whole) < 3:
+        return None
+    found = whole | proc.sizes(PROC / "self/smaps_rollup", anonymous="Pss_Anon", mapped="Pss_File")
+    peak = whole["peak"] - whole["mapped"] + found["mapped"]
+    return Footprint(found["anonymous"], found["mapped"], peak)
+
+
 def peak_rss() -> int | None:
     """Return the most bytes that this process has had in memory, or None where the system does not say."""
     return proc.sizes(PROC / "self/status", peak="VmHWM").get("peak")

@@ -74,7 +74,7 @@ class Outline:
         return self._planned()[1]
 
     def scratch_bytes(self) -> int:
-        """Return the bytes that the model's steps would work in, beside weights and cache.
+        """Return the bytes that the model's steps would work in, beside weights and cache; tables of positions count.
 
         Those that grow with the blocks of the cache, 4 each, are not among them.
         """
@@ -100,20 +100,23 @@ class Outline:
 
 
 def _empty(shape: ModelConfig, formats: Mapping[str, str], lookup: FormatLookup) -> LoadedModel:
-    """Return a model all of whose tensors are one piece of memory that nobody touches, so that it takes none."""
+    """Return a model all of whose tensors are one piece of memory that nobody writes, so that it takes none."""
     specs = {spec.name: spec for spec in layout(shape).tensors}
     quants = {name: lookup(formats[name]) for name in specs}
 
     def nbytes(spec: TensorSpec) -> int:
         return spec.panels * quants[spec.name].panel_bytes(spec.k)
 
-    memory = _native.Arena(max(map(nbytes, specs.values())), huge_pages=False)
+    vectors = {spec.name: spec.size for spec in layout(shape).vectors}
+    most = max(*map(nbytes, specs.values()), *(4 * size for size in vectors.values()))
+    memory = _native.Arena(most, huge_pages=False)
     tensors = {
         name: PackedTensor(
             name, formats[name], spec.n, spec.k, spec.panels, nbytes(spec) // spec.panels, memory, 0, quants[name]
         )
         for name, spec in specs.items()
     }
-    vectors = {spec.name: np.zeros(spec.size, np.float32) for spec in layout(shape).vectors}
+    # On a 64-byte boundary, as in a model: a program copies others.
+    placed = {name: np.frombuffer(memoryview(memory), np.float32, size) for name, size in vectors.items()}
     total = sum(map(nbytes, specs.values()))
-    return LoadedModel(shape, Path(), tensors, vectors, Path(), formats, total, "")
+    return LoadedModel(shape, Path(), tensors, placed, Path(), formats, total, "")

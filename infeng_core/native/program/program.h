@@ -320,6 +320,10 @@ class Program {
   int64_t op_count() const { return static_cast<int64_t>(ops_.size()); }
   const Op& op(int64_t index) const { return *ops_[static_cast<size_t>(index)]; }
 
+ protected:
+  // Room for a constant, which scratch_bytes() counts; as long-lived as the program.
+  float* take_constant(int64_t count) { return memory_.take_array<float>(count); }
+
  private:
   friend class Step;
   class InFlight;

@@ -137,6 +137,20 @@ def test_scratch_memory_is_counted(toy, steps):
     assert large - small >= 2 * 4 * 4096 * 4
 
 
+def test_a_vector_off_a_line_is_copied_once_to_where_scratch_is(reference):
+    program = _native.Program(_native.Pool(1), max_rows=1, max_samples=0, max_segments=1, context=16)
+    x, kernels = program.buffer(64), [(1, reference["rmsnorm"])]
+    memory = np.ones(256, np.float32)
+    line = -memory.ctypes.data % 64 // 4
+    on, off = memory[line : line + 64], memory[line + 65 : line + 129]
+    before = program.scratch_bytes
+    program.rmsnorm(kernels, x, on, 1e-5, x)
+    assert program.scratch_bytes == before
+    for _ in range(2):
+        program.rmsnorm(kernels, x, off, 1e-5, x)
+        assert program.scratch_bytes == before + 4 * 64
+
+
 def test_ids_of_private_layouts_belong_to_their_library(build, toy):
     other = {k.name: k for k in _native.open_library(str(build("toy.c", "-DANOTHER"))).kernels}
     weight = tiny.Tiny.pack("f32", np.ones((16, 64), np.float32))

@@ -6,11 +6,12 @@ import threading
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from infeng_core import _native
 from infeng_core.telemetry import process
-from infeng_core.telemetry.process import HugePages, Meter
+from infeng_core.telemetry.process import Footprint, HugePages, Meter
 
 
 def burn(seconds: float) -> None:
@@ -99,3 +100,36 @@ def test_memory_of_an_arena_shows_and_the_peak_stays() -> None:
     assert now.huge - before.huge >= arena.huge_bytes() - (4 << 20)
     del arena
     assert (process.peak_rss() or 0) >= peak
+
+
+STATUS = "VmHWM:\t 9000 kB\nVmRSS:\t 8000 kB\nRssAnon:\t 5000 kB\nRssFile:\t 3000 kB\n"
+ROLLUP = "Rss: 8000 kB\nPss: 5800 kB\nPss_Anon: 4900 kB\nPss_File: 900 kB\nSwapPss: 0 kB\n"
+
+
+@pytest.mark.parametrize(
+    ("files", "found"),
+    [
+        ({"status": STATUS, "smaps_rollup": ROLLUP}, Footprint(4900 << 10, 900 << 10, 6900 << 10)),
+        ({"status": STATUS}, Footprint(5000 << 10, 3000 << 10, 9000 << 10)),
+        ({"status": "VmRSS:\t 8000 kB\n"}, None),
+    ],
+)
+def test_of_shared_pages_a_process_counts_its_part(
+    files: dict[str, str], found: Footprint | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_proc(tmp_path, monkeypatch, "", {})
+    (tmp_path / "self").mkdir()
+    for name, text in files.items():
+        (tmp_path / "self" / name).write_text(text)
+    assert process.footprint() == found
+
+
+def test_memory_that_is_touched_is_in_the_footprint() -> None:
+    before = process.footprint()
+    if before is None:
+        pytest.skip("this system does not say")
+    arena = _native.Arena(32 << 20, huge_pages=False)
+    np.frombuffer(arena, np.uint8)[:] = 1
+    after = process.footprint()
+    assert after is not None and 30 << 20 < after.total - before.total < 40 << 20
+    assert after.peak >= after.anonymous
