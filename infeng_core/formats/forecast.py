@@ -12,10 +12,13 @@ from infeng_core.formats import native
 from infeng_core.formats.checkpoints import has_weights, open_checkpoint, plan
 from infeng_core.formats.choice import FormatChoice
 from infeng_core.formats.packing import chosen_bytes, statistic_bytes
-from infeng_core.formats.quant import FormatLookup
+from infeng_core.formats.quant import FormatLookup, QuantFormat
 from infeng_core.formats.quantizers import QuantizerChoice
 from infeng_core.formats.survey import parameters, weight_bytes
 from infeng_core.models.weights import Layout, layout
+
+KEPT = 32 << 20
+"""Of matrices below this many bytes the C library keeps the memory of one when they are freed: glibc's malloc does."""
 
 
 @dataclass(frozen=True)
@@ -42,12 +45,24 @@ def forecast(
         model, formats, largest, changes = _read(source, choice, lookup)
     quants = {name: lookup(format) for name, format in formats.items()}
     quantizer.require_use(quants, is_calibrated=is_calibrated)
-    sizes = {spec.name: spec.panels * quants[spec.name].panel_bytes(spec.k) for spec in model.tensors}
     nbytes = weight_bytes(model, formats, lookup)
-    needed = max(sizes.values()) + largest
-    needed += max(chosen_bytes(spec, quants[spec.name], quantizer) for spec in model.tensors)
-    needed += statistic_bytes(model) if is_calibrated else 0
+    needed = _most(model, quants, largest, quantizer) + (statistic_bytes(model) if is_calibrated else 0)
     return Forecast(formats, nbytes, 8 * nbytes / parameters(model), needed, changes)
+
+
+def _most(model: Layout, quants: Mapping[str, QuantFormat], largest: int, quantizer: QuantizerChoice) -> int:
+    """Return the most bytes at a time while tensors are made, one after another, in one buffer that grows with them.
+
+    largest: bytes of the largest matrix as it is read; others take as much less as they have fewer values.
+    """
+    values = {spec.name: spec.k * max(part.rows for part in spec.parts) for spec in model.tensors}
+    widest, buffer, kept, most = max(values.values()), 0, 0, 0
+    for spec in model.tensors:
+        quant, read = quants[spec.name], largest * values[spec.name] // widest
+        buffer = max(buffer, spec.panels * quant.panel_bytes(spec.k))
+        most = max(most, buffer + kept + read + chosen_bytes(spec, quant, quantizer))
+        kept = max(kept, read if read < KEPT else 0)
+    return most
 
 
 def _read(

@@ -27,11 +27,12 @@ class BoundProgram : public Program {
   using Program::Program;
 
   // Without data where there is no array.
-  Constant optional_constant(const py::object& object, const char* what) {
-    return object.is_none() ? Constant() : constant(object, what);
+  Constant optional_constant(const py::object& object, const char* what, bool always_copied = false) {
+    return object.is_none() ? Constant() : constant(object, what, always_copied);
   }
 
-  Constant constant(const py::object& object, const char* what) {
+  // Always copied: what is made for the program, so that chance does not decide what memory it takes.
+  Constant constant(const py::object& object, const char* what, bool always_copied = false) {
     const auto array = py::array_t<float, py::array::c_style>::ensure(object);
     if (!py::isinstance<py::array_t<float>>(object) || !array) {
       PyErr_Clear();
@@ -40,7 +41,7 @@ class BoundProgram : public Program {
     const auto known = copies_.find(object.ptr());
     if (known != copies_.end()) return known->second.second;
     Constant constant{array.data(), array.size(), nullptr};
-    if (reinterpret_cast<uintptr_t>(array.data()) % kLine == 0) {
+    if (!always_copied && reinterpret_cast<uintptr_t>(array.data()) % kLine == 0) {
       constant.owner = hold_buffer(array, what).owner;
       return constant;
     }
@@ -332,11 +333,11 @@ void bind_ops(Class& program) {
              int64_t k_column, const py::array& cos, const py::array& sin, const py::object& q_norm,
              const py::object& k_norm, const py::object& q_scale, float eps) {
             if (cos.ndim() != 2) fail("invalid_argument", "rope: tables have shape (positions, rot / 2)");
-            const RopeSpec spec{self.optional_constant(q_norm, "rope q_norm"),
-                                self.optional_constant(k_norm, "rope k_norm"),
-                                self.optional_constant(q_scale, "rope q_scale"), eps};
-            self.rope(bindings(kernels), x, heads, kv_heads, head_dim, k_column, self.constant(cos, "rope cos"),
-                      self.constant(sin, "rope sin"), cos.shape(0), spec);
+            const RopeSpec spec{self.optional_constant(q_norm, "rope q_norm", true),
+                                self.optional_constant(k_norm, "rope k_norm", true),
+                                self.optional_constant(q_scale, "rope q_scale", true), eps};
+            self.rope(bindings(kernels), x, heads, kv_heads, head_dim, k_column, self.constant(cos, "rope cos", true),
+                      self.constant(sin, "rope sin", true), cos.shape(0), spec);
           },
           "kernels"_a, "x"_a, py::kw_only(), "heads"_a, "kv_heads"_a, "head_dim"_a, "k_column"_a, "cos"_a, "sin"_a,
           "q_norm"_a = py::none(), "k_norm"_a = py::none(), "q_scale"_a = py::none(), "eps"_a = 0.0f,

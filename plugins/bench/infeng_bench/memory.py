@@ -74,7 +74,7 @@ def table(result: Mapping[str, Any]) -> Iterator[str]:
         making = f"{_gb(line['convert_bytes'])}, {_gb(line['convert_measured_bytes'])}"
         running = f"{_gb(line['memory_bytes'])}, {_gb(line['measured_bytes'])}"
         cells = (line["model"], f"{line['parameters'] / 1e9:.2f} B", _gb(line["weight_bytes"]), making, running)
-        yield f"| {' | '.join(cells)} | {100 * (line['ratio'] - 1):+.1f}% |"
+        yield f"| {' | '.join(cells)} | {round(100 * (line['ratio'] - 1), 1) + 0.0:+.1f}% |"
     for line in result["left_out"]:
         yield f"{line['model']} was left out: {line['why']}"
 

@@ -68,6 +68,17 @@ def test_a_dry_run_says_bytes_and_memory(directory: Path, tmp_path: Path, capsys
     assert "of memory" in said.out + said.err and "GB" in said.out + said.err and not (tmp_path / "out").exists()
 
 
+def test_what_was_freed_counts_where_a_large_head_comes_last(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = {}
+    for tied in (True, False):
+        (tmp_path / "config.json").write_text(json.dumps({**CONFIG, "tie_word_embeddings": tied}))
+        main(["convert", str(tmp_path), str(tmp_path / "out"), "--format", "int4-g64", "--dry-run", "--json"])
+        said[tied] = json.loads(capsys.readouterr().out)["convert_bytes"]
+    assert said[False] - said[True] == 2 * 32 * 128 * 2048, "q or o of a layer, which malloc keeps"
+
+
 def test_a_directory_of_pickles_is_still_refused(directory: Path, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(CONFIG))
     (tmp_path / "model.bin").write_bytes(b"")
