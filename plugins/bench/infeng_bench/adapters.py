@@ -63,7 +63,7 @@ def peft_directory(
 ) -> Path:
     """Return a PEFT directory of a random adapter for ``model``, made on the first call.
 
-    model: one of ``shapes.SHAPES``, a config.json, a Hugging Face directory, or a model's sizes.
+    model: a name that ``shapes`` knows, a config.json, a Hugging Face directory, or a model's sizes.
     targets: "all" (the linears of the layers), "qv", or names of modules separated by commas.
     seed: another one gives other values. dora: with magnitudes, near those of ``synthetic``'s weights.
     dtype: "bf16" or "f32", of the file.

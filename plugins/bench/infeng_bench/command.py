@@ -27,6 +27,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "zipf": ("infeng_bench.zipf", "measure requests with many adapters, popular ones and others, beside other engines"),
     "serve": ("infeng_bench.serve", "measure an engine, or a server, under traffic: latencies, goodput, fairness"),
     "simulate": ("infeng_bench.simulate", "run the scheduler under traffic on a virtual clock, policy against policy"),
+    "memory": ("infeng_bench.memory", "measure what memory models take, beside what was said before they were made"),
     "compare": ("infeng_bench.compare", "measure engines side by side, interleaved, with ratios pair by pair"),
     "peers": ("infeng_bench.peers.verb", "install, list and remove other engines, each in an environment of its own"),
     "report": ("infeng_bench.report", "write a self-contained page of tables and charts from result files"),

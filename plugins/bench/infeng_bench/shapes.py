@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -88,17 +92,37 @@ SHAPES: dict[str, dict[str, Any]] = {
 """Known shapes by name; what all Llamas share is in COMMON, and others say otherwise."""
 
 
+@dataclass(frozen=True)
+class Published:
+    """A released model's sizes."""
+
+    source: str
+    """Where its config.json is; of that, what decides sizes and terms is here."""
+    parameters: int
+    """Of the text model, as its release counts them."""
+    config: Mapping[str, Any]
+
+
+@cache
+def published() -> Mapping[str, Published]:
+    """Return released models of every family by name, beside those of SHAPES."""
+    text = resources.files("infeng_bench").joinpath("published.json").read_text(encoding="utf-8")
+    return {name: Published(**fields) for name, fields in json.loads(text).items()}
+
+
 def hugging_face_config(name_or_file: str | Path) -> dict[str, Any]:
-    """Return the config.json of one of SHAPES, or of a model whose config.json is given.
+    """Return the config.json of one of SHAPES, of a published model, or of one whose config.json is given.
 
     Raises UsageError for an unknown name or an unreadable file, ModelError for a config that the engine cannot run.
     """
     text = str(name_or_file)
     if text in SHAPES:
         return {**COMMON, **SHAPES[text]}
+    if text in published():
+        return dict(published()[text].config)
     path = Path(name_or_file).expanduser()
     if path.suffix != ".json":
-        remedy = f"{unknown_key_remedy(text, SHAPES)} A path to a config.json is taken as well"
+        remedy = f"{unknown_key_remedy(text, [*SHAPES, *published()])} A path to a config.json is taken as well"
         raise UsageError(f"synthetic model {text!r}", "there are no such shapes", remedy)
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
@@ -113,5 +137,5 @@ def hugging_face_config(name_or_file: str | Path) -> dict[str, Any]:
 
 
 def model_config(name_or_file: str | Path) -> ModelConfig:
-    """Return the sizes of one of SHAPES or of a config.json."""
+    """Return the sizes of a name that ``hugging_face_config`` knows or of a config.json."""
     return ModelConfig.from_hf(hugging_face_config(name_or_file), f"{name_or_file}")

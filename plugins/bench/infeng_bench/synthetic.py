@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -47,8 +47,8 @@ SPECIAL = ("<unk>", "<s>", "</s>")
 def hf_directory(name_or_config: str | Path) -> Path:
     """Return a Hugging Face directory of random weights, made on the first call.
 
-    name_or_config: one of ``shapes.SHAPES`` or a config.json. Raises UsageError, ModelError, or ResourceError where the
-    disk is full.
+    name_or_config: a name that ``shapes`` knows or a config.json. Raises UsageError, ModelError, or ResourceError where
+    the disk is full.
     """
     config = hugging_face_config(name_or_config)
     destination = cache_root() / "bench" / f"{_stem(name_or_config)}-{_digest(config)}"
@@ -73,8 +73,7 @@ def native_directory(name_or_config: str | Path, format: str) -> Path:
     config = hugging_face_config(name_or_config)
     if ModelConfig.from_hf(config, f"{name_or_config}").experts:
         name = f"{_stem(name_or_config)}-{_digest(config)}-{format}"
-        words = byte_tokenizer(config["vocab_size"]).to_str().encode()
-        drawn = Drawn(name, config, {"config.json": json.dumps(config, indent=1).encode(), "tokenizer.json": words})
+        drawn = Drawn(name, config, side_files(config))
         return pack_checkpoint(drawn, cached_model(f"drawn-{name}"), choice, f"drawn-{name}", lookup=lookup).path
     source = hf_directory(name_or_config)
     return convert(source, cached_model(conversion_key(source, choice)), choice, lookup=lookup).path
@@ -88,6 +87,12 @@ def tensor_shapes(config: dict[str, Any]) -> Iterator[tuple[str, tuple[int, ...]
         yield from {part.source: part.shape(tensor.k) for part in tensor.parts}.items()
     for vector in plan.vectors:
         yield from {part.source: part.shape() for part in vector.parts}.items()
+
+
+def side_files(config: Mapping[str, Any]) -> dict[str, bytes]:
+    """Return the files beside a model's weights, contents by name: config.json and a ``byte_tokenizer``."""
+    words = byte_tokenizer(config["vocab_size"]).to_str()
+    return {"config.json": json.dumps(config, indent=1).encode(), "tokenizer.json": words.encode()}
 
 
 def byte_tokenizer(vocab: int) -> Tokenizer:

@@ -12,6 +12,7 @@ from safetensors import safe_open
 
 from infeng_core import Engine, SamplingParams
 from infeng_core.errors import InfengError, ModelError, PluginError, UsageError
+from infeng_core.models import families
 from infeng_core.models.config import ModelConfig
 
 
@@ -46,6 +47,19 @@ def test_known_shapes_are_models_that_the_engine_reads(name: str) -> None:
     parameters = sum(math.prod(shape) for _, shape in synthetic.tensor_shapes(shapes.hugging_face_config(name)))
     expected = {"tinyllama-1.1b": 1.10e9, "smollm2-135m": 0.1345e9, "llama-3.2-1b": 1.236e9, "qwen3-30b-a3b": 30.53e9}
     assert parameters == pytest.approx(expected[name], rel=0.01)
+
+
+@pytest.mark.parametrize("name", sorted(shapes.published()))
+def test_a_published_shape_has_the_parameters_of_its_release(name: str) -> None:
+    published, config = shapes.published()[name], shapes.model_config(name)
+    assert config.family == published.config["model_type"]
+    shapes_of = synthetic.tensor_shapes(shapes.hugging_face_config(name))
+    assert sum(math.prod(shape) for _, shape in shapes_of) == published.parameters
+
+
+def test_every_family_has_a_published_shape() -> None:
+    names = (*shapes.SHAPES, *shapes.published())
+    assert {shapes.model_config(name).family for name in names} == set(families.builtin())
 
 
 def test_llama_3_has_its_own_rotary_scaling_and_tied_embeddings() -> None:
