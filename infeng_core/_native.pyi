@@ -225,7 +225,7 @@ AdapterPart = tuple[
     int,  # panel_step
     int,  # panels
     NDArray[Any],  # b, (panels, rank, 16)
-    NDArray[np.float32] | None,  # b_scale
+    NDArray[np.uint16] | None,  # b_scale
     NDArray[np.float32] | None,  # row_scale
     NDArray[np.float32] | None,  # bias
 ]

@@ -68,6 +68,7 @@ from infeng_core.files import cache_root, read_json, read_text
 from infeng_core.formats import FormatChoice, LoadedModel, PackedAdapter, choose, convert, convert_adapter, find
 from infeng_core.formats.adapters.artifact import is_artifact
 from infeng_core.formats.adapters.packed import LoraPart, LoraTensor
+from infeng_core.formats.adapters.stacked import unpack_stacked
 from infeng_core.formats.atomic import locked, replacing
 from infeng_core.formats.cache import cached_model
 from infeng_core.formats.checkpoints import Checkpoint
@@ -335,5 +336,6 @@ __all__ = [
     "shape_and_formats",
     "shorten_slice",
     "unknown_key_remedy",
+    "unpack_stacked",
     "without_words",
 ]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 from kernels import model as law
+from kernels.adapters import bf16_bits, bf16_values, stacked, sums, unstacked
 from numpy.typing import NDArray
 
 from infeng_core import _native
@@ -76,26 +77,15 @@ def _normal(random: np.random.Generator, *shape: int) -> F32:
 
 def _tensor(spec: TensorSpec, dtype: AdapterDtype, kind: Kind, ranks, random: np.random.Generator) -> LoraTensor:
     places = [(part, next(ranks)) for part in spec.parts]
-    stacked = sum(rank for _, rank in places)
-    scaling = np.zeros(-(-stacked // 16) * 16, np.float32)
-    scaling[:stacked] = random.uniform(0.5, 2.0, stacked)
-    a = _normal(random, stacked, spec.k) / np.float32(np.sqrt(spec.k))
+    rank = sum(each for _, each in places)
+    scaling = np.zeros(-(-rank // 16) * 16, np.float32)
+    scaling[:rank] = random.uniform(0.5, 2.0, rank)
+    a = _normal(random, rank, spec.k) / np.float32(np.sqrt(spec.k))
     parts, column = [], 0
-    for part, rank in places:
-        parts.append(_part(part, rank, column, dtype, kind, random))
-        column += rank
-    return LoraTensor(stacked, packed(a, FORMATS[dtype]), scaling, tuple(parts))
-
-
-def packed(rows: F32, format: str) -> NDArray[np.uint8]:
-    """Return (n, k) in panels of 16 rows."""
-    panels = -(-len(rows) // 16)
-    size = panels * _native.panel_bytes(format, rows.shape[1])
-    if size == 0:
-        return np.zeros(0, np.uint8)
-    arena = _native.Arena(size, huge_pages=False)
-    _native.pack(format, np.ascontiguousarray(rows), arena)
-    return np.frombuffer(arena, np.uint8).copy()
+    for part, own in places:
+        parts.append(_part(part, own, column, dtype, kind, random))
+        column += own
+    return LoraTensor(rank, stacked(FORMATS[dtype], a), scaling, tuple(parts))
 
 
 def _part(part: Part, rank: int, column: int, dtype: AdapterDtype, kind: Kind, random: np.random.Generator) -> LoraPart:
@@ -114,16 +104,15 @@ def _part(part: Part, rank: int, column: int, dtype: AdapterDtype, kind: Kind, r
     return LoraPart(rank, column, part.first_panel, part.panel_step, part.panels, panels, b_scale, row_scale, bias)
 
 
-def store(b: F32, dtype: AdapterDtype) -> tuple[NDArray[np.generic], F32 | None]:
+def store(b: F32, dtype: AdapterDtype) -> tuple[NDArray[np.generic], NDArray[np.uint16] | None]:
     """Return B (outputs, rank) as it is stored, and the scales of int8."""
     if dtype == "bf16":
-        bits = b.view(np.uint32)
-        return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16), None
+        return bf16_bits(b), None
     if dtype == "int8":
         if b.shape[1] == 0:
-            return b.astype(np.int8), np.zeros(len(b), np.float32)
+            return b.astype(np.int8), np.zeros(len(b), np.uint16)
         q, scale, _ = law.quantize(b)
-        return q, scale
+        return q, bf16_bits(scale)
     return b, None
 
 
@@ -146,21 +135,8 @@ def _saved(model: LoadedModel, name: str, random: np.random.Generator) -> Packed
 
 def u_of(x: F32, tensor: LoraTensor, dtype: AdapterDtype, weight: float) -> F32:
     """Return u (rows, stacked rank) as docs/numerics.md has it."""
-    k, rank = x.shape[1], tensor.rank
-    if rank == 0:
-        return np.zeros((len(x), 0), np.float32)
-    panels = -(-rank // 16)
-    a = _native.unpack(FORMATS[dtype], tensor.a, 0, panels, k)[:rank]
-    if dtype == "int8":
-        activation = law.quantize_rows(x)
-        head = tensor.a.reshape(panels, -1)[:, :64]
-        scale = np.ascontiguousarray(head).view(np.float32).reshape(-1)[:rank]
-        q = np.zeros((rank, activation[0].shape[1]), np.int8)
-        q[:, :k] = np.rint(a / np.where(scale == 0, 1, scale)[:, None])
-        sums = law.linear_int(activation, q, np.repeat(scale[:, None], activation[1].shape[1], axis=1))
-    else:
-        sums = law.shrink_float(x, a)
-    return law.scaled(sums, tensor.scaling[:rank], weight)
+    pieces = unstacked(FORMATS[dtype], tensor.a, tensor.rank, x.shape[1])
+    return law.scaled(sums(x, pieces, dtype), tensor.scaling[: tensor.rank], weight)
 
 
 def add_part(cur: F32, u: F32, part: LoraPart) -> None:
@@ -169,9 +145,9 @@ def add_part(cur: F32, u: F32, part: LoraPart) -> None:
     columns = (panels[:, None] * 16 + np.arange(16)).reshape(-1)
     b = part.b.transpose(0, 2, 1).reshape(part.panels * 16, part.rank)
     if b.dtype == np.uint16:
-        b = (b.astype(np.uint32) << 16).view(np.float32)
+        b = bf16_values(b)
     own = u[:, part.u_column : part.u_column + part.rank]
-    scale = part.b_scale if part.b.dtype == np.int8 else None
+    scale = bf16_values(part.b_scale) if part.b.dtype == np.int8 else None
     cur[:, columns] = law.lora(cur[:, columns], own, b, scale, part.row_scale, part.bias)
 
 

@@ -98,7 +98,7 @@ INLINE void add_lora_panel(const infeng_lora_segment* s, int64_t i, const float*
     for (int n = 0; n < LANES; n++) chain[n] = fmaf(u[r], weight[n], chain[n]);
   }
   if (s->dtype == INFENG_I8 && s->rank > 0) {
-    for (int n = 0; n < LANES; n++) cur[n] = fmaf(t[n], s->b_scale[i * LANES + n], cur[n]);
+    for (int n = 0; n < LANES; n++) cur[n] = fmaf(t[n], f32_from_bf16(s->b_scale[i * LANES + n]), cur[n]);
   }
   for (int n = 0; n < LANES && s->row_scale; n++) cur[n] = cur[n] * s->row_scale[i * LANES + n];
   for (int n = 0; n < LANES && s->bias; n++) cur[n] = cur[n] + s->bias[i * LANES + n];

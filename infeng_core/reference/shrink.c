@@ -33,10 +33,11 @@ INLINE void dot_float(const float* x, const void* panel, int64_t k, float out[LA
   memcpy(out, chain[0], sizeof chain[0]);
 }
 
-/* As linear with an int8-row weight. */
-INLINE void dot_int8(const infeng_activation* in, int64_t row, const uint8_t* panel, int64_t k, float out[LANES]) {
-  const int8_t* q = i8_row(&in->q, row);
-  const float* xscale = f32_row(&in->scale, row);
+/* As linear with an int8-row weight, of inputs [from, from + k). */
+INLINE void dot_int8(const infeng_activation* in, int64_t row, int64_t from, const uint8_t* panel, int64_t k,
+                     float out[LANES]) {
+  const int8_t* q = i8_row(&in->q, row) + from;
+  const float* xscale = f32_row(&in->scale, row) + from / GROUP;
   memset(out, 0, LANES * sizeof(float));
   for (int64_t g = 0; g * GROUP < k; g++) {
     int_group group;
@@ -49,18 +50,38 @@ INLINE void dot_int8(const infeng_activation* in, int64_t row, const uint8_t* pa
   }
 }
 
+/* A panel over inputs [from, from + k). */
+INLINE void dot(const infeng_shrink_args* args, uint32_t dtype, const void* panel, int64_t row, int64_t from, int64_t k,
+                float out[LANES]) {
+  if (dtype == INFENG_F32) {
+    dot_float(f32_row(&args->in->x, row) + from, panel, k, out, column_f32);
+  } else if (dtype == INFENG_BF16) {
+    dot_float(f32_row(&args->in->x, row) + from, panel, k, out, column_bf16);
+  } else {
+    dot_int8(args->in, row, from, panel, k, out);
+  }
+}
+
+/* The bytes of a panel over k inputs. */
+INLINE int64_t bytes_of(uint32_t dtype, int64_t k) {
+  const int64_t lanes = ceil_div(k, GROUP) * GROUP * LANES;
+  return dtype == INFENG_F32 ? 4 * lanes : dtype == INFENG_BF16 ? 2 * lanes : 64 + lanes;
+}
+
 CLONED static void shrink_row(const infeng_shrink_args* args, const infeng_lora_segment* s, int64_t panel,
                               int64_t row) {
   const int64_t k = args->in->x.data ? args->in->x.shape[1] : args->in->q.shape[1];
-  const int64_t padded = ceil_div(k, GROUP) * GROUP;
+  const void* a = (const char*)s->a + panel * bytes_of(s->dtype, k);
   float* u = f32_row(&args->u, row) + s->u_column + panel * LANES;
   float sum[LANES];
-  if (s->dtype == INFENG_F32) {
-    dot_float(f32_row(&args->in->x, row), (const float*)s->a + panel * padded * LANES, k, sum, column_f32);
-  } else if (s->dtype == INFENG_BF16) {
-    dot_float(f32_row(&args->in->x, row), (const uint16_t*)s->a + panel * padded * LANES, k, sum, column_bf16);
+  if (s->rank - panel * LANES <= LANES / 2) { /* folded: lanes 0 to 7 over inputs [0, half), 8 to 15 over the others */
+    const int64_t half = ceil_div(k, 2 * GROUP) * GROUP;
+    float others[LANES];
+    dot(args, s->dtype, a, row, 0, min_i64(k, half), sum);
+    dot(args, s->dtype, a, row, half, k > half ? k - half : 0, others);
+    for (int n = 0; n < LANES; n++) sum[n] = n < LANES / 2 ? sum[n] + others[n + LANES / 2] : 0;
   } else {
-    dot_int8(args->in, row, (const uint8_t*)s->a + panel * (64 + padded * LANES), k, sum);
+    dot(args, s->dtype, a, row, 0, k, sum);
   }
   for (int n = 0; n < LANES; n++) u[n] = (sum[n] * s->scaling[panel * LANES + n]) * s->weight;
 }

@@ -51,14 +51,15 @@ def mutants(adapter: PackedAdapter) -> Mutants:
 def tensor_mutants(tensor: LoraTensor) -> Iterator[tuple[str, LoraTensor]]:
     if tensor.rank:
         yield "scaled by 1.05", replace(tensor, scaling=tensor.scaling * np.float32(1.05))
-    if tensor.rank > 1:  # a panel holds 16 rank rows for each input: of one they are neighbours
-        rows = tensor.a.view(np.float32).reshape(-(-tensor.rank // 16), -1, 16)
-        exchanged = rows.copy()
-        exchanged[0, :, [0, 1]] = rows[0, :, [1, 0]]
+    lines = tensor.a.view(np.float32).reshape(-1, 16)  # a lane for each rank row, or two where they are folded
+    if tensor.rank > 1:
+        exchanged = lines.copy()
+        exchanged[:, [0, 1, 8, 9]] = lines[:, [1, 0, 9, 8]]
         yield "two rows of A exchanged", replace(tensor, a=exchanged.reshape(-1).view(np.uint8))
     if tensor.rank > 16:
-        rows = tensor.a.view(np.float32).reshape(-(-tensor.rank // 16), -1, 16)
-        yield "panels of A exchanged", replace(tensor, a=rolled(rows, 1).reshape(-1).view(np.uint8))
+        yield "halves of A exchanged", replace(tensor, a=rolled(lines, len(lines) // 2).reshape(-1).view(np.uint8))
+    elif 0 < tensor.rank <= 8:
+        yield "A unfolded elsewhere", replace(tensor, a=rolled(lines, 8, axis=1).reshape(-1).view(np.uint8))
     for index, part in enumerate(tensor.parts):
         others = tensor.parts[:index], tensor.parts[index + 1 :]
         yield f"part {index} left out", replace(tensor, parts=(*others[0], *others[1]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes as c
+from typing import NamedTuple
 
 import numpy as np
 from kernels import abi_mirror as abi
@@ -24,6 +25,71 @@ def bf16_bits(x: np.ndarray) -> np.ndarray:
 
 def bf16_values(bits: np.ndarray) -> np.ndarray:
     return (bits.astype(np.uint32) << 16).view(np.float32)
+
+
+class Piece(NamedTuple):
+    """Rank rows [row, row + len(a)) over inputs [first, first + a.shape[1]); ``scale`` is theirs in int8."""
+
+    row: int
+    first: int
+    a: np.ndarray
+    scale: np.ndarray
+
+
+def stacked(fmt: str, rows: np.ndarray) -> np.ndarray:
+    """Return (rank, k) in panels; a last one of at most 8 rows is folded over half of the inputs."""
+    rank, k = rows.shape
+    whole, half = (rank + 7) // 16 * 16, -(-k // 128) * 64
+    found = [packed_bytes(fmt, rows[:whole])] if whole else []
+    if rank > whole:
+        lanes = np.zeros((2, 8, half), np.float32)
+        for lane, part in zip(lanes, (rows[whole:, :half], rows[whole:, half:]), strict=True):
+            lane[: part.shape[0], : part.shape[1]] = part
+        found.append(packed_bytes(fmt, lanes.reshape(16, half)))
+    parts = [np.frombuffer(each, np.uint8) for each in found]
+    out = np.asarray(memoryview(native.Arena(max(sum(map(len, parts)), 64), huge_pages=False))).view(np.uint8)
+    out = out[: sum(map(len, parts))]
+    np.concatenate([np.zeros(0, np.uint8), *parts], out=out)
+    return out
+
+
+def unstacked(fmt: str, panels: np.ndarray, rank: int, k: int) -> list[Piece]:
+    """Return the pieces of A, by rows, then by inputs."""
+    whole, half, size = (rank + 7) // 16, -(-k // 128) * 64, native.panel_bytes(fmt, k)
+    found = []
+    for panel in range(whole):
+        lanes, scale = panel_of(fmt, panels[panel * size :], k)
+        found.append(Piece(16 * panel, 0, lanes[: rank - 16 * panel], scale[: rank - 16 * panel]))
+    if rank > 16 * whole:
+        lanes, scale = panel_of(fmt, panels[whole * size :], half)
+        count = rank - 16 * whole
+        found.append(Piece(16 * whole, 0, lanes[:count, :k], scale[:count]))
+        found.append(Piece(16 * whole, half, lanes[8 : 8 + count, : max(k - half, 0)], scale[8 : 8 + count]))
+    return found
+
+
+def panel_of(fmt: str, panel: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the 16 lanes of a panel, and the floats at its head: scales in int8-row."""
+    return native.unpack(fmt, panel, 0, 1, k), panel[:64].copy().view(np.float32)
+
+
+def sums(x: np.ndarray, pieces: list[Piece], dtype: str) -> np.ndarray:
+    """Return x A^T as docs/numerics.md has it: a folded row is the sum of its two pieces."""
+    q, scale, _ = model.quantize_rows(x) if dtype == "int8" else (x, x, None)
+    rank = max((piece.row + len(piece.a) for piece in pieces), default=0)
+    out = np.zeros((len(x), rank), np.float32)
+    for piece in pieces:
+        rows, k = slice(piece.row, piece.row + len(piece.a)), piece.a.shape[1]
+        if dtype != "int8":
+            found = model.shrink_float(x[:, piece.first : piece.first + k], piece.a)
+        else:
+            padded = np.zeros((len(piece.a), -(-k // 64) * 64), np.int8)
+            padded[:, :k] = np.rint(piece.a / np.where(piece.scale == 0, 1, piece.scale)[:, None])
+            inputs = q[:, piece.first :], scale[:, piece.first // 64 :], None
+            scales = np.repeat(piece.scale[:, None], padded.shape[1] // 64, axis=1)
+            found = model.linear_int(inputs, padded, scales, 64)
+        out[:, rows] = out[:, rows] + found if piece.first else found
+    return out
 
 
 class Adapter:
@@ -52,21 +118,20 @@ class Adapter:
         self.scaling = np.zeros(rows, np.float32)
         self.scaling[:rank] = random_rows(seed + 2, 1, max(rank, 1))[0, :rank]
         self.row_scale, self.bias = random_rows(seed + 3, 2, outputs) if dora else (None, None)
-        fmt = FORMAT[dtype]
-        self.a_panels = np.frombuffer(packed_bytes(fmt, a if rank else np.zeros((1, k), np.float32)), np.uint8)
-        self.a = native.unpack(fmt, self.a_panels, 0, rows // 16, k)[:rank]
-        self.b_scale = None
+        self.a_panels = stacked(FORMAT[dtype], a)
+        self.pieces = unstacked(FORMAT[dtype], self.a_panels, rank, k)
+        self.a = np.zeros((rank, k), np.float32)
+        for row, first, part, _ in self.pieces:
+            self.a[row : row + len(part), first : first + part.shape[1]] = part
+        self.b_scale = self.b_scale_bits = None
         stored = b
         if dtype == "bf16":
             stored = bf16_bits(b)
             self.b = bf16_values(stored)
         elif dtype == "int8":
-            stored, self.b_scale, _ = model.quantize(b) if rank else (b.astype(np.int8), np.zeros(outputs, "f4"), None)
-            self.b = stored
-            size = native.panel_bytes(fmt, k)
-            heads = self.a_panels[: rows // 16 * size].reshape(-1, size)[:, :64]
-            self.a_scale = np.ascontiguousarray(heads).view(np.float32).reshape(-1)[:rank]
-            self.q_a = np.rint(self.a / np.where(self.a_scale == 0, 1, self.a_scale)[:, None])
+            stored, scale, _ = model.quantize(b) if rank else (b.astype(np.int8), np.zeros(outputs, "f4"), None)
+            self.b, self.b_scale_bits = stored, bf16_bits(scale)
+            self.b_scale = bf16_values(self.b_scale_bits)
         else:
             self.b = b
         self.b_panels = np.ascontiguousarray(stored.reshape(self.count, 16, rank).transpose(0, 2, 1))
@@ -88,7 +153,7 @@ class Adapter:
                     ("a", "a_panels"),
                     ("scaling", "scaling"),
                     ("b", "b_panels"),
-                    ("b_scale", "b_scale"),
+                    ("b_scale", "b_scale_bits"),
                     ("row_scale", "row_scale"),
                     ("bias", "bias"),
                 )
@@ -96,14 +161,7 @@ class Adapter:
         )
 
     def shrunk(self, x: np.ndarray) -> np.ndarray:
-        scaling = self.scaling[: self.rank]
-        if self.dtype != "int8":
-            return model.scaled(model.shrink_float(x, self.a), scaling, self.weight)
-        q, scale, _ = model.quantize_rows(x)
-        padded = np.zeros((self.rank, q.shape[1]), np.int8)
-        padded[:, : self.k] = self.q_a
-        scales = np.repeat(self.a_scale[:, None], scale.shape[1], axis=1)
-        return model.scaled(model.linear_int((q, scale, None), padded, scales), scaling, self.weight)
+        return model.scaled(sums(x, self.pieces, self.dtype), self.scaling[: self.rank], self.weight)
 
     def added(self, cur: np.ndarray, u: np.ndarray) -> np.ndarray:
         """Return cur (rows, N) with this adapter's part on its panels; u (rows, rank)."""

@@ -255,8 +255,9 @@ typedef struct infeng_activation {
 } infeng_activation;
 
 /* Rows [row_begin, row_end) use one adapter. Segments are sorted by row_begin, may overlap (adapters combine) and apply
- * in order. A row that no segment covers costs nothing. SHRINK has one segment for each adapter and op: the A's of all
- * its projections are stacked (q, k and v share x). LORA has one for each projection: the output panels of one. */
+ * in order; other rows cost nothing. LORA has one for each projection, SHRINK one for each adapter and op: all its A's,
+ * stacked (q, k and v share x) in panels of a weight f32, bf16 or int8-row. Where rank % 16 is 1 to 8 the last panel is
+ * folded: over h = 64 ceil(k / 128) inputs, with those from h on of its row r in lane 8 + r. */
 typedef struct infeng_lora_segment {
   int32_t row_begin;
   int32_t row_end;
@@ -268,13 +269,12 @@ typedef struct infeng_lora_segment {
   int32_t panel_step;
   int32_t panel_count;
   int32_t reserved;
-  /* SHRINK: ceil(rank / 16) panels of 16 rank rows over k, as a weight f32, bf16 or int8-row (scales at its head) */
-  const void* a;
-  const float* scaling;   /* SHRINK: (rank padded to 16) */
-  const void* b;          /* LORA: [panel_count][rank][16]; INFENG_I8 is signed */
-  const float* b_scale;   /* LORA: (panel_count * 16) for INFENG_I8, else NULL */
-  const float* row_scale; /* LORA, optional: (panel_count * 16): cur *= row_scale[n] after the sum (DoRA) */
-  const float* bias;      /* LORA, optional: (panel_count * 16): cur += bias[n] after row_scale */
+  const void* a;           /* SHRINK: ceil(rank / 16) panels of 16 rank rows over k */
+  const float* scaling;    /* SHRINK: (rank padded to 16) */
+  const void* b;           /* LORA: [panel_count][rank][16]; INFENG_I8 is signed */
+  const uint16_t* b_scale; /* LORA: (panel_count * 16) bf16 for INFENG_I8, else NULL */
+  const float* row_scale;  /* LORA, optional: (panel_count * 16): cur *= row_scale[n] after the sum (DoRA) */
+  const float* bias;       /* LORA, optional: (panel_count * 16): cur += bias[n] after row_scale */
 } infeng_lora_segment;
 
 /* One step of an epilogue list: this header, and behind it what its kind has. A problem lists headers only. */

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -13,21 +13,25 @@ from numpy.typing import NDArray
 
 from infeng_core.errors import AdapterError
 from infeng_core.files import parse_json
+from infeng_core.formats.adapters.earlier import laid_out_anew
 from infeng_core.formats.adapters.image import A_FORMAT, AdapterImage, AdapterSpec, PartSpec, Pieces, reads_rotated
 from infeng_core.formats.adapters.packed import MAX_RANK, AdapterDtype, PackedAdapter
 from infeng_core.formats.adapters.sites import EMBED, HEAD, base_tensor, sites
 from infeng_core.formats.adapters.snapshot import Snapshot, read_settled
+from infeng_core.formats.adapters.snapshot import digest as digest_of
 from infeng_core.formats.safetensors import Header
 from infeng_core.formats.shards import Entry, header, write_all
 from infeng_core.formats.tensors import LoadedModel
+from infeng_core.log import get_logger
 from infeng_core.models.config import ModelConfig
 from infeng_core.models.fields import Fields, show
 from infeng_core.version import __version__
 
 FILE = "infeng_adapter.safetensors"
-MAJOR, MINOR = 1, 0
+MAJOR, MINOR = 2, 0
 MAX_SCALING = 1e12  # alpha is at most 1e6 in an adapter_config.json
 AGAIN = "convert the adapter again: infeng convert-adapter PEFT DEST --model MODEL --force"
+_log = get_logger(__name__)
 SHAPE_FIELDS = (
     "family",
     "hidden",
@@ -50,11 +54,13 @@ class Artifact:
     shapes: Mapping[str, object]  # of the base
     base: str  # its id
     base_name: str
+    major: int = MAJOR  # the version of the file's format
 
     @property
     def id(self) -> str:
         """The sha256 over all that decides the output: equal for equal contents over the same base."""
-        content = [self.spec.to_dict(), self.digest, dict(self.shapes), self.base]
+        content: list[object] = [self.spec.to_dict(), self.digest, dict(self.shapes), self.base]
+        content += [self.major] if self.major > 1 else []
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
@@ -103,13 +109,14 @@ def read_artifact(directory: Path) -> Artifact:
 def _read_header(files: Snapshot, path: Path) -> tuple[Artifact, Header]:
     found = files.header(path)
     metadata = Fields(found.metadata, path, remedy=AGAIN)
-    metadata.version("infeng_adapter", MAJOR, AGAIN)
+    major = 1 if metadata.text("infeng_adapter").startswith("1.") else MAJOR
+    metadata.version("infeng_adapter", major, AGAIN)
     try:
         document = parse_json(metadata.text("adapter").encode())
     except ValueError as error:
         metadata.fail("adapter", f"is not valid JSON ({error})")
     fields = Fields(document, path, remedy=AGAIN)
-    artifact = _parse(fields)
+    artifact = replace(_parse(fields), major=major)
     if fields.text("id") != artifact.id:
         fields.fail("id", "does not match the contents: the file was changed or damaged")
     return artifact, found
@@ -128,6 +135,10 @@ def load_artifact(directory: Path, model: LoadedModel, dtype: AdapterDtype, scal
     artifact, pieces, data, digest = read_settled(directory, read)
     if digest != artifact.digest:
         raise AdapterError(f"{path}", "does not match its checksum: it was changed or damaged", AGAIN)
+    if artifact.major == 1:
+        _log.info("an adapter of format 1.x is laid out anew at each load", adapter=f"{path}", remedy=AGAIN)
+        pieces, data = laid_out_anew(pieces, data)
+        digest = digest_of(data)
     image = AdapterImage(artifact.spec.scaled(scale), pieces, data, digest)
     return image.adapter(model, directory, artifact.base_name)
 
@@ -217,7 +228,7 @@ def _check_pieces(artifact: Artifact, found: Header, path: Path, model: LoadedMo
         fields.fail("saved_vectors", "names what is no norm of the base")
     if spec.embedding is not None and not spec.embedding.rank:
         fields.fail("embedding", "has no rank")
-    pieces = Pieces(spec, model)
+    pieces = Pieces(spec, model, is_first=artifact.major == 1)
     position = found.data_begin
     for name, nbytes in pieces.nbytes.items():
         info = found.tensors.get(name)

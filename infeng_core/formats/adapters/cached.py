@@ -37,7 +37,7 @@ from infeng_core.formats.cache import mark_used, require_own, trim
 from infeng_core.formats.tensors import LoadedModel
 from infeng_core.log import get_logger
 
-RULES = 1
+RULES = 2
 """Counts changes of what packing makes of the same files."""
 
 REST_SECONDS = 2.0

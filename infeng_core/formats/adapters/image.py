@@ -4,8 +4,8 @@ The bytes are pieces, one for each packed tensor, in this order: tensors as a st
 tensors, saved vectors. A piece holds arrays, each on a multiple of 64 bytes:
 
 =============  =================================================================================================
-tensor         A (panels over k of the rank rows of all parts); then for each part B, its scales (int8), the row
-               scales (DoRA) and the bias, as far as the part has them
+tensor         A (panels of the rank rows of all parts, as ``stacked`` has them); then for each part B, its scales
+               (int8), the row scales (DoRA) and the bias, as far as the part has them
 embedding      A (vocab, rank) float32, then as a part
 saved tensor   panels in the base's format
 saved vector   float32
@@ -37,6 +37,7 @@ from infeng_core.formats.adapters.packed import (
     PackedAdapter,
 )
 from infeng_core.formats.adapters.sites import EMBED, base_tensor, sites
+from infeng_core.formats.adapters.stacked import int8_scales, stacked_bytes
 from infeng_core.formats.quant import BUILTIN, QuantFormat
 from infeng_core.formats.shards import ALIGN
 from infeng_core.formats.tensors import LoadedModel
@@ -96,6 +97,10 @@ class AdapterSpec:
     def is_bound(self) -> bool:
         """Whether it is right over the very base alone that it was packed for: DoRA, biases, saved tensors."""
         return self.fixed_scale or bool(self.saved_tensors)
+
+    def rank(self, tensor: str) -> int:
+        """Return the stacked rank rows of all parts of a tensor."""
+        return sum(part.rank for part in self.tensors[tensor])
 
     def scaled(self, scale: float) -> AdapterSpec:
         """Return the spec with every scaling multiplied."""
@@ -169,10 +174,11 @@ class AdapterImage:
 class Pieces:
     """The pieces of a spec over a base: (name, first byte, bytes) in order, and the arrays in each."""
 
-    def __init__(self, spec: AdapterSpec, model: LoadedModel) -> None:
-        """Work out every place."""
+    def __init__(self, spec: AdapterSpec, model: LoadedModel, *, is_first: bool = False) -> None:
+        """Work out every place; ``is_first``: as version 1 of the file's format has them."""
         self.spec = spec
         self.model = model
+        self._is_first = is_first
         self.shapes: dict[str, list[Shape]] = {}
         known = sites(model.config).specs
         for name, parts in spec.tensors.items():
@@ -191,9 +197,11 @@ class Pieces:
         self.total = sum(self.nbytes.values())
 
     def _tensor(self, name: str, places: tuple[Part, ...], parts: tuple[PartSpec, ...]) -> list[Shape]:
-        panels = padded(sum(part.rank for part in parts), PANEL_ROWS) // PANEL_ROWS
-        k = sites(self.model.config).specs[name].k
-        shapes: list[Shape] = [("a", np.uint8, (panels * A_FORMAT[self.spec.dtype].panel_bytes(k),))] if panels else []
+        rank, k = self.spec.rank(name), sites(self.model.config).specs[name].k
+        if self._is_first:  # which folds nothing
+            rank = padded(rank, PANEL_ROWS)
+        a = stacked_bytes(A_FORMAT[self.spec.dtype], rank, k)
+        shapes: list[Shape] = [("a", np.uint8, (a,))] if a else []
         for index, (place, part) in enumerate(zip(places, parts, strict=True)):
             shapes += self._part(f"{index}.", place, part)
         return shapes
@@ -203,7 +211,7 @@ class Pieces:
         if part.rank:
             yield f"{prefix}b", B_TYPE[self.spec.dtype], (place.panels, part.rank, PANEL_ROWS)
             if self.spec.dtype == "int8":
-                yield f"{prefix}b_scale", np.float32, (columns,)
+                yield f"{prefix}b_scale", np.float32 if self._is_first else np.uint16, (columns,)
         if part.row_scale:
             yield f"{prefix}row_scale", np.float32, (columns,)
         if part.bias:
@@ -321,9 +329,9 @@ def _peak(spec: AdapterSpec, model: LoadedModel, name: str, key: str, array: NDA
         base = base_tensor(model, name.removeprefix("saved."))
         array = base.quant.unpack(array, 0, base.panels, base.k)
     elif key == "a" and array.dtype == np.uint8:
-        if spec.dtype == "int8":  # a panel begins with its 16 scales
-            panel_bytes = A_FORMAT["int8"].panel_bytes(sites(model.config).specs[name].k)
-            return 127.0 * _largest(array.reshape(-1, panel_bytes)[:, :64].copy().view(np.float32))
+        if spec.dtype == "int8":
+            k = sites(model.config).specs[name].k
+            return 127.0 * _largest(int8_scales(A_FORMAT["int8"], array, spec.rank(name), k))
         array = array.view(np.float32 if spec.dtype == "f32" else np.uint16)
     if key.endswith("b_scale"):
         return 127.0 * _largest(array)

@@ -40,7 +40,7 @@ class LoraPart:
     panel_step: int
     panels: int
     b: NDArray[Any] = field(repr=False)  # (panels, rank, 16): float32, uint16 holding bf16, or int8
-    b_scale: NDArray[np.float32] | None = field(default=None, repr=False)  # (panels * 16,), with int8
+    b_scale: NDArray[np.uint16] | None = field(default=None, repr=False)  # (panels * 16,) bf16, with int8
     row_scale: NDArray[np.float32] | None = field(default=None, repr=False)  # (panels * 16,), DoRA; 1 on padding
     bias: NDArray[np.float32] | None = field(default=None, repr=False)  # (panels * 16,), added last; 0 on padding
 
@@ -50,7 +50,7 @@ class LoraTensor:
     """What an adapter does to one packed tensor; ``rank`` counts the stacked rank rows of all parts."""
 
     rank: int
-    a: NDArray[np.uint8] = field(repr=False)  # ceil(rank / 16) panels over k: weight format f32, bf16 or int8-row
+    a: NDArray[np.uint8] = field(repr=False)  # as ``stacked`` packs it, in weight format f32, bf16 or int8-row
     scaling: NDArray[np.float32] = field(repr=False)  # (rank padded to 16,), 0 on padding
     parts: tuple[LoraPart, ...]
 

@@ -16,6 +16,7 @@ from infeng_core.formats.adapters.packed import AdapterDtype
 from infeng_core.formats.adapters.peft import Delta, Floats, PeftAdapter
 from infeng_core.formats.adapters.sites import EMBED, HEAD, Site, base_tensor, sites
 from infeng_core.formats.adapters.snapshot import digest
+from infeng_core.formats.adapters.stacked import pack_stacked
 from infeng_core.formats.rotation import rotated
 from infeng_core.formats.shards import aligned_bytes
 from infeng_core.formats.tensors import LoadedModel, PackedTensor
@@ -91,7 +92,7 @@ class _Packer:
             if reads_rotated(self.model, name, self.dtype):
                 rows = rotated(rows)
             try:
-                A_FORMAT[self.dtype].pack(rows, arrays["a"])
+                pack_stacked(A_FORMAT[self.dtype], rows, arrays["a"])
             except NativeError as error:
                 raise self._does_not_fit(f"A of {name}", str(error)) from None
         for index, site in enumerate(found):
@@ -173,17 +174,24 @@ def in_panels(values: Floats, panels: int) -> Floats:
     return np.ascontiguousarray(values.reshape(panels, PANEL_ROWS, rank).transpose(0, 2, 1))
 
 
-def quantize_panels(values: Floats, out: NDArray[np.int8]) -> Floats:
-    """Quantize (panels, rank, 16) into ``out`` by the rule of ``int8-row``; return the scales, (panels, 16).
+def quantize_panels(values: Floats, out: NDArray[np.int8]) -> NDArray[np.uint16]:
+    """Quantize (panels, rank, 16) into ``out``; return the scales in bf16, (panels, 16).
 
-    The rule's clamp to [-127, 127] has nothing to do: ``amax * (127 / amax)`` rounds to 127.
+    A scale is rounded before q is chosen under it. That moves amax / scale by at most 127 / 256, so that no q is
+    beyond 127.
     """
     amax = np.abs(values).max(axis=1)
     usable = amax >= SMALLEST
-    inverse = np.where(usable, np.float32(127.0) / np.where(usable, amax, np.float32(1.0)), np.float32(0.0))
+    scales = to_bf16(np.where(usable, amax / np.float32(127.0), np.float32(0.0)))
+    inverse = np.float32(1.0) / np.where(usable, from_bf16(scales), np.float32(np.inf))
     scaled = values * inverse[:, None, :]
     out[:] = np.rint(scaled, out=scaled)
-    return np.where(usable, amax / np.float32(127.0), np.float32(0.0))
+    return scales
+
+
+def from_bf16(bits: NDArray[np.uint16]) -> Floats:
+    """Return the values of bf16."""
+    return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
 
 
 def to_bf16(values: Floats) -> NDArray[np.uint16]:

@@ -102,12 +102,19 @@ class Lora:
 
     def _a(self, rank: int, k: int) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
         """Return A in panels and its scaling."""
-        panels, format = -(-rank // LANES), A_FORMATS[self.adapters.storage]
-        data = _native.Arena(panels * _native.panel_bytes(format, k), huge_pages=False)
-        _native.pack(format, self._normal(rank, k) / np.float32(np.sqrt(k)), data)
-        scaling = np.zeros(panels * LANES, np.float32)
+        format, whole = A_FORMATS[self.adapters.storage], (rank + LANES // 2 - 1) // LANES
+        data = [self._packed(format, min(rank, whole * LANES), k)] if whole else []
+        if rank > whole * LANES:  # folded: two lanes for a row, of half of the inputs each
+            data.append(self._packed(format, LANES, -(-k // 128) * 64))
+        scaling = np.zeros(-(-rank // LANES) * LANES, np.float32)
         scaling[:rank] = self._random.uniform(0.5, 2, rank)
-        return np.asarray(memoryview(data)).view(np.uint8), scaling
+        return np.concatenate([*data, np.empty(0, np.uint8)]), scaling
+
+    def _packed(self, format: str, rows: int, k: int) -> NDArray[np.uint8]:
+        """Return random rows in panels."""
+        data = _native.Arena(-(-rows // LANES) * _native.panel_bytes(format, k), huge_pages=False)
+        _native.pack(format, self._normal(rows, k) / np.float32(np.sqrt(k)), data)
+        return np.asarray(memoryview(data)).view(np.uint8)
 
     def _part(self, rank: int, column: int, panels: range, *, with_all: bool = False) -> _native.AdapterPart:
         outputs = len(panels) * LANES
@@ -115,12 +122,17 @@ class Lora:
         b_scale = None
         if self.adapters.storage == "int8":
             b = self._random.integers(-127, 128, b.shape).astype(np.int8)
-            b_scale = (np.abs(self._normal(outputs)) / np.float32(64)).astype(np.float32)
+            b_scale = _halved((np.abs(self._normal(outputs)) / np.float32(64)).astype(np.float32))
         elif self.adapters.storage == "bf16":
-            b = (b.view(np.uint32) >> 16).astype(np.uint16)
+            b = _halved(b)
         row_scale = np.float32(1) + self._normal(outputs) / np.float32(4) if with_all else None
         bias = self._normal(outputs) if with_all else None
         return (rank, column, panels.start, panels.step, len(panels), b, b_scale, row_scale, bias)
 
     def _normal(self, *shape: int) -> NDArray[np.float32]:
         return self._random.standard_normal(shape, dtype=np.float32)
+
+
+def _halved(values: NDArray[np.float32]) -> NDArray[np.uint16]:
+    """Return bf16, rounded toward zero."""
+    return (values.view(np.uint32) >> 16).astype(np.uint16)

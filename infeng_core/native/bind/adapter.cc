@@ -43,7 +43,7 @@ AdapterSpec::Part part_of(const py::handle& object, uint32_t dtype) {
   part.panel_step = t[3].cast<int64_t>();
   part.panels = t[4].cast<int64_t>();
   part.b = bytes_of(t[5], numpy_of(dtype), "b");
-  part.b_scale = bytes_of(t[6], "f4", "b_scale");
+  part.b_scale = bytes_of(t[6], "u2", "b_scale");
   part.row_scale = bytes_of(t[7], "f4", "row_scale");
   part.bias = bytes_of(t[8], "f4", "bias");
   return part;

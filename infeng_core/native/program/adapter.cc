@@ -109,8 +109,7 @@ class Adapter::Builder {
     if (tensor.rank < 0 || rows > lora_.columns()) {
       fail(kBad, tensor.name, ": ", tensor.rank, " stacked rank rows, at most ", lora_.columns(), " are possible");
     }
-    const int64_t panel = panel_bytes_of(weight_format_of(spec_.dtype), slot.k);
-    check_size(tensor.name, "a", tensor.a, rows / kPanel * panel);
+    check_size(tensor.name, "a", tensor.a, stacked_bytes_of(weight_format_of(spec_.dtype), tensor.rank, slot.k));
     check_size(tensor.name, "scaling", tensor.scaling, rows * 4);
     out->columns = static_cast<int32_t>(rows);
     out->shrink.rank = static_cast<int32_t>(tensor.rank);
@@ -164,12 +163,10 @@ class Adapter::Builder {
     }
     const int64_t outputs = part.panels * kPanel;
     check_size(where, "b", part.b, outputs * part.rank * element_bytes(spec_.dtype));
-    const auto check_vector = [&](const char* what, const Bytes& bytes, bool is_needed) {
-      if (bytes.data != nullptr || is_needed) check_size(where, what, bytes, outputs * 4);
-    };
-    check_vector("b_scale", part.b_scale, spec_.dtype == INFENG_I8 && part.rank > 0);
-    check_vector("row_scale", part.row_scale, false);
-    check_vector("bias", part.bias, false);
+    const bool is_scaled = spec_.dtype == INFENG_I8 && part.rank > 0;
+    if (part.b_scale.data != nullptr || is_scaled) check_size(where, "b_scale", part.b_scale, outputs * 2);
+    if (part.row_scale.data != nullptr) check_size(where, "row_scale", part.row_scale, outputs * 4);
+    if (part.bias.data != nullptr) check_size(where, "bias", part.bias, outputs * 4);
     out = {};
     out.rank = static_cast<int32_t>(part.rank);
     out.dtype = spec_.dtype;

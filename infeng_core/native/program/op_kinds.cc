@@ -31,11 +31,10 @@ int64_t bytes_of(uint32_t dtype) { return dtype == INFENG_F32 ? 4 : dtype == INF
 // The A of each segment.
 Work shrink_work(const Op& op) {
   const infeng_shrink_args& args = op.args.shrink;
-  const int64_t panel = panel_bytes_of(op.problem.weight_format, op.problem.k);
   Work work;
   for (const infeng_lora_segment& s : std::span(args.segments, static_cast<size_t>(args.segment_count))) {
     work.macs += int64_t{s.row_end - s.row_begin} * s.rank * op.problem.k;
-    work.bytes += (s.rank + kPanel - 1) / kPanel * panel;
+    work.bytes += stacked_bytes_of(op.problem.weight_format, s.rank, op.problem.k);
   }
   return work;
 }

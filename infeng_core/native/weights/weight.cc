@@ -23,6 +23,11 @@ int64_t panel_bytes_of(uint32_t format, int64_t k) {
   return bytes;
 }
 
+int64_t stacked_bytes_of(uint32_t format, int64_t rank, int64_t k) {
+  const int64_t whole = (rank + kPanel / 2 - 1) / kPanel, folded = round_up(rank, kPanel) / kPanel - whole;
+  return whole * panel_bytes_of(format, k) + folded * panel_bytes_of(format, round_up(k, 2 * kGroup) / 2);
+}
+
 uint32_t activation_of(uint32_t format) { return format_of(format).abi.act_format; }
 
 uint32_t activation_of(uint32_t format, int64_t group) {

@@ -13,6 +13,10 @@ inline constexpr int64_t kGroup = 64;  // inputs of one activation group; K is p
 // Bytes of one panel of `k` inputs. Throws Error "unsupported" for the reserved formats.
 int64_t panel_bytes_of(uint32_t format, int64_t k);
 
+// Bytes of `rank` stacked rows of adapters: panels of 16, of which a last one of 8 rows or fewer is folded, see
+// infeng_lora_segment.
+int64_t stacked_bytes_of(uint32_t format, int64_t rank, int64_t k);
+
 // What a linear over this format reads: INFENG_ACT_F32 or INFENG_ACT_INT8_G64.
 uint32_t activation_of(uint32_t format);
 

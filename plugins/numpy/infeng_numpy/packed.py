@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from infeng_core.api import TensorSpec, builtin_format, layout
+from infeng_core.api import TensorSpec, builtin_format, layout, unpack_stacked
 
 from .adapter import Adapter, Change
 from .llama import Linear
@@ -70,8 +70,7 @@ def unpacked(packed: PackedAdapter, config: ModelConfig, rounding: Rounded = lam
 
 def _of_tensor(name: str, tensor: LoraTensor, spec: TensorSpec, dtype: str, rounding: Rounding) -> dict[str, Change]:
     """Return what an adapter does to each projection that a packed tensor joins, by the projection's name."""
-    panels = -(-tensor.rank // 16)
-    a = _real(builtin_format(A_FORMATS[dtype]).unpack(tensor.a, 0, panels, spec.k))  # (panels * 16, k)
+    a = _real(unpack_stacked(builtin_format(A_FORMATS[dtype]), tensor.a, tensor.rank, spec.k))  # (rank, k)
     if dtype == "int8" and rounding.rotated:
         a = rotate64(a).astype(np.float64)
     found = {}
@@ -86,14 +85,17 @@ def _of_tensor(name: str, tensor: LoraTensor, spec: TensorSpec, dtype: str, roun
 
 
 def _change(a: Real, scaling: Real, part: LoraPart, rows: slice, *, int8_input: bool) -> Change:
-    b = part.b  # (panels, rank, 16)
-    if b.dtype == np.uint16:  # the upper half of a binary32
-        b = (b.astype(np.uint32) << 16).view(np.float32)
+    b = _widened(part.b)  # (panels, rank, 16)
     b = _real(b).transpose(0, 2, 1).reshape(part.panels * 16, part.rank)  # (panels * 16, rank)
     if part.b_scale is not None:
-        b *= part.b_scale[:, None]
+        b *= _widened(part.b_scale)[:, None]
     row_scale, bias = (None if v is None else _real(v[rows]) for v in (part.row_scale, part.bias))
     return Change(a, b[rows], scaling, row_scale, bias, int8_input)
+
+
+def _widened(stored: NDArray[Any]) -> NDArray[Any]:
+    """Return bf16, the upper half of a binary32, as that; anything else as it is."""
+    return (stored.astype(np.uint32) << 16).view(np.float32) if stored.dtype == np.uint16 else stored
 
 
 def _norms(packed: PackedAdapter, config: ModelConfig) -> dict[str, Real]:

@@ -16,7 +16,8 @@ namespace {
 using namespace infeng;
 
 constexpr uint32_t kFormat = INFENG_WEIGHT_INT4_G64;
-constexpr uint16_t kHalfScale = 0x211F;  // about 0.01
+constexpr uint16_t kHalfScale = 0x211F;   // about 0.01
+constexpr uint16_t kBrainScale = 0x3A83;  // about 0.001
 
 infeng_tensor matrix(void* data, int32_t dtype, int64_t rows, int64_t columns) {
   return infeng_matrix(data, dtype, rows, columns, columns);
@@ -170,12 +171,13 @@ Case::Copy Case::make_copy(const std::shared_ptr<Arena>& weights, int64_t index)
                                                            weights->data() + index * bytes, bytes, weights));
   if (setting_.way == Way::base) return copy;
   const auto rank = static_cast<int32_t>(setting_.rank);
-  const int64_t a_bytes = u_columns(setting_) / kPanel * panel_bytes_of(adapter_format(setting_.dtype), shape.k);
+  const auto stacked = setting_.rank * static_cast<int64_t>(shape.projections.size());
+  const int64_t a_bytes = stacked_bytes_of(adapter_format(setting_.dtype), stacked, shape.k);
   const int64_t b_bytes = shape.n * rank * (setting_.dtype == INFENG_I8 ? 1 : 2);
   auto* scaling = memory_.take_array<float>(u_columns(setting_));
-  std::fill_n(scaling, setting_.rank * static_cast<int64_t>(shape.projections.size()), 2.0f);
-  auto* b_scale = memory_.take_array<float>(shape.n);
-  std::fill_n(b_scale, shape.n, 0.001f);
+  std::fill_n(scaling, stacked, 2.0f);
+  auto* b_scale = memory_.take_array<uint16_t>(shape.n);
+  std::fill_n(b_scale, shape.n, kBrainScale);
   copy.adapters = {memory_.take(setting_.adapters * (a_bytes + b_bytes)), setting_.adapters * (a_bytes + b_bytes)};
   for (int64_t adapter = 0; adapter < setting_.adapters; ++adapter) {
     auto* a = static_cast<uint8_t*>(const_cast<void*>(copy.adapters.data)) + adapter * (a_bytes + b_bytes);
@@ -185,13 +187,13 @@ Case::Copy Case::make_copy(const std::shared_ptr<Arena>& weights, int64_t index)
     segment.row_end = static_cast<int32_t>(setting_.rows * (adapter + 1) / setting_.adapters);
     segment.dtype = setting_.dtype;
     segment.weight = 1.0f;
-    segment.rank = rank * static_cast<int32_t>(shape.projections.size());
+    segment.rank = static_cast<int32_t>(stacked);
     segment.a = a;
     segment.scaling = scaling;
     copy.shrink.push_back(segment);
     segment.rank = rank;
     const uint8_t* b = a + a_bytes;
-    const float* b_scales = b_scale;
+    const uint16_t* b_scales = b_scale;
     for (const Projection& projection : shape.projections) {
       segment.panel_begin = projection.begin;
       segment.panel_step = projection.step;

@@ -63,9 +63,9 @@ PART = {
     "another rank than b": ({"rank": 3}, "b has 128 bytes, not 96"),
     "b of another type": ({"b": np.zeros((2, 4, 16), np.float32)}, "b: needs a contiguous int8 array"),
     "b that is not in one piece": ({"b": np.zeros((2, 4, 32), np.int8)[:, :, ::2]}, "b: needs a contiguous int8"),
-    "no scales": ({"b_scale": None}, "b_scale has 0 bytes, not 128"),
-    "few scales": ({"b_scale": np.ones(31, np.float32)}, "b_scale has 124 bytes, not 128"),
-    "scales in double": ({"b_scale": np.ones(32)}, "b_scale: needs a contiguous float32 array"),
+    "no scales": ({"b_scale": None}, "b_scale has 0 bytes, not 64"),
+    "few scales": ({"b_scale": np.ones(31, np.uint16)}, "b_scale has 62 bytes, not 64"),
+    "scales in float32": ({"b_scale": np.ones(32, np.float32)}, "b_scale: needs a contiguous uint16 array"),
     "few row scales": ({"row_scale": np.ones(16, np.float32)}, "row_scale has 64 bytes, not 128"),
     "a long bias": ({"bias": np.ones(33, np.float32)}, "bias has 132 bytes, not 128"),
 }

@@ -21,7 +21,7 @@ struct LoraHalf {
     s.a = a.size() ? a.as<void>() : nullptr;
     s.scaling = floats_or_null(scaling);
     s.b = b.size() ? b.as<void>() : nullptr;
-    s.b_scale = floats_or_null(b_scale);
+    s.b_scale = b_scale.size() ? b_scale.as<uint16_t>() : nullptr;
     s.row_scale = floats_or_null(row_scale);
     s.bias = floats_or_null(bias);
     return s;
@@ -60,6 +60,14 @@ struct LoraSegments {
   }
 };
 
+// f32 cut off to bf16.
+inline Bytes upper_halves(const Bytes& values) {
+  const int64_t count = values.size() / 4;
+  Bytes halves(count * 2);
+  for (int64_t j = 0; j < count; ++j) halves.as<uint16_t>()[j] = values.as<uint16_t>()[2 * j + 1];
+  return halves;
+}
+
 // For the epilogue: parts of `panels` panels, among them the alternating ones of gate and up.
 inline LoraSegments expanding(int64_t rows, int64_t panels, Bytes& u) {
   LoraSegments made;
@@ -77,12 +85,8 @@ inline LoraSegments expanding(int64_t rows, int64_t panels, Bytes& u) {
     const bool integer = s.dtype == INFENG_I8;
     half.b = integer ? Bytes(values) : floats(values);
     for (int64_t j = 0; integer && j < values; ++j) half.b.as<int8_t>()[j] = int8_t(pick(-127, 127));
-    if (s.dtype == INFENG_BF16) {
-      Bytes halves(values * 2);
-      for (int64_t j = 0; j < values; ++j) halves.as<uint16_t>()[j] = half.b.as<uint16_t>()[2 * j + 1];
-      half.b = halves;
-    }
-    if (integer) half.b_scale = floats(outputs, 0.01f);
+    if (s.dtype == INFENG_BF16) half.b = upper_halves(half.b);
+    if (integer) half.b_scale = upper_halves(floats(outputs, 0.01f));
     if (chance(0.2)) half.row_scale = floats(outputs);
     if (chance(0.2)) half.bias = floats(outputs);
     made.add(std::move(half), s.rank);
@@ -96,6 +100,16 @@ inline LoraSegments expanding(int64_t rows, int64_t panels, Bytes& u) {
   return made;
 }
 
+// Panels over k of `whole` rank rows, and a folded one behind them.
+inline Bytes stacked(uint32_t format, int64_t whole, bool is_folded, int64_t k) {
+  const Bytes first = whole > 0 ? PackedWeight(format, whole, k).data : Bytes(0);
+  const Bytes last = is_folded ? PackedWeight(format, 16, up(k, 128) / 2).data : Bytes(0);
+  Bytes both(first.size() + last.size());
+  if (first.size()) memcpy(both.as<uint8_t>(), first.as<uint8_t>(), size_t(first.size()));
+  if (last.size()) memcpy(both.as<uint8_t>(first.size()), last.as<uint8_t>(), size_t(last.size()));
+  return both;
+}
+
 // For shrink, stored as weights of `format`.
 inline LoraSegments shrinking(int64_t rows, uint32_t format, int64_t k) {
   LoraSegments made;
@@ -107,8 +121,8 @@ inline LoraSegments shrinking(int64_t rows, uint32_t format, int64_t k) {
                         : format == INFENG_WEIGHT_BF16 ? INFENG_BF16
                                                        : INFENG_I8;
     half.fields.weight = chance(0.5) ? 1.0f : normal();
-    const int64_t padded = up(half.fields.rank, 16);
-    half.a = PackedWeight(format, padded, k).data;
+    const int64_t padded = up(half.fields.rank, 16), whole = up(half.fields.rank - 8, 16);
+    half.a = stacked(format, whole, padded > whole, k);
     half.scaling = floats(padded);
     made.add(std::move(half), padded);
   }

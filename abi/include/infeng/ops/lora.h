@@ -1,6 +1,6 @@
 // The B half of LoRA, which rides at the end of a linear: for each segment that covers a row and an output, in order,
 //   f32, bf16 B:  cur = fma(u[r], B[n][r], cur), r ascending
-//   int8 B:       t = fma(u[r], B[n][r], t) from +0;  cur = fma(t, b_scale[n], cur)
+//   int8 B:       t = fma(u[r], B[n][r], t) from +0;  cur = fma(t, b_scale[n], cur), b_scale in bf16
 //   and then, where the segment has them:  cur *= row_scale[n];  cur += bias[n]
 // A line of B is widened once for up to six rows. SPDX-License-Identifier: Apache-2.0
 #ifndef INFENG_OPS_LORA_H
@@ -95,7 +95,7 @@ INFENG_NOINLINE void lora_rows(const LoraBlock& block, int64_t panel, int64_t ro
   const int64_t n = (block.first + panel) * kLanes;
   INFENG_EACH (p, P) {
     if constexpr (B::kApart) {
-      const F scale = V::load(s.b_scale + n + p * kLanes);
+      const F scale = V::load_bf16(s.b_scale + n + p * kLanes);
       INFENG_EACH (m, M) sum[m][p] = V::fma(sum[m][p], scale, V::load(cur + m * block.stride + p * step));
     }
     if (s.row_scale) {

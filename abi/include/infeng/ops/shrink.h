@@ -1,8 +1,10 @@
 // shrink, the A half of LoRA: u[m][u_column + r] = ((x[m] . A[r]) * scaling[r]) * weight, per segment. A is a weight of
 // few panels, so an integer A goes through the core of its linear. A float A has eight chains instead of one, which do
 // not wait for each other: chain c takes k = c mod 8 ascending, then c0 + c4 and so on, then 2, then 1.
-// A tile is a part of one segment: a panel where few rows share it and reading A is what takes time, else up to four
-// panels for a block of rows. SPDX-License-Identifier: Apache-2.0
+// A folded panel has the first inputs of its rows in lanes 0 to 7 and the others in lanes 8 to 15. It is multiplied
+// with the first inputs and then, out of the cache, with the others; of each product the lanes that belong to it are
+// added. A tile is a part of one segment: a panel where few rows share it and reading A is what takes time, else up to
+// four panels for a block of rows; a folded one by itself. SPDX-License-Identifier: Apache-2.0
 #ifndef INFENG_OPS_SHRINK_H
 #define INFENG_OPS_SHRINK_H
 
@@ -126,12 +128,13 @@ struct Shrink {
  private:
   // How a segment is cut into tiles.
   struct Part {
-    int64_t rows, panels, step, groups;
+    int64_t rows, panels, whole, step, groups;
     explicit Part(const infeng_lora_segment& s)
         : rows(s.row_end - s.row_begin),
           panels(ceil_div(s.rank, kLanes)),
+          whole((s.rank + kLanes / 2 - 1) / kLanes),  // the others are folded
           step(rows <= kFewRows ? 1 : kPanels),
-          groups(ceil_div(panels, step)) {}
+          groups(ceil_div(whole, step) + panels - whole) {}
     int64_t tiles() const { return rows <= 0 ? 0 : groups * ceil_div(rows, kRows); }
   };
 
@@ -147,7 +150,9 @@ struct Shrink {
 
   static void shrink(const infeng_shrink_args& args, const infeng_weight& weight, const infeng_lora_segment& s,
                      const Part& part, int32_t index, int64_t tile, infeng_worker* worker) {
-    const int64_t panel = tile % part.groups * part.step, panels = min_of(part.step, part.panels - panel);
+    const int64_t panel = min_of(tile % part.groups * part.step, part.whole);
+    const bool is_folded = panel == part.whole;
+    const int64_t panels = is_folded ? 1 : min_of(part.step, part.whole - panel);
     const int64_t row = s.row_begin + tile / part.groups * kRows, rows = min_of(kRows, s.row_end - row);
     const uint8_t* data = (const uint8_t*)s.a + panel * weight.panel_bytes;
     const uint8_t* next = nullptr;
@@ -157,8 +162,12 @@ struct Shrink {
     else if (index + 1 < args.segment_count)
       next = (const uint8_t*)segment_at(args.segments, args.segment_stride, index + 1)->a;
     float* cur = (float*)worker->private_;
-    Core::template multiply<V>(
-        {*args.in, weight, s.row_end, data, next, panels, row, rows, cur, (uint8_t*)(cur + kRows * kTileWidth), none});
+    const LinearTile whole{
+        *args.in, weight, s.row_end, data, next, panels, row, rows, cur, (uint8_t*)(cur + kRows * kTileWidth), none};
+    if (is_folded)
+      fold(whole);
+    else
+      Core::template multiply<V>(whole);
     const auto factor = V::set(s.weight);
     for (int64_t p = 0; p < panels; ++p) {
       const int64_t column = (panel + p) * kLanes;
@@ -167,6 +176,38 @@ struct Shrink {
         V::store(row_of<float>(args.u, row + m) + s.u_column + column,
                  V::mul(V::mul(V::load(cur + m * kTileWidth + p * kLanes), scaling), factor));
     }
+  }
+
+  // Lanes 8 to 15 of the result are 0.
+  static void fold(const LinearTile& t) {
+    constexpr int kHalf = kLanes / 2;
+    const int64_t half = ceil_div(t.weight.k, 2 * kGroup) * kGroup;
+    infeng_weight first = t.weight;
+    first.k = min_of(t.weight.k, half);
+    first.panel_bytes = panel_bytes(half);
+    infeng_weight second = first;
+    second.k = t.weight.k - first.k;
+    const infeng_activation others = inputs_from(half, t.in);
+    float* other = t.cur + kTileWidth / 2;
+    Core::template multiply<V>({t.in, first, t.all_rows, t.panel, t.panel, 1, t.row, t.rows, t.cur, t.scratch, t.feed});
+    Core::template multiply<V>(
+        {others, second, t.all_rows, t.panel, t.next, 1, t.row, t.rows, other, t.scratch, t.feed});
+    for (int64_t m = 0; m < t.rows; ++m) {
+      float* c = t.cur + m * kTileWidth;
+      V::store(c, V::add(V::load(c, kHalf), V::load(other + m * kTileWidth + kHalf, kHalf)));
+    }
+  }
+
+  // The activation without its first `count` columns, whole groups.
+  static infeng_activation inputs_from(int64_t count, infeng_activation in) {
+    const auto skip = [](infeng_tensor& tensor, int64_t bytes) INFENG_INLINE_LAMBDA {
+      if (tensor.data) tensor.data = (char*)tensor.data + bytes;
+    };
+    skip(in.x, count * int64_t(sizeof(float)));
+    skip(in.q, count);
+    skip(in.scale, count / kGroup * int64_t(sizeof(float)));
+    skip(in.sum, count / kGroup * int64_t(sizeof(int32_t)));
+    return in;
   }
 };
 

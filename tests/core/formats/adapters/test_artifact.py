@@ -1,5 +1,6 @@
 """The engine-native adapter: what comes back is what was packed, damage is found, another base is refused."""
 
+import dataclasses
 import json
 import os
 from collections.abc import Callable
@@ -17,8 +18,15 @@ from safetensors.numpy import save
 from infeng_core.cli import main
 from infeng_core.errors import AdapterError, InfengError, ResourceError
 from infeng_core.formats import LoadedModel, PackedAdapter, convert_adapter, load_adapter
-from infeng_core.formats.adapters.artifact import FILE
+from infeng_core.formats.adapters import artifact as artifacts
+from infeng_core.formats.adapters.artifact import FILE, describe, write_artifact
+from infeng_core.formats.adapters.image import A_FORMAT, AdapterImage, Pieces
+from infeng_core.formats.adapters.load import read_adapter
+from infeng_core.formats.adapters.packing import from_bf16, pack
+from infeng_core.formats.adapters.sites import sites
 from infeng_core.formats.adapters.snapshot import digest
+from infeng_core.formats.adapters.stacked import unpack_stacked
+from infeng_core.formats.shards import aligned_bytes
 
 CASES = {case.name: case for case in ADAPTED if not case.combines}
 Bases = Callable[[Adapted, str], LoadedModel]
@@ -89,6 +97,41 @@ def rewrite(data: bytes, change: Callable[[dict[str, Any], dict[str, Any]], obje
     return len(text).to_bytes(8, "little") + text + data[8 + length :]
 
 
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "int8"])
+def test_a_file_of_version_1_is_laid_out_anew(
+    dtype: Any, bases: Bases, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case, format = CASES["lora"], A_FORMAT[dtype]
+    model = bases(case, "f32")
+    now = pack(read_adapter(case.directory, model.config), model, dtype)
+    pieces = Pieces(now.spec, model, is_first=True)
+    data = aligned_bytes(pieces.total)
+    data[:] = 0
+    rows = {}
+    for name, old in pieces.views(data).items():
+        k, rank = sites(model.config).specs[name].k, now.spec.rank(name)
+        for key, array in old.items():
+            given = now.arrays[name][key]
+            if key == "a":  # panels over all inputs
+                format.pack(unpack_stacked(format, given, rank, k), array)
+                rows[name] = format.unpack(array, 0, -(-rank // 16), k)[:rank]
+            else:
+                array[:] = from_bf16(given) if key.endswith("b_scale") else given
+    monkeypatch.setattr(artifacts, "MAJOR", 1)
+    image = AdapterImage(now.spec, pieces, data, digest(data))
+    write_artifact(image, dataclasses.replace(describe(image, model, ""), major=1), tmp_path)
+    monkeypatch.undo()
+    found = load_adapter(tmp_path, model, dtype)
+    assert set(map(now.spec.rank, rows)) == {4, 8, 12}
+    for name, tensor in found.tensors.items():
+        k = sites(model.config).specs[name].k
+        assert tensor.a.nbytes == now.arrays[name]["a"].nbytes
+        assert np.array_equal(unpack_stacked(format, tensor.a, tensor.rank, k), rows[name])
+        for index, part in enumerate(tensor.parts):
+            assert np.array_equal(part.b, now.arrays[name][f"{index}.b"])
+            assert part.b_scale is None or np.array_equal(part.b_scale, now.arrays[name][f"{index}.b_scale"])
+
+
 def test_plain_lora_fits_every_base_of_its_shapes(artifact: Path, bases: Bases) -> None:
     adapters = [load_adapter(artifact, bases(CASES["lora"], format), "int8") for format in ("f32", "int4-g32")]
     assert adapters[0].id != adapters[1].id and adapters[0].base != adapters[1].base
@@ -149,7 +192,9 @@ def test_a_truncated_or_lengthened_file_is_refused(
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (lambda m, d: m.update(infeng_adapter="2.0"), "reads 1.x: update infeng"),
+        (lambda m, d: m.update(infeng_adapter="3.0"), "reads 2.x: update infeng"),
+        (lambda m, d: m.update(infeng_adapter="0.9"), "reads 2.x: convert the adapter again"),
+        (lambda m, d: m.update(infeng_adapter="1.0"), "id does not match the contents"),
         (lambda m, d: m.update(infeng_adapter="one"), "must be a version"),
         (lambda m, d: m.pop("infeng_adapter"), "infeng_adapter is missing"),
         (lambda m, d: m.update(adapter=""), "not valid JSON"),

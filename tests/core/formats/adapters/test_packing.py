@@ -13,8 +13,11 @@ from numpy.typing import NDArray
 from infeng_core.errors import AdapterError
 from infeng_core.formats import LoadedModel, PackedAdapter, load_adapter
 from infeng_core.formats.adapters.packed import LoraPart, LoraTensor
+from infeng_core.formats.adapters.packing import from_bf16, quantize_panels
 from infeng_core.formats.adapters.sites import sites
+from infeng_core.formats.adapters.stacked import pack_stacked, stacked_bytes, unpack_stacked
 from infeng_core.formats.quant import BUILTIN
+from infeng_core.formats.shards import aligned_bytes
 
 SINGLE = [case for case in ADAPTED if not case.combines]
 FORMAT = {"f32": "f32", "bf16": "bf16", "int8": "int8-row"}
@@ -32,14 +35,13 @@ def b_of(part: LoraPart, dtype: str) -> NDArray[np.float32]:
     elif dtype == "int8":
         assert part.b.dtype == np.int8
     rows = values.transpose(0, 2, 1).reshape(-1, part.rank).astype(np.float32)
-    return rows if part.b_scale is None else rows * part.b_scale[:, None]
+    return rows if part.b_scale is None else rows * from_bf16(part.b_scale)[:, None]
 
 
 def a_of(tensor: LoraTensor, dtype: str, k: int) -> NDArray[np.float32]:
-    """(rank rows padded to 16, k) float32."""
-    panels = -(-tensor.rank // 16)
-    assert tensor.a.nbytes == panels * BUILTIN[FORMAT[dtype]].panel_bytes(k)
-    return BUILTIN[FORMAT[dtype]].unpack(tensor.a, 0, panels, k)
+    """(rank, k) float32."""
+    assert tensor.a.nbytes == stacked_bytes(BUILTIN[FORMAT[dtype]], tensor.rank, k)
+    return unpack_stacked(BUILTIN[FORMAT[dtype]], tensor.a, tensor.rank, k)
 
 
 def parts_by_module(adapter: PackedAdapter, model: LoadedModel) -> dict[str, tuple[LoraTensor, LoraPart]]:
@@ -72,7 +74,7 @@ def test_a_packed_adapter_is_the_one_of_the_file(case: Adapted, dtype: Any, base
         rows = site.part.rows
         assert part.rank == len(change.a)
         if part.rank:
-            a = a_of(tensor, dtype, site.k) * tensor.scaling[:, None]
+            a = a_of(tensor, dtype, site.k) * tensor.scaling[: tensor.rank, None]
             product = b_of(part, dtype) @ a[part.u_column : part.u_column + part.rank]
             close(product[:rows], change.b @ (change.a * change.scaling[:, None]), dtype)
             assert not product[rows:].any()
@@ -145,6 +147,38 @@ def test_rows_of_stacked_projections_lie_without_gaps(bases: Bases) -> None:
     assert [(part.u_column, part.rank) for part in tensor.parts] == [(0, 9), (9, 3), (12, 3)]
     assert tensor.rank == 15 and tensor.scaling.shape == (16,) and tensor.scaling[15] == 0
     assert adapter.stacked_rank == 16
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "int8"])
+@pytest.mark.parametrize("k", [8, 64, 100, 128, 200, 320])
+def test_a_last_panel_of_up_to_eight_rows_is_stored_over_half_of_the_inputs(dtype: str, k: int) -> None:
+    format = BUILTIN[FORMAT[dtype]]
+    whole, half = format.panel_bytes(k), format.panel_bytes(-(-k // 128) * 64)
+    sizes = {0: 0, 1: half, 8: half, 9: whole, 16: whole, 17: whole + half, 24: whole + half, 25: 2 * whole}
+    random = np.random.default_rng(k)
+    for rank, nbytes in sizes.items():
+        rows = random.standard_normal((rank, k), dtype=np.float32)
+        a = aligned_bytes(nbytes)
+        assert stacked_bytes(format, rank, k) == nbytes
+        pack_stacked(format, rows, a)
+        found = unpack_stacked(format, a, rank, k)
+        assert found.shape == (rank, k)
+        assert not rank or np.abs(found - rows).max() <= TOLERANCE[dtype] * np.abs(rows).max()
+
+
+def test_b_is_rounded_under_the_scale_that_is_stored() -> None:
+    values = np.random.default_rng(5).standard_normal((40, 8, 16), dtype=np.float32)
+    values *= np.exp2(np.linspace(-90, 90, 640, dtype=np.float32)).reshape(40, 1, 16)
+    values[0, :, 0] = 0
+    values[1, :, 1] = np.float32(2.0**-101)
+    values[2, :, 2] = (1 + 2**-8) * 127  # a scale that is rounded down as far as can be
+    q = np.empty(values.shape, np.int8)
+    bits = quantize_panels(values, q)
+    scales = from_bf16(bits)[:, None]
+    assert bits.dtype == np.uint16 and bits[0, 0] == bits[1, 1] == 0 and scales[2, 0, 2] == 1
+    assert q.max() == 127 and q.min() >= -127
+    kept = bits[:, None] > 0
+    assert (np.abs(values - q * scales) <= np.where(kept, scales, 1) * 0.5001)[kept.repeat(8, axis=1)].all()
 
 
 def test_equal_contents_have_equal_ids_and_others_have_not(bases: Bases, tmp_path: Path) -> None:

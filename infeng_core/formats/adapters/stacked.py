@@ -1,0 +1,69 @@
+"""A of the projections that share an input: their rank rows below each other, in panels of 16 of a weight format.
+
+A last panel of 8 rows or fewer would be zeros for the greater part. So it is folded: a panel over half of the inputs,
+rounded up to a group, whose lanes 0 to 7 hold what its rows have there and lanes 8 to 15 what they have behind it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from infeng_core.formats.quant import QuantFormat
+from infeng_core.models.weights import PANEL_ROWS
+
+GROUP = 64
+HALF = PANEL_ROWS // 2
+Floats = NDArray[np.float32]
+
+
+def stacked_panels(rank: int) -> tuple[int, bool]:
+    """Return how many whole panels hold ``rank`` rows, and whether a folded one comes behind them."""
+    whole, rest = divmod(rank, PANEL_ROWS)
+    return (whole, True) if 0 < rest <= HALF else (whole + (rest > 0), False)
+
+
+def folded_inputs(k: int) -> int:
+    """Return over how many inputs the folded panel of rows of ``k`` is."""
+    return -(-k // (2 * GROUP)) * GROUP
+
+
+def stacked_bytes(format: QuantFormat, rank: int, k: int) -> int:
+    """Return the bytes of ``rank`` rows of ``k`` inputs."""
+    whole, is_folded = stacked_panels(rank)
+    return whole * format.panel_bytes(k) + (format.panel_bytes(folded_inputs(k)) if is_folded else 0)
+
+
+def pack_stacked(format: QuantFormat, rows: Floats, out: NDArray[np.uint8]) -> None:
+    """Pack (rank, k) into ``stacked_bytes`` bytes; raises what ``format.pack`` raises.
+
+    The two halves of a folded row are rounded as rows of their own, each with its scale.
+    """
+    k = rows.shape[1]
+    whole, is_folded = stacked_panels(len(rows))
+    end = whole * format.panel_bytes(k)
+    if whole:
+        format.pack(rows[: whole * PANEL_ROWS], out[:end])
+    if is_folded:
+        last, half = rows[whole * PANEL_ROWS :], folded_inputs(k)
+        lanes = np.zeros((PANEL_ROWS, half), np.float32)
+        for first, part in ((0, last[:, :half]), (HALF, last[:, half:])):
+            lanes[first : first + len(last), : part.shape[1]] = part
+        format.pack(lanes, out[end:])
+
+
+def unpack_stacked(format: QuantFormat, a: NDArray[np.uint8], rank: int, k: int) -> Floats:
+    """Return what ``pack_stacked`` packed, (rank, k) float32."""
+    whole, is_folded = stacked_panels(rank)
+    found = [format.unpack(a, 0, whole, k)] if whole else []
+    if is_folded:
+        lanes = format.unpack(a, whole * format.panel_bytes(k), 1, folded_inputs(k))
+        found.append(np.concatenate([lanes[:HALF], lanes[HALF:]], axis=1)[:, :k])
+    return np.concatenate([*found, np.empty((0, k), np.float32)])[:rank]
+
+
+def int8_scales(format: QuantFormat, a: NDArray[np.uint8], rank: int, k: int) -> Floats:
+    """Return the scales at the heads of all panels of int8-row."""
+    whole, is_folded = stacked_panels(rank)
+    heads = [a[i * format.panel_bytes(k) :][: 4 * PANEL_ROWS] for i in range(whole + is_folded)]
+    return np.concatenate(heads).view(np.float32)
