@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,10 @@ from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
 from infeng_core import Engine, SamplingParams
-from infeng_core.errors import AdapterError
+from infeng_core.errors import AdapterError, KernelError
 from infeng_core.formats import convert_adapter, load_adapter
+from infeng_core.formats.adapters.packed import LoraTensor
+from infeng_core.formats.quant import BUILTIN
 from infeng_core.requests.request import Request
 
 RANK, ALPHA = 3, 6
@@ -260,6 +263,26 @@ def test_what_does_not_fit_is_refused_by_name(engine: Engine, tmp_path: Path) ->
     for name, (tensors, config, why) in cases.items():
         with pytest.raises(AdapterError, match=why):
             load_adapter(write(tmp_path / name, tensors, **config), engine.model, "f32")
+
+
+def test_adapters_that_combine_have_room_for_the_most_that_each_has_of_an_expert(
+    engine: Engine, tmp_path: Path
+) -> None:
+    packed = load_adapter(forms(tmp_path, Deltas(QWEN3_MOE, 5))["modules"], engine.model, "f32")
+    name, tensor = next(item for item in packed.tensors.items() if item[0].endswith("experts.down_proj[3]"))
+    a = np.zeros(64 * BUILTIN["f32"].panel_bytes(QWEN3_MOE.config["moe_intermediate_size"]), np.uint8)
+    full = replace(tensor, rank=1024, a=a, scaling=np.zeros(1024, np.float32))
+    part = replace(
+        tensor.parts[0], rank=0, b=tensor.parts[0].b[:, :0], bias=np.zeros(tensor.parts[0].panels * 16, "f4")
+    )
+    shift = LoraTensor(0, a[:0], full.scaling[:0], (part,))
+    kinds = (packed, replace(packed, tensors={name: full}), replace(packed, tensors={name: shift}))
+    plain, filled, shifted = ((engine.executable.load_adapter(kind), 1.0) for kind in kinds)
+    base = harness.logits(engine, PROMPT[:8], [7])
+    for alone in ([filled], [filled, shifted]):
+        assert np.array_equal(harness.logits(engine, PROMPT[:8], [7], adapters=alone), base)
+    with pytest.raises(KernelError, match=r"have more than 1024 stacked rank rows in layers\.\d\.experts\.down_proj"):
+        harness.logits(engine, PROMPT[:8], [7], adapters=[filled, plain])
 
 
 def test_square_matrices_hang_on_the_version_that_saved_them() -> None:

@@ -1,5 +1,6 @@
 #include "program/adapter.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
@@ -44,6 +45,7 @@ class Adapter::Builder {
   void build() {
     adapter_.program_ = lora_.program();
     adapter_.tensors_.resize(lora_.places());
+    adapter_.widest_.assign(lora_.slots().size(), -1);
     adapter_.replacements_.resize(lora_.modules().size());
     for (const auto& tensor : spec_.tensors) add(tensor);
     if (spec_.embedding) add(*spec_.embedding);
@@ -112,6 +114,8 @@ class Adapter::Builder {
     check_size(tensor.name, "a", tensor.a, stacked_bytes_of(weight_format_of(spec_.dtype), tensor.rank, slot.k));
     check_size(tensor.name, "scaling", tensor.scaling, rows * 4);
     out->columns = static_cast<int32_t>(rows);
+    int32_t& widest = adapter_.widest_[static_cast<size_t>(&slot - lora_.slots().data())];
+    widest = std::max(widest, out->columns);
     out->shrink.rank = static_cast<int32_t>(tensor.rank);
     out->shrink.dtype = spec_.dtype;
     const int64_t begin = size_;

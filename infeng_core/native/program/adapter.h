@@ -97,6 +97,8 @@ class Adapter {
 
   // By LoraSlot::first, and of experts by the numbers behind it; NULL where the adapter changes nothing.
   const AdapterTensor* tensor(size_t place) const { return tensors_[place].get(); }
+  // The most columns of u that it has for a slot, of whatever expert; -1: it changes nothing there.
+  int32_t widest(size_t slot) const { return widest_[slot]; }
   const Replacement* replacement(size_t module) const { return replacements_[module].get(); }
   bool replaces() const { return replaces_; }
   const AdapterEmbedding& embedding() const { return embedding_; }
@@ -110,6 +112,7 @@ class Adapter {
   bool replaces_ = false;
   std::shared_ptr<Arena> arena_;
   std::vector<std::unique_ptr<AdapterTensor>> tensors_;
+  std::vector<int32_t> widest_;                             // by slot
   std::vector<std::unique_ptr<Replacement>> replacements_;  // by module
   AdapterEmbedding embedding_;
 };

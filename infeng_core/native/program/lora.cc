@@ -167,9 +167,9 @@ void Lora::patch(const int32_t* tokens, float* u, int64_t stride) {
   if (!is_filled_) {
     auto* next = begin_of<infeng_lora_segment>(segments_);
     auto* piece = begin_of<infeng_range>(pieces_);
-    for (LoraSlot& slot : slots_) {
-      if (slot.routing == nullptr) {
-        fill(slot, next, piece);
+    for (size_t slot = 0; slot < slots_.size(); ++slot) {
+      if (slots_[slot].routing == nullptr) {
+        fill(slots_[slot], next, piece);
       } else {
         fill_experts(slot);
       }
@@ -183,29 +183,23 @@ void Lora::patch(const int32_t* tokens, float* u, int64_t stride) {
   if (embedding_slot_ >= 0) gather(tokens, u, stride);
 }
 
-// Which experts rows go to is not known yet: only whether there is anything to do, and room for it.
-void Lora::fill_experts(LoraSlot& slot) {
+// Which experts rows go to is not known yet: only whether there is anything to do, and room for it. Adapters that
+// combine count as if one expert had the most of each.
+void Lora::fill_experts(size_t slot) {
   bool is_used = false;
-  for (int64_t expert = 0; expert < slot.experts(); ++expert) {
-    const size_t place = slot.first + static_cast<size_t>(expert);
-    for (const Range& range : ranges_) is_used = is_used || range.adapter->tensor(place) != nullptr;
-    check_columns(slot, place);
-  }
-  slot.shrink->args.shrink.segment_count = is_used ? 1 : 0;
-}
-
-void Lora::check_columns(const LoraSlot& slot, size_t place) const {
   int64_t column = 0;
   for (const Range& range : ranges_) {
     if (!range.combines) column = 0;
-    const AdapterTensor* tensor = range.adapter->tensor(place);
-    if (tensor == nullptr) continue;
-    column += tensor->columns;
+    const int32_t widest = range.adapter->widest(slot);
+    if (widest < 0) continue;
+    is_used = true;
+    column += widest;
     if (column > columns_) {
       fail(kBad, "the adapters of rows [", range.begin, ", ", range.end, ") have more than ", columns_,
-           " stacked rank rows in ", slot.name);
+           " stacked rank rows in ", slots_[slot].name);
     }
   }
+  slots_[slot].shrink->args.shrink.segment_count = is_used ? 1 : 0;
 }
 
 bool Lora::is_used(int slot) const {

@@ -112,8 +112,7 @@ class Lora {
 
   Range range_of(const AdapterRows& rows, size_t index, int64_t row_count, std::span<const int32_t> samples) const;
   void fill(LoraSlot& slot, infeng_lora_segment*& next, infeng_range*& piece);
-  void fill_experts(LoraSlot& slot);
-  void check_columns(const LoraSlot& slot, size_t place) const;
+  void fill_experts(size_t slot);
   void gather(const int32_t* tokens, float* u, int64_t stride) const;
 
   uint32_t dtype_ = 0;
