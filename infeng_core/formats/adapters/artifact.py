@@ -59,7 +59,7 @@ class Artifact:
     @property
     def id(self) -> str:
         """The sha256 over all that decides the output: equal for equal contents over the same base."""
-        content = [self.spec.to_dict(), self.digest, dict(self.shapes), self.base]
+        content: list[object] = [self.spec.to_dict(), self.digest, dict(self.shapes), self.base]
         content += [self.major] if self.major > 1 else []
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 

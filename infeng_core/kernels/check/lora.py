@@ -122,7 +122,7 @@ class Lora:
         b_scale = None
         if self.adapters.storage == "int8":
             b = self._random.integers(-127, 128, b.shape).astype(np.int8)
-            b_scale = _halved(np.abs(self._normal(outputs)) / np.float32(64))
+            b_scale = _halved((np.abs(self._normal(outputs)) / np.float32(64)).astype(np.float32))
         elif self.adapters.storage == "bf16":
             b = _halved(b)
         row_scale = np.float32(1) + self._normal(outputs) / np.float32(4) if with_all else None

@@ -1,5 +1,5 @@
 // Scores of attention over int8 keys on a machine that multiplies tiles (simd/tiles.h), for blocks of many virtual
-// rows. The numbers are those of Int8Keys:
+// rows. The numbers are those of IntKeys<V, 8>:
 //   acc = -128 * sum of q + sum over d of q[d] * (K[t][d] + 128)     exact;  s = float(acc) * ((qs * ks[t]) * scale)
 // All else of attention is shared with the vector kernels: the contract adds p * V token by token in f32, and no tile
 // does that.
@@ -19,7 +19,7 @@ namespace {
 
 template <Vector V, class T>
   requires Tiles<T, V>
-struct TileKeys : Int8Keys<V> {
+struct TileKeys : IntKeys<V, 8> {
   using F = typename V::F;
   static constexpr int kLeastRows = 9;  // of a block; the heads of a row that decodes alone are fewer, and stay vectors
   static constexpr int kMostSteps = 4;  // of a head, each with a tile of queries
