@@ -9,7 +9,6 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from infeng_core import _native
 from infeng_core.backends.native.binding import Binder, Bindings
@@ -220,14 +219,9 @@ class Planner:
         needs = (["rope_norm"] if op.q_norm or op.k_norm else []) + (["rope_scale"] if q_scale is not None else [])
         kernels = self.binder.choose("rope", False, {"context": self._limits.context, "needs": needs, **heads})
         self.binder.note("rope", _heads(op.heads, op.kv_heads, op.head_dim), kernels)
-        q_norm, k_norm = (self._shifted(name, op.offset) if name else None for name in (op.q_norm, op.k_norm))
-        more: dict[str, Any] = {"q_norm": q_norm, "k_norm": k_norm, "q_scale": q_scale, "eps": op.eps}
+        norms = [self._model.vectors[name] + np.float32(op.offset) if name else None for name in (op.q_norm, op.k_norm)]
+        more: dict[str, Any] = {"q_norm": norms[0], "k_norm": norms[1], "q_scale": q_scale, "eps": op.eps}
         self._program.rope(kernels, self.buffer(op.x), **heads, k_column=op.k_column, cos=cos, sin=sin, **more)
-
-    def _shifted(self, name: str, offset: float) -> NDArray[np.float32]:
-        """Return a vector with ``offset`` added, (size,) float32; without one the model's own, which takes no room."""
-        vector = self._model.vectors[name]
-        return vector + np.float32(offset) if offset else vector
 
     def _kv_append(self, op: KvAppend) -> None:
         config = self._model.config

@@ -142,10 +142,12 @@ class Counted:
 
 
 @pytest.mark.parametrize("is_fitted", [True, False])
-def test_what_experts_read_is_found_once_where_a_tensor_is_fitted_and_where_it_was_made_before(is_fitted: bool) -> None:
+def test_what_experts_read_is_found_once_where_a_tensor_is_fitted_and_where_it_was_made_before(
+    source: Path, is_fitted: bool
+) -> None:
     counted, quant = Counted(), builtin_format("f32")
     told = Statistics(lambda model: counted, 1)  # type: ignore[arg-type, return-value]
-    told.begin(ModelConfig.from_hf(QWEN3_MOE.config, "config.json"))
+    told.begin(open_checkpoint(source))
     if is_fitted:
         told.of("x", quant)
     told.put(PackedTensor("x", "f32", 16, 32, 1, 2048, np.zeros(2048, np.uint8), 0, quant))

@@ -76,8 +76,6 @@ WHOLE = {
     "a tensor of another width": (
         lambda g: replace(g, tensors={"layers.0.down_proj": g.tensors[QKV]}), "layers.0.down_proj: a has"),
     "a truncated a": (lambda g: with_tensor(g, a=g.tensors[QKV].a[:-1]), "a has 2175 bytes, not 2176"),
-    "a of whole panels alone": (
-        lambda g: with_tensor(g, rank=24, parts=g.tensors[QKV].parts[:2]), "a has 2176 bytes, not "),
     "a of another type": (lambda g: with_tensor(g, a=g.tensors[QKV].a.view(np.int8)), "a: needs a contiguous uint8"),
     "scaling of another rank": (
         lambda g: with_tensor(g, scaling=np.ones(16, np.float32)), "scaling has 64 bytes, not 128"),
