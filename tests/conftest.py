@@ -25,12 +25,16 @@ settings.load_profile("suite")
 LONG = {"e2e", "docs", "kernels", "calibration"}
 """Folders whose files have few tests that take long: whole engines, compilers."""
 
+LONGEST = "test_sanitizers.py"  # one test, which compiles the executor twice
+
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with files that take long, so that at the end no process waits for another that has such a one."""
     tests = Counter(item.path for item in items)
-    items.sort(key=lambda item: (LONG.isdisjoint(item.path.parts), -tests[item.path], item.path))
+    items.sort(
+        key=lambda item: (item.path.name != LONGEST, LONG.isdisjoint(item.path.parts), -tests[item.path], item.path)
+    )
 
 
 def pytest_collection_finish() -> None:

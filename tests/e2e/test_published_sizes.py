@@ -15,6 +15,9 @@ SMALLEST = ("smollm2-135m", "qwen2.5-0.5b")
 APART = 0.05
 """Of what was said."""
 
+SHARED = 16e6
+"""Bytes of libraries, of which other Python processes take their part while they run (Pss)."""
+
 CONFIGS = sorted((Path(os.environ.get("INFENG_TEST_DATA", "")) / "configs").glob("*.json"))
 NAMES = [*SMALLEST, *(name for name in (*shapes.SHAPES, *shapes.published()) if name not in SMALLEST)]
 
@@ -39,6 +42,7 @@ def test_a_model_takes_the_memory_that_was_said(model: str, tmp_path: Path) -> N
     [line] = result["measurements"]
     assert line["tokens"] == 4
     assert line["made_bytes"] == line["weight_bytes"]
-    assert line["ratio"] == pytest.approx(1, abs=APART), "running"
+    assert line["measured_bytes"] <= (1 + APART) * line["memory_bytes"]
+    assert line["measured_bytes"] >= (1 - APART) * line["memory_bytes"] - SHARED
     assert line["convert_ratio"] == pytest.approx(1, abs=APART), "converting"
     assert line["anonymous_bytes"] > line["weight_bytes"] + line["kv_bytes"], "weights are copied, the cache is full"
