@@ -28,6 +28,9 @@ FLOAT = BUILTIN["bf16"]  # of the model beside, whose text drifts nowhere
 Rows = Sequence[NDArray[np.float32]]
 """Of each text, (tokens, columns)."""
 
+Beside = Callable[[int, NDArray[np.float32]], NDArray[np.float32]]
+"""From the number of a text and what kernels read of it to other values of its tokens, (tokens, columns)."""
+
 
 @dataclass
 class Statistics:
@@ -70,8 +73,7 @@ class Statistics:
         if isinstance(inputs, Routed):
             self._count(tensor, inputs)
             return _OfExperts(inputs, format, self.threads)
-        statistic = moments(inputs, format, self.threads)
-        seen = Seen(statistic) if self._beside is None else Seen(statistic, *self._drift(tensor, inputs, format))
+        seen = Seen(*sums(inputs, format, self._lost(tensor, format), self.threads))
         return lambda expert: seen
 
     def put(self, tensor: PackedTensor) -> None:
@@ -92,21 +94,18 @@ class Statistics:
         pack_tensor(spec, self._checkpoint, FLOAT, out, self.threads)
         return PackedTensor(name, FLOAT.name, spec.n, spec.k, spec.panels, nbytes, out, 0, FLOAT)
 
-    def _drift(
-        self, tensor: str, inputs: Rows, format: QuantFormat
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64] | None]:
-        """Return how far inputs, and what the outputs are added to, are from those of the model beside; by inputs."""
-        assert self._beside is not None
-        beside = self._beside.inputs(tensor)
-        assert isinstance(beside, list)
-        read = [as_read(rows, format, self.threads) for rows in inputs]
-        turned = [rotated(rows) if format.is_rotated else rows for rows in beside]
-        drift = cross([y - x for x, y in zip(read, turned, strict=True)], read, self.threads)
+    def _lost(self, tensor: str, format: QuantFormat) -> list[Beside]:
+        """Return how far inputs, and what the outputs are added to, are from those of the model beside, if any is."""
+        if self._beside is None:
+            return []
+        exact = self._beside.inputs(tensor)
+        assert isinstance(exact, list)
+        found: list[Beside] = [lambda text, x: (rotated(exact[text]) if format.is_rotated else exact[text]) - x]
         parts = self._specs[tensor].parts
         here, there = (one.residual(tensor, parts[0].rows) for one in (self._forward, self._beside))
-        if len(parts) > 1 or here is None or there is None:
-            return drift, None
-        return drift, cross([y - x for x, y in zip(here, there, strict=True)], read, self.threads)
+        if len(parts) == 1 and here is not None and there is not None:
+            found.append(lambda text, _: there[text] - here[text])
+        return found
 
     def _count(self, tensor: str, inputs: Routed) -> None:
         """Note how many experts of a tensor get few rows."""
@@ -150,30 +149,32 @@ def as_read(rows: NDArray[np.float32], format: QuantFormat, threads: int) -> NDA
 
 
 def moments(inputs: Rows, format: QuantFormat, threads: int) -> NDArray[np.float64]:
-    """Return X'X / n, (k, k) symmetric float64, of the rows X that kernels make of all ``inputs``, each (tokens, k).
+    """Return X'X / n, (k, k) symmetric float64, of the rows X that kernels make of all ``inputs``, each (tokens, k)."""
+    return sums(inputs, format, (), threads)[0]
+
+
+def sums(inputs: Rows, format: QuantFormat, beside: Sequence[Beside], threads: int) -> list[NDArray[np.float64]]:
+    """Return the ``moments`` of X, and Y'X / n, (m, k) float64, for each Y beside; in one pass, a text at a time.
 
     Products are summed in blocks of 256 rows, whatever the lengths of the texts and the number of threads.
     """
     k, total = inputs[0].shape[1], sum(len(rows) for rows in inputs)
     h = np.zeros((k, k))
-    for (rows,) in _blocks((as_read(rows, format, threads),) for rows in inputs):
-        _native.add_gram(rows, h, threads)
+    crossed: list[NDArray[np.float64]] = []
+    read = ((text, as_read(rows, format, threads)) for text, rows in enumerate(inputs))
+    for x, *others in _blocks((x, *(values(text, x) for values in beside)) for text, x in read):
+        _native.add_gram(x, h, threads)
+        crossed = crossed or [np.zeros((y.shape[1], k)) for y in others]
+        for y, made in zip(others, crossed, strict=True):
+            _native.add_cross(y, x, made, threads)
     for begin in range(0, k, BLOCK):  # in place: h is the largest array of a conversion
         end = begin + BLOCK
         h[end:, begin:end] = h[begin:end, end:].T
         square = np.triu(h[begin:end, begin:end])
         h[begin:end, begin:end] = square + np.triu(square, 1).T
-    h /= total
-    return h
-
-
-def cross(values: Rows, inputs: Rows, threads: int) -> NDArray[np.float64]:
-    """Return Y'X / n, (m, k) float64, of the rows Y of ``values`` and X of ``inputs``; summed as ``moments`` are."""
-    made = np.zeros((values[0].shape[1], inputs[0].shape[1]))
-    for y, x in _blocks(zip(values, inputs, strict=True)):
-        _native.add_cross(y, x, made, threads)
-    made /= sum(len(rows) for rows in inputs)
-    return made
+    for made in (h, *crossed):
+        made /= total
+    return [h, *crossed]
 
 
 def _blocks(texts: Iterable[tuple[NDArray[np.float32], ...]]) -> Iterator[tuple[NDArray[np.float32], ...]]:

@@ -10,7 +10,7 @@ from goldens.families import QWEN3_MOE
 from infeng_core.calibration.forward import Forward
 from infeng_core.calibration.gptq import Gptq
 from infeng_core.calibration.start import forward
-from infeng_core.calibration.statistics import Statistics, cross, moments
+from infeng_core.calibration.statistics import Statistics, moments, sums
 from infeng_core.formats import BUILTIN
 from infeng_core.formats.checkpoints import open_checkpoint
 from infeng_core.formats.packing import gather_vector, pack_tensor
@@ -84,8 +84,9 @@ def test_what_is_behind_a_quantized_tensor_drifts(source: Path) -> None:
 def aimed(w: np.ndarray, x: np.ndarray, y: np.ndarray, missing: np.ndarray | None, format: str) -> list[Quantized]:
     """What is chosen with one thread and two."""
     grid, read = BUILTIN[format].grid(w.shape[1]), BUILTIN["f32"]
-    outputs = None if missing is None else cross([missing], [x], 1)
-    target = QuantTarget("w", "layers.0.o_proj", format, grid, moments([x], read, 1), cross([y - x], [x], 1), outputs)
+    lost = [y - x] if missing is None else [y - x, missing]
+    found = sums([x], read, [lambda text, rows, one=one: one for one in lost], 1)
+    target = QuantTarget("w", "layers.0.o_proj", format, grid, *found)
     return [Gptq(threads).quantize(w.copy(), target) for threads in (1, 2)]
 
 
