@@ -640,7 +640,7 @@ def round_inputs(x: NDArray[np.float32], group: int = 64, threads: int = 1) -> N
 def add_gram(x: NDArray[np.float32], h: NDArray[np.float64], threads: int = 1) -> None:
     """Add x'x to the upper triangle of ``h``, (k, k); x is (rows, k). Equal bits for every number of threads.
 
-    Blocks of 256 rows are summed in binary32, blocks in binary64.
+    Columns are rounded to 12 bits in blocks of 512 rows, whose sums are exact; four of them are added at a time.
     """
 
 def add_cross(y: NDArray[np.float32], x: NDArray[np.float32], c: NDArray[np.float64], threads: int = 1) -> None:
@@ -685,16 +685,14 @@ def refit_scales(
 
 def aim(
     w: NDArray[np.float32],  # (n, k)
-    inputs: NDArray[np.float64],  # (k, k)
-    outputs: NDArray[np.float64] | None,  # (n, k)
+    drift: NDArray[np.float64],  # (k, k)
     order: NDArray[np.int32],  # (k,) a permutation
     factors: NDArray[np.float64],  # (k, k) of ``factor``, row and column i of input order[k - 1 - i]
     threads: int = 1,
 ) -> NDArray[np.float32]:
-    """Return w + (w inputs + outputs) H^-1, (n, k), for the H that was factored.
+    """Return w + w drift H^-1, (n, k), for the H that was factored.
 
-    inputs = (Y - X)'X / n says how the rows X that are read have drifted from Y, outputs = E'X / n what is to be added
-    to the outputs beside. Equal bits for every number of threads.
+    drift = (Y - X)'X / n says how the rows X that are read have drifted from Y. Equal bits for every number of threads.
     """
 
 def choose_codes(

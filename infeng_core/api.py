@@ -119,13 +119,14 @@ from infeng_core.plug import hookimpl
 from infeng_core.plug.assembly import load_config
 from infeng_core.plug.hookspecs import API_VERSION, Command, KernelLibrary, PolicyFactory, TokenizerFactory
 from infeng_core.plug.manager import Plugins
+from infeng_core.requests.hftokenizer import HfTokenizer
 from infeng_core.requests.output import Event, Output
 from infeng_core.requests.parameters import SAMPLING, Parameter
 from infeng_core.requests.processors import Adjustment, Forcing, LogitProcessor, LogitProcessors, Vocabulary
 from infeng_core.requests.request import Adapters, Completion, Logprob, Request, SamplingParams, Timings, Usage
 from infeng_core.requests.sampler import draw_seed
 from infeng_core.requests.stream import Stream
-from infeng_core.requests.tokenizer import Detokenizer, HfTokenizer, Tokenizer
+from infeng_core.requests.tokenizer import Detokenizer, Tokenizer
 from infeng_core.requests.words import bad_words
 from infeng_core.scheduling.blocks import BlockPool
 from infeng_core.scheduling.cost import CostModel, StepShape

@@ -27,8 +27,8 @@ def infeng_kernel_libraries() -> list[KernelLibrary]:
 @hookimpl
 def infeng_tokenizers() -> dict[str, TokenizerFactory]:
     """Built-in tokenizers."""
+    from infeng_core.requests.hftokenizer import HfTokenizer
     from infeng_core.requests.idstokenizer import IdsTokenizer
-    from infeng_core.requests.tokenizer import HfTokenizer
 
     return {"hf": HfTokenizer, "ids": IdsTokenizer}
 

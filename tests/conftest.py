@@ -4,7 +4,10 @@ import gc
 import os
 import signal
 from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
 
+import caches
 import pytest
 from drawn import examples
 from hypothesis import settings
@@ -22,10 +25,19 @@ settings.register_profile("suite", max_examples=examples(100), deadline=None)
 settings.load_profile("suite")
 
 
-LONG = {"e2e", "docs", "kernels", "calibration"}
-"""Folders whose files have few tests that take long: whole engines, compilers."""
+LONG = {"e2e", "docs", "kernels", "calibration", "cli", "engine", "fair", "bench", "serve"}
+"""Folders whose files have few tests that take long: whole engines, compilers, servers."""
 
 LONGEST = "test_sanitizers.py"  # one test, which compiles the executor twice
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cache_of_the_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """No test reads or writes the user's cache, and no process that it starts; some have one of their own."""
+    folder = caches.shared(tmp_path_factory)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("INFENG_CACHE", str(folder))
+        yield folder
 
 
 @pytest.hookimpl(trylast=True)

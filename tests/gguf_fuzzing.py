@@ -26,7 +26,7 @@ import gguf_seeds
 MEMORY = 4 << 30
 SLOWEST = 20.0  # seconds for one file, on a machine that does other things too
 EDGES = [0, 1, 2, 7, 31, 32, 255, 2**15, 2**16, 2**31 - 1, 2**31, 2**32 - 1, 2**40, 2**60, 2**63, 2**64 - 1]
-READERS = ["infeng_core.formats", "infeng_core.models", "infeng_core.requests.tokenizer"]
+READERS = ["infeng_core.formats", "infeng_core.models", "infeng_core.requests.hftokenizer"]
 
 
 def open_model(path: Path) -> None:
@@ -36,7 +36,7 @@ def open_model(path: Path) -> None:
     from infeng_core.formats.packing import gather_vector, pack_tensor
     from infeng_core.formats.quant import builtin_format
     from infeng_core.formats.shards import aligned_bytes
-    from infeng_core.requests.tokenizer import HfTokenizer
+    from infeng_core.requests.hftokenizer import HfTokenizer
 
     checkpoint = GgufCheckpoint(path)
     formats = checkpoint.formats(FormatChoice("int8-row", {}, frozenset({BASE})), builtin_format)
@@ -152,7 +152,7 @@ def instrument() -> None:
         import infeng_core.formats.adapters.gguf
         import infeng_core.formats.gguf.checkpoint
         import infeng_core.formats.packing
-        import infeng_core.requests.tokenizer  # noqa: F401
+        import infeng_core.requests.hftokenizer  # noqa: F401
 
 
 def main() -> None:

@@ -12,39 +12,43 @@ from numpy.typing import NDArray
 from infeng_core import _native
 from infeng_core.backends.native.executable import plan
 from infeng_core.calibration.routing import Routed, chosen
-from infeng_core.calibration.stages import Stage, route_of, stages, table
-from infeng_core.calibration.store import Store
+from infeng_core.calibration.stages import Stage, route_of, stages
+from infeng_core.calibration.store import Store, release
 from infeng_core.errors import KernelError
-from infeng_core.formats.quant import BUILTIN
 from infeng_core.formats.rotation import rotated
 from infeng_core.formats.shards import aligned_bytes
 from infeng_core.formats.tensors import LoadedModel, PackedTensor
 from infeng_core.kernels.choice import Selector
 from infeng_core.models.config import ModelConfig
 from infeng_core.models.families import families
-from infeng_core.models.ops import Bias, ExpertLinear, Linear, Residual, panel_columns, writes
+from infeng_core.models.ops import ExpertLinear, writes
 from infeng_core.models.weights import layout
 from infeng_core.settings.config import EngineConfig
 from infeng_core.step import Limits
 
 BLOCK = 16  # positions of a cache block
+ROWS = 1024  # of all texts of a step
 
-Runner = Callable[[Mapping[str, NDArray[np.float32]], NDArray[np.int32]], dict[str, NDArray[np.float32]]]
-"""From the values that a stage takes of one text, and its ids, to views of those that it gives, (tokens, columns)."""
+Texts = Sequence[NDArray[np.int32]]
+"""Token ids of each."""
+
+Runner = Callable[[Mapping[str, NDArray[np.float32]], Texts], dict[str, NDArray[np.float32]]]
+"""From the values that a stage takes of a step's texts, below each other, and their ids to views of what it gives."""
 
 
 @dataclass
 class Forward:
     """The hidden states of ``texts`` before a linear op, computed with the kernels that serve.
 
-    ``texts`` are token ids, one array for each text. What every stage needs of the one before it is kept as float32:
-    (tokens, columns) of each value that is still read.
+    ``steps`` are the texts that run together, in their order, up to ``most`` tokens of them. What every stage needs of
+    the one before it is kept as float32: of each step (tokens, columns) of each value that is still read.
     """
 
     model: ModelConfig
-    texts: Sequence[NDArray[np.int32]]
+    texts: Texts
     config: EngineConfig
     selector: Selector
+    most: int = ROWS
     vectors: dict[str, NDArray[np.float32]] = field(default_factory=dict)  # given as they are gathered, before tensors
     store: Store = field(default_factory=Store)
     _tensors: dict[str, PackedTensor] = field(default_factory=dict)
@@ -57,7 +61,9 @@ class Forward:
         self._stages = stages(graph)
         self._inputs = {spec.name: spec.k for spec in layout(self.model).tensors}
         self._next = 0
+        self.steps = list(_together(self.texts, self.most))
         self._length = max(len(text) for text in self.texts)
+        self._blocks = max(sum(-(-len(text) // BLOCK) for text in step) for step in self.steps)
         self._config = replace(
             self.config,
             kv_cache=replace(self.config.kv_cache, dtype="f32"),
@@ -66,14 +72,14 @@ class Forward:
         self._pool = _native.Pool(self.selector.cpu.place(self.config.threads, 0).workers, spin_us=0)
         self._cache = _native.KvCache(
             "f32",
-            layers=self.model.layers,
-            blocks=-(-self._length // BLOCK),
+            layers=1,  # at a time
+            blocks=self._blocks,
             kv_heads=self.model.kv_heads,
             head_dim=self.model.head_dim,
         )
 
     def inputs(self, tensor: str) -> list[NDArray[np.float32]] | Routed | None:
-        """Return what the linear op with weight ``tensor`` reads, (tokens, k) of each text; None if none comes next."""
+        """Return what the linear op with weight ``tensor`` reads, (tokens, k) of each step; None if none comes next."""
         stage = self._stages[self._next] if self._next < len(self._stages) else None
         if stage is None or stage.linear is None or stage.linear.weight != tensor:
             return None
@@ -86,21 +92,6 @@ class Forward:
         is_made = op.x != route.out
         inputs = [rows[:, :k] for rows in self._values[op.x if is_made else route.x]]
         return Routed(inputs, [chosen(one, route.top_k) for one in logits], route.experts, is_made)
-
-    def residual(self, tensor: str, outputs: int) -> list[NDArray[np.float32]] | None:
-        """Return what the next linear op's ``outputs`` are added to, (tokens, outputs) of each text, as they are.
-
-        None where they are scaled before, or made into something else.
-        """
-        op = self._stages[self._next].linear
-        if (
-            not isinstance(op, Linear)
-            or op.weight != tensor
-            or not all(isinstance(s, Bias | Residual) for s in op.steps)
-        ):
-            return None
-        values = [step.value for step in op.steps if isinstance(step, Residual)]
-        return [rows[:, :outputs] for rows in self._values[values[0]]] if len(values) == 1 else None
 
     @property
     def has_experts(self) -> bool:
@@ -146,67 +137,73 @@ class Forward:
             yield stage, {name for one in self._stages[index + 1 :] for name in one.takes}
 
     def runner(self, stage: Stage, tensors: Mapping[str, PackedTensor]) -> Runner:
-        """Return what computes ``stage`` of one text after another with these tensors, and all vectors."""
-        tables = {name: self._table(name) for name in stage.takes}
-        loaded = self._model({**tensors, **{table(name): tensor for name, tensor in tables.items()}})
-        blocks = -(-self._length // BLOCK)
-        limits = Limits(self._length, 1, 1, blocks * BLOCK, blocks)
-        graph = stage.graph(self._known)
+        """Return what computes ``stage`` of one step after another with these tensors, and all vectors."""
+        rows = max(sum(map(len, step)) for step in self.steps)
+        limits = Limits(rows, 1, max(map(len, self.steps)), -(-self._length // BLOCK) * BLOCK, self._blocks)
+        graph = stage.graph(self._known, {name for name, tensor in tensors.items() if not tensor.quant.is_float})
         program, planner, _ = plan(
-            loaded, self._config, limits, self.selector, self._pool, self._cache, graph=graph, kept=stage.kept
+            self._model(tensors),
+            self._config,
+            limits,
+            self.selector,
+            self._pool,
+            self._cache,
+            graph=graph,
+            kept=stage.kept,
         )
+        buffers = {name: planner.buffer(name) for name in (*stage.takes, *stage.kept)}
         program.finish()
-        views = {name: program.view(planner.buffer(name)) for name in stage.kept}
+        views = {name: program.view(buffer) for name, buffer in buffers.items()}
 
-        def run(values: Mapping[str, NDArray[np.float32]], ids: NDArray[np.int32]) -> dict[str, NDArray[np.float32]]:
-            for name, tensor in tables.items():
-                self._fill(tensor, values[name])
-            self._step(program, np.arange(len(ids), dtype=np.int32) if tables else ids)
-            sizes = {name: (len(ids) * self._known[name].copies, self._known[name].columns) for name in views}
-            return {name: view[: sizes[name][0], : sizes[name][1]] for name, view in views.items()}
+        def run(values: Mapping[str, NDArray[np.float32]], texts: Texts) -> dict[str, NDArray[np.float32]]:
+            for name in stage.takes:
+                views[name][: len(values[name])] = values[name]
+                release(values[name])
+            self._step(program, texts)
+            rows = sum(map(len, texts))
+            sizes = {name: (rows * self._known[name].copies, self._known[name].columns) for name in stage.kept}
+            return {name: views[name][:count, :columns] for name, (count, columns) in sizes.items()}
 
         return run
 
     def _run(self, stage: Stage) -> None:
-        """Compute what ``stage`` gives and shows of every text."""
+        """Compute what ``stage`` gives and shows of every step."""
         run = self.runner(stage, self._tensors)
         made: dict[str, list[NDArray[np.float32]]] = {name: [] for name in stage.kept}
-        for index, ids in enumerate(self.texts):
-            for name, rows in run({name: self._values[name][index] for name in stage.takes}, ids).items():
+        for index, texts in enumerate(self.steps):
+            for name, rows in run({name: self._values[name][index] for name in stage.takes}, texts).items():
                 made[name].append(self.store.keep(rows))
         later = self._stages[self._next + 1 :]
         wanted = {stage.shows, *(name for one in later for name in one.takes)}
         self._values = {name: rows for name, rows in {**self._values, **made}.items() if name in wanted}
 
-    def _step(self, program: _native.Program, tokens: NDArray[np.int32]) -> None:
-        rows = len(tokens)
-        segment = np.array([[0, rows, 0, 0]], np.int32)
-        blocks = np.arange(-(-rows // BLOCK), dtype=np.int32)
-        last = np.array([rows - 1], np.int32)
+    def _step(self, program: _native.Program, texts: Texts) -> None:
+        lengths = np.array([len(text) for text in texts])
+        ends, blocks = np.cumsum(lengths), -(-lengths // BLOCK)
+        segments = np.stack([ends - lengths, ends, np.zeros_like(ends), np.cumsum(blocks) - blocks], axis=1)
+        positions = np.concatenate([np.arange(length, dtype=np.int32) for length in lengths])
+        table, last = np.arange(blocks.sum(), dtype=np.int32), np.array([ends[-1] - 1], np.int32)
         try:
-            program.run(tokens, np.arange(rows, dtype=np.int32), segment, blocks, last)
+            program.run(np.concatenate(texts), positions, segments.astype(np.int32), table, last)
         except _native.NativeError as error:
             raise KernelError("calibration", str(error), "convert without it (--calibrate none)") from error
-
-    def _table(self, value: str) -> PackedTensor:
-        """Return memory for one text's rows of a value, as a float matrix that is looked up."""
-        columns, quant = panel_columns(self._known[value].columns), BUILTIN["f32"]
-        panels, nbytes = -(-self._length // BLOCK), quant.panel_bytes(columns)
-        buffer = aligned_bytes(panels * nbytes)
-        buffer[:] = 0
-        return PackedTensor(table(value), "f32", panels * BLOCK, columns, panels, nbytes, buffer, 0, quant)
-
-    @staticmethod
-    def _fill(tensor: PackedTensor, rows: NDArray[np.float32]) -> None:
-        padded = np.zeros((len(rows), tensor.k), np.float32)
-        padded[:, : rows.shape[1]] = rows
-        tensor.quant.pack(padded, tensor.buffer, threads=2)
 
     def _model(self, tensors: Mapping[str, PackedTensor]) -> LoadedModel:
         formats = {name: tensor.format for name, tensor in tensors.items()}
         nbytes = sum(tensor.nbytes for tensor in tensors.values())
         here = Path()
         return LoadedModel(self.model, here, tensors, self.vectors, here, formats, nbytes, "calibration")
+
+
+def _together(texts: Texts, most: int) -> Iterator[list[NDArray[np.int32]]]:
+    """Yield texts that follow each other, as many as have ``most`` tokens together, one at least."""
+    found: list[NDArray[np.int32]] = []
+    for text in texts:
+        if found and sum(map(len, found)) + len(text) > most:
+            yield found
+            found = []
+        found.append(text)
+    yield found
 
 
 def quantized(

@@ -27,7 +27,7 @@ class Gptq:
     needs_statistics = True
     knows_sub_scales = True
     aims = True  # at what the model beside makes of its own inputs
-    rules = 3  # counts changes of what it chooses of the same matrix, for the identity of what is made
+    rules = 4  # counts changes of what it chooses of the same matrix, for the identity of what is made
 
     threads: int = 2
     _last: tuple[NDArray[np.float64], _Factored] | None = field(default=None, repr=False)
@@ -39,7 +39,7 @@ class Gptq:
         factored, grid = self._factored(target.statistic), target.grid
         weights = np.ascontiguousarray(weights, np.float32)
         if target.drift is not None:
-            weights = _native.aim(weights, target.drift, target.missing, factored.order, factored.factors, self.threads)
+            weights = _native.aim(weights, target.drift, factored.order, factored.factors, self.threads)
         if grid.sub is not None:
             return self._sub_scaled(weights, target.statistic, factored, grid.high, grid.sub)
         group, low, high = grid.group, grid.low, grid.high

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -92,7 +93,7 @@ def allocate(
     room = budget * sum(map(weights_of, inner)) / 8
     room -= sum(_size(spec, profile.ladder[0], lookup) for spec in inner)
     if room < 0:
-        least = bits(layout, found, lookup)
+        least = math.ceil(100 * bits(layout, found, lookup)) / 100  # a number that suffices
         remedy = f"give at least {least:.2f}, which is {profile.ladder[0]} throughout"
         raise UsageError(f"--budget {budget:g}", f"is less than the smallest format of {profile.name} takes", remedy)
     steps = [

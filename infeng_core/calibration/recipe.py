@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from infeng_core.calibration.profiles import Losses, Profile, allocate, budget_of, priors
-from infeng_core.calibration.sensitivity import portion, sensitivities, tokens_for
+from infeng_core.calibration.profiles import Losses, Profile, allocate, priors
+from infeng_core.calibration.sensitivity import LENGTH, portion, sensitivities, tokens_for
 from infeng_core.calibration.start import Sample, forward
 from infeng_core.files import reading
 from infeng_core.formats.checkpoints import Checkpoint, open_checkpoint
@@ -19,26 +19,23 @@ from infeng_core.settings.config import EngineConfig
 
 def make(
     profile: Profile,
-    asked: float | None,
     given: Sample | None,
     source: Path,
     config: EngineConfig,
     plugins: Plugins,
     show: Show = True,
 ) -> Recipe:
-    """Return the recipe of a profile for the model ``source``; ``asked``: bits, or None for those of the profile.
+    """Return the recipe of a profile for the model ``source``.
 
     Losses are measured on the text ``given``; without one they are what is usual. Raises UsageError for a budget that
     cannot be kept, and what reading and running the model raise.
     """
-    budget = budget_of(profile, asked)
     with reading(source):
         checkpoint = open_checkpoint(source)
-    layout = checkpoint.layout
+    layout, budget = checkpoint.layout, profile.budget
     losses = priors(layout, profile)
-    allocate(
-        layout, profile, budget, losses, plugins.quant_format
-    )  # a budget that is too small says so before the work
+    # A budget that is too small says so before the work.
+    allocate(layout, profile, budget, losses, plugins.quant_format)
     if budget is not None and given is not None:
         losses = _measured(profile, given, checkpoint, config, plugins, show)
     found = allocate(layout, profile, budget, losses, plugins.quant_format)
@@ -56,5 +53,5 @@ def _measured(
     total = sum(2 * spec.panels * PANEL_ROWS * spec.k for spec in layout.tensors if spec.name != "lm_head")
     threads = plugins.cpu.place(config.threads, 0).workers
     with Progress(total, "measuring", show) as shown:
-        course = forward(ids, config, plugins, checkpoint.config)
+        course = forward(ids, config, plugins, checkpoint.config, most=LENGTH)
         return sensitivities(course, checkpoint, profile.ladder, plugins.quant_format, threads, shown.update)

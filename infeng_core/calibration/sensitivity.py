@@ -31,8 +31,8 @@ LEAST, MOST = 512, 4096  # tokens in all
 WORK = 1 << 39  # products of weights with tokens; beyond them the least number of tokens has to do
 ROWS = 32  # logits that are held in binary64 at a time
 
-Values = dict[str, NDArray[np.float32]]  # of one text: what a later stage reads
-Stream = list[Values]  # of one model: every text
+Values = dict[str, NDArray[np.float32]]  # of one step: what a later stage reads
+Stream = list[Values]  # of one model: every step
 
 
 def tokens_for(layout: Layout, formats: int) -> int:
@@ -78,7 +78,7 @@ def sensitivities(
         sizes = spec.n, spec.k, spec.panels, quant.panel_bytes(spec.k)
         return PackedTensor(spec.name, quant.name, *sizes, out, 0, quant)
 
-    clean: Stream = [{} for _ in forward.texts]
+    clean: Stream = [{} for _ in forward.steps]
     others: dict[tuple[str, str], Stream] = {}
     found: dict[str, dict[str, float]] = {}
     for stage, wanted in forward.course():
@@ -121,22 +121,22 @@ def _fresh(
 
 
 def _advance(forward: Forward, run: Runner, wanted: set[str], stream: Stream) -> None:
-    """Take every text of a stream through a stage; what no later stage reads is let go."""
-    for index, ids in enumerate(forward.texts):
-        made = {name: forward.store.keep(rows) for name, rows in run(stream[index], ids).items()}
+    """Take every step of a stream through a stage; what no later stage reads is let go."""
+    for index, texts in enumerate(forward.steps):
+        made = {name: forward.store.keep(rows) for name, rows in run(stream[index], texts).items()}
         stream[index] = {name: rows for name, rows in {**stream[index], **made}.items() if name in wanted}
 
 
 def _divergences(
     forward: Forward, run: Runner, clean: Stream, others: Mapping[tuple[str, str], Stream]
 ) -> dict[tuple[str, str], float]:
-    """Return the mean KL of each stream's next tokens; the logits of one text are in memory, twice."""
+    """Return the mean KL of each stream's next tokens; the logits of one step are in memory, twice."""
     vocab, total = forward.model.vocab, sum(len(ids) for ids in forward.texts)
     sums = dict.fromkeys(others, 0.0)
-    for index, ids in enumerate(forward.texts):
-        reference = run(clean[index], ids)[forward.logits][:, :vocab].copy()
+    for index, texts in enumerate(forward.steps):
+        reference = run(clean[index], texts)[forward.logits][:, :vocab].copy()
         for key, stream in others.items():
-            sums[key] += divergence(reference, run(stream[index], ids)[forward.logits][:, :vocab])
+            sums[key] += divergence(reference, run(stream[index], texts)[forward.logits][:, :vocab])
     return {key: value / total for key, value in sums.items()}
 
 

@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from infeng_core.errors import ModelError
-from infeng_core.models.ops import Embed, ExpertLinear, Graph, Linear, Op, Route, Value, reads, writes
+from infeng_core.models.ops import (
+    Apply,
+    Attention,
+    Embed,
+    ExpertLinear,
+    Graph,
+    KvAppend,
+    Linear,
+    Op,
+    Route,
+    Value,
+    reads,
+    writes,
+)
 
 
 @dataclass(frozen=True)
@@ -37,16 +50,17 @@ class Stage:
         """The values that are wanted after a run."""
         return (*self.gives, self.shows) if self.shows else self.gives
 
-    def graph(self, values: Mapping[str, Value]) -> Graph:
-        """Return the stage as a graph by itself: what it takes is looked up, row by row, in ``table(value)``."""
+    def graph(self, values: Mapping[str, Value], integers: Collection[str]) -> Graph:
+        """Return the stage as a graph by itself, which finds what it takes in its buffers, over a cache of one layer.
+
+        ``integers`` are the weights that read int8, to which what they take is rounded first.
+        """
         known = {name: replace(value, sampled=False) for name, value in values.items()}
-        loads = tuple(Embed(table(name), name) for name in self.takes)
-        return Graph(known, (*loads, *self.all_ops), self.kept[0])
-
-
-def table(value: str) -> str:
-    """Return the name of the tensor that holds a value of earlier stages, one row per token."""
-    return f"value {value}"
+        readers = [op for op in self.all_ops if isinstance(op, Linear | ExpertLinear | Route)]
+        rounded = {op.x for op in readers if op.weight in integers}
+        loads = tuple(Apply(name, name, ()) for name in self.takes if name in rounded)
+        ops = (replace(op, layer=0) if isinstance(op, KvAppend | Attention) else op for op in self.all_ops)
+        return Graph(known, (*loads, *ops), self.kept[0])
 
 
 def stages(graph: Graph) -> list[Stage]:

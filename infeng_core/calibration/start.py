@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from infeng_core.calibration import texts
-from infeng_core.calibration.forward import Forward
+from infeng_core.calibration.forward import ROWS, Forward
 from infeng_core.calibration.statistics import Statistics
 from infeng_core.engine import Engine
 from infeng_core.formats.checkpoints import open_checkpoint
@@ -65,9 +65,11 @@ def calibrated(
     return replace(quantizer, settings=settings), Statistics(start, threads, aims)
 
 
-def forward(ids: Sequence[NDArray[np.int32]], config: EngineConfig, plugins: Plugins, model: ModelConfig) -> Forward:
-    """Return the way of text through a model of this shape."""
-    return Forward(model, ids, config, Selector(plugins, config, plugins.cpu))
+def forward(
+    ids: Sequence[NDArray[np.int32]], config: EngineConfig, plugins: Plugins, model: ModelConfig, *, most: int = ROWS
+) -> Forward:
+    """Return the way of text through a model of this shape, ``most`` tokens at a time."""
+    return Forward(model, ids, config, Selector(plugins, config, plugins.cpu), most)
 
 
 def _read(path: Path, source: Path, config: EngineConfig, plugins: Plugins) -> list[NDArray[np.int32]]:
@@ -79,6 +81,7 @@ def _read(path: Path, source: Path, config: EngineConfig, plugins: Plugins) -> l
 def _written(source: Path, config: EngineConfig) -> list[NDArray[np.int32]]:
     """Return texts that the model draws at temperature 1, each from the beginning of text or from a first token."""
     over = {"model.format": "int8-row", "model.quantizer": "nearest", "threads.count": config.threads.count}
+    over |= {"tokenizer.use": "ids"}  # what it writes is tokens
     over |= {"model.load": "mmap"}  # what a conversion needs at a time is little, and a model may be large
     with Engine(source, overrides=over) as engine:
         shape = engine.model.config

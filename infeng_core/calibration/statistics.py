@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -10,7 +10,9 @@ from numpy.typing import NDArray
 
 from infeng_core import _native
 from infeng_core.calibration.forward import Forward, quantized
+from infeng_core.calibration.profiles import is_inner
 from infeng_core.calibration.routing import Routed
+from infeng_core.calibration.store import release
 from infeng_core.formats.checkpoints import Checkpoint
 from infeng_core.formats.packing import pack_tensor
 from infeng_core.formats.quant import BUILTIN, QuantFormat
@@ -21,15 +23,12 @@ from infeng_core.formats.tensors import PackedTensor
 from infeng_core.models.config import ModelConfig
 
 BLOCK = 512  # columns that are mirrored at a time
-ROWS = 256  # the native sums are cut at multiples of it
+ROWS = 2048  # the native sums are cut at multiples of it
 FEW = 128  # rows, fewer say too little of what an expert reads
-FLOAT = BUILTIN["bf16"]  # of the model beside, whose text drifts nowhere
+INNER, OUTER = BUILTIN["int8-row"], BUILTIN["bf16"]  # of the model beside: its layers, and all else
 
 Rows = Sequence[NDArray[np.float32]]
-"""Of each text, (tokens, columns)."""
-
-Beside = Callable[[int, NDArray[np.float32]], NDArray[np.float32]]
-"""From the number of a text and what kernels read of it to other values of its tokens, (tokens, columns)."""
+"""Of each step, (tokens, columns)."""
 
 
 @dataclass
@@ -37,7 +36,7 @@ class Statistics:
     """Gathers what is known of one tensor after the other, each behind the tensors that are packed already.
 
     ``start`` makes the pass over the text for a model's shape, once a conversion knows it. ``aims``: another pass goes
-    beside, through the tensors in bf16; models with experts have none, for rows would go to other experts there.
+    beside, through the tensors in eight bits; models with experts have none, for rows would go to other experts there.
     """
 
     start: Callable[[ModelConfig], Forward]
@@ -73,7 +72,9 @@ class Statistics:
         if isinstance(inputs, Routed):
             self._count(tensor, inputs)
             return _OfExperts(inputs, format, self.threads)
-        seen = Seen(*sums(inputs, format, self._lost(tensor, format), self.threads))
+        exact = None if self._beside is None else self._beside.inputs(tensor)
+        assert not isinstance(exact, Routed)
+        seen = Seen(*sums(inputs, format, exact, self.threads))
         return lambda expert: seen
 
     def put(self, tensor: PackedTensor) -> None:
@@ -87,25 +88,13 @@ class Statistics:
             self._beside.put(self._exact(tensor.name))
 
     def _exact(self, name: str) -> PackedTensor:
-        """Return a tensor of the model as it is, in bf16."""
+        """Return a tensor of the model beside."""
         spec = self._specs[name]
-        nbytes = FLOAT.panel_bytes(spec.k)
+        format = INNER if is_inner(name) else OUTER
+        nbytes = format.panel_bytes(spec.k)
         out = aligned_bytes(spec.panels * nbytes)
-        pack_tensor(spec, self._checkpoint, FLOAT, out, self.threads)
-        return PackedTensor(name, FLOAT.name, spec.n, spec.k, spec.panels, nbytes, out, 0, FLOAT)
-
-    def _lost(self, tensor: str, format: QuantFormat) -> list[Beside]:
-        """Return how far inputs, and what the outputs are added to, are from those of the model beside, if any is."""
-        if self._beside is None:
-            return []
-        exact = self._beside.inputs(tensor)
-        assert isinstance(exact, list)
-        found: list[Beside] = [lambda text, x: (rotated(exact[text]) if format.is_rotated else exact[text]) - x]
-        parts = self._specs[tensor].parts
-        here, there = (one.residual(tensor, parts[0].rows) for one in (self._forward, self._beside))
-        if len(parts) == 1 and here is not None and there is not None:
-            found.append(lambda text, _: there[text] - here[text])
-        return found
+        pack_tensor(spec, self._checkpoint, format, out, self.threads)
+        return PackedTensor(name, format.name, spec.n, spec.k, spec.panels, nbytes, out, 0, format)
 
     def _count(self, tensor: str, inputs: Routed) -> None:
         """Note how many experts of a tensor get few rows."""
@@ -150,41 +139,51 @@ def as_read(rows: NDArray[np.float32], format: QuantFormat, threads: int) -> NDA
 
 def moments(inputs: Rows, format: QuantFormat, threads: int) -> NDArray[np.float64]:
     """Return X'X / n, (k, k) symmetric float64, of the rows X that kernels make of all ``inputs``, each (tokens, k)."""
-    return sums(inputs, format, (), threads)[0]
+    return sums(inputs, format, None, threads)[0]
 
 
-def sums(inputs: Rows, format: QuantFormat, beside: Sequence[Beside], threads: int) -> list[NDArray[np.float64]]:
-    """Return the ``moments`` of X, and Y'X / n, (m, k) float64, for each Y beside; in one pass, a text at a time.
+def sums(
+    inputs: Rows, format: QuantFormat, exact: Rows | None, threads: int
+) -> tuple[NDArray[np.float64], NDArray[np.float64] | None]:
+    """Return the ``moments`` of X, and (Y - X)'X / n, (k, k) float64, of the rows Y of ``exact`` where there are some.
 
-    Products are summed in blocks of 256 rows, whatever the lengths of the texts and the number of threads.
+    Products are summed in blocks of rows, whatever the lengths of the steps and the number of threads.
     """
     k, total = inputs[0].shape[1], sum(len(rows) for rows in inputs)
-    h = np.zeros((k, k))
-    crossed: list[NDArray[np.float64]] = []
-    read = ((text, as_read(rows, format, threads)) for text, rows in enumerate(inputs))
-    for x, *others in _blocks((x, *(values(text, x) for values in beside)) for text, x in read):
+    h, crossed = np.zeros((k, k)), None if exact is None else np.zeros((k, k))
+    for rows, *others in _blocks(inputs) if exact is None else _blocks(inputs, exact):
+        x = as_read(rows, format, threads)
         _native.add_gram(x, h, threads)
-        crossed = crossed or [np.zeros((y.shape[1], k)) for y in others]
-        for y, made in zip(others, crossed, strict=True):
-            _native.add_cross(y, x, made, threads)
+        if crossed is not None:
+            y = rotated(others[0]) if format.is_rotated else others[0]
+            _native.add_cross(np.subtract(y, x, out=others[0]), x, crossed, threads)
     for begin in range(0, k, BLOCK):  # in place: h is the largest array of a conversion
         end = begin + BLOCK
         h[end:, begin:end] = h[begin:end, end:].T
         square = np.triu(h[begin:end, begin:end])
         h[begin:end, begin:end] = square + np.triu(square, 1).T
-    for made in (h, *crossed):
-        made /= total
-    return [h, *crossed]
+    h /= total
+    if crossed is not None:
+        crossed /= total
+    return h, crossed
 
 
-def _blocks(texts: Iterable[tuple[NDArray[np.float32], ...]]) -> Iterator[tuple[NDArray[np.float32], ...]]:
-    """Yield the rows of all texts together, each time a multiple of ROWS but the last."""
-    rest: tuple[NDArray[np.float32], ...] = ()
-    for text in texts:
-        rest = tuple(map(np.concatenate, zip(rest, text, strict=True))) if rest else text
-        whole = len(rest[0]) // ROWS * ROWS
-        if whole:
-            yield tuple(np.ascontiguousarray(rows[:whole]) for rows in rest)
-            rest = tuple(rows[whole:] for rows in rest)
-    if rest and len(rest[0]):
-        yield tuple(np.ascontiguousarray(rows) for rows in rest)
+def _blocks(*values: Rows) -> Iterator[list[NDArray[np.float32]]]:
+    """Yield the rows of all steps together, ROWS at a time but the last time, in memory that is used again."""
+    total = sum(map(len, values[0]))
+    room = [np.empty((min(ROWS, total), rows[0].shape[1]), np.float32) for rows in values]
+    held = 0
+    for steps in zip(*values, strict=True):
+        begin = 0
+        while begin < len(steps[0]):
+            count = min(ROWS - held, len(steps[0]) - begin)
+            for to, rows in zip(room, steps, strict=True):
+                to[held : held + count] = rows[begin : begin + count]
+            begin, held = begin + count, held + count
+            if held == ROWS:
+                yield room
+                held = 0
+        for rows in steps:
+            release(rows)
+    if held:
+        yield [rows[:held] for rows in room]

@@ -66,7 +66,7 @@ def digest(texts: Sequence[NDArray[np.int32]]) -> str:
 def _documents(path: Path) -> Iterator[str]:
     text = read_text(path, MAX_BYTES, UsageError, "give a text file, or auto, or none")
     if path.suffix == ".jsonl":
-        for number, line in enumerate(text.splitlines(), 1):
+        for number, line in enumerate(text.split("\n"), 1):  # JSON's strings may hold other ends of lines
             if line.strip():
                 yield _strings(line, f"--calibrate {path}, line {number}")
         return
@@ -83,7 +83,9 @@ def _documents(path: Path) -> Iterator[str]:
 def _strings(line: str, place: str) -> str:
     try:
         document = json.loads(line)
-    except ValueError as error:
+        if "\\u" in line:  # escapes may write half of a surrogate pair
+            json.dumps(document, ensure_ascii=False).encode("utf-8")
+    except (ValueError, RecursionError) as error:
         raise UsageError(place, f"is no JSON ({error})", "write one JSON object on each line") from None
     if (text := document_text(document)) is not None:
         return text

@@ -25,14 +25,19 @@ FULL = {
 }
 
 
+def require_name(destination: Path) -> None:
+    """Raise UsageError for a path that no directory can get."""
+    if not destination.name or "\0" in destination.name:
+        raise UsageError(f"{str(destination)!r}", "is no name of a directory to write", "choose another destination")
+
+
 @contextlib.contextmanager
 def locked(destination: Path, waiting: Callable[[], None] = lambda: None) -> Iterator[None]:
     """Hold the lock of ``destination`` among all processes; ``waiting`` is called once if another one has it.
 
     The lock is a file beside the destination that is removed at the end; the system frees it when a process dies.
     """
-    if not destination.name or "\0" in destination.name:
-        raise UsageError(f"{str(destination)!r}", "is no name of a directory to write", "choose another destination")
+    require_name(destination)
     path = destination.with_name(f".{destination.name}.lock")
     with _disk_errors(destination):
         path.parent.mkdir(parents=True, exist_ok=True)

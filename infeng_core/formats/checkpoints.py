@@ -13,6 +13,7 @@ from infeng_core.formats import huggingface
 from infeng_core.formats.choice import FormatChoice
 from infeng_core.formats.gguf.checkpoint import GgufCheckpoint
 from infeng_core.formats.gguf.file import files_of
+from infeng_core.formats.hfcheckpoint import FloatCheckpoint
 from infeng_core.formats.quant import FormatLookup, QuantFormat
 from infeng_core.formats.quantized.checkpoint import QuantizedCheckpoint
 from infeng_core.formats.quantizers import Kept
@@ -65,7 +66,7 @@ def open_checkpoint(source: Path) -> Checkpoint:
     if source.is_file():
         return GgufCheckpoint(source)
     scheme = huggingface.read_scheme(source)
-    return huggingface.Checkpoint(source) if scheme is None else QuantizedCheckpoint(source, scheme)
+    return FloatCheckpoint(source) if scheme is None else QuantizedCheckpoint(source, scheme)
 
 
 def plan(source: Path, choice: FormatChoice, lookup: FormatLookup) -> tuple[ModelConfig, dict[str, str]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 import shutil
 import time
 from collections.abc import Callable, Mapping
@@ -19,14 +20,14 @@ from infeng_core.files import reading
 from infeng_core.formats import atomic, native, recipes
 from infeng_core.formats.checkpoints import Checkpoint, open_checkpoint
 from infeng_core.formats.choice import FormatChoice
-from infeng_core.formats.identity import conversion_key
-from infeng_core.formats.packer import Packer, Statistics, padded_bytes
+from infeng_core.formats.packer import Packer, padded_bytes
 from infeng_core.formats.progress import Progress, Show
 from infeng_core.formats.quant import FormatLookup, builtin_format
 from infeng_core.formats.quantizers import DEFAULT, QuantizerChoice
 from infeng_core.formats.recipes import Recipe
 from infeng_core.formats.resume import Journal, held
 from infeng_core.formats.shards import Entry, plan_shards, write_shard
+from infeng_core.formats.spec import ConversionSpec
 from infeng_core.log import get_logger
 from infeng_core.machine import memory
 
@@ -53,8 +54,20 @@ def convert(
     *,
     lookup: FormatLookup = builtin_format,
     quantizer: QuantizerChoice = DEFAULT,
-    statistics: Statistics | None = None,
-    recipe: bytes = b"",
+    force: bool = False,
+    threads: int = 2,
+    progress: Show = True,
+) -> Conversion:
+    """Do as ``convert_to`` with formats, and with a ``quantizer`` that nothing is told."""
+    spec = ConversionSpec(choice, lookup, quantizer)
+    return convert_to(spec, source, destination, force=force, threads=threads, progress=progress)
+
+
+def convert_to(
+    spec: ConversionSpec,
+    source: Path,
+    destination: Path,
+    *,
     force: bool = False,
     threads: int = 2,
     progress: Show = True,
@@ -64,36 +77,20 @@ def convert(
     The destination appears complete or not at all: work goes to a temporary name beside it. A second process that
     wants the same waits and takes the first one's result. An existing engine-native directory of another origin is
     replaced only with ``force``; anything else that exists is left alone. About one tensor is in memory at a time.
-    ``quantizer`` chooses what integer formats store, told by ``statistics``, which its settings name; what Ctrl-C or a
-    kill leaves of such a conversion the next one with the same arguments continues. ``recipe`` is the file that says
-    the same as the arguments, to be kept with what is made. ``progress`` shows a bar where stderr is a terminal. Raises
-    ModelError for a bad source, ResourceError for a full disk, PluginError for a quantizer that answers wrongly,
-    UsageError for one that has nothing to choose.
+    What Ctrl-C or a kill leaves of a calibrated conversion the next one with the same arguments continues.
+    ``progress`` shows a bar where stderr is a terminal. Raises ModelError for a bad source, ResourceError for a full
+    disk, PluginError for a quantizer that answers wrongly, UsageError for one that has nothing to choose.
     """
     start = time.monotonic()
-    if native.is_native(source):
-        raise ModelError(f"{source}", "is converted already", "convert the original Hugging Face directory")
-    key = conversion_key(source, choice, quantizer, recipe)
+    require_original(source)
+    key = spec.key(source)
 
     def opened() -> tuple[Checkpoint, dict[str, bytes]]:
         with reading(source):
             checkpoint = open_checkpoint(source)
             return checkpoint, checkpoint.side_files()
 
-    job = _Job(
-        opened,
-        destination.absolute(),
-        key,
-        choice,
-        lookup,
-        quantizer=quantizer,
-        statistics=statistics,
-        recipe=recipe,
-        threads=threads,
-        progress=progress,
-        force=force,
-    )
-    return _convert(job, start)
+    return _convert(_Job(opened, destination.absolute(), key, spec, threads, progress, force), start)
 
 
 def pack_checkpoint(
@@ -112,24 +109,19 @@ def pack_checkpoint(
     def opened() -> tuple[Checkpoint, dict[str, bytes]]:
         return checkpoint, checkpoint.side_files()
 
-    job = _Job(opened, destination.absolute(), key, choice, lookup, threads=threads, progress=progress)
-    return _convert(job, start)
+    return _convert(_Job(opened, destination.absolute(), key, ConversionSpec(choice, lookup), threads, progress), start)
 
 
 @dataclass(frozen=True)
 class _Job:
-    """One conversion, with all that decides what it makes; ``key`` stands for that and for what it is made of."""
+    """One conversion."""
 
     opened: Callable[[], tuple[Checkpoint, dict[str, bytes]]]  # gives a model, and the files beside its weights
     destination: Path  # absolute
-    key: str
-    choice: FormatChoice
-    lookup: FormatLookup
-    quantizer: QuantizerChoice = DEFAULT
-    statistics: Statistics | None = None
-    recipe: bytes = b""
-    threads: int = 2
-    progress: Show = True
+    key: str  # stands for the model and for ``spec``
+    spec: ConversionSpec
+    threads: int
+    progress: Show
     force: bool = False
 
     def require_ours(self) -> None:
@@ -138,7 +130,7 @@ class _Job:
 
 
 def _convert(job: _Job, start: float) -> Conversion:
-    destination, statistics = job.destination, job.statistics
+    destination, statistics = job.destination, job.spec.statistics
     wait = f"{destination}: another process writes it; waiting"
     with atomic.locked(destination, waiting=lambda: get_logger(__name__).warning(wait)):
         existing = _existing(job)
@@ -178,7 +170,7 @@ def _existing(job: _Job) -> native.Manifest | None:
     if _is_free(job.destination):
         return None
     with contextlib.suppress(ModelError):
-        manifest = native.read_manifest(job.destination, job.lookup)
+        manifest = native.read_manifest(job.destination, job.spec.lookup)
         if manifest.key == job.key and not job.force:
             return manifest
     job.require_ours()
@@ -193,6 +185,23 @@ def require_free(destination: Path, force: bool) -> None:
         raise ModelError(f"{destination}", "exists already", remedy)
 
 
+def require_original(source: Path) -> None:
+    """Raise ModelError for an engine-native directory, which is not converted again."""
+    if native.is_native(source):
+        raise ModelError(f"{source}", "is converted already", "convert the original Hugging Face directory")
+
+
+def require_place(destination: Path) -> None:
+    """Raise an InfengError where no conversion could write a destination: before the work."""
+    destination = destination.absolute()
+    atomic.require_name(destination)
+    if not _is_free(destination):
+        atomic.require_ours(destination, "engine-native directory", native.written_files, ModelError)
+    place = next(path for path in destination.parents if path.exists())
+    if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
+        raise ResourceError(f"{destination}", f"{place} cannot be written to", "choose another destination")
+
+
 def _is_free(destination: Path) -> bool:
     return not destination.exists() or (destination.is_dir() and not any(destination.iterdir()))
 
@@ -200,35 +209,15 @@ def _is_free(destination: Path) -> bool:
 def _write(job: _Job) -> tuple[native.Manifest, dict[str, str]]:
     """Write everything; return the manifest, and what was quantized and is rounded again."""
     checkpoint, sides = job.opened()
-    sides |= {recipes.NAME: job.recipe} if job.recipe else {}
-    formats = checkpoint.formats(job.choice, job.lookup)
-    quants = {name: job.lookup(format) for name, format in formats.items()}
-    packer = Packer(checkpoint, quants, job.quantizer, job.statistics, job.threads)
-    shards = plan_shards(packer.entries())
-    is_calibrated = job.statistics is not None
-    total = sum(entry.nbytes for shard in shards.values() for entry in shard)
-    with atomic.replacing(job.destination, job.require_ours, job.key if is_calibrated else "") as folder:
-        if job.recipe:
-            (folder / recipes.NAME).write_bytes(job.recipe)  # first: it took long to find, and may be looked for
-        free = shutil.disk_usage(folder).free + held(folder, shards)
-        if total > free:
-            why = f"the conversion needs {memory.gigabytes(total)}, the disk has {memory.gigabytes(free)} free"
-            raise ResourceError(f"{job.destination}", why, "free some space or choose another place")
-        place: dict[str, tuple[str, str]] = {}  # tensor: (file, sha256)
-        with Progress(total, "converting", job.progress) as shown:
-
-            def fill(entry: Entry) -> NDArray[np.uint8]:
-                shown.update(entry.nbytes)
-                return packer.fill(entry)
-
-            def take(entry: Entry, data: NDArray[np.uint8]) -> None:
-                shown.update(entry.nbytes)
-                packer.take(entry, data)
-
-            journal = Journal(folder, packer.place, take) if is_calibrated else None
-            for file, entries in shards.items():
-                digests = write_shard(folder / file, entries, fill, journal)
-                place |= {name: (file, digest) for name, digest in digests.items()}
+    spec, recipe = job.spec, job.spec.recipe_file
+    sides |= {recipes.NAME: recipe} if recipe else {}
+    formats = checkpoint.formats(spec.choice, spec.lookup)
+    quants = {name: spec.lookup(format) for name, format in formats.items()}
+    packer = Packer(checkpoint, quants, spec.quantizer, spec.statistics, job.threads)
+    with atomic.replacing(job.destination, job.require_ours, job.key if spec.is_calibrated else "") as folder:
+        if recipe:
+            (folder / recipes.NAME).write_bytes(recipe)  # first: it took long to find, and may be looked for
+        places = _write_weights(job, packer, folder)
         files = {}
         for name, data in sides.items():
             (folder / name).write_bytes(data)
@@ -237,15 +226,41 @@ def _write(job: _Job) -> tuple[native.Manifest, dict[str, str]]:
             model=checkpoint.config,
             key=job.key,
             files=files,
-            weights=tuple(shards),
+            weights=tuple(dict.fromkeys(file for file, _ in places.values())),
             tensors={
-                spec.name: native.TensorEntry(
-                    formats[spec.name], spec.n, spec.k, spec.panels, packer.panel_bytes(spec), *place[spec.name]
+                one.name: native.TensorEntry(
+                    formats[one.name], one.n, one.k, one.panels, packer.panel_bytes(one), *places[one.name]
                 )
-                for spec in checkpoint.layout.tensors
+                for one in checkpoint.layout.tensors
             },
-            vectors={spec.name: native.VectorEntry(spec.size, *place[spec.name]) for spec in checkpoint.layout.vectors},
-            quantizer=job.quantizer.record,
+            vectors={one.name: native.VectorEntry(one.size, *places[one.name]) for one in checkpoint.layout.vectors},
+            quantizer=spec.quantizer.record,
         )
         native.write_manifest(manifest, folder / native.MANIFEST)
     return manifest, checkpoint.changes(formats)
+
+
+def _write_weights(job: _Job, packer: Packer, folder: Path) -> dict[str, tuple[str, str]]:
+    """Write the files of weights; return (file, sha256) of each tensor and vector."""
+    shards = plan_shards(packer.entries())
+    total = sum(entry.nbytes for shard in shards.values() for entry in shard)
+    free = shutil.disk_usage(folder).free + held(folder, shards)
+    if total > free:
+        why = f"the conversion needs {memory.gigabytes(total)}, the disk has {memory.gigabytes(free)} free"
+        raise ResourceError(f"{job.destination}", why, "free some space or choose another place")
+    places: dict[str, tuple[str, str]] = {}
+    with Progress(total, "converting", job.progress) as shown:
+
+        def fill(entry: Entry) -> NDArray[np.uint8]:
+            shown.update(entry.nbytes)
+            return packer.fill(entry)
+
+        def take(entry: Entry, data: NDArray[np.uint8]) -> None:
+            shown.update(entry.nbytes)
+            packer.take(entry, data)
+
+        journal = Journal(folder, packer.place, take) if job.spec.is_calibrated else None
+        for file, entries in shards.items():
+            digests = write_shard(folder / file, entries, fill, journal)
+            places |= {name: (file, digest) for name, digest in digests.items()}
+    return places

@@ -14,6 +14,7 @@ from infeng_core.formats.choice import FormatChoice
 from infeng_core.formats.packing import chosen_bytes, statistic_bytes
 from infeng_core.formats.quant import FormatLookup, QuantFormat
 from infeng_core.formats.quantizers import QuantizerChoice
+from infeng_core.formats.spec import ConversionSpec
 from infeng_core.formats.survey import parameters, weight_bytes
 from infeng_core.models.weights import Layout, layout
 
@@ -35,18 +36,16 @@ class Forecast:
     rounded_again: Mapping[str, str]
 
 
-def forecast(
-    source: Path, choice: FormatChoice, lookup: FormatLookup, quantizer: QuantizerChoice, *, is_calibrated: bool
-) -> Forecast:
-    """Return what ``convert`` would do with the same arguments; raises what it raises of a source and its formats."""
+def forecast(spec: ConversionSpec, source: Path) -> Forecast:
+    """Return what ``convert_to`` would do; raises what it raises of a source and its formats."""
     if native.is_native(source):
         raise ModelError(f"{source}", "is converted already", "give the original model")
     with reading(source):
-        model, formats, largest, changes = _read(source, choice, lookup)
-    quants = {name: lookup(format) for name, format in formats.items()}
-    quantizer.require_use(quants, is_calibrated=is_calibrated)
-    nbytes = weight_bytes(model, formats, lookup)
-    needed = _most(model, quants, largest, quantizer) + (statistic_bytes(model) if is_calibrated else 0)
+        model, formats, largest, changes = _read(source, spec.choice, spec.lookup)
+    quants = {name: spec.lookup(format) for name, format in formats.items()}
+    spec.quantizer.require_use(quants, is_calibrated=spec.is_calibrated)
+    nbytes = weight_bytes(model, formats, spec.lookup)
+    needed = _most(model, quants, largest, spec.quantizer) + (statistic_bytes(model) if spec.is_calibrated else 0)
     return Forecast(formats, nbytes, 8 * nbytes / parameters(model), needed, changes)
 
 

@@ -17,14 +17,14 @@ from infeng_core.formats import hub, hub_gguf, native
 from infeng_core.formats.atomic import locked
 from infeng_core.formats.cache import cached_model, mark_used, most_bytes, require_own, trim
 from infeng_core.formats.choice import FormatChoice, choose
-from infeng_core.formats.conversion import Conversion, convert
+from infeng_core.formats.conversion import Conversion, convert_to
 from infeng_core.formats.gguf.file import is_gguf
 from infeng_core.formats.huggingface import refuse_file
-from infeng_core.formats.identity import conversion_key
 from infeng_core.formats.quant import FormatLookup, QuantFormat, builtin_format
 from infeng_core.formats.quantizers import DEFAULT, QuantizerChoice
 from infeng_core.formats.read import read_native
 from infeng_core.formats.sources import Source, written
+from infeng_core.formats.spec import ConversionSpec
 from infeng_core.formats.tensors import LoadedModel
 from infeng_core.formats.tokenizer_files import MADE
 from infeng_core.log import get_logger
@@ -73,8 +73,8 @@ def load(
     directory = find(reference, plugins)
     choice = choose(config, lookup)
     if not native.is_native(directory):
-        quantizer = _quantizer(config.model.quantizer, plugins)
-        return _load_converted(directory, choice, quantizer, config, lookup, verify, progress)
+        spec = ConversionSpec(choice, lookup, _quantizer(config.model.quantizer, plugins))
+        return _load_converted(directory, spec, config, verify, progress)
     model = read_native(directory, lookup, load=config.model.load, verify=verify, pages=_pages(config))
     _check_formats(model, choice, config, lookup)
     _check_quantizer(model, config)
@@ -130,18 +130,14 @@ def _quantizer(name: str, plugins: FormatSource | None) -> QuantizerChoice:
 
 
 def _load_converted(
-    source: Path,
-    choice: FormatChoice,
-    quantizer: QuantizerChoice,
-    config: EngineConfig,
-    lookup: FormatLookup,
-    verify: bool,
-    progress: bool,
+    source: Path, spec: ConversionSpec, config: EngineConfig, verify: bool, progress: bool
 ) -> LoadedModel:
     """Load through the cache, whose entries are named by what they are made of; a damaged one is made again, once."""
-    key = conversion_key(source, choice, quantizer)
-    made = partial(convert, source, choice=choice, lookup=lookup, quantizer=quantizer, progress=progress)
-    read = partial(read_native, lookup=lookup, load=config.model.load, verify=verify, key=key, pages=_pages(config))
+    key = spec.key(source)
+    made = partial(convert_to, spec, source, progress=progress)
+    read = partial(
+        read_native, lookup=spec.lookup, load=config.model.load, verify=verify, key=key, pages=_pages(config)
+    )
     if config.model.cache == "none":
         return _load_uncached(source, key, made, read)
     destination = cached_model(key)

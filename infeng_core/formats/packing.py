@@ -56,12 +56,20 @@ def chosen_bytes(spec: TensorSpec, format: QuantFormat, quantizer: QuantizerChoi
     return max(part.rows for part in spec.parts) * row
 
 
+SUMMED = 2048 * 16
+"""Bytes that a column takes while rows are summed: 2048 of them, three times in binary32 and twice in 16 bits."""
+
+
 def statistic_bytes(layout: Layout) -> int:
     """Return the most bytes of what is known of one op: H, its factors and the drift, three squares in binary64.
 
-    Of experts the third is H of all rows. Others are there in bf16 too, and of one part what it aims at.
+    Of experts the third is H of all rows. Others are there in bf16 too, and of one part what it aims at. While rows are
+    summed there are no factors yet, but the rows.
     """
-    return max(24 * spec.k**2 + (0 if spec.experts else _aimed_bytes(spec)) for spec in layout.tensors)
+    return max(
+        max(24 * spec.k**2 + (0 if spec.experts else _aimed_bytes(spec)), 16 * spec.k**2 + SUMMED * spec.k)
+        for spec in layout.tensors
+    )
 
 
 def _aimed_bytes(spec: TensorSpec) -> int:
@@ -110,7 +118,7 @@ def _pack_chosen(
         return False
     target = QuantTarget(checkpoint.name(part), spec.name, format.stored, grid)
     if (seen := statistic()) is not None:
-        target = replace(target, statistic=seen.statistic, drift=seen.drift, missing=seen.missing)
+        target = replace(target, statistic=seen.statistic, drift=seen.drift)
     weights = widened(checkpoint.array(part))
     made = quantizer.quantize(rotated(weights) if format.is_rotated else weights, target, checkpoint.place(part))
     if made is None:

@@ -229,7 +229,7 @@ class QuantFormat:
     def check(self, data: Any, offset: int, panels: int, k: int, *, threads: int = 1) -> None:
         """Look at panels of somebody's file for bytes that no conversion writes and that kernels need not agree on.
 
-        Most formats have none. Raises NativeError "out_of_range" or "not_finite" that names row and column.
+        Numbers are to be finite. Raises NativeError "out_of_range" or "not_finite" that names row and column.
         """
         if self.stored in _native.WEIGHT_FORMATS:
             _native.check_panels(self.stored, data, offset, panels, k, threads=threads)
@@ -256,11 +256,11 @@ def over(format: QuantFormat, group: int = 64, *, is_rotated: bool = False) -> Q
 def misfit(name: str, k: int, format: QuantFormat) -> str:
     """Return why the tensor ``name`` over ``k`` inputs cannot be of a format over wide or rotated groups; "" if it can.
 
-    Embeddings are looked up, not multiplied, and what experts hand on to one another is rounded 64 numbers at a time.
+    Embeddings are looked up, not multiplied; as a tied head they read groups of 64.
     """
     if not format.layout:
         return ""
-    if name == "embed" or ".experts." in name:
+    if name == "embed":
         return "its inputs are rounded in groups of 64, as they are"
     return f"its {k} inputs are no multiple of {SIZE}" if format.is_rotated and k % SIZE else ""
 

@@ -24,7 +24,6 @@ class Seen:
 
     statistic: NDArray[np.float64]
     drift: NDArray[np.float64] | None = None
-    missing: NDArray[np.float64] | None = None
 
 
 Moments = Callable[[int], Seen | None]
@@ -41,7 +40,6 @@ class QuantTarget:
     grid: Grid  # what that format stores for this matrix
     statistic: NDArray[np.float64] | None = None  # H = X'X / n, (k, k), of n calibration rows X that the matrix reads
     drift: NDArray[np.float64] | None = None  # (Y - X)'X / n, (k, k), Y what it reads where nothing is quantized
-    missing: NDArray[np.float64] | None = None  # E'X / n, (m, k), E what its m outputs are added to, as drifted as X
     budget: int | None = None  # bytes that a recipe grants the packed tensor
 
     @property

@@ -73,7 +73,9 @@ def read_native(
             where = {piece.name: (maps[piece.path.name], piece.info.begin) for piece in pieces}
         model = _assemble(directory, manifest, lookup, where, nbytes)
         if load == "copy":
-            _check_values(directory, model, {name: entry.file for name, entry in manifest.tensors.items()}, threads)
+            files = {name: entry.file for name, entry in manifest.tensors.items()}
+            files |= {name: entry.file for name, entry in manifest.vectors.items()}
+            _check_values(directory, model, files, threads)
         return model
 
 
@@ -154,6 +156,12 @@ def _read_piece(piece: _Piece, handle: int, view: memoryview, verify: bool) -> N
 
 def _check_values(directory: Path, model: LoadedModel, files: Mapping[str, str], threads: int) -> None:
     """Raise ModelError for weights that no conversion writes, whatever their checksum: kernels might differ on them."""
+    for name, vector in model.vectors.items():
+        if not np.isfinite(vector).all():
+            row = int(np.flatnonzero(~np.isfinite(vector))[0])
+            raise ModelError(
+                f"{directory / files[name]}", f"vector {name} holds {vector[row]} at row {row}", native.AGAIN
+            )
     for name, tensor in model.tensors.items():
         try:
             tensor.quant.check(tensor.buffer, tensor.offset, tensor.panels, tensor.k, threads=threads)

@@ -20,6 +20,7 @@ from infeng_core.formats.gguf.architectures import ARCHITECTURES
 from infeng_core.formats.gguf.checkpoint import GgufCheckpoint
 from infeng_core.formats.gguf.file import SPLIT, GgufFile, is_gguf
 from infeng_core.formats.gguf.types import TYPES
+from infeng_core.formats.hfcheckpoint import FLOAT_DTYPES
 from infeng_core.formats.quant import BUILTIN, FormatLookup
 from infeng_core.formats.quantized.scheme import METHODS
 from infeng_core.formats.quantized.storage import foreseen
@@ -64,7 +65,7 @@ def readable() -> dict[str, Any]:
     """Return what can be run: families with their classes, types of tensors by kind of file, weight formats."""
     return {
         "families": {name: list(family.ARCHITECTURES) for name, family in families().items()},
-        "safetensors": list(huggingface.FLOAT_DTYPES),
+        "safetensors": list(FLOAT_DTYPES),
         "quantized": list(METHODS),
         "gguf": {
             "architectures": [name for name, one in ARCHITECTURES.items() if one.family in families()],

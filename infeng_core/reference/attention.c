@@ -8,7 +8,9 @@
 #define SPLIT 256
 #define FUSES INFENG_EPILOGUE_BIT(INFENG_EPILOGUE_QUANTIZE)
 
-#define HANDLES (NEED(WINDOW) | NEED(SOFTCAP) | NEED(SINKS) | NEED(ALIBI) | NEED(MASK) | NEED(HEAD_SIZES))
+#define HANDLES                                                                               \
+  (NEED(WINDOW) | NEED(SOFTCAP) | NEED(SINKS) | NEED(ALIBI) | NEED(MASK) | NEED(HEAD_SIZES) | \
+   INFENG_NEED_BIT(INFENG_NEED_FUNCTION(INFENG_FUNCTION_WIDE)))
 
 /* A row's query head and the positions [begin, end) that it sees. */
 typedef struct query {
@@ -119,6 +121,21 @@ static int64_t attention_tiles(const infeng_args* common, int32_t phase) {
   return common->rows * ((const infeng_attention_args*)common)->cache->kv_heads;
 }
 
+/* Quantizes a row's values of one head; in wide groups, those of all heads that fill 256 columns, once they do. */
+static void quantize_head(const infeng_args* common, int64_t row, int64_t head, int64_t dim,
+                          float columns[WIDEST_GROUP], const float* out) {
+  const int64_t begin = head * dim % WIDEST_GROUP;
+  for (uint32_t i = 0; i < common->epilogue_count; i++) {
+    const infeng_epilogue* e = common->epilogues[i];
+    if (!is_wide(e)) {
+      quantize_columns(act_of(e), row, head * dim, out, dim);
+      continue;
+    }
+    memcpy(columns + begin, out, (size_t)dim * sizeof(float));
+    if (begin + dim == WIDEST_GROUP) quantize_columns(act_of(e), row, head * dim - begin, columns, WIDEST_GROUP);
+  }
+}
+
 static void attention_tile(const infeng_attention_args* args, const infeng_kv_segment* s, int64_t row, int64_t kv_head,
                            attend_fn attend_one) {
   const infeng_kv_cache* cache = args->cache;
@@ -126,6 +143,7 @@ static void attention_tile(const infeng_attention_args* args, const infeng_kv_se
   const int64_t shared = args->q.shape[1] / cache->kv_heads;
   const int64_t position = s->pos0 + (row - s->row_begin);
   const int64_t begin = args->window > 0 && position >= args->window ? position - args->window + 1 : 0;
+  float columns[WIDEST_GROUP];
   for (int64_t head = kv_head * shared; head < (kv_head + 1) * shared; head++) {
     float out[MAX_HEAD_DIM];
     query x = {
@@ -142,11 +160,16 @@ static void attention_tile(const infeng_attention_args* args, const infeng_kv_se
         .head = {
             .q = f32_row(&args->q, row) + head * args->q.strides[1], .dim = cache->head_dim, .scale = args->scale}};
     attend_one(&x, out);
-    for (uint32_t i = 0; i < args->common.epilogue_count; i++) {
-      quantize_columns(act_of(args->common.epilogues[i]), row, head * dim, out, dim);
-    }
+    quantize_head(&args->common, row, head, dim, columns, out);
     if (args->out.data) memcpy(f32_row(&args->out, row) + head * dim, out, (size_t)dim * sizeof(float));
   }
+}
+
+/* Quantized are whole groups of 64 of a head, or, in wide groups, of the heads that share keys. */
+INLINE int groups_are_whole(const infeng_epilogue* const* list, uint32_t count, int64_t shared, int64_t dim) {
+  if (count == 0) return 1;
+  if (dim % GROUP != 0) return 0;
+  return !has_wide(list, count) || (WIDEST_GROUP % dim == 0 && shared * dim % WIDEST_GROUP == 0);
 }
 
 static infeng_status attention_run(const infeng_args* common, int32_t phase, int64_t first, int64_t last,
@@ -157,11 +180,13 @@ static infeng_status attention_run(const infeng_args* common, int32_t phase, int
   const attend_fn attend_one = attend_function(cache);
   if (!attend_one) return fail(worker, INFENG_INVALID_ARGUMENT, "cache has another format or block size");
   if (args->mask > INFENG_MASK_FULL) return fail(worker, INFENG_UNIMPLEMENTED, "attention has an unknown mask");
-  for (uint32_t i = 0; i < common->epilogue_count; i++) {
-    if (common->epilogues[i]->kind != INFENG_EPILOGUE_QUANTIZE || cache->v_head_dim % GROUP != 0) {
-      return fail(worker, INFENG_UNIMPLEMENTED,
-                  "attention fuses quantize only, and only where heads of v are a multiple of 64");
-    }
+  int fits = groups_are_whole(common->epilogues, common->epilogue_count, args->q.shape[1] / cache->kv_heads,
+                              cache->v_head_dim);
+  for (uint32_t i = 0; i < common->epilogue_count; i++) fits &= common->epilogues[i]->kind == INFENG_EPILOGUE_QUANTIZE;
+  if (!fits) {
+    return fail(worker, INFENG_UNIMPLEMENTED,
+                "attention fuses quantize only, and only where heads of v are a multiple of 64 (or, in wide groups, "
+                "where heads that share keys fill groups of 256)");
   }
   for (int64_t tile = first; tile < last; tile++) {
     const int64_t row = tile / cache->kv_heads;
@@ -174,7 +199,7 @@ static infeng_status attention_run(const infeng_args* common, int32_t phase, int
 INLINE int32_t accepts(const infeng_problem* p, uint32_t format) {
   return p->op == INFENG_OP_ATTENTION && p->kv_format == format && fuses_only(p, FUSES) && p->head_dim > 0 &&
          head_size_fits(format, p->head_dim) && p->v_head_dim > 0 && head_size_fits(format, p->v_head_dim) &&
-         (p->epilogue_count == 0 || p->v_head_dim % GROUP == 0);
+         p->kv_heads > 0 && groups_are_whole(p->epilogues, p->epilogue_count, p->heads / p->kv_heads, p->v_head_dim);
 }
 #define ATTENTION(arg, name, number)                                                                          \
   static int32_t accepts_##name(const infeng_problem* p) { return accepts(p, number); }                       \

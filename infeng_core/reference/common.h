@@ -189,6 +189,14 @@ INLINE int is_wide(const infeng_epilogue* e) {
   return e->kind == INFENG_EPILOGUE_QUANTIZE && e->function == INFENG_FUNCTION_WIDE;
 }
 
+/* Whether a list has such a step. */
+INLINE int has_wide(const infeng_epilogue* const* list, uint32_t count) {
+  for (uint32_t i = 0; i < count; i++) {
+    if (is_wide(list[i])) return 1;
+  }
+  return 0;
+}
+
 /* ------------------------------------------------------------------------------------------ lists and errors --- */
 
 /* What a step has behind its header. */

@@ -3,10 +3,13 @@
 #include "epilogue.h"
 
 int64_t reference_tile_columns(const infeng_args* args) {
+  int64_t columns = GROUP, halves = 1;
   for (uint32_t i = 0; i < args->epilogue_count; i++) {
-    if (args->epilogues[i]->kind == INFENG_EPILOGUE_GATED_MUL) return 2 * GROUP;
+    const infeng_epilogue* e = args->epilogues[i];
+    if (e->kind == INFENG_EPILOGUE_GATED_MUL) halves = 2;
+    if (is_wide(e) && act_of(e)->group > columns) columns = act_of(e)->group;
   }
-  return GROUP;
+  return halves * columns;
 }
 
 /* IDENTITY belongs to MUL, SWIGLU to GATED_MUL; the kinds without a function say 0. */
@@ -270,5 +273,5 @@ static int32_t epilogue_accepts(const infeng_problem* p) {
   return p->op == INFENG_OP_EPILOGUE && fuses_only(p, ALL_EPILOGUES);
 }
 
-KERNEL(reference_epilogue, INFENG_OP_EPILOGUE, "epilogue", ALL_EPILOGUES, HANDLES_LIST | FUNCTION(WIDE),
-       epilogue_accepts, epilogue_tiles, epilogue_run);
+KERNEL(reference_epilogue, INFENG_OP_EPILOGUE, "epilogue", ALL_EPILOGUES, HANDLES_LIST, epilogue_accepts,
+       epilogue_tiles, epilogue_run);

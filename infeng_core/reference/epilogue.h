@@ -16,7 +16,7 @@
 #define FUNCTION(name) INFENG_NEED_BIT(INFENG_NEED_FUNCTION(INFENG_FUNCTION_##name))
 #define HANDLES_LIST                                                                                          \
   (NEED(LORA_F32) | NEED(LORA_BF16) | NEED(LORA_I8) | FUNCTION(SILU) | FUNCTION(GELU) | FUNCTION(GELU_TANH) | \
-   FUNCTION(RELU2) | FUNCTION(SIGMOID) | FUNCTION(SWIGLU))
+   FUNCTION(RELU2) | FUNCTION(SIGMOID) | FUNCTION(SWIGLU) | FUNCTION(WIDE))
 
 /* Rows [row, row + rows) and columns [column, column + width) of the current matrix. */
 typedef struct block {
@@ -33,7 +33,7 @@ void reference_finish_block(const infeng_args* args, const infeng_tensor* out, b
 /* Checks a list once per call: one GATED_MUL at most, known kinds and functions. */
 infeng_status reference_check_list(const infeng_args* args, infeng_worker* worker);
 
-/* Columns of cur that one tile takes, so that each tile owns whole groups of 64 of whatever it quantizes. */
+/* Columns of cur that one tile takes, so that each tile owns whole groups of whatever it quantizes. */
 int64_t reference_tile_columns(const infeng_args* args);
 
 #endif

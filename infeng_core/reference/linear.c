@@ -3,7 +3,7 @@
 #include "epilogue.h"
 #include "weights.h"
 
-/* A tile is 64 outputs, 128 where GATED_MUL will halve them. */
+/* A tile is 64 outputs, or a group of the widest that the list makes; twice as many where GATED_MUL will halve them. */
 static int64_t linear_tiles(const infeng_args* common, int32_t phase) {
   (void)phase;
   const infeng_linear_args* args = (const infeng_linear_args*)common;

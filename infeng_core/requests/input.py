@@ -8,7 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 from infeng_core.errors import RequestError
-from infeng_core.requests.request import Adapters, Request, SamplingParams, shown
+from infeng_core.requests.checks import shown
+from infeng_core.requests.request import Adapters, Request, SamplingParams
 from infeng_core.requests.tokenizer import Tokenizer
 
 Prompt = str | Iterable[int] | Request

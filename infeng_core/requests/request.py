@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import math
-import operator
-from collections import abc
 from collections.abc import Iterable
-from ctypes import c_float
 from dataclasses import dataclass, field
 from itertools import chain
-from numbers import Real
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from infeng_core.errors import RequestError
-from infeng_core.requests.parameters import SAMPLING, TINY
+from infeng_core.requests import checks
+from infeng_core.requests.parameters import SAMPLING
 
 Adapters = str | tuple[tuple[str, float], ...]
 """Which adapters answer: one by its name, or several that combine, each (name, weight)."""
@@ -26,21 +23,6 @@ FinishReason = Literal["stop", "length", "cancelled", "timeout"]
 
 MOST_LOGPROBS = 256
 """Likely tokens that are reported beside each token."""
-
-MOST_STOPS = 64
-"""Stop strings of a request, and sequence breakers ..."""
-
-MOST_STOP_CHARACTERS = 4096
-"""... and the characters in them together: every new piece of text is searched for each stop string."""
-
-MOST_BAD_WORDS = 1024
-"""Words that a request may forbid ..."""
-
-MOST_BAD_TOKENS = 16384
-"""... and their tokens together: every row looks at all of them."""
-
-MOST_PROCESSORS = 16
-"""Logit processors of a request: each costs time in every step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,27 +100,27 @@ class SamplingParams:
         for name, row in SAMPLING.items():
             value = getattr(self, name, None)
             if row.kind == "number":
-                put(name, _number(name, value, row.low, row.high, row.remedy))
+                put(name, checks.number(name, value, row.low, row.high, row.remedy))
             elif row.kind == "integer" and (name != "seed" or value is not None):
                 most = self.max_tokens if name == "min_tokens" else row.high
-                put(name, _integer(name, value, int(row.low), int(most), row.remedy))
+                put(name, checks.integer(name, value, int(row.low), int(most), row.remedy))
         for name in ("logprobs", "prompt_logprobs"):
             if getattr(self, name) is not None:
-                put(name, _integer(name, getattr(self, name), 0, MOST_LOGPROBS, "0 reports the token alone"))
-        put("stop", _texts("stop", self.stop))
-        put("stop_token_ids", _tokens("stop_token_ids", self.stop_token_ids))
+                put(name, checks.integer(name, getattr(self, name), 0, MOST_LOGPROBS, "0 reports the token alone"))
+        put("stop", checks.texts("stop", self.stop))
+        put("stop_token_ids", checks.tokens("stop_token_ids", self.stop_token_ids))
         if self.allowed_token_ids is not None:
-            put("allowed_token_ids", _tokens("allowed_token_ids", self.allowed_token_ids))
+            put("allowed_token_ids", checks.tokens("allowed_token_ids", self.allowed_token_ids))
             if not self.allowed_token_ids:
                 raise RequestError("allowed_token_ids", "there are none", "give one at least, or None for all")
-        words = _several("bad_words_ids", self.bad_words_ids, "give token ids of each word")
-        put("bad_words_ids", tuple(_tokens("bad_words_ids", word) for word in words))
-        _check_words(self.bad_words_ids)
-        put("logit_bias", _biases(self.logit_bias))
-        put("dry_sequence_breakers", _texts("dry_sequence_breakers", self.dry_sequence_breakers))
-        put("processors", _processors(self.processors))
+        words = checks.several("bad_words_ids", self.bad_words_ids, "give token ids of each word")
+        put("bad_words_ids", tuple(checks.tokens("bad_words_ids", word) for word in words))
+        checks.require_few(self.bad_words_ids)
+        put("logit_bias", checks.biases(self.logit_bias))
+        put("dry_sequence_breakers", checks.texts("dry_sequence_breakers", self.dry_sequence_breakers))
+        put("processors", checks.processors(self.processors))
         if not isinstance(self.skip_special_tokens, bool):
-            why = f"{shown(self.skip_special_tokens)} is neither true nor false"
+            why = f"{checks.shown(self.skip_special_tokens)} is neither true nor false"
             raise RequestError("skip_special_tokens", why, "leave it out for true")
 
     def named_ids(self) -> dict[str, Iterable[int]]:
@@ -175,26 +157,27 @@ class Request:
     """Whether special tokens in a text become their ids, or stay text; None: as ``tokenizer.parse_special`` says."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "adapter", _adapters(self.adapter))
+        object.__setattr__(self, "adapter", checks.adapters(self.adapter))
         if self.timeout is not None:
             remedy = "give seconds, or leave it out"
-            object.__setattr__(self, "timeout", _number("timeout", self.timeout, 0.0, math.inf, remedy))
+            object.__setattr__(self, "timeout", checks.number("timeout", self.timeout, 0.0, math.inf, remedy))
         if not isinstance(self.cache_salt, str):
-            raise RequestError("cache_salt", f"{shown(self.cache_salt)} is not a text", "give one, or leave it out")
+            why = f"{checks.shown(self.cache_salt)} is not a text"
+            raise RequestError("cache_salt", why, "give one, or leave it out")
         if not isinstance(self.params, SamplingParams):
             raise RequestError("params", f"{type(self.params).__name__} is not SamplingParams", "give SamplingParams")
         if self.parse_special is not None and not isinstance(self.parse_special, bool):
-            why = f"{shown(self.parse_special)} is neither true, false nor None"
+            why = f"{checks.shown(self.parse_special)} is neither true, false nor None"
             raise RequestError("parse_special", why, "leave it out for the manifest's setting")
         if not isinstance(self.prompt, str):
-            object.__setattr__(self, "prompt", _ids(self.prompt))
+            object.__setattr__(self, "prompt", checks.ids(self.prompt))
 
     @staticmethod
     def of(prompt: Request | str | Iterable[int], params: SamplingParams | None = None, adapter: Any = None) -> Request:
         """Return ``prompt`` as a request; one that already is a request keeps its own parameters and adapter."""
         if isinstance(prompt, Request):
             return prompt
-        ids = prompt if isinstance(prompt, str) else _ids(prompt)
+        ids = prompt if isinstance(prompt, str) else checks.ids(prompt)
         return Request(ids, SamplingParams() if params is None else params, adapter=adapter)
 
 
@@ -266,123 +249,3 @@ class Completion:
     """Of each token of the prompt, where they were asked for; None for the first, which follows nothing."""
     logits: NDArray[np.float32] | None = field(default=None, compare=False, repr=False)
     """(new tokens, vocab) where they were asked for: what each was drawn from."""
-
-
-def _number(name: str, value: Any, low: float, high: float, remedy: str) -> float:
-    """Return ``value`` as a float if it is from ``low`` to ``high`` and finite, also as a float32."""
-    try:
-        number = float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
-    except OverflowError:  # an integer that no float can hold
-        number = math.inf
-    used = c_float(number).value
-    if not (math.isfinite(used) and low <= used <= high) or 0.0 < abs(number) < TINY:
-        raise RequestError(name, f"{shown(value)} is out of range", remedy)
-    return number
-
-
-def _integer(name: str, value: Any, low: int, high: int, remedy: str) -> int:
-    try:
-        number = operator.index(value)
-    except TypeError:
-        number = low - 1
-    if isinstance(value, bool) or not low <= number <= high:
-        raise RequestError(name, f"{shown(value)} is not an integer from {low} to {high}", remedy)
-    return number
-
-
-def _tokens(name: str, ids: Any) -> tuple[int, ...]:
-    remedy = "give token ids"
-    return tuple(_integer(name, id_, 0, 2**31 - 1, remedy) for id_ in _several(name, ids, remedy))
-
-
-def _check_words(words: tuple[tuple[int, ...], ...]) -> None:
-    if not all(words):
-        raise RequestError("bad_words_ids", "a word has no token", "leave it out")
-    count = sum(map(len, words))
-    if len(words) > MOST_BAD_WORDS or count > MOST_BAD_TOKENS:
-        remedy = f"give at most {MOST_BAD_WORDS} of together {MOST_BAD_TOKENS} tokens"
-        raise RequestError("bad_words_ids", f"{len(words)} words of together {count} tokens", remedy)
-
-
-def _biases(given: Any) -> tuple[tuple[int, float], ...]:
-    remedy = "give ((id, bias), ...) or a mapping of ids to biases"
-    pairs = _pairs("logit_bias", given, remedy)
-    most = "give a number that float32 can hold"
-    found = [
-        (_integer("logit_bias", id_, 0, 2**31 - 1, remedy), _number("logit_bias", bias, -math.inf, math.inf, most))
-        for id_, bias in pairs
-    ]
-    if len({id_ for id_, _ in found}) < len(found):
-        raise RequestError("logit_bias", "the same token is named twice", "add up its biases")
-    return tuple(found)
-
-
-def _processors(given: Any) -> tuple[tuple[str, Any], ...]:
-    remedy = 'give names with their arguments: (("choice", ("yes", "no")),)'
-    pairs = _pairs("processors", given, remedy)
-    for name, _ in pairs:
-        if not isinstance(name, str) or not name:
-            raise RequestError("processors", f"{shown(name)} is no name", remedy)
-    if len(pairs) > MOST_PROCESSORS:
-        raise RequestError("processors", f"there are {len(pairs)}", f"name at most {MOST_PROCESSORS}")
-    return tuple(pairs)
-
-
-def _pairs(name: str, given: Any, remedy: str) -> list[tuple[Any, Any]]:
-    """Return the pairs of a sequence of them or of a mapping."""
-    pairs = list(given.items()) if isinstance(given, abc.Mapping) else _several(name, given, remedy)
-    for pair in pairs:
-        if not isinstance(pair, (tuple, list)) or len(pair) != 2:
-            raise RequestError(name, f"{shown(pair)} is no pair", remedy)
-    return [(first, second) for first, second in pairs]
-
-
-def _texts(name: str, given: Any) -> tuple[str, ...]:
-    texts = (given,) if isinstance(given, str) else tuple(_several(name, given, "give texts"))
-    for text in texts:
-        if not isinstance(text, str) or not text:
-            raise RequestError(name, f"{shown(text)} is not a text of at least one character", "leave it out")
-    if len(texts) > MOST_STOPS or sum(map(len, texts)) > MOST_STOP_CHARACTERS:
-        why = f"{len(texts)} texts of together {sum(map(len, texts))} characters"
-        raise RequestError(name, why, f"give at most {MOST_STOPS} of together {MOST_STOP_CHARACTERS} characters")
-    return texts
-
-
-def _several(name: str, values: Any, remedy: str) -> list[Any]:
-    """Return what an iterable holds, nothing for None."""
-    try:
-        return [] if values is None else list(values)
-    except TypeError:
-        raise RequestError(name, f"{shown(values)} is not a sequence", remedy) from None
-
-
-def shown(value: object) -> str:
-    """Return what a user gave for a message, cut where it is long."""
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."
-
-
-def _adapters(adapter: Any) -> Adapters | None:
-    if adapter is None or (isinstance(adapter, str) and adapter):
-        return adapter
-    remedy = 'give a name, or names with weights: (("a", 1.0), ("b", 0.5))'
-    if not isinstance(adapter, (tuple, list)) or not adapter:
-        raise RequestError("adapter", f"{shown(adapter)} is no adapter", remedy)
-    pairs: list[tuple[str, float]] = []
-    for pair in adapter:
-        if not isinstance(pair, (tuple, list)) or len(pair) != 2 or not isinstance(pair[0], str) or not pair[0]:
-            raise RequestError("adapter", f"{shown(pair)} is not a name and its weight", remedy)
-        weight = _number(f"weight of adapter {pair[0]}", pair[1], -math.inf, math.inf, "1 is as it was trained")
-        pairs.append((pair[0], weight))
-    if len({name for name, _ in pairs}) < len(pairs):
-        raise RequestError("adapter", "the same one is named twice", "add up its weights")
-    return pairs[0][0] if len(pairs) == 1 and pairs[0][1] == 1.0 else tuple(pairs)
-
-
-def _ids(prompt: Any) -> tuple[int, ...]:
-    try:
-        if isinstance(prompt, (bytes, bytearray, abc.Mapping, abc.Set)):
-            raise TypeError
-        return tuple(map(operator.index, prompt))
-    except TypeError:
-        raise RequestError("prompt", "it is neither a text nor a sequence of token ids", "give one of them") from None

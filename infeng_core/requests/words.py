@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from infeng_core.errors import RequestError
-from infeng_core.requests.request import MOST_BAD_WORDS
+from infeng_core.requests.checks import MOST_BAD_WORDS
 from infeng_core.requests.tokenizer import Tokenizer
 
 

@@ -39,11 +39,8 @@ KNOWS = {
     "scheduling": {"requests.request", "step"},
     "backends": {"_native", "formats", "kernels", "machine", "models", "settings", "step"},
     "telemetry": {"backends", "machine"},
-    "step_lock": set(),
-    "engine_thread": set(),
-    "in_flight": {"adapters", "requests", "requests.request", "scheduling", "step"},
-    "engine": {"adapters", "backends", "engine_thread", "formats", "in_flight", "kernels", "machine", "plug",
-               "requests", "requests.request", "scheduling", "settings", "step", "step_lock", "telemetry"},
+    "engine": {"adapters", "backends", "formats", "kernels", "machine", "plug", "requests", "requests.request",
+               "scheduling", "settings", "step", "telemetry"},
     "calibration": {"_native", "backends", "engine", "formats", "kernels", "models", "plug", "requests",
                     "requests.request", "settings", "step"},
     "cli": {"adapters", "backends", "calibration", "engine", "formats", "kernels", "machine", "plug", "requests",
@@ -71,7 +68,7 @@ def rooms() -> Iterator[tuple[str, Path]]:
 
 def _room(parts: Sequence[str]) -> str:
     """Return the room of a module by the parts of its name below ``infeng_core``."""
-    is_plain = tuple(parts[:2]) in (("requests", "request"), ("requests", "parameters"))
+    is_plain = tuple(parts[:2]) in (("requests", name) for name in ("checks", "parameters", "request"))
     return "requests.request" if is_plain else parts[0]
 
 
@@ -89,8 +86,7 @@ def edges(path: Path) -> Iterator[tuple[str, bool]]:
         if isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
             parts = node.module.split(".")
             if parts[0] == "infeng_core":
-                names = [_room(parts[1:])] if len(parts) > 1 else [alias.name for alias in node.names]
-                yield from ((name, id(node) in guarded) for name in names)
+                yield from ((_room([*parts[1:], alias.name]), id(node) in guarded) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             raise AssertionError(f"{path}: relative import")
         elif isinstance(node, ast.Import):

@@ -25,7 +25,7 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 @pytest.fixture(scope="session")
 def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder for conversions and probes, shared by these tests."""
-    return caches.shared(tmp_path_factory)
+    return caches.shared(tmp_path_factory, "command-line")
 
 
 @pytest.fixture(scope="module", autouse=True)

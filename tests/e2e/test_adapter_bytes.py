@@ -110,14 +110,14 @@ TINY: dict[str, tuple[Case, tuple[Uses, ...]]] = {
 }
 
 
-# Of each kind of adapter one storage always, the others at night.
-USUAL = set(zip(TINY, BASES, ("int8", "bf16", "f32"), strict=True))
+# Of each kind of adapter one storage in every run, of the last one in the slow suite; the others at night.
+USUAL = dict(zip(zip(TINY, BASES, ("int8", "bf16", "f32"), strict=True), ((), (), pytest.mark.slow), strict=True))
 
 
 @pytest.mark.parametrize(
     ("kind", "base", "dtype"),
     [
-        pytest.param(*each, marks=() if each in USUAL else pytest.mark.nightly)
+        pytest.param(*each, marks=USUAL.get(each, pytest.mark.nightly))
         for each in itertools.product(TINY, BASES, ("f32", "bf16", "int8"))
     ],
 )

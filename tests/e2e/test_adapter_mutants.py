@@ -120,7 +120,10 @@ def cases_of(base: Case) -> Mapping[str, Adapted]:
     return {case.name: case for case in ADAPTED if case.base is base}
 
 
-@pytest.mark.parametrize("base", CASES, ids=lambda base: base.name)
+@pytest.mark.parametrize(
+    "base",
+    [pytest.param(case, marks=pytest.mark.slow if case.name == "linear" else (), id=case.name) for case in CASES],
+)
 def test_every_piece_of_a_packed_adapter_counts(base: Case, reduced: dict[str, Path]) -> None:
     survivors, seen = [], 0
     settings = {"kernels.order": ["reference"], "kv_cache.memory": "1MB"}

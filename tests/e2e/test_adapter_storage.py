@@ -56,9 +56,8 @@ def check(format: str, name: str, texts: Sequence[str]) -> dict[str, float]:
     return found
 
 
-@pytest.mark.parametrize(
-    ("format", "name"), [pytest.param("f32", "shakespeare-dora", marks=pytest.mark.slow), ("int4-g64", "python")]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("format", "name"), [("f32", "shakespeare-dora"), ("int4-g64", "python")])
 def test_int8_storage_predicts_what_bf16_storage_does(format: str, name: str) -> None:
     check(format, name, CODE if name == "python" else VERSE)
 

@@ -22,24 +22,20 @@ from infeng_core.cli import main
 GREEDY = ("-p", "t5 t6 t7", "-n", "8", "--temperature", "0")
 
 
-def test_only_the_completion_is_on_stdout(reduced: dict[str, Path], infeng: Run) -> None:
-    plain = infeng("run", reduced["biased"], *GREEDY)
-    echoed = infeng("run", reduced["biased"], *GREEDY, "--echo")
-    assert plain.returncode == echoed.returncode == 0, plain.stderr
+def test_only_the_completion_is_on_stdout_and_without_a_terminal_no_colours_and_no_progress_bars(
+    reduced: dict[str, Path], infeng: Run, command: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setenv("INFENG_CACHE", str(tmp_path))  # so that it converts
+        plain = infeng("run", reduced["biased"], *GREEDY)
+    assert plain.returncode == 0, plain.stderr
     assert len(plain.stdout.split()) == 8
     assert all(word.startswith("t") for word in plain.stdout.split())
-    assert echoed.stdout.split() == ["t5", "t6", "t7", *plain.stdout.split()]
-
-
-def test_without_a_terminal_there_are_no_colours_and_no_progress_bars(
-    reduced: dict[str, Path], infeng: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("INFENG_CACHE", str(tmp_path))
-    done = infeng("run", reduced["biased"], *GREEDY)
-    assert done.returncode == 0, done.stderr
-    for text in (done.stdout, done.stderr):
+    for text in (plain.stdout, plain.stderr):
         assert "\x1b" not in text
         assert "\r" not in text
+    echoed = command("run", reduced["biased"], *GREEDY, "--echo")
+    assert echoed.stdout.split() == ["t5", "t6", "t7", *plain.stdout.split()]
 
 
 def test_a_prompt_comes_from_an_argument_a_file_or_stdin(

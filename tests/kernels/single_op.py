@@ -114,6 +114,7 @@ def linear() -> Iterator[Case]:
                 name = f"{fmt}-{act}-{rows}x112x{k}"
                 yield case(name, "linear", rows, weight=fmt, act=act, n=112, k=k, **steps(("residual",)))
     yield from linear_over_tiles()
+    yield from linear_in_wide_groups()
 
 
 def linear_over_tiles() -> Iterator[Case]:
@@ -125,6 +126,23 @@ def linear_over_tiles() -> Iterator[Case]:
     for fmt, act in (*native.WEIGHT_FORMATS.items(), *product(SUB_SCALED, ("int8-g128", "int8-g256"))):
         sizes = {"weight": fmt, "act": act, "n": 8 * 64, "k": 320, "workers": 1}
         yield case(f"{fmt}-{act}-over-tiles", "linear", 150, **sizes)
+
+
+def linear_in_wide_groups() -> Iterator[Case]:
+    """Yield cases that round into groups of 64, 128 and 256, with a tail, and several tiles of a call."""
+    lists = (("silu_mul",), ("bias",), ("lora", "bias", "swiglu_mul"), ("row_scale", "residual"))
+    for i, fmt in enumerate(FLOAT_FORMATS + INT_FORMATS):
+        act = "int8-g64" if fmt in INT_FORMATS else "f32"
+        for j, columns in enumerate((176, 192, 256, 320, 704)):
+            names = lists[(i + j) % len(lists)]
+            n = 2 * columns if any(map(is_gated, names)) else columns
+            adapters = RandomAdapters("int8") if "lora" in names else None
+            sizes = {"weight": fmt, "act": act, "n": n, "k": 72, **steps((*names, "quantize_wide"))}
+            rows = (1, 3, 9, 70, 150)[(2 * i + j) % 5]
+            yield case(f"{fmt}-{rows}-{'+'.join(names)}-wide{columns}", "linear", rows, adapters=adapters, **sizes)
+    for fmt in ("int4-p32", "int8-row", "bf16"):
+        sizes = {"weight": fmt, "act": native.WEIGHT_FORMATS[fmt], "n": 4096, "k": 64, "workers": 1}
+        yield case(f"{fmt}-wide-over-tiles", "linear", 150, **sizes, **steps(("silu_mul", "quantize_wide")))
 
 
 def embed() -> Iterator[Case]:
@@ -188,6 +206,11 @@ def attention() -> Iterator[Case]:
                     if j % 2 == 0:
                         bent = {"needs": [["softcap"], ["sinks"], ["sinks", "softcap"]][i % 3]}
                         yield case(f"{name}-bent", "attention", step, kv=kv, window=window, **bent, **sizes)
+            for j, (dim, shared, kv_heads) in enumerate(((64, 4, 2), (128, 4, 1), (256, 2, 1), (64, 8, 1), (64, 3, 1))):
+                if (i + j) % 4 == 0:  # columns in groups of 256, and heads that do not fill them
+                    sizes = {"heads": kv_heads * shared, "kv_heads": kv_heads, "head_dim": dim, "context": 720}
+                    sizes |= steps(("quantize_wide",))
+                    yield case(f"{kv}-{i}-{dim}-{shared}-wide", "attention", step, kv=kv, **sizes)
 
 
 def shrink() -> Iterator[Case]:

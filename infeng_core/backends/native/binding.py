@@ -33,7 +33,7 @@ class Binder:
         self._selector = selector
         self._adapters = adapters
         self._limits = limits
-        self._threads = threads
+        self.threads = threads
         self._reasons: dict[tuple[str, str], str] = {}  # of the latest choice, by library and kernel
         self.noted: list[tuple[str, str]] = []
         """(op, detail) of every op of the program, in its order."""
@@ -134,7 +134,7 @@ class Binder:
     def _problem(self, op: str, rows: tuple[int, int], problem: Problem, steps: Sequence[str]) -> _native.Problem:
         needs = [*problem.get("needs", ()), *(f"lora_{self._adapters}" for step in steps if step == "lora")]
         fields = {**problem, "needs": needs, "epilogues": list(steps)}
-        return _native.Problem(op, rows=rows, workers=self._threads, **fields)
+        return _native.Problem(op, rows=rows, workers=self.threads, **fields)
 
 
 def _name(kernel: _native.Kernel) -> tuple[str, str]:

@@ -11,13 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 from infeng_core import _native
 from infeng_core.backends.native.binding import Binder, Bindings
-from infeng_core.backends.native.forms import Forms
+from infeng_core.backends.native.forms import PLAIN, Forms, Rounding
 from infeng_core.backends.native.operands import Epilogues, Operands
 from infeng_core.kernels.problems import MAX_STACKED_RANK, is_gated
 from infeng_core.models.ops import ExpertLinear, Linear
 
 if TYPE_CHECKING:
     from infeng_core.formats.adapters.packed import AdapterDtype
+
+TILES = 8
+"""The fewest groups of outputs that a worker should have of a linear that rounds wide groups: its tiles are whole ones,
+and with few of them workers wait for the last longer than an op of its own takes."""
 
 Emit = Callable[[Bindings, int | None, Sequence[_native.Epilogue]], None]
 """Adds an op to the program: with these kernels, into this buffer unless it is rounded at once, with these steps."""
@@ -52,6 +56,8 @@ class Emitter:
         steps = [*steps, *self.operands.quantized(out, roundings)]
         names = [name for name, _ in steps]
         fused = self.binder.fused(op, sampled, problem, names) if can_fuse else 0
+        if op == "linear" and not self._has_tiles(out, roundings):
+            fused = min(fused, names.index("quantize_wide"))
         kernels = self.binder.choose(op, sampled, problem, names[:fused])
         self.binder.note(op, " + ".join([detail, *names[:fused]]), kernels)
         rest = steps[fused:]
@@ -67,6 +73,12 @@ class Emitter:
         between = self.operands.buffer(out) if is_only_quantize else self.operands.scratch(columns, sampled)
         emit(kernels, between, [step for _, step in steps[:fused]])
         self.epilogue(detail, between, columns, None if is_only_quantize else final, rest, sampled)
+
+    def _has_tiles(self, out: str, roundings: Sequence[Rounding]) -> bool:
+        """Return whether tiles that are whole groups of what a linear rounds are enough for all workers."""
+        group = max((group for group, _ in roundings), default=PLAIN[0])
+        columns = self.operands.graph.values[out].columns
+        return group == PLAIN[0] or columns >= TILES * group * self.binder.threads
 
     def epilogue(
         self, detail: str, x: int, columns: int, out: int | None, steps: Epilogues, sampled: bool = False

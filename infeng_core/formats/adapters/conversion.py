@@ -10,10 +10,10 @@ from pathlib import Path
 from infeng_core.errors import AdapterError
 from infeng_core.formats import atomic
 from infeng_core.formats.adapters.artifact import FILE, Artifact, describe, is_artifact, read_artifact, write_artifact
-from infeng_core.formats.adapters.image import check_range
 from infeng_core.formats.adapters.load import find_adapter, read_adapter
 from infeng_core.formats.adapters.packed import AdapterDtype
 from infeng_core.formats.adapters.packing import pack
+from infeng_core.formats.adapters.reach import check_range
 from infeng_core.formats.safetensors import read_header
 from infeng_core.formats.tensors import LoadedModel
 from infeng_core.log import get_logger
@@ -46,7 +46,7 @@ def convert_adapter(
         raise AdapterError(f"{directory}", "is converted already", "convert the original PEFT directory")
     adapter = read_adapter(directory, model.config)
     image = pack(adapter, model, dtype)
-    check_range(image, model, directory)
+    check_range(image.spec, image.arrays, model, directory)
     artifact = describe(image, model, adapter.base_name)
     destination = destination.absolute()
     wait = f"{destination}: another process writes it; waiting"

@@ -18,7 +18,7 @@ import hashlib
 import json
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -26,106 +26,24 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from infeng_core._native import NativeError
-from infeng_core.errors import AdapterError
 from infeng_core.formats.adapters.packed import (
-    MAX_MAGNITUDE,
     AdapterDtype,
     LoraEmbedding,
     LoraPart,
     LoraTensor,
     PackedAdapter,
 )
+from infeng_core.formats.adapters.reach import Arrays, check_range
 from infeng_core.formats.adapters.sites import EMBED, base_tensor, sites
-from infeng_core.formats.adapters.stacked import int8_scales, stacked_bytes
-from infeng_core.formats.quant import BUILTIN, QuantFormat
+from infeng_core.formats.adapters.spec import A_FORMAT, AdapterSpec, PartSpec
+from infeng_core.formats.adapters.stacked import stacked_bytes
 from infeng_core.formats.shards import ALIGN
 from infeng_core.formats.tensors import LoadedModel
 from infeng_core.models.weights import PANEL_ROWS, Part
 
-A_FORMAT: Mapping[AdapterDtype, QuantFormat] = {
-    "f32": BUILTIN["f32"],
-    "bf16": BUILTIN["bf16"],
-    "int8": BUILTIN["int8-row"],
-}
 B_TYPE: Mapping[AdapterDtype, Any] = {"f32": np.float32, "bf16": np.uint16, "int8": np.int8}
 Shape = tuple[str, Any, tuple[int, ...]]  # name, dtype, shape of an array
-Arrays = Mapping[str, NDArray[Any]]
 ITEM_BYTES = {np.float32: 4, np.uint16: 2, np.int8: 1, np.uint8: 1}
-
-
-@dataclass(frozen=True, slots=True)
-class PartSpec:
-    """What there is of one projection."""
-
-    rank: int = 0
-    scaling: float = 1.0
-    row_scale: bool = False
-    bias: bool = False
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether the adapter leaves the projection alone."""
-        return not (self.rank or self.row_scale or self.bias)
-
-    def to_list(self) -> list[object]:
-        """Return plain data."""
-        return [self.rank, self.scaling, self.row_scale, self.bias]
-
-    def scaled(self, scale: float) -> PartSpec:
-        """Return the part with its product multiplied."""
-        return replace(self, scaling=self.scaling * scale)
-
-
-@dataclass(frozen=True)
-class AdapterSpec:
-    """What an adapter holds; where each byte of it lies follows from this and the shapes of the base."""
-
-    dtype: AdapterDtype
-    tensors: Mapping[str, tuple[PartSpec, ...]]  # in packed order; one spec for each part of the tensor
-    embedding: PartSpec | None = None
-    saved_tensors: Mapping[str, str] = field(default_factory=dict)  # name: weight format
-    saved_vectors: tuple[str, ...] = ()
-    rotated: tuple[str, ...] = ()  # tensors whose A is, as what it reads is
-
-    @property
-    def fixed_scale(self) -> bool:
-        """Whether the adapter cannot be scaled once it is packed: its row scales and biases depend on it."""
-        return any(part.row_scale or part.bias for part in self._parts())
-
-    @property
-    def is_bound(self) -> bool:
-        """Whether it is right over the very base alone that it was packed for: DoRA, biases, saved tensors."""
-        return self.fixed_scale or bool(self.saved_tensors)
-
-    def rank(self, tensor: str) -> int:
-        """Return the stacked rank rows of all parts of a tensor."""
-        return sum(part.rank for part in self.tensors[tensor])
-
-    def scaled(self, scale: float) -> AdapterSpec:
-        """Return the spec with every scaling multiplied."""
-        if scale == 1.0:
-            return self
-        tensors = {name: tuple(part.scaled(scale) for part in parts) for name, parts in self.tensors.items()}
-        embedding = None if self.embedding is None else self.embedding.scaled(scale)
-        return replace(self, tensors=tensors, embedding=embedding)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain data."""
-        return {
-            "dtype": self.dtype,
-            "tensors": {name: [part.to_list() for part in parts] for name, parts in self.tensors.items()},
-            "embedding": None if self.embedding is None else self.embedding.to_list(),
-            "saved_tensors": dict(self.saved_tensors),
-            "saved_vectors": list(self.saved_vectors),
-            **({"rotated": list(self.rotated)} if self.rotated else {}),
-        }
-
-    def _parts(self) -> Iterator[PartSpec]:
-        for parts in self.tensors.values():
-            yield from parts
-        if self.embedding is not None:
-            yield self.embedding
 
 
 def reads_rotated(model: LoadedModel, tensor: str, dtype: AdapterDtype) -> bool:
@@ -154,7 +72,7 @@ class AdapterImage:
 
     def adapter(self, model: LoadedModel, source: Path, base_name: str = "") -> PackedAdapter:
         """Return the adapter whose arrays are views of ``data``; raises AdapterError where ``check_range`` does."""
-        reach = check_range(self, model, source)
+        reach = check_range(self.spec, self.arrays, model, source)
         content = json.dumps([self.spec.to_dict(), self.digest, model.id], sort_keys=True)
         views = Views(self.spec, model, self.arrays)
         return PackedAdapter(
@@ -282,63 +200,3 @@ def _part(place: Part, part: PartSpec, column: int, arrays: Arrays, prefix: str,
         row_scale=arrays.get(f"{prefix}row_scale"),
         bias=arrays.get(f"{prefix}bias"),
     )
-
-
-def check_range(image: AdapterImage, model: LoadedModel, path: Path) -> float:
-    """Return the largest number that an adapter may add to a weight of the base, in magnitude.
-
-    Raises AdapterError where a number is NaN or infinite, or so large that rows of a batch would become that, and where
-    a matrix of its own is none of the base's format.
-    """
-    reach = 0.0
-    for name in image.spec.saved_tensors:
-        base = base_tensor(model, name)
-        try:
-            base.quant.check(image.arrays[f"saved.{name}"]["panels"], 0, base.panels, base.k)
-        except NativeError as error:
-            why = f"its {name} is no {base.format} ({error})"
-            raise AdapterError(f"{path}", why, "use another copy, or convert the adapter again") from None
-    for name, arrays in image.arrays.items():
-        peaks = {key: _peak(image.spec, model, name, key, array) for key, array in arrays.items()}
-        bad = next((key for key, peak in peaks.items() if not math.isfinite(peak)), None)
-        if bad is not None:
-            remedy = "use another copy, or convert the adapter again"
-            raise AdapterError(f"{path}", f"{name} holds NaN or infinity in its {bad}", remedy)
-        most = max([*peaks.values(), *_reaches(image.spec, name, peaks)], default=0.0)
-        if not most <= MAX_MAGNITUDE:
-            why = f"{name} may add numbers of {most:.3g}, whose squares float32 does not hold"
-            raise AdapterError(f"{path}", why, "use another copy, or a smaller scale: its training has diverged")
-        reach = max(reach, most)
-    return reach
-
-
-def _reaches(spec: AdapterSpec, name: str, peaks: Mapping[str, float]) -> Iterator[float]:
-    """Give scaling and largest product of each part of a piece."""
-    parts = (spec.embedding,) if name == "embedding" else spec.tensors.get(name, ())
-    for index, part in enumerate(parts):
-        if part is not None and part.rank:
-            prefix = "" if name == "embedding" else f"{index}."
-            yield abs(part.scaling)
-            b = peaks.get(f"{prefix}b_scale", peaks[f"{prefix}b"])
-            yield part.rank * abs(part.scaling) * peaks["a"] * b * peaks.get(f"{prefix}row_scale", 1.0)
-
-
-def _peak(spec: AdapterSpec, model: LoadedModel, name: str, key: str, array: NDArray[Any]) -> float:
-    """Return the largest magnitude of an array of a piece, NaN where it holds that; int8 counts by its scales."""
-    if key == "panels":
-        base = base_tensor(model, name.removeprefix("saved."))
-        array = base.quant.unpack(array, 0, base.panels, base.k)
-    elif key == "a" and array.dtype == np.uint8:
-        if spec.dtype == "int8":
-            k = sites(model.config).specs[name].k
-            return 127.0 * _largest(int8_scales(A_FORMAT["int8"], array, spec.rank(name), k))
-        array = array.view(np.float32 if spec.dtype == "f32" else np.uint16)
-    if key.endswith("b_scale"):
-        return 127.0 * _largest(array)
-    return 0.0 if array.dtype == np.int8 else _largest(array)
-
-
-def _largest(array: NDArray[Any]) -> float:
-    if array.dtype == np.uint16:  # bf16: without their signs, bits are in the order of what they mean
-        array = ((array & 0x7FFF).max(initial=0).astype(np.uint32) << np.uint32(16)).reshape(1).view(np.float32)
-    return float(max(array.max(initial=0.0), -array.min(initial=0.0)))

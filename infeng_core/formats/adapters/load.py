@@ -9,12 +9,13 @@ from infeng_core.formats import hub
 from infeng_core.formats.adapters.artifact import FILE, is_artifact, load_artifact
 from infeng_core.formats.adapters.cached import load_through_cache
 from infeng_core.formats.adapters.gguf import read_gguf_adapter
-from infeng_core.formats.adapters.image import A_FORMAT, AdapterImage
+from infeng_core.formats.adapters.image import AdapterImage
 from infeng_core.formats.adapters.packed import MAX_MAGNITUDE, AdapterDtype, PackedAdapter
 from infeng_core.formats.adapters.packing import pack
 from infeng_core.formats.adapters.peft import WEIGHTS_FILE, PeftAdapter, is_peft, read_peft
 from infeng_core.formats.adapters.peft_config import CONFIG_FILE
 from infeng_core.formats.adapters.snapshot import as_adapter_error
+from infeng_core.formats.adapters.spec import A_FORMAT
 from infeng_core.formats.gguf.file import is_gguf
 from infeng_core.formats.tensors import LoadedModel
 from infeng_core.models.config import ModelConfig

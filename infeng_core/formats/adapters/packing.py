@@ -10,12 +10,13 @@ from numpy.typing import NDArray
 
 from infeng_core._native import NativeError
 from infeng_core.errors import AdapterError
-from infeng_core.formats.adapters.image import A_FORMAT, AdapterImage, AdapterSpec, PartSpec, Pieces, reads_rotated
+from infeng_core.formats.adapters.image import AdapterImage, Pieces, reads_rotated
 from infeng_core.formats.adapters.norms import row_scales
 from infeng_core.formats.adapters.packed import AdapterDtype
 from infeng_core.formats.adapters.peft import Delta, Floats, PeftAdapter
 from infeng_core.formats.adapters.sites import EMBED, HEAD, Site, base_tensor, sites
 from infeng_core.formats.adapters.snapshot import digest
+from infeng_core.formats.adapters.spec import A_FORMAT, AdapterSpec, PartSpec
 from infeng_core.formats.adapters.stacked import pack_stacked
 from infeng_core.formats.rotation import rotated
 from infeng_core.formats.shards import aligned_bytes

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from infeng_core.errors import ModelError
 from infeng_core.formats.choice import FormatChoice
 from infeng_core.formats.gguf import experts, metadata, storage
-from infeng_core.formats.gguf.file import Tensor, open_files
+from infeng_core.formats.gguf.file import open_files
+from infeng_core.formats.gguf.header import Tensor
 from infeng_core.formats.gguf.tokenizer import GgufTokenizer
 from infeng_core.formats.gguf.types import TensorType, decoded
 from infeng_core.formats.quant import FormatLookup, QuantFormat

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from infeng_core.errors import ModelError
 from infeng_core.formats.gguf.architectures import ARCHITECTURES, WITH_EXPERTS, Architecture
-from infeng_core.formats.gguf.file import Array, GgufFile
+from infeng_core.formats.gguf.file import GgufFile
+from infeng_core.formats.gguf.header import Array
 from infeng_core.formats.gguf.tokenizer import GgufTokenizer
 from infeng_core.models.families import families
 from infeng_core.models.fields import Fields, show

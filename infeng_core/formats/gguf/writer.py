@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from infeng_core.formats.gguf.file import ARRAY, MAGIC, SCALARS, STRING
+from infeng_core.formats.gguf.header import ARRAY, MAGIC, SCALARS, STRING
 from infeng_core.formats.gguf.types import BY_NAME, TensorType
 from infeng_core.formats.quantizers import Quantized
 

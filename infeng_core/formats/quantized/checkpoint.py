@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from infeng_core.formats import huggingface
 from infeng_core.formats.choice import FormatChoice
+from infeng_core.formats.hfcheckpoint import FloatCheckpoint
 from infeng_core.formats.quant import FormatLookup, QuantFormat
 from infeng_core.formats.quantized import storage
 from infeng_core.formats.quantized.blocks import Blocks
@@ -35,7 +35,7 @@ ACTIVATIONS = re.compile(r"\.([qkv]|input|output)_(scale|zero_point)$")
 """Of activations and of the cache, which this engine quantizes as it does for every model."""
 
 
-class QuantizedCheckpoint(huggingface.Checkpoint):
+class QuantizedCheckpoint(FloatCheckpoint):
     """An opened directory with a ``quantization_config``. Modules whose weights are floats are read as ever."""
 
     def __init__(self, directory: Path, scheme: Scheme) -> None:

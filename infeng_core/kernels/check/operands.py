@@ -162,7 +162,7 @@ class Operands:
                 steps.append(Epilogue.gated_mul(name.removesuffix("_mul"), a, b))
                 columns //= 2
             elif name in ("quantize", "quantize_wide"):
-                kind = _wide_rounding(columns) if name == "quantize_wide" else {}
+                kind = wide_rounding(columns) if name == "quantize_wide" else {}
                 steps.append(Epilogue.quantize(self._output_activation(columns, **kind)))
             elif name in ("scale", "softcap"):
                 steps.append(getattr(Epilogue, name)(a))
@@ -243,7 +243,7 @@ class Operands:
         return lambda call: Weight(format, outputs, k, panels, size, arena, offsets[call % copies])
 
 
-def _wide_rounding(columns: int) -> dict[str, Any]:
+def wide_rounding(columns: int) -> dict[str, Any]:
     """Return how ``columns`` are rounded other than plainly: rotated where they can be, in groups of any width."""
     if columns % 64:
         return {"group": 128 if columns // BLOCK % 2 else 256}

@@ -34,8 +34,11 @@ def _sizes(fields: Fields) -> Iterator[dict[str, int]]:
     elif fields["op"] == "route":  # as many experts as there are
         yield {"k": _cut(fields["k"])}
     elif "weight" in fields:
-        for n in (80, 96, 128, 256):
-            if n <= fields["n"] and not (any(map(problems.is_gated, problems.step_names(fields))) and n % 32):
+        steps = problems.step_names(fields)
+        is_gated = any(map(problems.is_gated, steps))
+        # In wide groups, 320 outputs: what rounds each 64 of them by themselves shows.
+        for n in (640 if is_gated else 320,) if "quantize_wide" in steps else (80, 96, 128, 256):
+            if n <= fields["n"] and not (is_gated and n % 32):
                 yield {"n": n, "k": _cut(fields["k"])}
     elif "kv_heads" not in fields:
         yield {"n": _cut(fields["n"]), "k": _cut(fields["n"])}

@@ -11,6 +11,7 @@ import contextlib
 import hashlib
 import json
 import os
+from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -43,6 +44,12 @@ def _sha256(path: Path, *_identity: int) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+_KEPT: OrderedDict[Path, tuple[bytes, dict[str, dict[str, Any]]]] = OrderedDict()
+"""What was last read of some files and what that says: the next engine of this process reads only what has come since.
+"""
+_MOST_KEPT = 8
+
+
 class Verdicts:
     """The verdicts about one library."""
 
@@ -69,21 +76,36 @@ class Verdicts:
 
     def _read(self) -> dict[str, dict[str, Any]]:
         try:
-            lines = self.path.read_bytes().splitlines()
+            content = self.path.read_bytes()
         except OSError:
             return {}
+        known, found = _KEPT.pop(self.path, (b"", {}))
+        if not content.startswith(known):
+            known, found = b"", {}
+        whole = content[: content.rfind(b"\n") + 1]
+        found = {**found, **_pairs(whole[len(known) :])}
+        _KEPT[self.path] = whole, found
+        with contextlib.suppress(KeyError):  # another thread may have been first
+            while len(_KEPT) > _MOST_KEPT:
+                _KEPT.popitem(last=False)
+        return {**found, **_pairs(content[len(whole) :])}
+
+
+def _pairs(content: bytes) -> dict[str, dict[str, Any]]:
+    """Return what lines say, without those that cannot be read."""
+    lines = content.splitlines()
+    try:
+        pairs = json.loads(b"[%b]" % b",".join(lines))  # a third of the time of one line after another
+    except ValueError:
+        pairs = [pair for line in lines for pair in _parsed(line)]
+    found = {}
+    for pair in pairs:
         try:
-            pairs = json.loads(b"[%b]" % b",".join(lines))  # a third of the time of one line after another
-        except ValueError:
-            pairs = [pair for line in lines for pair in _parsed(line)]
-        found = {}
-        for pair in pairs:
-            try:
-                key, value = pair
-                found[key] = {**value}
-            except (ValueError, TypeError):
-                continue
-        return found
+            key, value = pair
+            found[key] = {**value}
+        except (ValueError, TypeError):
+            continue
+    return found
 
 
 def _parsed(line: bytes) -> list[Any]:

@@ -3,7 +3,6 @@
 #include <pybind11/stl.h>
 
 #include <initializer_list>
-#include <optional>
 #include <utility>
 #include <vector>
 
@@ -136,18 +135,16 @@ void require_order(const Dense<int32_t>& order, int64_t k) {
   }
 }
 
-Dense<float> aim(const Dense<float>& w, const Dense<double>& inputs, const std::optional<Dense<double>>& outputs,
-                 const Dense<int32_t>& order, const Dense<double>& factors, int threads) {
+Dense<float> aim(const Dense<float>& w, const Dense<double>& drift, const Dense<int32_t>& order,
+                 const Dense<double>& factors, int threads) {
   const auto [n, k] = sizes("weights", w);
-  require_shape("drift of inputs", inputs, {k, k});
-  if (outputs) require_shape("drift of outputs", *outputs, {n, k});
+  require_shape("drift", drift, {k, k});
   require_order(order, k);
   require_shape("factors", factors, {k, k});
   Dense<float> made({n, k});
   float* out = made.mutable_data();
-  const calibration::Drift drift{inputs.data(), outputs ? outputs->data() : nullptr};
   const py::gil_scoped_release released;
-  calibration::aim(w.data(), n, k, drift, order.data(), factors.data(), out, threads);
+  calibration::aim(w.data(), n, k, drift.data(), order.data(), factors.data(), out, threads);
   return made;
 }
 
@@ -209,9 +206,8 @@ void bind_calibration(py::module_& m) {
         "Scales (n, 1), sub-scales and zero points (n, groups) of a format with integer sub-scales.");
   m.def("refit_scales", &refit_scales, "w"_a.noconvert(), "q"_a.noconvert(), "h"_a.noconvert(), "d"_a.noconvert(),
         "threads"_a = 1, "The scale of each row that fits its integers best, in place.");
-  m.def("aim", &aim, "w"_a.noconvert(), "inputs"_a.noconvert(), "outputs"_a.noconvert(), "order"_a.noconvert(),
-        "factors"_a.noconvert(), "threads"_a = 1,
-        "The weights (n, k) that make of drifted inputs what w makes of those without drift.");
+  m.def("aim", &aim, "w"_a.noconvert(), "drift"_a.noconvert(), "order"_a.noconvert(), "factors"_a.noconvert(),
+        "threads"_a = 1, "The weights (n, k) that make of drifted inputs what w makes of those without drift.");
   m.def("choose_codes", &choose_codes, "w"_a.noconvert(), "order"_a.noconvert(), "factors"_a.noconvert(),
         "step"_a.noconvert(), "low"_a.noconvert(), "high"_a.noconvert(), "group"_a, "threads"_a = 1,
         "Codes (n, k), each column making up for the errors of those before it.");

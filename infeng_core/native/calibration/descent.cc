@@ -12,7 +12,8 @@
 namespace infeng::calibration {
 namespace {
 
-constexpr int64_t kRows = 8;  // side by side
+constexpr int64_t kRows = 8;              // side by side
+constexpr int64_t kTogether = 4 * kRows;  // that are multiplied with the columns of H while these are in a cache
 static_assert(kSubGroup == kPanelColumns && kRows % kPanelRows == 0);
 constexpr int kChanges[] = {0, -1, 1};
 constexpr float kLess = 1 - 0x1p-16f;  // of the present loss, or a change is but noise
@@ -140,16 +141,26 @@ class Pass {
   }
 
   void improve(const Block& block, int64_t group, int threads) {
-    for_each((n_ + kRows - 1) / kRows, threads, [&](int64_t tile) { improve_rows(block, group, tile * kRows); });
+    for_each((n_ + kTogether - 1) / kTogether, threads, [&](int64_t tile) {
+      const int64_t begin = tile * kTogether;
+      const float* error[kTogether];
+      float made[kTogether][kPanelColumns];
+      for (int64_t n = 0; n < kTogether; n++) error[n] = errors_.data() + row_of(begin, n) * k_;
+      block.columns.multiply(error, kTogether, made);
+      for (int64_t n = 0; n < kTogether && begin + n < n_; n += kRows) {
+        improve_rows(block, group, begin + n, made + n);
+      }
+    });
   }
 
  private:
   // A row behind the last one is the last one.
   int64_t row_of(int64_t first, int64_t lane) const { return std::min(first + lane, n_ - 1); }
 
-  void improve_rows(const Block& block, int64_t group, int64_t first) {
+  // made: H times the errors of the rows.
+  void improve_rows(const Block& block, int64_t group, int64_t first, const float (*made)[kPanelColumns]) {
     Tile tile;
-    load(block, group, first, &tile);
+    load(group, first, made, &tile);
     aim(block, &tile);
     Candidate best;
     for (int64_t n = 0; n < kRows; n++) {
@@ -173,12 +184,8 @@ class Pass {
     store(tile, best, group, first);
   }
 
-  void load(const Block& block, int64_t group, int64_t first, Tile* tile) const {
+  void load(int64_t group, int64_t first, const float (*made)[kPanelColumns], Tile* tile) const {
     const int64_t begin = group * kSubGroup, width = std::min<int64_t>(kSubGroup, k_ - begin);
-    const float* error[kRows];
-    float made[kRows][kPanelColumns];
-    for (int64_t n = 0; n < kRows; n++) error[n] = errors_.data() + row_of(first, n) * k_;
-    for (int64_t n = 0; n < kRows; n += kPanelRows) block.columns.multiply(error + n, made + n);
     for (int64_t j = 0; j < kSubGroup; j++) {
       for (int64_t n = 0; n < kRows; n++) {
         const int64_t at = row_of(first, n) * k_ + begin + j;

@@ -12,14 +12,20 @@ namespace {
 
 constexpr int64_t kBlock = 64;
 constexpr int kRows = 4;
+constexpr int64_t kTogether = 8 * kRows;  // that read a part of L from the first-level cache
+constexpr int64_t kPart = 64;             // rows of L, 32 KiB
 typedef double Lanes __attribute__((vector_size(32), aligned(8)));
 constexpr int64_t kLanes = 4;
 constexpr int64_t kColumns = 2 * kLanes;
 
-// sums[i][j] = sum over p of error[i][p] * l[p][j] for 4 rows and 8 columns; rows of l are kBlock apart.
+// sums[i][j] += sum over p of error[i][p] * l[p][j] for 4 rows; rows of l are kBlock apart.
 INFENG_CLONED void feed_back(const double* const error[kRows], const double* l, int64_t count, double (*sums)[kBlock]) {
   for (int64_t column = 0; column < kBlock; column += kColumns) {
-    Lanes low[kRows] = {}, high[kRows] = {};
+    Lanes low[kRows], high[kRows];
+    for (int i = 0; i < kRows; i++) {
+      low[i] = *reinterpret_cast<const Lanes*>(sums[i] + column);
+      high[i] = *reinterpret_cast<const Lanes*>(sums[i] + column + kLanes);
+    }
     for (int64_t p = 0; p < count; p++) {
       const Lanes a = *reinterpret_cast<const Lanes*>(l + p * kBlock + column);
       const Lanes b = *reinterpret_cast<const Lanes*>(l + p * kBlock + column + kLanes);
@@ -54,12 +60,16 @@ void choose_codes(const float* w, int64_t n, int64_t k, const int32_t* order, co
       std::fill_n(to, kBlock, 0.0);
       std::copy_n(l + row * k + begin, std::min(width, row - begin), to);  // of the block itself, below the diagonal
     });
-    for_each((n + kRows - 1) / kRows, threads, [&](int64_t tile) {
-      const int64_t first = tile * kRows, rows = std::min<int64_t>(kRows, n - first);
-      const double* error[kRows];
-      for (int64_t i = 0; i < kRows; i++) error[i] = errors.data() + (first + std::min(i, rows - 1)) * k + end;
-      double sums[kRows][kBlock];
-      feed_back(error, panel.data() + width * kBlock, k - end, sums);
+    for_each((n + kTogether - 1) / kTogether, threads, [&](int64_t tile) {
+      const int64_t first = tile * kTogether, rows = std::min(kTogether, n - first);
+      double sums[kTogether][kBlock] = {};
+      for (int64_t p = end; p < k; p += kPart) {
+        for (int64_t at = 0; at < rows; at += kRows) {
+          const double* error[kRows];
+          for (int64_t i = 0; i < kRows; i++) error[i] = errors.data() + (first + std::min(at + i, rows - 1)) * k + p;
+          feed_back(error, panel.data() + (p - begin) * kBlock, std::min(kPart, k - p), sums + at);
+        }
+      }
       for (int64_t i = 0; i < rows; i++) {
         const int64_t row = first + i;
         for (int64_t j = width - 1; j >= 0; j--) {

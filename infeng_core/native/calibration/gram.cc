@@ -1,98 +1,202 @@
 #include "calibration/gram.h"
 
 #include <algorithm>
-#include <cstring>
+#include <cmath>
+#include <limits>
 #include <vector>
 
 #include "calibration/threads.h"
 #include "clones.h"
 
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
 namespace infeng::calibration {
 namespace {
 
-constexpr int64_t kBlock = 256;  // rows: a panel of them is 16 KiB
-constexpr int64_t kPanel = 16;   // columns
-constexpr int kTile = 4;         // columns of the left factor whose sums are in registers
+constexpr int64_t kBlock = 512;  // rows under one scale of each column
+constexpr int64_t kPairs = kBlock / 2;
+constexpr int64_t kBlocks = 4;          // that are summed before their sums go to memory
+constexpr int64_t kPanel = 16;          // columns: a block of them is 16 KiB
+constexpr int64_t kTile = 4;            // columns of the left factor whose sums are in registers
+constexpr int64_t kGroup = 3;           // panels of the left factor that stay in the second-level cache
+constexpr int64_t kSpan = 32;           // panels of the right factor that a task multiplies them with
+constexpr int32_t kMost = 2047;         // kMost^2 * kBlock < 2^31
+constexpr float kSmallest = 0x1p-100f;  // a column whose largest magnitude lies below counts as zero
+constexpr float kRound = 0x1.8p23f;     // ties to even for |x| < 2^22
 
-typedef float Lanes __attribute__((vector_size(32), aligned(4)));
-constexpr int kLanes = 8;
+static_assert(int64_t(kMost) * kMost * kBlock <= std::numeric_limits<int32_t>::max());
+
+// Two rows of a panel: the integers of a column side by side.
+using Pairs = int16_t[kPanel][2];
+using Sums = int32_t[kTile][kPanel];
 
 // sums[i][j] = sum over the rows of left[row][i] * right[row][j] for 4 columns and 16.
-INFENG_INLINE void tile(const float* left, const float* right, int64_t rows, float sums[kTile][kPanel]) {
-  Lanes low[kTile] = {}, high[kTile] = {};
-  for (int64_t row = 0; row < rows; row++) {
-    const Lanes a = *reinterpret_cast<const Lanes*>(right + row * kPanel);
-    const Lanes b = *reinterpret_cast<const Lanes*>(right + row * kPanel + kLanes);
-    for (int i = 0; i < kTile; i++) {
-      const float x = left[row * kPanel + i];
-      low[i] += a * x;
-      high[i] += b * x;
+void tile_anywhere(const Pairs* left, const Pairs* right, int64_t first, int64_t pairs, Sums& sums) {
+  for (auto& row : sums) std::fill_n(row, kPanel, 0);
+  for (int64_t p = 0; p < pairs; p++) {
+    for (int64_t i = 0; i < kTile; i++) {
+      const int32_t even = left[p][first + i][0], odd = left[p][first + i][1];
+      for (int64_t j = 0; j < kPanel; j++) sums[i][j] += even * right[p][j][0] + odd * right[p][j][1];
     }
-  }
-  for (int i = 0; i < kTile; i++) {
-    std::memcpy(sums[i], &low[i], sizeof low[i]);
-    std::memcpy(sums[i] + kLanes, &high[i], sizeof high[i]);
   }
 }
 
-// Rows of one factor in panels, 0 behind the last column.
+#if defined(__x86_64__)
+__attribute__((target("avx2"))) void tile_avx2(const Pairs* left, const Pairs* right, int64_t first, int64_t pairs,
+                                               Sums& sums) {
+  __m256i low[kTile], high[kTile];
+  for (int i = 0; i < kTile; i++) low[i] = high[i] = _mm256_setzero_si256();
+  for (int64_t p = 0; p < pairs; p++) {
+    const __m256i a = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(right[p]));
+    const __m256i b = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(right[p] + kPanel / 2));
+    for (int i = 0; i < kTile; i++) {
+      int32_t both;
+      __builtin_memcpy(&both, left[p][first + i], sizeof both);
+      const __m256i x = _mm256_set1_epi32(both);
+      low[i] = _mm256_add_epi32(low[i], _mm256_madd_epi16(a, x));
+      high[i] = _mm256_add_epi32(high[i], _mm256_madd_epi16(b, x));
+    }
+  }
+  for (int i = 0; i < kTile; i++) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(sums[i]), low[i]);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(sums[i] + kPanel / 2), high[i]);
+  }
+}
+
+void tile(const Pairs* left, const Pairs* right, int64_t first, int64_t pairs, Sums& sums) {
+  static const bool has_avx2 = __builtin_cpu_supports("avx2");
+  (has_avx2 ? tile_avx2 : tile_anywhere)(left, right, first, pairs, sums);
+}
+#else
+void tile(const Pairs* left, const Pairs* right, int64_t first, int64_t pairs, Sums& sums) {
+  tile_anywhere(left, right, first, pairs, sums);
+}
+#endif
+
+// One block of a panel's columns as integers, and their scales; 0 behind the last column and row.
+INFENG_CLONED void round_block(const float* x, int64_t rows, int64_t stride, int64_t width, Pairs* out, double* steps) {
+  float most[kPanel] = {}, poison[kPanel] = {};
+  for (int64_t row = 0; row < rows; row++) {
+    for (int64_t j = 0; j < width; j++) {
+      const float value = x[row * stride + j];
+      most[j] = std::max(most[j], std::fabs(value));
+      poison[j] += value * 0.0f;  // NaN for what is not finite
+    }
+  }
+  float by[kPanel] = {};
+  for (int64_t j = 0; j < kPanel; j++) {
+    by[j] = most[j] < kSmallest || poison[j] != 0.0f ? 0.0f : float(kMost) / most[j];
+    steps[j] = most[j] < kSmallest ? double(poison[j]) : double(most[j]) / kMost + double(poison[j]);
+  }
+  for (int64_t row = 0; row < rows; row++) {
+    for (int64_t j = 0; j < width; j++) {
+      const float q = by[j] == 0.0f ? 0.0f : (x[row * stride + j] * by[j] + kRound) - kRound;
+      out[row / 2][j][row % 2] = int16_t(q);
+    }
+    for (int64_t j = width; j < kPanel; j++) out[row / 2][j][row % 2] = 0;
+  }
+  if (rows % 2 != 0) {
+    for (auto& pair : out[rows / 2]) pair[1] = 0;
+  }
+}
+
+// Rows of one factor as integers in panels of columns.
 class Packed {
  public:
   explicit Packed(int64_t columns)
-      : columns(columns), panels((columns + kPanel - 1) / kPanel), values_(size_t(panels * kPanel * kBlock)) {}
+      : columns(columns),
+        panels((columns + kPanel - 1) / kPanel),
+        values_(static_cast<size_t>(panels * kBlocks * kPairs * kPanel * 2)),
+        steps_(static_cast<size_t>(panels * kBlocks * kPanel)) {}
 
   void load(const float* x, int64_t rows, int threads) {
     for_each(panels, threads, [&](int64_t p) {
-      const int64_t width = std::min(kPanel, columns - p * kPanel);
-      for (int64_t row = 0; row < rows; row++) {
-        float* to = values_.data() + (p * kBlock + row) * kPanel;
-        std::fill_n(std::copy_n(x + row * columns + p * kPanel, width, to), kPanel - width, 0.0f);
+      for (int64_t block = 0; block * kBlock < rows; block++) {
+        const float* from = x + block * kBlock * columns + p * kPanel;
+        const int64_t count = std::min(kBlock, rows - block * kBlock);
+        const int64_t width = std::min(kPanel, columns - p * kPanel);
+        round_block(from, count, columns, width, reinterpret_cast<Pairs*>(values_.data()) + at(p, block) * kPairs,
+                    steps_.data() + at(p, block) * kPanel);
       }
     });
   }
 
-  const float* panel(int64_t p) const { return values_.data() + p * kBlock * kPanel; }
+  const Pairs* values(int64_t p, int64_t block) const {
+    return reinterpret_cast<const Pairs*>(values_.data()) + at(p, block) * kPairs;
+  }
+  const double* steps(int64_t p, int64_t block) const { return steps_.data() + at(p, block) * kPanel; }
 
   const int64_t columns, panels;
 
  private:
-  std::vector<float> values_;
+  static int64_t at(int64_t p, int64_t block) { return p * kBlocks + block; }
+
+  std::vector<int16_t> values_;
+  std::vector<double> steps_;
 };
 
-// Adds the products of panel p on the left with those on the right to h; of a factor with itself above the diagonal.
-INFENG_CLONED void add_panel(const Packed& left, const Packed& right, int64_t p, int64_t rows, double* h) {
-  const bool is_same = &left == &right;
-  for (int64_t q = is_same ? p : 0; q < right.panels; q++) {
-    const int64_t columns = std::min(kPanel, right.columns - q * kPanel);
-    for (int64_t first = 0; first < kPanel && p * kPanel + first < left.columns; first += kTile) {
-      float sums[kTile][kPanel];
-      tile(left.panel(p) + first, right.panel(q), rows, sums);
-      for (int64_t i = 0; i < kTile && p * kPanel + first + i < left.columns; i++) {
-        double* out = h + (p * kPanel + first + i) * right.columns + q * kPanel;
-        for (int64_t j = is_same && p == q ? first + i : 0; j < columns; j++) out[j] += double(sums[i][j]);
-      }
-    }
+// made[i][j] += sums[i][j] in the scales of their columns.
+INFENG_CLONED void widen(const Sums& sums, const double* left, const double* right, double (*made)[kPanel]) {
+  for (int64_t i = 0; i < kTile; i++) {
+    for (int64_t j = 0; j < kPanel; j++) made[i][j] += double(sums[i][j]) * (left[i] * right[j]);
   }
 }
+
+// Adds the products of panel p on the left with panel q on the right to h; on the diagonal those above it.
+void add_panels(const Packed& left, const Packed& right, int64_t p, int64_t q, int64_t rows, double* h) {
+  double made[kPanel][kPanel] = {};
+  for (int64_t block = 0; block * kBlock < rows; block++) {
+    const int64_t pairs = (std::min(kBlock, rows - block * kBlock) + 1) / 2;
+    for (int64_t first = 0; first < kPanel; first += kTile) {
+      Sums sums;
+      tile(left.values(p, block), right.values(q, block), first, pairs, sums);
+      widen(sums, left.steps(p, block) + first, right.steps(q, block), made + first);
+    }
+  }
+  const int64_t height = std::min(kPanel, left.columns - p * kPanel),
+                width = std::min(kPanel, right.columns - q * kPanel);
+  for (int64_t i = 0; i < height; i++) {
+    double* out = h + (p * kPanel + i) * right.columns + q * kPanel;
+    for (int64_t j = &left == &right && p == q ? i : 0; j < width; j++) out[j] += made[i][j];
+  }
+}
+
+// Adds left'right to h; of a factor with itself above the diagonal.
+void add_products(const Packed& left, const Packed& right, int64_t rows, double* h, int threads) {
+  const int64_t groups = (left.panels + kGroup - 1) / kGroup, spans = (right.panels + kSpan - 1) / kSpan;
+  for_each(groups * spans, threads, [&](int64_t task) {
+    const int64_t begin = task / spans * kGroup, end = std::min(left.panels, begin + kGroup);
+    const int64_t from = task % spans * kSpan, to = std::min(right.panels, from + kSpan);
+    for (int64_t q = from; q < to; q++) {
+      for (int64_t p = begin; p < end; p++) {
+        if (&left != &right || p <= q) add_panels(left, right, p, q, rows, h);
+      }
+    }
+  });
+}
+
+constexpr int64_t kVisit = kBlocks * kBlock;  // rows
 
 }  // namespace
 
 void add_gram(const float* x, int64_t rows, int64_t k, double* h, int threads) {
   Packed packed(k);
-  for (int64_t begin = 0; begin < rows; begin += kBlock) {
-    const int64_t count = std::min(kBlock, rows - begin);
+  for (int64_t begin = 0; begin < rows; begin += kVisit) {
+    const int64_t count = std::min(kVisit, rows - begin);
     packed.load(x + begin * k, count, threads);
-    for_each(packed.panels, threads, [&](int64_t p) { add_panel(packed, packed, p, count, h); });
+    add_products(packed, packed, count, h, threads);
   }
 }
 
 void add_cross(const float* y, int64_t m, const float* x, int64_t rows, int64_t k, double* c, int threads) {
   Packed left(m), right(k);
-  for (int64_t begin = 0; begin < rows; begin += kBlock) {
-    const int64_t count = std::min(kBlock, rows - begin);
+  for (int64_t begin = 0; begin < rows; begin += kVisit) {
+    const int64_t count = std::min(kVisit, rows - begin);
     left.load(y + begin * m, count, threads);
     right.load(x + begin * k, count, threads);
-    for_each(left.panels, threads, [&](int64_t p) { add_panel(left, right, p, count, c); });
+    add_products(left, right, count, c, threads);
   }
 }
 

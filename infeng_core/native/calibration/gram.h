@@ -8,8 +8,10 @@ namespace infeng::calibration {
 
 // h[i][j] += sum over the rows of x[row][i] * x[row][j], for j >= i; x is (rows, k), h (k, k) of which the rest stays.
 //
-// Blocks of 256 rows from the first row on: products and sums of a block in binary32 in the order of its rows, without
-// contraction; blocks are added in binary64. So the result depends on how calls cut the rows only at multiples of 256.
+// Blocks of 512 rows from the first row on: each column of a block is rounded to integers from -2047 to 2047 under a
+// scale of its own, products are summed as integers, which 32 bits hold, and their sums times both scales are added up
+// in binary64, four blocks before they are added to h. So the result depends on how calls cut the rows only at
+// multiples of 2048. A column with a value that is not finite makes what it is a part of NaN.
 void add_gram(const float* x, int64_t rows, int64_t k, double* h, int threads);
 
 // c[i][j] += sum over the rows of y[row][i] * x[row][j]; y is (rows, m), x (rows, k), c (m, k). Sums as of `add_gram`.

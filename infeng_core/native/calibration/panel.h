@@ -18,8 +18,9 @@ class Panel {
   // Takes the columns from `begin` on; those behind the last one are 0.
   void load(const double* h, double damping, int64_t begin, int threads);
 
-  // made[i][j] = sum over p of rows[i][p] * column[begin + j][p], in binary32, p ascending, without contraction.
-  void multiply(const float* const rows[kPanelRows], float (*made)[kPanelColumns]) const;
+  // made[i][j] = sum over p of rows[i][p] * column[begin + j][p], in binary32, p ascending, without contraction, for
+  // `count` rows, a multiple of kPanelRows: the more, the less the columns have to be read.
+  void multiply(const float* const* rows, int64_t count, float (*made)[kPanelColumns]) const;
 
  private:
   int64_t k_;

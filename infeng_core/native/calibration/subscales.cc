@@ -125,15 +125,16 @@ void choose_sub_scales(const float* w, int64_t n, int64_t k, const double* weigh
 void refit_scales(const float* w, const int8_t* q, int64_t n, int64_t k, const double* h, float* d, int threads) {
   std::vector<double> wq(static_cast<size_t>(n)), qq(static_cast<size_t>(n));
   const std::vector<float> integers(q, q + n * k);
+  constexpr int64_t kTogether = 8 * kPanelRows;
   Panel panel(k);
   for (int64_t begin = 0; begin < k; begin += kPanelColumns) {
     panel.load(h, 0, begin, threads);
-    for_each((n + kPanelRows - 1) / kPanelRows, threads, [&](int64_t tile) {
-      const int64_t first = tile * kPanelRows, rows = std::min(kPanelRows, n - first);
-      const float* of[kPanelRows];
-      for (int64_t i = 0; i < kPanelRows; i++) of[i] = integers.data() + (first + std::min(i, rows - 1)) * k;
-      float made[kPanelRows][kPanelColumns];
-      panel.multiply(of, made);
+    for_each((n + kTogether - 1) / kTogether, threads, [&](int64_t tile) {
+      const int64_t first = tile * kTogether, rows = std::min(kTogether, n - first);
+      const float* of[kTogether];
+      for (int64_t i = 0; i < kTogether; i++) of[i] = integers.data() + (first + std::min(i, rows - 1)) * k;
+      float made[kTogether][kPanelColumns];
+      panel.multiply(of, kTogether, made);
       for (int64_t i = 0; i < rows; i++) {
         const auto row = size_t(first + i);
         for (int64_t j = 0; j < std::min(kPanelColumns, k - begin); j++) {

@@ -48,6 +48,29 @@ void unpack_bf16(const void* panel, int64_t g, Group w, int8_t (*)[kLanes], floa
   }
 }
 
+// Values of somebody's file, `kPerLine` of each output in a line: the exponents that NaN and infinity have.
+template <class Bits, Bits kExponent>
+void check(const uint8_t* panel, int64_t k, int64_t row) {
+  constexpr int kPerLine = 4 / int(sizeof(Bits));
+  using Line = Bits[kLanes][kPerLine];
+  for (int64_t column = 0; column < k; column += kPerLine) {
+    Line line;
+    std::memcpy(line, panel + column / kPerLine * int64_t(sizeof line), sizeof line);
+    unsigned odd = 0;
+    for (const auto& values : line) {
+      for (const Bits value : values) odd |= unsigned((value & kExponent) == kExponent);
+    }
+    for (int n = 0; odd && n < kLanes; n++) {
+      for (int i = 0; i < kPerLine; i++) {
+        if ((line[n][i] & kExponent) != kExponent) continue;
+        fail("not_finite", "row ", row + n, ", column ", column + i, ": the weight is NaN or infinite");
+      }
+    }
+  }
+}
+constexpr auto check_f32 = check<uint32_t, 0x7f800000u>;
+constexpr auto check_bf16 = check<uint16_t, uint16_t{0x7f80}>;
+
 int64_t f32_bytes(int64_t k) { return k * kPanel * 4; }
 int64_t bf16_bytes(int64_t k) { return k * kPanel * 2; }
 
@@ -57,8 +80,8 @@ constexpr infeng_format described(uint32_t number, const char* name, int64_t (*b
 }
 
 constexpr WeightFormat kFormats[] = {
-    {described(INFENG_WEIGHT_F32, "f32", f32_bytes, unpack_f32), {}, pack_f32, nullptr, nullptr},
-    {described(INFENG_WEIGHT_BF16, "bf16", bf16_bytes, unpack_bf16), {}, pack_bf16, nullptr, nullptr},
+    {described(INFENG_WEIGHT_F32, "f32", f32_bytes, unpack_f32), {}, pack_f32, nullptr, check_f32},
+    {described(INFENG_WEIGHT_BF16, "bf16", bf16_bytes, unpack_bf16), {}, pack_bf16, nullptr, check_bf16},
 };
 
 }  // namespace

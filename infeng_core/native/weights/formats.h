@@ -96,7 +96,7 @@ struct WeightFormat {
   // knows the layout, and for floats.
   void (*write)(uint8_t* panel, int64_t g, ConstIntegers q, ConstScales scale);
   // Looks at the panel of rows [row, row + 16) in somebody's file. Throws Error "not_finite" and "out_of_range" where
-  // it holds what no rule writes and kernels do not agree on. NULL where every byte has one meaning.
+  // it holds what no rule writes and kernels do not agree on. NULL where nobody here knows the layout.
   void (*check)(const uint8_t* panel, int64_t k, int64_t row);
   // NULL for a format without integer sub-scales.
   const SubScaling* sub = nullptr;

@@ -29,6 +29,17 @@ void read_halves(const uint8_t* line, float scale[kLanes]) {
   for (int n = 0; n < kLanes; n++) scale[n] = f32_from_f16(half[n]);
 }
 
+// The line of scales of two groups of `size` inputs, in somebody's file.
+void check_halves(const uint8_t* line, int64_t size, int64_t row, int64_t column) {
+  uint16_t half[2 * kLanes];
+  std::memcpy(half, line, sizeof half);
+  for (int i = 0; i < 2 * kLanes; i++) {
+    if ((half[i] & 0x7c00u) != 0x7c00u) continue;
+    fail("not_finite", "row ", row + i % kLanes, ", columns from ", column + i / kLanes * size,
+         ": the scale is NaN or infinite");
+  }
+}
+
 // 16 lines of bytes: 4n + j of line l holds input 4l + j, q + 128.
 constexpr int64_t kByteLines = kGroup * kLanes;
 
@@ -57,6 +68,14 @@ struct Int8Row {
     std::memcpy(scale[0], panel, sizeof scale[0]);
     read_bytes(panel + kLine + g * kByteLines, q);
   }
+
+  static void check(const uint8_t* panel, int64_t, int64_t row) {
+    float scale[kLanes];
+    std::memcpy(scale, panel, sizeof scale);
+    for (int n = 0; n < kLanes; n++) {
+      if (!std::isfinite(scale[n])) fail("not_finite", "row ", row + n, ": the scale is ", scale[n]);
+    }
+  }
 };
 
 // The scales of two groups of 32 inputs in a line, then their bytes.
@@ -75,6 +94,10 @@ struct Int8G32 {
     const uint8_t* superblock = static_cast<const uint8_t*>(data) + g * kSuperblock;
     for (int h = 0; h < 2; h++) read_halves(superblock + h * (kLine / 2), scale[h]);
     read_bytes(superblock + kLine, q);
+  }
+
+  static void check(const uint8_t* panel, int64_t k, int64_t row) {
+    for (int64_t g = 0; g * kGroup < k; g++) check_halves(panel + g * kSuperblock, kGroup / 2, row, g * kGroup);
   }
 };
 
@@ -119,6 +142,10 @@ struct Int4 {
         }
       }
     }
+  }
+
+  static void check(const uint8_t* panel, int64_t k, int64_t row) {
+    for (int64_t s = 0; 2 * s * kSize < k; s++) check_halves(panel + s * kSuperblock, kSize, row, 2 * s * kSize);
   }
 };
 
@@ -187,7 +214,7 @@ constexpr WeightFormat described(uint32_t number, const char* name, uint32_t gro
           grid,
           pack<Rule>,
           Layout::write,
-          nullptr};
+          Layout::check};
 }
 
 constexpr WeightFormat kFormats[] = {

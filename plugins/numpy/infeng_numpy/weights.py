@@ -17,6 +17,9 @@ from .rounding import PLAIN, Rounding
 if TYPE_CHECKING:
     from infeng_core.api import LoadedModel, ModelConfig
 
+Matrix = NDArray[np.float64]
+"""Or a vector."""
+
 Read = Callable[[str], NDArray[Any]]
 """Returns a tensor of the checkpoint by its name, (outputs, inputs) or (outputs,); of tied embeddings, either name."""
 
@@ -90,94 +93,49 @@ def arrange(
     ``rounding`` says of a packed tensor (``infeng_core.models.weights`` names them) how the kernels round what they
     feed it with, None where they do not.
     """
-    family = FAMILIES[config.family]
-    qkv_bias = config.attention_bias if family.qkv_bias is None else family.qkv_bias
-    o_bias = config.attention_bias if family.o_bias is None else family.o_bias
+    tensors = _Tensors(config, FAMILIES[config.family], read, rounding)
+    tied = config.tie_embeddings
+    head = tensors.linear("model.embed_tokens" if tied else "lm_head", "embed" if tied else "lm_head")
+    return Weights(
+        embed=tensors.real("model.embed_tokens.weight"),
+        layers=[tensors.layer(index) for index in range(config.layers)],
+        norm=tensors.real("model.norm.weight") + tensors.family.offset,
+        head=replace(head, name="lm_head"),
+    )
 
-    def real(name: str) -> NDArray[np.float64]:
-        return read(name).astype(np.float64)
 
-    def linear(name: str, packed: str, bias: bool = False) -> Linear:
-        return fed(real(f"{name}.weight"), packed, real(f"{name}.bias") if bias else None, name)
+@dataclass(frozen=True)
+class _Tensors:
+    """A checkpoint as its family reads it. ``packed`` is the packed tensor that a matrix becomes a part of."""
 
-    def fed(
-        matrix: NDArray[np.float64], packed: str, bias: NDArray[np.float64] | None = None, name: str = ""
-    ) -> Linear:
-        how = rounding(packed)
-        return Linear(matrix, bias, how is not None, name, how or PLAIN)
+    config: ModelConfig
+    family: Family
+    read: Read
+    rounding: Callable[[str], Rounding | None]
 
-    def joined(module: str, parts: dict[str, int], fused: str, packed: str, bias: bool) -> list[Linear]:
-        """Return the matrices of ``parts`` (name: rows), or the rows of ``fused`` that are theirs."""
-        if not family.fused:
-            return [linear(f"{module}.{part}", packed, bias) for part in parts]
-        whole, edges = real(f"{module}.{fused}.weight"), np.cumsum([0, *parts.values()]).tolist()
-        return [
-            fed(whole[begin:end], packed, name=f"{module}.{fused}[{begin}:{end}]") for begin, end in pairwise(edges)
-        ]
-
-    def experts(names: tuple[str, ...], name: str, packed: str) -> Experts:
-        """Return the mixture of layer ``name``."""
-        router, *matrices = names
-        first, biased = f"{packed}.experts.gate_up_proj", family.in_turns
-        gates, ups, downs = (
-            [
-                fed(matrix, tensor, bias, module)
-                for module, matrix, bias in of_experts(f"{name}.{matrices[index]}", index, 1 if index == 2 else 2)
-            ]
-            for index, tensor in enumerate((first, first, f"{packed}.experts.down_proj"))
-        )
-        shared = f"{name}.mlp.shared_expert"
-        if not config.shared_intermediate:
-            return Experts(linear(f"{name}.{router}", f"{packed}.router", biased), gates, ups, downs)
-        both = f"{packed}.shared.gate_up_proj"
-        whole = (
-            linear(f"{shared}.gate_proj", both),
-            linear(f"{shared}.up_proj", both),
-            linear(f"{shared}.down_proj", f"{packed}.shared.down_proj"),
-        )
-        gate = linear(f"{shared}_gate", f"{packed}.shared_gate")
-        return Experts(linear(f"{name}.{router}", f"{packed}.router"), gates, ups, downs, whole, gate)
-
-    def of_experts(name: str, index: int, of: int) -> list[tuple[str, NDArray[np.float64], NDArray[np.float64] | None]]:
-        """Return module, matrix and bias of each expert; a stack has ``of`` of each: number ``index`` is wanted."""
-        module, count = name.removesuffix(".weight"), config.experts
-        if "{}" in name:
-            return [(module.format(expert), real(name.format(expert)), None) for expert in range(count)]
-        whole = real(name)
-        if family.in_turns:
-            mine = whole.reshape(count, -1, whole.shape[-1])[:, index % of :: of]
-            biases = real(f"{name}_bias").reshape(count, -1)[:, index % of :: of]
-            return [(f"{module}[{at}]", mine[at], biases[at]) for at in range(count)]
-        stack = whole.reshape(count * of, -1, whole.shape[-1])
-        rows = stack.shape[1]
-        return [
-            (f"{module}[{at * rows}:{(at + 1) * rows}]", stack[at], None) for at in range(index % of, count * of, of)
-        ]
-
-    def norm(name: str | None) -> NDArray[np.float64] | None:
-        return None if name is None else real(f"{name}.weight") + family.offset
-
-    q_rows, kv_rows, inner = config.heads * config.head_dim, config.kv_heads * config.head_dim, config.intermediate
-
-    def layer(index: int) -> Layer:
+    def layer(self, index: int) -> Layer:
+        config, family = self.config, self.family
         name, packed = f"model.layers.{index}", f"layers.{index}"
         attention, mlp = f"{name}.self_attn", f"{name}.mlp"
-        norms = [norm(each and f"{name}.{each}") for each in family.norms]
-        heads = {"q_proj": q_rows, "k_proj": kv_rows, "v_proj": kv_rows}
-        q, k, v = joined(attention, heads, "qkv_proj", f"{packed}.qkv_proj", qkv_bias)
-        gates = {"gate_proj": inner, "up_proj": inner}
+        norms = [self.norm(each and f"{name}.{each}") for each in family.norms]
+        qkv_bias = config.attention_bias if family.qkv_bias is None else family.qkv_bias
+        o_bias = config.attention_bias if family.o_bias is None else family.o_bias
+        kv_rows = config.kv_heads * config.head_dim
+        heads = {"q_proj": config.heads * config.head_dim, "k_proj": kv_rows, "v_proj": kv_rows}
+        q, k, v = self.joined(attention, heads, "qkv_proj", f"{packed}.qkv_proj", qkv_bias)
         mixture, gate, up, down = None, None, None, None
         if family.experts is not None and index not in config.dense_layers:
-            mixture = experts(family.experts, name, packed)
+            mixture = self.experts(family.experts, name, packed)
         else:
-            gate, up = joined(mlp, gates, "gate_up_proj", f"{packed}.gate_up_proj", config.mlp_bias)
-            down = linear(f"{mlp}.down_proj", f"{packed}.down_proj", config.mlp_bias)
+            gates = dict.fromkeys(("gate_proj", "up_proj"), config.intermediate)
+            gate, up = self.joined(mlp, gates, "gate_up_proj", f"{packed}.gate_up_proj", config.mlp_bias)
+            down = self.linear(f"{mlp}.down_proj", f"{packed}.down_proj", config.mlp_bias)
         return Layer(
             attn_norm=norms[0],
             q=q,
             k=k,
             v=v,
-            o=linear(f"{attention}.o_proj", f"{packed}.o_proj", o_bias),
+            o=self.linear(f"{attention}.o_proj", f"{packed}.o_proj", o_bias),
             mlp_norm=norms[2],
             gate=gate,
             up=up,
@@ -185,16 +143,68 @@ def arrange(
             experts=mixture,
             attn_post_norm=norms[1],
             mlp_post_norm=norms[3],
-            q_norm=norm(f"{attention}.q_norm" if family.qk_norm else None),
-            k_norm=norm(f"{attention}.k_norm" if family.qk_norm else None),
-            sinks=real(f"{attention}.sinks") if family.sinks else None,
+            q_norm=self.norm(f"{attention}.q_norm" if family.qk_norm else None),
+            k_norm=self.norm(f"{attention}.k_norm" if family.qk_norm else None),
+            sinks=self.real(f"{attention}.sinks") if family.sinks else None,
         )
 
-    tied = config.tie_embeddings
-    head = linear("model.embed_tokens" if tied else "lm_head", "embed" if tied else "lm_head")
-    return Weights(
-        embed=real("model.embed_tokens.weight"),
-        layers=[layer(index) for index in range(config.layers)],
-        norm=real("model.norm.weight") + family.offset,
-        head=replace(head, name="lm_head"),
-    )
+    def experts(self, names: tuple[str, ...], name: str, packed: str) -> Experts:
+        """Return the mixture of layer ``name``."""
+        router, *matrices = names
+        first = f"{packed}.experts.gate_up_proj"
+        gates, ups, downs = (
+            [
+                self.fed(matrix, tensor, bias, module)
+                for module, matrix, bias in self.of_experts(f"{name}.{matrices[index]}", index, 1 if index == 2 else 2)
+            ]
+            for index, tensor in enumerate((first, first, f"{packed}.experts.down_proj"))
+        )
+        routing = self.linear(f"{name}.{router}", f"{packed}.router", self.family.in_turns)
+        if not self.config.shared_intermediate:
+            return Experts(routing, gates, ups, downs)
+        shared, both = f"{name}.mlp.shared_expert", f"{packed}.shared.gate_up_proj"
+        whole = (
+            self.linear(f"{shared}.gate_proj", both),
+            self.linear(f"{shared}.up_proj", both),
+            self.linear(f"{shared}.down_proj", f"{packed}.shared.down_proj"),
+        )
+        return Experts(routing, gates, ups, downs, whole, self.linear(f"{shared}_gate", f"{packed}.shared_gate"))
+
+    def of_experts(self, name: str, index: int, of: int) -> list[tuple[str, Matrix, Matrix | None]]:
+        """Return module, matrix and bias of each expert; a stack has ``of`` of each: number ``index`` is wanted."""
+        module, count = name.removesuffix(".weight"), self.config.experts
+        if "{}" in name:
+            return [(module.format(expert), self.real(name.format(expert)), None) for expert in range(count)]
+        whole = self.real(name)
+        if self.family.in_turns:
+            mine = whole.reshape(count, -1, whole.shape[-1])[:, index % of :: of]
+            biases = self.real(f"{name}_bias").reshape(count, -1)[:, index % of :: of]
+            return [(f"{module}[{at}]", mine[at], biases[at]) for at in range(count)]
+        stack = whole.reshape(count * of, -1, whole.shape[-1])
+        rows = stack.shape[1]
+        return [
+            (f"{module}[{at * rows}:{(at + 1) * rows}]", stack[at], None) for at in range(index % of, count * of, of)
+        ]
+
+    def joined(self, module: str, parts: dict[str, int], fused: str, packed: str, bias: bool) -> list[Linear]:
+        """Return the matrices of ``parts`` (name: rows), or the rows of ``fused`` that are theirs."""
+        if not self.family.fused:
+            return [self.linear(f"{module}.{part}", packed, bias) for part in parts]
+        whole, edges = self.real(f"{module}.{fused}.weight"), np.cumsum([0, *parts.values()]).tolist()
+        return [
+            self.fed(whole[begin:end], packed, name=f"{module}.{fused}[{begin}:{end}]")
+            for begin, end in pairwise(edges)
+        ]
+
+    def linear(self, name: str, packed: str, bias: bool = False) -> Linear:
+        return self.fed(self.real(f"{name}.weight"), packed, self.real(f"{name}.bias") if bias else None, name)
+
+    def fed(self, matrix: Matrix, packed: str, bias: Matrix | None = None, name: str = "") -> Linear:
+        how = self.rounding(packed)
+        return Linear(matrix, bias, how is not None, name, how or PLAIN)
+
+    def norm(self, name: str | None) -> Matrix | None:
+        return None if name is None else self.real(f"{name}.weight") + self.family.offset
+
+    def real(self, name: str) -> Matrix:
+        return self.read(name).astype(np.float64)

@@ -150,7 +150,10 @@ def _figure(title: str, height: float, parts: Sequence[str], below: str = "") ->
 
 
 def point(found: Any) -> Point:
-    """Return an interval of a result, ``{"value", "low", "high"}``, or a number, as a point."""
+    """Return an interval of a result, ``{"value", "low", "high"}``, or a number, as a point.
+
+    Raises LookupError, TypeError, ValueError or OverflowError for anything else.
+    """
     if isinstance(found, Mapping):
-        return Point(found["value"], found["low"], found["high"])
-    return Point(found, found, found)
+        return Point(*(float(found[name]) for name in Point._fields))
+    return Point(*(float(found),) * 3)

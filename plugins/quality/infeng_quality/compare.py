@@ -61,7 +61,7 @@ def add_text_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--resamples", type=positive, default=RESAMPLES, metavar="N", help=f"of the bootstrap ({RESAMPLES})"
     )
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the bootstrap (0)")
+    parser.add_argument("--seed", type=natural, default=0, metavar="N", help="of the bootstrap (0)")
 
 
 def positive(text: str) -> int:
@@ -72,9 +72,18 @@ def positive(text: str) -> int:
     return number
 
 
+def natural(text: str) -> int:
+    """Read an argument that is an integer from 0 on."""
+    number = int(text)
+    if number < 0:
+        raise argparse.ArgumentTypeError(f"{text} is below 0")
+    return number
+
+
 def run(arguments: argparse.Namespace) -> int:
     """Measure, print and write; 1 where a gate is missed. Raises InfengError."""
     wanted = [gate for text in arguments.gate for gate in gates.parse(text)]  # a typing error says so before the work
+    results.require_places(arguments)
     sources = [texts.read(path) for path in arguments.texts]
     with models.open_reference(arguments.reference, arguments.threads) as reference:
         result = measured(reference, arguments.candidate, models.candidate_settings(arguments), sources, arguments)

@@ -62,11 +62,14 @@ class Answers:
         )
 
     def generate(self, prompts: Iterable[tuple[str, Mapping[str, Any]]]) -> list[str]:
-        """Return how texts go on, each until one of its stop strings; of a long text the end is kept."""
+        """Return how texts go on, each until one of its stop strings; of a long text the end is kept.
+
+        What is asked for leaves a text half of the context at least, and ends where the context does.
+        """
         requests = []
         for text, options in prompts:
             params = parameters(options)
-            room = max(1, self.context - params.max_tokens)
+            room = max(self.context // 2, self.context - params.max_tokens)
             ids = self._ids(text)
             keep = self._prefix(ids)
             if len(ids) > room:

@@ -22,6 +22,21 @@ def is_manifest(reference: str) -> bool:
     return Path(reference).suffix in (".yaml", ".yml")
 
 
+def model_of(reference: str, instead: str | None = None) -> str:
+    """Return the model of a reference: itself, or the one that its manifest names; else that of ``instead``.
+
+    Raises UsageError where none is named, and what reading a manifest raises.
+    """
+    if not is_manifest(reference):
+        return reference
+    found = load_config(Path(reference)).model.path
+    if found:
+        return str(found)
+    if instead is None:
+        raise UsageError(reference, "its manifest names no model", "set model.path in it")
+    return model_of(instead)
+
+
 def open_model(reference: str, settings: Mapping[str, object], instead: str | None = None) -> Engine:
     """Load a model directory, a hub name or what an engine manifest describes.
 
@@ -31,12 +46,9 @@ def open_model(reference: str, settings: Mapping[str, object], instead: str | No
     given = {name: value for name, value in settings.items() if value is not None}
     if not is_manifest(reference):
         return Engine(config=load_config(overrides={**given, "model.path": reference}))
-    config = load_config(Path(reference), overrides=given)
-    if not config.model.path:
-        if instead is None:
-            raise UsageError(reference, "its manifest names no model", "set model.path in it")
-        config = load_config(Path(reference), overrides={**given, "model.path": instead})
-    return Engine(config=config)
+    if "model.path" not in given:
+        given["model.path"] = model_of(reference, instead)
+    return Engine(config=load_config(Path(reference), overrides=given))
 
 
 def add_model_options(parser: argparse.ArgumentParser) -> None:
@@ -73,8 +85,7 @@ def open_reference(reference: str, threads: int | None) -> Engine:
 
 def open_candidate(candidate: str, reference: str, settings: Mapping[str, object]) -> Engine:
     """Load what is compared with ``reference``, which is its model where a manifest names none. Raises InfengError."""
-    instead = None if is_manifest(reference) else reference
-    return open_model(candidate, {**settings, **teacher.settings()}, instead)
+    return open_model(candidate, {**settings, **teacher.settings()}, reference)
 
 
 def tokenized(engines: Sequence[Engine], sources: Sequence[Text], context: int, most: int | None) -> list[Window]:

@@ -26,6 +26,9 @@ WORKS: tuple[tuple[str, ...], ...] = (
 
 TIMEOUT = 3600
 
+FAILURES = (InfengError, MemoryError, OSError)
+"""What one candidate may raise while the others are measured all the same."""
+
 
 @dataclass(frozen=True)
 class Candidate:
@@ -49,9 +52,9 @@ class Candidate:
         return {"model.format": self.format, "kv_cache.dtype": self.kv, "threads.count": threads}
 
     def arguments(self, reference: str, threads: int | None) -> list[str]:
-        """Return how infeng bench is told of it."""
+        """Return how infeng bench is told of it. Raises InfengError."""
         found = ["--manifest", self.reference] if models.is_manifest(self.reference) else []
-        found += ["--model", reference if found else self.reference]
+        found += ["--model", models.model_of(self.reference, reference)]
         found += ["--format", self.format] if self.format else []
         found += ["--set", f"kv_cache.dtype={self.kv}"] if self.kv else []
         return found + (["--threads", str(threads)] if threads else [])
@@ -73,18 +76,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Measure all; a candidate that fails is said, and the others are measured. 1 where one failed or missed a gate."""
     wanted = [gate for text in arguments.gate for gate in gates.parse(text)]
+    results.require_places(arguments)
     sources = [texts.read(path) for path in arguments.texts]
     arguments.by_tensor = arguments.name = None
     found: list[dict[str, Any]] = []
     failed = False
     with models.open_reference(arguments.reference, arguments.threads) as reference:
         for word in arguments.candidates:
-            candidate = Candidate.parse(word, arguments.reference)
             arguments.name = word
             try:
+                candidate = Candidate.parse(word, arguments.reference)
                 settings = candidate.settings(arguments.threads)
                 result = compare.measured(reference, candidate.reference, settings, sources, arguments)
-            except InfengError as error:
+            except FAILURES as error:
                 say(f"{word}: {error}", to_stderr=True)
                 failed = True
                 continue
@@ -94,17 +98,18 @@ def run(arguments: argparse.Namespace) -> int:
             say(*compare.table(result), *(f"  {gates.sentence(one)}" for one in result["gates"]))
     if not arguments.no_throughput:  # with the reference's threads and memory given back
         for word in arguments.candidates:
-            candidate = Candidate.parse(word, arguments.reference)
             try:
+                candidate = Candidate.parse(word, arguments.reference)
                 measured = throughput(word, candidate.arguments(arguments.reference, arguments.threads))
-            except InfengError as error:
+            except FAILURES as error:
                 say(f"{word}: {error}", to_stderr=True)
                 failed = True
                 continue
             for result in measured:
                 results.append(arguments.history, result)
                 say(f"{word}  {result['work']}  {result['tokens_per_s']['value']:.1f} tokens/s")
-    results.write_text(arguments.report, page.render(found, results.history(arguments.history)))
+    history = results.history(arguments.history) if Path(arguments.history).exists() else []
+    results.write_text(arguments.report, page.render(found, history))
     say(f"{arguments.report}: {len(found)} results")
     return int(failed or not all(gate["passed"] for one in found for gate in one["gates"]))
 

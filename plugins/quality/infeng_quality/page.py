@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -132,12 +133,12 @@ def _history(history: Sequence[Mapping[str, Any]]) -> str:
         charts.lines("The same likeliest token", _series(quality, _top)),
         charts.lines("Bytes", _series(quality, lambda one: charts.point(one["bytes"]))),
     ]
-    for work in dict.fromkeys(one["work"] for one in speed):
-        own = [one for one in speed if one["work"] == work]
+    for work in dict.fromkeys(str(one.get("work")) for one in speed):
+        own = [one for one in speed if one.get("work") == work]
         parts.append(charts.lines(f"Tokens/s: {work}", _series(own, lambda one: charts.point(one["tokens_per_s"]))))
     tasks = [one for one in history if one.get("kind") == "tasks"]
-    for task in dict.fromkeys(one["task"] for one in tasks):
-        own = [one for one in tasks if one["task"] == task]
+    for task in dict.fromkeys(str(one.get("task")) for one in tasks):
+        own = [one for one in tasks if one.get("task") == task]
         parts.append(charts.lines(f"Solved: {task}", _series(own, lambda one: charts.point(one["accuracy"]))))
     if not any(parts):
         return ""
@@ -147,18 +148,24 @@ def _history(history: Sequence[Mapping[str, Any]]) -> str:
 def _series(
     results: Sequence[Mapping[str, Any]], figure: Callable[[Mapping[str, Any]], Point]
 ) -> dict[str, list[tuple[str, Point]]]:
+    """Return the points of each candidate; a result without the figure, such as a damaged line, has none."""
     found: dict[str, list[tuple[str, Point]]] = {}
     for one in results:
-        found.setdefault(str(one["name"]), []).append((str(one["time"]), figure(one)))
+        try:
+            name, time, point = str(one["name"]), str(one["time"]), figure(one)
+        except (LookupError, TypeError, ValueError, OverflowError):
+            continue
+        if all(math.isfinite(value) for value in point):
+            found.setdefault(name, []).append((time, point))
     return found
 
 
 def _kl(one: Mapping[str, Any]) -> Point:
-    return Point(one["kl"]["mean"], one["kl_interval"]["low"], one["kl_interval"]["high"])
+    return charts.point({"value": one["kl"]["mean"], **one["kl_interval"]})
 
 
 def _top(one: Mapping[str, Any]) -> Point:
-    return Point(one["top1"], one["top1_interval"]["low"], one["top1_interval"]["high"])
+    return charts.point({"value": one["top1"], **one["top1_interval"]})
 
 
 def _interval(found: Mapping[str, float]) -> str:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import platform
+import stat
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from infeng_core.api import Cpu, ResourceError, UsageError, detect
 from infeng_core.api import machine as describe
@@ -48,7 +50,8 @@ def versions() -> dict[str, str]:
 
 def write(path: str | Path, result: Mapping[str, Any]) -> None:
     """Write a result as JSON; "-" is standard output. Raises ResourceError where it cannot be written."""
-    text = json.dumps(result, indent=1, ensure_ascii=False, allow_nan=False, default=str) + "\n"
+    made = json.dumps(result, indent=1, ensure_ascii=False, allow_nan=False, default=str) + "\n"
+    text = made.encode("utf-8", "backslashreplace").decode("utf-8")  # a path need not be UTF-8
     if str(path) == "-":
         print(text, end="")
     else:
@@ -61,13 +64,30 @@ def write_text(path: str | Path, text: str) -> None:
     partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
     try:
         if target.exists() and not target.is_file():
-            target.write_text(text, encoding="utf-8")
+            target.write_text(text, encoding="utf-8", errors="backslashreplace")
             return
-        partial.write_text(text, encoding="utf-8")
+        partial.write_text(text, encoding="utf-8", errors="backslashreplace")
         partial.replace(target)
     except OSError as error:
         partial.unlink(missing_ok=True)
         raise ResourceError(str(path), f"cannot be written ({error.strerror})", "choose another file") from error
+
+
+def require_places(arguments: argparse.Namespace) -> None:
+    """Raise UsageError where what --json, --report and --history name cannot be written: before the work."""
+    for name in ("json", "report", "history"):
+        given = getattr(arguments, name, None)
+        if given is None or (name == "json" and given == "-"):
+            continue
+        target = Path(given)
+        folder = target.absolute().parent
+        if target.is_dir():
+            raise UsageError(f"--{name} {given}", "is a directory", "name a file")
+        if not folder.is_dir():
+            raise UsageError(f"--{name} {given}", "its folder is not there", "make it, or choose another file")
+        is_replaced = target.is_file() and name != "history"  # by a new file beside it
+        if not os.access(folder if is_replaced or not target.exists() else target, os.W_OK):
+            raise UsageError(f"--{name} {given}", "cannot be written", "check permissions, or choose another file")
 
 
 def read(path: str | Path) -> dict[str, Any]:
@@ -82,33 +102,52 @@ def read(path: str | Path) -> dict[str, Any]:
 
 
 def append(path: str | Path, result: Mapping[str, Any]) -> None:
-    """Add a result to a history, a line of JSON each, in one write. Raises ResourceError."""
-    line = json.dumps(_short(result), ensure_ascii=False, allow_nan=False, default=str) + "\n"
+    """Add a result to a history, a line of JSON each; behind a line that was cut it begins one of its own.
+
+    Raises ResourceError.
+    """
+    line = json.dumps(_short(result), ensure_ascii=False, allow_nan=False, default=str).encode(
+        "utf-8", "backslashreplace"
+    )
     try:
-        handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
-            os.write(handle, line.encode())
+            rest = memoryview((b"" if _ends_whole(handle) else b"\n") + line + b"\n")
+            while rest:  # one write, but where the disk is nearly full
+                rest = rest[os.write(handle, rest) :]
         finally:
             os.close(handle)
     except OSError as error:
         raise ResourceError(str(path), f"cannot be written ({error.strerror})", "choose another file") from error
 
 
+def _ends_whole(handle: int) -> bool:
+    """Return whether what is appended to a file begins a line; of what is no regular file it does."""
+    found = os.fstat(handle)
+    if not stat.S_ISREG(found.st_mode) or not found.st_size:
+        return True
+    return os.pread(handle, 1, found.st_size - 1) == b"\n"
+
+
 def history(path: str | Path) -> list[dict[str, Any]]:
     """Return the results of a history, the oldest first; lines of another form are left out. Raises UsageError."""
     try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
+        lines = Path(path).read_bytes().split(b"\n")
+    except OSError as error:
         raise UsageError(str(path), f"cannot be read ({error})", "give a file that --history wrote") from None
     found = []
     for line in lines:
         try:
-            one = json.loads(line)
-        except ValueError:
-            continue  # a line that was cut when the disk was full
+            one = json.loads(line, parse_constant=_no_constant)
+        except (ValueError, RecursionError):
+            continue  # a line that was cut when the disk was full, or damaged
         if isinstance(one, dict) and one.get("schema") == SCHEMA:
             found.append(one)
     return sorted(found, key=lambda one: str(one.get("time", "")))
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no number")
 
 
 def _short(value: Any) -> Any:

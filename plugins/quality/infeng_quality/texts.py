@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
+import io
 import json
 import re
 import zlib
@@ -53,8 +55,8 @@ def read_bytes(path: str | Path) -> bytes:
         with Path(path).open("rb") as file:
             data = file.read(MOST_BYTES + 1)
         if Path(path).name.endswith(".gz"):
-            data = zlib.decompressobj(wbits=31).decompress(data, MOST_BYTES + 1)
-    except (OSError, ValueError, zlib.error) as error:
+            data = gzip.GzipFile(fileobj=io.BytesIO(data)).read(MOST_BYTES + 1)
+    except (OSError, ValueError, EOFError, zlib.error) as error:
         raise UsageError(f"{path}", f"cannot be read ({error})", "give a text or a .jsonl file") from None
     if len(data) > MOST_BYTES:
         raise UsageError(f"{path}", f"has more than {MOST_BYTES} bytes", "give a part of it")
@@ -68,6 +70,8 @@ def lines(text: str, path: str | Path) -> list[tuple[int, Any]]:
         if line.strip():
             try:
                 found.append((number, json.loads(line)))
+                if "\\u" in line:  # escapes may write half of a surrogate pair
+                    json.dumps(found[-1], ensure_ascii=False).encode("utf-8")
             except (ValueError, RecursionError) as error:
                 raise UsageError(f"{path}:{number}", f"not JSON ({error})", "one value to a line") from None
     return found

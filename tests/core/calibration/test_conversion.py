@@ -2,11 +2,13 @@
 
 import hashlib
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 import tiny_model
+import yaml
 
 from infeng_core import Engine
 from infeng_core.calibration.forward import quantized
@@ -66,6 +68,17 @@ def test_what_the_model_writes_is_text_too(source, tmp_path):
     )
 
 
+@pytest.mark.slow
+def test_what_the_model_writes_needs_no_tokenizer(source, tmp_path, monkeypatch):
+    monkeypatch.setattr("infeng_core.calibration.texts.WRITTEN", 512)
+    bare = shutil.copytree(source, tmp_path / "bare", ignore=shutil.ignore_patterns("tokenizer*"))
+    texts = []
+    for model, made in ((source, tmp_path / "one"), (bare, tmp_path / "two")):
+        convert(model, made, "--calibrate", "auto")
+        texts.append(yaml.safe_load((made / "manifest.yaml").read_text())["quantizer"]["settings"]["text"])
+    assert texts[0] == texts[1]
+
+
 def test_no_calibration_is_the_built_in_rounding(source, tmp_path):
     assert convert(source, tmp_path / "none", "--calibrate", "none") == convert(source, tmp_path / "plain")
 
@@ -95,6 +108,13 @@ def test_moments_do_not_depend_on_how_the_text_is_cut():
     assert np.array_equal(whole, whole.T)
 
 
+@pytest.mark.parametrize("format", ["int4-p32", "bf16"])
+def test_texts_without_a_row_for_an_expert_count_nothing(format):
+    x = np.random.default_rng(4).standard_normal((300, 72)).astype(np.float32)
+    with_none = moments([x[:0], x[:10], x[10:10], x[10:], x[:0]], BUILTIN[format], 2)
+    assert np.array_equal(with_none, moments([x], BUILTIN[format], 2))
+
+
 def test_inputs_are_rounded_as_kernels_round_them():
     x = np.random.default_rng(0).standard_normal((3, 100)).astype(np.float32)
     x[1] = 0
@@ -111,6 +131,8 @@ def test_inputs_are_rounded_as_kernels_round_them():
         ("none.txt", None, "no such file"),
         ("short.txt", "Too short.", "256 are the least"),
         ("bad.jsonl", '{"text": "x"}\n{', "line 2"),
+        ("half.jsonl", '{"text": "x"}\n{"text": "\\ud83d"}', "line 2"),
+        ("deep.jsonl", "[" * 100_000, "line 1: is no JSON"),
         ("latin.txt", b"\xff\xfe" * 1000, "UTF-8"),
     ],
 )
@@ -130,6 +152,13 @@ def test_the_strings_of_a_line_are_one_document(tmp_path):
     assert [len(one) for one in texts] == [300, 101, 300, 101]
     assert bytes(texts[0].astype(np.uint8)) == b"q" * 200 + b"\n" + b"a" * 99
     assert digest(texts) != digest([np.concatenate(texts)])
+
+
+def test_ends_of_lines_that_are_none_in_json_do_not_cut_a_document(tmp_path):
+    path = tmp_path / "odd.jsonl"
+    path.write_bytes('{"text": "one\u2028two\x85three"}\r\n'.encode() * 20)
+    texts = read(path, lambda texts: [list(text.encode()) for text in texts], context=64)
+    assert len(texts) == 20 and bytes(texts[0].astype(np.uint8)).decode() == "one\u2028two\x85three"
 
 
 def test_documents_are_written_as_models_are_asked_and_each_part_begins_as_a_prompt_does(tmp_path):

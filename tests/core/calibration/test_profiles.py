@@ -1,7 +1,9 @@
 """Bits go to whoever loses least by a byte more, within the budget; what a tensor loses is what it loses alone."""
 
 import json
+import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -81,11 +83,21 @@ def test_a_step_that_skips_a_format_is_taken_where_it_is_worth_more(plan: Layout
     }
 
 
-def test_a_budget_below_the_smallest_format_is_refused_with_the_least(plan: Layout) -> None:
-    with pytest.raises(
-        UsageError, match=r"--budget 4: is less than the smallest format of ladder takes: give at least"
+def test_a_budget_below_the_smallest_format_is_refused_with_one_that_suffices(plan: Layout) -> None:
+    for low, high in (
+        ("int4-p32", "int5-p32"),
+        ("int5-p32", "int6-p32"),
+        ("int6-p32", "int8-row"),
+        ("int8-row", "f32"),
     ):
-        allocate(plan, LADDER, 4, losses(plan, {}), builtin_format)
+        profile = Profile("ladder", (low, high), 5.5)
+        floor = bits(plan, allocate(plan, replace(profile, ladder=(low,)), None, {}, builtin_format), builtin_format)
+        for asked in (4, floor - 1e-9):
+            with pytest.raises(UsageError, match="is less than the smallest format of ladder takes") as caught:
+                allocate(plan, profile, asked, priors(plan, profile), builtin_format)
+            least = re.match(rf"give at least ([0-9.]+), which is {low} throughout", caught.value.remedy)
+            assert least and floor <= float(least[1]) <= floor + 0.01
+            allocate(plan, profile, float(least[1]), priors(plan, profile), builtin_format)
 
 
 def test_without_text_first_and_last_layers_down_and_v_lose_most(plan: Layout) -> None:
@@ -166,7 +178,7 @@ def test_a_disk_without_room_for_them_is_an_error(tmp_path: Path, monkeypatch: p
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("os.posix_fallocate", full)
+    monkeypatch.setattr("infeng_core.calibration.store.write_all", full)
     with pytest.raises(ResourceError, match=r"cannot be written \(No space left on device\)"):
         Store(most=0).keep(np.ones((2, 2), np.float32))
 

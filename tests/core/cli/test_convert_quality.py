@@ -132,6 +132,8 @@ def test_a_dry_run_of_a_gguf_says_its_types(source: Path, tmp_path: Path, capsys
         (["--recipe", "FILE"], "its text is a file, which a recipe does not hold: give that file with --calibrate"),
         (["--recipe", "FILE", "--calibrate", "none"], "its calibration text is [0-9]+ tokens, [0-9a-f]{12}, not none"),
         (["--recipe", "/nowhere"], "no such file"),
+        (["--calibrate", "auto", "--quantizer", "nearest"], "auto: the quantizer nearest looks at no text"),
+        (["--quality", "small", "--calibrate", ""], "no regular file"),
     ],
 )
 def test_what_contradicts_itself_is_refused_and_nothing_is_written(
@@ -164,6 +166,30 @@ def test_a_recipe_of_something_else_is_refused(
     )
     assert why in capsys.readouterr().err
     assert not (tmp_path / "out" / "made").exists()
+
+
+def test_a_destination_that_cannot_be_written_is_refused_before_the_work(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("infeng_core.calibration.start._written", lambda *_: pytest.fail("worked"))
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "mine").write_text("")
+    for name, why in (
+        ("full", "full: exists and is no engine-native directory: choose another"),
+        ("full/mine", "mine: exists and is no engine-native directory: choose another"),
+        ("full/mine/made", "full/mine cannot be written to: choose another"),
+    ):
+        assert main(["convert", str(source), str(tmp_path / name), "--quality", "balanced", "--calibrate", "auto"]) == 1
+        assert why in capsys.readouterr().err
+    assert [path.name for path in (tmp_path / "full").iterdir()] == ["mine"]
+
+
+def test_what_is_converted_is_not_converted_again(
+    balanced: Path, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for words in (["--quality", "balanced"], ["--quality", "small", "--calibrate", str(text)], ["--dry-run"]):
+        assert main(["convert", str(balanced), str(tmp_path / "made"), *words]) == 1
+        assert "is converted already: convert the original" in capsys.readouterr().err
 
 
 # ------------------------------------------------------------------------------------------------- interrupted work

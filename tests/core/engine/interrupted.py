@@ -75,7 +75,7 @@ def main(model: str, adapter: str, times: int, params: SamplingParams) -> None:
     gc.collect()
     assert engine.scheduler.free_blocks == engine.scheduler.pool.total
     assert sum(info.references + info.waiting for info in engine.adapters.infos()) == 0
-    while engine._is_open or not engine._is_released:
+    while engine._lifetime.is_open or not engine._lifetime.is_released:
         try:
             try:
                 signal.setitimer(signal.ITIMER_REAL, drawn.uniform(0.00001, 0.0002))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import tiny_model
 from engine_parts import MakeEngine, Recorder
 
 from infeng_core import Engine, SamplingParams
+from infeng_core.backends.native.binding import Binder
 from infeng_core.errors import AdapterError
 from infeng_core.formats import FormatChoice, convert, load_adapter
 from infeng_core.formats.adapters.conversion import convert_adapter
@@ -18,6 +20,7 @@ from infeng_core.formats.quant import builtin_format
 from infeng_core.formats.read import read_native
 
 SHAPE = tiny_model.Shape(hidden=192, intermediate=320, heads=3, kv_heads=1, head_dim=64, tie=False)
+FULL = replace(SHAPE, intermediate=2112, heads=4, seed=1)  # whose heads fill a group of 256, and 8 of them gate_up
 PARAMS = SamplingParams(temperature=0.0, max_tokens=6, ignore_eos=True)
 PROMPTS = ["the quick brown fox jumps over the lazy dog " * 2, "x", "1 2 3"]
 FORMATS = [
@@ -50,9 +53,55 @@ def test_every_library_gives_the_bytes_of_the_reference(make_engine: MakeEngine,
     expected = run(make_engine(model, **settings, kernels__order=["reference"]))
     engine = make_engine(model, **settings, threads__count=2, scheduler__max_batch_tokens=9)
     assert run(engine) == expected
-    lines = [bound for bound in engine.bound() if bound.op == "linear" and "gate_up_proj" in bound.detail]
-    assert lines and all("quantize" not in bound.detail for bound in lines)
     assert any("quantize_wide" in bound.detail for bound in engine.bound() if bound.op == "rmsnorm")
+
+
+def ops(engine: Engine, op: str) -> list[str]:
+    return [bound.detail for bound in engine.bound() if bound.op == op]
+
+
+@pytest.fixture(scope="module")
+def full(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_model.write(tmp_path_factory.mktemp("full"), FULL)
+
+
+@pytest.mark.parametrize(
+    "format", ["int6-p32-a256-h64", *(pytest.param(f"int4-p32-{it}", marks=pytest.mark.slow) for it in ("h64", "a128"))]
+)
+@pytest.mark.parametrize("kernels", [None, ["reference"]])
+def test_wide_groups_are_rounded_where_they_are_made_with_the_bytes_of_an_op_of_its_own(
+    make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch, full: Path, format: str, kernels: list[str] | None
+) -> None:
+    settings = {"model__format": format, "adapters__max_resident": 0, "scheduler__max_batch_tokens": 40}
+    settings |= {"kernels__order": kernels} if kernels else {}
+    fused = make_engine(full, **settings)
+    assert ops(fused, "epilogue") == []
+    assert all("silu_mul + quantize_wide" in one for one in ops(fused, "linear") if "gate_up_proj" in one)
+    assert all("quantize_wide" in one for one in ops(fused, "attention"))
+    expected = run(fused)
+    real = Binder.fused
+    names = ("linear", "attention")
+    monkeypatch.setattr(Binder, "fused", lambda *given: min(given[1] not in names, real(*given)))
+    split = make_engine(full, **settings)
+    assert any("quantize_wide" in one for one in ops(split, "epilogue")) and run(split) == expected
+
+
+def test_a_linear_leaves_wide_groups_to_an_op_of_its_own_where_they_are_too_few_for_all_workers(
+    make_engine: MakeEngine, full: Path
+) -> None:
+    found = []
+    for threads, is_split in ((1, False), (2, True)):
+        engine = make_engine(full, model__format="int4-p32-a256", adapters__max_resident=0, threads__count=threads)
+        assert any("gate_up_proj" in one and "quantize_wide" in one for one in ops(engine, "epilogue")) is is_split
+        found.append(run(engine))
+    assert found[0] == found[1]
+
+
+def test_heads_that_share_groups_with_those_of_other_keys_are_rounded_by_an_op_of_its_own(
+    make_engine: MakeEngine, model: Path
+) -> None:
+    engine = make_engine(model, model__format="int4-p32-h64", adapters__max_resident=0)
+    assert [one.rpartition(": ")[2] for one in ops(engine, "epilogue")] == ["quantize_wide x2"]
 
 
 def test_formats_of_one_input_need_not_agree(make_engine: MakeEngine, model: Path) -> None:
@@ -61,6 +110,7 @@ def test_formats_of_one_input_need_not_agree(make_engine: MakeEngine, model: Pat
     assert run(make_engine(model, **settings)) == run(make_engine(model, **settings, kernels__order=["reference"]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["int8", pytest.param("bf16", marks=pytest.mark.nightly)])
 def test_an_adapter_over_a_rotated_base_does_what_it_does_over_floats(
     make_engine: MakeEngine, model: Path, tmp_path: Path, dtype: str

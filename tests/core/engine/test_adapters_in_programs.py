@@ -34,7 +34,10 @@ KINDS = {
 }
 
 
-of_storages = pytest.mark.parametrize("dtype", ["f32", "int8", pytest.param("bf16", marks=pytest.mark.nightly)])
+of_storages = pytest.mark.parametrize(
+    "dtype",
+    ["int8", pytest.param("f32", marks=pytest.mark.slow), pytest.param("bf16", marks=pytest.mark.nightly)],
+)
 
 
 @pytest.fixture

@@ -107,7 +107,7 @@ def test_coroutines_read_streams(make_engine: MakeEngine):
 
     for _ in range(3):  # an event loop each
         assert asyncio.run(all_of()) == expected
-    assert not engine._background._tasks
+    assert not engine._driver._thread._tasks
 
 
 def test_a_task_that_is_cancelled_cancels_its_request(make_engine: MakeEngine):
@@ -175,7 +175,7 @@ def test_closing_ends_those_who_wait(make_engine: MakeEngine):
     engine.close()
     thread.join(timeout=30)
     assert reasons == ["cancelled"]
-    assert not engine._is_open
+    assert not engine._lifetime.is_open
 
 
 def test_the_callback_may_close_the_engine(make_engine: MakeEngine):

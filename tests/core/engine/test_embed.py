@@ -147,7 +147,7 @@ def test_threads_may_embed_beside_others_that_generate(make_engine: MakeEngine):
     for thread in threads:
         thread.join()
     assert found == [True] * 3
-    assert not engine._embeds
+    assert not engine._embeddings.calls
 
 
 def test_what_cannot_be_embedded_is_refused_before_anything_runs(make_engine: MakeEngine):
@@ -163,7 +163,7 @@ def test_what_cannot_be_embedded_is_refused_before_anything_runs(make_engine: Ma
     with pytest.raises(InfengError, match="adapter"):
         engine.embed("x", adapters="nobody")
     assert engine.embed([]) == []
-    assert not engine._embeds
+    assert not engine._embeddings.calls
 
 
 def test_a_prompt_that_times_out_has_no_vector(make_engine: MakeEngine):

@@ -273,7 +273,7 @@ def test_each_request_says_whether_special_tokens_in_its_text_are_ids(make_engin
     for setting in (True, False):
         engine = make_engine(tokenizer__parse_special=setting)
         prompts = [Request(text, GREEDY, parse_special=given) for given in (True, None, False, True)]
-        found = [ids for _, ids in engine._inputs.take([*prompts, "x"], GREEDY, None)]
+        found = [ids for _, ids in engine._submissions.inputs.take([*prompts, "x"], GREEDY, None)]
         parsed, plain = (engine.tokenizer.encode([text], parse_special=given)[0] for given in (True, False))
         assert found == [parsed, parsed if setting else plain, plain, parsed, engine.tokenize("x")]
         assert parsed != plain

@@ -14,11 +14,12 @@ NEW = 12
 FORMATS: list[Any] = [
     ("f32", "f32"),
     ("int8-row", "int8"),
-    ("int4-g64", "int8"),
     ("int4-g32", "f16"),
-    ("int8-g32", "int8"),
-    ("bf16", "f32"),
     ("int4-g64", "int4h"),
+    *(
+        pytest.param(*each, marks=pytest.mark.slow)
+        for each in (("int4-g64", "int8"), ("int8-g32", "int8"), ("bf16", "f32"))
+    ),
     *(pytest.param("int8-row", kv, marks=pytest.mark.nightly) for kv in ("int8h", "k8v4h", "fp8h")),
 ]
 

@@ -100,9 +100,9 @@ def test_generators_that_outlive_their_engine_end_or_say_why(make_engine: MakeEn
 
 def test_a_request_that_comes_while_the_engine_closes_is_not_left_waiting(make_engine: MakeEngine):
     engine = make_engine()
-    engine._check_open()
-    [prepared] = engine._prepare("x", GREEDY, None)
-    stream = engine._start(*prepared)
+    engine._lifetime.check()
+    [prepared] = engine._submissions.prepare("x", GREEDY, None)
+    stream = engine._submissions.start(*prepared)
     engine.close()
     assert stream.result().finish_reason == "cancelled"
 

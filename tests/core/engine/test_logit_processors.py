@@ -177,7 +177,7 @@ def tokens(engine: Engine, requests: list[Request]) -> list[tuple[int, ...]]:
     return [completion.token_ids for completion in engine.generate(requests)]
 
 
-@pytest.mark.parametrize("rows", [512, 30])
+@pytest.mark.parametrize("rows", [30, pytest.param(512, marks=pytest.mark.slow)])
 def test_tokens_depend_neither_on_guesses_nor_on_company(make: MakeEngine, rows: int):
     plain = make(scheduler__max_batch_tokens=rows)
     guessing = make(scheduler__max_batch_tokens=rows, speculation__use="ngram", speculation__tokens=6)
@@ -279,7 +279,7 @@ def test_min_tokens_hold_the_end_back_and_no_longer(make_engine: MakeEngine, tmp
 def bytes_of(engine: Engine, run: Callable[[], Any]) -> dict[int, list[bytes]]:
     """Return the logits of each request that ``run`` runs, from the first that it submits."""
     recorder = Recorder(engine)
-    first = next(engine._ids) + 1
+    first = next(engine._submissions._ids) + 1
     run()
     engine.executable = recorder._inner
     return {id_ - first: rows for id_, rows in recorder.logits.items()}
@@ -301,8 +301,14 @@ SPOILT = {
 }
 
 
-@pytest.mark.parametrize("speculate", ["none", "ngram"])
-@pytest.mark.parametrize("what", SPOILT)
+def every_failure() -> Iterator[Any]:
+    """Yield what fails and a drafter: behind guesses one failure of each kind, the others in the slow suite."""
+    for what in SPOILT:
+        yield what, "none"
+        yield pytest.param(what, "ngram", marks=() if what in ("row", "extend", "nothing") else pytest.mark.slow)
+
+
+@pytest.mark.parametrize(("what", "speculate"), list(every_failure()))
 def test_a_processor_that_fails_ends_its_own_request(make: MakeEngine, what: str, speculate: str):
     engine = make(speculation__use=speculate)
     neighbours = [Request("the quick brown fox", GREEDY), Request(LOOP, probing(SAMPLED, 11)), Request(LOOP, SAMPLED)]
@@ -376,7 +382,7 @@ def test_a_processor_is_made_of_its_argument_the_prompt_and_the_vocabulary(make:
     import probe_plugin  # type: ignore[import-not-found]
 
     assert probe_plugin.made == [(11, engine.tokenize("the quick"))]
-    vocabulary = engine._processors._vocabulary
+    vocabulary = engine._submissions._processors._vocabulary
     assert (vocabulary.size, vocabulary.ends) == (VOCAB, (tiny_model.EOS,))
     assert vocabulary.tokenizer is engine.tokenizer
     assert (vocabulary.directory / "tokenizer.json").is_file()
@@ -474,7 +480,7 @@ def test_processors_are_asked_beside_the_run_and_their_thread_ends_with_the_engi
             seen.append(bool(seen) and running.wait(10))  # those of the first step are asked behind it
 
     maker = type("Kind", (), {"make": lambda *_: Watching()})()
-    engine._processors._kinds["watching"] = maker
+    engine._submissions._processors._kinds["watching"] = maker
     engine.generate("x", replace(GREEDY, max_tokens=6, processors=(("watching", None),)))
     assert seen == [False] + [True] * 5
     engine.close()

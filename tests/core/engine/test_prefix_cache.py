@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,18 +21,20 @@ COMMON = [5 + i % 40 for i in range(50)]
 PROMPTS: list[Any] = [COMMON, [*COMMON, 6, 7], [*COMMON[:40], 9], COMMON[:16], COMMON[:17], [8], COMMON]
 
 
-def nightly(fmt: str) -> Any:
-    return pytest.param(fmt, marks=pytest.mark.nightly)
-
-
 def facts(completions: list[Any]) -> list[tuple[Any, ...]]:
     return [(one.token_ids, one.text, one.logprobs, one.finish_reason) for one in completions]
 
 
-@pytest.mark.parametrize(
-    "dtype", ["int8", "f16", "f32", "int4h", *(nightly(fmt) for fmt in ("int8h", "k8v4h", "fp8h"))]
-)
-@pytest.mark.parametrize("speculate", ["none", "ngram"])
+def every_cache() -> Iterator[Any]:
+    """Yield a drafter and a cache: guesses over two caches, over more of them in the slow suite and at night."""
+    for speculate, dtype in itertools.product(("none", "ngram"), ("int8", "f16", "f32", "int4h")):
+        is_usual = speculate == "none" or dtype in ("int8", "int4h")
+        yield pytest.param(speculate, dtype, marks=() if is_usual else pytest.mark.slow)
+    for speculate, dtype in itertools.product(("none", "ngram"), ("int8h", "k8v4h", "fp8h")):
+        yield pytest.param(speculate, dtype, marks=pytest.mark.nightly)
+
+
+@pytest.mark.parametrize(("speculate", "dtype"), list(every_cache()))
 def test_on_equals_off_byte_for_byte(make_engine: MakeEngine, tmp_path: Path, dtype: str, speculate: str):
     paths = {name: str(tiny_adapter.write(tmp_path / name, seed)) for seed, name in enumerate("ab")}
     settings = {"adapters__paths": paths, "kv_cache__dtype": dtype, "speculation__use": speculate}

@@ -16,8 +16,8 @@ import tiny_adapter
 from engine_parts import MakeEngine, Recorder
 
 from infeng_core import SamplingParams
+from infeng_core.engine.step_lock import SWITCH_INTERVAL, StepLock
 from infeng_core.errors import KernelError, RequestError, UsageError
-from infeng_core.step_lock import SWITCH_INTERVAL, StepLock
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=20, ignore_eos=True)
 

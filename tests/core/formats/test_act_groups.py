@@ -63,9 +63,10 @@ def test_tensors_that_cannot_be_so_are_plain(made: Path) -> None:
     assert {model.formats_used[name] for name in model.tensors if name not in (*down, "embed")} == {WIDE}
 
 
-def test_experts_and_what_64_does_not_divide_do_not_fit() -> None:
+def test_embeddings_and_what_64_does_not_divide_do_not_fit() -> None:
     for name, k, format, fits in (
-        ("layers.0.experts.down_proj", 128, "int4-p32-a128", False),
+        ("layers.0.experts.down_proj", 128, "int4-p32-a128-h64", True),
+        ("layers.0.experts.down_proj", 40, "int4-p32-h64", False),
         ("layers.0.shared.down_proj", 128, "int4-p32-a128", True),
         ("layers.0.down_proj", 176, "int4-p32-a256", True),
         ("layers.0.down_proj", 176, "int4-p32-h64", False),

@@ -3,6 +3,7 @@
 import http.server
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -10,6 +11,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 import tiny_model
@@ -27,20 +29,24 @@ import sys
 from infeng_core.errors import InfengError
 from infeng_core.formats import load
 from infeng_core.plug.assembly import load_config
-for reference in sys.argv[1:]:
+for line in sys.stdin:
     try:
-        print(load(reference, load_config(), progress=False).formats_used["embed"])
+        print(load(line.strip(), load_config(), progress=False).formats_used["embed"], flush=True)
     except InfengError as error:
-        print(f"error: {error}")
+        print(f"error: {error}", flush=True)
 """
 
 
-def run(*references: str, home: Path, offline: bool = True, **environment: str) -> str:
-    """Load all ``references`` in a process whose hub cache is under ``home``; return what it says, a line for each."""
+def environment(home: Path, offline: bool, **more: str) -> dict[str, str]:
     env = {key: value for key, value in os.environ.items() if not key.startswith("HF_")}
-    env |= {"HF_HOME": str(home), "HF_HUB_OFFLINE": "1" if offline else "0"} | environment
-    command = [sys.executable, "-P", "-c", CODE, *references]
-    done = subprocess.run(command, capture_output=True, text=True, env=env, check=False, timeout=60)
+    return env | {"HF_HOME": str(home), "HF_HUB_OFFLINE": "1" if offline else "0"} | more
+
+
+def run(*references: str, home: Path, offline: bool = True, **more: str) -> str:
+    """Load all ``references`` in a process whose hub cache is under ``home``; return what it says, a line for each."""
+    command, lines = [sys.executable, "-P", "-c", CODE], "".join(f"{name}\n" for name in references)
+    env = environment(home, offline, **more)
+    done = subprocess.run(command, input=lines, capture_output=True, text=True, env=env, check=False, timeout=60)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
@@ -79,16 +85,13 @@ def ggufs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("reference", ["acme/tiny", "acme/tiny@v2", f"acme/tiny@{COMMIT}"])
-def test_a_cached_model_loads_offline_by_name_and_revision(home: Path, reference: str) -> None:
-    assert run(reference, home=home) == "int8-row"
-
-
-@pytest.mark.parametrize("reference", ["acme/other", "acme/tiny@v3"])
-def test_offline_a_model_that_is_not_cached_says_what_to_do(home: Path, reference: str) -> None:
-    said = run(reference, home=home)
+def test_offline_a_cached_model_loads_by_name_and_revision_and_what_is_not_cached_says_what_to_do(home: Path) -> None:
+    there, missing = ("acme/tiny", "acme/tiny@v2", f"acme/tiny@{COMMIT}"), ("acme/other", "acme/tiny@v3")
+    said = run(*there, *missing, home=home).splitlines()
+    assert said[:3] == ["int8-row"] * 3
     expected = "is not in the local hub cache and HF_HUB_OFFLINE is set: unset HF_HUB_OFFLINE to download it"
-    assert said.startswith(f"error: {reference}: {expected}")
+    for reference, line in zip(missing, said[3:], strict=True):
+        assert line.startswith(f"error: {reference}: {expected}")
 
 
 def test_an_unreachable_hub_says_what_to_do(home: Path) -> None:
@@ -104,12 +107,12 @@ def test_a_local_directory_wins_over_a_hub_name(home: Path, make_model: Maker, t
     make_model(name="acme/tiny")
     env = os.environ | {"HF_HOME": str(home), "HF_HUB_OFFLINE": "1"}
     code = CODE.replace('["embed"]', "").replace(".formats_used", ".source")
-    command = [sys.executable, "-P", "-c", code, "acme/tiny"]
-    for number in range(2):
-        done = subprocess.run(command, capture_output=True, text=True, env=env, cwd=tmp_path, check=True, timeout=60)
-        assert "error" not in done.stdout
-        if number == 0:
-            shutil.rmtree(tmp_path / "home")  # the second time only the local directory is left
+    shutil.rmtree(home / "hub" / "models--acme--tiny" / "blobs")  # what the hub's cache has cannot be loaded
+    command = [sys.executable, "-P", "-c", code]
+    done = subprocess.run(
+        command, input="acme/tiny\n", capture_output=True, text=True, env=env, cwd=tmp_path, timeout=60
+    )
+    assert done.returncode == 0 and done.stdout and "error" not in done.stdout, done.stderr
 
 
 @pytest.mark.parametrize(
@@ -130,28 +133,32 @@ def test_hub_names_are_recognized(reference: str, is_hub_name: bool) -> None:
 
 
 class Hub(http.server.BaseHTTPRequestHandler):
-    """A hub that serves the folder ``root`` as the repository acme/model and notes what is asked for."""
+    """A hub that serves folders, ``roots`` by the names of repositories of acme, and notes what is asked for."""
 
-    root: Path
-    asked: list[str]
+    roots: ClassVar[dict[str, Path]] = {}
+    asked: ClassVar[list[str]] = []
 
     def do_HEAD(self) -> None:
         self.do_GET()
 
     def do_GET(self) -> None:
         path = self.path.partition("?")[0]
-        if path.startswith("/api/models/acme/model/tree/"):
-            sizes = {file.name: file.stat().st_size for file in self.root.iterdir()}
+        found = re.fullmatch(r"(/api/models)?/acme/([^/]+)(/tree/.*|/resolve/.*|/revision/.*)?", path)
+        root = self.roots.get(found[2]) if found else None
+        if found is None or root is None:
+            self.send_error(404)
+        elif found[1] and (found[3] or "").startswith("/tree/"):
+            sizes = {file.name: file.stat().st_size for file in root.iterdir()}
             oids = {name: name.encode().hex() for name in sizes}
             tree = [{"type": "file", "path": n, "size": sizes[n], "oid": oids[n]} for n in sorted(sizes)]
             self.answer(json.dumps(tree).encode())
-        elif path.startswith("/api/models/acme/model"):
-            files = [{"rfilename": file.name} for file in sorted(self.root.iterdir())]
-            self.answer(json.dumps({"id": "acme/model", "sha": COMMIT, "siblings": files}).encode())
-        elif path.startswith("/acme/model/resolve/") and (self.root / Path(path).name).exists():
+        elif found[1]:
+            files = [{"rfilename": file.name} for file in sorted(root.iterdir())]
+            self.answer(json.dumps({"id": f"acme/{found[2]}", "sha": COMMIT, "siblings": files}).encode())
+        elif (file := root / Path(path).name).exists():
             if self.command == "GET":
-                self.asked.append(Path(path).name)
-            self.answer((self.root / Path(path).name).read_bytes(), ETag=f'"{Path(path).name.encode().hex()}"')
+                self.asked.append(file.name)
+            self.answer(file.read_bytes(), ETag=f'"{file.name.encode().hex()}"')
         else:
             self.send_error(404)
 
@@ -167,9 +174,47 @@ class Hub(http.server.BaseHTTPRequestHandler):
         """Say nothing."""
 
 
+@pytest.fixture(scope="module")
+def loads(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], str]]:
+    """A process that loads from that hub, one name after another, and says of each what ``run`` does."""
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hub)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    more = {"HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}", "HF_HUB_DISABLE_XET": "1"}
+    env = environment(tmp_path_factory.mktemp("home"), False, **more)
+    command = [sys.executable, "-P", "-c", CODE]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env) as process:
+        assert process.stdin and process.stdout
+
+        def ask(reference: str) -> str:
+            process.stdin.write(f"{reference}\n")
+            process.stdin.flush()
+            return process.stdout.readline().strip()
+
+        yield ask
+        process.stdin.close()
+    server.shutdown()
+    server.server_close()
+
+
+class Repository:
+    """A model in two shards beside files that nobody needs."""
+
+    def __init__(self, root: Path, ask: Callable[[str], str]) -> None:
+        self.root = root
+        self.name = f"acme/model-{len(Hub.roots)}"  # what the process has of another one is no matter
+        Hub.roots[self.name.partition("/")[2]] = root
+        Hub.asked.clear()
+        self._ask = ask
+
+    def load(self, end: str = "") -> str:
+        """Return what loading says."""
+        return self._ask(self.name + end)
+
+
 @pytest.fixture
-def hub(make_model: Maker, tmp_path: Path) -> Iterator[Callable[..., str]]:
-    """A hub with a model in two shards beside files that nobody needs; call it to load names, or the model."""
+def hub(make_model: Maker, loads: Callable[[str], str]) -> Repository:
+    """A repository of the hub."""
     directory = make_model()
     tensors = load_file(directory / "model.safetensors")
     (directory / "model.safetensors").unlink()
@@ -179,19 +224,11 @@ def hub(make_model: Maker, tmp_path: Path) -> Iterator[Callable[..., str]]:
     (directory / "model.safetensors.index.json").write_text(json.dumps({"weight_map": where}))
     for name in ("pytorch_model.bin", "model-q4_0.gguf", "consolidated.safetensors", "README.md", "model.onnx"):
         (directory / name).write_bytes(b"x" * 100)
-    Hub.root, Hub.asked = directory, []
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hub)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    endpoint = f"http://127.0.0.1:{server.server_port}"
-    settings = {"HF_ENDPOINT": endpoint, "HF_HUB_DISABLE_XET": "1"}
-    yield lambda *names: run(*(names or ["acme/model"]), home=tmp_path / "home", offline=False, **settings)
-    server.shutdown()
-    server.server_close()
+    return Repository(directory, loads)
 
 
-def test_only_what_a_run_needs_is_downloaded_and_the_config_first(hub: Callable[[], str]) -> None:
-    assert hub() == "int8-row"
+def test_only_what_a_run_needs_is_downloaded_and_the_config_first(hub: Repository) -> None:
+    assert hub.load() == "int8-row"
     assert set(Hub.asked) == {
         "config.json",
         "model.safetensors.index.json",
@@ -212,18 +249,18 @@ def test_only_what_a_run_needs_is_downloaded_and_the_config_first(hub: Callable[
     ],
 )
 def test_a_model_that_is_not_run_is_refused_before_its_weights_come(
-    hub: Callable[[], str], change: dict[str, object], said: str
+    hub: Repository, change: dict[str, object], said: str
 ) -> None:
-    path = Hub.root / "config.json"
+    path = hub.root / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
-    answer = hub()
+    answer = hub.load()
     assert answer.startswith("error: ") and said in answer
     assert not [name for name in Hub.asked if name.endswith((".safetensors", ".bin", ".gguf"))]
 
 
-def test_an_index_that_names_files_elsewhere_fetches_nothing_more(hub: Callable[[], str]) -> None:
-    (Hub.root / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"x": "*.safetensors"}}))
-    assert "which is not a safetensors file" in hub()
+def test_an_index_that_names_files_elsewhere_fetches_nothing_more(hub: Repository) -> None:
+    (hub.root / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"x": "*.safetensors"}}))
+    assert "which is not a safetensors file" in hub.load()
     assert not [name for name in Hub.asked if name.endswith(".safetensors")]
 
 
@@ -243,17 +280,17 @@ def test_a_gguf_of_the_cache_is_named_by_its_quantization_or_its_file(ggufs: Pat
     assert run(*wanted, home=cached(tmp_path / "home", ggufs)).splitlines() == list(wanted.values())
 
 
-def test_of_a_hub_only_the_gguf_that_is_named_is_downloaded(hub: Callable[..., str], ggufs: Path) -> None:
+def test_of_a_hub_only_the_gguf_that_is_named_is_downloaded(hub: Repository, ggufs: Path) -> None:
     for file in ggufs.glob("tiny-*.gguf"):
-        shutil.copy(file, Hub.root)
-    assert hub("acme/model:Q8_0", "acme/model:tiny-Q8_0.gguf") == "int8-g32\nint8-g32"
+        shutil.copy(file, hub.root)
+    assert [hub.load(":Q8_0"), hub.load(":tiny-Q8_0.gguf")] == ["int8-g32", "int8-g32"]
     assert Hub.asked == ["tiny-Q8_0.gguf"]
 
 
-def test_a_repository_of_nothing_but_gguf_files_says_which_there_are(hub: Callable[..., str]) -> None:
-    for file in Hub.root.glob("*.safetensors*"):
+def test_a_repository_of_nothing_but_gguf_files_says_which_there_are(hub: Repository) -> None:
+    for file in hub.root.glob("*.safetensors*"):
         file.unlink()
-    assert hub() == "error: acme/model: holds GGUF files: name one: acme/model:q4_0"
+    assert hub.load() == f"error: {hub.name}: holds GGUF files: name one: {hub.name}:q4_0"
     assert not [name for name in Hub.asked if name.endswith(".gguf")]
 
 

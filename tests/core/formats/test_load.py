@@ -131,7 +131,7 @@ def test_tied_embeddings_load_from_whichever_name_is_stored(make_model: Maker, s
 def test_a_stored_head_that_differs_from_the_embeddings_is_used_although_the_config_ties_them(
     make_model: Maker, dtype: Any, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("infeng_core.formats.huggingface.COMPARED", 1000)  # less than a tensor
+    monkeypatch.setattr("infeng_core.formats.hfcheckpoint.COMPARED", 1000)  # less than a tensor
 
     def change(tensors: dict[str, Any]) -> None:
         head = tensors["model.embed_tokens.weight"].copy()

@@ -19,7 +19,7 @@ from infeng_core.formats import load, tiktoken
 from infeng_core.formats import sentencepiece as ours
 from infeng_core.formats.gguf.pretokenizers import SPLITTINGS
 from infeng_core.plug.assembly import load_config
-from infeng_core.requests.tokenizer import HfTokenizer
+from infeng_core.requests.hftokenizer import HfTokenizer
 
 WORDS = "the quick brown fox jumps over a lazy dog while seven wizards box and quiz them for pay in Zürich"
 TEXTS = ["the quick brown fox", "  two  spaces ", "", " ", "héllo 你好 🦙\n\tx", "unseen: @#%", "a▁b", "dog</s>dog"]

@@ -15,6 +15,7 @@ from infeng_core.errors import KernelError
 from infeng_core.kernels import problems
 from infeng_core.kernels.check import firstuse, lora, trial
 from infeng_core.kernels.check.case import OneOp
+from infeng_core.kernels.check.operands import wide_rounding
 from infeng_core.kernels.check.small import small
 from infeng_core.kernels.choice import Selector
 from infeng_core.kernels.libraries import library_states
@@ -151,7 +152,12 @@ def test_a_kernel_that_breaks_the_contract_in_one_way_is_refused(workshop, kind)
 
 @pytest.mark.parametrize("function", ["ON_ACCEPTS(p)", "ON_WORKSPACE(p)", "ON_TILES(a)"])
 @pytest.mark.parametrize(
-    ("statement", "code"), [("__builtin_trap()", "crashed"), ("abort()", "crashed"), ("for (;;)", "endless")]
+    ("statement", "code"),
+    [
+        ("__builtin_trap()", "crashed"),
+        pytest.param("abort()", "crashed", marks=pytest.mark.slow),
+        pytest.param("for (;;)", "endless", marks=pytest.mark.slow),  # a second of processor time each
+    ],
 )
 def test_no_function_of_a_kernel_takes_the_engine_with_it(workshop, monkeypatch, function, statement, code):
     monkeypatch.setattr(trial, "CPU_S", 0.7)
@@ -231,6 +237,12 @@ PROBLEMS = [
     {"op": "attention", "kv": "f32", "rows": [1, 1], "heads": 8, "kv_heads": 8, "head_dim": 8, "context": 512},
     {"op": "attention", "kv": "int8", "rows": [2, 8], "heads": 32, "kv_heads": 4, "head_dim": 64, "context": 2048,
      "epilogues": ["quantize"]},
+    {"op": "attention", "kv": "int8", "rows": [2, 8], "heads": 32, "kv_heads": 4, "head_dim": 64, "context": 2048,
+     "epilogues": ["quantize_wide"]},
+    {"op": "linear", "weight": "int4-p32", "act": "int8-g256", "rows": [2, 8], "n": 11264, "k": 2048,
+     "epilogues": ["silu_mul", "quantize_wide"]},
+    {"op": "linear", "weight": "bf16", "act": "f32", "rows": [9, 64], "n": 2048, "k": 576,
+     "epilogues": ["quantize_wide"]},
     {"op": "linear", "weight": "f32", "act": "f32", "rows": [1, 1], "n": 2048, "k": 576, "epilogues": ["lora"]},
     {"op": "linear", "weight": "int4-g64", "act": "int8-g64", "rows": [2, 8], "n": 11264, "k": 2048,
      "epilogues": ["lora", "silu_mul", "quantize"]},
@@ -252,6 +264,18 @@ def test_the_reference_agrees_with_itself_on_every_op(fields):
     case = small(problem, kernel)
     assert case is not None
     assert firstuse.difference(kernel, reference, case) is None
+
+
+WIDE = [fields for fields in PROBLEMS if "quantize_wide" in fields.get("epilogues", ())]
+
+
+@pytest.mark.parametrize("fields", WIDE, ids=lambda fields: problems.kind(fields))
+def test_what_rounds_each_64_of_a_wide_group_by_themselves_would_be_found_out(fields):
+    reference, problem = library_states(Plugins.discover())[-1].native, problems.problem(fields)
+    case = small(problem, next(k for k in reference.kernels if k.op == fields["op"] and k.accepts(problem)))
+    columns = case["heads"] * case["head_dim"] if fields["op"] == "attention" else case["n"]
+    columns //= 1 + any(map(problems.is_gated, fields["epilogues"]))
+    assert columns > 256 and wide_rounding(columns)["group"] == 256
 
 
 TINY = [

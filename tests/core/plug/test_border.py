@@ -25,7 +25,7 @@ from infeng_core.plug import hookimpl
 from infeng_core.scheduling.fcfs import FirstCome
 from infeng_core.formats.quant import QuantFormat
 from infeng_core.backends.native.executable import NativeBackend
-from infeng_core.requests.tokenizer import HfTokenizer
+from infeng_core.requests.hftokenizer import HfTokenizer
 
 class Odd(Exception): pass
 class Tokenizer(HfTokenizer): pass

@@ -14,9 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from infeng_core.errors import ModelError, RequestError
+from infeng_core.requests.detokenizer import REPLACEMENT
 from infeng_core.requests.growth import growth
+from infeng_core.requests.hftokenizer import HfTokenizer
 from infeng_core.requests.idstokenizer import IdsTokenizer
-from infeng_core.requests.tokenizer import REPLACEMENT, HfTokenizer
 from infeng_core.settings.config import EngineConfig, TokenizerSection
 
 DATA = os.environ.get("INFENG_TEST_DATA")

@@ -36,7 +36,7 @@ inline void check_linear(Checker& c) {
   for (const uint32_t format : kWeightFormats) {
     const bool integer = format >= INFENG_WEIGHT_INT8_ROW;
     for (const int64_t k : {8, 64, 172, 576, 896, 1216})
-      for (const int64_t n : {16, 40, 172, 256, 344})
+      for (const int64_t n : {16, 40, 172, 256, 344, 896})
         for (const int64_t rows : {1, 2, 3, 4, 5, 6, 7, 8, 12, 13, 18, 19, 31, 129, 300, 1000}) {
           if (rows > 31 && n * k > 172 * 576) continue;
           if (rows == 1000 && n * k > 172 * 172) continue;
@@ -51,10 +51,10 @@ inline void check_linear(Checker& c) {
             p.act_format = integer ? INFENG_ACT_INT8_G64 + wide : INFENG_ACT_F32;
             p.n = outputs;
             p.k = k;
-            ask(p, kinds);
-            if (!c.wants(p)) continue;
             LinearState s;
-            s.list = List(kinds, rows, outputs);
+            s.list = List(kinds, rows, outputs, 64 << pick(0, 2), chance(0.5));
+            ask(p, kinds, s.list.wide());
+            if (!c.wants(p)) continue;
             s.rows = rows;
             s.weight = std::make_shared<PackedWeight>(format, outputs, k);
             if (integer) {
@@ -67,8 +67,8 @@ inline void check_linear(Checker& c) {
             s.out = Bytes(s.has_out ? rows * s.list.width() * 4 : 0, 0x33);
             if (chance(0.3)) s.later = pick(0, 1 << 16);
             c.compare(p, s,
-                      text("format %ld n %ld k %ld rows %ld epilogues %ld group %ld", format, outputs, k, rows,
-                           mask_of(kinds), 64 << wide));
+                      text("format %ld n %ld k %ld rows %ld epilogues %ld group %ld, groups made %ld", format, outputs,
+                           k, rows, mask_of(kinds), 64 << wide, s.list.act.group));
           }
         }
   }

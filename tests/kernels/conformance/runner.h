@@ -117,8 +117,9 @@ inline infeng_problem problem_of(const infeng_kernel& kernel, int64_t rows) {
   return p;
 }
 
-inline std::string text(const char* format, long a, long b = 0, long c = 0, long d = 0, long e = 0, long f = 0) {
+inline std::string text(const char* format, long a, long b = 0, long c = 0, long d = 0, long e = 0, long f = 0,
+                        long g = 0) {
   char buffer[160];
-  snprintf(buffer, sizeof buffer, format, a, b, c, d, e, f);
+  snprintf(buffer, sizeof buffer, format, a, b, c, d, e, f, g);
   return buffer;
 }

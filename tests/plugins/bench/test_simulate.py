@@ -78,9 +78,9 @@ def test_steps_that_are_skipped_come_out_as_if_the_scheduler_had_been_asked_for_
 
 def test_chunks_of_prompts_that_are_taken_together_come_out_like_single_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     load, settings = "tenants:greedy=5,others=2,prompt=30:150,output=20:90", {"step_ms": 22}
-    fast = simulated(load, 300, settings=settings)
+    fast = simulated(load, 150, settings=settings)
     monkeypatch.setattr(simulator, "_more_steps", lambda *_: [])
-    slow = simulated(load, 300, settings=settings)
+    slow = simulated(load, 150, settings=settings)
     assert fast.outcomes.first == pytest.approx(slow.outcomes.first)
     assert fast.outcomes.last == pytest.approx(slow.outcomes.last)
     assert fast.outcomes.gaps.figures() == pytest.approx(slow.outcomes.gaps.figures())
@@ -203,13 +203,13 @@ def test_policies_are_compared_on_the_same_requests(
     tiny_config: Path, tmp_path: Path, schema: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     page = tmp_path / "page.html"
-    options = ("--load", "tenants:greedy=20,others=2,prompt=16:64,output=4:16", "--requests", "500")
+    options = ("--load", "tenants:greedy=20,others=2,prompt=16:64,output=4:16", "--requests", "200")
     options += ("--policies", "fcfs,bench-turns", "--html", str(page))
     result = bench(tmp_path / "out.json", tiny_config, *options)
     schema(result)
     assert list(result["policies"]) == ["fcfs", "bench-turns"]
     for one in result["policies"].values():
-        assert one["completed"] == 500
+        assert one["completed"] == 200
         assert one["victim_p99_ttft_ratio"] >= 1
         assert 0 < one["jain"] <= 1
         assert set(one["per_tenant"]) == {"greedy", "other0", "other1"}

@@ -250,7 +250,7 @@ def test_a_client_of_the_callers_is_used_and_left_open(server: FakeServer):
     assert server.seen[0].headers["x-mine"] == "1"
 
 
-@pytest.mark.parametrize(("kind", "count"), [("complete_many", 200), ("chat_many", 40)])
+@pytest.mark.parametrize(("kind", "count"), [("complete_many", 60), ("chat_many", 40)])
 def test_many_prompts_are_answered_in_order_and_never_more_at_once(
     server: FakeServer, connect: Callable[..., Face], kind: str, count: int
 ):

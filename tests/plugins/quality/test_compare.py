@@ -216,6 +216,7 @@ def test_one_window_gives_no_interval() -> None:
         (["--texts", "/nowhere"], "no such file"),
         (["--gate", "foo<=1"], "no such figure"),
         (["--context", "1"], "predicts nothing"),
+        (["--json", "/nowhere/a.json"], "its folder is not there"),
     ],
 )
 def test_a_wrong_call_is_one_line(words: list[str], says: str, story: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -21,7 +21,7 @@ from infeng_demo import model_dir
 from infeng_quality import harness
 from infeng_quality.harness import Answers, model_class, parameters, rolled
 
-from infeng_core.api import Engine, RequestError, UsageError
+from infeng_core.api import Engine, Request, RequestError, UsageError
 
 CONTEXT = "Once upon a time, there was a"
 
@@ -84,6 +84,20 @@ def test_of_a_text_that_is_too_long_the_end_is_kept(answers: Answers, monkeypatc
     with pytest.raises(RequestError, match="fills the context"):
         answers.read(ids, 3)
     assert math.isfinite(answers.rolling("word " * 40))
+
+
+def test_a_long_answer_leaves_the_question_half_of_the_context(
+    answers: Answers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(answers, "context", 64)
+    asked: list[Request] = []
+    monkeypatch.setattr(answers.engine, "generate", lambda requests: asked.extend(requests) or [])
+    question = "A question of some words that a task asks with more room for the answer than there is. " * 3
+    for text, most, kept in ((question, 2048, 32), (question, 16, 48), ("Two words", 2048, 0)):
+        asked.clear()
+        answers.generate([(text, {"max_gen_toks": most})])
+        ids = answers.engine.tokenizer.encode([text])[0]
+        assert list(asked[0].prompt) == (ids[:1] + ids[1 - kept :] if kept else ids)
 
 
 def test_generation_keeps_to_what_the_harness_asks() -> None:

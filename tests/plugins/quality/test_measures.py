@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import gzip
 import json
 import math
@@ -91,6 +92,7 @@ def test_documents_come_from_lines_articles_and_separators(tmp_path: Path) -> No
         ("a.jsonl", b"{", "a.jsonl:1: not JSON"),
         ("a.jsonl", b'"x"\n{"foo": 1}', "a.jsonl:2: neither a text nor an object with one"),
         ("a.jsonl", b'{"text": 7}', "neither a text"),
+        ("a.jsonl", b'"\\ud83d\\ude00"\n"\\ud83d"', "a.jsonl:2: not JSON"),
         ("a.jsonl", b"[" * 100_000, "not JSON"),
         ("a.jsonl.gz", b"no gzip", "cannot be read"),
     ],
@@ -101,6 +103,15 @@ def test_a_hostile_text_is_one_clear_error(tmp_path: Path, name: str, content: b
         texts.read(tmp_path / name)
     with pytest.raises(UsageError, match="no such file"):
         texts.read(tmp_path)
+
+
+def test_a_packed_file_is_read_to_its_end_or_not_at_all(tmp_path: Path) -> None:
+    packed = tmp_path / "a.jsonl.gz"
+    packed.write_bytes(gzip.compress(b'"one"\n') + gzip.compress(b'"two"\n'))  # as of cat a.gz b.gz
+    assert texts.read(packed).documents == ("one", "two")
+    packed.write_bytes(gzip.compress(b'"one"\n"two"\n' * 100)[:-12])
+    with pytest.raises(UsageError, match="cannot be read"):
+        texts.read(packed)
 
 
 def test_a_packed_file_is_not_unpacked_beyond_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,6 +218,32 @@ def test_a_history_keeps_what_charts_need_and_skips_lines_that_were_cut(tmp_path
     assert len(path.read_text().splitlines()) == 4
     with pytest.raises(UsageError, match="cannot be read"):
         results.history(tmp_path / "none")
+
+
+def test_a_line_that_was_cut_takes_no_other_with_it(tmp_path: Path) -> None:
+    path = tmp_path / "history.jsonl"
+    results.append(path, results.record("quality", {"name": "a"}))
+    with path.open("ab") as file:
+        file.write(b'{"schema": "infeng-quality/1", "name": "cu')
+    results.append(path, results.record("quality", {"name": "b\u2028\udc80"}))
+    with path.open("ab") as file:
+        file.write(b"\xff\xfe\0\n" + b"[" * 100_000 + b'\n{"schema": "infeng-quality/1", "bytes": NaN}\n')
+    results.append(path, results.record("quality", {"name": "c"}))
+    assert [one["name"] for one in results.history(path)] == ["a", "b\u2028\udc80", "c"]
+
+
+def test_where_results_cannot_go_is_said_before_the_work(tmp_path: Path) -> None:
+    (tmp_path / "old").write_text("")
+    for name, path, says in (
+        ("json", tmp_path / "none" / "a.json", "its folder is not there"),
+        ("report", tmp_path, "is a directory"),
+        ("history", tmp_path / "old" / "a", "its folder is not there"),
+    ):
+        with pytest.raises(UsageError, match=f"--{name} {path}: {says}"):
+            results.require_places(argparse.Namespace(**{name: str(path)}))
+    results.require_places(argparse.Namespace(json="-", report=str(tmp_path / "old"), history=str(tmp_path / "new")))
+    results.require_places(argparse.Namespace(json="/dev/null", history="/dev/null", report=None))
+    assert [path.name for path in tmp_path.iterdir()] == ["old"]
 
 
 def test_a_result_is_read_back_and_nothing_else(tmp_path: Path) -> None:

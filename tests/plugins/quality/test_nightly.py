@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,7 +17,7 @@ from infeng_demo import model_dir
 from infeng_quality import nightly, page, results
 from infeng_quality.nightly import Candidate
 
-from infeng_core.api import PluginError
+from infeng_core.api import PluginError, UsageError
 from infeng_core.cli import main
 
 
@@ -28,7 +30,24 @@ def test_a_candidate_is_a_model_a_manifest_or_a_format(tmp_path: Path) -> None:
     assert Candidate.parse(":f16", "REF") == Candidate("REF", None, "f16")
     assert Candidate("REF", "int8-row", "f16").arguments("REF", 2) == [
         "--model", "REF", "--format", "int8-row", "--set", "kv_cache.dtype=f16", "--threads", "2"]  # fmt: skip
-    assert Candidate("a.yaml").arguments("REF", None) == ["--manifest", "a.yaml", "--model", "REF"]
+
+
+def test_throughput_is_that_of_the_model_that_a_manifest_names(tmp_path: Path) -> None:
+    own, plain = tmp_path / "own.yaml", tmp_path / "plain.yaml"
+    own.write_text("infeng: 1\nmodel: {path: /models/own}\n")
+    plain.write_text("infeng: 1\nkv_cache: {dtype: f16}\n")
+    named = {"--manifest": str(own), "--model": "/models/own"}
+    for candidate, reference, wanted in (
+        (Candidate(str(own)), "REF", named),
+        (Candidate(str(own)), str(plain), named),
+        (Candidate(str(plain)), "REF", {"--manifest": str(plain), "--model": "REF"}),
+        (Candidate(str(plain)), str(own), {"--manifest": str(plain), "--model": "/models/own"}),
+        (Candidate.parse("int8-row", str(own)), str(own), {**named, "--format": "int8-row"}),
+    ):
+        words = candidate.arguments(reference, None)
+        assert dict(zip(words[::2], words[1::2], strict=True)) == wanted
+    with pytest.raises(UsageError, match="names no model"):
+        Candidate(str(plain)).arguments(str(plain), None)
 
 
 def test_bench_that_fails_is_one_error_with_its_last_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -57,6 +76,18 @@ def test_the_page_charts_quality_throughput_and_tasks_over_time() -> None:
     assert "History" not in page.render([], [])
 
 
+def test_a_damaged_line_of_the_history_leaves_the_page_without_its_points_alone() -> None:
+    sound = {**results.record("throughput", {"name": "a", "work": "decode", "tokens_per_s": 9.0}), "time": "2026"}
+    odd: list[dict[str, Any]] = [{key: value for key, value in sound.items() if key != gone} for gone in sound]
+    values: list[Any] = [None, [], {}, "x", 7, 10**400, 1e999]
+    odd += [{**sound, key: value} for key in sound for value in values]
+    odd += [{**sound, "kind": kind} for kind in ("quality", "tasks")]
+    whole, alone = page.render([], [sound, *odd]), page.render([], odd)
+    assert not re.search(r"[ ',](inf|nan)[ ',]", whole)
+    assert whole.count("decode") >= alone.count("decode")
+    assert "<svg" in page.render([], [sound])
+
+
 @pytest.mark.slow
 def test_candidates_are_measured_and_a_missed_gate_or_a_failure_is_the_status(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -78,3 +109,7 @@ def test_candidates_are_measured_and_a_missed_gate_or_a_failure_is_the_status(
     assert "no-format: " in capsys.readouterr().err
     assert main([*words, "--no-throughput", "--gate", "kl<=0"]) == 1
     assert len(results.history(history)) == 10
+    words[2:5] = [str(model_dir()), "no-format"]
+    words[words.index(str(history))] = str(tmp_path / "first.jsonl")
+    assert main([*words, "--no-throughput"]) == 1  # the first night, on which nothing can be measured
+    assert "History" not in out.read_text()

@@ -11,7 +11,7 @@ import pytest
 from infeng_demo import adapter_dir
 from infeng_serve.auth import Keys
 from infeng_serve.journal import Entry, Journal
-from serve_parts import running, slowed
+from serve_parts import running, until
 from stream_parts import DONE, STORY, frames, rest, texts
 
 from infeng_core.api import UsageError
@@ -136,9 +136,16 @@ def test_a_call_with_the_same_idempotency_key_gets_the_same_bytes():
 
 
 def test_of_two_calls_with_one_key_at_a_time_one_has_to_wait():
-    body = {"prompt": "The king", "max_tokens": 300, "ignore_eos": True}
-    with running() as served, slowed(served.engine, 0.003):
+    body = {"prompt": "The king", "max_tokens": 8, "ignore_eos": True}
+    with running() as served:
         answers: list[int] = []
+        go, inner = threading.Event(), served.engine.executable.run
+
+        def run(batch: Any) -> Any:
+            assert go.wait(30)
+            return inner(batch)
+
+        served.engine.executable.run = run  # type: ignore[method-assign]
 
         def ask() -> None:
             with httpx.Client(timeout=60) as client:
@@ -148,8 +155,10 @@ def test_of_two_calls_with_one_key_at_a_time_one_has_to_wait():
         threads = [threading.Thread(target=ask) for _ in range(3)]
         for thread in threads:
             thread.start()
+        assert until(lambda: len(answers) == 2)
+        go.set()
         for thread in threads:
             thread.join()
-        assert sorted(answers) == [200, 409, 409]
+        assert answers == [409, 409, 200]
         ask()
         assert answers[-1] == 200

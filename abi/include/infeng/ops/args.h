@@ -48,8 +48,34 @@ INFENG_INLINE bool is_wide(const infeng_epilogue& e) {
   return e.kind == INFENG_EPILOGUE_QUANTIZE && e.function == INFENG_FUNCTION_WIDE;
 }
 
+template <class Holder>
+INFENG_INLINE bool has_wide(const Holder& holder) {
+  for (uint32_t i = 0; i < holder.epilogue_count; ++i)
+    if (is_wide(*holder.epilogues[i])) return true;
+  return false;
+}
+
+// Whether nothing but QUANTIZE follows the first step that rounds wide groups.
+template <class Holder>
+INFENG_INLINE bool wide_comes_last(const Holder& holder) {
+  bool seen = false;
+  for (uint32_t i = 0; i < holder.epilogue_count; ++i) {
+    if (seen && holder.epilogues[i]->kind != INFENG_EPILOGUE_QUANTIZE) return false;
+    seen = seen || is_wide(*holder.epilogues[i]);
+  }
+  return true;
+}
+
+// Inputs that share a scale in the widest groups that a call's list makes; 64 where it makes none.
+INFENG_INLINE int64_t widest_group(const infeng_args& args) {
+  int64_t widest = kGroup;
+  for (uint32_t i = 0; i < args.epilogue_count; ++i)
+    if (is_wide(*args.epilogues[i])) widest = max_of(widest, act_of(args.epilogues[i]).group);
+  return widest;
+}
+
 // True if the list of a problem or of a call holds nothing but kinds of `mask`, and as a function nothing but gates
-// and, where a kernel has whole rows at hand (`wide`), those of wide groups.
+// and, where a kernel has whole groups at hand (`wide`), those of wide groups.
 template <class Holder>
 INFENG_INLINE bool epilogues_within(const Holder& holder, uint32_t mask, bool wide = false) {
   for (uint32_t i = 0; i < holder.epilogue_count; ++i) {

@@ -10,7 +10,8 @@
 // is stored as a weight tile with tokens in lanes, V rows have columns in lanes. A block of such "virtual rows"
 // (row-major, heads minor) passes over a split while its K and V stay in the first-level cache. Two plans, one set of
 // bytes. `Rows`: a tile is one block and all its splits, with private scratch. `Splits`, for few rows: a tile is one
-// block and one split, into shared memory; a second phase combines. SPDX-License-Identifier: Apache-2.0
+// block and one split, into shared memory; a second phase combines. Either way the heads whose columns are rounded
+// together are finished one after the other by one worker. SPDX-License-Identifier: Apache-2.0
 #ifndef INFENG_OPS_ATTENTION_H
 #define INFENG_OPS_ATTENTION_H
 
@@ -31,15 +32,23 @@ INFENG_INLINE int64_t most_virtual_rows(int64_t splits) {
 struct AttentionShape {
   const infeng_attention_args& args;
   const infeng_kv_cache& cache;
-  int64_t shared;  // query heads per kv head
+  int64_t shared;    // query heads per kv head
+  int64_t together;  // of them, those in one block: they fill a wide group
 
   explicit AttentionShape(const infeng_attention_args& a)
-      : args(a), cache(*a.cache), shared(a.q.shape[1] / a.cache->kv_heads) {}
+      : args(a),
+        cache(*a.cache),
+        shared(a.q.shape[1] / a.cache->kv_heads),
+        together(has_wide(a.common) ? kWidestGroup / a.cache->head_dim : 1) {}
 
   const infeng_kv_segment& segment(int64_t i) const { return *segment_at(args.segments, args.segment_stride, i); }
   int64_t virtual_rows(const infeng_kv_segment& s) const { return (s.row_end - s.row_begin) * shared; }
-  int64_t blocks(const infeng_kv_segment& s) const { return ceil_div(virtual_rows(s), most_virtual_rows(splits(s))); }
-  int64_t block_rows(const infeng_kv_segment& s) const { return ceil_div(virtual_rows(s), max_of(blocks(s), 1)); }
+  int64_t blocks(const infeng_kv_segment& s) const {
+    return ceil_div(virtual_rows(s), most_virtual_rows(splits(s)) / together * together);
+  }
+  int64_t block_rows(const infeng_kv_segment& s) const {
+    return round_up(ceil_div(virtual_rows(s), max_of(blocks(s), 1)), together);
+  }
   int64_t first_split(const infeng_kv_segment& s) const { return first_visible(args.window, s.pos0) / kSplit; }
   int64_t splits(const infeng_kv_segment& s) const {
     const int64_t end = s.pos0 + (s.row_end - s.row_begin);
@@ -63,36 +72,56 @@ template <Vector V, class Cache>
 struct AttentionBase {
   static constexpr uint32_t kOp = INFENG_OP_ATTENTION;
   static constexpr uint32_t kFuses = INFENG_EPILOGUE_BIT(INFENG_EPILOGUE_QUANTIZE);
-  static constexpr uint64_t kHandles =
-      INFENG_NEED_BIT(INFENG_NEED_WINDOW) | INFENG_NEED_BIT(INFENG_NEED_SOFTCAP) | INFENG_NEED_BIT(INFENG_NEED_SINKS);
+  static constexpr uint64_t kHandles = INFENG_NEED_BIT(INFENG_NEED_WINDOW) | INFENG_NEED_BIT(INFENG_NEED_SOFTCAP) |
+                                       INFENG_NEED_BIT(INFENG_NEED_SINKS) | kHandlesWide;
 
   static int32_t accepts(const infeng_problem* p) {
-    return p->op == kOp && p->kv_format == Cache::kFormat && epilogues_within(*p, kFuses) &&
-           head_dim_fits(Cache::kFormat, p->head_dim) && (p->epilogue_count == 0 || p->head_dim % kGroup == 0) &&
-           p->kv_heads > 0 && p->heads % p->kv_heads == 0;
+    return p->op == kOp && p->kv_format == Cache::kFormat && head_dim_fits(Cache::kFormat, p->head_dim) &&
+           p->kv_heads > 0 && p->heads % p->kv_heads == 0 && fuses(*p, p->heads / p->kv_heads, p->head_dim);
   }
 
  protected:
   static infeng_status check(const infeng_attention_args& args, infeng_worker* worker) {
     if (!cache_fits(*args.cache, Cache::kFormat))
       return fail(worker, INFENG_INVALID_ARGUMENT, "cache has another format or block size");
-    if (!epilogues_within(args.common, kFuses) || (args.common.epilogue_count && args.cache->head_dim % kGroup))
+    if (!fuses(args.common, args.q.shape[1] / args.cache->kv_heads, args.cache->head_dim))
       return fail(worker, INFENG_UNIMPLEMENTED,
-                  "attention fuses quantize only, and only where head_dim is a multiple of 64");
+                  "attention fuses quantize only, and only where head_dim is a multiple of 64 (or, in wide groups, "
+                  "where heads that share keys fill groups of 256)");
     return INFENG_OK;
   }
+
+  // Whether a list is QUANTIZE of whole heads, in wide groups of the heads that share a kv head.
+  template <class Holder>
+  static bool fuses(const Holder& holder, int64_t shared, int64_t dim) {
+    const bool fills = divides_groups(dim) && shared * dim % kWidestGroup == 0;
+    return epilogues_within(holder, kFuses, fills) && (holder.epilogue_count == 0 || dim % kGroup == 0);
+  }
+  static bool divides_groups(int64_t dim) { return dim >= kGroup && dim % kGroup == 0 && kWidestGroup % dim == 0; }
 
   // Splits that a row of the problem sees at most.
   static int64_t splits(const infeng_problem* p) { return ceil_div(p->context, kSplit) + 1; }
 
-  // Writes one row and head from its records, one per split.
-  static void finish(const infeng_attention_args& args, int64_t row, int64_t head, float* records, int64_t count) {
+  // What finish keeps from head to head: up to 256 columns that are rounded together.
+  struct Finished {
+    alignas(64) float columns[kMaxHeadDim];
+  };
+
+  // Writes one row and head from its records, one per split; heads of a wide group come in their order.
+  static void finish(const infeng_attention_args& args, int64_t row, int64_t head, float* records, int64_t count,
+                     Finished& finished) {
     const int dim = args.cache->head_dim;
-    alignas(64) float out[kMaxHeadDim];
+    const int64_t begin = divides_groups(dim) ? head * dim % kWidestGroup : 0;
+    float* out = finished.columns + begin;
     combine_splits<V>(records, count, dim, args.sinks ? args.sinks + head : nullptr, out);
     if constexpr (Cache::kRotated) hadamard<V>(out, dim, 1.0f, out);
-    for (uint32_t i = 0; i < args.common.epilogue_count; ++i)
-      quantize_columns<V>(act_of(args.common.epilogues[i]), row, head * dim, out, dim);
+    for (uint32_t i = 0; i < args.common.epilogue_count; ++i) {
+      const infeng_epilogue* e = args.common.epilogues[i];
+      if (!is_wide(*e))
+        quantize_columns<V>(act_of(e), row, head * dim, out, dim);
+      else if (begin + dim == kWidestGroup)
+        quantize_wide<V>(act_of(e), row, head * dim - begin, finished.columns, kWidestGroup);
+    }
     if (!args.out.data) return;
     float* target = row_of<float>(args.out, row) + head * dim;
     for (int d = 0; d < dim; d += kLanes) V::store(target + d, V::load(out + d), dim - d);
@@ -160,9 +189,10 @@ struct AttentionRows : AttentionBase<V, Cache> {
     const auto record = [&](int v, int64_t j) { return records + (v * (j1 - j0) + j - j0) * floats; };
     block.prepare();
     block.run(j0, j1, record, fetched, after);
+    typename Base::Finished finished;
     for (int v = 0; v < block.rows; ++v) {
       const int64_t begin = block.view(v).begin / kSplit, end = ceil_div(block.view(v).end, kSplit);
-      Base::finish(args, block.row(v), block.head(v), record(v, begin), end - begin);
+      Base::finish(args, block.row(v), block.head(v), record(v, begin), end - begin, finished);
     }
   }
 };
@@ -266,8 +296,9 @@ struct AttentionSplits : AttentionBase<V, Cache> {
     const int64_t row = s.row_begin + tile / shape.cache.kv_heads, kv_head = tile % shape.cache.kv_heads;
     const int64_t position = s.pos0 + (row - s.row_begin);
     const int64_t j0 = first_visible(args.window, position) / kSplit, j1 = ceil_div(position + 1, kSplit);
+    typename Base::Finished finished;
     for (int64_t head = kv_head * shape.shared; head < (kv_head + 1) * shape.shared; ++head)
-      Base::finish(args, row, head, records.at(row, head, j0 - shape.first_split(s)), j1 - j0);
+      Base::finish(args, row, head, records.at(row, head, j0 - shape.first_split(s)), j1 - j0, finished);
   }
 };
 

@@ -20,18 +20,19 @@ struct Range {
   int end;
 };
 
-// Of one worker: what a block knows of its rows, and their scores and sums in one split.
+// Of one worker: what a block knows of its rows, and their scores in one split.
 struct alignas(64) SplitScratch {
   float s[kVirtualRows][kScoreStride];  // scores, then factors of V
-  float o[kVirtualRows * kMaxHeadDim];  // rows of head_dim rounded up to 16
-  float wide[kLanes * kMaxHeadDim];     // V of some blocks as f32, the same rows
+  float wide[kLanes * kMaxHeadDim];     // V of some blocks as f32
   float largest[kVirtualRows][kLanes];  // of the scores in each lane
   float v_scale[kSplit];
-  int8_t qq[kVirtualRows * kMaxHeadDim];  // the same rows
+  int8_t qq[kVirtualRows * kMaxHeadDim];  // rows of head_dim rounded up to 16
   float qs[kVirtualRows];
-  int32_t qsum[kVirtualRows];
+  int32_t qsum[kVirtualRows];  // of qq, or what products of words begin with
   const float* q[kVirtualRows];
   Range seen[kVirtualRows];
+  float* record[kVirtualRows];                            // of the split
+  alignas(64) int16_t words[kVirtualRows * kMaxHeadDim];  // qq as products of words want it
   alignas(64) float rotated[kVirtualRows * kMaxHeadDim];  // q, the same rows, where the format rotates
 };
 
@@ -120,7 +121,11 @@ struct AttentionF16 {
 // Keys of 8 bits, or nibbles: of 64 columns 16 lines or eight. Queries become int8, one scale for each row and head.
 template <Vector V, int Bits>
 struct IntKeys {
-  static constexpr int kScoreRows = Bits == 8 ? V::kBlockRows : V::kRows;
+  static constexpr bool kWords = Bits == 8 && requires { V::kWordRows; };  // products of words, where V has them
+  static constexpr int kScoreRows = [] {
+    if constexpr (kWords) return V::kWordRows;
+    return Bits == 8 ? V::kBlockRows : V::kRows;
+  }();
   static constexpr int kScoreBlocks = Bits == 8 ? 4 : 2;
   static constexpr int kEach = 32 / Bits;  // columns of a line, for which `each` is called once
 
@@ -129,12 +134,33 @@ struct IntKeys {
     const Quantized r = quantize<V>(q, dim, scratch.qq + v * width, width);
     scratch.qs[v] = r.scale;
     scratch.qsum[v] = r.sum;
+    if constexpr (kWords) {
+      scratch.qsum[v] = -128 * r.sum;  // what the zero point of K adds
+      V::words_of(scratch.qq + v * width, width, scratch.words + v * width);
+    }
   }
 
   template <int M, int P, class Each, class Take>
   static INFENG_INLINE void scores(const Slab* slabs, int dim, const SplitScratch& scratch, int v, float scale,
                                    const Each& each, const Take& take) {
     const int width = int(round_up(dim, kLanes)), lines = dim / kEach;
+    const auto finish = [&](int m, int p, typename V::I dot, typename V::F ks) INFENG_INLINE_LAMBDA {
+      take(m, p, V::mul(V::to_float(dot), V::mul(V::mul(V::set(scratch.qs[v + m]), ks), V::set(scale))));
+    };
+    if constexpr (kWords) {
+      INFENG_ROLLED
+      for (int p = 0; p < P; ++p) {
+        typename V::I acc[M];
+        V::template dot_words<M>(acc, slabs[p].k<uint8_t>(), lines, scratch.words + v * width, width, scratch.qsum + v,
+                                 [&](int l) INFENG_INLINE_LAMBDA {
+                                   const int at = p * lines + l;
+                                   if (at % P == 0) each(at / P);
+                                 });
+        const auto ks = V::load(slabs[p].k_scale());
+        INFENG_EACH (m, M) finish(m, p, acc[m], ks);
+      }
+      return;
+    }
     const uint8_t* k[P];
     const int8_t* x[M];
     int32_t sum[M];
@@ -153,8 +179,7 @@ struct IntKeys {
     }
     INFENG_EACH (p, P) {
       const auto ks = V::load(slabs[p].k_scale());
-      INFENG_EACH (m, M)
-        take(m, p, V::mul(V::to_float(acc[m][p]), V::mul(V::mul(V::set(scratch.qs[v + m]), ks), V::set(scale))));
+      INFENG_EACH (m, M) finish(m, p, acc[m][p], ks);
     }
   }
 

@@ -82,24 +82,22 @@ struct SplitBlock {
     Slabs now = slabs(first), next;
     for (int64_t j = first; j < last; ++j, now = next, fetched = true) {
       next = j + 1 < last ? slabs(j + 1) : after;
-      for (int v = 0; v < rows; ++v) scratch.seen[v] = visible(v, j);
+      for (int v = 0; v < rows; ++v) {
+        scratch.seen[v] = visible(v, j);
+        scratch.record[v] = record(v, j);
+      }
       scores(now, fetched);
       if (args.softcap > 0.0f) cap_scores(now);
       if constexpr (Cache::kScaled)
         for (int b = now.begin; b < now.end; ++b)
           V::store(scratch.v_scale + b * kLanes, V::load(now.slab[b].v_scale()));
       for (int v = 0; v < rows;) {
-        const int count = v + 1 < rows && sees_all(v, now) && sees_all(v + 1, now) ? 2 : 1;
-        float* to[2] = {record(v, j), count == 2 ? record(v + 1, j) : nullptr};
-        dispatch<2>(count, [&](auto n) { softmax<n.value>(v, now, to); });
+        const Range *seen = scratch.seen + v, *other = seen + 1;
+        const int count = v + 1 < rows && seen->begin == other->begin && seen->end == other->end ? 2 : 1;
+        if (seen->begin < seen->end) dispatch<2>(count, [&](auto n) { softmax<n.value>(v, now); });
         v += count;
       }
       values(now, next);
-      for (int v = 0; v < rows; ++v) {
-        if (scratch.seen[v].begin >= scratch.seen[v].end) continue;
-        float* target = record(v, j) + kLanes;
-        for (int d = 0; d < width; d += kLanes) V::store(target + d, V::load(scratch.o + v * width + d));
-      }
     }
   }
 
@@ -184,34 +182,32 @@ struct SplitBlock {
     return scratch.seen[v].begin <= now.begin * kLanes && scratch.seen[v].end >= now.end * kLanes;
   }
 
-  // Hides from row v what it does not see of its first and last block, and returns those blocks' positions.
-  Range mask(int v) const {
+  // Hides from row v what it does not see of `blocks`, its first to its last.
+  void mask(int v, Range blocks) const {
     const Range seen = scratch.seen[v];
-    const Range whole = {seen.begin / kLanes * kLanes, int(round_up(seen.end, kLanes))};
+    const F hidden = V::set(-__builtin_inff());
     float* s = scratch.s[v];
-    for (int t = whole.begin; t < seen.begin; ++t) s[t] = -__builtin_inff();
-    for (int t = seen.end; t < whole.end; ++t) s[t] = -__builtin_inff();
-    F largest = V::set(-__builtin_inff());
-    for (int t = whole.begin; t < whole.end; t += kLanes) largest = V::max(largest, V::load(s + t));
+    if (blocks.begin < seen.begin) V::store(s + blocks.begin, hidden, seen.begin - blocks.begin);
+    if (seen.end < blocks.end) V::store(s + seen.end, hidden);  // what lies behind the last block is nobody's
+    F largest = hidden;
+    for (int t = blocks.begin; t < blocks.end; t += kLanes) largest = V::max(largest, V::load(s + t));
     V::store(scratch.largest[v], largest);
-    return whole;
   }
 
-  // Scores of rows [v, v + N) become the factors of V; the records get m and l, o becomes +0. Two rows at once, which
+  // Scores of rows [v, v + N) become the factors of V; the records get m and l, and +0 as o. Two rows at once, which
   // see the same, hide each other's latencies.
   template <int N>
-  INFENG_NOINLINE void softmax(int v, const Slabs& now, float* const* records) const {
-    Range range = {now.begin * kLanes, now.end * kLanes};
-    if (N == 1 && !sees_all(v, now)) {
-      if (scratch.seen[v].begin >= scratch.seen[v].end) return;
-      range = mask(v);
-    }
+  INFENG_NOINLINE void softmax(int v, const Slabs& now) const {
+    const Range seen = scratch.seen[v];
+    const Range range = {seen.begin / kLanes * kLanes, int(round_up(seen.end, kLanes))};
+    if (!sees_all(v, now))
+      INFENG_EACH (n, N) mask(v + n, range);
     float* s = scratch.s[v];
     F l[N], m[N];
     INFENG_EACH (n, N) {
       l[n] = V::zero();
       const float largest = V::max_lanes(V::load(scratch.largest[v + n]));
-      records[n][0] = largest;
+      scratch.record[v + n][0] = largest;
       m[n] = V::set(largest);
     }
     for (int t = range.begin; t < range.end; t += kLanes) {
@@ -224,60 +220,76 @@ struct SplitBlock {
         V::store(s + n * kScoreStride + t, p);
       }
     }
-    INFENG_EACH (n, N) records[n][1] = V::tree(l[n]);
-    for (int d = 0; d < N * width; d += kLanes) V::store(scratch.o + v * width + d, V::zero());
+    INFENG_EACH (n, N) {
+      float* record = scratch.record[v + n];
+      record[1] = V::tree(l[n]);
+      for (int d = 0; d < width; d += kLanes) V::store(record + kLanes + d, V::zero());
+    }
   }
 
   // Rows that V is taken from: the cache as it is, or a chunk widened to f32.
   struct Cached {
     static constexpr int kPerValue = Cache::kPerValue;
+    static constexpr bool kWhole = false;  // blocks lie apart
     const Slab* slab;
     int step;  // values of a row
-    INFENG_INLINE const Value* row(unsigned t) const {
-      return slab[t / kLanes].template v<Value>(int(t % kLanes), kPerValue);
+    INFENG_INLINE const Value* at(unsigned t, int column) const {
+      return slab[t / kLanes].template v<Value>(int(t % kLanes), kPerValue) + column / kPerValue;
     }
     static INFENG_INLINE F load(const Value* v) { return Cache::value(v); }
     static INFENG_INLINE F load(const Value* v, int n) { return Cache::value(v, n); }
   };
   struct Wide {
     static constexpr int kPerValue = 1;
+    static constexpr bool kWhole = true;
     const float* chunk;
-    int begin, step;
-    INFENG_INLINE const float* row(int t) const { return chunk + (t - begin) * step; }
+    int begin, from, step;  // its first token and column, and how many columns it has
+    INFENG_INLINE const float* at(int t, int column) const { return chunk + (t - begin) * step + column - from; }
     static INFENG_INLINE F load(const float* v) { return V::load(v); }
     static INFENG_INLINE F load(const float* v, int n) { return V::load(v, n); }
   };
 
+  // What all rows pass over together, f32 or as it is in the cache, is half of a first-level cache at most.
   void values(const Slabs& now, const Slabs& next) const {
-    const bool widens = Cache::kConverted && rows > kCachedRows;
-    // What the columns pass over together, f32 or as it is in the cache: a third of a first-level cache.
-    const int64_t row =
-        widens ? width * int64_t(sizeof(float)) : ceil_div(dim, Cache::kPerValue) * int64_t(sizeof(Value));
-    const int step = int(max_of(kWideFloats * int64_t(sizeof(float)) / row / kLanes, 1));
     const Fetch ahead(now, next, cache.v_offset, width / kLanes);
-    for (int b = now.begin; b < now.end; b += step) {
-      const int begin = b * kLanes, end = int(min_of(b + step, now.end)) * kLanes;
-      if (widens) {
-        widen(now, begin, end);
-        columns<kRows>(Wide{scratch.wide, begin, width}, width, begin, end, ahead);
-      } else {
-        columns<kCachedRows>(Cached{now.slab, int(ceil_div(dim, Cache::kPerValue))}, dim, begin, end, ahead);
+    if (Cache::kConverted && rows > kCachedRows) {
+      constexpr int kWidth = V::kColumns * kLanes;
+      for (int d = 0; d < width; d += kWidth) {
+        const int count = int(min_of(width - d, kWidth));
+        by_blocks(now, count * int(sizeof(float)), [&](int begin, int end) {
+          dispatch<V::kColumns>(count / kLanes, [&](auto c) { widen<c.value>(now, begin, end, d); });
+          columns<kRows>(Wide{scratch.wide, begin, d, count}, d, count, begin, end, ahead);
+        });
       }
+    } else {
+      const int step = int(ceil_div(dim, Cache::kPerValue));
+      by_blocks(now, step * int(sizeof(Value)),
+                [&](int begin, int end) { columns<kCachedRows>(Cached{now.slab, step}, 0, dim, begin, end, ahead); });
     }
     ahead.fetch_rest(now);
   }
 
-  INFENG_NOINLINE void widen(const Slabs& now, int begin, int end) const {
+  // Calls pass(begin, end) for as many tokens at a time as kWideFloats hold of `bytes` each.
+  template <class Pass>
+  INFENG_INLINE void by_blocks(const Slabs& now, int bytes, const Pass& pass) const {
+    const int step = int(max_of(kWideFloats * int(sizeof(float)) / bytes / kLanes, 1));
+    for (int b = now.begin; b < now.end; b += step) pass(b * kLanes, int(min_of(b + step, now.end)) * kLanes);
+  }
+
+  // C vectors of columns from d on of tokens [begin, end).
+  template <int C>
+  INFENG_NOINLINE void widen(const Slabs& now, int begin, int end, int d) const {
     constexpr int kStep = kLanes / Cache::kPerValue;  // values of a vector
-    const int count = dim, step = width, blocks = count / (4 * kLanes);
+    const int row = int(ceil_div(dim, Cache::kPerValue));
     float* target = scratch.wide;
     for (int b = begin / kLanes; b < end / kLanes; ++b) {
-      const Value* v = now.slab[b].template v<Value>(0);
-      for (int t = 0; t < kLanes; ++t, v += ceil_div(count, Cache::kPerValue), target += step) {
-        for (int d = 0; d < blocks; ++d)
-          INFENG_EACH (c, 4) V::store(target + (4 * d + c) * kLanes, Cache::value(v + (4 * d + c) * kStep));
-        for (int d = 4 * blocks * kLanes; d < count; d += kLanes)
-          V::store(target + d, Cache::value(v + d / kLanes * kStep, count - d));
+      const Value* v = now.slab[b].template v<Value>(0) + d / Cache::kPerValue;
+      if (d + C * kLanes <= dim) {
+        for (int t = 0; t < kLanes; ++t, v += row, target += C * kLanes)
+          INFENG_EACH (c, C) V::store(target + c * kLanes, Cache::value(v + c * kStep));
+      } else {
+        for (int t = 0; t < kLanes; ++t, v += row, target += C * kLanes)
+          INFENG_EACH (c, C) V::store(target + c * kLanes, Cache::value(v + c * kStep, dim - d - c * kLanes));
       }
     }
   }
@@ -286,45 +298,48 @@ struct SplitBlock {
   // rows see begins and ends in their order); the rest, at either end, is added row by row, so that each row's order
   // stays ascending.
   template <int Most, class Source>
-  void columns(const Source& source, int count, int begin, int end, const Fetch& ahead) const {
+  void columns(const Source& source, int from, int count, int begin, int end, const Fetch& ahead) const {
     balanced_blocks<Most>(rows, [&](int v, auto size) {
       constexpr int M = size.value;
       const Range* seen = scratch.seen + v;
       Range common = {int(max_of(begin, seen[M - 1].begin)), int(min_of(end, seen[0].end))};
       if (common.begin >= common.end) common = {end, end};
       for (int m = 0; m < M; ++m)
-        pass<1>(source, count, v + m, int(max_of(begin, seen[m].begin)), int(min_of(common.begin, seen[m].end)),
+        pass<1>(source, from, count, v + m, int(max_of(begin, seen[m].begin)), int(min_of(common.begin, seen[m].end)),
                 nullptr);
-      pass<M>(source, count, v, common.begin, common.end, v == 0 ? &ahead : nullptr);
+      pass<M>(source, from, count, v, common.begin, common.end, v == 0 ? &ahead : nullptr);
       for (int m = 0; m < M; ++m)
-        pass<1>(source, count, v + m, int(max_of(common.end, seen[m].begin)), int(min_of(end, seen[m].end)), nullptr);
+        pass<1>(source, from, count, v + m, int(max_of(common.end, seen[m].begin)), int(min_of(end, seen[m].end)),
+                nullptr);
     });
   }
 
   template <int M, class Source>
-  void pass(const Source& source, int count, int v, int begin, int end, const Fetch* ahead) const {
+  void pass(const Source& source, int from, int count, int v, int begin, int end, const Fetch* ahead) const {
     if (begin >= end) return;
     constexpr int C = M <= kRows ? V::kColumns : V::kColumns / 2;
     const int full = count / kLanes;
     for (int c = 0; c < full; c += C)
       dispatch<C>(full - c,
-                  [&](auto now) { accumulate<M, now.value, false>(source, v, begin, end, c * kLanes, ahead); });
-    if (count % kLanes) accumulate<M, 1, true>(source, v, begin, end, full * kLanes, ahead);
+                  [&](auto now) { accumulate<M, now.value, false>(source, v, begin, end, from + c * kLanes, ahead); });
+    if (count % kLanes) accumulate<M, 1, true>(source, v, begin, end, from + full * kLanes, ahead);
   }
 
-  // o[d .. d + 16 C) of virtual rows [v, v + M).
+  // o[d .. d + 16 C) of virtual rows [v, v + M), in their records.
   template <int M, int C, bool Tail, class Source>
   INFENG_NOINLINE void accumulate(const Source& source, int v, int begin, int end, int d, const Fetch* ahead) const {
-    float* o = scratch.o + v * width + d;
     const float* p = scratch.s[v];
+    float* o[M];
     F acc[M][C];
-    INFENG_EACH (m, M)
-      INFENG_EACH (c, C) acc[m][c] = V::load(o + m * width + c * kLanes);
+    INFENG_EACH (m, M) {
+      o[m] = scratch.record[v + m] + kLanes + d;
+      INFENG_EACH (c, C) acc[m][c] = V::load(o[m] + c * kLanes);
+    }
     const auto pieces = ahead ? ahead->pieces(d, C) : typename Fetch::Pieces{};
     while (begin < end) {
-      const int whole = (begin | (kLanes - 1)) + 1, stop = whole < end ? whole : end;
+      const int whole = Source::kWhole && !ahead ? end : (begin | (kLanes - 1)) + 1, stop = whole < end ? whole : end;
       pieces.fetch(int(unsigned(begin) / kLanes));
-      const auto* values = source.row(begin) + d / Source::kPerValue;
+      const auto* values = source.at(begin, d);
       for (; begin < stop; ++begin, values += source.step) {
         F value[C];
         INFENG_EACH (c, C)
@@ -336,7 +351,7 @@ struct SplitBlock {
       }
     }
     INFENG_EACH (m, M)
-      INFENG_EACH (c, C) V::store(o + m * width + c * kLanes, acc[m][c]);
+      INFENG_EACH (c, C) V::store(o[m] + c * kLanes, acc[m][c]);
   }
 };
 

@@ -7,8 +7,8 @@
 //   lora       per segment, see lora.h
 // A producer hands over the rows of a tile: `width` columns (a multiple of 16) from `column` on (a multiple of 64, of
 // 128 with GATED_MUL, so that a tile owns whole groups of 64; the op alone has those of 256), in scratch that this code
-// may overwrite. LORA comes first in a linear's list and takes all rows at once, since rows share an adapter; the rest
-// goes row by row.
+// may overwrite. One that makes a wide group in parts has each part `kept` until the group is there. LORA comes first
+// in a linear's list and takes all rows at once, since rows share an adapter; the rest goes row by row.
 // SPDX-License-Identifier: Apache-2.0
 #ifndef INFENG_OPS_EPILOGUE_H
 #define INFENG_OPS_EPILOGUE_H
@@ -40,10 +40,11 @@ INFENG_INLINE void join_gates(float* cur, int64_t width, const F& f) {
   for (int64_t c = 0; c < width; c += kLanes) V::store(cur + c, f(V::load(cur + 2 * c), V::load(cur + 2 * c + kLanes)));
 }
 
-// The list from step `from` on, for one row.
+// The list from step `from` on, for one row. Where there is `kept`, kWidestGroup floats, columns that a step rounds in
+// wide groups are put there, each in its place, instead.
 template <Vector V>
 INFENG_NOINLINE void finish_row(const infeng_args& args, uint32_t from, const infeng_tensor& out, int64_t row,
-                                int64_t column, int64_t width, float* cur) {
+                                int64_t column, int64_t width, float* cur, float* kept = nullptr) {
   const auto add = [](auto a, auto b) INFENG_INLINE_LAMBDA { return V::add(a, b); };
   const auto mul = [](auto a, auto b) INFENG_INLINE_LAMBDA { return V::mul(a, b); };
   for (uint32_t i = from; i < args.epilogue_count; ++i) {
@@ -79,10 +80,12 @@ INFENG_NOINLINE void finish_row(const infeng_args& args, uint32_t from, const in
         for (int64_t c = 0; c < width; c += kLanes) V::store(cur + c, softcap<V>(V::load(cur + c), e->a));
         break;
       case INFENG_EPILOGUE_QUANTIZE:
-        if (is_wide(*e))
+        if (!is_wide(*e))
+          quantize_columns<V>(act_of(e), row, column, cur, width);
+        else if (!kept)
           quantize_wide<V>(act_of(e), row, column, cur, width);
         else
-          quantize_columns<V>(act_of(e), row, column, cur, width);
+          for (int64_t c = 0; c < width; c += kLanes) V::store(kept + column % kWidestGroup + c, V::load(cur + c));
         break;
     }
   }
@@ -94,17 +97,28 @@ INFENG_NOINLINE void finish_row(const infeng_args& args, uint32_t from, const in
   if (c < width) V::store(target + c, V::load(cur + c), int(width - c));
 }
 
-// The whole list for rows that lie `stride` floats apart.
+// The whole list for rows that lie `stride` floats apart; what is kept of each are kWidestGroup.
 template <Vector V>
 INFENG_INLINE void finish_rows(const infeng_args& args, const infeng_tensor& out, int64_t row, int64_t rows,
-                               int64_t column, int64_t width, float* cur, int64_t stride) {
+                               int64_t column, int64_t width, float* cur, int64_t stride, float* kept = nullptr) {
   uint32_t from = 0;
   if (args.epilogue_count > 0 && args.epilogues[0]->kind == INFENG_EPILOGUE_LORA) {
     const infeng_lora_epilogue& lora = lora_of(args.epilogues[0]);
     if (lora.segment_count > 0) add_lora<V>(lora, row, rows, column, width, cur, stride);
     from = 1;
   }
-  for (int64_t m = 0; m < rows; ++m) finish_row<V>(args, from, out, row + m, column, width, cur + m * stride);
+  for (int64_t m = 0; m < rows; ++m)
+    finish_row<V>(args, from, out, row + m, column, width, cur + m * stride, kept ? kept + m * kWidestGroup : nullptr);
+}
+
+// The steps that round wide groups, for rows whose columns, those of one tile, were kept.
+template <Vector V>
+INFENG_NOINLINE void quantize_kept(const infeng_args& args, int64_t row, int64_t rows, int64_t column, int64_t width,
+                                   const float* kept) {
+  for (int64_t m = 0; m < rows; ++m, kept += kWidestGroup)
+    for (uint32_t i = 0; i < args.epilogue_count; ++i)
+      if (is_wide(*args.epilogues[i]))
+        quantize_wide<V>(act_of(args.epilogues[i]), row + m, column, kept + column % kWidestGroup, width);
 }
 
 // The op on its own. A tile is one row, read and written from left to right, so `out` may be `in`.

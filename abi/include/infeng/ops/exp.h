@@ -11,11 +11,9 @@
 namespace infeng {
 namespace {
 
-// exp of x, which is x0 brought into [-88, 88]: what lies below -87.33, minus infinity included, is +0.
+// exp of x - n ln 2, where nf is n, the nearest integer to x / ln 2.
 template <Vector V>
-INFENG_INLINE typename V::F exp_within(typename V::F x0, typename V::F x) {
-  const auto n = V::rne(V::mul(x, V::set(0x1.715476p+0f)));
-  const auto nf = V::to_float(n);
+INFENG_INLINE typename V::F exp_of_rest(typename V::F x, typename V::F nf) {
   auto r = V::fma(nf, V::set(-0x1.62e430p-1f), x);
   r = V::fma(nf, V::set(0x1.05c610p-29f), r);
   auto p = V::set(1.9875691500e-4f);
@@ -24,8 +22,17 @@ INFENG_INLINE typename V::F exp_within(typename V::F x0, typename V::F x) {
   p = V::fma(p, r, V::set(4.1665795894e-2f));
   p = V::fma(p, r, V::set(1.6666665459e-1f));
   p = V::fma(p, r, V::set(5.0000001201e-1f));
-  const auto y = V::add(V::fma(p, V::mul(r, r), r), V::set(1.0f));
-  return V::select_less(x0, V::set(-87.33f), V::zero(), V::mul(y, V::exp2i(n)));
+  return V::add(V::fma(p, V::mul(r, r), r), V::set(1.0f));
+}
+
+constexpr float kPerLn2 = 0x1.715476p+0f, kLeastExponent = -87.33f;
+
+// exp of x, which is x0 brought into [-88, 88]: what lies below -87.33, minus infinity included, is +0.
+template <Vector V>
+INFENG_INLINE typename V::F exp_within(typename V::F x0, typename V::F x) {
+  const auto n = V::rne(V::mul(x, V::set(kPerLn2)));
+  const auto y = exp_of_rest<V>(x, V::to_float(n));
+  return V::select_less(x0, V::set(kLeastExponent), V::zero(), V::mul(y, V::exp2i(n)));
 }
 
 template <Vector V>
@@ -33,9 +40,16 @@ INFENG_INLINE typename V::F exp(typename V::F x) {
   return exp_within<V>(x, V::min(V::max(x, V::set(-88.0f)), V::set(88.0f)));
 }
 
-// exp of x <= 0: the upper bound is not needed.
+// exp of x <= 0: the upper bound is not needed. Where a vector of floats can be added to as one of integers, no lower
+// bound either: from -87.33 on the result is a normal number, so that n can be added to its exponent, and what comes of
+// anything below is put away. Adding 1.5 * 2^23 rounds to an integer, which then stands in the sum's last bits.
 template <Vector V>
 INFENG_INLINE typename V::F exp_of_negative(typename V::F x) {
+  if constexpr (requires { V::add_exponent(x, x); }) {
+    const auto shift = V::set(0x1.8p+23f), n = V::add(V::mul(x, V::set(kPerLn2)), shift);
+    const auto y = exp_of_rest<V>(x, V::sub(n, shift));
+    return V::zero_below(x, V::set(kLeastExponent), V::add_exponent(y, n));
+  }
   return exp_within<V>(x, V::max(x, V::set(-88.0f)));
 }
 

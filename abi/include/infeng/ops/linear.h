@@ -1,9 +1,10 @@
 // linear: cur = x W^T, then the epilogues, then out gets cur. This file is what all weight formats share.
-// A tile is 4 panels, 64 outputs, for all rows (8 panels where GATED_MUL will halve them), so that it owns whole groups
-// of whatever it quantizes; 2 panels where nothing is quantized and few rows make a tile a matter of streaming, so that
-// workers finish together. Rows go in blocks of kRowBlock whose results stay in the worker's scratch until they are
-// finished. A `Core` supplies the format's multiply; see linear_float.h and linear_int.h. All blocks of rows pass a
-// tile before the next one, unless the core says kRowsFirst: then a block of rows passes all tiles.
+// A part is 4 panels, 64 outputs, for all rows (8 panels where GATED_MUL will halve them), so that it owns whole groups
+// of whatever it quantizes; 2 panels where nothing is quantized and few rows make it a matter of streaming, so that
+// workers finish together. A tile is one part, or, where groups of 128 or 256 are quantized, the parts of a group,
+// whose results are kept until all are there. Rows go in blocks of kRowBlock whose results stay in the worker's scratch
+// until they are finished. A `Core` supplies the format's multiply; see linear_float.h and linear_int.h. All blocks of
+// rows pass a tile before the next one, unless the core says kRowsFirst: then a block of rows passes all tiles.
 // SPDX-License-Identifier: Apache-2.0
 #ifndef INFENG_OPS_LINEAR_H
 #define INFENG_OPS_LINEAR_H
@@ -60,17 +61,17 @@ template <Vector V, class Core>
 struct Linear {
   static constexpr uint32_t kOp = INFENG_OP_LINEAR;
   static constexpr uint32_t kFuses = kFusedEpilogues;
-  static constexpr uint64_t kHandles = kHandlesLora | kHandlesGates;
+  static constexpr uint64_t kHandles = kHandlesLora | kHandlesGates | kHandlesWide;
 
   static int32_t accepts(const infeng_problem* p) {
     return p->op == kOp && p->weight_format == Core::kFormat && reads<Core>(p->act_format) &&
-           epilogues_within(*p, kFuses);
+           epilogues_within(*p, kFuses, true) && wide_comes_last(*p);
   }
 
   static infeng_status workspace(const infeng_problem* problem, infeng_workspace* out) {
     out->align = kLine;
     out->shared = 0;
-    out->per_worker = int64_t(kRowBlock) * kTileWidth * sizeof(float) + scratch_bytes<Core>(problem->k);
+    out->per_worker = (cur_floats() + kept_floats(*problem)) * int64_t(sizeof(float)) + scratch_bytes<Core>(problem->k);
     return INFENG_OK;
   }
 
@@ -83,32 +84,40 @@ struct Linear {
     const infeng_weight& weight = *args.weight;
     if (weight.format != Core::kFormat || weight.layout != 0)
       return fail(worker, INFENG_INVALID_ARGUMENT, "weight has another format or layout");
-    if (!epilogues_within(*common, kFuses))
+    if (!epilogues_within(*common, kFuses, true) || !wide_comes_last(*common))
       return fail(worker, INFENG_UNIMPLEMENTED, "epilogue list holds a kind that this kernel does not fuse");
-    const int64_t step = tile_panels(*common);
+    const int64_t part = part_panels(*common), step = tile_panels(*common);
+    const int halves = has_epilogue(*common, INFENG_EPILOGUE_GATED_MUL) ? 2 : 1;
     const int64_t count = ceil_div(weight.panels, step), groups = ceil_div(weight.k, kGroup);
     const bool adapted = common->epilogue_count > 0 && common->epilogues[0]->kind == INFENG_EPILOGUE_LORA;
     float* cur = (float*)worker->private_;
-    uint8_t* scratch = (uint8_t*)(cur + kRowBlock * kTileWidth);
+    float* kept = step > part ? cur + cur_floats() : nullptr;
+    uint8_t* scratch = (uint8_t*)(cur + cur_floats() + kept_floats(*common));
     Feed feed;
     const int64_t span = rows_first<Core>() ? kRowBlock : common->rows;
     for (int64_t begin = 0; begin < common->rows; begin += span) {
       const int64_t end = min_of(begin + span, common->rows);
       for (int64_t tile = first; tile < last; ++tile) {
-        const int64_t panel = tile * step, panels = min_of(step, weight.panels - panel);
-        const int64_t ahead = panel + panels;  // a worker's tiles are consecutive: its stream goes on there
+        const int64_t begin_panel = tile * step, end_panel = min_of(begin_panel + step, weight.panels);
         const uint8_t* data = (const uint8_t*)weight.data;
         feed.clear();
-        if (adapted) feed_lora(feed, lora_of(common->epilogues[0]), panel, panels);
+        if (adapted) feed_lora(feed, lora_of(common->epilogues[0]), begin_panel, end_panel - begin_panel);
         if (common->next && end == common->rows)
           feed_later(feed, *common, tile, count, step * weight.panel_bytes, *worker);
-        feed.spread(groups * panels / 2);
+        feed.spread(groups * (end_panel - begin_panel) / 2);
         for (int64_t row = begin; row < end; row += kRowBlock) {
           const int64_t rows = min_of(kRowBlock, end - row);
-          Core::template multiply<V>({*args.in, weight, common->rows, data + panel * weight.panel_bytes,
-                                      ahead < weight.panels ? data + ahead * weight.panel_bytes : nullptr, panels, row,
-                                      rows, cur, scratch, feed, tile == first || span > kRowBlock});
-          finish_rows<V>(*common, args.out, row, rows, panel * kLanes, panels * kLanes, cur, kTileWidth);
+          for (int64_t panel = begin_panel; panel < end_panel; panel += part) {
+            const int64_t panels = min_of(part, end_panel - panel);
+            const int64_t ahead = panel + panels;  // a worker's tiles are consecutive: its stream goes on there
+            Core::template multiply<V>({*args.in, weight, common->rows, data + panel * weight.panel_bytes,
+                                        ahead < weight.panels ? data + ahead * weight.panel_bytes : nullptr, panels,
+                                        row, rows, cur, scratch, feed, panel == first * step || span > kRowBlock});
+            finish_rows<V>(*common, args.out, row, rows, panel * kLanes, panels * kLanes, cur, kTileWidth, kept);
+          }
+          if (kept)
+            quantize_kept<V>(*common, row, rows, begin_panel * kLanes / halves,
+                             (end_panel - begin_panel) * kLanes / halves, kept);
         }
       }
     }
@@ -116,7 +125,16 @@ struct Linear {
   }
 
  private:
-  static int64_t tile_panels(const infeng_args& args) {
+  static constexpr int64_t cur_floats() { return int64_t(kRowBlock) * kTileWidth; }
+
+  template <class Holder>
+  static int64_t kept_floats(const Holder& holder) {
+    return has_wide(holder) ? int64_t(kRowBlock) * kWidestGroup : 0;
+  }
+
+  static int64_t tile_panels(const infeng_args& args) { return part_panels(args) * (widest_group(args) / kGroup); }
+
+  static int64_t part_panels(const infeng_args& args) {
     if (has_epilogue(args, INFENG_EPILOGUE_GATED_MUL)) return 8;
     if (has_epilogue(args, INFENG_EPILOGUE_QUANTIZE)) return 4;
     return args.rows <= kFewRows ? 2 : 4;

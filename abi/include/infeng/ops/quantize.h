@@ -12,8 +12,6 @@
 namespace infeng {
 namespace {
 
-constexpr int kWidestGroup = 256;  // inputs that share a scale
-
 struct Quantized {
   float scale;
   int32_t sum;  // of q
@@ -115,7 +113,7 @@ INFENG_INLINE void quantize_columns(const infeng_activation& act, int64_t row, i
   }
 }
 
-// The same in groups of any width, rotated where the activation is; `column` is a multiple of kWidestGroup.
+// The same in groups of any width, rotated where the activation is; `column` is a multiple of the group.
 template <Vector V>
 INFENG_NOINLINE void quantize_wide(const infeng_activation& act, int64_t row, int64_t column, const float* x,
                                    int64_t width) {

@@ -28,8 +28,9 @@ namespace infeng {
 namespace {
 
 constexpr int kLanes = 16;
-constexpr int kLine = 64;   // bytes of a cache line: 16 outputs x 4 k of int8, or 16 f32
-constexpr int kGroup = 64;  // k of one activation group
+constexpr int kLine = 64;          // bytes of a cache line: 16 outputs x 4 k of int8, or 16 f32
+constexpr int kGroup = 64;         // k of one activation group
+constexpr int kWidestGroup = 256;  // k that share a scale
 
 // The `each` of a dot where nothing is to be done between lines.
 struct Nothing {

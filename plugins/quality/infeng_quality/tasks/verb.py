@@ -42,6 +42,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Answer, judge, print and write. Raises InfengError."""
     task = TASKS[arguments.task]
+    results.require_places(arguments)
     isolated = sandbox.run("").isolated if task.runs_code else None
     if isolated is False:
         say("warning: programs run with limits, but reach the network and your files: use a container", to_stderr=True)

@@ -20,11 +20,12 @@ from infeng_core.errors import AdapterError, InfengError, ResourceError
 from infeng_core.formats import LoadedModel, PackedAdapter, convert_adapter, load_adapter
 from infeng_core.formats.adapters import artifact as artifacts
 from infeng_core.formats.adapters.artifact import FILE, describe, write_artifact
-from infeng_core.formats.adapters.image import A_FORMAT, AdapterImage, Pieces
+from infeng_core.formats.adapters.image import AdapterImage, Pieces
 from infeng_core.formats.adapters.load import read_adapter
 from infeng_core.formats.adapters.packing import from_bf16, pack
 from infeng_core.formats.adapters.sites import sites
 from infeng_core.formats.adapters.snapshot import digest
+from infeng_core.formats.adapters.spec import A_FORMAT
 from infeng_core.formats.adapters.stacked import unpack_stacked
 from infeng_core.formats.shards import aligned_bytes
 

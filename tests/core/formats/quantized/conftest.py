@@ -2,10 +2,11 @@
 
 from pathlib import Path
 
+import caches
 import pytest
 
 
 @pytest.fixture(scope="session")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A cache that the tests of this folder share."""
-    return tmp_path_factory.mktemp("cache")
+    return caches.shared(tmp_path_factory)

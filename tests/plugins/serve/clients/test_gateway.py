@@ -9,7 +9,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -18,7 +18,9 @@ pytest.importorskip("infeng_demo", reason="the demo wheel is not installed")
 pytest.importorskip("smg_grpc_proto", reason="infeng-serve[grpc] is not installed")
 
 import httpx
-from openai import OpenAI
+
+if TYPE_CHECKING:
+    from openai import OpenAI  # more than a second of import, with every collection of tests
 
 pytestmark = pytest.mark.nightly
 
@@ -39,6 +41,8 @@ def gateway(
     served: Any, python_with: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[OpenAI]:
     """A client of a gateway that knows nothing but where gRPC is served."""
+    from openai import OpenAI
+
     program = python_with("smg", "smg>=1.13,<2").with_name("smg")
     path = tmp_path_factory.mktemp("gateway") / "log"
     port, metrics = free_ports(2)

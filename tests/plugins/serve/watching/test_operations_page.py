@@ -19,7 +19,7 @@ from infeng_serve.watching.metrics import REASONS
 
 from infeng_core.api import EngineConfig
 from infeng_core.plug.plugin import read_plugin
-from infeng_core.requests import request
+from infeng_core.requests import checks, request
 from infeng_core.settings.config import default_of
 from infeng_core.settings.schema import Size
 
@@ -60,9 +60,9 @@ def test_the_fixed_limits_are_those_of_the_code():
         "prompts x `n` of a call": (MOST_REQUESTS,),
         "texts of a call of /v1/embeddings": (MOST_TEXTS,),
         "characters of a prompt": (CHARACTERS_PER_TOKEN,),
-        "`stop`, `dry_sequence_breakers`": (request.MOST_STOPS, request.MOST_STOP_CHARACTERS),
+        "`stop`, `dry_sequence_breakers`": (checks.MOST_STOPS, checks.MOST_STOP_CHARACTERS),
         "`logprobs`, `top_logprobs`, `prompt_logprobs`": (request.MOST_LOGPROBS,),
-        "`bad_words`": (request.MOST_BAD_WORDS, request.MOST_BAD_TOKENS),
+        "`bad_words`": (checks.MOST_BAD_WORDS, checks.MOST_BAD_TOKENS),
         "a schema or grammar": (MOST_BYTES,),
         "rendering a chat template": (int(LIMITS.seconds), LIMITS.memory >> 20, LIMITS.output),
         "adapters that one tenant has loaded": (MOST_OWN,),

@@ -68,6 +68,7 @@ class InFlight:
         self.commands: deque[Command | Reader] = deque()
         """In the order of their arrival; a Reader that has gone says to cancel its request."""
         self.is_torn = False
+        self._changes = 0  # of the registry, when the latest batch was looked for
         self.scheduler = make_scheduler()
 
     def submit(self, output: Output) -> None:
@@ -80,17 +81,23 @@ class InFlight:
         output.is_cancelled = True
         self.commands.append((self._drop, output))
 
-    def scheduler_error(self, why: str) -> PluginError:
-        """Return the error of a scheduler that does not do what it owes."""
-        return PluginError(f"scheduler {self._name}", why, "use fcfs")
+    def no_batch(self) -> PluginError:
+        """Return the error of a scheduler that lets requests wait for nothing."""
+        return self._scheduler_error("requests wait, and it has no batch")
 
     # -------------------------------------------------------------------------------------------- around a batch ---
 
     @_orderly
     def next_batch(self) -> Batch | None:
         """Return the scheduler's next batch, if there is anything to do."""
+        self._changes = self._registry.changes
         self._settle()
         return self.scheduler.next_batch(perf_counter())
+
+    def wait(self) -> bool:
+        """Where there was no batch, sleep until there is news of an adapter; return False if nobody waits for one."""
+        scheduler = self.scheduler
+        return scheduler.waiting > 0 and self._registry.wait(self._changes, scheduler.next_deadline - perf_counter())
 
     @_orderly
     def record(self, batch: Batch, tokens: list[list[int]], logits: NDArray[np.float32]) -> None:
@@ -177,7 +184,10 @@ class InFlight:
         except InfengError as error:
             self._end(output, error)
         except Exception as error:
-            self._end(output, self.scheduler_error(f"it does not take a request ({type(error).__name__}: {error})"))
+            self._end(output, self._scheduler_error(f"it does not take a request ({type(error).__name__}: {error})"))
+
+    def _scheduler_error(self, why: str) -> PluginError:
+        return PluginError(f"scheduler {self._name}", why, "use fcfs")
 
     def _drop(self, output: Output, reason: FinishReason = "cancelled") -> None:
         self.scheduler.drop(output.sequence, perf_counter())

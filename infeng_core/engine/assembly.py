@@ -1,0 +1,126 @@
+"""From settings to the parts of an engine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from infeng_core import formats
+from infeng_core.adapters import Registry, base_names
+from infeng_core.backends.interface import Backend, Executable
+from infeng_core.backends.saved_prefixes import SavedPrefixes
+from infeng_core.engine.in_flight import InFlight
+from infeng_core.formats.tensors import LoadedModel
+from infeng_core.kernels.choice import Selector
+from infeng_core.machine.cpu import Cpu, detect
+from infeng_core.plug.hookspecs import DrafterFactory
+from infeng_core.plug.manager import Plugins
+from infeng_core.requests.defaults import recommended
+from infeng_core.requests.tokenizer import Tokenizer
+from infeng_core.scheduling.limits import adapters_budget, limits_of
+from infeng_core.scheduling.schedulers import Schedulers
+from infeng_core.settings.config import EngineConfig
+from infeng_core.step import Limits
+from infeng_core.telemetry import Laps
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What an engine is made of, loaded and bound."""
+
+    config: EngineConfig
+    cpu: Cpu
+    plugins: Plugins
+    selector: Selector | None  # None for a backend without kernels
+    model: LoadedModel
+    defaults: Mapping[str, Any]
+    limits: Limits
+    context_bound: str  # what bounds the context, for messages
+    executable: Executable
+    drafter: DrafterFactory | None  # None for no speculation
+    tokenizer: Tokenizer
+    registry: Registry
+    saved: SavedPrefixes | None  # None where prefixes do not outlive the process
+    schedulers: Schedulers
+    in_flight: InFlight
+
+    @property
+    def eos_ids(self) -> tuple[int, ...]:
+        """The tokens that end a text: the model's, or where it names none, the tokenizer's."""
+        if self.model.config.eos_ids:
+            return self.model.config.eos_ids
+        return () if self.tokenizer.eos_id is None else (self.tokenizer.eos_id,)
+
+
+def assemble(reference: str, config: EngineConfig, laps: Laps) -> Parts:
+    """Load the model ``reference`` and bind a kernel to each of its operations, each phase a lap.
+
+    Raises ModelError, PluginError, KernelError or ResourceError.
+    """
+    cpu = detect()
+    plugins = Plugins.discover(config, cpu)
+    backend: Backend = plugins.backend(config.backend.use)
+    laps.end("plugins")
+    selector = Selector(plugins, config, cpu) if backend.uses_kernels else None
+    laps.end("kernels")
+    model = formats.load(reference, config, plugins)
+    laps.end("weights", {"convert": model.conversion_seconds})
+    defaults = recommended(model.tokenizer_dir)
+    limits, context_bound = limits_of(config, model.config, backend)
+    executable: Executable = backend.compile(model, config, limits, selector)
+    if selector is not None:
+        selector.close()  # everything is bound: no library will be tried again
+    laps.end("program", {} if selector is None else {"kernels": selector.seconds})
+    drafter = None if config.speculation.use == "none" else plugins.drafter(config.speculation.use)
+    tokenizer: Tokenizer = plugins.tokenizer(config.tokenizer.use)(model.tokenizer_dir, config)
+    laps.end("tokenizer")
+    registry = _registry(base_names(reference), config, model, backend, executable)
+    saved = _saved(config, model, executable)
+    policy, restore = plugins.scheduler(config.scheduler.use), None if saved is None else saved.restore
+    schedulers = Schedulers(config, limits, policy, model.id, restore)
+    return Parts(
+        config,
+        cpu,
+        plugins,
+        selector,
+        model,
+        defaults,
+        limits,
+        context_bound,
+        executable,
+        drafter,
+        tokenizer,
+        registry,
+        saved,
+        schedulers,
+        InFlight(schedulers.make, config.scheduler.use, registry, schedulers.backlog),
+    )
+
+
+def _registry(
+    names: frozenset[str], config: EngineConfig, model: LoadedModel, backend: Backend, executable: Executable
+) -> Registry:
+    """Return a registry of adapters for a model; ``names`` are the base's own."""
+    section = config.adapters
+    read = partial(
+        formats.load_adapter, model=model, dtype=section.dtype, cache=0 if section.cache == "none" else section.cache
+    )
+    return Registry(
+        read,
+        executable.load_adapter,
+        most=section.max_resident,
+        budget=adapters_budget(section, backend.available_bytes(), executable.kv_bytes),
+        base=names,
+        max_stacked_rank=executable.max_stacked_rank,
+        load_timeout=section.load_timeout,
+    )
+
+
+def _saved(config: EngineConfig, model: LoadedModel, executable: Executable) -> SavedPrefixes | None:
+    cache = config.kv_cache
+    if cache.prefix_dir is None or not cache.prefix:
+        return None
+    return SavedPrefixes(Path(cache.prefix_dir), cache.prefix_disk, executable, model.id)

@@ -1,0 +1,59 @@
+"""A batch in the backend: the logits it brings, and what ends it early."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from infeng_core.backends.interface import Executable, InterruptedStepError, NotFiniteError
+from infeng_core.backends.isolation import culprits
+from infeng_core.engine.embedding import pool
+from infeng_core.engine.in_flight import InFlight
+from infeng_core.requests.sampler import Sampler
+from infeng_core.step import Batch
+
+
+class Execution:
+    """Runs one batch at a time. Any thread may interrupt it or cancel what nobody wants."""
+
+    def __init__(self, sampler: Sampler, in_flight: InFlight) -> None:
+        """Run nothing yet. sampler: begins its part of a batch beside it. in_flight: whose requests batches are."""
+        self._sampler = sampler
+        self._in_flight = in_flight
+        self._batch: Batch | None = None  # while it runs
+        self._is_interrupted = False
+
+    def run(self, batch: Batch, executable: Executable) -> NDArray[np.float32] | None:
+        """Return a batch's logits, (samples, vocab); None where some spoilt it, which have ended, or nobody wanted it.
+
+        Raises KernelError where an operation fails or ``interrupt`` was called.
+        """
+        self._batch, self._is_interrupted = batch, False
+        try:
+            self._sampler.begin(batch)
+            logits = executable.run(batch)
+            if batch.hidden:
+                pool(batch, executable.hidden_states())  # type: ignore[attr-defined]  # of HiddenStates
+            return logits
+        except NotFiniteError:
+            found = culprits(executable.run, batch)
+            if not found:
+                raise
+            self._in_flight.end_not_finite(found)
+        except InterruptedStepError:
+            if self._is_interrupted:
+                raise
+        finally:
+            self._batch = None
+        return None
+
+    def interrupt(self, executable: Executable) -> None:
+        """Make a batch that runs stop between two tiles, and ``run`` raise."""
+        self._is_interrupted = True
+        executable.cancel()
+
+    def cancel_unwanted(self, executable: Executable) -> None:
+        """Stop a batch that runs for nobody any more; should another have begun meanwhile, it is run again."""
+        batch = self._batch
+        if batch is not None and self._in_flight.streams.nobody_wants(batch):
+            executable.cancel()

@@ -1,0 +1,178 @@
+"""From prompts to streams: every request that callers make is checked, given its parts and put in flight."""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from time import perf_counter
+from typing import Any
+
+from infeng_core.engine.assembly import Parts
+from infeng_core.engine.driver import Driver
+from infeng_core.engine.lifetime import Lifetime
+from infeng_core.requests.chain import Chains
+from infeng_core.requests.input import InputProcessor, Prompt
+from infeng_core.requests.output import Event, Output
+from infeng_core.requests.pooling import Pooled
+from infeng_core.requests.processors import Vocabulary
+from infeng_core.requests.request import Adapters, Logprob, Request, SamplingParams
+from infeng_core.requests.sampler import draw_seed
+from infeng_core.requests.stream import Reader, Stream
+from infeng_core.scheduling.drafts import Guesses
+from infeng_core.step import Sequence as Running
+
+CHARACTERS_PER_TOKEN = 8
+"""A text has more tokens than one for so many characters; by it some are refused before they are tokenized."""
+
+Prepared = tuple[Request, list[int]]
+"""A request and the token ids of its prompt."""
+
+
+class Submissions:
+    """What an engine does with prompts before the next step. Any thread may call any method."""
+
+    def __init__(self, parts: Parts, driver: Driver, cancel: Callable[[Output], None], lifetime: Lifetime) -> None:
+        """Take requests for an engine of these parts.
+
+        driver: runs the steps that a stream's reader waits for. cancel: ends a request soon.
+        """
+        shape = parts.model.config
+        self.inputs = InputProcessor(
+            parts.tokenizer,
+            vocab=shape.vocab,
+            bos_id=shape.bos_id,
+            context=parts.limits.context,
+            bound=parts.context_bound,
+        )
+        self._eos_ids = parts.eos_ids
+        vocabulary = Vocabulary(parts.tokenizer, shape.vocab, self._eos_ids, parts.model.tokenizer_dir)
+        self._processors = Chains(parts.plugins.logit_processor, vocabulary)
+        self._parts = parts
+        self._driver = driver
+        self._cancel = cancel
+        self._lifetime = lifetime
+        self._ids = itertools.count()
+
+    def prepare(self, prompts: Any, params: SamplingParams | None = None, adapters: Any = None) -> list[Prepared]:
+        """Return every prompt as a request with its ids; raises RequestError or AdapterError."""
+        self._lifetime.check()
+        prepared = self.inputs.take(prompts, params, adapters)
+        for request, _ in prepared:
+            if request.adapter is not None:
+                self._parts.registry.check(request.adapter)
+        return prepared
+
+    def start_all(self, prepared: Iterable[Prepared], ready: deque[Output] | None = None) -> list[Stream]:
+        """Put requests in flight, all of them or none; ``ready`` gets an output for each of their events."""
+        streams: list[Stream] = []
+        try:
+            for index, (request, ids) in enumerate(prepared):
+                streams.append(self.start(request, ids, index, ready))
+        except BaseException:
+            abandon(streams)
+            raise
+        return streams
+
+    def submit(
+        self,
+        prompt: Prompt,
+        params: SamplingParams | None,
+        adapter: Adapters | None,
+        index: int,
+        ready: deque[Output] | None,
+    ) -> Stream:
+        """Put one request in flight, as ``Engine.submit`` says."""
+        request = Request.of(prompt, params, adapter)
+        self.check_room(len(request.prompt) // (CHARACTERS_PER_TOKEN if isinstance(request.prompt, str) else 1))
+        [(request, ids)] = self.prepare([request])
+        self.check_room(len(ids))
+        return self.start(request, ids, index, ready)
+
+    def check_room(self, tokens: int, coming: int = 0) -> None:
+        """Raise OverloadedError where a request of so many tokens would meet it, behind ``coming`` others."""
+        self._lifetime.check()
+        self._parts.schedulers.backlog.check(tokens, coming)
+
+    def score(self, prompt: Prompt, continuation: str | Iterable[int], adapter: Adapters | None) -> tuple[Logprob, ...]:
+        """Return the log-probabilities of a continuation's tokens, as ``Engine.score`` says."""
+        self._lifetime.check()
+        request, begin = self.inputs.joined(prompt, continuation, adapter)
+        [(request, ids)] = self.prepare([request])
+        found = self.start(request, ids, report_from=begin - 1).result().prompt_logprobs
+        return tuple(one for one in found[begin:] if one is not None)
+
+    def events(self, prepared: Iterable[Prepared]) -> Iterator[Event]:
+        """Yield the events of requests as they come; whoever stops early cancels what is unfinished."""
+        ready: deque[Output] = deque()
+        streams = self.start_all(prepared, ready)
+        unfinished = len(streams)
+        try:
+            while unfinished:
+                self._driver.run_until(lambda: bool(ready))
+                event = ready.popleft().next_event()
+                if event is not None:
+                    unfinished -= event.completion is not None
+                    yield event
+        finally:
+            abandon(streams)
+
+    def start(
+        self,
+        request: Request,
+        ids: list[int],
+        index: int = 0,
+        ready: deque[Output] | None = None,
+        *,
+        report_from: int | None = None,
+        pooling: Pooled | None = None,
+    ) -> Stream:
+        """Put a prepared request in flight.
+
+        report_from: the first token of the prompt whose log-probability is wanted. pooling: takes its hidden states.
+        """
+        self._lifetime.check()
+        params = request.params
+        sequence = self._sequence(request, ids)
+        sequence.report_from = 0 if params.prompt_logprobs is not None else report_from
+        sequence.pooling = pooling
+        ends = frozenset((*params.stop_token_ids, *(() if params.ignore_eos else self._eos_ids)))
+        sequence.processors = self._processors.start(params, ids, ends)
+        # A tokenizer that knows nothing of special tokens need not take the argument.
+        spelled = {} if params.skip_special_tokens else {"skip_special_tokens": False}
+        output = Output(sequence, partial(self._parts.tokenizer.detokenizer, ids, **spelled), ends, index, ready)
+        if request.adapter is not None:
+            reference = self._parts.registry.refer(request.adapter)
+            reference.owner = output
+            sequence.adapters = reference
+        stream = Stream(output, self._driver.run_until, self._cancel, self._driver.arrival)
+        in_flight = self._parts.in_flight
+        Reader(stream, in_flight.commands.append, output)
+        in_flight.submit(output)
+        self.ring()
+        return stream
+
+    def ring(self) -> None:
+        """Tell who sleeps that there is a command."""
+        self._parts.registry.notify()
+        self._driver.notify()
+
+    def _sequence(self, request: Request, ids: list[int]) -> Running:
+        params = request.params
+        capacity = min(len(ids) + params.max_tokens, self._parts.limits.context)
+        seed = draw_seed() if params.seed is None else params.seed
+        sequence = Running.start(next(self._ids), request, ids, capacity, seed)
+        sequence.arrived = perf_counter()
+        if request.timeout is not None:
+            sequence.deadline = sequence.arrived + request.timeout
+        if self._parts.drafter is not None:
+            most, vocab = self._parts.config.speculation.tokens, self._parts.model.config.vocab
+            sequence.guesses = Guesses(self._parts.drafter(ids), most, vocab)
+        return sequence
+
+
+def abandon(streams: Sequence[Stream]) -> None:
+    """Cancel what nobody reads to its end."""
+    for stream in streams:
+        stream.cancel()

@@ -1,0 +1,90 @@
+"""What an adapter holds, in plain data: which tensors, of which rank and scaling, and what else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from infeng_core.formats.adapters.packed import AdapterDtype
+from infeng_core.formats.quant import BUILTIN, QuantFormat
+
+A_FORMAT: Mapping[AdapterDtype, QuantFormat] = {
+    "f32": BUILTIN["f32"],
+    "bf16": BUILTIN["bf16"],
+    "int8": BUILTIN["int8-row"],
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PartSpec:
+    """What there is of one projection."""
+
+    rank: int = 0
+    scaling: float = 1.0
+    row_scale: bool = False
+    bias: bool = False
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the adapter leaves the projection alone."""
+        return not (self.rank or self.row_scale or self.bias)
+
+    def to_list(self) -> list[object]:
+        """Return plain data."""
+        return [self.rank, self.scaling, self.row_scale, self.bias]
+
+    def scaled(self, scale: float) -> PartSpec:
+        """Return the part with its product multiplied."""
+        return replace(self, scaling=self.scaling * scale)
+
+
+@dataclass(frozen=True)
+class AdapterSpec:
+    """What an adapter holds; where each byte of it lies follows from this and the shapes of the base."""
+
+    dtype: AdapterDtype
+    tensors: Mapping[str, tuple[PartSpec, ...]]  # in packed order; one spec for each part of the tensor
+    embedding: PartSpec | None = None
+    saved_tensors: Mapping[str, str] = field(default_factory=dict)  # name: weight format
+    saved_vectors: tuple[str, ...] = ()
+    rotated: tuple[str, ...] = ()  # tensors whose A is, as what it reads is
+
+    @property
+    def fixed_scale(self) -> bool:
+        """Whether the adapter cannot be scaled once it is packed: its row scales and biases depend on it."""
+        return any(part.row_scale or part.bias for part in self._parts())
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether it is right over the very base alone that it was packed for: DoRA, biases, saved tensors."""
+        return self.fixed_scale or bool(self.saved_tensors)
+
+    def rank(self, tensor: str) -> int:
+        """Return the stacked rank rows of all parts of a tensor."""
+        return sum(part.rank for part in self.tensors[tensor])
+
+    def scaled(self, scale: float) -> AdapterSpec:
+        """Return the spec with every scaling multiplied."""
+        if scale == 1.0:
+            return self
+        tensors = {name: tuple(part.scaled(scale) for part in parts) for name, parts in self.tensors.items()}
+        embedding = None if self.embedding is None else self.embedding.scaled(scale)
+        return replace(self, tensors=tensors, embedding=embedding)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data."""
+        return {
+            "dtype": self.dtype,
+            "tensors": {name: [part.to_list() for part in parts] for name, parts in self.tensors.items()},
+            "embedding": None if self.embedding is None else self.embedding.to_list(),
+            "saved_tensors": dict(self.saved_tensors),
+            "saved_vectors": list(self.saved_vectors),
+            **({"rotated": list(self.rotated)} if self.rotated else {}),
+        }
+
+    def _parts(self) -> Iterator[PartSpec]:
+        for parts in self.tensors.values():
+            yield from parts
+        if self.embedding is not None:
+            yield self.embedding
