@@ -298,8 +298,10 @@ def test_what_is_asked_for_outranks_what_the_file_has(tmp_path: Path, source: Pa
 
 
 def test_a_conversion_is_found_again_and_a_changed_file_is_read_again(
-    tmp_path: Path, source: Path, cache: Path
+    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    cache = tmp_path / "cache"  # its own: the entries of the other one are those of every process of this run
+    monkeypatch.setenv("INFENG_CACHE", str(cache))
     path = write(tmp_path / "m.gguf", source)
     one = loaded(path, model__format="f32")
     before = set((cache / "models").iterdir())
