@@ -149,7 +149,7 @@ def test_an_export_is_made_once_and_beside_the_source(tiny_config: Path) -> None
     def commands(tools: Path, source: Path, folder: Path, kind: str) -> list[list[str]]:
         return [["sh", "-c", f"echo {kind} >>{folder}/model.bin"]]
 
-    peer = small_peer(export_commands=commands)
+    peer = small_peer(export_commands=commands, FORMATS={"int4-g64": "q4", "int4-p32": "q4"})
     place = Environment(peer)
     place.tools.mkdir(parents=True)
     place.python.touch()
@@ -159,9 +159,11 @@ def test_an_export_is_made_once_and_beside_the_source(tiny_config: Path) -> None
     assert first.read_text() == "q4\n"
     assert first.parent.parent == source.parent
     assert models.peer_model(peer, source, "int4-g64") == first
+    assert models.peer_model(peer, source, "int4-p32-a256-h64") == first, "groups and rotations stay ours"
     assert first.read_text() == "q4\n"
-    with pytest.raises(UsageError, match="nothing that stands against int8-row"):
-        models.peer_model(peer, source, "int8-row")
+    for format in ("int8-row", "somebodys"):
+        with pytest.raises(UsageError, match=f"nothing that stands against {format}"):
+            models.peer_model(peer, source, format)
 
 
 def test_a_gguf_goes_as_it_is_to_a_peer_that_reads_gguf(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ def peer_model(peer: Peer, source: Path, format: str) -> Path:
         if not peer.READS_GGUF:
             raise UsageError(peer.NAME, "it reads no GGUF", "give a Hugging Face directory, or leave this peer out")
         return source
-    kind = peer.FORMATS.get(format)
+    kind = peer.FORMATS.get(format) or peer.FORMATS.get(_stored(format))
     if kind is None:
         remedy = f"use one of {', '.join(peer.FORMATS)}"
         raise UsageError(f"{peer.NAME}", f"it has nothing that stands against {format}", remedy)
@@ -41,6 +41,14 @@ def peer_model(peer: Peer, source: Path, format: str) -> Path:
         return peer.model_path(source)
     _export(peer, destination, kind, lambda folder: peer.export_commands(tools, source, folder, kind), peer.model_path)
     return peer.model_path(destination)
+
+
+def _stored(format: str) -> str:
+    """Return the format of the same bytes over groups of 64 inputs as they are, which is all that a file shows."""
+    try:
+        return api.builtin_format(format).stored
+    except UsageError:  # a plugin's, or none
+        return format
 
 
 def peer_adapter(peer: Any, adapter: Path, base: Path) -> Path:
