@@ -207,10 +207,16 @@ def _together(texts: Texts, most: int) -> Iterator[list[NDArray[np.int32]]]:
 
 
 def quantized(
-    x: NDArray[np.float32], group: int = 64, *, is_rotated: bool = False, threads: int = 1
+    x: NDArray[np.float32],
+    group: int = 64,
+    *,
+    is_rotated: bool = False,
+    threads: int = 1,
+    out: NDArray[np.float32] | None = None,
 ) -> NDArray[np.float32]:
     """Return (tokens, k) as integer kernels read it: int8 with a scale for every ``group`` inputs (docs/numerics.md).
 
-    is_rotated: every 64 inputs are rotated first, and stay so.
+    is_rotated: every 64 inputs are rotated first, and stay so. out: where it is written, ``x`` itself as well.
     """
-    return _native.round_inputs(np.ascontiguousarray(rotated(x) if is_rotated else x), group, threads)
+    read = np.ascontiguousarray(rotated(x) if is_rotated else x)
+    return _native.round_inputs(read, group, threads, np.empty_like(read) if out is None else out)

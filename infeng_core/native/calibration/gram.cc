@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <memory>
 #include <vector>
 
 #include "calibration/processor.h"
@@ -126,7 +127,7 @@ class Packed {
   explicit Packed(int64_t columns)
       : columns(columns),
         panels((columns + kPanel - 1) / kPanel),
-        values_(static_cast<size_t>(panels * kBlocks * kPairs * kPanel * 2)),
+        values_(std::make_unique_for_overwrite<Pairs[]>(static_cast<size_t>(panels * kBlocks * kPairs))),
         steps_(static_cast<size_t>(panels * kBlocks * kPanel)) {}
 
   void load(const float* x, int64_t rows, int threads) {
@@ -135,15 +136,13 @@ class Packed {
         const float* from = x + block * kBlock * columns + p * kPanel;
         const int64_t count = std::min(kBlock, rows - block * kBlock);
         const int64_t width = std::min(kPanel, columns - p * kPanel);
-        round_block(from, count, columns, width, reinterpret_cast<Pairs*>(values_.data()) + at(p, block) * kPairs,
+        round_block(from, count, columns, width, values_.get() + at(p, block) * kPairs,
                     steps_.data() + at(p, block) * kPanel);
       }
     });
   }
 
-  const Pairs* values(int64_t p, int64_t block) const {
-    return reinterpret_cast<const Pairs*>(values_.data()) + at(p, block) * kPairs;
-  }
+  const Pairs* values(int64_t p, int64_t block) const { return values_.get() + at(p, block) * kPairs; }
   const double* steps(int64_t p, int64_t block) const { return steps_.data() + at(p, block) * kPanel; }
 
   const int64_t columns, panels;
@@ -151,7 +150,7 @@ class Packed {
  private:
   static int64_t at(int64_t p, int64_t block) { return p * kBlocks + block; }
 
-  std::vector<int16_t> values_;
+  std::unique_ptr<Pairs[]> values_;
   std::vector<double> steps_;
 };
 
