@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import tempfile
 import weakref
@@ -15,58 +16,54 @@ from infeng_core.files import cache_root
 from infeng_core.formats.shards import write_all
 
 IN_MEMORY = 2 << 30
-SPARE = 4  # a block is used again for what leaves up to a quarter of it empty
+ALIGNED = 64
 
 
 class Store:
     """Keeps copies of arrays, ``most`` bytes of them at a time in memory.
 
-    Memory is used again: pages that the operating system has to give anew cost more than the copy.
+    Memory is used again: pages that the operating system has to clear cost more than the copy.
     """
 
     def __init__(self, most: int = IN_MEMORY) -> None:
-        """Begin with nothing."""
-        self._room = most
-        self._idle: list[NDArray[np.uint8]] = []
+        """Begin with nothing; memory is taken as it is needed."""
+        self._holes = [(0, most)]  # from and to, in order
+        self._arena: mmap.mmap | None = None
+        self._most = most
 
     def keep(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return a copy that is only read; raises ResourceError where the disk has no room for it."""
-        if rows.nbytes == 0:
-            return rows.copy()
-        if (block := self._block(rows.nbytes)) is None:
-            return _on_disk(rows)
-        lease = _Lease(block, rows.shape)
-        weakref.finalize(lease, self._idle.append, block).atexit = False
+        size = -(-rows.nbytes // ALIGNED) * ALIGNED
+        begin = next((begin for begin, end in self._holes if end - begin >= size > 0), None)
+        if begin is None:
+            return _on_disk(rows) if size else rows.copy()
+        self._holes = [(low + size if low == begin else low, high) for low, high in self._holes]
+        if self._arena is None:
+            self._arena = mmap.mmap(-1, self._most, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            with contextlib.suppress(OSError):  # a kernel without huge pages
+                self._arena.madvise(mmap.MADV_HUGEPAGE)
+        lease = _Lease(np.frombuffer(self._arena, np.float32, rows.size, begin).reshape(rows.shape))
+        weakref.finalize(lease, self._give_back, begin, begin + size).atexit = False
         made = np.asarray(lease)
         made[...] = rows
         return made
 
-    def _block(self, nbytes: int) -> NDArray[np.uint8] | None:
-        """Return memory for ``nbytes`` that nobody uses; None if there is none left."""
-        fitting = [block for block in self._idle if nbytes <= block.nbytes <= nbytes + nbytes // SPARE]
-        if fitting:
-            best = min(fitting, key=lambda block: block.nbytes)
-            self._idle[:] = [block for block in self._idle if block is not best]
-            return best
-        while self._room < nbytes and self._idle:
-            self._room += self._idle.pop().nbytes
-        if self._room < nbytes:
-            return None
-        self._room -= nbytes
-        return np.empty(nbytes, np.uint8)
+    def _give_back(self, begin: int, end: int) -> None:
+        joined: list[tuple[int, int]] = []
+        for low, high in sorted([*self._holes, (begin, end)]):
+            if joined and joined[-1][1] == low:
+                joined[-1] = joined[-1][0], high
+            elif low < high:
+                joined.append((low, high))
+        self._holes = joined
 
 
 class _Lease:
-    """A block that arrays are in; it lives as long as the last view of them, unlike the first array."""
+    """A part of the memory that arrays are in; it lives as long as the last view of them, unlike the first array."""
 
-    def __init__(self, block: NDArray[np.uint8], shape: tuple[int, ...]) -> None:
-        self._block = block
-        self.__array_interface__ = {
-            "version": 3,
-            "typestr": "<f4",
-            "shape": shape,
-            "data": (block.ctypes.data, False),
-        }
+    def __init__(self, part: NDArray[np.float32]) -> None:
+        self._part = part
+        self.__array_interface__ = part.__array_interface__
 
 
 def release(rows: NDArray[Any]) -> None:
