@@ -1,7 +1,8 @@
 #include "calibration/gram.h"
 
 #include <algorithm>
-#include <cmath>
+#include <bit>
+#include <cstring>
 #include <limits>
 #include <memory>
 #include <vector>
@@ -33,6 +34,9 @@ static_assert(int64_t(kMost) * kMost * kBlock <= std::numeric_limits<int32_t>::m
 // Two rows of a panel: the integers of a column side by side.
 using Pairs = int16_t[kPanel][2];
 using Sums = int32_t[kPanel][kPanel];
+typedef float Lanes __attribute__((vector_size(kPanel * sizeof(float))));
+typedef int32_t Integers __attribute__((vector_size(kPanel * sizeof(int32_t))));
+static_assert(std::endian::native == std::endian::little);
 
 // sums[i][j] = sum over the rows of left[row][i] * right[row][j].
 void tile_anywhere(const Pairs* left, const Pairs* right, int64_t pairs, Sums& sums) {
@@ -71,16 +75,17 @@ __attribute__((target("avx2"))) void tile_avx2(const Pairs* left, const Pairs* r
 __attribute__((target("avx512f,avx512bw,avx512vnni"))) void tile_vnni(const Pairs* left, const Pairs* right,
                                                                       int64_t pairs, Sums& sums) {
   __m512i made[kPanel];
+#pragma GCC unroll 16
   for (int i = 0; i < kPanel; i++) made[i] = _mm512_setzero_si512();
   for (int64_t p = 0; p < pairs; p++) {
     const __m512i a = _mm512_loadu_si512(right[p]);
 #pragma GCC unroll 16
     for (int i = 0; i < kPanel; i++) {
-      int32_t both;
-      __builtin_memcpy(&both, left[p][i], sizeof both);
-      made[i] = _mm512_dpwssd_epi32(made[i], a, _mm512_set1_epi32(both));
+      // Not the intrinsic: GCC 12 copies every sum to another register and back.
+      asm("vpdpwssd %2%{1to16%}, %1, %0" : "+v"(made[i]) : "v"(a), "m"(left[p][i]));
     }
   }
+#pragma GCC unroll 16
   for (int i = 0; i < kPanel; i++) _mm512_storeu_si512(sums[i], made[i]);
 }
 #endif
@@ -93,32 +98,43 @@ void tile(const Pairs* left, const Pairs* right, int64_t pairs, Sums& sums) {
   tile_anywhere(left, right, pairs, sums);
 }
 
+// A row of a panel; 0 behind the last column.
+INFENG_INLINE Lanes load(const float* x, int64_t width) {
+  Lanes made = {};
+  std::memcpy(&made, x, size_t(width) * sizeof(float));
+  return made;
+}
+
+INFENG_INLINE Integers rounded(Lanes x, Lanes by) {
+  const Lanes q = by == 0.0f ? Lanes{} : (x * by + kRound) - kRound;
+  return __builtin_convertvector(q, Integers);
+}
+
 // One block of a panel's columns as integers, and their scales; 0 behind the last column and row.
-INFENG_CLONED_WIDE void round_block(const float* x, int64_t rows, int64_t stride, int64_t width, Pairs* out,
-                                    double* steps) {
-  float most[kPanel] = {}, poison[kPanel] = {};
+INFENG_INLINE void round_columns(const float* x, int64_t rows, int64_t stride, int64_t width, Pairs* out,
+                                 double* steps) {
+  Lanes most = {}, poison = {};
   for (int64_t row = 0; row < rows; row++) {
-    for (int64_t j = 0; j < width; j++) {
-      const float value = x[row * stride + j];
-      most[j] = std::max(most[j], std::fabs(value));
-      poison[j] += value * 0.0f;  // NaN for what is not finite
-    }
+    const Lanes value = load(x + row * stride, width), size = value < 0.0f ? -value : value;
+    most = size > most ? size : most;
+    poison += value * 0.0f;  // NaN for what is not finite
   }
-  float by[kPanel] = {};
+  const Lanes by = most < kSmallest || poison != 0.0f ? Lanes{} : float(kMost) / most;
   for (int64_t j = 0; j < kPanel; j++) {
-    by[j] = most[j] < kSmallest || poison[j] != 0.0f ? 0.0f : float(kMost) / most[j];
     steps[j] = most[j] < kSmallest ? double(poison[j]) : double(most[j]) / kMost + double(poison[j]);
   }
-  for (int64_t row = 0; row < rows; row++) {
-    for (int64_t j = 0; j < width; j++) {
-      const float q = by[j] == 0.0f ? 0.0f : (x[row * stride + j] * by[j] + kRound) - kRound;
-      out[row / 2][j][row % 2] = int16_t(q);
-    }
-    for (int64_t j = width; j < kPanel; j++) out[row / 2][j][row % 2] = 0;
+  for (int64_t row = 0; row < rows; row += 2) {
+    const Integers even = rounded(load(x + row * stride, width), by);
+    const Integers odd = row + 1 < rows ? rounded(load(x + (row + 1) * stride, width), by) : Integers{};
+    const Integers both = (even & 0xffff) | (odd << 16);
+    std::memcpy(out[row / 2], &both, sizeof both);
   }
-  if (rows % 2 != 0) {
-    for (auto& pair : out[rows / 2]) pair[1] = 0;
-  }
+}
+
+INFENG_CLONED_WIDE void round_block(const float* x, int64_t rows, int64_t stride, int64_t width, Pairs* out,
+                                    double* steps) {
+  if (width == kPanel) return round_columns(x, rows, stride, kPanel, out, steps);  // which a compiler knows
+  round_columns(x, rows, stride, width, out, steps);
 }
 
 // Rows of one factor as integers in panels of columns.
