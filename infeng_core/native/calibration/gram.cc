@@ -15,6 +15,8 @@
 #include <immintrin.h>
 #endif
 
+#pragma GCC diagnostic ignored "-Wpsabi"  // vectors are handed to functions that are part of their callers alone
+
 namespace infeng::calibration {
 namespace {
 
@@ -105,7 +107,7 @@ INFENG_INLINE Lanes load(const float* x, int64_t width) {
   return made;
 }
 
-INFENG_INLINE Integers rounded(Lanes x, Lanes by) {
+INFENG_INLINE Integers rounded(const Lanes& x, const Lanes& by) {
   const Lanes q = by == 0.0f ? Lanes{} : (x * by + kRound) - kRound;
   return __builtin_convertvector(q, Integers);
 }
