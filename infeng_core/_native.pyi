@@ -634,7 +634,9 @@ def pack_minima(
 
 # ----------------------------------------------------------------------------------------------------- calibration.cc
 
-def round_inputs(x: NDArray[np.float32], group: int = 64, threads: int = 1) -> NDArray[np.float32]:
+def round_inputs(
+    x: NDArray[np.float32], group: int = 64, threads: int = 1, out: NDArray[np.float32] | None = None
+) -> NDArray[np.float32]:
     """Return the rows ``x``, (rows, k), as integer kernels read them: int8 with a scale for every ``group`` inputs."""
 
 def add_gram(x: NDArray[np.float32], h: NDArray[np.float64], threads: int = 1) -> None:

@@ -28,6 +28,7 @@ from infeng_core.step import Limits
 
 BLOCK = 16  # positions of a cache block
 ROWS = 1024  # of all texts of a step
+_NOTHING = np.empty((0, 0), np.float32)
 
 Texts = Sequence[NDArray[np.int32]]
 """Token ids of each."""
@@ -170,11 +171,15 @@ class Forward:
         """Compute what ``stage`` gives and shows of every step."""
         run = self.runner(stage, self._tensors)
         made: dict[str, list[NDArray[np.float32]]] = {name: [] for name in stage.kept}
-        for index, texts in enumerate(self.steps):
-            for name, rows in run({name: self._values[name][index] for name in stage.takes}, texts).items():
-                made[name].append(self.store.keep(rows))
         later = self._stages[self._next + 1 :]
         wanted = {stage.shows, *(name for one in later for name in one.takes)}
+        last = [rows for name, rows in self._values.items() if name not in wanted or name in made]
+        for index, texts in enumerate(self.steps):
+            shown = run({name: self._values[name][index] for name in stage.takes}, texts)
+            for rows in last:
+                rows[index] = _NOTHING  # whose room what is made may have
+            for name, given in shown.items():
+                made[name].append(self.store.keep(given))
         self._values = {name: rows for name, rows in {**self._values, **made}.items() if name in wanted}
 
     def _step(self, program: _native.Program, texts: Texts) -> None:
@@ -207,10 +212,16 @@ def _together(texts: Texts, most: int) -> Iterator[list[NDArray[np.int32]]]:
 
 
 def quantized(
-    x: NDArray[np.float32], group: int = 64, *, is_rotated: bool = False, threads: int = 1
+    x: NDArray[np.float32],
+    group: int = 64,
+    *,
+    is_rotated: bool = False,
+    threads: int = 1,
+    out: NDArray[np.float32] | None = None,
 ) -> NDArray[np.float32]:
     """Return (tokens, k) as integer kernels read it: int8 with a scale for every ``group`` inputs (docs/numerics.md).
 
-    is_rotated: every 64 inputs are rotated first, and stay so.
+    is_rotated: every 64 inputs are rotated first, and stay so. out: where it is written, ``x`` itself as well.
     """
-    return _native.round_inputs(np.ascontiguousarray(rotated(x) if is_rotated else x), group, threads)
+    read = np.ascontiguousarray(rotated(x) if is_rotated else x)
+    return _native.round_inputs(read, group, threads, np.empty_like(read) if out is None else out)

@@ -27,7 +27,7 @@ class Gptq:
     needs_statistics = True
     knows_sub_scales = True
     aims = True  # at what the model beside makes of its own inputs
-    rules = 4  # counts changes of what it chooses of the same matrix, for the identity of what is made
+    rules = 5  # counts changes of what it chooses of the same matrix, for the identity of what is made
 
     threads: int = 2
     _last: tuple[NDArray[np.float64], _Factored] | None = field(default=None, repr=False)
@@ -54,7 +54,7 @@ class Gptq:
     def _sub_scaled(
         self, weights: NDArray[np.float32], statistic: NDArray[np.float64], factored: _Factored, most: int, sub: SubGrid
     ) -> Quantized:
-        """Choose d, s and z for their own rounding, codes u under them, s, z and u given all others, d between."""
+        """Choose d, s and z for their own rounding, codes u under them, s, z and u given all others, d once more."""
         bits, k = most.bit_length(), weights.shape[1]
         statistic = np.ascontiguousarray(statistic)
         d, s, z = _native.choose_sub_scales(weights, factored.costs, bits, self.threads)
@@ -64,15 +64,10 @@ class Gptq:
         chosen = _native.choose_codes(
             weights, factored.order, factored.factors, d * s, lowest, highest, sub.group, self.threads
         )
-
-        def refit() -> None:
-            integers = chosen * np.repeat(s, sub.group, axis=1)[:, :k]
-            _native.refit_scales(weights, integers, statistic, d, self.threads)
-
-        refit()
         for _ in range(SWEEPS):
             _native.descend(weights, statistic, factored.damping, d, s, z, chosen, bits, self.threads)
-            refit()
+        integers = chosen * np.repeat(s, sub.group, axis=1)[:, :k]
+        _native.refit_scales(weights, integers, statistic, d, self.threads)
         return Quantized(chosen + np.repeat(z, sub.group, axis=1)[:, :k], d, z, s)
 
     def _factored(self, statistic: NDArray[np.float64]) -> _Factored:

@@ -131,10 +131,10 @@ class _OfExperts:
 
 
 def as_read(rows: NDArray[np.float32], format: QuantFormat, threads: int) -> NDArray[np.float32]:
-    """Return the rows that kernels make of inputs for a weight in ``format``, (tokens, k) as they are."""
+    """Return the rows that kernels make of inputs for a weight in ``format``, (tokens, k) in place."""
     if format.is_float:
         return rows
-    return quantized(rows, format.group, is_rotated=format.is_rotated, threads=threads)
+    return quantized(rows, format.group, is_rotated=format.is_rotated, threads=threads, out=rows)
 
 
 def moments(inputs: Rows, format: QuantFormat, threads: int) -> NDArray[np.float64]:

@@ -1,7 +1,8 @@
-"""Hidden states of calibration text: in memory while they are few, else in files without a name."""
+"""Hidden states of calibration text: in memory while there is room, else in files without a name."""
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import tempfile
 import weakref
@@ -14,27 +15,55 @@ from infeng_core.errors import ResourceError
 from infeng_core.files import cache_root
 from infeng_core.formats.shards import write_all
 
-IN_MEMORY = 512 << 20
+IN_MEMORY = 2 << 30
+ALIGNED = 64
 
 
 class Store:
-    """Keeps copies of arrays, ``most`` bytes of them at a time in memory."""
+    """Keeps copies of arrays, ``most`` bytes of them at a time in memory.
+
+    Memory is used again: pages that the operating system has to clear cost more than the copy.
+    """
 
     def __init__(self, most: int = IN_MEMORY) -> None:
-        """Begin with nothing."""
-        self._free = most
+        """Begin with nothing; memory is taken as it is needed."""
+        self._holes = [(0, most)]  # from and to, in order
+        self._arena: mmap.mmap | None = None
+        self._most = most
 
     def keep(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return a copy that is only read; raises ResourceError where the disk has no room for it."""
-        if rows.nbytes <= self._free or rows.nbytes == 0:
-            made = rows.copy()
-            self._free -= made.nbytes
-            weakref.finalize(made, self._release, made.nbytes).atexit = False
-            return made
-        return _on_disk(rows)
+        size = -(-rows.nbytes // ALIGNED) * ALIGNED
+        begin = next((begin for begin, end in self._holes if end - begin >= size > 0), None)
+        if begin is None:
+            return _on_disk(rows) if size else rows.copy()
+        self._holes = [(low + size if low == begin else low, high) for low, high in self._holes]
+        if self._arena is None:
+            self._arena = mmap.mmap(-1, self._most, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            with contextlib.suppress(OSError):  # a kernel without huge pages
+                self._arena.madvise(mmap.MADV_HUGEPAGE)
+        lease = _Lease(np.frombuffer(self._arena, np.float32, rows.size, begin).reshape(rows.shape))
+        weakref.finalize(lease, self._give_back, begin, begin + size).atexit = False
+        made = np.asarray(lease)
+        made[...] = rows
+        return made
 
-    def _release(self, nbytes: int) -> None:
-        self._free += nbytes
+    def _give_back(self, begin: int, end: int) -> None:
+        joined: list[tuple[int, int]] = []
+        for low, high in sorted([*self._holes, (begin, end)]):
+            if joined and joined[-1][1] == low:
+                joined[-1] = joined[-1][0], high
+            elif low < high:
+                joined.append((low, high))
+        self._holes = joined
+
+
+class _Lease:
+    """A part of the memory that arrays are in; it lives as long as the last view of them, unlike the first array."""
+
+    def __init__(self, part: NDArray[np.float32]) -> None:
+        self._part = part
+        self.__array_interface__ = part.__array_interface__
 
 
 def release(rows: NDArray[Any]) -> None:

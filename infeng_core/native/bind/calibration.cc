@@ -3,6 +3,7 @@
 #include <pybind11/stl.h>
 
 #include <initializer_list>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -41,10 +42,11 @@ std::pair<int64_t, int64_t> sizes(const char* what, const Dense<T>& array) {
   return {array.shape(0), array.shape(1)};
 }
 
-Dense<float> round_inputs(const Dense<float>& x, int64_t group, int threads) {
+Dense<float> round_inputs(const Dense<float>& x, int64_t group, int threads, std::optional<Dense<float>> out_of) {
   if (group < 1) fail("invalid_argument", "inputs: groups of ", group);
   const auto [rows, k] = sizes("inputs", x);
-  Dense<float> made({rows, k});
+  Dense<float> made = out_of ? *out_of : Dense<float>({rows, k});
+  require_shape("rounded inputs", made, {rows, k});
   float* out = made.mutable_data();
   const py::gil_scoped_release released;
   calibration::round_inputs(x.data(), rows, k, group, out, threads);
@@ -195,7 +197,8 @@ void descend(const Dense<float>& w, const Dense<double>& h, double damping, cons
 
 void bind_calibration(py::module_& m) {
   m.def("round_inputs", &round_inputs, "x"_a.noconvert(), "group"_a = 64, "threads"_a = 1,
-        "The rows x as integer kernels read them: int8 with a scale for every group of inputs.");
+        "out"_a.noconvert() = py::none(),
+        "The rows x as integer kernels read them: int8 with a scale for every group of inputs; out may be x.");
   m.def("add_gram", &add_gram, "x"_a.noconvert(), "h"_a.noconvert(), "threads"_a = 1,
         "h += x'x in the upper triangle.");
   m.def("add_cross", &add_cross, "y"_a.noconvert(), "x"_a.noconvert(), "c"_a.noconvert(), "threads"_a = 1, "c += y'x.");

@@ -6,32 +6,30 @@
 
 #include "calibration/factor.h"
 #include "calibration/panel.h"
+#include "calibration/products.h"
 #include "calibration/threads.h"
 #include "clones.h"
 
 namespace infeng::calibration {
 namespace {
 
-constexpr int64_t kRows = 8;              // side by side
+constexpr int64_t kRows = 16;             // side by side
 constexpr int64_t kTogether = 4 * kRows;  // that are multiplied with the columns of H while these are in a cache
-static_assert(kSubGroup == kPanelColumns && kRows % kPanelRows == 0);
+constexpr int64_t kGroups = kPanelColumns / kSubGroup;
+static_assert(kSubGroup == kPanelPart);
 constexpr int kChanges[] = {0, -1, 1};
 constexpr float kLess = 1 - 0x1p-16f;  // of the present loss, or a change is but noise
 constexpr float kRound = 0x1.8p23f;    // ties to even for |x| < 2^22, which a clamp before it ensures
 
-typedef float Lanes __attribute__((vector_size(32), aligned(4)));
-typedef int32_t Flags __attribute__((vector_size(32), aligned(4)));
+typedef float Lanes __attribute__((vector_size(64), aligned(4)));
+typedef int32_t Flags __attribute__((vector_size(64), aligned(4)));
 
-// H of one group: its columns, and L and D of the square on the diagonal. Behind the last input is the unit matrix.
+// H of one group: L and D of the square on the diagonal. Behind the last input is the unit matrix.
 struct Block {
-  Panel columns;
   float l[kSubGroup][kSubGroup];
   float pivot[kSubGroup];
 
-  explicit Block(int64_t k) : columns(k) {}
-
-  void load(const double* h, int64_t k, double damping, int64_t begin, int threads) {
-    columns.load(h, damping, begin, threads);
+  void load(const double* h, int64_t k, double damping, int64_t begin) {
     double square[kSubGroup * kSubGroup] = {};
     for (int64_t i = 0; i < kSubGroup; i++) {
       const int64_t row = begin + i;
@@ -46,8 +44,24 @@ struct Block {
   }
 };
 
-// One group of 8 rows, each in a lane.
-struct alignas(32) Tile {
+// H of groups that follow each other: their columns, and the blocks on the diagonal.
+struct Span {
+  Panel columns;
+  std::vector<Block> blocks;
+  int64_t first = 0, count = 0;  // groups
+
+  explicit Span(int64_t k) : columns(k), blocks(kGroups) {}
+
+  void load(const double* h, int64_t k, double damping, int64_t begin, int threads) {
+    first = begin / kSubGroup;
+    count = std::min(kGroups, (k - begin + kSubGroup - 1) / kSubGroup);
+    columns.load(h, damping, begin, threads);
+    for_each(count, threads, [&](int64_t i) { blocks[size_t(i)].load(h, k, damping, begin + i * kSubGroup); });
+  }
+};
+
+// One group of 16 rows, each in a lane.
+struct alignas(64) Tile {
   float w[kSubGroup][kRows];
   float error[kSubGroup][kRows];     // w less what the codes make
   float gradient[kSubGroup][kRows];  // H times the errors of whole rows
@@ -58,14 +72,14 @@ struct alignas(32) Tile {
 };
 
 // A candidate of each row.
-struct alignas(32) Candidate {
+struct alignas(64) Candidate {
   float s[kRows], z[kRows];
   float step[kRows], by[kRows];   // d s, 1 / (d s)
   float low[kRows], high[kRows];  // of q
 };
 
 // The loss of a group's errors f, up to a constant: sum of pivot * (L'f + y)^2 with y = (L D)^-1 gradient - L'error.
-INFENG_CLONED void aim(const Block& block, Tile* tile) {
+INFENG_CLONED_WIDE void aim(const Block& block, Tile* tile) {
   Lanes* const gradient = reinterpret_cast<Lanes*>(tile->gradient);
   const Lanes* const error = reinterpret_cast<const Lanes*>(tile->error);
   const Lanes* const w = reinterpret_cast<const Lanes*>(tile->w);
@@ -86,7 +100,7 @@ INFENG_CLONED void aim(const Block& block, Tile* tile) {
 }
 
 // Chooses codes under the candidate; where they lose less than the best so far they take its place.
-INFENG_CLONED void try_codes(const Block& block, const Candidate& candidate, Tile* tile, Flags* better) {
+INFENG_CLONED_WIDE void try_codes(const Block& block, const Candidate& candidate, Tile* tile, Flags* better) {
   const Lanes step = *reinterpret_cast<const Lanes*>(candidate.step),
               by = *reinterpret_cast<const Lanes*>(candidate.by);
   const Lanes low = *reinterpret_cast<const Lanes*>(candidate.low);
@@ -140,16 +154,12 @@ class Pass {
     });
   }
 
-  void improve(const Block& block, int64_t group, int threads) {
+  void improve(const Span& span, int threads) {
     for_each((n_ + kTogether - 1) / kTogether, threads, [&](int64_t tile) {
-      const int64_t begin = tile * kTogether;
-      const float* error[kTogether];
-      float made[kTogether][kPanelColumns];
-      for (int64_t n = 0; n < kTogether; n++) error[n] = errors_.data() + row_of(begin, n) * k_;
-      block.columns.multiply(error, kTogether, made);
-      for (int64_t n = 0; n < kTogether && begin + n < n_; n += kRows) {
-        improve_rows(block, group, begin + n, made + n);
-      }
+      const int64_t begin = tile * kTogether, rows = std::min(kTogether, n_ - begin);
+      float gradients[kTogether][kPanelColumns];
+      span.columns.multiply(errors_.data() + begin * k_, rows, gradients);
+      for (int64_t n = 0; n < rows; n += kRows) improve_rows(span, begin + n, gradients + n);
     });
   }
 
@@ -157,16 +167,31 @@ class Pass {
   // A row behind the last one is the last one.
   int64_t row_of(int64_t first, int64_t lane) const { return std::min(first + lane, n_ - 1); }
 
-  // made: H times the errors of the rows.
-  void improve_rows(const Block& block, int64_t group, int64_t first, const float (*made)[kPanelColumns]) {
+  // gradients: H times the errors of the rows, which groups change for those behind them.
+  void improve_rows(const Span& span, int64_t first, float (*gradients)[kPanelColumns]) {
+    const int64_t rows = std::min(kRows, n_ - first);
+    for (int64_t g = 0; g < span.count; g++) {
+      const int64_t group = span.first + g, begin = group * kSubGroup;
+      float changes[kRows][kSubGroup];
+      improve_group(span.blocks[size_t(g)], group, first, gradients, g * kSubGroup, changes);
+      for (int64_t part = g + 1; part < span.count; part++) {
+        add_products({changes[0], kSubGroup, 1}, span.columns.row(part, begin), kPanelPart, kSubGroup,
+                     gradients[0] + part * kPanelPart, kPanelColumns, rows, kPanelPart);
+      }
+    }
+  }
+
+  // changes: of the errors of the group.
+  void improve_group(const Block& block, int64_t group, int64_t first, const float (*gradients)[kPanelColumns],
+                     int64_t at, float (*changes)[kSubGroup]) {
     Tile tile;
-    load(group, first, made, &tile);
+    load(group, first, gradients, at, &tile);
     aim(block, &tile);
     Candidate best;
     for (int64_t n = 0; n < kRows; n++) {
-      const int64_t at = row_of(first, n) * groups_ + group;
-      best.s[n] = float(chosen_.scales.s[at]);
-      best.z[n] = float(chosen_.scales.z[at]);
+      const int64_t from = row_of(first, n) * groups_ + group;
+      best.s[n] = float(chosen_.scales.s[from]);
+      best.z[n] = float(chosen_.scales.z[from]);
     }
     const Candidate present = best;
     for (const int scale : kChanges) {
@@ -181,10 +206,10 @@ class Pass {
         }
       }
     }
-    store(tile, best, group, first);
+    store(tile, best, group, first, changes);
   }
 
-  void load(int64_t group, int64_t first, const float (*made)[kPanelColumns], Tile* tile) const {
+  void load(int64_t group, int64_t first, const float (*gradients)[kPanelColumns], int64_t from, Tile* tile) const {
     const int64_t begin = group * kSubGroup, width = std::min<int64_t>(kSubGroup, k_ - begin);
     for (int64_t j = 0; j < kSubGroup; j++) {
       for (int64_t n = 0; n < kRows; n++) {
@@ -192,7 +217,7 @@ class Pass {
         tile->w[j][n] = j < width ? w_[at] : 0.0f;
         tile->error[j][n] = j < width ? errors_[size_t(at)] : 0.0f;
         tile->q[j][n] = j < width ? float(chosen_.q[at]) : 0.0f;
-        tile->gradient[j][n] = made[n][j];
+        tile->gradient[j][n] = gradients[row_of(first, n) - first][from + j];
       }
     }
   }
@@ -214,16 +239,19 @@ class Pass {
     return made;
   }
 
-  void store(const Tile& tile, const Candidate& best, int64_t group, int64_t first) {
+  void store(const Tile& tile, const Candidate& best, int64_t group, int64_t first, float (*changes)[kSubGroup]) {
     const int64_t begin = group * kSubGroup, width = std::min<int64_t>(kSubGroup, k_ - begin);
     for (int64_t n = 0; n < std::min(kRows, n_ - first); n++) {
+      std::fill_n(changes[n], kSubGroup, 0.0f);
       if (!tile.changed[n]) continue;
       const int64_t row = first + n;
       chosen_.scales.s[row * groups_ + group] = int8_t(best.s[n]);
       chosen_.scales.z[row * groups_ + group] = int8_t(best.z[n]);
       for (int64_t j = 0; j < width; j++) {
+        float* const error = errors_.data() + row * k_ + begin + j;
         chosen_.q[row * k_ + begin + j] = int8_t(tile.q[j][n]);
-        errors_[size_t(row * k_ + begin + j)] = tile.error[j][n];
+        changes[n][j] = tile.error[j][n] - *error;
+        *error = tile.error[j][n];
       }
     }
   }
@@ -241,10 +269,10 @@ void descend(const float* w, int64_t n, int64_t k, const double* h, double dampi
              int threads) {
   Pass pass(w, n, k, grid, chosen);
   pass.measure(threads);
-  Block block(k);
-  for (int64_t group = 0; group * kSubGroup < k; group++) {
-    block.load(h, k, damping, group * kSubGroup, threads);
-    pass.improve(block, group, threads);
+  Span span(k);
+  for (int64_t begin = 0; begin < k; begin += kPanelColumns) {
+    span.load(h, k, damping, begin, threads);
+    pass.improve(span, threads);
   }
 }
 

@@ -17,8 +17,9 @@ struct Integers {
 // One pass over the groups of 32 inputs. Of each row and group the s (the present one, one less, one more) and the z
 // (the present offset in steps of the new s, one less, one more) are tried, codes are chosen under them as
 // `choose_codes` does within the group, from its last input to its first, and what loses least by the statistic h +
-// damping I, (k, k) symmetric, with all other groups as they are, stays; so no row loses more than before. Errors,
-// products and sums in binary32, inputs ascending, rows by themselves.
+// damping I, (k, k) symmetric, with all other groups as they are, stays; so no row loses more than before. All in
+// binary32, rows by themselves. What other groups ask for, h times the errors, is a product by fma, inputs ascending,
+// at the first of each eight groups; of those before a group among the eight the changes are added, group by group.
 void descend(const float* w, int64_t n, int64_t k, const double* h, double damping, SubGrid grid, Integers chosen,
              int threads);
 

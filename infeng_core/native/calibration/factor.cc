@@ -3,17 +3,15 @@
 #include <algorithm>
 #include <vector>
 
+#include "calibration/products.h"
 #include "calibration/threads.h"
-#include "clones.h"
 
 namespace infeng::calibration {
 namespace {
 
 constexpr int64_t kBlock = 64;
-constexpr int64_t kRows = 4;  // of a tile, times two vectors of four columns
-typedef double Lanes __attribute__((vector_size(32), aligned(8)));
-constexpr int64_t kLanes = 4;
-constexpr int64_t kColumns = 2 * kLanes;
+constexpr int64_t kRows = 8;  // of a tile
+constexpr int64_t kColumns = kProductColumns;
 
 // The block on the diagonal, (width, width) of stride k, by columns; returns the first pivot that is not positive.
 int64_t factor_diagonal(double* a, int64_t width, int64_t k) {
@@ -31,59 +29,40 @@ int64_t factor_diagonal(double* a, int64_t width, int64_t k) {
   return -1;
 }
 
-// One row below the diagonal block: row becomes L, scaled[] = L D, which the update of what follows multiplies with.
-void solve_row(double* row, const double* diagonal, int64_t width, int64_t k, double* scaled) {
+// One row below the diagonal block: row becomes L, minus[] = -L D, which the update of what follows multiplies with.
+void solve_row(double* row, const double* diagonal, int64_t width, int64_t k, double* minus) {
   for (int64_t j = 0; j < width; j++) {
     double value = row[j];
-    for (int64_t p = 0; p < j; p++) value -= scaled[p] * diagonal[j * k + p];
-    scaled[j] = value;
+    for (int64_t p = 0; p < j; p++) value += minus[p] * diagonal[j * k + p];
+    minus[j] = -value;
     row[j] = value / diagonal[j * k + j];
   }
 }
 
-// c[i][j] -= sum over p of left[i][p] * right[p][j], for 4 rows and 8 columns; what lies above the diagonal too.
-INFENG_CLONED void update_tile(const double* const left[kRows], const double* right, int64_t width,
-                               double* const c[kRows]) {
-  Lanes low[kRows] = {}, high[kRows] = {};
-  for (int64_t p = 0; p < width; p++) {
-    const Lanes a = *reinterpret_cast<const Lanes*>(right + p * kColumns);
-    const Lanes b = *reinterpret_cast<const Lanes*>(right + p * kColumns + kLanes);
-    for (int i = 0; i < kRows; i++) {
-      low[i] += a * left[i][p];
-      high[i] += b * left[i][p];
-    }
-  }
-  for (int i = 0; i < kRows; i++) {
-    *reinterpret_cast<Lanes*>(c[i]) -= low[i];
-    *reinterpret_cast<Lanes*>(c[i] + kLanes) -= high[i];
-  }
-}
-
-// Subtracts the block's share from the rows [row, row + 4) of the lower triangle from column `end` on.
-void update_rows(double* a, int64_t k, int64_t end, int64_t row, int64_t width, const double* scaled,
+// Subtracts the block's share from the rows [row, row + 8) of the lower triangle from column `end` on; what lies above
+// the diagonal changes too.
+void update_rows(double* a, int64_t k, int64_t end, int64_t row, int64_t width, const double* minus,
                  const double* packed) {
   const int64_t rows = std::min(kRows, k - row);
-  const double* left[kRows];
-  for (int64_t i = 0; i < kRows; i++) left[i] = scaled + (row - end + std::min(i, rows - 1)) * kBlock;
+  const Left<double> left{minus + (row - end) * kBlock, kBlock, 1};
   for (int64_t column = end; column < row + rows; column += kColumns) {
-    double edge[kRows][kColumns] = {};  // past the matrix, or of rows that there are not
-    double* c[kRows];
-    const int64_t columns = std::min(kColumns, k - column);
-    for (int64_t i = 0; i < kRows; i++) {
-      c[i] = i < rows && columns == kColumns ? a + (row + i) * k + column : edge[i];
-      if (i < rows && c[i] == edge[i]) std::copy_n(a + (row + i) * k + column, columns, edge[i]);
+    const double* const right = packed + (column - end) * kBlock;
+    double* const c = a + row * k + column;
+    if (column + kColumns <= k) {
+      add_products(left, right, kColumns, width, c, k, rows, kColumns);
+      continue;
     }
-    update_tile(left, packed + (column - end) * kBlock, width, c);
-    for (int64_t i = 0; i < rows; i++) {
-      if (c[i] == edge[i]) std::copy_n(edge[i], columns, a + (row + i) * k + column);
-    }
+    double edge[kRows][kColumns] = {};
+    for (int64_t i = 0; i < rows; i++) std::copy_n(c + i * k, k - column, edge[i]);
+    add_products(left, right, kColumns, width, edge[0], kColumns, rows, kColumns);
+    for (int64_t i = 0; i < rows; i++) std::copy_n(edge[i], k - column, c + i * k);
   }
 }
 
 }  // namespace
 
 int64_t factor(double* a, int64_t k, int threads) {
-  std::vector<double> scaled(size_t(k * kBlock)), packed(size_t((k + kColumns) * kBlock));
+  std::vector<double> minus(size_t(k * kBlock)), packed(size_t((k + kColumns) * kBlock));
   for (int64_t begin = 0; begin < k; begin += kBlock) {
     const int64_t width = std::min(kBlock, k - begin), end = begin + width, below = k - end;
     double* diagonal = a + begin * k + begin;
@@ -91,10 +70,10 @@ int64_t factor(double* a, int64_t k, int threads) {
     if (failed >= 0) return begin + failed;
     for_each((below + kRows - 1) / kRows, threads, [&](int64_t tile) {
       for (int64_t i = tile * kRows; i < std::min(below, (tile + 1) * kRows); i++) {
-        solve_row(a + (end + i) * k + begin, diagonal, width, k, scaled.data() + i * kBlock);
+        solve_row(a + (end + i) * k + begin, diagonal, width, k, minus.data() + i * kBlock);
       }
     });
-    // L of the block's columns, eight rows side by side.
+    // L of the block's columns, 32 rows side by side.
     for_each((below + kColumns - 1) / kColumns, threads, [&](int64_t tile) {
       double* to = packed.data() + tile * kColumns * kBlock;
       for (int64_t p = 0; p < width; p++) {
@@ -107,7 +86,7 @@ int64_t factor(double* a, int64_t k, int threads) {
     // The longest rows come first, so that threads end together.
     const int64_t tiles = (below + kRows - 1) / kRows;
     for_each(tiles, threads, [&](int64_t i) {
-      update_rows(a, k, end, end + (tiles - 1 - i) * kRows, width, scaled.data(), packed.data());
+      update_rows(a, k, end, end + (tiles - 1 - i) * kRows, width, minus.data(), packed.data());
     });
   }
   return -1;

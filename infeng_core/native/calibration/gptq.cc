@@ -1,89 +1,120 @@
 #include "calibration/gptq.h"
 
 #include <algorithm>
-#include <cmath>
 #include <vector>
 
+#include "calibration/products.h"
 #include "calibration/threads.h"
 #include "clones.h"
 
 namespace infeng::calibration {
 namespace {
 
-constexpr int64_t kBlock = 64;
-constexpr int kRows = 4;
-constexpr int64_t kTogether = 8 * kRows;  // that read a part of L from the first-level cache
-constexpr int64_t kPart = 64;             // rows of L, 32 KiB
-typedef double Lanes __attribute__((vector_size(32), aligned(8)));
-constexpr int64_t kLanes = 4;
-constexpr int64_t kColumns = 2 * kLanes;
+constexpr int64_t kBlock = 64;       // columns
+constexpr int64_t kSlab = 2048;      // rows at a time
+constexpr int64_t kRows = 32;        // side by side
+constexpr int64_t kPart = 64;        // columns whose errors, 16 KiB, stay in the first-level cache
+constexpr double kRound = 0x1.8p52;  // ties to even for |x| < 2^51, which a clamp before it ensures
+static_assert(kRows == kProductColumns);
 
-// sums[i][j] += sum over p of error[i][p] * l[p][j] for 4 rows; rows of l are kBlock apart.
-INFENG_CLONED void feed_back(const double* const error[kRows], const double* l, int64_t count, double (*sums)[kBlock]) {
-  for (int64_t column = 0; column < kBlock; column += kColumns) {
-    Lanes low[kRows], high[kRows];
-    for (int i = 0; i < kRows; i++) {
-      low[i] = *reinterpret_cast<const Lanes*>(sums[i] + column);
-      high[i] = *reinterpret_cast<const Lanes*>(sums[i] + column + kLanes);
-    }
-    for (int64_t p = 0; p < count; p++) {
-      const Lanes a = *reinterpret_cast<const Lanes*>(l + p * kBlock + column);
-      const Lanes b = *reinterpret_cast<const Lanes*>(l + p * kBlock + column + kLanes);
-      for (int i = 0; i < kRows; i++) {
-        low[i] += a * error[i][p];
-        high[i] += b * error[i][p];
-      }
-    }
-    for (int i = 0; i < kRows; i++) {
-      *reinterpret_cast<Lanes*>(sums[i] + column) = low[i];
-      *reinterpret_cast<Lanes*>(sums[i] + column + kLanes) = high[i];
-    }
+// What is known of one input of the rows of a tile.
+struct Column {
+  double w[kRows], step[kRows], low[kRows], high[kRows];
+};
+
+// code = value / step to the nearest, and what it misses of w.
+INFENG_CLONED_WIDE void round_column(const Column& column, const double* value, double* code, double* missed) {
+  for (int64_t r = 0; r < kRows; r++) {
+    double q = column.step[r] == 0.0 ? 0.0 : value[r] / column.step[r];
+    q = q < column.high[r] ? q : column.high[r];
+    q = q > column.low[r] ? q : column.low[r];
+    q = (q + kRound) - kRound;
+    code[r] = q;
+    missed[r] = column.w[r] - column.step[r] * q;
   }
 }
 
-int8_t nearest(double value, float step, int low, int high) {
-  if (step == 0) return 0;
-  return int8_t(std::clamp(std::nearbyint(value / double(step)), double(low), double(high)));
+// Up to kSlab rows of a matrix, 32 of them side by side.
+class Rows {
+ public:
+  Rows(int64_t most, int64_t k, const int32_t* order)
+      : k_(k), order_(order), errors_(static_cast<size_t>((most + kRows - 1) / kRows * k * kRows)) {}
+
+  void begin(const float* w, int64_t n, const Steps& steps, int8_t* codes) {
+    w_ = w;
+    n_ = n;
+    steps_ = steps;
+    codes_ = codes;
+  }
+
+  int64_t tiles() const { return (n_ + kRows - 1) / kRows; }
+
+  // Chooses the codes of the columns [begin, end) of a tile; rows of l, from `begin` on, have kBlock columns.
+  void choose(int64_t tile, const double* l, int64_t begin, int64_t end) {
+    double* const errors = errors_.data() + tile * k_ * kRows;
+    double sums[kBlock][kRows] = {};
+    for (int64_t p = end; p < k_; p += kPart) {
+      add_products({l + (p - begin) * kBlock, 1, kBlock}, errors + p * kRows, kRows, std::min(kPart, k_ - p), sums[0],
+                   kRows, end - begin, kRows);
+    }
+    for (int64_t j = end - begin - 1; j >= 0; j--) {
+      add_products({l + (j + 1) * kBlock + j, 1, kBlock}, errors + (begin + j + 1) * kRows, kRows, end - begin - 1 - j,
+                   sums[j], kRows, 1, kRows);
+      choose_column(tile, order_[k_ - 1 - (begin + j)], sums[j], errors + (begin + j) * kRows);
+    }
+  }
+
+ private:
+  void choose_column(int64_t tile, int64_t input, const double* passed_on, double* missed) {
+    const int64_t first = tile * kRows, rows = std::min(kRows, n_ - first);
+    Column column = {};
+    double value[kRows] = {}, code[kRows];
+    for (int64_t r = 0; r < rows; r++) {
+      const int64_t row = first + r, at = row * steps_.groups + input / steps_.group;
+      column.w[r] = double(w_[row * k_ + input]);
+      column.step[r] = double(steps_.step[at]);
+      column.low[r] = steps_.low[at];
+      column.high[r] = steps_.high[at];
+      value[r] = column.w[r] + passed_on[r];
+    }
+    round_column(column, value, code, missed);
+    for (int64_t r = 0; r < rows; r++) codes_[(first + r) * k_ + input] = int8_t(code[r]);
+  }
+
+  const float* w_ = nullptr;
+  int64_t n_ = 0, k_;
+  const int32_t* order_;
+  Steps steps_{};
+  int8_t* codes_ = nullptr;
+  std::vector<double> errors_;  // (tiles, k, 32), at index i those of input order[k - 1 - i]
+};
+
+// The columns [begin, end) of l from row `begin` on, (k - begin, 64); of the block itself what is below the diagonal.
+void load(const double* l, int64_t k, int64_t begin, int64_t end, double* panel, int threads) {
+  for_each((k - begin + kPart - 1) / kPart, threads, [&](int64_t part) {
+    for (int64_t p = part * kPart; p < std::min(k - begin, (part + 1) * kPart); p++) {
+      double* const to = panel + p * kBlock;
+      std::fill_n(to, kBlock, 0.0);
+      std::copy_n(l + (begin + p) * k + begin, std::min(end - begin, p), to);
+    }
+  });
 }
 
 }  // namespace
 
 void choose_codes(const float* w, int64_t n, int64_t k, const int32_t* order, const double* l, const Steps& steps,
                   int8_t* codes, int threads) {
-  std::vector<double> errors(size_t(n * k));  // at index i: of input order[k - 1 - i]
+  Rows rows(std::min(n, kSlab), k, order);
   std::vector<double> panel(size_t(k * kBlock));
-  for (int64_t end = k; end > 0; end = (end - 1) / kBlock * kBlock) {
-    const int64_t begin = (end - 1) / kBlock * kBlock, width = end - begin;
-    for_each(k - begin, threads, [&](int64_t p) {
-      const int64_t row = begin + p;
-      double* to = panel.data() + p * kBlock;
-      std::fill_n(to, kBlock, 0.0);
-      std::copy_n(l + row * k + begin, std::min(width, row - begin), to);  // of the block itself, below the diagonal
-    });
-    for_each((n + kTogether - 1) / kTogether, threads, [&](int64_t tile) {
-      const int64_t first = tile * kTogether, rows = std::min(kTogether, n - first);
-      double sums[kTogether][kBlock] = {};
-      for (int64_t p = end; p < k; p += kPart) {
-        for (int64_t at = 0; at < rows; at += kRows) {
-          const double* error[kRows];
-          for (int64_t i = 0; i < kRows; i++) error[i] = errors.data() + (first + std::min(at + i, rows - 1)) * k + p;
-          feed_back(error, panel.data() + (p - begin) * kBlock, std::min(kPart, k - p), sums + at);
-        }
-      }
-      for (int64_t i = 0; i < rows; i++) {
-        const int64_t row = first + i;
-        for (int64_t j = width - 1; j >= 0; j--) {
-          const int64_t input = order[k - 1 - (begin + j)], at = row * steps.groups + input / steps.group;
-          const double value = double(w[row * k + input]) + sums[i][j];
-          const int8_t code = nearest(value, steps.step[at], steps.low[at], steps.high[at]);
-          codes[row * k + input] = code;
-          const double missed = double(w[row * k + input]) - double(steps.step[at]) * code;
-          errors[size_t(row * k + begin + j)] = missed;
-          const double* below = panel.data() + j * kBlock;
-          for (int64_t to = 0; to < j; to++) sums[i][to] += missed * below[to];
-        }
-      }
-    });
+  for (int64_t first = 0; first < n; first += kSlab) {
+    const int64_t at = first * steps.groups;
+    const Steps of_rows{steps.step + at, steps.low + at, steps.high + at, steps.group, steps.groups};
+    rows.begin(w + first * k, std::min(kSlab, n - first), of_rows, codes + first * k);
+    for (int64_t end = k; end > 0; end = (end - 1) / kBlock * kBlock) {
+      const int64_t begin = (end - 1) / kBlock * kBlock;
+      load(l, k, begin, end, panel.data(), threads);
+      for_each(rows.tiles(), threads, [&](int64_t tile) { rows.choose(tile, panel.data(), begin, end); });
+    }
   }
 }
 

@@ -16,9 +16,9 @@ struct Steps {
 
 // order[k]: the inputs from the first that is chosen to the last. l is (k, k), what `factor` made of the statistic
 // whose row and column i belong to input order[k - 1 - i]: so errors flow from high indices to low ones. codes is (n,
-// k) in the order of the matrix. For each row alone: v = w + sum of error * l over the columns chosen before, blocks of
-// 64 columns and in a block by column, in binary64 without contraction; code = round to nearest even of v / step,
-// clamped.
+// k) in the order of the matrix. For each row alone: v = w + sum of error * l over the columns chosen before, first
+// those behind the column's block of 64, then those in it, indices ascending, by fma in binary64; code = v / step,
+// clamped and rounded to nearest even.
 void choose_codes(const float* w, int64_t n, int64_t k, const int32_t* order, const double* l, const Steps& steps,
                   int8_t* codes, int threads);
 

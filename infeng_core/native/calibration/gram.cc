@@ -1,16 +1,21 @@
 #include "calibration/gram.h"
 
 #include <algorithm>
-#include <cmath>
+#include <bit>
+#include <cstring>
 #include <limits>
+#include <memory>
 #include <vector>
 
+#include "calibration/processor.h"
 #include "calibration/threads.h"
 #include "clones.h"
 
-#if defined(__x86_64__)
+#if INFENG_X86_PARTS
 #include <immintrin.h>
 #endif
+
+#pragma GCC diagnostic ignored "-Wpsabi"  // vectors are handed to functions that are part of their callers alone
 
 namespace infeng::calibration {
 namespace {
@@ -19,7 +24,7 @@ constexpr int64_t kBlock = 512;  // rows under one scale of each column
 constexpr int64_t kPairs = kBlock / 2;
 constexpr int64_t kBlocks = 4;          // that are summed before their sums go to memory
 constexpr int64_t kPanel = 16;          // columns: a block of them is 16 KiB
-constexpr int64_t kTile = 4;            // columns of the left factor whose sums are in registers
+constexpr int64_t kTile = 4;            // columns of the left factor whose sums are in registers of 32 bytes
 constexpr int64_t kGroup = 3;           // panels of the left factor that stay in the second-level cache
 constexpr int64_t kSpan = 32;           // panels of the right factor that a task multiplies them with
 constexpr int32_t kMost = 2047;         // kMost^2 * kBlock < 2^31
@@ -30,76 +35,108 @@ static_assert(int64_t(kMost) * kMost * kBlock <= std::numeric_limits<int32_t>::m
 
 // Two rows of a panel: the integers of a column side by side.
 using Pairs = int16_t[kPanel][2];
-using Sums = int32_t[kTile][kPanel];
+using Sums = int32_t[kPanel][kPanel];
+typedef float Lanes __attribute__((vector_size(kPanel * sizeof(float))));
+typedef int32_t Integers __attribute__((vector_size(kPanel * sizeof(int32_t))));
+static_assert(std::endian::native == std::endian::little);
 
-// sums[i][j] = sum over the rows of left[row][i] * right[row][j] for 4 columns and 16.
-void tile_anywhere(const Pairs* left, const Pairs* right, int64_t first, int64_t pairs, Sums& sums) {
+// sums[i][j] = sum over the rows of left[row][i] * right[row][j].
+void tile_anywhere(const Pairs* left, const Pairs* right, int64_t pairs, Sums& sums) {
   for (auto& row : sums) std::fill_n(row, kPanel, 0);
   for (int64_t p = 0; p < pairs; p++) {
-    for (int64_t i = 0; i < kTile; i++) {
-      const int32_t even = left[p][first + i][0], odd = left[p][first + i][1];
+    for (int64_t i = 0; i < kPanel; i++) {
+      const int32_t even = left[p][i][0], odd = left[p][i][1];
       for (int64_t j = 0; j < kPanel; j++) sums[i][j] += even * right[p][j][0] + odd * right[p][j][1];
     }
   }
 }
 
-#if defined(__x86_64__)
-__attribute__((target("avx2"))) void tile_avx2(const Pairs* left, const Pairs* right, int64_t first, int64_t pairs,
-                                               Sums& sums) {
-  __m256i low[kTile], high[kTile];
-  for (int i = 0; i < kTile; i++) low[i] = high[i] = _mm256_setzero_si256();
-  for (int64_t p = 0; p < pairs; p++) {
-    const __m256i a = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(right[p]));
-    const __m256i b = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(right[p] + kPanel / 2));
-    for (int i = 0; i < kTile; i++) {
-      int32_t both;
-      __builtin_memcpy(&both, left[p][first + i], sizeof both);
-      const __m256i x = _mm256_set1_epi32(both);
-      low[i] = _mm256_add_epi32(low[i], _mm256_madd_epi16(a, x));
-      high[i] = _mm256_add_epi32(high[i], _mm256_madd_epi16(b, x));
+#if INFENG_X86_PARTS
+__attribute__((target("avx2"))) void tile_avx2(const Pairs* left, const Pairs* right, int64_t pairs, Sums& sums) {
+  for (int64_t first = 0; first < kPanel; first += kTile) {
+    __m256i low[kTile], high[kTile];
+    for (int i = 0; i < kTile; i++) low[i] = high[i] = _mm256_setzero_si256();
+    for (int64_t p = 0; p < pairs; p++) {
+      const __m256i a = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(right[p]));
+      const __m256i b = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(right[p] + kPanel / 2));
+      for (int i = 0; i < kTile; i++) {
+        int32_t both;
+        __builtin_memcpy(&both, left[p][first + i], sizeof both);
+        const __m256i x = _mm256_set1_epi32(both);
+        low[i] = _mm256_add_epi32(low[i], _mm256_madd_epi16(a, x));
+        high[i] = _mm256_add_epi32(high[i], _mm256_madd_epi16(b, x));
+      }
     }
-  }
-  for (int i = 0; i < kTile; i++) {
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(sums[i]), low[i]);
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(sums[i] + kPanel / 2), high[i]);
+    for (int i = 0; i < kTile; i++) {
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(sums[first + i]), low[i]);
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(sums[first + i] + kPanel / 2), high[i]);
+    }
   }
 }
 
-void tile(const Pairs* left, const Pairs* right, int64_t first, int64_t pairs, Sums& sums) {
-  static const bool has_avx2 = __builtin_cpu_supports("avx2");
-  (has_avx2 ? tile_avx2 : tile_anywhere)(left, right, first, pairs, sums);
-}
-#else
-void tile(const Pairs* left, const Pairs* right, int64_t first, int64_t pairs, Sums& sums) {
-  tile_anywhere(left, right, first, pairs, sums);
+__attribute__((target("avx512f,avx512bw,avx512vnni"))) void tile_vnni(const Pairs* left, const Pairs* right,
+                                                                      int64_t pairs, Sums& sums) {
+  __m512i made[kPanel];
+#pragma GCC unroll 16
+  for (int i = 0; i < kPanel; i++) made[i] = _mm512_setzero_si512();
+  for (int64_t p = 0; p < pairs; p++) {
+    const __m512i a = _mm512_loadu_si512(right[p]);
+#pragma GCC unroll 16
+    for (int i = 0; i < kPanel; i++) {
+      // Not the intrinsic: GCC 12 copies every sum to another register and back.
+      asm("vpdpwssd %2%{1to16%}, %1, %0" : "+v"(made[i]) : "v"(a), "m"(left[p][i]));
+    }
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < kPanel; i++) _mm512_storeu_si512(sums[i], made[i]);
 }
 #endif
 
+void tile(const Pairs* left, const Pairs* right, int64_t pairs, Sums& sums) {
+#if INFENG_X86_PARTS
+  if (has_vnni()) return tile_vnni(left, right, pairs, sums);
+  if (has_avx2()) return tile_avx2(left, right, pairs, sums);
+#endif
+  tile_anywhere(left, right, pairs, sums);
+}
+
+// A row of a panel; 0 behind the last column.
+INFENG_INLINE Lanes load(const float* x, int64_t width) {
+  Lanes made = {};
+  std::memcpy(&made, x, size_t(width) * sizeof(float));
+  return made;
+}
+
+INFENG_INLINE Integers rounded(const Lanes& x, const Lanes& by) {
+  const Lanes q = by == 0.0f ? Lanes{} : (x * by + kRound) - kRound;
+  return __builtin_convertvector(q, Integers);
+}
+
 // One block of a panel's columns as integers, and their scales; 0 behind the last column and row.
-INFENG_CLONED void round_block(const float* x, int64_t rows, int64_t stride, int64_t width, Pairs* out, double* steps) {
-  float most[kPanel] = {}, poison[kPanel] = {};
+INFENG_INLINE void round_columns(const float* x, int64_t rows, int64_t stride, int64_t width, Pairs* out,
+                                 double* steps) {
+  Lanes most = {}, poison = {};
   for (int64_t row = 0; row < rows; row++) {
-    for (int64_t j = 0; j < width; j++) {
-      const float value = x[row * stride + j];
-      most[j] = std::max(most[j], std::fabs(value));
-      poison[j] += value * 0.0f;  // NaN for what is not finite
-    }
+    const Lanes value = load(x + row * stride, width), size = value < 0.0f ? -value : value;
+    most = size > most ? size : most;
+    poison += value * 0.0f;  // NaN for what is not finite
   }
-  float by[kPanel] = {};
+  const Lanes by = most < kSmallest || poison != 0.0f ? Lanes{} : float(kMost) / most;
   for (int64_t j = 0; j < kPanel; j++) {
-    by[j] = most[j] < kSmallest || poison[j] != 0.0f ? 0.0f : float(kMost) / most[j];
     steps[j] = most[j] < kSmallest ? double(poison[j]) : double(most[j]) / kMost + double(poison[j]);
   }
-  for (int64_t row = 0; row < rows; row++) {
-    for (int64_t j = 0; j < width; j++) {
-      const float q = by[j] == 0.0f ? 0.0f : (x[row * stride + j] * by[j] + kRound) - kRound;
-      out[row / 2][j][row % 2] = int16_t(q);
-    }
-    for (int64_t j = width; j < kPanel; j++) out[row / 2][j][row % 2] = 0;
+  for (int64_t row = 0; row < rows; row += 2) {
+    const Integers even = rounded(load(x + row * stride, width), by);
+    const Integers odd = row + 1 < rows ? rounded(load(x + (row + 1) * stride, width), by) : Integers{};
+    const Integers both = (even & 0xffff) | (odd << 16);
+    std::memcpy(out[row / 2], &both, sizeof both);
   }
-  if (rows % 2 != 0) {
-    for (auto& pair : out[rows / 2]) pair[1] = 0;
-  }
+}
+
+INFENG_CLONED_WIDE void round_block(const float* x, int64_t rows, int64_t stride, int64_t width, Pairs* out,
+                                    double* steps) {
+  if (width == kPanel) return round_columns(x, rows, stride, kPanel, out, steps);  // which a compiler knows
+  round_columns(x, rows, stride, width, out, steps);
 }
 
 // Rows of one factor as integers in panels of columns.
@@ -108,7 +145,7 @@ class Packed {
   explicit Packed(int64_t columns)
       : columns(columns),
         panels((columns + kPanel - 1) / kPanel),
-        values_(static_cast<size_t>(panels * kBlocks * kPairs * kPanel * 2)),
+        values_(std::make_unique_for_overwrite<Pairs[]>(static_cast<size_t>(panels * kBlocks * kPairs))),
         steps_(static_cast<size_t>(panels * kBlocks * kPanel)) {}
 
   void load(const float* x, int64_t rows, int threads) {
@@ -117,15 +154,13 @@ class Packed {
         const float* from = x + block * kBlock * columns + p * kPanel;
         const int64_t count = std::min(kBlock, rows - block * kBlock);
         const int64_t width = std::min(kPanel, columns - p * kPanel);
-        round_block(from, count, columns, width, reinterpret_cast<Pairs*>(values_.data()) + at(p, block) * kPairs,
+        round_block(from, count, columns, width, values_.get() + at(p, block) * kPairs,
                     steps_.data() + at(p, block) * kPanel);
       }
     });
   }
 
-  const Pairs* values(int64_t p, int64_t block) const {
-    return reinterpret_cast<const Pairs*>(values_.data()) + at(p, block) * kPairs;
-  }
+  const Pairs* values(int64_t p, int64_t block) const { return values_.get() + at(p, block) * kPairs; }
   const double* steps(int64_t p, int64_t block) const { return steps_.data() + at(p, block) * kPanel; }
 
   const int64_t columns, panels;
@@ -133,13 +168,13 @@ class Packed {
  private:
   static int64_t at(int64_t p, int64_t block) { return p * kBlocks + block; }
 
-  std::vector<int16_t> values_;
+  std::unique_ptr<Pairs[]> values_;
   std::vector<double> steps_;
 };
 
 // made[i][j] += sums[i][j] in the scales of their columns.
-INFENG_CLONED void widen(const Sums& sums, const double* left, const double* right, double (*made)[kPanel]) {
-  for (int64_t i = 0; i < kTile; i++) {
+INFENG_CLONED_WIDE void widen(const Sums& sums, const double* left, const double* right, double (*made)[kPanel]) {
+  for (int64_t i = 0; i < kPanel; i++) {
     for (int64_t j = 0; j < kPanel; j++) made[i][j] += double(sums[i][j]) * (left[i] * right[j]);
   }
 }
@@ -149,11 +184,9 @@ void add_panels(const Packed& left, const Packed& right, int64_t p, int64_t q, i
   double made[kPanel][kPanel] = {};
   for (int64_t block = 0; block * kBlock < rows; block++) {
     const int64_t pairs = (std::min(kBlock, rows - block * kBlock) + 1) / 2;
-    for (int64_t first = 0; first < kPanel; first += kTile) {
-      Sums sums;
-      tile(left.values(p, block), right.values(q, block), first, pairs, sums);
-      widen(sums, left.steps(p, block) + first, right.steps(q, block), made + first);
-    }
+    Sums sums;
+    tile(left.values(p, block), right.values(q, block), pairs, sums);
+    widen(sums, left.steps(p, block), right.steps(q, block), made);
   }
   const int64_t height = std::min(kPanel, left.columns - p * kPanel),
                 width = std::min(kPanel, right.columns - q * kPanel);

@@ -1,4 +1,4 @@
-// Products of rows with a statistic, 32 of its columns at a time.
+// Products of rows with a statistic, 256 of its columns at a time.
 #pragma once
 
 #include <cstddef>
@@ -7,8 +7,8 @@
 
 namespace infeng::calibration {
 
-inline constexpr int64_t kPanelColumns = 32;
-inline constexpr int64_t kPanelRows = 4;  // that are multiplied at a time
+inline constexpr int64_t kPanelColumns = 256;
+inline constexpr int64_t kPanelPart = 32;  // columns whose values lie together
 
 // Columns of h + damping I, (k, k) symmetric, in binary32.
 class Panel {
@@ -18,13 +18,16 @@ class Panel {
   // Takes the columns from `begin` on; those behind the last one are 0.
   void load(const double* h, double damping, int64_t begin, int threads);
 
-  // made[i][j] = sum over p of rows[i][p] * column[begin + j][p], in binary32, p ascending, without contraction, for
-  // `count` rows, a multiple of kPanelRows: the more, the less the columns have to be read.
-  void multiply(const float* const* rows, int64_t count, float (*made)[kPanelColumns]) const;
+  // made[i][j] = sum over p of rows[i * k + p] * column[begin + j][p], in binary32, by fma, p ascending, for `count`
+  // rows: the more, the less the columns have to be read.
+  void multiply(const float* rows, int64_t count, float (*made)[kPanelColumns]) const;
+
+  // Row p of the columns of a part.
+  const float* row(int64_t part, int64_t p) const { return columns_.data() + (part * k_ + p) * kPanelPart; }
 
  private:
   int64_t k_;
-  std::vector<float> columns_;  // (2, k, 16)
+  std::vector<float> columns_;  // (8, k, 32)
 };
 
 }  // namespace infeng::calibration

@@ -123,23 +123,23 @@ void choose_sub_scales(const float* w, int64_t n, int64_t k, const double* weigh
 }
 
 void refit_scales(const float* w, const int8_t* q, int64_t n, int64_t k, const double* h, float* d, int threads) {
+  constexpr int64_t kTogether = 64;
+  const int64_t tiles = (n + kTogether - 1) / kTogether;
   std::vector<double> wq(static_cast<size_t>(n)), qq(static_cast<size_t>(n));
-  const std::vector<float> integers(q, q + n * k);
-  constexpr int64_t kTogether = 8 * kPanelRows;
+  std::vector<float> integers(static_cast<size_t>(n * k));
+  for_each(n, threads, [&](int64_t row) { std::copy_n(q + row * k, k, integers.data() + row * k); });
   Panel panel(k);
   for (int64_t begin = 0; begin < k; begin += kPanelColumns) {
     panel.load(h, 0, begin, threads);
-    for_each((n + kTogether - 1) / kTogether, threads, [&](int64_t tile) {
+    for_each(tiles, threads, [&](int64_t tile) {
       const int64_t first = tile * kTogether, rows = std::min(kTogether, n - first);
-      const float* of[kTogether];
-      for (int64_t i = 0; i < kTogether; i++) of[i] = integers.data() + (first + std::min(i, rows - 1)) * k;
       float made[kTogether][kPanelColumns];
-      panel.multiply(of, kTogether, made);
+      panel.multiply(integers.data() + first * k, rows, made);
       for (int64_t i = 0; i < rows; i++) {
-        const auto row = size_t(first + i);
+        const int64_t row = first + i, at = row * k + begin;
         for (int64_t j = 0; j < std::min(kPanelColumns, k - begin); j++) {
-          wq[row] += double(made[i][j]) * double(w[(first + i) * k + begin + j]);
-          qq[row] += double(made[i][j]) * double(of[i][begin + j]);
+          wq[size_t(row)] += double(made[i][j]) * double(w[at + j]);
+          qq[size_t(row)] += double(made[i][j]) * double(integers[size_t(at + j)]);
         }
       }
     });

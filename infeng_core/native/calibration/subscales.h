@@ -22,8 +22,8 @@ void choose_sub_scales(const float* w, int64_t n, int64_t k, const double* weigh
                        int threads);
 
 // d = (w' H q) / (q' H q) of each row: the scale under which the integers q = s (u - z), (n, k), lose least by the
-// statistic h, (k, k) symmetric. One that would not be positive stays as it is. H q in binary32, products
-// with it in binary64, inputs ascending.
+// statistic h, (k, k) symmetric. One that would not be positive stays as it is. H q in binary32 by fma,
+// products with it in binary64, inputs ascending.
 void refit_scales(const float* w, const int8_t* q, int64_t n, int64_t k, const double* h, float* d, int threads);
 
 }  // namespace infeng::calibration

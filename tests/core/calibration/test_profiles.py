@@ -172,6 +172,19 @@ def test_hidden_states_that_are_many_lie_on_disk_and_are_the_same(
     assert not isinstance(store.keep(rows), np.memmap)
 
 
+def test_memory_of_hidden_states_is_used_again_when_nobody_sees_it() -> None:
+    rows = np.arange(64, dtype=np.float32).reshape(4, 16)
+    store = Store(most=2 * rows.nbytes)
+    view, gone = store.keep(rows)[:, 1:3], store.keep(rows + 1)
+    del gone
+    others = [store.keep(rows[:2] + 2), store.keep(rows[2:] + 2), store.keep(rows[:1])]  # the view keeps its memory
+    assert [isinstance(one, np.memmap) for one in others] == [False, False, True]
+    assert np.array_equal(view, rows[:, 1:3])
+    del view, others
+    whole = np.concatenate([rows, rows])
+    assert not isinstance(store.keep(whole), np.memmap)  # what lies side by side is one again
+
+
 def test_a_disk_without_room_for_them_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("INFENG_CACHE", str(tmp_path))
 
