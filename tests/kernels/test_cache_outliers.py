@@ -34,7 +34,10 @@ def hard_rows(dim: int) -> np.ndarray:
 
 
 def run(library: native.Library, fmt: str, dim: int, features: set[str]) -> tuple[bytes, bytes]:
-    """Return the cache and the attention of hard rows, by a library's first kernels for them or, where it has none, the reference's."""
+    """Return the cache and the attention of hard rows, by a library's first kernels for them.
+
+    Where it has none, the reference's.
+    """
     x = hard_rows(dim)
     cache = native.KvCache(fmt, layers=1, blocks=3, kv_heads=1, head_dim=dim)
     op = OneOp(ROWS, context=ROWS, segments=[(0, ROWS, 0, 0)], block_tables=[2, 0, 1])
