@@ -9,7 +9,8 @@
 namespace infeng {
 namespace {
 
-// A record is one split of one virtual row: m, l, the weight of the combination, then o[d] from float 16 on.
+// A record is one split of one virtual row: m and l, later the weight of the combination in 16 lanes, then o[d] from
+// float 16 on.
 constexpr int64_t record_floats(int64_t head_dim) { return kLanes + (head_dim + kLanes - 1) / kLanes * kLanes; }
 
 // out[0 .. dim) from `count` consecutive records; `sink` is one more score, without a value, or NULL.
@@ -20,16 +21,11 @@ INFENG_INLINE void combine_splits(float* records, int64_t count, int dim, const 
   for (int64_t j = 1; j < count; ++j) largest = records[j * floats] > largest ? records[j * floats] : largest;
   if (sink && *sink > largest) largest = *sink;
   auto sum = V::zero();
-  for (int64_t first = 0; first < count; first += kLanes) {  // the exponents of 16 splits at once
-    const int64_t last = min_of(first + kLanes, count);
-    alignas(64) float weight[kLanes] = {};
-    for (int64_t j = first; j < last; ++j) weight[j - first] = records[j * floats] - largest;
-    V::store(weight, exp_of_negative<V>(V::load(weight)));
-    for (int64_t j = first; j < last; ++j) {
-      float* r = records + j * floats;
-      r[2] = weight[j - first];
-      sum = V::fma(V::set(r[1]), V::set(r[2]), sum);
-    }
+  for (int64_t j = 0; j < count; ++j) {
+    float* r = records + j * floats;
+    const auto weight = exp_of_negative<V>(V::set(r[0] - largest));
+    sum = V::fma(V::set(r[1]), weight, sum);
+    V::store(r, weight);
   }
   if (sink) sum = V::add(sum, exp_of_negative<V>(V::set(*sink - largest)));
   constexpr int kMost = 4;  // vectors at once: one sum waits for itself
@@ -40,7 +36,7 @@ INFENG_INLINE void combine_splits(float* records, int64_t count, int dim, const 
       INFENG_EACH (c, C) o[c] = V::zero();
       for (int64_t j = 0; j < count; ++j) {
         const float* r = records + j * floats;
-        const auto weight = V::set(r[2]);
+        const auto weight = V::load(r);
         INFENG_EACH (c, C) o[c] = V::fma(V::load(r + kLanes + d + c * kLanes), weight, o[c]);
       }
       INFENG_EACH (c, C) V::store(out + d + c * kLanes, V::div(o[c], sum));

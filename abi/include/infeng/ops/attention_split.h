@@ -28,6 +28,7 @@ struct SplitBlock {
   // Rows whose sums for one or more vectors of columns stay in registers. V that must be converted is widened once for
   // all rows of the block, unless it is needed only once.
   static constexpr int kRows = 6, kCachedRows = V::kColumns > 1 ? 8 : kRows;
+  static constexpr int kAbreast = V::kColumns > 1 ? 4 : 2;  // exponentials that are made side by side
 
   const infeng_attention_args& args;
   const infeng_kv_cache& cache;
@@ -86,17 +87,7 @@ struct SplitBlock {
         scratch.seen[v] = visible(v, j);
         scratch.record[v] = record(v, j);
       }
-      scores(now, fetched);
-      if (args.softcap > 0.0f) cap_scores(now);
-      if constexpr (Cache::kScaled)
-        for (int b = now.begin; b < now.end; ++b)
-          V::store(scratch.v_scale + b * kLanes, V::load(now.slab[b].v_scale()));
-      for (int v = 0; v < rows;) {
-        const Range *seen = scratch.seen + v, *other = seen + 1;
-        const int count = v + 1 < rows && seen->begin == other->begin && seen->end == other->end ? 2 : 1;
-        if (seen->begin < seen->end) dispatch<2>(count, [&](auto n) { softmax<n.value>(v, now); });
-        v += count;
-      }
+      scores(now, fetched, [&](int v, int count) { factors(now, v, v + count); });
       values(now, next);
     }
   }
@@ -108,9 +99,11 @@ struct SplitBlock {
     return {int(max_of(w.begin - j * kSplit, 0)), int(min_of(w.end - j * kSplit, kSplit))};
   }
 
-  void scores(const Slabs& now, bool fetched) const {
+  // Scores of all rows. Those of done(v, count) have all of theirs, which are still in the first-level cache.
+  template <class Done>
+  void scores(const Slabs& now, bool fetched, const Done& done) const {
     if constexpr (requires { Cache::takes_splits(rows, dim); }) {
-      if (slot == 0 && Cache::takes_splits(rows, dim)) return score_split(now, fetched);
+      if (slot == 0 && Cache::takes_splits(rows, dim)) return score_split(now, fetched, done);
     }
     constexpr int P = Cache::kScoreBlocks;
     if (!fetched) fetch_keys<V, Cache>(now, now.begin, P);
@@ -122,12 +115,14 @@ struct SplitBlock {
         score<M, P>(now, b, v);
       }
       for (; b < now.end; ++b) score<M, 1>(now, b, v);
+      done(v, M);
     });
   }
 
-  // The scores of all rows at once, for formats that have a way of their own (ops/attention_tiles.h). With each block
-  // its V is fetched, and K of a later one unless that has been asked for.
-  void score_split(const Slabs& now, bool fetched) const {
+  // For formats that have a way of their own (ops/attention_tiles.h). With each block its V is fetched, and K of a
+  // later one unless that has been asked for.
+  template <class Done>
+  void score_split(const Slabs& now, bool fetched, const Done& done) const {
     if (!fetched) fetch_keys<V, Cache>(now, now.begin, Cache::kTurnBlocks);
     const auto ahead = [&](int b) INFENG_INLINE_LAMBDA {
       if (!fetched) fetch_keys<V, Cache>(now, b + Cache::kTurnBlocks, 1);
@@ -135,7 +130,7 @@ struct SplitBlock {
       for (int at = 0; at < dim * Cache::kBytes; at += kLine) V::prefetch(values + at);
       V::prefetch(now.slab[b].v_scale());
     };
-    Cache::score_split({now.slab, now.begin, now.end, rows, dim, args.scale}, scratch, ahead);
+    Cache::score_split({now.slab, now.begin, now.end, rows, dim, args.scale}, scratch, ahead, done);
   }
 
   // The first rows to pass also fetch V of the same blocks, which is due after the split's scores.
@@ -166,8 +161,33 @@ struct SplitBlock {
     INFENG_EACH (m, M) V::store(scratch.largest[v + m], largest[m]);
   }
 
-  INFENG_NOINLINE void cap_scores(const Slabs& now) const {
-    for (int v = 0; v < rows; ++v) {
+  // The query of a virtual row of the block before this one, whose turn is next: the last rows come first.
+  void fetch_query(int64_t virtual_row) const {
+    if (virtual_row < 0) return;
+    const int64_t row = segment.row_begin + virtual_row / shared, head = kv_head * shared + virtual_row % shared;
+    const char* q = (const char*)(row_of<float>(args.q, row) + head * args.q.strides[1]);
+    for (int at = 0; at < dim * int(sizeof(float)); at += kLine) V::prefetch(q + at);
+  }
+
+  // Scores of rows [first, last) become the factors of V.
+  void factors(const Slabs& now, int first, int last) const {
+    if (args.softcap > 0.0f) cap_scores(now, first, last);
+    if (Cache::kScaled && first == 0)
+      for (int b = now.begin; b < now.end; ++b) V::store(scratch.v_scale + b * kLanes, V::load(now.slab[b].v_scale()));
+    for (int v = first; v < last;) {
+      const Range seen = scratch.seen[v];
+      int count = 1;
+      while (count < kAbreast && v + count < last && scratch.seen[v + count].begin == seen.begin &&
+             scratch.seen[v + count].end == seen.end)
+        ++count;
+      for (int n = 0; n < count; ++n) fetch_query(from + v + n - rows);
+      if (seen.begin < seen.end) dispatch<kAbreast>(count, [&](auto n) { softmax<n.value>(v, now); });
+      v += count;
+    }
+  }
+
+  INFENG_NOINLINE void cap_scores(const Slabs& now, int first, int last) const {
+    for (int v = first; v < last; ++v) {
       F largest = V::set(-__builtin_inff());
       for (int t = now.begin * kLanes; t < now.end * kLanes; t += kLanes) {
         const F s = softcap<V>(V::load(scratch.s[v] + t), args.softcap);
@@ -182,16 +202,27 @@ struct SplitBlock {
     return scratch.seen[v].begin <= now.begin * kLanes && scratch.seen[v].end >= now.end * kLanes;
   }
 
-  // Hides from row v what it does not see of `blocks`, its first to its last.
-  void mask(int v, Range blocks) const {
+  // Hides from row v what it does not see of `blocks`, its first to its last, and returns the largest of each lane.
+  // What is stored here are whole vectors: loading a part of one store and a part of another waits for both.
+  F mask(int v, Range blocks) const {
+    constexpr float kInf = __builtin_inff();
+    alignas(64) static constexpr float kEdge[3 * kLanes] = {
+        -kInf, -kInf, -kInf, -kInf, -kInf, -kInf, -kInf, -kInf, -kInf, -kInf, -kInf, -kInf, -kInf, -kInf, -kInf, -kInf,
+        kInf,  kInf,  kInf,  kInf,  kInf,  kInf,  kInf,  kInf,  kInf,  kInf,  kInf,  kInf,  kInf,  kInf,  kInf,  kInf,
+        -kInf, -kInf, -kInf, -kInf, -kInf, -kInf, -kInf, -kInf, -kInf, -kInf, -kInf, -kInf, -kInf, -kInf, -kInf, -kInf};
     const Range seen = scratch.seen[v];
-    const F hidden = V::set(-__builtin_inff());
     float* s = scratch.s[v];
-    if (blocks.begin < seen.begin) V::store(s + blocks.begin, hidden, seen.begin - blocks.begin);
-    if (seen.end < blocks.end) V::store(s + seen.end, hidden);  // what lies behind the last block is nobody's
-    F largest = hidden;
-    for (int t = blocks.begin; t < blocks.end; t += kLanes) largest = V::max(largest, V::load(s + t));
-    V::store(scratch.largest[v], largest);
+    const auto hide = [&](int t, const float* edge)
+                          INFENG_INLINE_LAMBDA { V::store(s + t, V::min(V::load(s + t), V::load(edge))); };
+    hide(blocks.begin, kEdge + kLanes - (seen.begin - blocks.begin));
+    hide(blocks.end - kLanes, kEdge + kLanes + (blocks.end - seen.end));
+    F largest = V::load(s + blocks.begin), other = V::load(s + blocks.end - kLanes);
+    int t = blocks.begin;
+    for (; t + kLanes < blocks.end; t += 2 * kLanes) {
+      largest = V::max(largest, V::load(s + t));
+      other = V::max(other, V::load(s + t + kLanes));
+    }
+    return V::max(largest, other);
   }
 
   // Scores of rows [v, v + N) become the factors of V; the records get m and l, and +0 as o. Two rows at once, which
@@ -200,30 +231,39 @@ struct SplitBlock {
   INFENG_NOINLINE void softmax(int v, const Slabs& now) const {
     const Range seen = scratch.seen[v];
     const Range range = {seen.begin / kLanes * kLanes, int(round_up(seen.end, kLanes))};
-    if (!sees_all(v, now))
-      INFENG_EACH (n, N) mask(v + n, range);
+    const bool all = sees_all(v, now);
     float* s = scratch.s[v];
     F l[N], m[N];
     INFENG_EACH (n, N) {
       l[n] = V::zero();
-      const float largest = V::max_lanes(V::load(scratch.largest[v + n]));
+      const float largest = V::max_lanes(all ? V::load(scratch.largest[v + n]) : mask(v + n, range));
       scratch.record[v + n][0] = largest;
       m[n] = V::set(largest);
     }
-    for (int t = range.begin; t < range.end; t += kLanes) {
-      F scale;
-      if constexpr (Cache::kScaled) scale = V::load(scratch.v_scale + t);
-      INFENG_EACH (n, N) {
-        F p = exp_of_negative<V>(V::sub(V::load(s + n * kScoreStride + t), m[n]));
-        l[n] = V::add(l[n], p);
-        if constexpr (Cache::kScaled) p = V::mul(p, scale);
-        V::store(s + n * kScoreStride + t, p);
-      }
-    }
+    constexpr int kBlocks = kAbreast / N;
+    int t = range.begin;
+    for (; t + kBlocks * kLanes <= range.end; t += kBlocks * kLanes) exponentials<N, kBlocks>(s + t, t, m, l);
+    for (; t < range.end; t += kLanes) exponentials<N, 1>(s + t, t, m, l);
     INFENG_EACH (n, N) {
       float* record = scratch.record[v + n];
       record[1] = V::tree(l[n]);
       for (int d = 0; d < width; d += kLanes) V::store(record + kLanes + d, V::zero());
+    }
+  }
+
+  // Scores of B blocks from token t on in N rows; l adds up block by block.
+  template <int N, int B>
+  INFENG_INLINE void exponentials(float* s, int t, const F (&m)[N], F (&l)[N]) const {
+    using Many = Abreast<V, N * B>;
+    const auto at = [&](int i) INFENG_INLINE_LAMBDA { return s + i % N * kScoreStride + i / N * kLanes; };
+    const auto p =
+        exp_of_negative<Many>(Many::each([&](int i) INFENG_INLINE_LAMBDA { return V::sub(V::load(at(i)), m[i % N]); }));
+    INFENG_EACH (i, N * B) {
+      l[i % N] = V::add(l[i % N], p.of[i]);
+      if constexpr (Cache::kScaled)
+        V::store(at(i), V::mul(p.of[i], V::load(scratch.v_scale + t + i / N * kLanes)));
+      else
+        V::store(at(i), p.of[i]);
     }
   }
 
@@ -304,13 +344,14 @@ struct SplitBlock {
       const Range* seen = scratch.seen + v;
       Range common = {int(max_of(begin, seen[M - 1].begin)), int(min_of(end, seen[0].end))};
       if (common.begin >= common.end) common = {end, end};
-      for (int m = 0; m < M; ++m)
-        pass<1>(source, from, count, v + m, int(max_of(begin, seen[m].begin)), int(min_of(common.begin, seen[m].end)),
-                nullptr);
+      const auto alone = [&](int from_token, int to) {
+        for (int m = 0; m < M; ++m)
+          pass<1>(source, from, count, v + m, int(max_of(from_token, seen[m].begin)), int(min_of(to, seen[m].end)),
+                  nullptr);
+      };
+      if (begin < common.begin) alone(begin, common.begin);
       pass<M>(source, from, count, v, common.begin, common.end, v == 0 ? &ahead : nullptr);
-      for (int m = 0; m < M; ++m)
-        pass<1>(source, from, count, v + m, int(max_of(common.end, seen[m].begin)), int(min_of(end, seen[m].end)),
-                nullptr);
+      if (common.end < end) alone(common.end, end);
     });
   }
 

@@ -6,7 +6,7 @@
 // K of a block of 16 tokens, [head_dim / 4][16 tokens][4] as u8, is B tiles as it lies in the cache: a step is 64
 // columns of the head. The quantized queries of up to 16 virtual rows are A tiles as they lie in scratch, and C tiles
 // begin as the first term. A turn is the K of a few blocks times one tile of rows; while its products become scores,
-// those of the next turn are made.
+// those of the next turn are made, each with the scores of some rows between its start and its end.
 // SPDX-License-Identifier: Apache-2.0
 #ifndef INFENG_OPS_ATTENTION_TILES_H
 #define INFENG_OPS_ATTENTION_TILES_H
@@ -36,9 +36,10 @@ struct TileKeys : IntKeys<V, 8> {
     float scale;
   };
 
-  // Scores into scratch.s, the largest of each lane into scratch.largest. Calls ahead(b) for each block, ascending.
-  template <class Ahead>
-  static void score_split(const Split& split, SplitScratch& scratch, const Ahead& ahead) {
+  // Scores into scratch.s, the largest of each lane into scratch.largest. Calls ahead(b) for each block, ascending, and
+  // done(v, count) for virtual rows that have all of theirs.
+  template <class Ahead, class Done>
+  static void score_split(const Split& split, SplitScratch& scratch, const Ahead& ahead, const Done& done) {
     const Job job(split, scratch);
     for (int v = 0; v < job.tiles * job.height; ++v) {
       const int32_t zero = v < split.rows ? -128 * scratch.qsum[v] : 0;
@@ -46,7 +47,7 @@ struct TileKeys : IntKeys<V, 8> {
     }
     for (int v = 0; v < split.rows; ++v) V::store(scratch.largest[v], V::set(-__builtin_inff()));
     T::configure(job.shapes());
-    dispatch<kMostSteps>(job.steps, [&](auto steps) { turns<steps.value>(job, ahead); });
+    dispatch<kMostSteps>(job.steps, [&](auto steps) { turns<steps.value>(job, ahead, done); });
     T::release();
   }
 
@@ -92,52 +93,56 @@ struct TileKeys : IntKeys<V, 8> {
     INFENG_INLINE int rows_of(int tile) const { return int(min_of(height, split.rows - first_row(tile))); }
   };
 
-  // Blocks [block, block + count) and one tile of rows; count is kTurnBlocks, 1 for those left over, 0 at the end.
+  // Blocks [block, block + count) and one tile of rows; count is 0 at the end.
   struct Turn {
     int block, count, tile;
 
-    INFENG_INLINE Turn(const Job& job, int from) : block(from), count(count_at(job, from)), tile(0) {}
-    INFENG_INLINE void advance(const Job& job) {
-      if (++tile < job.tiles) return;
-      *this = Turn(job, block + count);
+    INFENG_INLINE Turn(const Job& job, int from, int rows) : block(from), count(count_at(job, from)), tile(rows) {}
+    // All blocks of a tile of rows, then the next tile.
+    INFENG_INLINE Turn after(const Job& job) const {
+      const Turn next(job, block + count, tile);
+      return next.count > 0 || tile + 1 == job.tiles ? next : Turn(job, job.split.begin, tile + 1);
     }
 
    private:
     static INFENG_INLINE int count_at(const Job& job, int block) {
-      return block + kTurnBlocks <= job.split.end ? kTurnBlocks : block < job.split.end ? 1 : 0;
+      return int(min_of(kTurnBlocks, job.split.end - block));
     }
   };
 
-  template <int Steps, class Ahead>
-  static INFENG_NOINLINE void turns(const Job& given, const Ahead& ahead) {
+  template <int Steps, class Ahead, class Done>
+  static INFENG_NOINLINE void turns(const Job& given, const Ahead& ahead, const Done& done) {
     const Job job = given;
-    Turn next(job, job.split.begin);
+    Turn next(job, job.split.begin, 0);
     load_queries<Steps>(job, next);
     unrolled<kTurnBlocks>([&](auto p) INFENG_INLINE_LAMBDA {
-      if (p.value < next.count) multiply<Steps, p.value>(job, next, 0);
+      start<Steps, p.value>(job, next);
+      end<p.value>(job, next, 0);
     });
     for (int half = 0; next.count > 0; half ^= 1) {
       const Turn now = next;
-      next.advance(job);
-      if (now.count == kTurnBlocks)
-        turn<Steps, kTurnBlocks>(job, now, next, half, ahead);
-      else
-        turn<Steps, 1>(job, now, next, half, ahead);
+      next = now.after(job);
+      dispatch<kTurnBlocks>(
+          now.count, [&](auto count) INFENG_INLINE_LAMBDA { turn<Steps, count.value>(job, now, next, half, ahead); });
+      if (next.tile != now.tile || next.count == 0) done(job.first_row(now.tile), job.rows_of(now.tile));
     }
   }
 
-  // Scores of `now`, whose products are in `half` of the space; products of `next` into the other.
+  // Scores of `now`, whose products are in `half` of the space; products of `next` into the other. Of a whole turn two
+  // blocks come first, then the other two: what is stored last is read late.
   template <int Steps, int Blocks, class Ahead>
   static INFENG_INLINE void turn(const Job& job, const Turn& now, const Turn& next, int half, const Ahead& ahead) {
-    const int rows = job.rows_of(now.tile), part = (rows + kTurnBlocks - 1) / kTurnBlocks;
-    F ks[Blocks];
-    INFENG_EACH (p, Blocks) ks[p] = V::load(job.split.slab[now.block + p].k_scale());
-    if (next.count > 0 && job.tiles > 1) load_queries<Steps>(job, next);
+    constexpr int kAtOnce = Blocks == kTurnBlocks ? 2 : Blocks, kCuts = Blocks == kTurnBlocks ? 2 : kTurnBlocks;
+    const int rows = job.rows_of(now.tile), part = (rows + kCuts - 1) / kCuts;
+    if (next.tile != now.tile) load_queries<Steps>(job, next);
+    start<Steps, 0>(job, next);
+    start<Steps, 1>(job, next);
     unrolled<kTurnBlocks>([&](auto p) INFENG_INLINE_LAMBDA {
-      if (p.value < next.count) multiply<Steps, p.value>(job, next, half ^ 1);
+      constexpr int kCut = p.value % kCuts;
       if (p.value < Blocks && now.tile == 0) ahead(now.block + p.value);
-      const int end = int(min_of(rows, (p.value + 1) * part));
-      for (int row = p.value * part; row < end; ++row) score_row<Blocks>(job, now, half, row, ks);
+      score_rows<kAtOnce>(job, now, p.value / kCuts * kAtOnce, half, kCut * part, int(min_of(rows, (kCut + 1) * part)));
+      end<p.value>(job, next, half ^ 1);
+      if constexpr (p.value + 2 < kTurnBlocks) start<Steps, p.value + 2>(job, next);
     });
   }
 
@@ -148,9 +153,10 @@ struct TileKeys : IntKeys<V, 8> {
                         INFENG_INLINE_LAMBDA { T::template load<4 + s.value>(q + s.value * kGroup, job.width); });
   }
 
-  // Products of a turn's tile of rows with its block number P.
+  // Products of a turn's tile of rows with its block number P. Two are under way at a time.
   template <int Steps, int P>
-  static INFENG_INLINE void multiply(const Job& job, const Turn& turn, int half) {
+  static INFENG_INLINE void start(const Job& job, const Turn& turn) {
+    if (P >= turn.count) return;
     constexpr int C = P % 2;
     const uint8_t* k = job.split.slab[turn.block + P].template k<uint8_t>();
     T::template load<C>(job.space->zero[job.first_row(turn.tile)], kLine);
@@ -159,21 +165,31 @@ struct TileKeys : IntKeys<V, 8> {
       T::template load<B>(k + s.value * kTileRows * kLine, kLine);
       T::template dot_unsigned<C, 4 + s.value, B>();
     });
-    T::template store<C>(job.space->products[P][half], kLine);
+  }
+  template <int P>
+  static INFENG_INLINE void end(const Job& job, const Turn& turn, int half) {
+    if (P < turn.count) T::template store<P % 2>(job.space->products[P][half], kLine);
   }
 
+  // Scores of rows [row, last) of a turn's tile, for its blocks [first, first + Blocks).
   template <int Blocks>
-  static INFENG_INLINE void score_row(const Job& job, const Turn& now, int half, int row, const F (&ks)[Blocks]) {
-    const int v = job.first_row(now.tile) + row;
-    float* s = job.scratch->s[v] + now.block * kLanes;
-    const F qs = V::set(job.scratch->qs[v]), scale = V::set(job.split.scale);
-    F largest = V::load(job.scratch->largest[v]);
-    INFENG_EACH (p, Blocks) {
-      const F score = V::mul(T::floats(job.space->products[p][half][row]), V::mul(V::mul(qs, ks[p]), scale));
-      V::store(s + p * kLanes, score);
-      largest = V::max(largest, score);
+  static INFENG_INLINE void score_rows(const Job& job, const Turn& now, int first, int half, int row, int last) {
+    const F scale = V::set(job.split.scale);
+    F ks[Blocks];
+    INFENG_EACH (p, Blocks) ks[p] = V::load(job.split.slab[now.block + first + p].k_scale());
+    for (; row < last; ++row) {
+      const int v = job.first_row(now.tile) + row;
+      float* s = job.scratch->s[v] + (now.block + first) * kLanes;
+      const F qs = V::set(job.scratch->qs[v]);
+      F largest = V::load(job.scratch->largest[v]);
+      INFENG_EACH (p, Blocks) {
+        const F products = T::floats(job.space->products[first + p][half][row]);
+        const F score = V::mul(products, V::mul(V::mul(qs, ks[p]), scale));
+        V::store(s + p * kLanes, score);
+        largest = V::max(largest, score);
+      }
+      V::store(job.scratch->largest[v], largest);
     }
-    V::store(job.scratch->largest[v], largest);
   }
 };
 

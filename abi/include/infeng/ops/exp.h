@@ -12,7 +12,7 @@ namespace infeng {
 namespace {
 
 // exp of x - n ln 2, where nf is n, the nearest integer to x / ln 2.
-template <Vector V>
+template <class V>
 INFENG_INLINE typename V::F exp_of_rest(typename V::F x, typename V::F nf) {
   auto r = V::fma(nf, V::set(-0x1.62e430p-1f), x);
   r = V::fma(nf, V::set(0x1.05c610p-29f), r);
@@ -27,31 +27,56 @@ INFENG_INLINE typename V::F exp_of_rest(typename V::F x, typename V::F nf) {
 
 constexpr float kPerLn2 = 0x1.715476p+0f, kLeastExponent = -87.33f;
 
-// exp of x, which is x0 brought into [-88, 88]: what lies below -87.33, minus infinity included, is +0.
-template <Vector V>
-INFENG_INLINE typename V::F exp_within(typename V::F x0, typename V::F x) {
-  const auto n = V::rne(V::mul(x, V::set(kPerLn2)));
-  const auto y = exp_of_rest<V>(x, V::to_float(n));
-  return V::select_less(x0, V::set(kLeastExponent), V::zero(), V::mul(y, V::exp2i(n)));
-}
-
 template <Vector V>
 INFENG_INLINE typename V::F exp(typename V::F x) {
-  return exp_within<V>(x, V::min(V::max(x, V::set(-88.0f)), V::set(88.0f)));
+  x = V::min(V::max(x, V::set(-88.0f)), V::set(88.0f));
+  const auto n = V::rne(V::mul(x, V::set(kPerLn2)));
+  const auto y = exp_of_rest<V>(x, V::to_float(n));
+  return V::select_less(x, V::set(kLeastExponent), V::zero(), V::mul(y, V::exp2i(n)));
 }
 
-// exp of x <= 0: the upper bound is not needed. Where a vector of floats can be added to as one of integers, no lower
-// bound either: from -87.33 on the result is a normal number, so that n can be added to its exponent, and what comes of
-// anything below is put away. Adding 1.5 * 2^23 rounds to an integer, which then stands in the sum's last bits.
-template <Vector V>
+// exp of x <= 0 needs no bounds: from -87.33 on the result is a normal number, so that 2^n is exact however it is
+// multiplied by, and what comes of anything below, minus infinity included, is put away. Adding 1.5 * 2^23 rounds to an
+// integer, which then stands in the sum's last bits.
+template <class V>
 INFENG_INLINE typename V::F exp_of_negative(typename V::F x) {
-  if constexpr (requires { V::add_exponent(x, x); }) {
-    const auto shift = V::set(0x1.8p+23f), n = V::add(V::mul(x, V::set(kPerLn2)), shift);
-    const auto y = exp_of_rest<V>(x, V::sub(n, shift));
-    return V::zero_below(x, V::set(kLeastExponent), V::add_exponent(y, n));
-  }
-  return exp_within<V>(x, V::max(x, V::set(-88.0f)));
+  const auto shift = V::set(0x1.8p+23f), bits = V::add(V::mul(x, V::set(kPerLn2)), shift), n = V::sub(bits, shift);
+  return V::scale_above(x, V::set(kLeastExponent), exp_of_rest<V>(x, n), bits, n);
 }
+
+// N vectors side by side, step by step: a chain of steps waits for itself, and a core looks only so far ahead for
+// others.
+template <Vector V, int N>
+struct Abreast {
+  struct F {
+    typename V::F of[N];
+  };
+  template <class Fn>
+  static INFENG_INLINE F each(const Fn& fn) {
+    F f;
+    INFENG_EACH (n, N) f.of[n] = fn(n);
+    return f;
+  }
+  static INFENG_INLINE F set(float s) {
+    return each([&](int) INFENG_INLINE_LAMBDA { return V::set(s); });
+  }
+  static INFENG_INLINE F add(F a, F b) {
+    return each([&](int n) INFENG_INLINE_LAMBDA { return V::add(a.of[n], b.of[n]); });
+  }
+  static INFENG_INLINE F sub(F a, F b) {
+    return each([&](int n) INFENG_INLINE_LAMBDA { return V::sub(a.of[n], b.of[n]); });
+  }
+  static INFENG_INLINE F mul(F a, F b) {
+    return each([&](int n) INFENG_INLINE_LAMBDA { return V::mul(a.of[n], b.of[n]); });
+  }
+  static INFENG_INLINE F fma(F a, F b, F c) {
+    return each([&](int n) INFENG_INLINE_LAMBDA { return V::fma(a.of[n], b.of[n], c.of[n]); });
+  }
+  static INFENG_INLINE F scale_above(F x, F least, F y, F bits, F k) {
+    return each(
+        [&](int n) INFENG_INLINE_LAMBDA { return V::scale_above(x.of[n], least.of[n], y.of[n], bits.of[n], k.of[n]); });
+  }
+};
 
 template <Vector V>
 INFENG_INLINE typename V::F silu(typename V::F x) {

@@ -57,12 +57,8 @@ struct Base {
     return {_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(n.a, bias), 23)),
             _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(n.b, bias), 23))};
   }
-  // y * 2^n of the integers n in the last bits of `bits`, where that is a normal number.
-  static INFENG_INLINE F add_exponent(F y, F bits) { return {add_exponent(y.a, bits.a), add_exponent(y.b, bits.b)}; }
-  // x >= least ? y : +0
-  static INFENG_INLINE F zero_below(F x, F least, F y) {
-    return {_mm256_and_ps(y.a, _mm256_cmp_ps(x.a, least.a, _CMP_GE_OQ)),
-            _mm256_and_ps(y.b, _mm256_cmp_ps(x.b, least.b, _CMP_GE_OQ))};
+  static INFENG_INLINE F scale_above(F x, F least, F y, F bits, F) {
+    return {scale_above(x.a, least.a, y.a, bits.a), scale_above(x.b, least.b, y.b, bits.b)};
   }
   static INFENG_INLINE float tree(F f) {
     const __m256 l8 = _mm256_add_ps(f.a, f.b);
@@ -210,9 +206,10 @@ struct Base {
   }
 
  protected:
-  static INFENG_INLINE __m256 add_exponent(__m256 y, __m256 bits) {
-    return _mm256_castsi256_ps(
-        _mm256_add_epi32(_mm256_castps_si256(y), _mm256_slli_epi32(_mm256_castps_si256(bits), 23)));
+  static INFENG_INLINE __m256 scale_above(__m256 x, __m256 least, __m256 y, __m256 bits) {
+    const __m256i exponent = _mm256_slli_epi32(_mm256_castps_si256(bits), 23);
+    const __m256 scaled = _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(y), exponent));
+    return _mm256_and_ps(scaled, _mm256_cmp_ps(x, least, _CMP_GE_OQ));
   }
   template <int H>
   static INFENG_INLINE __m256 butterfly_of_eight(__m256 x) {

@@ -40,6 +40,9 @@ struct Base {
   static INFENG_INLINE F exp2i(I n) {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_add_epi32(n, _mm512_set1_epi32(127)), 23));
   }
+  static INFENG_INLINE F scale_above(F x, F least, F y, F, F n) {
+    return _mm512_maskz_scalef_ps(_mm512_cmp_ps_mask(x, least, _CMP_GE_OQ), y, n);
+  }
   static INFENG_INLINE float tree(F f) {
     const __m256 l8 = _mm256_add_ps(_mm512_castps512_ps256(f), _mm512_extractf32x8_ps(f, 1));
     const __m128 l4 = _mm_add_ps(_mm256_castps256_ps128(l8), _mm256_extractf128_ps(l8, 1));

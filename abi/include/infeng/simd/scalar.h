@@ -78,6 +78,9 @@ struct Scalar {
   static F select_less(F a, F b, F x, F y) {
     return lanes<F>([&](int i) { return a.v[i] < b.v[i] ? x.v[i] : y.v[i]; });
   }
+  static F scale_above(F x, F least, F y, F, F n) {
+    return lanes<F>([&](int i) { return x.v[i] >= least.v[i] ? __builtin_ldexpf(y.v[i], int(n.v[i])) : 0.0f; });
+  }
   static F exp2i(I n) {
     return lanes<F>([&](int i) { return bits(uint32_t(n.v[i] + 127) << 23); });
   }

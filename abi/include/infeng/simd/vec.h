@@ -54,6 +54,8 @@ concept Vector = requires(typename V::F f, typename V::I i, const float* x, floa
   { V::min(f, f) }; { V::max(f, f) }; { V::abs(f) }; { V::sqrt(f) };
   { V::select_less(f, f, f, f) };  // F: a < b ? x : y
   { V::exp2i(i) };        // F: 2^n for n in [-127, 127], made from exponent bits (n = -127 gives +0)
+  { V::scale_above(f, f, f, f, f) };  // F: of x, least, y, bits and n, x >= least ? y * 2^n : +0. A result that stays is
+                                      // a normal number; n is an integer, also in the last 9 bits of `bits`
   { V::tree(f) };         // float: l[i] += l[i + 8], then 4, 2, 1
   { V::template butterfly<8>(f) };  // F: of lanes i, i + H, for H 1, 2, 4 or 8 and i & H == 0, the sum and the difference
   { V::max_lanes(f) };    // float
