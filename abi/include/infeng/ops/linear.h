@@ -2,9 +2,10 @@
 // A part is 4 panels, 64 outputs, for all rows (8 panels where GATED_MUL will halve them), so that it owns whole groups
 // of whatever it quantizes; 2 panels where nothing is quantized and few rows make it a matter of streaming, so that
 // workers finish together. A tile is one part, or, where groups of 128 or 256 are quantized, the parts of a group,
-// whose results are kept until all are there. Rows go in blocks of kRowBlock whose results stay in the worker's scratch
-// until they are finished. A `Core` supplies the format's multiply; see linear_float.h and linear_int.h. All blocks of
-// rows pass a tile before the next one, unless the core says kRowsFirst: then a block of rows passes all tiles.
+// whose results are kept until all are there. Rows go in blocks, kRowBlock or as many as the core wants, whose results
+// stay in the worker's scratch until they are finished. A block passes all of a worker's tiles, so that it stays in the
+// second-level cache and what a core makes of it serves them all. A `Core` supplies the format's multiply; see
+// linear_float.h and linear_int.h.
 // SPDX-License-Identifier: Apache-2.0
 #ifndef INFENG_OPS_LINEAR_H
 #define INFENG_OPS_LINEAR_H
@@ -39,14 +40,22 @@ struct LinearTile {
 // What a core needs beside `cur`: a constant, or more where k is large.
 template <class Core>
 INFENG_INLINE int64_t scratch_bytes(int64_t k) {
-  if constexpr (requires { Core::scratch(k); }) return Core::scratch(k);
-  return Core::kScratch;
+  if constexpr (requires { Core::scratch(k); })
+    return Core::scratch(k);
+  else
+    return Core::kScratch;
 }
 
+// Rows of a block, for which a worker's scratch holds results: at most, and where they have k inputs.
 template <class Core>
-constexpr bool rows_first() {
-  if constexpr (requires { Core::kRowsFirst; }) return Core::kRowsFirst;
-  return false;
+constexpr int64_t most_rows() {
+  if constexpr (requires { Core::kMostRows; }) return Core::kMostRows;
+  return kRowBlock;
+}
+template <class Core>
+INFENG_INLINE int64_t block_rows(int64_t k) {
+  if constexpr (requires { Core::block_rows(k); }) return Core::block_rows(k);
+  return kRowBlock;
 }
 
 // Whether a core multiplies activations of a format: its own, or up to the widest groups that it adds up.
@@ -93,43 +102,38 @@ struct Linear {
     float* cur = (float*)worker->private_;
     float* kept = step > part ? cur + cur_floats() : nullptr;
     uint8_t* scratch = (uint8_t*)(cur + cur_floats() + kept_floats(*common));
+    const uint8_t* data = (const uint8_t*)weight.data;
     Feed feed;
-    const int64_t span = rows_first<Core>() ? kRowBlock : common->rows;
-    for (int64_t begin = 0; begin < common->rows; begin += span) {
-      const int64_t end = min_of(begin + span, common->rows);
+    const int64_t block = block_rows<Core>(weight.k);
+    for (int64_t row = 0; row < common->rows; row += block) {
+      const int64_t rows = min_of(block, common->rows - row);
       for (int64_t tile = first; tile < last; ++tile) {
-        const int64_t begin_panel = tile * step, end_panel = min_of(begin_panel + step, weight.panels);
-        const uint8_t* data = (const uint8_t*)weight.data;
+        const int64_t begin = tile * step, end = min_of(begin + step, weight.panels);
         feed.clear();
-        if (adapted) feed_lora(feed, lora_of(common->epilogues[0]), begin_panel, end_panel - begin_panel);
-        if (common->next && end == common->rows)
+        if (adapted) feed_lora(feed, lora_of(common->epilogues[0]), begin, end - begin);
+        if (common->next && row + rows == common->rows)
           feed_later(feed, *common, tile, count, step * weight.panel_bytes, *worker);
-        feed.spread(groups * (end_panel - begin_panel) / 2);
-        for (int64_t row = begin; row < end; row += kRowBlock) {
-          const int64_t rows = min_of(kRowBlock, end - row);
-          for (int64_t panel = begin_panel; panel < end_panel; panel += part) {
-            const int64_t panels = min_of(part, end_panel - panel);
-            const int64_t ahead = panel + panels;  // a worker's tiles are consecutive: its stream goes on there
-            Core::template multiply<V>({*args.in, weight, common->rows, data + panel * weight.panel_bytes,
-                                        ahead < weight.panels ? data + ahead * weight.panel_bytes : nullptr, panels,
-                                        row, rows, cur, scratch, feed, panel == first * step || span > kRowBlock});
-            finish_rows<V>(*common, args.out, row, rows, panel * kLanes, panels * kLanes, cur, kTileWidth, kept);
-          }
-          if (kept)
-            quantize_kept<V>(*common, row, rows, begin_panel * kLanes / halves,
-                             (end_panel - begin_panel) * kLanes / halves, kept);
+        feed.spread(groups * (end - begin) / 2);
+        for (int64_t panel = begin; panel < end; panel += part) {
+          const int64_t panels = min_of(part, end - panel);
+          const int64_t ahead = panel + panels;  // a worker's tiles are consecutive: its stream goes on there
+          Core::template multiply<V>({*args.in, weight, common->rows, data + panel * weight.panel_bytes,
+                                      ahead < weight.panels ? data + ahead * weight.panel_bytes : nullptr, panels, row,
+                                      rows, cur, scratch, feed, panel == first * step});
+          finish_rows<V>(*common, args.out, row, rows, panel * kLanes, panels * kLanes, cur, kTileWidth, kept);
         }
+        if (kept) quantize_kept<V>(*common, row, rows, begin * kLanes / halves, (end - begin) * kLanes / halves, kept);
       }
     }
     return INFENG_OK;
   }
 
  private:
-  static constexpr int64_t cur_floats() { return int64_t(kRowBlock) * kTileWidth; }
+  static constexpr int64_t cur_floats() { return most_rows<Core>() * kTileWidth; }
 
   template <class Holder>
   static int64_t kept_floats(const Holder& holder) {
-    return has_wide(holder) ? int64_t(kRowBlock) * kWidestGroup : 0;
+    return has_wide(holder) ? most_rows<Core>() * kWidestGroup : 0;
   }
 
   static int64_t tile_panels(const infeng_args& args) { return part_panels(args) * (widest_group(args) / kGroup); }

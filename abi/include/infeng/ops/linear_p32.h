@@ -4,8 +4,9 @@
 //   out = fma(float(acc), xscale[m][g], out)
 // and at the end out = out * d[n]. The zero points are taken out by the sums of x over 32 k, which the core makes once
 // for a block of rows. As in linear_int.h there are two ways through a tile: few rows use the weights as they stream
-// in, many rows unpack a chunk of four panels and its sub-scales into scratch.
-// SPDX-License-Identifier: Apache-2.0
+// in, many rows unpack a chunk of four panels into scratch: with its sub-scales, or, where products of bytes are added
+// as they are (`BiasedLines`), as bytes of s (u - z) + 128, whose sums stay in registers over a group of the
+// activation. SPDX-License-Identifier: Apache-2.0
 #ifndef INFENG_OPS_LINEAR_P32_H
 #define INFENG_OPS_LINEAR_P32_H
 
@@ -21,10 +22,9 @@ struct P32Core {
   static constexpr uint32_t kActivation = INFENG_ACT_INT8_G64;
   static constexpr uint32_t kWidestActivation = INFENG_ACT_INT8_G256;
   static constexpr int kBits = Format::kBits;
-  static constexpr bool kRowsFirst = true;  // what is made of a block of rows serves all tiles
-  static constexpr int64_t kChunk = 8;      // groups of a pass over packed lines, and from a line to what it fetches
-  static constexpr int64_t kUnpacked = 4;   // groups of a chunk in scratch: half of a first-level cache of 32 KB
-  static constexpr int kPanels = 4;         // of it
+  static constexpr int64_t kChunk = 8;     // groups of a pass over packed lines, and from a line to what it fetches
+  static constexpr int64_t kUnpacked = 4;  // groups of a chunk in scratch: half of a first-level cache of 32 KB
+  static constexpr int kPanels = 4;        // of it
   static constexpr int64_t kLines = kGroup * kLanes;  // bytes of a panel's group in scratch
   static_assert(kChunk * kGroup % kWidestGroup == 0 && kUnpacked * kGroup % kWidestGroup == 0);
   static constexpr int64_t kScratch = kPanels * kUnpacked * (kLines + int64_t(sizeof(SubScales)));
@@ -36,7 +36,6 @@ struct P32Core {
   template <SubScaled V>
   static void multiply(const LinearTile& t) {
     const int64_t groups = ceil_div(t.weight.k, kGroup);
-    if (t.fresh) factor<V>(t, groups);
     if (t.rows > V::kPackedMost)
       blocks<V>(t, groups);
     else if (t.in.group == kGroup)
@@ -47,8 +46,9 @@ struct P32Core {
   }
 
  private:
-  // Behind the lines in scratch, of each group: of all rows what takes out the zero points (V::minus_halves), and their
-  // scales. So lie what rows that are multiplied together need.
+  // Behind the lines in scratch, of each group: of all rows what takes out the zero points, and their scales. So lie
+  // what rows that are multiplied together need. It is V::minus_halves, or, of biased lines, the whole sum of what is
+  // left of the activation's group.
   static INFENG_INLINE int32_t* minus_of(const LinearTile& t) { return (int32_t*)(t.scratch + kScratch); }
   static INFENG_INLINE float* scales_of(const LinearTile& t, int64_t groups) {
     return (float*)(minus_of(t) + t.rows * groups);
@@ -63,6 +63,22 @@ struct P32Core {
       const float* scale = row_of<float>(t.in.scale, t.row + m);
       for (int64_t g = 0; g < groups; ++g) {
         minus[g * t.rows + m] = V::minus_halves(x + g * kGroup, sum[g]);
+        scales[g * t.rows + m] = scale[g];
+      }
+    }
+  }
+  template <BiasedLines V>
+  static INFENG_NOINLINE void factor_biased(const LinearTile& t, int64_t groups) {
+    const int64_t wide = t.in.group / kGroup;
+    int32_t* minus = minus_of(t);
+    float* scales = scales_of(t, groups);
+    for (int64_t m = 0; m < t.rows; ++m) {
+      const int32_t* sum = row_of<int32_t>(t.in.sum, t.row + m);
+      const float* scale = row_of<float>(t.in.scale, t.row + m);
+      for (int64_t g = 0; g < groups; g += wide) {
+        int32_t total = 0;
+        for (int64_t h = g; h < min_of(g + wide, groups); ++h) total += sum[h];
+        minus[g * t.rows + m] = -128 * total;
         scales[g * t.rows + m] = scale[g];
       }
     }
@@ -108,6 +124,7 @@ struct P32Core {
   // --- few rows: straight from the panel ---
   template <SubScaled V, bool Wide>
   static void stream(const LinearTile& t, int64_t groups) {
+    if (t.fresh) factor<V>(t, groups);
     const int64_t chunk = t.rows <= V::kPackedRows ? groups : kChunk;
     const int64_t bytes = t.weight.panel_bytes;
     for_panels<2>(t.panels, [&](int64_t p, auto count) {
@@ -193,11 +210,25 @@ struct P32Core {
   static_assert(kPanels * sizeof(Unpacked) == kScratch && kUnpacked % 2 == 0);
 
   template <SubScaled V>
+  static constexpr int panels_at_once(int panels) {
+    if constexpr (ScaledLines<V>)
+      return V::kScaledPanels < panels ? V::kScaledPanels : panels;
+    else
+      return panels;
+  }
+
+  template <SubScaled V>
   static void blocks(const LinearTile& t, int64_t groups) {
     const int64_t bytes = t.weight.panel_bytes;
+    if (t.fresh) {
+      if constexpr (BiasedLines<V>)
+        factor_biased<V>(t, groups);
+      else
+        factor<V>(t, groups);
+    }
     clear<V>(t);
     for_panels<kPanels>(t.panels, [&](int64_t p, auto count) {
-      constexpr int P = count.value, S = V::kScaledPanels < P ? V::kScaledPanels : P;
+      constexpr int P = count.value, S = panels_at_once<V>(P);
       const uint8_t* panel = t.panel + p * bytes;
       const uint8_t* next = p + P < t.panels ? panel + P * bytes : t.next;
       for (int64_t g = 0; g < groups; g += kUnpacked) {
@@ -211,12 +242,10 @@ struct P32Core {
         balanced_blocks<kMost, kLeast>(int(t.rows), [&](int m, auto rows) {
           constexpr int M = rows.value;
           float* cur = t.cur + m * kTileWidth + p * kLanes;
-          if (fetched < P) {
-            block<V, M, S, true>(t, P, m, g, end, groups, cur, ahead + fetched * bytes);
-            ++fetched;
-          } else {
+          if (fetched < P)
+            block<V, M, S, true>(t, P, m, g, end, groups, cur, ahead + fetched++ * bytes);
+          else
             block<V, M, S, false>(t, P, m, g, end, groups, cur, ahead);
-          }
         });
       }
     });
@@ -228,13 +257,13 @@ struct P32Core {
     for (int p = 0; p < panels; ++p, ++to, panel += t.weight.panel_bytes)
       for (int64_t g = g0; g < g1; ++g) {
         if (g % 2 == 0) sub_scales<V>(panel + Format::scales_at(g), to->scales + (g - g0), 1);
-        V::template unpack_scaled<kBits>(panel + Format::lines_at(g), to->scales[g - g0], to->lines[g - g0]);
+        V::template unpack_lines<kBits>(panel + Format::lines_at(g), to->scales[g - g0], to->lines[g - g0]);
       }
   }
 
   // Adds groups [g0, g1) of what is unpacked to cur for M rows and `panels` panels, S at a time, and fetches the lines
   // at `ahead`.
-  template <SubScaled V, int M, int S, bool Fetch>
+  template <ScaledLines V, int M, int S, bool Fetch>
   static INFENG_NOINLINE void block(const LinearTile& t, int panels, int64_t row, int64_t g0, int64_t g1,
                                     int64_t groups, float* cur, const uint8_t* ahead) {
     constexpr int kShare = (Format::kFetchLines * S + kPanels - 1) / kPanels;  // lines that S panels fetch of a group
@@ -256,8 +285,40 @@ struct P32Core {
     }
   }
 
+  // The same over biased lines, where S is all panels.
+  template <BiasedLines V, int M, int S, bool Fetch>
+  static INFENG_NOINLINE void block(const LinearTile& t, int, int64_t row, int64_t g0, int64_t g1, int64_t groups,
+                                    float* cur, const uint8_t* ahead) {
+    constexpr int kShare = (Format::kFetchLines * S + kPanels - 1) / kPanels;
+    const Unpacked* from = (const Unpacked*)t.scratch;
+    const int64_t wide = t.in.group / kGroup;
+    Rows<M> in(t, row, g0, groups);
+    for (int64_t g = g0; g < g1;) {
+      const float* scale = in.scale;
+      typename V::I acc[M][S];
+      INFENG_EACH (m, M)
+        INFENG_EACH (p, S) acc[m][p] = V::iset(in.minus[m]);
+      for (const int64_t end = min_of(g + wide, g1); g < end; ++g, in.advance()) {
+        const uint8_t* w[S];
+        const uint8_t* fetch = ahead + Format::lines_at(g) + Format::kFetchFrom;
+        INFENG_EACH (p, S) w[p] = from[p].lines[g - g0];
+        t.feed.template step<V>();
+        V::template add_biased<M, S>(acc, w, in.x, [&](int l) INFENG_INLINE_LAMBDA {
+          if (Fetch && l < kShare) V::prefetch(fetch + l * kLine);
+        });
+      }
+      INFENG_EACH (m, M) {
+        const auto xscale = V::set(scale[m]);
+        INFENG_EACH (p, S) {
+          float* c = cur + m * kTileWidth + p * kLanes;
+          V::store(c, V::fma(V::to_float(acc[m][p]), xscale, V::load(c)));
+        }
+      }
+    }
+  }
+
   // The sums of a wide group up to here, panel by panel. They stay in memory: the registers are taken.
-  template <SubScaled V, int M>
+  template <ScaledLines V, int M>
   struct Totals {
     typename V::I of[kPanels * M];
     typename V::I* next;
@@ -268,7 +329,7 @@ struct P32Core {
   };
 
   // Adds a group of S panels to `to`, once all of the activation's group is there.
-  template <SubScaled V, int M, int S, class Each>
+  template <ScaledLines V, int M, int S, class Each>
   static INFENG_INLINE void add(const Rows<M>& in, const Unpacked* from, int64_t g, float* to, Totals<V, M>& totals,
                                 const Each& each) {
     const uint8_t* w[S];

@@ -31,30 +31,38 @@ struct TileCore {
   static constexpr int kStepK = kGroup / Format::kSteps;
   static constexpr int kStepLines = kStepK / 4;  // rows of a B tile
   static constexpr int kPanels = 4;              // in scratch at a time
-  static constexpr int kChunk = 4;               // steps of each, which are a group of any activation at most
-  static constexpr int64_t kDistance = 32;       // steps from a line that is fetched to one that is used, few rows
+  // A block of rows passes all tiles while it stays in the second-level cache; the more rows, the less is unpacked.
+  static constexpr int64_t kMostRows = 256;
+  static constexpr int64_t kBlockBytes = 512 << 10;
+  static constexpr int kChunk = 4;          // steps of each, which are a group of any activation at most
+  static constexpr int64_t kDistance = 32;  // steps from a line that is fetched to one that is used, few rows
 
   struct Scratch {
     uint8_t lines[kPanels][kChunk][kStepLines * kLine];
     float scales[kPanels][kChunk][kLanes];
-    float xscales[kRowBlock][kLanes];  // of kLanes groups
     // Of two chunks by turns. What is stored for one never lies a multiple of 4 KB from what is read of the other: such
     // a load would wait for the store. Behind them a tile for rows that nobody wants, see `rows_again`.
     int32_t products[kChunk][2][kTileRows][kLanes];
     int32_t behind[kTileRows][kLanes];
   };
-  static constexpr int64_t kScratch = sizeof(Scratch);
+
+  static INFENG_INLINE int64_t block_rows(int64_t k) {
+    return min_of(max_of(kBlockBytes / k / kTileRows * kTileRows, kTileRows), kMostRows);
+  }
+  static constexpr int64_t scratch(int64_t k) {
+    return int64_t(sizeof(Scratch)) + kMostRows * ceil_div(k, kGroup) * int64_t(sizeof(float));
+  }
 
   template <Vector V>
     requires Tiles<T, V>
   static INFENG_NOINLINE void multiply(const LinearTile& t) {
     T::configure(shapes(tile_rows(t)));
+    if (t.fresh) copy_scales<V>(t);
     if (t.rows <= kTileRows)
       stream<V>(t);
     else
       blocks<V>(t);
     T::release();
-    if constexpr (kSubScaled) scale_outputs<V>(t);
   }
 
  private:
@@ -89,6 +97,37 @@ struct TileCore {
     for (int tile = 2; tile < 4; ++tile) config.set(tile, kStepLines, kLine);
     for (int tile = 4; tile < 8; ++tile) config.set(tile, rows, kStepK);
     return config;
+  }
+
+  // --- the scales of the activation ---
+  // Behind Scratch, 64 k after the other: those of all rows, so that 16 rows lie side by side, and some numbers for
+  // rows that nobody wants. A wide group has them once, where it begins.
+  struct XScales {
+    const float* at;  // of a row, where a chunk begins
+    int64_t stride;   // from 64 k to the next
+    int of_group;     // steps
+
+    // Of the group that step S is in.
+    template <int S>
+    INFENG_INLINE const float* of_step() const {
+      return at + (S / Format::kSteps & -of_group) * stride;
+    }
+  };
+  static INFENG_INLINE int64_t padded_rows(const LinearTile& t) { return ceil_div(t.rows, kTileRows) * kTileRows; }
+  static INFENG_INLINE float* scales_of(const LinearTile& t) { return (float*)(t.scratch + sizeof(Scratch)); }
+  static INFENG_INLINE XScales xscales(const LinearTile& t, int64_t row, int64_t step) {
+    const int64_t stride = padded_rows(t);
+    return {scales_of(t) + step / Format::kSteps * stride + row, stride, steps_of_group(t)};
+  }
+
+  template <Vector V>
+  static INFENG_NOINLINE void copy_scales(const LinearTile& t) {
+    const int64_t groups = ceil_div(t.weight.k, kGroup), stride = padded_rows(t);
+    float* to = scales_of(t);
+    for (int64_t row = 0; row < stride; ++row) {
+      const float* from = row_of<float>(t.in.scale, t.row + min_of(row, t.rows - 1));
+      for (int64_t g = 0; g < groups; g += steps_of_group(t)) to[g * stride + row] = from[g];
+    }
   }
 
   // --- the stages of a chunk, step by step ---
@@ -145,25 +184,36 @@ struct TileCore {
     }
   };
 
+  // The results of 16 rows and a panel, over a chunk.
   template <Vector V>
   struct Sums {
     typename V::F out[kTileRows];
     const int32_t* product;
-    const float* x;
+    XScales x;
 
+    INFENG_INLINE Sums(const int32_t* products, XScales scales) : product(products), x(scales) {}
     // Adds step S, whose weights have `scale`. Rows that nobody wants are computed and not used.
     template <int S>
     INFENG_INLINE void step(typename V::F scale) {
+      const float* xscales = x.template of_step<S>();
       INFENG_EACH (r, kTileRows) {
-        const auto xscale = V::set(x[r * kLanes + S / Format::kSteps]);
+        const auto xscale = V::set(xscales[r]);
         const auto factor = kSubScaled ? xscale : V::mul(scale, xscale);
         out[r] = V::fma(T::floats(product + S * Products::kSlot + r * kLanes), factor, out[r]);
       }
     }
-    INFENG_INLINE void load(const float* cur) {
-      INFENG_EACH (r, kTileRows) out[r] = V::load(cur + r * kTileWidth);
+    INFENG_INLINE void load(const float* cur, bool first) {
+      if (first)
+        INFENG_EACH (r, kTileRows) out[r] = V::zero();
+      else
+        INFENG_EACH (r, kTileRows) out[r] = V::load(cur + r * kTileWidth);
     }
-    INFENG_INLINE void store(float* cur) const {
+    INFENG_INLINE void store(float* cur, const uint8_t* panel, bool last) {
+      if constexpr (kSubScaled)
+        if (last) {
+          const auto d = V::load((const float*)panel);
+          INFENG_EACH (r, kTileRows) out[r] = V::mul(out[r], d);
+        }
       INFENG_EACH (r, kTileRows) V::store(cur + r * kTileWidth, out[r]);
     }
   };
@@ -173,23 +223,6 @@ struct TileCore {
   static INFENG_INLINE void fetch(const uint8_t* lines) {
     constexpr int kFetch = (Format::kFetchLines + Format::kSteps - 1) / Format::kSteps;
     INFENG_EACH (l, kFetch) V::prefetch(lines + Format::kFetchFrom + l * kLine);
-  }
-
-  // Where the scales of kLanes groups are at distances that the compiler knows: once for as many, before `step`.
-  template <Vector V>
-  static INFENG_INLINE void copy_scales(const LinearTile& t, int64_t step, Scratch& scratch) {
-    if (step % (kLanes * Format::kSteps) == 0) copy_scales_from<V>(t, step / Format::kSteps, scratch);
-  }
-  template <Vector V>
-  static INFENG_NOINLINE void copy_scales_from(const LinearTile& t, int64_t group, Scratch& scratch) {
-    const int groups = int(min_of(kLanes, ceil_div(t.weight.k, kGroup) - group));
-    for (int64_t row = 0; row < ceil_div(t.rows, kTileRows) * kTileRows; ++row) {
-      const float* from = row_of<float>(t.in.scale, t.row + row) + group;
-      V::store(scratch.xscales[row], row < t.rows ? V::load(from, groups) : V::zero());
-    }
-  }
-  static INFENG_INLINE const float* xscales(const Scratch& scratch, int64_t row, int64_t step) {
-    return scratch.xscales[row] + step / Format::kSteps % kLanes;
   }
 
   // --- up to 16 rows ---
@@ -215,7 +248,6 @@ struct TileCore {
     const auto chunk_at = [&](const Place& place) { return int(min_of(kChunk, steps - place.step)); };
     Scratch& scratch = *(Scratch*)t.scratch;
     Place unpacking{t.panel}, multiplying{t.panel}, adding{t.panel};
-    Sums<V> sums;
     for (int64_t turn = 0; adding.step < steps; ++turn) {
       const int now = turn & 1, before = now ^ 1;
       const int unpacked = chunk_at(unpacking), multiplied = turn < 1 ? 0 : chunk_at(multiplying);
@@ -224,14 +256,8 @@ struct TileCore {
       const Products products(t, 0, multiplying.step, scratch.lines[before][0], scratch.products[0][before][0],
                               multiplying.panel == 0, multiplied);
       float* cur = t.cur + adding.panel * kLanes;
-      sums.product = scratch.products[0][now][rows_again(t, 0)];
-      sums.x = xscales(scratch, 0, adding.step);
-      if (added) {
-        if (adding.panel == 0) copy_scales<V>(t, adding.step, scratch);
-        if (adding.step == 0)
-          INFENG_EACH (r, kTileRows) V::store(cur + r * kTileWidth, V::zero());
-        sums.load(cur);
-      }
+      Sums<V> sums(scratch.products[0][now][rows_again(t, 0)], xscales(t, 0, adding.step));
+      if (added) sums.load(cur, adding.step == 0);
       unrolled<kChunk>([&](auto s) INFENG_INLINE_LAMBDA {
         if (s.value < unpacked) {
           fetch<V>(ahead + step_at(s.value) - step_at(0));
@@ -244,7 +270,7 @@ struct TileCore {
           if (s.value % 2 == 0) t.feed.template step<V>();
         }
       });
-      if (added) sums.store(cur);
+      if (added) sums.store(cur, adding.data, adding.step + added == steps);
       unpacking.advance(t);
       if (multiplied) multiplying.advance(t);
       if (added) adding.advance(t);
@@ -276,21 +302,20 @@ struct TileCore {
     int panels;
     int64_t step;
     int steps;
+    bool last;
   };
 
   template <Vector V>
   static INFENG_INLINE void blocks(const LinearTile& t) {
     const int64_t steps = steps_of(t), bytes = t.weight.panel_bytes;
     Scratch& scratch = *(Scratch*)t.scratch;
-    clear<V>(t);
     for_panels<kPanels>(t.panels, [&](int64_t p, auto count) {
       const uint8_t* panel = t.panel + p * bytes;
       const uint8_t* after = p + count.value < t.panels ? panel + count.value * bytes : t.next;
       for (int64_t step = 0; step < steps; step += kChunk) {
         const bool last = step + kChunk >= steps;
         const uint8_t* ahead = last ? (after ? after : panel) + step_at(0) : panel + step_at(step + kChunk);
-        const Chunk chunk{panel, ahead, p, count.value, step, int(min_of(kChunk, steps - step))};
-        copy_scales<V>(t, step, scratch);
+        const Chunk chunk{panel, ahead, p, count.value, step, int(min_of(kChunk, steps - step)), last};
         unpack_panels<V>(chunk, bytes, scratch);
         dispatch<kChunk>(chunk.steps, [&](auto n) INFENG_INLINE_LAMBDA { add_chunk<V, n.value>(t, chunk, scratch); });
       }
@@ -323,10 +348,8 @@ struct TileCore {
       for (int p = 0; p < chunk.panels; ++p, cur += kLanes, turn ^= 1) {
         const bool last = p + 1 == chunk.panels, more = !last || row + kTileRows < t.rows;
         if (more) next = last ? products(row + kTileRows, 0, turn ^ 1) : products(row, p + 1, turn ^ 1);
-        Sums<V> sums;
-        sums.product = scratch.products[0][turn][rows_again(t, row)];
-        sums.x = xscales(scratch, row, chunk.step);
-        sums.load(cur);
+        Sums<V> sums(scratch.products[0][turn][rows_again(t, row)], xscales(t, row, chunk.step));
+        sums.load(cur, chunk.step == 0);
         unrolled<Steps>([&](auto s) INFENG_INLINE_LAMBDA {
           if (more) next.template step<s.value>();
           if (row == 0) {
@@ -336,7 +359,7 @@ struct TileCore {
           if (is_last<s.value>(of_group, Steps))
             sums.template step<s.value>(kSubScaled ? V::zero() : V::load(scratch.scales[p][s.value]));
         });
-        sums.store(cur);
+        sums.store(cur, chunk.data + p * bytes, chunk.last);
       }
     }
   }

@@ -47,19 +47,9 @@ struct Tiles {
   static INFENG_INLINE void unpack_bytes(const void* line, uint8_t* out) {
     _mm512_storeu_si512(out, _mm512_xor_si512(_mm512_loadu_si512(line), _mm512_set1_epi8(-128)));
   }
-  // Two units are scaled by one 16-bit product, which cannot carry; the zero point is taken from each byte.
   template <int Bits>
   static INFENG_INLINE void unpack_scaled(const uint8_t* packed, const SubScales& s, uint8_t* lines) {
-    const __m512i low = _mm512_broadcast_i32x4(_mm_set_epi32(0x0c0c0c0c, 0x08080808, 0x04040404, 0));
-    const __m512i zs = _mm512_load_si512(s.zs);
-    INFENG_EACH (h, 2) {
-      const __m512i scale = _mm512_load_si512(s.s[h]);
-      const __m512i zero = _mm512_shuffle_epi8(zs, _mm512_add_epi8(low, _mm512_set1_epi8(char(2 * h))));
-      INFENG_EACH (l, 8) {
-        const __m512i u = avx512::Bw::units<Bits>(packed + h * Bits * kLine, l);
-        _mm512_storeu_si512(lines + (8 * h + l) * kLine, _mm512_sub_epi8(_mm512_mullo_epi16(u, scale), zero));
-      }
-    }
+    avx512::Bw::unpack_weights<Bits, 0>(packed, s, lines);
   }
 };
 

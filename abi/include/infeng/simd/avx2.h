@@ -422,7 +422,7 @@ struct Avx2 : Base {
   // Sub-scales multiply where pairs are widened, which costs nothing: by (s, s) in place of (1, 1). Units of 5 bits
   // reach the limit of int16 after four lines (31496), units of 6 bits after two (32004).
   template <int Bits>
-  static INFENG_INLINE void unpack_scaled(const uint8_t* packed, const SubScales&, uint8_t* lines) {
+  static INFENG_INLINE void unpack_lines(const uint8_t* packed, const SubScales&, uint8_t* lines) {
     INFENG_EACH (k, 2)
       INFENG_EACH (l, 8)
         INFENG_EACH (h, 2)
@@ -625,7 +625,7 @@ struct AvxVnni : Base {
 
   // Units times their sub-scale are at most 252, so two of them are scaled by one 16-bit product without a carry.
   template <int Bits>
-  static INFENG_INLINE void unpack_scaled(const uint8_t* packed, const SubScales& s, uint8_t* lines) {
+  static INFENG_INLINE void unpack_lines(const uint8_t* packed, const SubScales& s, uint8_t* lines) {
     INFENG_EACH (l, 16)
       INFENG_EACH (h, 2) _mm256_storeu_si256((__m256i*)(lines + l * kLine) + h, scaled<Bits>(packed, s, l, h));
   }

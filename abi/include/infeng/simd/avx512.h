@@ -130,17 +130,40 @@ struct Base {
     _mm512_store_si512(out.s[1], _mm512_shuffle_epi8(s, _mm512_add_epi8(lanes, last)));
     _mm512_store_si512(out.zs, _mm512_mullo_epi16(s, _mm512_srli_epi16(byte, 8 - Bits)));
   }
+  // High nibbles as bytes. With GFNI in one multiplication by a matrix of bits: bit i of the result is bit i + 4.
+  static INFENG_INLINE I high_nibbles(I v) {
+#ifdef __GFNI__
+    return _mm512_gf2p8affine_epi64_epi8(v, _mm512_set1_epi64(0x1020408000000000), 0);
+#else
+    return _mm512_and_si512(_mm512_srli_epi16(v, 4), _mm512_set1_epi8(15));
+#endif
+  }
   // Line l of the eight that 32 packed k become: nibbles, and above them their upper bits.
   template <int Bits>
   static INFENG_INLINE I units(const uint8_t* packed, int l) {
     const I v = line(packed + l % 4 * kLine);
-    const I nibbles = _mm512_and_si512(l < 4 ? v : _mm512_srli_epi16(v, 4), _mm512_set1_epi8(15));
+    const I nibbles = l < 4 ? _mm512_and_si512(v, _mm512_set1_epi8(15)) : high_nibbles(v);
     if constexpr (Bits == 4) return nibbles;
     constexpr int kLinesOf = Bits == 5 ? 8 : 4;  // whose upper bits share a line
     const I bits = line(packed + (4 + l / kLinesOf) * kLine);
     const int shift = 4 - (Bits - 4) * (l % kLinesOf);
     const I moved = shift >= 0 ? _mm512_slli_epi16(bits, unsigned(shift)) : _mm512_srli_epi16(bits, unsigned(-shift));
     return _mm512_or_si512(nibbles, _mm512_and_si512(moved, _mm512_set1_epi8(Bits == 5 ? 0x10 : 0x30)));
+  }
+  // s (u - z) + Bias. Two units are scaled by one 16-bit product, which cannot carry; the zero point is taken from each
+  // byte.
+  template <int Bits, uint8_t Bias>
+  static INFENG_INLINE void unpack_weights(const uint8_t* packed, const SubScales& s, uint8_t* lines) {
+    const I low = _mm512_broadcast_i32x4(_mm_set_epi32(0x0c0c0c0c, 0x08080808, 0x04040404, 0));
+    const I zs = _mm512_sub_epi8(_mm512_load_si512(s.zs), _mm512_set1_epi8(char(Bias)));
+    INFENG_EACH (h, 2) {
+      const I scale = _mm512_load_si512(s.s[h]);
+      const I zero = _mm512_shuffle_epi8(zs, _mm512_add_epi8(low, _mm512_set1_epi8(char(2 * h))));
+      INFENG_EACH (l, 8) {
+        const I u = units<Bits>(packed + h * Bits * kLine, l);
+        _mm512_storeu_si512(lines + (8 * h + l) * kLine, _mm512_sub_epi8(_mm512_mullo_epi16(u, scale), zero));
+      }
+    }
   }
   static INFENG_INLINE int32_t minus_halves(const int8_t* x, int32_t sum) {
     const int32_t low = sum_i8(x, kGroup / 2), high = sum - low;
@@ -253,7 +276,7 @@ struct Bw : Base {
   // Sub-scales multiply where pairs are widened. Units of 5 bits reach the limit of int16 after four lines (31496),
   // units of 6 bits after two (32004).
   template <int Bits>
-  static INFENG_INLINE void unpack_scaled(const uint8_t* packed, const SubScales&, uint8_t* lines) {
+  static INFENG_INLINE void unpack_lines(const uint8_t* packed, const SubScales&, uint8_t* lines) {
     INFENG_EACH (l, 16) _mm512_storeu_si512(lines + l * kLine, units<Bits>(packed + l / 8 * Bits * kLine, l % 8));
   }
   template <int Bits, int M, int P, class Each>
@@ -296,31 +319,14 @@ struct Bw : Base {
 };
 
 #ifdef __AVX512VNNI__
-// How high nibbles become bytes.
-struct ShiftedNibbles {
-  static INFENG_INLINE __m512i high(__m512i v) {
-    return _mm512_and_si512(_mm512_srli_epi16(v, 4), _mm512_set1_epi8(15));
-  }
-};
-#ifdef __GFNI__
-// One multiplication by a matrix of bits: bit i of the result is bit i + 4, the upper four are 0.
-struct AffineNibbles {
-  static INFENG_INLINE __m512i high(__m512i v) {
-    return _mm512_gf2p8affine_epi64_epi8(v, _mm512_set1_epi64(0x1020408000000000), 0);
-  }
-};
-#endif
-
 // `vpdpbusd` adds four u8 * s8 products to an int32 without saturation: exact by itself, and the zero point is the
 // accumulator's initial value.
-template <class Nibbles>
-struct WithVnni : Base {
+struct Vnni : Base {
   static constexpr int kRows = 6;
   static constexpr int kBlockRows = 6;
   static constexpr int kScaledRows = 6;
   static constexpr int kPackedRows = 6;
-  static constexpr int kPackedMost = 18;
-  static constexpr int kScaledPanels = 4;
+  static constexpr int kPackedMost = 12;
 
   template <int Bits, int M, int P, class Each>
   static INFENG_INLINE void dot_lines(I (&acc)[M][P], const uint8_t* const (&w)[P], int lines,
@@ -362,7 +368,7 @@ struct WithVnni : Base {
       INFENG_EACH (p, P) {
         const I v = line(w[p] + l * kLine);
         lo[p] = _mm512_and_si512(v, mask);
-        hi[p] = kTwoChains ? _mm512_and_si512(v, high_mask) : Nibbles::high(v);
+        hi[p] = kTwoChains ? _mm512_and_si512(v, high_mask) : high_nibbles(v);
       }
       INFENG_EACH (m, M) {
         const I a = four(x[m] + 4 * l), b = four(x[m] + 4 * (l + L));
@@ -378,22 +384,22 @@ struct WithVnni : Base {
         INFENG_EACH (p, P) acc[m][p] = _mm512_add_epi32(acc[m][p], _mm512_srai_epi32(high[m][p], 4));
   }
 
-  // Units times their sub-scale are at most 252, so two of them are scaled by one 16-bit product without a carry.
   template <int Bits>
-  static INFENG_INLINE void unpack_scaled(const uint8_t* packed, const SubScales& s, uint8_t* lines) {
-    INFENG_EACH (l, 16) _mm512_storeu_si512(lines + l * kLine, scaled<Bits>(packed, s, l));
+  static INFENG_INLINE void unpack_lines(const uint8_t* packed, const SubScales& s, uint8_t* lines) {
+    unpack_weights<Bits, 128>(packed, s, lines);
   }
-  template <int Bits, int M, int P, class Each>
-  static INFENG_INLINE void dot_scaled(I (&acc)[M][P], const uint8_t* const (&w)[P], const SubScales* const (&s)[P],
-                                       const int8_t* const (&x)[M], const int32_t* minus, const Each& each) {
-    INFENG_EACH (m, M)
-      INFENG_EACH (p, P) acc[m][p] = zero_points(*s[p], minus[m]);
+  template <int M, int P, class Each>
+  static INFENG_INLINE void add_biased(I (&acc)[M][P], const uint8_t* const (&w)[P], const int8_t* const (&x)[M],
+                                       const Each& each) {
     INFENG_EACH (l, 16) {
       I v[P];
       each(l);
       INFENG_EACH (p, P) v[p] = line(w[p] + l * kLine);
       add_products(acc, v, x, l);
     }
+    // Or GCC would move them from turn to turn of a loop through memory.
+    INFENG_EACH (m, M)
+      INFENG_EACH (p, P) __asm__("" : "+v"(acc[m][p]));
   }
   // With few rows the sums of 32 k are scaled instead of their 8 lines.
   template <int Bits, int M, int P, class Each>
@@ -423,6 +429,7 @@ struct WithVnni : Base {
   }
 
  private:
+  // Units times their sub-scale are at most 252, so two of them are scaled by one 16-bit product without a carry.
   template <int Bits>
   static INFENG_INLINE I scaled(const uint8_t* packed, const SubScales& s, int l) {
     return _mm512_mullo_epi16(units<Bits>(packed + l / 8 * Bits * kLine, l % 8), _mm512_load_si512(s.s[l / 8]));
@@ -435,9 +442,8 @@ struct WithVnni : Base {
     }
   }
 };
-using Vnni = WithVnni<ShiftedNibbles>;
 #ifdef __GFNI__
-using Gfni = WithVnni<AffineNibbles>;
+using Gfni = Vnni;
 #endif
 #endif
 

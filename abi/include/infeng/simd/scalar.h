@@ -202,7 +202,7 @@ struct Scalar {
       }
   }
   template <int Bits>
-  static void unpack_scaled(const uint8_t* packed, const SubScales&, uint8_t* lines) {
+  static void unpack_lines(const uint8_t* packed, const SubScales&, uint8_t* lines) {
     for (int l = 0; l < 16; ++l)
       for (int b = 0; b < kLine; ++b) lines[l * kLine + b] = unit<Bits>(packed + l / 8 * Bits * kLine + b, l % 8);
   }
@@ -224,7 +224,7 @@ struct Scalar {
     uint8_t lines[P][kGroup * kLanes];
     const uint8_t* unpacked[P];
     for (int p = 0; p < P; ++p) {
-      unpack_scaled<Bits>(w[p], *s[p], lines[p]);
+      unpack_lines<Bits>(w[p], *s[p], lines[p]);
       unpacked[p] = lines[p];
     }
     dot_scaled<Bits, M, P>(acc, unpacked, s, x, minus, each);

@@ -101,26 +101,42 @@ struct alignas(64) SubScales {
 // clang-format off
 // What formats with integer sub-scales need beside `Vector` (ops/weights.h, P32): u has `Bits` bits, byte 4 n + h of a
 // line of sub-scales is about output n, and minus[m] holds, of the 64 k of row m, minus the sum of the first half of x
-// as an int16, and above it that of the other.
+// as an int16, and above it that of the other. Few rows use lines as they lie in a panel, many rows unpacked ones, of
+// one kind or the other.
 //   sub_scales<Bits>(line, odd, s):                   reads bytes h = 0, 2, or those behind them
 //   sub_scales<Bits>(line, even, odd):                optional: both at once
-//   unpack_scaled<Bits>(packed, s, lines):            16 lines as dot_scaled wants them
-//   dot_scaled<Bits, M, P>(acc, w, s, x, minus, each): acc[m][p] = sum over 64 k of x[m][k] * s (u[p][k] - z)
-//   dot_packed<Bits, M, P>(acc, w, s, x, minus, each): the same from the lines as they lie in a panel
+//   dot_packed<Bits, M, P>(acc, w, s, x, minus, each): acc[m][p] = sum over 64 k of x[m][k] * s (u[p][k] - z)
+//   unpack_lines<Bits>(packed, s, lines):              16 unpacked lines
 template <class V>
 concept SubScaled = Vector<V> && requires(typename V::I (&acc)[1][1], const uint8_t* const (&w)[1], uint8_t* lines,
                                           SubScales& s, const SubScales* const (&scales)[1], const int8_t* const (&x)[1],
                                           const int32_t* minus, Nothing each) {
   { V::template sub_scales<4>(lines, 0, s) };
-  { V::template unpack_scaled<4>(lines, s, lines) };
-  { V::template dot_scaled<4, 1, 1>(acc, w, scales, x, minus, each) };
   { V::template dot_packed<4, 1, 1>(acc, w, scales, x, minus, each) };
-  { V::kScaledRows };    // most rows of one dot_scaled that stay in registers
-  { V::kPackedRows };    // the same of one dot_packed
+  { V::template unpack_lines<4>(lines, s, lines) };
+  { V::kPackedRows };    // most rows of one dot_packed that stay in registers
+  { V::kScaledRows };    // the same over unpacked lines
   { V::kPackedMost };    // most rows for which unpacking lines once costs more than using them packed several times
-  { V::kScaledPanels };  // most panels of one dot_scaled: 1, 2 or 4
   { V::packed_panels(1) };  // most panels of one dot_packed for so many rows: 1 or 2
   { V::minus_halves(x[0], *minus) };  // what `minus` holds, of 64 x and their sum
+};
+
+// Unpacked lines of u, which are scaled where they are multiplied.
+//   dot_scaled<Bits, M, P>(acc, w, s, x, minus, each): as dot_packed
+template <class V>
+concept ScaledLines = SubScaled<V> && requires(typename V::I (&acc)[1][1], const uint8_t* const (&w)[1],
+                                               const SubScales* const (&scales)[1], const int8_t* const (&x)[1],
+                                               const int32_t* minus, Nothing each) {
+  { V::template dot_scaled<4, 1, 1>(acc, w, scales, x, minus, each) };
+  { V::kScaledPanels };  // most panels of one dot_scaled: 1, 2 or 4
+};
+
+// Unpacked lines of s (u - z) + 128, where products of bytes are added without a detour: all have one zero point.
+//   add_biased<M, P>(acc, w, x, each): acc[m][p] += sum over 64 k of x[m][k] * w[p][k], of four panels at most
+template <class V>
+concept BiasedLines = SubScaled<V> && requires(typename V::I (&acc)[1][1], const uint8_t* const (&w)[1],
+                                               const int8_t* const (&x)[1], Nothing each) {
+  { V::template add_biased<1, 1>(acc, w, x, each) };
 };
 // clang-format on
 
