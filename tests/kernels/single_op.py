@@ -125,7 +125,7 @@ def linear_over_tiles() -> Iterator[Case]:
     """
     for fmt, act in (*native.WEIGHT_FORMATS.items(), *product(SUB_SCALED, ("int8-g128", "int8-g256"))):
         sizes = {"weight": fmt, "act": act, "n": 8 * 64, "k": 320, "workers": 1}
-        yield case(f"{fmt}-{act}-over-tiles", "linear", 150, **sizes)
+        yield case(f"{fmt}-{act}-over-tiles", "linear", 280, **sizes)
 
 
 def linear_in_wide_groups() -> Iterator[Case]:
@@ -142,7 +142,7 @@ def linear_in_wide_groups() -> Iterator[Case]:
             yield case(f"{fmt}-{rows}-{'+'.join(names)}-wide{columns}", "linear", rows, adapters=adapters, **sizes)
     for fmt in ("int4-p32", "int8-row", "bf16"):
         sizes = {"weight": fmt, "act": native.WEIGHT_FORMATS[fmt], "n": 4096, "k": 64, "workers": 1}
-        yield case(f"{fmt}-wide-over-tiles", "linear", 150, **sizes, **steps(("silu_mul", "quantize_wide")))
+        yield case(f"{fmt}-wide-over-tiles", "linear", 280, **sizes, **steps(("silu_mul", "quantize_wide")))
 
 
 def embed() -> Iterator[Case]:

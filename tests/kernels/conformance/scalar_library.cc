@@ -19,6 +19,26 @@ namespace {
 
 using V = scalar::Scalar;
 
+// Many rows of p32 over lines that have one zero point, as VNNI takes them.
+struct Biased : V {
+  static void dot_scaled() = delete;  // hides what would make them ScaledLines too
+
+  template <int Bits>
+  static void unpack_lines(const uint8_t* packed, const SubScales& s, uint8_t* lines) {
+    for (int l = 0; l < 16; ++l)
+      for (int b = 0; b < kLine; ++b) {
+        const int u = unit<Bits>(packed + l / 8 * Bits * kLine + b, l % 8), n = b / 4;
+        lines[l * kLine + b] = uint8_t(s.s[l / 8][2 * n] * u - s.zs[2 * n + l / 8] + 128);
+      }
+  }
+  template <int M, int P, class Each>
+  static void add_biased(I (&acc)[M][P], const uint8_t* const (&w)[P], const int8_t* const (&x)[M], const Each&) {
+    for (int m = 0; m < M; ++m)
+      for (int p = 0; p < P; ++p)
+        for (int i = 0; i < kGroup * kLanes; ++i) acc[m][p].v[i % kLine / 4] += x[m][i / kLine * 4 + i % 4] * w[p][i];
+  }
+};
+
 constexpr infeng_kernel table[] = {
     kernel<Embed<V, LaneF32>>("embed_f32", ""),
     kernel<Embed<V, LaneBf16>>("embed_bf16", ""),
@@ -41,6 +61,9 @@ constexpr infeng_kernel table[] = {
     kernel<LinearP32<V, Int4P32>>("linear_int4p32", ""),
     kernel<LinearP32<V, Int5P32>>("linear_int5p32", ""),
     kernel<LinearP32<V, Int6P32>>("linear_int6p32", ""),
+    kernel<LinearP32<Biased, Int4P32>>("linear_int4p32_biased", ""),
+    kernel<LinearP32<Biased, Int5P32>>("linear_int5p32_biased", ""),
+    kernel<LinearP32<Biased, Int6P32>>("linear_int6p32_biased", ""),
     kernel<LinearAffine<AffineDots<V>, Int4A256>>("linear_int4a256", ""),
     kernel<LinearAffine<AffineDots<V>, Int4A128>>("linear_int4a128", ""),
     kernel<LinearTiles<V, scalar::Tiles, Int8Row, 1>>("linear_int8row_tiles", ""),

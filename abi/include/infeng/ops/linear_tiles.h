@@ -56,6 +56,7 @@ struct TileCore {
   template <Vector V>
     requires Tiles<T, V>
   static INFENG_NOINLINE void multiply(const LinearTile& t) {
+    if (t.weight.k == 0) return clear<V>(t);
     T::configure(shapes(tile_rows(t)));
     if (t.fresh) copy_scales<V>(t);
     if (t.rows <= kTileRows)

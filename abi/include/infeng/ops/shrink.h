@@ -88,10 +88,10 @@ struct Shrink {
            p->epilogue_count == 0;
   }
 
-  static infeng_status workspace(const infeng_problem*, infeng_workspace* out) {
+  static infeng_status workspace(const infeng_problem* problem, infeng_workspace* out) {
     out->align = kLine;
     out->shared = 0;
-    out->per_worker = kRows * kTileWidth * int64_t(sizeof(float)) + Core::kScratch;
+    out->per_worker = kRows * kTileWidth * int64_t(sizeof(float)) + scratch_bytes<Core>(problem->k);
     return INFENG_OK;
   }
 
