@@ -33,7 +33,7 @@ struct TileCore {
   static constexpr int kPanels = 4;              // in scratch at a time
   // A block of rows passes all tiles while it stays in the second-level cache; the more rows, the less is unpacked.
   static constexpr int64_t kMostRows = 256;
-  static constexpr int64_t kBlockBytes = 512 << 10;
+  static constexpr int64_t kBlockBytes = 512 << 10;  // of activations
   static constexpr int kChunk = 4;          // steps of each, which are a group of any activation at most
   static constexpr int64_t kDistance = 32;  // steps from a line that is fetched to one that is used, few rows
 
@@ -47,7 +47,7 @@ struct TileCore {
   };
 
   static INFENG_INLINE int64_t block_rows(int64_t k) {
-    return min_of(max_of(kBlockBytes / k / kTileRows * kTileRows, kTileRows), kMostRows);
+    return min_of(max_of(kBlockBytes / max_of(k, 1) / kTileRows * kTileRows, kTileRows), kMostRows);
   }
   static constexpr int64_t scratch(int64_t k) {
     return int64_t(sizeof(Scratch)) + kMostRows * ceil_div(k, kGroup) * int64_t(sizeof(float));
@@ -185,7 +185,7 @@ struct TileCore {
     }
   };
 
-  // The results of 16 rows and a panel, over a chunk.
+  // What 16 rows and a panel sum up to, over a chunk.
   template <Vector V>
   struct Sums {
     typename V::F out[kTileRows];
