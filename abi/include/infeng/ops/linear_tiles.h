@@ -34,8 +34,8 @@ struct TileCore {
   // A block of rows passes all tiles while it stays in the second-level cache; the more rows, the less is unpacked.
   static constexpr int64_t kMostRows = 256;
   static constexpr int64_t kBlockBytes = 512 << 10;  // of activations
-  static constexpr int kChunk = 4;          // steps of each, which are a group of any activation at most
-  static constexpr int64_t kDistance = 32;  // steps from a line that is fetched to one that is used, few rows
+  static constexpr int kChunk = 4;                   // steps of each, which are a group of any activation at most
+  static constexpr int64_t kDistance = 32;           // steps from a line that is fetched to one that is used, few rows
 
   struct Scratch {
     uint8_t lines[kPanels][kChunk][kStepLines * kLine];
