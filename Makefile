@@ -49,7 +49,7 @@ $(STAMPS)/wheel-$(1): $(3) | $(STAMPS)/venv
 	@echo "building infeng-$(1)"
 	@rm -rf $(WHEELS)/$(1) && cd $(2) && \
 	  $(BIN)/python -m pip wheel --quiet --no-build-isolation --no-deps --wheel-dir $(WHEELS)/$(1) \
-	    -Cbuild-dir=$(CURDIR)/build/$(1) -Ccompile-args=-j$$$$(nproc) . && \
+	    --config-settings=build-dir=$(CURDIR)/build/$(1) --config-settings=compile-args=-j$$$$(nproc) . && \
 	  echo "built infeng-$(1) in $$$$SECONDS s"
 	@touch $$@
 endef
