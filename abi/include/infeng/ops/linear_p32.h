@@ -47,8 +47,8 @@ struct P32Core {
 
  private:
   // Behind the lines in scratch, of each group: of all rows what takes out the zero points, and their scales. So lie
-  // what rows that are multiplied together need. It is V::minus_halves, or, of biased lines, the whole sum of what is
-  // left of the activation's group.
+  // what rows that are multiplied together need. For units it is V::minus_halves of each 64 k; for biased lines -128
+  // times the sum over a group of the activation, which, like its scale, stands where the group begins.
   static INFENG_INLINE int32_t* minus_of(const LinearTile& t) { return (int32_t*)(t.scratch + kScratch); }
   static INFENG_INLINE float* scales_of(const LinearTile& t, int64_t groups) {
     return (float*)(minus_of(t) + t.rows * groups);
