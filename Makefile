@@ -20,7 +20,7 @@ KERNELS     = $(shell sh .ci/kernels)
 sources     = $(shell find $(1) -type f -not -path '*/build/*' -not -name '*.pyc' 2>/dev/null)
 installed   = $(1:%=$(STAMPS)/%)
 # One writer at a time.
-PIP        := flock $(STAMPS)/lock $(BIN)/python -m pip install --quiet
+PIP        := flock $(STAMPS)/lock "$(BIN)/python" -m pip install --quiet
 WHEELS     := $(CURDIR)/build/wheels
 
 .PHONY: setup demo test test-slow test-nightly sanitize bench wheels lint format clean check-machine
@@ -33,27 +33,27 @@ check-machine:
 
 $(STAMPS)/venv: pyproject.toml | check-machine
 	@echo "making $(VENV) with the build tools"
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@test -x "$(BIN)/python" || $(PYTHON) -m venv $(VENV)
 	@mkdir -p $(STAMPS)
-	@$(PIP) $$($(BIN)/python .ci/requirements build)
+	@$(PIP) $$("$(BIN)/python" .ci/requirements build)
 	@touch $@
 
 # What the wheels need at run time (dependencies), to be tested and to be checked, from the tables of pyproject.toml.
 $(call installed,dependencies test lint): $(STAMPS)/%: $(STAMPS)/venv $(wildcard plugins/*/pyproject.toml)
 	@echo "installing what pyproject.toml lists for: $*"
-	@$(PIP) $$($(BIN)/python .ci/requirements $*) && touch $@
+	@$(PIP) $$("$(BIN)/python" .ci/requirements $*) && touch $@
 
 # $(call wheel_rule,name,folder,sources): stamp wheel-name is the built wheel, which touches no environment.
 define wheel_rule
 $(STAMPS)/wheel-$(1): $(3) | $(STAMPS)/venv
 	@echo "building infeng-$(1)"
-	@rm -rf $(WHEELS)/$(1) && cd $(2) && \
-	  $(BIN)/python -m pip wheel --quiet --no-build-isolation --no-deps --wheel-dir $(WHEELS)/$(1) \
-	    --config-settings=build-dir=$(CURDIR)/build/$(1) --config-settings=compile-args=-j$$$$(nproc) . && \
+	@rm -rf "$(WHEELS)/$(1)" && cd $(2) && \
+	  "$(BIN)/python" -m pip wheel --quiet --no-build-isolation --no-deps --wheel-dir "$(WHEELS)/$(1)" \
+	    --config-settings=build-dir="$(CURDIR)/build/$(1)" --config-settings=compile-args=-j$$$$(nproc) . && \
 	  echo "built infeng-$(1) in $$$$SECONDS s"
 	@touch $$@
 endef
-install_wheel = @$(PIP) --no-deps --force-reinstall $(WHEELS)/$(1)/*.whl && touch $@
+install_wheel = @$(PIP) --no-deps --force-reinstall "$(WHEELS)/$(1)"/*.whl && touch $@
 
 $(eval $(call wheel_rule,abi,abi,$(call sources,abi)))
 $(eval $(call wheel_rule,core,.,pyproject.toml meson.build meson.options $(call sources,abi infeng_core manifests)))
@@ -72,11 +72,11 @@ ifneq ($(filter demo,$(MAKECMDGOALS)),)
 $(info the demo needs the core, a small model and, for this processor, the kernels: $(or $(KERNELS),of the core))
 endif
 demo: $(call installed,core $(KERNELS:%=plugin-%) plugin-demo)
-	@$(BIN)/infeng demo
+	@"$(BIN)/infeng" demo
 
 # Minutes on two cores after the build: the fast suite 8, the slow one 20. What proves the same on more sizes is nightly.
 # A file's tests stay in one process, which has their fixtures; files are taken in the order of tests/conftest.py.
-PYTEST := $(BIN)/python -P -m pytest --benchmark-skip --durations=20 --numprocesses=auto --maxprocesses=4 --dist=loadfile --no-loadscope-reorder
+PYTEST := "$(BIN)/python" -P -m pytest --benchmark-skip --durations=20 --numprocesses=auto --maxprocesses=4 --dist=loadfile --no-loadscope-reorder
 
 test: setup
 	$(PYTEST) -m 'not slow and not nightly' tests
@@ -98,10 +98,10 @@ sanitize: $(STAMPS)/venv
 	    $$folder/infeng_core/reference/libinfeng_reference.so || exit 1; done
 
 bench: setup
-	$(BIN)/python -P -m pytest --benchmark-only --benchmark-columns=min,median,iqr,rounds tests/bench
+	"$(BIN)/python" -P -m pytest --benchmark-only --benchmark-columns=min,median,iqr,rounds tests/bench
 
 wheels: $(call installed,wheel-abi wheel-core $(PLUGINS:%=wheel-%))
-	@mkdir -p dist && cp $(WHEELS)/*/*.whl dist && ls -1 dist/*.whl
+	@mkdir -p dist && cp "$(WHEELS)"/*/*.whl dist && ls -1 dist/*.whl
 
 lint: setup $(STAMPS)/lint
 	ruff check .

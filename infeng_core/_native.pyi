@@ -1,7 +1,7 @@
 """Types of the native core. Formats and ops are named as in manifests: "int4-g64", "linear"."""
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,14 +18,19 @@ class NativeError(InfengError, RuntimeError):
 
 # ---------------------------------------------------------------------------------------------------------- cpu.cc
 
-def cpu_info() -> dict[str, Any]:
-    """Return "arch", "vendor", "model", "features", "masked", "cores", "quota" and "caches".
+class CpuInfo(NamedTuple):
+    """The processor, and how much of it this process may use."""
 
-    "features" lists what CPUID offers and the operating system has enabled (XCR0; for AMX also the permission call);
-    "masked" has {feature: reason} for those that CPUID offers but that may not be used. "cores" is the size of the
-    affinity mask, "quota" is ``cpu_quota()``, "caches" are bytes of "l1d", "l2" and "l3" as far as the system tells.
-    """
+    arch: str
+    vendor: str
+    model: str
+    features: list[str]  # what CPUID offers and the system has enabled (XCR0; for AMX also the permission call)
+    masked: dict[str, str]  # feature: why it may not be used, though CPUID offers it
+    cores: int  # in the affinity mask
+    quota: float | None  # as ``cpu_quota``
+    caches: dict[str, int]  # bytes of "l1d", "l2" and "l3", as far as the system tells
 
+def cpu_info() -> CpuInfo: ...
 def cpu_quota(root: str = "") -> float | None:
     """Return the CPUs' worth of time that the control group grants, or None; ``root`` stands before /proc and /sys."""
 
@@ -72,6 +77,13 @@ class Problem:
     workers: int
     def __hash__(self) -> int: ...
 
+class Workspace(NamedTuple):
+    """The scratch memory of a kernel, in bytes."""
+
+    shared: int
+    per_worker: int
+    align: int
+
 class Kernel:
     """One kernel of an opened library; keeps the library alive."""
 
@@ -85,8 +97,7 @@ class Kernel:
     fuses: list[str]
     handles: list[str]  # needs of a problem
     def accepts(self, problem: Problem) -> bool: ...
-    def workspace(self, problem: Problem) -> tuple[int, int, int]:
-        """Return (shared, per_worker, align) in bytes."""
+    def workspace(self, problem: Problem) -> Workspace: ...
 
 class Library:
     name: str
@@ -218,18 +229,35 @@ class Epilogue:
     @staticmethod
     def lora(slot: int) -> Epilogue: ...
 
-AdapterPart = tuple[
-    int,  # rank
-    int,  # u_column
-    int,  # first_panel
-    int,  # panel_step
-    int,  # panels
-    NDArray[Any],  # b, (panels, rank, 16)
-    NDArray[np.uint16] | None,  # b_scale
-    NDArray[np.float32] | None,  # row_scale
-    NDArray[np.float32] | None,  # bias
-]
-"""A projection, as formats.adapters.packed.LoraPart says."""
+class AdapterPart(NamedTuple):
+    """A projection of an adapter, as formats.adapters.packed.LoraPart says."""
+
+    rank: int
+    u_column: int
+    first_panel: int
+    panel_step: int
+    panels: int
+    b: NDArray[Any]  # (panels, rank, 16) of the adapter's type
+    b_scale: NDArray[np.uint16] | None  # (panels * 16,) bf16
+    row_scale: NDArray[np.float32] | None  # (panels * 16,)
+    bias: NDArray[np.float32] | None  # (panels * 16,)
+
+class AdapterTensor(NamedTuple):
+    """What an adapter adds to one linear."""
+
+    name: str  # as Program.shrink
+    rank: int  # of all parts together
+    a: NDArray[np.uint8]  # panels
+    scaling: NDArray[np.float32]  # (rank rounded up to 16,)
+    parts: list[AdapterPart]
+
+class AdapterEmbedding(NamedTuple):
+    """What an adapter adds to the embedding."""
+
+    rank: int
+    a: NDArray[np.float32]  # (vocabulary, rank)
+    scaling: float
+    part: AdapterPart
 
 class Adapter:
     """An adapter in one piece of memory of its own, which goes back with the last reference; see Program.adapter."""
@@ -239,14 +267,62 @@ class Adapter:
 OPS: tuple[str, ...]
 """Every op, by its number."""
 
-ROW_OPS: dict[str, tuple[tuple[str, Literal["rows", "vector", "scalar"], float], ...]]
-"""The ops over rows alone, each with its operands: name, kind, and of a scalar a typical value."""
+class Operand(NamedTuple):
+    """An operand of an op over rows alone."""
+
+    name: str
+    kind: Literal["rows", "vector", "scalar"]
+    typical: float  # of a scalar
+
+ROW_OPS: dict[str, tuple[Operand, ...]]
+"""The ops over rows alone, each with its operands."""
 
 Bindings = Sequence[tuple[int, Kernel]]
 """Kernels by batch size: (most rows, kernel), ascending; a step of r rows takes the first with r <= rows."""
 
 def barrier_times(pool: Pool, rounds: int) -> NDArray[np.int64]:
     """Return (rounds,) the nanoseconds that phases without work take, one after the other on all workers of a pool."""
+
+class RoutingView(NamedTuple):
+    """What one op ``route`` said, as views."""
+
+    experts: NDArray[np.int32]  # (rows, top_k)
+    weights: NDArray[np.float32]  # (rows, top_k)
+    places: NDArray[np.int32]  # (rows, top_k) of the copies
+    begin: NDArray[np.int32]  # (1, experts + 1) of each expert's copies
+
+class ActivationView(NamedTuple):
+    """An int8 activation, as views."""
+
+    q: NDArray[np.int8]  # (rows, k padded to 64)
+    scale: NDArray[np.float32]  # (rows, groups)
+    sum: NDArray[np.int32]  # (rows, groups)
+
+class OpInfo(NamedTuple):
+    """One op of a program."""
+
+    op: str
+    epilogues: list[str]
+    kernels: list[tuple[int, str]]  # (most rows, "library/kernel")
+
+class ProfileReading(NamedTuple):
+    """What a program measured; times are nanoseconds of ``time.perf_counter_ns``."""
+
+    steps: int  # whole ones that ran
+    rows: int  # of these
+    step_ns: int  # head_ns + sum of wall_ns + tail_ns
+    head_ns: int
+    tail_ns: int
+    phases: NDArray[Any]
+    """(phases,) structured: op (index in ``ops``, of a group the first), kernel (index of the op's kernels), phase,
+    calls, rows, tiles, wall_ns (from the arrival of the last worker at the barrier before to that at its own), macs,
+    bytes (weights, adapters, keys and values; 0 where an op has none)."""
+    workers: NDArray[Any]
+    """(phases, threads) structured: busy_ns, late_ns (beginning of the phase to the first tile), tiles. The rest of
+    wall_ns a worker waited for the last one."""
+    events: list[NDArray[Any]]
+    """Of each worker (events,) structured, oldest first: begin_ns, end_ns, step (from 0), op, kernel, phase, rows,
+    tiles."""
 
 class Program:
     """A flat list of ops bound to kernels; ``run`` executes one step without touching Python.
@@ -364,10 +440,7 @@ class Program:
         gate: int | None = None,
     ) -> None:
         """Add up the copies of each row by its experts' weights, then ``shared`` times the sigmoid of ``gate``."""
-    def view_routing(
-        self, routing: int
-    ) -> tuple[NDArray[np.int32], NDArray[np.float32], NDArray[np.int32], NDArray[np.int32]]:
-        """Return (experts, weights and places (rows, top_k), begin (1, experts + 1)), views."""
+    def view_routing(self, routing: int) -> RoutingView: ...
     def shrink(self, kernels: Bindings, name: str, x: int, *, k: int, panels: int, routing: int | None = None) -> int:
         """Make u before the linear ``name`` of ``panels`` panels over ``k`` inputs; returns the slot for its LORA step.
 
@@ -379,16 +452,15 @@ class Program:
     def adapter(
         self,
         dtype: str,
-        tensors: list[tuple[str, int, NDArray[np.uint8], NDArray[np.float32], list[AdapterPart]]],
+        tensors: list[AdapterTensor],
         *,
-        embedding: tuple[int, NDArray[np.float32], float, AdapterPart] | None = None,
+        embedding: AdapterEmbedding | None = None,
         saved_tensors: list[tuple[str, Weight]] = ...,
         saved_vectors: list[tuple[str, NDArray[np.float32]]] = ...,
     ) -> Adapter:
         """Copy an adapter into memory of its own; any thread, while steps run, releases the GIL.
 
-        tensors: (name, stacked rank, a, scaling, projections); embedding: (rank, a, scaling, projection). Raises
-        NativeError "invalid_argument" naming what does not fit, or "out_of_memory".
+        Raises NativeError "invalid_argument" naming what does not fit, or "out_of_memory".
         """
     def epilogue(
         self, kernels: Bindings, x: int, columns: int, out: int | None, epilogues: Sequence[Epilogue]
@@ -421,11 +493,13 @@ class Program:
         k_norm: NDArray[np.float32] | None = None,
         q_scale: NDArray[np.float32] | None = None,
         eps: float = 0.0,
+        module: str = "",
     ) -> None:
         """q starts at column 0 of ``x``, k at ``k_column``.
 
         Heads with a norm (head_dim,) are normed first, with ``eps``; at the end q is scaled by its position's
-        ``q_scale`` (positions,).
+        ``q_scale`` (positions,). An adapter has in place of the norms of a ``module`` both, each on a multiple of 16
+        values.
         """
     def kv_append(
         self, kernels: Bindings, x: int, cache: KvCache, layer: int, *, k_column: int, v_column: int, table: int = 0
@@ -449,8 +523,8 @@ class Program:
         table: int = 0,
     ) -> None:
         """``mask``: "causal", or "full" for rows that see their whole segment. ``sinks``, ``slopes``: (heads,)."""
-    def ops(self) -> list[dict[str, Any]]:
-        """Return {"op", "epilogues", "kernels": [(most rows, "library/kernel")]} of every op, in order."""
+    def ops(self) -> list[OpInfo]:
+        """Return every op, in order."""
     def read_blocks(self, cache: KvCache, blocks: NDArray[np.int32]) -> NDArray[np.uint8]:
         """Return copies of whole blocks, (blocks, block_bytes); waits for a step in flight."""
     def write_blocks(self, cache: KvCache, blocks: NDArray[np.int32], data: NDArray[np.uint8]) -> None:
@@ -467,20 +541,8 @@ class Program:
         steps run, and nothing at all is done where this is off. ``groups``: for each op the first of the ops that share
         its totals, which must have as many kernels; empty: each op has its own.
         """
-    def profile_read(self) -> dict[str, Any]:
-        """Return what was measured so far; times are nanoseconds of ``time.perf_counter_ns``.
-
-        steps, rows: whole steps that ran. step_ns = head_ns + sum of wall_ns + tail_ns.
-        phases: (phases,) structured: op (index in ``ops``, of a group the first), kernel (index of the op's kernels),
-            phase, calls, rows, tiles, wall_ns (from the arrival of the last worker at the barrier before to that at its
-            own), macs, bytes (weights, adapters, keys and values; 0 where an op has none).
-        workers: (phases, threads) structured: busy_ns, late_ns (beginning of the phase to the first tile), tiles. The
-            rest of wall_ns a worker waited for the last one.
-        events: for each worker (events,) structured, oldest first: begin_ns, end_ns, step (from 0), op, kernel, phase,
-            rows, tiles.
-
-        Raises NativeError "not_profiled" while profiling is off.
-        """
+    def profile_read(self) -> ProfileReading:
+        """Return what was measured so far; raises NativeError "not_profiled" while profiling is off."""
     def finish(self) -> None:
         """Size and take all scratch memory; no op may be added afterwards and ``run`` allocates nothing.
 
@@ -511,8 +573,7 @@ class Program:
         """
     def view(self, buffer: int) -> NDArray[np.float32]:
         """Return a buffer as (max rows, columns) float32, without padding; writable, overwritten by the next run."""
-    def view_activation(self, activation: int) -> tuple[NDArray[np.int8], NDArray[np.float32], NDArray[np.int32]]:
-        """Return (q (rows, k padded to 64), scale (rows, groups), sum (rows, groups)), views."""
+    def view_activation(self, activation: int) -> ActivationView: ...
     scratch_bytes: int
     scratch_is_intact: bool  # no kernel has written behind the memory that its workspace asked for
     def op_count(self) -> int: ...
@@ -521,12 +582,15 @@ class Program:
 
 WEIGHT_FORMATS: dict[str, Literal["f32", "int8-g64"]]  # the core's own, each with what a linear over it reads
 
-def weight_format(format: str) -> dict[str, Any]:
-    """Return what the descriptor of a weight format says beside its name and its functions.
+class WeightFormatInfo(NamedTuple):
+    """What the descriptor of a weight format says beside its name and its functions."""
 
-    number: in the ABI; group: inputs that share a scale, 0 for floats; range: (smallest, largest) integer of a weight.
-    """
+    number: int  # in the ABI
+    group: int  # inputs that share a scale; 0 for floats
+    lowest: int  # of a weight's integer
+    highest: int
 
+def weight_format(format: str) -> WeightFormatInfo: ...
 def activation(format: str) -> Literal["f32", "int8-g64"]:
     """Return what a linear over a weight format reads; libraries that are open add theirs to the core's own."""
 
@@ -558,11 +622,16 @@ def check_panels(format: str, data: Any, offset: int, panels: int, k: int, *, th
     Raises NativeError "out_of_range" or "not_finite" naming row and column.
     """
 
-def code_grid(format: str) -> tuple[int, int, int, Literal["float16", "float32"]] | None:
-    """Return (inputs of one scale or 0 for all of an output, smallest code, largest, type of scales) of a format.
+class CodeGrid(NamedTuple):
+    """What codes and scales a format stores."""
 
-    None for a float format, for one with sub-scales, and for one of a library.
-    """
+    group: int  # inputs of one scale; 0: all of an output
+    lowest: int  # code
+    highest: int
+    scale_type: Literal["float16", "float32"]
+
+def code_grid(format: str) -> CodeGrid | None:
+    """Return the grid of an integer format; None for floats, for a format with sub-scales and for one of a library."""
 
 def pack_codes(
     format: str,
@@ -583,11 +652,24 @@ def pack_codes(
 
 def unpack_codes(
     format: str, data: Any, offset: int, panels: int, k: int, *, first_panel: int = 0, panel_step: int = 1
-) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
-    """Return codes (panels * 16, k) and scales (panels * 16, groups) of a format that has a grid."""
+) -> Codes:
+    """Return the codes and scales of a format that has a grid."""
 
-def sub_grid(format: str) -> tuple[int, int, int] | None:
-    """Return (inputs of one sub-scale, largest sub-scale, largest code and zero point) of a format, or None."""
+class Codes(NamedTuple):
+    """Of whole panels."""
+
+    codes: NDArray[np.int8]  # (panels * 16, k)
+    scales: NDArray[np.float32]  # (panels * 16, groups)
+
+class SubGrid(NamedTuple):
+    """What sub-scales a format stores."""
+
+    group: int  # inputs of one sub-scale
+    most_scale: int
+    most_code: int  # and zero point
+
+def sub_grid(format: str) -> SubGrid | None:
+    """Return the sub-scales of a format, or None."""
 
 def pack_units(
     format: str,
@@ -608,11 +690,25 @@ def pack_units(
 
 def unpack_units(
     format: str, data: Any, offset: int, panels: int, k: int, *, first_panel: int = 0, panel_step: int = 1
-) -> tuple[NDArray[np.int8], NDArray[np.float32], NDArray[np.int8], NDArray[np.int8]]:
-    """Return units (panels * 16, k), scales (panels * 16, 1), sub-scales and zero points (panels * 16, groups)."""
+) -> Units:
+    """Return the units of a format with integer sub-scales."""
 
-def minima_grid(format: str) -> tuple[int, int] | None:
-    """Return (inputs of one sub-scale and minimum, inputs of a superblock) of a format with minima, or None."""
+class Units(NamedTuple):
+    """Of whole panels: weight = scale * sub_scale * (unit - zero)."""
+
+    units: NDArray[np.int8]  # (panels * 16, k)
+    scales: NDArray[np.float32]  # (panels * 16, 1)
+    sub_scales: NDArray[np.int8]  # (panels * 16, groups)
+    zeros: NDArray[np.int8]  # (panels * 16, groups)
+
+class MinimaGrid(NamedTuple):
+    """What minima a format stores."""
+
+    group: int  # inputs of one sub-scale and minimum
+    superblock: int  # inputs of one pair of scales
+
+def minima_grid(format: str) -> MinimaGrid | None:
+    """Return the minima of a format, or None."""
 
 def pack_minima(
     format: str,
@@ -670,8 +766,15 @@ def choose_sub_scales(
     weight: NDArray[np.float64],  # (k,)
     bits: int,  # of a code: 4, 5, 6
     threads: int = 1,
-) -> tuple[NDArray[np.float32], NDArray[np.int8], NDArray[np.int8]]:
-    """Return scales (n, 1), sub-scales and zero points (n, groups): those with the least sum of weight * error^2."""
+) -> SubScales:
+    """Return those with the least sum of weight * error^2."""
+
+class SubScales(NamedTuple):
+    """Of the rows of a matrix."""
+
+    scales: NDArray[np.float32]  # (n, 1)
+    sub_scales: NDArray[np.int8]  # (n, groups)
+    zeros: NDArray[np.int8]  # (n, groups)
 
 def refit_scales(
     w: NDArray[np.float32],  # (n, k)
@@ -730,8 +833,35 @@ def descend(
 def rope_inv_freq(rot: int, theta: float) -> NDArray[np.float64]:
     """Return theta^(-2i/rot) for i < rot/2, from the core's own exp and log."""
 
-def rope_tables(inv_freq: NDArray[np.float32], positions: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Return (cos, sin), each (positions, len(inv_freq)) float32."""
+class RopeTables(NamedTuple):
+    """By position: both are (positions, frequencies)."""
+
+    cos: NDArray[np.float32]
+    sin: NDArray[np.float32]
+
+def rope_tables(inv_freq: NDArray[np.float32], positions: int) -> RopeTables: ...
+
+class Masks(NamedTuple):
+    """Which tokens some rows may have."""
+
+    rows: NDArray[np.int32]  # (masks,) ascending
+    bits: NDArray[np.uint32]  # (masks, ceil(vocab / 32))
+
+class Changes(NamedTuple):
+    """Penalties and biases of some tokens of some rows; each (changes,), rows ascending."""
+
+    rows: NDArray[np.int32]
+    ids: NDArray[np.int32]
+    penalties: NDArray[np.float32]
+    biases: NDArray[np.float32]
+
+class Filters(NamedTuple):
+    """The filters that few requests use; each (samples,)."""
+
+    typical_p: NDArray[np.float32]  # 1: off
+    top_n_sigma: NDArray[np.float32]  # 0: off
+    xtc_probability: NDArray[np.float32]  # 0: off
+    xtc_threshold: NDArray[np.float32]
 
 def sample(
     logits: NDArray[np.float32],  # (samples, vocab)
@@ -742,16 +872,14 @@ def sample(
     seed: NDArray[np.uint64],
     position: NDArray[np.int64],
     out: NDArray[np.int32],  # (samples,)
-    masks: tuple[NDArray[np.int32], NDArray[np.uint32]] | None = None,
-    changes: tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.float32], NDArray[np.float32]] | None = None,
-    filters: tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]] | None = None,
+    masks: Masks | None = None,
+    changes: Changes | None = None,
+    filters: Filters | None = None,
     order: NDArray[np.uint8] | None = None,
 ) -> None:
     """Pick one id per row as docs/numerics.md says; NOT_FINITE or NOTHING_ALLOWED where there is none.
 
-    masks: rows, ascending, and a bitset for each: (masks,), (masks, ceil(vocab / 32)). changes: rows, ascending, with
-    an id, a penalty and a bias for each. filters: typical_p (1: off), top_n_sigma (0: off), xtc_probability (0: off)
-    and xtc_threshold of each row. order: of all filters, by their place in FILTERS.
+    order: of all filters, by their place in FILTERS.
     """
 
 FILTERS: tuple[str, ...]

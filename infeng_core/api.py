@@ -5,8 +5,6 @@ written for (``api: 1``); a newer one than the engine's is refused. Names are ad
 away, or means something else, raises it.
 """
 
-from typing import TYPE_CHECKING
-
 from infeng_core._native import (
     ABI_VERSION,
     Adapter,
@@ -37,7 +35,8 @@ from infeng_core.backends.interface import (
     OpNames,
 )
 from infeng_core.backends.native.outline import shape_and_formats
-from infeng_core.cli import say
+from infeng_core.backends.saved_prefixes import PrefixEntry, PrefixStore
+from infeng_core.cli import emit, say
 from infeng_core.cli.generation import (
     add_model_options,
     add_sampling_options,
@@ -48,6 +47,7 @@ from infeng_core.cli.generation import (
 )
 from infeng_core.cli.lora import adapters_of, add_lora_options, as_text, loras, parse_adapter, parse_lora
 from infeng_core.cli.options import add_config_options, config_from
+from infeng_core.cli.parser import add_model
 from infeng_core.documents import DOCUMENT_KEYS, document_text
 from infeng_core.engine import Engine
 from infeng_core.errors import (
@@ -64,17 +64,28 @@ from infeng_core.errors import (
     UsageError,
     printable,
     unknown_key_remedy,
+    without_controls,
 )
-from infeng_core.files import cache_root, read_json, read_text
+from infeng_core.files import (
+    cache_root,
+    model_file,
+    own_file,
+    read_bytes,
+    read_into,
+    read_json,
+    read_own,
+    read_text,
+    require_trusted,
+)
 from infeng_core.formats import FormatChoice, LoadedModel, PackedAdapter, choose, convert, convert_adapter, find
 from infeng_core.formats.adapters.artifact import is_artifact
 from infeng_core.formats.adapters.packed import LoraPart, LoraTensor
 from infeng_core.formats.adapters.stacked import unpack_stacked
-from infeng_core.formats.atomic import locked, replacing
-from infeng_core.formats.cache import cached_model
+from infeng_core.formats.atomic import locked, replace_file, replacing
+from infeng_core.formats.cache import cached_model, require_own
 from infeng_core.formats.checkpoints import Checkpoint
 from infeng_core.formats.conversion import pack_checkpoint
-from infeng_core.formats.huggingface import read_config
+from infeng_core.formats.huggingface import read_config, side_files
 from infeng_core.formats.identity import conversion_key
 from infeng_core.formats.native import is_native, read_manifest
 from infeng_core.formats.quant import FormatLookup, Grid, QuantFormat, SubGrid, builtin_format
@@ -85,7 +96,7 @@ from infeng_core.kernels.check.lora import A_FORMATS, RandomAdapters, a_form
 from infeng_core.kernels.choice import Selector
 from infeng_core.kernels.libraries import REFERENCE
 from infeng_core.kernels.problems import Fields, describe, row_ranges
-from infeng_core.log import get_logger
+from infeng_core.log import get_logger, hear_others, is_json
 from infeng_core.machine.cpu import NEEDS, Cpu, closure, detect
 from infeng_core.machine.memory import available_bytes
 from infeng_core.machine.slices import shorten_slice
@@ -117,7 +128,14 @@ from infeng_core.models.ops import (
 from infeng_core.models.weights import ExpertNames, Layout, Part, TensorSpec, VectorSpec, decoder, layout
 from infeng_core.plug import hookimpl
 from infeng_core.plug.assembly import load_config
-from infeng_core.plug.hookspecs import API_VERSION, Command, KernelLibrary, PolicyFactory, TokenizerFactory
+from infeng_core.plug.hookspecs import (
+    API_VERSION,
+    Command,
+    KernelLibrary,
+    PolicyFactory,
+    PrefixStoreFactory,
+    TokenizerFactory,
+)
 from infeng_core.plug.manager import Plugins
 from infeng_core.requests.hftokenizer import HfTokenizer
 from infeng_core.requests.output import Event, Output
@@ -143,9 +161,6 @@ from infeng_core.step import NOT_FINITE, AdapterHandle, AdapterRows, Batch, Limi
 from infeng_core.telemetry.laps import Laps
 from infeng_core.telemetry.process import Footprint, footprint, peak_rss
 from infeng_core.version import __version__
-
-if TYPE_CHECKING:
-    from infeng_core._native import AdapterPart as AdapterPart  # a type without an object
 
 __all__ = [
     "ABI_VERSION",
@@ -242,6 +257,9 @@ __all__ = [
     "PolicyFactory",
     "Pool",
     "PrefixCache",
+    "PrefixEntry",
+    "PrefixStore",
+    "PrefixStoreFactory",
     "PrefixTree",
     "Problem",
     "Program",
@@ -289,6 +307,7 @@ __all__ = [
     "adapters_of",
     "add_config_options",
     "add_lora_options",
+    "add_model",
     "add_model_options",
     "add_sampling_options",
     "as_text",
@@ -308,11 +327,14 @@ __all__ = [
     "detect",
     "document_text",
     "draw_seed",
+    "emit",
     "find",
     "footprint",
     "get_logger",
+    "hear_others",
     "hookimpl",
     "is_artifact",
+    "is_json",
     "is_native",
     "layout",
     "llama",
@@ -321,7 +343,9 @@ __all__ = [
     "loras",
     "machine",
     "memory",
+    "model_file",
     "model_options",
+    "own_file",
     "pack",
     "pack_checkpoint",
     "panel_bytes",
@@ -330,11 +354,17 @@ __all__ = [
     "parse_lora",
     "peak_rss",
     "printable",
+    "read_bytes",
     "read_config",
+    "read_into",
     "read_json",
     "read_manifest",
+    "read_own",
     "read_text",
+    "replace_file",
     "replacing",
+    "require_own",
+    "require_trusted",
     "row_ranges",
     "rows_of_prompt",
     "sampling_fields",
@@ -342,7 +372,9 @@ __all__ = [
     "say",
     "shape_and_formats",
     "shorten_slice",
+    "side_files",
     "unknown_key_remedy",
     "unpack_stacked",
+    "without_controls",
     "without_words",
 ]

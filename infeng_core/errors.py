@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import errno
+import re
 from collections.abc import Iterable
 
 LONGEST = 1000
@@ -95,6 +96,14 @@ def printable(text: str, longest: int = LONGEST) -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+
+
+def without_controls(text: str) -> str:
+    """Return a text of several lines for a terminal: what could move its cursor or change it is U+FFFD instead."""
+    return _CONTROLS.sub("\ufffd", text)
+
+
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but tabs and ends of lines
 
 
 def explained(error: BaseException) -> InfengError:

@@ -2,6 +2,10 @@
 
 Only regular files are read, up to a limit; JSON and YAML are nested up to a limit. What is wrong is an error of the
 class that the caller names, with the file, the reason and the remedy.
+
+Two rules say whose a file may be. What is believed as our own (caches, verdicts, journals) belongs to this user or to
+root, is no link, and not every user may write it or its folder: ``own_file``. What a model's folder names, and is
+given out or run, lies in that folder, or in the blobs of the hub's cache whose snapshot it is: ``model_file``.
 """
 
 from __future__ import annotations
@@ -21,6 +25,7 @@ from infeng_core.errors import InfengError, ModelError, ResourceError
 MAX_BYTES = 32 << 20  # an index of the largest models has 15 MB
 MAX_DEPTH = 64  # of JSON; a config.json has 4
 AGAIN = "download the file again"
+REMOVE = "remove it, or set INFENG_CACHE to a directory of your own that no other user may write"
 
 Kind = type[InfengError]
 
@@ -40,6 +45,11 @@ def cache_root() -> Path:
         raise ResourceError("the cache", "this user has no home directory", "set INFENG_CACHE") from None
 
 
+def exists(path: Path | str) -> bool:
+    """Return whether something is there; not so of a name that is too long, has a NUL or lies where nobody may look."""
+    return os.path.exists(path)  # noqa: PTH110  # Path.exists raises what the system says of such names
+
+
 @contextlib.contextmanager
 def reading(path: Path, kind: Kind = ModelError, remedy: str = AGAIN) -> Iterator[None]:
     """Turn what the system refuses in the block into ``kind``, naming the file, or ``path`` where it names none."""
@@ -53,11 +63,14 @@ def reading(path: Path, kind: Kind = ModelError, remedy: str = AGAIN) -> Iterato
 
 
 @contextlib.contextmanager
-def opened(path: Path, kind: Kind = ModelError, remedy: str = AGAIN) -> Iterator[int]:
-    """Give a descriptor of a regular file for reading; a pipe, a device or a directory is a ``kind``, at once."""
+def opened(path: Path, kind: Kind = ModelError, remedy: str = AGAIN, flags: int = os.O_RDONLY) -> Iterator[int]:
+    """Give a descriptor of a regular file for reading; a pipe, a device or a directory is a ``kind``, at once.
+
+    flags: of ``open``, where it is to be more than read.
+    """
     with reading(path, kind, remedy):
         try:
-            handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+            handle = os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC, 0o644)
         except ValueError as error:  # a NUL, or what no file name can hold
             raise kind(f"{str(path)[:200]!r}", f"is no usable path ({error})", remedy) from None
         try:
@@ -66,6 +79,72 @@ def opened(path: Path, kind: Kind = ModelError, remedy: str = AGAIN) -> Iterator
             yield handle
         finally:
             os.close(handle)
+
+
+@contextlib.contextmanager
+def own_file(
+    path: Path, kind: Kind = ResourceError, remedy: str = REMOVE, flags: int = os.O_RDONLY, folders: int = 1
+) -> Iterator[int]:
+    """Give a descriptor of a regular file that is believed as our own: see ``distrusted``; raises ``kind``.
+
+    folders: how many of those above it are looked at too.
+    """
+    for folder in path.parents[:folders]:
+        require_trusted(folder, kind, remedy)
+    with opened(path, kind, remedy, flags | os.O_NOFOLLOW) as handle:
+        if why := distrusted(os.fstat(handle)):
+            raise kind(f"{path}", f"{why}: it is not trusted", remedy)
+        yield handle
+
+
+def read_own(
+    path: Path, limit: int = MAX_BYTES, kind: Kind = ResourceError, remedy: str = REMOVE, folders: int = 1
+) -> bytes:
+    """Return the contents of a file as ``own_file`` opens it, of ``limit`` bytes at most; raises ``kind``."""
+    with own_file(path, kind, remedy, folders=folders) as handle:
+        return bytes_of(handle, path, limit, kind, remedy)
+
+
+def require_trusted(folder: Path, kind: Kind = ResourceError, remedy: str = REMOVE) -> None:
+    """Raise ``kind`` for a folder that another user could have filled, or a link to it made; one not there is fine.
+
+    Links of our own are followed. A folder that all may write and none may clear (as /tmp is) is trusted.
+    """
+    for found in (os.lstat, os.stat):
+        try:
+            why = distrusted(found(folder))
+        except FileNotFoundError:
+            return
+        except (OSError, ValueError) as error:
+            raise kind(f"{str(folder)[:200]}", f"cannot be looked at ({error})", remedy) from None
+        if why:
+            raise kind(f"{folder}", f"{why}: it is not trusted", remedy)
+
+
+def distrusted(found: os.stat_result) -> str:
+    """Return why what a file or folder holds may be another user's word, "" where it may not. Root is trusted."""
+    if found.st_uid not in (os.geteuid(), 0):
+        return f"belongs to another user ({found.st_uid})"
+    mode = found.st_mode
+    is_kept = stat.S_ISLNK(mode) or (stat.S_ISDIR(mode) and mode & stat.S_ISVTX)  # a link has no permissions of its own
+    return "may be written by every user" if mode & stat.S_IWOTH and not is_kept else ""
+
+
+def model_file(directory: Path, name: str, kind: Kind = ModelError) -> Path:
+    """Return the path of the file ``name`` of a model's folder; raises ``kind`` where links lead out of it.
+
+    Links into the blobs of the hub's cache may, where the folder is a snapshot of it. The file need not be there.
+    """
+    path = directory / name
+    try:
+        home, real = directory.resolve(), path.resolve()
+    except (OSError, RuntimeError, ValueError):  # a loop, or what no file can be called
+        raise kind(f"{path}", "cannot be read (its links lead nowhere)", AGAIN) from None
+    blobs = home.parent.parent / "blobs" if home.parent.name == "snapshots" else None
+    if not real.is_relative_to(home) and real.parent != blobs:
+        why = "is a link that leads out of the directory"  # where to is nobody's business who may not look there
+        raise kind(f"{path}", why, "put the file itself there, or remove the link")
+    return path
 
 
 def read_bytes(path: Path, limit: int = MAX_BYTES, kind: Kind = ModelError, remedy: str = AGAIN) -> bytes:

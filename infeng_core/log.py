@@ -81,9 +81,53 @@ def get_logger(name: str) -> Logger:
 
     structlog's own configuration, which belongs to the application around the engine, is neither read nor changed.
     """
+    _configured()
+    return Logger(name)
+
+
+def is_json() -> bool:
+    """Return whether events are for machines: then whatever a command says on standard error is one."""
+    _configured()
+    return _settings.json
+
+
+def announce(text: str, level: str = "info") -> None:
+    """Say what is heard at any level: a line for people, an event of ``level`` for machines."""
+    if is_json():
+        getattr(_structlog("infeng_core.cli"), level)(text)
+    else:
+        print(printable(text), file=sys.stderr)
+
+
+def hear_others() -> None:
+    """Let what other libraries say through Python's logging, warnings and worse, come out as the engine's events do.
+
+    For commands, whose process is their own; an application around the engine decides that itself.
+    """
+    import logging
+
+    root = logging.getLogger()
+    if not any(getattr(handler, "is_infeng", False) for handler in root.handlers):
+        handler = logging.Handler(logging.WARNING)
+        handler.is_infeng = True  # type: ignore[attr-defined]
+        handler.emit = _heard  # type: ignore[method-assign]
+        root.addHandler(handler)
+        logging.captureWarnings(True)
+
+
+def _heard(record: Any) -> None:
+    level = "error" if record.levelno >= LEVELS["error"] else "warning"
+    try:
+        text = record.getMessage()
+    except Exception:  # of a message that does not fit its arguments
+        text = str(record.msg)
+    trace = {"exc_info": record.exc_info} if record.exc_info else {}
+    getattr(get_logger(record.name), level)(text, **trace)
+
+
+def _configured() -> None:
     if not _settings.configured:
         configure_from(os.environ.get("INFENG_LOG", ""))
-    return Logger(name)
 
 
 def warn_once(logger: Logger, event: str, **pairs: object) -> None:

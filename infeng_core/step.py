@@ -61,14 +61,22 @@ class Processors(Protocol):
     """Why its next token cannot be drawn, once it could not."""
 
     @property
+    def cost(self) -> float:
+        """Seconds of processor time that an answer of theirs has taken so far, on average."""
+
+    @property
     def names(self) -> str:
         """What they are called, for messages."""
 
     def rows(self, sequence: Sequence, guesses: abc.Sequence[int]) -> abc.Sequence[Any]:
         """Return what is wanted of the token after those of ``sequence``, then of those after each guess that counts.
 
+        Asked again for the same tokens, because it came too late for a step, it returns the same without any work.
         Raises InfengError where that cannot be told of the first of them.
         """
+
+    def lose(self) -> None:
+        """Answer from now on that a processor did not come back from a call."""
 
     def forced(self, sequence: Sequence) -> list[int]:
         """Return the tokens that have to follow those of ``sequence``, as far as they are known."""

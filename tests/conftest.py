@@ -12,6 +12,8 @@ import pytest
 from drawn import examples
 from hypothesis import settings
 
+from infeng_core.requests import asking, chain
+
 # Matrices of tests are small: threads of a BLAS only wait for each other, and where cores are shared they wait long.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
@@ -38,6 +40,16 @@ def cache_of_the_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("INFENG_CACHE", str(folder))
         yield folder
+
+
+@pytest.fixture(scope="session", autouse=True)
+def patience() -> Iterator[None]:
+    """Steps wait for logit processors however busy the machine is; tests of those that are late say so themselves."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("PATIENCE", "PATIENCE_ALONE", "SLOW"):
+            patch.setattr(asking, name, 60.0)
+        patch.setattr(chain, "MOST_BETWEEN", 60.0)
+        yield
 
 
 @pytest.hookimpl(trylast=True)

@@ -115,6 +115,7 @@ def context_of(tokenizer: Tokenizer, **given: Any) -> Context:
 
     known: dict[str, Any] = {
         "id": "abc",
+        "own_id": "own",
         "created": 1_700_000_000,
         "tenant": "us",
         "model": "demo",

@@ -250,8 +250,8 @@ def holds_little(served: Running) -> None:
 def posted(path: str, body: Any, *more: str) -> bytes:
     """Return the bytes of a call."""
     data = json.dumps(body).encode()
-    head = [f"POST {path} HTTP/1.1", "host: test", "content-type: application/json", f"content-length: {len(data)}"]
-    return "\r\n".join([*head, *more, "", ""]).encode() + data
+    head = [f"POST {path} HTTP/1.1", "host: localhost", "content-type: application/json"]
+    return "\r\n".join([*head, f"content-length: {len(data)}", *more, "", ""]).encode() + data
 
 
 def read_until(opened: socket.socket, mark: bytes) -> bytes:

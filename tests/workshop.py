@@ -20,7 +20,8 @@ from infeng_core.plug.assembly import load_config
 from infeng_core.plug.manager import Plugins
 
 DATA = Path(__file__).parent / "core" / "kernels" / "data"
-ORDER = "first,second,*,amx,avx512,avx2,reference"  # a plugin of the test before any that is installed
+OWN = ("first", "second")
+"""Names of a test's own plugins, which rank before any that is installed."""
 
 
 def aware(folder: Path, known: Path) -> Path:
@@ -91,7 +92,10 @@ class Workshop:
 
     def selector(self, *paths: Path, cpu: Cpu | None = None, **overrides: object) -> Selector:
         """Return a selector over the given plugins, which rank before all installed ones by default."""
-        plugins = self.plugins(*paths, cpu=cpu, **{"kernels__order": ORDER, **overrides})
+        texts = [path.read_text(errors="replace") for path in paths if path.is_file()]
+        own = [name for name in OWN if any(name in text for text in texts)]
+        order = ",".join([*own, "*,amx,avx512,avx2,reference"])
+        plugins = self.plugins(*paths, cpu=cpu, **{"kernels__order": order, **overrides})
         return Selector(plugins, plugins.config, plugins.cpu)
 
     def reasons(self, selector: Selector) -> dict[str, str]:

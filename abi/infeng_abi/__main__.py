@@ -1,6 +1,7 @@
 """Print what a build system needs to build a kernel library, on one line."""
 
 import argparse
+import shlex
 
 from infeng_abi import CFLAGS, __version__, include_dir, pkg_config_dir
 
@@ -14,15 +15,15 @@ def main() -> None:
     choice.add_argument("--include-dir", action="store_true", help="the bare folder of the headers")
     choice.add_argument("--pkg-config-dir", action="store_true", help="the folder for PKG_CONFIG_PATH")
     choice.add_argument("--version", action="version", version=__version__)
+    parser.add_argument("--lines", action="store_true", help="one flag to a line, unquoted: for who splits by lines")
     options = parser.parse_args()
+    flags = [f"-I{include_dir()}", *(CFLAGS if options.cflags else ())]
     if options.include_dir:
         print(include_dir())
     elif options.pkg_config_dir:
         print(pkg_config_dir())
-    elif options.cflags:
-        print(f"-I{include_dir()}", *CFLAGS)
     else:
-        print(f"-I{include_dir()}")
+        print("\n".join(flags) if options.lines else shlex.join(flags))
 
 
 if __name__ == "__main__":

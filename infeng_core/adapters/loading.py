@@ -118,8 +118,9 @@ class Loading:
         self._cache.coming.pop(load.entry, None)
         if error is not None:
             load.entry.error = str(error)
+            is_told = load.done is not None or bool(load.entry.waiting)  # who asked for it gets the error itself
             if not self._is_closed:
-                _log.warning("adapter not loaded", name=load.entry.name, error=str(error))
+                (_log.info if is_told else _log.warning)("adapter not loaded", name=load.entry.name, error=str(error))
             if load.done is None:
                 self._fail(load.entry, error)
         self._cache.notify()

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from infeng_core.adapters.records import AdapterInfo
 from infeng_core.adapters.registry import Registry
+from infeng_core.errors import UsageError
 
 
 class NamedAdapters:
@@ -31,6 +32,7 @@ class NamedAdapters:
         pinned, also for an adapter that cannot be used, and ResourceError where there is no room.
         """
         self._check_open()
+        _check_flag("pin", pin)
         self._registry.add(name, path, scale=scale, pin=pin)
 
     def unload(self, name: str) -> None:
@@ -41,6 +43,7 @@ class NamedAdapters:
     def pin(self, name: str, pinned: bool = True) -> None:
         """Load an adapter now if need be and keep it in memory, or let it leave again; raises as ``load``."""
         self._check_open()
+        _check_flag("pinned", pinned)
         self._registry.pin(name, pinned)
 
     def reload(self, name: str) -> None:
@@ -64,7 +67,7 @@ class NamedAdapters:
     def __contains__(self, name: object) -> bool:
         """Return whether there is an adapter of that name."""
         self._check_open()
-        return name in self._registry.names()
+        return isinstance(name, str) and name in self._registry.names()
 
     def __iter__(self) -> Iterator[str]:
         """Iterate over the names that there are now."""
@@ -75,3 +78,8 @@ class NamedAdapters:
         """Return how many names there are."""
         self._check_open()
         return len(self._registry.names())
+
+
+def _check_flag(name: str, value: object) -> None:
+    if not isinstance(value, bool):
+        raise UsageError(name, f"a {type(value).__name__} is neither true nor false", "give True or False")

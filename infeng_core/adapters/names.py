@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import re
 from pathlib import Path
 
 from infeng_core.errors import AdapterError
 from infeng_core.formats import hub
+from infeng_core.formats.adapters.packed import MAX_MAGNITUDE
 
 BASE = "base"
 """Stands for the model without an adapter wherever a name is asked for."""
@@ -41,8 +41,10 @@ def check_source(name: str, reference: object, scale: object) -> tuple[str, floa
 
     A path is made absolute. One that is not there is left to the hub if it has the form of a hub name.
     """
-    if isinstance(scale, bool) or not isinstance(scale, (int, float)) or not math.isfinite(scale):
-        raise AdapterError(f"adapter {name}", f"its scale {scale!r} is not a finite number", "1 leaves it as trained")
+    remedy = f"1 leaves it as trained, it is at most {MAX_MAGNITUDE:g}"
+    if isinstance(scale, bool) or not isinstance(scale, (int, float)) or not abs(scale) <= MAX_MAGNITUDE:
+        shown = f" {scale:g}" if isinstance(scale, float) else ""
+        raise AdapterError(f"adapter {name}", f"its scale{shown} is not a finite number that fits", remedy)
     text = str(reference) if isinstance(reference, Path) else reference
     if not isinstance(text, str) or not text or "\0" in text:
         raise AdapterError(

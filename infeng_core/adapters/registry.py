@@ -11,7 +11,7 @@ from infeng_core.adapters.cache import AdapterCache
 from infeng_core.adapters.loading import Loading, Place, Read
 from infeng_core.adapters.names import check_name, check_source
 from infeng_core.adapters.prefetch import prefetch
-from infeng_core.adapters.records import AdapterInfo, Entry
+from infeng_core.adapters.records import AdapterInfo, Entry, Resident
 from infeng_core.adapters.reference import AdapterReference, check_combination
 from infeng_core.errors import AdapterError, InfengError, RequestError, unknown_key_remedy
 from infeng_core.log import get_logger
@@ -128,6 +128,8 @@ class Registry:
         return self._entries.keys()
 
     def _find(self, name: str) -> Entry:
+        if not isinstance(name, str):
+            raise AdapterError("adapter", f"its name is a {type(name).__name__}, not a text", "give a name")
         entry = self._entries.get(name)
         if entry is None:
             raise AdapterError(f"adapter {name!r}", "there is none of that name", self._known(name))
@@ -150,6 +152,26 @@ class Registry:
         """Raise the RequestError that ``refer`` would raise."""
         with self._cache.lock:
             self._claim(spec)
+
+    def try_out(self, spec: Spec | None) -> None:
+        """Raise what a request with these adapters would meet before it runs; they are read if they are not in memory.
+
+        RequestError, AdapterError or ResourceError; blocks meanwhile.
+        """
+        if spec is None:
+            return
+        self.check(spec)
+        found: list[tuple[str, Resident, float]] = []
+        for name, weight in ((spec, 1.0),) if isinstance(spec, str) else spec:
+            with self._cache.lock:
+                entry = self._find(name)
+                resident = entry.resident
+            if resident is None:
+                self._loading.now(entry)
+                resident = entry.resident
+            if resident is not None:
+                found.append((name, resident, weight))
+        check_combination(found, self._max_stacked_rank)
 
     def _claim(self, spec: Spec) -> AdapterReference:
         pairs = ((spec, 1.0),) if isinstance(spec, str) else spec

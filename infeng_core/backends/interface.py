@@ -98,8 +98,7 @@ class OpNames:
 class Measured:
     """What an executable measured of its own steps; times in nanoseconds of ``time.perf_counter_ns``.
 
-    step_ns = head_ns + sum of wall_ns + tail_ns. The fields of the arrays are those of
-    ``_native.Program.profile_read``.
+    step_ns = head_ns + sum of wall_ns + tail_ns. The fields of the arrays are those of ``_native.ProfileReading``.
     """
 
     ops: tuple[OpNames, ...]

@@ -8,9 +8,8 @@ import gc
 import os
 import sys
 from collections.abc import Sequence
-from typing import Any, NoReturn
 
-from infeng_core.errors import UsageError, explained, printable
+from infeng_core.errors import UsageError, explained, printable, without_controls
 from infeng_core.version import __version__
 
 
@@ -43,35 +42,43 @@ def main(argv: Sequence[str] | None = None) -> int:
                 from infeng_core.log import get_logger
 
                 get_logger(__name__).debug("raised", exc_info=error)
-        print(f"infeng: error: {said}", file=sys.stderr)
+        _say_error(str(said))
         return said.exit_status
 
 
 def say(*lines: str, to_stderr: bool = False) -> None:
-    """Print lines for people: what comes from files is escaped, so that none can look like another or move a cursor."""
-    print("\n".join(map(printable, lines)), file=sys.stderr if to_stderr else sys.stdout)
+    """Print lines for people: what comes from files is escaped, so that none can look like another or move a cursor.
+
+    On standard error they are events where ``INFENG_LOG`` asks for JSON.
+    """
+    if not to_stderr:
+        print("\n".join(map(printable, lines)))
+        return
+    from infeng_core.log import announce
+
+    for line in lines:
+        announce(line)
 
 
-class Parser(argparse.ArgumentParser):
-    """Says what is wrong on one line, and takes ``-`` for standard input wherever it stands."""
+def emit(text: str) -> None:
+    """Write what a model said to standard output as UTF-8 whatever the locale, at once.
 
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse; argparse itself gives an optional positional its value only where it follows the others directly."""
-        namespace, rest = super().parse_known_args(args, namespace)
-        if rest == ["-"] and getattr(namespace, "stdin", "") is None:
-            namespace.stdin, rest = "-", []
-        return namespace, rest
+    A file or a pipe gets every byte; on a terminal control characters are made harmless, but for tabs and line ends.
+    """
+    if sys.stdout.isatty():
+        text = without_controls(text)
+    sys.stdout.buffer.write(text.encode("utf-8", errors="replace"))
+    sys.stdout.buffer.flush()
 
-    def _print_message(self, message: str, file: Any = None) -> None:
-        """Print; argparse itself says nothing where a text that was asked for cannot be written."""
-        if file is not None and file is sys.stdout:
-            file.write(message)
-        else:
-            super()._print_message(message, file)
 
-    def error(self, message: str) -> NoReturn:
-        """Print the usage and the message; end with status 2."""
-        super().error(printable(message))
+def _say_error(text: str) -> None:
+    from infeng_core.log import announce, is_json
+
+    with contextlib.suppress(UsageError):  # of INFENG_LOG itself, which may be what is wrong
+        if is_json():
+            announce(text, "error")
+            return
+    print(f"infeng: error: {text}", file=sys.stderr)
 
 
 def _run(argv: list[str]) -> int:
@@ -86,17 +93,23 @@ def _run(argv: list[str]) -> int:
 
 def _parsed(argv: list[str]) -> argparse.Namespace:
     """Return the arguments, with ``run`` of the command that they name."""
+    from infeng_core.cli.parser import Parser
+
     parser = Parser(prog="infeng", description="CPU-native LLM inference engine")
     parser.add_argument("--version", action="version", version=f"infeng {__version__}")
     if argv[:1] == ["--version"]:
         parser.parse_args(argv)  # answers without looking for plugins, one of which may be what is wrong
     from infeng_core.plug.assembly import load_config
     from infeng_core.plug.manager import Plugins
+    from infeng_core.plug.wheels import is_of_a_wheel
 
     plugins = Plugins.discover(load_config())
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     chosen = next((word for word in argv if not word.startswith("-")), None)
-    for name, help in sorted(plugins.commands().items()):
+    commands = plugins.commands()
+    if chosen is not None and chosen not in commands and is_of_a_wheel("commands", chosen):
+        plugins.command(chosen)  # says which
+    for name, help in sorted(commands.items()):
         # argparse reads % in help texts as a format.
         text = printable(help).replace("%", "%%")
         subparser = subparsers.add_parser(name, help=text, description=text)
@@ -104,7 +117,8 @@ def _parsed(argv: list[str]) -> argparse.Namespace:
             command = plugins.command(name)  # only this command's plugin is imported
             command.configure(subparser)
             subparser.set_defaults(run=command.run)
-    return parser.parse_args(argv)
+    parsed: argparse.Namespace = parser.parse_args(argv)
+    return parsed
 
 
 def _end_output() -> None:

@@ -16,9 +16,11 @@ if TYPE_CHECKING:
 
 
 def add_model_options(parser: argparse.ArgumentParser) -> None:
-    """Add ``--threads``, ``--format`` and ``--speculate``."""
+    """Add ``--threads``, ``--format``, ``--context`` and ``--speculate``."""
     parser.add_argument("-t", "--threads", type=int, metavar="N", help="worker threads (default: usable cores)")
     parser.add_argument("--format", metavar="F", help=f"weight format: {', '.join(WEIGHT_FORMATS)} or a plugin's")
+    parser.add_argument("--context", type=int, metavar="N", help="most tokens of a prompt and its answer (the model's)")
+    parser.add_argument("-c", "--ctx-size", dest="context", type=int, help=argparse.SUPPRESS)
     parser.add_argument(
         "--speculate", metavar="ngram[:K]", help="guess up to K tokens ahead from the text itself (off; K is 4)"
     )
@@ -30,6 +32,7 @@ def model_options(arguments: argparse.Namespace) -> dict[str, Any]:
         **{key.replace(".", "__"): value for key, value in parse(arguments.speculate).items()},
         "model__path": arguments.model,
         "model__format": arguments.format,
+        "model__context": arguments.context,
         "threads__count": arguments.threads,
     }
 
@@ -47,6 +50,8 @@ def add_sampling_options(parser: argparse.ArgumentParser, most_tokens: int | Non
             words, text = ["-n", *words], text if most_tokens is None else f"{text} ({most_tokens})"
         repeats = "; repeats" if row.kind in ("texts", "biases") else ""
         group.add_argument(*words, help=f"{text}{repeats}", **how)
+        if name == "max_tokens":  # the words of other engines
+            group.add_argument("--max-new-tokens", "--n-predict", dest=name, help=argparse.SUPPRESS, **how)
 
 
 def sampling_fields(arguments: argparse.Namespace) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from infeng_core.cli import say
+from infeng_core.cli import emit, say
 from infeng_core.cli.generation import (
     add_model_options,
     add_sampling_options,
@@ -24,6 +24,7 @@ from infeng_core.cli.generation import (
 )
 from infeng_core.cli.lora import adapters_of, add_lora_options, as_text, loras
 from infeng_core.cli.options import add_config_options, config_from
+from infeng_core.cli.parser import add_model
 from infeng_core.cli.profiling import add_profile_option, profiled
 from infeng_core.cli.server import add_server_options, run_on_server
 from infeng_core.cli.structured import add_structure_options, processors_of
@@ -45,8 +46,9 @@ class Run:
 
     def configure(self, parser: argparse.ArgumentParser) -> None:
         """Add the arguments."""
-        model = parser.add_argument("model", metavar="MODEL", help="model directory or hub name")
-        parser.add_argument("stdin", nargs="?", choices=["-"], metavar="-", help="read the prompt from standard input")
+        model = add_model(parser)
+        parser.add_argument("text", nargs="?", metavar="PROMPT", help="prompt; - reads it from standard input")
+        parser.set_defaults(last_positional="text")
         parser.add_argument("-p", "--prompt", action="append", metavar="TEXT", help="prompt; repeats, all in one batch")
         parser.add_argument("-f", "--file", metavar="FILE", help="file that holds the prompt; - is standard input")
         parser.add_argument(
@@ -108,13 +110,16 @@ def guessing(completions: list[Completion]) -> str:
 
 def read_prompts(arguments: argparse.Namespace) -> list[str]:
     """Return the prompts from wherever they come; raises UsageError unless exactly one source is given."""
-    given = [source for source in (arguments.prompt, arguments.ids, arguments.file, arguments.stdin) if source]
+    is_stdin = arguments.text == "-"
+    words = [arguments.text] if arguments.text is not None and not is_stdin else None
+    sources = (words, arguments.prompt, arguments.ids, arguments.file, "-" if is_stdin else None)
+    given = [source for source in sources if source]
     if len(given) != 1:
-        why = "-p, --ids, -f and - exclude each other" if given else "none is given"
-        raise UsageError("prompt", why, "give -p TEXT, --ids IDS, -f FILE or - (standard input)")
+        why = "PROMPT, -p, --ids, -f and - exclude each other" if given else "none is given"
+        raise UsageError("prompt", why, "give PROMPT, -p TEXT, --ids IDS, -f FILE or - (standard input)")
     if isinstance(given[0], list):
         return list(given[0])
-    name = given[0]
+    name = str(given[0])
     try:
         data = _read(name)
     except OSError as error:
@@ -236,9 +241,3 @@ def as_json(completion: Completion, text: str, loaded: float) -> dict[str, Any]:
             "decode_tokens_per_s": more / decoding if more > 0 and decoding > 0 else None,
         },
     }
-
-
-def emit(text: str) -> None:
-    """Write text to stdout as UTF-8 whatever the locale, at once."""
-    sys.stdout.buffer.write(text.encode("utf-8", errors="replace"))
-    sys.stdout.buffer.flush()

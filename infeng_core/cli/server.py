@@ -7,16 +7,16 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from infeng_core.cli import Parser
 from infeng_core.cli.generation import sampling_fields
 from infeng_core.cli.options import config_from
-from infeng_core.cli.structured import processors_of
+from infeng_core.cli.parser import Parser
+from infeng_core.cli.structured import named_processors, structure_of
 from infeng_core.errors import UsageError
 
 COMMAND = "ask"
 SENT = ("echo", "json", "api_key")
 """Options that both commands have beside those of sampling."""
-LOCAL = ("threads", "format", "ids", "speculate", "profile", "adapter")
+LOCAL = ("threads", "format", "context", "ids", "speculate", "profile", "adapter")
 """Options of an engine of one's own."""
 
 
@@ -43,8 +43,8 @@ def add_server_options(parser: argparse.ArgumentParser, model: argparse.Action) 
 
 def run_on_server(arguments: argparse.Namespace, read_prompts: Callable[[argparse.Namespace], list[str]]) -> int:
     """Let the command `ask` do it; raises UsageError for options that the server decides, or without that command."""
-    if arguments.model == "-" and arguments.stdin is None:
-        arguments.model, arguments.stdin = None, "-"
+    if not any((arguments.text, arguments.prompt, arguments.file, arguments.ids)):
+        arguments.model, arguments.text = None, arguments.model  # a single word is the prompt
     for name in LOCAL:
         if getattr(arguments, name):
             raise UsageError(f"--{name.replace('_', '-')}", "with --server the engine is the server's", "leave it out")
@@ -71,8 +71,9 @@ def run_on_server(arguments: argparse.Namespace, read_prompts: Callable[[argpars
 def _structures(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     """Return what the answer must be, as fields of a request, if an option says it."""
     names = {"json_schema": "json", "regex": "regex", "choice": "choice", "lark": "grammar"}
-    wanted = [argument for _, argument in processors_of(arguments)]
-    return [
+    wanted = [argument for _, argument in structure_of(arguments)]
+    named = named_processors(arguments)
+    return [{"logit_processors": named}] * bool(named) + [
         {"grammar": argument["gbnf"]}
         if "gbnf" in argument
         else {"structured_outputs": {names[key]: value for key, value in argument.items()}}

@@ -17,10 +17,39 @@ def add_structure_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--regex", metavar="TEXT", help="answer with a text that a regular expression matches")
     group.add_argument("--choice", action="append", metavar="TEXT", help="answer with one of these texts; repeats")
     group.add_argument("--grammar", metavar="FILE", help="answer by a grammar: FILE.lark, or FILE.gbnf as of llama.cpp")
+    parser.add_argument(
+        "--logit-processor",
+        action="append",
+        default=[],
+        metavar="NAME=JSON",
+        help="a logit processor of a plugin, with its argument; repeats, and they act in this order",
+    )
 
 
 def processors_of(arguments: argparse.Namespace) -> tuple[tuple[str, Any], ...]:
-    """Return the logit processors that the options stand for; raises UsageError for a file that cannot be read."""
+    """Return the logit processors that the options stand for; raises UsageError for what cannot be read."""
+    return (*structure_of(arguments), *named_processors(arguments).items())
+
+
+def named_processors(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the arguments of ``--logit-processor`` by their names; raises UsageError."""
+    found: dict[str, Any] = {}
+    for text in arguments.logit_processor:
+        name, equals, argument = text.partition("=")
+        what = f"--logit-processor {name}"
+        if not equals or not name:
+            raise UsageError(what, "it has no argument", """give its name and JSON: choice='["yes", "no"]'""")
+        if name in found:
+            raise UsageError(what, "it is given twice", "give it once")
+        try:
+            found[name] = json.loads(argument)
+        except (ValueError, RecursionError) as error:
+            raise UsageError(what, f"its argument is no JSON: {error}", """give such as '["yes", "no"]'""") from None
+    return found
+
+
+def structure_of(arguments: argparse.Namespace) -> tuple[tuple[str, Any], ...]:
+    """Return the processor that the options of structured output stand for; raises UsageError."""
     if arguments.json_schema is not None:
         return (("grammar", {"json_schema": _schema(arguments.json_schema)}),)
     if arguments.regex is not None:

@@ -72,13 +72,14 @@ def assemble(reference: str, config: EngineConfig, laps: Laps) -> Parts:
     limits, context_bound = limits_of(config, model.config, backend)
     executable: Executable = backend.compile(model, config, limits, selector)
     if selector is not None:
+        selector.report()
         selector.close()  # everything is bound: no library will be tried again
     laps.end("program", {} if selector is None else {"kernels": selector.seconds})
     drafter = None if config.speculation.use == "none" else plugins.drafter(config.speculation.use)
     tokenizer: Tokenizer = plugins.tokenizer(config.tokenizer.use)(model.tokenizer_dir, config)
     laps.end("tokenizer")
     registry = _registry(base_names(reference), config, model, backend, executable)
-    saved = _saved(config, model, executable)
+    saved = _saved(config, plugins, model, executable)
     policy, restore = plugins.scheduler(config.scheduler.use), None if saved is None else saved.restore
     schedulers = Schedulers(config, limits, policy, model.id, restore)
     return Parts(
@@ -119,8 +120,9 @@ def _registry(
     )
 
 
-def _saved(config: EngineConfig, model: LoadedModel, executable: Executable) -> SavedPrefixes | None:
+def _saved(config: EngineConfig, plugins: Plugins, model: LoadedModel, executable: Executable) -> SavedPrefixes | None:
     cache = config.kv_cache
     if cache.prefix_dir is None or not cache.prefix:
         return None
-    return SavedPrefixes(Path(cache.prefix_dir), cache.prefix_disk, executable, model.id)
+    factory = plugins.prefix_store(cache.prefix_store)
+    return SavedPrefixes(factory, Path(cache.prefix_dir), cache.prefix_disk, executable, model.id)

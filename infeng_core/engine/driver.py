@@ -9,6 +9,7 @@ from infeng_core.engine.in_flight import InFlight
 from infeng_core.engine.lifetime import Lifetime
 from infeng_core.engine.step_lock import StepLock
 from infeng_core.engine.thread import EngineThread
+from infeng_core.engine.watchdog import Moment
 from infeng_core.errors import UsageError
 
 
@@ -34,6 +35,14 @@ class Driver:
     def is_started(self) -> bool:
         """Whether the engine's own thread runs the steps."""
         return self._thread is not None
+
+    def moment(self) -> Moment | None:
+        """Return what is under way, a turn or a call of ``on_step``; None for nothing. Any thread may ask."""
+        if (current := self.lock.current) is not None:
+            return *current, ""
+        thread = self._thread
+        callback = None if thread is None else thread.callback
+        return None if thread is None or callback is None else (callback, thread.ident, "on_step")
 
     def start(self, on_step: Callable[[], object] | None) -> None:
         """Let a thread of the engine's own run the steps; raises UsageError where one does already."""

@@ -14,14 +14,17 @@ from numpy.typing import NDArray
 
 from infeng_core.adapters import NamedAdapters
 from infeng_core.backends.interface import BoundOp, Executable
+from infeng_core.engine import arguments
 from infeng_core.engine.assembly import assemble
 from infeng_core.engine.driver import Driver
 from infeng_core.engine.embedding import Embeddings
 from infeng_core.engine.execution import Execution
 from infeng_core.engine.lifetime import Lifetime
 from infeng_core.engine.submission import Submissions, abandon
+from infeng_core.engine.watchdog import HELPED, STREAMS, Place, Stall, Watchdog
 from infeng_core.errors import UsageError
 from infeng_core.plug.assembly import load_config
+from infeng_core.requests import checks
 from infeng_core.requests.input import AdaptersOf, Prompt, Prompts
 from infeng_core.requests.output import Event, Output
 from infeng_core.requests.pooling import Pooling
@@ -77,6 +80,10 @@ class Engine:
 
         Raises ManifestError, ModelError, AdapterError, PluginError, KernelError or ResourceError; each says what to do.
         """
+        arguments.paths(model, manifest)
+        arguments.mappings(adapters=adapters, overrides=overrides)
+        arguments.configuration(config)
+        arguments.speculation(speculate)
         given = {"model.path": None if model is None else str(model), "threads.count": threads, "model.format": format}
         given = {key: value for key, value in given.items() if value is not None}
         self._laps = Laps()
@@ -99,6 +106,10 @@ class Engine:
         self._embeddings = Embeddings(self._submissions)
         self._sampler = Sampler(self.limits.max_samples, self.config.sampling.order)
         self._execution = Execution(self._sampler, self._in_flight)
+        self._place = Place()
+        sampler, seconds = self._sampler, self.config.scheduler.stall_ms / 1000
+        self._watchdog = Watchdog(self._driver.moment, self._place, lambda: sampler.helper, seconds)
+        self._parts = f"scheduler {self.config.scheduler.use}", f"backend {self.config.backend.use}"
         self.adapters = NamedAdapters(self._registry, self._lifetime.check)
         try:
             for name, path in {**self.config.adapters.paths, **adapters}.items():
@@ -107,6 +118,8 @@ class Engine:
             for name in self.config.adapters.warm:
                 self.adapters.pin(name)
             self._laps.end("adapters")
+            if seconds:
+                self._watchdog.start()
         except BaseException:
             self.close()
             raise
@@ -127,12 +140,18 @@ class Engine:
     def _step(self) -> bool:
         """Requests -> scheduling -> backend -> requests; called in turns of the driver's lock."""
         self._lifetime.check()
+        place, (scheduler, backend) = self._place, self._parts
+        place.part = scheduler
         batch = self._in_flight.next_batch()
         if batch is None:
+            place.part = None
             return self._in_flight.wait()
+        place.part = backend
         logits = self._execution.run(self._embeddings.marked(batch), self.executable)
         if logits is not None:
+            place.part = HELPED
             tokens = self._sampler.pick(logits, batch)
+            place.part = STREAMS
             self._in_flight.record(batch, tokens, logits)
         return True
 
@@ -144,6 +163,7 @@ class Engine:
         what is in flight with its error. Raises UsageError where it runs already.
         """
         self._lifetime.check()
+        arguments.callback("on_step", on_step)
         self._driver.start(on_step)
 
     def stop(self) -> None:
@@ -194,23 +214,37 @@ class Engine:
         adapter: Adapters | None = None,
         index: int = 0,
         ready: deque[Output] | None = None,
+        follows: bool = False,
     ) -> Stream:
         """Add one request to those in flight and return its stream; it moves on whenever anybody runs the engine.
 
         ready: gets an ``Output`` of this ``index`` for each event, on the thread that runs the step: ``on_step`` then
         need not look at every stream. Who takes events from it (``next_event``) takes them from the stream.
+        follows: it belongs with one that was let in, and is let in as well, whatever waits.
 
         Raises OverloadedError where too many wait already (``scheduler.max_waiting`` and others), before the prompt is
         tokenized, if its length says as much.
         """
-        return self._submissions.submit(prompt, params, adapter, index, ready)
+        arguments.ready(ready)
+        return self._submissions.submit(prompt, params, adapter, index, ready, follows=follows)
 
-    def check_room(self, tokens: int = 0, *, coming: int = 0) -> None:
+    def check_room(self, tokens: int = 0, *, coming: int = 0, tenant: str = "") -> None:
         """Raise the OverloadedError that a request whose prompt has so many tokens would meet; costs microseconds.
 
         coming: requests that the caller has let in before and not submitted yet: they will wait as well.
+        tenant: whose it is, for schedulers that share.
         """
-        self._submissions.check_room(tokens, coming)
+        tokens, coming = arguments.count("tokens", tokens, 0), arguments.count("coming", coming, 0)
+        self._submissions.check_room(tokens, coming, tenant)
+
+    def check_adapters(self, adapters: Adapters | None) -> None:
+        """Raise what a request with these adapters would meet before it runs.
+
+        RequestError, AdapterError or ResourceError. They are read if they are not in memory; the call waits for that,
+        and for no step.
+        """
+        self._lifetime.check()
+        self._registry.try_out(checks.adapters(adapters))
 
     def score(
         self, prompt: Prompt, continuation: str | Iterable[int], *, adapter: Adapters | None = None
@@ -241,6 +275,8 @@ class Engine:
         UsageError where the backend or the model has no such states.
         """
         self._lifetime.check()
+        arguments.callback("started", started)
+        arguments.flag("normalize", normalize)
         if not getattr(self.executable, "has_hidden_states", False):
             why = "it gives no hidden states of this model"
             raise UsageError(f"backend {self.config.backend.use}", why, "use backend native")
@@ -251,7 +287,7 @@ class Engine:
 
         Its rows are in no further step; a step that runs for nobody else stops between two tiles.
         """
-        stream.cancel()
+        arguments.stream(stream).cancel()
 
     @property
     def startup(self) -> Mapping[str, float]:
@@ -266,6 +302,11 @@ class Engine:
     def load(self) -> Load:
         """Return what there is to do, and counts since the engine was made; any thread may ask, during a step too."""
         return self._schedulers.load()
+
+    @property
+    def stall(self) -> Stall | None:
+        """The step that has not ended for ``scheduler.stall_ms``, and where it is; None while all goes on."""
+        return self._watchdog.stall
 
     def bound(self) -> Sequence[BoundOp]:
         """Return which kernel serves each operation, for which batch sizes, and why."""
@@ -282,12 +323,13 @@ class Engine:
         Raises UsageError where a profile is being taken already.
         """
         self._lifetime.check()
+        events = arguments.count("events", events, 1, arguments.MOST_EVENTS)
         return measuring(self, _STAGES, self.executable, self._driver.lock.run, events)
 
     def tokenize(self, text: str) -> list[int]:
         """Return the ids that ``text`` becomes as a prompt."""
         self._lifetime.check()
-        return self.tokenizer.encode([text])[0]
+        return self.tokenizer.encode([arguments.text(text)])[0]
 
     # ---------------------------------------------------------------------------------------------------- ending ---
 
@@ -313,6 +355,7 @@ class Engine:
             self._saved.save(self._in_flight.scheduler.prefixes.tree, most=None)
             self._saved.close()
         self._registry.close()
+        self._watchdog.stop()
         self._sampler.close()
         self.executable.close()
         self._lifetime.is_released = True
@@ -331,6 +374,7 @@ class Engine:
 
     def _save_prefixes(self) -> bool:
         """Save some of the prefixes that are new, where they outlive the process; return whether there may be more."""
+        self._place.part = None if self._saved is None else "prefixes on disk"
         return self._saved is not None and self._saved.save(self._in_flight.scheduler.prefixes.tree) > 0
 
     def _cancel(self, output: Output) -> None:

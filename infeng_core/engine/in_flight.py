@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from infeng_core.adapters import Registry
 from infeng_core.errors import InfengError, PluginError
+from infeng_core.log import get_logger
 from infeng_core.requests.output import Output, not_finite
 from infeng_core.requests.request import FinishReason
 from infeng_core.requests.stream import Reader, Streams
@@ -22,6 +23,8 @@ from infeng_core.step import Batch, Sequence
 
 Command = tuple[Callable[[Output], None], Output]
 """What has to be done before the next step, with which request."""
+
+_log = get_logger(__name__)
 
 _T = TypeVar("_T")
 _P = ParamSpec("_P")
@@ -68,12 +71,14 @@ class InFlight:
         self.commands: deque[Command | Reader] = deque()
         """In the order of their arrival; a Reader that has gone says to cancel its request."""
         self.is_torn = False
+        self._is_suspect = False
+        """Whether the policy has refused a request, and may know half of it."""
         self._changes = 0  # of the registry, when the latest batch was looked for
         self.scheduler = make_scheduler()
 
     def submit(self, output: Output) -> None:
         """Let the next step take in a request."""
-        self._backlog.enter(output.sequence.id, output.sequence.prompt_length)
+        self._backlog.enter(output.sequence.id, output.sequence.prompt_length, output.sequence.request.tenant)
         self.commands.append((self._take_in, output))
 
     def cancel(self, output: Output) -> None:
@@ -91,8 +96,21 @@ class InFlight:
     def next_batch(self) -> Batch | None:
         """Return the scheduler's next batch, if there is anything to do."""
         self._changes = self._registry.changes
+        return self._trusted(self._scheduled)
+
+    def _scheduled(self) -> Batch | None:
         self._settle()
         return self.scheduler.next_batch(perf_counter())
+
+    def _trusted(self, ask: Callable[[], _T]) -> _T:
+        """Ask the policy; one that has raised in ``add`` and fails now is made again, once, without what it refused."""
+        try:
+            return ask()
+        except Exception:
+            if not self._is_suspect:
+                raise
+            self.restore()
+            return ask()
 
     def wait(self) -> bool:
         """Where there was no batch, sleep until there is news of an adapter; return False if nobody waits for one."""
@@ -106,9 +124,14 @@ class InFlight:
         tokens: of each sampled segment. logits: (samples, vocab) they were drawn from.
         """
         finished = self.streams.push(batch, tokens, logits)
-        self.scheduler.commit(batch, tokens, finished, perf_counter())
+        try:
+            self.scheduler.commit(batch, tokens, finished, perf_counter())
+        except Exception:
+            if not self._is_suspect:
+                raise
+            self.restore()  # as ``_trusted``: what the streams have got is enough
         self.streams.close(finished)
-        self._settle()
+        self._trusted(self._settle)
 
     @_orderly
     def end_not_finite(self, sequences: Iterable[Sequence]) -> None:
@@ -116,16 +139,37 @@ class InFlight:
         for sequence in sequences:
             self._end(self.streams.of(sequence), not_finite(sequence.request))
 
-    @_orderly
     def fail_all(self, error: InfengError) -> None:
-        """End all requests with an error."""
+        """End all requests with an error, whatever their scheduler does."""
         for output in self.streams.outputs():
-            self._end(output, error)
+            try:
+                if not self.is_torn:
+                    self.scheduler.drop(output.sequence, perf_counter())
+            except Exception:
+                self.is_torn = True
+            if self.is_torn:
+                output.restore()
+            output.fail(error)
+            self._let_go(output)
+        if self.is_torn:
+            self._begin_again(error)
+
+    def _begin_again(self, error: InfengError) -> None:
+        """Make another scheduler for those that come; where none can be made, they end as well."""
+        try:
+            self.restore()
+        except Exception:
+            _log.exception("no scheduler can be made")
+            while self.commands:
+                command = self.commands.popleft()
+                output = command.output if isinstance(command, Reader) else command[1]
+                output.fail(error)
+                self._let_go(output)
 
     @_orderly
     def settle(self) -> None:
         """Obey what has arrived since the last step, in its order, and let go of what cannot be served."""
-        self._settle()
+        self._trusted(self._settle)
 
     def _settle(self) -> None:
         """A command goes when it has been obeyed: after Ctrl-C in the middle it is obeyed again."""
@@ -148,6 +192,7 @@ class InFlight:
 
     def restore(self) -> None:
         """Begin again with what callers have been given: another scheduler, which computes all of it again."""
+        self._is_suspect = False
         self.scheduler = self._make_scheduler()
         for output in self.streams.outputs():
             sequence = output.sequence
@@ -182,22 +227,28 @@ class InFlight:
                 raise reference.error
             self.scheduler.add(output.sequence, perf_counter())
         except InfengError as error:
+            self._is_suspect |= isinstance(error, PluginError)
             self._end(output, error)
         except Exception as error:
+            self._is_suspect = True
             self._end(output, self._scheduler_error(f"it does not take a request ({type(error).__name__}: {error})"))
 
     def _scheduler_error(self, why: str) -> PluginError:
         return PluginError(f"scheduler {self._name}", why, "use fcfs")
 
     def _drop(self, output: Output, reason: FinishReason = "cancelled") -> None:
-        self.scheduler.drop(output.sequence, perf_counter())
-        output.cancel(reason)
-        self._let_go(output)
+        try:
+            self.scheduler.drop(output.sequence, perf_counter())
+        finally:  # whatever the policy says of it
+            output.cancel(reason)
+            self._let_go(output)
 
     def _end(self, output: Output, error: InfengError) -> None:
-        self.scheduler.drop(output.sequence, perf_counter())
-        output.fail(error)
-        self._let_go(output)
+        try:
+            self.scheduler.drop(output.sequence, perf_counter())
+        finally:
+            output.fail(error)
+            self._let_go(output)
 
     def _let_go(self, output: Output) -> None:
         """Give back what a request holds that has ended."""

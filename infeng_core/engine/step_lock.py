@@ -46,6 +46,12 @@ class StepLock:
         """Nobody's turn yet."""
         self._turns: dict[str, _Turn] = {}  # the one that goes on, if any
 
+    @property
+    def current(self) -> tuple[object, int] | None:
+        """The turn that goes on, another object each time, and its thread; None between two. Any thread may ask."""
+        turn = self._turns.get(_NOW)
+        return None if turn is None else (turn, turn.thread)
+
     def attempt(self, work: Callable[[], object]) -> bool:
         """Call ``work`` in a turn if nobody has one, this thread included, and return whether that was so."""
         turn = _Turn()

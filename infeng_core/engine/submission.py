@@ -12,6 +12,7 @@ from typing import Any
 from infeng_core.engine.assembly import Parts
 from infeng_core.engine.driver import Driver
 from infeng_core.engine.lifetime import Lifetime
+from infeng_core.errors import EndedError
 from infeng_core.requests.chain import Chains
 from infeng_core.requests.input import InputProcessor, Prompt
 from infeng_core.requests.output import Event, Output
@@ -82,26 +83,33 @@ class Submissions:
         adapter: Adapters | None,
         index: int,
         ready: deque[Output] | None,
+        *,
+        follows: bool = False,
     ) -> Stream:
         """Put one request in flight, as ``Engine.submit`` says."""
         request = Request.of(prompt, params, adapter)
-        self.check_room(len(request.prompt) // (CHARACTERS_PER_TOKEN if isinstance(request.prompt, str) else 1))
+        if not follows:
+            tokens = len(request.prompt) // (CHARACTERS_PER_TOKEN if isinstance(request.prompt, str) else 1)
+            self.check_room(tokens, tenant=request.tenant)
         [(request, ids)] = self.prepare([request])
-        self.check_room(len(ids))
+        if not follows:
+            self.check_room(len(ids), tenant=request.tenant)
         return self.start(request, ids, index, ready)
 
-    def check_room(self, tokens: int, coming: int = 0) -> None:
-        """Raise OverloadedError where a request of so many tokens would meet it, behind ``coming`` others."""
+    def check_room(self, tokens: int, coming: int = 0, tenant: str = "") -> None:
+        """Raise OverloadedError where a tenant's request of so many tokens would meet it, behind ``coming`` others."""
         self._lifetime.check()
-        self._parts.schedulers.backlog.check(tokens, coming)
+        self._parts.schedulers.backlog.check(tokens, coming, tenant)
 
     def score(self, prompt: Prompt, continuation: str | Iterable[int], adapter: Adapters | None) -> tuple[Logprob, ...]:
         """Return the log-probabilities of a continuation's tokens, as ``Engine.score`` says."""
         self._lifetime.check()
         request, begin = self.inputs.joined(prompt, continuation, adapter)
         [(request, ids)] = self.prepare([request])
-        found = self.start(request, ids, report_from=begin - 1).result().prompt_logprobs
-        return tuple(one for one in found[begin:] if one is not None)
+        completion = self.start(request, ids, report_from=begin - 1).result()
+        if completion.finish_reason in ("cancelled", "timeout"):
+            raise EndedError("continuation", "it ended before all of it was computed", "give it more time")
+        return tuple(one for one in completion.prompt_logprobs[begin:] if one is not None)
 
     def events(self, prepared: Iterable[Prepared]) -> Iterator[Event]:
         """Yield the events of requests as they come; whoever stops early cancels what is unfinished."""

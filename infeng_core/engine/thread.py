@@ -34,6 +34,8 @@ class EngineThread:
         self._gates: deque[threading.Lock] = deque()  # of threads that wait for the next step
         self._tasks: dict[asyncio.AbstractEventLoop, _Waiting] = {}
         self._is_halted = self._is_stopped = False
+        self.callback: object | None = None
+        """Stands for a call of ``on_step``, while it goes on."""
         self._thread = threading.Thread(target=self._run, name="infeng-engine", daemon=True)
 
     def start(self) -> None:
@@ -82,6 +84,11 @@ class EngineThread:
         return future
 
     @property
+    def ident(self) -> int:
+        """Of the thread; 0 before it runs."""
+        return self._thread.ident or 0
+
+    @property
     def _is_own_thread(self) -> bool:
         return threading.current_thread() is self._thread
 
@@ -105,15 +112,19 @@ class EngineThread:
     def _end_all(self, error: InfengError) -> None:
         try:
             self._fail(error)
-        except InfengError:
+        except Exception:
             _log.exception("requests in flight were not ended")
 
     def _call(self) -> None:
+        if self._on_step is None:
+            return
+        self.callback = object()
         try:
-            if self._on_step is not None:
-                self._on_step()
+            self._on_step()
         except Exception:
             _log.exception("on_step failed")
+        finally:
+            self.callback = None
 
     def _tell(self) -> None:
         """Wake everybody who waits for a step: each event loop once, for all of its tasks."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from infeng_core.errors import InfengError, ResourceError, UsageError
-from infeng_core.files import read_text
+from infeng_core.files import read_own
 
 KEY, JOURNAL = TRACES = ("key", "journal")
 """Files in a work that may be interrupted: what it is to be, and what of it is finished. They go at its end."""
@@ -140,8 +140,8 @@ def interrupted(destination: Path) -> str:
         found = partial.lstat()
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o002:
             return ""
-        return read_text(partial / KEY, MAX_KEY, ResourceError)
-    except (OSError, ResourceError):
+        return read_own(partial / KEY, MAX_KEY).decode("utf-8")
+    except (OSError, ResourceError, UnicodeError):
         return ""
 
 

@@ -6,12 +6,12 @@ import contextlib
 import os
 import re
 import shutil
-import stat
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
+from infeng_core import files
 from infeng_core.errors import InfengError, ResourceError
 from infeng_core.files import cache_root
 from infeng_core.formats import native
@@ -20,6 +20,8 @@ from infeng_core.log import get_logger
 
 REST_SECONDS = 600
 """An entry that was used so lately may still be read by a process that starts: it stays."""
+
+REMEDY = "set INFENG_CACHE to a directory of your own, or see that only you can write this one"
 
 _KEY = re.compile("[0-9a-f]{32}")
 _log = get_logger(__name__)
@@ -36,19 +38,21 @@ def require_own(directory: Path) -> None:
     Root is trusted, and so is a folder that all may write and none may clear (as /tmp is).
     """
     with contextlib.suppress(OSError):  # whoever writes says what is wrong
-        for folder in (directory.parent.parent, directory.parent):
+        for folder in reversed(_above(directory)):
             folder.mkdir(0o755, parents=True, exist_ok=True)
-    inside = directory.iterdir() if directory.is_dir() else ()
-    for place in (directory.parent.parent, directory.parent, directory, *inside):
-        try:
-            found = place.stat()
-        except OSError:
-            continue
-        remedy = "set INFENG_CACHE to a directory of your own, or see that only you can write this one"
-        if found.st_uid not in (os.geteuid(), 0):
-            raise ResourceError(f"{place}", f"belongs to another user ({found.st_uid}): it is not trusted", remedy)
-        if found.st_mode & stat.S_IWOTH and not found.st_mode & stat.S_ISVTX:
-            raise ResourceError(f"{place}", "may be written by every user: it is not trusted", remedy)
+    held = directory.iterdir() if directory.is_dir() else ()
+    for place in (*_above(directory), directory, *held):
+        files.require_trusted(place, ResourceError, REMEDY)
+
+
+def _above(directory: Path) -> list[Path]:
+    """Return the folders above a cached one, up to the cache's root; of one that lies elsewhere, two."""
+    above = list(directory.parents)
+    try:
+        root = cache_root()
+    except ResourceError:  # a user without a home, who keeps things elsewhere
+        return above[:2]
+    return above[: above.index(root) + 1] if root in above else above[:2]
 
 
 def mark_used(directory: Path) -> None:

@@ -20,7 +20,11 @@ from infeng_core.formats.huggingface import (
 )
 from infeng_core.formats.native import MANIFEST, is_native
 
-NAME = re.compile(r"(?P<repo>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(@(?P<revision>[\w./-]+))?", re.ASCII)
+NAME = re.compile(
+    r"(?P<repo>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(@(?P<revision>(?![\w./-]*(?:\.\.|//))\w[\w./-]*(?<!/)))?",
+    re.ASCII,
+)
+"""A revision is a commit, or a branch or a tag as git lets them be: no path that leads elsewhere."""
 
 
 def is_name(reference: str) -> bool:
@@ -131,3 +135,6 @@ def _explained(reference: str, repo: str, revision: str | None, kind: str) -> It
                 f"check the network and try again, or download it elsewhere (hf download {repo}) and give the directory"
             )
         raise ModelError(reference, why, remedy) from None
+    except ValueError as error:
+        remedy = f"remove the folder models--{repo.replace('/', '--')} from it, and download the model again"
+        raise ModelError(reference, f"is damaged in the hub's cache ({error})", remedy) from None

@@ -6,10 +6,14 @@ import re
 from pathlib import Path
 
 from infeng_core.errors import ModelError
-from infeng_core.files import read_bytes, read_json
+from infeng_core.files import model_file, read_bytes, read_json
 from infeng_core.formats.quantized import scheme
 from infeng_core.models.config import ModelConfig
+from infeng_core.models.families import families
 from infeng_core.models.fields import Fields
+
+SNAPSHOTS = "snapshots"
+"""The folder of a hub's cache in which a repository's revisions lie, as links into its blobs."""
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -32,6 +36,9 @@ CHAT_TEMPLATES = "additional_chat_templates/*.jinja"
 CONVERTED_TEMPLATES = "chat_template.*.jinja"
 """... and where they lie in a converted model, which has no folders."""
 
+_NAME = re.compile(r"[\w-]{1,64}")
+_NAMED = re.compile(r"chat_template\.[\w-]{1,64}\.jinja")
+
 TO_SAFETENSORS = (
     "convert the model to safetensors: with transformers, "
     "AutoModelForCausalLM.from_pretrained(DIR).save_pretrained(NEW_DIR, safe_serialization=True)"
@@ -40,29 +47,39 @@ TO_SAFETENSORS = (
 
 def read_config(directory: Path) -> ModelConfig:
     """Read config.json and, where present, generation_config.json; raises ModelError."""
-    path = directory / "config.json"
-    generation = directory / "generation_config.json"
+    path = model_file(directory, "config.json")
+    generation = model_file(directory, "generation_config.json")
     extra = read_json(generation, limit=MAX_CONFIG) if generation.exists() else None
     if extra is not None:
         extra = Fields(extra, generation, remedy="delete the file or download it again").data
     data = read_json(path, "a Hugging Face model has one: give its directory", MAX_CONFIG)
     config = ModelConfig.from_hf(data, path, extra)
+    if config.rope.partial != 1.0 and not getattr(families()[config.family], "ROTATES_PART", False):
+        # transformers ignores it or fails. In a GGUF file it counts, as it does for llama.cpp.
+        why = f"partial_rotary_factor is {config.rope.partial:g}, and family {config.family} rotates whole heads"
+        raise ModelError(f"{path}", why, "use a model as it was released")
     scheme.read(data, path)  # one that cannot be read is refused before weights are fetched
     return config
 
 
 def read_scheme(directory: Path) -> scheme.Scheme | None:
     """Return how a directory's weights were quantized, None for floats; raises ModelError."""
-    path = directory / "config.json"
+    path = model_file(directory, "config.json")
     return scheme.read(read_json(path, "a Hugging Face model has one: give its directory", MAX_CONFIG), path)
 
 
 def weight_files(directory: Path) -> list[Path]:
     """Return the safetensors files of a directory, without opening them; raises ModelError where there are none."""
+    names: list[str] = []
     if (directory / SINGLE).exists():
-        return [directory / SINGLE]
-    if (directory / INDEX).exists():
-        return [directory / name for name in sorted(set(read_index(directory).values()))]
+        names = [SINGLE]
+    elif (directory / INDEX).exists():
+        names = sorted(set(read_index(directory).values()))
+    if names:
+        if directory.parent.name == SNAPSHOTS:  # elsewhere weights may be links to wherever there is room for them
+            for name in names:
+                model_file(directory, name)
+        return [directory / name for name in names]
     refuse_other_formats(directory)
     raise ModelError(f"{directory}", f"has no {SINGLE} and no {INDEX}", "give a complete model directory")
 
@@ -97,19 +114,16 @@ def side_files(directory: Path) -> dict[str, bytes]:
     """Return the config and tokenizer files that a converted model keeps, contents by name.
 
     Named chat templates come from additional_chat_templates/NAME.jinja as chat_template.NAME.jinja.
-    One that is a link out of the directory is a ModelError, except into the blobs of a hub cache's snapshot.
+    Links are followed as ``files.model_file`` says; raises ModelError.
     """
-    home = directory.resolve()
-    blobs = home.parent.parent / "blobs" if home.parent.name == "snapshots" else home
     found: dict[str, bytes] = {}
-    paths = {name: directory / name for name in (*CONFIG_FILES, *TOKENIZER_FILES)}
-    named = (path for path in sorted(directory.glob(CHAT_TEMPLATES)) if re.fullmatch(r"[\w-]{1,64}", path.stem))
-    paths |= {f"chat_template.{path.name}": path for path in named}
-    for name, path in paths.items():
-        if path.is_file():
-            real = path.resolve()
-            if not real.is_relative_to(home) and real.parent != blobs:
-                why = f"is a link to {real}, outside of the model's directory"
-                raise ModelError(f"{path}", why, "put the file itself there, or remove the link")
-            found[name] = read_bytes(real, MAX_SIDE_FILE)
+    paths = {name: name for name in (*CONFIG_FILES, *TOKENIZER_FILES)}
+    paths |= {
+        path.name: path.name for path in sorted(directory.glob(CONVERTED_TEMPLATES)) if _NAMED.fullmatch(path.name)
+    }
+    named = (path for path in sorted(directory.glob(CHAT_TEMPLATES)) if _NAME.fullmatch(path.stem))
+    paths |= {f"chat_template.{path.name}": f"{path.parent.name}/{path.name}" for path in named}
+    for name, place in paths.items():
+        if (directory / place).is_file():
+            found[name] = read_bytes(model_file(directory, place), MAX_SIDE_FILE)
     return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from infeng_core.formats.quantizers import BUILT_IN, DEFAULT, QuantizerChoice
 from infeng_core.formats.recipes import digest
 from infeng_core.formats.tokenizer_files import is_needed
 
-RULES = 2  # counts changes of what a conversion makes of the same files
+RULES = 3  # counts changes of what a conversion makes of the same files
 
 
 def conversion_key(
@@ -53,6 +54,6 @@ def conversion_key(
 
 
 def _stamp(path: Path) -> list[object]:
-    real = path.resolve(strict=True)
+    real = Path(os.path.realpath(path, strict=True))  # links in a circle are an OSError here, not of Path.resolve
     stat = real.stat()
     return [str(real), stat.st_size, stat.st_mtime_ns]

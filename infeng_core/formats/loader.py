@@ -94,7 +94,7 @@ def find(reference: str | Path, plugins: FormatSource | None = None) -> Path:
     try:
         path = Path(reference).expanduser()
         is_directory, is_file = path.is_dir(), path.is_file()
-    except (OSError, ValueError, RuntimeError) as error:
+    except (OSError, ValueError, RuntimeError, TypeError) as error:
         why = f"is no usable path ({getattr(error, 'strerror', None) or error})"
         raise UsageError(f"{str(reference)[:200]}", why, "give a directory, or a hub name such as org/name") from None
     if plugins is not None and (is_file or (is_directory and not _is_model(path))):

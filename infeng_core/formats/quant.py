@@ -117,13 +117,11 @@ class QuantFormat:
         if self.stored not in _native.WEIGHT_FORMATS:
             return None
         if sub := _native.sub_grid(self.stored):
-            width, most_scale, most_code = sub
-            return Grid(k, 0, most_code, np.dtype(np.float32), SubGrid(width, most_scale))
+            return Grid(k, 0, sub.most_code, np.dtype(np.float32), SubGrid(sub.group, sub.most_scale))
         found = _native.code_grid(self.stored)
         if found is None:
             return None
-        group, low, high, scale = found
-        return Grid(group or k, low, high, np.dtype(scale))
+        return Grid(found.group or k, found.lowest, found.highest, np.dtype(found.scale_type))
 
     @property
     def minima(self) -> MinimaGrid | None:
@@ -205,7 +203,7 @@ class QuantFormat:
 
     def unpack_codes(
         self, data: Any, offset: int, panels: int, k: int, *, first_panel: int = 0, panel_step: int = 1
-    ) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
+    ) -> _native.Codes:
         """Return codes, (panels * 16, k), and scales, (panels * 16, groups), of a grid without sub-scales."""
         return _native.unpack_codes(
             self.stored, data, offset, panels, k, first_panel=first_panel, panel_step=panel_step
@@ -213,7 +211,7 @@ class QuantFormat:
 
     def unpack_units(
         self, data: Any, offset: int, panels: int, k: int, *, first_panel: int = 0, panel_step: int = 1
-    ) -> tuple[NDArray[np.int8], NDArray[np.float32], NDArray[np.int8], NDArray[np.int8]]:
+    ) -> _native.Units:
         """Return codes, scales (panels * 16, 1), sub-scales and zero points, of a grid with sub-scales."""
         return _native.unpack_units(
             self.stored, data, offset, panels, k, first_panel=first_panel, panel_step=panel_step

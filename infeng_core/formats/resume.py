@@ -11,6 +11,8 @@ from typing import BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
+from infeng_core.errors import ResourceError
+from infeng_core.files import read_own
 from infeng_core.formats.atomic import JOURNAL
 from infeng_core.formats.shards import Entry
 
@@ -65,13 +67,13 @@ class Journal:
 def _digests(path: Path) -> dict[str, str]:
     found: dict[str, str] = {}
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeError):
+        lines = read_own(path).decode("utf-8").splitlines()
+    except (ResourceError, UnicodeError):
         return {}
     for line in lines:
         try:
             name, digest = json.loads(line)
-        except ValueError:
+        except (ValueError, TypeError, RecursionError):
             return found
         found[str(name)] = str(digest)
     return found

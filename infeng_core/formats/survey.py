@@ -76,7 +76,7 @@ def readable() -> dict[str, Any]:
 
 
 def models_below(path: Path) -> Iterator[Path]:
-    """Yield ``path`` itself where it is a model or an adapter, else those in it and in its folders, by name.
+    """Yield ``path`` itself where it is a model or an adapter or holds none, else those in it and in its folders.
 
     Of a GGUF in several files the first stands for all.
     """
@@ -91,6 +91,8 @@ def models_below(path: Path) -> Iterator[Path]:
             if found > MAX_FOUND:
                 raise ModelError(f"{path}", f"holds more than {MAX_FOUND} models", "name a folder with fewer")
             yield one
+    if not found:
+        yield path  # of which is said that it is none
 
 
 def survey(path: Path, choice: FormatChoice, lookup: FormatLookup, *, needs_weights: bool = True) -> Survey:
@@ -109,7 +111,8 @@ def survey(path: Path, choice: FormatChoice, lookup: FormatLookup, *, needs_weig
             return _huggingface(path, choice, lookup, needs_weights)
         if kind == "adapter":
             return Survey(path, kind, why_not="it is an adapter: give it with --lora NAME=PATH, over its base")
-        return Survey(path, "", why_not="it is no model: neither config.json nor a GGUF file")
+        why_not = "it is no model: neither config.json nor a GGUF file"
+        return Survey(path, "", why_not=f"{why_not}, nor a folder with some" if path.is_dir() else why_not)
     except InfengError as error:
         return Survey(path, kind, why_not=str(error))
 

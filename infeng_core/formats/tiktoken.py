@@ -48,6 +48,8 @@ def tokenizer_json(data: bytes, settings: Mapping[str, Any], family: str, path: 
     kinds = [NORMAL] * len(tokens) + [0] * (size - len(tokens))
     for number, (text, special) in added.items():
         texts[number], kinds[number] = text, CONTROL if special else USER_DEFINED
+    if len(set(texts)) != size:
+        _fail(path, "and the added tokens of tokenizer_config.json hold a token twice")
     pieces = Pieces(texts, -np.arange(size, dtype=np.float32), kinds)
     model = {
         "type": "BPE",
@@ -97,7 +99,7 @@ def _added(settings: Mapping[str, Any], path: Path) -> dict[int, tuple[str, bool
     entries = settings.get("added_tokens_decoder")
     for number, entry in entries.items() if isinstance(entries, Mapping) else ():
         text = entry.get("content") if isinstance(entry, Mapping) else None
-        if not (isinstance(text, str) and text and number.isdigit() and len(number) < 10):
+        if not (isinstance(text, str) and text and number.isascii() and number.isdigit() and len(number) < 10):
             _fail(path.with_name("tokenizer_config.json"), f"added_tokens_decoder.{number[:20]} is no token")
         found[int(number)] = text, bool(entry.get("special"))
     return found

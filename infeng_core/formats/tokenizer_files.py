@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from infeng_core.formats import sentencepiece, tiktoken
+from infeng_core.tokenizerjson.document import read_settings
 
 MADE = "tokenizer.json"
 SOURCE = "tokenizer.model"
@@ -23,8 +24,8 @@ def with_tokenizer(files: Mapping[str, bytes], family: str, directory: Path) -> 
         return dict(files)
     data, path = files[SOURCE], directory / SOURCE
     if tiktoken.is_ranks(data):
-        settings = json.loads(files.get("tokenizer_config.json", b"{}"))
-        document = tiktoken.tokenizer_json(data, settings if isinstance(settings, dict) else {}, family, path)
+        settings = read_settings(files.get("tokenizer_config.json", b"{}"), directory / "tokenizer_config.json")
+        document = tiktoken.tokenizer_json(data, settings, family, path)
     else:
         document = sentencepiece.tokenizer_json(data, path)
     return {**files, MADE: json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode()}

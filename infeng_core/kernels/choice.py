@@ -6,6 +6,7 @@ plugins are found.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -97,7 +98,7 @@ class Selector:
                 {"library": chosen.library, "kernel": chosen.kernel, "reason": str(chosen.reason)} if chosen else {}
             )
             others = {f"{c.library}/{c.kernel}": c.reason.code for c in decision.candidates if c is not chosen}
-            log.info(
+            log.debug(
                 "kernel chosen" if chosen else "no kernel", problem=problems.describe(problem), **fields, others=others
             )
         return self._decisions[problem]
@@ -114,6 +115,11 @@ class Selector:
     def is_refused(self, kernel: _native.Kernel) -> bool:
         """Return whether ``kernel``, perhaps after it was chosen, has failed and must serve nothing."""
         return (kernel.library, kernel.name) in self._first_use.refused
+
+    def report(self) -> None:
+        """Log in one line which libraries serve how many of the problems so far; each of them is told at debug."""
+        chosen = Counter(one.chosen.library for one in self._decisions.values() if one.chosen is not None)
+        log.info("kernels chosen", problems=len(self._decisions), seconds=round(self.seconds, 3), **chosen)
 
     def close(self) -> None:
         """End the processes that tried libraries; they also end by themselves."""

@@ -6,23 +6,23 @@ manifest allows it, the processor has what it needs, and a child process has loa
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from weakref import WeakKeyDictionary
 
 from infeng_core import _native
-from infeng_core.errors import PluginError
+from infeng_core.errors import KernelError, PluginError, unknown_key_remedy
 from infeng_core.kernels.check.trial import CODES, Trial
 from infeng_core.kernels.check.verdicts import Verdicts, sha256
-from infeng_core.log import get_logger
+from infeng_core.log import get_logger, warn_once
 from infeng_core.machine.cpu import Cpu
 from infeng_core.plug.discovery import Plugin
 from infeng_core.plug.hookspecs import KernelLibrary
 from infeng_core.plug.manager import Plugins
 from infeng_core.plug.plugin import PluginManifest
 from infeng_core.plug.reason import READY, Reason, abi_mismatch, unmet
-from infeng_core.settings.config import EngineConfig
+from infeng_core.settings.config import SCHEMA, EngineConfig, default_of
 
 log = get_logger(__name__)
 
@@ -78,6 +78,7 @@ def library_states(plugins: Plugins) -> list[LibraryState]:
             log.debug("kernel library", state=state.reason.code, reason=str(state.reason), **fields)
             if state.reason.is_fault and plugins.plugin(state.plugin.name).usable:
                 plugins.warn(state.plugin.name, state.reason, state.path)
+        _look_for_typos(plugins.config, {state.name: state for state in _opened[plugins]})
     return _opened[plugins]
 
 
@@ -135,6 +136,29 @@ def forced(config: EngineConfig) -> dict[str, set[str]]:
     return result
 
 
+def _look_for_typos(config: EngineConfig, states: Mapping[str, LibraryState]) -> None:
+    """Warn of a name in ``kernels.order`` or ``disable`` that no library has; under ``kernels.strict`` an error.
+
+    The names of the default order are right wherever their plugins are not installed.
+    """
+    known = {*default_of(SCHEMA["kernels"]["order"]), *states}
+    for setting, names in (("order", config.kernels.order), ("disable", config.kernels.disable)):
+        for name in names:
+            library, _, kernel = name.partition("/")
+            native = states[library].native if library in states else None
+            kernels = [one.name for one in native.kernels] if native is not None else []
+            if library not in known:
+                why, remedy = "no kernel library of this name is installed", unknown_key_remedy(library, known)
+            elif kernel and kernels and kernel not in kernels:
+                why, remedy = f"{library} has no such kernel", unknown_key_remedy(kernel, kernels)
+            else:
+                continue
+            what = f"kernels.{setting}: {name} ({config.provenance.get(f'kernels.{setting}', 'argument')})"
+            if config.kernels.strict:
+                raise KernelError(what, why, remedy)
+            warn_once(log, f"{what} is ignored", reason=why, remedy=remedy)
+
+
 def _allowed(offer: KernelLibrary, plugin: PluginManifest, config: EngineConfig, cpu: Cpu) -> Reason:
     """Return READY, or why the library must not be mapped: all of it known without touching the file's content."""
     if offer.name in config.kernels.disable:
@@ -163,7 +187,7 @@ def _verified(state: LibraryState, reference: LibraryState, cpu: Cpu) -> bool:
     state.verdicts = Verdicts(state.sha256, reference.sha256, cpu.features)
     state.trial = Trial(state.path, cpu, reference.path)
     known = state.verdicts.get("open")
-    if known is None:
+    if known is None or "code" not in known:
         outcome = state.trial.open()
         if isinstance(outcome, Reason):
             known = {"code": outcome.code, "text": outcome.text, "remedy": outcome.remedy}

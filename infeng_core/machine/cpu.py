@@ -67,17 +67,17 @@ def detect(environ: Mapping[str, str] = os.environ) -> Cpu:
     Raises UsageError for a name that is unknown or that is to be added.
     """
     info = _native.cpu_info()
-    features = frozenset(info["features"])
-    masked = dict(info["masked"])
+    features = frozenset(info.features)
+    masked = dict(info.masked)
     masked |= parse_mask(environ.get(VARIABLE, ""), features)
     return Cpu(
-        arch=info["arch"],
-        model=info["model"],
+        arch=info.arch,
+        model=info.model,
         features=features - masked.keys(),
         masked=MappingProxyType(masked),
-        cores=info["cores"],
-        quota=info["quota"] or None,
-        caches=MappingProxyType(dict(info["caches"])),
+        cores=info.cores,
+        quota=info.quota,
+        caches=MappingProxyType(dict(info.caches)),
     )
 
 

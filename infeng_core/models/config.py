@@ -12,7 +12,7 @@ from typing import Any
 from infeng_core.models.families import describe, families
 from infeng_core.models.fields import Fields, show, written
 from infeng_core.models.rope_config import RopeConfig
-from infeng_core.models.terms import refuse_unread
+from infeng_core.models.unread import refuse_unread
 from infeng_core.models.wrapped import text_fields, wrapped_family
 
 __all__ = ["ModelConfig", "RopeConfig"]
@@ -26,6 +26,7 @@ MAX_VOCAB = 1 << 24
 MAX_POSITIONS = 1 << 28
 MAX_EXPERTS = 4096
 MAX_CHOSEN = 64
+MAX_ALL_EXPERTS = 1 << 16  # of all layers: each has parts of its own in the layout
 
 REMEDY = "fix the file or download the model again"
 ACTIVATIONS = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu_tanh"}
@@ -150,7 +151,7 @@ class ModelConfig:
         terms = getattr(module, "terms", None)
         if terms is not None:
             config = dataclasses.replace(config, **terms(fields, config))
-        refuse_unread(fields, family)
+        refuse_unread(fields, family, getattr(module, "STATES", {}))
         _check(config, fields, "num_attention_heads", "num_key_value_heads")
         return config
 
@@ -220,8 +221,14 @@ def _later(fields: Fields) -> dict[str, Any]:
 
 def _rope(module: Any, fields: Fields, positions: int) -> RopeConfig:
     """Read the rope of a family, where there is one for each kind of layer that of layers without a window."""
-    names, scales_q = getattr(module, "ROPE_NAMES", {}), getattr(module, "SCALES_Q", False)
-    return RopeConfig.from_hf(fields, positions, layer_type="full_attention", names=names, scales_q=scales_q)
+    return RopeConfig.from_hf(
+        fields,
+        positions,
+        layer_type="full_attention",
+        names=getattr(module, "ROPE_NAMES", {}),
+        scales_q=getattr(module, "SCALES_Q", False),
+        missing=getattr(module, "ROPE", {}),
+    )
 
 
 def _activation(fields: Fields) -> str:
@@ -246,7 +253,8 @@ def _family(fields: Fields) -> str:
         wrapped = {name: each for name, each in families().items() if names[0] in getattr(each, "WRAPPERS", ())}
         if wrapped:
             return wrapped_family(fields, wrapped, remedy)
-        fields.fail("architectures", f"is {show(names[0])}, which this version does not run", remedy)
+        name = names[0] if len(names[0]) <= 100 and names[0].isprintable() else show(names[0])
+        fields.fail("architectures", f"is {name}, which this version does not run", remedy)
     model_type = fields.text("model_type")
     if model_type not in families():
         fields.fail("model_type", f"is {show(model_type)}, which this version does not run", remedy)
@@ -283,6 +291,9 @@ def _check(config: ModelConfig, fields: Fields, heads: str, kv_heads: str) -> No
         fields.fail("windows", f"has {len(config.windows)} layers, the model has {config.layers}")
     if config.experts and not 1 <= config.experts_per_token <= config.experts:
         fields.fail("num_experts_per_tok", f"is {config.experts_per_token}, of {config.experts} experts")
+    if config.layers * config.experts > MAX_ALL_EXPERTS:
+        why = f"is {config.experts} in each of {config.layers} layers, there may be {MAX_ALL_EXPERTS} in all"
+        fields.fail("num_experts", why)
     if config.experts and not config.expert_intermediate:
         fields.fail("expert_intermediate", "is 0, and the model has experts")
     if config.activation == "swiglu" and not (config.gate_slope and config.gate_limit):

@@ -4,9 +4,12 @@ A family holds ``FAMILY`` (``model_type`` of its config.json), ``ARCHITECTURES``
 lists) and ``graph(config)``; one whose checkpoint names or joins tensors otherwise also defines ``weights(config)``
 (see ``infeng_core.models.weights``), one with terms that a Llama has not ``terms(fields, config)``, which returns
 fields of ModelConfig, one that does not run every config.json of its kind ``check(fields)``, which raises ModelError.
-``DEFAULTS`` are keys that config.json may leave out, ``ROPE_NAMES`` kinds of rope under other names, ``SCALES_Q`` says
-that q is scaled by its position, ``WRAPPERS`` names multimodal classes around a text model of the family
-(``infeng_core.models.wrapped``). So adding a family adds one file.
+``DEFAULTS`` are keys that config.json may leave out, ``STATES`` keys which say what the family does anyway, with the
+values that they may have. ``ROPE`` are the parameters of a file without any, ``ROPE_NAMES`` kinds of rope under other
+names, ``ROTATES_PART`` says that a part of a head may be rotated, ``SCALES_Q`` that q is scaled by its position.
+``WRAPPERS`` names multimodal classes around a text model of the family, ``TEXT_TYPES`` what ``model_type`` may call it
+there, with the defaults that this brings (``infeng_core.models.wrapped``), ``MODULES`` what adapters may call modules
+(``infeng_core.formats.adapters.names``). So adding a family adds one file.
 """
 
 from __future__ import annotations

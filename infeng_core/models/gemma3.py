@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from infeng_core.models.gemma2 import cap, graph
-from infeng_core.models.rope_config import RopeConfig
+from infeng_core.models.rope_config import RopeConfig, require_kinds
 from infeng_core.models.terms import windows
 from infeng_core.models.weights import BOTH_NORMS, Layout, decoder
 
@@ -40,6 +40,7 @@ DEFAULTS = {
 
 def terms(fields: Fields, config: ModelConfig) -> dict[str, Any]:
     """Read windows, the rope of layers with one, and scales; the embeddings are scaled by the root of their width."""
+    require_kinds(fields)
     theta = fields.number("rope_local_base_freq", 1e-3, 1e15)
     pattern = fields.integer("sliding_window_pattern", 1, 1 << 20)
     return {

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from infeng_core.models.config import ModelConfig
     from infeng_core.models.fields import Fields
 
-__all__ = ["ARCHITECTURES", "DEFAULTS", "FAMILY", "graph", "terms", "weights"]
+__all__ = ["ARCHITECTURES", "DEFAULTS", "FAMILY", "ROPE", "graph", "terms", "weights"]
 
 FAMILY = "gpt_oss"
 ARCHITECTURES = ("GptOssForCausalLM",)
-YARN = {
+ROPE = {
     "rope_type": "yarn",
     "factor": 32.0,
     "beta_fast": 32.0,
@@ -32,10 +32,7 @@ DEFAULTS = {
     "attention_bias": True,
     "head_dim": 64,
     "max_position_embeddings": 131072,
-    "num_experts_per_tok": 4,
-    "num_local_experts": 128,
     "rms_norm_eps": 1e-5,
-    "rope_scaling": YARN,
     "rope_theta": 150000.0,
     "sliding_window": 128,
     "swiglu_alpha": 1.702,
@@ -48,7 +45,7 @@ NAMES = ExpertNames(router="mlp.router", gate="", up="", down="", has_bias=True,
 def terms(fields: Fields, config: ModelConfig) -> dict[str, Any]:
     """Read windows, the experts, which are as wide as ``intermediate_size`` says, and where their gates end."""
     return {
-        **experts(fields, count="num_local_experts", inner="intermediate_size"),
+        **experts(fields, inner="intermediate_size", count=128, chosen=4),
         "share_of_chosen": True,
         "windows": windows(fields, config.layers, pattern=2),
         "activation": "swiglu",

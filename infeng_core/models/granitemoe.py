@@ -16,11 +16,16 @@ if TYPE_CHECKING:
     from infeng_core.models.config import ModelConfig
     from infeng_core.models.fields import Fields
 
-__all__ = ["ARCHITECTURES", "DEFAULTS", "FAMILY", "graph", "terms", "weights"]
+__all__ = ["ARCHITECTURES", "FAMILY", "MODULES", "graph", "terms", "weights"]
 
 FAMILY = "granitemoe"
 ARCHITECTURES = ("GraniteMoeForCausalLM",)
-DEFAULTS = {"num_local_experts": 8, "num_experts_per_tok": 2}
+
+MODULES = {
+    "block_sparse_moe.router.layer": "block_sparse_moe.router",
+    "block_sparse_moe.input_linear.weight": "block_sparse_moe.experts.gate_up_proj",
+    "block_sparse_moe.output_linear.weight": "block_sparse_moe.experts.down_proj",
+}
 
 NAMES = ExpertNames(
     router="block_sparse_moe.router.layer",
@@ -36,7 +41,7 @@ def terms(fields: Fields, config: ModelConfig) -> dict[str, Any]:
     """Read Granite's factors and the experts, which are as wide as ``intermediate_size`` says."""
     return {
         **granite.terms(fields, config),
-        **experts(fields, count="num_local_experts", inner="intermediate_size"),
+        **experts(fields, inner="intermediate_size", count=8, chosen=2),
         "share_of_chosen": True,
     }
 

@@ -15,11 +15,13 @@ if TYPE_CHECKING:
     from infeng_core.models.config import ModelConfig
     from infeng_core.models.fields import Fields
 
-__all__ = ["ARCHITECTURES", "DEFAULTS", "FAMILY", "graph", "terms", "weights"]
+__all__ = ["ARCHITECTURES", "DEFAULTS", "FAMILY", "MODULES", "graph", "terms", "weights"]
 
 FAMILY = "mixtral"
 ARCHITECTURES = ("MixtralForCausalLM",)
-DEFAULTS = {"rms_norm_eps": 1e-5, "num_local_experts": 8, "num_experts_per_tok": 2}
+DEFAULTS = {"rms_norm_eps": 1e-5, "rope_theta": 1e6}
+
+MODULES = {"block_sparse_moe.gate": "mlp.gate"}
 
 NAMES = ExpertNames(
     router="block_sparse_moe.gate",
@@ -32,7 +34,7 @@ NAMES = ExpertNames(
 def terms(fields: Fields, config: ModelConfig) -> dict[str, Any]:
     """Read the experts, which are as wide as ``intermediate_size`` says, and the window of all layers."""
     return {
-        **experts(fields, count="num_local_experts", inner="intermediate_size"),
+        **experts(fields, inner="intermediate_size", count=8, chosen=2),
         "share_of_chosen": True,
         "windows": windows(fields, config.layers),
     }

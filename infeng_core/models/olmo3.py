@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from infeng_core.models.decoder import graph
 from infeng_core.models.olmo2 import weights
-from infeng_core.models.rope_config import RopeConfig
+from infeng_core.models.rope_config import RopeConfig, require_kinds
 from infeng_core.models.terms import windows
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ DEFAULTS = {"rope_theta": 500000.0, "sliding_window": 4096}
 
 def terms(fields: Fields, config: ModelConfig) -> dict[str, Any]:
     """Read the windows and the rope of layers with one: that of ``sliding_attention``, else the plain theta."""
+    require_kinds(fields)
     theta = fields.number("rope_theta", 1e-3, 1e15)
     local = RopeConfig.from_hf(fields, config.max_positions, theta, "sliding_attention", plain=True)
     return {

@@ -19,13 +19,13 @@ __all__ = ["ARCHITECTURES", "DEFAULTS", "FAMILY", "graph", "terms", "weights"]
 
 FAMILY = "olmoe"
 ARCHITECTURES = ("OlmoeForCausalLM",)
-DEFAULTS = {"rms_norm_eps": 1e-5, "num_experts": 64, "num_experts_per_tok": 8}
+DEFAULTS = {"rms_norm_eps": 1e-5}
 
 
 def terms(fields: Fields, config: ModelConfig) -> dict[str, Any]:
     """Read the experts, which are as wide as ``intermediate_size`` says."""
     return {
-        **experts(fields, count="num_experts", inner="intermediate_size"),
+        **experts(fields, inner="intermediate_size", count=64, chosen=8),
         "share_of_chosen": fields.flag("norm_topk_prob", False),
     }
 

@@ -16,12 +16,13 @@ if TYPE_CHECKING:
     from infeng_core.models.config import ModelConfig
     from infeng_core.models.fields import Fields
 
-__all__ = ["ARCHITECTURES", "DEFAULTS", "FAMILY", "ROPE_NAMES", "graph", "terms", "weights"]
+__all__ = ["ARCHITECTURES", "DEFAULTS", "FAMILY", "ROPE_NAMES", "ROTATES_PART", "graph", "terms", "weights"]
 
 FAMILY = "phi3"
 ARCHITECTURES = ("Phi3ForCausalLM",)
 DEFAULTS = {"original_max_position_embeddings": 4096}
 ROPE_NAMES = {"yarn": "longrope"}
+ROTATES_PART = True
 
 
 def terms(fields: Fields, config: ModelConfig) -> dict[str, Any]:

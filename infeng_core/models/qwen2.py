@@ -9,28 +9,25 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from infeng_core.models.decoder import graph
-from infeng_core.models.terms import FULL, windows
+from infeng_core.models.terms import switched_windows
 from infeng_core.models.weights import Layout, decoder
 
 if TYPE_CHECKING:
     from infeng_core.models.config import ModelConfig
     from infeng_core.models.fields import Fields
 
-__all__ = ["ARCHITECTURES", "DEFAULTS", "FAMILY", "graph", "terms", "weights"]
+__all__ = ["ARCHITECTURES", "DEFAULTS", "FAMILY", "STATES", "graph", "terms", "weights"]
 
 FAMILY = "qwen2"
 ARCHITECTURES = ("Qwen2ForCausalLM",)
 DEFAULTS = {"sliding_window": 4096, "max_window_layers": 28}
+STATES = {"qkv_bias": (True,)}
 
 
 def terms(fields: Fields, config: ModelConfig) -> dict[str, Any]:
     """Read the windows, which ``use_sliding_window`` allows and ``layer_types`` or ``max_window_layers`` places."""
     first = fields.integer("max_window_layers", 0, 1 << 20)
-    found = windows(fields, config.layers)
-    if not fields.flag("use_sliding_window", False):
-        if fields.has("layer_types") and any(kind != FULL for kind in fields.data["layer_types"]):
-            fields.fail("layer_types", "has sliding windows, and use_sliding_window is not set", "correct the file")
-        return {}
+    found = switched_windows(fields, config.layers)
     if not fields.has("layer_types"):
         found = tuple(size if layer >= first else 0 for layer, size in enumerate(found))
     return {"windows": found if any(found) else ()}

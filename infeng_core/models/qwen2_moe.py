@@ -20,8 +20,6 @@ __all__ = ["ARCHITECTURES", "DEFAULTS", "FAMILY", "graph", "terms", "weights"]
 FAMILY = "qwen2_moe"
 ARCHITECTURES = ("Qwen2MoeForCausalLM",)
 DEFAULTS = {
-    "num_experts": 60,
-    "num_experts_per_tok": 4,
     "moe_intermediate_size": 1408,
     "shared_expert_intermediate_size": 5632,
     "decoder_sparse_step": 1,
@@ -35,7 +33,7 @@ def terms(fields: Fields, config: ModelConfig) -> dict[str, Any]:
         key = "use_sliding_window" if fields.data.get("use_sliding_window") else "qkv_bias"
         fields.fail(key, f"is not what family {FAMILY} runs", "use a model as it was released")
     return {
-        **qwen3_moe.terms(fields, config),
+        **qwen3_moe.terms(fields, config, count=60, chosen=4),
         "shared_intermediate": fields.integer("shared_expert_intermediate_size", 1, 1 << 20),
     }
 

@@ -15,11 +15,24 @@ from infeng_core.models.weights import Layout, decoder
 if TYPE_CHECKING:
     from infeng_core.models.config import ModelConfig
 
-__all__ = ["ARCHITECTURES", "DEFAULTS", "FAMILY", "graph", "terms", "weights"]
+__all__ = [
+    "ARCHITECTURES",
+    "DEFAULTS",
+    "FAMILY",
+    "STATES",
+    "TEXT_TYPES",
+    "WRAPPERS",
+    "graph",
+    "terms",
+    "weights",
+]
 
 FAMILY = "qwen3"
 ARCHITECTURES = ("Qwen3ForCausalLM",)
 DEFAULTS = {**qwen2.DEFAULTS, "head_dim": 128}
+WRAPPERS = ("Qwen3VLForConditionalGeneration",)
+TEXT_TYPES = {"qwen3_vl_text": {"rope_theta": 500000.0}}
+STATES = {"use_qk_norm": (True,)}
 
 
 def weights(config: ModelConfig) -> Layout:

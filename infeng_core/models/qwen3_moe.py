@@ -9,37 +9,34 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from infeng_core.models.decoder import graph
-from infeng_core.models.terms import experts, windows
+from infeng_core.models.terms import experts, switched_windows
 from infeng_core.models.weights import ExpertNames, Layout, decoder
 
 if TYPE_CHECKING:
     from infeng_core.models.config import ModelConfig
     from infeng_core.models.fields import Fields
 
-__all__ = ["ARCHITECTURES", "DEFAULTS", "FAMILY", "graph", "terms", "weights"]
+__all__ = ["ARCHITECTURES", "DEFAULTS", "FAMILY", "STATES", "graph", "terms", "weights"]
 
 FAMILY = "qwen3_moe"
 ARCHITECTURES = ("Qwen3MoeForCausalLM",)
 DEFAULTS = {
-    "head_dim": 128,
     "sliding_window": 4096,
-    "num_experts": 128,
-    "num_experts_per_tok": 8,
     "moe_intermediate_size": 768,
     "decoder_sparse_step": 1,
 }
+STATES = {"use_qk_norm": (True,)}
 
 
-def terms(fields: Fields, config: ModelConfig) -> dict[str, Any]:
+def terms(fields: Fields, config: ModelConfig, count: int = 128, chosen: int = 8) -> dict[str, Any]:
     """Read the experts, the layers that have none, and the window, which ``use_sliding_window`` gives to all layers."""
     every = fields.integer("decoder_sparse_step", 1, 1 << 20)
     dense = set(fields.integers("mlp_only_layers", 0, 1 << 20))
-    found = windows(fields, config.layers)
     return {
-        **experts(fields, count="num_experts", inner="moe_intermediate_size"),
+        **experts(fields, inner="moe_intermediate_size", count=count, chosen=chosen),
         "share_of_chosen": fields.flag("norm_topk_prob", False),
         "dense_layers": tuple(i for i in range(config.layers) if i in dense or (i + 1) % every),
-        "windows": found if fields.flag("use_sliding_window", False) else (),
+        "windows": switched_windows(fields, config.layers),
     }
 
 

@@ -81,32 +81,29 @@ class RopeConfig:
         plain: bool = False,
         names: Mapping[str, str] = MappingProxyType({}),
         scales_q: bool = False,
+        missing: Mapping[str, Any] = MappingProxyType({}),
     ) -> RopeConfig:
         """Read ``rope_parameters`` (transformers 5), or ``rope_theta`` and ``rope_scaling`` (before it).
+
+        Raises ModelError for a file that has both and that would be another model by each.
 
         positions: ``max_position_embeddings``. theta: where the file says none. layer_type: whose parameters, where
         the file has some for each kind of layer; ``plain``: where it has not, there is no scaling and ``theta`` counts.
         names: what kinds mean that the family calls otherwise. scales_q: the family scales q by its position.
+        missing: the parameters of a file that has none.
         """
-        theta = theta if plain else fields.number("rope_theta", *THETA, theta)
-        partial = fields.number("partial_rotary_factor", 0.0, 1.0, 1.0)
-        original = fields.optional_integer("original_max_position_embeddings", 1, 1 << 28) or 0
-        place = next((name for name in ("rope_parameters", "rope_scaling") if fields.has(name)), None)
-        if place is None:
-            return RopeConfig(theta, partial=partial)
-        scaling = fields.mapping(place)
-        if layer_type and scaling.has(layer_type):
-            scaling = scaling.mapping(layer_type)
-        elif plain or any(isinstance(value, Mapping) for value in scaling.data.values()):
-            return RopeConfig(theta, partial=partial)
-        for key in scaling.data:
-            if key not in KNOWN and not (scales_q and key == QUERY_BETA):
-                scaling.fail(show(key), "is not known to this version", "update infeng or use another model")
-        made = _read(scaling, positions, theta, partial, original, names)
-        if not (scales_q and scaling.has(QUERY_BETA)):
-            return made
-        length = made.original_max_positions or scaling.integer("original_max_position_embeddings", 1, 1 << 28)
-        return replace(made, query_beta=scaling.number(QUERY_BETA, 0.0, 1e6), original_max_positions=length)
+        if missing and not fields.has("rope_parameters") and not _places(fields):
+            with_them = Fields({**fields.data, "rope_scaling": missing}, fields.source, remedy=fields.remedy)
+            with_them.asked = fields.asked
+            fields = with_them
+        made = [
+            _from_place(fields, place, positions, theta, layer_type, plain, names, scales_q)
+            for place in _places(fields) or ("",)
+        ]
+        if made[1:] and made[0] != made[1]:
+            why = "says otherwise than rope_parameters, beside which it stands"
+            fields.fail("rope_scaling", why, "keep rope_parameters alone, with all that counts in it, rope_theta too")
+        return made[0]
 
     @staticmethod
     def from_dict(fields: Fields) -> RopeConfig:
@@ -126,6 +123,52 @@ class RopeConfig:
             query_beta=beta,
             **more,
         )
+
+
+def require_kinds(fields: Fields) -> None:
+    """Raise ModelError where ``rope_parameters`` are for all layers, in a family that has some for each kind."""
+    if not fields.has("rope_parameters"):
+        return
+    inner = fields.mapping("rope_parameters")
+    if inner.data and not any(isinstance(value, Mapping) for value in inner.data.values()):
+        remedy = "put them under full_attention, and those of layers with a window under sliding_attention"
+        fields.fail("rope_parameters", "are for all layers, where this family has some for each kind", remedy)
+
+
+def _places(fields: Fields) -> tuple[str, ...]:
+    """Return where a file has parameters."""
+    return tuple(name for name in ("rope_parameters", "rope_scaling") if fields.has(name) and fields.data[name] != {})
+
+
+def _from_place(
+    fields: Fields,
+    place: str,
+    positions: int,
+    theta: float,
+    layer_type: str,
+    plain: bool,
+    names: Mapping[str, str],
+    scales_q: bool,
+) -> RopeConfig:
+    """Return what the parameters of one place say, "" for none."""
+    theta = theta if plain else fields.number("rope_theta", *THETA, theta)
+    partial = fields.number("partial_rotary_factor", 0.0, 1.0, 1.0)
+    original = fields.optional_integer("original_max_position_embeddings", 1, 1 << 28) or 0
+    if not place:
+        return RopeConfig(theta, partial=partial)
+    scaling = fields.mapping(place)
+    if layer_type and scaling.has(layer_type):
+        scaling = scaling.mapping(layer_type)
+    elif plain or any(isinstance(value, Mapping) for value in scaling.data.values()):
+        return RopeConfig(theta, partial=partial)
+    for key in scaling.data:
+        if key not in KNOWN and not (scales_q and key == QUERY_BETA):
+            scaling.fail(show(key), "is not known to this version", "update infeng or use another model")
+    made = _read(scaling, positions, theta, partial, original, names)
+    if not (scales_q and scaling.has(QUERY_BETA)):
+        return made
+    length = made.original_max_positions or scaling.integer("original_max_position_embeddings", 1, 1 << 28)
+    return replace(made, query_beta=scaling.number(QUERY_BETA, 0.0, 1e6), original_max_positions=length)
 
 
 def _read(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from infeng_core.models.decoder import graph
 from infeng_core.models.fields import show
-from infeng_core.models.terms import windows
+from infeng_core.models.terms import switched_windows
 
 if TYPE_CHECKING:
     from infeng_core.models.config import ModelConfig
@@ -31,10 +31,8 @@ def terms(fields: Fields, config: ModelConfig) -> dict[str, Any]:
         rotates = fields.data["no_rope_layers"]
         if not isinstance(rotates, list) or len(rotates) != config.layers or not set(rotates) <= {0, 1}:
             fields.fail("no_rope_layers", f"is {show(rotates)}, it must be a list of {config.layers} zeros and ones")
-    found = windows(fields, config.layers)
-    if not fields.flag("use_sliding_window", False):
-        found = ()
-    elif not fields.has("layer_types"):
+    found = switched_windows(fields, config.layers)
+    if not fields.has("layer_types"):
         found = tuple(0 if rotate else size for rotate, size in zip(rotates, found, strict=False))
     unrotated = tuple(layer for layer, rotate in enumerate(rotates) if not rotate)
     return {"unrotated": unrotated, "windows": found if any(found) else ()}

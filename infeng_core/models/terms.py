@@ -1,93 +1,15 @@
-"""Keys of config.json that change what a model computes, in one family or another.
-
-A family reads those that it runs. One that is set and that nobody has read is an error that names it, so that no model
-is run as if it were another; all other unread keys are a debug line.
-"""
+"""What several families read in the same way: windows, kinds of layers, experts."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from infeng_core.log import get_logger
 from infeng_core.models.fields import Fields, show
-
-OFF: tuple[Any, ...] = (None, False, 0, 0.0, "", (), [])
-ONE = (*OFF, 1, 1.0)
-
-NEUTRAL: dict[str, tuple[Any, ...]] = {
-    **dict.fromkeys(
-        (
-            # attention
-            "alibi",
-            "attention_chunk_size",
-            "dual_chunk_attention_config",
-            "attn_logit_softcapping",
-            "clip_qkv",
-            "layer_types",
-            "no_rope_layers",
-            "query_pre_attn_scalar",
-            "qk_layernorm",
-            "sliding_window",
-            "use_bidirectional_attention",
-            "use_qk_norm",
-            "use_sliding_window",
-            # blocks
-            "first_k_dense_replace",
-            "kv_lora_rank",
-            "moe_intermediate_size",
-            "n_routed_experts",
-            "num_experts",
-            "num_local_experts",
-            "n_shared_experts",
-            "parallel_attn",
-            "shared_expert_intermediate_size",
-            "shared_intermediate_size",
-            "swiglu_alpha",
-            "swiglu_limit",
-            "use_mrope",
-            "use_parallel_residual",
-            # ends
-            "dim_model_base",
-            "final_logit_softcapping",
-            "lm_head_bias",
-            # rope
-            "rope_interleave",
-            "rope_local_base_freq",
-            "rope_ratio",
-        ),
-        OFF,
-    ),
-    **dict.fromkeys(
-        (
-            "attention_multiplier",
-            "embedding_multiplier",
-            "logit_scale",
-            "logits_scaling",
-            "residual_multiplier",
-            "rotary_emb_fraction",
-            "rotary_pct",
-            "scale_depth",
-            "scale_emb",
-        ),
-        ONE,
-    ),
-}
-"""Each key's values that change nothing. A list changes nothing if all of its items are these or FULL."""
 
 FULL = "full_attention"
 
-
-def refuse_unread(fields: Fields, family: str) -> None:
-    """Raise ModelError for a key that changes results and that nobody has asked for."""
-    unread = sorted(str(key) for key in fields.data if key not in fields.asked)
-    for key in unread:
-        value = fields.data[key]
-        items = value if isinstance(value, list) and value else [value]
-        if key in NEUTRAL and not all(item == FULL or item in NEUTRAL[key] for item in items):
-            why = f"is {show(value)}, which family {family} does not run"
-            fields.fail(key, why, "use a model of a supported family")
-    if unread:
-        get_logger(__name__).debug("keys of config.json that nothing reads", keys=unread)
+COUNTS = ("num_experts", "num_local_experts")
+"""The number of experts of a layer; a family's name for it has changed between versions of transformers."""
 
 
 def windows(fields: Fields, layers: int, *, pattern: int = 1) -> tuple[int, ...]:
@@ -96,7 +18,12 @@ def windows(fields: Fields, layers: int, *, pattern: int = 1) -> tuple[int, ...]
     ``layer_types`` says which layers have one; without it every ``pattern``-th sees all, and with 1 none does.
     """
     kinds = layer_types(fields, layers)
+    if kinds is not None and set(kinds) == {FULL}:
+        fields.has("sliding_window")  # of any value, which counts for nothing
+        return ()
     if not fields.has("sliding_window"):
+        if kinds is not None:
+            fields.fail("sliding_window", "is not set, and layer_types has layers with a window")
         return ()
     size = fields.integer("sliding_window", 1, 1 << 28)
     if kinds is None:
@@ -105,12 +32,28 @@ def windows(fields: Fields, layers: int, *, pattern: int = 1) -> tuple[int, ...]
     return found if any(found) else ()
 
 
-def experts(fields: Fields, *, count: str, inner: str) -> dict[str, Any]:
-    """Return how many experts a layer has, by key ``count``, how wide each is, and how many a row goes to."""
-    found = fields.integer(count, 1, 4096)
+def switched_windows(fields: Fields, layers: int) -> tuple[int, ...]:
+    """Return ``windows`` where ``use_sliding_window`` is set, else (); raises where ``layer_types`` has some then."""
+    if fields.flag("use_sliding_window", False):
+        return windows(fields, layers)
+    fields.has("sliding_window")  # of any value, which counts for nothing: transformers 5 writes null or 0
+    if any(kind != FULL for kind in layer_types(fields, layers) or ()):
+        fields.fail("layer_types", "has sliding windows, and use_sliding_window is not set", "correct the file")
+    return ()
+
+
+def experts(fields: Fields, *, inner: str, count: int, chosen: int) -> dict[str, Any]:
+    """Return how many experts a layer has, how wide each is (key ``inner``), and how many a row goes to.
+
+    count, chosen: the numbers where the file does not say.
+    """
+    said = [key for key in COUNTS if fields.has(key)]
+    found = fields.integer(said[0] if said else COUNTS[0], 1, 4096, count)
+    if len(said) == 2 and fields.integer(said[1], 1, 4096) != found:
+        fields.fail(said[1], f"is {show(fields.data[said[1]])}, and {said[0]} is {found}: they mean the same")
     return {
         "experts": found,
-        "experts_per_token": fields.integer("num_experts_per_tok", 1, min(found, 64)),
+        "experts_per_token": fields.integer("num_experts_per_tok", 1, min(found, 64), chosen),
         "expert_intermediate": fields.integer(inner, 1, 1 << 20),
     }
 

@@ -21,14 +21,37 @@ PREFIXES = (
 """What the text model's names begin with, and what they begin with in a wrapper."""
 
 
+NULL_SAYS = ("sliding_window", "attn_logit_softcapping", "final_logit_softcapping", "head_dim")
+"""Keys whose null says something: there is none, or it follows from others. Elsewhere null is as if left out."""
+
+OF_IMAGES = ("mrope_section", "mrope_interleaved")
+"""Rope parameters of models that count positions of images by time, height and width.
+
+A token of a text has one position for all three, so that each part of a head turns by the same.
+"""
+
+
 def text_fields(fields: Fields, module: Any) -> Fields:
     """Return the keys that a family reads: its defaults, below what the file says of the text model."""
-    data, prefix = fields.data, fields.prefix
+    data, prefix, defaults = fields.data, fields.prefix, getattr(module, "DEFAULTS", {})
     if is_wrapper(fields, module):
         inner = fields.mapping("text_config")
         outer = {key: data[key] for key in OUTER if data.get(key) is not None}
         data, prefix = {**outer, **inner.data}, inner.prefix
-    return Fields({**getattr(module, "DEFAULTS", {}), **data}, fields.source, remedy=fields.remedy, prefix=prefix)
+        types = getattr(module, "TEXT_TYPES", {})
+        model_type = data.get("model_type")
+        if isinstance(model_type, str) and model_type in types:
+            defaults = {**defaults, **types[model_type]}
+            data = {key: _of_texts(value) if key.startswith("rope_") else value for key, value in data.items()}
+    said = {key: value for key, value in data.items() if value is not None or key in NULL_SAYS or key not in defaults}
+    return Fields({**defaults, **said}, fields.source, remedy=fields.remedy, prefix=prefix)
+
+
+def _of_texts(value: Any) -> Any:
+    """Return rope parameters without those that only images have."""
+    if not isinstance(value, Mapping):
+        return value
+    return {key: each for key, each in value.items() if key not in OF_IMAGES}
 
 
 def is_wrapper(fields: Fields, module: Any) -> bool:
@@ -41,6 +64,8 @@ def wrapped_family(fields: Fields, modules: Mapping[str, Any], remedy: str) -> s
     """Return the family of the text model of a multimodal one; ``modules`` are those that may stand in such a one."""
     inner = fields.mapping("text_config")
     model_type = inner.text("model_type", next(iter(modules)) if len(modules) == 1 else None)
+    types = {also: name for name, module in modules.items() for also in getattr(module, "TEXT_TYPES", {})}
+    model_type = types.get(model_type, model_type)
     if model_type not in modules:
         inner.fail("model_type", f"is {show(model_type)}, which this version does not run", remedy)
     return model_type

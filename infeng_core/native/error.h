@@ -1,6 +1,8 @@
 // Failures below Python: a short code that callers may test and a text that people read.
 #pragma once
 
+#include <infeng/abi.h>
+
 #include <sstream>
 #include <stdexcept>
 #include <string>
@@ -23,6 +25,26 @@ template <class... Parts>
   std::ostringstream text;
   (text << ... << parts);
   throw Error(code, text.str());
+}
+
+// The error code of a status, such as "not_finite".
+inline const char* status_code(infeng_status status) {
+  switch (status) {
+    case INFENG_OK:
+      return "ok";
+    case INFENG_UNIMPLEMENTED:
+      return "unimplemented";
+    case INFENG_INVALID_ARGUMENT:
+      return "invalid_argument";
+    case INFENG_UNSUPPORTED_ABI:
+      return "unsupported_abi";
+    case INFENG_OUT_OF_RANGE:
+      return "out_of_range";
+    case INFENG_NOT_FINITE:
+      return "not_finite";
+    default:
+      return "internal";
+  }
 }
 
 }  // namespace infeng

@@ -3,15 +3,18 @@ names the plugin. The core's own parts pass as they are, so that none of this is
 
 from __future__ import annotations
 
+import copy
 import importlib
 import inspect
 import types
 from collections import abc
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, is_dataclass
 from functools import cache, partial
+from threading import get_ident
 from typing import Any, Literal, NoReturn, Protocol, Union, get_args, get_origin, get_type_hints
 
+from infeng_core._native import NativeError
 from infeng_core.errors import InfengError, PluginError, printable
 
 REMEDY = "reinstall the plugin or ask its author for a repair"
@@ -34,6 +37,10 @@ class Owner:
         raise PluginError(f"plugin {self.plugin}", why, REMEDY) from error
 
 
+INSIDE: dict[int, tuple[Owner, str]] = {}
+"""Which method of a plugin each thread is in now, for those who ask why nothing moves: "order()"."""
+
+
 def hold(value: Any, owed: str | type, owner: Owner) -> Any:
     """Return ``value``, which is to be an ``owed`` ("module:name" or the class); an object's methods are watched.
 
@@ -44,7 +51,37 @@ def hold(value: Any, owed: str | type, owner: Owner) -> Any:
         return Held(value, face, owner)
     if text := wrong(value, face):
         owner.fail(f"it {text}")
-    return value
+    return _overriding(value, face, owner)
+
+
+def _overriding(value: Any, face: type, owner: Owner) -> Any:
+    """Return a copy of an instance of a dataclass, or of its subclass, whose own methods are watched."""
+    kind, watched = type(value), {}
+    for name, (is_method, owed) in members(face).items():
+        own = inspect.getattr_static(kind, name, None)
+        if own is inspect.getattr_static(face, name, None):
+            continue  # the core's
+        if is_method and not callable(getattr(value, name)):
+            owner.fail(f"{name} is {_show(getattr(value, name))}, not a method")
+        if is_method:
+            watched[name] = _watched_method(owner, face.__name__, name, getattr(kind, name), owed)
+        elif isinstance(own, property) and own.fget is not None:
+            watched[name] = property(_watched_method(owner, face.__name__, name, own.fget, owed))
+    if not watched:
+        return value
+    made = copy.copy(value)
+    # It stays what it was to isinstance(); a dataclass compares by its class, and equal formats are one object.
+    object.__setattr__(made, "__class__", type(kind.__name__, (kind,), {"__module__": kind.__module__, **watched}))
+    return made
+
+
+def _watched_method(owner: Owner, face: str, name: str, method: Any, owed: Any) -> Any:
+    passing = (*PASSING, NativeError)  # by which formats say what is wrong with values
+
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return _call(owner, name, partial(method, self), owed, LAWS.get(f"{face}.{name}"), passing, *args, **kwargs)
+
+    return call
 
 
 def wrong(value: Any, owed: Any) -> str:
@@ -111,15 +148,14 @@ class Held:
             owner.fail(f"it has no {name}: {error}")
         except Exception as error:
             owner.blame(name, error)
-        if name not in known:
-            return value
-        is_method, owed = known[name]
+        # What it may offer besides, such as ``Backend.block_windows``, is called through here as well.
+        is_method, owed = known.get(name, (inspect.isroutine(value), None))
         if is_method and callable(value):
             law = LAWS.get(f"{self._face.__name__}.{name}")
             passing = PASSING + (OUTSIDE if self._face.__name__ == "Command" else ())
             vars(self)[name] = partial(_call, owner, name, value, owed, law, passing)
             return vars(self)[name]
-        if not is_method and (text := wrong(value, owed)):
+        if not is_method and name in known and (text := wrong(value, owed)):
             owner.fail(f"{name} {text}")
         return value
 
@@ -136,20 +172,51 @@ OUTSIDE: tuple[type[BaseException], ...] = (SystemExit, OSError, MemoryError)
 def _call(
     owner: Owner, name: str, method: Any, owed: Any, law: Law | None, passing: Any, *args: Any, **kwargs: Any
 ) -> Any:
-    try:
-        result = method(*args, **kwargs)
-    except passing:
-        raise
-    except BaseException as error:  # panics of libraries in other languages are no Exceptions
-        owner.blame(f"{name}()", error)
+    result = _inside(owner, name, passing, partial(method, *args, **kwargs))
     if owed is not None and (text := wrong(result, owed)):
         owner.fail(f"what {name}() returned {text}")
     if law is not None and (text := law(args, result)):
         owner.fail(f"{name}() {text}")
+    if (get_origin(owed) or owed) in (abc.Iterable, abc.Iterator) and type(result) not in (list, tuple, set, dict):
+        return _steps(owner, name, passing, result)
     if not _is_protocol(owed):
         return result
     held = Held(result, owed, owner)
     return held if any(is_method for is_method, _ in members(owed).values()) else result
+
+
+def _inside(owner: Owner, name: str, passing: Any, call: Callable[[], Any]) -> Any:
+    """Call a plugin; whoever looks meanwhile sees where this thread is."""
+    thread = get_ident()
+    outer = INSIDE.get(thread)
+    INSIDE[thread] = owner, f"{name}()"
+    try:
+        return call()
+    except passing:
+        raise
+    except BaseException as error:  # panics of libraries in other languages are no Exceptions
+        owner.blame(f"{name}()", error)
+    finally:
+        if outer is None:
+            INSIDE.pop(thread, None)
+        else:
+            INSIDE[thread] = outer
+
+
+def inside(thread: int | None) -> str:
+    """Return the plugin's method that a thread is in, such as "plugin odd: scheduler odd: order()"; "" for none."""
+    found = None if thread is None else INSIDE.get(thread)
+    return "" if found is None else f"plugin {found[0].plugin}: {found[0].part}: {found[1]}"
+
+
+_END = object()
+
+
+def _steps(owner: Owner, name: str, passing: Any, made: Iterable[Any]) -> Iterator[Any]:
+    """Iterate over what a method of a plugin makes piece by piece: it may raise at any of them."""
+    step = partial(next, _inside(owner, name, passing, partial(iter, made)), _END)
+    while (item := _inside(owner, name, passing, step)) is not _END:
+        yield item
 
 
 Law = Callable[[tuple[Any, ...], Any], str]
@@ -168,7 +235,12 @@ def _is_short(args: tuple[Any, ...], draft: Any) -> str:
     return "" if len(draft) <= args[0] else f"returned {len(draft)} tokens where at most {args[0]} were asked for"
 
 
+def _has_panels(args: tuple[Any, ...], size: int) -> str:
+    return "" if size > 0 and size % 64 == 0 else f"returned {size}, which is no multiple of 64 above 0"
+
+
 LAWS: Mapping[str, Law] = {
+    "QuantFormat.panel_bytes": _has_panels,
     "Drafter.draft": _is_short,
     "Tokenizer.encode": _as_many,
     "Executable.run": _has_logits,

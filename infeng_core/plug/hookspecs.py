@@ -26,6 +26,9 @@ DrafterFactory = Callable[..., Any]
 """Called as ``factory(prompt: Sequence[int])`` for each request; returns an ``infeng_core.api.Drafter``."""
 LogitProcessorFactory = Callable[..., Any]
 """Called once by an engine as ``factory(vocabulary: Vocabulary)``; returns an ``infeng_core.api.LogitProcessors``."""
+PrefixStoreFactory = Callable[..., Any]
+"""Called as ``factory(directory: Path, identity: str, block_bytes: int, most_bytes: int)``; returns an
+``infeng_core.api.PrefixStore``."""
 ModelFamily = Any
 """An ``infeng_core.models.families`` Family: a module or an object."""
 Source = Any
@@ -108,6 +111,11 @@ def infeng_drafters(settings: Mapping[str, Any]) -> dict[str, DrafterFactory]:  
 @hookspec
 def infeng_logit_processors(settings: Mapping[str, Any]) -> dict[str, LogitProcessorFactory]:  # type: ignore[empty-body]
     """Return logit processors, which mask and bias tokens, by the name that ``SamplingParams.processors`` selects."""
+
+
+@hookspec
+def infeng_prefix_stores(settings: Mapping[str, Any]) -> dict[str, PrefixStoreFactory]:  # type: ignore[empty-body]
+    """Return stores of computed prefixes by the name that ``kv_cache.prefix_store`` selects."""
 
 
 @hookspec

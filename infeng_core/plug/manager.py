@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, get_origin, get_type_hints
 
 import pluggy
 
-from infeng_core.errors import PluginError, unknown_key_remedy
+from infeng_core.errors import PluginError, closest, unknown_key_remedy
 from infeng_core.log import get_logger, warn_once
 from infeng_core.machine.cpu import Cpu, detect
-from infeng_core.plug import PROJECT, border, hookimpl, hookspecs
+from infeng_core.plug import PROJECT, border, hookimpl, hookspecs, wheels
 from infeng_core.plug.discovery import NAMED, Plugin, find
 from infeng_core.plug.hookspecs import (
     Backend,
@@ -25,6 +25,7 @@ from infeng_core.plug.hookspecs import (
     KernelLibrary,
     LogitProcessorFactory,
     PolicyFactory,
+    PrefixStoreFactory,
     QuantFormat,
     TokenizerFactory,
 )
@@ -45,6 +46,7 @@ FACES = {
     "sources": "infeng_core.formats.sources:Source",
     "drafters": "infeng_core.scheduling.drafts:Drafter",
     "logit_processors": "infeng_core.requests.processors:LogitProcessors",
+    "prefix_stores": "infeng_core.backends.saved_prefixes:PrefixStore",
     "quant_formats": "infeng_core.formats.quant:QuantFormat",
     "quantizers": "infeng_core.formats.quantizers:Quantizer",
 }
@@ -52,7 +54,7 @@ FACES = {
 
 SINGULAR = {"model_families": "model family"}
 
-FACTORIES = ("tokenizers", "schedulers", "drafters", "logit_processors")
+FACTORIES = ("tokenizers", "schedulers", "drafters", "logit_processors", "prefix_stores")
 """Kinds whose hooks give what makes them."""
 
 
@@ -84,6 +86,7 @@ class Plugins:
         self._manager = pluggy.PluginManager(PROJECT)
         self._manager.add_hookspecs(hookspecs)
         self._formats: dict[str, QuantFormat] = {}
+        self._look_for_typos()
         for plugin in plugins:
             self._complain(plugin)
             if plugin.usable and plugin.manifest and plugin.manifest.library is not None:
@@ -146,6 +149,11 @@ class Plugins:
         factory: LogitProcessorFactory = self._provider("logit_processors", name)
         return factory
 
+    def prefix_store(self, name: str) -> PrefixStoreFactory:
+        """Return the store of prefixes called ``name``; raises PluginError naming what there is."""
+        factory: PrefixStoreFactory = self._provider("prefix_stores", name)
+        return factory
+
     def model_families(self) -> dict[str, Any]:
         """Return every family that usable plugins bring beside the engine's own; one that is wrong costs a warning."""
         return self._every("model_families")
@@ -188,7 +196,7 @@ class Plugins:
                 if plugin.usable:
                     self._fail(plugin, f"plugin.yaml promises the command {name}, its hooks do not bring it")
                 raise PluginError(f"command {name}", f"plugin {plugin.name} cannot be used", str(plugin.reason))
-        raise PluginError(f"command {name}", "no plugin brings it", unknown_key_remedy(name, self.commands()))
+        raise PluginError(f"command {name}", "no plugin brings it", wheels.remedy("commands", name, self.commands()))
 
     def kernel_libraries(self, plugins: Iterable[Plugin] | None = None) -> list[Offer]:
         """Return every kernel library that plugins offer, unopened; of a plugin that cannot be used, its YAML's."""
@@ -216,6 +224,20 @@ class Plugins:
             log, f"plugin {name} is not used", code=reason.code, reason=reason.text, remedy=remedy, path=str(path)
         )
 
+    def _look_for_typos(self) -> None:
+        """Warn of a name in ``plugins.disable`` that is nearly that of a plugin, which goes on being used.
+
+        Any other one is as good as disabled: a manifest may be for several machines.
+        """
+        names = [plugin.name for plugin in self.manifests]
+        for name in self.config.plugins.disable:
+            if name not in names and (meant := closest(name, names)) is not None:
+                where = self.config.provenance.get("plugins.disable", "argument")
+                remedy = f"did you mean `{meant}`?"
+                if self.config.kernels.strict:
+                    raise PluginError(f"plugins.disable: {name} ({where})", "no plugin has this name", remedy)
+                warn_once(log, f"plugins.disable: {name} ({where}) is ignored", remedy=remedy)
+
     def _offers(self, plugin: Plugin) -> list[Offer]:
         manifest = plugin.manifest
         if manifest is None:
@@ -233,7 +255,7 @@ class Plugins:
         usable = [p for p in offering if p.usable]
         what = _called(kind, name)
         if not offering:
-            raise PluginError(what, "no plugin provides it", unknown_key_remedy(name, self.names(kind)))
+            raise PluginError(what, "no plugin provides it", wheels.remedy(kind, name, self.names(kind)))
         if len(usable) > 1:
             why = f"provided by several plugins: {', '.join(p.name for p in usable)}"
             raise PluginError(what, why, "list all but one in plugins.disable")

@@ -98,6 +98,7 @@ _PROVIDES: Mapping[str, Kind | None] = {
     "sources": _NAMES,
     "drafters": _NAMES,
     "logit_processors": _NAMES,
+    "prefix_stores": _NAMES,
     "commands": None,
 }
 

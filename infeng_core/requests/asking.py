@@ -1,4 +1,6 @@
-"""Asks the logit processors of a batch while it runs, on a thread of their own.
+"""Asks the logit processors of a batch while it runs, on a thread of their own, and waits for none that is slow.
+
+A request whose answer is not there draws nothing in that step: it rides in the next one again, and is asked again.
 
 Ctrl-C may come between any two lines of the callers: what is done is told by a flag, and nobody holds a lock meanwhile.
 """
@@ -7,12 +9,37 @@ from __future__ import annotations
 
 import _thread
 from queue import SimpleQueue
+from time import perf_counter
+from typing import NamedTuple
 
-from infeng_core.requests.changes import Changes
-from infeng_core.step import Batch
+from infeng_core.errors import InfengError
+from infeng_core.requests.changes import Answer, Changes, guesses
+from infeng_core.step import Batch, Processors, Sequence
 
-_LOST = 0.1
-"""Seconds after which the flag is looked at again, should the bell have been heard and forgotten."""
+PATIENCE = 0.02
+"""Seconds that a step waits for processors once its logits are there, while others of the batch could go on ..."""
+
+PATIENCE_ALONE = 0.1
+"""... and where nobody of the batch could: who comes meanwhile waits as long."""
+
+SLOW = 0.005
+"""Seconds of an answer, on average, from which on nobody waits for it who could go on."""
+
+LOST = 60.0
+"""Seconds of one call of a processor after which its thread is given up, and its request ends."""
+
+_FORGOTTEN = 0.1
+"""Seconds after which flags are looked at again, should the bell have been heard and forgotten."""
+
+
+class Question(NamedTuple):
+    """What one request of a batch is asked."""
+
+    row: int
+    """The first of the sampled rows that it draws from."""
+    sequence: Sequence
+    processors: Processors
+    guesses: tuple[int, ...]
 
 
 class Asking:
@@ -21,53 +48,120 @@ class Asking:
     def __init__(self, batch: Batch) -> None:
         """Ask those of ``batch``, in ``run``."""
         self.batch = batch
-        self._found: Changes | BaseException | None = None
+        self._questions, self._has_others = _questions(batch)
+        self._answers: dict[int, Answer] = {}
+        self._failure: BaseException | None = None
+        self._is_done = self._is_left = False
+        self._left_quick = sum(question.processors.cost < SLOW for question in self._questions)
         self._bell = _thread.allocate_lock()
         self._bell.acquire()
 
-    def run(self) -> None:
-        """Ask, on the other thread."""
+    def run(self, worker: Worker) -> None:
+        """Ask, whoever has been quick so far first; once nobody waits any more, the rest is left to a later step."""
         try:
-            self._found = Changes(self.batch)
+            for question in sorted(self._questions, key=lambda one: one.processors.cost):
+                if self._is_left:
+                    break
+                worker.asked = question, perf_counter()
+                self._answers[question.row] = _answer(question)
+                self._left_quick -= 1
+                if not self._left_quick:
+                    self._ring()
         except BaseException as error:
-            self._found = error
-        self._bell.release()
+            self._failure = error
+        worker.asked = None
+        self._is_done = True
+        self._ring()
+
+    def _ring(self) -> None:
+        if self._bell.locked():
+            self._bell.release()
 
     def result(self) -> Changes:
-        """Return what they said, once they have; raises what they did."""
-        while self._found is None:
-            self._bell.acquire(timeout=_LOST)
-        if isinstance(self._found, BaseException):
-            raise self._found
-        return self._found
+        """Return what they said in time; raises what they did that is no answer."""
+        begin = perf_counter()
+        while not self._is_done:
+            is_alone = not self._has_others and not self._answers
+            if self._left_quick <= 0 and not is_alone:
+                break
+            left = begin + (PATIENCE_ALONE if is_alone else PATIENCE) - perf_counter()
+            if left <= 0:
+                break
+            self._bell.acquire(timeout=min(left, _FORGOTTEN))
+        self._is_left = True
+        if self._failure is not None:
+            raise self._failure
+        return Changes(self.batch, self._answers.copy())
+
+
+class Worker:
+    """The thread that asks."""
+
+    def __init__(self) -> None:
+        """Start it; raises RuntimeError where the system has no more threads."""
+        self.asked: tuple[Question, float] | None = None
+        """What is being asked, and since when."""
+        self.work: SimpleQueue[Asking | None] = SimpleQueue()
+        self.thread = _thread.start_new_thread(_serve, (self,))
 
 
 class Asker:
-    """The thread, from the first batch on."""
+    """Has the thread, from the first batch on."""
 
     def __init__(self) -> None:
         """Start nothing yet."""
-        self._work: SimpleQueue[Asking | None] = SimpleQueue()
-        self._is_started = False
+        self._worker: Worker | None = None
 
-    def ask(self, batch: Batch) -> Asking | None:
-        """Begin to ask the processors of ``batch``; None where the system has no more threads."""
-        if not self._is_started:
-            try:
-                _thread.start_new_thread(_serve, (self._work,))
-            except RuntimeError:
-                return None
-            self._is_started = True
+    @property
+    def thread(self) -> int | None:
+        """Who asks; None before the first batch."""
+        return None if self._worker is None else self._worker.thread
+
+    def ask(self, batch: Batch) -> Asking:
+        """Begin to ask the processors of ``batch``."""
+        self._give_up_lost()
+        if self._worker is None:
+            self._worker = Worker()
         asking = Asking(batch)
-        self._work.put(asking)
+        self._worker.work.put(asking)
         return asking
 
     def close(self) -> None:
         """Let the thread end."""
-        self._work.put(None)
+        if self._worker is not None:
+            self._worker.work.put(None)
+            self._worker = None
+
+    def _give_up_lost(self) -> None:
+        """Leave the thread alone whose processor does not come back, and let that request end."""
+        asked = None if self._worker is None else self._worker.asked
+        if asked is not None and perf_counter() - asked[1] > LOST:
+            asked[0].processors.lose()
+            self.close()  # for when it comes back
 
 
-def _serve(work: SimpleQueue[Asking | None]) -> None:
-    while (asking := work.get()) is not None:
-        asking.run()
+def _questions(batch: Batch) -> tuple[list[Question], bool]:
+    """Return what is asked, and whether the batch has requests that nothing is asked of."""
+    found: list[Question] = []
+    row, has_others = 0, False
+    for segment in batch.segments:
+        first, row = row + segment.known, row + segment.sampled
+        processors = segment.sequence.processors
+        if processors is not None and first < row:
+            found.append(Question(first, segment.sequence, processors, tuple(guesses(batch, segment))))
+        else:
+            has_others = True
+    return found, has_others
+
+
+def _answer(question: Question) -> Answer:
+    try:
+        return question.processors.rows(question.sequence, question.guesses)
+    except InfengError as error:
+        return error
+
+
+def _serve(worker: Worker) -> None:
+    while (asking := worker.work.get()) is not None:
+        asking.run(worker)
         del asking  # which holds the batch

@@ -6,7 +6,8 @@ import operator
 import threading
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
-from itertools import starmap
+from itertools import islice, starmap
+from time import thread_time
 from typing import NamedTuple, TypeVar
 
 from infeng_core.errors import InfengError, PluginError
@@ -31,6 +32,9 @@ _log = get_logger(__name__)
 
 MOST_FORCED = 16
 """Tokens of one request that its processors may force in a step."""
+
+MOST_BETWEEN = 0.002
+"""Seconds that an answer may take on average if its request is to be asked between two steps as well."""
 
 _REMEDY = "leave it out, or ask the author of its plugin for a repair"
 
@@ -73,6 +77,16 @@ class _State(NamedTuple):
     processors: list[tuple[str, LogitProcessor]]
 
 
+class _Answer(NamedTuple):
+    """What was said of some rows."""
+
+    restarts: int
+    length: int
+    """Tokens of the request, the prompt included."""
+    guesses: tuple[int, ...]
+    rows: list[list[Adjustment]] | InfengError
+
+
 class Chain:
     """The processors of one request, in the order in which they act. They stand behind its tokens when it needs them.
 
@@ -93,7 +107,9 @@ class Chain:
         self._vocab = vocab
         self._restarts = 0
         self._states = [_State(0, 0, self._made(prompt))]  # one, or none while somebody asks them
-        self._is_forcing = any(hasattr(processor, "forced") for _, processor in self._states[0].processors)
+        self._is_forcing = any(starmap(_can_force, self._states[0].processors))
+        self._answer: _Answer | None = None  # the latest
+        self._seconds, self._times = 0.0, 0
         self.error: InfengError | None = None
         """Why the request's next token cannot be drawn, once it could not."""
 
@@ -107,13 +123,44 @@ class Chain:
         self._restarts += 1
         self.error = None
 
+    @property
+    def cost(self) -> float:
+        """Seconds of processor time that an answer has taken, on average."""
+        return self._seconds / self._times if self._times else 0.0
+
     def rows(self, sequence: Running, guesses: Sequence[int]) -> list[list[Adjustment]]:
         """Return what is wanted of the token after those of ``sequence``, of the one after the first guess, and so on.
 
         Rows behind a guess that is not allowed, or is an end, are left out. So are those behind a guess at which a
         processor fails: it will be asked again if that comes true. Raises PluginError where it fails before any guess.
+        Asked again for the same tokens, it says the same without any work.
         """
         guesses = tuple(guesses)  # like all that processors see, so that none can change it
+        known = self._answer
+        is_new = known is None or (known.restarts, known.length) != (self._restarts, sequence.length)
+        if known is None or is_new or _common(known.guesses, guesses) < min(len(known.guesses), len(guesses)):
+            known = self._answer = self._asked_for(sequence, guesses)
+        if isinstance(known.rows, InfengError):
+            raise known.rows
+        return known.rows[: len(guesses) + 1]
+
+    def lose(self) -> None:
+        """Say from now on that a processor did not come back from a call."""
+        self._makers, self._is_forcing = [(self.names, _lost)], False
+        self._restarts += 1
+
+    def _asked_for(self, sequence: Running, guesses: tuple[int, ...]) -> _Answer:
+        restarts, length, begin = self._restarts, sequence.length, thread_time()
+        found: list[list[Adjustment]] | InfengError
+        try:
+            found = self._rows(sequence, guesses)
+        except InfengError as error:
+            found = error
+        self._seconds += thread_time() - begin
+        self._times += 1
+        return _Answer(restarts, length, guesses, found)
+
+    def _rows(self, sequence: Running, guesses: tuple[int, ...]) -> list[list[Adjustment]]:
         state = self._behind(sequence)
         processors = state.processors
         found = [self._row(processors, ())]
@@ -128,9 +175,10 @@ class Chain:
     def forced(self, sequence: Running) -> list[int]:
         """Return tokens that have to follow those of ``sequence``, as far as one of the processors knows them.
 
-        Where it fails it is not asked again; what it says of rows decides.
+        Where it fails it is not asked again; what it says of rows decides. Nor is it asked while answers are slow: this
+        is called between two steps, when everybody waits.
         """
-        if not self._is_forcing or self.error is not None:
+        if not self._is_forcing or self.error is not None or self.cost > MOST_BETWEEN:
             return []
         try:
             state = self._behind(sequence)
@@ -140,15 +188,20 @@ class Chain:
             _log.warning("a logit processor failed to say what has to follow", error=str(error))
             return []
         self._states[:] = [state]
-        return found[:MOST_FORCED]
+        return found
 
     def _forced(self, name: str, processor: LogitProcessor) -> list[int]:
         forced = getattr(processor, "forced", None)
         if forced is None:
             return []
-        found: list[int] = _guarded(name, "forced()", lambda: [operator.index(token) for token in forced()])
+
+        def few() -> list[int]:
+            return [operator.index(token) for token in islice(forced(), MOST_FORCED)]
+
+        found = _guarded(name, "forced()", few)
         if found and not 0 <= min(found) <= max(found) < self._vocab:
-            raise PluginError(f"logit processor {name}", f"forced() returned {found}, which are no tokens", _REMEDY)
+            why = f"forced() returned what are no tokens of a vocabulary of {self._vocab}"
+            raise PluginError(f"logit processor {name}", why, _REMEDY)
         return found
 
     def _row(self, processors: list[tuple[str, LogitProcessor]], guesses: Sequence[int]) -> list[Adjustment]:
@@ -174,9 +227,9 @@ class Chain:
 
     def _asked(self, name: str, processor: LogitProcessor, guesses: Sequence[int]) -> Adjustment | None:
         wanted = _guarded(name, "row()", partial(processor.row, guesses))
-        if text := wrong(wanted, self._vocab):
+        if text := _guarded(name, "what row() returned", partial(wrong, wanted, self._vocab)):
             raise PluginError(f"logit processor {name}", f"what row() returned {text}", _REMEDY)
-        return None if wanted is None else copied(wanted)
+        return None if wanted is None else _guarded(name, "what row() returned", partial(copied, wanted))
 
     def _goes_on(self, row: list[Adjustment], token: int) -> bool:
         """Return whether ``token``, if it is drawn from a row, has another behind it."""
@@ -184,11 +237,28 @@ class Chain:
         return token not in self._ends and all(int(mask[token // BITS]) >> token % BITS & 1 for mask in masks)
 
 
+def _common(some: Sequence[int], others: Sequence[int]) -> int:
+    """Return at how many places two sequences begin alike."""
+    return next((place for place, (one, other) in enumerate(zip(some, others, strict=False)) if one != other),
+                min(len(some), len(others)))  # fmt: skip
+
+
+def _lost(prompt: Sequence[int]) -> LogitProcessor:
+    raise PluginError("logit processor", "a call of it does not return", _REMEDY)
+
+
+def _can_force(name: str, processor: LogitProcessor) -> bool:
+    return _guarded(name, "forced", lambda: hasattr(processor, "forced"))
+
+
 def _guarded(name: str, what: str, call: Callable[[], _T]) -> _T:
+    """Return what ``call`` returns; raises PluginError for whatever it raises, but for Ctrl-C."""
     try:
         return call()
-    except (InfengError, KeyboardInterrupt, SystemExit):
+    except (InfengError, KeyboardInterrupt):
         raise
     except BaseException as error:  # panics of libraries in other languages are no Exceptions
+        if isinstance(error, SystemExit) and threading.current_thread() is threading.main_thread():
+            raise  # as a handler of signals may
         why = f"{what} raised {type(error).__name__}: {error}"
         raise PluginError(f"logit processor {name}", why, _REMEDY) from error

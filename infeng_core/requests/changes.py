@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,11 +20,18 @@ def guesses(batch: Batch, segment: Segment) -> list[int]:
     return found
 
 
+Answer = Sequence[Sequence[Adjustment]] | InfengError
+"""What the processors of a request want of its rows (``Processors.rows``), or why they cannot say it."""
+
+
 class Changes:
     """Masks and changes of all sampled rows, and why some of them cannot be drawn from."""
 
-    def __init__(self, batch: Batch) -> None:
-        """Ask the processors of every request of ``batch``."""
+    def __init__(self, batch: Batch, answers: Mapping[int, Answer]) -> None:
+        """Take what the processors of ``batch`` said, by the first row that a request draws from.
+
+        A request without an answer draws nothing in this step, and is computed and asked again in the next.
+        """
         self._mask_rows: list[int] = []
         self._masks: list[NDArray[np.uint32]] = []
         self._rows: list[int] = []
@@ -38,12 +45,11 @@ class Changes:
             first, row = row + segment.known, row + segment.sampled
             processors = segment.sequence.processors
             if processors is not None and first < row:
-                try:
-                    asked = processors.rows(segment.sequence, guesses(batch, segment))
-                except InfengError as error:
-                    self._errors[first], asked = error, [()]
-                self.counts[first] = len(asked)
-                for place, wanted in enumerate(asked, first):
+                answer = answers.get(first, ())
+                if isinstance(answer, InfengError):
+                    self._errors[first], answer = answer, [()]
+                self.counts[first] = len(answer)
+                for place, wanted in enumerate(answer, first):
                     self._names[place] = processors.names
                     self._add(place, wanted)
 
@@ -63,11 +69,11 @@ class Changes:
         """Return them as ``_native.sample`` takes them, by name."""
         found: dict[str, Any] = {}
         if self._masks:
-            found["masks"] = np.array(self._mask_rows, np.int32), np.stack(self._masks)
+            found["masks"] = _native.Masks(np.array(self._mask_rows, np.int32), np.stack(self._masks))
         if self._changes:
             counts = [len(ids) for ids, _, _ in self._changes]
             rows = np.repeat(np.array(self._rows, np.int32), counts)
-            found["changes"] = rows, *map(np.concatenate, zip(*self._changes, strict=True))
+            found["changes"] = _native.Changes(rows, *map(np.concatenate, zip(*self._changes, strict=True)))
         return found
 
     def refuse(self, out: NDArray[np.int32]) -> dict[int, InfengError]:

@@ -6,10 +6,11 @@ import math
 import operator
 from collections import abc
 from ctypes import c_float
+from itertools import islice
 from numbers import Real
 from typing import Any
 
-from infeng_core.errors import RequestError
+from infeng_core.errors import RequestError, printable
 from infeng_core.requests.parameters import TINY
 
 MOST_STOPS = 64
@@ -24,8 +25,23 @@ MOST_BAD_WORDS = 1024
 MOST_BAD_TOKENS = 16384
 """... and their tokens together: every row looks at all of them."""
 
+MOST_BAD_CHARACTERS = 4 * MOST_BAD_TOKENS
+"""Of such words before they are tokenized."""
+
 MOST_PROCESSORS = 16
 """Logit processors of a request: each costs time in every step."""
+
+MOST_VALUES = 1 << 20
+"""Of any other list: more than a vocabulary has tokens."""
+
+MOST_ADAPTERS = 64
+"""Adapters that one request combines, whatever their ranks."""
+
+MOST_CHARACTERS = 1024
+"""Of a tenant and of a salt, which engines keep for a while after the request."""
+
+MOST_PRIORITY = 2**31 - 1
+"""Of a request, and less than nothing by as much: schedulers compute with it in floating point."""
 
 
 def number(name: str, value: Any, low: float, high: float, remedy: str) -> float:
@@ -34,6 +50,8 @@ def number(name: str, value: Any, low: float, high: float, remedy: str) -> float
         number = float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
     except OverflowError:  # an integer that no float can hold
         number = math.inf
+    except Exception:  # of a type of the caller's own
+        number = math.nan
     used = c_float(number).value
     if not (math.isfinite(used) and low <= used <= high) or 0.0 < abs(number) < TINY:
         raise RequestError(name, f"{shown(value)} is out of range", remedy)
@@ -44,11 +62,38 @@ def integer(name: str, value: Any, low: int, high: int, remedy: str) -> int:
     """Return ``value`` as an int if it is an integer from ``low`` to ``high``."""
     try:
         number = operator.index(value)
-    except TypeError:
+    except Exception:
         number = low - 1
     if isinstance(value, bool) or not low <= number <= high:
         raise RequestError(name, f"{shown(value)} is not an integer from {low} to {high}", remedy)
     return number
+
+
+def flag(name: str, value: Any, remedy: str) -> bool:
+    """Return ``value`` if it is true or false."""
+    if not isinstance(value, bool):
+        raise RequestError(name, f"{shown(value)} is neither true nor false", remedy)
+    return value
+
+
+def label(name: str, value: Any) -> str:
+    """Return a text of bounded length that names something; it may be empty."""
+    if not isinstance(value, str):
+        raise RequestError(name, f"{shown(value)} is not a text", "give one, or leave it out")
+    if len(value) > MOST_CHARACTERS:
+        raise RequestError(name, f"it has {len(value)} characters", f"give at most {MOST_CHARACTERS}")
+    if not is_unicode(value):
+        raise RequestError(name, "it is not valid Unicode", "give text, decoded from UTF-8")
+    return value
+
+
+def is_unicode(text: str) -> bool:
+    """Return whether ``text`` has no half of a surrogate pair, which is how Python keeps bytes it cannot decode."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def tokens(name: str, ids: Any) -> tuple[int, ...]:
@@ -114,16 +159,24 @@ def texts(name: str, given: Any) -> tuple[str, ...]:
 
 
 def several(name: str, values: Any, remedy: str) -> list[Any]:
-    """Return what an iterable holds, nothing for None."""
+    """Return what an iterable holds, nothing for None; raises RequestError for one without an end, too."""
     try:
-        return [] if values is None else list(values)
+        found = [] if values is None else list(islice(values, MOST_VALUES))
     except TypeError:
         raise RequestError(name, f"{shown(values)} is not a sequence", remedy) from None
+    if len(found) == MOST_VALUES:
+        raise RequestError(name, f"it has {MOST_VALUES} values or more", "give fewer")
+    return found
 
 
 def shown(value: object) -> str:
     """Return what a user gave for a message, cut where it is long."""
-    text = repr(value)
+    if isinstance(value, (str, bytes, bytearray)):
+        value = value[:80]  # what is longer is not spelled first
+    try:
+        text = repr(value)
+    except Exception:  # an integer of thousands of digits, or an object of the caller's own
+        text = f"a {type(value).__name__} that cannot be shown"
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
@@ -134,11 +187,15 @@ def adapters(adapter: Any) -> str | tuple[tuple[str, float], ...] | None:
     remedy = 'give a name, or names with weights: (("a", 1.0), ("b", 0.5))'
     if not isinstance(adapter, (tuple, list)) or not adapter:
         raise RequestError("adapter", f"{shown(adapter)} is no adapter", remedy)
+    if len(adapter) > MOST_ADAPTERS:
+        raise RequestError("adapter", f"{len(adapter)} are named", f"combine at most {MOST_ADAPTERS}")
     weights: list[tuple[str, float]] = []
     for pair in adapter:
         if not isinstance(pair, (tuple, list)) or len(pair) != 2 or not isinstance(pair[0], str) or not pair[0]:
             raise RequestError("adapter", f"{shown(pair)} is not a name and its weight", remedy)
-        weight = number(f"weight of adapter {pair[0]}", pair[1], -math.inf, math.inf, "1 is as it was trained")
+        weight = number(
+            f"weight of adapter {printable(pair[0], 128)}", pair[1], -math.inf, math.inf, "1 is as it was trained"
+        )
         weights.append((pair[0], weight))
     if len({name for name, _ in weights}) < len(weights):
         raise RequestError("adapter", "the same one is named twice", "add up its weights")
@@ -151,5 +208,5 @@ def ids(prompt: Any) -> tuple[int, ...]:
         if isinstance(prompt, (bytes, bytearray, abc.Mapping, abc.Set)):
             raise TypeError
         return tuple(map(operator.index, prompt))
-    except TypeError:
+    except (TypeError, ValueError, OverflowError):
         raise RequestError("prompt", "it is neither a text nor a sequence of token ids", "give one of them") from None

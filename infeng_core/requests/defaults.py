@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from infeng_core.errors import RequestError
-from infeng_core.files import read_json
+from infeng_core.files import model_file, read_json
 from infeng_core.log import get_logger
 from infeng_core.requests.request import SamplingParams
 
@@ -25,7 +25,7 @@ def recommended(directory: Path) -> Mapping[str, Any]:
     ``do_sample: false`` is temperature 0, whatever temperature stands beside it. A value that cannot be is left out
     with a warning. Raises ModelError for a file that cannot be read.
     """
-    path = directory / FILE
+    path = model_file(directory, FILE)
     if not path.exists():
         return MappingProxyType({})
     data = read_json(path, limit=_MOST_BYTES)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import copy
-import json
 import os
 import threading
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,20 +14,19 @@ from infeng_core import files
 from infeng_core.errors import ModelError, RequestError
 from infeng_core.requests.bytelevel import SPACE, byte_level
 from infeng_core.requests.detokenizer import StreamingDetokenizer
-from infeng_core.requests.growth import MOST, growth
+from infeng_core.tokenizerjson.document import MAX_ID, read_settings
+from infeng_core.tokenizerjson.library import CHECK, opened
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as Fast
 
     from infeng_core.settings.config import EngineConfig
 
-CHECK = "check the model's tokenizer.json"
-
 MAX_CHARACTERS = 1 << 22
 """Of one text: more than the longest contexts hold."""
 
-MAX_ID = 2**32 - 1
-"""Of a token, as the tokenizers library counts."""
+LONG = 1024
+"""Tokens from which on other threads run while they are decoded: it takes the library a third of a millisecond."""
 
 MAX_NORMALIZED = 1 << 28
 """Characters that a text may become in the worst case, as ``growth`` bounds it."""
@@ -44,11 +43,11 @@ class HfTokenizer:
         """Read the files; raises ModelError where ``tokenizer.json`` is missing or broken."""
         # Read by the library when it first encodes a list; the first engine of a process decides.
         os.environ.setdefault("RAYON_NUM_THREADS", str(config.tokenizer.threads))
-        self._fast, self._growth = _load(directory / "tokenizer.json")
+        self._fast, self._growth = _load(files.model_file(directory, "tokenizer.json"))
         self._plain: Fast | None = None  # the same, to which special tokens are text; made at its first use
         self._lock = threading.Lock()
         self._parse_special = config.tokenizer.parse_special
-        settings = _settings(directory / "tokenizer_config.json")
+        settings = _settings(files.model_file(directory, "tokenizer_config.json"))
         self._add_bos: bool | None = settings.get("add_bos_token")
         self._bos = self._special_id(settings.get("bos_token"))
         self._eos = self._special_id(settings.get("eos_token"))
@@ -56,6 +55,15 @@ class HfTokenizer:
         self._added = frozenset(added)
         self._special = {token: entry.content for token, entry in added.items() if entry.special}
         self._is_byte_level = self._reads_byte_level()
+        self._literal = (
+            {}
+            if not self._is_byte_level
+            else {
+                token: entry.content
+                for token, entry in added.items()
+                if not entry.special and byte_level(entry.content) not in (None, entry.content.encode())
+            }
+        )
         self._token_bytes: dict[int, bytes] = {}  # as they are needed
         self._texts: dict[int, str | None] = {}  # of single tokens, as they are needed
         self._bytes = frozenset(self._byte_tokens())
@@ -99,9 +107,25 @@ class HfTokenizer:
         return found
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """Return the text of ``tokens`` without special tokens; ids outside the vocabulary have none."""
+        """Return the text of ``tokens`` without special tokens; ids outside the vocabulary have none.
+
+        Added tokens are what they are found as in a text, also where the letters of bytes could spell them: the library
+        takes them for bytes then (deepseek-coder's "\u00fa").
+        """
+        if self._literal.keys().isdisjoint(tokens):
+            return self._decoded(tokens)
+        runs = groupby(tokens, lambda token: token in self._literal)
+        return "".join(
+            "".join(self._literal[token] for token in run) if is_literal else self._decoded(list(run))
+            for is_literal, run in runs
+        )
+
+    def _decoded(self, tokens: Sequence[int]) -> str:
         try:
-            return self._fast.decode(list(tokens), skip_special_tokens=True)
+            if len(tokens) < LONG:
+                return self._fast.decode(list(tokens), skip_special_tokens=True)
+            [text] = self._fast.decode_batch([list(tokens)], skip_special_tokens=True)  # which lets others run
+            return text
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:  # as above
@@ -175,46 +199,13 @@ class HfTokenizer:
 
 def _load(path: Path) -> tuple[Fast, float]:
     """Return the library's tokenizer, and how many characters it makes of one at most."""
-    from tokenizers import Tokenizer as Fast
-
     if not path.is_file():
         hint = " (tokenizer.model is not read)" if path.with_name("tokenizer.model").is_file() else ""
         remedy = "copy tokenizer.json from the model's page, or pass token ids (--ids, or tokenizer.use: ids)"
         raise ModelError(f"{path}", f"the file is missing{hint}", remedy)
-    data = files.read_bytes(path)
-    try:
-        document = json.loads(data, object_pairs_hook=_unique)
-    except (ValueError, RecursionError) as error:
-        raise ModelError(f"{path}", f"not a tokenizer: {error}", files.AGAIN) from None
-    bounds = growth(document) if isinstance(document, dict) else {}
-    for part, bound in bounds.items():
-        if bound > MOST:
-            raise ModelError(f"{path}", f"its {part} can make a text {bound:.3g} times as long", CHECK)
-    try:
-        fast = Fast.from_buffer(data)
-        fast.no_truncation()
-        fast.no_padding()
-        fast.encode("")
-    except (KeyboardInterrupt, SystemExit):
-        raise
-    except BaseException as error:  # bare Exceptions for what the library finds, panics for what it does not
-        raise ModelError(f"{path}", f"not a tokenizer: {error}", files.AGAIN) from None
+    fast, _, bounds = opened(files.read_bytes(path), path)
     return fast, max(1.0, bounds["normalizer"] * bounds["pre_tokenizer"] * bounds["post_processor"])
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise ValueError("a key is given twice")  # this reader and the library might take different ones
-    return found
-
-
 def _settings(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        return {}
-    settings = files.read_json(path)
-    if not isinstance(settings, dict):
-        raise ModelError(f"{path}", "not a JSON object", files.AGAIN)
-    if not isinstance(settings.get("add_bos_token"), bool | None):
-        raise ModelError(f"{path}", "add_bos_token is neither true, false nor null", "correct it")
-    return settings
+    return read_settings(files.read_bytes(path), path) if path.is_file() else {}

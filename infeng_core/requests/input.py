@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from infeng_core.errors import RequestError
-from infeng_core.requests.checks import shown
+from infeng_core.requests.checks import is_unicode, shown
 from infeng_core.requests.request import Adapters, Request, SamplingParams
 from infeng_core.requests.tokenizer import Tokenizer
 
@@ -58,7 +58,10 @@ class InputProcessor:
 
     def joined(self, prompt: Any, continuation: Any, adapter: Any) -> tuple[Request, int]:
         """Return a prompt and how it goes on as one request, and where the continuation begins."""
-        [(first, before)] = self.take(prompt, None, adapter)
+        taken = self.take(prompt, None, adapter)
+        if len(taken) != 1:
+            raise RequestError("prompt", f"there are {len(taken)}", "give one")
+        [(first, before)] = taken
         if isinstance(first.prompt, str) and isinstance(continuation, str):
             [(_, ids)] = self.take(replace(first, prompt=first.prompt + continuation), None, None)
         elif isinstance(first.prompt, str) or isinstance(continuation, str):
@@ -68,7 +71,7 @@ class InputProcessor:
         pairs = enumerate(zip(before, ids, strict=False))
         same = next((index for index, (old, new) in pairs if old != new), min(len(before), len(ids)))
         params = SamplingParams(temperature=0.0, max_tokens=1)
-        return Request(tuple(ids), params, first.priority, first.tenant, first.adapter), max(1, same)
+        return replace(first, prompt=tuple(ids), params=params), max(1, same)
 
     def _encoded(self, requests: list[Request]) -> dict[bool | None, Iterator[list[int]]]:
         """Return the ids of all texts, in their order, by their requests' ``parse_special``."""
@@ -88,7 +91,7 @@ class InputProcessor:
         if len(text) > most:
             why = f"the context is {self._context} tokens ({self._bound}), so at most {most} characters are read"
             raise RequestError(f"prompt of {len(text)} characters", why, "shorten the prompt")
-        if not _is_unicode(text):
+        if not is_unicode(text):
             raise RequestError("prompt", "it is not valid Unicode", "give text, decoded from UTF-8")
 
     def _check(self, request: Request, ids: list[int]) -> None:
@@ -96,7 +99,7 @@ class InputProcessor:
             raise RequestError("prompt", "it is empty and the model has no beginning-of-text token", "give some text")
         if not 0 <= min(ids) <= max(ids) < self._vocab:
             wrong = next(token for token in ids if not 0 <= token < self._vocab)
-            why = f"token {wrong} is not in the vocabulary of {self._vocab}"
+            why = f"token {shown(wrong)} is not in the vocabulary of {self._vocab}"
             raise RequestError("prompt", why, "check the tokenizer")
         if len(ids) >= self._context:
             raise RequestError(
@@ -145,12 +148,3 @@ def _is_pair(item: Any) -> bool:
         and isinstance(item[0], str)
         and not isinstance(item[1], (str, tuple, list))
     )
-
-
-def _is_unicode(text: str) -> bool:
-    """Return whether ``text`` has no half of a surrogate pair, which is how Python keeps bytes it cannot decode."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True

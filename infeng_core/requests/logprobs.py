@@ -21,4 +21,7 @@ def logprob(row: NDArray[np.float32], token: int, most: int) -> Logprob:
         least = np.partition(x, -most)[-most] if most < len(x) else x.min()
         likely = np.flatnonzero(x >= least)  # ids ascend, and stay so among equals
         likely = likely[np.argsort(-x[likely], kind="stable")[:most]]
-    return Logprob(token, float(x[token]), tuple(zip(likely.tolist(), x[likely].tolist(), strict=True)))
+    before = np.count_nonzero(x > x[token]) + np.count_nonzero(x[:token] == x[token])  # ids ascend among equals
+    return Logprob(
+        token, float(x[token]), tuple(zip(likely.tolist(), x[likely].tolist(), strict=True)), int(before) + 1
+    )

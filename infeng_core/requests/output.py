@@ -104,11 +104,13 @@ class Output:
             self.take(new, segment.sampled - segment.known - 1, logits[segment.known :])
 
     def take(self, new: list[int], drafted: int, logits: NDArray[np.float32] | None = None) -> None:
-        """Take what a step gave: ``new`` tokens, all but the first of them guessed right of ``drafted``.
+        """Take what a step gave: ``new`` tokens, all but the first of them guessed right of ``drafted``; often none.
 
         What follows the end of the text is dropped. NOT_FINITE stands for a token that could not be drawn. logits: of
         the rows that the tokens were drawn from, where they are reported.
         """
+        if not new:  # its logit processors were late: nothing was verified
+            return
         self._drafted += drafted
         self._accepted -= 1  # the first is no guess
         try:

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from infeng_core.errors import EndedError, RequestError, unknown_key_remedy
+from infeng_core.requests.checks import shown
 
 Pooling = Literal["mean", "last"]
 
@@ -22,8 +23,8 @@ class Pooled:
     def __init__(self, kind: Pooling, length: int) -> None:
         """Pool a prompt of ``length`` tokens: the mean of all, or the last. Raises RequestError for another kind."""
         kinds = get_args(Pooling)
-        if kind not in kinds:
-            raise RequestError("pooling", f"{kind!r} is none", unknown_key_remedy(str(kind), kinds))
+        if not isinstance(kind, str) or kind not in kinds:
+            raise RequestError("pooling", f"{shown(kind)} is none", unknown_key_remedy(shown(kind), kinds))
         self.begin = 0 if kind == "mean" else length - 1
         """The first position that counts."""
         self._length = length

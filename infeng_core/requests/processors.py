@@ -26,7 +26,7 @@ class Adjustment:
     allowed: NDArray[np.uint32] | None = None
     """(ceil(vocab / 32),): token i may be drawn if bit i % 32 of word i // 32 is set; None allows every token."""
     ids: NDArray[np.int32] | None = None
-    """(n,) tokens whose logits change, in this order."""
+    """(n,) tokens whose logits change, in this order; at most as many as there are tokens."""
     biases: NDArray[np.float32] | None = None
     """(n,) what is added to each; None adds nothing."""
     penalties: NDArray[np.float32] | None = None
@@ -52,6 +52,8 @@ def wrong(wanted: Any, vocab: int) -> str:
             return f"has {name} of {array.dtype}, not {np.dtype(kind)}"
         if array.shape != shape or array.ndim != 1:
             return f"has {name} of shape {array.shape}, not {'(n,)' if name == 'ids' else shape}"
+        if name == "ids" and len(array) > vocab:
+            return f"has {len(array)} ids, and the vocabulary {vocab}"
         if kind is np.float32 and not np.isfinite(array).all():
             return f"has {name} that are not finite"
         if name == "penalties" and array.size and array.min() <= 0:
@@ -92,6 +94,8 @@ class Forcing(LogitProcessor, Protocol):
     def forced(self) -> Sequence[int]:
         """Return the tokens that have to follow the request's own, the nearest first; none where there is a choice.
 
+        Of more than 16 the first are taken. It is called between two steps, and not at all of a request whose rows take
+        long, on average: 2 ms.
         They are guesses: a step computes and draws them as it would have without, but several at a time.
         """
 

@@ -119,9 +119,8 @@ class SamplingParams:
         put("logit_bias", checks.biases(self.logit_bias))
         put("dry_sequence_breakers", checks.texts("dry_sequence_breakers", self.dry_sequence_breakers))
         put("processors", checks.processors(self.processors))
-        if not isinstance(self.skip_special_tokens, bool):
-            why = f"{checks.shown(self.skip_special_tokens)} is neither true nor false"
-            raise RequestError("skip_special_tokens", why, "leave it out for true")
+        for name in ("logits", "ignore_eos", "skip_special_tokens"):
+            checks.flag(name, getattr(self, name), "give True or False, or leave it out")
 
     def named_ids(self) -> dict[str, Iterable[int]]:
         """Return the tokens that each parameter names."""
@@ -144,33 +143,38 @@ class Request:
     prompt: str | tuple[int, ...]
     params: SamplingParams = field(default_factory=SamplingParams)
     priority: int = 0
-    """Larger is more urgent; the built-in first-come scheduler does not look at it."""
+    """Larger is more urgent, of 32 bits; the built-in first-come scheduler does not look at it."""
     tenant: str = ""
-    """Who asks, for schedulers that share fairly."""
+    """Who asks, for schedulers that share fairly: at most 1024 characters."""
     adapter: Adapters | None = None
     """Name of a loaded LoRA adapter, or ((name, weight), ...) of several that combine; None is the base model."""
     timeout: float | None = None
     """Seconds from its submission after which it ends with what it has; None: it may take any time."""
     cache_salt: str = ""
-    """Requests share what is computed of equal beginnings only where this is equal: set it to keep tenants apart."""
+    """Requests share what is computed of equal beginnings only where this is equal: set it to keep tenants apart. At
+    most 1024 characters."""
     parse_special: bool | None = None
     """Whether special tokens in a text become their ids, or stay text; None: as ``tokenizer.parse_special`` says."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "adapter", checks.adapters(self.adapter))
+        def put(name: str, value: object) -> None:
+            object.__setattr__(self, name, value)
+
+        put("adapter", checks.adapters(self.adapter))
+        most = checks.MOST_PRIORITY
+        put("priority", checks.integer("priority", self.priority, -most, most, "0 is usual, more is more urgent"))
         if self.timeout is not None:
             remedy = "give seconds, or leave it out"
-            object.__setattr__(self, "timeout", checks.number("timeout", self.timeout, 0.0, math.inf, remedy))
-        if not isinstance(self.cache_salt, str):
-            why = f"{checks.shown(self.cache_salt)} is not a text"
-            raise RequestError("cache_salt", why, "give one, or leave it out")
+            put("timeout", checks.number("timeout", self.timeout, 0.0, math.inf, remedy))
+        for name in ("tenant", "cache_salt"):
+            checks.label(name, getattr(self, name))
         if not isinstance(self.params, SamplingParams):
             raise RequestError("params", f"{type(self.params).__name__} is not SamplingParams", "give SamplingParams")
         if self.parse_special is not None and not isinstance(self.parse_special, bool):
             why = f"{checks.shown(self.parse_special)} is neither true, false nor None"
             raise RequestError("parse_special", why, "leave it out for the manifest's setting")
         if not isinstance(self.prompt, str):
-            object.__setattr__(self, "prompt", checks.ids(self.prompt))
+            put("prompt", checks.ids(self.prompt))
 
     @staticmethod
     def of(prompt: Request | str | Iterable[int], params: SamplingParams | None = None, adapter: Any = None) -> Request:
@@ -228,6 +232,8 @@ class Logprob:
     logprob: float
     top: tuple[tuple[int, float], ...] = ()
     """(token, log-probability) of the most likely ones, the likeliest first."""
+    rank: int = 1
+    """How many tokens are as likely or likelier, it among them; of equals, those of smaller ids. 1 is the likeliest."""
 
 
 @dataclass(frozen=True, slots=True)

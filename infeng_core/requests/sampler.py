@@ -58,8 +58,13 @@ class Sampler:
         self._position = np.zeros(max_samples, np.int64)
         self._out = np.zeros(max_samples, np.int32)
 
+    @property
+    def helper(self) -> int | None:
+        """The thread that asks processors beside a step; None before there was any."""
+        return self._asker.thread
+
     def begin(self, batch: Batch) -> None:
-        """Ask the processors of a batch beside its run, on a thread of their own, if the batch before it had any."""
+        """Ask the processors of a batch beside its run, if the batch before it had any."""
         if self._is_processed:
             self._asking = self._asker.ask(batch)
 
@@ -70,7 +75,8 @@ class Sampler:
     def pick(self, logits: NDArray[np.float32], batch: Batch) -> list[list[int]]:
         """Return the new tokens of each segment that has sampled rows: one, and one more for each right guess.
 
-        logits: (samples, vocab) float32. A row from which no token can be drawn gives NOT_FINITE, always the last.
+        logits: (samples, vocab) float32. A row from which no token can be drawn gives NOT_FINITE, always the last. A
+        segment whose logit processors are late has none.
         """
         drawn, counts, errors = self._draw(logits, batch)
         tokens: list[list[int]] = []
@@ -78,12 +84,12 @@ class Sampler:
         for segment in batch.segments:
             count = segment.sampled
             if count == 1 and not segment.known:
-                tokens.append([drawn[row]])
+                tokens.append([drawn[row]] if counts.get(row, 1) else [])
             elif count:
                 first = row + segment.known
                 end = first + counts.get(first, count - segment.known)
                 tokens.append(confirmed(drawn[first:end], guesses(batch, segment)))
-            if count and self._is_processed:
+            if count and self._is_processed and tokens[-1]:
                 _blame(segment, row + segment.known + len(tokens[-1]) - 1, errors)
             row += count
         return tokens
@@ -109,7 +115,9 @@ class Sampler:
 
     def _changes(self, batch: Batch) -> Changes:
         asking, self._asking = self._asking, None
-        return asking.result() if asking is not None and asking.batch is batch else Changes(batch)
+        if asking is None or asking.batch is not batch:
+            asking = self._asker.ask(batch)
+        return asking.result()
 
     def _sample(self, logits: NDArray[np.float32], out: NDArray[np.int32], changes: dict[str, Any]) -> None:
         count = len(out)
@@ -151,11 +159,10 @@ class Sampler:
             return {}
         for name, values in self._filters.items():
             values[: len(rows)] = [getattr(params, name) for params in every]
-        return {"filters": tuple(values[: len(rows)] for values in self._filters.values())}
+        return {"filters": _native.Filters(*(values[: len(rows)] for values in self._filters.values()))}
 
 
-_FEW_USE = ("typical_p", "top_n_sigma", "xtc_probability", "xtc_threshold")
-"""In the order of ``_native.sample``."""
+_FEW_USE = _native.Filters._fields
 
 
 def _numbers(order: Iterable[str]) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from infeng_core.errors import RequestError
-from infeng_core.requests.checks import MOST_BAD_WORDS
+from infeng_core.requests.checks import MOST_BAD_CHARACTERS, MOST_BAD_WORDS
 from infeng_core.requests.tokenizer import Tokenizer
 
 
@@ -16,6 +16,8 @@ def bad_words(words: Sequence[str], tokenizer: Tokenizer) -> tuple[tuple[int, ..
     """
     if len(words) > MOST_BAD_WORDS:
         raise RequestError("bad_words", f"{len(words)} are more than {MOST_BAD_WORDS}", "give fewer")
+    if (length := sum(map(len, words))) > MOST_BAD_CHARACTERS:
+        raise RequestError("bad_words", f"they have {length} characters", f"give at most {MOST_BAD_CHARACTERS}")
     if any(not word.strip() for word in words):
         raise RequestError("bad_words", "a word is empty", "leave it out")
     texts = [prefix + word.lstrip() for word in words for prefix in ("", " ")]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass
 
 from infeng_core.errors import OverloadedError
@@ -20,7 +20,7 @@ class Bounds:
     tokens: int | None = None
     """Tokens of prompts."""
     seconds: float | None = None
-    """Predicted for the new request, until its first token."""
+    """Predicted for the new request, until those before it are through; its own prompt takes what it takes."""
 
 
 class Backlog:
@@ -35,7 +35,9 @@ class Backlog:
         self._bounds = bounds
         self._costs = costs
         self._chunk = chunk
-        self._tokens: dict[int, int] = {}  # of the prompts, by the ids of their requests
+        self.shares = False
+        """Whether tenants take turns: what waits of another counts no more than what waits of one's own."""
+        self._tokens: dict[int, tuple[int, str]] = {}  # of the prompts, and whose, by the ids of their requests
         self._starts: deque[tuple[float, int]] = deque(maxlen=REMEMBERED)  # (when, tokens), since it was empty last
 
     @property
@@ -46,10 +48,20 @@ class Backlog:
     @property
     def tokens(self) -> int:
         """Tokens of their prompts together."""
-        return sum(list(self._tokens.values()))
+        return sum(tokens for tokens, _ in list(self._tokens.values()))
 
-    def check(self, tokens: int, coming: int = 0) -> None:
-        """Raise OverloadedError where a prompt of ``tokens`` may not wait as well.
+    def ahead(self, tokens: int, tenant: str) -> int:
+        """Return how many tokens of prompts come before a tenant's new one of ``tokens``."""
+        if not self.shares:
+            return self.tokens
+        of: Counter[str] = Counter()
+        for count, whose in list(self._tokens.values()):
+            of[whose] += count
+        own = of.pop(tenant, 0)
+        return own + sum(min(count, own + tokens) for count in of.values())
+
+    def check(self, tokens: int, coming: int = 0, tenant: str = "") -> None:
+        """Raise OverloadedError where a tenant's prompt of ``tokens`` may not wait as well.
 
         coming: requests that were let in and have not entered; they count as soon as any waits.
         """
@@ -59,28 +71,29 @@ class Backlog:
             self._refuse("requests", f"{waiting} requests wait already (scheduler.max_waiting)", tokens)
         if bounds.tokens is not None and (there := self.tokens) + tokens > bounds.tokens and there:
             self._refuse("tokens", f"prompts of {there} tokens wait already (scheduler.max_waiting_tokens)", tokens)
-        if bounds.seconds is not None and (wait := self.seconds(tokens)) > bounds.seconds:
-            self._refuse("wait", f"its first token would take {wait:.1f} s (scheduler.max_wait_ms)", tokens)
+        if bounds.seconds is not None and (wait := self.seconds(self.ahead(tokens, tenant))) > bounds.seconds:
+            why = f"it would wait {wait:.1f} s for others (scheduler.max_wait_ms)"
+            raise OverloadedError(why, reason="wait", retry_after=max(0.05, wait - bounds.seconds))
 
-    def enter(self, id_: int, tokens: int) -> None:
+    def enter(self, id_: int, tokens: int, tenant: str = "") -> None:
         """Count a request that waits from now on."""
-        self._tokens[id_] = tokens
+        self._tokens[id_] = tokens, tenant
 
     def leave(self, id_: int, now: float, *, started: bool = False) -> None:
         """Count a request no longer, that starts or has ended; one that is not counted is ignored."""
-        tokens = self._tokens.pop(id_, None)
-        if tokens is not None and started:
-            self._starts.append((now, tokens))
+        found = self._tokens.pop(id_, None)
+        if found is not None and started:
+            self._starts.append((now, found[0]))
         if not self._tokens:
             self._starts.clear()  # from here on nobody's wait says how fast others start
 
-    def seconds(self, tokens: int) -> float:
-        """Return how long a prompt of ``tokens`` would take to its first token, behind all that wait.
+    def seconds(self, ahead: int | None = None) -> float:
+        """Return how long prompts of so many tokens together take, all that wait if none are given.
 
         By the cost of the prompts and, where they wait for others to end, by the rate at which they have come to run.
         """
-        ahead = self.tokens
-        seconds = self._costs.prompt_seconds(ahead + tokens, self._chunk)
+        ahead = self.tokens if ahead is None else ahead
+        seconds = self._costs.prompt_seconds(ahead, self._chunk)
         starts = list(self._starts)
         if len(starts) > 1 and starts[-1][0] > starts[0][0]:
             rate = sum(count for _, count in starts[1:]) / (starts[-1][0] - starts[0][0])
@@ -94,9 +107,6 @@ class Backlog:
             over = ahead // max(1, self.requests)
         elif reason == "tokens" and bounds.tokens is not None:
             over = ahead + tokens - bounds.tokens
-        wait = self.seconds(0)
-        if reason == "wait" and bounds.seconds is not None:
-            retry = self.seconds(tokens) - bounds.seconds
-        else:
-            retry = wait * min(1.0, over / ahead) if ahead else wait
+        wait = self.seconds()
+        retry = wait * min(1.0, over / ahead) if ahead else wait
         raise OverloadedError(why, reason=reason, retry_after=max(0.05, retry))

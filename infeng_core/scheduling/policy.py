@@ -26,6 +26,9 @@ class Policy(Protocol):
     by name through the hook ``infeng_schedulers``, as ``factory(limits: Limits) -> Policy``.
     """
 
+    shares: bool = False
+    """Whether tenants take turns, so that one waits for no more of another's than of its own."""
+
     def add(self, request: Request, now: float) -> None:
         """Take note of a request that waits from now on: a new one, or one that was preempted."""
 

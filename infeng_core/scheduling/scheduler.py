@@ -51,14 +51,16 @@ class Scheduler:
         costs: CostModel | None = None,
         prefixes: PrefixCache | None = None,
         backlog: Backlog | None = None,
+        name: str = "scheduler",
     ) -> None:
         """Schedule within ``limits``; blocks come from ``pool``.
 
         step_seconds: how long steps are to take while sequences decode; None: as long as they like. costs: learns what
         steps take. prefixes: gives sequences what others have computed of their tokens; None: nothing. backlog: is told
-        who starts and who ends.
+        who starts and who ends. name: what errors call the policy.
         """
         self.policy = policy
+        self._name = name
         self.costs = CostModel() if costs is None else costs
         self.pool = pool
         self.prefixes = PrefixCache.none(pool) if prefixes is None else prefixes
@@ -74,7 +76,7 @@ class Scheduler:
         self._limits = limits
         self._backlog = backlog
         self._slots = min(limits.max_segments, limits.max_samples, limits.max_rows)
-        self._waiting = Waiting(policy, patience=2 * self._slots)
+        self._waiting = Waiting(policy, patience=2 * self._slots, name=name)
         self._running: dict[Sequence, int] = {}  # to their slots, in the order of their start
         self._grouped: list[Sequence] = []  # the same, those with the same adapters next to each other
         self._prompts: dict[Sequence, None] = {}  # those of them that have not computed all of their known tokens yet
@@ -150,7 +152,7 @@ class Scheduler:
     def preempt(self, sequence: Sequence, now: float) -> None:
         """Take a running sequence's blocks and adapters; it waits again, and keeps its tokens."""
         if sequence not in self._running:
-            raise PluginError("scheduler", "it preempts a request that does not run", "use fcfs")
+            raise self._fault("it preempts a request that does not run")
         self._reached[sequence] = max(self._reached.get(sequence, 0), sequence.computed)
         self._stop(sequence)
         sequence.computed = 0
@@ -200,8 +202,9 @@ class Scheduler:
     def commit(self, batch: Batch, tokens: list[list[int]], finished: Collection[Sequence], now: float) -> None:
         """Record that ``batch`` ran and let go of the sequences that are finished.
 
-        tokens: for each segment with a sampled row the tokens it gave, at most ``sampled - known``, and at least one
-        where those are any; NOT_FINITE stands for one that could not be drawn, and ends a finished sequence.
+        tokens: for each segment with a sampled row the tokens it gave, at most ``sampled - known``; NOT_FINITE stands
+        for one that could not be drawn, and ends a finished sequence. Where it gave none though rows were there to draw
+        from, its logit processors were late: its last known position is computed again.
         """
         self.costs.observe(self.shape, now - self._began)
         new = iter(tokens)
@@ -212,7 +215,7 @@ class Scheduler:
             if drawn:
                 sequence.extend(drawn, sampled - known - 1)
             else:
-                sequence.computed = pos0 + end - begin
+                sequence.computed = min(pos0 + end - begin, sequence.length - (sampled > known))
             fresh = 0
             if prompts and sequence in prompts:
                 fresh = self._fresh_prompt_rows(sequence, pos0, end - begin)
@@ -246,9 +249,15 @@ class Scheduler:
         if not self._is_asked:
             prompts = self._prompts
             return [one for one in self._grouped if one not in prompts] if prompts else self._grouped.copy()
-        active = set(self.policy.active(list(self._running), now))
+        active = self._active(now)
         self._inactive = {one for one in self._running if one not in active}
         return [one for one in self._grouped if one not in self._prompts and one in active]
+
+    def _active(self, now: float) -> set[Sequence]:
+        active = list(self.policy.active(list(self._running), now))
+        if not all(isinstance(one, Sequence) and one in self._running for one in active):
+            raise self._fault("active() names others than it was given")
+        return set(active)
 
     def _grow(self, sequence: Sequence, size: int, now: float) -> None:
         """Give a sequence what it can use of ``size`` blocks; others make room, or it does."""
@@ -300,7 +309,7 @@ class Scheduler:
         room = self._room_beside(decoding, now)
         for sequence in self.policy.prompts(prompts, now) if prompts else ():
             if sequence not in self._prompts or sequence in chunks:
-                raise PluginError("scheduler", "prompts() names others than it was given, or one twice", "use fcfs")
+                raise self._fault("prompts() names others than it was given, or one twice")
             chunks[sequence] = room.take(sequence, self.running)
             if chunks[sequence] <= 0:
                 break
@@ -313,6 +322,8 @@ class Scheduler:
     def _room_beside(self, decoding: list[Sequence], now: float) -> Room:
         """Return what is left of a step for prompts."""
         limits, seconds = self._limits, self.policy.seconds(decoding, now)
+        if seconds is not None and not seconds >= 0:
+            raise self._fault(f"seconds() returned {seconds}")
         if seconds is None and decoding:
             seconds = self.step_seconds
         return Room(self.shape, limits.max_rows - len(decoding), limits.max_samples, self.costs, seconds)
@@ -423,3 +434,6 @@ class Scheduler:
         if lacking > 0:
             self.prefixes.tree.evict(lacking)
         return count <= self.pool.free
+
+    def _fault(self, why: str) -> PluginError:
+        return PluginError(self._name, why, "use fcfs")

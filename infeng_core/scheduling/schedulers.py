@@ -74,14 +74,17 @@ class Schedulers:
     def make(self) -> Scheduler:
         """Return a scheduler that knows no sequence."""
         pool, has_prefixes = BlockPool(self._limits.kv_blocks), self._config.kv_cache.prefix
+        policy = self._policy(self._limits)
+        self.backlog.shares = getattr(policy, "shares", False)
         scheduler = Scheduler(
             self._limits,
             pool,
-            self._policy(self._limits),
+            policy,
             step_seconds=self._config.scheduler.step_ms / 1000 or None,
             costs=self.costs,
             prefixes=PrefixCache(tree_of(pool, self._limits), self.key_of, self._restore) if has_prefixes else None,
             backlog=self.backlog,
+            name=f"scheduler {self._config.scheduler.use}",
         )
         self._latest = scheduler, (0, 0, 0) if self._latest is None else _counted(*self._latest)
         return scheduler
@@ -97,7 +100,7 @@ class Schedulers:
             used_blocks=min(max(0, total - scheduler.free_blocks), total),
             blocks=total,
             tokens=self._limits.tokens,
-            wait_seconds=self.backlog.seconds(0),
+            wait_seconds=self.backlog.seconds(),
             preemptions=preempted,
             prefix_queries=queries,
             prefix_hits=hits,

@@ -22,9 +22,10 @@ class Waiting:
     and the first in the order gets their room (``adapters/prefetch.py``). So nobody starves for want of memory.
     """
 
-    def __init__(self, policy: Policy, patience: int) -> None:
-        """Nobody waits yet."""
+    def __init__(self, policy: Policy, patience: int, name: str = "scheduler") -> None:
+        """Nobody waits yet. name: what errors call the policy."""
         self._policy = policy
+        self._name = name
         self._patience = patience
         self._overtaken: dict[Sequence, int] = {}  # of each that waits: by how many while its adapters lacked room
         self._references: dict[Sequence, tuple[Hashable, AdapterReference]] = {}  # of those with adapters, by their set
@@ -118,13 +119,13 @@ class Waiting:
         try:
             for sequence in self._policy.order(now):
                 if left == 0 or sequence not in self._overtaken:
-                    raise PluginError("scheduler", "order() names requests that do not wait, or one twice", "use fcfs")
+                    raise PluginError(self._name, "order() names requests that do not wait, or one twice", "use fcfs")
                 left -= 1
                 yield sequence
         except InfengError:
             raise
-        except Exception as error:  # of a generator: what is returned at once is watched elsewhere
-            raise PluginError("scheduler", f"order() raised {type(error).__name__}: {error}", "use fcfs") from error
+        except Exception as error:  # of what cannot be looked for, such as a list
+            raise PluginError(self._name, f"order() raised {type(error).__name__}: {error}", "use fcfs") from error
 
     def _changes(self) -> int:
         """Return the registry's count of changes, where anybody waits for adapters."""

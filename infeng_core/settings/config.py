@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from infeng_core import _native
-from infeng_core.settings.schema import Auto, Bool, Choice, Int, Kind, ListOf, MapOf, Optional, OrWord, Size, Text
+from infeng_core.settings.schema import Auto, Bool, Choice, Int, Kind, ListOf, MapOf, Name, Optional, OrWord, Size, Text
 
 OPS = _native.OPS
 """Operations of the ABI, as manifests name them."""
@@ -84,6 +84,7 @@ class KvCacheSection:
         True, Bool(), "requests that begin alike share what is computed of that, and keep their bytes"
     )
     prefix_dir: str | None = setting(None, Optional(Text()), "directory in which that outlives the process", path=True)
+    prefix_store: str = setting("disk", Name(), "what keeps it there, of a plugin")
     prefix_disk: int = setting(1 << 30, Size(), 'most bytes of that directory, "4GB"')
 
 
@@ -102,7 +103,12 @@ class SchedulerSection:
     max_waiting: int = setting(0, Int(0, 1 << 30), "most requests that wait; further ones are refused; 0: any number")
     max_waiting_tokens: int = setting(0, Int(0, 1 << 40), "most tokens of the prompts that wait; 0: any number")
     max_wait_ms: int = setting(
-        0, Int(0, 1 << 30), "a request whose first token would take longer by prediction is refused; 0: none"
+        0,
+        Int(0, 1 << 30),
+        "a request that would wait longer for others by prediction is refused; 0: none, in infeng serve: 5000",
+    )
+    stall_ms: int = setting(
+        30000, Int(0, 1 << 30), "milliseconds in one step after which the log says where it is; 0: never"
     )
 
 

@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from infeng_core.errors import ManifestError, unknown_key_remedy
+from infeng_core.files import exists
 from infeng_core.settings import yamlfile
 from infeng_core.settings.config import OPS, SCHEMA, SECTIONS, EngineConfig, Schema, default_of
 from infeng_core.settings.schema import MapOf, checked
@@ -33,6 +34,12 @@ def assemble(
     more: asked for the sections of plugins where one is named that is not the engine's own; its argument says which
     plugins there are.
     """
+    for name, given in (("overrides", overrides), ("environ", environ)):
+        if not isinstance(given, Mapping):
+            raise ManifestError(name, f"it is a {type(given).__name__}, not a mapping", "give a dict")
+        for key in given:
+            if not isinstance(key, str):
+                raise ManifestError(name, f"a key is a {type(key).__name__}, not text", "name each by a text")
     document = None if manifest is None else yamlfile.read(find_manifest(manifest))
     schema = SCHEMA
     if _names_more(document, environ, overrides):
@@ -93,8 +100,11 @@ def shipped_manifests() -> dict[str, Path]:
 
 def find_manifest(manifest: Path | str) -> Path:
     """Return ``manifest`` as a path; the bare name of a shipped manifest means the shipped file."""
+    if not isinstance(manifest, (str, Path)):
+        why = f"it is a {type(manifest).__name__}"
+        raise ManifestError("manifest", why, "give a path, or the name of a shipped one")
     path = Path(manifest)
-    if not path.exists() and path.name == str(manifest) and path.stem in shipped_manifests():
+    if not exists(path) and path.name == str(manifest) and path.stem in shipped_manifests():
         return shipped_manifests()[path.stem]
     return path
 
@@ -145,7 +155,7 @@ def _beside(manifest: Path, value: Any) -> Any:
     if value is None or Path(value).is_absolute():
         return value
     candidate = manifest.parent / value
-    return str(candidate) if candidate.exists() else value
+    return str(candidate) if exists(candidate) else value
 
 
 def _from_environment(environ: Mapping[str, str], schema: Schema) -> Iterator[Setting]:
@@ -195,3 +205,5 @@ def _read(dotted: str, value: object, where: str, schema: Schema) -> object:
         return kind.parse(value) if isinstance(value, str) else kind.check(value)
     except ValueError as error:
         raise ManifestError(where, str(error)) from None
+    except Exception as error:  # of an object of the caller's own, or of a number that no float can hold
+        raise ManifestError(where, f"{type(value).__name__} is no type of a setting ({type(error).__name__})") from None

@@ -7,11 +7,11 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-import yaml
-
-from infeng_core.errors import ManifestError, closest, unknown_key_remedy
+from infeng_core import yamltree
+from infeng_core.errors import LONGEST, ManifestError, closest, unknown_key_remedy
 from infeng_core.settings.yamlfile import Document, Key, type_name
 
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
@@ -260,10 +260,11 @@ def checked(document: Document, key: Key, data: object, kinds: Mapping[str, Kind
 
 
 def _flow(text: str) -> object:
+    """Return what a shell argument or a variable says in YAML, read as files are: no anchors, bounded nesting."""
     try:
-        return yaml.safe_load(text)
-    except (yaml.YAMLError, RecursionError):
-        raise ValueError(f"not valid YAML: {text!r}") from None
+        return yamltree.parse(text, Path("text"), ManifestError)[0]
+    except ManifestError as error:
+        raise ValueError(f"not valid YAML: {text[:LONGEST]!r} ({error.why})") from None
 
 
 def suggestion(word: str, known: Iterable[str]) -> str:

@@ -1,6 +1,7 @@
 """A stranger's build: flags from the installed wheel only, in a folder of its own, and the library runs."""
 
 import os
+import shlex
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -33,7 +34,7 @@ def test_flags_of_the_installed_wheel_build_a_library_that_loads(
 ) -> None:
     source = tmp_path / ("kernel.c" if compiler == "cc" else "kernel.cc")
     shutil.copy(Path(__file__).with_name("traveller.c"), source)
-    flags = tell("--cflags").split()
+    flags = shlex.split(tell("--cflags"))
     assert flags == [f"-I{infeng_abi.include_dir()}", *infeng_abi.CFLAGS]
     command = [compiler, language, "-O2", "-fPIC", "-shared", *flags, source.name, "-o", "libstranger.so"]
     subprocess.run(command, check=True, cwd=tmp_path)
@@ -56,10 +57,10 @@ def test_pkg_config_gives_the_same_flags_as_the_module(tell: Callable[[str], str
         return subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout.strip()
 
     assert ask("--modversion") == tell("--version") == infeng_abi.__version__
-    include, *flags = ask("--cflags").split()
+    include, *flags = shlex.split(ask("--cflags"))
     assert Path(include.removeprefix("-I")).resolve() == infeng_abi.include_dir().resolve()
     assert set(flags) == set(infeng_abi.CFLAGS)
-    assert tell("--includes") == f"-I{infeng_abi.include_dir()}"
+    assert shlex.split(tell("--includes")) == [f"-I{infeng_abi.include_dir()}"]
 
 
 def test_the_wheel_ships_the_sdk_headers() -> None:

@@ -71,6 +71,7 @@ def test_the_listed_requirements_are_those_of_the_wheels() -> None:
         ("infeng_demo", "plugins/demo"),
         ("infeng_fair", "plugins/fair"),
         ("infeng_numpy", "plugins/numpy"),
+        ("infeng_prefix_store", "plugins/prefix_store"),
     ],
 )
 def test_a_wheel_has_every_module_of_its_package(package: str, folder: str) -> None:

@@ -22,7 +22,7 @@ from infeng_core.plug.manager import Plugins
 CORE = Path(infeng_core.__file__).parent
 ROOT = Path(__file__).parents[2]
 
-BASE = {"documents", "errors", "files", "log", "version", "yamltree"}  # known by all
+BASE = {"documents", "errors", "files", "log", "tokenizerjson", "version", "yamltree"}  # known by all
 KNOWS = {
     **{leaf: set() for leaf in BASE},
     "_native": set(),
@@ -145,6 +145,49 @@ def module_imports(path: Path, modules: Collection[str]) -> Iterator[str]:
         yield from (name for name in names if name in modules)
 
 
+NATIVE = ROOT / "infeng_core" / "native"
+NATIVE_KNOWS = {
+    "machine": set(),
+    "weights": set(),
+    "sampling": set(),
+    "vocabulary": {"weights"},
+    "library": {"machine", "vocabulary", "weights"},
+    "program": {"library", "machine", "vocabulary", "weights"},
+    "calibration": {"weights"},
+    "bind": {"calibration", "library", "machine", "program", "sampling", "vocabulary", "weights"},
+}
+"""Which folders of the native core a folder includes headers of; ``error.h`` and the contract are known by all."""
+
+
+def native_includes(path: Path) -> set[str]:
+    """Return the headers of the native core that a file includes, as they are written."""
+    found = re.findall(r'^#include "([^"]+)"', path.read_text(encoding="utf-8"), re.MULTILINE)
+    return {name for name in found if (NATIVE / name).exists()}
+
+
+def test_no_folder_of_the_native_core_includes_what_it_may_not_know():
+    assert {path.name for path in NATIVE.iterdir() if path.is_dir()} == NATIVE_KNOWS.keys()
+    wrong = [
+        f"{path.relative_to(NATIVE)} includes {name}"
+        for room, known in NATIVE_KNOWS.items()
+        for path in sorted((NATIVE / room).iterdir())
+        for name in sorted(native_includes(path))
+        if "/" in name and name.split("/")[0] not in known | {room}
+    ]
+    assert not wrong
+
+
+@pytest.mark.parametrize("known_by", [NATIVE_KNOWS, None], ids=["folders", "headers"])
+def test_no_circle_of_includes_in_the_native_core(known_by):
+    if known_by is None:
+        known_by = {str(path.relative_to(NATIVE)): native_includes(path) for path in NATIVE.rglob("*.h")}
+    done: set[str] = set()
+    while len(done) < len(known_by):
+        ready = {name for name, known in known_by.items() if name not in done and known <= done}
+        assert ready, f"a circle among {sorted(known_by.keys() - done)}"
+        done |= ready
+
+
 def test_the_test_sees_a_forbidden_import(tmp_path):
     path = tmp_path / "x.py"
     path.write_text("from typing import TYPE_CHECKING\nfrom infeng_core.engine import Engine\n"
@@ -223,8 +266,8 @@ HOOKS = {
 }
 
 
-KINDS = ("tokenizers", "schedulers", "drafters", "logit_processors", "model_families", "sources", "quant_formats",
-         "quantizers", "backends")  # fmt: skip
+KINDS = ("tokenizers", "schedulers", "drafters", "logit_processors", "prefix_stores", "model_families", "sources",
+         "quant_formats", "quantizers", "backends")  # fmt: skip
 
 
 def test_there_are_the_hooks_of_the_design():
@@ -264,6 +307,7 @@ class Family:
     FAMILY, ARCHITECTURES = "six", ("SixForCausalLM",)
     def graph(self, config): pass
 values = {"tokenizers": dict, "schedulers": dict, "drafters": dict, "logit_processors": dict,
+          "prefix_stores": dict,
           "model_families": Family(), "sources": Source(), "quant_formats": QuantFormat("six", "f32"),
           "quantizers": Quantizer(), "backends": Backend()}
 @hookimpl
@@ -285,7 +329,7 @@ def infeng_{kind}(): called.add("infeng_{kind}"); return {{"six": values["{kind}
     assert plugins.tokenizer("six") and plugins.scheduler("six") and plugins.quant_format("six")
     assert plugins.backend("six") and plugins.drafter("six") and plugins.model_families().keys() == {"six"}
     assert plugins.sources().keys() == {"six"} and plugins.quantizer("six").plugin == "six"
-    assert plugins.logit_processor("six")
+    assert plugins.logit_processor("six") and plugins.prefix_store("six")
     assert plugins.command("six").name == "six"
     assert "first" in [library.name for library in libraries(plugins)]
 
@@ -294,5 +338,6 @@ def infeng_{kind}(): called.add("infeng_{kind}"); return {{"six": values["{kind}
     from infeng_core import builtin
 
     assert six_hooks.called == HOOKS.keys()
-    own = HOOKS.keys() - {"infeng_model_families", "infeng_sources"}  # the core's are the files of folders
+    # The first two are the files of folders; stores of prefixes come in a wheel.
+    own = HOOKS.keys() - {"infeng_model_families", "infeng_sources", "infeng_prefix_stores"}
     assert all(getattr(builtin, name)() for name in own)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import logging
 
 import pytest
 
-from infeng_core import log
+from infeng_core import cli, log
 from infeng_core.errors import UsageError
 
 
@@ -93,3 +94,43 @@ def test_a_warning_is_given_once(capsys):
     for _ in range(3):
         log.warn_once(logger, "the same thing", reason="again")
     assert capsys.readouterr().err.count("the same thing") == 1
+
+
+def test_what_a_command_says_is_an_event_where_events_are_for_machines(capsys, monkeypatch):
+    log.configure_from("info,json")
+    cli.say("listening at http://127.0.0.1", to_stderr=True)
+    assert cli.main(["run", "/no/such/model", "-p", "x"]) == 2
+    out, err = capsys.readouterr()
+    events = [json.loads(line) for line in err.splitlines()]
+    assert out == "" and events[0]["event"] == "listening at http://127.0.0.1" and events[0]["level"] == "info"
+    assert events[-1]["level"] == "error" and "/no/such/model" in events[-1]["event"]
+    log.configure()
+    cli.say("listening", to_stderr=True)
+    assert capsys.readouterr().err == "listening\n"
+
+
+def test_what_other_libraries_log_comes_out_in_the_same_form(capsys):
+    root = logging.getLogger()
+    before = root.handlers[:]
+    try:
+        log.hear_others()
+        log.hear_others()
+        log.configure_from("info,json")
+        logging.getLogger("library.of.others").warning("Invalid %s", "request")
+        logging.getLogger("asyncio").error("never retrieved %s", "one")
+        logging.getLogger("quiet").info("nothing")
+        events = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+        assert [(e["module"], e["level"], e["event"]) for e in events] == [
+            ("library.of.others", "warning", "Invalid request"),
+            ("asyncio", "error", "never retrieved one"),
+        ]
+    finally:
+        logging.captureWarnings(False)
+        root.handlers[:] = before
+
+
+def test_a_wrong_log_variable_hides_no_error(monkeypatch, capsys):
+    monkeypatch.setenv("INFENG_LOG", "loud")
+    monkeypatch.setattr(log, "_settings", log._Settings())
+    assert cli.main(["plugins", "why", "no-such-op"]) != 0
+    assert capsys.readouterr().err.startswith("infeng: error: ")

@@ -67,7 +67,8 @@ def ids(made: Engine, prompt: Any = "the quick") -> tuple[int, ...]:
 
 
 def test_there_is_an_example_for_each_kind() -> None:
-    kinds = {"backend", "command", "drafter", "family", "logits", "quantizer", "scheduler", "source", "tokenizer"}
+    kinds = {"backend", "command", "drafter", "family", "logits", "prefix_store", "quantizer", "scheduler", "source"}
+    kinds |= {"tokenizer"}
     assert PYTHON.keys() >= kinds
 
 
@@ -113,6 +114,18 @@ def test_a_drafter_that_guesses_more_than_asked_for_is_named_and_not_asked_again
     assert re.search(r"plugin again: drafter again: draft\(\) returned \d tokens where", capsys.readouterr().err)
     assert answer.usage.drafted_tokens == 0
     assert len(answer.token_ids) == 24
+
+
+def test_the_prefix_store_gives_the_next_engine_what_the_last_has_computed(tiny: Path, tmp_path: Path) -> None:
+    prompt = [list(range(5, 45))]
+    settings = {"kv_cache__prefix_store": "kept", "kv_cache__prefix_dir": str(tmp_path / "none")}
+    with engine(tiny, "prefix_store", **settings) as first:
+        expected = first.generate(prompt, GREEDY)[0]
+    with engine(tiny, "prefix_store", **settings) as second:
+        answer = second.generate(prompt, GREEDY)[0]
+    assert (expected.usage.cached_tokens, answer.usage.cached_tokens) == (0, 32)
+    assert answer.token_ids == expected.token_ids == ids(engine(tiny), prompt)
+    assert not (tmp_path / "none").exists()
 
 
 TEXTS = ("the quick brown", "the lazy dog", "héllo")

@@ -76,7 +76,7 @@ AROUND = {
         "ulimit -v 800000; ",
     ),
     "nonsense in the log's variable": ("doctor", "unknown word 'loud'", "INFENG_LOG=loud "),
-    "newlines in an option": ("run MODEL $'--x\\ninfeng: error: forged'", "--x\\ninfeng: error: forged"),
+    "newlines in an option": ("doctor $'--x\\ninfeng: error: forged'", "--x\\ninfeng: error: forged"),
     "escapes in a name": ("run $'\\e[2J\\u202e' -p t5", "\\x1b[2J\\u202e"),
 }
 """What is around a process: how a shell starts it, what is said, and what stands before it."""

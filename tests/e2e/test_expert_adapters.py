@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from e2e import harness
 from e2e.harness import VECTOR, settings
-from expert_deltas import DENSE, PREFIX, QWEN3_PARAMETERS, QWEN3_PLACES, Deltas, Tensors, forms, write
+from expert_deltas import ALPHA, DENSE, PREFIX, QWEN3_PARAMETERS, QWEN3_PLACES, RANK, Deltas, Tensors, forms, write
 from goldens.families import GRANITE_MOE, MIXTRAL, QWEN3_MOE, FamilyCase
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
@@ -83,6 +83,42 @@ def test_every_kind_of_experts_takes_them(implementation: str, case: FamilyCase,
         path = write(tmp_path / "peft", tensors, target_parameters=[f"{name.split('.')[1]}.weight" for name in places])
     expected = merged(tmp_path / "merged", deltas, implementation, prompt)
     with harness.engine(case.write(tmp_path / "base"), settings(case, implementation)) as made:
+        found = harness.logits(made, prompt, range(60), adapters=harness.applied(made, [(path, 1.0)]))
+    np.testing.assert_allclose(found, expected, rtol=0, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize(
+    ("case", "module", "targets"),
+    [
+        (GRANITE_MOE, "block_sparse_moe.experts", ["block_sparse_moe.experts.gate_up_proj", "experts.down_proj"]),
+        (MIXTRAL, "mlp.experts", ["down_proj", "gate_up_proj"]),
+    ],
+    ids=["granite-moe", "mixtral"],
+)
+def test_experts_and_router_are_known_by_the_names_that_transformers_5_gives_them(
+    case: FamilyCase, module: str, targets: list[str], tmp_path: Path
+) -> None:
+    deltas, prompt = Deltas(case, 6), case.prompt[:60]
+    router = {"granitemoe": "block_sparse_moe.router", "mixtral": "mlp.gate"}[case.config["model_type"]]
+    stored = {"granitemoe": "block_sparse_moe.router.layer"}.get(case.config["model_type"], "block_sparse_moe.gate")
+    random, weights = np.random.RandomState(2), dict(case.tensors())
+    tensors = deltas.parameters((f"{module}.base_layer", module), is_straight=True)
+    whole = deltas.merged(weights)
+    for layer in deltas.layers:
+        name = f"model.layers.{layer}.{stored}.weight"
+        a = (random.standard_normal((RANK, deltas.hidden)) / np.sqrt(deltas.hidden)).astype(np.float32)
+        b = (random.standard_normal((deltas.count, RANK)) * 0.3).astype(np.float32)
+        tensors |= {
+            f"{PREFIX}model.layers.{layer}.{router}.lora_{side}.weight": one
+            for side, one in zip("AB", (a, b), strict=True)
+        }
+        whole[name] = weights[name] + np.float32(ALPHA / RANK) * b @ a
+    path = write(tmp_path / "peft", tensors, target_parameters=[*targets, f"{router}.weight"])
+    directory = case.write(tmp_path / "whole")
+    save_file(whole, directory / "model.safetensors", metadata={"format": "pt"})
+    with harness.engine(directory, settings(case, VECTOR)) as made:
+        expected = harness.logits(made, prompt, range(60))
+    with harness.engine(case.write(tmp_path / "base"), settings(case, VECTOR)) as made:
         found = harness.logits(made, prompt, range(60), adapters=harness.applied(made, [(path, 1.0)]))
     np.testing.assert_allclose(found, expected, rtol=0, atol=TOLERANCE)
 

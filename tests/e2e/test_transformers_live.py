@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 from e2e import harness
 from goldens import environment, oracle
 from goldens.families import FAMILY_CASES, GEMMA3, MINISTRAL3, OLMO3, PHI4, FamilyCase
-from goldens.shapes import GREEDY_STEPS, random_case
+from goldens.shapes import GREEDY_STEPS, random_case, word_tokenizer
 
 from infeng_core import SamplingParams
 
@@ -85,3 +86,19 @@ def test_the_goldens_of_families_are_what_transformers_computes(
             np.testing.assert_allclose(file["logits"], golden["logits"], rtol=0, atol=oracle.TOLERANCE)
             assert file["greedy"].tolist() == golden["greedy"].tolist()
         assert golden["prompt"].tolist() == case.prompt.tolist()
+
+
+@pytest.mark.slow
+def test_models_that_transformers_saves_today_compute_the_same(torch_python: Path, tmp_path: Path) -> None:
+    environment.run(torch_python, SCRIPT.with_name("saved_run.py"), tmp_path)
+    made = sorted(path for path in tmp_path.iterdir() if path.is_dir())
+    assert len(made) == 10
+    for directory in made:
+        (directory / "tokenizer.json").write_text(json.dumps(word_tokenizer(300)))
+        with np.load(directory / "golden.npz") as file:
+            prompt, expected = file["prompt"], file["logits"]
+        more = {**harness.IMPLEMENTATIONS[harness.VECTOR], "kv_cache.memory": "4MB", "model.context": 512}
+        with harness.engine(directory, harness.F32, more) as engine:
+            logits = harness.logits(engine, prompt, range(len(prompt)), chunks=2)
+        tolerance = oracle.TOLERANCE * max(1.0, float(expected.std()) / 2.5)
+        np.testing.assert_allclose(logits, expected, rtol=0, atol=tolerance, err_msg=directory.name)

@@ -10,7 +10,7 @@ from infeng_core import _native as native
 from infeng_core.kernels.libraries import libraries
 from infeng_core.plug.manager import Plugins
 
-FEATURES = set(native.cpu_info()["features"])
+FEATURES = set(native.cpu_info().features)
 LIBRARIES = [library for library in libraries(Plugins.discover()) if library.name != reference().name]
 ROWS, HEADS = 40, 4
 

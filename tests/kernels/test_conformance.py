@@ -17,7 +17,7 @@ from infeng_core.plug.manager import Plugins
 
 REFERENCE = reference()
 PLUGINS = Plugins.discover()
-FEATURES = set(native.cpu_info()["features"])
+FEATURES = set(native.cpu_info().features)
 
 
 def kernels() -> Iterator[native.Kernel]:

@@ -144,13 +144,14 @@ class NativeExecutable:
         self._dtype = config.adapters.dtype if config.adapters.max_resident else None
         self._program, planner, logits = plan(model, config, limits, selector, pool, self._cache, pages)
         self._program.finish()
+        self._head_norms = planner.head_norms
         self._logits = self._program.view(logits)[:, : shape.vocab]
         hidden = planner.hidden
         self._hidden = None if hidden is None else self._program.view(hidden)[:, : shape.hidden]
         self._rows = 0  # of the last run
         self._bound = planner.binder.bound_ops()
         self._ops = tuple(
-            OpNames(op, detail, tuple(kernel for _, kernel in native["kernels"]))
+            OpNames(op, detail, tuple(kernel for _, kernel in native.kernels))
             for (op, detail), native in zip(planner.binder.noted, self._program.ops(), strict=True)
         )
         self.kv_bytes = self._cache.nbytes
@@ -196,7 +197,7 @@ class NativeExecutable:
             why = f"it is stored as {adapter.dtype}, the engine's adapters as {self._dtype}"
             raise AdapterError(what, why, f"load it with dtype {self._dtype}, or set adapters.dtype")
         try:
-            return place(self._program, adapter)
+            return place(self._program, adapter, self._head_norms)
         except _native.NativeError as error:
             if error.code == "out_of_memory":
                 raise ResourceError(what, str(error), "unload another adapter") from error
@@ -243,7 +244,7 @@ class NativeExecutable:
         if not hasattr(self, "_program"):
             raise KernelError("profile", "the engine is closed", "end the profile first")
         try:
-            return Measured(self._ops, **self._program.profile_read())
+            return Measured(self._ops, *self._program.profile_read())
         except _native.NativeError as error:
             raise KernelError("profile", str(error), "call profile(True) before the steps") from error
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from infeng_core import _native
+from infeng_core.backends.native.adapters import HeadNorms
 from infeng_core.backends.native.binding import Binder, Bindings
 from infeng_core.backends.native.emitter import Emitter, described, role
 from infeng_core.backends.native.experts import Experts
@@ -75,6 +76,7 @@ class Planner:
         self._forms = Forms(model, graph, adapters, {graph.logits, *kept})
         self.binder = Binder(selector, limits, threads, adapters)
         self.hidden: int | None = None
+        self.head_norms: dict[str, HeadNorms] = {}
         """The buffer of what the head reads, of all rows; None where the graph does not end in a norm and a head."""
         self._tables: dict[RopeConfig, tuple[rope.Table, rope.Table, rope.Table | None]] = {}
 
@@ -160,7 +162,8 @@ class Planner:
         if op.heads:
             kernels = self.binder.choose("rmsnorm", sampled, {**problem, "needs": [*needs, "norm_heads"]})
             self.binder.note("rmsnorm", detail, kernels)
-            self._program.rmsnorm(kernels, x, vector, op.eps, x, offset=op.offset, heads=op.heads, column=op.column)
+            of_heads: dict[str, Any] = {"offset": op.offset, "heads": op.heads, "column": op.column}
+            self._program.rmsnorm(kernels, x, vector, op.eps, x, module=op.weight, **of_heads)
             return
 
         def emit(kernels: Bindings, out: int | None, epilogues: Sequence[_native.Epilogue]) -> None:
@@ -221,6 +224,9 @@ class Planner:
         self.binder.note("rope", _heads(op.heads, op.kv_heads, op.head_dim), kernels)
         norms = [self._model.vectors[name] + np.float32(op.offset) if name else None for name in (op.q_norm, op.k_norm)]
         more: dict[str, Any] = {"q_norm": norms[0], "k_norm": norms[1], "q_scale": q_scale, "eps": op.eps}
+        if norms[0] is not None and norms[1] is not None:
+            module = more["module"] = f"{op.q_norm}, {op.k_norm}"
+            self.head_norms[module] = HeadNorms((op.q_norm, op.k_norm), (norms[0], norms[1]), op.offset)
         self._program.rope(kernels, self.buffer(op.x), **heads, k_column=op.k_column, cos=cos, sin=sin, **more)
 
     def _kv_append(self, op: KvAppend) -> None:

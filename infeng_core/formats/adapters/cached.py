@@ -18,8 +18,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from infeng_core.errors import AdapterError, ResourceError
-from infeng_core.files import cache_root
+from infeng_core.errors import AdapterError, ModelError, ResourceError
+from infeng_core.files import cache_root, model_file
 from infeng_core.formats.adapters.artifact import (
     FILE,
     MAJOR,
@@ -80,16 +80,16 @@ def _entry(key: str) -> Path | None:
 
 
 def _key(directory: Path, model: LoadedModel, dtype: AdapterDtype, scale: float) -> str | None:
-    """Return what names an entry; None where a file is missing or has not rested."""
+    """Return what names an entry; None where a file is missing, has not rested or is a link that leads out."""
     stamps: list[list[object]] = []
     try:
         for name in (CONFIG_FILE, WEIGHTS_FILE):
-            path = (directory / name).resolve(strict=True)
+            path = model_file(directory, name).resolve(strict=True)
             found = path.stat()
             if time.time() - found.st_ctime < REST_SECONDS:
                 return None
             stamps.append([str(path), found.st_size, found.st_ino, found.st_mtime_ns, found.st_ctime_ns])
-    except (OSError, RuntimeError):
+    except (OSError, RuntimeError, ModelError):
         return None
     made_of = [stamps, model.id, dtype, scale, RULES, MAJOR, MINOR]
     return hashlib.sha256(json.dumps(made_of).encode()).hexdigest()[:32]

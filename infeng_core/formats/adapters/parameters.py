@@ -28,11 +28,6 @@ class Parameter:
     sites: tuple[tuple[Site, ...], ...]  # (experts, sites)
 
     @property
-    def module(self) -> str:
-        """The module that has it."""
-        return self.name.rpartition(".")[0]
-
-    @property
     def rows(self) -> int:
         """Outputs of one expert."""
         return sum(site.part.rows for site in self.sites[0])
@@ -46,10 +41,6 @@ class Parameter:
     def is_turned(self) -> bool:
         """Whether the checkpoint has it as (experts, k, rows)."""
         return any(site.part.each for site in self.sites[0])
-
-    def places(self) -> tuple[str, str]:
-        """Return the modules under which a file may hold its tensors."""
-        return self.module, f"{self.module}.base_layer"
 
     def is_straight(self, a: tuple[int, ...], b: tuple[int, ...], rank: int, version: tuple[int, ...]) -> bool | None:
         """Return whether tensors of these shapes are A and B of it, and not those of its turned matrices.

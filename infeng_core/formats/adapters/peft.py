@@ -16,13 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from infeng_core.errors import AdapterError
+from infeng_core.formats.adapters.names import Names
 from infeng_core.formats.adapters.parameters import Parameter, parameters
 from infeng_core.formats.adapters.peft_config import CONFIG_FILE, PeftConfig, read_peft_config
 from infeng_core.formats.adapters.sites import Site, Sites, sites
 from infeng_core.formats.adapters.snapshot import Snapshot, TensorFile, read_settled
 from infeng_core.models.config import ModelConfig
 from infeng_core.models.fields import show
-from infeng_core.models.wrapped import outside, prefixes
 
 WEIGHTS_FILE = "adapter_model.safetensors"
 PICKLES = ("adapter_model.bin", "adapter_model.pt")
@@ -97,12 +97,13 @@ class _Reader:
         self.header = files.header(self.path)
         self.base = base
         self.sites: Sites = sites(base)
-        self.prefixes = prefixes(self.header.tensors, PREFIX)  # where it was trained inside of a multimodal model
+        self.names = Names(self.header.tensors, PREFIX, base.family)
         self.used: set[str] = set()
 
     def read(self) -> PeftAdapter:
         self.has_modules = any(map(ONE_EXPERT.search, self.header.tensors))
         targets = [site for site in self.sites.matrices.values() if self._is_target(site)]
+        targets = self._with_tied(targets)
         saved = self._saved_modules()
         known = parameters(self.sites) if self.config.target_parameters else {}
         stacks = [one for one in known.values() if self._targets_parameter(one.name)]
@@ -113,10 +114,9 @@ class _Reader:
             self.config.fields.fail(
                 "target_modules", f"is {show(self.config.target_modules.given)}, which fits no module"
             )
-        self._check_tying(targets, saved)
         plans = {site.module: self._expect_delta(site) for site in targets}
         found = {one.name: self._expect_parameter(one) for one in stacks}
-        saved_names = {module: self._expect(f"{module}.weight", shape) for module, shape in saved.items()}
+        saved_names = {module: self._expect_saved(module, shape) for module, shape in saved.items()}
         biases = self._expect_biases()
         below = self._expect_base_weights(targets)
         self._refuse_unknown()
@@ -147,8 +147,9 @@ class _Reader:
         """Return the names of the tensors of experts' matrices, and whether A is of their inputs; raises."""
         rank = self.config.rank_of(self._outside(one.name))
         shapes: dict[str, tuple[int, ...]] = {}
-        for place in one.places():
-            names = [f"{PREFIX}{self._outside(f'{place}.lora_{side}.weight')}" for side in "AB"]
+        module = self._outside(one.name).rpartition(".")[0]
+        for place in (module, f"{module}.base_layer"):  # of two parameters the second wraps the first
+            names = [f"{PREFIX}{place}.lora_{side}.weight" for side in "AB"]
             infos = [self.header.tensors.get(name) for name in names]
             if any(info is None or name in self.used for info, name in zip(infos, names, strict=True)):
                 continue
@@ -166,7 +167,7 @@ class _Reader:
             said = ", ".join(f"{name} is {shape}" for name, shape in shapes.items())
             why = f"tensor {said}: {len(one.sites)} experts of {one.rows} x {one.k} at rank {rank} have other shapes"
             raise AdapterError(f"{self.path}", why, self._remedy())
-        why = f"tensor {one.module}.lora_A.weight is missing, although {CONFIG_FILE} calls for {one.name}"
+        why = f"tensor {PREFIX}{module}.lora_A.weight is missing, although {CONFIG_FILE} calls for {one.name}"
         raise AdapterError(f"{self.path}", why, "the adapter is incomplete: save or download it again")
 
     def _of_experts(self, file: TensorFile, one: Parameter, a: str, b: str, is_straight: bool) -> Iterator[Delta]:
@@ -182,7 +183,7 @@ class _Reader:
 
     def _outside(self, name: str) -> str:
         """Return what the file and its configuration call a module or a tensor."""
-        return outside(name, self.prefixes)
+        return self.names.outside(name)
 
     def _is_target(self, site: Site) -> bool:
         if site.is_expert and not (self.has_modules and not site.part.of):
@@ -201,14 +202,29 @@ class _Reader:
             if self.config.saves(self._outside(module)) and module not in shapes:
                 why = f"names {module}; only embeddings, head and norms can be replaced"
                 self.config.fields.fail("modules_to_save", why, "train such modules by LoRA instead")
-        return {module: shape for module, shape in shapes.items() if self.config.saves(self._outside(module))}
+        saved = {module: shape for module, shape in shapes.items() if self.config.saves(self._outside(module))}
+        ends = [site.module for site in self._tied_ends()]
+        return saved | {module: shapes[module] for module in ends if any(end in saved for end in ends)}
 
-    def _check_tying(self, targets: list[Site], saved: Mapping[str, object]) -> None:
-        ends = [site.module for site in self.sites.matrices.values() if site.kind != "linear"]
-        changed = any(site.kind != "linear" for site in targets) or any(module in saved for module in ends)
-        if self.config.ensure_weight_tying and self.base.tie_embeddings and changed:
-            remedy = "train without it, or name embed_tokens and lm_head both"
-            self.config.fields.fail("ensure_weight_tying", "is set over tied embeddings, which is not run", remedy)
+    def _tied_ends(self) -> list[Site]:
+        """Return embedding and head where ``ensure_weight_tying`` says that one is trained with the other, else []."""
+        if not (self.config.ensure_weight_tying and self.base.tie_embeddings):
+            return []
+        return [site for site in self.sites.matrices.values() if site.kind != "linear"]
+
+    def _with_tied(self, targets: list[Site]) -> list[Site]:
+        """Return the targets with the other end of a tied one, for which PEFT saves tensors as well."""
+        ends = self._tied_ends()
+        return (
+            [*targets, *(site for site in ends if site not in targets)] if any(e in targets for e in ends) else targets
+        )
+
+    def _expect_saved(self, module: str, shape: tuple[int, ...]) -> str:
+        """Return the name of a saved module's tensor; of two tied ones the file may hold one."""
+        ends = [site.module for site in self._tied_ends()]
+        if module in ends and PREFIX + self._outside(f"{module}.weight") not in self.header.tensors:
+            module = next(end for end in ends if end != module)
+        return self._expect(f"{module}.weight", shape)
 
     def _expect_delta(self, site: Site) -> dict[str, str | None]:
         """Return the names of one module's tensors by field of Delta."""

@@ -67,6 +67,10 @@ READ = [
 ]
 # An initialization that also changes the base: without that base the adapter says something else.
 CHANGES_BASE = re.compile(r"pissa.*|olora|corda|loftq|lora_ga")
+CONVERT = (
+    "save it as a plain LoRA adapter, which has init_lora_weights true: "
+    "save_pretrained(..., path_initial_model_for_weight_conversion=DIR), where DIR is the adapter before training"
+)
 CHANGES_NOTHING = ("gaussian", "eva", "orthogonal", "mica")
 
 
@@ -236,6 +240,10 @@ def read_peft_config(directory: Path, files: Snapshot) -> PeftConfig:
 
 def _refuse_what_is_not_run(fields: Fields) -> None:
     """Raise ModelError for a field that is set and that neither we nor, perhaps, anybody here knows."""
+    if fields.data.get("trainable_token_indices"):
+        why = f"is {show(fields.data['trainable_token_indices'])}: rows of the embedding alone cannot be replaced"
+        remedy = 'train with modules_to_save=["embed_tokens"], or save the embedding of the merged model so'
+        fields.fail("trainable_token_indices", why, remedy)
     for key, value in fields.data.items():
         if key in HARMLESS or key in READ or value in (None, False, "", [], {}):
             continue
@@ -244,7 +252,7 @@ def _refuse_what_is_not_run(fields: Fields) -> None:
     if isinstance(start, str) and start not in CHANGES_NOTHING:
         if not CHANGES_BASE.fullmatch(start.lower()):
             fields.fail("init_lora_weights", f"is {show(start)}, which is not known here")
-        remedy = "save it as a plain LoRA adapter: save_pretrained(..., path_initial_model_for_weight_conversion=...)"
+        remedy = CONVERT if not start.lower().startswith(("loftq", "lora_ga")) else "train with another initialization"
         fields.fail("init_lora_weights", f"is {show(start)}, which also changes the base model", remedy)
 
 

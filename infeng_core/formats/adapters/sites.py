@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -14,9 +13,6 @@ from infeng_core.models.config import ModelConfig
 from infeng_core.models.weights import PANEL_ROWS, Part, TensorSpec, layout
 
 HEAD, EMBED = "lm_head", "embed"
-
-# Norms that are no op of their own where they are by the head, so that nothing can take their place for some rows.
-IN_ROPE = re.compile(r"\.[qk]_norm$")
 
 
 @dataclass(frozen=True)
@@ -78,7 +74,7 @@ def sites(config: ModelConfig) -> Sites:
     norms = {
         vector.parts[0].source.removesuffix(".weight"): (vector.name, vector.size)
         for vector in made.vectors
-        if len(vector.parts) == 1 and vector.parts[0].source.endswith(".weight") and not IN_ROPE.search(vector.name)
+        if len(vector.parts) == 1 and vector.parts[0].source.endswith(".weight")
     }
     vectors = [part.source for vector in made.vectors for part in vector.parts]
     biased = frozenset(source.removesuffix(".bias") for source in vectors if source.endswith(".bias"))

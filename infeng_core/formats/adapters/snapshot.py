@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from infeng_core.errors import AdapterError, ModelError
-from infeng_core.files import bytes_of, opened, read_into, reading
+from infeng_core.files import bytes_of, model_file, opened, read_into, reading
 from infeng_core.formats.floats import widened
 from infeng_core.formats.hfcheckpoint import FLOAT_DTYPES
 from infeng_core.formats.safetensors import NUMPY_DTYPES, Header, TensorInfo, header_of
@@ -106,7 +106,8 @@ class Snapshot:
 
     def _open(self, path: Path, remedy: str = "download or write the file again") -> int:
         if path not in self._opened:
-            handle = self._stack.enter_context(opened(path, ModelError, remedy))
+            real = model_file(path.parent, path.name)
+            handle = self._stack.enter_context(opened(real, ModelError, remedy))
             fresh = _seconds_of_rest(handle)
             if fresh > 0:
                 time.sleep(fresh)

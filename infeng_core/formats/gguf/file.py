@@ -18,13 +18,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from infeng_core.errors import ModelError
-from infeng_core.files import opened, read_into
+from infeng_core.files import opened, read_into, reading
 from infeng_core.formats.gguf.header import MAGIC, MAX_TENSORS, Array, Header, Tensor, fail
 from infeng_core.formats.shards import aligned_bytes
 from infeng_core.models.fields import Fields
 
 MAX_FILES = 1 << 12
 SPLIT = re.compile(r"(?P<stem>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
+COUNT, NUMBER, TENSORS = "split.count", "split.no", "split.tensors.count"
+ARCHITECTURE = "general.architecture"
 GONE = "download the file again"
 
 
@@ -92,39 +94,82 @@ class GgufFile:
 def files_of(path: Path) -> list[Path]:
     """Return the files that a GGUF is made of, by their names: ``NAME-00001-of-00003.gguf`` and its two others.
 
-    Raises ModelError where one of them is missing.
+    Nobody has named the others: they lie where the named one lies, or, as in a hub's cache, where it leads to. Raises
+    ModelError for one that is missing or a link to elsewhere.
     """
     found = SPLIT.fullmatch(path.name)
     if found is None:
         return [path]
-    count = int(found["count"])
+    number, count = int(found["number"]), int(found["count"])
     if not 1 <= count <= MAX_FILES:
         fail(path, f"calls itself one of {count} files", f"give a model of at most {MAX_FILES} files")
+    if not 1 <= number <= count:
+        fail(path, f"calls itself number {number} of {count} files", GONE)
     paths = [path.with_name(f"{found['stem']}-{number:05d}-of-{count:05d}.gguf") for number in range(1, count + 1)]
-    missing = next((other for other in paths if not other.is_file()), None)
+    missing = next((other for other in paths if not os.path.lexists(other)), None)
     if missing is not None:
         fail(missing, f"is missing, of {count} files of one model", "download the missing file")
+    with reading(path):
+        home = _real(path).parent
+        for other in paths:
+            if (real := _real(other)).parent != home:
+                fail(other, f"is a link to {real}, away from {path.name}", "put the files of a model into one folder")
     return paths
+
+
+def _real(path: Path) -> Path:
+    """Return where a path leads to; raises OSError, also for links in a circle, as Path.resolve does not."""
+    return Path(os.path.realpath(path, strict=True))
 
 
 def open_files(path: Path) -> list[GgufFile]:
     """Open a GGUF, all files of a split one; the first has the metadata. Raises ModelError."""
-    files = [GgufFile(one) for one in files_of(path)]
+    paths = files_of(path)
+    files: list[GgufFile] = []
     seen: set[str] = set()
-    for number, file in enumerate(files):
-        fields = file.fields
-        if fields.integer("split.count", 0, MAX_FILES, 1) not in (len(files), 0 if len(files) == 1 else len(files)):
-            fields.fail("split.count", f"is {fields.data['split.count']}, not {len(files)} as in its name", GONE)
-        if fields.integer("split.no", 0, MAX_FILES, number) != number:
-            fields.fail("split.no", f"is {fields.data['split.no']}, not {number} as in its name", GONE)
+    for number, one in enumerate(paths):
+        file = GgufFile(one)
+        _require_place(file, number, len(paths))
+        if files:
+            _require_same_model(files[0], file)
         twice = seen & file.tensors.keys()
         if twice:
             fail(file.path, f"tensor {min(twice)} is in another file too", GONE)
         seen |= file.tensors.keys()
-    total = files[0].fields.integer("split.tensors.count", 0, MAX_TENSORS * MAX_FILES, len(seen))
-    if len(files) > 1 and total != len(seen):
-        files[0].fields.fail("split.tensors.count", f"is {total}, the files hold {len(seen)} tensors", GONE)
+        if len(seen) > MAX_TENSORS:
+            fail(file.path, f"is one of {len(paths)} files with more than {MAX_TENSORS} tensors", GONE)
+        files.append(file)
+    for file in files if len(files) > 1 else ():
+        total = file.fields.integer(TENSORS, 0, MAX_TENSORS * MAX_FILES, len(seen))
+        if total != len(seen):
+            file.fields.fail(TENSORS, f"is {total}, the files hold {len(seen)} tensors", GONE)
     return files
+
+
+def _require_place(file: GgufFile, number: int, count: int) -> None:
+    """Raise ModelError where a file says that it is another part, or part of another number, than its name does."""
+    fields = file.fields
+    said = fields.integer(COUNT, 0, MAX_FILES, 0)
+    if count > 1 and not fields.has(COUNT):
+        fields.fail(COUNT, f"is missing in one of {count} files by its name", GONE)
+    if said != count and not (count == 1 and said == 0):
+        fields.fail(COUNT, f"is {said}, not {count} as in its name", "give all files under their own names")
+    if (given := fields.integer(NUMBER, 0, MAX_FILES, number)) != number:
+        fields.fail(NUMBER, f"is {given}, not {number} as in its name", GONE)
+
+
+def _require_same_model(first: GgufFile, other: GgufFile) -> None:
+    """Raise ModelError where another file than the first describes a model, and it is not the same one."""
+    described = ("tokenizer.", f"{first.metadata.get(ARCHITECTURE)}.")
+    for key, value in other.metadata.items():
+        is_told = key == ARCHITECTURE or key.startswith(described)
+        if is_told and not (key in first.metadata and _is_same(first.metadata[key], value)):
+            other.fields.fail(key, f"is another one in {first.path.name}: they are of two models", GONE)
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    """Return whether two values of metadata are equal; NaN is equal to itself."""
+    return type(one) is type(other) and (one == other or (one != one and other != other))
 
 
 def _stamp(handle: int) -> tuple[int, ...]:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from infeng_core.errors import UsageError
-from infeng_core.formats.choice import FormatChoice
+from infeng_core.formats.choice import ROUTER, FormatChoice
 from infeng_core.formats.gguf.types import TensorType
 from infeng_core.formats.quant import BUILTIN, FormatLookup, QuantFormat
 from infeng_core.models.weights import Layout, TensorSpec
@@ -16,14 +16,20 @@ from infeng_core.models.weights import Layout, TensorSpec
 EXACT = ("int4-g32", "int4-a256", "int8-g32")
 """Formats that hold what a type stores, small ones first."""
 
-RULES = 2
+FLOATS = ("f32", "bf16")
+
+RULES = 3
 """Counts changes of what a type becomes where nothing is asked for: conversions of before are made again."""
 
 LEAST = np.float32(2.0**-24)
 """The least scale above zero of fp16."""
 
 NEAREST = "int8-g32"
-"""For what is in no format exactly: a scale for as few inputs as theirs, and 8 bits, which lose little of any."""
+"""For what is in no format exactly: a scale for as few inputs as theirs, and 8 bits, which lose little of any.
+
+And for floats beside quantized tensors: whoever left them so wanted no less of them, and no type that is read has finer
+steps than Q8_0, whose own this format is.
+"""
 
 
 def codes_fit(type: TensorType, format: QuantFormat, k: int) -> bool:
@@ -79,17 +85,24 @@ def formats(
 ) -> dict[str, str]:
     """Return the format of every tensor; ``types`` are those of its parts, by tensor.
 
-    What nobody asked for keeps the file's own precision; what is stored as floats follows ``choice`` as ever.
+    What nobody asked for keeps the file's own precision: floats beside quantized tensors are NEAREST, but for routers,
+    which stay floats. A file of floats alone follows ``choice``.
     """
     found = choice.for_model(layout, lookup)
+    if not _has_integers(types):
+        return found
     for spec in layout.tensors:
         stored = types[spec.name]
-        if all(type.is_float for type in stored):
-            continue
-        if not choice.asks(spec.name):
+        is_left = all(type.is_float for type in stored)
+        if not choice.asks(spec.name) and not (is_left and found[spec.name] == ROUTER):
             found[spec.name] = _nearest(spec, stored)
-        require_unturned(spec.name, lookup(found[spec.name]))
+        if not is_left:
+            require_unturned(spec.name, lookup(found[spec.name]))
     return found
+
+
+def _has_integers(types: Mapping[str, Sequence[TensorType]]) -> bool:
+    return any(not type.is_float for stored in types.values() for type in stored)
 
 
 def require_unturned(name: str, format: QuantFormat) -> None:
@@ -105,11 +118,15 @@ def _nearest(spec: TensorSpec, stored: Sequence[TensorType]) -> str:
 
 
 def changes(layout: Layout, types: Mapping[str, Sequence[TensorType]], formats: Mapping[str, str]) -> dict[str, str]:
-    """Return what is rounded again, in words by "type -> format": quantized types that their format cannot hold."""
+    """Return what is rounded again, in words by "type -> format": types that their format cannot hold.
+
+    Of a file of floats alone that is nothing, nor are floats that stay floats.
+    """
     count: dict[str, int] = {}
-    for spec in layout.tensors:
+    for spec in layout.tensors if _has_integers(types) else ():
         for type in types[spec.name]:
-            if not type.is_float and not holds(type, formats[spec.name], spec.k):
+            stays = type.is_float and formats[spec.name] in FLOATS
+            if not stays and not holds(type, formats[spec.name], spec.k):
                 key = f"{type.name} -> {formats[spec.name]}"
                 count[key] = count.get(key, 0) + 1
     return {key: f"{number} tensor{'s' if number > 1 else ''}" for key, number in sorted(count.items())}

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -12,7 +12,11 @@ import numpy as np
 from infeng_core.errors import ModelError
 from infeng_core.formats.gguf.pretokenizers import GPT2, SPLITTINGS, Splitting
 from infeng_core.formats.pieces import BYTE, BYTE_PIECE, CONTROL, NORMAL, SPACE, UNKNOWN, UNUSED, USER_DEFINED
+from infeng_core.models.fields import show
+from infeng_core.tokenizerjson.document import merges_of, read_settings, steps_of
+from infeng_core.tokenizerjson.library import opened
 
+TEMPLATE_NAME = re.compile(r"[\w.-]{1,64}")
 OTHER = "export with llama.cpp's convert_hf_to_gguf.py, which knows more tokenizers"
 DIGIT = r"\p{N}"
 
@@ -20,30 +24,43 @@ DIGIT = r"\p{N}"
 def tokenizer_metadata(files: Mapping[str, bytes], rows: int, ends: tuple[int, ...], source: Path) -> dict[str, Any]:
     """Return the keys ``tokenizer.*`` for the files of a model whose embedding has ``rows`` rows.
 
-    ``ends`` end a generation, the end of a text first. Raises ModelError for a tokenizer that GGUF cannot express.
+    ``ends`` end a generation, the end of a text first. Raises ModelError for a tokenizer that is damaged, and for one
+    that GGUF cannot express.
     """
     if "tokenizer.json" not in files:
         raise ModelError(f"{source}", "has no tokenizer.json", "copy it from the model's page")
-    document, settings = json.loads(files["tokenizer.json"]), json.loads(files.get("tokenizer_config.json", b"{}"))
+    document = opened(files["tokenizer.json"], source / "tokenizer.json")[1]
+    settings = read_settings(files.get("tokenizer_config.json", b"{}"), source / "tokenizer_config.json")
     return _Vocabulary(document, settings, rows, source).metadata(ends, files)
 
 
 class _Vocabulary:
-    def __init__(self, document: dict[str, Any], settings: dict[str, Any], rows: int, source: Path) -> None:
+    def __init__(self, document: Mapping[str, Any], settings: Mapping[str, Any], rows: int, source: Path) -> None:
+        """Take files that are checked already: ids, merges and parts are of the right types."""
         self.document, self.settings, self.source = document, settings, source
-        self.model = document.get("model") or {}
+        self.model = document["model"]
         if self.model.get("type") != "BPE":
-            self.fail(f"is a {self.model.get('type')} model, only BPE is written")
+            self.fail(f"is a {show(self.model.get('type'))} model, only BPE is written")
         added = document.get("added_tokens") or []
         self.ids: dict[str, int] = {**self.model["vocab"], **{entry["content"]: entry["id"] for entry in added}}
         self.kinds = {entry["content"]: CONTROL if entry.get("special") else USER_DEFINED for entry in added}
         if self.model.get("unk_token") in self.kinds:
             self.kinds[self.model["unk_token"]] = UNKNOWN
-        self.tokens = [f"[PAD{number}]" for number in range(rows)]
+        self.merges = list(merges_of(self.model))
+        self.tokens = self._by_id(rows)
+
+    def _by_id(self, rows: int) -> list[str]:
+        """Return the text of each row, of those without a token a text that no other has."""
+        by_id: dict[int, str] = {}
         for token, number in self.ids.items():
             if not 0 <= number < rows:
                 self.fail(f"has the id {number}, the embedding {rows} rows")
-            self.tokens[number] = token
+            if by_id.setdefault(number, token) != token:
+                self.fail(f"gives the id {number} to both {show(by_id[number])} and {show(token)}")
+        found = [by_id.get(number, f"[PAD{number}]") for number in range(rows)]
+        if len(set(found)) != rows:
+            self.fail("has tokens that are named as rows without a token are in GGUF: [PAD0] and so on")
+        return found
 
     def fail(self, why: str) -> NoReturn:
         raise ModelError(f"{self.source / 'tokenizer.json'}", why, OTHER)
@@ -70,39 +87,41 @@ class _Vocabulary:
     def _byte_level(self) -> dict[str, Any]:
         patterns = self._patterns()
         whole = bool(self.model.get("ignore_merges"))
-        nfc = (self.document.get("normalizer") or {}).get("type") == "NFC"
-        if self.document.get("normalizer") is not None and not nfc:
+        normalizer = self.document.get("normalizer")
+        nfc = normalizer is not None and normalizer.get("type") == "NFC"
+        if normalizer is not None and not nfc:
             self.fail("has a normalizer that has no name in GGUF")
         wanted = [Splitting(patterns, whole, bos, nfc) for bos in (False, True)]
         name = next((name for name, known in SPLITTINGS.items() if known in wanted), None)
         if name is None:
             self.fail("splits texts in a way that has no name in GGUF")
-        merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in self.model["merges"]]
+        if spaced := next((merge for merge in self.merges if " " in merge[0][1:]), None):
+            self.fail(f"joins {show(spaced[0])} with another, a token with a space inside")
+        merges = [" ".join(merge) for merge in self.merges]
         return {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": name, "tokenizer.ggml.merges": merges}
 
     def _patterns(self) -> tuple[str, ...]:
         """Return the patterns of the pre-tokenizer, as ``Splitting`` has them."""
-        part = self.document.get("pre_tokenizer") or {}
         found: list[str] = []
-        for step in part.get("pretokenizers", [part]):
-            kind = step.get("type")
-            if kind == "Split" and step.get("behavior") == "Isolated" and not step.get("invert"):
-                found.append(step["pattern"].get("Regex", ""))
+        for step in steps_of(self.document.get("pre_tokenizer"), "pre_tokenizer"):
+            kind, pattern = step.get("type"), step.get("pattern")
+            is_plain = step.get("behavior") == "Isolated" and not step.get("invert")
+            if kind == "Split" and is_plain and isinstance(pattern, dict) and "Regex" in pattern:
+                found.append(pattern["Regex"])
             elif kind == "Digits" and step.get("individual_digits"):
                 found.append(DIGIT)
             elif kind == "ByteLevel" and not step.get("add_prefix_space"):
                 found += [GPT2] if step.get("use_regex", True) else []
             else:
-                self.fail(f"splits texts by {kind}, which has no name in GGUF")
+                self.fail(f"splits texts by {show(kind)}, which has no name in GGUF")
         return tuple(found)
 
     def _pieces(self) -> dict[str, Any]:
         """SentencePiece: the earlier a piece can be made, the higher its score; what no pair makes comes last."""
         scores: dict[str, float] = {}
-        for rank, merge in enumerate(self.model["merges"]):
-            left, _, right = merge.partition(" ") if isinstance(merge, str) else (merge[0], "", merge[1])
+        for rank, (left, right) in enumerate(self.merges):
             scores.setdefault(left + right, -float(rank))
-        last = -float(len(self.model["merges"]))
+        last = -float(len(self.merges))
         values = [0.0 if token in self.kinds else scores.get(token, last) for token in self.tokens]
         return {
             "tokenizer.ggml.model": "llama",
@@ -113,12 +132,11 @@ class _Vocabulary:
 
     def _puts_space(self) -> bool:
         """Return whether a text begins with a space that is not there; fail where spaces are no pieces."""
-        normalizer, splitter = self.document.get("normalizer") or {}, self.document.get("pre_tokenizer") or {}
-        steps = normalizer.get("normalizers", [normalizer] if normalizer else [])
+        splitter = self.document.get("pre_tokenizer") or {}
+        steps = steps_of(self.document.get("normalizer"), "normalizer")
         kinds = [step.get("type") for step in steps]
         if splitter.get("type") == "Metaspace" and not steps:
-            scheme: str = splitter.get("prepend_scheme", "always")
-            return scheme != "never"
+            return bool(splitter.get("prepend_scheme", "always") != "never")
         if splitter or kinds not in (["Prepend", "Replace"], ["Replace"]) or steps[-1].get("content") != SPACE:
             self.fail("normalizes texts in a way that has no name in GGUF")
         return len(kinds) == 2
@@ -138,19 +156,35 @@ class _Vocabulary:
     def _adds_bos(self) -> bool:
         given = self.settings.get("add_bos_token")
         bos = self._special("bos")
-        template = (self.document.get("post_processor") or {}).get("single") or [{}]
-        first = template[0].get("SpecialToken", {}).get("id")
-        return bos is not None and (bool(given) if given is not None else self.ids.get(first) == bos)
+        if bos is None or given is not None:
+            return bool(given)
+        for step in steps_of(self.document.get("post_processor"), "post_processor"):
+            if step.get("type") == "TemplateProcessing" and step["single"]:
+                first = step["single"][0].get("SpecialToken", {}).get("id")
+                return self.ids.get(first) == bos
+        return False
 
     def _templates(self, files: Mapping[str, bytes]) -> dict[str, Any]:
         key = "tokenizer.chat_template"
         if "chat_template.jinja" in files:
-            return {key: files["chat_template.jinja"].decode()}
+            try:
+                return {key: files["chat_template.jinja"].decode()}
+            except UnicodeDecodeError as error:
+                why = f"not UTF-8 text (byte {error.start})"
+                raise ModelError(f"{self.source / 'chat_template.jinja'}", why, "save the file as UTF-8") from None
         given = self.settings.get("chat_template")
-        if isinstance(given, str):
-            return {key: given}
-        named = {entry["name"]: entry["template"] for entry in given or [] if isinstance(entry, dict)}
-        found = {key: named.pop("default")} if "default" in named else {}
+        if given is None or isinstance(given, str):
+            return {} if given is None else {key: given}
+        named = dict(self._named_templates(given))
+        found: dict[str, Any] = {key: named.pop("default")} if "default" in named else {}
         if named:
             found["tokenizer.chat_templates"] = sorted(named)
         return found | {f"{key}.{name}": template for name, template in named.items()}
+
+    def _named_templates(self, given: Any) -> Iterator[tuple[str, str]]:
+        for entry in given if isinstance(given, list) else [given]:
+            name, template = (entry.get(key) for key in ("name", "template")) if isinstance(entry, dict) else (0, 0)
+            if not isinstance(template, str) or not isinstance(name, str) or not TEMPLATE_NAME.fullmatch(name):
+                why = f"chat_template holds {show(entry)}, which is no template with a name"
+                raise ModelError(f"{self.source / 'tokenizer_config.json'}", why, "correct it")
+            yield name, template

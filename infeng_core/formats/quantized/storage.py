@@ -19,7 +19,7 @@ EXACT = ("int4-g64", "int4-g32", "int4-a256", "int4-a128", "int8-row", "int8-g32
 """Formats of codes and scales, small ones first; those that this engine has."""
 
 LEFT = "int8-row"
-"""For what is stored as floats beside quantized weights."""
+"""For what is stored as floats beside quantized weights; NEAREST where one of these has 8 bits in groups of inputs."""
 
 Modules = Mapping[str, Sequence[Module | None]]
 """Of each packed tensor the modules that its parts are stored in; None for one in floats."""
@@ -96,9 +96,10 @@ def formats(layout: Layout, modules: Modules, choice: FormatChoice, lookup: Form
     bits, and routers stay floats.
     """
     found = choice.for_model(layout, lookup)
+    left = NEAREST if any(_is_finer(module) for stored in modules.values() for module in stored) else LEFT
     for spec in layout.tensors:
         if not choice.asks(spec.name):
-            found[spec.name] = _nearest(spec, modules, found[spec.name])
+            found[spec.name] = _nearest(spec, modules, found[spec.name], left)
         if any(modules[spec.name]):
             require_unturned(spec.name, lookup(found[spec.name]))
     return found
@@ -112,18 +113,23 @@ def foreseen(layout: Layout, scheme: Scheme | None, choice: FormatChoice, lookup
     found = choice.for_model(layout, lookup)
     for spec in layout.tensors if scheme is not None and scheme.has_blocks else ():
         if not choice.asks(spec.name):
-            found[spec.name] = NEAREST if spec.experts else _left(found[spec.name])
+            found[spec.name] = NEAREST if spec.experts else _left(found[spec.name], LEFT)
     return found
 
 
-def _left(planned: str) -> str:
-    return ROUTER if planned == ROUTER else LEFT
+def _is_finer(module: Module | None) -> bool:
+    """Return whether the steps of a module are finer than LEFT's: 8 bits under scales of less than a row."""
+    return isinstance(module, Integers) and module.bits == 8 and module.group < module.k
 
 
-def _nearest(spec: TensorSpec, modules: Modules, planned: str) -> str:
+def _left(planned: str, left: str) -> str:
+    return ROUTER if planned == ROUTER else left
+
+
+def _nearest(spec: TensorSpec, modules: Modules, planned: str, left: str) -> str:
     stored = modules[spec.name]
     if not any(stored):
-        return _left(planned)
+        return _left(planned, left)
     return next((name for name in EXACT if all(one is not None and holds(one, name) for one in stored)), NEAREST)
 
 

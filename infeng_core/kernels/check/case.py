@@ -92,7 +92,7 @@ class OneOp:
         """Return (multiply-adds, bytes) of one call, as the program's own profile counts them; 0 where unknown."""
         self.program.profile(True, events=0)
         self.once()
-        phases = self.program.profile_read()["phases"]
+        phases = self.program.profile_read().phases
         self.program.profile(False)
         return int(phases["macs"].sum()) // self.calls, int(phases["bytes"].sum()) // self.calls
 

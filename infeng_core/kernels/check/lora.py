@@ -44,7 +44,7 @@ class Lora:
         self.adapters = adapters
         self._program, self._random = program, random
         self._slots: list[tuple[str, int, int]] = []  # name, k, panels
-        self._looked_up: tuple[Any, ...] | None = None
+        self._looked_up: _native.AdapterEmbedding | None = None
         stacked = adapters.rank * max(1, len(adapters.parts)) if adapters.count else WIDE + LANES
         self.columns = -(-stacked // LANES) * LANES
         program.open_adapters(adapters.storage, columns=self.columns, max_ranges=max(4, rows))
@@ -59,7 +59,7 @@ class Lora:
         """Return a step that adds products of a vector that is looked up; a program can have one."""
         rank = self.adapters.rank
         part = self._part(rank, 0, range(panels))
-        self._looked_up = (rank, self._normal(1, rank), 1.0, part)
+        self._looked_up = _native.AdapterEmbedding(rank, self._normal(1, rank), 1.0, part)
         return Epilogue.lora(self._program.embedding_slot(vocabulary=1, panels=panels))
 
     def ranges(self, rows: int) -> Sequence[tuple[int, int, Any, float]]:
@@ -82,7 +82,7 @@ class Lora:
         tensors = []
         for name, k, panels in self._slots:
             rank, parts = self._parts(index, panels)
-            tensors.append((name, rank, *self._a(rank, k), parts))
+            tensors.append(_native.AdapterTensor(name, rank, *self._a(rank, k), parts))
         return self._program.adapter(self.adapters.storage, tensors, embedding=self._looked_up)
 
     def _parts(self, index: int, panels: int) -> tuple[int, list[_native.AdapterPart]]:
@@ -127,7 +127,7 @@ class Lora:
             b = _halved(b)
         row_scale = np.float32(1) + self._normal(outputs) / np.float32(4) if with_all else None
         bias = self._normal(outputs) if with_all else None
-        return (rank, column, panels.start, panels.step, len(panels), b, b_scale, row_scale, bias)
+        return _native.AdapterPart(rank, column, panels.start, panels.step, len(panels), b, b_scale, row_scale, bias)
 
     def _normal(self, *shape: int) -> NDArray[np.float32]:
         return self._random.standard_normal(shape, dtype=np.float32)

@@ -1,8 +1,8 @@
 """What was learnt about a library, kept between runs: does it load, what do its kernels accept, are they right.
 
-One file per library content, processor features, ABI version and judge, to which every answer is appended as a line of
-JSON, ``[key, value]``. A changed library has another sha256 and is tried again; a line that cannot be read is as good
-as none.
+One file per library content, processor features, ABI version and judge, to which every answer is appended as a line:
+the CRC-32 of what follows in hex, a space, and ``[key, value]`` as JSON. A changed library has another sha256 and is
+tried again. A damaged line is as good as none, and so is a file that somebody else could have written.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import contextlib
 import hashlib
 import json
 import os
+import zlib
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
@@ -19,9 +20,16 @@ from typing import Any
 
 from infeng_core import _native
 from infeng_core.errors import ResourceError
-from infeng_core.files import cache_root
+from infeng_core.files import bytes_of, cache_root, own_file
+from infeng_core.log import get_logger
 
-CASES = 3  # raised when the checks themselves change
+CASES = 4  # raised when the checks themselves, or the form of the lines, change
+MOST_BYTES = 16 << 20
+"""Of a file; thousands of kernels and problems take a few MB. A larger one is begun anew."""
+MOST_LINE = 64 << 10
+"""Bytes of a line; what a library says of itself may be longer, and then it is tried each time."""
+
+_log = get_logger(__name__)
 
 
 def cache_dir() -> Path:
@@ -49,6 +57,9 @@ _KEPT: OrderedDict[Path, tuple[bytes, dict[str, dict[str, Any]]]] = OrderedDict(
 """
 _MOST_KEPT = 8
 
+_FOLDERS = 2
+"""Above a file: that of the verdicts, and the cache."""
+
 
 class Verdicts:
     """The verdicts about one library."""
@@ -66,18 +77,31 @@ class Verdicts:
         return self._data.get(key)
 
     def put(self, key: str, value: Mapping[str, Any]) -> None:
-        """Store ``value``; a cache that cannot be written is not an error, it only costs time."""
+        """Store ``value``; a cache that cannot be written or is not ours is not an error, it only costs time."""
         self._data[key] = dict(value)
-        line = json.dumps([key, value], separators=(",", ":")) + "\n"
-        with contextlib.suppress(OSError):
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            with self.path.open("ab", buffering=0) as file:  # one write: lines of several processes do not mix
-                file.write(line.encode())
+        line = _line(key, value)
+        if len(line) > MOST_LINE:
+            return
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
+        with contextlib.suppress(OSError, ResourceError):
+            for folder in reversed(self.path.parents[:_FOLDERS]):
+                folder.mkdir(0o755, parents=True, exist_ok=True)
+            with own_file(self.path, flags=flags, folders=_FOLDERS) as handle:
+                os.write(handle, line)  # one write: lines of several processes do not mix
 
     def _read(self) -> dict[str, dict[str, Any]]:
         try:
-            content = self.path.read_bytes()
+            if not self.path.is_file():
+                return {}
+            with own_file(self.path, folders=_FOLDERS) as handle:
+                if os.fstat(handle).st_size > MOST_BYTES:
+                    self.path.unlink()
+                    return {}
+                content = bytes_of(handle, self.path, MOST_BYTES, ResourceError, "")
         except OSError:
+            return {}
+        except ResourceError as error:
+            _say(str(error))
             return {}
         known, found = _KEPT.pop(self.path, (b"", {}))
         if not content.startswith(known):
@@ -91,26 +115,25 @@ class Verdicts:
         return {**found, **_pairs(content[len(whole) :])}
 
 
+@lru_cache(maxsize=256)
+def _say(reason: str) -> None:
+    """Warn once of a cache that is not believed."""
+    _log.warning("what was learnt about kernels is not believed, and is learnt again at each start", reason=reason)
+
+
+def _line(key: str, value: Mapping[str, Any]) -> bytes:
+    data = json.dumps([key, value], separators=(",", ":")).encode()
+    return b"%08x %s\n" % (zlib.crc32(data), data)
+
+
 def _pairs(content: bytes) -> dict[str, dict[str, Any]]:
-    """Return what lines say, without those that cannot be read."""
-    lines = content.splitlines()
-    try:
-        pairs = json.loads(b"[%b]" % b",".join(lines))  # a third of the time of one line after another
-    except ValueError:
-        pairs = [pair for line in lines for pair in _parsed(line)]
-    found = {}
-    for pair in pairs:
-        try:
-            key, value = pair
-            found[key] = {**value}
-        except (ValueError, TypeError):
-            continue
-    return found
+    """Return what lines say, without those that are not as they were written."""
+    lines = [data for data in map(_checked, content.split(b"\n")) if data]
+    # At once: a third of the time of one line after another. What has its checksum is what ``put`` wrote.
+    return dict(json.loads(b"[%b]" % b",".join(lines)))
 
 
-def _parsed(line: bytes) -> list[Any]:
-    """Return what a line holds, nothing where it is damaged."""
-    try:
-        return [json.loads(line)]
-    except ValueError:
-        return []
+def _checked(line: bytes) -> bytes:
+    """Return the JSON of a line, nothing where its checksum is another."""
+    checksum, _, data = line.partition(b" ")
+    return data if checksum == b"%08x" % zlib.crc32(data) else b""

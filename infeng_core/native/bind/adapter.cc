@@ -6,8 +6,8 @@
 
 #include "bind/bindings.h"
 #include "error.h"
-#include "library/names.h"
 #include "program/program.h"
+#include "vocabulary/names.h"
 
 namespace py = pybind11;
 using namespace py::literals;
@@ -29,13 +29,13 @@ const char* numpy_of(uint32_t dtype) { return dtype == INFENG_F32 ? "f4" : dtype
 
 py::tuple fields(const py::handle& object, size_t count, const char* what) {
   if (!py::isinstance<py::tuple>(object) || py::len(object) != count) {
-    fail("invalid_argument", what, ": needs a tuple of ", count);
+    fail("invalid_argument", what, " of ", count, " fields is needed");
   }
   return py::reinterpret_borrow<py::tuple>(object);
 }
 
 AdapterSpec::Part part_of(const py::handle& object, uint32_t dtype) {
-  const py::tuple t = fields(object, 9, "a projection");
+  const py::tuple t = fields(object, 9, "an AdapterPart");
   AdapterSpec::Part part;
   part.rank = t[0].cast<int64_t>();
   part.u_column = t[1].cast<int64_t>();
@@ -50,7 +50,7 @@ AdapterSpec::Part part_of(const py::handle& object, uint32_t dtype) {
 }
 
 AdapterSpec::Tensor tensor_of(const py::handle& object, uint32_t dtype) {
-  const py::tuple t = fields(object, 5, "a tensor");
+  const py::tuple t = fields(object, 5, "an AdapterTensor");
   AdapterSpec::Tensor tensor;
   tensor.name = t[0].cast<std::string>();
   tensor.rank = t[1].cast<int64_t>();
@@ -61,7 +61,7 @@ AdapterSpec::Tensor tensor_of(const py::handle& object, uint32_t dtype) {
 }
 
 AdapterSpec::Embedding embedding_of(const py::handle& object, uint32_t dtype) {
-  const py::tuple t = fields(object, 4, "the embedding");
+  const py::tuple t = fields(object, 4, "an AdapterEmbedding");
   AdapterSpec::Embedding embedding;
   embedding.rank = t[0].cast<int64_t>();
   embedding.a = bytes_of(t[1], "f4", "a of the embedding");

@@ -10,6 +10,7 @@
 namespace infeng {
 
 void bind_error(pybind11::module_& m);  // first: the others throw
+void bind_records(pybind11::module_& m);
 void bind_cpu(pybind11::module_& m);
 void bind_library(pybind11::module_& m);
 void bind_memory(pybind11::module_& m);
@@ -23,10 +24,10 @@ void bind_calibration(pybind11::module_& m);
 
 // Methods of Program (profile.cc).
 class Program;
-pybind11::dict profile_read(const Program& program);
+pybind11::object profile_read(const Program& program);
 pybind11::list describe_ops(const Program& program);
 
-// A method of Program (adapter.cc); the lists hold tuples, as _native.pyi says.
+// A method of Program (adapter.cc); the lists hold records, as _native.pyi says.
 class Adapter;
 std::shared_ptr<Adapter> make_adapter(const Program& program, const std::string& dtype, const pybind11::list& tensors,
                                       const pybind11::object& embedding, const pybind11::list& saved_tensors,

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "bind/bindings.h"
+#include "bind/records.h"
 #include "calibration/aim.h"
 #include "calibration/descent.h"
 #include "calibration/factor.h"
@@ -101,7 +102,7 @@ int require_bits(int bits) {
   return bits;
 }
 
-py::tuple choose_sub_scales(const Dense<float>& w, const Dense<double>& weight, int bits, int threads) {
+py::object choose_sub_scales(const Dense<float>& w, const Dense<double>& weight, int bits, int threads) {
   const auto [n, k] = sizes("weights", w);
   require_shape("costs", weight, {k});
   const SubGrid grid{require_bits(bits)};
@@ -113,7 +114,7 @@ py::tuple choose_sub_scales(const Dense<float>& w, const Dense<double>& weight, 
     const py::gil_scoped_release released;
     calibration::choose_sub_scales(w.data(), n, k, weight.data(), grid, out, threads);
   }
-  return py::make_tuple(d, s, z);
+  return records::sub_scales(d, s, z);
 }
 
 void refit_scales(const Dense<float>& w, const Dense<int8_t>& q, const Dense<double>& h, Dense<float>& d, int threads) {

@@ -1,7 +1,8 @@
 #include <pybind11/stl.h>
 
 #include "bind/bindings.h"
-#include "library/cpu.h"
+#include "bind/records.h"
+#include "machine/cpu.h"
 
 namespace py = pybind11;
 
@@ -19,20 +20,10 @@ void bind_cpu(py::module_& m) {
       "cpu_info",
       [quota_under] {
         const CpuInfo info = detect_cpu();
-        py::dict out;
-        out["arch"] = info.arch;
-        out["vendor"] = info.vendor;
-        out["model"] = info.model;
-        out["features"] = info.features;
-        out["masked"] = info.masked;
-        out["cores"] = allowed_cpus().size();
-        out["quota"] = quota_under("");
-        out["caches"] = cache_sizes();
-        return out;
+        return records::cpu_info(info.arch, info.vendor, info.model, info.features, info.masked, allowed_cpus().size(),
+                                 quota_under(""), cache_sizes());
       },
-      "Describe the processor: arch, vendor, model, usable features, masked features with their reasons, the size of "
-      "the "
-      "affinity mask, the control group's quota in CPUs (None: unlimited) and data cache sizes in bytes.");
+      "Describe the processor, as CpuInfo.");
 }
 
 }  // namespace infeng

@@ -4,10 +4,11 @@
 #include <tuple>
 
 #include "bind/bindings.h"
+#include "bind/records.h"
 #include "error.h"
 #include "library/library.h"
-#include "library/names.h"
 #include "program/problem.h"
+#include "vocabulary/names.h"
 
 namespace py = pybind11;
 using namespace py::literals;
@@ -151,9 +152,9 @@ void bind_kernel(py::module_& m) {
           "workspace",
           [](const Kernel& k, const Problem& problem) {
             const infeng_workspace w = k.workspace(problem.abi);
-            return std::make_tuple(w.shared, w.per_worker, w.align);
+            return records::workspace(w.shared, w.per_worker, w.align);
           },
-          "problem"_a, "Return (shared, per_worker, align) in bytes.")
+          "problem"_a, "Return the Workspace, in bytes.")
       .def("__eq__", [](const Kernel& a,
                         const py::object& b) { return py::isinstance<Kernel>(b) && &a == &b.cast<const Kernel&>(); })
       .def("__hash__", [](const Kernel& k) { return reinterpret_cast<uintptr_t>(&k) >> 4; })

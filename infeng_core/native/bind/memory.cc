@@ -4,9 +4,9 @@
 
 #include "bind/bindings.h"
 #include "error.h"
-#include "library/names.h"
 #include "program/kv_cache.h"
 #include "program/pool.h"
+#include "vocabulary/names.h"
 #include "weights/arena.h"
 #include "weights/weight.h"
 

@@ -4,6 +4,7 @@
 PYBIND11_MODULE(_native, m) {
   m.doc() = "INF-ENG's native core.";
   infeng::bind_error(m);
+  infeng::bind_records(m);
   infeng::bind_cpu(m);
   infeng::bind_library(m);
   infeng::bind_memory(m);

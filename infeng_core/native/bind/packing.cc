@@ -11,8 +11,9 @@
 #include <vector>
 
 #include "bind/bindings.h"
+#include "bind/records.h"
 #include "error.h"
-#include "library/names.h"
+#include "vocabulary/names.h"
 #include "weights/codes.h"
 #include "weights/formats.h"
 #include "weights/panels.h"
@@ -140,10 +141,10 @@ const CodeGrid& grid_of(const std::string& name, uint32_t format) {
   return *grid;
 }
 
-py::object grid_tuple(const std::string& format) {
+py::object grid_record(const std::string& format) {
   const CodeGrid* grid = code_grid(number_of(Vocabulary::weight, format));
   if (grid == nullptr) return py::none();
-  return py::make_tuple(grid->group, grid->low, grid->high, grid->half ? "float16" : "float32");
+  return records::code_grid(grid->group, grid->low, grid->high, grid->half ? "float16" : "float32");
 }
 
 // A matrix of exactly this type, its rows contiguous.
@@ -173,8 +174,8 @@ void pack_codes_of(const std::string& format, const py::array& codes, const py::
               [&](int64_t row, uint8_t* panel) { pack_codes(id, given, row, panel); });
 }
 
-py::tuple codes_of(const std::string& format, const py::buffer& data, int64_t offset, int64_t panels, int64_t k,
-                   int64_t first_panel, int64_t panel_step) {
+py::object codes_of(const std::string& format, const py::buffer& data, int64_t offset, int64_t panels, int64_t k,
+                    int64_t first_panel, int64_t panel_step) {
   const uint32_t id = number_of(Vocabulary::weight, format);
   const int64_t groups = grid_of(format, id).groups(k);
   const py::buffer_info info = data.request();
@@ -189,7 +190,7 @@ py::tuple codes_of(const std::string& format, const py::buffer& data, int64_t of
       unpack_codes(id, packed.at(p), k, q + p * kLanes * k, scale + p * kLanes * groups);
     }
   }
-  return py::make_tuple(codes, scales);
+  return records::codes(codes, scales);
 }
 
 const SubScaling& scaling_of(const std::string& name, uint32_t format) {
@@ -198,10 +199,10 @@ const SubScaling& scaling_of(const std::string& name, uint32_t format) {
   return *sub;
 }
 
-py::object sub_grid_tuple(const std::string& format) {
+py::object sub_grid_record(const std::string& format) {
   const SubScaling* sub = sub_scaling(number_of(Vocabulary::weight, format));
   if (sub == nullptr) return py::none();
-  return py::make_tuple(sub->group, sub->most_scale, sub->most_unit);
+  return records::sub_grid(sub->group, sub->most_scale, sub->most_unit);
 }
 
 template <class T>
@@ -228,8 +229,8 @@ void pack_units_of(const std::string& format, const py::array& units, const py::
               [&](int64_t row, uint8_t* panel) { pack_units(id, given, row, panel); });
 }
 
-py::tuple units_of(const std::string& format, const py::buffer& data, int64_t offset, int64_t panels, int64_t k,
-                   int64_t first_panel, int64_t panel_step) {
+py::object units_of(const std::string& format, const py::buffer& data, int64_t offset, int64_t panels, int64_t k,
+                    int64_t first_panel, int64_t panel_step) {
   const uint32_t id = number_of(Vocabulary::weight, format);
   const SubScaling& sub = scaling_of(format, id);
   const py::buffer_info info = data.request();
@@ -245,7 +246,7 @@ py::tuple units_of(const std::string& format, const py::buffer& data, int64_t of
       sub.read(packed.at(p), k, {to.u + row * k, to.d + row, to.s + row * groups, to.z + row * groups});
     }
   }
-  return py::make_tuple(units, scales, sub_scales, zeros);
+  return records::units(units, scales, sub_scales, zeros);
 }
 
 const MinimaScaling& minima_of(const std::string& name, uint32_t format) {
@@ -254,10 +255,10 @@ const MinimaScaling& minima_of(const std::string& name, uint32_t format) {
   return *minima;
 }
 
-py::object minima_grid_tuple(const std::string& format) {
+py::object minima_grid_record(const std::string& format) {
   const MinimaScaling* minima = minima_scaling(number_of(Vocabulary::weight, format));
   if (minima == nullptr) return py::none();
-  return py::make_tuple(minima->group, minima->superblock);
+  return records::minima_grid(minima->group, minima->superblock);
 }
 
 void pack_minima_of(const std::string& format, const py::array& units, const py::array& scales,
@@ -304,8 +305,7 @@ void bind_packing(py::module_& m) {
       "weight_format",
       [](const std::string& name) {
         const WeightFormat& format = format_of(number_of(Vocabulary::weight, name));
-        return py::dict("number"_a = format.abi.number, "group"_a = format.abi.group,
-                        "range"_a = py::make_tuple(format.grid.low, format.grid.high));
+        return records::weight_format_info(format.abi.number, format.abi.group, format.grid.low, format.grid.high);
       },
       py::arg("format"), "What the descriptor of a weight format says beside its name and its functions.");
   m.def(
@@ -324,22 +324,21 @@ void bind_packing(py::module_& m) {
   m.def("check_panels", &check_panels, py::arg("format"), py::arg("data"), py::arg("offset"), py::arg("panels"),
         py::arg("k"), py::kw_only(), py::arg("threads") = 1,
         "Throw out_of_range or not_finite where panels hold what the format forbids.");
-  m.def("code_grid", &grid_tuple, py::arg("format"), "(group, low, high, type of scales) of an integer format.");
+  m.def("code_grid", &grid_record, py::arg("format"), "What codes and scales an integer format stores, or None.");
   m.def("pack_codes", &pack_codes_of, py::arg("format"), py::arg("codes"), py::arg("scales"), py::arg("out"),
         py::kw_only(), py::arg("out_offset") = 0, py::arg("first_panel") = 0, py::arg("panel_step") = 1,
         py::arg("threads") = 1, "Lay out codes and their scales: panel i becomes panel first_panel + i * panel_step.");
   m.def("unpack_codes", &codes_of, py::arg("format"), py::arg("data"), py::arg("offset"), py::arg("panels"),
         py::arg("k"), py::kw_only(), py::arg("first_panel") = 0, py::arg("panel_step") = 1,
         "Return the codes and the scales of panels.");
-  m.def("sub_grid", &sub_grid_tuple, py::arg("format"), "(group, largest sub-scale, largest code), or None.");
+  m.def("sub_grid", &sub_grid_record, py::arg("format"), "What sub-scales a format stores, or None.");
   m.def("pack_units", &pack_units_of, py::arg("format"), py::arg("units"), py::arg("scales"), py::arg("sub_scales"),
         py::arg("zeros"), py::arg("out"), py::kw_only(), py::arg("first_panel") = 0, py::arg("panel_step") = 1,
         py::arg("threads") = 1, "Lay out codes with scales, sub-scales and zero points.");
   m.def("unpack_units", &units_of, py::arg("format"), py::arg("data"), py::arg("offset"), py::arg("panels"),
         py::arg("k"), py::kw_only(), py::arg("first_panel") = 0, py::arg("panel_step") = 1,
         "Return the codes, scales, sub-scales and zero points of panels.");
-  m.def("minima_grid", &minima_grid_tuple, py::arg("format"),
-        "(inputs of a minimum, inputs of a superblock), or None.");
+  m.def("minima_grid", &minima_grid_record, py::arg("format"), "What minima a format stores, or None.");
   m.def("pack_minima", &pack_minima_of, py::arg("format"), py::arg("units"), py::arg("scales"),
         py::arg("minimum_scales"), py::arg("sub_scales"), py::arg("minima"), py::arg("out"), py::kw_only(),
         py::arg("first_panel") = 0, py::arg("panel_step") = 1, py::arg("threads") = 1,

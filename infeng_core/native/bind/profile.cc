@@ -5,9 +5,10 @@
 #include <chrono>
 
 #include "bind/bindings.h"
+#include "bind/records.h"
 #include "error.h"
-#include "library/names.h"
 #include "program/program.h"
+#include "vocabulary/names.h"
 
 namespace py = pybind11;
 using namespace py::literals;
@@ -143,7 +144,7 @@ void name_fields() {
 
 }  // namespace
 
-py::dict profile_read(const Program& program) {
+py::object profile_read(const Program& program) {
   name_fields();
   Reading reading;
   {
@@ -153,16 +154,9 @@ py::dict profile_read(const Program& program) {
   py::list events;
   for (const auto& worker : reading.events) events.append(array(worker));
   const auto phases = static_cast<py::ssize_t>(reading.phases.size());
-  py::dict out;
-  out["steps"] = reading.steps;
-  out["rows"] = reading.rows;
-  out["step_ns"] = reading.step_ns;
-  out["head_ns"] = reading.head_ns;
-  out["tail_ns"] = reading.tail_ns;
-  out["phases"] = array(reading.phases);
-  out["workers"] = array(reading.parts).reshape({phases, static_cast<py::ssize_t>(reading.threads)});
-  out["events"] = events;
-  return out;
+  const auto workers = array(reading.parts).reshape({phases, static_cast<py::ssize_t>(reading.threads)});
+  return records::profile_reading(reading.steps, reading.rows, reading.step_ns, reading.head_ns, reading.tail_ns,
+                                  array(reading.phases), workers, events);
 }
 
 py::array_t<int64_t> barrier_times(Pool& pool, int64_t rounds) {
@@ -182,13 +176,9 @@ py::list describe_ops(const Program& program) {
     py::list kernels;
     for (const Binding& binding : op.bindings)
       kernels.append(py::make_tuple(binding.rows, binding.kernel->full_name()));
-    py::dict each;
-    each["op"] = name_of(Vocabulary::op, op.problem.op);
     std::vector<std::string> steps;
     for (const infeng_epilogue* step : op.list) steps.push_back(name_of(*step));
-    each["epilogues"] = steps;
-    each["kernels"] = kernels;
-    out.append(each);
+    out.append(records::op_info(name_of(Vocabulary::op, op.problem.op), steps, kernels));
   }
   return out;
 }

@@ -8,9 +8,10 @@
 #include <unordered_map>
 
 #include "bind/bindings.h"
+#include "bind/records.h"
 #include "error.h"
-#include "library/names.h"
 #include "program/program.h"
+#include "vocabulary/names.h"
 
 namespace py = pybind11;
 using namespace py::literals;
@@ -106,7 +107,7 @@ RowOperands row_operands(BoundProgram& program, const OpKind& kind, const py::kw
   return out;
 }
 
-// {op: [(operand, kind, typical value)]} of those over rows alone, and the names of all.
+// {op: its operands} of those over rows alone, and the names of all.
 void bind_op_kinds(py::module_& m) {
   constexpr const char* kKinds[] = {"rows", "vector", "scalar"};
   py::list names;
@@ -116,7 +117,7 @@ void bind_op_kinds(py::module_& m) {
     if (kind.operands.empty()) continue;
     py::list operands;
     for (const Operand& each : kind.operands) {
-      operands.append(py::make_tuple(each.name, kKinds[static_cast<int>(each.kind)], each.typical));
+      operands.append(records::operand(each.name, kKinds[static_cast<int>(each.kind)], each.typical));
     }
     row_ops[kind.name] = py::tuple(operands);
   }
@@ -193,21 +194,21 @@ py::array_t<float> view(const py::object& self, int id) {
   return rows_of(value.x, value.rows, value.columns, value.stride, self);
 }
 
-py::tuple view_routing(const py::object& self, int id) {
+py::object view_routing(const py::object& self, int id) {
   const auto& program = self.cast<const BoundProgram&>();
   const Routing& routing = program.routing_of(id);
   const int64_t k = routing.top_k, rows = program.limits().rows;
-  return py::make_tuple(rows_of(routing.chosen, rows, k, k, self), rows_of(routing.weights, rows, k, k, self),
-                        rows_of(routing.places, rows, k, k, self),
-                        rows_of(routing.begin, 1, routing.experts + 1, routing.experts + 1, self));
+  return records::routing_view(rows_of(routing.chosen, rows, k, k, self), rows_of(routing.weights, rows, k, k, self),
+                               rows_of(routing.places, rows, k, k, self),
+                               rows_of(routing.begin, 1, routing.experts + 1, routing.experts + 1, self));
 }
 
-py::tuple view_activation(const py::object& self, int id) {
+py::object view_activation(const py::object& self, int id) {
   const Value& value = self.cast<const BoundProgram&>().value(id);
   if (!value.quantized) fail("invalid_argument", "value ", id, " is a buffer: use view()");
-  return py::make_tuple(rows_of(value.q, value.rows, value.stride, value.q_stride, self),
-                        rows_of(value.scale, value.rows, value.groups, value.group_stride, self),
-                        rows_of(value.sum, value.rows, value.groups, value.group_stride, self));
+  return records::activation_view(rows_of(value.q, value.rows, value.stride, value.q_stride, self),
+                                  rows_of(value.scale, value.rows, value.groups, value.group_stride, self),
+                                  rows_of(value.sum, value.rows, value.groups, value.group_stride, self));
 }
 
 void bind_epilogue(py::module_& m) {
@@ -331,17 +332,18 @@ void bind_ops(Class& program) {
           "rope",
           [](BoundProgram& self, const PyBindings& kernels, int x, int64_t heads, int64_t kv_heads, int64_t head_dim,
              int64_t k_column, const py::array& cos, const py::array& sin, const py::object& q_norm,
-             const py::object& k_norm, const py::object& q_scale, float eps) {
+             const py::object& k_norm, const py::object& q_scale, float eps, const std::string& module) {
             if (cos.ndim() != 2) fail("invalid_argument", "rope: tables have shape (positions, rot / 2)");
             const RopeSpec spec{self.optional_constant(q_norm, "rope q_norm", true),
                                 self.optional_constant(k_norm, "rope k_norm", true),
                                 self.optional_constant(q_scale, "rope q_scale", true), eps};
             self.rope(bindings(kernels), x, heads, kv_heads, head_dim, k_column, self.constant(cos, "rope cos", true),
-                      self.constant(sin, "rope sin", true), cos.shape(0), spec);
+                      self.constant(sin, "rope sin", true), cos.shape(0), spec, module);
           },
           "kernels"_a, "x"_a, py::kw_only(), "heads"_a, "kv_heads"_a, "head_dim"_a, "k_column"_a, "cos"_a, "sin"_a,
-          "q_norm"_a = py::none(), "k_norm"_a = py::none(), "q_scale"_a = py::none(), "eps"_a = 0.0f,
-          "q starts at column 0 of ``x``, k at ``k_column``.")
+          "q_norm"_a = py::none(), "k_norm"_a = py::none(), "q_scale"_a = py::none(), "eps"_a = 0.0f, "module"_a = "",
+          "q starts at column 0 of ``x``, k at ``k_column``. What an adapter has in place of the norms of a ``module`` "
+          "is both, each on a multiple of 16 values.")
       .def(
           "kv_append",
           [](BoundProgram& self, const PyBindings& kernels, int x, CachePtr cache, int64_t layer, int64_t k_column,

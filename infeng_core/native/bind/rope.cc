@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "bind/bindings.h"
+#include "bind/records.h"
 #include "error.h"
 
 namespace py = pybind11;
@@ -112,7 +113,7 @@ py::array_t<double> rope_inv_freq(int64_t rot, double theta) {
   return result;
 }
 
-py::tuple rope_tables(const py::array_t<float, py::array::c_style>& inv_freq, int64_t positions) {
+py::object rope_tables(const py::array_t<float, py::array::c_style>& inv_freq, int64_t positions) {
   if (inv_freq.ndim() != 1) fail("invalid_argument", "inv_freq must be a vector");
   if (positions < 0) fail("invalid_argument", "positions must not be negative");
   const int64_t half = inv_freq.shape(0);
@@ -137,7 +138,7 @@ py::tuple rope_tables(const py::array_t<float, py::array::c_style>& inv_freq, in
       }
     }
   }
-  return py::make_tuple(cosines, sines);
+  return records::rope_tables(cosines, sines);
 }
 
 }  // namespace

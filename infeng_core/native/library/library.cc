@@ -11,9 +11,9 @@
 #include <set>
 
 #include "error.h"
-#include "library/cpu.h"
-#include "library/names.h"
-#include "program/fpstate.h"
+#include "machine/cpu.h"
+#include "machine/fpstate.h"
+#include "vocabulary/names.h"
 #include "weights/formats.h"
 
 namespace infeng {

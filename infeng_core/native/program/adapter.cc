@@ -7,10 +7,10 @@
 #include <utility>
 
 #include "error.h"
-#include "library/names.h"
 #include "program/layout.h"
 #include "program/lora.h"
 #include "program/program.h"
+#include "vocabulary/names.h"
 
 namespace infeng {
 namespace {
@@ -203,7 +203,7 @@ class Adapter::Builder {
 
   void add(const AdapterSpec::SavedVector& saved) {
     const size_t index = module_of(saved.name, true);
-    check_size(saved.name, "the vector", saved.values, lora_.modules()[index].op->args.rmsnorm.weight.shape[0] * 4);
+    check_size(saved.name, "the vector", saved.values, lora_.modules()[index].op->vector_bytes);
     Replacement& replacement = replace(index);
     replacement.vector.nbytes = saved.values.nbytes;
     put(saved.values, replacement.vector.data);

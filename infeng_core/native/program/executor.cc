@@ -4,9 +4,9 @@
 #include <string>
 
 #include "error.h"
-#include "library/names.h"
-#include "program/fpstate.h"
+#include "machine/fpstate.h"
 #include "program/program.h"
+#include "vocabulary/names.h"
 
 namespace infeng {
 namespace {

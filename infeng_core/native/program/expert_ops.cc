@@ -4,7 +4,7 @@
 #include "error.h"
 #include "program/ops.h"
 #include "program/program.h"
-#include "weights/tensors.h"
+#include "program/tensors.h"
 
 namespace infeng {
 

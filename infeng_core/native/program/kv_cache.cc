@@ -3,42 +3,10 @@
 #include <cstring>
 
 #include "error.h"
-#include "library/names.h"
+#include "vocabulary/cache_formats.h"
 
 namespace infeng {
 namespace {
-
-template <int kBytes>
-int64_t plain(int64_t dim) {
-  return dim * kBlockTokens * kBytes;
-}
-// Dot products take four elements of a position at a time.
-int64_t fours(int64_t dim) { return round_up(dim, 4) * kBlockTokens; }
-int64_t half_bytes(int64_t dim) { return dim / 2 * kBlockTokens; }
-// V is read 16 elements at a time.
-int64_t half_vectors(int64_t dim) { return half_bytes(round_up(dim, 16)); }
-
-// Smaller blocks of a Hadamard matrix than of 8 elements would not spread outliers.
-constexpr int16_t kLeastBlock = 8;
-
-constexpr CacheFormat kFormats[] = {
-    {INFENG_KV_F32, "f32", plain<4>, plain<4>, false},
-    {INFENG_KV_F16, "f16", plain<2>, plain<2>, false},
-    {INFENG_KV_INT8, "int8", fours, plain<1>, true},
-    {INFENG_KV_FP8, "fp8", nullptr, nullptr, false},
-    {INFENG_KV_INT4, "int4", nullptr, nullptr, false},
-    {INFENG_KV_INT8_H, "int8h", plain<1>, plain<1>, true, kLeastBlock},
-    {INFENG_KV_K8V4_H, "k8v4h", plain<1>, half_vectors, true, kLeastBlock},
-    {INFENG_KV_INT4_H, "int4h", half_bytes, half_vectors, true, kLeastBlock},
-    {INFENG_KV_FP8_H, "fp8h", plain<1>, plain<1>, true, kLeastBlock},
-};
-
-const CacheFormat& known_format(uint32_t number) {
-  for (const CacheFormat& format : kFormats) {
-    if (format.number == number && !format.is_reserved()) return format;
-  }
-  fail("unsupported", "cache format ", name_of(Vocabulary::kv, number), " is reserved, not implemented");
-}
 
 void check_side(const char* what, int64_t value, int64_t most) {
   if (value < 1 || value > most) fail("invalid_argument", "a cache with ", value, " ", what, " is not possible");
@@ -66,7 +34,7 @@ infeng_kv_cache shape_of(uint32_t format, int64_t blocks, int64_t kv_heads, int6
   cache.kv_heads = static_cast<int32_t>(kv_heads);
   cache.head_dim = static_cast<int32_t>(head_dim);
   cache.v_head_dim = static_cast<int32_t>(v_head_dim);
-  const CacheFormat& known = known_format(format);
+  const CacheFormat& known = cache_format(format);
   check_multiple(known, head_dim);
   check_multiple(known, v_head_dim);
   const int64_t scales = known.has_scales ? round_up(tokens * 4, kLine) : 0;
@@ -89,8 +57,6 @@ int64_t total_bytes(const infeng_kv_cache& shape, int64_t layers) {
 }
 
 }  // namespace
-
-std::span<const CacheFormat> cache_formats() { return kFormats; }
 
 KvCache::KvCache(uint32_t format, int64_t layers, int64_t blocks, int64_t kv_heads, int64_t head_dim,
                  int64_t v_head_dim, int64_t block_tokens, const Pages& pages)

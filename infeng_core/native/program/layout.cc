@@ -5,8 +5,8 @@
 #include <tuple>
 
 #include "error.h"
-#include "library/names.h"
-#include "program/fpstate.h"
+#include "machine/fpstate.h"
+#include "vocabulary/names.h"
 #include "weights/arena.h"
 
 namespace infeng {

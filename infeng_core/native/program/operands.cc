@@ -3,9 +3,9 @@
 #include <utility>
 
 #include "error.h"
-#include "library/names.h"
 #include "program/program.h"
-#include "weights/tensors.h"
+#include "program/tensors.h"
+#include "vocabulary/names.h"
 
 namespace infeng {
 namespace {
@@ -63,7 +63,6 @@ std::unique_ptr<Op> Program::draft(uint32_t kind, Bindings kernels, bool samples
   op->bindings = std::move(kernels);
   op->problem.struct_size = sizeof(infeng_problem);
   op->problem.op = kind;
-  op->kind = &op_kind(kind);
   op->fetch.head = {sizeof op->fetch, INFENG_EXTENSION_FETCH, nullptr};
   return op;
 }

@@ -4,10 +4,10 @@
 #include <utility>
 
 #include "error.h"
-#include "library/names.h"
 #include "program/ops.h"
 #include "program/program.h"
-#include "weights/tensors.h"
+#include "program/tensors.h"
+#include "vocabulary/names.h"
 
 namespace infeng {
 void Program::embed(Bindings kernels, std::shared_ptr<const Weight> weight, int out, const std::string& module) {
@@ -57,6 +57,7 @@ void Program::rmsnorm(Bindings kernels, int x, const Constant& weight, float eps
   args.weight = vector(weight);
   op.vector = args.weight.data;
   op.vector_at = &args.weight.data;
+  op.vector_bytes = k * 4;
   keep(weight);
   args.eps = eps;
   args.offset = spec.offset;
@@ -106,6 +107,7 @@ void Program::row_op(uint32_t number, Bindings kernels, int64_t columns, const R
                      const Epilogues& epilogues) {
   const OpKind& kind = op_kind(number);
   if (kind.operands.empty()) fail("invalid_argument", kind.name, ": is no op over rows alone");
+  if (kind.args_size > sizeof(Op::Args)) fail("internal", kind.name, ": its arguments have no room in Op::Args");
   if (given.rows.size() + given.vectors.size() + given.scalars.size() != kind.operands.size()) {
     fail("invalid_argument", kind.name, ": has ", kind.operands.size(), " operands");
   }
@@ -155,7 +157,8 @@ const float* Program::optional(const Constant& constant, int64_t size, const cha
 }
 
 void Program::rope(Bindings kernels, int x, int64_t heads_q, int64_t heads_k, int64_t head_dim, int64_t k_column,
-                   const Constant& cos, const Constant& sin, int64_t table_rows, const RopeSpec& spec) {
+                   const Constant& cos, const Constant& sin, int64_t table_rows, const RopeSpec& spec,
+                   const std::string& module) {
   auto draft_op = draft(INFENG_OP_ROPE, std::move(kernels), false);
   Op& op = *draft_op;
   infeng_rope_args& args = op.args.rope;
@@ -188,6 +191,18 @@ void Program::rope(Bindings kernels, int x, int64_t heads_q, int64_t heads_k, in
   op.problem.context = limits_.context;
   op.solo_rows = kSoloElements / ((heads_q + heads_k) * head_dim);
   positions_limit_ = std::min(positions_limit_, table_rows);
+  if (!module.empty()) {
+    if (args.q_norm == nullptr || args.k_norm == nullptr) fail("invalid_argument", "rope: a module has both norms");
+    op.vector = const_cast<float*>(args.q_norm);
+    op.vector_at = reinterpret_cast<void**>(const_cast<float**>(&args.q_norm));
+    op.second_at = &args.k_norm;
+    op.second = args.k_norm;
+    op.second_offset = round_up(head_dim, kPanel) * 4;
+    op.vector_bytes = 2 * op.second_offset;
+    op.index_at = &args.positions;
+    op.index = positions_;
+    use_module(op, module);
+  }
   ops_.push_back(std::move(draft_op));
 }
 

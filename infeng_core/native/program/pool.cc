@@ -11,8 +11,8 @@
 #include <utility>
 
 #include "error.h"
-#include "library/cpu.h"
-#include "program/fpstate.h"
+#include "machine/cpu.h"
+#include "machine/fpstate.h"
 #include "program/futex.h"
 
 namespace infeng {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "program/program.h"
+#include "program/work.h"
 
 namespace infeng {
 Profile::Profile(const std::vector<int>& kernels, const std::vector<int>& groups, int threads, int64_t events) {
@@ -37,8 +38,7 @@ void Profile::begun(int worker, int64_t slot, const Op& op, int phase, int64_t t
   sum.rows += op.args.common.rows;
   sum.tiles += tiles;
   if (phase > 0) return;
-  if (op.kind->work == nullptr) return;
-  const Work work = op.kind->work(op);
+  const Work work = work_of(op);
   sum.macs += work.macs;
   sum.bytes += work.bytes;
 }

@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "error.h"
-#include "library/names.h"
 #include "program/layout.h"
+#include "vocabulary/names.h"
 
 namespace infeng {
 namespace {

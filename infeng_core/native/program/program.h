@@ -17,11 +17,11 @@
 #include "program/experts.h"
 #include "program/kv_cache.h"
 #include "program/lora.h"
-#include "program/op_kinds.h"
 #include "program/pool.h"
 #include "program/problem.h"
 #include "program/profile.h"
 #include "program/shares.h"
+#include "vocabulary/op_kinds.h"
 #include "weights/arena.h"
 #include "weights/weight.h"
 
@@ -169,7 +169,6 @@ struct Op {
   std::vector<RowView> views;
   std::shared_ptr<const Weight> weight;
   Bindings bindings;
-  const OpKind* kind = nullptr;
   infeng_problem problem{};      // rows_min, rows_max and workers are filled for each binding
   const Op* upcoming = nullptr;  // the next op that streams a weight, if any
   int module = -1;               // of those whose weight adapters may replace
@@ -180,6 +179,10 @@ struct Op {
   const infeng_weight** weight_at = nullptr;  // the weight of the kernel that serves the step, or an adapter's
   void** vector_at = nullptr;                 // a vector that adapters may replace, and the op's own
   void* vector = nullptr;
+  int64_t vector_bytes = 0;           // of what may take its place
+  const float** second_at = nullptr;  // one more, whose replacement lies `second_offset` bytes behind
+  const float* second = nullptr;
+  int64_t second_offset = 0;
   const int32_t** index_at = nullptr;  // one of the batch's arrays with a number for each row, and that array
   const int32_t* index = nullptr;
   int32_t* segments_at = nullptr;       // the number of sequences
@@ -253,7 +256,8 @@ class Program {
   // Room for what one op ROUTE at a time says; returns what the ops that read it name it by.
   int routing(int64_t experts, int64_t top_k);
 
-  // An op with a `module` is one whose weight adapters may replace, under that name; "": none.
+  // An op with a `module` is one whose weight adapters may replace, under that name; "": none. What replaces the
+  // norms of a rope is both, each on a multiple of 16 values.
   void embed(Bindings kernels, std::shared_ptr<const Weight> weight, int out, const std::string& module = "");
   // A weight without data leaves the product with it out; its size is that of what is normed in any case.
   void rmsnorm(Bindings kernels, int x, const Constant& weight, float eps, int out, const Epilogues& epilogues,
@@ -280,7 +284,8 @@ class Program {
     row_op(INFENG_OP_EPILOGUE, std::move(kernels), columns, {{{"x", x}}}, out, epilogues);
   }
   void rope(Bindings kernels, int x, int64_t heads, int64_t kv_heads, int64_t head_dim, int64_t k_column,
-            const Constant& cos, const Constant& sin, int64_t table_rows, const RopeSpec& spec = {});
+            const Constant& cos, const Constant& sin, int64_t table_rows, const RopeSpec& spec = {},
+            const std::string& module = "");
   void kv_append(Bindings kernels, int x, std::shared_ptr<const KvCache> cache, int64_t layer, int64_t k_column,
                  int64_t v_column, int64_t table = 0);
   void attention(Bindings kernels, int x, std::shared_ptr<const KvCache> cache, int64_t layer, int out,

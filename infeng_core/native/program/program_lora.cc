@@ -4,9 +4,9 @@
 #include <utility>
 
 #include "error.h"
-#include "library/names.h"
 #include "program/program.h"
-#include "weights/tensors.h"
+#include "program/tensors.h"
+#include "vocabulary/names.h"
 
 namespace infeng {
 namespace {
@@ -131,6 +131,13 @@ bool Program::next_slice(Op& op) {
   if (op.vector_at != nullptr) {
     *op.vector_at = replacement != nullptr ? const_cast<void*>(replacement->vector.data) : op.vector;
   }
+  if (op.second_at != nullptr) {
+    *op.second_at = op.second;
+    if (replacement != nullptr) {
+      const auto* both = static_cast<const std::byte*>(replacement->vector.data);
+      *op.second_at = reinterpret_cast<const float*>(both + op.second_offset);
+    }
+  }
   if (op.lora_slot >= 0) op.use_segments(lora_.segments(op, begin, end));
   return true;
 }
@@ -140,6 +147,7 @@ void Program::join_slices(Op& op) {
   op.is_sliced = false;
   if (op.index_at != nullptr) *op.index_at = op.index;
   if (op.vector_at != nullptr) *op.vector_at = op.vector;
+  if (op.second_at != nullptr) *op.second_at = op.second;
   if (op.lora_slot >= 0) op.use_segments(lora_.slot(op.lora_slot).segments);
 }
 

@@ -3,7 +3,7 @@
 
 #include <cmath>
 
-#include "library/candidates.h"
+#include "sampling/candidates.h"
 #include "sampling/philox.h"
 
 namespace infeng {

@@ -6,7 +6,6 @@
 #include <mutex>
 
 #include "error.h"
-#include "library/names.h"
 
 namespace infeng {
 namespace {

@@ -83,6 +83,7 @@ def peft_directory(
     digest = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:8]
     kind = "dora" if dora else "lora"
     destination = cache_root() / "bench" / "adapters" / f"{stem}-{kind}-r{rank}-s{seed}-{digest}"
+    api.require_own(destination)
     with api.locked(destination, waiting=lambda: _log_wait(destination)):
         if not (destination / "adapter_model.safetensors").is_file():
             with api.replacing(destination) as folder:

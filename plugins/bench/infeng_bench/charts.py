@@ -1,13 +1,15 @@
-"""Charts of results, drawn by Plotly; its script is put into the page once."""
+"""Charts of results, drawn by Plotly; its script stands once in the page, before all of them."""
 
 from __future__ import annotations
 
+import html
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from infeng_bench.compare import measurements
+from infeng_bench.contention import withheld
 from infeng_bench.outcomes import QUANTILES
 from infeng_core.api import UsageError
 
@@ -29,16 +31,25 @@ class Figures:
             ) from error
         self._plotly = plotly
         self._output = output
-        self._has_script = False
+        self._drawn = 0
+
+    @property
+    def script(self) -> str:
+        """Plotly's own script, which has to stand before every chart of a page; "" as long as none was drawn."""
+        if not self._drawn:
+            return ""
+        from plotly.offline import get_plotlyjs
+
+        return f"<script>{get_plotlyjs()}</script>"
 
     def across(self, found: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
-        """Return the ratios of all comparisons, each with its lower bound; "" if there are none."""
+        """Return the ratios of all comparisons that are shown, each with its lower bound; "" if there are none."""
         named = [
-            (f"{_what(one)}<br>{result.get('model', '')} {result.get('format', '')} ({name})", one)
+            (f"{_what(one)}<br>{_text(result.get('model', ''))} {_text(result.get('format', ''))} ({_text(name)})", one)
             for name, result in found
             if result["kind"] in ("compare", "zipf")
             for one in measurements(result)
-            if "ratios" in one
+            if "ratios" in one and not withheld(one)
         ]
         figure = self._plotly.Figure()
         for peer in dict.fromkeys(peer for _, one in named for peer in one["ratios"]):
@@ -47,7 +58,7 @@ class Figures:
             figure.add_scatter(
                 x=ratios,
                 y=[label for label, _ in shown],
-                name=f"against {peer}",
+                name=f"against {_text(peer)}",
                 mode="markers",
                 marker={"size": 11},
                 error_x={
@@ -76,9 +87,9 @@ class Figures:
         for name in shown[0]["engines"]:
             rates = [one["engines"][name]["tokens_per_s"] for one in shown]
             figure.add_bar(
-                x=[one["work"] for one in shown],
+                x=[_text(one["work"]) for one in shown],
                 y=[rate["median"] for rate in rates],
-                name=name,
+                name=_text(name),
                 error_y={
                     "type": "data",
                     "symmetric": False,
@@ -98,7 +109,7 @@ class Figures:
             for rank in dict.fromkeys(one.get("rank") for one in shown):
                 own = [one for one in shown if one.get("rank") == rank]
                 spreads = [(one["engines"][engine] if engine else one)["output_throughput_spread"] for one in own]
-                name = " ".join(word for word in (engine, f"rank {rank}" if rank else "") if word)
+                name = _text(" ".join(word for word in (engine, f"rank {rank}" if rank else "") if word))
                 figure.add_scatter(
                     x=[one["adapters"] for one in own],
                     y=[spread["median"] for spread in spreads],
@@ -129,8 +140,8 @@ class Figures:
             figure.add_scatter(
                 x=[density for density, _ in own],
                 y=[one["gmacs_per_s"] for _, one in own],
-                text=[f"{one['linear']} {one['n']}x{one['k']}, {one['rows']} rows" for _, one in own],
-                name=kernel,
+                text=[_text(f"{one['linear']} {one['n']}x{one['k']}, {one['rows']} rows") for _, one in own],
+                name=_text(kernel),
                 mode="markers",
             )
         limits = result.get("roofline") or {}
@@ -139,7 +150,9 @@ class Figures:
             across = np.geomspace(min(densities) / 2, max(densities) * 2, 200)
             for isa, peak in limits["int8_macs_per_s"].items():
                 allowed = np.minimum(across * limits["dram_bytes_per_s"], peak) / 1e9
-                figure.add_scatter(x=across.tolist(), y=allowed.tolist(), name=f"limit: DRAM, {isa}", mode="lines")
+                figure.add_scatter(
+                    x=across.tolist(), y=allowed.tolist(), name=f"limit: DRAM, {_text(isa)}", mode="lines"
+                )
         figure.update_layout(
             title="Roofline: linears",
             xaxis={"title": "multiply-adds per byte of weights", "type": "log"},
@@ -151,10 +164,11 @@ class Figures:
         """Return three pictures: the time to first token over the share of the requests, that of tenants, the queue."""
         policies: Mapping[str, Any] = result["policies"]
         curves, tenants, queue = (self._plotly.Figure() for _ in range(3))
-        for name, one in policies.items():
+        for policy, one in policies.items():
+            name = _text(policy)
             curves.add_scatter(x=[100 * share for share in QUANTILES], y=one["ttft_curve_ms"], name=name, mode="lines")
             owned = one.get("per_tenant") or one.get("per_adapter") or {}
-            shown = {who: figures["p99_ttft_ms"] for who, figures in owned.items() if figures["completed"]}
+            shown = {_text(who): figures["p99_ttft_ms"] for who, figures in owned.items() if figures["completed"]}
             tenants.add_bar(x=list(shown), y=list(shown.values()), name=name)
             line = one["timeline"]
             queue.add_scatter(x=line["seconds"], y=line["waiting"], name=f"{name}: waiting", mode="lines")
@@ -173,14 +187,18 @@ class Figures:
         return "".join(self._html(figure) for figure in ((curves, tenants, queue) if several else (curves, queue)))
 
     def _html(self, figure: Any) -> str:
-        script = not self._has_script
-        self._has_script = True
-        text: str = self._output.to_html(figure, include_plotlyjs=script, full_html=False)
+        self._drawn += 1
+        text: str = self._output.to_html(figure, include_plotlyjs=False, full_html=False)
         return text
+
+
+def _text(value: Any) -> str:
+    """Return a label as it is: Plotly takes some markup in labels, and a file's names are none."""
+    return html.escape(str(value), quote=False)
 
 
 def _what(one: Mapping[str, Any]) -> str:
     """Return what was compared: a work, or requests with adapters."""
     if "work" in one:
-        return str(one["work"])
-    return f"{one['adapters']} adapters" + (f", rank {one['rank']}" if "rank" in one else "")
+        return _text(one["work"])
+    return _text(f"{one['adapters']} adapters" + (f", rank {one['rank']}" if "rank" in one else ""))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import importlib
 from typing import Any, Protocol
 
@@ -64,10 +65,17 @@ class _LazyParser(argparse.ArgumentParser):
         """Parse, with the verb's module imported first."""
         name, self.verb_name = self.verb_name, None
         if name is not None:
-            module = verb(name)
-            module.configure(self)
-            self.set_defaults(run=module.run)
+            verb(name).configure(self)
+            self.set_defaults(run=functools.partial(_run, name))  # which simulate sends to its processes
         return super().parse_known_args(args, namespace)
+
+
+def _run(name: str, arguments: argparse.Namespace) -> int:
+    """Run a verb whose results have places to go to."""
+    from infeng_bench import results
+
+    results.require_places(arguments)
+    return verb(name).run(arguments)
 
 
 class Bench:

@@ -12,6 +12,7 @@ from tqdm import tqdm
 
 from infeng_bench import comparison, lineup, options, peers, results
 from infeng_bench.comparison import OURS
+from infeng_bench.contention import withheld
 from infeng_bench.peers import models
 from infeng_bench.works import Work
 from infeng_core.api import add_config_options
@@ -37,7 +38,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--pairs", type=options.positive, default=PAIRS, metavar="N", help=f"rounds kept ({PAIRS})")
     parser.add_argument("--seed", type=options.natural, default=0, metavar="N", help="of the prompts (0)")
-    parser.add_argument("--timeout", type=float, default=TIMEOUT, metavar="S", help=f"of one answer ({TIMEOUT:g} s)")
+    parser.add_argument(
+        "--timeout", type=options.seconds, default=TIMEOUT, metavar="S", help=f"of one answer ({TIMEOUT:g} s)"
+    )
     parser.add_argument(
         "--option", action="append", default=[], metavar="PEER.KEY=VALUE", help="a setting of a peer; repeats"
     )
@@ -96,6 +99,8 @@ def show(found: Sequence[Mapping[str, Any]], seconds: float) -> list[str]:
             text = f"{share['dram_fraction']:.0%} of DRAM"
             text += f", {share['int8_fraction']:.0%} of int8 ({share['int8_isa']})" if share["int8_fraction"] else ""
             lines.append(f"  {'limit':14}{text}")
+        if why := withheld(one):
+            lines.append(f"  {'no ratio':14}{why}")
         if one["starved"]:
             lines.append(
                 f"  {'starved':14}{one['starved_pairs']} pairs with an engine below half its median; they count"
@@ -110,7 +115,7 @@ def _engine_line(one: Mapping[str, Any], name: str) -> str:
     text = f"{rate['median']:.1f} tokens/s ({rate['min']:.1f} to {rate['max']:.1f})"
     if "bytes_per_token" in engine:
         text += f", {engine['bytes_per_token'] / 1e6:.0f} MB a token"
-    if name in one["ratios"]:
+    if name in one["ratios"] and not withheld(one):
         low, sure = one["ratio_low"][name], one["ratio_low_confidence"][name]
         text += f"; {one['base']} is {one['ratios'][name]:.2f} x, at least {low:.2f} ({sure:.0%})"
     return text

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+import statistics
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from infeng_bench import pairs
+from infeng_bench.contention import NOTHING, Waits, judged
 from infeng_bench.costs import Costs
 from infeng_bench.spread import spread
 from infeng_bench.works import Work
@@ -25,7 +27,12 @@ class Round:
 
     rates: Mapping[str, float]  # tokens/s
     prefill_seconds: Mapping[str, float]
-    steal: float  # share of the processors' time that the host gave to others meanwhile
+    waits: Mapping[str, Waits]  # of each engine's threads
+
+    @property
+    def steal(self) -> float:
+        """Return the share of the processors' time that the host gave to others meanwhile."""
+        return statistics.fmean(one.stolen for one in self.waits.values()) if self.waits else 0.0
 
 
 def rounds(
@@ -37,17 +44,16 @@ def rounds(
     """
     found = []
     for number in range(count + 1):
-        before = steal_time()
-        answers = {}
+        answers, waits = {}, {}
         for engine in engines:
-            answers[engine.name] = engine.measure(str(work), seed + number)
+            answers[engine.name] = engine.measure(work, seed + number)
+            waits[engine.name] = engine.waits
             done()
-        lost, total = (after - earlier for after, earlier in zip(steal_time(), before, strict=True))
         found.append(
             Round(
                 {name: float(answer["tokens_per_s"]) for name, answer in answers.items()},
                 {name: float(answer["prefill_seconds"]) for name, answer in answers.items()},
-                lost / total if total else 0.0,
+                waits,
             )
         )
     return found[1:]
@@ -71,11 +77,13 @@ def compared(
         if work.kind == "decode":
             engines[name]["prefill_seconds"] = spread([one.prefill_seconds[name] for one in found])
     starved = pairs.starved(list(rates.values()))
+    ratios = {name: spread(values)["median"] for name, values in against.items()}
+    waits = {name: [one.waits.get(name, NOTHING) for one in found] for name in names}
     return {
         "work": str(work),
         "base": base,
         "engines": engines,
-        "ratios": {name: spread(values)["median"] for name, values in against.items()},
+        "ratios": ratios,
         "ratio_low": {name: bound.value for name, bound in bounds.items()},
         "ratio_spread": {name: spread(values) for name, values in against.items()},
         "ratio_low_confidence": {name: bound.confidence for name, bound in bounds.items()},
@@ -84,6 +92,7 @@ def compared(
         "starved_pairs": len(starved),
         "starved": starved,
         "steal": spread([one.steal for one in found]),
+        "contention": judged(waits, {name: (ratios[name], bounds[name].value) for name in ratios}),
         "pairs": [{**one.rates, "steal": round(one.steal, 4)} for one in found],
     }
 
@@ -137,16 +146,6 @@ def limits(work: Work, rate: float, introduction: Mapping[str, Any], roofline: R
         "macs_per_s": macs / seconds,
         **roofline.to_dict(),
     }
-
-
-def steal_time(stat: str = "/proc/stat") -> tuple[int, int]:
-    """Return (stolen, all) ticks of all processors since the start; (0, 0) where the system does not say."""
-    try:
-        with open(stat, encoding="ascii") as file:  # noqa: PTH123 (a pseudo file)
-            ticks = [int(word) for word in file.readline().split()[1:9]]
-    except (OSError, ValueError):
-        return 0, 0
-    return (ticks[7], sum(ticks)) if len(ticks) == 8 else (0, 0)
 
 
 def _mean_context(work: Work) -> float:

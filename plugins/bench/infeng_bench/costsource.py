@@ -11,7 +11,7 @@ from typing import Any
 from infeng_bench import calibration, machine, options, stepcosts
 from infeng_bench.modelshape import ModelShape
 from infeng_bench.stepcosts import StepCosts
-from infeng_core.api import EngineConfig, ModelConfig, cache_root, layout
+from infeng_core.api import EngineConfig, ModelConfig, cache_root, layout, require_own
 
 MEASURE, DEFAULT = "measure", "default"
 VERSION = 1
@@ -37,6 +37,7 @@ def find(arguments: argparse.Namespace, config: EngineConfig, shape: ModelShape)
     if arguments.costs != MEASURE:
         return StepCosts.read(arguments.costs)
     place = _place(arguments, config, shape)
+    require_own(place)
     if place.is_file():
         return StepCosts.read(place)
     measured = _measured(arguments, config)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from infeng_bench import options, session
+from infeng_bench.contention import withheld
 from infeng_bench.figures import fractions
 from infeng_bench.running import Timing
 from infeng_bench.session import Session
@@ -29,7 +30,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Measure, print and write."""
     works = [Work(NAME, rows, context, arguments.steps) for rows in arguments.rows for context in arguments.context]
     result = session.measured(NAME, arguments, works, measurement)
-    options.deliver(result, arguments, options.columns(_table(result["measurements"])))
+    options.deliver(result, arguments, options.columns(_table(result)))
     return 0
 
 
@@ -53,13 +54,17 @@ def measurement(bench: Session, work: Work, timings: list[Timing]) -> dict[str, 
     return found | fractions(macs, nbytes, spread(per_step)["median"], bench.ceiling(work.rows))
 
 
-def _table(lines: list[dict[str, Any]]) -> Iterator[list[str]]:
+def _table(result: Mapping[str, Any]) -> Iterator[list[str]]:
+    has_shares = not withheld(result)
     yield ["work", "tokens/s", "min", "max", "ms a step", "p99", "MB a step", "GB/s", "of DRAM", "of int8"]
-    for line in lines:
+    for line in result["measurements"]:
         yield [
             line["work"],
             *(f"{line['tokens_per_s'][name]:.1f}" for name in ("median", "min", "max")),
             *(f"{line[name]:.2f}" for name in ("median_itl_ms", "p99_itl_ms")),
             *(f"{line['bytes_per_step'] / 1e6:.1f}", f"{line['bytes_per_s'] / 1e9:.1f}"),
-            *(f"{line[name]:.0%}" if name in line else "" for name in ("dram_fraction", "int8_fraction")),
+            *(
+                f"{line[name]:.0%}" if has_shares and name in line else ""
+                for name in ("dram_fraction", "int8_fraction")
+            ),
         ]

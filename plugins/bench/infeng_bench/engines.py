@@ -10,12 +10,15 @@ import signal
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from infeng_bench.contention import NOTHING, Mark
 from infeng_bench.peers import PeerError
 from infeng_bench.peers.environment import clean, last_words
 from infeng_bench.serving import Job, Served
+from infeng_bench.works import Work
 
 SHOWN = 120  # characters of a line that is no answer
 GRACE = 5.0  # seconds to end in
@@ -33,6 +36,8 @@ class EngineProcess:
         self.log = log
         self.timeout = timeout
         self.introduction: dict[str, Any] = {}
+        self.waits = NOTHING
+        """What its threads waited for a processor while it did what it was asked last."""
         self._buffer = b""
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("ab") as errors:
@@ -56,12 +61,19 @@ class EngineProcess:
         self._signal(signal.SIGSTOP)
         return self.introduction
 
-    def measure(self, work: str, seed: int) -> dict[str, Any]:
-        """Do one work and return its figures; the process is awake for that only. Raises PeerError."""
-        answer = self._ask({"work": work, "seed": seed}, work)
-        rate = answer.get("tokens_per_s")
+    def measure(self, work: Work, seed: int) -> dict[str, Any]:
+        """Do one work and return its figures; the process is awake for that only.
+
+        Raises PeerError, also where the engine did not do the work: tokens are rows x steps, or there is no figure.
+        Only an engine that guesses, and says so, may have more of them.
+        """
+        answer = self._ask({"work": str(work), "seed": seed}, str(work))
+        rate, tokens = answer.get("tokens_per_s"), answer.get("tokens")
         if not isinstance(rate, (int, float)) or not rate > 0:
             raise self._error(f"{work}: its answer has no tokens_per_s above 0")
+        guesses = self.introduction.get("details", {}).get("speculation", "none") != "none"
+        if not isinstance(tokens, int) or tokens < work.tokens or (tokens > work.tokens and not guesses):
+            raise self._error(f"{work}: it counts {tokens} tokens, and {work.tokens} are to be measured")
         return answer
 
     def adapters(self, wanted: Sequence[Mapping[str, Any]]) -> dict[str, float]:
@@ -87,7 +99,7 @@ class EngineProcess:
         for number, trace in enumerate(served.traces):
             if not len(trace.tokens) == len(trace.ids) == trace.job.new:
                 raise self._error(f"serving: request {number} got {len(trace.ids)} of {trace.job.new} tokens")
-        return served
+        return replace(served, waits=self.waits)
 
     def close(self) -> None:
         """End the process, by force where it does not listen."""
@@ -100,9 +112,11 @@ class EngineProcess:
         self._kill()
 
     def _ask(self, request: dict[str, Any], doing: str) -> dict[str, Any]:
+        mark = Mark.now(self.process.pid)
         self._signal(signal.SIGCONT)
         self._send(request)
         answer = self._answer(doing)
+        self.waits = mark.waits()
         self._signal(signal.SIGSTOP)
         return answer
 

@@ -1,4 +1,4 @@
-"""PEFT adapters as GGUF, for llama.cpp: ``PYTHON -P gguf_adapter.py ADAPTER_DIR MODEL_DIR OUT.gguf --type f16``.
+"""PEFT adapters as GGUF, for llama.cpp: ``PYTHON -P gguf_adapter.py ADAPTER_DIR MODEL OUT.gguf --type f16``.
 
 A program of its own that runs where the package ``gguf`` is, like ``gguf.py`` beside it, which knows the names and
 the order of rows. llama.cpp multiplies B(Ax) by ``adapter.lora.alpha`` over the rank, one alpha for the whole file:
@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 Array = NDArray[Any]
 
 PREFIX = "base_model.model."
+ENDS = {"q_proj": "", "k_proj": "_kv"}  # of the key that has a projection's heads
 KINDS = {"f16": np.float16, "f32": np.float32}
 
 
@@ -64,18 +65,35 @@ def scaling(config: dict[str, Any], weight: str, rank: int) -> float:
     return alpha / (math.sqrt(rank) if config.get("use_rslora") else rank)
 
 
+def reordered(model: Path) -> tuple[str, dict[str, int]]:
+    """Return llama.cpp's name of a base's architecture, and the heads of the projections whose rows it reorders.
+
+    model: a Hugging Face directory of a Llama, or a GGUF. Raises OSError, ValueError or KeyError where neither is.
+    """
+    if model.is_dir():
+        shapes = json.loads((model / "config.json").read_text(encoding="utf-8"))
+        return "llama", {"q_proj": shapes["num_attention_heads"], "k_proj": shapes["num_key_value_heads"]}
+    import gguf
+
+    fields = gguf.GGUFReader(str(model)).fields
+    architecture = str(fields["general.architecture"].contents())
+    if architecture != "llama":
+        return architecture, {}
+    sizes = {name: int(fields[f"llama.attention.head_count{end}"].contents()) for name, end in ENDS.items()}
+    return architecture, sizes
+
+
 def export(adapter: Path, model: Path, out: Path, kind: str) -> None:
     """Write the adapter; q and k get the order of rows that their weights have in llama.cpp. Raises ValueError."""
     import gguf
 
     names = neighbour("gguf")
     config = json.loads((adapter / "adapter_config.json").read_text(encoding="utf-8"))
-    shapes = json.loads((model / "config.json").read_text(encoding="utf-8"))
-    heads = {"q_proj": shapes["num_attention_heads"], "k_proj": shapes["num_key_value_heads"]}
+    architecture, heads = reordered(model)
     if config.get("peft_type", "LORA") != "LORA" or config.get("use_dora") or config.get("fan_in_fan_out"):
         raise ValueError(f"{adapter}: llama.cpp takes plain LoRA only")
     alpha = float(config.get("lora_alpha", 8))
-    writer = gguf.GGUFWriter(str(out), "llama")
+    writer = gguf.GGUFWriter(str(out), architecture)
     writer.add_type("adapter")
     writer.add_string("adapter.type", "lora")
     writer.add_float32("adapter.lora.alpha", alpha)
@@ -99,7 +117,7 @@ def main() -> int:
     """Export what the command line names."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("adapter", type=Path)
-    parser.add_argument("model", type=Path, help="the Hugging Face directory of its base")
+    parser.add_argument("model", type=Path, help="its base: a Hugging Face directory of a Llama, or a GGUF")
     parser.add_argument("out", type=Path)
     parser.add_argument("--type", default="f16", choices=KINDS, help="of A and B (f16)")
     options = parser.parse_args()

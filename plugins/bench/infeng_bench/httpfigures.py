@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from infeng_bench import ourserver, pairs
+from infeng_bench.contention import Waits, judged, withheld
 from infeng_bench.servers import ServedOverHttp
 from infeng_bench.serving import Served, delays
 from infeng_bench.spread import percentile, spread
@@ -21,8 +22,16 @@ class Round:
 
     served: Mapping[str, Served]
     """By side: IN_PROCESS, SERVED, and names of peers."""
-    steal: float
-    """Share of the processors' time that the host gave to others meanwhile."""
+
+    @property
+    def waits(self) -> Waits:
+        """Return what the in-process side's threads waited for: there, nothing of ours runs beside them."""
+        return self.served[IN_PROCESS].waits
+
+    @property
+    def steal(self) -> float:
+        """Return the share of the processors' time that the host gave to others meanwhile."""
+        return self.waits.stolen
 
 
 def figures(clients: int, adapters: int, rounds: Sequence[Round]) -> dict[str, Any]:
@@ -51,6 +60,11 @@ def figures(clients: int, adapters: int, rounds: Sequence[Round]) -> dict[str, A
         "starved_pairs": len(starved),
         "starved": starved,
         "steal": spread([one.steal for one in rounds]),
+        "contention": judged(
+            {IN_PROCESS: [one.waits for one in rounds]},
+            {"in-process": (quartiles(ratio)["median"], low.value)}
+            | {name: (quartiles(values)["median"], bounds[name].value) for name, values in against.items()},
+        ),
         "pairs": [
             {**{name: rates[name][number] for name in names}, "steal": round(one.steal, 4)}
             for number, one in enumerate(rounds)
@@ -70,6 +84,7 @@ def table(found: Sequence[Mapping[str, Any]]) -> Iterator[list[str]]:
     for one in found:
         for name, side in one["engines"].items():
             ratio, low = one["ratios"].get(name), one["ratio_low"].get(name)
+            is_shown = not withheld(one)
             costs = ["", ""]
             if name == SERVED:
                 ratio, low = one["served_ratio"], one["served_ratio_low"]
@@ -79,8 +94,8 @@ def table(found: Sequence[Mapping[str, Any]]) -> Iterator[list[str]]:
                 f"{one['adapters']}",
                 name,
                 f"{side['tokens_per_s']['median']:.1f}",
-                "" if ratio is None else f"{ratio['median']:.3f} ({ratio['q1']:.3f} {ratio['q3']:.3f})",
-                "" if low is None else f"{low:.3f}",
+                "" if ratio is None or not is_shown else f"{ratio['median']:.3f} ({ratio['q1']:.3f} {ratio['q3']:.3f})",
+                "" if low is None or not is_shown else f"{low:.3f}",
                 *costs,
                 *(
                     f"{side[f'{who}_cpu_us_per_token']['median']:.0f}" if f"{who}_cpu_us_per_token" in side else ""

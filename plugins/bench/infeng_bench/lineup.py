@@ -72,12 +72,19 @@ def command(name: str, arguments: argparse.Namespace, source: Path, threads: int
         if owner == name:
             if setting not in peer.OPTIONS:
                 raise UsageError(f"--option {text!r}", "unknown", unknown_key_remedy(setting, peer.OPTIONS))
+            value, allowed = text.partition("=")[2], peer.CHOICES.get(setting)
+            if allowed is not None and value not in allowed:
+                raise UsageError(f"--option {text!r}", f"{value!r} is no {setting}", f"give {', '.join(allowed)}")
             command += ["--set", text.partition(".")[2]]
     return command
 
 
 def own_arguments(arguments: argparse.Namespace, source: Path, threads: int) -> list[str]:
-    """Return the arguments by which each of our programs loads the model, with the settings that are asked for."""
+    """Return the arguments by which each of our programs loads the model, with the settings that are asked for.
+
+    Raises UsageError for a setting that there is not, before anything is loaded.
+    """
+    options.config(arguments)
     if arguments.synthetic:
         model = [str(synthetic.native_directory(arguments.synthetic, arguments.format or FORMAT))]
     else:
@@ -125,6 +132,7 @@ def record(
         {"engine_details": details, **figures},
         model=options.model_name(arguments),
         seed=arguments.seed,
+        settings=list(arguments.assignments) or None,
         kernels=kernels if len(kernels) > 1 else next(iter(kernels.values())),
         **context,
     )

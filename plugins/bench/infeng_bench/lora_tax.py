@@ -9,7 +9,9 @@ from typing import Any
 
 from tqdm import tqdm
 
-from infeng_bench import adapters, byturns, comparison, options, pairs
+from infeng_bench import adapters, byturns, options, pairs
+from infeng_bench.comparison import OURS
+from infeng_bench.contention import Mark, judged, withheld
 from infeng_bench.session import Session, opened
 from infeng_bench.sides import Pair, Side
 from infeng_bench.sides import pairs as measure
@@ -63,9 +65,9 @@ def run(arguments: argparse.Namespace) -> int:
     with _sides(arguments) as (session, sides, nbytes):
         session.restart()
         with tqdm(total=arguments.pairs + 1, desc=NAME, unit="pair", leave=False, disable=None) as bar:
-            before = comparison.steal_time()
+            mark = Mark.now()
             found = measure(sides, work, arguments.pairs, arguments.seed, bar.update)
-            lost, total = (now - then for now, then in zip(comparison.steal_time(), before, strict=True))
+            waits = mark.waits()
         figures = {
             **taxed(found),
             "base_only": arguments.base_only,
@@ -79,8 +81,11 @@ def run(arguments: argparse.Namespace) -> int:
             "dora": arguments.dora,
             "storage": session.engine.config.adapters.dtype,
             "adapter_bytes": sum(nbytes),
-            "steal": lost / total if total else 0.0,
+            "steal": waits.stolen,
         }
+        figures["contention"] = judged(
+            {OURS: [waits]}, {"the time without": (1 + figures["lora_tax"], 1 + figures["lora_tax_low"])}
+        )
         result = session.record(NAME, figures, work=str(work), seed=arguments.seed)
     options.deliver(result, arguments, _lines(result))
     return 0
@@ -141,8 +146,11 @@ def _lines(result: Mapping[str, Any]) -> list[str]:
     rates = {name: rate["median"] for name, rate in result["tokens_per_s"].items()}
     what = f"{result['adapters']} {'DoRA' if result['dora'] else 'LoRA'} adapters of rank {result['rank']}"
     what += f" on {result['targets']}, {result['storage']}, {result['adapter_bytes'] / 1e6:.1f} MB"
+    lines = [f"{result['work']}; {what}{', unused' if result['base_only'] else ''}"]
+    if withheld(result):
+        return [*lines, f"tokens/s {rates['with']:.1f} with, {rates['without']:.1f} without"]
     return [
-        f"{result['work']}; {what}{', unused' if result['base_only'] else ''}",
+        *lines,
         f"tax {result['lora_tax']:+.2%} ({result['lora_tax_low']:+.2%} to {result['lora_tax_high']:+.2%}"
         f" at {result['lora_tax_confidence']:.0%} each), {result['pair_count']} pairs",
         f"tokens/s {rates['with']:.1f} with, {rates['without']:.1f} without",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from tqdm import tqdm
 
-from infeng_bench import results
+from infeng_bench import contention, results
 from infeng_core.api import EngineConfig, UsageError, add_config_options, config_from, detect
 
 if TYPE_CHECKING:
@@ -123,7 +124,9 @@ def roofline(arguments: argparse.Namespace, threads: int) -> Roofline | None:
 def deliver(result: Mapping[str, Any], arguments: argparse.Namespace, lines: Iterable[str]) -> None:
     """Write the files that were asked for, and show ``lines`` to people: on stdout unless a result goes there."""
     taken = "-" in (arguments.json, arguments.csv)
-    for line in lines:
+    shown = [*lines]
+    shown += contention.warnings([result, *result.get("measurements", ())], said="\n".join(shown))
+    for line in shown:
         print(line.rstrip(), file=sys.stderr if taken else sys.stdout)
     if arguments.json:
         results.write(arguments.json, result)
@@ -151,6 +154,17 @@ def positive(text: str) -> int:
     if not (text.isascii() and text.isdigit() and int(text) >= 1):
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
     return int(text)
+
+
+def seconds(text: str) -> float:
+    """Read a number of seconds above 0."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0 < number < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
+    return number
 
 
 def natural(text: str) -> int:

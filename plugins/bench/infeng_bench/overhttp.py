@@ -16,7 +16,6 @@ from tqdm import tqdm
 
 from infeng_bench import adapters, httpfigures, lineup, options, ourserver, peers, results
 from infeng_bench.arrivals import Lengths
-from infeng_bench.comparison import steal_time
 from infeng_bench.engines import EngineProcess
 from infeng_bench.httpfigures import IN_PROCESS, Round
 from infeng_bench.peers import environment, llama_server, models
@@ -51,7 +50,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     help = f"adapter k has weight 1/(k+1)^A; 0: in turn ({ALPHA})"
     group.add_argument("--alpha", type=float, default=ALPHA, metavar="A", help=help)
     group.add_argument("--peer", choices=PEERS, help="another engine's server beside ours, see infeng bench peers")
-    group.add_argument("--timeout", type=float, default=TIMEOUT, metavar="S", help=f"of one answer ({TIMEOUT:g} s)")
+    group.add_argument(
+        "--timeout", type=options.seconds, default=TIMEOUT, metavar="S", help=f"of one answer ({TIMEOUT:g} s)"
+    )
 
 
 @dataclass(frozen=True)
@@ -190,13 +191,11 @@ def _rounds(
     found = []
     for number in range(1, count + 1):
         jobs = load.jobs(number, names, vocab, positions)
-        before = steal_time()
         served = {}
         for side in sides if number % 2 else reversed(sides):
             served[side.name] = side.serve(jobs, clients)
             bar.update()
-        lost, total = (after - earlier for after, earlier in zip(steal_time(), before, strict=True))
-        found.append(Round(served, lost / total if total else 0.0))
+        found.append(Round(served))
     return found
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from infeng_bench import options
 from infeng_bench.prompts import random_ids
-from infeng_bench.running import greedy
+from infeng_bench.running import MeasurementError, greedy
 from infeng_bench.session import opened
 from infeng_bench.spread import percentile
 from infeng_core.api import Engine
@@ -63,7 +63,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def beside(engine: Engine, rows: int, tokens: int, seed: int) -> Beside:
-    """Let ``rows`` sequences decode, and a prompt of ``tokens`` come in beside them."""
+    """Let ``rows`` sequences decode, and a prompt of ``tokens`` come in beside them.
+
+    Raises MeasurementError where a sequence ends before the prompt has its first token.
+    """
     vocab = engine.model.config.vocab
     engine.submit(random_ids(min(LEARNING, tokens), seed, rows + 1, vocab), greedy(16)).result()
     decoding = [engine.submit(random_ids(16, seed, row, vocab), greedy(1 << 20)) for row in range(rows)]
@@ -82,8 +85,12 @@ def beside(engine: Engine, rows: int, tokens: int, seed: int) -> Beside:
             gaps.append(now - last)
             last, count = now, count + new
     seconds = time.perf_counter() - begin
+    ended = sum(stream.finished for stream in decoding)
     for stream in decoding:
         stream.cancel()
+    if ended:
+        why = f"{ended} of {rows} sequences reached the end of the context beside the prompt"
+        raise MeasurementError(NAME, why, "give a shorter --prompt, or a model of a longer context")
     return Beside(seconds, count, tuple(gaps))
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from infeng_bench import pairs, workload
 from infeng_bench.comparison import OURS
+from infeng_bench.contention import judged
 from infeng_bench.engines import EngineProcess
 from infeng_bench.serving import Served, delays, rates
 from infeng_bench.spread import spread
@@ -61,18 +62,21 @@ def rounds(
 def compared(found: Rounds, threads: int, *, is_closed: bool) -> dict[str, Any]:
     """Return the figures of our engine, or the first one; where there are several, those of each and their ratios."""
     base = OURS if OURS in found else next(iter(found))
+    waits = {name: [one.waits for several in kinds.values() for one in several] for name, kinds in found.items()}
     engines = {name: of_engine(kinds, threads, is_closed=is_closed) for name, kinds in found.items()}
     result = dict(engines[base])
     if len(found) == 1:
-        return result
+        return result | {"contention": judged(waits)}
     throughput = {name: output(kinds["mixed"]) for name, kinds in found.items()}
     against = {name: pairs.ratios(throughput[base], values) for name, values in throughput.items() if name != base}
     bounds = {name: pairs.lower_bound(values) for name, values in against.items()}
     starved = pairs.starved(list(throughput.values()))
+    ratios = {name: statistics.median(values) for name, values in against.items()}
     return result | {
         "base": base,
         "engines": engines,
-        "ratios": {name: statistics.median(values) for name, values in against.items()},
+        "contention": judged(waits, {name: (ratios[name], bounds[name].value) for name in ratios}),
+        "ratios": ratios,
         "ratio_low": {name: bound.value for name, bound in bounds.items()},
         "ratio_low_confidence": {name: bound.confidence for name, bound in bounds.items()},
         "ratio_spread": {name: spread(values) for name, values in against.items()},

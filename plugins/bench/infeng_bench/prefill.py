@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from infeng_bench import options, session
+from infeng_bench.contention import withheld
 from infeng_bench.figures import fractions
 from infeng_bench.running import Timing
 from infeng_bench.session import Session
@@ -28,7 +29,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Measure, print and write."""
     works = [Work(NAME, rows, context) for rows in arguments.rows for context in arguments.context]
     result = session.measured(NAME, arguments, works, measurement)
-    options.deliver(result, arguments, options.columns(_table(result["measurements"])))
+    options.deliver(result, arguments, options.columns(_table(result)))
     return 0
 
 
@@ -50,12 +51,13 @@ def measurement(bench: Session, work: Work, timings: list[Timing]) -> dict[str, 
     return found | fractions(macs, nbytes, seconds, bench.ceiling(batch))
 
 
-def _table(lines: list[dict[str, Any]]) -> Iterator[list[str]]:
+def _table(result: Mapping[str, Any]) -> Iterator[list[str]]:
+    has_shares = not withheld(result)
     yield ["work", "tokens/s", "min", "max", "ms to first token", "p99", "of int8"]
-    for line in lines:
+    for line in result["measurements"]:
         yield [
             line["work"],
             *(f"{line['tokens_per_s'][name]:.0f}" for name in ("median", "min", "max")),
             *(f"{line[name]:.0f}" for name in ("median_ttft_ms", "p99_ttft_ms")),
-            f"{line['int8_fraction']:.0%}" if "int8_fraction" in line else "",
+            f"{line['int8_fraction']:.0%}" if has_shares and "int8_fraction" in line else "",
         ]

@@ -11,13 +11,14 @@ from typing import Any
 
 from infeng_bench import charts, results
 from infeng_bench.compare import measurements
-from infeng_core.api import ResourceError, UsageError
+from infeng_bench.contention import warnings, withheld
+from infeng_core.api import UsageError
 
 NAME = "report"
 HELP = "write a self-contained page of tables and charts from result files"
 
 FACTS = ("schema", "kind", "time", "kernels", "machine", "features", "versions")
-DEEP = ("pairs", "engine_details", "costs", "timeline", "policies", "per_tenant", "per_adapter")
+DEEP = ("pairs", "engine_details", "costs", "timeline", "policies", "per_tenant", "per_adapter", "contention")
 """Long: shown in the raw result only."""
 
 DEEP_OF = {"zipf": ("engines",)}  # shown in a table of its own
@@ -27,6 +28,7 @@ table { border-collapse: collapse; margin: 1rem 0; display: block; overflow-x: a
 td, th { border: 1px solid #ccc; padding: .25rem .6rem; text-align: right; white-space: nowrap }
 td:first-child, th { text-align: left } th { background: #f3f3f3 }
 h2 { margin-top: 3rem; border-bottom: 2px solid #ddd } pre { overflow-x: auto; background: #f7f7f7; padding: .8rem }
+.busy { border-left: 4px solid #c25700; padding-left: .6rem }
 """
 
 
@@ -40,10 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Read, check and write. Raises UsageError for a file that is no result, or where a package is missing."""
     found = [(Path(name).name, _checked(name)) for name in arguments.files]
     target = Path(arguments.output)
-    try:
-        target.write_text(page(found), encoding="utf-8")
-    except OSError as error:
-        raise ResourceError(str(target), f"cannot be written ({error.strerror})", "choose another file") from error
+    results.write_text(target, page(found))
     print(f"{target}: {len(found)} results")
     return 0
 
@@ -51,12 +50,12 @@ def run(arguments: argparse.Namespace) -> int:
 def page(found: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
     """Return the HTML of results with the names that they are shown under."""
     figures = charts.Figures()
-    sections = [_section(name, result, figures) for name, result in found]
+    body = figures.across(found) + "".join(_section(name, result, figures) for name, result in found)
     links = "".join(f"<li><a href='#{_anchor(name)}'>{_text(name)}</a>: {_text(_title(r))}</li>" for name, r in found)
     return (
         "<!doctype html><html lang='en'><head><meta charset='utf-8'><title>INF-ENG benchmarks</title>"
-        f"<style>{STYLE}</style></head><body><h1>INF-ENG benchmarks</h1><ul>{links}</ul>"
-        f"{figures.across(found)}{''.join(sections)}</body></html>\n"
+        f"<style>{STYLE}</style>{figures.script}</head><body><h1>INF-ENG benchmarks</h1><ul>{links}</ul>"
+        f"{body}</body></html>\n"
     )
 
 
@@ -79,6 +78,7 @@ def _section(name: str, result: Mapping[str, Any], figures: charts.Figures) -> s
     machine = result["machine"]
     facts = f"{machine['cpu']}, {machine['cores']} cores, {machine['system']}; {result['time']}"
     parts.append(f"<p>{_text(facts)}</p>")
+    parts += [f"<p class='busy'>{_text(line)}</p>" for line in warnings([result, *result.get("measurements", ())])]
     if result["kind"] == "compare":
         parts.append(_table(_compare_rows(result)))
         parts.append(figures.compare(result))
@@ -108,13 +108,18 @@ def _compare_rows(result: Mapping[str, Any]) -> list[dict[str, Any]]:
             row = {"work": one["work"], "engine": name, "tokens/s": rate["median"]}
             row["min to max"] = f"{_number(rate['min'])} to {_number(rate['max'])}"
             row["MB a token"] = engine.get("bytes_per_token", 0) / 1e6 or ""
-            row[f"{one['base']} / engine"] = one["ratios"].get(name, "")
-            row["at least"] = one["ratio_low"].get(name, "")
+            row[f"{one['base']} / engine"] = _ratio(one, "ratios", name)
+            row["at least"] = _ratio(one, "ratio_low", name)
             share = one["roofline"] if name == one["base"] else {}
             row["of DRAM"] = share.get("dram_fraction") or ""
             row["of int8 peak"] = share.get("int8_fraction") or ""
             rows.append(row)
     return rows
+
+
+def _ratio(one: Mapping[str, Any], figure: str, name: str) -> Any:
+    """Return a ratio or its bound as the table shows it: "" of the base itself, or where it is not shown."""
+    return "" if withheld(one) else one.get(figure, {}).get(name, "")
 
 
 def _zipf_rows(result: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -130,10 +135,10 @@ def _zipf_rows(result: Mapping[str, Any]) -> list[dict[str, Any]]:
                 row[f"{figure} ms"] = engine.get(f"median_{figure}_ms", "")
                 row[f"{figure} p99"] = engine.get(f"p99_{figure}_ms", "")
             row["swap ms"] = engine["adapter_swap_ms"]
-            row[f"{one.get('base', '')} / engine"] = one.get("ratios", {}).get(name, "")
-            row["at least"] = one.get("ratio_low", {}).get(name, "")
-            row["adapters cost"] = engine.get("lora_tax", "")
-            row["mixed / one adapter"] = engine.get("mixed_over_single", "")
+            row[f"{one.get('base', '')} / engine"] = _ratio(one, "ratios", name)
+            row["at least"] = _ratio(one, "ratio_low", name)
+            row["adapters cost"] = "" if withheld(one) else engine.get("lora_tax", "")
+            row["mixed / one adapter"] = "" if withheld(one) else engine.get("mixed_over_single", "")
             rows.append(row)
     return rows
 
@@ -151,7 +156,7 @@ def _tenant_rows(policies: Mapping[str, Mapping[str, Any]]) -> list[dict[str, An
     return [
         {"policy": name, "whose": who, **figures}
         for name, one in policies.items()
-        for group in ("per_tenant", "per_adapter")
+        for group in ("per_tenant", "per_adapter", "contention")
         for who, figures in one.get(group, {}).items()
     ]
 

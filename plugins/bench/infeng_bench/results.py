@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
 import csv
+import errno
 import io
 import json
 import os
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib import resources
@@ -13,10 +16,16 @@ from pathlib import Path
 from typing import Any
 
 from infeng_bench import machine
-from infeng_core.api import BoundOp, ResourceError, UsageError
+from infeng_core.api import BoundOp, ResourceError, UsageError, read_json
 
 SCHEMA = "infeng-bench/1"
 """Name and major version of the results' form; ``schema.json`` describes it. Added keys do not change the version."""
+
+READER_SECONDS = 5.0
+"""That a pipe's reader may take to come."""
+
+OUTPUTS = ("json", "csv", "metrics_out", "fit", "html", "output")
+"""Options of verbs that name files to write."""
 
 LISTS = ("measurements",)
 """Keys whose value is a list of objects: each object is a line of the CSV."""
@@ -53,22 +62,17 @@ def schema() -> dict[str, Any]:
 
 def write(path: str | Path, result: Mapping[str, Any]) -> None:
     """Write a result as JSON; "-" is standard output. Raises ResourceError where the file cannot be written."""
-    _deliver(path, json.dumps(result, indent=1, ensure_ascii=False) + "\n")
+    write_text(path, json.dumps(result, indent=1, ensure_ascii=False) + "\n")
 
 
 def write_csv(path: str | Path, result: Mapping[str, Any]) -> None:
     """Write a result as a table, as ``as_csv`` makes it; "-" is standard output. Raises ResourceError."""
-    _deliver(path, as_csv(result))
+    write_text(path, as_csv(result))
 
 
 def read(path: str | Path) -> dict[str, Any]:
     """Read a result that ``write`` wrote as JSON; raises UsageError for anything else."""
-    try:
-        data = json.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UsageError(str(path), error.strerror or str(error), "give a result file") from error
-    except ValueError as error:
-        raise UsageError(str(path), f"not JSON: {error}", "give a file written by infeng bench ... --json") from error
+    data = read_json(Path(path), "give a file written by infeng bench ... --json", kind=UsageError)
     found = data.get("schema") if isinstance(data, dict) else None
     if not isinstance(found, str) or found.partition("/")[0] != SCHEMA.partition("/")[0]:
         raise UsageError(str(path), "is no result of infeng bench", "give a file written by infeng bench ... --json")
@@ -76,6 +80,23 @@ def read(path: str | Path) -> dict[str, Any]:
         raise UsageError(str(path), f"has the form {found}, this version reads {SCHEMA}", "measure again")
     result: dict[str, Any] = data
     return result
+
+
+def require_places(arguments: argparse.Namespace) -> None:
+    """Raise UsageError where what the options of OUTPUTS name cannot be written: before the work, not after it."""
+    for option in OUTPUTS:
+        given = getattr(arguments, option, None)
+        if not isinstance(given, str) or given == "-":  # not asked for, or a flag of that name
+            continue
+        target, what = Path(given), f"--{option.replace('_', '-')} {given}"
+        folder = target.absolute().parent
+        if target.is_dir():
+            raise UsageError(what, "is a directory", "name a file")
+        if not folder.is_dir():
+            raise UsageError(what, "its folder is not there", "make it, or choose another file")
+        is_replaced = target.is_file() or not target.exists()  # by a new file beside it
+        if not os.access(folder if is_replaced else target, os.W_OK):
+            raise UsageError(what, "cannot be written", "check permissions, or choose another file")
 
 
 def as_csv(result: Mapping[str, Any]) -> str:
@@ -103,7 +124,8 @@ def flat(data: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]
             yield prefix + name, value
 
 
-def _deliver(path: str | Path, text: str) -> None:
+def write_text(path: str | Path, text: str) -> None:
+    """Replace a file as a whole; a device or a pipe is written to; "-" is standard output. Raises ResourceError."""
     if str(path) == "-":
         print(text, end="")
         return
@@ -111,10 +133,26 @@ def _deliver(path: str | Path, text: str) -> None:
     partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
     try:
         if target.exists() and not target.is_file():  # a device or a pipe is written to, not replaced
-            target.write_text(text, encoding="utf-8")
+            _write_to(target, text)
             return
         partial.write_text(text, encoding="utf-8")
         partial.replace(target)
     except OSError as error:
         partial.unlink(missing_ok=True)
         raise ResourceError(str(path), f"cannot be written ({error.strerror})", "choose another file") from error
+
+
+def _write_to(target: Path, text: str) -> None:
+    """Write to a device or a pipe; one that nobody reads, for as long as we wait, is an OSError (ENXIO)."""
+    end = time.monotonic() + READER_SECONDS
+    while True:
+        try:
+            handle = os.open(target, os.O_WRONLY | os.O_NONBLOCK)
+            break
+        except OSError as error:
+            if error.errno != errno.ENXIO or time.monotonic() > end:
+                raise
+        time.sleep(0.05)
+    os.set_blocking(handle, True)
+    with os.fdopen(handle, "w", encoding="utf-8") as file:
+        file.write(text)

@@ -79,7 +79,7 @@ class ServerProcess:
             traces, seconds, client = httpload.drive(self.name, self.address, self._wire, jobs, places, self._timeout)
             taken, loop = self._cpu() - begin, self._first_thread()
         loop = None if loop is None or looped is None else loop - looped
-        return ServedOverHttp(traces, seconds, taken, self._peak(), client, loop)
+        return ServedOverHttp(traces, seconds, taken, self._peak(), client_cpu_seconds=client, loop_cpu_seconds=loop)
 
     @contextlib.contextmanager
     def awake(self) -> Iterator[None]:

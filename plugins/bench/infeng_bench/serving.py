@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+from infeng_bench.contention import NOTHING, Waits
 from infeng_bench.spread import latencies
 from infeng_core.api import Request, SamplingParams
 
@@ -68,6 +69,8 @@ class Served:
     seconds: float
     cpu_seconds: float
     peak_rss_bytes: int
+    waits: Waits = NOTHING
+    """What the engine's threads waited for; nothing where nobody looked."""
 
     @staticmethod
     def of(jobs: Sequence[Job], answer: Mapping[str, Any]) -> Served:

@@ -10,6 +10,8 @@ from typing import Any
 
 from infeng_bench import options, results
 from infeng_bench.bound import kernel_features
+from infeng_bench.comparison import OURS
+from infeng_bench.contention import Mark, judged
 from infeng_bench.costs import Costs, costs
 from infeng_bench.figures import Ceiling
 from infeng_bench.modelshape import most_common
@@ -25,8 +27,10 @@ WARM_UP = 16  # tokens of the prompt, and steps, before anything is timed
 class Session:
     """An engine, and the machine's ceilings."""
 
-    def __init__(self, engine: Engine, name: str, loaded: float, ceilings: Roofline | None) -> None:
-        """Made by ``opened``."""
+    def __init__(
+        self, engine: Engine, name: str, loaded: float, ceilings: Roofline | None, settings: Sequence[str] = ()
+    ) -> None:
+        """Made by ``opened``; settings: those that the user gave, ``section.key=value``."""
         self.engine = engine
         self.threads = engine.cpu.place(engine.config.threads, engine.model.nbytes).workers
         self.cost: Costs = costs(engine.model, engine.config.kv_cache.dtype)
@@ -34,6 +38,7 @@ class Session:
         self._features = kernel_features(engine)
         self._loaded = loaded
         self._ceilings = ceilings
+        self._settings = list(settings)
         self._meter = Meter(self.threads)
 
     def restart(self) -> None:
@@ -55,6 +60,7 @@ class Session:
         config, formats = self.engine.config, self.engine.model.formats_used
         common: dict[str, Any] = {
             "cpu_utilization": self._meter.utilization(),
+            "contention": self._meter.contention(),
             "peak_rss_bytes": api.peak_rss(),
             "load_seconds": self._loaded,
             "bytes_per_token": self.cost.weight_bytes,
@@ -69,28 +75,34 @@ class Session:
             context["speculate"] = f"{config.speculation.use}:{config.speculation.tokens}"
         return results.record(
             kind,
-            {name: value for name, value in {**figures, **common}.items() if value is not None},
+            {name: value for name, value in {**common, **figures}.items() if value is not None},
             model=self._name,
             format=most_common(formats),
             kv_dtype=config.kv_cache.dtype,
             threads=self.threads,
+            settings=self._settings or None,
             kernels=results.kernels(self.engine.bound()),
             **context,
         )
 
 
 class Meter:
-    """The share of the workers' cores that this process kept busy since its making."""
+    """What this process did since its making: the share of the workers' cores that it kept busy, and its waits."""
 
     def __init__(self, threads: int) -> None:
         """Begin."""
         self._threads = threads
         self._wall, self._cpu = time.perf_counter(), time.process_time()
+        self._mark = Mark.now()
 
     def utilization(self) -> float:
         """Return processor time over wall time and threads: 1 is all of them all the time."""
         wall, cpu = time.perf_counter() - self._wall, time.process_time() - self._cpu
         return cpu / wall / self._threads
+
+    def contention(self) -> dict[str, Any]:
+        """Return how long the threads waited for a processor, as ``contention.judged`` says it."""
+        return judged({OURS: [self._mark.waits()]})
 
 
 @contextlib.contextmanager
@@ -109,7 +121,7 @@ def opened(arguments: argparse.Namespace, **settings: object) -> Iterator[Sessio
         workers = engine.cpu.place(engine.config.threads, engine.model.nbytes).workers
         ceilings = options.roofline(arguments, workers)
         perform(engine, Work("decode", 1, min(WARM_UP, engine.limits.context // 4), 4), seed=2**31)
-        yield Session(engine, name, loaded, ceilings)
+        yield Session(engine, name, loaded, ceilings, arguments.assignments)
 
 
 def add_works(parser: argparse.ArgumentParser, what: str, rounds: int) -> None:

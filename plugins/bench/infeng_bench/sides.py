@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from infeng_bench.byturns import ByTurns
-from infeng_bench.running import check
+from infeng_bench.running import check, collected, most_of_a_step, waiting
 from infeng_bench.works import Work
 from infeng_core.api import Request, SamplingParams
 
@@ -23,14 +23,11 @@ class Side:
     engine: Engine
     adapters: Sequence[str] = ()
     """Row i uses ``adapters[i % len(adapters)]``; none: the base alone."""
-    tokens: int = 0
-    """New tokens since ``start``."""
     _streams: list[Stream] = field(default_factory=list)
 
     def start(self, prompts: Sequence[Sequence[int]], new: int) -> None:
         """Submit a request of ``new`` tokens for each prompt."""
         params = SamplingParams(temperature=0.0, max_tokens=new, ignore_eos=True)
-        self.tokens = 0
         for row, prompt in enumerate(prompts):
             adapter = self.adapters[row % len(self.adapters)] if self.adapters else None
             self._streams.append(self.engine.submit(Request(tuple(prompt), params, adapter=adapter)))
@@ -48,18 +45,17 @@ class Side:
         """Run steps until every request has a token."""
         while not self.has_begun:
             self.step()
-        self.collect()
+        for stream in self._streams:
+            stream.pending()
 
     @property
     def has_begun(self) -> bool:
         """Whether every request has a token."""
         return all(stream.is_ready for stream in self._streams)
 
-    def collect(self) -> int:
-        """Take what has come and return how many tokens."""
-        new = sum(len(event.token_ids) for stream in self._streams for event in stream.pending())
-        self.tokens += new
-        return new
+    def collect(self, steps: int, what: str) -> int:
+        """Take what came in ``steps`` steps and return how many tokens; raises MeasurementError as ``collected``."""
+        return collected(self.engine, self._streams, steps, what)
 
     def stop(self) -> None:
         """End all requests."""
@@ -89,11 +85,12 @@ def pairs(
 
     ``decode``: both sides read the prompts, then take turns of ``work.steps`` steps while their contexts grow alike.
     ``prefill``: each pair has new prompts, seed, seed + 1, ...; sides take turns step by step. Who begins alternates.
-    Raises UsageError where an engine is too small.
+    Raises UsageError where an engine is too small, MeasurementError where a row did not decode in every step.
     """
     measure = _decode if work.kind == "decode" else _prefill
     shared = 2 if sides[0].engine is sides[1].engine else 1
-    grown = Work("decode", shared * work.rows, work.context, _new_tokens(work, count, sides[0].engine))
+    steps = (count + 1) * work.steps * most_of_a_step(sides[0].engine)
+    grown = replace(work, rows=shared * work.rows, steps=steps)
     for side in sides:
         check(side.engine, grown)
     try:
@@ -113,7 +110,7 @@ def _decode(sides: tuple[Side, Side], work: Work, count: int, seed: int, done: C
         seconds, tokens = [0.0, 0.0], [0, 0]
         for index in _order(number):
             seconds[index] = sum(sides[index].step() for _ in range(work.steps))
-            tokens[index] = sides[index].collect()
+            tokens[index] = sides[index].collect(work.steps, f"work {work}")
         found.append(Pair((seconds[0], seconds[1]), (tokens[0], tokens[1])))
         done()
     return found
@@ -145,7 +142,4 @@ def _new_tokens(work: Work, count: int, engine: Engine) -> int:
     """Return the most new tokens of a sequence: one whose prompt is done decodes while the others' are read."""
     if work.kind == "prefill":
         return 1
-    speculation = engine.config.speculation
-    per_step = 1 if speculation.use == "none" else 1 + speculation.tokens
-    waiting = -(-work.rows * work.context // engine.limits.max_rows) + 1
-    return ((count + 1) * work.steps + waiting) * per_step
+    return ((count + 1) * work.steps + waiting(engine, work) + 1) * most_of_a_step(engine)

@@ -10,7 +10,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,7 +25,6 @@ from infeng_core.api import (
     Limits,
     ModelConfig,
     Plugins,
-    ResourceError,
     Schedulers,
     UsageError,
     detect,
@@ -205,10 +203,7 @@ def limits(config: EngineConfig, shape: ModelConfig) -> Limits:
 
 def write_page(path: str, result: Mapping[str, Any]) -> None:
     """Write the report of one result; raises ResourceError where that is impossible."""
-    try:
-        Path(path).write_text(report.page([(str(result["kind"]), result)]), encoding="utf-8")
-    except OSError as error:
-        raise ResourceError(path, f"cannot be written ({error.strerror})", "choose another file") from error
+    results.write_text(path, report.page([(str(result["kind"]), result)]))
     print(f"{path}: the page", file=sys.stderr)
 
 

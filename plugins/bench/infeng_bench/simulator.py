@@ -128,12 +128,12 @@ class _Loop:
             moment = arrival.at if math.isinf(self.clients) else self.now
             self.outcomes.arrived[place] = moment
             try:
-                self.backlog.check(arrival.prompt)
+                self.backlog.check(arrival.prompt, tenant=arrival.tenant)
                 self.scheduler.add(self.sequence(place, arrival, moment), moment + ORIGIN)
             except InfengError as error:
                 self.outcomes.refuse(reason(error))
             else:
-                self.backlog.enter(place, arrival.prompt)
+                self.backlog.enter(place, arrival.prompt, arrival.tenant)
                 self.in_flight += 1
 
     def sequence(self, place: int, arrival: Arrival, moment: float) -> Simulated:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import statistics
 import tempfile
 import time
@@ -13,7 +14,7 @@ from typing import Any
 
 from infeng_bench import options
 from infeng_bench.adapters import peft_directory
-from infeng_bench.running import greedy
+from infeng_bench.running import MeasurementError, greedy
 from infeng_bench.session import Session, opened
 from infeng_bench.spread import percentile, spread
 from infeng_bench.works import Work
@@ -98,20 +99,35 @@ def _idle(engine: Engine, index: int) -> float:
 
 
 def _measure(engine: Engine, arguments: argparse.Namespace) -> tuple[list[float], list[Swap]]:
-    """Return the seconds of undisturbed steps, and the swaps between them."""
+    """Return the seconds of undisturbed steps, and the swaps between them, all of which all rows decoded in.
+
+    Raises MeasurementError where rows end again and again before a swap has.
+    """
     prompts = Work("decode", arguments.rows, arguments.context, 1).prompts(arguments.seed, engine.model.config.vocab)
     plain: list[float] = []
     swaps: list[Swap] = []
     streams: list[Stream] = []
-    for index in options.progress(range(arguments.rounds), NAME):
-        if not streams or any(stream.finished for stream in streams):
+    for tries in itertools.count():
+        if len(swaps) == arguments.rounds:
+            break
+        if tries > 2 * arguments.rounds + 1:
+            why = f"its rows ended before a load had, {tries - len(swaps)} times"
+            raise MeasurementError(NAME, why, "give a shorter --context, or a model of a longer one")
+        if not streams:
             streams = [engine.submit(prompt, greedy(engine.limits.context)) for prompt in prompts]
             while not all(stream.is_ready for stream in streams):
                 engine.step()
         for stream in streams:
             stream.pending()
-        plain += [_step(engine) for _ in range(SETTLE)]
-        swaps.append(_swap(engine, f"swap{index % 2}"))
+        steps = [_step(engine) for _ in range(SETTLE)]
+        swap = _swap(engine, f"swap{tries % 2}")
+        if any(stream.finished for stream in streams):  # fewer rows decoded in some of these steps
+            for stream in streams:
+                stream.cancel()
+            streams = []
+            continue
+        plain += steps
+        swaps.append(swap)
     for stream in streams:
         stream.cancel()
     return plain, swaps

@@ -52,6 +52,7 @@ def hf_directory(name_or_config: str | Path) -> Path:
     """
     config = hugging_face_config(name_or_config)
     destination = cache_root() / "bench" / f"{_stem(name_or_config)}-{_digest(config)}"
+    api.require_own(destination)
     with api.locked(destination, waiting=_waiting(destination)):
         if not (destination / "model.safetensors").is_file():
             with api.replacing(destination) as folder:

@@ -82,6 +82,7 @@ def introduction(engine: Engine) -> dict[str, Any]:
         "max_rows": engine.limits.max_rows,
         "vocab": engine.model.config.vocab,
         "adapter_dtype": config.adapters.dtype,
+        "speculation": config.speculation.use,
         "kernel_features": kernel_features(engine),
     }
     return {

@@ -22,7 +22,7 @@ from infeng_bench.comparison import OURS
 from infeng_bench.engines import EngineProcess
 from infeng_bench.peers import models
 from infeng_bench.workload import Workload
-from infeng_core.api import UsageError
+from infeng_core.api import EngineConfig, ModelConfig, Plugins, UsageError, shape_and_formats
 
 NAME = "zipf"
 HELP = "measure requests with many adapters, popular ones and others, beside other engines"
@@ -32,7 +32,7 @@ configure = zipfoptions.configure
 
 @dataclass(frozen=True)
 class Cell:
-    """The adapters of one measurement: names and PEFT directories, the most popular first."""
+    """The adapters of one measurement: names and PEFT directories or GGUF files, the most popular first."""
 
     paths: Mapping[str, Path]
     facts: Mapping[str, Any]
@@ -77,7 +77,7 @@ def run(arguments: argparse.Namespace) -> int:
             found.append({**cell.facts, **_with_times(figures, times)})
             shown: dict[str, Any] = dict(found[0]) if arguments.sweep is None else {"measurements": list(found)}
             shown["seconds_in_all"] = time.monotonic() - begin
-            result = lineup.record(NAME, arguments, told, shown, threads=threads, **_facts(arguments, told))
+            result = lineup.record(NAME, arguments, told, shown, threads=threads, **_facts(arguments, told, source))
             zipfoptions.save(result, arguments, is_last=False)
     zipfoptions.save(result, arguments, is_last=True)
     options.deliver(result, arguments, zipfoptions.show(found, profile=arguments.profile))
@@ -85,8 +85,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _source(arguments: argparse.Namespace, names: Sequence[str]) -> Path:
-    """Return the model's directory; other engines than ours read Hugging Face's only."""
-    if arguments.synthetic or set(names) != {OURS}:
+    """Return the model's directory or GGUF; other engines than ours read no directory but Hugging Face's."""
+    if arguments.synthetic or set(names) != {OURS} or models.is_gguf(Path(arguments.model).expanduser()):
         return lineup.source(arguments)
     from infeng_core.api import find
 
@@ -98,7 +98,7 @@ def _cells(arguments: argparse.Namespace, source: Path) -> Iterator[Cell]:
     if arguments.adapter:
         yield Cell(arguments.adapter, {"adapters": len(arguments.adapter)})
         return
-    model = arguments.synthetic or source
+    model = arguments.synthetic or (_sizes(source) if models.is_gguf(source) else source)
     sweep = arguments.sweep or {"adapters": [arguments.adapters], "rank": [arguments.rank]}
     for count, rank in itertools.product(sweep["adapters"], sweep["rank"]):
         ranks = [int(part) for part in str(rank).split(",")]
@@ -107,6 +107,12 @@ def _cells(arguments: argparse.Namespace, source: Path) -> Iterator[Cell]:
         }
         shown = ranks[0] if len(ranks) == 1 else str(rank)
         yield Cell(paths, {"adapters": count, "rank": shown, "targets": arguments.targets})
+
+
+def _sizes(file: Path) -> ModelConfig:
+    """Return the sizes that a GGUF tells; raises ModelError where it is none of a model."""
+    config = EngineConfig()
+    return shape_and_formats(str(file), config, Plugins.discover(config).quant_format)[0]
 
 
 def _workload(arguments: argparse.Namespace, source: Path, context: int) -> Workload:
@@ -131,8 +137,11 @@ def _workload(arguments: argparse.Namespace, source: Path, context: int) -> Work
 
 
 def _encoded(texts: Sequence[str], source: Path) -> list[list[int]]:
-    from infeng_core.api import EngineConfig, HfTokenizer
+    from infeng_core.api import HfTokenizer
 
+    if models.is_gguf(source):
+        why = f"texts are encoded by a tokenizer.json, which is not beside {source.name}"
+        raise UsageError("--prompts", why, "give --prompts random:LENGTH, or the model's directory")
     found = [ids for ids in HfTokenizer(source, EngineConfig()).encode(list(texts)) if ids]
     if not found:
         raise UsageError("prompts", "no prompt has a token", "give other prompts")
@@ -142,7 +151,9 @@ def _encoded(texts: Sequence[str], source: Path) -> list[list[int]]:
 def _context(arguments: argparse.Namespace, told: Mapping[str, Mapping[str, Any]], source: Path) -> int:
     """Return the most positions of a request: what is asked for, what the engines have, or what the model knows."""
     known: list[int] = [int(one["details"]["context"]) for one in told.values() if "context" in one["details"]]
-    if not known:
+    if not known and models.is_gguf(source):
+        known = [_sizes(source).max_positions]
+    elif not known:
         known = [int(json.loads((source / "config.json").read_text(encoding="utf-8"))["max_position_embeddings"])]
     return min([*known, int(arguments.n_ctx)] if arguments.n_ctx else known)
 
@@ -173,12 +184,13 @@ def _is_closed(arguments: argparse.Namespace) -> bool:
     return arguments.trace is None and arguments.rate is None
 
 
-def _facts(arguments: argparse.Namespace, told: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+def _facts(arguments: argparse.Namespace, told: Mapping[str, Mapping[str, Any]], source: Path) -> dict[str, Any]:
     """Return what was measured, as results say it."""
     traced = arguments.trace is not None
     details = told.get(OURS, {}).get("details", {})
+    format = source.name if models.is_gguf(source) else lineup.FORMAT
     return {
-        "format": arguments.format or details.get("formats", [lineup.FORMAT])[0],
+        "format": arguments.format or details.get("formats", [format])[0],
         "num_requests": arguments.num_requests,
         "concurrency": arguments.concurrency,
         "zipf_alpha": arguments.zipf_alpha,

@@ -10,6 +10,8 @@ from typing import Any
 
 from infeng_bench import lineup, options, peers, results
 from infeng_bench.comparison import OURS
+from infeng_bench.contention import withheld
+from infeng_bench.peers import models
 from infeng_bench.workload import VARIANTS
 from infeng_core.api import UsageError, add_config_options, unknown_key_remedy
 
@@ -37,7 +39,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--sweep", type=sweep, metavar="S", help="such as 'adapters=1,2,4,8,16;rank=8,16,32,64': each with each"
     )
-    group.add_argument("--timeout", type=float, default=TIMEOUT, metavar="S", help=f"of one answer ({TIMEOUT:g} s)")
+    group.add_argument(
+        "--timeout", type=options.seconds, default=TIMEOUT, metavar="S", help=f"of one answer ({TIMEOUT:g} s)"
+    )
     group.add_argument("--option", action="append", default=[], metavar="PEER.KEY=VALUE", help="of a peer; repeats")
     add_config_options(parser)
     options.add_output(parser)
@@ -49,11 +53,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def _add_model(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("model and adapters")
     model = group.add_mutually_exclusive_group(required=True)
-    model.add_argument("--base-model", dest="model", metavar="PATH", help="directory or hub name")
+    model.add_argument("--base-model", dest="model", metavar="PATH", help="directory, GGUF or hub name")
     model.add_argument("--synthetic", metavar="NAME", help="random weights of known shapes, or of a CONFIG.json")
     group.add_argument("--format", metavar="F", help="weight format of the linears (int4-g64)")
     group.add_argument(
-        "--adapter", type=_adapter, action="append", metavar="NAME=PATH", help="a PEFT directory; repeats"
+        "--adapter", type=_adapter, action="append", metavar="NAME=PATH", help="a PEFT directory or a GGUF; repeats"
     )
     group.add_argument("--adapters", type=options.positive, default=4, metavar="N", help="or so many random ones (4)")
     group.add_argument("--rank", type=_ranks, default="16", metavar="R", help="of random ones, or R,R,... in turn (16)")
@@ -106,8 +110,9 @@ def check(arguments: argparse.Namespace) -> None:
         if kind not in VARIANTS[1:]:
             raise UsageError(f"--against {kind!r}", "unknown", unknown_key_remedy(kind, VARIANTS[1:]))
     for _, path in given if lineup.names(arguments.engine) != [OURS] else ():
-        if not (path / "adapter_config.json").is_file():
-            raise UsageError(str(path), "no adapter_config.json is there", "give a PEFT directory")
+        if not (models.is_gguf(path) or (path / "adapter_config.json").is_file()):
+            remedy = "give a PEFT directory or a GGUF file"
+            raise UsageError(str(path), "it is no GGUF, and no adapter_config.json is there", remedy)
     arguments.adapter = dict(given)
 
 
@@ -140,11 +145,12 @@ def show(found: Sequence[Mapping[str, Any]], *, profile: bool) -> list[str]:
         lines.append(f"{one['adapters']} adapters{rank}: {one['completed']} requests in {one['duration']:.1f} s")
         engines = one.get("engines") or {"": one}
         lines += options.columns([["", *HEAD], *([name, *_row(engine)] for name, engine in engines.items())])
-        for name, ratio in one.get("ratios", {}).items():
+        has_ratios = not withheld(one)
+        for name, ratio in one.get("ratios", {}).items() if has_ratios else ():
             low, sure = one["ratio_low"][name], one["ratio_low_confidence"][name]
             lines.append(f"{one['base']} is {ratio:.2f} x {name}, at least {low:.2f} ({sure:.0%})")
         for name, engine in engines.items():
-            lines += _costs(f"{name}: " if name else "", engine)
+            lines += _costs(f"{name}: " if name else "", engine) if has_ratios else ()
             if profile:
                 groups = [[key, *_group(value)] for key, value in engine["per_adapter"].items()]
                 lines += options.columns([[name or "adapter", *GROUP_HEAD], *groups])

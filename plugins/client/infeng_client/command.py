@@ -22,7 +22,7 @@ from infeng_client.errors import (
     UnauthorizedError,
 )
 from infeng_client.results import Completion
-from infeng_core.api import InfengError, UsageError, add_sampling_options, sampling_fields, say
+from infeng_core.api import InfengError, UsageError, add_sampling_options, emit, sampling_fields, say
 
 MAX_PROMPT_BYTES = 16 << 20
 KEY = "INFENG_API_KEY"
@@ -176,9 +176,3 @@ def explained(error: ApiError, url: str) -> InfengError:
         remedy = f"try again in {error.retry_after:.1f} s"
     kind = UsageError if isinstance(error, BadRequestError) else InfengError
     return kind(url, error.message.removeprefix(f"{url}: "), remedy)
-
-
-def emit(text: str) -> None:
-    """Write text to stdout as UTF-8 whatever the locale, at once."""
-    sys.stdout.buffer.write(text.encode("utf-8", errors="replace"))
-    sys.stdout.buffer.flush()

@@ -14,7 +14,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from infeng_core.api import BASE, Engine, Event, SamplingParams
+from infeng_core.api import BASE, Engine, Event, SamplingParams, without_controls
 from infeng_demo import adapter_dir, model_dir
 
 KING = "Once upon a time, there was a king who"
@@ -72,7 +72,7 @@ def show_live(events: Iterable[Event]) -> int:
     tokens = 0
     with Live(panels(answers), console=Console(), refresh_per_second=20) as live:
         for event in events:
-            answers[event.index] += event.text
+            answers[event.index] += without_controls(event.text)
             tokens += len(event.token_ids)
             live.update(panels(answers))
     return tokens

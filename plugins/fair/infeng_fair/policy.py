@@ -46,6 +46,8 @@ class _Known:
 class Fair(Policy):
     """Shares an engine between tenants."""
 
+    shares = True
+
     def __init__(self, terms: Terms, limits: Limits) -> None:
         """Nobody waits yet."""
         self._terms = terms
@@ -73,6 +75,8 @@ class Fair(Policy):
         known = self._known.get(request)
         if known is None:
             known = _Known(self._accounts.of(request.request.tenant), self._by_adapters.of(request))
+        place = known.tenant.deadline(request), request.id, request  # before anything is noted of one that has none
+        if request not in self._known:
             self._known[request] = known
             _count(known, requests=1)
         if known.runs:
@@ -82,7 +86,7 @@ class Fair(Policy):
         if not tenant.queue:
             self._accounts.lift(tenant)
             self._queued[tenant] = None
-        insort(tenant.queue, (tenant.deadline(request), request.id, request))
+        insort(tenant.queue, place)
         self._locality.wait(request)
         _count(known, waiting=1)
 

@@ -21,9 +21,9 @@ LIMITS = LLParserLimits(
     max_items_in_row=2000,
     initial_lexer_fuel=1_000_000,
     step_lexer_fuel=200_000,
-    step_max_items=50_000,
+    step_max_items=10_000,
     max_lexer_states=50_000,
-    max_grammar_size=200_000,
+    max_grammar_size=60_000,
     verbose_errors=False,
 )
 """Work of the library, in its own units: it stops, with an error, where a grammar or a step would take more."""
@@ -115,7 +115,8 @@ def tidy(message: str) -> str:
     message = re.sub(
         r"Enable 'coerce_one_of' option to approximate .*", "but where its branches exclude each other", message
     )
-    return re.split(r"\n\s*<(?:state|non-verbose/)>|\nstack backtrace", message)[0].strip() or "it is not accepted"
+    found = re.split(r"\n\s*<(?:state|non-verbose/|backtrace)>|\nstack backtrace", message)[0].strip()
+    return re.sub(r"^panic: ", "more than the library can hold: ", found) or "it is not accepted"
 
 
 _V = TypeVar("_V")

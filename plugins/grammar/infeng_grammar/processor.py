@@ -11,6 +11,7 @@ import numpy as np
 from infeng_core.api import Adjustment, LogitProcessor, RequestError, Vocabulary
 from infeng_grammar.after import DONE, Waiting
 from infeng_grammar.argument import Wanted, read
+from infeng_grammar.budget import Budget
 from infeng_grammar.compiled import Cache, Compiled, compile_grammar, tidy
 from infeng_grammar.tokens import Tokens
 
@@ -62,6 +63,7 @@ class Grammar:
         self._compiled = compiled
         self._waiting = waiting
         self._matcher = compiled.take()
+        self._budget = Budget(self._what)
         self._place = Place(DONE if waiting is None else 0)
         self._ahead: list[tuple[int, Place]] = []  # guesses that it stands behind, each with the place before it
         bits = np.zeros(-(-tokens.size // 32), np.uint32)
@@ -77,16 +79,29 @@ class Grammar:
 
     def extend(self, tokens: Sequence[int]) -> None:
         """Take the tokens that the request has gained."""
-        self._go(tokens)
-        self._ahead.clear()
+        self._budget.earn(len(tokens))
+        with self._budget:
+            self._go(tokens)
+            self._ahead.clear()
 
     def row(self, guesses: Sequence[int]) -> Adjustment:
         """Return what may come behind the tokens and ``guesses``."""
-        self._go(guesses)
-        if self._place.ended:
-            return self._end_row
-        if self._waiting is not None and self._place.waiting != DONE:
-            return self._waiting.rows[self._place.waiting]
+        with self._budget:
+            self._go(guesses)
+            if self._place.ended:
+                return self._end_row
+            if self._waiting is not None and self._place.waiting != DONE:
+                return self._waiting.rows[self._place.waiting]
+            return self._mask()
+
+    def forced(self) -> list[int]:
+        """Return the tokens that come next because nothing else is allowed at their places."""
+        with self._budget:
+            self._go(())
+            return self._matcher.compute_ff_tokens() if self._place == Place(DONE) else []
+
+    def _mask(self) -> Adjustment:
+        """Return what the grammar allows where it stands."""
         self._matcher.unsafe_compute_mask_ptr(self._pointer, self._nbytes)
         self._check()
         row, ends = self._row.allowed, self._tokens.end_mask
@@ -95,13 +110,6 @@ class Grammar:
         if self._matcher.is_accepting():
             np.bitwise_or(row, ends, out=row)
         return self._row
-
-    def forced(self) -> list[int]:
-        """Return the tokens that come next because nothing else is allowed at their places."""
-        self._go(())
-        if self._place != Place(DONE):
-            return []
-        return self._matcher.compute_ff_tokens()
 
     def _go(self, guesses: Sequence[int]) -> None:
         """Stand behind the tokens and ``guesses``."""

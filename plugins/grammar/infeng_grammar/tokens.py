@@ -9,7 +9,7 @@ import numpy as np
 from llguidance import LLTokenizer
 from numpy.typing import NDArray
 
-from infeng_core.api import HfTokenizer, RequestError, Vocabulary
+from infeng_core.api import HfTokenizer, RequestError, Vocabulary, model_file, read_bytes
 
 
 class Tokens:
@@ -41,7 +41,7 @@ class Tokens:
     def _read(self, vocabulary: Vocabulary) -> LLTokenizer:
         path = vocabulary.directory / "tokenizer.json"
         try:
-            document = json.loads(path.read_text("utf-8"))
+            document = json.loads(read_bytes(model_file(vocabulary.directory, path.name)))
             self._special = hide_special(document)
             return LLTokenizer(json.dumps(document), n_vocab=self.size, eos_token=list(self.ends))
         except (KeyboardInterrupt, SystemExit):

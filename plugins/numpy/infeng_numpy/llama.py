@@ -166,8 +166,11 @@ class Llama(Adapted, Rotary):
     ) -> Real:
         """Project, rotate, remember, attend and project back: (rows, hidden) -> (rows, hidden)."""
         c = self.config
-        q = self.normed_heads(self.linear(h, layer.q), layer.q_norm, c.heads)  # (rows, heads, head_dim)
-        k = self.normed_heads(self.linear(h, layer.k), layer.k_norm, c.kv_heads)  # (rows, kv_heads, head_dim)
+        name = f"model.layers.{index}.self_attn"
+        q_norm = self.maybe_adapted(f"{name}.q_norm", layer.q_norm, len(h))
+        k_norm = self.maybe_adapted(f"{name}.k_norm", layer.k_norm, len(h))
+        q = self.normed_heads(self.linear(h, layer.q), q_norm, c.heads)  # (rows, heads, head_dim)
+        k = self.normed_heads(self.linear(h, layer.k), k_norm, c.kv_heads)  # (rows, kv_heads, head_dim)
         v = self.linear(h, layer.v).reshape(-1, c.kv_heads, c.head_dim)  # (rows, kv_heads, head_dim)
         if index not in c.unrotated:
             q, k = self.rotate_queries(q, positions), self.rotate_keys(k, positions)  # shapes as before
@@ -186,8 +189,8 @@ class Llama(Adapted, Rotary):
         shape = (-1, heads, self.config.head_dim)
         if norm is None:
             return x.reshape(shape)
-        if norm.size == self.config.head_dim:
-            return self.norm(x.reshape(shape), norm)
+        if norm.shape[-1] == self.config.head_dim:
+            return self.norm(x.reshape(shape), norm.reshape(-1, 1, self.config.head_dim))
         return self.norm(x, norm).reshape(shape)
 
     def attend(
@@ -312,6 +315,10 @@ class Llama(Adapted, Rotary):
         name, post = f"model.layers.{index}", "post_attention_layernorm"
         before = post if layer.mlp_post_norm is None else "pre_feedforward_layernorm"
         return f"{name}.input_layernorm", f"{name}.{post}", f"{name}.{before}", f"{name}.post_feedforward_layernorm"
+
+    def maybe_adapted(self, name: str, weight: Real | None, rows: int) -> Real | None:
+        """Return the weight of a norm, or for each row its own; None where there is none."""
+        return None if weight is None else self.adapt_norm(name, weight, rows)
 
     def maybe_norm(self, x: Real, name: str, weight: Real | None) -> Real:
         """Normalise x (rows, hidden) where there is a weight for it."""

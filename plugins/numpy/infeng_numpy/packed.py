@@ -100,9 +100,12 @@ def _widened(stored: NDArray[Any]) -> NDArray[Any]:
 
 def _norms(packed: PackedAdapter, config: ModelConfig) -> dict[str, Real]:
     """Return the norms that an adapter brings by their names in a checkpoint, with what the family adds to them."""
-    sources = {vector.name: vector.parts[0].source.removesuffix(".weight") for vector in layout(config).vectors}
+    vectors = {vector.name: vector for vector in layout(config).vectors}
     offset = FAMILIES[config.family].offset
-    return {sources[name]: _real(vector[: config.hidden]) + offset for name, vector in packed.saved_vectors.items()}
+    return {
+        vectors[name].parts[0].source.removesuffix(".weight"): _real(vector[: vectors[name].size]) + offset
+        for name, vector in packed.saved_vectors.items()
+    }
 
 
 def _real(array: NDArray[Any]) -> Real:

@@ -119,7 +119,7 @@ def measured(
         figures["greedy"] = divergence(reference, other, windows)
         figures["worst_documents"] = worst(scores, sources)
         if arguments.by_tensor:
-            each, part = arguments.by_tensor == "each", first_tokens(windows, arguments.by_tensor_tokens)
+            each, part = arguments.by_tensor == "each", texts.first_tokens(windows, arguments.by_tensor_tokens)
             count = bytensor.count(reference, other, each) * sum(window.predicted for window in part)
             with tqdm(total=count, unit="token", desc="by tensor", disable=None, file=sys.stderr, leave=False) as bar:
                 figures["by_tensor"] = bytensor.by_tensor(reference, other, part, each, bar.update)
@@ -181,18 +181,6 @@ def worst(scores: Scores, sources: Sequence[Text]) -> list[dict[str, Any]]:
                 "beginning": source.documents[window.document].strip()[:SHOWN],
             }
         )
-    return found
-
-
-def first_tokens(windows: Sequence[Window], most: int) -> list[Window]:
-    """Return the first windows that have ``most`` tokens together."""
-    found: list[Window] = []
-    held = 0
-    for window in windows:
-        if held >= most:
-            break
-        found.append(window)
-        held += window.predicted
     return found
 
 

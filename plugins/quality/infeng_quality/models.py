@@ -106,11 +106,9 @@ def tokenized(engines: Sequence[Engine], sources: Sequence[Text], context: int, 
                 why = f"document {index} of {source.name} becomes other tokens than the reference makes of it"
                 raise UsageError("the candidate's tokenizer", why, "compare models with one vocabulary")
             new = texts.windows(ids, first.tokenizer.bos_id, context, number, index)
-            for window in new:
-                if most is not None and held >= most:
-                    break
-                found.append(window)
-                held += window.predicted
+            new = new if most is None else texts.first_tokens(new, most - held)
+            held += sum(window.predicted for window in new)
+            found += new
     if not found:
         raise UsageError("--texts", "there is no token to predict", "give a longer text")
     return found

@@ -13,7 +13,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, NoReturn
 
-from infeng_core.api import Cpu, ResourceError, UsageError, detect
+from infeng_core.api import Cpu, ResourceError, UsageError, detect, read_bytes
 from infeng_core.api import machine as describe
 
 SCHEMA = "infeng-quality/1"
@@ -21,6 +21,10 @@ SCHEMA = "infeng-quality/1"
 
 LONG = ("kl_histogram", "worst_documents", "items", "formats", "features", "bytes_by_format")
 """Left out of a history."""
+
+
+MOST_HISTORY = 256 << 20
+"""Bytes of a history that is read; a result has some KB."""
 
 
 def record(kind: str, figures: Mapping[str, Any]) -> dict[str, Any]:
@@ -93,8 +97,8 @@ def require_places(arguments: argparse.Namespace) -> None:
 def read(path: str | Path) -> dict[str, Any]:
     """Read a result that ``write`` wrote; raises UsageError for anything else."""
     try:
-        found = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        found = json.loads(read_bytes(Path(path), kind=UsageError, remedy="give a file that --json wrote"))
+    except (ValueError, RecursionError) as error:
         raise UsageError(str(path), f"cannot be read ({error})", "give a file that --json wrote") from None
     if not isinstance(found, dict) or found.get("schema") != SCHEMA:
         raise UsageError(str(path), f"is no result of the form {SCHEMA}", "give a file that --json wrote")
@@ -131,10 +135,7 @@ def _ends_whole(handle: int) -> bool:
 
 def history(path: str | Path) -> list[dict[str, Any]]:
     """Return the results of a history, the oldest first; lines of another form are left out. Raises UsageError."""
-    try:
-        lines = Path(path).read_bytes().split(b"\n")
-    except OSError as error:
-        raise UsageError(str(path), f"cannot be read ({error})", "give a file that --history wrote") from None
+    lines = read_bytes(Path(path), MOST_HISTORY, UsageError, "give a file that --history wrote").split(b"\n")
     found = []
     for line in lines:
         try:

@@ -8,8 +8,8 @@ import io
 import json
 import re
 import zlib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -121,3 +121,15 @@ def windows(ids: Sequence[int], bos: int | None, context: int, text: int, docume
     parts = [prefix + tuple(body[begin : begin + size]) for begin in range(0, len(body), size)]
     found = [Window(text, document, part, one) for part, one in enumerate(parts)]
     return [window for window in found if window.predicted > 0]
+
+
+def first_tokens(windows: Iterable[Window], most: int) -> list[Window]:
+    """Return the first windows in which ``most`` tokens are predicted together, the last cut where that is reached."""
+    found: list[Window] = []
+    left = most
+    for window in windows:
+        if left <= 0:
+            break
+        found.append(replace(window, ids=window.ids[: left + 1]))
+        left -= found[-1].predicted
+    return found

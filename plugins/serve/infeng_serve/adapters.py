@@ -7,12 +7,15 @@ import threading
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
-from infeng_core.api import BASE, AdapterError, Adapters, Engine, ResourceError
+from infeng_core.api import BASE, AdapterError, Adapters, Engine, RequestError, ResourceError
 from infeng_serve.auth import Caller
 from infeng_serve.protocol.errors import ApiError, unavailable
 
 MOST_OWN = 1024
 """Adapters that one tenant may have loaded."""
+
+MOST_NAME = 117
+"""Characters of an adapter's name: the engine's own name of it has 11 more, and 128 at most."""
 
 Mix = tuple[tuple[str, float], ...]
 """Adapters of the engine that a tenant has laid on the base model, with their weights."""
@@ -78,6 +81,8 @@ class AdapterNames:
 
         replace: read the files of one that is there again. Raises ApiError.
         """
+        if len(name) > MOST_NAME:
+            raise ApiError(400, f"lora_name has more than {MOST_NAME} characters.", param="lora_name")
         source = self._source(caller, path)
         is_shared = caller.is_admin or self._share or not caller.tenant
         with self._lock:
@@ -93,7 +98,8 @@ class AdapterNames:
             try:
                 self._engine.adapters.load(inner, source, pin=True)  # so that a broken one is told now
             except AdapterError as error:
-                raise ApiError(400, str(error), param="lora_path") from error
+                why = str(error) if caller.is_admin else _plain(error, {source: path, inner: name})
+                raise ApiError(400, why, param="lora_path") from error
             except ResourceError as error:
                 raise unavailable(str(error), 1.0, code="no_resources") from error
             self._engine.adapters.pin(inner, False)
@@ -120,15 +126,17 @@ class AdapterNames:
 
     def _source(self, caller: Caller, path: str) -> str:
         """Return what may be loaded: anything for an admin, for others what lies in one of the folders."""
+        if not path.strip():
+            raise ApiError(400, "lora_path is empty; name a directory.", param="lora_path")
         if caller.is_admin:
             return path
         for root in self._roots:
             try:
                 found = (root / path).resolve()
-            except (OSError, ValueError, RuntimeError):
+                if found.is_relative_to(root) and found.exists():
+                    return str(found)
+            except (OSError, ValueError, RuntimeError):  # too long, a NUL, links in a circle
                 continue
-            if found.is_relative_to(root) and found.exists():
-                return str(found)
         why = "Adapters are loaded from the folders that the server was given (--lora-root), or with an admin's key."
         raise ApiError(403, why, type="permission_error", param="lora_path")
 
@@ -139,12 +147,39 @@ class AdapterNames:
         return dict(self._mixes.get(caller.tenant, ()))
 
     def set_mix(self, caller: Caller, weights: Mapping[str, float]) -> None:
-        """Lay adapters on the base model, by the engine's names, for the calls of one tenant alone."""
+        """Lay adapters on the base model, by the engine's names, for the calls of one tenant alone.
+
+        Blocks while files are read. Raises ApiError for weights with which those calls could not be answered.
+        """
+        mix = tuple((inner, weight) for inner, weight in weights.items() if weight)
+        try:
+            if mix:
+                self._engine.check_adapters(mix)
+        except (AdapterError, RequestError) as error:
+            raise ApiError(400, str(error), param="scale") from error
+        except ResourceError as error:
+            raise unavailable(str(error), 1.0, code="no_resources") from error
         with self._lock:
-            mix = tuple((inner, weight) for inner, weight in weights.items() if weight)
             self._mixes = {**self._mixes, caller.tenant: mix}
 
 
 def inner_name(name: str, tenant: str) -> str:
-    """Return what the engine calls an adapter that a tenant has loaded."""
-    return f"{name}.{hashlib.blake2b(tenant.encode(), digest_size=5).hexdigest()}"
+    """Return what the engine calls an adapter that a tenant has loaded; no client hears of it."""
+    return f"{name}.{_mark(tenant)}"
+
+
+def told_name(inner: str, tenant: str) -> str:
+    """Return what a tenant calls the adapter that the engine calls ``inner``."""
+    return inner.removesuffix(f".{_mark(tenant)}")
+
+
+def _mark(tenant: str) -> str:
+    return hashlib.blake2b(tenant.encode(), digest_size=5).hexdigest()
+
+
+def _plain(error: AdapterError, said: Mapping[str, str]) -> str:
+    """Return an error without what only the server knows, for which ``said`` has the client's words."""
+    text = str(error)
+    for inside, outside in said.items():
+        text = text.replace(inside, outside)
+    return text

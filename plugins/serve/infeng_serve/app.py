@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 from infeng_core.api import get_logger
-from infeng_serve.failures import GoneError, failure, unauthenticated
+from infeng_serve.failures import GoneError, failure, reason_of, unauthenticated
+from infeng_serve.hosts import Hosts
 from infeng_serve.http import Call, Receive, Scope, Send
 from infeng_serve.observers import Record
 from infeng_serve.protocol.errors import ApiError
@@ -19,7 +20,7 @@ _log = get_logger(__name__)
 Handler = Callable[[Service, Call], Awaitable[None]]
 
 _HEADER_NAMES = re.compile(rb"[A-Za-z0-9_\-, ]{1,2048}")
-_EXPOSED = (b"access-control-expose-headers", b"x-request-id, retry-after, retry-after-ms")
+_EXPOSED = (b"access-control-expose-headers", b"x-request-id, x-infeng-ignored, retry-after, retry-after-ms")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +42,10 @@ class Route:
 class App:
     """Answers every call, whatever it is."""
 
-    def __init__(self, service: Service, routes: Mapping[str, Route]) -> None:
+    def __init__(self, service: Service, routes: Mapping[str, Route], hosts: Hosts) -> None:
         """Answer by ``routes``: paths, those that end with / and more for whatever begins with them."""
         self._service = service
+        self._hosts = hosts
         self._routes = dict(routes)
         self._prefixes = tuple(path for path in routes if path.endswith("/") and path != "/")
         self._origins = frozenset(origin.encode("latin-1") for origin in service.settings.cors)
@@ -65,6 +67,7 @@ class App:
             call.close()
 
     async def _answer(self, call: Call) -> None:
+        self._check_host(call)
         route = self._route(call.path)
         self._mark_origin(call)
         if call.method == "OPTIONS" and route is not None:
@@ -93,13 +96,24 @@ class App:
         if caller is not None:
             call.caller = caller
             return
+        self._turn_away(call, unauthenticated(b"authorization" in call.headers))
+
+    def _turn_away(self, call: Call, error: ApiError) -> NoReturn:
+        """Tell observers of a call from nobody who is known, and refuse it."""
         for observer in self._service.observers:
             record = Record(call.id, call.path, "", "", client=call.client, wall=call.wall, arrived=call.arrived)
-            record.status = 401
-            observer.rejected(record, "unauthorized")
-        raise unauthenticated(b"authorization" in call.headers)
+            record.status = error.status
+            observer.rejected(record, reason_of(error))
+        raise error
 
     # ------------------------------------------------------------------------------------------- pages of others ---
+
+    def _check_host(self, call: Call) -> None:
+        """Refuse a call by a name that is not this server's; raises ApiError 403."""
+        try:
+            self._hosts.check(call.headers.get(b"host"))
+        except ApiError as error:
+            self._turn_away(call, error)
 
     def _mark_origin(self, call: Call) -> None:
         """Let a browser's page read the answer, where its origin may."""

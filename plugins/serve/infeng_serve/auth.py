@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from infeng_core.api import InfengError, UsageError, get_logger
+from infeng_core.api import InfengError, UsageError, get_logger, read_text
 
 LARGEST = 16 << 20
 """Bytes of a file of keys."""
@@ -64,6 +64,11 @@ class Keys:
     def are_asked_for(self) -> bool:
         """Whether a call needs a key. A file that has none lets nobody in."""
         return self._file is not None or bool(self._fixed)
+
+    @property
+    def are_shared(self) -> bool:
+        """Whether there is more than one tenant, or a file to which one may be added."""
+        return self._file is not None or len({caller.tenant for caller in self.callers}) > 1
 
     def caller(self, authorization: bytes | None) -> Caller | None:
         """Return whose key a header ``Authorization: Bearer KEY`` has; None where it is nobody's."""
@@ -118,17 +123,7 @@ def read_keys(path: Path) -> list[tuple[bytes, Caller]]:
 
     TENANT: ``-`` stands for none. ADAPTERS: names with commas, ``-`` for none of the operator's, ``*`` for everybody's.
     """
-    try:
-        with path.open("rb") as file:
-            data = file.read(LARGEST + 1)
-        text = data.decode("utf-8")
-    except OSError as error:
-        raise UsageError(f"{path}", error.strerror or str(error), "give a file of keys that can be read") from error
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{path}", f"byte {error.start} is not UTF-8", "convert the file to UTF-8") from error
-    if len(data) > LARGEST:
-        raise UsageError(f"{path}", f"it has more than {LARGEST} bytes", "list fewer keys")
-    return list(_parsed(path, text))
+    return list(_parsed(path, read_text(path, LARGEST, UsageError, "give a file of keys that can be read")))
 
 
 def _parsed(path: Path, text: str) -> Iterator[tuple[bytes, Caller]]:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from infeng_core.api import BlockAccess, Engine, __version__
+from infeng_core.api import BlockAccess, Engine, __version__, read_bytes
 from infeng_serve.model import Model
 from infeng_serve.settings import Settings
 
@@ -33,7 +33,7 @@ def basis_of(model: Model, settings: Settings) -> dict[str, str]:
         "cache format": _cache_format(engine),
         "sampling.order": ", ".join(config.sampling.order),
         "tokenizer": f"{config.tokenizer.use}, parse_special {str(config.tokenizer.parse_special).lower()}",
-        "chat template": _digest(Path(template).read_bytes()) if template else "the model's",
+        "chat template": _digest(read_bytes(Path(template))) if template else "the model's",
     }
 
 

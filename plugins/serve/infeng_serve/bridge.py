@@ -7,14 +7,13 @@ import itertools
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol, TypeVar
 
 from infeng_core.api import Engine, Event, Output, Request
-from infeng_serve.failures import GoneError
 from infeng_serve.feed import Choice, Feed
 from infeng_serve.observers import Record
 from infeng_serve.protocol.errors import ApiError
+from infeng_serve.readers import Readers
 
 _T = TypeVar("_T")
 
@@ -33,6 +32,9 @@ class Asked(Protocol):
 
 _A = TypeVar("_A", bound=Asked)
 
+Settled = list[tuple[Request, Record]]
+"""The requests of a call as the server wants them, each with its record."""
+
 Given = list[tuple[int, Event | Exception]]
 """What one step gave, by the keys of choices."""
 
@@ -40,10 +42,14 @@ Given = list[tuple[int, Event | Exception]]
 class Bridge:
     """Runs an engine by its own thread for the event loop that makes this object."""
 
-    def __init__(self, engine: Engine, pool: ThreadPoolExecutor) -> None:
-        """Start the engine's thread. ``pool``: reads and submits requests."""
+    def __init__(self, engine: Engine, readers: Readers, makers: Readers) -> None:
+        """Start the engine's thread.
+
+        readers: read and submit requests. makers: submit those with logit processors, which are made first.
+        """
         self._engine = engine
-        self._pool = pool
+        self._readers = readers
+        self._makers = makers
         self._loop = asyncio.get_running_loop()
         self._ready: deque[Output] = deque()
         self._choices: dict[int, Choice] = {}
@@ -53,27 +59,32 @@ class Bridge:
         self._coming: set[Feed] = set()  # of calls that were let in and are being read
         engine.start(self._on_step)
 
-    async def run(self, work: Callable[[], _T]) -> _T:
-        """Do on a thread of the pool what takes long."""
-        return await self._loop.run_in_executor(self._pool, work)
+    async def run(self, tenant: str, work: Callable[[], _T]) -> _T:
+        """Do on a reading thread what takes long, when it is the tenant's turn."""
+        return await self._readers.run(tenant, work)
 
-    def check_room(self) -> None:
-        """Raise the OverloadedError that one more call would meet behind those that are being read."""
-        self._engine.check_room(coming=len(self._coming))
+    def check_room(self, tenant: str) -> None:
+        """Raise the OverloadedError that one more call of a tenant would meet behind those that are being read."""
+        self._engine.check_room(coming=len(self._coming), tenant=tenant)
 
     async def submit(
-        self, feed: Feed, read: Callable[[], _A], settle: Callable[[Request], tuple[Request, Record]]
+        self, tenant: str, feed: Feed, read: Callable[[], _A], settle: Callable[[Request], tuple[Request, Record]]
     ) -> _A:
-        """Read a call and submit its requests, both on a thread of the pool; its events come to ``feed``.
+        """Read a call and submit its requests, both on a thread in the tenant's turn; its events come to ``feed``.
 
-        settle: returns a request as the server wants it, and its record. Raises whatever reading and submitting raise,
-        OverloadedError before anything is read; then nothing of the call is left in the engine.
+        Where logit processors are made, which may take as long as a grammar takes to compile, other threads do it.
+
+        settle: returns a request as the server wants it, and its record. The requests are let in together: where there
+        is room for the first, the others follow. Raises whatever reading and submitting raise, OverloadedError before
+        anything is read; then nothing of the call is left in the engine.
         """
-        self.check_room()
+        self.check_room(tenant)
         self.feeds.add(feed)
         self._coming.add(feed)
         try:
-            answer = await self.run(lambda: self._submit(feed, read, settle))
+            answer, settled = await self.run(tenant, lambda: self._read(feed, read, settle))
+            if settled:
+                await self._makers.run(tenant, lambda: self._start(feed, settled))
         except BaseException:
             self.close(feed)
             raise
@@ -87,28 +98,37 @@ class Bridge:
         self._coming.discard(feed)
         feed.leave()
 
-    def _submit(self, feed: Feed, read: Callable[[], _A], settle: Callable[[Request], tuple[Request, Record]]) -> _A:
-        if feed.is_left:
-            raise GoneError
+    def _read(
+        self, feed: Feed, read: Callable[[], _A], settle: Callable[[Request], tuple[Request, Record]]
+    ) -> tuple[_A, Settled]:
+        """Return the answer in the making, and its requests where they have logit processors; others are submitted."""
+        feed.check()
         answer = read()
-        feed.is_whole = not answer.streams
-        settled = [settle(request) for request in answer.requests]
+        feed.is_whole, feed.paths = not answer.streams, getattr(answer, "paths", {})
+        settled = []
+        for request in answer.requests:
+            feed.check()
+            settled.append(settle(request))
+        if any(request.params.processors for request, _ in settled):
+            return answer, settled
+        self._start(feed, settled)
+        return answer, []
+
+    def _start(self, feed: Feed, settled: Settled) -> None:
         choices = [feed.add(record) for _, record in settled]
         for (request, record), choice in zip(settled, choices, strict=True):
-            if feed.is_left:
-                raise GoneError
+            feed.check()
             key = next(self._keys)
             self._choices[key] = choice
             record.submitted = time.perf_counter()
             self._coming.discard(feed)
             try:
-                choice.stream = self._engine.submit(request, index=key, ready=self._ready)
+                choice.stream = self._engine.submit(request, index=key, ready=self._ready, follows=bool(choice.number))
             except BaseException:
                 del self._choices[key]
                 raise
         if feed.is_left:  # it left while the last one was submitted
             feed.leave()
-        return answer
 
     # ---------------------------------------------------------------------------------------------- after a step ---
 

@@ -9,7 +9,16 @@ import time
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from infeng_core.api import Laps, UsageError, add_config_options, config_from, get_logger, parse_lora, say
+from infeng_core.api import (
+    Laps,
+    UsageError,
+    add_config_options,
+    config_from,
+    get_logger,
+    hear_others,
+    parse_lora,
+    say,
+)
 
 _log = get_logger(__name__)
 
@@ -19,9 +28,6 @@ class Options(Protocol):
 
     def add_argument(self, *names: str, **how: Any) -> object:
         """Add one."""
-
-
-LOOPBACK = ("127.", "::1", "localhost")
 
 
 class Serve:
@@ -59,6 +65,13 @@ class Serve:
             help="prompts computed before /ready, JSON in each line; repeats",
         )
         parser.add_argument(
+            "--logit-processor",
+            action="append",
+            dest="logit_processors",
+            metavar="NAME",
+            help="of a plugin, which requests may name; repeats",
+        )
+        parser.add_argument(
             "--no-cache",
             action="store_true",
             help="convert and pack at each start (model.cache and adapters.cache: none)",
@@ -76,6 +89,7 @@ class Serve:
 
     def run(self, arguments: argparse.Namespace) -> int:
         """Serve until SIGTERM or Ctrl-C; raises InfengError, and what loading the model raises."""
+        from infeng_serve.defaults import as_served
         from infeng_serve.model import Model, load
         from infeng_serve.server import Server
         from infeng_serve.settings import Settings
@@ -84,6 +98,7 @@ class Serve:
         from infeng_serve.watching.process import age
         from infeng_serve.watching.tracing import check
 
+        hear_others()
         startup = Laps(age())
         startup.end("imports")
         names = {field.name for field in dataclasses.fields(Settings)} - {"threads"}
@@ -97,6 +112,7 @@ class Serve:
         loras = [parse_lora(text) for text in arguments.lora]
         settings = Settings.read({**self._settings, **config.extra.get("serve", {})})
         keys = keys_of(arguments.api_key, arguments.admin_key, settings.api_keys)
+        config = as_served(config, keys)
         if settings.otlp_endpoint:
             check(settings.otlp_endpoint)  # now, and not after the model has been loaded
 
@@ -118,8 +134,10 @@ class Serve:
             watch=lambda model: watchers(model, settings, startup),
             startup=startup,
         )
-        if not keys.are_asked_for and not settings.host.startswith(LOOPBACK):
+        if not keys.are_asked_for and not server.is_local:
             _log.warning("anybody who reaches this address may call: no API key is set", host=settings.host)
+        if not keys.are_asked_for and "*" in settings.cors:
+            _log.warning("any page that is open in a browser may call: no API key is set", cors="*")
         say(f"listening at {server.url}, loading {config.model.path}", to_stderr=True)
         server.run(has_signals=True)
         return 0
@@ -138,10 +156,16 @@ class Serve:
             "--lora-root", action="append", dest="lora_roots", metavar="DIR", help="callers load from here; repeats"
         )
         group.add_argument("--cors", action="append", metavar="ORIGIN", help="origin whose pages may call; repeats")
+        group.add_argument(
+            "--allowed-hosts", action="append", metavar="NAME", help="name that it answers to without keys; repeats"
+        )
         group.add_argument("--tls-cert", metavar="FILE", help="certificate chain")
         group.add_argument("--tls-key", metavar="FILE", help="its private key")
 
     def _configure_limits(self, group: Options) -> None:
+        group.add_argument(
+            "--unknown-parameters", choices=("error", "ignore"), help="of calls, that could change an answer (error)"
+        )
         group.add_argument("--max-body", type=int, metavar="BYTES", help="of a request (16 MiB)")
         group.add_argument("--max-connections", type=int, metavar="N", help="open at a time (4096)")
         group.add_argument("--max-requests", type=int, metavar="N", help="answered or waiting at a time (1024)")

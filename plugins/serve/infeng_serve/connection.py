@@ -30,7 +30,13 @@ class Bounds:
 LOOK_SECONDS = 0.1
 """How often a connection that is not read is looked at: its client may have left."""
 
+HEAD_END = b"\r\n\r\n"
+
 _LEFT = select.POLLRDHUP | select.POLLHUP | select.POLLERR
+
+
+class RefusedError(Exception):
+    """Ends the parsing of a call that was answered already."""
 
 
 class Flow(FlowControl):
@@ -101,7 +107,9 @@ class Connection(HttpToolsProtocol):
         self._head_timer: asyncio.TimerHandle | None = None
         self._write_timer: asyncio.TimerHandle | None = None
         self._in_head = True
-        self._head_bytes = 0
+        self._head_bytes = 0  # as they came, as far as a head begins where data does
+        self._head_tail = b""  # the last of them, in which its end may begin
+        self._parsed_bytes = 0  # of the head's parts
         self._messages = 0
         self._answered: RequestResponseCycle | None = None
         """The call that is being answered, or was; uvicorn's ``cycle`` is the last one that was sent."""
@@ -132,21 +140,28 @@ class Connection(HttpToolsProtocol):
         super()._start_asgi_task(cycle, app)
 
     def data_received(self, data: bytes) -> None:
-        """Parse; a head that does not end is refused."""
+        """Parse, but for a head that is too long."""
         if self.transport.is_closing():
             return
-        messages = self._messages
-        super().data_received(data)
-        if self._in_head and messages == self._messages:
-            self._head_bytes += len(data)
-            if self._head_bytes > self._bounds.head:
-                self._refuse(431, f"The head has more than {self._bounds.head} bytes.")
+        if self._in_head:
+            self._count_head(data)
+        if self._head_bytes > self._bounds.head:
+            self._refuse_head()
+        else:
+            super().data_received(data)
+
+    def _count_head(self, data: bytes) -> None:
+        """Count what of ``data`` belongs to the head that is being read."""
+        joined = self._head_tail + data
+        end = joined.find(HEAD_END)
+        self._head_bytes += len(data) if end < 0 else end + len(HEAD_END) - len(self._head_tail)
+        self._head_tail = joined[1 - len(HEAD_END) :] if end < 0 else b""
 
     def on_message_begin(self) -> None:
-        """Count a head's bytes and seconds from here on."""
+        """Count a head's seconds from here on."""
         super().on_message_begin()
         self._messages += 1
-        self._in_head, self._head_bytes = True, 0
+        self._parsed_bytes = 0
         if self._head_timer is None:
             self._arm()
 
@@ -154,7 +169,40 @@ class Connection(HttpToolsProtocol):
         """The head is there."""
         self._in_head = False
         self._disarm()
+        self._check_host()
         super().on_headers_complete()
+
+    def on_url(self, url: bytes) -> None:
+        """Take a part of the target."""
+        self._count_parsed(len(url))
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take a header."""
+        self._count_parsed(len(name) + len(value) + len(": \r\n"))
+        super().on_header(name, value)
+
+    def on_message_complete(self) -> None:
+        """The body is there: another head may follow."""
+        self._in_head, self._head_bytes, self._head_tail = True, 0, b""
+        super().on_message_complete()
+
+    def _count_parsed(self, size: int) -> None:
+        """Count a part of a head: one that comes together with the call before it is known by its parts alone."""
+        self._parsed_bytes += size
+        if self._parsed_bytes > self._bounds.head:
+            self._refuse_head()
+            raise RefusedError
+
+    def _check_host(self) -> None:
+        """Refuse what RFC 9112 (3.2) has refused: a call of HTTP/1.1 with no Host, or any with several."""
+        hosts = sum(name == b"host" for name, _ in self.headers)
+        if hosts > 1 or (hosts == 0 and self.parser.get_http_version() != "1.0"):
+            self._refuse(400, f"The header Host is there {hosts} times; send it once.")
+            raise RefusedError
+
+    def _refuse_head(self) -> None:
+        self._refuse(431, f"The head has more than {self._bounds.head} bytes.")
 
     def pause_writing(self) -> None:
         """The client reads too slowly, or no more."""

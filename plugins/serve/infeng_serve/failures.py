@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 from infeng_core.api import AdapterError, InfengError, OverloadedError, UsageError, get_logger
 from infeng_serve.protocol import errors
 from infeng_serve.protocol.errors import ApiError
@@ -32,14 +35,17 @@ def unauthenticated(is_given: bool) -> ApiError:
     return ApiError(401, f"{why}; send `Authorization: Bearer KEY`.", code="invalid_api_key", headers=headers)
 
 
-def failure(error: BaseException, id: str = "") -> ApiError:
-    """Return any error as clients see it. What is no fault of theirs is logged, and told without details."""
+def failure(error: BaseException, id: str = "", paths: Mapping[str, str] = MappingProxyType({})) -> ApiError:
+    """Return any error as clients see it. What is no fault of theirs is logged, and told without details.
+
+    paths: as of ``errors.of``.
+    """
     if isinstance(error, ApiError):
         return error
     if isinstance(error, InfengError):
         if not isinstance(error, (UsageError, AdapterError, OverloadedError)):
             _log.error("a call failed", id=id, error=str(error))
-        return errors.of(error)
+        return errors.of(error, paths=paths)
     _log.error("a call failed", id=id, exc_info=error)
     return ApiError(500, f"The server failed on this call; its log says why (request id {id}).", type="server_error")
 

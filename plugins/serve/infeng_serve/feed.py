@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from infeng_core.api import Completion, Event, Stream
-from infeng_serve.failures import failure
+from infeng_serve.failures import GoneError, failure
 from infeng_serve.observers import Observer, Record
 from infeng_serve.protocol.errors import ApiError
 
@@ -43,6 +43,8 @@ class Feed:
         """Whether that is because the client has left."""
         self.is_whole = False
         """Whether the call wants nothing before all choices have ended."""
+        self.paths: Mapping[str, str] = {}
+        """Of the call's parameters, by what errors of the engine call them."""
         self.at_once: Callable[[News], bool] | None = None
         """Takes news while the call sleeps for them; returns False, and has taken none, where the call has to wake."""
         self._id = id
@@ -74,7 +76,7 @@ class Feed:
         if not choice.is_accepted:
             self.accept(choice)
         if isinstance(event, Exception):
-            error = failure(event, self._id)
+            error = failure(event, self._id, self.paths)
             self.end(choice, now, error)
             self.abort(error)
             return True
@@ -112,7 +114,7 @@ class Feed:
             is_taken = self.at_once(self._news)
         except Exception as error:
             is_taken = True
-            self.abort(failure(error, self._id))
+            self.abort(failure(error, self._id, self.paths))
         if is_taken:
             self._news = {}
         return is_taken
@@ -190,6 +192,11 @@ class Feed:
         for choice in list(self.choices):
             if choice.stream is not None and choice.number not in self.completions:
                 choice.stream.cancel()
+
+    def check(self) -> None:
+        """Raise GoneError where nobody wants the answer any more; on any thread, between two pieces of work."""
+        if self.is_left:
+            raise GoneError
 
     def gone(self) -> None:
         """Let go: the client has left."""

@@ -19,6 +19,7 @@ from infeng_serve.journal import Entry
 from infeng_serve.observers import Record
 from infeng_serve.protocol.answer import Answer, Context
 from infeng_serve.protocol.errors import ApiError
+from infeng_serve.protocol.unknown import Ignored
 from infeng_serve.service import Service
 from infeng_serve.silence import Silence, comment
 
@@ -26,7 +27,7 @@ Read = Callable[[bytes, Context], Answer]
 """``read`` of a module of the protocol."""
 
 STREAMS = "/v1/streams/"
-"""Below this path are calls of the journal, by their ids."""
+"""Below this path are calls of the journal, by their own ids: what clients call them may name two."""
 
 HEAD_SECONDS = 1.0
 """How long a stream's head waits for the first event, so that what goes wrong until then has a status of its own."""
@@ -36,6 +37,9 @@ class Asked(Protocol):
     """What is known of a call, whichever way it came."""
 
     id: str
+    """As the client names it, perhaps another call too."""
+    own_id: str
+    """The server's, which no other call has."""
     path: str
     caller: Caller
     wall: float
@@ -59,7 +63,7 @@ async def generate(service: Service, call: Call, read: Read) -> None:
     key = call.header(b"idempotency-key")
 
     async def asked() -> tuple[bytes, Entry | None]:
-        body = await call.body(service.settings)
+        body = await service.body(call)
         return body, service.repeats.entry(call, key, body)
 
     with service.repeats.one_at_a_time(call, key):
@@ -91,13 +95,15 @@ async def _answer(
     service, feed = work.service, work.feed
     try:
         with service.taken(call.caller):
-            service.bridge.check_room()  # before the body is read: a call that is refused is to cost little
+            # Before the body is read: a call that is refused is to cost little.
+            service.bridge.check_room(call.caller.tenant)
             body, work.entry = await asked()
             service.check_open()
             call.watch(feed.gone)
             try:
                 reading = partial(work.read, read, body)
-                answer = await service.bridge.submit(feed, reading, work.settle)
+                answer = await service.bridge.submit(call.caller.tenant, feed, reading, work.settle)
+                call.extra += work.ignored.headers(call.id)
                 await work.keep(body)
                 del body, reading  # they may be large, and the answer take long
                 if answer.streams:
@@ -111,7 +117,7 @@ async def _answer(
     except GoneError:
         raise
     except Exception as error:
-        told = failure(error, call.id)
+        told = failure(error, call.id, feed.paths)
         if not any(choice.stream is not None for choice in feed.choices):
             work.reject(told)
         if feed.is_gone or call.is_started:
@@ -185,6 +191,8 @@ class Work:
     model: str = ""
     created: int = 0
     requests: list[Request] = field(default_factory=list)
+    ignored: Ignored = field(default_factory=Ignored)
+    """What the call asks for without effect."""
     _kept: Entry | None = None  # of a new call, until its adapters are known
 
     def read(self, read: Read, body: bytes) -> Answer:
@@ -203,10 +211,12 @@ class Work:
 
     def context(self) -> Context:
         """Return what the protocol knows of the call; the model that it asks for is noted."""
-        context = self.service.context(self.call.id, self.call.caller)
+        context = self.service.context(self.call.id, self.call.own_id, self.call.caller)
+        context = replace(context, check=self.feed.check)
         if self.entry is not None:
-            context = replace(context, id=self.entry.id, created=self.entry.created)
-        self.created = context.created
+            entry = self.entry
+            context = replace(context, id=entry.name or entry.id, own_id=entry.id, created=entry.created)
+        self.created, self.ignored = context.created, context.ignored
         find = context.adapter_of
 
         def noted(model: str) -> Adapters | None:
@@ -242,7 +252,7 @@ class Work:
             return
         call = self.call
         entry = Entry(
-            call.id,
+            call.own_id,
             call.path,
             call.caller.tenant,
             self.created,
@@ -250,6 +260,7 @@ class Work:
             tuple(request.params.seed or 0 for request in self.requests),
             adapters=self.service.repeats.contents(self.requests),
             key=self.key,
+            name=call.id if call.id != call.own_id else "",
         )
         await self._write(entry)
         self._kept = entry if entry.is_open else None
@@ -271,7 +282,7 @@ class Work:
     async def _write(self, entry: Entry) -> None:
         journal = self.service.journal
         if journal.is_kept:
-            await self.service.bridge.run(lambda: journal.add(entry))
+            await self.service.bridge.run(entry.tenant, lambda: journal.add(entry))
         else:
             journal.add(entry)
 

@@ -6,13 +6,13 @@ import asyncio
 import re
 import time
 import uuid
+import zlib
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any
 
 from infeng_serve.auth import NOBODY, Caller
 from infeng_serve.failures import GoneError
 from infeng_serve.protocol.errors import ApiError
-from infeng_serve.settings import Settings
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -31,9 +31,56 @@ _TYPE_JSON = re.compile(rb"application/([\w.+-]+\+)?json")
 _NOT_JSON = "the content type is not application/json; send the header `Content-Type: application/json`"
 
 
-def request_id(given: bytes) -> str:
-    """Return the id that a client gives its call where that is harmless, else a new one."""
-    return given.decode("ascii") if _ID.fullmatch(given) else uuid.uuid4().hex
+def own_id() -> str:
+    """Return an id that no other call has, of this server or another."""
+    return uuid.uuid4().hex
+
+
+def request_id(given: bytes, own: str) -> str:
+    """Return the id that a client gives its call where that is harmless, else the server's own."""
+    return given.decode("ascii") if _ID.fullmatch(given) else own
+
+
+def too_large(most: int) -> ApiError:
+    """Return the error of a body of more than ``most`` bytes; its connection is of no more use."""
+    return ApiError(
+        413, f"The body has more than {most} bytes.", code="body_too_large", headers={"connection": "close"}
+    )
+
+
+def unzipped(body: bytes, most: int) -> bytes:
+    """Return what a gzip file holds; raises ApiError 413 for more than ``most`` bytes, which are not unpacked, or 400.
+
+    Some milliseconds for a megabyte, while which other threads run.
+    """
+    reader = zlib.decompressobj(16 + zlib.MAX_WBITS)
+    try:
+        found = reader.decompress(body, most + 1)
+    except zlib.error as error:
+        raise ApiError(400, f"The body is not gzip: {error}.", code="invalid_gzip") from None
+    if len(found) > most:
+        raise too_large(most)
+    if not reader.eof or reader.unused_data:
+        why = "it ends too early" if not reader.eof else "something follows it"
+        raise ApiError(400, f"The body is not one gzip file: {why}.", code="invalid_gzip")
+    return found
+
+
+class Presence:
+    """Whether a call's client is there; for any thread."""
+
+    def __init__(self) -> None:
+        """Be there."""
+        self.is_left = False
+
+    def leave(self) -> None:
+        """The client has left."""
+        self.is_left = True
+
+    def check(self) -> None:
+        """Raise GoneError where nobody waits for the answer, between two pieces of work."""
+        if self.is_left:
+            raise GoneError
 
 
 class Call:
@@ -52,6 +99,7 @@ class Call:
         "is_over",
         "is_started",
         "method",
+        "own_id",
         "path",
         "scope",
         "wall",
@@ -66,7 +114,9 @@ class Call:
         self.arrived = time.perf_counter()
         self.wall = time.time()
         given = self.headers.get(b"x-request-id", b"")
-        self.id = request_id(given)
+        self.own_id = own_id()
+        """The server's, by which the call is kept: a client may give two calls one ``id``."""
+        self.id = request_id(given, self.own_id)
         """Given by the client in X-Request-Id, where that is of 128 harmless characters at most."""
         self.caller: Caller = NOBODY
         self.extra: list[tuple[bytes, bytes]] = [(b"x-request-id", self.id.encode("ascii"))]
@@ -90,32 +140,43 @@ class Call:
 
     # ------------------------------------------------------------------------------------------------- its body ---
 
-    async def body(self, settings: Settings) -> bytes:
-        """Read the JSON body. Raises ApiError 413, 408, 415 or 400, GoneError where the client leaves meanwhile."""
+    async def body(self, most: int, seconds: float) -> bytes:
+        """Read the JSON body, of ``most`` bytes within so many seconds; it may be packed (``is_gzip``).
+
+        Raises ApiError 413, 408, 415 or 400, GoneError where the client leaves meanwhile.
+        """
         self._check_type()
         length = self.headers.get(b"content-length", b"0")
         parts: list[bytes] = []
         size = int(length) if length.isdigit() and len(length) < 20 else 0
         try:
-            async with asyncio.timeout(settings.body_timeout):
-                more = size <= settings.max_body
+            async with asyncio.timeout(seconds):
+                more = size <= most
                 size = 0 if more else size
                 while more:
                     part, more = await self._part()
                     parts.append(part)
                     size += len(part)
-                    more = more and size <= settings.max_body
+                    more = more and size <= most
         except TimeoutError:
-            why = f"The body did not arrive within {settings.body_timeout:g} seconds."
+            why = f"The body did not arrive within {seconds:g} seconds."
             raise ApiError(408, why, headers={"connection": "close"}) from None
-        if size > settings.max_body:
+        if size > most:
             await self._linger()
-            why = f"The body has more than {settings.max_body} bytes."
-            raise ApiError(413, why, code="body_too_large", headers={"connection": "close"})
+            raise too_large(most)
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
+    @property
+    def is_gzip(self) -> bool:
+        """Whether the body is packed."""
+        return self.headers.get(b"content-encoding", b"").strip().lower() in (b"gzip", b"x-gzip")
+
     def _check_type(self) -> None:
-        """Refuse what a page of another origin could send without asking first."""
+        """Refuse what a page of another origin could send without asking first, and what cannot be unpacked."""
+        encoding = self.headers.get(b"content-encoding", b"").strip().lower()
+        if encoding not in (b"", b"identity") and not self.is_gzip:
+            why = "The content encoding is not gzip; send the body as it is, or as gzip."
+            raise ApiError(415, why, headers={"accept-encoding": "gzip, identity", "connection": "close"})
         given = self.headers.get(b"content-type")
         if given is None and b"origin" not in self.headers:
             return

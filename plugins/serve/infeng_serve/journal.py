@@ -3,12 +3,16 @@
 An entry is a line ``CRC-32 in hex, a space, JSON``, written and handed to the system before the answer begins. So what
 was accepted outlives the process; a line that a kill cut off is one that no client has heard of. Each process begins a
 file of its own and removes what is older, or more, than may be kept. Without a directory entries live in memory.
+
+Files are read and removed only where they are this user's own and have a name that the journal gives. Where the disk
+takes no more, calls are answered all the same and entries live in memory until it does again: ``trouble`` says so.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
+import re
 import threading
 import time
 import zlib
@@ -18,11 +22,16 @@ from pathlib import Path
 
 import msgspec
 
-from infeng_core.api import UsageError, get_logger
+from infeng_core.api import ResourceError, UsageError, get_logger, own_file, require_trusted
 from infeng_serve.basis import Basis, changes, digest_of
 
 FILES = 4
 """Files that the most bytes are spread over: the oldest goes as a whole."""
+
+_NAME = re.compile(r"[0-9]{10,18}\.journal")
+_REMEDY = "choose another directory, which only this user may write"
+_PORTION = 1 << 16
+"""Bytes of a line that is too long which are passed over at a time."""
 
 _log = get_logger(__name__)
 
@@ -31,7 +40,7 @@ class Entry(msgspec.Struct, frozen=True):
     """One accepted call."""
 
     id: str
-    """Of the call; the response and its frames are named by it."""
+    """Of the call, which no other has: frames and the rest of a stream are named by it."""
     path: str
     """The route that was called."""
     tenant: str
@@ -47,6 +56,8 @@ class Entry(msgspec.Struct, frozen=True):
     """(name, where it was loaded from, content id or "" where nothing was answered yet) of those that answer."""
     key: str = ""
     """The client's Idempotency-Key."""
+    name: str = ""
+    """What the client calls it, perhaps another call too; the response is named by it. "": by ``id``."""
 
     @property
     def size(self) -> int:
@@ -75,12 +86,14 @@ class Journal:
         *,
         keep: float = 3600.0,
         most_bytes: int = 256_000_000,
+        most_line: int = 64_000_000,
         syncs: bool = False,
         clock: Callable[[], float] = time.time,
     ) -> None:
         """Keep entries for ``keep`` seconds and ``most_bytes``, with a directory beyond this process: see ``read``.
 
-        syncs: whether an entry is on the medium, not only with the system, before its answer begins.
+        most_line: bytes of a line that is read. syncs: whether an entry is on the medium, not only with the system,
+        before its answer begins.
 
         Raises UsageError for a directory that cannot be used or that another server uses.
         """
@@ -91,12 +104,14 @@ class Journal:
         self._guard = threading.Lock()
         self._basis: Basis = {}
         self._digest = ""
-        self._files = None if directory is None else _Files(directory, most_bytes // FILES)
+        self.trouble = ""
+        """Why entries are in memory alone although there is a directory; "" where they are written."""
+        self._files = None if directory is None else _Files(directory, most_bytes // FILES, most_line)
 
     def read(self) -> int:
         """Take what earlier processes wrote, before the first ``add``; return how many entries those are.
 
-        A full journal takes some seconds. Raises OSError for a file that cannot be read.
+        A full journal takes some seconds. What cannot be read, or is not ours, is left out with a warning.
         """
         if self._files is None:
             return 0
@@ -131,18 +146,29 @@ class Journal:
         return self._files is not None
 
     def add(self, entry: Entry) -> None:
-        """Keep a call, in the place of one with its id; it is written when this returns.
-
-        Raises OSError where the disk refuses.
-        """
+        """Keep a call, again where more is known of it; it is written when this returns, if the disk takes it."""
         entry = msgspec.structs.replace(entry, basis=self._digest)
         with self._guard:
             if self._files is not None:
-                self._files.append(entry, self._most_bytes, syncs=self._syncs)
+                self._write(self._files, entry)
             self._put(entry)
 
+    def _write(self, files: _Files, entry: Entry) -> None:
+        try:
+            files.append(entry, self._most_bytes, syncs=self._syncs)
+        except OSError as error:
+            trouble = error.strerror or str(error)
+            if trouble != self.trouble:
+                what = "the journal cannot be written: calls are answered, but not again after a restart"
+                _log.warning(what, directory=str(files.directory), reason=trouble)
+            self.trouble = trouble
+        else:
+            if self.trouble:
+                _log.warning("the journal is written again", directory=str(files.directory))
+            self.trouble = ""
+
     def find(self, tenant: str, id: str) -> Entry | None:
-        """Return the latest call of a tenant with this id, if it is still kept."""
+        """Return the call of a tenant with this id, if it is still kept."""
         with self._guard:
             self._expire()
             return self._entries.get((tenant, id))
@@ -191,15 +217,18 @@ class Journal:
 class _Files:
     """The files of a directory that one server at a time uses."""
 
-    def __init__(self, directory: Path, full: int) -> None:
+    def __init__(self, directory: Path, full: int, most_line: int) -> None:
         """Take the directory; a file with more than ``full`` bytes is followed by another."""
-        self._directory = directory
+        self.directory = directory
         self._full = full
+        self._most_line = most_line
         self.bases: dict[str, Basis] = {}
         """What answers of all files depend on, by their digests."""
         try:
             directory.mkdir(0o700, parents=True, exist_ok=True)
-            self._lock = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            require_trusted(directory, UsageError, _REMEDY)
+            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+            self._lock = os.open(directory / "lock", flags, 0o600)
         except OSError as error:
             raise UsageError(f"journal {directory}", error.strerror or str(error), "choose another directory") from None
         try:
@@ -213,29 +242,39 @@ class _Files:
     def read(self, oldest: float) -> Iterator[Entry]:
         """Give the entries of earlier processes in their order; files without a younger one than ``oldest`` go."""
         for path in self._paths():
-            if path.stat().st_mtime < oldest:
+            try:
+                yield from self._entries(path, oldest)
+            except ResourceError as error:
+                _log.warning("a file of the journal is not used", reason=str(error))
+            except OSError as error:
+                _log.warning("a file of the journal is not used", path=str(path), reason=error.strerror or str(error))
+
+    def _entries(self, path: Path, oldest: float) -> Iterator[Entry]:
+        broken = 0
+        with own_file(path, remedy="remove it") as handle:
+            status = os.fstat(handle)
+            if status.st_mtime < oldest:
                 path.unlink(missing_ok=True)
-                continue
-            broken = 0
-            with path.open("rb") as file:
-                for line in file:
-                    if not line.endswith(b"\n"):
-                        break  # it was cut off
-                    found = _read(line[:-1])
-                    if found is None:
-                        broken += 1
-                    elif isinstance(found, Head):
-                        self.bases[digest_of(found.basis)] = found.basis
-                    elif found.created >= oldest:
-                        yield found
-            if broken:
-                _log.warning("lines of the journal are damaged and not used", path=str(path), lines=broken)
+                return
+            if status.st_size > FILES * self._full + self._most_line:
+                raise ResourceError(f"{path}", "is larger than all that is kept", "remove it")
+            for line in _lines(handle, self._most_line):
+                found = _read(line)
+                if found is None:
+                    broken += 1
+                elif isinstance(found, Head):
+                    self.bases[digest_of(found.basis)] = found.basis
+                elif found.created >= oldest:
+                    yield found
+        if broken:
+            _log.warning("lines of the journal are damaged and not used", path=str(path), lines=broken)
 
     def append(self, entry: Entry, most_bytes: int, *, syncs: bool) -> None:
         """Write an entry behind the others."""
         line = _line(entry)
         head = _line(Head(dict(self.bases[entry.basis]))) if entry.basis else b""
-        if self._handle < 0 or self._size + len(line) > self._full:
+        is_gone = self._handle >= 0 and not os.fstat(self._handle).st_nlink  # somebody has removed the file
+        if self._handle < 0 or is_gone or self._size + len(line) > self._full:
             self._begin(most_bytes - len(head) - len(line))
         if not self._size:
             self._write(head)
@@ -261,23 +300,48 @@ class _Files:
         os.close(self._lock)
 
     def _paths(self) -> list[Path]:
-        return sorted(self._directory.glob("[0-9]*.journal"))
+        """Return the files that have a name of the journal's, the oldest first."""
+        found = (entry.name for entry in os.scandir(self.directory) if _NAME.fullmatch(entry.name))
+        return [self.directory / name for name in sorted(found, key=lambda name: int(name.partition(".")[0]))]
 
     def _begin(self, most_bytes: int) -> None:
-        """Begin another file, and remove the oldest ones for it."""
+        """Begin another file, and remove the oldest ones of ours for it."""
         paths = self._paths()
-        total = sum(path.stat().st_size for path in paths)
-        for path in paths:
+        sizes = {path: size for path in paths if (size := _own_size(path)) is not None}
+        total = sum(sizes.values())
+        for path, size in sizes.items():
             if total + self._full <= most_bytes:
                 break
-            total -= path.stat().st_size
-            path.unlink()
+            total -= size
+            path.unlink(missing_ok=True)
         number = int(paths[-1].stem) + 1 if paths else 1
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
-        handle = os.open(self._directory / f"{number:010}.journal", flags, 0o600)
+        handle = os.open(self.directory / f"{number:010}.journal", flags, 0o600)
         if self._handle >= 0:
             os.close(self._handle)
         self._handle, self._size = handle, 0
+
+
+def _own_size(path: Path) -> int | None:
+    """Return the bytes of a file of ours, None for one that is not."""
+    try:
+        with own_file(path) as handle:
+            return os.fstat(handle).st_size
+    except (OSError, ResourceError):
+        return None
+
+
+def _lines(handle: int, most: int) -> Iterator[bytes]:
+    """Give the whole lines of a file without their ends; one of more than ``most`` bytes as b"" and unread."""
+    with os.fdopen(handle, "rb", closefd=False) as file:
+        while line := file.readline(most + 1):
+            is_whole = line.endswith(b"\n")
+            if not is_whole and len(line) <= most:
+                return  # it was cut off
+            yield line[:-1] if is_whole else b""
+            del line
+            while not is_whole and (rest := file.readline(_PORTION)):
+                is_whole = rest.endswith(b"\n")
 
 
 _ENTRY, _HEAD = msgspec.json.Decoder(Entry), msgspec.json.Decoder(Head)

@@ -5,8 +5,12 @@ from __future__ import annotations
 import contextlib
 import resource
 import socket
+from pathlib import Path
 
-from infeng_core.api import UsageError
+from infeng_core.api import UsageError, read_bytes
+
+MOST_PEM = 1 << 20
+"""Bytes of a file of certificates or keys."""
 
 BACKLOG = 2048
 """Connections that the system holds for us."""
@@ -39,3 +43,8 @@ def raise_open_files(wanted: int) -> None:
     if soft != resource.RLIM_INFINITY and soft < most:
         with contextlib.suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+
+
+def pem(path: str) -> bytes:
+    """Return what a file of certificates or keys holds; raises UsageError for one that cannot be such."""
+    return read_bytes(Path(path), MOST_PEM, UsageError, "give a certificate and its private key as PEM files")

@@ -6,12 +6,13 @@ import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from infeng_chat.template import ChatTemplate, find, prepare
 
-from infeng_core.api import Engine, EngineConfig, Laps, RequestError
+from infeng_core.api import Engine, EngineConfig, Laps, RequestError, UsageError
 from infeng_serve.adapters import AdapterNames
 from infeng_serve.auth import Caller
 from infeng_serve.protocol.answer import Context
@@ -36,16 +37,19 @@ class Model:
     """Sampling parameters of requests that give none."""
     created: int
     """Seconds since 1970."""
+    logit_processors: tuple[str, ...] = ()
+    """Those of plugins that requests may name."""
 
     @property
     def context(self) -> int:
         """Tokens that a prompt and its answer may have together."""
         return self.engine.limits.context
 
-    def asked(self, id: str, caller: Caller, most_choices: int) -> Context:
+    def asked(self, id: str, own_id: str, caller: Caller, most_choices: int) -> Context:
         """Return what the protocol knows of a call that begins now."""
         return Context(
             id=id,
+            own_id=own_id,
             created=int(time.time()),
             tenant=caller.tenant,
             model=self.name,
@@ -55,6 +59,8 @@ class Model:
             defaults=self.defaults,
             context=self.context,
             most_choices=most_choices,
+            check_room=partial(self.engine.check_room, tenant=caller.tenant),
+            logit_processors=self.logit_processors,
         )
 
 
@@ -75,6 +81,7 @@ def load(
     engine = Engine(config=config)
     laps.end("engine", engine.startup)
     try:
+        check_processors(engine, settings.logit_processors)
         for name, path, scale in loras:
             engine.adapters.load(name, path, scale=scale)
         laps.end("adapters")
@@ -93,6 +100,7 @@ def load(
             tuple(names),
             engine.defaults,
             int(time.time()),
+            tuple(dict.fromkeys(settings.logit_processors)),
         )
         laps.end("template")
         warming(model)
@@ -101,6 +109,16 @@ def load(
     except BaseException:
         engine.close()
         raise
+
+
+def check_processors(engine: Engine, names: Sequence[str]) -> None:
+    """Raise UsageError for a logit processor that no plugin brings: parameters of requests stand for the engine's."""
+    plugins = [found for found in engine.plugins.manifests if found.usable and found.name != "core"]
+    known = {name for found in plugins if found.manifest for name in found.manifest.provides["logit_processors"]}
+    for name in names:
+        if name not in known:
+            there = ", ".join(sorted(known)) or "none"
+            raise UsageError(f"logit processor {name}", "no plugin brings it", f"name one of those that are: {there}")
 
 
 def name_of(reference: str) -> str:

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Iterable, Iterator
 
 from infeng_core.api import Engine, Request
+from infeng_serve.adapters import told_name
 from infeng_serve.http import Call
 from infeng_serve.journal import Entry, Journal
 from infeng_serve.protocol.errors import ApiError
@@ -70,12 +71,13 @@ class Repeats:
         now = {name: (source, id) for name, source, id in self._known()}
         changes = []
         for name, source, id in entry.adapters:
+            told = told_name(name, entry.tenant)
             if name not in now:
-                changes.append(f"the adapter {name} is not there")
+                changes.append(f"the adapter {told} is not there")
             elif now[name][0] != source:
-                changes.append(f"the adapter {name} is from elsewhere")
+                changes.append(f"the adapter {told} is from elsewhere")
             elif id and now[name][1] and now[name][1] != id:
-                changes.append(f"the adapter {name} has other contents")
+                changes.append(f"the adapter {told} has other contents")
         return changes
 
     def contents(self, requests: Iterable[Request]) -> tuple[tuple[str, str, str], ...]:

@@ -23,7 +23,8 @@ from infeng_core.api import Laps, UsageError, get_logger, shorten_slice
 from infeng_serve.app import App, Route
 from infeng_serve.auth import Keys
 from infeng_serve.connection import Bounds, Connection, config_of
-from infeng_serve.listening import BACKLOG, listening, raise_open_files
+from infeng_serve.hosts import Hosts, is_loopback
+from infeng_serve.listening import BACKLOG, listening, pem, raise_open_files
 from infeng_serve.model import Model
 from infeng_serve.observers import Observer
 from infeng_serve.protocol.errors import shutting_down
@@ -73,9 +74,14 @@ class Server:
         self.service = Service(settings, keys or Keys(), startup)
         self._load = load
         self._watch = watch
-        self._config = _config(App(self.service, {**table(), **page.routes(settings), **(routes or {})}), settings)
         self._rpc = _rpc(self.service, settings)
         self._socket = listening(settings.host, settings.port)
+        try:
+            app = App(self.service, {**table(), **page.routes(settings), **(routes or {})}, self._hosts())
+            self._config = _config(app, settings)
+        except BaseException:
+            self._socket.close()
+            raise
         if settings.ready_file:
             self._forget(Path(settings.ready_file))
         scheme, host = "https" if settings.tls_cert else "http", settings.host
@@ -107,9 +113,19 @@ class Server:
                 self._loop.call_soon_threadsafe(self._stopping.set)
 
     @property
+    def is_local(self) -> bool:
+        """Whether callers of this machine alone reach it."""
+        return is_loopback(self._socket)
+
+    @property
     def grpc_address(self) -> str:
         """Where gRPC is served, once it is: host and port; "" where it is not."""
         return "" if self._rpc is None else self._rpc.address
+
+    def _hosts(self) -> Hosts:
+        """Return the names that it is called by: whoever has no key to show is held to them."""
+        names = self.settings.allowed_hosts
+        return Hosts(names, is_checked=not self.service.keys.are_asked_for and (self.is_local or bool(names)))
 
     def _forget(self, ready_file: Path) -> None:
         """Remove the ready file of a process that was killed: nobody serves at what it says."""
@@ -257,7 +273,9 @@ class Server:
         if self.service.is_loaded:
             await self.service.bridge.shut(shutting_down())
             parts.append(self.service.model.template)
-        self.service.pool.shutdown(wait=False, cancel_futures=True)
+        self.service.readers.close()
+        self.service.makers.close()
+        self.service.waiters.close()
         self.service.journal.close()
         for part in parts:
             getattr(part, "close", lambda: None)()
@@ -279,7 +297,9 @@ def write_atomically(path: Path, text: str) -> None:
     """Write a file that is whole as soon as it is there; raises UsageError."""
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        beside.write_text(text, encoding="utf-8")
+        beside.unlink(missing_ok=True)
+        with beside.open("x", encoding="utf-8") as file:  # not through a link that somebody has put there
+            file.write(text)
         beside.replace(path)
     except OSError as error:
         raise UsageError(f"{path}", error.strerror or str(error), "give a file that can be written") from error
@@ -305,6 +325,9 @@ def _bounds(settings: Settings) -> Bounds:
 def _config(app: App, settings: Settings) -> Config:
     if settings.tls_key and not settings.tls_cert:
         raise UsageError("--tls-key", "there is no certificate to it", "give --tls-cert as well")
+    for path in (settings.tls_cert, settings.tls_key):
+        if path:
+            pem(path)  # the library would wait for a pipe
     try:
         return config_of(
             app, keep_alive=settings.keep_alive, backlog=BACKLOG, cert=settings.tls_cert, key=settings.tls_key

@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 from infeng_core.api import Laps, get_logger
 from infeng_serve.auth import Caller, Keys
-from infeng_serve.basis import basis_of
+from infeng_serve.basis import basis_of, digest_of
 from infeng_serve.bridge import Bridge
 from infeng_serve.failures import LoadingError
+from infeng_serve.http import Call, unzipped
 from infeng_serve.journal import Journal
 from infeng_serve.limits import Limits
 from infeng_serve.model import Model
 from infeng_serve.observers import Observer
 from infeng_serve.protocol.answer import Context
 from infeng_serve.protocol.errors import shutting_down
+from infeng_serve.protocol.unknown import Ignored
+from infeng_serve.readers import Readers
 from infeng_serve.repeats import Repeats
 from infeng_serve.settings import Settings
+
+WAITERS = 64
+"""Embeddings, and adapters that come or go, at a time; further ones wait."""
 
 _log = get_logger(__name__)
 
@@ -40,24 +46,34 @@ class Service:
             Path(settings.journal) if settings.journal else None,
             keep=settings.journal_keep,
             most_bytes=settings.journal_bytes,
+            most_line=2 * settings.max_body + (1 << 20),  # a body is written in base64
             syncs=settings.journal_sync,
         )
         self.repeats = Repeats(self.journal)
         self.observers: tuple[Observer, ...] = ()
         """Who is told of each call, once there is a model."""
-        self.pool = ThreadPoolExecutor(settings.threads, "infeng-read")
+        self.readers = Readers(settings.threads)
+        """Threads that read calls."""
+        self.makers = Readers(max(1, settings.threads // 2), "infeng-make")
+        """Threads that make logit processors, and compile grammars for them."""
+        self.waiters = Readers(WAITERS, "infeng-wait")
+        """Threads that wait for the engine or for files, and compute nothing."""
         self.limits = Limits(settings.max_requests, settings.max_requests_per_key)
         self.is_draining = False
         """Whether no further calls are taken."""
+        self.fingerprint = ""
+        """Of what the bytes of answers depend on beside calls, seeds and adapters; "" while there is no model."""
         self._model: Model | None = None
         self._bridge: Bridge | None = None
 
     def begin(self, model: Model, observers: Sequence[Observer] = ()) -> None:
         """Serve a model; starts the engine's thread."""
-        others = self.journal.begin(basis_of(model, self.settings))
+        basis = basis_of(model, self.settings)
+        self.fingerprint = f"fp_{digest_of(basis)[:10]}"
+        others = self.journal.begin(basis)
         if others:
             _log.warning("calls of the journal would get other answers here, and are refused", entries=others)
-        self._bridge = Bridge(model.engine, self.pool)
+        self._bridge = Bridge(model.engine, self.readers, self.makers)
         self._model = model
         self.repeats.engine = model.engine
         self.observers = tuple(observers)
@@ -95,6 +111,19 @@ class Service:
         with self.limits.one_more(caller.tenant):
             yield
 
-    def context(self, id: str, caller: Caller) -> Context:
+    async def body(self, call: Call, most: int | None = None) -> bytes:
+        """Return a call's body, of ``most`` bytes; raises what ``Call.body`` raises, and ApiError for a broken gzip."""
+        most = self.settings.max_body if most is None else min(most, self.settings.max_body)
+        body = await call.body(most, self.settings.body_timeout)
+        if call.is_gzip:
+            body = await self.readers.run(call.caller.tenant, lambda: unzipped(body, most))
+        return body
+
+    def context(self, id: str, own_id: str, caller: Caller) -> Context:
         """Return what the protocol knows of a call."""
-        return self.model.asked(id, caller, self.settings.max_choices)
+        context = self.model.asked(id, own_id, caller, self.settings.max_choices)
+        return replace(context, ignored=self.ignored(), fingerprint=self.fingerprint)
+
+    def ignored(self) -> Ignored:
+        """Return what gets the parameters of a call that have no effect."""
+        return Ignored(takes_all=self.settings.unknown_parameters == "ignore")

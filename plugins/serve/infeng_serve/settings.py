@@ -25,6 +25,8 @@ class Settings:
     tls_cert: str | None
     tls_key: str | None
     cors: tuple[str, ...]
+    allowed_hosts: tuple[str, ...]
+    unknown_parameters: Literal["error", "ignore"]
     max_body: int
     max_head: int
     max_connections: int
@@ -42,6 +44,7 @@ class Settings:
     journal_keep: float
     journal_bytes: int
     journal_sync: bool
+    logit_processors: tuple[str, ...]
     threads: int
     metrics_prefix: Literal["infeng", "vllm"]
     access_log: Literal["off", "logfmt", "json"]

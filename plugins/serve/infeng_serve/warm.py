@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from infeng_core.api import Engine, Request, ResourceError, UsageError, get_logger
+from infeng_core.api import Engine, Request, ResourceError, UsageError, get_logger, read_bytes
 from infeng_serve.auth import Caller, Keys
 from infeng_serve.generating import Read, salted
 from infeng_serve.model import Model
@@ -100,13 +100,7 @@ def read_prompts(path: Path) -> list[WarmPrompt]:
 
     Raises UsageError with the line.
     """
-    try:
-        with path.open("rb") as file:
-            data = file.read(LARGEST + 1)
-    except OSError as error:
-        raise UsageError(f"{path}", error.strerror or str(error), "give a file of prompts that can be read") from error
-    if len(data) > LARGEST:
-        raise UsageError(f"{path}", f"it has more than {LARGEST} bytes", "list fewer prompts")
+    data = read_bytes(path, LARGEST, UsageError, "give a file of prompts that can be read, perhaps with fewer")
     lines = enumerate(data.split(b"\n"), 1)
     return [_prompt(f"{path}:{number}", line) for number, line in lines if line.strip()]
 
@@ -128,7 +122,7 @@ def _prompt(place: str, line: bytes) -> WarmPrompt:
 
 def _request(prompt: WarmPrompt, model: Model, caller: Caller) -> Request:
     """Return what computes a prompt where the tenant's calls find it, and nobody pays for it; raises ApiError."""
-    answer = prompt.read(prompt.body, model.asked("warm", caller, most_choices=16))
+    answer = prompt.read(prompt.body, model.asked("warm", "warm", caller, most_choices=16))
     asked = answer.requests[0]
     params = replace(asked.params, max_tokens=1, min_tokens=0, prompt_logprobs=None)
     return replace(asked, params=params, tenant="", cache_salt=salted(caller, asked.cache_salt), timeout=None)

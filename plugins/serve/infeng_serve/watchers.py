@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from infeng_core.api import Laps
+from infeng_core.api import Laps, is_json
 from infeng_serve.model import Model
 from infeng_serve.observers import Observer
 from infeng_serve.settings import Settings
-from infeng_serve.watching.accesslog import AccessLog
+from infeng_serve.watching.accesslog import AccessLog, Format
 from infeng_serve.watching.metrics import Metrics
 from infeng_serve.watching.tracing import Tracing
 
@@ -18,7 +18,8 @@ def watchers(model: Model, settings: Settings, startup: Laps | None = None) -> l
     """
     found: list[Observer] = [Metrics(model.engine, model.name, prefix=settings.metrics_prefix, startup=startup)]
     if settings.access_log != "off":
-        found.append(AccessLog(format=settings.access_log, sample=settings.access_log_sample))
+        format: Format = "json" if is_json() else settings.access_log  # one form for all of standard error
+        found.append(AccessLog(format=format, sample=settings.access_log_sample))
     if settings.otlp_endpoint:
         found.append(Tracing(settings.otlp_endpoint, model.engine))
     return found

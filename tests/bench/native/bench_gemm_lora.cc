@@ -13,8 +13,8 @@
 #include <memory>
 
 #include "error.h"
-#include "library/cpu.h"
 #include "lora_case.h"
+#include "machine/cpu.h"
 
 namespace {
 

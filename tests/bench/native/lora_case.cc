@@ -7,8 +7,8 @@
 #include <random>
 
 #include "error.h"
-#include "library/names.h"
 #include "program/layout.h"
+#include "vocabulary/names.h"
 
 namespace infeng_bench {
 namespace {

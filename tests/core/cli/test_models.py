@@ -62,6 +62,14 @@ def test_a_folder_is_all_that_is_in_it(infeng: Infeng, folder: Path) -> None:
     assert "version 0" in found["d-broken.gguf"]["why_not"] and "--lora" in found["c-adapter"]["why_not"]
 
 
+def test_a_folder_of_nothing_says_so_and_fails(infeng: Infeng, folder: Path) -> None:
+    status, out, _ = infeng("models", folder / "empty")
+    assert (status, len(out.splitlines())) == (1, 2)
+    assert "it is no model: neither config.json nor a GGUF file, nor a folder with some" in out
+    status, out, _ = infeng("models", folder / "empty", "--json")
+    assert (status, [one["path"] for one in json.loads(out)]) == (1, [str(folder / "empty")])
+
+
 def test_sizes_are_those_of_the_conversion(infeng: Infeng, folder: Path, tmp_path: Path) -> None:
     for name in ("a-directory", "b.gguf"):
         options = (folder / name, "--format", "int4-g64", "--json")

@@ -103,8 +103,8 @@ def test_settings_reach_the_engine(tiny: Path, capsysbinary: Capture):
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        ([], "prompt: none is given: give -p TEXT, --ids IDS, -f FILE or -"),
-        (["-p", "a", "-f", "b"], "prompt: -p, --ids, -f and - exclude each other"),
+        ([], "prompt: none is given: give PROMPT, -p TEXT, --ids IDS, -f FILE or -"),
+        (["-p", "a", "-f", "b"], "prompt: PROMPT, -p, --ids, -f and - exclude each other"),
         (["-f", "/does/not/exist"], "/does/not/exist: No such file or directory"),
         (["-p", "a", "-n", "0"], "max_tokens: 0 is not an integer from 1"),
         (["-p", "a", "--temperature", "-1"], "temperature: -1.0 is out of range"),

@@ -30,6 +30,7 @@ def interrupt(*_: object) -> None:
 
 def main(model: str, adapter: str, times: int, params: SamplingParams) -> None:
     """Interrupt, compare, close."""
+    faulthandler.dump_traceback_later(100 + times, exit=True)  # a hang says where it is
     before = sys.getswitchinterval()
     engine = Engine(model, threads=1, speculate="ngram:2", adapters={"x": adapter})
     expected = [answer.token_ids for answer in engine.generate(PROMPTS, params, adapters=ADAPTERS)]

@@ -24,6 +24,7 @@ GREEDY = SamplingParams(temperature=0.0, max_tokens=20, ignore_eos=True)
 
 REFUSED: dict[str, Callable[[Engine], Any]] = {
     "bound": lambda engine: engine.bound(),
+    "check_adapters": lambda engine: engine.check_adapters(None),
     "check_room": lambda engine: engine.check_room(),
     "embed": lambda engine: engine.embed("x"),
     "generate": lambda engine: engine.generate("x"),

@@ -19,6 +19,8 @@ from engine_parts import MakeEngine, Recorder, preempting
 from infeng_core import Engine, Request, SamplingParams, _native
 from infeng_core.backends.interface import InterruptedStepError
 from infeng_core.errors import InfengError, PluginError, RequestError
+from infeng_core.requests import asking
+from infeng_core.requests.chain import MOST_FORCED
 from infeng_core.requests.processors import Adjustment, Vocabulary, wrong
 from infeng_core.scheduling.scheduler import Scheduler
 
@@ -484,7 +486,6 @@ def test_processors_are_asked_beside_the_run_and_their_thread_ends_with_the_engi
     engine.generate("x", replace(GREEDY, max_tokens=6, processors=(("watching", None),)))
     assert seen == [False] + [True] * 5
     engine.close()
-    threads.remove(threading.get_native_id())
     [thread] = threads
     deadline = time.monotonic() + 10
     while Path(f"/proc/self/task/{thread}").exists() and time.monotonic() < deadline:
@@ -604,3 +605,140 @@ def test_an_impossible_parameter_is_refused(values: dict[str, Any], text: str):
 def test_a_token_that_there_is_not_is_refused(make_engine: MakeEngine, values: dict[str, Any]):
     with pytest.raises(InfengError, match=f"{next(iter(values))}: token 320 is not in the vocabulary of 320"):
         make_engine().generate("x", replace(GREEDY, **values))
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps wait for no processor: whoever has not answered when the logits are there is late."""
+    for name in ("PATIENCE", "PATIENCE_ALONE"):
+        monkeypatch.setattr(asking, name, 0.0)
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("speculate", ["none", "ngram"])
+def test_processors_that_are_late_change_no_token(make: MakeEngine, speculate: str, monkeypatch: pytest.MonkeyPatch):
+    engine = make(speculation__use=speculate)
+    reporting = Request(LOOP, replace(probing(SAMPLED, 11), prompt_logprobs=0, logprobs=0))
+    late = [engine.generate([*mix(), reporting])]
+    counts = [len(answer) for answer in late]
+    drafted = [one.usage.drafted_tokens for one in late[0]]
+    for name in ("PATIENCE", "PATIENCE_ALONE"):
+        monkeypatch.setattr(asking, name, 60.0)
+    awaited = engine.generate([*mix(), reporting])
+    assert [one.token_ids for one in late[0]] == [one.token_ids for one in awaited] and counts == [13]
+    assert late[0][-1].prompt_logprobs == awaited[-1].prompt_logprobs
+    assert all(one.usage.accepted_tokens <= given for one, given in zip(late[0], drafted, strict=True))
+
+
+class Blocking:
+    """Answers once it may."""
+
+    def __init__(self) -> None:
+        self.may, self.calls = threading.Event(), 0
+
+    def extend(self, tokens: Any) -> None:
+        pass
+
+    def row(self, guesses: Any) -> None:
+        self.calls += 1
+        assert self.may.wait(60)
+
+
+def named(engine: Engine, processor: Any) -> SamplingParams:
+    """Return parameters that have ``processor``."""
+    maker = type("Kind", (), {"make": lambda *_: processor})()
+    engine._submissions._processors._kinds["made"] = maker
+    return replace(GREEDY, max_tokens=4, processors=(("made", None),))
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_processor_that_does_not_answer_keeps_nobody_waiting_but_its_own_request(make: MakeEngine):
+    engine, blocking = make(), Blocking()
+    alone = engine.generate(LOOP, replace(GREEDY, max_tokens=4))
+    stuck = engine.submit(LOOP, named(engine, blocking))
+    assert engine.generate("the quick brown fox", SAMPLED)[0].finish_reason == "length"
+    assert not stuck.finished and blocking.calls == 1  # and is not asked twice for the same
+    blocking.may.set()
+    assert stuck.result().token_ids == alone[0].token_ids
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_request_ends_whose_processor_never_comes_back_and_others_are_asked(
+    make: MakeEngine, monkeypatch: pytest.MonkeyPatch
+):
+    engine, blocking = make(), Blocking()
+    stuck = engine.submit(LOOP, named(engine, blocking))
+    while not blocking.calls:
+        engine.step()
+    monkeypatch.setattr(asking, "LOST", 0.0)
+    engine.step()
+    monkeypatch.setattr(asking, "LOST", 60.0)
+    asked = Request(LOOP, probing(GREEDY, 11))
+    assert len(tokens(engine, [asked])[0]) == GREEDY.max_tokens
+    with pytest.raises(PluginError, match="a call of it does not return"):
+        stuck.result()
+    blocking.may.set()
+
+
+def test_the_quick_are_asked_before_the_slow():
+    class Known(Blocking):
+        def __init__(self, cost: float) -> None:
+            self.cost = cost
+
+        def rows(self, sequence: Any, guesses: Any) -> list[Any]:
+            order.append(self.cost)
+            return [[]]
+
+    order: list[float] = []
+    made = asking.Asking.__new__(asking.Asking)
+    made._questions = [asking.Question(row, None, Known(cost), ()) for row, cost in enumerate((0.3, 0.0, 0.1))]  # type: ignore[arg-type]
+    made._answers, made._is_left, made._left_quick, made._is_done = {}, False, 1, False
+    made._bell = threading.Lock()
+    worker = type("Worker", (), {"asked": None})()
+    made.run(worker)
+    assert order == [0.0, 0.1, 0.3] and sorted(made._answers) == [0, 1, 2] and worker.asked is None
+
+
+def test_of_what_a_processor_forces_no_more_is_taken_than_a_step_takes(make: MakeEngine):
+    class Endless(Blocking):
+        taken = 0
+
+        def row(self, guesses: Any) -> None:
+            return None
+
+        def forced(self) -> Iterator[int]:
+            while True:
+                self.taken += 1
+                yield 5
+
+    engine, endless = make(), Endless()
+    engine.generate(LOOP, replace(named(engine, endless), max_tokens=2))
+    assert 0 < endless.taken <= 2 * MOST_FORCED
+
+
+@pytest.mark.parametrize("given", [[10**6000], [-1], ["5"], None, 7], ids=["huge", "negative", "text", "none", "one"])
+def test_what_forces_no_tokens_costs_guesses_alone(make: MakeEngine, given: Any):
+    class Odd(Blocking):
+        def row(self, guesses: Any) -> None:
+            return None
+
+        def forced(self) -> Any:
+            return given
+
+    engine = make()
+    plain = engine.generate(LOOP, replace(GREEDY, max_tokens=4))
+    assert engine.generate(LOOP, named(engine, Odd()))[0].token_ids == plain[0].token_ids
+
+
+def test_a_row_changes_no_more_logits_than_there_are_and_what_exits_ends_its_request(make: MakeEngine):
+    ids = np.zeros(VOCAB + 1, np.int32)
+    assert wrong(Adjustment(ids=ids), VOCAB) == f"has {VOCAB + 1} ids, and the vocabulary {VOCAB}"
+    assert wrong(Adjustment(ids=ids[1:]), VOCAB) == ""
+
+    class Exits(Blocking):
+        def row(self, guesses: Any) -> None:
+            raise SystemExit(3)
+
+    engine = make()
+    with pytest.raises(PluginError, match="raised SystemExit: 3"):
+        engine.generate(LOOP, named(engine, Exits()))

@@ -145,3 +145,12 @@ def test_equal_logits_are_reported_by_id():
 def test_how_many_are_reported_is_bounded(name: str):
     with pytest.raises(RequestError, match=f"{name}: 257 is not an integer from 0 to 256"):
         SamplingParams(**{name: 257})  # type: ignore[arg-type]
+
+
+def test_a_rank_is_the_place_among_all_tokens_and_ties_go_by_id():
+    row = np.array([1.0, 3.0, 2.0, 3.0, -5.0, 2.0], np.float32)
+    order = [1, 3, 2, 5, 0, 4]
+    assert [logprob(row, token, 0).rank for token in order] == [1, 2, 3, 4, 5, 6]
+    for most in range(1, 7):
+        top = [token for token, _ in logprob(row, 4, most).top]
+        assert [logprob(row, token, most).rank for token in top] == list(range(1, most + 1))

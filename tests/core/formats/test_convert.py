@@ -268,7 +268,7 @@ def test_a_link_out_of_the_model_is_not_copied(make_model: Maker, tmp_path: Path
     (source / "folder").symlink_to("..")
     target = {"absolute": tmp_path / "secret", "relative": "../secret", "through a folder": "folder/secret"}[way]
     (source / name).symlink_to(target)
-    with pytest.raises(ModelError, match=rf"{name}: is a link to .*secret, outside of the model's directory"):
+    with pytest.raises(ModelError, match=rf"{name}: is a link that leads out of the directory"):
         convert(source, tmp_path / "out", INT4)
     assert not (tmp_path / "out").exists()
 

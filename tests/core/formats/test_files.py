@@ -10,8 +10,19 @@ from pathlib import Path
 import pytest
 
 from infeng_core import yamltree
-from infeng_core.errors import AdapterError, ManifestError, ModelError
-from infeng_core.files import opened, parse_json, read_bytes, read_into, read_json, read_text
+from infeng_core.errors import AdapterError, ManifestError, ModelError, ResourceError
+from infeng_core.files import (
+    model_file,
+    opened,
+    own_file,
+    parse_json,
+    read_bytes,
+    read_into,
+    read_json,
+    read_own,
+    read_text,
+    require_trusted,
+)
 from infeng_core.plug.assembly import load_config
 from infeng_core.plug.plugin import read_plugin
 from infeng_core.settings import yamlfile
@@ -159,3 +170,117 @@ def test_the_command_line_survives_a_bottomless_manifest(tmp_path: Path) -> None
     command = [sys.executable, "-P", "-c", code, "doctor", "--manifest", str(tmp_path / "engine.yaml")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2 and "engine.yaml:1: too many or too deeply nested" in done.stderr
+
+
+# ------------------------------------------------------------------------------------------------- whose a file is ---
+
+STRANGER = 12345
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+
+
+def linked(path: Path) -> None:
+    path.with_name("target").write_text("{}")
+    path.symlink_to("target")
+
+
+def writable(path: Path) -> None:
+    path.write_text("{}")
+    path.chmod(0o666)
+
+
+def in_an_open_folder(path: Path) -> None:
+    path.write_text("{}")
+    path.parent.chmod(0o777)
+
+
+def in_a_folder_of_a_stranger(path: Path) -> None:
+    path.write_text("{}")
+    os.chown(path.parent, STRANGER, STRANGER)
+
+
+def of_a_stranger(path: Path) -> None:
+    path.write_text("{}")
+    os.chown(path, STRANGER, STRANGER)
+
+
+NOT_OURS: list[object] = [
+    linked,
+    writable,
+    in_an_open_folder,
+    *(pytest.param(make, marks=as_root) for make in (in_a_folder_of_a_stranger, of_a_stranger)),
+]
+
+
+@pytest.mark.parametrize("make", NOT_OURS)
+def test_what_somebody_else_could_have_written_is_not_believed(make: Callable[[Path], None], tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    make(folder / "state")
+    with pytest.raises(ResourceError) as caught:
+        read_own(folder / "state")
+    assert str(folder) in caught.value.what and caught.value.remedy
+
+
+@pytest.mark.parametrize("name", STRANGE)
+def test_a_strange_file_is_not_believed_either_nor_written(name: str, tmp_path: Path) -> None:
+    make, _ = STRANGE[name]
+    make(tmp_path / "state")
+    with pytest.raises(ResourceError):
+        read_own(tmp_path / "state", 1000)
+    if name in ("directory", "pipe", "device", "loop"):
+        with pytest.raises(ResourceError), own_file(tmp_path / "state", flags=os.O_WRONLY | os.O_CREAT):
+            pass
+
+
+def test_our_own_files_are_read_also_in_a_folder_such_as_tmp_and_through_a_link_of_ours_to_it(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    folder.chmod(0o1777)
+    (folder / "state").write_text("{}")
+    (tmp_path / "link").symlink_to(folder)
+    assert read_own(folder / "state") == read_own(tmp_path / "link" / "state") == b"{}"
+    require_trusted(tmp_path / "nothing")
+
+
+@as_root
+def test_a_stranger_s_link_to_a_folder_of_ours_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "state").write_text("{}")
+    (tmp_path / "link").symlink_to("folder")
+    os.chown(tmp_path / "link", STRANGER, STRANGER, follow_symlinks=False)
+    with pytest.raises(ResourceError, match="another user"):
+        read_own(tmp_path / "link" / "state")
+
+
+def snapshot(root: Path) -> Path:
+    """Return a model's folder as the hub's cache has it: links to the blobs of the repository."""
+    folder = root / "models--org--name" / "snapshots" / ("0" * 40)
+    (folder / "additional_chat_templates").mkdir(parents=True)
+    blobs = folder.parent.parent / "blobs"
+    blobs.mkdir()
+    (blobs / "1234").write_text("{}")
+    (folder / "config.json").symlink_to("../../blobs/1234")
+    (folder / "additional_chat_templates" / "x.jinja").symlink_to("../../../blobs/1234")
+    return folder
+
+
+def test_links_into_the_blobs_of_the_hub_s_cache_are_followed_and_no_others(tmp_path: Path) -> None:
+    folder = snapshot(tmp_path)
+    for name in ("config.json", "additional_chat_templates/x.jinja", "not there"):
+        assert model_file(folder, name) == folder / name
+    (tmp_path / "secret").write_text("{}")
+    other = snapshot(tmp_path / "other")
+    for number, target in enumerate(
+        ("/etc/passwd", "../../../secret", other / "config.json", "../../refs", "../../blobs/../x", "../../../")
+    ):
+        (folder / f"l{number}").symlink_to(target)
+        with pytest.raises(ModelError, match="leads out"):
+            model_file(folder, f"l{number}")
+    plain = tmp_path / "plain"
+    plain.mkdir()
+    (tmp_path / "blobs").mkdir()
+    (plain / "config.json").symlink_to("../blobs/x")
+    (plain / "loop").symlink_to("loop")
+    for name in ("config.json", "loop", "nul\0", "../secret"):
+        with pytest.raises(ModelError):
+            model_file(plain, name)

@@ -20,7 +20,7 @@ from safetensors.numpy import load_file, save_file
 from infeng_core.errors import ModelError
 from infeng_core.formats import hub_gguf
 from infeng_core.formats.gguf.export import export_gguf
-from infeng_core.formats.hub import is_name
+from infeng_core.formats.hub import fetch_config, is_name
 
 Maker = Callable[..., Path]
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -85,6 +85,20 @@ def ggufs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.parametrize(
+    ("reference", "is_one"),
+    [
+        *((f"acme/tiny@{revision}", True) for revision in ("main", "v1.0", "refs/pr/1", "feature/x-y", COMMIT)),
+        *((f"acme/tiny@{path}", False) for path in ("../../x", "x/../y", "..", "x//y", "/x", "x/", "-x", ".x", "")),
+    ],
+)  # fmt: skip
+def test_a_revision_is_a_commit_a_branch_or_a_tag_and_no_path(reference: str, is_one: bool) -> None:
+    assert is_name(reference) == is_one
+    if not is_one:
+        with pytest.raises(ModelError, match="is not a hub name"):
+            fetch_config(reference)
+
+
 def test_offline_a_cached_model_loads_by_name_and_revision_and_what_is_not_cached_says_what_to_do(home: Path) -> None:
     there, missing = ("acme/tiny", "acme/tiny@v2", f"acme/tiny@{COMMIT}"), ("acme/other", "acme/tiny@v3")
     said = run(*there, *missing, home=home).splitlines()
@@ -101,6 +115,30 @@ def test_an_unreachable_hub_says_what_to_do(home: Path) -> None:
         said = run("acme/other", home=home, offline=False, HF_ENDPOINT=endpoint, HF_HUB_DOWNLOAD_TIMEOUT="1")
     assert said.startswith("error: acme/other: cannot be downloaded (")
     assert said.endswith("or download it elsewhere (hf download acme/other) and give the directory")
+
+
+@pytest.mark.parametrize("file", ["config.json", "model.safetensors", "tokenizer.json"])
+def test_a_cached_model_with_a_link_out_of_the_cache_is_refused(home: Path, make_model: Maker, file: str) -> None:
+    path = home / "hub" / "models--acme--tiny" / "snapshots" / COMMIT / file
+    path.unlink()
+    path.symlink_to(make_model(name="elsewhere") / file)
+    assert re.fullmatch(
+        rf"error: .*{re.escape(file)}: is a link that leads out of the directory: .*", run("acme/tiny", home=home)
+    )
+
+
+@pytest.mark.parametrize("damage", [b"\xff\xfe\0", b"../../../x", b""])
+def test_a_cache_whose_branch_is_no_commit_is_an_error(home: Path, damage: bytes) -> None:
+    (home / "hub" / "models--acme--tiny" / "refs" / "main").write_bytes(damage)
+    assert re.fullmatch("error: .*acme.*", run("acme/tiny", home=home))
+
+
+def test_names_that_nobody_can_have_are_errors(home: Path) -> None:
+    names = ["a/b@", "a/..", "a/b@..", "a/b@../x", "a/b@/etc", "a/" + "b" * 5000, "a/b@" + "c" * 5000, "a/bé", "a b/c",
+             "a/b:", "a/b:..", "a/b:../x.gguf", "a/b:/etc/passwd", "a--b/c", "a/b.git", "-a/b", "a/b@@c", "@", "a/b@-x",
+             "a/b:" + "x" * 5000]  # fmt: skip
+    said = run(*names, home=home).splitlines()
+    assert len(said) == len(names) and all(line.startswith("error: ") for line in said)
 
 
 def test_a_local_directory_wins_over_a_hub_name(home: Path, make_model: Maker, tmp_path: Path) -> None:

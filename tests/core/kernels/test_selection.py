@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import importlib.metadata
 import itertools
+import json
 import random
+import re
 from dataclasses import replace
 
 import pytest
-from workshop import ORDER
 
+from infeng_core import log
 from infeng_core.errors import KernelError, PluginError
 from infeng_core.kernels.libraries import library_states, state_of
 from infeng_core.machine.cpu import closure
@@ -50,7 +52,7 @@ def test_a_note_with_a_star_gives_its_needs_to_every_kernel_that_it_covers(works
 
 
 def test_a_library_that_was_opened_alone_is_not_opened_again_with_the_others(workshop):
-    plugins = workshop.plugins(workshop.plugin("first"), kernels__order=ORDER)
+    plugins = workshop.plugins(workshop.plugin("first"), kernels__order="first,*,amx,avx512,avx2,reference")
     plugin = plugins.plugin("first")
     alone = state_of(plugins, plugin, plugin.manifest.library)
     assert state_of(plugins, plugin, plugin.manifest.library) is alone
@@ -145,6 +147,41 @@ def test_an_unknown_force_names_what_is_known(workshop, force, words):
         workshop.selector(workshop.plugin("first"), kernels__force=force)
 
 
+@pytest.mark.parametrize(
+    ("setting", "names", "words"),
+    [
+        ("order", "frist,reference", r"kernels\.order: frist \(argument\).*no kernel library of this name.*`first`"),
+        ("disable", "frist", r"kernels\.disable: frist \(argument\).*no kernel library of this name.*`first`"),
+        ("disable", "first/embed_tinny", r"kernels\.disable: first/embed_tinny.*no such kernel.*`embed_tiny`"),
+    ],
+)
+def test_a_name_that_no_library_has_is_said_and_under_strict_an_error(workshop, capsys, setting, names, words):
+    path = workshop.plugin("first")
+    workshop.selector(path, **{f"kernels__{setting}": names})
+    assert re.search(words, capsys.readouterr().err)
+    strict = {"kernels__order": "reference", f"kernels__{setting}": names, "kernels__strict": "true"}
+    if "/" in names:
+        strict["kernels__order"] = "first,reference"
+    with pytest.raises(KernelError, match=words.replace("(argument\\).*", "(argument\\): ")):
+        workshop.selector(path, **strict)
+
+
+def test_a_name_of_the_default_order_is_right_where_its_plugin_is_not_installed(workshop, capsys, monkeypatch):
+    monkeypatch.setattr(discovery, "_wheels", lambda: ())
+    workshop.selector(kernels__order="amx,avx512,avx2,*,reference", kernels__disable="amx", kernels__strict="true")
+    assert "is ignored" not in capsys.readouterr().err
+
+
+def test_a_disabled_plugin_that_is_nearly_one_that_there_is_is_said(workshop, capsys):
+    path = workshop.plugin("first")
+    workshop.plugins(path, plugins__disable="frist")
+    assert "did you mean `first`?" in capsys.readouterr().err
+    workshop.plugins(path, plugins__disable="of_another_machine")
+    assert "of_another_machine" not in capsys.readouterr().err
+    with pytest.raises(PluginError, match=r"plugins\.disable: frist \(argument\): no plugin has this name"):
+        workshop.plugins(path, plugins__disable="frist", kernels__strict="true")
+
+
 def test_an_unknown_op_in_force_is_a_manifest_error(workshop):
     with pytest.raises(Exception, match=r"kernels\.force\.liner .*did you mean `linear`\?"):
         workshop.selector(kernels__force={"liner": "reference"})
@@ -207,11 +244,7 @@ def test_two_libraries_of_one_name_are_an_error(workshop, monkeypatch):
 
 
 def test_every_decision_is_one_log_event(workshop, capsys):
-    import json
-
-    from infeng_core import log
-
-    log.configure(json=True, level="info")
+    log.configure(json=True, level="debug")
     try:
         selector = workshop.selector(workshop.plugin("first"))
         for _ in range(3):
@@ -223,3 +256,17 @@ def test_every_decision_is_one_log_event(workshop, capsys):
     assert len(decisions) == 1
     assert decisions[0]["library"] == "first"
     assert decisions[0]["others"]["reference/embed_f32"] == "outranked"
+
+
+def test_all_decisions_are_one_line_for_operators(workshop, capsys):
+    log.configure(json=True, level="info")
+    try:
+        selector = workshop.selector(workshop.plugin("first"))
+        for problem in (workshop.embed, workshop.rmsnorm):
+            selector.choose(problem)
+        capsys.readouterr()
+        selector.report()
+    finally:
+        log.configure()
+    [event] = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    assert (event["event"], event["problems"], event["first"]) == ("kernels chosen", 2, 1)

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+import random
+import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from infeng_core.kernels.check import verdicts as module
 from infeng_core.kernels.check.verdicts import Verdicts
 
 
@@ -15,17 +20,23 @@ def verdicts(folder: Path) -> Verdicts:
     return Verdicts("a" * 64, "b" * 64, ["avx2"], folder)
 
 
+def line(text: str) -> bytes:
+    """Return a line that says ``text``."""
+    return b"%08x %s\n" % (zlib.crc32(text.encode()), text.encode())
+
+
 def test_what_others_have_learnt_is_read_and_nothing_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = verdicts(tmp_path)
     first.put("one", {"fits": True})
-    with first.path.open("a") as file:  # another process
-        file.write('["two", {"fits": false}]\n["three", {"fits')
+    three = line('["three",{"fits":true}]')
+    with first.path.open("ab") as file:  # another process
+        file.write(line('["two",{"fits":false}]') + three[:20])
     assert verdicts(tmp_path).get("two") == {"fits": False}
     parsed: list[bytes] = []
     real = json.loads
     monkeypatch.setattr(json, "loads", lambda text: parsed.append(text) or real(text))
-    with first.path.open("a") as file:
-        file.write('": true}]\n')
+    with first.path.open("ab") as file:
+        file.write(three[20:])
     found = verdicts(tmp_path)
     assert [found.get(key) for key in ("one", "two", "three")] == [{"fits": True}, {"fits": False}, {"fits": True}]
     assert not any(b"one" in text or b"two" in text for text in parsed)
@@ -38,7 +49,7 @@ def test_a_file_that_has_become_another_one_is_read_anew(tmp_path: Path, keeps_i
     first.put("two", {"fits": True})
     assert verdicts(tmp_path).get("two") == {"fits": True}
     start: list[Any] = ["one", {"fits": keeps_its_start}]
-    first.path.write_text(json.dumps(start) + "\n" + '["three", {"fits": true}]\n' * 3)
+    first.path.write_bytes(line(json.dumps(start)) + line('["three", {"fits": true}]') * 3)
     found = verdicts(tmp_path)
     assert found.get("one") == {"fits": keeps_its_start} and found.get("three") == {"fits": True}
     assert found.get("two") is None
@@ -47,8 +58,110 @@ def test_a_file_that_has_become_another_one_is_read_anew(tmp_path: Path, keeps_i
 def test_one_engine_s_verdicts_are_not_those_of_another(tmp_path: Path) -> None:
     one = verdicts(tmp_path)
     one.path.parent.mkdir(parents=True)
-    one.path.write_text('["x", {"fits": true}]\n')
+    one.path.write_bytes(line('["x", {"fits": true}]'))
     one, other = verdicts(tmp_path), verdicts(tmp_path)
     one.put("y", {"fits": True})
     assert other.get("y") is None and other.get("x") == {"fits": True}
     assert verdicts(tmp_path).get("y") == {"fits": True}
+
+
+# -------------------------------------------------------------------------------------- what is not believed of one ---
+
+
+def damaged(data: bytes, rng: random.Random) -> bytes:
+    """Return data of which bits have changed, or a part is missing, twice there or something else."""
+    at, end = sorted((rng.randrange(len(data)), rng.randrange(len(data))))
+    junk = rng.choice((b"[" * 5000, b"null", b"\xff\xfe", b"\0" * 100, b'["one",{}]', b"1" * 5000, b"\n\n", b"0 "))
+    flipped = bytes([data[at] ^ 1 << rng.randrange(8)])
+    return rng.choice((
+        data[:at] + flipped + data[at + 1 :],
+        data[:at] + data[end:],
+        data[:end] + data[at:],
+        data[:at] + junk + data[at:],
+        data[:at],
+    ))  # fmt: skip
+
+
+def test_whatever_has_happened_to_a_file_each_line_of_it_is_what_was_written_or_none(tmp_path: Path) -> None:
+    first = verdicts(tmp_path)
+    written = {f"fits kernel-{n} {{}}": {"fits": bool(n % 2), "case": {"k": n}} for n in range(30)}
+    for key, value in written.items():
+        first.put(key, value)
+    whole, rng, kept = first.path.read_bytes(), random.Random(3), 0
+    for _ in range(600):
+        module._KEPT.clear()
+        first.path.write_bytes(damaged(whole, rng))
+        found = verdicts(tmp_path)._data
+        assert found.items() <= written.items()
+        kept += len(found)
+    assert kept > 600 * 15  # what is whole is used
+
+
+def test_a_file_that_has_grown_too_large_is_begun_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = verdicts(tmp_path)
+    first.put("one", {"fits": True})
+    first.put("long", {"text": "x" * module.MOST_LINE})
+    assert first.get("long") and first.path.stat().st_size < 1000
+    monkeypatch.setattr(module, "MOST_BYTES", 20)
+    again = verdicts(tmp_path)
+    assert again.get("one") is None and not again.path.exists()
+    again.put("two", {"fits": True})
+    assert again.path.exists()
+
+
+def foreign(path: Path) -> None:
+    os.chown(path, 12345, 12345)
+
+
+def replaced(make: Callable[[Path], None]) -> Callable[[Path], None]:
+    def change(path: Path) -> None:
+        path.rename(path.with_name("aside"))
+        make(path)
+
+    return change
+
+
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(foreign, marks=as_root),
+        pytest.param(lambda path: foreign(path.parent), marks=as_root),
+        pytest.param(lambda path: foreign(path.parent.parent), marks=as_root),
+        lambda path: path.chmod(0o666),
+        lambda path: path.parent.chmod(0o777),
+        lambda path: path.parent.parent.chmod(0o777),
+        replaced(os.mkfifo),
+        replaced(Path.mkdir),
+        replaced(lambda path: path.symlink_to("aside")),
+        replaced(lambda path: path.symlink_to("/dev/zero")),
+    ],
+    ids=["file", "folder", "cache", "open file", "open folder", "open cache", "pipe", "directory", "link", "device"],
+)
+def test_what_somebody_else_could_have_written_is_neither_believed_nor_added_to(
+    tmp_path: Path, change: Callable[[Path], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    cache = tmp_path / "of its own"
+    first = verdicts(cache)
+    first.put("open", {"code": "crashed", "text": "forged"})
+    before = first.path.read_bytes()
+    change(first.path)
+    module._KEPT.clear()
+    again = verdicts(cache)
+    assert again.get("open") is None
+    again.put("open", {"code": "ready"})
+    assert again.get("open") == {"code": "ready"}  # in this engine
+    held = [path for path in first.path.parent.iterdir() if path.is_file() and not path.is_symlink()]
+    assert [path.read_bytes() for path in held] == [before]
+
+
+def test_verdicts_written_without_a_mask_are_our_own(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        verdicts(tmp_path / "made").put("one", {"fits": True})
+    finally:
+        os.umask(before)
+    module._KEPT.clear()
+    assert verdicts(tmp_path / "made").get("one") == {"fits": True}

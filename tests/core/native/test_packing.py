@@ -6,7 +6,7 @@ import pytest
 from infeng_core import _native as native
 
 FORMATS = list(native.WEIGHT_FORMATS)
-INTEGERS = [name for name in FORMATS if native.weight_format(name)["group"]]
+INTEGERS = [name for name in FORMATS if native.weight_format(name).group]
 SUB_SCALED = {"int4-p32": 4, "int5-p32": 5, "int6-p32": 6}  # and the bits of a weight
 GROUPED = [name for name in INTEGERS if name not in SUB_SCALED]
 SHAPES = [(16, 64), (1, 8), (33, 172), (40, 576), (17, 130), (64, 896)]
@@ -234,11 +234,11 @@ def test_relative_error_on_normal_weights_stays_small(fmt: str, bound: float) ->
 @pytest.mark.parametrize("fmt", GROUPED)
 def test_integers_use_the_range_of_their_descriptor_and_one_scale_for_each_of_its_groups(fmt: str) -> None:
     described = native.weight_format(fmt)
-    low, high = described["range"]
+    low, high = described.lowest, described.highest
     w = np.random.default_rng(5).standard_normal((16, 128)).astype(np.float32)
     w[:, ::32] = 5  # far from the others: at an end of the range
     w[:, 1::32] = 5 * 126 / 127  # in 8 bits the next code
-    for group in unpack(fmt, pack(fmt, w), 128).reshape(-1, described["group"]):
+    for group in unpack(fmt, pack(fmt, w), 128).reshape(-1, described.group):
         steps = np.diff(np.unique(group)).min()
         codes = np.rint(group / steps).astype(int)  # but for a sign, which is the scale's
         assert np.allclose(codes * steps, group, rtol=1e-5)

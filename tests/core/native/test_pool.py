@@ -1,5 +1,6 @@
 """The pool: who runs what, in which order, in which mode, and what happens when something goes wrong."""
 
+import contextlib
 import os
 import threading
 import time
@@ -232,8 +233,12 @@ def test_pinning_leaves_the_caller_s_mask_alone(toy, steps):
 
 def affinity_of_workers():
     """Return the CPUs that each thread of the pools may use, by its name."""
-    named = [((task / "comm").read_text().strip(), int(task.name)) for task in tasks()]
-    return {name: os.sched_getaffinity(number) for name, number in named if name.startswith("infeng-")}
+    found = {}
+    for task in tasks():
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has just ended
+            if (name := (task / "comm").read_text().strip()).startswith("infeng-"):
+                found[name] = os.sched_getaffinity(int(task.name))
+    return found
 
 
 def wait_for(condition):

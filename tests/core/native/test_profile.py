@@ -38,16 +38,16 @@ def tiny(reference):
 def by_op(layer, field):
     """Return {op: sum of a field of its phases}."""
     reading, ops, sums = layer.program.profile_read(), layer.program.ops(), {}
-    for phase in reading["phases"]:
-        name = ops[phase["op"]]["op"]
+    for phase in reading.phases:
+        name = ops[phase["op"]].op
         sums[name] = sums.get(name, 0) + int(phase[field])
     return sums
 
 
 def adds_up(reading):
     """Return whether the parts of the steps are the steps, up to the rounding of each to a nanosecond."""
-    parts = reading["head_ns"] + reading["phases"]["wall_ns"].sum() + reading["tail_ns"]
-    return abs(parts - reading["step_ns"]) <= len(reading["phases"]) + 3
+    parts = reading.head_ns + reading.phases["wall_ns"].sum() + reading.tail_ns
+    return abs(parts - reading.step_ns) <= len(reading.phases) + 3
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
@@ -59,10 +59,10 @@ def test_walls_head_and_tail_add_up_to_the_steps(tiny, threads):
     layer.run(([3], 30, TABLE))
     elapsed = time.perf_counter_ns() - began
     reading = layer.program.profile_read()
-    assert (reading["steps"], reading["rows"]) == (6, 151)
+    assert (reading.steps, reading.rows) == (6, 151)
     assert adds_up(reading)
-    assert 0 < reading["step_ns"] < elapsed
-    assert set(by_op(layer, "calls")) == {op["op"] for op in layer.program.ops()}
+    assert 0 < reading.step_ns < elapsed
+    assert set(by_op(layer, "calls")) == {op.op for op in layer.program.ops()}
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
@@ -71,7 +71,7 @@ def test_the_workers_tiles_are_the_phases_tiles_and_none_is_busier_than_the_phas
     for _ in range(5):
         layer.run((range(30), 0, TABLE))
     reading = layer.program.profile_read()
-    phases, workers = reading["phases"], reading["workers"]
+    phases, workers = reading.phases, reading.workers
     assert workers.shape == (len(phases), threads)
     assert np.array_equal(workers["tiles"].sum(1), phases["tiles"])
     slack = 100 * phases["calls"][:, None]  # counters of two cores may differ by some nanoseconds
@@ -114,7 +114,7 @@ def test_a_window_bounds_what_attention_is_counted_for(reference):
     program.profile(True)
     integers = [np.array(values, np.int32) for values in ([0] * 4, [20, 21, 22, 23], [[0, 4, 20, 0]], [0, 1], [3])]
     program.run(*integers)
-    [phase] = [phase for phase in program.profile_read()["phases"] if phase["phase"] == 0]
+    [phase] = [phase for phase in program.profile_read().phases if phase["phase"] == 0]
     assert phase["macs"] == 2 * 2 * 16 * 4 * 10
     assert phase["bytes"] == 13 * cache.block_bytes // 16  # positions 11 to 23
 
@@ -128,8 +128,8 @@ def test_each_kernel_of_an_op_is_counted_apart(toy):
     none = np.zeros(0, np.int32)
     for rows in (3, 40, 4):
         program.run(np.zeros(rows, np.int32), np.arange(rows, dtype=np.int32), none.reshape(0, 4), none, none)
-    phases = program.profile_read()["phases"]
-    assert program.ops() == [{"op": "epilogue", "epilogues": [], "kernels": [(4, "toy/add_one"), (64, "toy/total")]}]
+    phases = program.profile_read().phases
+    assert program.ops() == [("epilogue", [], [(4, "toy/add_one"), (64, "toy/total")])]
     assert [(p["kernel"], p["phase"], p["calls"], p["rows"]) for p in phases] == [
         (0, 0, 2, 7), (1, 0, 1, 40), (1, 1, 1, 40)
     ]  # fmt: skip
@@ -143,17 +143,17 @@ def test_events_are_in_order_on_each_worker_and_within_the_run(tiny, threads):
         layer.run((range(30), 0, TABLE))
     ended = time.perf_counter_ns()
     reading = layer.program.profile_read()
-    assert len(reading["events"]) == threads
-    for events in reading["events"]:
+    assert len(reading.events) == threads
+    for events in reading.events:
         assert (events["end_ns"] >= events["begin_ns"]).all()
         assert (events["begin_ns"][1:] >= events["end_ns"][:-1]).all()
         assert (np.diff(events["step"]) >= 0).all()
         if len(events):
             assert began - 1000 <= events["begin_ns"][0]
             assert events["end_ns"][-1] <= ended + 1000
-    both = np.concatenate(reading["events"])
+    both = np.concatenate(reading.events)
     assert set(both["step"]) == {0, 1, 2}
-    assert both["tiles"].sum() == reading["phases"]["tiles"].sum()
+    assert both["tiles"].sum() == reading.phases["tiles"].sum()
     assert set(both["op"]) == set(range(layer.program.op_count()))
 
 
@@ -162,10 +162,10 @@ def test_ops_of_a_group_share_their_totals_and_keep_their_events(toy, steps, exp
     chain.program.profile(True, groups=[0, 1, 0, 1])
     chain.run()
     reading = chain.program.profile_read()
-    phases = reading["phases"]
+    phases = reading.phases
     assert [(p["op"], p["calls"], p["rows"]) for p in phases] == [(0, 2, 128), (1, 2, 128)]
     assert adds_up(reading)
-    assert set(np.concatenate(reading["events"])["op"]) == {0, 1, 2, 3}
+    assert set(np.concatenate(reading.events)["op"]) == {0, 1, 2, 3}
     for groups, what in (
         ([0, 1], "2 groups for 4 ops"),
         ([0, 2, 2, 3], r"groups[1] is 2"),
@@ -191,12 +191,12 @@ def test_only_the_latest_events_are_kept(tiny):
     for layer in (whole, few):
         for _ in range(3):
             layer.run((range(30), 0, TABLE))
-    [all_events], [kept] = (layer.program.profile_read()["events"] for layer in (whole, few))
+    [all_events], [kept] = (layer.program.profile_read().events for layer in (whole, few))
     assert kept[["step", "op", "phase"]].tolist() == all_events[["step", "op", "phase"]].tolist()[-10:]
     none = tiny(events=0)
     none.run((range(30), 0, TABLE))
-    assert [len(events) for events in none.program.profile_read()["events"]] == [0, 0]
-    assert none.program.profile_read()["phases"]["calls"].sum() > 0
+    assert [len(events) for events in none.program.profile_read().events] == [0, 0]
+    assert none.program.profile_read().phases["calls"].sum() > 0
 
 
 def test_a_slow_worker_shows_as_waiting_of_the_others(toy, steps):
@@ -204,7 +204,7 @@ def test_a_slow_worker_shows_as_waiting_of_the_others(toy, steps):
     chain.program.profile(True)
     chain.run()
     reading = chain.program.profile_read()
-    [phase], [workers] = reading["phases"], reading["workers"]
+    [phase], [workers] = reading.phases, reading.workers
     assert workers["busy_ns"].max() >= 2_000_000
     assert phase["wall_ns"] >= workers["busy_ns"].max()
 
@@ -221,7 +221,7 @@ def test_a_new_profile_starts_from_zero_and_none_can_be_read_when_off(tiny, expe
     layer.run((range(30), 0, TABLE))
     layer.program.profile(True)
     reading = layer.program.profile_read()
-    assert (reading["steps"], len(reading["phases"]), len(reading["events"][0])) == (0, 0, 0)
+    assert (reading.steps, len(reading.phases), len(reading.events[0])) == (0, 0, 0)
     layer.program.profile(False)
     layer.run((range(30), 0, TABLE))
     with expect("not_profiled", "profile(True)"):
@@ -233,12 +233,12 @@ def test_a_refused_batch_and_a_failing_step_leave_sums_that_add_up(toy, steps, e
     chain.program.profile(True)
     with expect("invalid_argument"):
         chain.run(65)
-    assert chain.program.profile_read()["steps"] == 0
+    assert chain.program.profile_read().steps == 0
     with expect("not_finite"):
         chain.run()
     reading = chain.program.profile_read()
-    phases = reading["phases"]
-    assert (reading["steps"], set(phases["op"])) == (1, {0, 1})
+    phases = reading.phases
+    assert (reading.steps, set(phases["op"])) == (1, {0, 1})
     assert adds_up(reading)
 
 

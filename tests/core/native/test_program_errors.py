@@ -126,7 +126,7 @@ def test_an_op_over_rows_gets_exactly_its_operands(reference, expect):
     with expect("invalid_argument", "has 64 columns, the op needs 128"):
         t.p.row_op("epilogue", kernels, 128, t.y, x=t.x)
     t.p.row_op("epilogue", kernels, 64, t.y, x=t.x)
-    assert t.p.ops()[0]["op"] == "epilogue"
+    assert t.p.ops()[0].op == "epilogue"
 
 
 def test_operands_must_fit(reference, expect):

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import odd_plugin
 import pytest
 import tiny_model
 from numpy.typing import NDArray
@@ -18,44 +17,6 @@ from infeng_core.engine import Engine
 from infeng_core.errors import PluginError, RequestError
 from infeng_core.plug.border import wrong
 from infeng_core.requests.request import SamplingParams
-
-HEAD = """
-import numpy as np
-from infeng_core.plug import hookimpl
-from infeng_core.scheduling.fcfs import FirstCome
-from infeng_core.formats.quant import QuantFormat
-from infeng_core.backends.native.executable import NativeBackend
-from infeng_core.requests.hftokenizer import HfTokenizer
-
-class Odd(Exception): pass
-class Tokenizer(HfTokenizer): pass
-class Policy(FirstCome): pass
-class Executable:
-    def __init__(self, inner): self.inner = inner
-    def __getattr__(self, name): return getattr(self.inner, name)
-class Backend(NativeBackend):
-    def compile(self, *args): return Executable(NativeBackend().compile(*args))
-class Command:
-    name, help = "odd", "is odd"
-    def configure(self, parser): pass
-    def run(self, arguments): return 0
-class Other(Command):
-    name = "even"
-    def run(self, arguments): print("even"); return 0
-tokenizers, schedulers, backends = {"odd": Tokenizer}, {"odd": Policy}, {"odd": Backend()}
-quant_formats, commands = {"odd": QuantFormat("odd", "f32")}, [Command(), Other()]
-"""
-HOOKS = "".join(
-    f"\n@hookimpl\ndef infeng_{kind}(): return {kind}\n"
-    for kind in ("tokenizers", "schedulers", "backends", "quant_formats", "commands")
-)
-YAML = """infeng_plugin: 1
-name: odd
-version: 1
-python: {module}
-provides:
-  {{tokenizers: [odd], schedulers: [odd], backends: [odd], quant_formats: [odd], commands: [odd, even]}}
-"""
 
 
 @pytest.fixture(scope="module")
@@ -75,20 +36,10 @@ def shared_cache(quiet_environment: None, cache: Path, monkeypatch: pytest.Monke
 
 
 @pytest.fixture
-def odd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+def odd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
     """Return a function that installs a plugin whose objects ``code`` has spoilt."""
-    numbers = itertools.count()
-    monkeypatch.syspath_prepend(tmp_path)
-
-    def install(code: str) -> None:
-        module = f"odd_{tmp_path.name}_{next(numbers)}"
-        (tmp_path / f"{module}.py").write_text(HEAD + code + "\n" + HOOKS)
-        (tmp_path / "plugin.yaml").write_text(YAML.format(module=module))
-        monkeypatch.setenv("INFENG_PLUGINS_PATHS", str(tmp_path / "plugin.yaml"))
-
-    yield install
-    for name in [name for name in sys.modules if name.startswith(f"odd_{tmp_path.name}")]:
-        del sys.modules[name]
+    with odd_plugin.installer(tmp_path, monkeypatch) as install:
+        yield install
 
 
 def answer(tiny: Path, use: str) -> list[int]:
@@ -104,6 +55,7 @@ def test_a_sound_part_of_a_plugin_gives_the_same_tokens(odd, tiny, use):
     assert answer(tiny, use) == answer(tiny, "")
 
 
+MADE = "quant_formats = {'odd': F('odd', 'f32', layout='f32')}"
 RAISES = "def raises(*args, **kwargs): raise Odd('by design')\n"
 SPOILT = [
     ("tokenizer", "tokenizers = {'odd': 3}", "cannot be called"),
@@ -157,6 +109,29 @@ def test_a_spoilt_part_is_named_with_its_plugin(odd, tiny, use, code, words):
         ("quant_formats = {'odd': 3}", "quant format odd: it is 3, not QuantFormat"),
         ("quant_formats = {'odd': QuantFormat('odd', 'f17')}", "has a activation that is 'f17', not one of f32"),
         ("quant_formats = {'odd': QuantFormat(None, 'f32')}", "has a name that is None, not str"),
+        *(
+            (
+                f"{RAISES}class F(QuantFormat):\n    {name} = raises\n{MADE}",
+                f"quant format odd: {name}() raised Odd: by design",
+            )
+            for name in ("pack", "panel_bytes")
+        ),
+        (
+            f"{RAISES}class F(QuantFormat):\n    is_float = property(raises)\n{MADE}",
+            "quant format odd: is_float() raised Odd: by design",
+        ),
+        (
+            "class F(QuantFormat):\n    pack = 3\n" + MADE,
+            "pack is 3, not a method",
+        ),
+        (
+            "class F(QuantFormat):\n    def panel_bytes(self, k): return 'x'\n" + MADE,
+            "what panel_bytes() returned is 'x', not int",
+        ),
+        (
+            "class F(QuantFormat):\n    def panel_bytes(self, k): return -64\n" + MADE,
+            "panel_bytes() returned -64, which is no multiple of 64 above 0",
+        ),
     ],
 )
 def test_a_spoilt_format_is_named_with_its_plugin(odd, tiny, code, words):
@@ -164,6 +139,12 @@ def test_a_spoilt_format_is_named_with_its_plugin(odd, tiny, code, words):
     with pytest.raises(PluginError, match="plugin odd") as caught:
         Engine(tiny, format="odd")
     assert words in str(caught.value)
+
+
+def test_a_method_that_a_face_does_not_name_is_watched_as_well(odd, tiny):
+    odd(RAISES + "Backend.block_windows = raises")
+    with pytest.raises(PluginError, match=r"plugin odd: backend odd: block_windows\(\) raised Odd: by design"):
+        answer(tiny, "backend")
 
 
 @pytest.mark.parametrize(

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 from infeng_core.errors import ModelError, RequestError
 from infeng_core.requests.detokenizer import REPLACEMENT
-from infeng_core.requests.growth import growth
 from infeng_core.requests.hftokenizer import HfTokenizer
 from infeng_core.requests.idstokenizer import IdsTokenizer
 from infeng_core.settings.config import EngineConfig, TokenizerSection
+from infeng_core.tokenizerjson.growth import growth
 
 DATA = os.environ.get("INFENG_TEST_DATA")
 needs_data = pytest.mark.skipif(DATA is None, reason="INFENG_TEST_DATA is not set")
@@ -154,7 +154,7 @@ def replace(pattern: str, content: str) -> dict[str, object]:
 
 
 def charsmap(*texts: bytes) -> dict[str, object]:
-    data = (4).to_bytes(4, "little") + bytes(4) + b"\0".join(texts)
+    data = (1024).to_bytes(4, "little") + bytes(1024) + b"\0".join(texts)  # a trie without leaves
     return {"type": "Precompiled", "precompiled_charsmap": base64.b64encode(data).decode()}
 
 
@@ -194,6 +194,15 @@ def test_the_growth_of_a_text_is_bounded(parts, bound):
         ({"normalizer": {"type": "Precompiled", "precompiled_charsmap": "AAAA"}}, "not a tokenizer"),  # panics
         ({"normalizer": {"type": "Replace", "pattern": {"Regex": "((("}, "content": "x"}}, "not a tokenizer"),
         ({"normalizer": {"type": "Sequence", "normalizers": "none"}}, "not a tokenizer"),
+        *(
+            ({"normalizer": {"type": "Replace", "pattern": {"Regex": pattern}, "content": "x"}}, "not .* before a text")
+            for pattern in ("", "b*", "^", r"\b", "(?=1)")
+        ),
+        ({"normalizer": replace("", "x")}, r"not a tokenizer: normalizer\.pattern is empty"),
+        ({"normalizer": {"type": "Prepend", "prepend": ""}}, r"not a tokenizer: normalizer\.prepend is empty"),
+        ({"decoder": {"type": "Strip", "content": " ", "start": 0, "stop": 1}}, r"not .* decoder\.stop is not 0"),
+        ({"pre_tokenizer": {"type": "FixedLength", "length": 0}}, r"not .* pre_tokenizer\.length is 0"),
+        ({"normalizer": charsmap(b"\xff")}, r"not .* texts that are not UTF-8"),
     ],
 )
 def test_a_hostile_tokenizer_is_refused_when_it_is_read(tmp_path, parts, words):
@@ -204,14 +213,14 @@ def test_a_hostile_tokenizer_is_refused_when_it_is_read(tmp_path, parts, words):
 def test_a_tokenizer_json_that_names_a_part_twice_is_refused(tmp_path):
     path = tiny_model.write(tmp_path / "model") / "tokenizer.json"
     path.write_text(path.read_text().replace('"normalizer"', f'"normalizer": {json.dumps(DOUBLING)}, "normalizer"', 1))
-    with pytest.raises(ModelError, match="a key is given twice"):
+    with pytest.raises(ModelError, match="key 'normalizer' is given twice"):
         hf(tmp_path / "model")
 
 
 @pytest.mark.parametrize(
     "parts",
     [
-        {"normalizer": replace("", "x")},  # a panic of the library: an index out of bounds
+        {"normalizer": {"type": "Replace", "pattern": {"Regex": "(?=aaaa aaa)"}, "content": "x"}},  # out of bounds
         {"model": {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "[UNK]"}},
         {"model": {"type": "Unigram", "vocab": [["a", 0.0]], "unk_id": None}},
     ],
@@ -344,3 +353,57 @@ def test_without_the_spelled_tokens_whole_characters_are_the_same(byte_level, to
 def test_special_tokens_are_told(byte_level):
     assert byte_level.special_tokens == {"<s>": 0, "</s>": 1}
     assert [byte_level.special_text(token) for token in (0, 1, 2)] == ["<s>", "</s>", ""]
+
+
+def test_nothing_is_said_beside_the_error_of_a_hostile_tokenizer(tmp_path, capfd):
+    """A panic of the library would be lines of its own on standard error."""
+    for number, parts in enumerate(
+        [
+            {"normalizer": {"type": "Precompiled", "precompiled_charsmap": "AAAA"}},
+            {"normalizer": charsmap(b"\xff")},
+            {"post_processor": {**REPEATING, "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}]}},
+            {"model": {"type": "BPE", "vocab": {"a": 0, "é": 1, "aé": 2}, "merges": [["a", "é"]],
+                       "continuing_subword_prefix": "x"}},
+        ]
+    ):  # fmt: skip
+        with pytest.raises(ModelError, match=r"tokenizer\.json: not a tokenizer"):
+            hf(spoilt(tmp_path / str(number), **parts))
+    assert capfd.readouterr() == ("", "")
+
+
+def trie(keys: dict[bytes, int]) -> bytes:
+    """Return a double array for keys of one byte, in which each has a block of its own: unit ^ offset is the next."""
+    units = [0] * (256 * (len(keys) + 2))
+    units[0] = 256 << 10  # the children of the root begin at 256
+    for number, (key, value) in enumerate(keys.items()):
+        child, block = 256 ^ key[0], 256 * (number + 2)
+        units[child] = (child ^ block) << 10 | 1 << 8 | key[0]
+        units[block] = 1 << 31 | value
+    return b"".join(unit.to_bytes(4, "little") for unit in units)
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "why"),
+    [
+        (0, None, None),
+        (3, None, None),
+        (4, None, None),  # the end: an empty text
+        (1, None, "texts that are not there"),  # inside a letter
+        (99, None, "texts that are not there"),
+        (0, 5000 << 10, "leads out of itself"),
+    ],
+)
+def test_a_charsmap_leads_only_to_what_it_holds(tmp_path, value, unit, why):
+    units, texts = trie({b"a": value}), "é\0x".encode()
+    if unit is not None:
+        units = unit.to_bytes(4, "little") + units[4:]
+    data = len(units).to_bytes(4, "little") + units + texts
+    part = {"type": "Precompiled", "precompiled_charsmap": base64.b64encode(data).decode()}
+    if why:
+        with pytest.raises(ModelError, match=rf"normalizer\.precompiled_charsmap .*{why}"):
+            hf(spoilt(tmp_path / "model", normalizer=part))
+    else:
+        tokenizer = hf(spoilt(tmp_path / "model", normalizer=part))
+        wanted = {0: "b é b", 3: "b x b", 4: "b  b"}[value]
+        [found, same] = tokenizer.encode(["b a b", wanted])
+        assert found == same

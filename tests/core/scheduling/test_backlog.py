@@ -62,9 +62,12 @@ def test_tokens_are_bounded_but_for_one_alone():
 
 def test_who_would_wait_too_long_is_refused_at_once():
     made = backlog(seconds=0.5)
-    made.check(300)
-    with pytest.raises(OverloadedError, match=r"first token would take 0\.6 s") as caught:
-        made.check(400)
+    made.check(4000)  # alone: its own prompt is no wait
+    made.enter(0, 300)
+    made.check(4000)
+    made.enter(1, 100)
+    with pytest.raises(OverloadedError, match=r"it would wait 0\.6 s for others") as caught:
+        made.check(1)
     assert caught.value.reason == "wait"
     assert caught.value.retry_after == pytest.approx(0.1, rel=0.01)
 
@@ -75,8 +78,24 @@ def test_the_wait_follows_the_rate_at_which_others_have_started():
         made.enter(id_, 100)
     for id_ in range(10):
         made.leave(id_, 2.0 * id_, started=True)  # 50 tokens a second: they wait for others to end
-    assert made.seconds(0) == pytest.approx(1000 / 50)
+    assert made.seconds() == pytest.approx(1000 / 50)
     for id_ in range(10, 20):
         made.leave(id_, 20.0)
     made.enter(99, 100)
-    assert made.seconds(0) == pytest.approx(0.15), "since then nobody waited"
+    assert made.seconds() == pytest.approx(0.15), "since then nobody waited"
+
+
+def test_where_tenants_take_turns_nobody_waits_for_more_of_another_than_of_its_own():
+    made = backlog(seconds=0.5)
+    for id_ in range(20):
+        made.enter(id_, 100, "busy")
+    with pytest.raises(OverloadedError, match="for others"):
+        made.check(100, tenant="quiet")
+    made.shares = True
+    made.check(100, tenant="quiet")
+    assert made.ahead(100, "quiet") == 100
+    with pytest.raises(OverloadedError, match="for others"):
+        made.check(100, tenant="busy")
+    made.enter(20, 200, "quiet")
+    assert made.ahead(100, "quiet") == 200 + 300
+    assert made.ahead(100, "third") == 100 + 100

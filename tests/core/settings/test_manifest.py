@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from infeng_core import _native
+from infeng_core import _native, yamltree
 from infeng_core.errors import ManifestError
 from infeng_core.plug.assembly import load_config
 from infeng_core.settings.config import SCHEMA, EngineConfig
@@ -289,3 +291,49 @@ def test_any_mapping_is_a_manifest_or_a_named_error(tmp_path_factory, data):
         load_config(path, environ={})
     except ManifestError as error:
         assert str(path) in str(error)
+
+
+TAGGED = ["!!int ''", "!!float x", "!!bool null", "!!timestamp 2001-99-99", "!!timestamp " + "9" * 5000, "!!binary '*'",
+          "!!set {a: 1}", "!!python/object/apply:os.system [x]", "!foo x", "&a 1", "*a", "<<", "=", "!!merge <<",
+          "9" * 5000, "1:2:3", "0x", "\0", "{a: {a: {a: " * 200, "[" * 100_000, "- - -", "%YAML 9.9", "? x",
+          "'"]  # fmt: skip
+
+
+@pytest.mark.parametrize("value", TAGGED, ids=range(len(TAGGED)))
+@pytest.mark.parametrize("form", ["{{a: {}}}", "[{}]", "{{<<: {}}}", "{{{}: 1}}", "{}"])
+@pytest.mark.parametrize("reader", [yaml.CSafeLoader, yaml.SafeLoader])
+def test_yaml_of_any_kind_is_read_or_refused_by_name_wherever_it_stands(tmp_path, monkeypatch, value, form, reader):
+    monkeypatch.setattr(yamltree, "_Loader", reader)
+    text = form.format(value)
+    file = tmp_path / "engine.yaml"
+    file.write_text(f"infeng: 1\nkernels: {{force: {text}}}\nmodel: {{formats: {text}}}\n")
+    for read in (
+        lambda: load_config(overrides={"model.formats": text}),
+        lambda: load_config(overrides={"kernels.order": text}),
+        lambda: load_config(environ={"INFENG_MODEL_FORMATS": text}),
+        lambda: load_config(environ={"INFENG_FORCE": text}),
+        lambda: load_config(file),
+    ):
+        with contextlib.suppress(ManifestError):
+            read()
+
+
+def test_a_tag_in_a_variable_is_refused_with_what_it_says():
+    with pytest.raises(ManifestError, match=r"INFENG_MODEL_FORMATS: not valid YAML: .*'' is not what its tag says"):
+        load_config(environ={"INFENG_MODEL_FORMATS": "{a: !!int ''}"})
+
+
+@pytest.mark.parametrize("overrides", [{5: 1}, {None: 1}, {("a",): 1}, 5, None, [("a", 1)]])
+def test_overrides_are_a_mapping_of_texts(overrides):
+    with pytest.raises(ManifestError, match="overrides: "):
+        load_config(overrides=overrides)
+
+
+@pytest.mark.parametrize("manifest", ["x" * 300, "x" * 5000, "a\0b", "\ud800", 5, b"x", "~nouser/x"])
+def test_a_manifest_that_cannot_be_a_file_is_a_named_error(manifest):
+    with pytest.raises(ManifestError):
+        load_config(manifest)
+
+
+def test_a_path_that_is_too_long_to_look_for_stays_as_it_is(write):
+    assert load_config(write(f"infeng: 1\nmodel: {{path: {'x' * 5000}}}")).model.path == "x" * 5000

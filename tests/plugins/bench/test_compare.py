@@ -9,10 +9,13 @@ from typing import Any
 import pytest
 from infeng_bench import comparison, peers, results
 from infeng_bench.comparison import Round
+from infeng_bench.contention import Waits
+from infeng_bench.engines import EngineProcess
 from infeng_bench.peers import environment
 from infeng_bench.roofline import Roofline
 from infeng_bench.works import Work
 
+from infeng_core.api import EngineConfig
 from infeng_core.cli import main
 from infeng_core.files import cache_root
 
@@ -31,6 +34,7 @@ def open_model(model, threads, options):
 
         def prepare(self, kind, rows, positions):
             self.rows = rows
+            self.late = options["pace"] == "late"
             if options["pace"] == "broken":
                 raise MemoryError("no room for the cache")
 
@@ -39,7 +43,7 @@ def open_model(model, threads, options):
             assert len(prompts) == self.rows
 
         def step(self):
-            return self.rows
+            return self.rows - self.late
 
         def stop(self):
             pass
@@ -59,6 +63,7 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
         REQUIREMENTS=("fake==7",),
         FORMATS={"int4-g64": "q4"},
         OPTIONS={"pace": "1"},
+        CHOICES={"pace": ("1", "late", "broken")},
         NEEDS_COMPILER=False,
         export_commands=lambda tools, source, folder, kind: [],
         model_path=lambda folder: folder,
@@ -118,7 +123,13 @@ def test_one_work_gives_the_keys_that_scripts_read(
 
 
 def test_several_works_are_a_list_and_a_table(
-    fake: Any, tiny_config: Path, roofline: Path, tmp_path: Path, schema: Any, capsys: pytest.CaptureFixture[str]
+    fake: Any,
+    undisturbed: None,
+    tiny_config: Path,
+    roofline: Path,
+    tmp_path: Path,
+    schema: Any,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     out, table = tmp_path / "out.json", tmp_path / "out.csv"
     works = ["--work", "decode:rows=1,context=16,steps=2", "--work", "prefill:rows=2,context=16"]
@@ -143,6 +154,34 @@ def test_a_peer_that_fails_ends_the_comparison_with_its_name_and_log(
     assert "Traceback" in log.read_text()
 
 
+def test_a_peer_of_which_a_row_does_not_decode_in_every_step_has_no_figure(
+    fake: Any, tiny_config: Path, roofline: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    work = ["--work", "decode:rows=4,context=8,steps=5"]
+    assert compare(tiny_config, roofline, *work, "--option", "fake.pace=late") == 1
+    assert "15 tokens of 5 steps of 4 rows: not all decoded in all of them" in capsys.readouterr().err
+
+
+def test_our_side_counts_rows_by_steps_under_the_default_of_step_ms(
+    fake: Any, tiny_config: Path, roofline: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert EngineConfig().scheduler.step_ms > 0  # or this would prove nothing
+    counted: list[tuple[str, int]] = []
+    measure = EngineProcess.measure
+
+    def kept(self: EngineProcess, work: Work, seed: int) -> dict[str, Any]:
+        answer = measure(self, work, seed)
+        counted.append((self.name, answer["tokens"]))
+        return answer
+
+    monkeypatch.setattr(EngineProcess, "measure", kept)
+    work = ["--work", "decode:rows=16,context=80,steps=4", "--pairs", "1", "--set", "scheduler.step_ms=1"]
+    out = tmp_path / "out.json"
+    assert compare(tiny_config, roofline, *work, "--json", str(out)) == 0
+    assert json.loads(out.read_text())["settings"] == ["scheduler.step_ms=1"]
+    assert counted == [("infeng", 64), ("fake", 64)] * 2
+
+
 @pytest.mark.parametrize(
     ("more", "text"),
     [
@@ -153,6 +192,8 @@ def test_a_peer_that_fails_ends_the_comparison_with_its_name_and_log(
         (["--format", "int8-row"], "nothing that stands against int8-row"),
         (["--option", "fake"], "is not PEER.KEY=VALUE"),
         (["--option", "fake.space=1"], "did you mean `pace`"),
+        (["--option", "fake.pace=slow"], "'slow' is no pace: give 1, late, broken"),
+        (["--set", "scheduler.step_mss=1"], "did you mean `step_ms`"),
     ],
 )
 def test_a_wrong_call_is_an_error_before_anything_runs(
@@ -180,7 +221,7 @@ def test_limits_follow_from_the_costs_that_the_engine_tells() -> None:
             "kernel_features": {"a/small": ["avx512_vnni", "avx512bw"], "a/large": ["amx_int8"]},
         },
     }
-    found = [Round({"infeng": 1.0, "peer": 0.5}, {"infeng": 1.0, "peer": 1.0}, 0.0)] * 5
+    found = [Round({"infeng": 1.0, "peer": 0.5}, {"infeng": 1.0, "peer": 1.0}, {})] * 5
     work = Work.parse("decode:rows=1,context=10,steps=19")
     result = comparison.compared(work, found, {"infeng": told, "peer": {}}, ceilings)
     assert result["roofline"]["dram_fraction"] == pytest.approx(
@@ -199,7 +240,7 @@ def test_limits_follow_from_the_costs_that_the_engine_tells() -> None:
 
 def test_a_starved_pair_stays_and_is_named() -> None:
     rates = [10.0, 10.0, 10.0, 1.0, 10.0]
-    found = [Round({"infeng": 20.0, "peer": rate}, {"infeng": 1.0, "peer": 1.0}, 0.1) for rate in rates]
+    found = [Round({"infeng": 20.0, "peer": rate}, {"infeng": 1.0, "peer": 1.0}, {}) for rate in rates]
     result = comparison.compared(Work.parse("prefill"), found, {"infeng": {}, "peer": {}}, None)
     assert result["starved"] == [3]
     assert result["pair_count"] == len(result["pairs"]) == 5
@@ -211,19 +252,23 @@ def test_every_round_has_prompts_of_its_own_and_the_first_is_not_kept() -> None:
     asked: list[tuple[str, str, int]] = []
 
     def engine(name: str) -> Any:
-        def measure(work: str, seed: int) -> dict[str, float]:
-            asked.append((name, work, seed))
+        def measure(work: Work, seed: int) -> dict[str, float]:
+            asked.append((name, str(work), seed))
             return {"tokens_per_s": seed + 1.0, "prefill_seconds": 0.0}
 
-        return SimpleNamespace(name=name, measure=measure)
+        return SimpleNamespace(name=name, measure=measure, waits=Waits(stolen=0.25))
 
     found = comparison.rounds([engine("a"), engine("b")], Work.parse("prefill:rows=2,context=9"), 2, 40)
     work = "prefill:rows=2,context=9"
     assert asked == [(name, work, seed) for seed in (40, 41, 42) for name in ("a", "b")]  # A B A B A B
     assert [one.rates["a"] for one in found] == [42, 43]
+    assert [one.steal for one in found] == [0.25, 0.25]
 
 
-def test_stolen_time_is_read_from_the_system(tmp_path: Path) -> None:
-    (tmp_path / "stat").write_text("cpu  1 2 3 4 5 6 7 8 0 0\ncpu0 1\n")
-    assert comparison.steal_time(str(tmp_path / "stat")) == (8, 36)
-    assert comparison.steal_time(str(tmp_path / "none")) == (0, 0)
+@pytest.mark.parametrize("seconds", ["nan", "-1", "0", "inf", "x"])
+def test_a_time_that_is_none_is_refused(
+    fake: Any, tiny_config: Path, roofline: Path, capsys: pytest.CaptureFixture[str], seconds: str
+) -> None:
+    with pytest.raises(SystemExit):
+        compare(tiny_config, roofline, "--work", "decode", "--timeout", seconds)
+    assert "is not a number of seconds above 0" in capsys.readouterr().err

@@ -10,6 +10,7 @@ import pytest
 from infeng_bench import engines
 from infeng_bench.engines import EngineProcess
 from infeng_bench.peers import PeerError
+from infeng_bench.works import Work
 
 FAKE = Path(__file__).with_name("fake_peer.py")
 
@@ -50,9 +51,9 @@ def test_an_engine_answers_and_sleeps_in_between(start: Started) -> None:
     assert engine.ready()["version"] == "7"
     pid = engine.process.pid
     assert state(pid) == "T"
-    assert engine.measure("decode:rows=1,context=8", 3)["tokens_per_s"] == 53
+    assert engine.measure(Work("decode", 1, 8), 3)["tokens_per_s"] == 53
     assert state(pid) == "T"
-    assert engine.measure("decode:rows=1,context=8", 4)["tokens_per_s"] == 54
+    assert engine.measure(Work("decode", 1, 8), 4)["tokens_per_s"] == 54
     engine.close()
     assert engine.process.returncode == 0
 
@@ -82,10 +83,10 @@ def test_a_peer_that_does_not_load_is_named_with_its_log(start: Started, fault: 
 @pytest.mark.parametrize(
     ("fault", "text"),
     [
-        ("crash-work", "decode:rows=1: its process ended with SIGSEGV"),
-        ("exit-work", "decode:rows=1: its process ended with status 3"),
+        ("crash-work", "decode:rows=1,context=1024: its process ended with SIGSEGV"),
+        ("exit-work", "decode:rows=1,context=1024: its process ended with status 3"),
         ("garbage-work", "which is no JSON object"),
-        ("error-work", "decode:rows=1: no such tensor"),
+        ("error-work", "decode:rows=1,context=1024: no such tensor"),
         ("zero-work", "has no tokens_per_s above 0"),
     ],
 )
@@ -93,7 +94,7 @@ def test_a_peer_that_fails_at_a_work_is_named_with_the_work(start: Started, faul
     engine = start(fault)
     engine.ready()
     with pytest.raises(PeerError, match=r"^fake: ") as caught:
-        engine.measure("decode:rows=1", 0)
+        engine.measure(Work("decode"), 0)
     assert text in str(caught.value)
     assert str(start.log) in str(caught.value)
 
@@ -103,7 +104,7 @@ def test_a_peer_that_hangs_is_ended_after_its_time(start: Started, fault: str) -
     engine = start(fault, timeout=1.0)
     with pytest.raises(PeerError, match=r"no answer in 1 s.*--timeout"):
         engine.ready()
-        engine.measure("decode:rows=1", 0)
+        engine.measure(Work("decode"), 0)
     with pytest.raises(ProcessLookupError):
         os.kill(engine.process.pid, 0)
 
@@ -114,7 +115,7 @@ def test_a_peer_that_died_in_its_sleep_is_found_out(start: Started) -> None:
     engine.process.kill()
     engine.process.wait()
     with pytest.raises(PeerError, match="ended with SIGKILL"):
-        engine.measure("decode:rows=1", 0)
+        engine.measure(Work("decode"), 0)
 
 
 def test_a_peer_that_does_not_end_is_ended(start: Started, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,3 +131,11 @@ def test_a_peer_that_does_not_end_is_ended(start: Started, monkeypatch: pytest.M
 def test_a_program_that_is_not_there_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(PeerError, match="No such file"):
         EngineProcess("fake", [str(tmp_path / "python")], tmp_path / "log", 1.0)
+
+
+@pytest.mark.parametrize("rows", [2, 16])
+def test_an_engine_that_counts_other_tokens_than_rows_by_steps_gives_no_figure(start: Started, rows: int) -> None:
+    engine = start("none")  # it says 32 of any work
+    engine.ready()
+    with pytest.raises(PeerError, match=f"it counts 32 tokens, and {32 * rows} are to be measured"):
+        engine.measure(Work("decode", rows, 8), 0)

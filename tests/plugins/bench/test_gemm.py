@@ -140,7 +140,7 @@ def test_an_oracle_is_measured_in_turn(
         (["--against", "tensorflow"], 2, "no such oracle"),
         (["--against", "torch", "--oracle-python", "/missing/python"], 2, "it is not there"),
         (["--against", "torch"], 1, "infeng bench peers install transformers"),
-        (["--roofline", "missing.json"], 2, "No such file"),
+        (["--roofline", "missing.json"], 2, "no such file"),
     ],
 )
 def test_what_cannot_be_measured_is_an_error_that_helps(

@@ -57,6 +57,7 @@ def test_every_peer_has_the_face_that_others_rely_on(name: str, tmp_path: Path) 
     assert name == peer.NAME
     assert all("=" in requirement or ">" in requirement for requirement in peer.REQUIREMENTS)  # pinned
     assert set(peer.FORMATS) >= {"int4-g64", "int4-g32", "bf16"}
+    assert all(peer.OPTIONS[option] in words for option, words in peer.CHOICES.items())
     for variables in (peer.build_environment({"amx_tile"}, 12), peer.build_environment(set(), None)):
         assert all(isinstance(value, str) for value in variables.values())
     for kind in set(peer.FORMATS.values()):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from infeng_bench import results
+from infeng_bench import decode, results
 
 from infeng_core.errors import ResourceError, UsageError
 
@@ -70,7 +70,7 @@ def test_a_file_that_cannot_be_written_is_an_error_and_leaves_nothing(tmp_path: 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("{", "not JSON"),
+        ("{", "not valid JSON"),
         ("[]", "no result"),
         ('{"schema": "other/1"}', "no result"),
         (json.dumps({"schema": "infeng-bench/2"}), "has the form infeng-bench/2"),
@@ -83,7 +83,7 @@ def test_what_is_no_result_is_refused(tmp_path: Path, text: str, said: str) -> N
 
 
 def test_a_missing_result_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="No such file"):
+    with pytest.raises(UsageError, match="no such file"):
         results.read(tmp_path / "missing")
 
 
@@ -95,3 +95,28 @@ def test_what_is_no_file_is_written_to_and_stays(tmp_path: Path) -> None:
         results.write(pipe, {"figure": 1})
         assert json.loads(text.result()) == {"figure": 1}
     assert pipe.is_fifo()
+
+
+def test_a_pipe_that_nobody_reads_is_an_error_after_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(results, "READER_SECONDS", 0.1)
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(ResourceError, match="cannot be written"):
+        results.write(pipe, {})
+
+
+def test_a_pipe_is_no_result_that_is_waited_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(UsageError, match=str(pipe)):
+        results.read(pipe)
+
+
+@pytest.mark.parametrize("option", ["--json", "--csv"])
+@pytest.mark.parametrize(("place", "why"), [("missing/out", "its folder is not there"), (".", "is a directory")])
+def test_a_place_that_cannot_be_written_is_said_before_anything_is_measured(
+    attempt: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: str, place: str, why: str
+) -> None:
+    monkeypatch.setattr(decode, "run", lambda arguments: pytest.fail("it measures"))
+    status, said = attempt("decode", option, str(tmp_path / place))
+    assert status == 2 and why in said

@@ -121,7 +121,6 @@ def test_costs_and_ratios_are_taken_pair_by_pair() -> None:
                 SERVED: ServedOverHttp([trace], seconds, cpu, 1, client_cpu_seconds=0.001, loop_cpu_seconds=0.0005),
                 "other": ServedOverHttp([trace], 4.0, 8.0, 1),
             },
-            0.0,
         )
         for seconds, cpu in ((1.25, 2.001), (2.0, 2.003), (1.6, 2.002))
     ]

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from infeng_bench import adapters, synthetic, worker
-from infeng_bench.running import perform
+from infeng_bench import adapters, calibration, running, synthetic, worker
+from infeng_bench.running import MeasurementError, perform
 from infeng_bench.works import Work
 
 from infeng_core import Engine
@@ -39,6 +39,37 @@ def test_decoding_counts_the_steps_after_the_first_token(engine: Engine) -> None
     assert sum(timing.steps) == pytest.approx(timing.seconds)
     assert timing.tokens_per_s == pytest.approx(15 / timing.seconds)
     assert timing.prefill_seconds > 0
+
+
+@pytest.mark.parametrize("step_ms", [0, 1])
+def test_all_rows_decode_in_all_steps_whatever_a_step_may_take(tiny_config: Path, step_ms: int) -> None:
+    # Beside rows that decode, steps of a millisecond take 16 rows of a prompt: the last comes long after the first.
+    overrides = {"scheduler.step_ms": step_ms, "scheduler.max_running": 8}
+    decoding: list[int] = []
+    with Engine(synthetic.native_directory(tiny_config, "int4-g64"), threads=1, overrides=overrides) as bounded:
+        with calibration.watched(bounded) as watch:
+            timing = perform(bounded, Work.parse("decode:rows=8,context=150,steps=6"), seed=1)
+        decoding = [step.rows for step, _ in watch.steps[-6:]]
+        assert bounded.scheduler.step_seconds == (step_ms / 1000 or None)  # as it was, for those who come after
+    assert decoding == [8] * 6
+    assert timing.tokens == 8 * 6
+
+
+def test_a_work_that_some_row_did_not_decode_in_has_no_figure(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running, "_room", lambda engine, work: 4)
+    with pytest.raises(MeasurementError, match="row 0 of 3 has 3 tokens of 9 steps: not all rows decoded"):
+        perform(engine, Work.parse("decode:rows=3,context=20,steps=9"), seed=1)
+    assert engine.step() is False
+
+
+def test_prompts_are_timed_without_rows_that_decode_beside_them(tiny_config: Path) -> None:
+    overrides = {"scheduler.max_batch_tokens": 32}
+    with (
+        Engine(synthetic.native_directory(tiny_config, "int4-g64"), threads=1, overrides=overrides) as small,
+        calibration.watched(small) as watch,
+    ):
+        perform(small, Work.parse("prefill:rows=4,context=64"), seed=1)
+    assert sum(step.rows for step, _ in watch.steps) == 4 * 64
 
 
 def test_prefilling_counts_the_tokens_of_the_prompts(engine: Engine) -> None:

@@ -7,7 +7,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from infeng_bench import peers, zipfoptions
+import tiny_model
+from infeng_bench import adapters, peers, zipfoptions
+from infeng_bench import gguf_adapter as exporter
 from infeng_bench.peers import environment
 
 from infeng_core.cli import main
@@ -74,7 +76,9 @@ def fakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             REQUIREMENTS=("fake==7",),
             FORMATS={"int4-g64": "q4"},
             OPTIONS={"turns": "rotate", "fault": "none"},
+            CHOICES={},
             NEEDS_COMPILER=False,
+            READS_GGUF=True,
             export_commands=lambda tools, source, folder, kind: [],
             model_path=lambda folder: folder,
             adapter_commands=lambda tools, adapter, base, folder: [],
@@ -98,6 +102,24 @@ def zipf(config: Path, out: Path, *more: str) -> dict[str, Any]:
     assert call(config, "--json", str(out), *more) == 0
     loaded: dict[str, Any] = json.loads(out.read_text())
     return loaded
+
+
+@pytest.fixture(scope="module")
+def gguf_base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a Llama as GGUF."""
+    folder = tmp_path_factory.mktemp("gguf")
+    file = folder / "q.gguf"
+    assert main(["convert", str(tiny_model.write(folder / "model")), str(file), "--format", "q8_0"]) == 0
+    return file
+
+
+@pytest.fixture(scope="module")
+def gguf_adapter(gguf_base: Path) -> Path:
+    """Return an adapter for it, a GGUF too."""
+    pytest.importorskip("gguf", reason="adapters are written by the package gguf, which is not installed here")
+    file, base = gguf_base.with_name("x.gguf"), gguf_base.with_name("model")
+    exporter.export(adapters.peft_directory(base, 2, "qv", 1), base, file, "f16")
+    return file
 
 
 def call(config: Path, *more: str) -> int:
@@ -126,7 +148,7 @@ def test_one_engine_gives_the_figures_of_a_serving_benchmark(
 
 
 def test_engines_take_turns_and_get_the_same_requests(
-    fakes: None, tiny_config: Path, tmp_path: Path, schema: Any, capsys: pytest.CaptureFixture[str]
+    fakes: None, undisturbed: None, tiny_config: Path, tmp_path: Path, schema: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     options = ("--engine", "all,one", "--iters", "5", "--against", "single,base", "--profile")
     result = zipf(tiny_config, tmp_path / "out.json", *options)
@@ -158,8 +180,6 @@ def test_a_sweep_is_a_list_and_a_table(fakes: None, tiny_config: Path, tmp_path:
 
 
 def test_adapters_and_prompts_of_the_users_own(fakes: None, tiny_config: Path, tmp_path: Path, schema: Any) -> None:
-    from infeng_bench import adapters
-
     given = [f"{name}={adapters.peft_directory(tiny_config, 2, 'qv', k)}" for k, name in enumerate(("x1", "x2"))]
     questions = tmp_path / "data" / "gsm8k_test.jsonl"
     questions.parent.mkdir()
@@ -214,6 +234,61 @@ def test_our_engine_takes_part(fakes: None, tiny_config: Path, tmp_path: Path, s
     assert result["kernels"]["all"] == ["fast"]
 
 
+@pytest.mark.parametrize("engines", ["one", "infeng,one", "infeng"])
+def test_a_gguf_and_adapters_as_gguf_go_to_every_engine_as_they_are(
+    fakes: None, gguf_base: Path, gguf_adapter: Path, tmp_path: Path, schema: Any, engines: str
+) -> None:
+    out = tmp_path / "out.json"
+    options = ["--base-model", str(gguf_base), "--adapter", f"a1={gguf_adapter}", "--engine", engines]
+    few = ["--num-requests", "3", "--max-new-tokens", "3", "--prompts", "random:5", "--iters", "1", "-t", "1"]
+    assert main(["bench", "zipf", *options, *few, "--json", str(out)]) == 0
+    result = json.loads(out.read_text())
+    schema(result)
+    assert set(result["per_adapter"]) == {"a1"} and result["completed"] == 3
+    if engines == "one":
+        assert result["format"] == "q.gguf"
+        assert result["engine_details"]["one"]["model"] == str(gguf_base)
+
+
+def test_random_adapters_are_made_for_the_sizes_that_a_gguf_tells(
+    fakes: None, gguf_base: Path, tmp_path: Path, schema: Any
+) -> None:
+    out = tmp_path / "out.json"
+    few = ["--num-requests", "4", "--max-new-tokens", "2", "--prompts", "random:5", "--iters", "1", "-t", "1"]
+    more = ["--adapters", "2", "--rank", "2", "--engine", "infeng", "--json", str(out)]
+    assert main(["bench", "zipf", "--base-model", str(gguf_base), *few, *more]) == 0
+    result = json.loads(out.read_text())
+    schema(result)
+    assert result["adapters"] == 2
+
+
+@pytest.mark.parametrize(
+    ("engine", "reads", "more", "text"),
+    [
+        ("one", False, [], "one: it reads no GGUF"),
+        ("infeng", True, ["--prompts", "gsm8k"], "give --prompts random:LENGTH"),
+        ("infeng", True, ["--format", "int4-g64"], "has formats of its own"),
+    ],
+)
+def test_what_a_gguf_does_not_go_with_is_an_error_that_says_why(
+    fakes: None,
+    gguf_base: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    engine: str,
+    reads: bool,
+    more: list[str],
+    text: str,
+) -> None:
+    (tmp_path / "gsm8k_test.jsonl").write_text(json.dumps({"question": "x"}) + "\n")
+    if engine != "infeng":
+        monkeypatch.setattr(peers.peer(engine), "READS_GGUF", reads)
+    call = ["bench", "zipf", "--base-model", str(gguf_base), "--engine", engine, "--data", str(tmp_path), "-t", "1"]
+    assert main([*call, *more]) == 2
+    assert text in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("more", "text"),
     [
@@ -222,7 +297,7 @@ def test_our_engine_takes_part(fakes: None, tiny_config: Path, tmp_path: Path, s
         (["--engine", "openvino"], "not installed"),
         (["--adapter", "x"], "is not NAME=PATH"),
         (["--adapter", "base=x"], "a name other than base"),
-        (["--adapter", "x=/nowhere"], "no adapter_config.json is there"),
+        (["--adapter", "x=/nowhere"], "it is no GGUF, and no adapter_config.json is there"),
         (["--adapter", "x=a", "--adapter", "x=b"], "a name is given twice"),
         (["--adapter", "x=a", "--sweep", "rank=8"], "it makes random adapters"),
         (["--sweep", "ranks=8"], "is not adapters=N,N,...;rank=R,R,..."),

@@ -108,6 +108,7 @@ def test_what_goes_wrong_is_said_and_the_next_line_answered(run: Run, engine: En
     wrong = {
         b"/adapter nobody": "nobody: it is not loaded",
         b"/load /no/such/file": "no such file",
+        b"/load ~nouser/x": "no such user",
         b"/save": "none is named",
         b"/save /no/such/folder/x": "cannot be written",
         b"/unheard of": "it is no command",

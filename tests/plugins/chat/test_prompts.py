@@ -48,9 +48,10 @@ def test_a_published_template_gives_the_prompts_of_transformers(name: str, make_
         if "tools" not in conversation or template.takes_tools:
             assert digest(prompt(template, conversation)) == goldens[title], title
     forms = [goldens[title] for title in CALLED if goldens[title] != REFUSED]
-    for conversation in CALLED.values() if template.takes_tools else ():  # whatever form the client sends
+    for title, conversation in CALLED.items() if template.takes_tools else ():  # whatever form the client sends
         if forms:
-            assert digest(prompt(template, conversation)) == forms[0]
+            own = goldens[title] if title == "called" and goldens[title] != REFUSED else forms[0]
+            assert digest(prompt(template, conversation)) == own, title
         else:  # it changes a list, which transformers' sandbox does not allow
             with pytest.raises(RequestError, match="unsafe"):
                 prompt(template, conversation)
@@ -186,3 +187,34 @@ def test_a_template_may_refuse_a_conversation_in_its_own_words(make_chat: MakeCh
     with pytest.raises(RequestError, match=r"the chat template refuses them: at\\nmost two") as found:
         template.prompt(HI * 3)
     assert "\n" not in str(found.value)
+
+
+SPLITS = CHATML.replace(
+    "{{ m.content }}",
+    "{{ m.content.split('</think>')[-1] if m.role == 'assistant' and not loop.last else m.content }}"
+    "{{ m.tool_calls | tojson if m.tool_calls }}",
+)
+"""As QwQ's: what an earlier answer thought is cut off, and its content has to be a text for that."""
+
+
+@pytest.mark.parametrize("content", ["", None])
+def test_a_call_without_content_comes_before_its_result_where_a_template_reads_contents_of_earlier_answers(
+    make_chat: MakeChat, content: str | None
+) -> None:
+    called = CALLED["called"]["messages"]
+    turns = [turn if turn["role"] != "assistant" else {**turn, "content": content} for turn in called]
+    assert "get_weather" in make_chat(SPLITS).prompt(turns, tools=TOOLS).text
+
+
+def test_an_empty_content_is_not_taken_for_none(make_chat: MakeChat) -> None:
+    tells = CHATML.replace("{{ m.content }}", "{{ m.content | tojson }}{{ m.tool_calls | tojson if m.tool_calls }}")
+    call = {"id": "a", "type": "function", "function": {"name": "now", "arguments": "{}"}}
+    for content, said in (("", 'assistant\n""'), (None, "assistant\nnull")):
+        turns = [*HI, {"role": "assistant", "content": content, "tool_calls": [call]}]
+        assert said in make_chat(tells).prompt(turns, tools=TOOLS).text
+
+
+def test_a_template_for_conversations_with_tools_alone_is_asked_with_tools(make_chat: MakeChat) -> None:
+    template = make_chat("{% for tool in tools %}{{ tool | tojson }}{% endfor %}" + CHATML)
+    made = template.prompt([{"role": "system", "content": "Be terse."}, *HI], tools=TOOLS)
+    assert "<|im_start|>system\nBe terse.<|im_end|>\n<|im_start|>user\nHi<|im_end|>" in made.text

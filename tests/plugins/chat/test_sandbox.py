@@ -8,11 +8,13 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import numpy
 import pytest
 from chat_parts import CHATML, MakeChat
 from infeng_chat.rendering import renderer
 from infeng_chat.rendering.renderer import Renderer, RenderLimits
 
+import infeng_core
 from infeng_core.api import ModelError, RequestError
 
 TIGHT = RenderLimits(seconds=0.3, memory=128 << 20, output=20_000)
@@ -91,8 +93,7 @@ def test_a_template_that_is_no_template_is_a_model_error_with_its_line(make_chat
 def test_a_process_that_died_is_started_again() -> None:
     asked = Renderer("{{ x }}", "test")
     assert asked.render([{"x": 1}, {"x": "é"}]) == ["1", "é"]
-    first = asked._child
-    assert first is not None
+    first = asked._idle[0].process
     os.kill(first.pid, signal.SIGKILL)
     first.wait()
     assert asked.render([{"x": 2}]) == ["2"]
@@ -101,14 +102,25 @@ def test_a_process_that_died_is_started_again() -> None:
     asked.close()
 
 
+def test_a_rendering_is_not_waited_for_by_another_thread() -> None:
+    asked = Renderer("done {{ x }}", "test")
+    with asked._child() as busy:
+        assert asked.render([{"x": 1}]) == ["done 1"]
+        [other] = asked._idle
+        assert other is not busy
+    assert asked._idle == [other, busy]
+    assert asked.render([{"x": 2}]) == ["done 2"]
+    assert asked._idle == [other, busy], "there are as many as were busy at a time"
+    asked.close()
+
+
 def test_the_process_has_nothing_of_the_engine_and_ends_with_its_owner() -> None:
     asked = Renderer("{{ x }}", "test")
     asked.compile()
-    child = asked._child
-    assert child is not None
+    child = asked._idle[0].process
     maps = Path(f"/proc/{child.pid}/maps").read_text()
-    assert "infeng" not in maps
-    assert "numpy" not in maps
+    for package in (infeng_core, numpy):  # whose folders, not a word that the checkout's may hold as well
+        assert f"{Path(package.__file__).parent}/" not in maps
     assert sorted(os.listdir(f"/proc/{child.pid}/fd")) == ["0", "1", "2"]  # noqa: PTH208 (names of descriptors)
     del asked
     assert child.wait(10) != 0
@@ -165,7 +177,7 @@ def test_a_process_that_was_prepared_is_taken_once_and_not_if_it_has_died():
         first, second = Renderer(CHATML, "first"), Renderer(CHATML, "second")
         for one in (first, second):
             one.compile()
-        assert (first._child is child) is not dies
-        assert second._child is not child and not renderer._spares
+        assert (first._idle[0].process is child) is not dies
+        assert second._idle[0].process is not child and not renderer._spares
         for one in (first, second):
             one.close()

@@ -106,6 +106,7 @@ def test_int8_against_f32_is_measured_with_a_page_and_a_history(
     assert result["kl_interval"]["low"] < kl["mean"] < result["kl_interval"]["high"] < 0.02
     assert 0.9 < result["top1_interval"]["low"] <= result["top1"] < 1
     assert result["bytes"] < 0.3 * result["reference_bytes"]
+    assert result["tokens"] == 300  # and not the last window's end
     assert result["tokens"] == sum(result["kl_histogram"]["counts"]) == sum(one["tokens"] for one in result["texts"])
     worst = [one["kl"] for one in result["worst_documents"]]
     assert worst == sorted(worst, reverse=True)
@@ -121,6 +122,7 @@ def test_int8_against_f32_is_measured_with_a_page_and_a_history(
 @pytest.mark.slow
 def test_what_only_one_tensor_costs_is_less_than_what_all_cost(measured: Callable[..., dict[str, Any]]) -> None:
     result = measured(DEMO, "--by-tensor", "--by-tensor-tokens", "100", model__format="int8-row")
+    assert result["by_tensor_tokens"] == 100
     named = {line["tensor"] for line in result["by_tensor"]}
     assert named == {"embed", "kv_cache", *(f"layers.*.{part}_proj" for part in ("qkv", "o", "gate_up", "down"))}
     costs = [line["kl"]["value"] for line in result["by_tensor"]]
@@ -185,6 +187,16 @@ def test_another_vocabulary_or_tokenizer_is_refused(measured: Callable[..., dict
     (other / "tokenizer.json").write_text(json.dumps(tokenizer))
     with pytest.raises(UsageError, match=r"document 0 of story\.jsonl becomes other tokens"):
         measured(other)
+
+
+@pytest.mark.parametrize("most", [1, 31, 32, 40, 63, 64, 1000])
+def test_a_bound_on_tokens_is_met_to_the_token(most: int) -> None:
+    windows = texts.windows(range(64), None, 32, 0, 0) + texts.windows(range(3), None, 32, 0, 1)
+    found = texts.first_tokens(windows, most)
+    assert sum(one.predicted for one in found) == min(most, 31 + 31 + 2)
+    assert all(
+        one.predicted > 0 and one.ids == whole.ids[: len(one.ids)] for one, whole in zip(found, windows, strict=False)
+    )
 
 
 def blocks_of(*documents: tuple[int, int]) -> list[int]:

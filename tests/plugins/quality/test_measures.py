@@ -216,7 +216,7 @@ def test_a_history_keeps_what_charts_need_and_skips_lines_that_were_cut(tmp_path
     assert "worst_documents" not in found[0]
     assert found[0]["candidate"] == {}
     assert len(path.read_text().splitlines()) == 4
-    with pytest.raises(UsageError, match="cannot be read"):
+    with pytest.raises(UsageError, match="no such file"):
         results.history(tmp_path / "none")
 
 

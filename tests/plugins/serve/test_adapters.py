@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from infeng_demo import adapter_dir
+from infeng_serve.adapters import inner_name
 from infeng_serve.auth import Keys
 from serve_parts import Reply, Running, running
 
@@ -96,6 +97,55 @@ def test_nothing_is_loaded_from_outside_of_the_folders(lending: Running, roots: 
     assert "stolen" not in models(lending, "acme-key")
 
 
+@pytest.mark.parametrize("file", ["adapter_config.json", "adapter_model.safetensors"])
+@pytest.mark.parametrize("target", ["../../secret/theirs", "{root}/secret/theirs"])
+def test_links_inside_of_an_adapter_do_not_lead_out_either(lending: Running, roots: Path, file: str, target: str):
+    """Else a tenant that may put files there uses what others have trained."""
+    folder = roots / "allowed" / "linked"
+    shutil.copytree(roots / "secret" / "theirs", folder)
+    try:
+        assert load(lending, "acme-key", "linked", "linked").status == 200
+        assert unload(lending, "acme-key", "linked").status == 200
+        (folder / file).unlink()
+        (folder / file).symlink_to(target.format(root=roots) + f"/{file}")
+        reply = load(lending, "acme-key", "linked", "linked")
+        assert (reply.status, reply.json["error"]["param"]) == (400, "lora_path")
+        assert "leads out" in reply.json["error"]["message"] and str(roots) not in reply.json["error"]["message"]
+        assert "linked" not in models(lending, "acme-key")
+    finally:
+        shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "status"),
+    [
+        ("x", "", 400),
+        ("x", " ", 400),
+        ("x", ".", 400),
+        ("x", "a" * 5000, 403),
+        ("x", "a/" * 3000, 403),
+        ("x", "broken", 400),
+        ("no/name", "mine", 400),
+        ("n" * 118, "mine", 400),
+        ("n" * 5000, "mine", 400),
+    ],
+)
+def test_what_cannot_be_loaded_is_told_in_the_words_of_the_call(
+    lending: Running, roots: Path, name: str, path: str, status: int
+):
+    reply = load(lending, "acme-key", name, path)
+    message = reply.json["error"]["message"]
+    assert reply.status == status
+    assert str(roots) not in message and inner_name("", "acme") not in message
+
+
+def test_the_longest_name_can_be_asked_for(lending: Running):
+    name = "n" * 117
+    assert load(lending, "acme-key", name, "mine").status == 200
+    assert text(lending, "acme-key", name) == text(lending, "acme-key", "coder")
+    assert unload(lending, "acme-key", name).status == 200
+
+
 def test_an_admin_loads_from_anywhere_and_for_everybody(lending: Running, roots: Path):
     assert load(lending, "root-key", "common", str(roots / "secret" / "theirs")).status == 200
     assert "common" in models(lending, "acme-key") & models(lending, "beta-key")
@@ -129,4 +179,13 @@ def test_weights_on_the_base_hold_for_the_tenant_that_laid_them(lending: Running
     assert text(lending, "beta-key", "base") == base
     assert call(lending, "acme-key", "/lora-adapters", [{"id": 7, "scale": 1.0}]).status == 400
     assert call(lending, "acme-key", "/lora-adapters", []).status == 200
+    assert text(lending, "acme-key", "base") == base
+
+
+@pytest.mark.parametrize("scale", [1e30, -1e30, 3e38, 1e300])
+def test_a_weight_with_which_no_base_call_could_be_answered_is_refused_when_it_is_laid(lending: Running, scale: float):
+    base = text(lending, "acme-key", "base")
+    reply = call(lending, "acme-key", "/lora-adapters", [{"id": 1, "scale": scale}])
+    assert (reply.status, reply.json["error"]["param"]) == (400, "[0].scale")
+    assert call(lending, "acme-key", "/lora-adapters").json[1]["scale"] == 0.0
     assert text(lending, "acme-key", "base") == base

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from infeng_chat.rendering.files import TemplateFiles
 from infeng_serve import auth
 from infeng_serve.auth import Keys
 from infeng_serve.routes import table
-from serve_parts import Running, running, until
+from infeng_serve.server import Server
+from infeng_serve.warm import read_prompts
+from serve_parts import Running, running, settings_of, until
 
-from infeng_core.api import UsageError
+from infeng_core.api import ModelError, UsageError
 
 FILE = """
 # who
@@ -160,3 +163,21 @@ def test_every_key_is_compared_whichever_is_right(monkeypatch: pytest.MonkeyPatc
 def test_without_keys_everybody_may_call(served: Running):
     assert served.ask("/version").status == 200
     assert served.ask("/version", **bearer("anything")).status == 200
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, Path.mkdir, lambda path: path.symlink_to("/dev/zero")])
+def test_a_file_that_is_none_is_refused_at_once_by_every_option_that_names_one(
+    tmp_path: Path, make: Callable[[Path], None]
+):
+    path = tmp_path / "file"
+    make(path)
+    with pytest.raises(UsageError, match="no regular file"):
+        Keys(file=path)
+    with pytest.raises(UsageError, match="no regular file"):
+        read_prompts(path)
+    for option in ("tls_cert", "tls_key"):
+        given = {"tls_cert": str(Path(__file__)), option: str(path)}
+        with pytest.raises(UsageError, match="no regular file"):
+            Server(settings_of(**given), lambda: pytest.fail("it is not loaded"))
+    with pytest.raises(ModelError, match="no regular file"):
+        TemplateFiles.read(tmp_path, path)

@@ -231,7 +231,7 @@ def test_a_call_that_is_refused_is_told_before_its_body_has_come_and_its_connect
         refused = connected(served.address)
         refused.sendall(call[:-500])
         assert read_until(refused, b'"overloaded"').startswith(b"HTTP/1.1 503")
-        refused.sendall(call[-500:] + b"GET /health HTTP/1.1\r\nhost: test\r\n\r\n")
+        refused.sendall(call[-500:] + b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n")
         assert b"HTTP/1.1 200" in read_until(refused, b'"ok"}')
         refused.close()
 
@@ -315,3 +315,9 @@ def test_no_call_is_left_when_all_have_ended(served: Running):
     assert until(lambda: not served.server.service.limits.calls)
     assert not served.server.service.bridge.feeds
     assert until(lambda: served.blocks_in_use() == 0)
+
+
+def test_the_requests_of_one_call_are_let_in_together():
+    with running(overrides={"scheduler.max_running": 1, "scheduler.max_waiting": 2}) as served:
+        reply = served.ask("/tiny", {"prompt": "The lion", "max_tokens": 2, "n": 8})
+        assert (reply.status, len(reply.json["texts"])) == (200, 8)

@@ -31,7 +31,7 @@ def test_vectors_are_those_of_the_engine(served: Running, model: str | None, ada
     [
         ({"dimensions": 3}, 400, "dimensions"),
         ({"input": []}, 400, "input"),
-        ({"input": [5] * 5000}, 400, "prompt"),
+        ({"input": [5] * 5000}, 400, "input"),
         ({"model": "nobody"}, 404, "model"),
         ({"colour": "red"}, 400, "colour"),
     ],

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import random
 import threading
+import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +90,145 @@ def test_a_directory_has_one_server(tmp_path: Path):
     journal(tmp_path).close()
 
 
+# -------------------------------------------------------------------------------------- what is not the journal's ---
+
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+
+
+def sparse(path: Path) -> None:
+    path.touch()
+    os.truncate(path, 1 << 40)
+
+
+def strangers(path: Path) -> None:
+    path.write_bytes(b"")
+    os.chown(path, 12345, 12345)
+
+
+def anybodys(path: Path) -> None:
+    path.write_bytes(b"")
+    path.chmod(0o666)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda path: path.with_name("0000000001 (copy).journal").write_bytes(b"x"),
+        lambda path: path.with_name("7.journal").write_bytes(b"x"),
+        lambda path: path.with_name("1\u0662.journal").write_bytes(b"x"),
+        os.mkfifo,
+        Path.mkdir,
+        anybodys,
+        pytest.param(strangers, marks=as_root),
+        lambda path: path.symlink_to("/dev/zero"),
+        lambda path: path.symlink_to("target"),
+    ],
+)
+def test_what_is_no_file_of_the_journal_is_neither_read_nor_removed(tmp_path: Path, make: Callable[[Path], None]):
+    first = journal(tmp_path, most_bytes=20_000)
+    first.add(entry(1))
+    first.close()
+    make(tmp_path / "0000000002.journal")
+    (tmp_path / "target").write_bytes(b"a file of somebody's")
+    strange = sorted(path for path in tmp_path.iterdir() if path.name not in ("lock", "0000000001.journal"))
+    again = journal(tmp_path, most_bytes=20_000)
+    assert again.find("t", "id1") == entry(1)
+    for number in range(2, 60):
+        again.add(entry(number, body=b"x" * 1000))
+    assert again.find("t", "id59") is not None and not again.trouble
+    again.close()
+    assert all(os.path.lexists(path) for path in strange)
+    assert not (tmp_path / "0000000001.journal").exists()  # which is ours, and made room
+
+
+def test_lines_and_files_have_bounds(tmp_path: Path):
+    first = journal(tmp_path)
+    first.add(entry(1))
+    first.close()
+    [path] = tmp_path.glob("*.journal")
+    with path.open("ab") as file:
+        file.write(b"y" * 10_000_000 + b"\n")
+    second = journal(tmp_path)
+    second.add(entry(2))
+    second.close()
+    sparse(tmp_path / "0000000009.journal")
+    again = Journal(tmp_path, clock=lambda: 1000.0, most_line=10_000)
+    tracemalloc.start()
+    assert again.read() == 2
+    assert tracemalloc.get_traced_memory()[1] < 2_500_000
+    tracemalloc.stop()
+    assert again.find("t", "id1") and again.find("t", "id2")
+    again.close()
+
+
+@pytest.mark.parametrize("change", [lambda path: path.chmod(0o777), pytest.param(strangers, marks=as_root)])
+def test_a_folder_that_others_may_write_is_no_journal(tmp_path: Path, change: Callable[[Path], None]):
+    folder = tmp_path / "journal"
+    folder.mkdir()
+    change(folder) if change is not strangers else os.chown(folder, 12345, 12345)
+    with pytest.raises(UsageError, match="not trusted"):
+        journal(folder)
+    assert not (folder / "lock").exists()
+
+
+def test_whatever_has_happened_to_a_file_each_entry_is_one_that_was_added_or_none(tmp_path: Path):
+    first = journal(tmp_path)
+    added = {f"id{number}": entry(number) for number in range(20)}
+    for one in added.values():
+        first.add(one)
+    first.close()
+    [path] = tmp_path.glob("*.journal")
+    whole, rng, kept = path.read_bytes(), random.Random(5), 0
+    for _ in range(300):
+        at, end = sorted(rng.sample(range(len(whole)), 2))
+        junk = rng.choice((b"\0" * 50, b"\n\n", b"0 {}", b"[" * 5000, b"\xff", b"1" * 5000 + b" {}\n"))
+        flipped = bytes([whole[at] ^ 1 << rng.randrange(8)])
+        changed = (
+            whole[:at] + flipped + whole[at + 1 :], whole[:at] + whole[end:], whole[:end] + whole[at:],
+            whole[:at] + junk + whole[at:], whole[:at],
+        )  # fmt: skip
+        path.write_bytes(rng.choice(changed))
+        again = journal(tmp_path)
+        found = {id: one for id in added if (one := again.find("t", id)) is not None}
+        again.close()
+        assert found.items() <= added.items()
+        kept += len(found)
+    assert kept > 300 * 8
+
+
+def test_calls_are_answered_while_the_disk_takes_nothing_and_written_when_it_does_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    with running(journal=str(tmp_path / "journal")) as served:
+
+        def ask(**more: Any) -> httpx.Response:
+            return httpx.post(f"{served.url}/v1/completions", json={**STORY, **more}, timeout=60)
+
+        def ready() -> Any:
+            return httpx.get(f"{served.url}/ready").json()
+
+        assert frames(ask().content) and ready() == {"status": "ready"}
+        write = os.write
+
+        def full(handle: int, data: bytes) -> int:
+            if b'"/v1/completions"' not in data:
+                return write(handle, data)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        monkeypatch.setattr(os, "write", full)
+        whole = frames(ask().content)
+        assert ready() == {"status": "ready", "journal": "not written: No space left on device"}
+        assert texts(frames(rest(served.url, whole[3][0]).content)) == texts(whole[4:])  # from memory
+        monkeypatch.setattr(os, "write", write)
+        later = frames(ask(prompt="Again").content)
+        assert ready() == {"status": "ready"}
+        for path in (tmp_path / "journal").glob("*.journal"):
+            path.unlink()  # an operator clears the folder
+        last = frames(ask(prompt="Once more").content)
+    with running(journal=str(tmp_path / "journal")) as other:
+        assert [rest(other.url, one[3][0]).status_code for one in (whole, later, last)] == [404, 404, 200]
+
+
 # ------------------------------------------------------------------------------------------------------- streams ---
 
 
@@ -115,6 +259,37 @@ def test_streams_are_those_of_their_tenant_and_of_the_same_weights(tmp_path: Pat
         served.engine.adapters.unload("bard")
         served.engine.adapters.load("bard", str(adapter_dir("python")))
         assert rest(served.url, last, **mine).status_code == 409
+
+
+def test_two_calls_that_a_client_gives_one_id_go_on_as_what_each_of_them_was(tmp_path: Path):
+    head = {"x-request-id": "gw-77"}
+    with running(journal=str(tmp_path)) as one:
+        asked = [{**STORY, "prompt": prompt} for prompt in ("The king", "Once upon a time there was a lion")]
+        answers = [httpx.post(f"{one.url}/v1/completions", json=body, headers=head, timeout=60) for body in asked]
+        wholes = [frames(answer.content) for answer in answers]
+        assert texts(wholes[0]) != texts(wholes[1])
+        assert all(
+            answer.headers["x-request-id"] == "gw-77" and b'"cmpl-gw-77"' in answer.content for answer in answers
+        )
+        for whole in wholes:
+            assert texts(frames(rest(one.url, whole[4][0]).content)) == texts(whole[5:])
+        assert rest(one.url, "gw-77/4.4").status_code == 404  # which of the two it was nobody can say
+        mixed = wholes[0][4][0].rpartition("/")[0] + "/" + wholes[1][4][0]
+        assert rest(one.url, mixed).status_code == 404
+    with running(journal=str(tmp_path)) as other:
+        for whole in wholes:
+            again = rest(other.url, whole[4][0]).content
+            assert texts(frames(again)) == texts(whole[5:])
+            assert b'"cmpl-gw-77"' in again
+
+
+def test_a_client_that_takes_the_id_of_another_call_does_not_take_its_place(tmp_path: Path):
+    with running(journal=str(tmp_path)) as served:
+        first = frames(httpx.post(f"{served.url}/v1/completions", json=STORY, timeout=60).content)
+        taken = first[4][0].rpartition("/")[0]
+        body = {**STORY, "prompt": "Another story"}
+        httpx.post(f"{served.url}/v1/completions", json=body, headers={"x-request-id": taken}, timeout=60)
+        assert texts(frames(rest(served.url, first[4][0]).content)) == texts(first[5:])
 
 
 # --------------------------------------------------------------------------------------------- the same call again ---

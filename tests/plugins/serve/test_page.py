@@ -6,7 +6,6 @@ import argparse
 import contextlib
 import json
 import re
-import shutil
 import threading
 from collections.abc import Iterator
 from importlib.metadata import files as files_of
@@ -14,6 +13,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+import browser_parts
 import pytest
 from serve_parts import Running, demo_model, running, slowed, until
 
@@ -149,26 +149,14 @@ class Page:
 
     def complaints(self) -> list[str]:
         """Return what the console has got since the last look."""
-        return [entry["message"] for entry in self.driver.get_log("browser")]
+        return browser_parts.complaints(self.driver)
 
 
 @pytest.fixture(scope="module")
 def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """Chromium of the system, without a window, with a profile of its own."""
-    webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
-    browser, control = shutil.which("chromium"), shutil.which("chromedriver")
-    if browser is None or control is None:
-        pytest.skip("the programs chromium and chromedriver are absent (Debian: chromium, chromium-driver)")
-    options = webdriver.ChromeOptions()
-    options.binary_location = browser
-    for word in ("headless=new", "no-sandbox", "disable-gpu", "disable-dev-shm-usage", "disable-background-networking",
-                 "disable-component-update", "disable-sync", "no-first-run", "no-proxy-server", "window-size=1280,800",
-                 f"user-data-dir={tmp_path_factory.mktemp('chromium')}"):  # fmt: skip
-        options.add_argument(f"--{word}")
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(control))
-    yield driver
-    driver.quit()
+    with browser_parts.chromium(tmp_path_factory.mktemp("chromium")) as driver:
+        yield driver
 
 
 @pytest.fixture
@@ -258,7 +246,7 @@ def test_markup_in_answers_names_and_errors_stays_text(page: Page):
     from infeng_serve.protocol.errors import ApiError
 
     async def answers(service: Any, call: Any) -> None:
-        model = json.loads(await call.body(service.settings))["model"]
+        model = json.loads(await service.body(call))["model"]
         if model == "bard":
             raise ApiError(429, HOSTILE, code="busy")
         await call.begin()
@@ -346,8 +334,17 @@ def test_the_key_goes_with_calls_and_stays_in_its_tab(page: Page):
     with running(keys=ServerKeys(["sk-1"])) as served:
         page.open(served)
         assert until(lambda: "An API key is missing" in page.one("#models-note").text)
-        page.one("[name=key]").send_keys("sk-1", Keys.TAB)
+        key, wanted = page.one("[name=key]"), page.one("#key-wanted")
+        assert page.driver.switch_to.active_element == key
+        assert "enter it here" in wanted.text
+        key.send_keys("sk-2", Keys.TAB)
+        assert until(lambda: "does not know this key" in wanted.text)
+        assert key.get_attribute("aria-invalid") == "true"
+        key.clear()
+        key.send_keys("sk-1", Keys.TAB)
         assert until(lambda: "bard" in page.names())
+        assert key.get_attribute("aria-invalid") == "false"
+        assert not wanted.is_displayed()
         page.driver.refresh()
         assert until(lambda: "bard" in page.names())
         kept = page.driver.execute_script(
@@ -395,6 +392,56 @@ def test_it_can_be_read_in_light_and_dark_and_on_a_phone(page: Page, served: Run
         assert page.one("#options").get_attribute("open") is None
         assert page.one("#prompt").rect["y"] + page.one("#prompt").rect["height"] < 844
         assert page.one(".column").rect["width"] > 300
+
+
+PLACED = """
+const box = (selector) => document.querySelector(selector).getBoundingClientRect();
+return {column: box(".column"), send: box("#send"), prompt: box("#prompt"), options: box("aside"),
+        wide: document.documentElement.scrollWidth, high: document.documentElement.scrollHeight};
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("width", "height"), [(320, 568), (360, 640), (480, 800), (768, 600), (800, 700), (1280, 800)])
+def test_answers_and_the_prompt_stay_on_the_screen_whatever_is_open(
+    page: Page, served: Running, width: int, height: int
+):
+    emulate = page.driver.execute_cdp_cmd
+    with contextlib.ExitStack() as after:
+        after.callback(emulate, "Emulation.clearDeviceMetricsOverride", {})
+        screen = {"deviceScaleFactor": 1, "mobile": False}
+        emulate("Emulation.setDeviceMetricsOverride", {"width": 1280, "height": 800, **screen})
+        page.open(served)  # in a wide window, which becomes narrow then
+        emulate("Emulation.setDeviceMetricsOverride", {"width": width, "height": height, **screen})
+        is_narrow = width <= 768
+        assert until(lambda: (page.one("#options").get_attribute("open") is None) == is_narrow)
+        page.driver.execute_script("document.getElementById('options').open = true")
+        placed = page.driver.execute_script(PLACED)
+        assert (placed["wide"], placed["high"]) == (width, height)
+        assert placed["column"]["height"] >= 120 and placed["column"]["bottom"] <= placed["prompt"]["top"]
+        assert placed["send"]["bottom"] <= height
+        page.write("prompt", PROMPT)
+        page.one("#send").click()
+        assert (page.one("#options").get_attribute("open") is None) == is_narrow
+        assert page.ends()
+        assert page.driver.execute_script(PLACED)["column"]["height"] >= 200
+
+
+@pytest.mark.slow
+def test_on_a_phone_a_missing_key_opens_its_field(page: Page):
+    from infeng_serve.auth import Keys as ServerKeys
+
+    with running(keys=ServerKeys(["sk-1"])) as served, contextlib.ExitStack() as after:
+        emulate = page.driver.execute_cdp_cmd
+        after.callback(emulate, "Emulation.clearDeviceMetricsOverride", {})
+        phone = {"width": 360, "height": 640, "deviceScaleFactor": 2, "mobile": True}
+        emulate("Emulation.setDeviceMetricsOverride", phone)
+        page.open(served)
+        key = page.one("[name=key]")
+        assert until(lambda: page.driver.switch_to.active_element == key)
+        box = page.driver.execute_script("return arguments[0].getBoundingClientRect()", key)
+        assert box["top"] >= 0
+        assert box["bottom"] <= 320
 
 
 def test_the_picture_of_the_manual_is_small():

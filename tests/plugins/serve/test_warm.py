@@ -108,7 +108,7 @@ def test_a_prompt_that_the_model_refuses_is_told_with_its_line(warm: Running, tm
 def test_things_that_cannot_be_warmed_and_files_that_are_not_there_are_errors(tmp_path: Path):
     with pytest.raises(UsageError, match="known: adapters"):
         Warming(settings_of(warm=("engines",)), Keys())
-    with pytest.raises(UsageError, match="No such file"):
+    with pytest.raises(UsageError, match="no such file"):
         Warming(settings_of(warm_prompts=(str(tmp_path / "none"),)), Keys())
 
 

@@ -2,10 +2,10 @@
 
 The file is read twice. This project takes ``ABOUT``, ``REQUIREMENTS`` (pinned versions that are known to work),
 ``PIP_OPTIONS``, ``UNWANTED`` (removed after the installation), ``IMPORTS`` (must succeed at its end),
-``NEEDS_COMPILER``, ``FORMATS``, ``READS_GGUF``, ``OPTIONS``, ``build_environment``, ``export_commands`` and
-``model_path``, and where requests with adapters can be put to it ``adapter_commands`` and ``adapter_path``; the peer's
-own interpreter (``serve.py``) calls ``open_model``. So whatever is not in the standard library is imported inside
-functions.
+``NEEDS_COMPILER``, ``FORMATS``, ``READS_GGUF``, ``OPTIONS`` with their defaults, ``CHOICES`` of those that take words,
+``build_environment``, ``export_commands`` and ``model_path``, and where requests with adapters can be put to it
+``adapter_commands`` and ``adapter_path``; the peer's own interpreter (``serve.py``) calls ``open_model``. So whatever
+is not in the standard library is imported inside functions.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ class Peer(Protocol):
     FORMATS: Mapping[str, str]
     READS_GGUF: bool
     OPTIONS: Mapping[str, str]
+    CHOICES: Mapping[str, tuple[str, ...]]
     __file__: str
 
     def build_environment(self, features: Collection[str], gcc: int | None) -> dict[str, str]:

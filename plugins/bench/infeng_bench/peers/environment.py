@@ -16,7 +16,7 @@ from typing import IO, Any
 
 from infeng_bench.peers import Peer, PeerError
 from infeng_core import api
-from infeng_core.api import UsageError, cache_root, detect, get_logger
+from infeng_core.api import UsageError, cache_root, detect, get_logger, require_own
 
 RECORD = "infeng-peer.json"  # written last: an environment without it is not complete
 TAIL = 400  # characters of a log that an error shows
@@ -49,7 +49,11 @@ class Environment:
         return self.tools / "python"
 
     def record(self) -> dict[str, Any] | None:
-        """Return what the installation wrote, {"versions", "flags", "requirements", ...}; None if it is not whole."""
+        """Return what the installation wrote, {"versions", "flags", "requirements", ...}; None if it is not whole.
+
+        Raises ResourceError for what another user could have put there.
+        """
+        require_own(self.folder)  # its programs are run
         try:
             data: dict[str, Any] = json.loads((self.folder / RECORD).read_text(encoding="utf-8"))
         except (OSError, ValueError):

@@ -45,6 +45,14 @@ tried (16 rows decode five times slower with it); off for requests with adapters
 one, whose adapter changes from call to call, or one for each adapter; ``unified`` on or off, one cache for all
 sequences. ``contexts`` and ``unified`` made no difference that could be told from chance where they were tried."""
 
+CHOICES = {
+    "flash_attn": ("best", "on", "off", "auto"),
+    "kv": ("f16", "q8_0"),
+    "turns": ("rotate", "drain", "sort"),
+    "contexts": ("one", "adapter"),
+    "unified": ("on", "off"),
+}
+
 BATCH = 2048  # rows of one call
 
 SERVER_FLAGS = (
@@ -86,7 +94,7 @@ def model_path(folder: Path) -> Path:
 
 
 def adapter_commands(tools: Path, adapter: Path, base: Path, folder: Path) -> list[list[str]]:
-    """Return the command that writes ``folder/adapter.gguf`` from a PEFT directory."""
+    """Return the command that writes ``folder/adapter.gguf`` from a PEFT directory; base: a directory or a GGUF."""
     exporter = Path(__file__).parents[1] / "gguf_adapter.py"
     return [[str(tools / "python"), "-P", str(exporter), str(adapter), str(base), str(folder / "adapter.gguf")]]
 
@@ -144,6 +152,7 @@ def open_model(model: str, threads: int, options: dict[str, str]) -> Any:
                 "kernels": [word.removesuffix("= 1").strip() for word in map(str.strip, told) if word.endswith("= 1")],
                 "bytes_per_token": _weights_read(model),
                 "details": {
+                    "context": native.llama_model_n_ctx_train(weights),
                     "weight_bytes": native.llama_model_size(weights),
                     "kv_bytes_per_position": int(2 * layers * heads * width * bits / 8),
                 },

@@ -52,13 +52,18 @@ def _stored(format: str) -> str:
 
 
 def peer_adapter(peer: Any, adapter: Path, base: Path) -> Path:
-    """Return a PEFT directory as ``peer`` reads it, exported on the first call.
+    """Return a PEFT directory as ``peer`` reads it, exported on the first call; a GGUF is given as it is.
 
-    base: the Hugging Face directory of its base. Raises UsageError for a peer without adapters, and PeerError where
-    the export fails.
+    base: the Hugging Face directory or the GGUF of its base. Raises UsageError for a peer without adapters or one that
+    reads no GGUF, and PeerError where the export fails.
     """
     if not hasattr(peer, "adapter_commands"):
         raise UsageError(peer.NAME, "requests with different adapters cannot be put to it", "leave this peer out")
+    if is_gguf(adapter):
+        if not peer.READS_GGUF:
+            remedy = "give a PEFT directory, or leave this peer out"
+            raise UsageError(peer.NAME, f"it reads no GGUF, and {adapter.name} is one", remedy)
+        return adapter
     tools = Environment(peer).tools
     destination = _place(peer, adapter, f"of-{_digest(base)}")
     if not peer.adapter_commands(tools, adapter, base, destination):
@@ -102,10 +107,10 @@ def _place(peer: Peer, source: Path, kind: str) -> Path:
     return root / f"{source.resolve().name}-{_digest(source)}-{suffix}"
 
 
-def _digest(folder: Path) -> str:
-    """Return what names a directory and the state of its files."""
-    facts = [str(folder.resolve())]
-    for file in sorted(folder.iterdir()):
+def _digest(source: Path) -> str:
+    """Return what names a directory, or a file, and the state of its files."""
+    facts = [str(source.resolve())]
+    for file in [source] if source.is_file() else sorted(source.iterdir()):
         status = file.stat()
         facts.append(f"{file.name} {status.st_size} {status.st_mtime_ns}")
     return hashlib.sha256("\n".join(facts).encode()).hexdigest()[:8]

@@ -8,7 +8,7 @@ of its neighbours; its ``open_model(model, threads, options)`` returns an object
 - ``prepare(kind, rows, positions)``: allocate for "decode" or "prefill" of so many sequences of so many positions; not
   timed.
 - ``start(prompts)``: process the prompts until each has its first new token; timed as prefill.
-- ``step()``: decode until every sequence has one more token at least; returns how many tokens came.
+- ``step()``: decode one more token of every sequence; returns how many tokens came.
 - ``stop()``: drop the sequences; not timed.
 
 A peer that serves requests with adapters also has the members that ``slots.py`` describes.
@@ -73,6 +73,8 @@ def perform(engine: Any, text: str, seed: int) -> dict[str, Any]:
             begin_decode = time.perf_counter()
             tokens = sum(engine.step() for _ in range(steps))
             seconds = time.perf_counter() - begin_decode
+            if tokens != rows * steps:
+                raise RuntimeError(f"{tokens} tokens of {steps} steps of {rows} rows: not all decoded in all of them")
     finally:
         engine.stop()
     return {

@@ -25,6 +25,14 @@ OPTIONS = {"dtype": "bfloat16", "attention": "sdpa", "turns": "rotate", "mix": "
 PEFT's ``adapter_names``; off: by turns, as ``turns`` says (rotate, drain or sort, see ``slots.py``)."""
 
 
+CHOICES = {
+    "dtype": ("bfloat16", "float32"),
+    "attention": ("sdpa", "eager"),
+    "turns": ("rotate", "drain", "sort"),
+    "mix": ("on", "off"),
+}
+
+
 def build_environment(features: Collection[str], gcc: int | None) -> dict[str, str]:
     """Return environment variables of the installation: none, for nothing is compiled."""
     return {}

@@ -57,9 +57,12 @@ class Prober:
         self._renderer = renderer
         self._special = special
         self._as_parts = False
+        self._tools: list[Any] | None = None  # that are there whatever is asked
 
     def capabilities(self) -> Capabilities:
-        """Find out everything."""
+        """Find out everything: of a template that is for conversations with tools alone, with tools."""
+        if not self._rendered([self._user(_USER)]) and self._rendered([self._user(_USER)], tools=[_TOOL]):
+            self._tools = [_TOOL]
         text = _USER in self._rendered([self._user(_USER)])
         self._as_parts = True
         said = self._rendered([self._user(_USER)])
@@ -88,13 +91,19 @@ class Prober:
             for content in ("", None):
                 said = self._called(arguments, content)
                 if _NAME in said and _VALUE in said and f"'{_VALUE}'" not in said and f'\\"{_VALUE}' not in said:
-                    return True, arguments is text, _NAME in self._called(arguments, None)
+                    return True, arguments is text, self._takes_null(arguments)
         return False, False, _USER in self._called(mapping, None)
 
-    def _called(self, arguments: Any, content: str | None) -> str:
+    def _takes_null(self, arguments: Any) -> bool:
+        """Return whether an answer that calls may have no content, at the end and before the call's result."""
+        result = _message("tool", self._content(_NEXT)) | {"tool_call_id": "call00000", "name": _NAME}
+        is_followed = bool(self._called(arguments, None, result) or not self._called(arguments, "", result))
+        return is_followed and _NAME in self._called(arguments, None)
+
+    def _called(self, arguments: Any, content: str | None, *more: Mapping[str, Any]) -> str:
         call = {"type": "function", "id": "call00000", "function": {"name": _NAME, "arguments": arguments}}
         answer = {"role": "assistant", "content": content, "tool_calls": [call]}
-        return self._rendered([self._user(_USER), answer], tools=[_TOOL])
+        return self._rendered([self._user(_USER), answer, *more], tools=[_TOOL])
 
     def _turns(self) -> tuple[str, str | None]:
         """Return what follows an answer at the end, and before the next message."""
@@ -109,7 +118,7 @@ class Prober:
 
         Raises ModelError where they cost more than messages may.
         """
-        variables = {"tools": None, "documents": None, "add_generation_prompt": False, **self._special, **more}
+        variables = {"tools": self._tools, "documents": None, "add_generation_prompt": False, **self._special, **more}
         try:
             return self._renderer.attempt([{"messages": messages, **variables}])[0]
         except RenderError as error:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from infeng_core.api import ModelError, read_json, read_text
+from infeng_core.api import ModelError, model_file, read_json, read_text
 
 MOST_BYTES = 1 << 20
 """Of a template; the largest known have 20 KB."""
@@ -59,8 +59,8 @@ class TemplateFiles:
 
         ``override``, then chat_template.jinja, chat_template.json and tokenizer_config.json, the first that is there.
         """
-        settings = _mapping(directory / "tokenizer_config.json")
-        special = _special(settings, _mapping(directory / "special_tokens_map.json"))
+        settings = _mapping(model_file(directory, "tokenizer_config.json"))
+        special = _special(settings, _mapping(model_file(directory, "special_tokens_map.json")))
         response = settings.get("response_template")
         if override is not None:
             text = _text_of(override)
@@ -70,14 +70,14 @@ class TemplateFiles:
             return TemplateFiles("plain", PLAIN, None, special, is_plain=True)
         text, with_tools = _chosen(name, found)
         if with_tools is None:
-            extra = next((path for place in WITH_TOOLS if (path := directory / place).is_file()), None)
+            extra = next((path for place in WITH_TOOLS if (path := model_file(directory, place)).is_file()), None)
             with_tools = None if extra is None else read_text(extra, MOST_BYTES)
         return TemplateFiles(name, text, with_tools, special, response if isinstance(response, dict) else None)
 
 
 def _template(directory: Path, settings: Mapping[str, Any]) -> tuple[str, Any]:
     """Return where a directory's template is from, and the template: a text, or named ones; None for none."""
-    jinja, old = directory / "chat_template.jinja", directory / "chat_template.json"
+    jinja, old = (model_file(directory, f"chat_template.{kind}") for kind in ("jinja", "json"))
     if jinja.is_file():
         return jinja.name, read_text(jinja, MOST_BYTES)
     if old.is_file():

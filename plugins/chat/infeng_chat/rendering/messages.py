@@ -93,7 +93,7 @@ def _arguments(function: Mapping[str, Any], can: Capabilities) -> Any:
 
 def _content(content: Any, can: Capabilities, calls: bool) -> Any:
     """Return a content in a form that the template takes: a text, a list of parts, or null."""
-    if content is None or (calls and content == ""):
+    if content is None:
         return None if can.null_content and calls else _content("", can, False)
     if isinstance(content, str):
         return content if can.text else [{"type": "text", "text": content}]

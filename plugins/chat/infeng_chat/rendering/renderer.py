@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,6 +44,9 @@ class RenderLimits:
 
 
 LIMITS = RenderLimits()
+MOST_PROCESSES = 8
+"""Of one template: more threads than these wait for each other."""
+
 LIMITED = ("time", "memory", "length", "depth", "died")
 """Kinds of errors of what costs too much."""
 
@@ -69,7 +72,11 @@ class RenderError(Exception):
 
 
 class Renderer:
-    """One template's process: started when it is first needed, and again after it died. Any thread may ask."""
+    """One template's processes: started when they are needed, and again after one died. Any thread may ask.
+
+    There are as many as threads have asked at a time, up to ``MOST_PROCESSES``: what takes one thread long is not
+    waited for by another.
+    """
 
     def __init__(self, template: str, name: str, limits: RenderLimits = LIMITS) -> None:
         """Take a template's text; ``name`` says in errors where it is from."""
@@ -79,15 +86,14 @@ class Renderer:
             "limits": {"seconds": limits.seconds, "memory": limits.memory, "output": limits.output},
         }
         self._limits = limits
-        self._lock = threading.Lock()
-        self._child: subprocess.Popen[bytes] | None = None
-        self._end: weakref.finalize[..., Any] | None = None
+        self._places = threading.BoundedSemaphore(MOST_PROCESSES)
+        self._idle: list[_Child] = []  # the one that was used last is the last
 
     def compile(self) -> None:
-        """Start the process; raises ModelError where the template cannot be compiled."""
+        """Start a process; raises ModelError where the template cannot be compiled."""
         try:
-            with self._lock:
-                self._start()
+            with self._child():
+                pass
         except RenderError as error:
             raise self.broken(error, "compiled") from None
 
@@ -114,54 +120,78 @@ class Renderer:
             raise RequestError("messages", f"they are no JSON ({error})", "give texts, numbers and lists") from None
         if len(data) > MOST_INPUT:
             raise RequestError("messages", f"they have {len(data)} bytes", f"send at most {MOST_INPUT}")
-        with self._lock:
-            if self._child is None or self._child.poll() is not None:
-                self._start()
-            texts: list[str] = self._ask(data)["texts"]
+        with self._child() as child:
+            texts: list[str] = child.ask(data)["texts"]
             return texts
 
     def close(self) -> None:
-        """End the process; the next rendering starts another one."""
-        with self._lock:
-            self._stop()
+        """End the processes that do nothing; the next rendering starts another one."""
+        while self._idle:
+            self._idle.pop().end()
 
-    def _start(self) -> None:
-        self._stop()
-        self._child = _spare() or _process()
-        self._end = weakref.finalize(self, _end, self._child)
-        for pipe in (self._child.stdin, self._child.stdout):
+    @contextlib.contextmanager
+    def _child(self) -> Iterator[_Child]:
+        """Have a process that knows the template, for one question at a time; raises RenderError where it cannot."""
+        with self._places:
+            child = self._taken()
+            if child is None:
+                child = _Child(self._limits)
+                child.ask(json.dumps(self._first).encode())
+            try:
+                yield child
+            finally:
+                if child.is_alive:
+                    self._idle.append(child)
+
+    def _taken(self) -> _Child | None:
+        """Return a process that does nothing and still lives; None where there is none."""
+        with contextlib.suppress(IndexError):
+            while not (child := self._idle.pop()).is_alive:
+                child.end()
+            return child
+        return None
+
+
+class _Child:
+    """One process."""
+
+    def __init__(self, limits: RenderLimits) -> None:
+        """Start it, without a template yet; it ends when nobody knows it any more."""
+        self._limits = limits
+        self.process = _spare() or _process()
+        self.end = weakref.finalize(self, _end, self.process)
+        """Ends it; what it does is lost."""
+        for pipe in (self.process.stdin, self.process.stdout):
             assert pipe is not None
             os.set_blocking(pipe.fileno(), False)
-        self._ask(json.dumps(self._first).encode())
 
-    def _stop(self) -> None:
-        if self._end is not None:
-            self._end()
-        self._child = self._end = None
+    @property
+    def is_alive(self) -> bool:
+        """Whether it can be asked."""
+        return self.end.alive and self.process.poll() is None
 
-    def _ask(self, data: bytes) -> Any:
-        """Send a message and return its answer; where that fails the process is ended."""
-        assert self._child is not None
+    def ask(self, data: bytes) -> Any:
+        """Send a message and return its answer; where that fails the process is ended. Raises RenderError."""
         try:
-            answer = json.loads(self._exchange(self._child, data))
+            answer = json.loads(self._exchange(data))
         except (OSError, EOFError):
-            code = self._child.wait()
-            self._stop()
+            code = self.process.wait()
+            self.end()
             raise RenderError("time" if code == -signal.SIGPROF else "died", f"exit status {code}") from None
         except BaseException:  # the time is over, or Ctrl-C: the next message is not to get this one's answer
-            self._stop()
+            self.end()
             raise
         if "error" in answer:
             if answer["error"] in ("memory", "depth", "syntax"):
-                self._stop()
+                self.end()
             raise RenderError(answer["error"], answer["message"])
         return answer
 
-    def _exchange(self, child: subprocess.Popen[bytes], data: bytes) -> bytes:
+    def _exchange(self, data: bytes) -> bytes:
         """Write one frame and read one; raises RenderError after ``patience``, EOFError where the process has ended."""
-        assert child.stdin is not None
-        assert child.stdout is not None
-        to, out = child.stdin.fileno(), child.stdout.fileno()
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        to, out = self.process.stdin.fileno(), self.process.stdout.fileno()
         left, got, length = memoryview(len(data).to_bytes(8, "little") + data), bytearray(), 8
         deadline = time.monotonic() + self._limits.patience
         with selectors.DefaultSelector() as ready:

@@ -9,6 +9,7 @@ frame is {"template", "limits"}, every further one {"variables": [{name: value},
 """
 
 import json
+import os
 import resource
 import signal
 import sys
@@ -20,6 +21,9 @@ import jinja2.ext
 import jinja2.nodes
 import jinja2.parser
 import jinja2.sandbox
+
+NICENESS = 5
+"""A rendering waits for the engine's steps, not they for it."""
 
 
 class Generation(jinja2.ext.Extension):
@@ -128,6 +132,7 @@ def main() -> None:
     limits, template = first["limits"], None
     resource.setrlimit(resource.RLIMIT_AS, (limits["memory"], limits["memory"]))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    os.nice(NICENESS)
     message = first
     while message is not None:
         signal.setitimer(signal.ITIMER_PROF, limits["seconds"])  # its default action ends the process

@@ -12,6 +12,7 @@ from infeng_core.api import (
     adapters_of,
     add_config_options,
     add_lora_options,
+    add_model,
     add_model_options,
     add_sampling_options,
     config_from,
@@ -34,7 +35,7 @@ class Chat:
 
     def configure(self, parser: argparse.ArgumentParser) -> None:
         """Add the arguments."""
-        parser.add_argument("model", metavar="MODEL", help="model directory or hub name")
+        add_model(parser)
         parser.add_argument("--system", metavar="TEXT", help="system message")
         parser.add_argument(
             "--chat-template", "--template", metavar="FILE", type=Path, help="a Jinja template instead of the model's"

@@ -109,4 +109,7 @@ def stats(talk: Conversation) -> list[str]:
 def _path(rest: str) -> Path:
     if not rest:
         raise UsageError("file", "none is named", "write /save FILE or /load FILE")
-    return Path(rest).expanduser()
+    try:
+        return Path(rest).expanduser()
+    except RuntimeError:  # of ~nobody
+        raise UsageError(rest, "there is no such user, or no home", "write the whole path") from None

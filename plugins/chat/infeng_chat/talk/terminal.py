@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import re
 import sys
 
 from infeng_chat.contract import Delta
-from infeng_core.api import UsageError, say
+from infeng_core.api import UsageError, say, without_controls
 
 PROMPT, GOES_ON = "> ", "... "
 MOST_LINE = 16 << 20
 """Bytes of a line in a pipe; more than any context takes."""
 
 _DIM, _PLAIN = "\x1b[2m", "\x1b[0m"
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # what could move a cursor or change the terminal
 
 
 class Terminal:
@@ -47,7 +45,8 @@ class Terminal:
     def show(self, delta: Delta) -> None:
         """Show a piece of an answer; reasoning is dim on a terminal and apart from the answer in a pipe."""
         if delta.reasoning and not self._is_shown:
-            sys.stderr.write(delta.reasoning)
+            is_seen = sys.stderr.isatty()
+            sys.stderr.write(without_controls(delta.reasoning) if is_seen else delta.reasoning)
             sys.stderr.flush()
             return
         self._dim(bool(delta.reasoning))
@@ -81,7 +80,7 @@ class Terminal:
 
     def _write(self, text: str) -> None:
         if self._is_shown:
-            text = _CONTROL.sub("\ufffd", text)
+            text = without_controls(text)
         if text:
             self._ends_line = text.endswith("\n")
             self._raw(text)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import re
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
@@ -70,9 +72,11 @@ def gsm8k(line: Mapping[str, Any], where: str) -> Item:
 
 def humaneval(line: Mapping[str, Any], where: str) -> Item:
     """Return a problem of HumanEval: the function goes on behind its docstring (Chen et al., 2021)."""
+    entry, setup = line["entry_point"], f"{line['prompt']}    pass\n"  # whose helpers tests call as well
 
     def judge(answer: str) -> str:
-        return sandbox.run(f"{line['prompt']}{answer}\n{line['test']}\ncheck({line['entry_point']})\n").reason
+        tests = f"{line['test']}\ncheck({entry})\n"
+        return sandbox.run(f"{line['prompt']}{answer}\n", tests=tests, setup=setup, entries=(entry,)).reason
 
     return Item(str(line["task_id"]), line["prompt"], line["canonical_solution"], judge)
 
@@ -84,13 +88,24 @@ def mbpp(line: Mapping[str, Any], where: str) -> Item:
         raise UsageError(where, "test_list is no list of texts", "give MBPP's own file")
     shown = "\n".join(tests)
     setup = line.get("test_setup_code") or ""
+    entries = _defined(line["code"])
 
     def judge(answer: str) -> str:
-        return sandbox.run(f"{answer}\n{setup}\n{shown}\n").reason
+        return sandbox.run(f"{answer}\n", tests=f"{setup}\n{shown}\n", entries=entries).reason
 
     return Item(
         f"MBPP/{line['task_id']}", f'"""\n{line["text"]}\n{shown}\n"""\n', line["code"].replace("\r", ""), judge
     )
+
+
+def _defined(code: str) -> frozenset[str]:
+    """Return the functions and classes that a right answer defines; none where it cannot be read."""
+    try:
+        with warnings.catch_warnings(action="ignore"):  # of escapes that are none
+            tree = ast.parse(code)
+    except (SyntaxError, ValueError, RecursionError):
+        return frozenset()
+    return frozenset(node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef))
 
 
 TASKS: dict[str, Task] = {

@@ -1,17 +1,21 @@
-"""Programs that a model wrote run in a child that has no network, few resources and little time."""
+"""Programs that a model wrote run in a child that has no network, few resources and little time.
+
+Their tests run in another one (``jail.py``): whether they pass is not for the program to say.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
-import secrets
 import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 SECONDS = 10.0
 """Wall time of one program; its processor time is bounded by the same, rounded up."""
@@ -29,18 +33,25 @@ class Outcome:
     """What became of a program."""
 
     passed: bool
-    """It ran to its end."""
+    """It ran to its end, and so did its tests."""
     reason: str
     """"passed", "failed" (an exception, or an early exit), "timeout" or "killed" by a limit."""
     isolated: bool
-    """Whether it saw no network and no other process, and could write nowhere but in a folder of its own."""
+    """Whether it saw no network, no other process and no files but libraries and an empty folder of its own."""
 
 
-def run(program: str, seconds: float = SECONDS) -> Outcome:
-    """Run a Python program; what it prints is dropped. Raises OSError where no child can be started."""
-    nonce = secrets.token_hex(16)
+def run(
+    program: str, seconds: float | None = None, *, tests: str = "", setup: str = "", entries: Collection[str] = ()
+) -> Outcome:
+    """Run a Python program, then ``tests`` of what it defines; what they print is dropped.
+
+    seconds: SECONDS where nothing is given; setup: what tests use beside the program; entries: names that are the
+    program's although ``setup`` or Python defines them as well. Raises OSError where no child can be started.
+    """
+    seconds = SECONDS if seconds is None else seconds
     limits = {**LIMITS, "CPU": int(seconds) + 1}
-    job = json.dumps({"program": program, "nonce": nonce, "limits": limits}).encode()
+    texts: dict[str, Any] = {"program": program, "tests": tests, "setup": setup, "entries": sorted(entries)}
+    job = json.dumps({**texts, "limits": limits}).encode()
     reading, writing = os.pipe()
     with os.fdopen(reading, "rb") as answers, tempfile.TemporaryDirectory(prefix="infeng-task-") as folder:
         try:
@@ -69,7 +80,7 @@ def run(program: str, seconds: float = SECONDS) -> Outcome:
         os.set_blocking(reading, False)
         said = answers.read(_MOST) or b""
     first, _, rest = said.partition(b"\n")
-    return Outcome(*_reason(is_late, child.returncode, rest == nonce.encode()), _is_isolated(first))
+    return Outcome(*_reason(is_late, child.returncode, rest == b"passed"), _is_isolated(first))
 
 
 def _reason(is_late: bool, status: int, is_done: bool) -> tuple[bool, str]:

@@ -6,6 +6,9 @@ const form = document.getElementById("form");
 const fields = form.elements;
 const models = document.getElementById("models");
 const note = document.getElementById("models-note");
+const options = document.getElementById("options");
+const keyWanted = document.getElementById("key-wanted");
+const narrow = matchMedia("(max-width: 48rem)"); // as page.css has it
 const stopButton = document.getElementById("stop");
 const sendButton = document.getElementById("send");
 const columns = new Map(); // by the model's name
@@ -263,9 +266,13 @@ async function listModels() {
     for (const [name, column] of columns) if (!data.some((card) => card.id === name)) remove(name, column);
     data.forEach((card, index) => addModel(card, before.size ? before.has(card.id) : index < 2));
     tellModels("");
+    askForKey("");
   } catch (error) {
     if (asking !== listModels.last) return;
     tellModels(error.message, true);
+    const isGiven = Boolean(fields.key.value.trim());
+    const reason = isGiven ? "The server does not know this key." : "The server asks for a key: enter it here.";
+    askForKey(error.status === 401 ? reason : "");
     if (error.status === 503) setTimeout(() => asking === listModels.last && listModels(), RETRY_MS);
   }
   changed();
@@ -282,6 +289,16 @@ function tellModels(text, isBad = false) {
   note.classList.toggle("bad", isBad);
 }
 
+/** Lead to the field of the key, with a reason; "" where none is wanted. */
+function askForKey(reason) {
+  keyWanted.textContent = reason;
+  keyWanted.hidden = !reason;
+  fields.key.setAttribute("aria-invalid", String(Boolean(reason)));
+  if (!reason) return;
+  options.open = true;
+  fields.key.focus();
+}
+
 function send() {
   const prompt = fields.prompt.value;
   const isOn = mode() === "completion"; // without a prompt the models go on with what there is
@@ -289,6 +306,7 @@ function send() {
   if (sendButton.disabled || !asked.length) return;
   fields.prompt.value = "";
   fields.prompt.focus();
+  if (narrow.matches) options.open = false; // the answers get its room
   for (const column of asked) column.send(prompt.trim() || isOn ? prompt : "");
 }
 
@@ -323,5 +341,6 @@ document.getElementById("clear").addEventListener("click", () => {
 });
 
 fields.key.value = sessionStorage.getItem(KEY) ?? "";
-document.getElementById("options").open = !matchMedia("(max-width: 48rem)").matches;
+options.open = !narrow.matches;
+narrow.addEventListener("change", () => (options.open = !narrow.matches || !keyWanted.hidden));
 listModels();

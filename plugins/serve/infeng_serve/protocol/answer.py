@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from infeng_chat.template import ChatTemplate
 
 from infeng_core.api import Adapters, Completion, Event, Request, Tokenizer
 from infeng_serve.protocol.errors import ApiError
+from infeng_serve.protocol.unknown import Ignored
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +18,9 @@ class Context:
     """What the protocol knows of the server and of the call."""
 
     id: str
-    """Of this call: names the response (``cmpl-``, ``chatcmpl-``, ``resp_`` go before it)."""
+    """Of this call: names the response (``cmpl-``, ``chatcmpl-``, ``resp_`` go before it). A client may give it."""
+    own_id: str
+    """Of this call, which no other has: the ids of a stream's frames begin with it."""
     created: int
     """Seconds since 1970."""
     tenant: str
@@ -34,6 +37,16 @@ class Context:
     """Tokens that prompt and answer may have together."""
     most_choices: int = 16
     """Largest ``n``."""
+    check: Callable[[], None] = lambda: None
+    """Ends the reading of a call whose client has left, by an exception; to be called between pieces of work."""
+    check_room: Callable[[int], None] = lambda tokens: None
+    """Raises OverloadedError where a prompt of so many tokens would not be let in."""
+    logit_processors: tuple[str, ...] = ()
+    """Those of plugins that a request may name."""
+    fingerprint: str = ""
+    """Tells servers apart that could give other bytes; "" says nothing."""
+    ignored: Ignored = field(default_factory=Ignored)
+    """Gets what a request asks for without effect."""
 
 
 class Answer(Protocol):

@@ -15,7 +15,15 @@ from infeng_serve.protocol.messages import MESSAGES, checked
 from infeng_serve.protocol.parameters import LOGPROBS, Choices
 from infeng_serve.protocol.reading import decode
 from infeng_serve.protocol.requests import adapter_of, requests
-from infeng_serve.protocol.sampling import choices, longest, sampling, variables
+from infeng_serve.protocol.sampling import (
+    check_likely,
+    choices,
+    longest,
+    named_paths,
+    note_unused,
+    sampling,
+    variables,
+)
 from infeng_serve.protocol.tools import ToolChoice, choice_of
 
 _TOP = Meta(description="so many likely tokens beside each; needs logprobs", extra_json_schema=LOGPROBS)
@@ -43,6 +51,11 @@ class ChatRequest(Choices, kw_only=True, forbid_unknown_fields=True):
         dict[str, Any] | None, Meta(description="variables of the template, such as enable_thinking")
     ] = None
     reasoning_effort: Annotated[str | None, Meta(description="the template's variable of that name")] = None
+    enable_thinking: Annotated[bool | None, Meta(description="the template's variable of that name")] = None
+    documents: Annotated[
+        list[dict[str, Any]] | None, Meta(description="texts for a template that shows some, as its variable documents")
+    ] = None
+    include_reasoning: Annotated[bool | None, Meta(description="false: reasoning is left out of the answer")] = None
     add_generation_prompt: Annotated[bool | None, Meta(description="the prompt ends where an answer begins")] = None
     continue_final_message: Annotated[bool | None, Meta(description="the answer goes on with the last message")] = None
     modalities: Annotated[
@@ -54,19 +67,26 @@ class ChatRequest(Choices, kw_only=True, forbid_unknown_fields=True):
 
 def read(body: bytes, context: Context) -> ChatAnswer:
     """Return the answer in the making; takes as long as rendering and tokenizing do. Raises ApiError."""
-    given = decode(body, ChatRequest)
+    given = decode(body, ChatRequest, context.ignored)
     adapter = adapter_of(given, context)
     n = choices(given, context)
+    note_unused(given, context)
     _check(given)
     selection = tools.select(given.tools, given.tool_choice, given.parallel_tool_calls)
     ready = dialogue(
         context,
         checked(given.messages),
         selection,
-        structured.constraint(given),
+        structured.form(given),
+        size=len(body),
         add_generation_prompt=given.add_generation_prompt,
         continue_final_message=given.continue_final_message,
-        variables=variables(given.chat_template_kwargs, reasoning_effort=given.reasoning_effort),
+        variables=variables(
+            given.chat_template_kwargs,
+            reasoning_effort=given.reasoning_effort,
+            enable_thinking=given.enable_thinking,
+            documents=given.documents,
+        ),
     )
     wanted = longest(given)
     more: dict[str, Any] = {} if wanted is None else {"max_tokens": wanted}
@@ -81,10 +101,13 @@ def read(body: bytes, context: Context) -> ChatAnswer:
         **more,
     )
     made = requests(given, context, [ready.prompt.ids], params, adapter, n)
-    return ChatAnswer(given, context, made, ready, selection)
+    answer = ChatAnswer(given, context, made, ready, selection)
+    answer.paths = {**ready.paths, **named_paths(given)}
+    return answer
 
 
 def _check(given: ChatRequest) -> None:
+    check_likely(given.top_logprobs)
     if given.top_logprobs is not None and not given.logprobs:
         raise invalid("top_logprobs", "top_logprobs: it needs logprobs: true")
     if given.modalities is not None and given.modalities != ["text"]:

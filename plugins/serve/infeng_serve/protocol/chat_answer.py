@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
@@ -60,7 +61,7 @@ class ChatChoice(msgspec.Struct, kw_only=True):
     message: AnswerMessage
     logprobs: ChatLogprobs | None = None
     finish_reason: FinishReason
-    stop_reason: finish.Cut | None = None
+    stop_reason: finish.Cut | msgspec.UnsetType = msgspec.UNSET
 
 
 class ChatResponse(msgspec.Struct, kw_only=True):
@@ -70,6 +71,8 @@ class ChatResponse(msgspec.Struct, kw_only=True):
     object: Literal["chat.completion"] = "chat.completion"
     created: int
     model: str
+    system_fingerprint: str | msgspec.UnsetType = msgspec.UNSET
+    """Changes with what answers are computed with: versions, model, numerics."""
     choices: list[ChatChoice]
     usage: Usage
     prompt_logprobs: PromptLogprobs | msgspec.UnsetType = msgspec.UNSET
@@ -109,7 +112,7 @@ class ChunkChoice(msgspec.Struct, kw_only=True):
     delta: MessagePiece
     logprobs: ChatLogprobs | None = None
     finish_reason: FinishReason | None = None
-    stop_reason: finish.Cut | None = None
+    stop_reason: finish.Cut | msgspec.UnsetType = msgspec.UNSET
 
 
 class ChatChunk(msgspec.Struct, kw_only=True):
@@ -119,6 +122,7 @@ class ChatChunk(msgspec.Struct, kw_only=True):
     object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
     created: int
     model: str
+    system_fingerprint: str | msgspec.UnsetType = msgspec.UNSET
     choices: list[ChunkChoice]
     usage: Usage | None = None
 
@@ -126,26 +130,35 @@ class ChatChunk(msgspec.Struct, kw_only=True):
 class Reader:
     """Follows one answer through its parser."""
 
-    def __init__(self, parser: OutputParser, parallel: bool) -> None:
-        """parallel: whether calls after the first are given out."""
+    def __init__(self, parser: OutputParser, selection: Selection, *, shows_reasoning: bool = True) -> None:
+        """Follow ``parser``.
+
+        selection: whether calls after the first are given out, and whether there can be anything but calls.
+        shows_reasoning: whether reasoning is given out.
+        """
         self._parser = parser
-        self._parallel = parallel
+        self._selection = selection
+        self._shows_reasoning = shows_reasoning
         self._reasoning: list[str] = []
         self.has_called = False
 
-    def push(self, text: str, is_end: bool) -> list[Delta]:
-        """Take more text; return what became certain."""
+    def push(self, text: str, completion: Completion | None) -> list[Delta]:
+        """Take more text; return what became certain, all of it with the completion.
+
+        Where a call had to come and was cut off before its name was whole, what there is of it is no content.
+        """
         found = self._parser.push(text) if text else []
-        if is_end:
-            found = [*found, *self._parser.finish()]
-        if not self._parallel:
+        if completion is not None:
+            is_cut = self._selection.must_call and completion.finish_reason != "stop"
+            found = [*found, *(one for one in self._parser.finish() if not (is_cut and one.content))]
+        if not self._selection.parallel:
             found = [one for one in found if one.tool is None or one.tool.index == 0]
         for one in found:
             if one.reasoning:
                 self._reasoning.append(one.reasoning)
             if one.tool is not None:
                 self.has_called = True
-        return found
+        return found if self._shows_reasoning else [replace(one, reasoning="") for one in found]
 
     def finish_reason(self, completion: Completion) -> FinishReason:
         """Return why the answer ended."""
@@ -164,18 +177,19 @@ class ChatAnswer(Frames):
         self, given: ChatRequest, context: Context, requests: Sequence[Request], ready: Dialogue, selection: Selection
     ) -> None:
         """Answer a conversation, once for each request."""
-        super().__init__(context.id, len(requests))
+        super().__init__(context.own_id, len(requests))
         self.requests = requests
         self.streams = bool(given.stream)
         self.model = given.model or context.model
         self._name = f"chatcmpl-{context.id}"
         self._context = context
         self._parser = ready.parser
-        self._parallel = selection.parallel
+        self._selection = selection
+        self._shows_reasoning = given.include_reasoning is not False
         self._wants_logprobs = bool(given.logprobs)
         self._wants_prompt = given.prompt_logprobs is not None
         self._prompt_tokens = len(ready.prompt.ids)
-        self._head = Head(self._name, "chat.completion.chunk", context.created, self.model, b'"delta":')
+        self._head = Head(self._name, "chat.completion.chunk", context, self.model, b'"delta":')
         self._stream = Streaming.of(given.stream_options)
         self._readers: list[Reader] = []
         self._completions: list[Completion | None] = [None] * len(requests)
@@ -193,6 +207,7 @@ class ChatAnswer(Frames):
             id=self._name,
             created=self._context.created,
             model=self.model,
+            system_fingerprint=self._context.fingerprint or msgspec.UNSET,
             choices=chosen,
             usage=counts.of(completions, len(completions), self._prompt_tokens, reasoning),
         )
@@ -204,13 +219,13 @@ class ChatAnswer(Frames):
         known = None
         if self._wants_logprobs:
             known = ChatLogprobs(content=shapes.chat(completion.logprobs, self._context.tokenizer))
-        message = assembled(reader.push(completion.text, True))
+        message = assembled(reader.push(completion.text, completion))
         return ChatChoice(
             index=index,
             message=message,
             logprobs=known,
             finish_reason=reader.finish_reason(completion),
-            stop_reason=finish.cut(completion),
+            stop_reason=finish.cut(completion) or msgspec.UNSET,
         )
 
     # ------------------------------------------------------------------------------------------------------ frames ---
@@ -225,7 +240,7 @@ class ChatAnswer(Frames):
         reader = self._readers[choice]
         completion = events[-1].completion if events else None
         self._given += sum([len(event.token_ids) for event in events])
-        deltas = reader.push("".join([event.text for event in events]), completion is not None)
+        deltas = reader.push("".join([event.text for event in events]), completion)
         piece = piece_of(deltas)
         known = None
         if self._wants_logprobs and (reported := [one for event in events for one in event.logprobs]):
@@ -252,7 +267,7 @@ class ChatAnswer(Frames):
         return counts.so_far(self._prompt_tokens, self._given)
 
     def _reader(self) -> Reader:
-        return Reader(self._parser(), self._parallel)
+        return Reader(self._parser(), self._selection, shows_reasoning=self._shows_reasoning)
 
 
 def assembled(deltas: Sequence[Delta]) -> AnswerMessage:

@@ -29,7 +29,7 @@ class CompletionChoice(msgspec.Struct, kw_only=True):
     text: str
     logprobs: LegacyLogprobs | None = None
     finish_reason: finish.Reason | None = None
-    stop_reason: finish.Cut | None = None
+    stop_reason: finish.Cut | msgspec.UnsetType = msgspec.UNSET
     prompt_logprobs: PromptLogprobs | msgspec.UnsetType | None = msgspec.UNSET
 
 
@@ -40,6 +40,7 @@ class CompletionResponse(msgspec.Struct, kw_only=True):
     object: Literal["text_completion"] = "text_completion"
     created: int
     model: str
+    system_fingerprint: str | msgspec.UnsetType = msgspec.UNSET
     choices: list[CompletionChoice]
     usage: Usage | None = None
 
@@ -65,7 +66,7 @@ class CompletionAnswer(Frames):
         is_nothing_new: bool,
     ) -> None:
         """n: requests of each prompt. is_nothing_new: whether the tokens that were made are left out."""
-        super().__init__(context.id, len(requests))
+        super().__init__(context.own_id, len(requests))
         self.requests = requests
         self.streams = bool(given.stream)
         self.model = given.model or context.model
@@ -76,7 +77,7 @@ class CompletionAnswer(Frames):
         self._is_nothing_new = is_nothing_new
         self._wants_prompt = given.prompt_logprobs is not None
         self._prompt_tokens = sum(len(request.prompt) for request in requests[::n])
-        self._head = Head(self._name, "text_completion", context.created, self.model, b'"text":')
+        self._head = Head(self._name, "text_completion", context, self.model, b'"text":')
         self._stream = Streaming.of(given.stream_options)
         self._completions: list[Completion | None] = [None] * len(requests)
         self._given = [0] * len(requests)  # tokens
@@ -91,7 +92,12 @@ class CompletionAnswer(Frames):
             found = counts.so_far(self._prompt_tokens, 0)
         return msgspec.json.encode(
             CompletionResponse(
-                id=self._name, created=self._context.created, model=self.model, choices=chosen, usage=found
+                id=self._name,
+                created=self._context.created,
+                model=self.model,
+                system_fingerprint=self._context.fingerprint or msgspec.UNSET,
+                choices=chosen,
+                usage=found,
             )
         )
 
@@ -112,7 +118,7 @@ class CompletionAnswer(Frames):
             text=text,
             logprobs=known,
             finish_reason=finish.reason(completion),
-            stop_reason=finish.cut(completion),
+            stop_reason=finish.cut(completion) or msgspec.UNSET,
         )
         if self._wants_prompt:
             choice.prompt_logprobs = shapes.prompt(completion.prompt_logprobs, self._context.tokenizer)

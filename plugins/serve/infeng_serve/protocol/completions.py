@@ -12,10 +12,10 @@ from infeng_serve.protocol.answer import Context
 from infeng_serve.protocol.completion_answer import CompletionAnswer, Echo
 from infeng_serve.protocol.errors import invalid, not_supported
 from infeng_serve.protocol.parameters import LOGPROBS, Choices
-from infeng_serve.protocol.prompts import PROMPT_SCHEMA, ids_of
+from infeng_serve.protocol.prompts import PROMPT_SCHEMA, ids_of, number
 from infeng_serve.protocol.reading import decode
-from infeng_serve.protocol.requests import adapter_of, requests
-from infeng_serve.protocol.sampling import choices, longest, sampling
+from infeng_serve.protocol.requests import adapter_of, check_number, requests
+from infeng_serve.protocol.sampling import choices, longest, named_paths, note_unused, sampling
 
 MAX_TOKENS = 16
 """Where a request does not say, as OpenAI has it."""
@@ -41,28 +41,36 @@ class CompletionRequest(Choices, kw_only=True, forbid_unknown_fields=True):
     suffix: Annotated[
         str | None, Meta(description="refused: nothing is filled in", extra_json_schema={"maxLength": 0})
     ] = None
+    add_special_tokens: Annotated[
+        bool | None, Meta(description="false: no beginning-of-text token is put before a text")
+    ] = None
     skip_special_tokens: Annotated[bool | None, Meta(description="special tokens are left out of the text")] = None
 
 
 def read(body: bytes, context: Context) -> CompletionAnswer:
     """Return the answer in the making; takes as long as tokenizing does. Raises ApiError."""
-    given = decode(body, CompletionRequest)
+    given = decode(body, CompletionRequest, context.ignored)
     adapter = adapter_of(given, context)
     n = choices(given, context)
+    note_unused(given, context)
     _check(given, n)
     wanted = longest(given)
-    prompts, texts = ids_of(given.prompt, context, "prompt")
+    check_number(number(given.prompt), n)
+    prompts, texts = ids_of(given.prompt, context, "prompt", is_whole=given.add_special_tokens is not False)
     is_nothing_new = wanted == 0 and bool(given.echo)  # as for scoring: one token is made, and not given
     more: dict[str, Any] = {"max_tokens": 1 if is_nothing_new else wanted} if wanted is not None else {}
     if given.echo and given.logprobs is not None and given.prompt_logprobs is None:
         more["prompt_logprobs"] = given.logprobs
-    processors = structured.processors(structured.constraint(given))
+    form = structured.form(given)
+    processors = structured.processors(form)
     params: SamplingParams = sampling(
         given, context, otherwise=MAX_TOKENS, logprobs=given.logprobs, processors=processors, **more
     )
     made = requests(given, context, prompts, params, adapter, n)
     echo = Echo([_echoed(ids, text, context) for ids, text in zip(prompts, texts, strict=True)]) if given.echo else None
-    return CompletionAnswer(given, context, made, n, echo, is_nothing_new)
+    answer = CompletionAnswer(given, context, made, n, echo, is_nothing_new)
+    answer.paths = {**structured.paths(form), **named_paths(given)}
+    return answer
 
 
 def _check(given: CompletionRequest, n: int) -> None:

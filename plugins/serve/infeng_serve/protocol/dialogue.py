@@ -11,8 +11,9 @@ from infeng_chat.template import ChatPrompt, OutputParser
 from infeng_core.api import InfengError
 from infeng_serve.protocol import structured
 from infeng_serve.protocol.answer import Context
+from infeng_serve.protocol.bounds import check_conversation
 from infeng_serve.protocol.errors import ApiError, invalid, not_supported, of
-from infeng_serve.protocol.structured import Constraint
+from infeng_serve.protocol.structured import Form
 from infeng_serve.protocol.tools import Selection
 
 
@@ -26,6 +27,8 @@ class Dialogue:
     skip_special_tokens: bool
     """Whether the parser reads an answer without them."""
     processors: tuple[tuple[str, Any], ...]
+    paths: Mapping[str, str]
+    """Of the parameters that asked for those, by their names."""
     room: int
     """Tokens that the context has left for the answer."""
 
@@ -34,17 +37,23 @@ def dialogue(
     context: Context,
     messages: Sequence[Mapping[str, Any]],
     selection: Selection,
-    constraint: Constraint | None,
+    form: Form | None,
     *,
+    size: int,
     param: str = "messages",
     add_generation_prompt: bool | None = None,
     continue_final_message: bool | None = None,
     variables: Mapping[str, Any] | None = None,
 ) -> Dialogue:
-    """Render a conversation; takes as long as the template does. Raises ApiError, which names ``param``."""
+    """Render a conversation of a body of ``size`` bytes; takes as long as the template does.
+
+    Raises ApiError, which names ``param``, OverloadedError where it has no room.
+    """
     if continue_final_message and add_generation_prompt:
         why = "add_generation_prompt and continue_final_message: a message is either begun or continued"
         raise invalid("continue_final_message", why)
+    check_conversation(size, messages, (*selection.tools, variables), context, param)
+    context.check()
     template = context.template
     try:
         prompt = template.prompt(
@@ -62,23 +71,25 @@ def dialogue(
     if room <= 0:
         why = f"{param}: they are {len(prompt.ids)} tokens, and the context {context.context}: shorten them"
         raise ApiError(400, why, param=param, code="context_length_exceeded")
-    held = structured.processors(_held_to(context, selection, constraint), after=prompt.reasoning_end or None)
+    held = _held_to(context, selection, form)
+    processors = structured.processors(held, after=prompt.reasoning_end or None)
 
     def parser() -> OutputParser:
         return template.parser(prompt, tools=selection.tools)
 
-    return Dialogue(prompt, parser, not parser().reads_special_tokens, held, room)
+    return Dialogue(prompt, parser, not parser().reads_special_tokens, processors, structured.paths(held), room)
 
 
-def _held_to(context: Context, selection: Selection, constraint: Constraint | None) -> Constraint | None:
+def _held_to(context: Context, selection: Selection, form: Form | None) -> Form | None:
+    """Return what an answer must be: a call that must come, whatever the form of a text would be, or that form."""
     if not selection.must_call:
-        return constraint
-    if constraint is not None:
-        raise invalid("tool_choice", "tool_choice: an answer that must be a call can be held to no other form")
+        return form
+    if form is not None and not form.is_of_text:
+        raise invalid("tool_choice", f"tool_choice: an answer that must be a call can be held to no {form.path} beside")
     try:
         found = context.template.call_grammar(selection.tools, name=selection.name, parallel=selection.parallel)
     except InfengError as error:
         raise of(error, "tools") from None
     if found is None:
         raise not_supported("tool_choice", "how this model writes calls is not known: give auto or none")
-    return found
+    return Form("tools", found)

@@ -17,6 +17,7 @@ from infeng_core.api import (
     RequestError,
     ResourceError,
     UsageError,
+    printable,
 )
 
 
@@ -37,6 +38,10 @@ class ErrorBody(msgspec.Struct, kw_only=True):
     error: ErrorDetail
 
 
+LONGEST = 1000
+"""Characters of a message; of a longer one the middle is left out."""
+
+
 class ApiError(Exception):
     """Ends a request with a status; in a stream that has begun, with an event of the same body."""
 
@@ -53,7 +58,7 @@ class ApiError(Exception):
         """status: of HTTP. param: the parameter at fault, by its path. code: for programs, such as model_not_found."""
         super().__init__(message)
         self.status = status
-        self.message = message
+        self.message = message if len(message) <= LONGEST else printable(message, LONGEST)  # it may repeat a body
         self.type = type
         self.param = param
         self.code = code
@@ -92,13 +97,14 @@ _PARAMS = {"adapter": "model", "adapters": "adapters", "bad_words_ids": "bad_wor
 _UNKNOWN_ADAPTER = re.compile(r"adapter '.*'")
 """What the engine names that has no adapter of a request's; the names that it knows are not the client's to hear."""
 
-_NO_PARAMS = frozenset({"answer", "request", "engine", "continuation"})
+_NO_PARAMS = frozenset({"answer", "request", "engine", "continuation", "logit"})
 
 
-def of(error: InfengError, param: str | None = None) -> ApiError:
+def of(error: InfengError, param: str | None = None, paths: Mapping[str, str] = MappingProxyType({})) -> ApiError:
     """Return an error of the engine as a client gets it; nothing of the server's inside goes out.
 
-    param: the parameter at fault, where the caller knows better than the error says.
+    param: the parameter at fault, where the caller knows better than the error says. paths: of the parameters that
+    stand for what the first word of an error names.
     """
     if isinstance(error, OverloadedError):
         return unavailable(str(error), error.retry_after)
@@ -109,7 +115,8 @@ def of(error: InfengError, param: str | None = None) -> ApiError:
     if isinstance(error, RequestError):
         if "context" in error.why and error.what.startswith("prompt"):
             return ApiError(400, str(error), param=param or "prompt", code="context_length_exceeded")
-        return ApiError(400, str(error), param=param or _param(error.what), code="invalid_value")
+        known = paths.get(error.what.partition(" ")[0])
+        return ApiError(400, str(error), param=param or known or _param(error.what), code="invalid_value")
     if isinstance(error, ResourceError):
         return ApiError(503, "the server has no room for this now", type="server_error", code="unavailable")
     if isinstance(error, UsageError) and error.what == "engine":  # it was closed meanwhile

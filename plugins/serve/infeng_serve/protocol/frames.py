@@ -1,14 +1,15 @@
 """Server-sent events: how frames are numbered, so that a stream that broke goes on where its client stands.
 
-The id of a frame is ``<call id>/<position of each choice, joined by .>``. A position is the number of tokens that the
+The id of a frame is ``<call>/<position of each choice, joined by .>``. A position is the number of tokens that the
 choice has given, and one more once it has ended; ``<before>-<after>-<frames>`` is the first few of the frames that led
-from one position to another. ``/<frames of the closing>`` and ``/<sequence number>`` may follow.
+from one position to another. ``/<frames of the closing>`` and ``/<sequence number>`` may follow. The call is the
+server's own id of it: one that a client gives may name two answers.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from infeng_core.api import Event
@@ -45,7 +46,9 @@ class Frames:
     """Whether frames carry ids."""
 
     def __init__(self, call: str, choices: int) -> None:
-        """call: its id, with which the ids of all frames begin."""
+        """call: its own id, with which the ids of all frames begin."""
+        self.paths: Mapping[str, str] = {}
+        """Of the parameters that asked for logit processors, by the names of those: what errors are told by."""
         self._call = call
         self._before_id = f"id: {call}/".encode()
         self._positions = [0] * choices

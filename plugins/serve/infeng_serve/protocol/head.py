@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from infeng_serve.protocol.answer import Context
 from infeng_serve.protocol.parameters import StreamOptions
 from infeng_serve.protocol.usage import Usage
 
@@ -34,9 +35,12 @@ class Streaming:
 class Head:
     """Makes the frames of one call."""
 
-    def __init__(self, id: str, object: str, created: int, model: str, piece: bytes) -> None:
+    def __init__(self, id: str, object: str, context: Context, model: str, piece: bytes) -> None:
         """piece: the key of what changes from frame to frame, with its colon."""
-        known = msgspec.json.encode({"id": id, "object": object, "created": created, "model": model})
+        told = {"id": id, "object": object, "created": context.created, "model": model}
+        known = msgspec.json.encode(
+            {**told, "system_fingerprint": context.fingerprint} if context.fingerprint else told
+        )
         self._head = b"data: " + known[:-1] + b',"choices":['
         self._piece = b"," + piece
         self._heads: dict[int, bytes] = {}

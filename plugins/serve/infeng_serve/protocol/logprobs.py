@@ -55,8 +55,8 @@ class PromptLogprob(msgspec.Struct, kw_only=True):
     """Of one token that could stand there."""
 
     logprob: float
-    rank: int | None
-    """1 is the most likely; null where it is not among those reported."""
+    rank: int
+    """1 is the most likely of all tokens."""
     decoded_token: str
 
 
@@ -143,11 +143,11 @@ def _spelled(tokenizer: Tokenizer, token: int) -> tuple[str, list[int]]:
 
 
 def _of_prompt(one: Logprob, tokenizer: Tokenizer) -> dict[str, PromptLogprob]:
-    ranks = {token: rank for rank, (token, _) in enumerate(one.top, 1)}
+    ranks = {one.token: one.rank} | {token: rank for rank, (token, _) in enumerate(one.top, 1)}
     values = {**dict(one.top), one.token: one.logprob}
     return {
         str(token): PromptLogprob(
-            logprob=max(value, LOWEST), rank=ranks.get(token), decoded_token=_spelled(tokenizer, token)[0]
+            logprob=max(value, LOWEST), rank=ranks[token], decoded_token=_spelled(tokenizer, token)[0]
         )
         for token, value in values.items()
     }

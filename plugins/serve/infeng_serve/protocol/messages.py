@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from infeng_serve.protocol.bounds import MOST_MESSAGES, check_length
 from infeng_serve.protocol.errors import invalid, not_supported
 from infeng_serve.protocol.reading import convert
 
@@ -71,6 +72,7 @@ def checked(messages: Sequence[Any], path: str = "messages") -> list[dict[str, A
     """Return messages with contents of one text each; raises ApiError that names what is wrong by its path."""
     if not messages:
         raise invalid(path, f"{path}: there is none")
+    check_length(messages, MOST_MESSAGES, path)
     return [_checked(message, f"{path}[{index}]") for index, message in enumerate(messages)]
 
 

@@ -27,21 +27,21 @@ class ModelList(msgspec.Struct, kw_only=True):
     data: list[ModelCard]
 
 
-class LoadAdapter(msgspec.Struct, kw_only=True):
+class LoadAdapter(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """The body of /v1/load_lora_adapter."""
 
     lora_name: Annotated[str, Meta(description="the name that requests choose it by")]
-    lora_path: Annotated[str, Meta(description="a directory, or a hub name")]
+    lora_path: Annotated[str, Meta(description="a directory, or a hub name", extra_json_schema={"minLength": 1})]
     load_inplace: Annotated[bool, Meta(description="read the files of one that is there again")] = False
 
 
-class UnloadAdapter(msgspec.Struct, kw_only=True):
+class UnloadAdapter(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """The body of /v1/unload_lora_adapter."""
 
     lora_name: str
 
 
-class AdapterScale(msgspec.Struct, kw_only=True):
+class AdapterScale(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """An item of the body of POST /lora-adapters."""
 
     id: Annotated[int, Meta(description="as GET /lora-adapters lists it", extra_json_schema={"minimum": 0})]

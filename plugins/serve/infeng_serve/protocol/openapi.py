@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import msgspec
 
@@ -27,6 +27,7 @@ from infeng_serve.protocol import (
     tools,
 )
 from infeng_serve.protocol.errors import ErrorBody
+from infeng_serve.protocol.unknown import described
 from infeng_serve.repeats import MOST_CHARACTERS
 
 TEXT = "text/plain"
@@ -94,7 +95,7 @@ OPERATIONS = (
     Operation("post", "/detokenize", "Tokens to a text", token_types.DetokenizeRequest,
               token_types.DetokenizeResponse, errors=_READ),
     Operation("get", "/health", "Whether the server lives", answer=state_types.Health, is_open=True, errors=(503,)),
-    Operation("get", "/ready", "Whether it takes calls", answer=state_types.Health, is_open=True, errors=(503,)),
+    Operation("get", "/ready", "Whether it takes calls", answer=state_types.Ready, is_open=True, errors=(503,)),
     Operation("get", "/version", "What it is", answer=state_types.Version, errors=(401,)),
     Operation("get", "/load", "How busy it is", answer=state_types.Load, errors=(401,)),
     Operation("get", "/metrics", "Counts and times for Prometheus", errors=(401,)),
@@ -125,10 +126,14 @@ _WAITS = (429, 503)
 
 
 @cache
-def document() -> bytes:
-    """Return the document as JSON."""
+def document(takes_all: bool = False) -> bytes:
+    """Return the document as JSON. takes_all: whether parameters are taken that are unknown."""
     types = [kind for one in OPERATIONS for kind in (one.body, one.answer, *one.events) if kind is not None]
     schemas, components = msgspec.json.schema_components([*types, *BESIDE], ref_template="#/components/schemas/{name}")
+    bodies = {_struct(one.body).__name__ for one in OPERATIONS if one.body is not None}
+    components = {
+        name: described(schema, is_body=name in bodies, takes_all=takes_all) for name, schema in components.items()
+    }
     known = iter(schemas)
     paths: dict[str, dict[str, Any]] = {}
     for one in OPERATIONS:
@@ -159,6 +164,11 @@ def document() -> bytes:
             },
         }
     )
+
+
+def _struct(body: Any) -> Any:
+    """Return the struct that a body is, or that its items are."""
+    return _struct(get_args(body)[0]) if get_args(body) else body
 
 
 def _operation(one: Operation, body: Any, answer: Any, events: Sequence[Any]) -> dict[str, Any]:

@@ -42,8 +42,13 @@ PRIORITY = Meta(
     description="larger is more urgent, where the scheduler looks at it",
     extra_json_schema={"minimum": -MOST_PRIORITY, "maximum": MOST_PRIORITY},
 )
+MIROSTAT = Meta(
+    description="0 alone, which is off: there is no mirostat; use min_p or top_n_sigma",
+    extra_json_schema={"enum": [0, None]},
+)
 SECONDS: dict[str, Any] = {"exclusiveMinimum": 0}
 LOGPROBS: dict[str, Any] = {"minimum": 0, "maximum": 256}
+MOST_LIKELY = LOGPROBS["maximum"]
 FORMS: dict[str, Any] = {"enum": ["text", "json_object", "json_schema"]}
 REFUSED: dict[str, Any] = {"enum": [None]}
 
@@ -129,6 +134,10 @@ class Common(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     logit_bias: Annotated[dict[int, float] | None, known("logit_bias")] = None
     allowed_token_ids: Annotated[list[int] | None, known("allowed_token_ids")] = None
     bad_words: Annotated[list[str] | None, known("bad_words")] = None
+    mirostat: Annotated[int | None, MIROSTAT] = None
+    mirostat_mode: Annotated[int | None, MIROSTAT] = None
+    mirostat_tau: Annotated[float | None, Meta(description="ignored: there is no mirostat")] = None
+    mirostat_eta: Annotated[float | None, Meta(description="ignored: there is no mirostat")] = None
 
     structured_outputs: Annotated[
         StructuredOutputs | None, Meta(description="what the answer must be: json, json_object, regex, choice, grammar")
@@ -149,6 +158,13 @@ class Common(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         str | dict[str, Any] | bool | None, Meta(description="another name of structured_outputs.json")
     ] = None
     grammar: Annotated[str | None, Meta(description="a grammar as of llama.cpp, in GBNF")] = None
+    logit_processors: Annotated[
+        dict[str, Any] | None,
+        Meta(
+            description="logit processors that the server offers, by name with their arguments, in their order",
+            extra_json_schema={"maxProperties": 8},
+        ),
+    ] = None
     guided_decoding_backend: Annotated[str | None, Meta(description="ignored: there is one")] = None
 
     adapters: Annotated[

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from infeng_core.api import Tokenizer
 from infeng_serve.protocol.answer import Context
+from infeng_serve.protocol.bounds import SURE_PER_TOKEN, check_text, check_tokens, encoded
 from infeng_serve.protocol.errors import invalid
-from infeng_serve.protocol.sampling import encode
+from infeng_serve.protocol.spelling import token_bytes
 
-CHARACTERS_PER_TOKEN = 32
-"""A longer text for each token of the context is no text; it is refused before it takes seconds to tokenize."""
+_FORMS = "a text, a list of texts, token ids, or a list of lists of them"
 
 _ID = {"type": "integer", "minimum": 0, "maximum": 2**31 - 1}
 _IDS = {"type": "array", "items": _ID, "minItems": 1}
@@ -27,36 +28,69 @@ PROMPT_SCHEMA = {
 }
 
 
-def ids_of(given: str | list[Any], context: Context, name: str) -> tuple[list[list[int]], list[str | None]]:
-    """Return the ids of each prompt, and its text where that was given; ``name``: of the field, for messages."""
+def number(given: str | list[Any]) -> int:
+    """Return how many prompts there are, if they are any."""
+    is_one = isinstance(given, str) or (bool(given) and _is_id(given[0]))
+    return 1 if is_one else len(given)
+
+
+def ids_of(
+    given: str | list[Any], context: Context, name: str, *, is_whole: bool = True
+) -> tuple[list[list[int]], list[str | None]]:
+    """Return the ids of each prompt, and its text where that was given; ``name``: of the field, for messages.
+
+    is_whole: whether a text begins with the beginning-of-text token, as the model expects. The ``number`` of prompts is
+    to be bounded before. Raises ApiError, OverloadedError where the first has no room.
+    """
     if isinstance(given, str):
-        return _encoded([given], context, name), [given]
+        return _encoded([given], context, name, is_whole), [given]
     if not given:
         raise invalid(name, f"{name}: it is empty")
+    if _is_id(given[0]):
+        return [_checked(given, context, name)], [None]
     if all(isinstance(one, str) for one in given):
-        return _encoded(given, context, name), list(given)
-    if all(isinstance(one, int) and not isinstance(one, bool) for one in given):
-        return [_checked(given, name)], [None]
+        return _encoded(given, context, name, is_whole), list(given)
     if all(isinstance(one, list) for one in given):
-        return [_checked(one, f"{name}[{index}]") for index, one in enumerate(given)], [None] * len(given)
-    why = f"{name}: it is not a text, a list of texts, token ids, or a list of lists of them"
-    raise invalid(name, why, "invalid_type")
+        prompts = [_checked(one, context, f"{name}[{index}]") for index, one in enumerate(given)]
+        return prompts, [None] * len(given)
+    raise invalid(name, f"{name}: it is not {_FORMS}", "invalid_type")
 
 
-def _encoded(texts: list[str], context: Context, name: str) -> list[list[int]]:
-    for index, text in enumerate(texts):
-        if len(text) > CHARACTERS_PER_TOKEN * context.context:
-            why = f"{name}: text {index} has {len(text)} characters, and the context {context.context} tokens"
-            raise invalid(name, why, "context_length_exceeded")
-    found = encode(texts, context.tokenizer, name)
+def _is_id(one: Any) -> bool:
+    return isinstance(one, int) and not isinstance(one, bool)
+
+
+def bare(text: str, ids: list[int], tokenizer: Tokenizer) -> list[int]:
+    """Return the ids of a text without the beginning-of-text token, unless the text has it itself."""
+    first = tokenizer.bos_id
+    if first is None or ids[:1] != [first]:
+        return ids
+    rest = text.removeprefix(token_bytes(tokenizer, first).decode(errors="replace"))
+    is_written = rest != text and tokenizer.encode([rest])[0] == ids  # which the tokenizer puts before a rest, too
+    return ids if is_written else ids[1:]
+
+
+def _encoded(texts: list[str], context: Context, name: str, is_whole: bool) -> list[list[int]]:
+    for text in texts:
+        check_text(text, context, name)
+    context.check_room(len(texts[0]) // SURE_PER_TOKEN)
+    for text in texts:
+        check_tokens([text], context, name)
+    found = encoded(texts, context, name)
+    if not is_whole:
+        found = [bare(text, ids, context.tokenizer) for text, ids in zip(texts, found, strict=True)]
     if not all(found):
         raise invalid(name, f"{name}: it is empty, and the model has no beginning-of-text token")
     return found
 
 
-def _checked(given: list[Any], path: str) -> list[int]:
+def _checked(given: list[Any], context: Context, path: str) -> list[int]:
+    if len(given) >= context.context:
+        why = f"{path}: it is {len(given)} tokens, and the context {context.context}: shorten it"
+        raise invalid(path, why, "context_length_exceeded")
+    context.check()
     for index, one in enumerate(given):
-        if not isinstance(one, int) or isinstance(one, bool) or not 0 <= one < 2**31:
+        if not _is_id(one) or not 0 <= one < 2**31:
             raise invalid(f"{path}[{index}]", f"{path}[{index}]: it is not a token id", "invalid_type")
     if not given:
         raise invalid(path, f"{path}: it is empty")

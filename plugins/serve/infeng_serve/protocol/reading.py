@@ -9,7 +9,9 @@ from typing import Any, TypeVar
 import msgspec
 
 from infeng_core.api import printable, unknown_key_remedy
+from infeng_serve.protocol import bounds, counting
 from infeng_serve.protocol.errors import ApiError, invalid
+from infeng_serve.protocol.unknown import Ignored
 
 T = TypeVar("T")
 
@@ -46,17 +48,33 @@ def _learn(type: type[T]) -> None:
             _learnt.add(type)
 
 
-def decode(body: bytes, type: type[T]) -> T:
-    """Return a body as ``type``; raises ApiError for what is no JSON, or not of that form."""
+def decode(body: bytes, type: type[T], ignored: Ignored | None = None) -> T:
+    """Return a body as ``type``; raises ApiError for what is no JSON, not of that form, or more than is taken.
+
+    ignored: gets the unknown parameters that may be left out; without it none may.
+    """
+    counting.check(body)
     _learn(type)
     try:
-        return msgspec.json.decode(body, type=type)
+        found = _decoded(body, type, ignored)
     except msgspec.ValidationError as error:
         raise _refused(error, type) from None
     except RecursionError:
         raise invalid(None, "the body is nested too deeply", "invalid_json") from None
     except (msgspec.DecodeError, ValueError) as error:
         raise invalid(None, f"the body is not valid JSON: {printable(str(error), 200)}", "invalid_json") from None
+    if isinstance(found, msgspec.Struct):
+        bounds.check(found)
+    return found
+
+
+def _decoded(body: bytes, type: type[T], ignored: Ignored | None) -> T:
+    try:
+        return msgspec.json.decode(body, type=type)
+    except msgspec.ValidationError as error:
+        if ignored is None or not _UNKNOWN.match(_parts(error)[0]):
+            raise
+    return msgspec.json.decode(ignored.without(body, type), type=type)
 
 
 def convert(value: Any, type: type[T], path: str) -> T:
@@ -71,8 +89,7 @@ def convert(value: Any, type: type[T], path: str) -> T:
 
 
 def _refused(error: msgspec.ValidationError, type: Any, base: str = "") -> ApiError:
-    found = _PLACE.match(str(error))
-    what, path = (found["what"], found["path"] or "") if found else (str(error), "")
+    what, path = _parts(error)
     path = f"{base}{path}" if base else path.removeprefix(".")
     if unknown := _UNKNOWN.match(what):
         name = printable(unknown["name"], 64)
@@ -81,13 +98,20 @@ def _refused(error: msgspec.ValidationError, type: Any, base: str = "") -> ApiEr
         elsewhere = ELSEWHERE.get(name, "")
         remedy = f": {unknown_key_remedy(name, known)}" if known else ""
         remedy = f": it is {elsewhere} here" if elsewhere in known else remedy
-        return invalid(path, f"unknown parameter {path}{remedy}", "unknown_parameter")
+        return invalid(path, f"unknown parameter {path or repr(path)}{remedy}", "unknown_parameter")
     if missing := _MISSING.match(what):
         path = f"{path}.{missing['name']}" if path else missing["name"]
         return invalid(path, f"missing parameter {path}", "missing_required_parameter")
     wording = re.sub(r"`(\w+)`|\b(null|float|int|str|bool)\b", _named, what)
     where = printable(path, 200) or "the body"
     return invalid(path or None, f"{where}: {wording[:1].lower()}{wording[1:]}", "invalid_type")
+
+
+def _parts(error: msgspec.ValidationError) -> tuple[str, str]:
+    """Return what msgspec says, and the path where."""
+    found = _PLACE.match(str(error))
+    what, path = (found["what"], found["path"] or "") if found else (str(error), "")
+    return what, path.partition("[...]")[0]  # what stands in an object of any keys is not told more closely
 
 
 def _named(found: re.Match[str]) -> str:

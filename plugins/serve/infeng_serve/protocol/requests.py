@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from infeng_core.api import Adapters, InfengError, Request, SamplingParams
 from infeng_serve.protocol.answer import Context
+from infeng_serve.protocol.bounds import check_named
 from infeng_serve.protocol.errors import invalid, of
 from infeng_serve.protocol.parameters import MOST_PRIORITY, Common
 from infeng_serve.protocol.sampling import SEEDS
@@ -18,6 +19,12 @@ MOST_REQUESTS = 1024
 
 LEAST_SECONDS = 0.001
 """Less time than this is as much as this."""
+
+
+def check_number(prompts: int, n: int) -> None:
+    """Raise ApiError where a call would be too many requests, before anything is done for one."""
+    if prompts * n > MOST_REQUESTS:
+        raise invalid("prompt", f"{prompts} prompts with n = {n} are more than {MOST_REQUESTS} requests")
 
 
 def adapter_of(given: Common, context: Context) -> Adapters | None:
@@ -55,8 +62,7 @@ def requests(
     n: int = 1,
 ) -> list[Request]:
     """Return ``n`` requests for each prompt, one prompt after the other; raises ApiError."""
-    if len(prompts) * n > MOST_REQUESTS:
-        raise invalid("prompt", f"{len(prompts)} prompts with n = {n} are more than {MOST_REQUESTS} requests")
+    check_named(sum(len(list(ids)) for ids in params.named_ids().values()), len(prompts) * n)
     priority, timeout = place(given.priority, given.timeout)
     seeds = [params.seed if params.seed is None else (params.seed + choice) % SEEDS for choice in range(n)]
     seeded = [params if seed == params.seed else replace(params, seed=seed) for seed in seeds]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
@@ -28,7 +28,13 @@ from infeng_serve.protocol.response_items import (
 from infeng_serve.protocol.tools import Selection
 
 if TYPE_CHECKING:
-    from infeng_serve.protocol.responses import ResponsesRequest
+    from infeng_serve.protocol.responses import ResponsesRequest, ResponseTool, ResponseToolChoice
+
+UNNAMED = "answer"
+"""What the schema of an answer is called that has no name, which OpenAI's types do not leave out."""
+
+_TOOL: Mapping[str, Any] = {"type": "function", "parameters": None, "strict": None}
+"""What a tool in a response has that does not say it."""
 
 TEXT_DELTA = "response.output_text.delta"
 
@@ -97,8 +103,8 @@ class Response(msgspec.Struct, kw_only=True):
     top_p: float
     truncation: Literal["disabled"] = "disabled"
     background: bool = False
-    usage: ResponseUsage | None = None
-    user: str | None = None
+    usage: ResponseUsage | msgspec.UnsetType = msgspec.UNSET
+    user: str | msgspec.UnsetType = msgspec.UNSET
     metadata: dict[str, Any] | msgspec.Raw
 
 
@@ -132,21 +138,21 @@ class ResponseAnswer(Frames):
         selection: Selection,
     ) -> None:
         """Answer a conversation."""
-        super().__init__(context.id, 1)
+        super().__init__(context.own_id, 1)
         self.requests = requests
         self.streams = bool(given.stream)
         self.model = given.model or context.model
         self._given = given
         self._context = context
         self._parser = ready.parser
-        self._parallel = selection.parallel
+        self._selection = selection
         self._sequence = 0
         self._reader = self._new_reader()
         self._items = Items(context.id)
         # Said again in several events: encoded once, here, where it may take long and be refused.
         self._text_options = _raw({"format": _format(given)}, "text")
-        self._tool_choice = _raw("auto" if given.tool_choice is None else given.tool_choice, "tool_choice")
-        self._tools = _raw(given.tools or [], "tools")
+        self._tool_choice = _raw(_choice(given.tool_choice), "tool_choice")
+        self._tools = _raw([{**_TOOL, **tool} for tool in given.tools or ()], "tools")
         self._metadata = _raw(given.metadata or {}, "metadata")
         self._reports = requests[0].params.logprobs is not None
         self._pending: list[TokenLogprob] = []
@@ -157,7 +163,7 @@ class ResponseAnswer(Frames):
         """Return the whole response, where nothing was streamed."""
         [completion] = completions
         reader, items = self._new_reader(), Items(self._context.id)
-        items.push(reader.push(completion.text, True))
+        items.push(reader.push(completion.text, completion))
         items.finish(_status(completion))
         if len(items.items) == 1 and isinstance(items.items[0], OutputMessage):  # else whose are they
             items.items[0].content[0].logprobs = shapes.chat(completion.logprobs, self._context.tokenizer)
@@ -172,7 +178,7 @@ class ResponseAnswer(Frames):
 
     def _render(self, choice: int, events: Sequence[Event]) -> list[bytes]:
         completion = events[-1].completion if events else None
-        deltas = self._reader.push("".join([event.text for event in events]), completion is not None)
+        deltas = self._reader.push("".join([event.text for event in events]), completion)
         if len(deltas) == 1 and deltas[0].content and completion is None and not self._reports:  # nearly all
             place = self._items.say(deltas[0].content)
             if place is not None:
@@ -225,7 +231,7 @@ class ResponseAnswer(Frames):
     # --------------------------------------------------------------------------------------------------- internals ---
 
     def _new_reader(self) -> Reader:
-        return Reader(self._parser(), self._parallel)
+        return Reader(self._parser(), self._selection)
 
     def _ended(self, completion: Completion, items: Items, reader: Reader) -> Response:
         cut = finish.cut(completion)
@@ -262,7 +268,7 @@ class ResponseAnswer(Frames):
             tools=self._tools,
             top_logprobs=given.top_logprobs or 0,
             top_p=params.top_p,
-            user=given.user,
+            user=msgspec.UNSET if given.user is None else given.user,
             metadata=self._metadata,
         )
 
@@ -278,8 +284,22 @@ def _status(completion: Completion) -> Literal["completed", "incomplete"]:
     return "completed" if completion.finish_reason == "stop" else "incomplete"
 
 
+def _choice(given: str | ResponseToolChoice | None) -> Any:
+    """Return a choice of tools with the keys that it has in OpenAI's types."""
+    if given is None or isinstance(given, str):
+        return given or "auto"
+    if given.type == "function":
+        return {"type": given.type, "name": given.name}
+    return {"type": given.type, "mode": given.mode, "tools": [_named(tool) for tool in given.tools or ()]}
+
+
+def _named(tool: ResponseTool) -> dict[str, str]:
+    return {"type": tool.type, "name": tool.name}
+
+
 def _format(given: ResponsesRequest) -> dict[str, Any]:
     form = given.text.format if given.text is not None else None
     if form is None:
         return {"type": "text"}
-    return {name: value for name, value in msgspec.structs.asdict(form).items() if value is not None}
+    known = {name: value for name, value in msgspec.structs.asdict(form).items() if value is not None}
+    return {"name": UNNAMED, **known} if form.type == "json_schema" else known

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from infeng_serve.protocol.bounds import MOST_MESSAGES, check_length
 from infeng_serve.protocol.errors import invalid, not_supported
 from infeng_serve.protocol.messages import ROLES
 from infeng_serve.protocol.reading import convert
@@ -66,40 +67,41 @@ def messages(given: str | list[Any], instructions: str | None) -> list[dict[str,
         return [*found, {"role": "user", "content": given}]
     if not given:
         raise invalid("input", "input: it is empty")
-    reasoning = ""
+    check_length(given, MOST_MESSAGES, "input")
+    thoughts: list[str] = []  # before the next turn
     for index, item in enumerate(given):
         path = f"input[{index}]"
         kind = item.get("type", "message") if isinstance(item, dict) else "message"
         if kind == "reasoning":
             thought = convert(item, InputReasoning, path)
-            reasoning += _joined(thought.content or thought.summary or [], path)
+            thoughts.append(_joined(thought.content or thought.summary or [], path))
             continue
-        found = _with(found, item, kind, path)
-        if reasoning and found[-1]["role"] == "assistant":
+        _add(found, item, kind, path)
+        if (reasoning := "".join(thoughts)) and found[-1]["role"] == "assistant":
             found[-1]["reasoning_content"] = found[-1]["reasoning"] = reasoning
-        reasoning = ""
+        thoughts.clear()
     return found
 
 
-def _with(found: list[dict[str, Any]], item: Any, kind: Any, path: str) -> list[dict[str, Any]]:
-    """Return messages with one more item."""
+def _add(found: list[dict[str, Any]], item: Any, kind: Any, path: str) -> None:
+    """Add one more item to messages; what the model says and calls in one turn is one message."""
     if kind == "message":
         message = convert(item, InputMessage, path)
         if message.role not in ROLES:
             raise invalid(f"{path}.role", f"{path}.role: {message.role!r} is none of {', '.join(ROLES)}")
-        return [*found, {"role": message.role, "content": _joined(message.content, f"{path}.content")}]
-    if kind == "function_call":
+        found.append({"role": message.role, "content": _joined(message.content, f"{path}.content")})
+    elif kind == "function_call":
         made = convert(item, InputCall, path)
         call = {"id": made.call_id, "type": "function", "function": {"name": made.name, "arguments": made.arguments}}
-        follows = bool(found) and found[-1]["role"] == "assistant"
-        last: dict[str, Any] = found[-1] if follows else {"role": "assistant", "content": None}
-        calls = [*last.get("tool_calls", []), call]
-        return [*(found[:-1] if follows else found), {**last, "tool_calls": calls}]
-    if kind == "function_call_output":
+        if not found or found[-1]["role"] != "assistant":
+            found.append({"role": "assistant", "content": None})
+        found[-1].setdefault("tool_calls", []).append(call)
+    elif kind == "function_call_output":
         result = convert(item, InputCallOutput, path)
         output = _joined(result.output, f"{path}.output")
-        return [*found, {"role": "tool", "tool_call_id": result.call_id, "content": output}]
-    raise not_supported(f"{path}.type", f"{str(kind)[:64]!r} is not read here")
+        found.append({"role": "tool", "tool_call_id": result.call_id, "content": output})
+    else:
+        raise not_supported(f"{path}.type", f"{str(kind)[:64]!r} is not read here")
 
 
 def _joined(given: str | list[InputPart], path: str) -> str:

@@ -7,18 +7,19 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from infeng_core.api import SAMPLING
 from infeng_serve.protocol import response_input, structured, tools
 from infeng_serve.protocol.answer import Context
 from infeng_serve.protocol.dialogue import dialogue
 from infeng_serve.protocol.errors import invalid, not_supported
 from infeng_serve.protocol.messages import checked
-from infeng_serve.protocol.parameters import FORMS, REFUSED, Common, JsonSchema, ResponseFormat, StreamOptions
+from infeng_serve.protocol.parameters import FORMS, REFUSED, Common, ResponseFormat, StreamOptions
 from infeng_serve.protocol.parameters import LOGPROBS as LIKELY
 from infeng_serve.protocol.reading import convert, decode
 from infeng_serve.protocol.requests import adapter_of, requests
 from infeng_serve.protocol.response_answer import ResponseAnswer
-from infeng_serve.protocol.sampling import sampling, variables
-from infeng_serve.protocol.structured import Constraint
+from infeng_serve.protocol.sampling import check_likely, named_paths, sampling, variables
+from infeng_serve.protocol.structured import Form
 from infeng_serve.protocol.tools import FunctionDefinition, FunctionName, Selection, ToolChoice
 
 LOGPROBS = "message.output_text.logprobs"
@@ -112,6 +113,7 @@ class ResponsesRequest(Common, kw_only=True, forbid_unknown_fields=True):
     chat_template_kwargs: Annotated[
         dict[str, Any] | None, Meta(description="variables of the template, such as enable_thinking")
     ] = None
+    enable_thinking: Annotated[bool | None, Meta(description="the template's variable of that name")] = None
     stream_options: Annotated[StreamOptions | None, Meta(description="ignored: the last event has the usage")] = None
     max_tool_calls: Annotated[int | None, Meta(description="ignored: the server calls no tools")] = None
     truncation: Annotated[str | None, _ONLY_DISABLED] = None
@@ -127,7 +129,7 @@ class ResponsesRequest(Common, kw_only=True, forbid_unknown_fields=True):
 
 def read(body: bytes, context: Context) -> ResponseAnswer:
     """Return the answer in the making; takes as long as rendering and tokenizing do. Raises ApiError."""
-    given = decode(body, ResponsesRequest)
+    given = decode(body, ResponsesRequest, context.ignored)
     adapter = adapter_of(given, context)
     _check(given)
     selection = _selection(given)
@@ -136,9 +138,10 @@ def read(body: bytes, context: Context) -> ResponseAnswer:
         context,
         checked(response_input.messages(given.input, given.instructions), "input"),
         selection,
-        _constraint(given),
+        _form(given),
+        size=len(body),
         param="input",
-        variables=variables(given.chat_template_kwargs, reasoning_effort=effort),
+        variables=variables(given.chat_template_kwargs, reasoning_effort=effort, enable_thinking=given.enable_thinking),
     )
     reports = given.top_logprobs is not None or LOGPROBS in (given.include or ())
     more: dict[str, Any] = {} if given.max_output_tokens is None else {"max_tokens": given.max_output_tokens}
@@ -153,10 +156,17 @@ def read(body: bytes, context: Context) -> ResponseAnswer:
         **more,
     )
     made = requests(given, context, [ready.prompt.ids], params, adapter)
-    return ResponseAnswer(given, context, made, ready, selection)
+    answer = ResponseAnswer(given, context, made, ready, selection)
+    answer.paths = {**ready.paths, **named_paths(given)}
+    return answer
 
 
 def _check(given: ResponsesRequest) -> None:
+    check_likely(given.top_logprobs)
+    wanted, bounds = given.max_output_tokens, SAMPLING["max_tokens"].bounds()
+    if wanted is not None and not bounds["minimum"] <= wanted <= bounds["maximum"]:
+        why = f"{wanted} is not an integer from {bounds['minimum']} to {bounds['maximum']}"
+        raise invalid("max_output_tokens", f"max_output_tokens: {why}")
     for name in ("previous_response_id", "conversation", "prompt"):
         if getattr(given, name) is not None:
             raise not_supported(name, "nothing is stored here: give the whole conversation as input")
@@ -194,13 +204,11 @@ def _choice(given: ResponseToolChoice) -> ToolChoice:
     return ToolChoice(function=FunctionName(name=given.name))
 
 
-def _constraint(given: ResponsesRequest) -> Constraint | None:
-    found = structured.constraint(given)
-    form = given.text.format if given.text is not None else None
-    if form is None:
-        return found
-    schema = JsonSchema(name=form.name, schema=form.schema) if form.schema is not None else None
-    formatted = structured.of_format(ResponseFormat(type=form.type, json_schema=schema), "text.format")
-    if found is not None and formatted is not None:
-        raise invalid("text.format", "text.format: the answer is held to another form already")
-    return found if formatted is None else formatted
+def _form(given: ResponsesRequest) -> Form | None:
+    asked = given.text.format if given.text is not None else None
+    if asked is None:
+        return structured.form(given)
+    if asked.type == "json_schema" and asked.schema is None:
+        raise structured.missing_schema("text.format.schema")
+    formatted = structured.of_format(ResponseFormat(type=asked.type, schema=asked.schema), "text.format")
+    return structured.form(given, formatted)

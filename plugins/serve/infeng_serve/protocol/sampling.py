@@ -8,12 +8,15 @@ from typing import Any
 
 from infeng_chat.template import ChatPrompt
 
-from infeng_core.api import SAMPLING, InfengError, RequestError, SamplingParams, Tokenizer, bad_words
+from infeng_core.api import SAMPLING, InfengError, RequestError, SamplingParams, Tokenizer, bad_words, printable
 from infeng_serve.protocol.answer import Context
 from infeng_serve.protocol.errors import invalid, not_supported, of
-from infeng_serve.protocol.parameters import Choices, Common
+from infeng_serve.protocol.parameters import MOST_LIKELY, Choices, Common
 
 SEEDS = 2**64
+
+MOST_PROCESSORS = 8
+"""Logit processors that a request may name: each costs time in every step."""
 
 _KNOWN = frozenset(field.name for field in fields(SamplingParams))
 
@@ -33,6 +36,9 @@ def sampling(
     otherwise: the most tokens where neither says. prompt: of a conversation, which says what ends a turn. more:
     parameters that the route knows by itself. Raises ApiError.
     """
+    for name in ("mirostat", "mirostat_mode"):
+        if getattr(given, name, None):
+            raise not_supported(name, "there is no mirostat here: use min_p or top_n_sigma (0 is off)")
     values: dict[str, Any] = {"max_tokens": otherwise}
     values.update((name, value) for name, value in context.defaults.items() if name in _KNOWN and value is not None)
     for name in DIRECT:
@@ -51,10 +57,16 @@ def sampling(
         values["stop_token_ids"] = (*values.get("stop_token_ids", ()), *prompt.stop_token_ids)
         values["stop"] = (*_texts(values.get("stop", ())), *getattr(prompt, "stop", ()))
     values.update((name, value) for name, value in more.items() if name in _KNOWN)
+    values["processors"] = (*values.get("processors", ()), *_named(given, context))
     try:
         return SamplingParams(**values)
     except RequestError as error:
         raise of(error) from None
+
+
+def named_paths(given: Common) -> dict[str, str]:
+    """Return the paths of the logit processors that a request names, by their names."""
+    return {name: f"logit_processors.{name}" for name in given.logit_processors or {}}
 
 
 def longest(given: Choices) -> int | None:
@@ -72,12 +84,30 @@ def choices(given: Choices, context: Context) -> int:
     return n
 
 
-def encode(texts: Sequence[str], tokenizer: Tokenizer, param: str, **how: Any) -> list[list[int]]:
-    """Return the ids of each text; raises ApiError that names ``param``."""
-    try:
-        return tokenizer.encode(texts, **how)
-    except InfengError as error:
-        raise of(error, param) from None
+def _named(given: Common, context: Context) -> list[tuple[str, Any]]:
+    """Return the logit processors that a request names, with their arguments; raises ApiError for those it may not."""
+    found = given.logit_processors or {}
+    if len(found) > MOST_PROCESSORS:
+        raise invalid("logit_processors", f"logit_processors: there are {len(found)}: name at most {MOST_PROCESSORS}")
+    for name in found:
+        if name not in context.logit_processors:
+            offered = ", ".join(context.logit_processors) or "none"
+            path = f"logit_processors.{printable(name, 64)}"
+            raise invalid(path, f"{path}: this server does not offer it; it offers {offered}")
+    return [*found.items()]
+
+
+def check_likely(top_logprobs: int | None) -> None:
+    """Raise ApiError for a number of likely tokens that is not reported."""
+    if top_logprobs is not None and not 0 <= top_logprobs <= MOST_LIKELY:
+        given = printable(str(top_logprobs), 32)
+        raise invalid("top_logprobs", f"top_logprobs: {given} is not an integer from 0 to {MOST_LIKELY}")
+
+
+def note_unused(given: Choices, context: Context) -> None:
+    """Remember what has no effect beside what else a request says."""
+    if given.stream_options is not None and not given.stream:
+        context.ignored.note("stream_options")
 
 
 def _bad_words(words: Sequence[str], tokenizer: Tokenizer) -> tuple[tuple[int, ...], ...]:

@@ -14,6 +14,14 @@ class Health(msgspec.Struct, kw_only=True):
     status: str
 
 
+class Ready(Health, kw_only=True, omit_defaults=True):
+    """The server takes calls."""
+
+    journal: Annotated[str | None, Meta(description="why calls are not written to the journal, where they are not")] = (
+        None
+    )
+
+
 class Version(msgspec.Struct, kw_only=True):
     """What the server is."""
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
-from infeng_serve.protocol.errors import invalid
+from infeng_serve.protocol.errors import ApiError, invalid
 from infeng_serve.protocol.parameters import Choices, Common, ResponseFormat
 
 PROCESSOR = "grammar"
@@ -19,41 +19,68 @@ _GBNF = re.compile(r"^\s*[\w-]+\s*::=", re.MULTILINE)
 Constraint = Mapping[str, Any]
 
 
-def constraint(given: Common) -> Constraint | None:
-    """Return what a request says that its answer must be, None where it says nothing; raises ApiError."""
+class Form(NamedTuple):
+    """What an answer must be, and where a request says so."""
+
+    path: str
+    """Of the parameter that errors name, such as ``response_format.json_schema.schema``."""
+    constraint: Constraint
+    is_of_text: bool = False
+    """Whether it is the form of an answer that is a text: of a call it says nothing."""
+
+
+def form(given: Common, formatted: Form | None = None) -> Form | None:
+    """Return what a request says that its answer must be, None where it says nothing; raises ApiError.
+
+    formatted: what it says of the form of a text, where that is no ``response_format``.
+    """
     found = _asked(given)
     if isinstance(given, Choices) and given.response_format is not None:
         formatted = of_format(given.response_format)
-        found += [("response_format", formatted)] if formatted is not None else []
+    found += [formatted] if formatted is not None else []
     if len(found) > 1:
-        names = " and ".join(name for name, _ in found)
-        raise invalid(found[1][0], f"{names} are given: an answer can keep to one of them")
-    return found[0][1] if found else None
+        names = " and ".join(one.path for one in found)
+        raise invalid(found[1].path, f"{names} are given: an answer can keep to one of them")
+    return found[0] if found else None
 
 
-def of_format(given: ResponseFormat, path: str = "response_format") -> Constraint | None:
+def of_format(given: ResponseFormat, path: str = "response_format") -> Form | None:
     """Return what a ``response_format`` asks for; raises ApiError."""
     if given.type == "text":
         return None
-    if given.type == "json_object":
-        return {"json_object": True} if given.schema is None else {"json_schema": given.schema}
-    if given.type != "json_schema":
+    if given.type not in ("json_object", "json_schema"):
         raise invalid(f"{path}.type", f"{path}.type: {given.type!r} is not text, json_object or json_schema")
-    if given.json_schema is None and given.schema is not None:
-        return {"json_schema": given.schema}
-    if given.json_schema is None or given.json_schema.schema is None:
-        raise invalid(f"{path}.json_schema", f"{path}.json_schema: it has no schema", "missing_required_parameter")
-    return {"json_schema": given.json_schema.schema}
+    if given.type == "json_schema" and given.json_schema is not None:
+        place, schema = f"{path}.json_schema.schema", given.json_schema.schema
+    else:
+        place, schema = f"{path}.schema", given.schema
+    if schema is not None:
+        return Form(place, {"json_schema": schema}, True)
+    if given.type == "json_object":
+        return Form(path, {"json_object": True}, True)
+    missing = place if given.json_schema is not None else f"{path}.json_schema"
+    raise missing_schema(missing)
 
 
-def processors(found: Constraint | None, *, after: str | None = None) -> tuple[tuple[str, Any], ...]:
+def missing_schema(path: str) -> ApiError:
+    """Return the error of a form that needs a schema and has none."""
+    return invalid(path, f"missing parameter {path}: a json_schema is a form by its schema",
+                   "missing_required_parameter")  # fmt: skip
+
+
+def processors(found: Form | None, *, after: str | None = None) -> tuple[tuple[str, Any], ...]:
     """Return ``SamplingParams.processors``. after: the text from which on the answer is held to it."""
     if found is None:
         return ()
-    return ((PROCESSOR, {**found, "after": after} if after else dict(found)),)
+    return ((PROCESSOR, {**found.constraint, "after": after} if after else dict(found.constraint)),)
 
 
-def _asked(given: Common) -> list[tuple[str, Constraint]]:
+def paths(found: Form | None) -> dict[str, str]:
+    """Return the path of the parameter that asked for the processor, by the processor's name."""
+    return {} if found is None else {PROCESSOR: found.path}
+
+
+def _asked(given: Common) -> list[Form]:
     asked: list[tuple[str, str, Any]] = [
         ("guided_json", "json", given.guided_json),
         ("guided_regex", "regex", given.guided_regex),
@@ -66,8 +93,9 @@ def _asked(given: Common) -> list[tuple[str, Constraint]]:
     if (outputs := given.structured_outputs) is not None:
         names = ("json", "json_object", "regex", "choice", "grammar")
         asked += [(f"structured_outputs.{name}", name, getattr(outputs, name)) for name in names]
-    found = [(path, one(path, kind, value)) for path, kind, value in asked if value is not None and value is not False]
-    if given.structured_outputs is not None and not any(path.startswith("structured") for path, _ in found):
+    given_ones = [entry for entry in asked if entry[2] is not None and entry[2] is not False]
+    found = [Form(path, one(path, kind, value)) for path, kind, value in given_ones]
+    if given.structured_outputs is not None and not any(made.path.startswith("structured") for made in found):
         raise invalid("structured_outputs", "structured_outputs: give one of json, json_object, regex, choice, grammar")
     return found
 

@@ -10,7 +10,7 @@ from msgspec import Meta
 from infeng_serve.protocol.messages import MESSAGES
 
 
-class TokenizeRequest(msgspec.Struct, kw_only=True):
+class TokenizeRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """The body of /tokenize: a prompt, or messages that the chat template renders."""
 
     model: str | None = None
@@ -42,7 +42,7 @@ class TokenizeResponse(msgspec.Struct, kw_only=True):
     token_strs: list[str] | None = None
 
 
-class DetokenizeRequest(msgspec.Struct, kw_only=True):
+class DetokenizeRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """The body of /detokenize."""
 
     model: str | None = None

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
-from infeng_core.api import EndedError, Request, Stream
+from infeng_core.api import EndedError, Engine, Request, RequestError, Stream
 from infeng_serve.failures import GoneError
 from infeng_serve.generating import owned
-from infeng_serve.http import Call
+from infeng_serve.http import Call, Presence
 from infeng_serve.protocol.embedding_types import EmbeddingRequest, response
-from infeng_serve.protocol.errors import ApiError, not_supported
-from infeng_serve.protocol.prompts import ids_of
+from infeng_serve.protocol.errors import ApiError, not_supported, of
+from infeng_serve.protocol.prompts import ids_of, number
 from infeng_serve.protocol.reading import decode
 from infeng_serve.protocol.requests import place
+from infeng_serve.protocol.unknown import Ignored
 from infeng_serve.service import Service
 
 MOST = 2048
@@ -22,12 +24,15 @@ MOST = 2048
 async def embeddings(service: Service, call: Call) -> None:
     """Answer a vector for each text, of length 1."""
     with service.taken(call.caller):
-        wanted = decode(await call.body(service.settings), EmbeddingRequest)
-        service.model.engine.check_room()
-        streams = _Streams()
+        # Before the body is read: a call that is refused is to cost little.
+        service.model.engine.check_room(tenant=call.caller.tenant)
+        body, streams, tenant = await service.body(call), _Streams(), call.caller.tenant
         call.watch(streams.leave)
+        ignored = service.ignored()
+        texts = await service.readers.run(tenant, lambda: _read(service, call, body, ignored, streams))
+        call.extra += ignored.headers(call.id)
         try:
-            body = await service.bridge.run(lambda: _embedded(service, call, wanted, streams))
+            body = await service.waiters.run(tenant, lambda: texts.embedded(service.model.engine, streams))
         except EndedError:
             if streams.is_left:
                 raise GoneError from None
@@ -35,12 +40,12 @@ async def embeddings(service: Service, call: Call) -> None:
     await call.respond(200, body)
 
 
-class _Streams:
+class _Streams(Presence):
     """The requests of one call, which end when its client leaves."""
 
     def __init__(self) -> None:
         """Have none yet."""
-        self.is_left = False
+        super().__init__()
         self._streams: list[Stream] = []
 
     def add(self, stream: Stream) -> None:
@@ -51,26 +56,50 @@ class _Streams:
 
     def leave(self) -> None:
         """Cancel them, and those that are still to come."""
-        self.is_left = True
+        super().leave()
         for stream in list(self._streams):
             stream.cancel()
 
 
-def _embedded(service: Service, call: Call, wanted: EmbeddingRequest, streams: _Streams) -> bytes:
-    context = service.context(call.id, call.caller)
+@dataclass(frozen=True, slots=True)
+class _Texts:
+    """What is to be embedded, as the engine takes it."""
+
+    requests: Sequence[Request]
+    tokens: int
+    """Of all of them together."""
+    name: str
+    """Of the model that was asked for."""
+    wanted: EmbeddingRequest
+
+    def embedded(self, engine: Engine, streams: _Streams) -> bytes:
+        """Return the answer; waits for the engine."""
+        streams.check()
+        pooling = self.wanted.pooling or "mean"
+        try:
+            vectors = engine.embed(self.requests, pooling=pooling, started=streams.add)
+        except EndedError:
+            raise
+        except RequestError as error:
+            raise of(error, "input") from None
+        encoding = self.wanted.encoding_format
+        return response(vectors, self.tokens, model=self.name, encoding_format=encoding, pooling=pooling)
+
+
+def _read(service: Service, call: Call, body: bytes, ignored: Ignored, streams: _Streams) -> _Texts:
+    streams.check()
+    wanted = decode(body, EmbeddingRequest, ignored)
+    context = replace(service.context(call.id, call.own_id, call.caller), check=streams.check)
     engine, name = service.model.engine, wanted.model or context.model
     adapter = context.adapter_of(name)
     hidden = engine.model.config.hidden
     if wanted.dimensions not in (None, hidden):
         raise not_supported("dimensions", f"vectors have {hidden} dimensions: leave it out")
+    if (texts := number(wanted.input)) > MOST:
+        raise ApiError(400, f"input: there are {texts} texts, at most {MOST} are taken.", param="input")
     prompts, _ = ids_of(wanted.input, context, "input")
-    if len(prompts) > MOST:
-        raise ApiError(400, f"input: there are {len(prompts)} texts, at most {MOST} are taken.", param="input")
     priority, timeout = place(wanted.priority, wanted.timeout)
     request = Request((), priority=priority, adapter=adapter, timeout=timeout)
     request = owned(request, call.caller, service.settings.request_timeout)
-    pooling = wanted.pooling or "mean"
     requests = [replace(request, prompt=tuple(ids)) for ids in prompts]
-    vectors = engine.embed(requests, pooling=pooling, started=streams.add)
-    tokens = sum(map(len, prompts))
-    return response(vectors, tokens, model=name, encoding_format=wanted.encoding_format, pooling=pooling)
+    return _Texts(requests, sum(map(len, prompts)), name, wanted)

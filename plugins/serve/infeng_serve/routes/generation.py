@@ -29,11 +29,11 @@ def route(read: Read) -> Route:
     return Route({"POST": handler})
 
 
-def described(document: Callable[[], bytes]) -> Route:
+def described(document: Callable[[bool], bytes]) -> Route:
     """Return the route of the OpenAPI document."""
 
     async def answered(service: Service, call: Call) -> None:
-        await call.respond(200, document())
+        await call.respond(200, document(service.settings.unknown_parameters == "ignore"))
 
     handler: Handler = answered
     return Route({"GET": handler})

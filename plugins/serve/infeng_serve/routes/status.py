@@ -6,9 +6,13 @@ import msgspec
 
 from infeng_core.api import __version__
 from infeng_serve.http import Call
-from infeng_serve.protocol.state_types import Load, Version
+from infeng_serve.protocol.errors import unavailable
+from infeng_serve.protocol.state_types import Load, Ready, Version
 from infeng_serve.service import Service
 from infeng_serve.watching.load import load_values
+
+STALLED_SECONDS = 10.0
+"""After which somebody who asks whether the server is ready may ask again."""
 
 
 async def health(service: Service, call: Call) -> None:
@@ -18,9 +22,16 @@ async def health(service: Service, call: Call) -> None:
 
 
 async def ready(service: Service, call: Call) -> None:
-    """Answer 200 where calls are taken, 503 before and after."""
+    """Answer 200 where calls are taken, 503 before and after, and while a step does not end, as the log says.
+
+    It also says whether calls are in memory alone, because the journal cannot be written.
+    """
     service.check_open()
-    await call.respond(200, b'{"status":"ready"}')
+    if service.model.engine.stall is not None:
+        raise unavailable("A step of the engine does not end.", STALLED_SECONDS, code="stalled")
+    trouble = service.journal.trouble
+    told = Ready(status="ready", journal=f"not written: {trouble}" if trouble else None)
+    await call.respond(200, msgspec.json.encode(told))
 
 
 async def version(service: Service, call: Call) -> None:

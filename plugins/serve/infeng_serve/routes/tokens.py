@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import msgspec
 
 from infeng_serve.auth import Caller
-from infeng_serve.http import Call
+from infeng_serve.http import Call, Presence
 from infeng_serve.model import Model
+from infeng_serve.protocol.answer import Context
+from infeng_serve.protocol.bounds import check_conversation, check_text, encoded
 from infeng_serve.protocol.errors import ApiError
 from infeng_serve.protocol.messages import checked
+from infeng_serve.protocol.prompts import bare
 from infeng_serve.protocol.reading import decode
 from infeng_serve.protocol.token_types import (
     DetokenizeRequest,
@@ -22,8 +26,10 @@ from infeng_serve.protocol.token_types import (
 from infeng_serve.protocol.tools import select
 from infeng_serve.service import Service
 
-MOST = 1 << 22
+MOST = 1 << 20
 """Tokens that are turned into text at a time."""
+
+Work = Callable[[Model, Caller, Context, bytes], bytes]
 
 
 async def tokenize(service: Service, call: Call) -> None:
@@ -36,27 +42,34 @@ async def detokenize(service: Service, call: Call) -> None:
     await _answer(service, call, _detokenized)
 
 
-async def _answer(service: Service, call: Call, work: Callable[[Model, Caller, bytes], bytes]) -> None:
+async def _answer(service: Service, call: Call, work: Work) -> None:
     """Do ``work`` on a thread: a large body takes long to read already."""
     with service.taken(call.caller):
-        body = await call.body(service.settings)
-        found = await service.bridge.run(partial(work, service.model, call.caller, body))
+        body, presence = await service.body(call), Presence()
+        call.watch(presence.leave)
+        context = replace(service.context(call.id, call.own_id, call.caller), check=presence.check)
+        found = await service.readers.run(call.caller.tenant, partial(work, service.model, call.caller, context, body))
+        call.extra += context.ignored.headers(call.id)
     await call.respond(200, found)
 
 
-def _tokenized(model: Model, caller: Caller, body: bytes) -> bytes:
-    wanted = decode(body, TokenizeRequest)
+def _tokenized(model: Model, caller: Caller, context: Context, body: bytes) -> bytes:
+    context.check()
+    wanted = decode(body, TokenizeRequest, context.ignored)
     if wanted.model is not None:
         model.adapters.of(caller, wanted.model)
     tokenizer = model.engine.tokenizer
     tools = select(wanted.tools, None, None).tools
     if wanted.prompt is not None and wanted.messages is None:
-        ids = tokenizer.encode([wanted.prompt])[0]
-        if wanted.add_special_tokens is False and ids[:1] == [tokenizer.bos_id]:
-            ids = ids[1:]
+        check_text(wanted.prompt, context, "prompt")
+        ids = encoded([wanted.prompt], context, "prompt")[0]
+        if wanted.add_special_tokens is False:
+            ids = bare(wanted.prompt, ids, tokenizer)
     elif wanted.messages is not None and wanted.prompt is None:
+        messages = checked(wanted.messages)
+        check_conversation(len(body), messages, (*tools, wanted.chat_template_kwargs), context, "messages")
         prompt = model.template.prompt(
-            checked(wanted.messages),
+            messages,
             tools=tools,
             add_generation_prompt=wanted.add_generation_prompt,
             continue_final_message=wanted.continue_final_message,
@@ -65,16 +78,21 @@ def _tokenized(model: Model, caller: Caller, body: bytes) -> bytes:
         ids = list(prompt.ids)
     else:
         raise ApiError(400, "Give either `prompt` or `messages`.", param="prompt")
-    texts = [tokenizer.decode([token]) for token in ids] if wanted.return_token_strs else None
+    context.check()
+    texts = None
+    if wanted.return_token_strs:
+        spelled = {token: tokenizer.decode([token]) for token in set(ids)}
+        texts = [spelled[token] for token in ids]
     found = TokenizeResponse(count=len(ids), max_model_len=model.context, tokens=ids, token_strs=texts)
     return msgspec.json.encode(found)
 
 
-def _detokenized(model: Model, caller: Caller, body: bytes) -> bytes:
-    wanted = decode(body, DetokenizeRequest)
+def _detokenized(model: Model, caller: Caller, context: Context, body: bytes) -> bytes:
+    context.check()
+    wanted = decode(body, DetokenizeRequest, context.ignored)
     if wanted.model is not None:
         model.adapters.of(caller, wanted.model)
-    vocab = model.engine.model.config.vocab
-    if len(wanted.tokens) > MOST or not all(0 <= token < vocab for token in wanted.tokens):
+    tokens, vocab = wanted.tokens, model.engine.model.config.vocab
+    if len(tokens) > MOST or not 0 <= min(tokens, default=0) <= max(tokens, default=0) < vocab:
         raise ApiError(400, f"Give at most {MOST} tokens from 0 to {vocab - 1}.", param="tokens")
-    return msgspec.json.encode(DetokenizeResponse(prompt=model.engine.tokenizer.decode(wanted.tokens)))
+    return msgspec.json.encode(DetokenizeResponse(prompt=model.engine.tokenizer.decode(tokens)))

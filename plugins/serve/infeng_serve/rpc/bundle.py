@@ -10,33 +10,37 @@ from pathlib import Path
 
 from smg_grpc_proto.generated import common_pb2
 
+from infeng_core.api import ModelError, get_logger, side_files
 from infeng_serve.protocol.errors import ApiError
+
+_log = get_logger(__name__)
 
 CHUNK = 64 << 10
 """Bytes of a message."""
 
-NAMES = (
-    "tokenizer.json", "tokenizer_config.json", "config.json", "generation_config.json", "special_tokens_map.json",
-    "added_tokens.json", "vocab.json", "merges.txt", "tokenizer.model", "tiktoken.model", "chat_template.json",
-)  # fmt: skip
-PATTERNS = ("*.tiktoken", "*.jinja")
+MOST_BYTES = 256 << 20
+"""Of all files together; the largest tokenizers have 40 MB."""
 
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 """The earliest time that an archive can hold."""
 
 
 def archive(folder: Path) -> bytes:
-    """Return a zip of a folder's files; raises ApiError 404 where it has none of them."""
-    files = [folder / name for name in NAMES]
-    files += [path for pattern in PATTERNS for path in sorted(folder.glob(pattern))]
+    """Return a zip of the configuration and tokenizer files of a model's folder, as the engine reads them.
+
+    Raises ApiError 404 where it has none of them, or one that is not read: a link that leads out, no regular file.
+    """
+    try:
+        files = dict(sorted(side_files(folder).items()))
+    except ModelError as error:
+        _log.warning("a file of the tokenizer is not given out", reason=str(error))
+        raise ApiError(404, "The model's files of the tokenizer cannot be given out.", code="not_found") from None
+    if not files or sum(map(len, files.values())) > MOST_BYTES:
+        raise ApiError(404, "The model has no files of a tokenizer.", code="not_found")
     data = io.BytesIO()
     with zipfile.ZipFile(data, "w", zipfile.ZIP_DEFLATED) as made:
-        for path in files:
-            if path.is_file():
-                entry = zipfile.ZipInfo(path.name, _EPOCH)
-                made.writestr(entry, path.read_bytes(), zipfile.ZIP_DEFLATED)
-        if not made.namelist():
-            raise ApiError(404, "The model has no files of a tokenizer.", code="not_found")
+        for name, content in files.items():
+            made.writestr(zipfile.ZipInfo(name, _EPOCH), content, zipfile.ZIP_DEFLATED)
     return data.getvalue()
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from infeng_serve.auth import Caller
-from infeng_serve.http import request_id
+from infeng_serve.http import own_id, request_id
 
 SERVICE = "vllm.grpc.engine.VllmEngine"
 
@@ -27,7 +27,8 @@ class Rpc:
         self.path = path
         self.caller = caller
         self._metadata = {key: value for key, value in context.invocation_metadata() or () if isinstance(value, str)}
-        self.id = request_id((given_id or self._metadata.get(ID, "")).encode())
+        self.own_id = own_id()
+        self.id = request_id((given_id or self._metadata.get(ID, "")).encode(), self.own_id)
         self.client = address(context.peer())
 
     def header(self, name: bytes) -> str:

@@ -9,6 +9,7 @@ from smg_grpc_proto import vllm_engine_pb2 as pb
 
 from infeng_serve.protocol import structured
 from infeng_serve.protocol.answer import Context
+from infeng_serve.protocol.bounds import MOST_BIASES, MOST_CHARACTERS, MOST_ITEMS, check_length
 from infeng_serve.protocol.completions import CompletionRequest
 from infeng_serve.protocol.errors import invalid, not_supported
 from infeng_serve.protocol.prompts import ids_of
@@ -41,6 +42,14 @@ TEXT_ONLY = frozenset({"spaces_between_special_tokens", "grammar_from_first_toke
 
 PARAMS = SAME | CONSTRAINTS.keys() | TEXT_ONLY | {"stop", "stop_token_ids", "logit_bias"}
 
+LENGTHS = {
+    "stop": MOST_ITEMS,
+    "stop_token_ids": MOST_BIASES,
+    "logit_bias": MOST_BIASES,
+    **dict.fromkeys(("json_schema", "regex", "grammar"), 4 * MOST_CHARACTERS),
+}
+"""The most of lists and texts, before they are copied."""
+
 TOKENIZED = frozenset({"original_text", "input_ids"})
 
 
@@ -54,6 +63,9 @@ def read(request: pb.GenerateRequest, model: str, context: Context) -> GenerateA
     if fields.get("data_parallel_rank", 0) != 0:
         raise not_supported("data_parallel_rank", "there is rank 0 alone: leave it out")
     params = given(request.sampling_params, PARAMS, "sampling_params.")
+    for name, most in LENGTHS.items():
+        if name in params:
+            check_length(params[name], most, f"sampling_params.{name}")
     context = replace(context, defaults={})
     body = CompletionRequest(prompt="", model=model or None, **_parameters(params))
     adapter = adapter_of(body, context)
@@ -76,27 +88,32 @@ def prompt_of(request: pb.GenerateRequest, context: Context) -> list[int]:
         [ids], _ = ids_of(request.text, context, "text")
         return ids
     if kind == "tokenized":
-        return tokenized(request.tokenized)
+        return tokenized(request.tokenized, context)
     raise invalid("input", "input: give tokenized or text", "missing_required_parameter")
 
 
-def tokenized(message: pb.TokenizedInput) -> list[int]:
-    """Return the ids of a prompt that the client has tokenized; raises ApiError where there are none."""
+def tokenized(message: pb.TokenizedInput, context: Context) -> list[int]:
+    """Return the ids of a prompt that the client has tokenized; raises ApiError for none, and for too many."""
     given(message, TOKENIZED, "tokenized.")
+    if (tokens := len(message.input_ids)) >= context.context:
+        why = f"tokenized.input_ids: there are {tokens}, and the context is {context.context} tokens: shorten it"
+        raise invalid("tokenized.input_ids", why, "context_length_exceeded")
     if not message.input_ids:
         raise invalid("tokenized.input_ids", "tokenized.input_ids: it is empty", "missing_required_parameter")
     return list(message.input_ids)
 
 
-def constraint(params: pb.SamplingParams) -> structured.Constraint | None:
+def constraint(params: pb.SamplingParams) -> structured.Form | None:
     """Return what an answer must be, None where nothing is said; raises ApiError."""
     name = params.WhichOneof("constraint")
     if name is None or (name == "json_object" and not params.json_object):
         return None
     value = getattr(params, name)
     if name == "choice":
+        check_length(value.choices, MOST_ITEMS, "sampling_params.choice.choices")
         value = list(value.choices)
-    return structured.one(f"sampling_params.{name}", CONSTRAINTS[name], value)
+    path = f"sampling_params.{name}"
+    return structured.Form(path, structured.one(path, CONSTRAINTS[name], value))
 
 
 def place(param: str, request: pb.GenerateRequest | pb.EmbedRequest) -> str:

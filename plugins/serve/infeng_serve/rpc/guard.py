@@ -1,4 +1,7 @@
-"""Who may call: every method but the health checks asks for a key, the same as HTTP's, as metadata."""
+"""Who may call, and with what: every method but the health checks asks for a key, the same as HTTP's, as metadata.
+
+A message that cannot be parsed is refused as any other that is wrong, not as a failure of the server.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,14 @@ from contextvars import ContextVar
 from typing import Any
 
 import grpc
+from google.protobuf.message import DecodeError
 from grpc import aio
 from grpc_health.v1 import health
 
 from infeng_serve.auth import NOBODY, Caller
 from infeng_serve.failures import unauthenticated
 from infeng_serve.observers import Record
+from infeng_serve.protocol.errors import ApiError
 from infeng_serve.rpc.call import SERVICE, Rpc
 from infeng_serve.rpc.status import refuse
 from infeng_serve.service import Service
@@ -34,7 +39,10 @@ class Guard(aio.ServerInterceptor):  # type: ignore[misc]  # it has no types
     async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], details: Any) -> Any:
         """Return what answers a call: its method, or an error."""
         handler = await continuation(details)
-        if handler is None or details.method.startswith(OPEN):
+        if handler is None:
+            return handler
+        handler = _careful(handler)
+        if details.method.startswith(OPEN):
             return handler
         given = dict(details.invocation_metadata).get("authorization")
         caller = self._service.keys.caller(given.encode() if isinstance(given, str) else given)
@@ -58,3 +66,28 @@ class Guard(aio.ServerInterceptor):  # type: ignore[misc]  # it has no types
             return grpc.stream_stream_rpc_method_handler(refused)
         return (grpc.unary_stream_rpc_method_handler if handler.response_streaming
                 else grpc.unary_unary_rpc_method_handler)(refused)  # fmt: skip
+
+
+_UNREADABLE = object()
+"""In the place of a message that cannot be parsed."""
+
+
+def _careful(handler: Any) -> Any:
+    """Return a handler of one message that refuses what its message cannot be parsed from; of streams, as it is."""
+    if handler.request_streaming or handler.request_deserializer is None:
+        return handler
+    name = "unary_stream" if handler.response_streaming else "unary_unary"
+    parse, method = handler.request_deserializer, getattr(handler, name)
+
+    def parsed(data: bytes) -> Any:
+        try:
+            return parse(data)
+        except DecodeError:
+            return _UNREADABLE
+
+    async def answered(request: Any, context: Any) -> Any:
+        if request is _UNREADABLE:
+            await refuse(context, ApiError(400, "The message cannot be parsed.", code="invalid_message"))
+        return await method(request, context)
+
+    return handler._replace(request_deserializer=parsed, **{name: answered})

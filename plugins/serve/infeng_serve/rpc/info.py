@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 from smg_grpc_proto import vllm_engine_pb2 as pb
 
-from infeng_core.api import Engine, __version__, read_json
+from infeng_core.api import Engine, __version__, model_file, read_json
 from infeng_serve.auth import Caller
 from infeng_serve.model import Model
 
@@ -42,7 +42,7 @@ def model_info(model: Model, caller: Caller, architectures: list[str]) -> pb.Get
 
 def architectures(folder: Path) -> list[str]:
     """Return what the config.json of a folder calls its architectures, nothing where there is none."""
-    path = folder / "config.json"
+    path = model_file(folder, "config.json")
     if not path.is_file():
         return []
     found = read_json(path).get("architectures")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import grpc
@@ -12,6 +11,7 @@ from grpc_reflection.v1alpha import reflection
 from smg_grpc_proto import vllm_engine_pb2_grpc
 
 from infeng_core.api import UsageError
+from infeng_serve.listening import pem
 from infeng_serve.rpc.call import SERVICE
 from infeng_serve.rpc.guard import Guard
 from infeng_serve.rpc.servicer import Servicer
@@ -94,8 +94,8 @@ def options(settings: Settings) -> list[tuple[str, int]]:
 
 def credentials(cert: str, key: str | None) -> Any:
     """Return those of PEM files; without ``key`` the file of the certificate has its key too."""
-    chain = Path(cert).read_bytes()
-    return grpc.ssl_server_credentials([(Path(key).read_bytes() if key else chain, chain)])
+    chain = pem(cert)
+    return grpc.ssl_server_credentials([(pem(key) if key else chain, chain)])
 
 
 def _milliseconds(seconds: float) -> int:

@@ -63,7 +63,7 @@ class Servicer(vllm_engine_pb2_grpc.VllmEngineServicer):  # type: ignore[misc]  
     async def _generate(self, request: pb.GenerateRequest, context: Any, work: Work) -> None:
         bridge, feed = self._service.bridge, work.feed
         try:
-            answer = await bridge.submit(feed, partial(_read, request, work), work.settle)
+            answer = await bridge.submit(work.call.caller.tenant, feed, partial(_read, request, work), work.settle)
             if answer.streams:
                 await self._stream(context, feed, answer)
                 return
@@ -100,11 +100,12 @@ class Servicer(vllm_engine_pb2_grpc.VllmEngineServicer):  # type: ignore[misc]  
         service = self._service
         with service.taken(call.caller):
             given(request, {"request_id", "tokenized"})
-            ids, model = tuple(tokenized(request.tokenized)), service.model
+            model = service.model
+            ids = tuple(tokenized(request.tokenized, service.context(call.id, call.own_id, call.caller)))
             adapter = model.adapters.of(call.caller, call.header(MODEL.encode()) or model.name)
-            model.engine.check_room(len(ids))
+            model.engine.check_room(len(ids), tenant=call.caller.tenant)
             wanted = owned(Request(ids, adapter=adapter), call.caller, service.settings.request_timeout)
-            [vector] = await service.bridge.run(lambda: model.engine.embed([wanted]))
+            [vector] = await service.waiters.run(call.caller.tenant, lambda: model.engine.embed([wanted]))
         return pb.EmbedResponse(embedding=vector.tolist(), prompt_tokens=len(ids), embedding_dim=len(vector))
 
     async def Abort(self, request: pb.AbortRequest, context: Any) -> pb.AbortResponse:
@@ -127,7 +128,9 @@ class Servicer(vllm_engine_pb2_grpc.VllmEngineServicer):  # type: ignore[misc]  
         """Answer what the model is."""
         async with self._call(context, "GetModelInfo") as call:
             model = self._service.model
-            names = await self._service.bridge.run(lambda: info.architectures(model.engine.model.tokenizer_dir))
+            names = await self._service.bridge.run(
+                call.caller.tenant, lambda: info.architectures(model.engine.model.tokenizer_dir)
+            )
             return info.model_info(model, call.caller, names)
 
     async def GetServerInfo(self, request: pb.GetServerInfoRequest, context: Any) -> pb.GetServerInfoResponse:
@@ -150,7 +153,7 @@ class Servicer(vllm_engine_pb2_grpc.VllmEngineServicer):  # type: ignore[misc]  
             with self._service.taken(call.caller):
                 folder = self._service.model.engine.model.tokenizer_dir
                 if not self._archive:
-                    self._archive = await self._service.bridge.run(lambda: bundle.archive(folder))
+                    self._archive = await self._service.bridge.run(call.caller.tenant, lambda: bundle.archive(folder))
                 for chunk in bundle.chunks(self._archive):
                     await self._write(context, chunk)
 

@@ -15,6 +15,9 @@ from infeng_core.api import InfengError, UsageError
 from infeng_serve.watching.figures import Figures, figures
 from infeng_serve.watching.scrape import Scrape, fetch, read
 
+WIDE = 1000
+"""Columns of a file or a pipe: whoever reads it gets whole lines."""
+
 
 class Top:
     """The command."""
@@ -67,6 +70,8 @@ def _show(before: Scrape, look: Callable[[], Scrape], interval: float, once: boo
     from infeng_serve.watching.screen import screen
 
     console = Console()
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = WIDE
     if once or not console.is_terminal:
         while True:
             time.sleep(interval)

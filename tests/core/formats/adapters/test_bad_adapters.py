@@ -24,6 +24,7 @@ from infeng_core.errors import AdapterError
 from infeng_core.formats import LoadedModel, convert_adapter, load_adapter
 from infeng_core.formats.adapters.packing import from_bf16
 from infeng_core.formats.adapters.peft import read_peft
+from infeng_core.formats.safetensors import SafetensorsFile
 from infeng_core.models.config import ModelConfig
 
 CASES = {case.name: case for case in ADAPTED if not case.combines}
@@ -143,10 +144,21 @@ def test_a_configuration_that_does_not_belong_to_the_file_is_refused(
         assert load_adapter(adapter, base, "int8").tensors
 
 
-def test_tied_weights_that_peft_would_tie_again_are_refused(tmp_path: Path, bases: Bases) -> None:
+def test_tied_ends_that_are_trained_together_are_both_replaced(tmp_path: Path, bases: Bases) -> None:
+    base = bases(CASES["saved-embedding"], "f32")
     adapter = Path(shutil.copytree(CASES["saved-embedding"].directory, tmp_path / "adapter"))
+    assert set(load_adapter(adapter, base, "f32").saved_tensors) == {"embed"}
     change_config(adapter, ensure_weight_tying=True)
-    assert "ensure_weight_tying is set over tied embeddings" in refused(adapter, bases(CASES["saved-embedding"], "f32"))
+    for _ in range(2):
+        found = load_adapter(adapter, base, "f32").saved_tensors
+        panels = [bytes(np.frombuffer(one.buffer, np.uint8, one.nbytes, one.offset)) for one in found.values()]
+        assert set(found) == {"embed", "lm_head"} and panels[0] == panels[1]
+        stored = SafetensorsFile(adapter / "adapter_model.safetensors")
+        tensors = {name: stored.array(name) for name in stored.tensors}
+        tensors = {name: from_bf16(one) if one.dtype == np.uint16 else one for name, one in tensors.items()}
+        # PEFT writes the head too, which is the same
+        tensors["base_model.model.lm_head.weight"] = tensors["base_model.model.model.embed_tokens.weight"].copy()
+        save_file(tensors, adapter / "adapter_model.safetensors")
 
 
 def test_embeddings_of_another_vocabulary_are_refused(tmp_path: Path, bases: Bases) -> None:
@@ -261,7 +273,7 @@ def test_what_could_be_read_without_end_is_not_read(adapter: Path, base: LoadedM
     path = adapter / name
     path.unlink()
     path.symlink_to("/dev/zero")
-    assert f"{path}: cannot be read (it is no regular file)" in refused(adapter, base)
+    assert f"{path}: is a link that leads out of the directory" in refused(adapter, base)
     path.unlink()
     os.mkfifo(path)
     assert f"{path}: cannot be read (it is no regular file)" in refused(adapter, base)

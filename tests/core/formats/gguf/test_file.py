@@ -175,9 +175,11 @@ def split(folder: Path, files: int, **changes: bytes) -> list[Path]:
     for number in range(files):
         entries = [
             changes.get(f"no_{number}", u32("split.no", number)),
-            changes.get("count", u32("split.count", files)),
-            changes.get("total", u32("split.tensors.count", files)),
+            changes.get(f"count_{number}", changes.get("count", u32("split.count", files))),
+            changes.get(f"total_{number}", changes.get("total", u32("split.tensors.count", files))),
+            changes.get(f"more_{number}", b""),
         ]
+        entries = [entry for entry in entries if entry]
         name = changes.get(f"name_{number}", b"t%d" % number)
         raw = Raw(entries=entries, infos=[info(name, (8,))], data=bytes(32))
         paths.append(raw.write(folder / f"m-{number + 1:05d}-of-{files:05d}.gguf"))
@@ -193,8 +195,25 @@ def test_a_split_model_is_all_of_its_files_whichever_is_named(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"count": u32("split.count", 2)}, "split.count"),
-        ({"no_1": u32("split.no", 2)}, "split.no"),
+        ({"count": u32("split.count", 2)}, "split.count is 2, not 3"),
+        ({"count": b""}, "split.count is missing"),
+        ({"count_2": b""}, "00003-of-00003.*split.count is missing"),
+        ({"count_2": u32("split.count", 0)}, "split.count is 0"),
+        ({"count_0": u32("split.count", 1 << 31)}, "from 0 to 4096"),
+        ({"count_0": string("split.count", "3")}, "whole number"),
+        ({"no_1": u32("split.no", 2)}, "split.no is 2, not 1"),
+        ({"no_1": u32("split.no", 0)}, "split.no is 0, not 1"),
+        ({"no_1": u32("split.no", 1 << 31)}, "from 0 to 4096"),
+        ({"no_0": u32("split.no", 2), "no_2": u32("split.no", 0)}, "split.no is 2, not 0"),
+        ({"total_2": u32("split.tensors.count", 2)}, "00003-of-00003.*split.tensors.count is 2"),
+        ({"more_1": string("general.architecture", "llama")}, "general.architecture is another one"),
+        (
+            {
+                "more_0": parts.strings("tokenizer.ggml.tokens", ["a", "b"]),
+                "more_1": parts.strings("tokenizer.ggml.tokens", ["a", "c"]),
+            },
+            "00002-of-00003.*tokenizer.ggml.tokens is another one",
+        ),
         ({"total": u32("split.tensors.count", 9)}, "split.tensors.count"),
         ({"name_1": b"t0"}, "in another file"),
     ],
@@ -204,11 +223,66 @@ def test_a_split_model_whose_files_do_not_fit_is_refused(tmp_path: Path, changes
         open_files(split(tmp_path, 3, **changes)[0])
 
 
-def test_a_missing_file_of_a_split_model_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_a_missing_file_of_a_split_model_is_named(tmp_path: Path, number: int) -> None:
     paths = split(tmp_path, 3)
-    paths[2].unlink()
-    with pytest.raises(ModelError, match="00003-of-00003"):
+    paths[number].unlink()
+    with pytest.raises(ModelError, match=f"0000{number + 1}-of-00003.*is missing"):
+        open_files(paths[number - 1])
+
+
+def test_metadata_that_is_told_twice_has_to_be_the_same(tmp_path: Path) -> None:
+    same = [string("general.architecture", "llama"), parts.strings("tokenizer.ggml.tokens", ["a"])]
+    paths = [tmp_path / f"m-0000{number}-of-00002.gguf" for number in (1, 2)]
+    for blocks in (2, 3):
+        for number, path in enumerate(paths):
+            entries = [u32("split.count", 2), *same, u32("llama.block_count", blocks if number else 2)]
+            Raw(entries=entries, infos=[info(b"t%d" % number, (8,))], data=bytes(32)).write(path)
+        if blocks == 2:
+            assert len(open_files(paths[0])) == 2
+    with pytest.raises(ModelError, match=r"00002-of-00002.gguf: llama.block_count is another one in m-00001"):
         open_files(paths[0])
+
+
+@pytest.mark.parametrize("name", ["m-00000-of-00003.gguf", "m-00004-of-00003.gguf"])
+def test_a_number_that_no_file_of_a_split_model_has_is_refused(tmp_path: Path, name: str) -> None:
+    paths = split(tmp_path, 3)
+    paths[0].rename(tmp_path / name)
+    with pytest.raises(ModelError, match=rf"{name}: calls itself number [04] of 3"):
+        open_files(tmp_path / name)
+
+
+def test_a_split_model_of_too_many_files_is_refused_before_one_is_looked_for(tmp_path: Path) -> None:
+    path = Raw().write(tmp_path / "m-00001-of-99999.gguf")
+    with pytest.raises(ModelError, match="one of 99999 files"):
+        open_files(path)
+
+
+def test_no_file_that_nobody_named_is_read_through_a_link_or_from_a_pipe(tmp_path: Path) -> None:
+    here, there = tmp_path / "here", tmp_path / "there"
+    here.mkdir()
+    there.mkdir()
+    paths = split(here, 3)
+    paths[1].rename(there / "secret.gguf")
+    paths[1].symlink_to(there / "secret.gguf")
+    with pytest.raises(ModelError, match=r"00002-of-00003.gguf: is a link to .*secret.gguf"):
+        open_files(paths[0])
+    for put in (lambda: paths[1].symlink_to(paths[1].name), lambda: os.mkfifo(paths[1]), paths[1].mkdir):
+        paths[1].unlink()
+        put()
+        with pytest.raises(ModelError, match="00002-of-00003"):
+            open_files(paths[0])
+
+
+def test_a_split_model_whose_files_are_links_into_one_folder_is_read(tmp_path: Path) -> None:
+    """As a hub's cache has them: a snapshot of links into its blobs."""
+    blobs, snapshot = tmp_path / "blobs", tmp_path / "snapshots" / "1"
+    blobs.mkdir()
+    snapshot.mkdir(parents=True)
+    for number, path in enumerate(split(snapshot, 2)):
+        path.rename(blobs / str(number))
+        path.symlink_to(Path("..", "..", "blobs", str(number)))
+    assert len(open_files(snapshot / "m-00001-of-00002.gguf")) == 2
 
 
 def test_a_vocabulary_of_fifty_thousand_is_read_in_a_moment(third_party: Path) -> None:

@@ -276,11 +276,32 @@ def test_a_joined_tensor_takes_a_format_that_suits_all_of_its_parts(tmp_path: Pa
     model, said = loaded(path), GgufCheckpoint(path).changes
     formats = model.formats_used
     assert formats["layers.0.qkv_proj"] == "int8-g32" and formats["layers.0.o_proj"] == "int4-g32"
-    assert formats["layers.0.gate_up_proj"] == "int8-g32" and said(formats).keys() == {"Q5_1 -> int8-g32"}
+    assert formats["layers.0.gate_up_proj"] == formats["embed"] == "int8-g32"
+    assert said(formats) == {"Q5_1 -> int8-g32": "2 tensors", "F16 -> int8-g32": "1 tensor"}
     values, q4 = load_file(source / "model.safetensors"), gguf.GGMLQuantizationType.Q4_0
     for name in ("model.layers.0.mlp.gate_proj.weight", "model.layers.1.self_attn.q_proj.weight"):
         assert np.array_equal(model.matrix(name), gguf.dequantize(gguf.quantize(values[name], q4), q4))
-    assert formats["embed"] == "int8-row"  # stored as floats: by default as in any model
+
+
+@pytest.mark.parametrize("kind", ["F32", "F16", "BF16"])
+def test_floats_keep_at_least_the_precision_of_the_quantized_tensors_beside_them(
+    tmp_path: Path, source: Path, kind: str
+) -> None:
+    left = {"token_embd": kind, "attn_q": kind, "attn_output": kind, "ffn_down": kind}
+    path = write(tmp_path / "m.gguf", source, lambda name: left.get(name.split(".")[-2], "Q8_0"))
+    model = loaded(path)
+    assert set(model.formats_used.values()) == {"int8-g32"}
+    changes = GgufCheckpoint(path).changes(model.formats_used)
+    assert changes == {f"{kind} -> int8-g32": f"{1 + 3 * SHAPE.layers} tensors"}
+    for name, values in load_file(source / "model.safetensors").items():
+        if values.ndim == 2:  # no step is wider than that of Q8_0
+            steps = np.abs(values).reshape(len(values), -1, 32).max(axis=2).repeat(32, axis=1) / 127
+            assert (np.abs(model.matrix(name) - values) <= 0.62 * steps + np.abs(values) / 256).all(), name
+
+
+def test_a_file_of_floats_alone_follows_the_settings(tmp_path: Path, source: Path) -> None:
+    used = loaded(write(tmp_path / "m.gguf", source, lambda name: "F16")).formats_used
+    assert (used.pop("embed"), set(used.values())) == ("int8-row", {"int4-g64"})
 
 
 def test_what_is_asked_for_outranks_what_the_file_has(tmp_path: Path, source: Path) -> None:

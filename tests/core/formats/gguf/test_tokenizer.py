@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import json
 import struct
+import unicodedata
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,15 @@ import numpy as np
 import pytest
 from gguf_parts import Raw, string, u32
 from tokenizers import Tokenizer
+from tokenizers.pre_tokenizers import ByteLevel
 
 from infeng_core.errors import ModelError
 from infeng_core.formats.gguf.file import GgufFile
+from infeng_core.formats.gguf.pretokenizers import CASED, SPLITTINGS
 from infeng_core.formats.gguf.tokenizer import GgufTokenizer
-from infeng_core.formats.pieces import BYTE, CONTROL, NORMAL, UNKNOWN, Pieces
+from infeng_core.formats.pieces import BYTE, CONTROL, NORMAL, UNKNOWN, USER_DEFINED, Pieces
+from infeng_core.requests.hftokenizer import HfTokenizer
+from infeng_core.settings.config import EngineConfig
 
 
 @cache
@@ -100,6 +105,79 @@ def test_a_vocabulary_of_bytes_spells_what_has_no_piece() -> None:
     ids = fast.encode("aé<s>").ids
     assert ids == [258, 259, 2 + 0xC3, 2 + 0xA9, 1]
     assert fast.decode(ids) == "aé"
+
+
+SPLITS = {  # of texts of llama.cpp's tokenizer tests and others, worked out by hand from its expressions
+    "deepseek-llm": {
+        "Hello, y'all! How are you": ["Hello", ",", " y", "'", "all", "!", " How", " are", " you"],
+        "3333 x12": ["3", "3", "3", "3", " x", "1", "2"],
+        "\n\n a": ["\n", "\n", " a"],
+        "a  b  ": ["a", " ", " b", "  "],
+        "\u6211\u60f3\u5728apple\u5de5\u4f5c1314151": ["\u6211\u60f3\u5728", "apple", "\u5de5\u4f5c", *"1314151"],
+        " \uc5ec\uae30": [" ", "\uc5ec\uae30"],
+        "w048 7tuijk": ["w", "0", "4", "8", " ", "7", "tuijk"],
+        "h\u00e9llo \u041f\u0440\u0438\u0432\u0435\u0442": [*"h\u00e9", "llo", " \u041f\u0440\u0438\u0432\u0435\u0442"],
+        "\u0e01x": ["\u0e01", "x"],
+        "\U0001f680 (normal)": ["\U0001f680", " (", "normal", ")"],
+        "a+b=c\u3002\uff01": ["a", "+", "b", "=", "c", *"\u3002\uff01"],
+    },
+    "deepseek-coder": {
+        "Hello, y'all!": ["Hello", ",", " y", "'", "all", "!"],
+        "x = 33\n": ["x", " = ", "3", "3", "\n"],
+        " \uc5ec\uae30": [" ", "\uc5ec\uae30"],
+        "def f(a):\n    return": ["def", " f", "(", "a", "):", "\n", "   ", " return"],
+    },
+    "seed-coder": {
+        "Hello, y'ALL!": ["Hello", ",", " y", "'ALL", "!"],
+        "we'VE 123 ++\n\n  x": ["we", "'VE", " ", "1", "2", "3", " ++", "\n\n", " ", " x"],
+    },
+}
+
+
+@pytest.mark.parametrize(("name", "text"), [(name, text) for name, texts in SPLITS.items() for text in texts])
+def test_texts_are_split_as_llama_cpp_splits_them(name: str, text: str) -> None:
+    vocab = {letter: number for number, letter in enumerate(sorted(ByteLevel.alphabet()))}
+    fast = Tokenizer.from_str(
+        json.dumps({**SPLITTINGS[name].parts(), "model": {"type": "BPE", "vocab": vocab, "merges": []}})
+    )
+    pieces = [text[begin:end] for _, (begin, end) in fast.pre_tokenizer.pre_tokenize_str(text)]
+    assert pieces == SPLITS[name][text]
+
+
+def test_what_deepseek_calls_letters_are_cased_ones() -> None:
+    """The list is theirs: what a property of today would add to it, their vocabulary did not see as letters."""
+    ends = [[int(end, 16) for end in one.split("-")] for one in CASED.split()]
+    letters = [chr(code) for one in ends for code in range(one[0], one[-1] + 1)]
+    assert ends == sorted(ends) and len(set(letters)) == len(letters)
+    assert {unicodedata.category(letter) for letter in letters} <= {"Lu", "Ll", "Lt"}
+
+
+@pytest.mark.parametrize("letter", ["\u00fa", "\u00f5", "\u00c1"])
+def test_an_added_token_that_is_spelled_like_bytes_is_the_text_that_it_was_found_as(
+    tmp_path: Path, letter: str
+) -> None:
+    """deepseek-coder has a few such: the library alone decodes them to U+FFFD."""
+    alphabet = sorted({*ByteLevel.alphabet()} - {letter})  # the letter is no other token: vocabularies hold each once
+    kinds = [NORMAL] * len(alphabet) + [USER_DEFINED, CONTROL]
+    tokens = [*alphabet, letter, "<|end|>"]
+    entries = [
+        string("tokenizer.ggml.model", "gpt2"),
+        string("tokenizer.ggml.pre", "deepseek-coder"),
+        parts.strings("tokenizer.ggml.tokens", tokens),
+        parts.strings("tokenizer.ggml.merges", []),
+        parts.text("tokenizer.ggml.token_type") + struct.pack(f"<IIQ{len(kinds)}i", 9, 5, len(kinds), *kinds),
+    ]
+    found = GgufTokenizer(GgufFile(Raw(entries=entries, infos=[], data=b"").write(tmp_path / "m.gguf"))).files()
+    for name, data in found.items():
+        (tmp_path / name).write_bytes(data)
+    ours = HfTokenizer(tmp_path, EngineConfig())
+    text = f"B{letter}n c{letter}{letter}"
+    [ids] = ours.encode([text])
+    assert ids.count(len(alphabet)) == 3
+    assert ours.decode(ids) == ours.decode([*ids, len(alphabet) + 1]) == text
+    assert b"".join(map(ours.token_bytes, ids)).decode() == text
+    stream = ours.detokenizer([])
+    assert "".join(stream.push(token) for token in ids) + stream.finish() == text
 
 
 GPT2 = [

@@ -256,7 +256,9 @@ def test_log_probabilities_of_a_prompt_are_by_token(engine, context):
         assert len(known) == len(answer.requests[0].prompt)
         token = str(answer.requests[0].prompt[1])
         assert known[1][token]["logprob"] == completion.prompt_logprobs[1].logprob
-        assert sorted(one["rank"] for one in known[1].values() if one["rank"]) == [1, 2]
+        ranks = {id_: one["rank"] for id_, one in known[1].items()}
+        assert [ranks[str(id_)] for id_, _ in completion.prompt_logprobs[1].top] == [1, 2]
+        assert ranks[token] == completion.prompt_logprobs[1].rank > 2
 
 
 # ---------------------------------------------------------------------------------------- on what a model might say ---
@@ -327,7 +329,7 @@ def test_why_an_answer_ended_is_said_in_openais_words(context, reason):
     for read, given in ((completions.read, {"prompt": "a"}), (chat.read, {"messages": MESSAGES})):
         stream, whole, events = both(read, context, lambda answer: given_events(answer, "Hello", reason), **given)
         [choice] = json.loads(whole.body(completed(events)))["choices"]
-        assert (choice["finish_reason"], choice["stop_reason"]) == (expected, cut)
+        assert (choice["finish_reason"], choice.get("stop_reason")) == (expected, cut)
         ends = [chunk["choices"][0] for chunk in chunks(streamed(stream, events))]
         assert [(end["finish_reason"], end.get("stop_reason")) for end in ends if end["finish_reason"]] == [
             (expected, cut)
@@ -400,9 +402,9 @@ def test_what_a_request_said_of_a_response_is_in_it(context):
     answer = responses.read(body_of(**given), context)
     body = json.loads(answer.body(completed(given_events(answer, CALLS))))
     Response.model_validate(body)
+    assert body["tools"] == [{"parameters": None, "strict": None, **tool} for tool in FLAT]
     for name in (
         "instructions",
-        "tools",
         "temperature",
         "metadata",
         "max_output_tokens",
@@ -481,3 +483,15 @@ def test_an_answer_is_what_it_was_asked_to_be(engine, context, asked, pattern):
         [completion] = completed(run(engine, answer))
         assert re.fullmatch(pattern, completion.text)
         assert completion.finish_reason == "stop"
+
+
+@pytest.mark.parametrize(("read", "given"), [(chat.read, {"messages": MESSAGES, "tools": TOOLS}),
+                                             (responses.read, {"input": "a", "tools": FLAT})])  # fmt: skip
+def test_a_call_that_had_to_come_and_was_cut_off_in_its_name_is_no_content(context, read, given):
+    for choice, said in (("required", False), ("auto", True)):
+        make = lambda answer: given_events(answer, "<call ad", reason="length")  # noqa: E731
+        stream, whole, events = both(read, context, make, **given, tool_choice=choice)
+        body = whole.body(completed(events)).decode()
+        assert ("<call ad" in body, "<call ad" in b"".join(streamed(stream, events, 1)).decode()) == (said, said)
+        assert '"length"' in body or '"incomplete"' in body
+        assert '"tool_calls":[' not in body and '"function_call"' not in body

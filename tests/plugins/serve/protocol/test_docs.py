@@ -11,6 +11,7 @@ from infeng_serve.protocol.chat import ChatRequest
 from infeng_serve.protocol.completions import CompletionRequest
 from infeng_serve.protocol.openapi import document
 from infeng_serve.protocol.responses import ResponsesRequest
+from infeng_serve.protocol.unknown import HARMLESS, NEUTRAL
 from msgspec import Meta
 from openai.types import completion_create_params
 from openai.types.chat import completion_create_params as chat_create_params
@@ -66,7 +67,9 @@ def test_every_parameter_has_a_row(kind):
 @pytest.mark.parametrize("kind", OPENAI, ids=NAMES.get)
 def test_every_parameter_is_in_the_document_of_openapi(kind):
     schema = json.loads(document())["components"]["schemas"][kind.__name__]
-    assert {name: one["description"] for name, one in schema["properties"].items()} == described(kind)
+    known = {name: one["description"] for name, one in schema["properties"].items()}
+    assert {name: known[name] for name in kind.__struct_fields__} == described(kind)
+    assert known.keys() - set(kind.__struct_fields__) == {*HARMLESS, *NEUTRAL} - set(kind.__struct_fields__)
 
 
 def test_a_row_is_of_a_parameter():
@@ -81,3 +84,12 @@ def test_every_parameter_of_openai_is_known_or_named_as_not_served(kind):
     page = PAGE.read_text(encoding="utf-8")
     for name in unknown:
         assert f"`{name}`" in page, name
+
+
+def test_what_is_ignored_of_other_servers_is_listed():
+    text = PAGE.read_text(encoding="utf-8")
+    for name, whose in HARMLESS.items():
+        assert any(f"`{name}`" in line and whose in line for line in text.splitlines()), name
+    for name, values in NEUTRAL.items():
+        for value in values:
+            assert f"`{name}: {json.dumps(value)}`" in text, name

@@ -10,14 +10,14 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from infeng_serve.protocol import chat, completions, responses
+from infeng_serve.protocol import chat, completions, errors, responses
 from infeng_serve.protocol.answer import Context
 from infeng_serve.protocol.embedding_types import EmbeddingRequest
 from infeng_serve.protocol.errors import ApiError
 from infeng_serve.protocol.reading import ELSEWHERE, decode
 from protocol_parts import TOOLS, TagTemplate, body_of, context_of, refusal
 
-from infeng_core.api import SamplingParams
+from infeng_core.api import RequestError, SamplingParams
 
 ROUTES: dict[str, tuple[Any, dict[str, Any], Any]] = {
     "completions": (completions.read, {"prompt": "The lion"}, completions.CompletionRequest),
@@ -129,6 +129,16 @@ def test_parameters_that_this_engine_has_not_are_refused_by_name(context, monkey
     for route, (read, least, _) in ROUTES.items():
         error = refusal(read, context, **least, min_p=0.5)
         assert (error.status, error.param, error.code) == (400, "min_p", "unsupported_parameter"), route
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_mirostat_is_taken_where_it_is_off_and_refused_with_what_to_use(context, route):
+    assert made(context, route, mirostat=0, mirostat_mode=0, mirostat_tau=5.0, mirostat_eta=0.1).requests
+    read, least, _ = ROUTES[route]
+    for name in ("mirostat", "mirostat_mode"):
+        error = refusal(read, context, **least, **{name: 2})
+        assert (error.status, error.param, error.code) == (400, name, "unsupported_parameter")
+        assert "use min_p or top_n_sigma" in str(error)
 
 
 @pytest.mark.parametrize("route", ROUTES)
@@ -313,7 +323,7 @@ def test_a_value_of_another_type_is_refused_by_the_parameters_name(context, rout
         ("responses", {"tools": [{"type": "web_search"}]}, "tools[0].type"),
         ("responses", {"tools": [{"type": "function"}]}, "tools[0].name"),
         ("responses", {"tools": [{"type": "function", "name": "a"}], "tool_choice": {}}, "tool_choice.name"),
-        ("responses", {"text": {"format": {"type": "json_schema"}}}, "text.format.json_schema"),
+        ("responses", {"text": {"format": {"type": "json_schema"}}}, "text.format.schema"),
         ("responses", {"text": {"format": {"type": "json_object"}}, "guided_regex": "a"}, "text.format"),
     ],
 )  # fmt: skip
@@ -408,6 +418,56 @@ def test_tool_choice_says_what_the_answer_is_held_to(context):
     assert thinks[1] == (("grammar", {"lark": "calls sub False", "after": "</think>"}),)
     allowed = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [named]}}
     assert held(allowed) == ((TOOLS[1],), (("grammar", {"lark": "calls ['sub'] True"}),))
+
+
+def test_a_call_that_must_come_wins_over_the_form_of_a_text(context):
+    schema = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object"}}}
+    named = {"type": "function", "function": {"name": "sub"}}
+    answer = made(context, "chat", tools=TOOLS, tool_choice=named, response_format=schema)
+    assert answer.requests[0].params.processors == (("grammar", {"lark": "calls sub False"}),)
+    assert answer.paths == {"grammar": "tools"}
+    tools = [{"type": "function", "name": "add"}]
+    text = {"format": {"type": "json_schema", "schema": {"type": "object"}}}
+    answer = made(context, "responses", tools=tools, tool_choice={"type": "function", "name": "add"}, text=text)
+    assert "lark" in answer.requests[0].params.processors[0][1]
+    [request] = made(context, "chat", tools=TOOLS, response_format=schema).requests
+    assert request.params.processors == (("grammar", {"json_schema": {"type": "object"}}),)
+
+
+@pytest.mark.parametrize(
+    ("route", "given", "path"),
+    [
+        ("chat", {"response_format": {"type": "json_schema", "json_schema": {"schema": {"type": "x"}}}},
+         "response_format.json_schema.schema"),
+        ("completions", {"response_format": {"type": "json_schema", "schema": {}}}, "response_format.schema"),
+        ("completions", {"response_format": {"type": "json_object"}}, "response_format"),
+        ("completions", {"guided_json": {"type": "x"}}, "guided_json"),
+        ("completions", {"structured_outputs": {"regex": "("}}, "structured_outputs.regex"),
+        ("responses", {"text": {"format": {"type": "json_schema", "schema": {"type": "x"}}}}, "text.format.schema"),
+    ],
+)  # fmt: skip
+def test_errors_of_a_grammar_name_the_parameter_that_asked_for_it(context, route, given, path):
+    paths = made(context, route, **given).paths
+    assert errors.of(RequestError("grammar json_schema", "it cannot be"), paths=paths).param == path
+    assert errors.of(RequestError("temperature", "it cannot be"), paths=paths).param == "temperature"
+
+
+def test_logit_processors_are_those_that_the_server_offers(context):
+    offering = replace(context, logit_processors=("choice", "other"))
+    named = {"other": None, "choice": ["yes", "no"]}
+    for route in ROUTES:
+        answer = made(offering, route, logit_processors=named, guided_regex="a+")
+        expected = (("grammar", {"regex": "a+"}), ("other", None), ("choice", ["yes", "no"]))
+        assert answer.requests[0].params.processors == expected
+        assert answer.paths["choice"] == "logit_processors.choice"
+    for wrong, offered in (("penalties", "choice, other"), ("x\n", "choice, other")):
+        error = refusal(ROUTES["chat"][0], offering, **ROUTES["chat"][1], logit_processors={wrong: 1})
+        assert error.param.startswith("logit_processors.") and offered in error.message
+    error = refusal(ROUTES["chat"][0], context, **ROUTES["chat"][1], logit_processors=named)
+    assert "it offers none" in error.message
+    many = replace(context, logit_processors=tuple(map(str, range(9))))
+    error = refusal(ROUTES["chat"][0], many, **ROUTES["chat"][1], logit_processors=dict.fromkeys(many.logit_processors))
+    assert error.param == "logit_processors"
 
 
 def test_items_of_a_response_are_messages(context):

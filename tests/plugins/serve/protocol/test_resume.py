@@ -79,11 +79,11 @@ def test_ids_name_the_call_and_the_tokens_given(context, route):
     frames = streamed(answer, events)
     ids = [found for frame in frames if (found := id_of(frame)) is not None]
     assert len(set(ids)) == len(ids)
-    assert all(one.startswith("abc/") for one in ids)
+    assert all(one.startswith("own/") for one in ids)
     ends = ".".join(str(len(one) + 1) for one in events)
-    assert any(one == f"abc/{ends}" or one.startswith(f"abc/{ends}/") for one in ids)
+    assert any(one == f"own/{ends}" or one.startswith(f"own/{ends}/") for one in ids)
     zeros = ".".join("0" for _ in events)
-    assert id_of(frames[0]) is None or ids[0].startswith(f"abc/{zeros}") or route in ("completions", "logprobs")
+    assert id_of(frames[0]) is None or ids[0].startswith(f"own/{zeros}") or route in ("completions", "logprobs")
     plain = STREAMS[route][0](body_of(stream=True, **STREAMS[route][1]), context)
     assert all(id_of(frame) is None for frame in streamed(plain, events))
 
@@ -138,8 +138,8 @@ def test_a_stream_may_be_resumed_again_and_again(context):
 
 @pytest.mark.parametrize(
     "last_id",
-    ["", "abc", "abc/", "abd/1.1.1", "abc/1.1", "abc/1.1.x", "abc/1.1.1/x", "abc/1.1.1/1/1/1", "abc/1-2.1.1",
-     "abc/" + "9" * 400, "abc/1.1.1\n"],
+    ["", "abc", "own/", "abd/1.1.1", "own/1.1", "own/1.1.x", "own/1.1.1/x", "own/1.1.1/1/1/1", "own/1-2.1.1",
+     "own/" + "9" * 400, "own/1.1.1\n"],
 )  # fmt: skip
 def test_an_id_of_another_call_is_refused(context, last_id):
     answer = numbered("chat", context)

@@ -103,3 +103,19 @@ def test_what_the_engine_has_not_is_unimplemented_and_says_why(client: Client, m
 def test_another_rank_is_refused(client: Client):
     code, details, _ = refused(lambda: client.stub.GetLoads(pb.GetLoadsRequest(dp_rank=1)))
     assert (code, field(details)) == (INVALID, "dp_rank")
+
+
+@pytest.mark.parametrize("method", ["Generate", "Embed", "Abort", "HealthCheck", "GetModelInfo", "GetTokenizer"])
+@pytest.mark.parametrize("data", [b"\xff\xff\xff", b"\x0a\x7f", b"\x0b" * 10_000])
+def test_a_message_that_cannot_be_parsed_is_the_caller_s_fault(client: Client, method: str, data: bytes):
+    path = f"/vllm.grpc.engine.VllmEngine/{method}"
+    make = client.channel.unary_stream if method in ("Generate", "GetTokenizer") else client.channel.unary_unary
+    call = make(path, request_serializer=bytes, response_deserializer=bytes)
+    code, details, _ = refused(lambda: [*call(data, timeout=30)])
+    assert code == INVALID and details["ErrorInfo"].reason == "invalid_message"
+    assert client.stub.HealthCheck(pb.HealthCheckRequest()).healthy
+
+
+def test_the_health_service_refuses_what_cannot_be_parsed_too(client: Client):
+    call = client.channel.unary_unary("/grpc.health.v1.Health/Check", request_serializer=bytes)
+    assert refused(lambda: call(b"\xff\xff\xff", timeout=30))[0] == INVALID

@@ -5,8 +5,10 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import shutil
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -71,6 +73,36 @@ def test_a_folder_without_a_tokenizer_is_not_found(tmp_path: Path):
     (tmp_path / "model.safetensors").write_bytes(b"x")
     with pytest.raises(ApiError, match="no files of a tokenizer"):
         archive(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["x.tiktoken", "x.jinja", "tiktoken.model", "notes.txt"])
+def test_no_file_is_given_out_that_the_engine_does_not_read(tmp_path: Path, name: str):
+    shutil.copytree(model_dir(), tmp_path / "model")
+    (tmp_path / "secret").write_text("secret")
+    (tmp_path / "model" / name).symlink_to(tmp_path / "secret")
+    assert archive(tmp_path / "model") == archive(model_dir())
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "merges.txt", "chat_template.jinja", "chat_template.x.jinja"])
+@pytest.mark.parametrize("make", [lambda path: path.symlink_to("/etc/passwd"), lambda path: path.symlink_to("../x")])
+def test_nothing_is_given_out_where_a_link_leads_out_of_the_model(tmp_path: Path, name: str, make: Any):
+    folder = tmp_path / "model"
+    shutil.copytree(model_dir(), folder)
+    (tmp_path / "x").write_text("secret")
+    (folder / name).unlink(missing_ok=True)
+    make(folder / name)
+    with pytest.raises(ApiError) as caught:
+        archive(folder)
+    assert caught.value.status == 404 and str(tmp_path) not in caught.value.message
+
+
+def test_the_links_of_the_hub_s_cache_are_followed(tmp_path: Path):
+    folder, blobs = tmp_path / "snapshots" / "main", tmp_path / "blobs"
+    folder.mkdir(parents=True)
+    shutil.copytree(model_dir(), blobs)
+    for path in blobs.iterdir():
+        (folder / path.name).symlink_to(f"../../blobs/{path.name}")
+    assert archive(folder) == archive(model_dir())
 
 
 def test_health_is_told_of_the_server_and_the_service_and_of_no_other(client: Client):

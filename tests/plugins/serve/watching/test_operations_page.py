@@ -10,7 +10,7 @@ import infeng_serve
 from infeng_chat.rendering.renderer import LIMITS
 from infeng_grammar.argument import MOST_BYTES
 from infeng_serve.adapters import MOST_OWN
-from infeng_serve.protocol.prompts import CHARACTERS_PER_TOKEN
+from infeng_serve.protocol import bounds, counting
 from infeng_serve.protocol.requests import MOST_REQUESTS
 from infeng_serve.repeats import MOST_CHARACTERS
 from infeng_serve.routes.embeddings import MOST as MOST_TEXTS
@@ -58,8 +58,17 @@ def test_the_fixed_limits_are_those_of_the_code():
     told = dict(re.findall(r"^\| ([^|]+) \| ([^|]+) \| (?:400|counted)", PAGE, re.MULTILINE))
     for what, numbers in {
         "prompts x `n` of a call": (MOST_REQUESTS,),
+        "values, texts, and arrays or objects of a body": counting.MOST,
+        "messages, items of an `input`": (bounds.MOST_MESSAGES,),
+        "`tools`": (bounds.MOST_TOOLS,),
+        "`adapters` of a call": (bounds.MOST_ADAPTERS,),
+        "`logit_bias`, `stop_token_ids`": (bounds.MOST_BIASES,),
+        "`allowed_token_ids`": (bounds.MOST_ALLOWED,),
+        "tokens that those and `bad_words` name, x requests": (bounds.MOST_NAMED,),
+        "entries of another list or object": (bounds.MOST_ITEMS,),
+        "characters of another text": (bounds.MOST_CHARACTERS,),
         "texts of a call of /v1/embeddings": (MOST_TEXTS,),
-        "characters of a prompt": (CHARACTERS_PER_TOKEN,),
+        "characters of a prompt": (bounds.CHARACTERS_PER_TOKEN,),
         "`stop`, `dry_sequence_breakers`": (checks.MOST_STOPS, checks.MOST_STOP_CHARACTERS),
         "`logprobs`, `top_logprobs`, `prompt_logprobs`": (request.MOST_LOGPROBS,),
         "`bad_words`": (checks.MOST_BAD_WORDS, checks.MOST_BAD_TOKENS),

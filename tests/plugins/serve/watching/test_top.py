@@ -167,6 +167,22 @@ def test_once_prints_tables_for_people(url: str, capsys: pytest.CaptureFixture[s
     assert "between tokens" in capsys.readouterr().out
 
 
+def test_in_a_pipe_no_line_is_cut_or_wrapped(
+    url: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("INFENG_API_KEY", "secret")
+    monkeypatch.delenv("COLUMNS", raising=False)
+    assert Top().run(arguments(url, "--once", "--interval", "0.1")) == 0
+    lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+    [head] = [line for line in lines if line.lstrip().startswith("adapter")]
+    assert len(head) > 80
+    assert head.split()[-4:] == ["rank", "loaded", "load", "ms"]
+    assert not any("\u2026" in line for line in lines)
+    monkeypatch.setenv("COLUMNS", "60")
+    assert Top().run(arguments(url, "--once", "--interval", "0.1")) == 0
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 60
+
+
 def test_what_cannot_be_watched_is_named_with_a_remedy(url: str):
     with pytest.raises(InfengError, match=r"answers 401.*--api-key"):
         Top().run(arguments(url, "--once"))

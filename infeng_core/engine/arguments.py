@@ -1,0 +1,91 @@
+"""What callers hand to the methods of an engine, beside requests: a wrong type is a UsageError that names it."""
+
+from __future__ import annotations
+
+import operator
+from collections import deque
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from infeng_core.errors import RequestError, UsageError
+from infeng_core.requests.checks import is_unicode, shown
+from infeng_core.requests.stream import Stream
+from infeng_core.settings.config import EngineConfig
+
+MOST_EVENTS = 1 << 24
+"""Of a profile: half a gigabyte of them for each thread."""
+
+
+def paths(model: Any, manifest: Any) -> None:
+    """Check the two files that an engine is made of."""
+    for name, value in (("model", model), ("manifest", manifest)):
+        if value is not None and not isinstance(value, (str, Path)):
+            raise UsageError(name, f"{shown(value)} is no path", "give a text or a Path")
+
+
+def mappings(**given: Any) -> None:
+    """Check what has values by texts."""
+    for name, value in given.items():
+        if not isinstance(value, Mapping):
+            raise UsageError(name, f"{shown(value)} is no mapping", "give a dict")
+        for key in value:
+            if not isinstance(key, str):
+                raise UsageError(name, f"the key {shown(key)} is no text", "name each by a text")
+
+
+def configuration(config: Any) -> None:
+    """Check a configuration that is given as it is."""
+    if config is not None and not isinstance(config, EngineConfig):
+        raise UsageError("config", f"{shown(config)} is no EngineConfig", "use load_config")
+
+
+def speculation(text: Any) -> None:
+    """Check what ``speculate`` says, as far as its type goes."""
+    if text is not None and not isinstance(text, str):
+        raise UsageError("speculate", f"{shown(text)} is no text", 'write "ngram" or "ngram:4"')
+
+
+def callback(name: str, value: Any) -> None:
+    """Check a function that the engine is to call, or None."""
+    if value is not None and not callable(value):
+        raise UsageError(name, f"{shown(value)} cannot be called", "give a function, or leave it out")
+
+
+def count(name: str, value: Any, low: int, high: int = 2**63 - 1) -> int:
+    """Return a number of something."""
+    try:
+        number = operator.index(value)
+    except Exception:
+        number = low - 1
+    if isinstance(value, bool) or not low <= number <= high:
+        raise UsageError(name, f"{shown(value)} is not an integer from {low} to {high}", "give one")
+    return number
+
+
+def flag(name: str, value: Any) -> None:
+    """Check what is true or false."""
+    if not isinstance(value, bool):
+        raise UsageError(name, f"{shown(value)} is neither true nor false", "give True or False")
+
+
+def stream(value: Any) -> Stream:
+    """Return a stream of ``Engine.submit``."""
+    if not isinstance(value, Stream):
+        raise UsageError("stream", f"{shown(value)} is none", "give what submit() returned")
+    return value
+
+
+def ready(value: Any) -> None:
+    """Check where a step puts the outputs that have events: what fails there would fail for everybody."""
+    if value is not None and not isinstance(value, deque):
+        raise UsageError("ready", f"{shown(value)} is no deque", "give a collections.deque, or leave it out")
+
+
+def text(value: Any) -> str:
+    """Return a text that is to be tokenized."""
+    if not isinstance(value, str):
+        raise RequestError("text", f"{shown(value)} is not one", "give a text")
+    if not is_unicode(value):
+        raise RequestError("text", "it is not valid Unicode", "give text, decoded from UTF-8")
+    return value

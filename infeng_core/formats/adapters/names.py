@@ -1,0 +1,49 @@
+"""What an adapter's file and configuration call the modules of a model.
+
+They use the names that modules had in memory where the adapter was trained: inside of a multimodal model or alone, and
+since transformers 5 for some families others than those of checkpoints (its ``conversion_mapping.py``), which a family
+lists as ``MODULES``: ``{"block_sparse_moe.gate": "mlp.gate"}``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+
+from infeng_core.models.families import families
+from infeng_core.models.wrapped import outside, prefixes
+
+LAYER = re.compile(r"model\.layers\.\d+\.")
+
+
+class Names:
+    """The names of one file, which say themselves in which of the ways they are."""
+
+    def __init__(self, stored: Collection[str], before: str, family: str) -> None:
+        """Look at what a file holds; before: what all names in it begin with."""
+        self._prefixes = prefixes(stored, before)
+        renamed: Mapping[str, str] = getattr(families()[family], "MODULES", {})
+        is_renamed = any(
+            _has(name, _module(new)) and not _has(name, old) for old, new in renamed.items() for name in stored
+        )
+        self._renamed = renamed if is_renamed else {}
+
+    def outside(self, name: str) -> str:
+        """Return what the file and its configuration call a module, parameter or tensor."""
+        layer = LAYER.match(name)
+        for old, new in self._renamed.items() if layer else ():
+            assert layer is not None
+            own = name[layer.end() :]
+            if f"{own}.".startswith(f"{old}."):
+                name = layer[0] + new + own[len(old) :]
+                break
+        return outside(name, self._prefixes)
+
+
+def _has(name: str, module: str) -> bool:
+    return f".{module}." in name
+
+
+def _module(name: str) -> str:
+    """Return the module of a parameter of all experts, or a module itself."""
+    return name.rpartition(".")[0] if name.endswith("_proj") else name

@@ -1,0 +1,18 @@
+// What one call of an op multiplies and reads, for profiles.
+#pragma once
+
+#include <cstdint>
+
+namespace infeng {
+
+struct Op;
+
+struct Work {
+  int64_t macs = 0;   // multiply-adds of matrix products
+  int64_t bytes = 0;  // of weights, adapters, keys and values, each read or written once
+};
+
+// Zeros for an op that has no products and reads no weights.
+Work work_of(const Op& op);
+
+}  // namespace infeng

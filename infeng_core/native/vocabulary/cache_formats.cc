@@ -1,0 +1,47 @@
+#include "vocabulary/cache_formats.h"
+
+#include "error.h"
+#include "weights/arena.h"
+
+namespace infeng {
+namespace {
+
+template <int kBytes>
+int64_t plain(int64_t dim) {
+  return dim * kBlockTokens * kBytes;
+}
+// Dot products take four elements of a position at a time.
+int64_t fours(int64_t dim) { return round_up(dim, 4) * kBlockTokens; }
+int64_t half_bytes(int64_t dim) { return dim / 2 * kBlockTokens; }
+// V is read 16 elements at a time.
+int64_t half_vectors(int64_t dim) { return half_bytes(round_up(dim, 16)); }
+
+// Smaller blocks of a Hadamard matrix than of 8 elements would not spread outliers.
+constexpr int16_t kLeastBlock = 8;
+
+constexpr CacheFormat kFormats[] = {
+    {INFENG_KV_F32, "f32", plain<4>, plain<4>, false},
+    {INFENG_KV_F16, "f16", plain<2>, plain<2>, false},
+    {INFENG_KV_INT8, "int8", fours, plain<1>, true},
+    {INFENG_KV_FP8, "fp8", nullptr, nullptr, false},
+    {INFENG_KV_INT4, "int4", nullptr, nullptr, false},
+    {INFENG_KV_INT8_H, "int8h", plain<1>, plain<1>, true, kLeastBlock},
+    {INFENG_KV_K8V4_H, "k8v4h", plain<1>, half_vectors, true, kLeastBlock},
+    {INFENG_KV_INT4_H, "int4h", half_bytes, half_vectors, true, kLeastBlock},
+    {INFENG_KV_FP8_H, "fp8h", plain<1>, plain<1>, true, kLeastBlock},
+};
+
+}  // namespace
+
+std::span<const CacheFormat> cache_formats() { return kFormats; }
+
+const CacheFormat& cache_format(uint32_t number) {
+  for (const CacheFormat& format : kFormats) {
+    if (format.number != number) continue;
+    if (format.is_reserved()) fail("unsupported", "cache format ", format.name, " is reserved, not implemented");
+    return format;
+  }
+  fail("unsupported", "there is no cache format ", number);
+}
+
+}  // namespace infeng

@@ -1,0 +1,62 @@
+"""A tokenizer.json as the ``tokenizers`` library's own object."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from infeng_core.errors import ModelError
+from infeng_core.files import AGAIN
+from infeng_core.tokenizerjson.document import read, steps_of
+from infeng_core.tokenizerjson.growth import MOST, growth
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer as Fast
+
+CHECK = "check the model's tokenizer.json"
+
+FIRST = ("a", "A", "1", " ", "\n", ".", "-", "\u00e9", "\u4e00")
+"""Texts before which a pattern is tried."""
+
+
+def opened(data: bytes, path: Path) -> tuple[Fast, Mapping[str, Any], Mapping[str, float]]:
+    """Return the tokenizer in ``data``, its document, and how much longer each part makes a text at most.
+
+    Raises ModelError naming ``path`` for what is no tokenizer, and for one that makes texts too long.
+    """
+    from tokenizers import Tokenizer as Fast
+
+    document = read(data, path)
+    bounds = growth(document)
+    for part, bound in bounds.items():
+        if bound > MOST:
+            raise ModelError(f"{path}", f"its {part} can make a text {bound:.3g} times as long", CHECK)
+    try:
+        _require_matches(document.get("normalizer"))
+        fast = Fast.from_buffer(data)
+        fast.no_truncation()
+        fast.no_padding()
+        fast.encode("")
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # bare Exceptions for what the library finds, panics for what it does not
+        raise ModelError(f"{path}", f"not a tokenizer: {error}", AGAIN) from None
+    return fast, document, bounds
+
+
+def _require_matches(normalizer: Mapping[str, Any] | None) -> None:
+    """Raise ValueError where a step replaces nothing before a text by something: the library takes it for the text's.
+
+    Which texts a pattern matches nobody can tell; most that match nothing do so before one of ``FIRST``.
+    """
+    from tokenizers import Regex
+    from tokenizers.normalizers import Replace
+
+    for step in steps_of(normalizer, "normalizer"):
+        pattern = step.get("pattern")
+        regex = pattern.get("Regex") if step.get("type") == "Replace" and isinstance(pattern, dict) else None
+        if isinstance(regex, str) and step.get("content"):
+            marked = Replace(Regex(regex), "\0")
+            if any(marked.normalize_str(text).startswith(f"\0{text}") for text in FIRST):
+                raise ValueError(f"its normalizer replaces {regex[:80]!r}, which matches nothing before a text")

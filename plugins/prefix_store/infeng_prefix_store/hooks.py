@@ -1,0 +1,19 @@
+"""What this plugin adds: the prefix store ``disk``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from infeng_core.api import PrefixStore, PrefixStoreFactory, hookimpl
+
+
+@hookimpl
+def infeng_prefix_stores() -> dict[str, PrefixStoreFactory]:
+    """Return the store; it is imported when it is used."""
+
+    def disk(directory: Path, identity: str, block_bytes: int, most_bytes: int) -> PrefixStore:
+        from infeng_prefix_store.store import DiskStore
+
+        return DiskStore(directory, identity=identity, block_bytes=block_bytes, most_bytes=most_bytes)
+
+    return {"disk": disk}

@@ -1,0 +1,67 @@
+"""An error about a part that is in none of the installed wheels names the wheel that has it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from infeng_core import cli
+from infeng_core.errors import PluginError
+from infeng_core.plug.assembly import load_config
+from infeng_core.plug.manager import Plugins
+from infeng_core.plug.wheels import WHEELS
+
+ROOT = Path(__file__).parents[3]
+
+
+def provided() -> dict[str, dict[str, str]]:
+    """Return what the project's plugins provide by their plugin.yaml: kind, name, wheel."""
+    found: dict[str, dict[str, str]] = {kind: {} for kind in WHEELS}
+    for path in ROOT.glob("plugins/*/infeng_*/plugin.yaml"):
+        wheel = re.search(r'^name = "(.*)"$', (path.parents[1] / "pyproject.toml").read_text(), re.MULTILINE)
+        assert wheel
+        for kind, names in yaml.safe_load(path.read_text())["provides"].items():
+            words = [name if isinstance(name, str) else name["name"] for name in names]
+            if kind in found:
+                found[kind] |= {word: wheel[1] for word in words if not word.startswith("bench-")}
+    return found
+
+
+def test_the_table_is_what_the_projects_wheels_provide() -> None:
+    assert provided() == WHEELS
+
+
+@pytest.mark.parametrize(
+    ("plugin", "kind", "name"),
+    [
+        ("fair", "scheduler", "fair"),
+        ("prefix-store", "prefix_store", "disk"),
+        ("numpy", "backend", "numpy"),
+        ("grammar", "logit_processor", "grammar"),
+    ],
+)
+def test_a_part_of_a_missing_wheel_is_an_error_that_names_the_wheel(plugin: str, kind: str, name: str) -> None:
+    plugins = Plugins.discover(load_config())
+    plugins.manifests = [found for found in plugins.manifests if found.name != plugin]
+    with pytest.raises(PluginError, match=f"no plugin provides it: install the wheel infeng-{plugin}$"):
+        getattr(plugins, kind)(name)
+
+
+def test_a_command_of_a_missing_wheel_is_an_error_that_names_the_wheel(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    commands = Plugins.commands
+    monkeypatch.setattr(Plugins, "commands", lambda self: {"run": commands(self)["run"]})
+    discover = Plugins.discover.__func__  # type: ignore[attr-defined]
+
+    def without_serve(cls: type[Plugins], *given: object) -> Plugins:
+        plugins: Plugins = discover(cls, *given)
+        plugins.manifests = [found for found in plugins.manifests if found.name != "serve"]
+        return plugins
+
+    monkeypatch.setattr(Plugins, "discover", classmethod(without_serve))
+    assert cli.main(["serve", "MODEL"]) != 0
+    assert "command serve: no plugin brings it: install the wheel infeng-serve" in capsys.readouterr().err

@@ -1,0 +1,102 @@
+"""A browser opens reports of every kind of result: no script fails, every chart is drawn."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import browser_parts
+import pytest
+from report_parts import ceilings, compared, compared_twice, gemms, swept
+
+from infeng_core.cli import main
+
+pytest.importorskip("plotly", reason="reports draw with the package plotly, which is not installed here")
+
+CHARTS = {"compare": 2, "gemm": 1, "roofline": 0, "simulate": 3, "zipf": 2}
+"""Of a page of one result: a comparison has its ratios and its rates; other kinds have tables alone."""
+
+DRAWN = """
+return [...document.querySelectorAll('.js-plotly-plot')].map(plot => ({
+  title: plot.layout.title.text,
+  size: plot.getBoundingClientRect().height,
+  shapes: plot.querySelectorAll('.point, .points path, .lines path, .js-line, .trace path').length,
+}))
+"""
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    with browser_parts.chromium(tmp_path_factory.mktemp("chromium")) as driver:
+        yield driver
+
+
+def opened(browser: Any, results: list[dict[str, Any]], folder: Path) -> list[dict[str, Any]]:
+    """Return the charts that a browser draws of a report on ``results``; nothing in it may complain."""
+    files = [folder / f"{number}-{result['kind']}.json" for number, result in enumerate(results)]
+    for file, result in zip(files, results, strict=True):
+        file.write_text(json.dumps(result))
+    out = folder / "report.html"
+    assert main(["bench", "report", *map(str, files), "-o", str(out)]) == 0
+    browser_parts.complaints(browser)
+    browser.get(out.as_uri())
+    assert browser_parts.complaints(browser) == []
+    charts: list[dict[str, Any]] = browser.execute_script(DRAWN)
+    for chart in charts:
+        assert chart["size"] > 100 and chart["shapes"] > 0, chart
+    return charts
+
+
+def measured(tmp_path: Path, config: Path, verb: str, *more: str) -> dict[str, Any]:
+    """Return what a verb measures on the tiny model."""
+    out = tmp_path / f"{verb}.json"
+    call = ["bench", verb, "--synthetic", str(config), "-t", "1", "--json", str(out), *more]
+    assert main(call) == 0
+    found: dict[str, Any] = json.loads(out.read_text())
+    return found
+
+
+@pytest.fixture(scope="module")
+def simulated(tiny_config: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Return two policies under traffic of several tenants, on a virtual clock."""
+    load = ["--load", "tenants:greedy=5,others=2,prompt=8:40,output=4", "--requests", "60", "--policies", "fcfs"]
+    return measured(tmp_path_factory.mktemp("simulated"), tiny_config, "simulate", "--costs", "default", *load)
+
+
+@pytest.mark.parametrize("make", [compared, compared_twice, gemms, ceilings, swept], ids=lambda make: make.__name__)
+def test_charts_of_one_result_are_drawn(browser: Any, tmp_path: Path, make: Any) -> None:
+    result = make()
+    assert len(opened(browser, [result], tmp_path)) == CHARTS[result["kind"]]
+    if make is compared_twice:  # its model is called <i>x</i>, which is text in charts as it is in tables
+        assert "<i>x</i> int4-g64" in browser.find_element("css selector", ".js-plotly-plot .yaxislayer-above").text
+
+
+def test_charts_of_a_simulation_are_drawn(browser: Any, tmp_path: Path, simulated: dict[str, Any]) -> None:
+    assert len(opened(browser, [simulated], tmp_path)) == CHARTS["simulate"]
+
+
+def test_a_result_without_charts_is_a_page_without_their_library(
+    browser: Any, tmp_path: Path, tiny_config: Path
+) -> None:
+    result = measured(tmp_path, tiny_config, "decode", "--rounds", "1", "--context", "8", "--roofline", "none")
+    assert opened(browser, [result], tmp_path) == []
+    assert len((tmp_path / "report.html").read_text()) < 100_000
+
+
+def test_charts_of_results_of_every_kind_stand_on_one_page(
+    browser: Any, tmp_path: Path, simulated: dict[str, Any]
+) -> None:
+    charts = opened(browser, [ceilings(), gemms(), compared(), swept(), simulated], tmp_path)
+    assert len(charts) == sum(CHARTS.values()) - 1  # the ratios of both comparisons are one chart
+    assert charts[0]["title"].startswith("Ratio of tokens/s")
+
+
+def test_a_chart_whose_library_is_missing_would_be_seen(browser: Any, tmp_path: Path) -> None:
+    opened(browser, [compared()], tmp_path)
+    page = tmp_path / "report.html"
+    text = page.read_text()
+    page.write_text(text[: text.index("<script>")] + text[text.index("</head>") :])
+    browser.get(page.as_uri())
+    assert "Plotly is not defined" in str(browser_parts.complaints(browser))
