@@ -296,6 +296,33 @@ def slowed(engine: Any, seconds: float) -> Iterator[Slowed]:
         engine.executable = inner
 
 
+class _Held(Slowed):
+    """An executable whose steps from one on wait until they may go on."""
+
+    def __init__(self, inner: Any, first: int, may_go_on: threading.Event) -> None:
+        super().__init__(inner, 0.0)
+        self._first = first
+        self._may_go_on = may_go_on
+
+    def run(self, batch: Any) -> Any:
+        if self.steps >= self._first:
+            self._may_go_on.wait(30)
+        return super().run(batch)
+
+
+@contextlib.contextmanager
+def held(engine: Any, first: int) -> Iterator[threading.Event]:
+    """Hold an engine's steps from number ``first`` on until the event is set, for 30 s each at most."""
+    may_go_on = threading.Event()
+    inner = engine.executable
+    engine.executable = _Held(inner, first, may_go_on)
+    try:
+        yield may_go_on
+    finally:
+        may_go_on.set()
+        engine.executable = inner
+
+
 def until(is_so: Callable[[], object], seconds: float = 20.0) -> bool:
     """Wait until something is so; return whether it came to be."""
     end = time.monotonic() + seconds

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import httpx
+from serve_parts import Running, slowed
 
 STORY = {
     "model": "bard",
@@ -18,6 +20,12 @@ STORY = {
 """A body of /v1/completions with two choices."""
 
 DONE = b"data: [DONE]"
+
+
+def story(served: Running, headers: dict[str, str] | None = None, **more: Any) -> httpx.Response:
+    """Return the answer to STORY, whose steps are slow, so that it has many frames on a busy machine too."""
+    with slowed(served.engine, 0.01):
+        return httpx.post(f"{served.url}/v1/completions", json={**STORY, **more}, headers=headers, timeout=60)
 
 
 def frames(data: bytes) -> list[tuple[str, bytes]]:

@@ -51,6 +51,7 @@ class Fair(Policy):
     def __init__(self, terms: Terms, limits: Limits) -> None:
         """Nobody waits yet."""
         self._terms = terms
+        self._places = limits.max_segments
         self._accounts = Accounts(terms)
         self._by_adapters = ByAdapters(terms.max_tenants)
         self._locality = Locality(terms.group)
@@ -114,6 +115,8 @@ class Fair(Policy):
         for request, rows, new in work:
             known = self._known[request]
             tenant = known.tenant
+            if not (rows or new) and _rows(request) == 1:
+                tenant.charge(NEW_COST)  # it held a place of the batch, and its logit processors were late
             if known.tag is not None:
                 accounts.time = max(accounts.time, known.tag)
                 known.tag = None
@@ -151,10 +154,11 @@ class Fair(Policy):
         """Iterate over those that wait, but for tenants that are ahead; only the first few are put in order."""
         quantum, locality = self._terms.quantum, self._locality
         tenants = [tenant for tenant in self._queued if tenant not in self._ahead]
+        level = self._level_of_places()
         heap: list[_Turn] = []
         for tenant in tenants:
             due, _, first = tenant.queue[0]
-            round_ = tenant.counter // quantum
+            round_ = -math.inf if self._is_owed_a_place(tenant, level) else tenant.counter // quantum
             heap.append(
                 (round_, due - locality.gain_of_adapters(first), tenant.number, 0, tenant.counter, tenant, None)
             )
@@ -234,8 +238,24 @@ class Fair(Policy):
         """Return whether a request of one tenant is to make room for one of another."""
         if other.tier.first > tenant.tier.first and other.counter >= tenant.counter:
             return True
+        if other.running > 1 and self._is_owed_a_place(tenant, self._level_of_places()):
+            return True
         has_more_places = other.running / other.weight > (tenant.running + 1) / tenant.weight
         return has_more_places and other.counter > tenant.counter + self._terms.quantum
+
+    def _level_of_places(self) -> float:
+        """Return the counter up to which a tenant is owed one place of the batch; less than any where places are free.
+
+        Long answers, and requests whose logit processors are late, keep all places while their tenant spends its burst.
+        """
+        if sum(tenant.running for tenant in self._busy) < self._places:
+            return -math.inf
+        least = min(tenant.counter for tenant in self._queued.keys() | self._busy.keys())
+        return least + self._terms.burst + self._terms.quantum
+
+    def _is_owed_a_place(self, tenant: Tenant, level: float, running: int = 0) -> bool:
+        """Return whether a tenant with no more than ``running`` requests in the batch goes before all with more."""
+        return tenant.running <= running and tenant.counter <= level
 
     def _those_ahead(self, running: Sequence[Request], now: float) -> Collection[Tenant]:
         """Return who has had more than one whose prompt is computed, or can be from this step on."""
@@ -250,7 +270,8 @@ class Fair(Policy):
             tenant = self._known[called].tenant
             least = min(least, tenant.counter + PROMPT_COST * called.prompt_length / tenant.weight)
         level = least + self._terms.quantum
-        ahead = {tenant for tenant in there if tenant.counter > level}
+        places = self._level_of_places()
+        ahead = {one for one in there if one.counter > level and not self._is_owed_a_place(one, places, running=1)}
         if called is not None and prompts <= ahead:
             self._called = called.id  # it has the step; should it not start, then for other reasons
         return ahead

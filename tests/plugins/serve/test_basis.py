@@ -14,8 +14,8 @@ from infeng_serve import basis, generating
 from infeng_serve.journal import Entry, Journal
 from infeng_serve.model import Model, load
 from infeng_serve.settings import Settings
-from serve_parts import running
-from stream_parts import STORY, frames, rest, texts
+from serve_parts import Running, running
+from stream_parts import frames, rest, story, texts
 
 from infeng_core.api import __version__, load_config
 
@@ -84,8 +84,8 @@ def test_calls_whose_basis_is_not_known_are_refused(tmp_path: Path, damage: str)
 # --------------------------------------------------------------------------------------------------------- servers ---
 
 
-def asked(url: str, **headers: str) -> httpx.Response:
-    return httpx.post(f"{url}/v1/completions", json=STORY, headers=headers, timeout=60)
+def asked(served: Running, **headers: str) -> httpx.Response:
+    return story(served, headers)
 
 
 def refusal(response: httpx.Response) -> tuple[int, str, str]:
@@ -98,16 +98,16 @@ def test_a_stream_is_refused_after_an_upgrade_and_goes_on_when_that_is_taken_bac
 ):
     with running(journal=str(tmp_path)) as one:
         key = {"idempotency-key": "order"}
-        found = frames(asked(one.url, **key).content)
+        found = frames(asked(one, **key).content)
     last = found[4][0]
     with monkeypatch.context() as patch:
         patch.setattr(basis, "__version__", "9.9")
         with running(journal=str(tmp_path)) as upgraded:
-            for again in (rest(upgraded.url, last), asked(upgraded.url, **key)):
+            for again in (rest(upgraded.url, last), asked(upgraded, **key)):
                 status, code, message = refusal(again)
                 assert (status, code) == (409, "engine_changed")
                 assert f"infeng-core was {__version__} and is 9.9" in message
-            assert asked(upgraded.url).status_code == 200
+            assert asked(upgraded).status_code == 200
     for overrides, what in (
         ({"kv_cache.dtype": "f32"}, "cache format was native"),
         ({"kernels.numerics": "fast"}, "numerics was exact and is fast"),
@@ -137,7 +137,7 @@ def test_an_adapter_that_was_not_in_memory_is_compared_before_its_text_is_sent(
 
     put("shakespeare")
     with running(journal=str(tmp_path / "journal"), model=loaded) as one:
-        found = frames(asked(one.url).content)
+        found = frames(asked(one).content)
         [path] = (tmp_path / "journal").glob("*.journal")
         last = json.loads(path.read_bytes().splitlines()[-1][9:])
         assert last["adapters"] == [["bard", str(adapter), one.engine.adapters["bard"].id]]

@@ -17,7 +17,7 @@ from infeng_demo import adapter_dir
 from infeng_serve.auth import Keys
 from infeng_serve.journal import Entry, Journal
 from serve_parts import running, until
-from stream_parts import DONE, STORY, frames, rest, texts
+from stream_parts import DONE, STORY, frames, rest, story, texts
 
 from infeng_core.api import UsageError
 
@@ -202,7 +202,7 @@ def test_calls_are_answered_while_the_disk_takes_nothing_and_written_when_it_doe
     with running(journal=str(tmp_path / "journal")) as served:
 
         def ask(**more: Any) -> httpx.Response:
-            return httpx.post(f"{served.url}/v1/completions", json={**STORY, **more}, timeout=60)
+            return story(served, **more)
 
         def ready() -> Any:
             return httpx.get(f"{served.url}/ready").json()
@@ -234,7 +234,7 @@ def test_calls_are_answered_while_the_disk_takes_nothing_and_written_when_it_doe
 
 def test_a_stream_goes_on_behind_any_frame_also_in_another_server(tmp_path: Path):
     with running(journal=str(tmp_path)) as one:
-        whole = httpx.post(f"{one.url}/v1/completions", json=STORY, timeout=60).content
+        whole = story(one).content
         found = frames(whole)
         assert len(found) > 6 and all(id for id, frame in found if frame != DONE)
         for index in (0, 1, 4, len(found) - 2):
@@ -249,7 +249,7 @@ def test_streams_are_those_of_their_tenant_and_of_the_same_weights(tmp_path: Pat
     keys = Keys(["a-key-of-one", "a-key-of-two"])
     with running(keys=keys, journal=str(tmp_path)) as served:
         mine, other = ({"authorization": f"Bearer a-key-of-{name}"} for name in ("one", "two"))
-        whole = httpx.post(f"{served.url}/v1/completions", json=STORY, headers=mine, timeout=60).content
+        whole = story(served, mine).content
         last = frames(whole)[3][0]
         assert rest(served.url, last, **mine).status_code == 200
         assert rest(served.url, last, **other).status_code == 404
@@ -264,8 +264,7 @@ def test_streams_are_those_of_their_tenant_and_of_the_same_weights(tmp_path: Pat
 def test_two_calls_that_a_client_gives_one_id_go_on_as_what_each_of_them_was(tmp_path: Path):
     head = {"x-request-id": "gw-77"}
     with running(journal=str(tmp_path)) as one:
-        asked = [{**STORY, "prompt": prompt} for prompt in ("The king", "Once upon a time there was a lion")]
-        answers = [httpx.post(f"{one.url}/v1/completions", json=body, headers=head, timeout=60) for body in asked]
+        answers = [story(one, head, prompt=prompt) for prompt in ("The king", "Once upon a time there was a lion")]
         wholes = [frames(answer.content) for answer in answers]
         assert texts(wholes[0]) != texts(wholes[1])
         assert all(
@@ -285,7 +284,7 @@ def test_two_calls_that_a_client_gives_one_id_go_on_as_what_each_of_them_was(tmp
 
 def test_a_client_that_takes_the_id_of_another_call_does_not_take_its_place(tmp_path: Path):
     with running(journal=str(tmp_path)) as served:
-        first = frames(httpx.post(f"{served.url}/v1/completions", json=STORY, timeout=60).content)
+        first = frames(story(served).content)
         taken = first[4][0].rpartition("/")[0]
         body = {**STORY, "prompt": "Another story"}
         httpx.post(f"{served.url}/v1/completions", json=body, headers={"x-request-id": taken}, timeout=60)

@@ -84,10 +84,13 @@ def test_the_gateway_finds_the_model_by_itself_and_gives_the_answers_of_http(ser
     assert chat.choices[0].message.content == answer(served, messages=messages)
     assert (chat.choices[0].finish_reason, chat.usage.completion_tokens) == ("length", 24)
     more: dict[str, Any] = {"stream": True, "stream_options": {"include_usage": True}, **GREEDY}
-    streamed: Any = list(gateway.chat.completions.create(messages=messages, **more))
+    for _ in range(5):  # how many tokens a piece has depends on what else the machine does
+        streamed: Any = list(gateway.chat.completions.create(messages=messages, **more))
+        if len(streamed) > 2:
+            break
     pieces = [chunk.choices[0].delta.content or "" for chunk in streamed if chunk.choices]
     assert "".join(pieces) == chat.choices[0].message.content
-    assert len(streamed) > 2  # how many tokens a piece has depends on what else the machine does
+    assert len(streamed) > 2
     assert streamed[-1].usage.completion_tokens == 24
 
 

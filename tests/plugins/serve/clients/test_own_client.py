@@ -31,8 +31,11 @@ def test_what_it_gets_is_what_http_alone_gets(served: Any):
         answer = client.complete(served.prompt, **GREEDY, logprobs=2)
         assert answer.text == served.complete()
         assert "".join(each.token for each in answer.logprobs or ()) == answer.text
-        with client.stream(served.prompt, **GREEDY, logprobs=2) as stream:
-            texts = [chunk.text for chunk in stream]
+        for _ in range(5):  # on a busy machine a chunk may hold all tokens
+            with client.stream(served.prompt, **GREEDY, logprobs=2) as stream:
+                texts = [chunk.text for chunk in stream]
+            if len(texts) > 2:
+                break
         assert len(texts) > 2
         assert "".join(texts) == answer.text
         gathered = stream.completion()

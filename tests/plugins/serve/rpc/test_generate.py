@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from rpc_parts import Client, asked
-from serve_parts import Running
+from serve_parts import Running, held
 from smg_grpc_proto import vllm_engine_pb2 as pb
 
 from infeng_core.api import SamplingParams
@@ -49,7 +49,11 @@ def test_tokens_are_those_of_http_and_of_the_engine(served: Running, client: Cli
 
 
 def test_a_stream_gives_each_token_once_and_its_end_has_them_all(served: Running, client: Client):
-    messages = list(client.generate(asked(stream=True, max_tokens=24)))
+    messages = []
+    with held(served.engine, first=4) as may_go_on:
+        for message in client.generate(asked(stream=True, max_tokens=24)):
+            messages.append(message)
+            may_go_on.set()  # so that a token has come before the last one is computed, however busy the machine is
     chunks, complete = [one.chunk for one in messages[:-1]], messages[-1].complete
     assert len(chunks) > 1
     tokens = [token for chunk in chunks for token in chunk.token_ids]
