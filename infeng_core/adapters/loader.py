@@ -55,20 +55,20 @@ class Loader(Generic[J]):
         self._jobs: deque[J] = deque()
         self._running: dict[J, float] = {}  # and since when
         self._stuck = 0
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()  # taken by itself: Ctrl-C within a condition's `with` would keep it taken
+        self._changed = threading.Condition(self._lock)
         self._is_watched = False
 
     def add(self, job: J) -> None:
         """Queue a job."""
-        with self._changed:
+        with self._lock:
             self._jobs.append(job)
             if not self._running:
                 self._begin_next()
             self._changed.notify_all()
-            if self._is_watched:
-                return
-            self._is_watched = True
-        threading.Thread(target=self._watch, name="infeng-adapters-watch", daemon=True).start()
+            if not self._is_watched:
+                threading.Thread(target=self._watch, name="infeng-adapters-watch", daemon=True).start()
+                self._is_watched = True
 
     def _begin_next(self) -> None:
         job = self._next() if self._stuck < MOST_STUCK else None
@@ -90,7 +90,7 @@ class Loader(Generic[J]):
                 os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, thread) + NICENESS)
         while job is not None:
             self._run(job)
-            with self._changed:
+            with self._lock:
                 if self._running.pop(job, None) is None:  # given up meanwhile: another thread has taken the place
                     self._stuck -= 1
                     return
@@ -100,7 +100,7 @@ class Loader(Generic[J]):
     def _watch(self) -> None:
         """Begin jobs beside slow ones and give up those that are late, as long as there are any."""
         while True:
-            with self._changed:
+            with self._lock:
                 if not self._running and not self._jobs:
                     self._is_watched = False
                     return
@@ -125,7 +125,7 @@ class Loader(Generic[J]):
 
     def _drop(self, job: J, why: str) -> None:
         is_given_up = self._give_up(job, why)  # without the lock: it takes others
-        with self._changed:
+        with self._lock:
             if job in self._running and is_given_up:
                 del self._running[job]
                 self._stuck += 1

@@ -102,6 +102,7 @@ class _ShortIntervals:
 
     def begin(self, user: StepLock) -> None:
         with self._lock:
+            self._users = {one for one in self._users if one.current is not None}  # but for ends that Ctrl-C cut off
             self._users.add(user)
             if self._usual is None and (usual := sys.getswitchinterval()) > SWITCH_INTERVAL:
                 self._usual = usual

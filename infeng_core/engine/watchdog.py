@@ -64,18 +64,24 @@ class Watchdog:
         self._seconds = seconds
         self._since: tuple[object, float] | None = None  # what was under way at the last look, since when
         self._said: tuple[str, float] | None = None  # where it was, and for how long
-        self._stopped = threading.Event()
+        self._bell = threading.Lock()  # held until it is to stop
+        self._bell.acquire()
 
     def start(self) -> None:
         """Begin, on a thread that ends with ``stop``, or with this object."""
         interval = self._seconds / LOOKS
         threading.Thread(
-            target=_watch, args=(weakref.ref(self), self._stopped, interval), name="infeng-watchdog", daemon=True
+            target=_watch, args=(weakref.ref(self), self._bell, interval), name="infeng-watchdog", daemon=True
         ).start()
 
     def stop(self) -> None:
-        """Look no more."""
-        self._stopped.set()
+        """Look no more.
+
+        Ctrl-C may come at any line of the caller, who then calls this again. So no lock is taken here: an Event would
+        keep its own if the interrupt came while it is set.
+        """
+        if self._bell.locked():
+            self._bell.release()
         self.stall = None
 
     def look(self, now: float) -> None:
@@ -108,8 +114,8 @@ STREAMS = "detokenizers and streams"
 """The part that gives callers their text, and tells the scheduler."""
 
 
-def _watch(watched: weakref.ref[Watchdog], stopped: threading.Event, interval: float) -> None:
-    while not stopped.wait(interval):
+def _watch(watched: weakref.ref[Watchdog], bell: threading.Lock, interval: float) -> None:
+    while not bell.acquire(timeout=interval):
         watchdog = watched()
         if watchdog is None:
             return

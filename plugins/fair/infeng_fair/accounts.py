@@ -9,6 +9,8 @@ less ``burst``: it is ahead of those that were there by no more than that, howev
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from infeng_core.api import Sequence as Request
@@ -37,7 +39,7 @@ class Tenant:
     """Its requests that wait, the earliest deadline first."""
     running: int = 0
     """Its requests that run."""
-    had_rows: float = 0.0
+    had_rows: float = -math.inf
     """When a step with its requests began last."""
     counts: Counts = field(default_factory=Counts)
 
@@ -70,6 +72,10 @@ class Accounts:
                 name = OTHERS
             tenant = self._tenants.get(name) or self._open(name)
         return tenant
+
+    def __iter__(self) -> Iterator[Tenant]:
+        """Iterate over those that are told apart."""
+        return iter(self._tenants.values())
 
     def lift(self, tenant: Tenant) -> None:
         """Let a tenant that begins to wait be ahead by no more than the burst."""

@@ -26,6 +26,12 @@ ORDERED = 64
 PREEMPTED_ENOUGH = 3
 """Preemptions after which a request is among the last to be preempted again."""
 
+MANY_PLACES = 8
+"""Places of a batch from which on the last one is kept for tenants that have nothing to do at the moment ..."""
+
+LATELY = 10.0
+"""... and had in these seconds."""
+
 _Turn = tuple[float, float, int, int, float, Tenant, Iterator[Request] | None]
 """(round, deadline of the next request, number, requests named, counter after those, tenant, its requests)."""
 
@@ -153,7 +159,8 @@ class Fair(Policy):
     def order(self, now: float) -> Iterator[Request]:
         """Iterate over those that wait, but for tenants that are ahead; only the first few are put in order."""
         quantum, locality = self._terms.quantum, self._locality
-        tenants = [tenant for tenant in self._queued if tenant not in self._ahead]
+        held_back = {*self._ahead, *self._without_the_last_place(now)}
+        tenants = [tenant for tenant in self._queued if tenant not in held_back]
         level = self._level_of_places()
         heap: list[_Turn] = []
         for tenant in tenants:
@@ -248,10 +255,27 @@ class Fair(Policy):
 
         Long answers, and requests whose logit processors are late, keep all places while their tenant spends its burst.
         """
-        if sum(tenant.running for tenant in self._busy) < self._places:
+        if self._free_places:
             return -math.inf
         least = min(tenant.counter for tenant in self._queued.keys() | self._busy.keys())
         return least + self._terms.burst + self._terms.quantum
+
+    @property
+    def _free_places(self) -> int:
+        return self._places - sum(tenant.running for tenant in self._busy)
+
+    def _without_the_last_place(self, now: float) -> list[Tenant]:
+        """Return the tenants that have their share of a batch, if one place is left and another tenant is soon back.
+
+        A free place is one of many and costs little; without it, a request would be preempted for each that comes.
+        """
+        if self._places < MANY_PLACES or self._free_places != 1:
+            return []
+        lately = [one for one in self._accounts if one.queue or one.running or now - one.had_rows < LATELY]
+        if not any(not (one.queue or one.running) for one in lately):
+            return []
+        share = (self._places - 1) / sum(one.weight for one in lately)
+        return [one for one in self._queued if one.running >= max(1.0, share * one.weight)]
 
     def _is_owed_a_place(self, tenant: Tenant, level: float, running: int = 0) -> bool:
         """Return whether a tenant with no more than ``running`` requests in the batch goes before all with more."""

@@ -15,6 +15,7 @@ import time
 from dataclasses import replace
 
 from infeng_core import Engine, SamplingParams
+from infeng_core.engine.step_lock import StepLock
 from infeng_core.errors import InfengError
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=6, ignore_eos=True, stop=("never there",))
@@ -85,6 +86,7 @@ def main(model: str, adapter: str, times: int, params: SamplingParams) -> None:
                 signal.setitimer(signal.ITIMER_REAL, 0)
         except KeyboardInterrupt:
             pass
+    StepLock().run(gc.collect)  # a turn of anybody's puts right what an interrupt has left
     assert sys.getswitchinterval() == before
 
 

@@ -12,9 +12,7 @@ import tiny_adapter
 PROGRAM = Path(__file__).with_name("interrupted.py")
 
 
-@pytest.mark.parametrize(
-    "what", [(), pytest.param(("processors",), marks=pytest.mark.nightly)], ids=["plain", "processors"]
-)
+@pytest.mark.parametrize("what", [(), ("processors",)], ids=["plain", "processors"])
 @pytest.mark.parametrize("times", [60, pytest.param(5000, marks=pytest.mark.nightly)])
 def test_short_calls_may_be_interrupted_at_any_moment(tiny: Path, tmp_path: Path, what: tuple[str, ...], times: int):
     """In a process of its own, which a hang does not outlive."""
