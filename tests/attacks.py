@@ -2,7 +2,7 @@
 
 ``python tests/attacks.py URL VICTIM_KEY ATTACKER_KEY [--pid PID] [--only NAME]`` sends each of them six times at a time
 to a server while the victim asks for two tokens again and again, and prints a table: the worst that the victim waited,
-and the processor time that the server took until all was answered.
+and the processor time that the server took until all was answered. tests/plugins/serve/test_attacks.py sends them too.
 """
 
 from __future__ import annotations

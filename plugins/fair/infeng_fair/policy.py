@@ -12,6 +12,7 @@ from bisect import bisect_left, insort
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heapreplace
+from typing import NamedTuple
 
 from infeng_core.api import Limits, Policy, Served
 from infeng_core.api import Sequence as Request
@@ -26,14 +27,15 @@ ORDERED = 64
 PREEMPTED_ENOUGH = 3
 """Preemptions after which a request is among the last to be preempted again."""
 
-MANY_PLACES = 8
+MANY_PLACES = 16
 """Places of a batch from which on the last one is kept for tenants that have nothing to do at the moment ..."""
 
 LATELY = 10.0
 """... and had in these seconds."""
 
-_Turn = tuple[float, float, int, int, float, Tenant, Iterator[Request] | None]
-"""(round, deadline of the next request, number, requests named, counter after those, tenant, its requests)."""
+_Turn = tuple[bool, float, float, int, int, float, Tenant, Iterator[Request] | None]
+"""(whether it does not go first, round, deadline of the next request, number, requests named, counter after those,
+tenant, its requests)."""
 
 
 @dataclass(slots=True)
@@ -47,6 +49,15 @@ class _Known:
     """Tokens of its prompt that its tenant was charged for when it started, and that are not computed yet."""
     tag: float | None = None
     """The counter with which it started, until it has been served."""
+
+
+class _Full(NamedTuple):
+    """What tenants without a place of a full batch are owed."""
+
+    level: float
+    """The counter up to which a tenant is owed one place; less than any while places are free."""
+    several: tuple[Tenant, ...]
+    """Those that have more than one."""
 
 
 class Fair(Policy):
@@ -65,6 +76,7 @@ class Fair(Policy):
         self._queued: dict[Tenant, None] = {}  # those with requests that wait
         self._busy: dict[Tenant, None] = {}  # those with requests that run
         self._ahead: Collection[Tenant] = ()  # those that start nothing in the step that is being made
+        self._freed_for: Tenant | None = None  # whom a request has made room for in this step, until anything starts
         self._called = -1  # the id of the request for which others were paused though it had not started
 
     def attach(self, cached: Callable[[Request], int]) -> None:
@@ -107,6 +119,7 @@ class Fair(Policy):
         self._locality.go(request)
         _count(known, waiting=-1, running=1)
         known.runs = True
+        self._freed_for = None
         tenant.running += 1
         self._busy[tenant] = None
         self._locality.start(request)
@@ -161,25 +174,24 @@ class Fair(Policy):
         quantum, locality = self._terms.quantum, self._locality
         held_back = {*self._ahead, *self._without_the_last_place(now)}
         tenants = [tenant for tenant in self._queued if tenant not in held_back]
-        level = self._level_of_places()
+        full = self._full()
         heap: list[_Turn] = []
         for tenant in tenants:
             due, _, first = tenant.queue[0]
-            round_ = -math.inf if self._is_owed_a_place(tenant, level) else tenant.counter // quantum
-            heap.append(
-                (round_, due - locality.gain_of_adapters(first), tenant.number, 0, tenant.counter, tenant, None)
-            )
+            goes_first = tenant is self._freed_for or self._is_owed_a_place(tenant, full, now)
+            round_, due = tenant.counter // quantum, due - locality.gain_of_adapters(first)
+            heap.append((not goes_first, round_, due, tenant.number, 0, tenant.counter, tenant, None))
         heapify(heap)
         named: set[Request] = set()
         while heap and len(named) < ORDERED:
-            _, _, number, place, counter, tenant, requests = heap[0]
+            _, _, _, number, place, counter, tenant, requests = heap[0]
             requests = requests or locality.ordered(tenant.queue)
             request = next(requests)
             place += 1
             if place < len(tenant.queue):
                 counter += PROMPT_COST * request.prompt_length / tenant.weight
                 due = tenant.queue[place][0]
-                heapreplace(heap, (counter // quantum, due, number, place, counter, tenant, requests))
+                heapreplace(heap, (True, counter // quantum, due, number, place, counter, tenant, requests))
             else:
                 heappop(heap)
             named.add(request)
@@ -194,6 +206,7 @@ class Fair(Policy):
 
         Those of them that decode pause for a bounded time, their prompts for as long as there are such others.
         """
+        self._freed_for = None
         self._ahead = ahead = self._those_ahead(running, now) if self._terms.pause > 0 else ()
         paused = {one for one in ahead if now - one.had_rows < self._terms.pause and self._wants_more(one)}
         for tenant in self._busy:
@@ -217,13 +230,17 @@ class Fair(Policy):
         return max(running, key=lambda request: (self._known[request].tenant.counter, *_cheapness(request)))
 
     def displaced(self, request: Request, running: Sequence[Request], now: float) -> Request | None:
-        """Return a request of a tenant that has more than its share while this one's has less, or of a lower tier."""
-        tenant = self._known[request].tenant
-        ahead = {other for other in self._busy if self._gives_way(other, tenant)}
-        if not ahead:
-            return None
+        """Return a request of a tenant that has more than its share while this one's has less, or of a lower tier.
+
+        Whoever makes room may have had less, and would start again at once: the place is for this one's tenant.
+        """
+        tenant, full = self._known[request].tenant, self._full()
+        ahead = {other for other in self._busy if self._gives_way(other, tenant, full, now)}
         candidates = [one for one in running if self._known[one].tenant in ahead]
-        return self.victim(candidates, now) if candidates else None
+        if not candidates:
+            return None
+        self._freed_for = tenant
+        return self.victim(candidates, now)
 
     def seconds(self, decoding: Sequence[Request], now: float) -> float | None:
         """Return the shortest time to the next token that a tier of those that decode asks for.
@@ -241,24 +258,25 @@ class Fair(Policy):
         tenant = self._known[request].tenant
         return tenant.counter // self._terms.quantum, tenant.deadline(request), request.id
 
-    def _gives_way(self, other: Tenant, tenant: Tenant) -> bool:
+    def _gives_way(self, other: Tenant, tenant: Tenant, full: _Full, now: float) -> bool:
         """Return whether a request of one tenant is to make room for one of another."""
         if other.tier.first > tenant.tier.first and other.counter >= tenant.counter:
             return True
-        if other.running > 1 and self._is_owed_a_place(tenant, self._level_of_places()):
+        if tenant.running == 0 and tenant.counter <= full.level and _owes(other, tenant, now):
             return True
         has_more_places = other.running / other.weight > (tenant.running + 1) / tenant.weight
         return has_more_places and other.counter > tenant.counter + self._terms.quantum
 
-    def _level_of_places(self) -> float:
-        """Return the counter up to which a tenant is owed one place of the batch; less than any where places are free.
+    def _full(self) -> _Full:
+        """Return what tenants without a place are owed.
 
         Long answers, and requests whose logit processors are late, keep all places while their tenant spends its burst.
         """
         if self._free_places:
-            return -math.inf
+            return _Full(-math.inf, ())
         least = min(tenant.counter for tenant in self._queued.keys() | self._busy.keys())
-        return least + self._terms.burst + self._terms.quantum
+        several = tuple(tenant for tenant in self._busy if tenant.running > 1)
+        return _Full(least + self._terms.burst + self._terms.quantum, several)
 
     @property
     def _free_places(self) -> int:
@@ -272,14 +290,16 @@ class Fair(Policy):
         if self._places < MANY_PLACES or self._free_places != 1:
             return []
         lately = [one for one in self._accounts if one.queue or one.running or now - one.had_rows < LATELY]
-        if not any(not (one.queue or one.running) for one in lately):
+        if all(one.running or one in self._ahead for one in lately):
             return []
         share = (self._places - 1) / sum(one.weight for one in lately)
         return [one for one in self._queued if one.running >= max(1.0, share * one.weight)]
 
-    def _is_owed_a_place(self, tenant: Tenant, level: float, running: int = 0) -> bool:
-        """Return whether a tenant with no more than ``running`` requests in the batch goes before all with more."""
-        return tenant.running <= running and tenant.counter <= level
+    def _is_owed_a_place(self, tenant: Tenant, full: _Full, now: float) -> bool:
+        """Return whether a tenant that waits has no place of a full batch while another has several."""
+        if tenant.running or tenant.counter > full.level:
+            return False
+        return any(_owes(other, tenant, now) for other in full.several)
 
     def _those_ahead(self, running: Sequence[Request], now: float) -> Collection[Tenant]:
         """Return who has had more than one whose prompt is computed, or can be from this step on."""
@@ -294,8 +314,8 @@ class Fair(Policy):
             tenant = self._known[called].tenant
             least = min(least, tenant.counter + PROMPT_COST * called.prompt_length / tenant.weight)
         level = least + self._terms.quantum
-        places = self._level_of_places()
-        ahead = {one for one in there if one.counter > level and not self._is_owed_a_place(one, places, running=1)}
+        places = self._full().level
+        ahead = {one for one in there if one.counter > level and (one.running > 1 or one.counter > places)}
         if called is not None and prompts <= ahead:
             self._called = called.id  # it has the step; should it not start, then for other reasons
         return ahead
@@ -313,6 +333,11 @@ class Fair(Policy):
         if first is None or first.id == self._called or not (first.adapters is None or first.adapters.is_ready()):
             return None
         return first
+
+
+def _owes(other: Tenant, tenant: Tenant, now: float) -> bool:
+    """Return whether a tenant has a place for one that waits; one of an earlier tier has it once that is due."""
+    return other.running > 1 and (other.tier.first >= tenant.tier.first or tenant.queue[0][0] <= now)
 
 
 def _rows(request: Request) -> int:
