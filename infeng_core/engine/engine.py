@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Any
@@ -35,17 +36,7 @@ from infeng_core.scheduling.drafts import parse
 from infeng_core.scheduling.scheduler import Scheduler
 from infeng_core.scheduling.schedulers import Load
 from infeng_core.settings.config import EngineConfig
-from infeng_core.telemetry import Laps, Profile, measuring
-
-_STAGES: Mapping[str, Mapping[str, str] | str] = {
-    "_submissions.inputs": {"take": "tokenize"},
-    "_in_flight.scheduler": {"next_batch": "schedule", "commit": "schedule"},
-    "executable": {"run": "run"},
-    "_sampler": {"pick": "sample"},
-    "_in_flight.streams": {"push": "detokenize"},
-    "_step": "step",
-}
-"""What a profile times: methods of the engine's parts, and of the engine."""
+from infeng_core.telemetry import Laps, Observer, Profile, measuring
 
 
 class Engine:
@@ -99,13 +90,13 @@ class Engine:
         """Sampling parameters that the model's generation_config.json sets, for who asks on behalf of others; requests
         take SamplingParams' own defaults."""
         self._registry, self._saved, self._schedulers = parts.registry, parts.saved, parts.schedulers
-        self._in_flight = parts.in_flight
+        self._in_flight, self._observers = parts.in_flight, parts.observers
         self._lifetime = Lifetime()
-        self._driver = Driver(lambda: self._step(), self._save_prefixes, self._in_flight, self._lifetime)
+        self._driver = Driver(self._observed_step, self._save_prefixes, self._in_flight, self._lifetime)
         self._submissions = Submissions(parts, self._driver, self._cancel, self._lifetime)
         self._embeddings = Embeddings(self._submissions)
         self._sampler = Sampler(self.limits.max_samples, self.config.sampling.order)
-        self._execution = Execution(self._sampler, self._in_flight)
+        self._execution = Execution(self._sampler, self._in_flight, self._observers)
         self._place = Place()
         sampler, seconds = self._sampler, self.config.scheduler.stall_ms / 1000
         self._watchdog = Watchdog(self._driver.moment, self._place, lambda: sampler.helper, seconds)
@@ -135,7 +126,11 @@ class Engine:
         self._lifetime.check()
         if self._driver.is_started:
             raise UsageError("engine", "its own thread runs the steps", "wait for streams, or call stop() first")
-        return self._driver.lock.run(lambda: self._step())  # which a profile replaces
+        return self._driver.lock.run(self._observed_step)
+
+    def _observed_step(self) -> bool:
+        observers = self._observers
+        return observers.timed("step", self._step) if observers.present else self._step()
 
     def _step(self) -> bool:
         """Requests -> scheduling -> backend -> requests; called in turns of the driver's lock."""
@@ -150,9 +145,12 @@ class Engine:
         logits = self._execution.run(self._embeddings.marked(batch), self.executable)
         if logits is not None:
             place.part = HELPED
-            tokens = self._sampler.pick(logits, batch)
+            observers, pick = self._observers, self._sampler.pick
+            tokens = observers.timed("sample", pick, logits, batch) if observers.present else pick(logits, batch)
             place.part = STREAMS
             self._in_flight.record(batch, tokens, logits)
+            if observers.present:
+                observers.step(len(batch.tokens), len(batch.segments), sum(map(len, tokens)))
         return True
 
     def start(self, on_step: Callable[[], object] | None = None) -> None:
@@ -324,7 +322,20 @@ class Engine:
         """
         self._lifetime.check()
         events = arguments.count("events", events, 1, arguments.MOST_EVENTS)
-        return measuring(self, _STAGES, self.executable, self._driver.lock.run, events)
+        return measuring(self._observers, self.executable, self._driver.lock.run, events)
+
+    @contextmanager
+    def observe(self, observer: Observer) -> Iterator[None]:
+        """Tell an observer what the engine does inside of a ``with`` block; it begins and ends between two steps.
+
+        Observers that a configuration names (``observers.use``) are told from the engine's making to its closing.
+        """
+        self._lifetime.check()
+        self._driver.lock.run(partial(self._observers.add, observer))
+        try:
+            yield
+        finally:
+            self._driver.lock.run(partial(self._observers.remove, observer))
 
     def tokenize(self, text: str) -> list[int]:
         """Return the ids that ``text`` becomes as a prompt."""
@@ -358,6 +369,7 @@ class Engine:
         self._watchdog.stop()
         self._sampler.close()
         self.executable.close()
+        self._observers.close()
         self._lifetime.is_released = True
 
     def __enter__(self) -> Engine:

@@ -24,6 +24,7 @@ from infeng_core.plug.hookspecs import (
     DrafterFactory,
     KernelLibrary,
     LogitProcessorFactory,
+    ObserverFactory,
     PolicyFactory,
     PrefixStoreFactory,
     QuantFormat,
@@ -47,6 +48,7 @@ FACES = {
     "drafters": "infeng_core.scheduling.drafts:Drafter",
     "logit_processors": "infeng_core.requests.processors:LogitProcessors",
     "prefix_stores": "infeng_core.backends.saved_prefixes:PrefixStore",
+    "observers": "infeng_core.telemetry.observers:Observer",
     "quant_formats": "infeng_core.formats.quant:QuantFormat",
     "quantizers": "infeng_core.formats.quantizers:Quantizer",
 }
@@ -54,7 +56,7 @@ FACES = {
 
 SINGULAR = {"model_families": "model family"}
 
-FACTORIES = ("tokenizers", "schedulers", "drafters", "logit_processors", "prefix_stores")
+FACTORIES = ("tokenizers", "schedulers", "drafters", "logit_processors", "prefix_stores", "observers")
 """Kinds whose hooks give what makes them."""
 
 
@@ -152,6 +154,11 @@ class Plugins:
     def prefix_store(self, name: str) -> PrefixStoreFactory:
         """Return the store of prefixes called ``name``; raises PluginError naming what there is."""
         factory: PrefixStoreFactory = self._provider("prefix_stores", name)
+        return factory
+
+    def observer(self, name: str) -> ObserverFactory:
+        """Return the observer called ``name``; raises PluginError naming what there is."""
+        factory: ObserverFactory = self._provider("observers", name)
         return factory
 
     def model_families(self) -> dict[str, Any]:
