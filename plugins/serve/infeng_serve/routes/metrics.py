@@ -5,7 +5,8 @@ from __future__ import annotations
 from infeng_serve.http import Call
 from infeng_serve.protocol.errors import ApiError
 from infeng_serve.service import Service
-from infeng_serve.watching.exposition import OPENMETRICS, TEXT, wants_openmetrics
+from infeng_serve.watching.exposition import wants_openmetrics
+from infeng_serve.watching.families import OPENMETRICS, TEXT
 from infeng_serve.watching.metrics import Metrics
 
 

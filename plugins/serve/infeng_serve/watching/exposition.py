@@ -1,27 +1,24 @@
-"""Prometheus' text format 0.0.4 and OpenMetrics 1.0: families of metrics as lines."""
+"""Families of metrics as prometheus-client writes them: Prometheus' text format 0.0.4, or OpenMetrics 1.0."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import accumulate
-from typing import Literal, NamedTuple
 
-Kind = Literal["gauge", "counter", "histogram", "summary", "info"]
+from prometheus_client import exposition as text
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+    Metric,
+    SummaryMetricFamily,
+)
+from prometheus_client.openmetrics import exposition as openmetrics
 
-TEXT = "text/plain; version=0.0.4; charset=utf-8"
-OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
-
-
-class Family(NamedTuple):
-    """A metric as users know it; ``name`` has its suffix (``_total``, ``_info``) and lacks the prefix."""
-
-    name: str
-    kind: Kind
-    help: str
-    labels: tuple[str, ...] = ()
-    """Beside the one of the model."""
+from infeng_serve.watching.families import Family
 
 
 class Histogram:
@@ -55,70 +52,60 @@ def wants_openmetrics(accept: str) -> bool:
     return openmetrics > 0 and openmetrics >= text
 
 
-def labels(**values: str) -> str:
-    """Return labels as they stand between braces."""
-    return ",".join(f'{name}="{_escaped(value)}"' for name, value in values.items())
-
-
 class Exposition:
-    """One answer to a scrape in the making."""
+    """One answer to a scrape in the making. Values of labels come in the order of their family's ``labels``."""
 
-    def __init__(self, openmetrics: bool, prefix: str, common: str) -> None:
+    def __init__(self, prefix: str, common: Mapping[str, str]) -> None:
         """prefix: before the names of families without one of their own. common: labels of all of those."""
-        self._openmetrics = openmetrics
         self._prefix = prefix
         self._common = common
-        self._lines: list[str] = []
+        self._families: list[Metric] = []
 
-    def add(self, family: Family, *samples: tuple[str, float]) -> None:
+    def add(self, family: Family, *samples: tuple[tuple[str, ...], float]) -> None:
         """Add values with their labels."""
         name, common = self._begin(family)
-        for extra, value in samples:
-            self._lines.append(f"{name}{_braces(common, extra)} {value!r}")
+        if family.kind == "info":
+            info = InfoMetricFamily(name, family.help, labels=tuple(common))
+            for values, _ in samples:
+                info.add_metric(tuple(common.values()), dict(zip(family.labels, values, strict=True)))
+            self._families.append(info)
+            return
+        kind = CounterMetricFamily if family.kind == "counter" else GaugeMetricFamily
+        made = kind(name, family.help, labels=(*common, *family.labels))
+        for values, value in samples:
+            made.add_metric((*common.values(), *values), value)
+        self._families.append(made)
 
-    def add_histograms(self, family: Family, histograms: Iterable[tuple[str, Histogram]]) -> None:
+    def add_histograms(self, family: Family, histograms: Iterable[tuple[tuple[str, ...], Histogram]]) -> None:
         """Add histograms with their labels."""
         name, common = self._begin(family)
-        for extra, histogram in histograms:
-            before = "".join(f"{part}," for part in (common, extra) if part)
-            counts = list(accumulate(histogram.counts))
-            bounds = (*map(float, histogram.bounds), "+Inf")
-            self._lines += [
-                f'{name}_bucket{{{before}le="{bound}"}} {count}' for bound, count in zip(bounds, counts, strict=True)
-            ]
-            own = _braces(common, extra)
-            self._lines += [f"{name}_sum{own} {histogram.sum!r}", f"{name}_count{own} {counts[-1]}"]
+        made = HistogramMetricFamily(name, family.help, labels=(*common, *family.labels))
+        for values, histogram in histograms:
+            bounds = (*map(str, map(float, histogram.bounds)), "+Inf")
+            buckets = list(zip(bounds, accumulate(histogram.counts), strict=True))
+            made.add_metric((*common.values(), *values), buckets, histogram.sum)
+        self._families.append(made)
 
-    def add_summaries(self, family: Family, sums: Iterable[tuple[str, float, int]]) -> None:
+    def add_summaries(self, family: Family, sums: Iterable[tuple[tuple[str, ...], float, int]]) -> None:
         """Add sums and counts with their labels."""
         name, common = self._begin(family)
-        for extra, total, count in sums:
-            own = _braces(common, extra)
-            self._lines += [f"{name}_sum{own} {total!r}", f"{name}_count{own} {count}"]
+        made = SummaryMetricFamily(name, family.help, labels=(*common, *family.labels))
+        for values, total, count in sums:
+            made.add_metric((*common.values(), *values), count, total)
+        self._families.append(made)
 
-    def finish(self) -> bytes:
-        """Return the whole."""
-        if self._openmetrics:
-            self._lines.append("# EOF")
-        return ("\n".join(self._lines) + "\n").encode()
+    def collect(self) -> Iterator[Metric]:
+        """Give the families, as a collector of prometheus-client does."""
+        return iter(self._families)
 
-    def _begin(self, family: Family) -> tuple[str, str]:
-        """Write what stands above the values; return their name and the labels that all of them have."""
-        is_own = family.name.startswith(("process_", "infeng_"))  # as other programs call theirs
-        name = family.name if is_own else f"{self._prefix}:{family.name}"
-        shown, kind = name, str(family.kind)
-        if self._openmetrics and kind in ("counter", "info"):
-            shown = name.removesuffix("_total").removesuffix("_info")
-        elif kind == "info":
-            kind = "gauge"
-        self._lines += [f"# HELP {shown} {family.help}", f"# TYPE {shown} {kind}"]
-        return name, "" if is_own else self._common
+    def render(self, is_open: bool) -> bytes:
+        """Return the whole, in OpenMetrics or else as text."""
+        exposition = openmetrics if is_open else text
+        found: bytes = exposition.generate_latest(self, openmetrics.ALLOWUTF8)  # others take the colons out of names
+        return found
 
-
-def _braces(common: str, extra: str) -> str:
-    inside = ",".join(part for part in (common, extra) if part)
-    return f"{{{inside}}}" if inside else ""
-
-
-def _escaped(value: str) -> str:
-    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    def _begin(self, family: Family) -> tuple[str, Mapping[str, str]]:
+        """Return a family's name and the labels that all of its values have."""
+        if family.name.startswith(("process_", "infeng_")):  # as other programs call theirs
+            return family.name.removesuffix("_info"), {}
+        return f"{self._prefix}:{family.name}".removesuffix("_info" if family.kind == "info" else ""), self._common

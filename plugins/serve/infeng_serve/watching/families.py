@@ -4,8 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Literal, NamedTuple
 
-from infeng_serve.watching.exposition import Family
+Kind = Literal["gauge", "counter", "histogram", "summary", "info"]
+
+TEXT = "text/plain; version=0.0.4; charset=utf-8"
+OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+"""What the two formats are called."""
+
+
+class Family(NamedTuple):
+    """A metric as users know it; ``name`` has its suffix (``_total``, ``_info``) and lacks the prefix."""
+
+    name: str
+    kind: Kind
+    help: str
+    labels: tuple[str, ...] = ()
+    """Beside the one of the model."""
+
 
 FIRST_TOKEN = (
     0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0,

@@ -5,12 +5,11 @@ from __future__ import annotations
 import platform
 import time
 from bisect import bisect_left
-from collections.abc import Iterable
 from typing import Literal
 
 from infeng_core.api import BASE, AdapterInfo, Engine, InfengError, Laps, __version__
 from infeng_serve.observers import Record
-from infeng_serve.watching.exposition import Exposition, Histogram, labels
+from infeng_serve.watching.exposition import Exposition, Histogram
 from infeng_serve.watching.families import FAMILIES, FIRST_TOKEN, PER_TOKEN, WHOLE, token_bounds
 from infeng_serve.watching.groups import OTHER, Group, Groups
 from infeng_serve.watching.process import add_process
@@ -67,7 +66,7 @@ class Metrics:
         """
         self._engine = engine
         self._prefix = prefix
-        self._common = labels(model_name=model, **({"engine": "0"} if prefix == "vllm" else {}))
+        self._common = {"model_name": model, **({"engine": "0"} if prefix == "vllm" else {})}
         self._model = model
         self._startup = startup or Laps()
         self._most_adapters = most_adapters
@@ -186,26 +185,21 @@ class Metrics:
 
     def render(self, openmetrics: bool) -> bytes:
         """Return everything, in OpenMetrics 1.0 or else in the text format 0.0.4; on the event loop's thread."""
-        out = Exposition(openmetrics, self._prefix, self._common)
+        out = Exposition(self._prefix, self._common)
         infos = self._infos()
         self._adapters.keep({BASE, COMBINED, *(info.name for info in infos)})
         self._add_engine(out)
         self._add_requests(out)
         self._add_adapters(out, infos)
-        self._add_groups(out, "lora", "adapter_name", self._adapters)
-        self._add_groups(out, "tenant", "tenant", self._tenants)
-        out.add(FAMILIES["tenant_rejections_total"], *((labels(tenant=g.name), g.rejected) for g in self._tenants))
+        self._add_groups(out, "lora", self._adapters)
+        self._add_groups(out, "tenant", self._tenants)
+        out.add(FAMILIES["tenant_rejections_total"], *(((g.name,), g.rejected) for g in self._tenants))
         add_process(out)
-        spans = ((labels(phase=phase), round(seconds, 6)) for phase, seconds in self._startup.seconds.items())
+        spans = (((phase,), round(seconds, 6)) for phase, seconds in self._startup.seconds.items())
         out.add(FAMILIES["infeng_startup_seconds"], *spans)
-        build = labels(
-            version=__version__,
-            python_version=platform.python_version(),
-            model_name=self._model,
-            backend=self._engine.config.backend.use,
-        )
+        build = (__version__, platform.python_version(), self._model, self._engine.config.backend.use)
         out.add(FAMILIES["infeng_build_info"], (build, 1))
-        return out.finish()
+        return out.render(openmetrics)
 
     def _infos(self) -> list[AdapterInfo]:
         try:
@@ -224,53 +218,43 @@ class Metrics:
             "prefix_cache_hits_total": load.prefix_hits,
             "num_preemptions_total": load.preemptions,
         }.items():
-            out.add(FAMILIES[name], ("", value))
+            out.add(FAMILIES[name], ((), value))
         cache = self._engine.config.kv_cache
-        facts = labels(block_size=str(cache.block), num_gpu_blocks=str(load.blocks), cache_dtype=cache.dtype)
-        out.add(FAMILIES["cache_config_info"], (facts, 1))
+        out.add(FAMILIES["cache_config_info"], ((str(cache.block), str(load.blocks), cache.dtype), 1))
 
     def _add_requests(self, out: Exposition) -> None:
-        out.add(FAMILIES["prompt_tokens_total"], ("", self._prompted))
-        out.add(FAMILIES["prompt_tokens_cached_total"], ("", self._cached))
-        out.add(FAMILIES["generation_tokens_total"], ("", self._generated))
-        out.add_histograms(FAMILIES["time_to_first_token_seconds"], [("", self._first_token)])
-        out.add_histograms(FAMILIES["inter_token_latency_seconds"], [("", self._between)])
+        out.add(FAMILIES["prompt_tokens_total"], ((), self._prompted))
+        out.add(FAMILIES["prompt_tokens_cached_total"], ((), self._cached))
+        out.add(FAMILIES["generation_tokens_total"], ((), self._generated))
+        out.add_histograms(FAMILIES["time_to_first_token_seconds"], [((), self._first_token)])
+        out.add_histograms(FAMILIES["inter_token_latency_seconds"], [((), self._between)])
         ended: dict[str, int] = {}
         for reason, count in self._ended.items():
             shown = VLLM_REASONS.get(reason, reason) if self._prefix == "vllm" else reason
             ended[shown] = ended.get(shown, 0) + count
-        out.add(FAMILIES["request_success_total"], *((labels(finished_reason=r), n) for r, n in ended.items()))
-        out.add(FAMILIES["admission_rejections_total"], *((labels(reason=r), n) for r, n in self._rejected.items()))
+        out.add(FAMILIES["request_success_total"], *(((r,), n) for r, n in ended.items()))
+        out.add(FAMILIES["admission_rejections_total"], *(((r,), n) for r, n in self._rejected.items()))
         for name, histogram in self._of_requests.items():
-            out.add_histograms(FAMILIES[name], [("", histogram)])
+            out.add_histograms(FAMILIES[name], [((), histogram)])
 
     def _add_adapters(self, out: Exposition, infos: list[AdapterInfo]) -> None:
         shown, others = infos[: self._most_adapters], infos[self._most_adapters :]
-        out.add(
-            FAMILIES["lora_requests_info"],
-            (
-                labels(
-                    max_lora=str(self._engine.config.adapters.max_resident),
-                    running_lora_adapters=_joined(info.name for info in shown if info.references),
-                    waiting_lora_adapters=_joined(info.name for info in shown if info.waiting),
-                ),
-                time.time(),
-            ),
+        facts = (
+            str(self._engine.config.adapters.max_resident),
+            ",".join(info.name for info in shown if info.references),
+            ",".join(info.name for info in shown if info.waiting),
         )
-        loaded = [
-            (labels(adapter_name=i.name, rank="" if i.rank is None else str(i.rank)), int(i.state == "resident"))
-            for i in shown
-        ]
-        loads = [(labels(adapter_name=i.name), i.total_load_seconds, i.loads) for i in shown]
+        out.add(FAMILIES["lora_requests_info"], (facts, time.time()))
+        loaded = [((i.name, "" if i.rank is None else str(i.rank)), int(i.state == "resident")) for i in shown]
+        loads = [((i.name,), i.total_load_seconds, i.loads) for i in shown]
         if others:
-            name = labels(adapter_name=OTHER)
-            loaded.append((f'{name},rank=""', sum(info.state == "resident" for info in others)))
-            loads.append((name, sum(i.total_load_seconds for i in others), sum(i.loads for i in others)))
+            loaded.append(((OTHER, ""), sum(info.state == "resident" for info in others)))
+            loads.append(((OTHER,), sum(i.total_load_seconds for i in others), sum(i.loads for i in others)))
         out.add(FAMILIES["lora_adapter_loaded"], *loaded)
         out.add_summaries(FAMILIES["lora_adapter_load_seconds"], loads)
 
-    def _add_groups(self, out: Exposition, of: str, label: str, groups: Groups) -> None:
-        named = [(labels(**{label: group.name}), group) for group in groups]
+    def _add_groups(self, out: Exposition, of: str, groups: Groups) -> None:
+        named = [((group.name,), group) for group in groups]
         out.add(FAMILIES[f"{of}_requests_in_flight"], *((name, group.in_flight) for name, group in named))
         out.add(FAMILIES[f"{of}_requests_total"], *((name, group.requests) for name, group in named))
         out.add(FAMILIES[f"{of}_prompt_tokens_total"], *((name, group.prompted) for name, group in named))
@@ -278,7 +262,3 @@ class Metrics:
         out.add_histograms(
             FAMILIES[f"{of}_time_to_first_token_seconds"], [(name, group.first_token) for name, group in named]
         )
-
-
-def _joined(names: Iterable[str]) -> str:
-    return ",".join(names)

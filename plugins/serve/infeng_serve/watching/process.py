@@ -22,7 +22,7 @@ def add_process(out: Exposition) -> None:
     }
     for name, value in values.items():
         if value is not None:
-            out.add(FAMILIES[name], ("", value))
+            out.add(FAMILIES[name], ((), value))
 
 
 def _resident() -> int | None:

@@ -16,7 +16,7 @@ from infeng_serve.model import Model
 from infeng_serve.observers import Observer
 from infeng_serve.watchers import watchers
 from infeng_serve.watching.accesslog import AccessLog
-from infeng_serve.watching.exposition import OPENMETRICS, TEXT
+from infeng_serve.watching.families import OPENMETRICS, TEXT
 from infeng_serve.watching.figures import figures
 from infeng_serve.watching.scrape import read
 from infeng_serve.watching.top import Top
