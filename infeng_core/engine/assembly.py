@@ -15,7 +15,7 @@ from infeng_core.backends.saved_prefixes import SavedPrefixes
 from infeng_core.engine.in_flight import InFlight
 from infeng_core.formats.tensors import LoadedModel
 from infeng_core.kernels.choice import Selector
-from infeng_core.machine.cpu import Cpu, detect
+from infeng_core.machine.cpu import Cpu
 from infeng_core.plug.hookspecs import DrafterFactory
 from infeng_core.plug.manager import Plugins
 from infeng_core.requests.defaults import recommended
@@ -56,13 +56,15 @@ class Parts:
         return () if self.tokenizer.eos_id is None else (self.tokenizer.eos_id,)
 
 
-def assemble(reference: str, config: EngineConfig, laps: Laps) -> Parts:
+def assemble(reference: str, config: EngineConfig, laps: Laps, plugins: Plugins | None = None) -> Parts:
     """Load the model ``reference`` and bind a kernel to each of its operations, each phase a lap.
+
+    plugins: those of the configuration, where they are known.
 
     Raises ModelError, PluginError, KernelError or ResourceError.
     """
-    cpu = detect()
-    plugins = Plugins.discover(config, cpu)
+    plugins = plugins or Plugins.discover(config)
+    cpu = plugins.cpu
     backend: Backend = plugins.backend(config.backend.use)
     laps.end("plugins")
     selector = Selector(plugins, config, cpu) if backend.uses_kernels else None

@@ -25,6 +25,7 @@ from infeng_core.engine.submission import Submissions, abandon
 from infeng_core.engine.watchdog import HELPED, STREAMS, Place, Stall, Watchdog
 from infeng_core.errors import UsageError
 from infeng_core.plug.assembly import load_config
+from infeng_core.plug.manager import Plugins
 from infeng_core.requests import checks
 from infeng_core.requests.input import AdaptersOf, Prompt, Prompts
 from infeng_core.requests.output import Event, Output
@@ -58,6 +59,7 @@ class Engine:
         adapters: Mapping[str, str | Path] = MappingProxyType({}),
         overrides: Mapping[str, object] = MappingProxyType({}),
         config: EngineConfig | None = None,
+        plugins: Plugins | None = None,
     ) -> None:
         """Load a model and bind a kernel to each of its operations.
 
@@ -68,12 +70,14 @@ class Engine:
         adapters: names to PEFT directories, artifacts or hub names, loaded when first asked for.
         overrides: settings by their dotted names, such as ``{"kv_cache.dtype": "f32"}``.
         config: a configuration that is complete already, instead of those above.
+        plugins: what ``Plugins.discover`` found for ``config``, so that they are not looked for again.
 
         Raises ManifestError, ModelError, AdapterError, PluginError, KernelError or ResourceError; each says what to do.
         """
         arguments.paths(model, manifest)
         arguments.mappings(adapters=adapters, overrides=overrides)
         arguments.configuration(config)
+        arguments.plugins(plugins, config)
         arguments.speculation(speculate)
         given = {"model.path": None if model is None else str(model), "threads.count": threads, "model.format": format}
         given = {key: value for key, value in given.items() if value is not None}
@@ -82,7 +86,7 @@ class Engine:
         reference = str(model) if model is not None else self.config.model.path
         if not reference:
             raise UsageError("model", "none is named", "give a directory or a hub name, or set model.path")
-        parts = assemble(reference, self.config, self._laps)
+        parts = assemble(reference, self.config, self._laps, plugins)
         self.cpu, self.plugins, self.selector = parts.cpu, parts.plugins, parts.selector
         self.model, self.limits, self.tokenizer = parts.model, parts.limits, parts.tokenizer
         self.executable: Executable = parts.executable
@@ -324,13 +328,17 @@ class Engine:
         events = arguments.count("events", events, 1, arguments.MOST_EVENTS)
         return measuring(self._observers, self.executable, self._driver.lock.run, events)
 
-    @contextmanager
-    def observe(self, observer: Observer) -> Iterator[None]:
+    def observe(self, observer: Observer) -> AbstractContextManager[None]:
         """Tell an observer what the engine does inside of a ``with`` block; it begins and ends between two steps.
 
         Observers that a configuration names (``observers.use``) are told from the engine's making to its closing.
         """
         self._lifetime.check()
+        arguments.observer(observer)
+        return self._observing(observer)
+
+    @contextmanager
+    def _observing(self, observer: Observer) -> Iterator[None]:
         self._driver.lock.run(partial(self._observers.add, observer))
         try:
             yield

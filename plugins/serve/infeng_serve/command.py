@@ -89,6 +89,7 @@ class Serve:
 
     def run(self, arguments: argparse.Namespace) -> int:
         """Serve until SIGTERM or Ctrl-C; raises InfengError, and what loading the model raises."""
+        from infeng_core.api import Plugins
         from infeng_serve.defaults import as_served
         from infeng_serve.model import Model, load
         from infeng_serve.server import Server
@@ -112,7 +113,8 @@ class Serve:
         loras = [parse_lora(text) for text in arguments.lora]
         settings = Settings.read({**self._settings, **config.extra.get("serve", {})})
         keys = keys_of(arguments.api_key, arguments.admin_key, settings.api_keys)
-        config = as_served(config, keys)
+        plugins = Plugins.discover(config)
+        config = as_served(config, keys, plugins)
         if settings.otlp_endpoint:
             check(settings.otlp_endpoint)  # now, and not after the model has been loaded
 
@@ -120,7 +122,7 @@ class Serve:
 
         def loaded() -> Model:
             begin = time.perf_counter()
-            model = load(config, settings, loras, warming=warming.run, startup=startup)
+            model = load(config, settings, loras, plugins=plugins, warming=warming.run, startup=startup)
             if server.grpc_address:
                 say(f"gRPC at {server.grpc_address}", to_stderr=True)
             say(f"serving {model.name}, loaded in {time.perf_counter() - begin:.2f} s", to_stderr=True)

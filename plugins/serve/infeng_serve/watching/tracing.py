@@ -5,17 +5,22 @@ Nothing of opentelemetry is imported before a ``Tracing`` is made.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from infeng_core.api import Engine, InfengError, UsageError, __version__, get_logger
+from infeng_core.api import AdapterChange, AdapterInfo, Engine, Observer, UsageError, __version__, get_logger
 from infeng_serve.observers import Record
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace.export import SpanExporter
+
+MOST_LOADS = 1024
+"""Latest loads of adapters that are remembered for the requests that waited for them."""
 
 FAREWELL_SECONDS = 3.0
 """What the last spans get to be sent."""
@@ -25,6 +30,28 @@ _log = get_logger(__name__)
 _Part = tuple[str, float, float]  # name, begin, end in seconds of time.perf_counter
 
 _PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
+
+
+class Loads(Observer):
+    """The latest loads of adapters of an engine."""
+
+    def __init__(self) -> None:
+        """Know of none."""
+        self._latest: deque[_Part] = deque(maxlen=MOST_LOADS)  # by the names of adapters
+
+    def adapter(self, change: AdapterChange, info: AdapterInfo) -> None:
+        """Remember a load."""
+        if change in ("loaded", "reloaded"):
+            self._latest.append((info.name, info.loaded - (info.load_seconds or 0.0), info.loaded))
+
+    def waited_for(self, record: Record) -> Iterator[_Part]:
+        """Give the loads of its adapters that a request has waited for."""
+        if not record.adapter or not record.started:
+            return
+        names = record.adapter.split("+")
+        for name, begin, end in tuple(self._latest):
+            if name in names and record.submitted < end <= record.started:
+                yield f"adapter load {name}", max(record.submitted, begin), end
 
 
 class Tracing:
@@ -38,8 +65,8 @@ class Tracing:
     def __init__(self, endpoint: str, engine: Engine | None = None) -> None:
         """endpoint: of a collector, such as http://localhost:4317 (gRPC) or http://localhost:4318/v1/traces (HTTP).
 
-        engine: says when adapters were loaded. Raises UsageError where opentelemetry is not installed, or for an
-        endpoint that cannot be.
+        engine: tells of loads of adapters. Raises UsageError where opentelemetry is not installed, or for an endpoint
+        that cannot be.
         """
         exporter = exporter_for(endpoint)
         from opentelemetry.sdk.resources import Resource
@@ -53,7 +80,10 @@ class Tracing:
         self._provider.add_span_processor(BatchSpanProcessor(exporter))
         self._tracer = self._provider.get_tracer("infeng_serve", __version__)
         self._propagator = TraceContextTextMapPropagator()
-        self._engine = engine
+        self._loads = Loads()
+        self._observing = contextlib.ExitStack()
+        if engine is not None:
+            self._observing.enter_context(engine.observe(self._loads))
 
     def accepted(self, record: Record) -> None:
         """Make no span yet."""
@@ -71,13 +101,14 @@ class Tracing:
 
     def close(self) -> None:
         """Send what has not been sent, and end; what no collector takes in a few seconds is lost."""
+        self._observing.close()
         thread = threading.Thread(target=self._provider.shutdown, name="infeng-spans", daemon=True)
         thread.start()
         thread.join(FAREWELL_SECONDS)
 
     def _make(self, record: Record, error: str, parts: Iterable[_Part]) -> None:
         try:
-            self._emit(record, error, (*parts, *self._loads(record)))
+            self._emit(record, error, (*parts, *self._loads.waited_for(record)))
         except Exception as problem:  # nobody's answer shall depend on who watches it
             _log.warning("a span cannot be made", error=f"{type(problem).__name__}: {problem}")
 
@@ -99,18 +130,6 @@ class Tracing:
             start = _nanoseconds(record, begin)
             self._tracer.start_span(name, inside, start_time=start).end(max(start, _nanoseconds(record, end)))
         span.end(_nanoseconds(record, record.ended or record.arrived))
-
-    def _loads(self, record: Record) -> Iterator[_Part]:
-        """Give the loads of its adapters that it has waited for."""
-        if self._engine is None or not record.adapter or not record.started:
-            return
-        for name in record.adapter.split("+"):
-            try:
-                info = self._engine.adapters[name]
-            except InfengError:  # unloaded meanwhile
-                continue
-            if record.submitted < info.loaded <= record.started:
-                yield f"adapter load {name}", max(record.submitted, info.loaded - (info.load_seconds or 0)), info.loaded
 
 
 def check(endpoint: str) -> None:

@@ -184,6 +184,7 @@ def test_a_caller_that_samples_not_is_followed(http_collector: Collector, finish
 def test_the_load_of_an_adapter_that_a_request_waited_for_is_a_part_of_it(
     engine: Engine, http_collector: Collector, make_record: MakeRecord
 ):
+    tracing = Tracing(http_collector.endpoint, engine)
     now = time.perf_counter()
     record = make_record(arrived=now, submitted=now, adapter="coder+bard")
     params = SamplingParams(max_tokens=1)
@@ -191,18 +192,25 @@ def test_the_load_of_an_adapter_that_a_request_waited_for_is_a_part_of_it(
     stream.result()
     record.started = record.first_token = record.last_token = record.ended = time.perf_counter()
     record.finish_reason = "length"
-    tracing = Tracing(http_collector.endpoint, engine)
+    took = engine.adapters["coder"].load_seconds
+    engine.adapters.reload("coder")  # which it has not waited for
     tracing.ended(record)
     tracing.close()
     load = http_collector.spans()["adapter load coder"]
-    took = (load.end_time_unix_nano - load.start_time_unix_nano) / 1e9
-    assert took == pytest.approx(engine.adapters["coder"].load_seconds, rel=0.2, abs=1e-4)
+    assert (load.end_time_unix_nano - load.start_time_unix_nano) / 1e9 == pytest.approx(took, rel=0.2, abs=1e-4)
     later = make_record(arrived=record.ended, submitted=record.ended, started=record.ended + 1, adapter="coder+nobody")
     http_collector.received.clear()
     tracing = Tracing(http_collector.endpoint, engine)
     tracing.ended(later)
     tracing.close()
     assert "adapter load coder" not in http_collector.spans()
+
+
+def test_traces_observe_the_engine_until_they_are_closed(engine: Engine, http_collector: Collector):
+    tracing = Tracing(http_collector.endpoint, engine)
+    assert tracing._loads in engine._observers.present
+    tracing.close()
+    assert tracing._loads not in engine._observers.present
 
 
 @pytest.mark.parametrize("endpoint", ["http://127.0.0.1:1", "http://127.0.0.1:1/v1/traces"])
