@@ -126,7 +126,7 @@ from infeng_core.models.ops import (
     panel_columns,
 )
 from infeng_core.models.weights import ExpertNames, Layout, Part, TensorSpec, VectorSpec, decoder, layout
-from infeng_core.plug import hookimpl
+from infeng_core.plug import hookimpl, hookspec
 from infeng_core.plug.assembly import load_config
 from infeng_core.plug.hookspecs import (
     API_VERSION,
@@ -340,6 +340,7 @@ __all__ = [
     "get_logger",
     "hear_others",
     "hookimpl",
+    "hookspec",
     "is_artifact",
     "is_json",
     "is_native",

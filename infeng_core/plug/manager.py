@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -87,6 +87,7 @@ class Plugins:
         self.manifests = plugins
         self._manager = pluggy.PluginManager(PROJECT)
         self._manager.add_hookspecs(hookspecs)
+        self._declared: dict[str, Callable[..., Any]] = {}  # hooks of plugins
         self._formats: dict[str, QuantFormat] = {}
         self._look_for_typos()
         for plugin in plugins:
@@ -179,6 +180,20 @@ class Plugins:
                     if plugin.usable:
                         self._fail(plugin, error.why)
         return found
+
+    def answers(self, hook: Callable[..., Any]) -> dict[str, Any]:
+        """Return what plugins give for a hook that another plugin declares, by the plugins' names.
+
+        hook: the function that ``hookspec`` has marked. Plugins are asked whose plugin.yaml lists its name under
+        ``provides.hooks``; one that fails costs a warning.
+        """
+        name = hook.__name__
+        if name not in self._declared:
+            self._manager.add_hookspecs(types.SimpleNamespace(**{name: hook}))
+            self._declared[name] = hook
+        asked = [p for p in self.manifests if p.usable and p.manifest and name in p.manifest.provides["hooks"]]
+        found = {plugin.name: self._ask(plugin, name) for plugin in asked}
+        return {name: answer for name, answer in found.items() if answer is not None}
 
     def names(self, kind: str) -> list[str]:
         """Return what usable plugins provide of ``kind`` ("tokenizers", "backends", ...), by their YAML."""
@@ -321,7 +336,7 @@ class Plugins:
             raise
         except BaseException as error:
             return self._fail(plugin, f"{hook}() raised {type(error).__name__}: {error}")
-        owed = get_type_hints(getattr(hookspecs, hook))["return"]
+        owed = get_type_hints(self._declared.get(hook) or getattr(hookspecs, hook))["return"]
         text = next((text for answer in answers if (text := border.wrong(answer, owed))), "")
         if text:
             return self._fail(plugin, f"what {hook}() returned {text}")

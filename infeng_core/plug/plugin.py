@@ -100,6 +100,7 @@ _PROVIDES: Mapping[str, Kind | None] = {
     "logit_processors": _NAMES,
     "prefix_stores": _NAMES,
     "observers": _NAMES,
+    "hooks": _NAMES,  # that other plugins declare
     "commands": None,
 }
 

@@ -91,7 +91,9 @@ class Serve:
         """Serve until SIGTERM or Ctrl-C; raises InfengError, and what loading the model raises."""
         from infeng_core.api import Plugins
         from infeng_serve.defaults import as_served
+        from infeng_serve.hookspecs import routes_of
         from infeng_serve.model import Model, load
+        from infeng_serve.routes import page, table
         from infeng_serve.server import Server
         from infeng_serve.settings import Settings
         from infeng_serve.warm import Warming
@@ -134,6 +136,7 @@ class Serve:
             loaded,
             keys=keys,
             watch=lambda model: watchers(model, settings, startup),
+            routes=routes_of(plugins, {**table(), **page.routes(settings)}),
             startup=startup,
         )
         if not keys.are_asked_for and not server.is_local:
