@@ -81,7 +81,7 @@ class Serve:
         )
         self._configure_access(parser.add_argument_group("access"))
         self._configure_limits(parser.add_argument_group("limits"))
-        self._configure_watching(parser.add_argument_group("watching"))
+        self._configure_observability(parser.add_argument_group("observability"))
         parser.add_argument(
             "--journal", metavar="DIR", help="accepted calls are written here, so that streams go on after a break"
         )
@@ -93,13 +93,13 @@ class Serve:
         from infeng_serve.defaults import as_served
         from infeng_serve.hookspecs import routes_of
         from infeng_serve.model import Model, load
+        from infeng_serve.observability.process import age
+        from infeng_serve.observability.tracing import check
         from infeng_serve.routes import page, table
         from infeng_serve.server import Server
         from infeng_serve.settings import Settings
         from infeng_serve.warm import Warming
         from infeng_serve.watchers import watchers
-        from infeng_serve.watching.process import age
-        from infeng_serve.watching.tracing import check
 
         hear_others()
         startup = Laps(age())
@@ -177,7 +177,7 @@ class Serve:
         group.add_argument("--request-timeout", type=float, metavar="S", help="an answer ends with what it has (never)")
         group.add_argument("--drain-timeout", type=float, metavar="S", help="for answers in the making at the end (30)")
 
-    def _configure_watching(self, group: Options) -> None:
+    def _configure_observability(self, group: Options) -> None:
         group.add_argument(
             "--access-log", nargs="?", const="logfmt", metavar="FORMAT", help="a line for each answer: logfmt or json"
         )

@@ -10,9 +10,9 @@ from typing import Literal, TextIO
 import structlog
 
 from infeng_core.api import printable
+from infeng_serve.observability.lines import LineWriter
+from infeng_serve.observability.metrics import COMPLETE
 from infeng_serve.observers import Record
-from infeng_serve.watching.lines import LineWriter
-from infeng_serve.watching.metrics import COMPLETE
 
 Format = Literal["logfmt", "json"]
 

@@ -9,11 +9,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from infeng_serve.observability.exposition import wants_openmetrics
+from infeng_serve.observability.families import FAMILIES
+from infeng_serve.observability.load import load_values
+from infeng_serve.observability.metrics import Metrics
 from infeng_serve.observers import Observer, Record
-from infeng_serve.watching.exposition import wants_openmetrics
-from infeng_serve.watching.families import FAMILIES
-from infeng_serve.watching.load import load_values
-from infeng_serve.watching.metrics import Metrics
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as read_text
 

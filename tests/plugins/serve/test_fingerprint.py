@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 from infeng_demo import adapter_dir, model_dir
-from infeng_serve import basis, generating
+from infeng_serve import fingerprint, generating
 from infeng_serve.journal import Entry, Journal
 from infeng_serve.model import Model, load
 from infeng_serve.settings import Settings
@@ -35,7 +35,7 @@ def journal(directory: Path | None, what: dict[str, str], **given: Any) -> tuple
 # ------------------------------------------------------------------------------------------------------- its files ---
 
 
-def test_a_process_with_the_same_basis_goes_on_and_another_says_what_has_changed(tmp_path: Path):
+def test_a_process_with_the_same_fingerprint_goes_on_and_another_says_what_has_changed(tmp_path: Path):
     first, _ = journal(tmp_path, BEFORE)
     first.add(entry(1))
     first.close()
@@ -53,7 +53,7 @@ def test_a_process_with_the_same_basis_goes_on_and_another_says_what_has_changed
         other.close()
 
 
-def test_every_file_begins_with_its_basis_and_none_grows_for_it(tmp_path: Path):
+def test_every_file_begins_with_its_fingerprint_and_none_grows_for_it(tmp_path: Path):
     first, _ = journal(tmp_path, BEFORE, most_bytes=40_000)
     for number in range(60):
         first.add(Entry(f"id{number}", "/v1/completions", "t", 1000, b"x" * 1000, (number,)))
@@ -66,8 +66,8 @@ def test_every_file_begins_with_its_basis_and_none_grows_for_it(tmp_path: Path):
 
 
 @pytest.mark.parametrize("damage", ["head", "older"])
-def test_calls_whose_basis_is_not_known_are_refused(tmp_path: Path, damage: str):
-    first, _ = journal(tmp_path, BEFORE if damage == "head" else {})  # an older version wrote no basis
+def test_calls_whose_fingerprint_is_not_known_are_refused(tmp_path: Path, damage: str):
+    first, _ = journal(tmp_path, BEFORE if damage == "head" else {})  # an older version wrote no fingerprint
     first.add(entry(1))
     first.close()
     if damage == "head":
@@ -101,7 +101,7 @@ def test_a_stream_is_refused_after_an_upgrade_and_goes_on_when_that_is_taken_bac
         found = frames(asked(one, **key).content)
     last = found[4][0]
     with monkeypatch.context() as patch:
-        patch.setattr(basis, "__version__", "9.9")
+        patch.setattr(fingerprint, "__version__", "9.9")
         with running(journal=str(tmp_path)) as upgraded:
             for again in (rest(upgraded.url, last), asked(upgraded, **key)):
                 status, code, message = refusal(again)

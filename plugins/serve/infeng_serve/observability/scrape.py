@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from infeng_core.api import InfengError, UsageError
-from infeng_serve.watching.families import TEXT
+from infeng_serve.observability.families import TEXT
 
 Labels = frozenset[tuple[str, str]]
 

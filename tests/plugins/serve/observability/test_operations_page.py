@@ -10,12 +10,12 @@ import infeng_serve
 from infeng_chat.rendering.renderer import LIMITS
 from infeng_grammar.argument import MOST_BYTES
 from infeng_serve.adapters import MOST_OWN
+from infeng_serve.idempotency import MOST_CHARACTERS
+from infeng_serve.observability.families import FAMILIES
+from infeng_serve.observability.metrics import REASONS
 from infeng_serve.protocol import bounds, counting
 from infeng_serve.protocol.requests import MOST_REQUESTS
-from infeng_serve.repeats import MOST_CHARACTERS
 from infeng_serve.routes.embeddings import MOST as MOST_TEXTS
-from infeng_serve.watching.families import FAMILIES
-from infeng_serve.watching.metrics import REASONS
 
 from infeng_core.api import EngineConfig
 from infeng_core.plug.plugin import read_plugin

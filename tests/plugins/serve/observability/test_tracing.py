@@ -15,9 +15,9 @@ from typing import Any
 
 import grpc
 import pytest
+from infeng_serve.observability import tracing as tracing_module
+from infeng_serve.observability.tracing import Tracing, exporter_for
 from infeng_serve.observers import Record
-from infeng_serve.watching import tracing as tracing_module
-from infeng_serve.watching.tracing import Tracing, exporter_for
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2 as messages
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2_grpc as service
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
@@ -259,7 +259,9 @@ def test_the_protocol_follows_from_endpoint_and_environment(
 
 
 def test_who_uses_no_traces_imports_nothing_of_opentelemetry():
-    code = "import sys, infeng_serve.watching.tracing as t; print([m for m in sys.modules if 'opentelemetry' in m])"
+    code = (
+        "import sys, infeng_serve.observability.tracing as t; print([m for m in sys.modules if 'opentelemetry' in m])"
+    )
     done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 

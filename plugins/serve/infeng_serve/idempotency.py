@@ -15,7 +15,7 @@ MOST_CHARACTERS = 255
 """Of an Idempotency-Key."""
 
 
-class Repeats:
+class Idempotency:
     """Finds the call that another one repeats, and says whether its answer can still be the same."""
 
     def __init__(self, journal: Journal) -> None:

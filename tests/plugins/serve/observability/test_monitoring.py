@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
-from infeng_serve.watching.families import FAMILIES
+from infeng_serve.observability.families import FAMILIES
 from monitoring_parts import DASHBOARD, EXAMPLE, RULES, THRESHOLD, alert_queries, dashboard_queries
 
 

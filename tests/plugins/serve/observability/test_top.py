@@ -17,12 +17,12 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
+from infeng_serve.observability.figures import figures
+from infeng_serve.observability.metrics import Metrics
+from infeng_serve.observability.scrape import quantile, read
+from infeng_serve.observability.screen import screen
+from infeng_serve.observability.top import Top
 from infeng_serve.observers import Record
-from infeng_serve.watching.figures import figures
-from infeng_serve.watching.metrics import Metrics
-from infeng_serve.watching.scrape import quantile, read
-from infeng_serve.watching.screen import screen
-from infeng_serve.watching.top import Top
 from rich.console import Console
 
 from infeng_core.api import Engine, InfengError, UsageError
@@ -198,7 +198,7 @@ def test_what_cannot_be_watched_is_named_with_a_remedy(url: str):
 
 def test_in_a_terminal_it_goes_on_until_q_and_leaves_that_as_it_was(url: str):
     code = (
-        "import argparse, sys; from infeng_serve.watching.top import Top; parser = argparse.ArgumentParser();"
+        "import argparse, sys; from infeng_serve.observability.top import Top; parser = argparse.ArgumentParser();"
         "Top().configure(parser); sys.exit(Top().run(parser.parse_args(sys.argv[1:])))"
     )
     master, slave = pty.openpty()

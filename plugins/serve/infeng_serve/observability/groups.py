@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator
 
-from infeng_serve.watching.exposition import Histogram
-from infeng_serve.watching.families import FIRST_TOKEN
+from infeng_serve.observability.exposition import Histogram
+from infeng_serve.observability.families import FIRST_TOKEN
 
 OTHER = "other"
 """Stands for all beyond those that are told apart."""

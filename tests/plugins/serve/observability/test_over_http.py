@@ -13,13 +13,13 @@ from collections.abc import Iterator, Sequence
 import pytest
 from infeng_demo import model_dir
 from infeng_serve.model import Model
+from infeng_serve.observability.accesslog import AccessLog
+from infeng_serve.observability.families import OPENMETRICS, TEXT
+from infeng_serve.observability.figures import figures
+from infeng_serve.observability.scrape import read
+from infeng_serve.observability.top import Top
 from infeng_serve.observers import Observer
 from infeng_serve.watchers import watchers
-from infeng_serve.watching.accesslog import AccessLog
-from infeng_serve.watching.families import OPENMETRICS, TEXT
-from infeng_serve.watching.figures import figures
-from infeng_serve.watching.scrape import read
-from infeng_serve.watching.top import Top
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
 from serve_parts import Running, running, settings_of, until
 

@@ -19,7 +19,7 @@ News = dict[int, list[Event]]
 class Choice:
     """One request of a call."""
 
-    feed: Feed
+    queue: EventQueue
     number: int
     record: Record
     stream: Stream | None = None
@@ -27,7 +27,7 @@ class Choice:
     is_ended: bool = False
 
 
-class Feed:
+class EventQueue:
     """The events of one call. All methods are for the event loop's thread, but ``add`` and what it returns.
 
     A call that does not come for them finds them merged: nobody waits for it, and no more is kept than its answer has.

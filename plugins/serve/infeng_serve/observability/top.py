@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from infeng_core.api import InfengError, UsageError
-from infeng_serve.watching.figures import Figures, figures
-from infeng_serve.watching.scrape import Scrape, fetch, read
+from infeng_serve.observability.figures import Figures, figures
+from infeng_serve.observability.scrape import Scrape, fetch, read
 
 WIDE = 1000
 """Columns of a file or a pipe: whoever reads it gets whole lines."""
@@ -67,7 +67,7 @@ def _show(before: Scrape, look: Callable[[], Scrape], interval: float, once: boo
     from rich.console import Console
     from rich.live import Live
 
-    from infeng_serve.watching.screen import screen
+    from infeng_serve.observability.screen import screen
 
     console = Console()
     if not console.is_terminal and "COLUMNS" not in os.environ:

@@ -18,7 +18,7 @@ def comment(*, has_ids: bool) -> bytes:
     return COMMENT if has_ids else COMMENT + b"\n"
 
 
-class Silence:
+class KeepAlive:
     """Calls somebody each time that nothing was written for so long. One timer, which writing does not touch."""
 
     def __init__(self, seconds: float, ring: Callable[[], object]) -> None:
@@ -29,7 +29,7 @@ class Silence:
         self._written = self._loop.time()
         self._timer = self._loop.call_later(seconds, self._look) if seconds else None
 
-    def broken(self) -> None:
+    def written(self) -> None:
         """Something was written."""
         self._written = self._loop.time()
 

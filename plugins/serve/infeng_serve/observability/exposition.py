@@ -18,7 +18,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.openmetrics import exposition as openmetrics
 
-from infeng_serve.watching.families import Family
+from infeng_serve.observability.families import Family
 
 
 class Histogram:

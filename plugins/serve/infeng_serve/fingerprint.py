@@ -12,7 +12,7 @@ from infeng_core.api import BlockAccess, Engine, __version__, read_bytes
 from infeng_serve.model import Model
 from infeng_serve.settings import Settings
 
-Basis = Mapping[str, str]
+Fingerprint = Mapping[str, str]
 """What counts, by its name."""
 
 PACKAGES = ("infeng-chat", "infeng-grammar", "infeng-serve")
@@ -21,7 +21,7 @@ PACKAGES = ("infeng-chat", "infeng-grammar", "infeng-serve")
 UNKNOWN = "not recorded"
 
 
-def basis_of(model: Model, settings: Settings) -> dict[str, str]:
+def fingerprint_of(model: Model, settings: Settings) -> dict[str, str]:
     """Return what the answers of a server depend on. Kernels of class exact do not count: they give the same bytes."""
     engine, config, template = model.engine, model.engine.config, settings.chat_template
     return {
@@ -37,12 +37,12 @@ def basis_of(model: Model, settings: Settings) -> dict[str, str]:
     }
 
 
-def digest_of(basis: Basis) -> str:
-    """Return a short name that tells one basis from another; "" for one that says nothing."""
-    return _digest(json.dumps(basis, sort_keys=True).encode()) if basis else ""
+def digest_of(fingerprint: Fingerprint) -> str:
+    """Return a short name that tells one fingerprint from another; "" for one that says nothing."""
+    return _digest(json.dumps(fingerprint, sort_keys=True).encode()) if fingerprint else ""
 
 
-def changes(before: Basis, now: Basis) -> dict[str, str]:
+def changes(before: Fingerprint, now: Fingerprint) -> dict[str, str]:
     """Return a phrase for everything that is not as it was, by its name."""
     return {
         name: f"{name} was {_short(before.get(name, UNKNOWN))} and is {_short(now.get(name, UNKNOWN))}"

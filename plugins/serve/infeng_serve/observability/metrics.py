@@ -8,11 +8,11 @@ from bisect import bisect_left
 from typing import Literal
 
 from infeng_core.api import BASE, AdapterInfo, Engine, InfengError, Laps, __version__
+from infeng_serve.observability.exposition import Exposition, Histogram
+from infeng_serve.observability.families import FAMILIES, FIRST_TOKEN, PER_TOKEN, WHOLE, token_bounds
+from infeng_serve.observability.groups import OTHER, Group, Groups
+from infeng_serve.observability.process import add_process
 from infeng_serve.observers import Record
-from infeng_serve.watching.exposition import Exposition, Histogram
-from infeng_serve.watching.families import FAMILIES, FIRST_TOKEN, PER_TOKEN, WHOLE, token_bounds
-from infeng_serve.watching.groups import OTHER, Group, Groups
-from infeng_serve.watching.process import add_process
 
 Prefix = Literal["infeng", "vllm"]
 

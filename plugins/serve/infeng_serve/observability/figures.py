@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from infeng_serve.watching.scrape import Scrape, quantile
+from infeng_serve.observability.scrape import Scrape, quantile
 
 Percentiles = Mapping[str, float | None]
 

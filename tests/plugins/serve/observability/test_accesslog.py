@@ -10,10 +10,10 @@ import threading
 from collections.abc import Callable
 
 import pytest
+from infeng_serve.observability import lines as lines_module
+from infeng_serve.observability.accesslog import AccessLog
+from infeng_serve.observability.lines import LineWriter
 from infeng_serve.observers import Record
-from infeng_serve.watching import lines as lines_module
-from infeng_serve.watching.accesslog import AccessLog
-from infeng_serve.watching.lines import LineWriter
 
 MakeRecord = Callable[..., Record]
 

@@ -7,8 +7,8 @@ import resource
 import time
 from pathlib import Path
 
-from infeng_serve.watching.exposition import Exposition
-from infeng_serve.watching.families import FAMILIES
+from infeng_serve.observability.exposition import Exposition
+from infeng_serve.observability.families import FAMILIES
 
 
 def add_process(out: Exposition) -> None:
