@@ -21,7 +21,7 @@ from infeng_core._native import (
     pack,
     panel_bytes,
 )
-from infeng_core.adapters import BASE, AdapterInfo
+from infeng_core.adapters import BASE, AdapterChange, AdapterInfo
 from infeng_core.backends.interface import (
     Backend,
     BlockAccess,
@@ -126,12 +126,13 @@ from infeng_core.models.ops import (
     panel_columns,
 )
 from infeng_core.models.weights import ExpertNames, Layout, Part, TensorSpec, VectorSpec, decoder, layout
-from infeng_core.plug import hookimpl
+from infeng_core.plug import hookimpl, hookspec
 from infeng_core.plug.assembly import load_config
 from infeng_core.plug.hookspecs import (
     API_VERSION,
     Command,
     KernelLibrary,
+    ObserverFactory,
     PolicyFactory,
     PrefixStoreFactory,
     TokenizerFactory,
@@ -159,6 +160,7 @@ from infeng_core.scheduling.schedulers import Load, Schedulers
 from infeng_core.settings.config import EngineConfig
 from infeng_core.step import NOT_FINITE, AdapterHandle, AdapterRows, Batch, Limits, Segment, Sequence, adapter_rows
 from infeng_core.telemetry.laps import Laps
+from infeng_core.telemetry.observers import Observer, Stage, StepReport
 from infeng_core.telemetry.process import Footprint, footprint, peak_rss
 from infeng_core.version import __version__
 
@@ -173,6 +175,7 @@ __all__ = [
     "REFERENCE",
     "SAMPLING",
     "Adapter",
+    "AdapterChange",
     "AdapterError",
     "AdapterHandle",
     "AdapterInfo",
@@ -244,6 +247,8 @@ __all__ = [
     "NativeError",
     "Nearest",
     "NotFiniteError",
+    "Observer",
+    "ObserverFactory",
     "OneOp",
     "OpNames",
     "Output",
@@ -288,6 +293,8 @@ __all__ = [
     "SiluMul",
     "Softcap",
     "Source",
+    "Stage",
+    "StepReport",
     "StepShape",
     "Stream",
     "SubGrid",
@@ -333,6 +340,7 @@ __all__ = [
     "get_logger",
     "hear_others",
     "hookimpl",
+    "hookspec",
     "is_artifact",
     "is_json",
     "is_native",

@@ -11,6 +11,7 @@ from infeng_core.plug.hookspecs import (
     DrafterFactory,
     KernelLibrary,
     LogitProcessorFactory,
+    ObserverFactory,
     PolicyFactory,
     QuantFormat,
     Quantizer,
@@ -82,6 +83,14 @@ def infeng_logit_processors() -> dict[str, LogitProcessorFactory]:
     from infeng_core.requests.own import KINDS, Own
 
     return {name: partial(Own, kind) for name, kind in KINDS.items()}
+
+
+@hookimpl
+def infeng_observers() -> dict[str, ObserverFactory]:
+    """The built-in observer, which logs requests."""
+    from infeng_core.telemetry.observers import LogObserver
+
+    return {"log": lambda config: LogObserver()}
 
 
 @hookimpl

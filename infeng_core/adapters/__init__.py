@@ -2,8 +2,8 @@
 
 from infeng_core.adapters.named import NamedAdapters
 from infeng_core.adapters.names import BASE, base_names
-from infeng_core.adapters.records import AdapterInfo
+from infeng_core.adapters.records import AdapterChange, AdapterInfo
 from infeng_core.adapters.reference import AdapterReference
 from infeng_core.adapters.registry import Registry
 
-__all__ = ["BASE", "AdapterInfo", "AdapterReference", "NamedAdapters", "Registry", "base_names"]
+__all__ = ["BASE", "AdapterChange", "AdapterInfo", "AdapterReference", "NamedAdapters", "Registry", "base_names"]

@@ -6,12 +6,12 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from infeng_core.adapters.cache import AdapterCache
 from infeng_core.adapters.loader import Loader
-from infeng_core.adapters.records import Entry, Resident
+from infeng_core.adapters.records import AdapterChange, AdapterInfo, Entry, Resident
 from infeng_core.errors import AdapterError, InfengError, ResourceError, UsageError
 from infeng_core.log import get_logger
 
@@ -31,6 +31,9 @@ class Read(Protocol):
 Place = Callable[["PackedAdapter"], Any]
 """A backend's ``load_adapter``: packed contents to an AdapterHandle."""
 
+Observe = Callable[[AdapterChange, AdapterInfo], None]
+"""Tells observers of an adapter; called without the lock."""
+
 
 @dataclass(slots=True, eq=False)
 class Load:
@@ -40,6 +43,7 @@ class Load:
     done: Future[None] | None = None
     pin: bool = False
     is_reload: bool = False
+    is_taken: bool = False  # the entry means what was loaded
     is_read: bool = False  # what remains is to place it, which cannot hang
     is_over: bool = False  # given up: whatever it brings comes to nothing
 
@@ -48,16 +52,24 @@ class Loading:
     """Brings contents into the cache, for requests that wait or for a caller who does."""
 
     def __init__(
-        self, cache: AdapterCache, read: Read, place: Place, fail: Callable[[Entry, InfengError], None], timeout: float
+        self,
+        cache: AdapterCache,
+        read: Read,
+        place: Place,
+        fail: Callable[[Entry, InfengError], None],
+        timeout: float,
+        observe: Observe,
     ) -> None:
         """Load by ``read`` and ``place``; ``fail`` ends the requests that wait for an entry, called under the lock.
 
-        timeout: seconds after which a load that is still reading has failed.
+        timeout: seconds after which a load that is still reading has failed. observe: is told of every load, before
+        the caller who waits for it returns.
         """
         self._cache = cache
         self._read = read
         self._place = place
         self._fail = fail
+        self._observe = observe
         self._loader = Loader(self._run, self._give_up, timeout)
         self._is_placing = False
         self._is_closed = False
@@ -96,16 +108,29 @@ class Loading:
         except InfengError as caught:
             error = caught
         with self._cache.lock:
+            is_over, load.is_read = load.is_over, True  # from here on it cannot be given up
+        if load.is_taken:
+            self._tell("reloaded" if load.is_reload else "loaded", load.entry)
+        elif error is not None and not (is_over or self._is_closed):
+            self._tell("failed", load.entry, error)
+        with self._cache.lock:
             self._end(load, error)
+
+    def _tell(self, change: AdapterChange, entry: Entry, error: InfengError | None = None) -> None:
+        with self._cache.lock:
+            info = entry.info(is_loading=False)
+        self._observe(change, replace(info, error=None if error is None else str(error)))
 
     def _give_up(self, load: Load, why: str) -> bool:
         with self._cache.lock:
             if load.is_read or load.is_over:
                 return False
             remedy = "check where its files lie, or raise adapters.load_timeout"
-            self._end(load, AdapterError(f"adapter {load.entry.name}", why, remedy))
+            error = AdapterError(f"adapter {load.entry.name}", why, remedy)
+            self._end(load, error)
             load.is_over = True
-            return True
+        self._tell("failed", load.entry, error)
+        return True
 
     def _is_due(self, entry: Entry) -> bool:
         with self._cache.lock:
@@ -198,6 +223,7 @@ class Loading:
         cache.coming.pop(entry, None)
         if not entry.is_gone or entry.waiting:
             cache.attach(entry, resident)
+            load.is_taken = True
             entry.is_pinned |= load.pin and not entry.is_gone
             entry.loads += 1
             entry.loaded = time.perf_counter()

@@ -13,6 +13,10 @@ State = Literal["registered", "loading", "resident"]
 """``registered``: nothing of it is in memory; ``loading``: it is being read or waits for its turn."""
 
 
+AdapterChange = Literal["loaded", "reloaded", "failed", "unloaded"]
+"""What can happen to an adapter."""
+
+
 @dataclass(frozen=True, slots=True)
 class AdapterInfo:
     """An adapter as ``Engine.adapters`` shows it."""

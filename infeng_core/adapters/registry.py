@@ -8,7 +8,7 @@ from collections.abc import Iterable, KeysView, Sequence
 from typing import Any
 
 from infeng_core.adapters.cache import AdapterCache
-from infeng_core.adapters.loading import Loading, Place, Read
+from infeng_core.adapters.loading import Loading, Observe, Place, Read
 from infeng_core.adapters.names import check_name, check_source
 from infeng_core.adapters.prefetch import prefetch
 from infeng_core.adapters.records import AdapterInfo, Entry, Resident
@@ -39,17 +39,20 @@ class Registry:
         base: frozenset[str] = frozenset(),
         max_stacked_rank: int = 1024,
         load_timeout: float = 60.0,
+        observe: Observe = lambda change, info: None,
     ) -> None:
         """Hold at most ``most`` adapters of together ``budget`` bytes (None: any) in memory.
 
         read, place: called on loading threads, place on one at a time. base: names that mean the base model.
         max_stacked_rank: of all adapters of a request. load_timeout: seconds that reading an adapter may take.
+        observe: is told of what happens to adapters.
         """
         self._base = base
         self._max_stacked_rank = max_stacked_rank
         self._entries: dict[str, Entry] = {}
         self._cache = AdapterCache(most, budget)
-        self._loading = Loading(self._cache, read, place, self._fail_waiting, load_timeout)
+        self._observe = observe
+        self._loading = Loading(self._cache, read, place, self._fail_waiting, load_timeout, observe)
         self.failed: deque[AdapterReference] = deque()
         """References that got an error while they waited; the engine takes them."""
 
@@ -76,18 +79,23 @@ class Registry:
         except BaseException:
             with self._cache.lock:
                 if self._entries.get(name) is entry:
-                    self.remove(name)
+                    self._forget(entry)
             raise
 
     def remove(self, name: str) -> None:
         """Unload: nobody can name it from now on; requests that have named it are served."""
         with self._cache.lock:
             entry = self._find(name)
-            del self._entries[name]
-            entry.is_gone, entry.is_pinned = True, False
-            self._retire(entry)
-            self._cache.notify()
+            self._forget(entry)
+            info = entry.info(is_loading=False)
         _log.info("adapter unloaded", name=name)
+        self._observe("unloaded", info)
+
+    def _forget(self, entry: Entry) -> None:
+        del self._entries[entry.name]
+        entry.is_gone, entry.is_pinned = True, False
+        self._retire(entry)
+        self._cache.notify()
 
     def pin(self, name: str, pinned: bool = True) -> None:
         """Load an adapter if it is not in memory and keep it there, or let it leave again."""

@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from infeng_core.errors import RequestError, UsageError
+from infeng_core.plug.manager import Plugins
 from infeng_core.requests.checks import is_unicode, shown
 from infeng_core.requests.stream import Stream
 from infeng_core.settings.config import EngineConfig
+from infeng_core.telemetry import Observer
 
 MOST_EVENTS = 1 << 24
 """Of a profile: half a gigabyte of them for each thread."""
@@ -38,6 +40,20 @@ def configuration(config: Any) -> None:
     """Check a configuration that is given as it is."""
     if config is not None and not isinstance(config, EngineConfig):
         raise UsageError("config", f"{shown(config)} is no EngineConfig", "use load_config")
+
+
+def plugins(found: Any, config: Any) -> None:
+    """Check plugins that are given as they were found."""
+    if found is not None and not isinstance(found, Plugins):
+        raise UsageError("plugins", f"{shown(found)} are no Plugins", "use Plugins.discover")
+    if found is not None and config is None:
+        raise UsageError("plugins", "they are those of a configuration", "give config as well")
+
+
+def observer(value: Any) -> None:
+    """Check what is to be told of an engine's work."""
+    if not isinstance(value, Observer):
+        raise UsageError("observer", f"{shown(value)} is no Observer", "derive its class from Observer")
 
 
 def speculation(text: Any) -> None:

@@ -15,7 +15,7 @@ from infeng_core.backends.saved_prefixes import SavedPrefixes
 from infeng_core.engine.in_flight import InFlight
 from infeng_core.formats.tensors import LoadedModel
 from infeng_core.kernels.choice import Selector
-from infeng_core.machine.cpu import Cpu, detect
+from infeng_core.machine.cpu import Cpu
 from infeng_core.plug.hookspecs import DrafterFactory
 from infeng_core.plug.manager import Plugins
 from infeng_core.requests.defaults import recommended
@@ -24,7 +24,7 @@ from infeng_core.scheduling.limits import adapters_budget, limits_of
 from infeng_core.scheduling.schedulers import Schedulers
 from infeng_core.settings.config import EngineConfig
 from infeng_core.step import Limits
-from infeng_core.telemetry import Laps
+from infeng_core.telemetry import Laps, Observers
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,7 @@ class Parts:
     saved: SavedPrefixes | None  # None where prefixes do not outlive the process
     schedulers: Schedulers
     in_flight: InFlight
+    observers: Observers
 
     @property
     def eos_ids(self) -> tuple[int, ...]:
@@ -55,13 +56,15 @@ class Parts:
         return () if self.tokenizer.eos_id is None else (self.tokenizer.eos_id,)
 
 
-def assemble(reference: str, config: EngineConfig, laps: Laps) -> Parts:
+def assemble(reference: str, config: EngineConfig, laps: Laps, plugins: Plugins | None = None) -> Parts:
     """Load the model ``reference`` and bind a kernel to each of its operations, each phase a lap.
+
+    plugins: those of the configuration, where they are known.
 
     Raises ModelError, PluginError, KernelError or ResourceError.
     """
-    cpu = detect()
-    plugins = Plugins.discover(config, cpu)
+    plugins = plugins or Plugins.discover(config)
+    cpu = plugins.cpu
     backend: Backend = plugins.backend(config.backend.use)
     laps.end("plugins")
     selector = Selector(plugins, config, cpu) if backend.uses_kernels else None
@@ -78,7 +81,8 @@ def assemble(reference: str, config: EngineConfig, laps: Laps) -> Parts:
     drafter = None if config.speculation.use == "none" else plugins.drafter(config.speculation.use)
     tokenizer: Tokenizer = plugins.tokenizer(config.tokenizer.use)(model.tokenizer_dir, config)
     laps.end("tokenizer")
-    registry = _registry(base_names(reference), config, model, backend, executable)
+    observers = _observers(config, plugins)
+    registry = _registry(base_names(reference), config, model, backend, executable, observers)
     saved = _saved(config, plugins, model, executable)
     policy, restore = plugins.scheduler(config.scheduler.use), None if saved is None else saved.restore
     schedulers = Schedulers(config, limits, policy, model.id, restore)
@@ -97,12 +101,26 @@ def assemble(reference: str, config: EngineConfig, laps: Laps) -> Parts:
         registry,
         saved,
         schedulers,
-        InFlight(schedulers.make, config.scheduler.use, registry, schedulers.backlog),
+        InFlight(schedulers.make, config.scheduler.use, registry, schedulers.backlog, observers),
+        observers,
     )
 
 
+def _observers(config: EngineConfig, plugins: Plugins) -> Observers:
+    """Return the observers that the configuration names; raises PluginError."""
+    observers = Observers()
+    for name in config.observers.use:
+        observers.add(plugins.observer(name)(config))
+    return observers
+
+
 def _registry(
-    names: frozenset[str], config: EngineConfig, model: LoadedModel, backend: Backend, executable: Executable
+    names: frozenset[str],
+    config: EngineConfig,
+    model: LoadedModel,
+    backend: Backend,
+    executable: Executable,
+    observers: Observers,
 ) -> Registry:
     """Return a registry of adapters for a model; ``names`` are the base's own."""
     section = config.adapters
@@ -117,6 +135,7 @@ def _registry(
         base=names,
         max_stacked_rank=executable.max_stacked_rank,
         load_timeout=section.load_timeout,
+        observe=observers.adapter,
     )
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Any
@@ -24,6 +25,7 @@ from infeng_core.engine.submission import Submissions, abandon
 from infeng_core.engine.watchdog import HELPED, STREAMS, Place, Stall, Watchdog
 from infeng_core.errors import UsageError
 from infeng_core.plug.assembly import load_config
+from infeng_core.plug.manager import Plugins
 from infeng_core.requests import checks
 from infeng_core.requests.input import AdaptersOf, Prompt, Prompts
 from infeng_core.requests.output import Event, Output
@@ -35,17 +37,7 @@ from infeng_core.scheduling.drafts import parse
 from infeng_core.scheduling.scheduler import Scheduler
 from infeng_core.scheduling.schedulers import Load
 from infeng_core.settings.config import EngineConfig
-from infeng_core.telemetry import Laps, Profile, measuring
-
-_STAGES: Mapping[str, Mapping[str, str] | str] = {
-    "_submissions.inputs": {"take": "tokenize"},
-    "_in_flight.scheduler": {"next_batch": "schedule", "commit": "schedule"},
-    "executable": {"run": "run"},
-    "_sampler": {"pick": "sample"},
-    "_in_flight.streams": {"push": "detokenize"},
-    "_step": "step",
-}
-"""What a profile times: methods of the engine's parts, and of the engine."""
+from infeng_core.telemetry import Laps, Observer, Profile, measuring
 
 
 class Engine:
@@ -67,6 +59,7 @@ class Engine:
         adapters: Mapping[str, str | Path] = MappingProxyType({}),
         overrides: Mapping[str, object] = MappingProxyType({}),
         config: EngineConfig | None = None,
+        plugins: Plugins | None = None,
     ) -> None:
         """Load a model and bind a kernel to each of its operations.
 
@@ -77,12 +70,14 @@ class Engine:
         adapters: names to PEFT directories, artifacts or hub names, loaded when first asked for.
         overrides: settings by their dotted names, such as ``{"kv_cache.dtype": "f32"}``.
         config: a configuration that is complete already, instead of those above.
+        plugins: what ``Plugins.discover`` found for ``config``, so that they are not looked for again.
 
         Raises ManifestError, ModelError, AdapterError, PluginError, KernelError or ResourceError; each says what to do.
         """
         arguments.paths(model, manifest)
         arguments.mappings(adapters=adapters, overrides=overrides)
         arguments.configuration(config)
+        arguments.plugins(plugins, config)
         arguments.speculation(speculate)
         given = {"model.path": None if model is None else str(model), "threads.count": threads, "model.format": format}
         given = {key: value for key, value in given.items() if value is not None}
@@ -91,7 +86,7 @@ class Engine:
         reference = str(model) if model is not None else self.config.model.path
         if not reference:
             raise UsageError("model", "none is named", "give a directory or a hub name, or set model.path")
-        parts = assemble(reference, self.config, self._laps)
+        parts = assemble(reference, self.config, self._laps, plugins)
         self.cpu, self.plugins, self.selector = parts.cpu, parts.plugins, parts.selector
         self.model, self.limits, self.tokenizer = parts.model, parts.limits, parts.tokenizer
         self.executable: Executable = parts.executable
@@ -99,13 +94,13 @@ class Engine:
         """Sampling parameters that the model's generation_config.json sets, for who asks on behalf of others; requests
         take SamplingParams' own defaults."""
         self._registry, self._saved, self._schedulers = parts.registry, parts.saved, parts.schedulers
-        self._in_flight = parts.in_flight
+        self._in_flight, self._observers = parts.in_flight, parts.observers
         self._lifetime = Lifetime()
-        self._driver = Driver(lambda: self._step(), self._save_prefixes, self._in_flight, self._lifetime)
+        self._driver = Driver(self._observed_step, self._save_prefixes, self._in_flight, self._lifetime)
         self._submissions = Submissions(parts, self._driver, self._cancel, self._lifetime)
         self._embeddings = Embeddings(self._submissions)
         self._sampler = Sampler(self.limits.max_samples, self.config.sampling.order)
-        self._execution = Execution(self._sampler, self._in_flight)
+        self._execution = Execution(self._sampler, self._in_flight, self._observers)
         self._place = Place()
         sampler, seconds = self._sampler, self.config.scheduler.stall_ms / 1000
         self._watchdog = Watchdog(self._driver.moment, self._place, lambda: sampler.helper, seconds)
@@ -135,7 +130,11 @@ class Engine:
         self._lifetime.check()
         if self._driver.is_started:
             raise UsageError("engine", "its own thread runs the steps", "wait for streams, or call stop() first")
-        return self._driver.lock.run(lambda: self._step())  # which a profile replaces
+        return self._driver.lock.run(self._observed_step)
+
+    def _observed_step(self) -> bool:
+        observers = self._observers
+        return observers.timed("step", self._step) if observers.present else self._step()
 
     def _step(self) -> bool:
         """Requests -> scheduling -> backend -> requests; called in turns of the driver's lock."""
@@ -150,9 +149,12 @@ class Engine:
         logits = self._execution.run(self._embeddings.marked(batch), self.executable)
         if logits is not None:
             place.part = HELPED
-            tokens = self._sampler.pick(logits, batch)
+            observers, pick = self._observers, self._sampler.pick
+            tokens = observers.timed("sample", pick, logits, batch) if observers.present else pick(logits, batch)
             place.part = STREAMS
             self._in_flight.record(batch, tokens, logits)
+            if observers.present:
+                observers.step(len(batch.tokens), len(batch.segments), sum(map(len, tokens)))
         return True
 
     def start(self, on_step: Callable[[], object] | None = None) -> None:
@@ -324,7 +326,24 @@ class Engine:
         """
         self._lifetime.check()
         events = arguments.count("events", events, 1, arguments.MOST_EVENTS)
-        return measuring(self, _STAGES, self.executable, self._driver.lock.run, events)
+        return measuring(self._observers, self.executable, self._driver.lock.run, events)
+
+    def observe(self, observer: Observer) -> AbstractContextManager[None]:
+        """Tell an observer what the engine does inside of a ``with`` block; it begins and ends between two steps.
+
+        Observers that a configuration names (``observers.use``) are told from the engine's making to its closing.
+        """
+        self._lifetime.check()
+        arguments.observer(observer)
+        return self._observing(observer)
+
+    @contextmanager
+    def _observing(self, observer: Observer) -> Iterator[None]:
+        self._driver.lock.run(partial(self._observers.add, observer))
+        try:
+            yield
+        finally:
+            self._driver.lock.run(partial(self._observers.remove, observer))
 
     def tokenize(self, text: str) -> list[int]:
         """Return the ids that ``text`` becomes as a prompt."""
@@ -358,6 +377,7 @@ class Engine:
         self._watchdog.stop()
         self._sampler.close()
         self.executable.close()
+        self._observers.close()
         self._lifetime.is_released = True
 
     def __enter__(self) -> Engine:

@@ -11,15 +11,20 @@ from infeng_core.engine.embedding import pool
 from infeng_core.engine.in_flight import InFlight
 from infeng_core.requests.sampler import Sampler
 from infeng_core.step import Batch
+from infeng_core.telemetry.observers import Observers
 
 
 class Execution:
     """Runs one batch at a time. Any thread may interrupt it or cancel what nobody wants."""
 
-    def __init__(self, sampler: Sampler, in_flight: InFlight) -> None:
-        """Run nothing yet. sampler: begins its part of a batch beside it. in_flight: whose requests batches are."""
+    def __init__(self, sampler: Sampler, in_flight: InFlight, observers: Observers) -> None:
+        """Run nothing yet. sampler: begins its part of a batch beside it. in_flight: whose requests batches are.
+
+        observers: are told how long a batch takes.
+        """
         self._sampler = sampler
         self._in_flight = in_flight
+        self._observers = observers
         self._batch: Batch | None = None  # while it runs
         self._is_interrupted = False
 
@@ -31,7 +36,8 @@ class Execution:
         self._batch, self._is_interrupted = batch, False
         try:
             self._sampler.begin(batch)
-            logits = executable.run(batch)
+            observers, run = self._observers, executable.run
+            logits = observers.timed("run", run, batch) if observers.present else run(batch)
             if batch.hidden:
                 pool(batch, executable.hidden_states())  # type: ignore[attr-defined]  # of HiddenStates
             return logits

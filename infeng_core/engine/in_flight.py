@@ -20,6 +20,7 @@ from infeng_core.requests.stream import Reader, Streams
 from infeng_core.scheduling.admission import Backlog
 from infeng_core.scheduling.scheduler import Scheduler
 from infeng_core.step import Batch, Sequence
+from infeng_core.telemetry.observers import Observers
 
 Command = tuple[Callable[[Output], None], Output]
 """What has to be done before the next step, with which request."""
@@ -56,17 +57,23 @@ class InFlight:
     """
 
     def __init__(
-        self, make_scheduler: Callable[[], Scheduler], name: str, registry: Registry, backlog: Backlog
+        self,
+        make_scheduler: Callable[[], Scheduler],
+        name: str,
+        registry: Registry,
+        backlog: Backlog,
+        observers: Observers,
     ) -> None:
         """Begin with no request.
 
         make_scheduler: called now and after every interrupt. name: of its policy. registry: of adapters, some of which
-        cannot be loaded. backlog: counts those that have not started.
+        cannot be loaded. backlog: counts those that have not started. observers: are told of stages and of requests.
         """
         self._make_scheduler = make_scheduler
         self._name = name
         self._registry = registry
         self._backlog = backlog
+        self._observers = observers
         self.streams = Streams()
         self.commands: deque[Command | Reader] = deque()
         """In the order of their arrival; a Reader that has gone says to cancel its request."""
@@ -78,7 +85,10 @@ class InFlight:
 
     def submit(self, output: Output) -> None:
         """Let the next step take in a request."""
-        self._backlog.enter(output.sequence.id, output.sequence.prompt_length, output.sequence.request.tenant)
+        sequence = output.sequence
+        self._backlog.enter(sequence.id, sequence.prompt_length, sequence.request.tenant)
+        if self._observers.present:
+            self._observers.submitted(sequence.id, sequence.request, sequence.prompt_length)
         self.commands.append((self._take_in, output))
 
     def cancel(self, output: Output) -> None:
@@ -100,7 +110,8 @@ class InFlight:
 
     def _scheduled(self) -> Batch | None:
         self._settle()
-        return self.scheduler.next_batch(perf_counter())
+        observers, next_batch, now = self._observers, self.scheduler.next_batch, perf_counter()
+        return observers.timed("schedule", next_batch, now) if observers.present else next_batch(now)
 
     def _trusted(self, ask: Callable[[], _T]) -> _T:
         """Ask the policy; one that has raised in ``add`` and fails now is made again, once, without what it refused."""
@@ -123,14 +134,24 @@ class InFlight:
 
         tokens: of each sampled segment. logits: (samples, vocab) they were drawn from.
         """
-        finished = self.streams.push(batch, tokens, logits)
+        observers, push, commit = self._observers, self.streams.push, self.scheduler.commit
+        is_observed = bool(observers.present)
+        finished = (
+            observers.timed("detokenize", push, batch, tokens, logits) if is_observed else push(batch, tokens, logits)
+        )
+        now = perf_counter()
         try:
-            self.scheduler.commit(batch, tokens, finished, perf_counter())
+            if is_observed:
+                observers.timed("schedule", commit, batch, tokens, finished, now)
+            else:
+                commit(batch, tokens, finished, now)
         except Exception:
             if not self._is_suspect:
                 raise
             self.restore()  # as ``_trusted``: what the streams have got is enough
-        self.streams.close(finished)
+        closed = self.streams.close(finished)
+        if is_observed:
+            self._tell(closed)
         self._trusted(self._settle)
 
     @_orderly
@@ -256,3 +277,12 @@ class InFlight:
         if output.sequence.adapters is not None:
             output.sequence.adapters.close()
         self.streams.close([output.sequence])
+        if self._observers.present:
+            self._tell([output])
+
+    def _tell(self, outputs: Iterable[Output]) -> None:
+        """Tell observers, once each, of requests that ended."""
+        for output in outputs:
+            if output.finished and not output.is_told:
+                output.is_told = True
+                self._observers.ended(output.sequence.id, output.sequence.request, output.outcome)

@@ -59,7 +59,12 @@ class Submissions:
     def prepare(self, prompts: Any, params: SamplingParams | None = None, adapters: Any = None) -> list[Prepared]:
         """Return every prompt as a request with its ids; raises RequestError or AdapterError."""
         self._lifetime.check()
-        prepared = self.inputs.take(prompts, params, adapters)
+        observers, take = self._parts.observers, self.inputs.take
+        prepared = (
+            observers.timed("tokenize", take, prompts, params, adapters)
+            if observers.present
+            else take(prompts, params, adapters)
+        )
         for request, _ in prepared:
             if request.adapter is not None:
                 self._parts.registry.check(request.adapter)

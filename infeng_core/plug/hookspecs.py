@@ -29,6 +29,8 @@ LogitProcessorFactory = Callable[..., Any]
 PrefixStoreFactory = Callable[..., Any]
 """Called as ``factory(directory: Path, identity: str, block_bytes: int, most_bytes: int)``; returns an
 ``infeng_core.api.PrefixStore``."""
+ObserverFactory = Callable[..., Any]
+"""Called as ``factory(config: EngineConfig)``; returns an ``infeng_core.api.Observer``."""
 ModelFamily = Any
 """An ``infeng_core.models.families`` Family: a module or an object."""
 Source = Any
@@ -116,6 +118,11 @@ def infeng_logit_processors(settings: Mapping[str, Any]) -> dict[str, LogitProce
 @hookspec
 def infeng_prefix_stores(settings: Mapping[str, Any]) -> dict[str, PrefixStoreFactory]:  # type: ignore[empty-body]
     """Return stores of computed prefixes by the name that ``kv_cache.prefix_store`` selects."""
+
+
+@hookspec
+def infeng_observers(settings: Mapping[str, Any]) -> dict[str, ObserverFactory]:  # type: ignore[empty-body]
+    """Return observers, which are told what steps, requests and adapters did, by the names in ``observers.use``."""
 
 
 @hookspec

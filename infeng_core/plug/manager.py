@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -24,6 +24,7 @@ from infeng_core.plug.hookspecs import (
     DrafterFactory,
     KernelLibrary,
     LogitProcessorFactory,
+    ObserverFactory,
     PolicyFactory,
     PrefixStoreFactory,
     QuantFormat,
@@ -47,6 +48,7 @@ FACES = {
     "drafters": "infeng_core.scheduling.drafts:Drafter",
     "logit_processors": "infeng_core.requests.processors:LogitProcessors",
     "prefix_stores": "infeng_core.backends.saved_prefixes:PrefixStore",
+    "observers": "infeng_core.telemetry.observers:Observer",
     "quant_formats": "infeng_core.formats.quant:QuantFormat",
     "quantizers": "infeng_core.formats.quantizers:Quantizer",
 }
@@ -54,7 +56,7 @@ FACES = {
 
 SINGULAR = {"model_families": "model family"}
 
-FACTORIES = ("tokenizers", "schedulers", "drafters", "logit_processors", "prefix_stores")
+FACTORIES = ("tokenizers", "schedulers", "drafters", "logit_processors", "prefix_stores", "observers")
 """Kinds whose hooks give what makes them."""
 
 
@@ -85,6 +87,7 @@ class Plugins:
         self.manifests = plugins
         self._manager = pluggy.PluginManager(PROJECT)
         self._manager.add_hookspecs(hookspecs)
+        self._declared: dict[str, Callable[..., Any]] = {}  # hooks of plugins
         self._formats: dict[str, QuantFormat] = {}
         self._look_for_typos()
         for plugin in plugins:
@@ -154,6 +157,11 @@ class Plugins:
         factory: PrefixStoreFactory = self._provider("prefix_stores", name)
         return factory
 
+    def observer(self, name: str) -> ObserverFactory:
+        """Return the observer called ``name``; raises PluginError naming what there is."""
+        factory: ObserverFactory = self._provider("observers", name)
+        return factory
+
     def model_families(self) -> dict[str, Any]:
         """Return every family that usable plugins bring beside the engine's own; one that is wrong costs a warning."""
         return self._every("model_families")
@@ -172,6 +180,20 @@ class Plugins:
                     if plugin.usable:
                         self._fail(plugin, error.why)
         return found
+
+    def answers(self, hook: Callable[..., Any]) -> dict[str, Any]:
+        """Return what plugins give for a hook that another plugin declares, by the plugins' names.
+
+        hook: the function that ``hookspec`` has marked. Plugins are asked whose plugin.yaml lists its name under
+        ``provides.hooks``; one that fails costs a warning.
+        """
+        name = hook.__name__
+        if name not in self._declared:
+            self._manager.add_hookspecs(types.SimpleNamespace(**{name: hook}))
+            self._declared[name] = hook
+        asked = [p for p in self.manifests if p.usable and p.manifest and name in p.manifest.provides["hooks"]]
+        found = {plugin.name: self._ask(plugin, name) for plugin in asked}
+        return {name: answer for name, answer in found.items() if answer is not None}
 
     def names(self, kind: str) -> list[str]:
         """Return what usable plugins provide of ``kind`` ("tokenizers", "backends", ...), by their YAML."""
@@ -314,7 +336,7 @@ class Plugins:
             raise
         except BaseException as error:
             return self._fail(plugin, f"{hook}() raised {type(error).__name__}: {error}")
-        owed = get_type_hints(getattr(hookspecs, hook))["return"]
+        owed = get_type_hints(self._declared.get(hook) or getattr(hookspecs, hook))["return"]
         text = next((text for answer in answers if (text := border.wrong(answer, owed))), "")
         if text:
             return self._fail(plugin, f"what {hook}() returned {text}")

@@ -99,6 +99,8 @@ _PROVIDES: Mapping[str, Kind | None] = {
     "drafters": _NAMES,
     "logit_processors": _NAMES,
     "prefix_stores": _NAMES,
+    "observers": _NAMES,
+    "hooks": _NAMES,  # that other plugins declare
     "commands": None,
 }
 

@@ -62,6 +62,7 @@ class Output:
         self.given = 0  # events that the caller has taken
         self.finished = False  # with a completion or an error
         self.is_cancelled = False  # by its caller, which the next step obeys
+        self.is_told = False  # observers know of its end
         self.reader: object = None
         """What tells that nobody has the stream of this any more; kept here, for it tells nothing once it is gone."""
         self._ready = ready
@@ -89,6 +90,15 @@ class Output:
         """The whole answer; None where there is none, or not yet."""
         last = self.events[-1] if self.events else None
         return last.completion if isinstance(last, Event) else None
+
+    @property
+    def outcome(self) -> Completion | Exception:
+        """The completion or the error of a request that is finished."""
+        last = self.events[-1]
+        if isinstance(last, Exception):
+            return last
+        assert last.completion is not None
+        return last.completion
 
     def report(self, segment: Segment, new: list[int], logits: NDArray[np.float32]) -> None:
         """Take what a step gave, and what the caller wants of ``logits`` beside, of the sampled rows: (sampled, vocab).

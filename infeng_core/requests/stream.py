@@ -46,12 +46,15 @@ class Streams:
             row += segment.sampled
         return finished
 
-    def close(self, sequences: Iterable[Running]) -> None:
-        """Follow requests no longer."""
+    def close(self, sequences: Iterable[Running]) -> list[Output]:
+        """Follow requests no longer; return the outputs of those that were followed."""
+        closed = []
         for sequence in sequences:
             output = self._outputs.pop(sequence.id, None)
             if output is not None:
                 output.reader = None
+                closed.append(output)
+        return closed
 
     def of(self, sequence: Running) -> Output:
         """Return the output of a request that is followed."""

@@ -191,6 +191,13 @@ class BackendSection:
 
 
 @dataclass(frozen=True)
+class ObserversSection:
+    """What is told of the engine's work."""
+
+    use: tuple[str, ...] = setting((), ListOf(Name()), "observers by name; log writes a line for each request")
+
+
+@dataclass(frozen=True)
 class PluginsSection:
     """Where plugins come from, beside installed wheels."""
 
@@ -218,6 +225,7 @@ class EngineConfig:
     threads: ThreadsSection = field(default_factory=ThreadsSection)
     memory: MemorySection = field(default_factory=MemorySection)
     backend: BackendSection = field(default_factory=BackendSection)
+    observers: ObserversSection = field(default_factory=ObserversSection)
     plugins: PluginsSection = field(default_factory=PluginsSection)
     extra: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """What was set of plugins' own settings, by the plugin's name; ``Plugins.settings`` knows their defaults too."""
@@ -241,6 +249,7 @@ SECTIONS: dict[str, type[Any]] = {
     "threads": ThreadsSection,
     "memory": MemorySection,
     "backend": BackendSection,
+    "observers": ObserversSection,
     "plugins": PluginsSection,
 }
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +13,10 @@ from infeng_core.backends.interface import Executable, Measurable, Measured
 from infeng_core.errors import KernelError, UsageError
 from infeng_core.telemetry import process, table, trace
 from infeng_core.telemetry.counters import Counters, Counts
+from infeng_core.telemetry.observers import Observers
 from infeng_core.telemetry.process import HugePages, Meter, Usage
 from infeng_core.telemetry.stages import Stages, StageTotal
 from infeng_core.telemetry.totals import OpTotal, op_totals
-
-Parts = Mapping[str, Mapping[str, str] | str]
-"""Attributes of an engine: {part or part.of.part: {method: stage}}, and {method of the engine itself: stage}."""
 
 
 class Profile:
@@ -90,36 +87,24 @@ class Profile:
 
 @contextmanager
 def measuring(
-    engine: Any, parts: Parts, executable: Executable, in_turn: Callable[[Callable[[], None]], None], events: int
+    observers: Observers, executable: Executable, in_turn: Callable[[Callable[[], None]], None], events: int
 ) -> Iterator[Profile]:
-    """Put timers before an engine's ``parts`` and let ``executable`` measure its ops, for the length of a ``with``.
+    """Time the stages of an engine's work and let ``executable`` measure its ops, for the length of a ``with``.
 
     in_turn: calls a function between two steps. events: of each thread, the latest that are kept for a trace.
     Raises UsageError where the engine is being measured already.
     """
     profile = Profile(events)
-    plain: dict[str, Any] = {}
-    timed: dict[str, Any] = {}
 
     def begin() -> None:
-        if any(name in vars(engine) for name, stages in parts.items() if isinstance(stages, str)):
+        if any(isinstance(one, Stages) for one in observers.present):
             raise UsageError("profile", "this engine is being measured already", "end that profile first")
         if isinstance(executable, Measurable):
             executable.profile(True, events=events)
-        for name, stages in parts.items():
-            holder, attribute = _place(engine, name)
-            plain[name] = old = getattr(holder, attribute)
-            timers = profile.timers
-            timed[name] = timers.timed(stages, old) if isinstance(stages, str) else timers.before(old, stages)
-            setattr(holder, attribute, timed[name])
+        observers.add(profile.timers)
 
     def end() -> None:
-        for name, timer in timed.items():
-            holder, attribute = _place(engine, name)
-            if getattr(holder, attribute) is timer:  # else it has been replaced meanwhile
-                delattr(holder, attribute)
-                if not isinstance(parts[name], str):
-                    setattr(holder, attribute, plain[name])
+        observers.remove(profile.timers)
         profile.end(_measured(executable))
 
     in_turn(begin)
@@ -127,12 +112,6 @@ def measuring(
         yield profile
     finally:
         in_turn(end)
-
-
-def _place(engine: Any, name: str) -> tuple[Any, str]:
-    """Return the object that has the last attribute of a dotted ``name``, and that attribute."""
-    *path, attribute = name.split(".")
-    return reduce(getattr, path, engine), attribute
 
 
 def _measured(executable: Executable) -> Measured | None:

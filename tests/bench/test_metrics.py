@@ -6,8 +6,8 @@ import time
 from typing import Any
 
 import infeng_demo
+from infeng_serve.observability.metrics import Metrics
 from infeng_serve.observers import Record
-from infeng_serve.watching.metrics import Metrics
 
 from infeng_core.api import Engine
 

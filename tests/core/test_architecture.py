@@ -38,7 +38,7 @@ KNOWS = {
     "requests": {"_native", "requests.request", "step"},
     "scheduling": {"requests.request", "step"},
     "backends": {"_native", "formats", "kernels", "machine", "models", "settings", "step"},
-    "telemetry": {"backends", "machine"},
+    "telemetry": {"adapters", "backends", "machine", "requests.request"},
     "engine": {"adapters", "backends", "formats", "kernels", "machine", "plug", "requests", "requests.request",
                "scheduling", "settings", "step", "telemetry"},
     "calibration": {"_native", "backends", "engine", "formats", "kernels", "models", "plug", "requests",
@@ -266,8 +266,8 @@ HOOKS = {
 }
 
 
-KINDS = ("tokenizers", "schedulers", "drafters", "logit_processors", "prefix_stores", "model_families", "sources",
-         "quant_formats", "quantizers", "backends")  # fmt: skip
+KINDS = ("tokenizers", "schedulers", "drafters", "logit_processors", "prefix_stores", "observers", "model_families",
+         "sources", "quant_formats", "quantizers", "backends")  # fmt: skip
 
 
 def test_there_are_the_hooks_of_the_design():
@@ -307,7 +307,7 @@ class Family:
     FAMILY, ARCHITECTURES = "six", ("SixForCausalLM",)
     def graph(self, config): pass
 values = {"tokenizers": dict, "schedulers": dict, "drafters": dict, "logit_processors": dict,
-          "prefix_stores": dict,
+          "prefix_stores": dict, "observers": dict,
           "model_families": Family(), "sources": Source(), "quant_formats": QuantFormat("six", "f32"),
           "quantizers": Quantizer(), "backends": Backend()}
 @hookimpl
@@ -329,7 +329,7 @@ def infeng_{kind}(): called.add("infeng_{kind}"); return {{"six": values["{kind}
     assert plugins.tokenizer("six") and plugins.scheduler("six") and plugins.quant_format("six")
     assert plugins.backend("six") and plugins.drafter("six") and plugins.model_families().keys() == {"six"}
     assert plugins.sources().keys() == {"six"} and plugins.quantizer("six").plugin == "six"
-    assert plugins.logit_processor("six") and plugins.prefix_store("six")
+    assert plugins.logit_processor("six") and plugins.prefix_store("six") and plugins.observer("six")
     assert plugins.command("six").name == "six"
     assert "first" in [library.name for library in libraries(plugins)]
 

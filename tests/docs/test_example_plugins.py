@@ -16,6 +16,7 @@ from typing import Any
 import caches
 import numpy as np
 import pytest
+import tiny_adapter
 import tiny_model
 import yaml
 from safetensors.numpy import load_file, save_file
@@ -68,7 +69,7 @@ def ids(made: Engine, prompt: Any = "the quick") -> tuple[int, ...]:
 
 def test_there_is_an_example_for_each_kind() -> None:
     kinds = {"backend", "command", "drafter", "family", "logits", "prefix_store", "quantizer", "scheduler", "source"}
-    kinds |= {"tokenizer"}
+    kinds |= {"observer", "tokenizer"}
     assert PYTHON.keys() >= kinds
 
 
@@ -77,6 +78,35 @@ def test_the_drafter_guesses_and_changes_no_token(tiny: Path) -> None:
         answer = made.generate([[5, 6, 7]], GREEDY)[0]
     assert answer.usage.drafted_tokens > 0
     assert answer.token_ids == ids(engine(tiny), [[5, 6, 7]])
+
+
+def test_the_observer_writes_a_line_for_each_request_and_each_change_of_an_adapter(tiny: Path, tmp_path: Path) -> None:
+    bard = tiny_adapter.write(tmp_path / "bard", 1)
+    with engine(tiny, "observer", observers__use=["lines"], lines__path=str(tmp_path / "lines")) as made:
+        made.adapters.load("bard", bard)
+        answers = made.generate([[5, 6, 7]] * 2, GREEDY, adapters=[None, "bard"])
+        made.adapters.unload("bard")
+    lines = [json.loads(line) for line in (tmp_path / "lines").read_text().splitlines()]
+    ended = sorted((line for line in lines if "request" in line), key=lambda line: line["request"])
+    assert ended == [
+        {"request": 0, "reason": "length", "tokens": [3, 24]},
+        {"request": 1, "adapter": "bard", "reason": "length", "tokens": [3, 24]},
+    ]
+    changes = [line for line in lines if "change" in line]
+    assert changes == [{"adapter": "bard", "change": "loaded"}, {"adapter": "bard", "change": "unloaded"}]
+    assert lines[-1]["rows"] == 2 * (3 + 23) and lines[-1]["steps"] >= 24
+    assert answers[0].token_ids == ids(engine(tiny), [[5, 6, 7]]) != answers[1].token_ids
+
+
+def test_an_observer_without_a_method_that_it_owes_is_named(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with engine(tiny, "observer", observers__use=["lines"], lines__path=str(tmp_path / "lines")):
+        import infeng_lines
+
+        monkeypatch.setattr(infeng_lines, "Lines", lambda path: object())
+        with pytest.raises(PluginError, match="plugin lines: observer lines: it has no stage"):
+            engine(tiny, "observer", observers__use=["lines"])
 
 
 @pytest.mark.parametrize(("patience", "order"), [(1000.0, [2, 1, 0]), (0.0, [0, 1, 2])])

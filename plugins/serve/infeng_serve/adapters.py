@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import threading
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from infeng_core.api import BASE, AdapterError, Adapters, Engine, RequestError, ResourceError
@@ -87,21 +88,18 @@ class AdapterNames:
         is_shared = caller.is_admin or self._share or not caller.tenant
         with self._lock:
             known = self._shared if is_shared else self._own.setdefault(caller.tenant, {})
-            if name in known and replace:
-                self._engine.adapters.reload(known[name])
+            is_there = name in known
+            if is_there and replace:
+                with _told(caller, {source: path, known[name]: name}):
+                    self._engine.adapters.reload(known[name])
                 return
-            if name in known or name in self._base or name in self.visible(caller):
+            if is_there or name in self._base or name in self.visible(caller):
                 raise ApiError(400, f"The lora adapter '{name}' has already been loaded.", param="lora_name")
             if not is_shared and len(known) >= MOST_OWN:
                 raise ApiError(400, f"There are {MOST_OWN} adapters of this key; unload one.", param="lora_name")
             inner = name if is_shared else inner_name(name, caller.tenant)
-            try:
+            with _told(caller, {source: path, inner: name}):
                 self._engine.adapters.load(inner, source, pin=True)  # so that a broken one is told now
-            except AdapterError as error:
-                why = str(error) if caller.is_admin else _plain(error, {source: path, inner: name})
-                raise ApiError(400, why, param="lora_path") from error
-            except ResourceError as error:
-                raise unavailable(str(error), 1.0, code="no_resources") from error
             self._engine.adapters.pin(inner, False)
             known[name] = inner
 
@@ -177,9 +175,18 @@ def _mark(tenant: str) -> str:
     return hashlib.blake2b(tenant.encode(), digest_size=5).hexdigest()
 
 
-def _plain(error: AdapterError, said: Mapping[str, str]) -> str:
-    """Return an error without what only the server knows, for which ``said`` has the client's words."""
-    text = str(error)
-    for inside, outside in said.items():
-        text = text.replace(inside, outside)
-    return text
+@contextlib.contextmanager
+def _told(caller: Caller, said: Mapping[str, str]) -> Iterator[None]:
+    """Raise what goes wrong with an adapter as an ApiError, to all but admins in the words of ``said``.
+
+    said: what only the server knows, and what the client calls it.
+    """
+    try:
+        yield
+    except AdapterError as error:
+        text = str(error)
+        for inside, outside in () if caller.is_admin else said.items():
+            text = text.replace(inside, outside)
+        raise ApiError(400, text, param="lora_path") from error
+    except ResourceError as error:
+        raise unavailable(str(error), 1.0, code="no_resources") from error

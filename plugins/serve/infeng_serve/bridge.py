@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
 from infeng_core.api import Engine, Event, Output, Request
-from infeng_serve.feed import Choice, Feed
+from infeng_serve.event_queue import Choice, EventQueue
 from infeng_serve.observers import Record
 from infeng_serve.protocol.errors import ApiError
 from infeng_serve.readers import Readers
@@ -54,9 +54,9 @@ class Bridge:
         self._ready: deque[Output] = deque()
         self._choices: dict[int, Choice] = {}
         self._keys = itertools.count()
-        self.feeds: set[Feed] = set()
+        self.queues: set[EventQueue] = set()
         """Of calls that are being answered."""
-        self._coming: set[Feed] = set()  # of calls that were let in and are being read
+        self._coming: set[EventQueue] = set()  # of calls that were let in and are being read
         engine.start(self._on_step)
 
     async def run(self, tenant: str, work: Callable[[], _T]) -> _T:
@@ -68,9 +68,13 @@ class Bridge:
         self._engine.check_room(coming=len(self._coming), tenant=tenant)
 
     async def submit(
-        self, tenant: str, feed: Feed, read: Callable[[], _A], settle: Callable[[Request], tuple[Request, Record]]
+        self,
+        tenant: str,
+        queue: EventQueue,
+        read: Callable[[], _A],
+        settle: Callable[[Request], tuple[Request, Record]],
     ) -> _A:
-        """Read a call and submit its requests, both on a thread in the tenant's turn; its events come to ``feed``.
+        """Read a call and submit its requests, both on a thread in the tenant's turn; its events come to ``queue``.
 
         Where logit processors are made, which may take as long as a grammar takes to compile, other threads do it.
 
@@ -79,56 +83,56 @@ class Bridge:
         anything is read; then nothing of the call is left in the engine.
         """
         self.check_room(tenant)
-        self.feeds.add(feed)
-        self._coming.add(feed)
+        self.queues.add(queue)
+        self._coming.add(queue)
         try:
-            answer, settled = await self.run(tenant, lambda: self._read(feed, read, settle))
+            answer, settled = await self.run(tenant, lambda: self._read(queue, read, settle))
             if settled:
-                await self._makers.run(tenant, lambda: self._start(feed, settled))
+                await self._makers.run(tenant, lambda: self._start(queue, settled))
         except BaseException:
-            self.close(feed)
+            self.close(queue)
             raise
-        for choice in feed.choices:
-            feed.accept(choice)
+        for choice in queue.choices:
+            queue.accept(choice)
         return answer
 
-    def close(self, feed: Feed) -> None:
+    def close(self, queue: EventQueue) -> None:
         """End a call: what it has in flight is cancelled."""
-        self.feeds.discard(feed)
-        self._coming.discard(feed)
-        feed.leave()
+        self.queues.discard(queue)
+        self._coming.discard(queue)
+        queue.leave()
 
     def _read(
-        self, feed: Feed, read: Callable[[], _A], settle: Callable[[Request], tuple[Request, Record]]
+        self, queue: EventQueue, read: Callable[[], _A], settle: Callable[[Request], tuple[Request, Record]]
     ) -> tuple[_A, Settled]:
         """Return the answer in the making, and its requests where they have logit processors; others are submitted."""
-        feed.check()
+        queue.check()
         answer = read()
-        feed.is_whole, feed.paths = not answer.streams, getattr(answer, "paths", {})
+        queue.is_whole, queue.paths = not answer.streams, getattr(answer, "paths", {})
         settled = []
         for request in answer.requests:
-            feed.check()
+            queue.check()
             settled.append(settle(request))
         if any(request.params.processors for request, _ in settled):
             return answer, settled
-        self._start(feed, settled)
+        self._start(queue, settled)
         return answer, []
 
-    def _start(self, feed: Feed, settled: Settled) -> None:
-        choices = [feed.add(record) for _, record in settled]
+    def _start(self, queue: EventQueue, settled: Settled) -> None:
+        choices = [queue.add(record) for _, record in settled]
         for (request, record), choice in zip(settled, choices, strict=True):
-            feed.check()
+            queue.check()
             key = next(self._keys)
             self._choices[key] = choice
             record.submitted = time.perf_counter()
-            self._coming.discard(feed)
+            self._coming.discard(queue)
             try:
                 choice.stream = self._engine.submit(request, index=key, ready=self._ready, follows=bool(choice.number))
             except BaseException:
                 del self._choices[key]
                 raise
-        if feed.is_left:  # it left while the last one was submitted
-            feed.leave()
+        if queue.is_left:  # it left while the last one was submitted
+            queue.leave()
 
     # ---------------------------------------------------------------------------------------------- after a step ---
 
@@ -154,22 +158,22 @@ class Bridge:
 
     def _deliver(self, given: Given, now: float) -> None:
         choices = self._choices
-        feeds: dict[Feed, None] = {}
+        queues: dict[EventQueue, None] = {}
         for key, event in given:
             choice = choices.get(key)
             if choice is not None:
-                feeds[choice.feed] = None
-                if choice.feed.put(choice, event, now):
+                queues[choice.queue] = None
+                if choice.queue.put(choice, event, now):
                     del choices[key]
-        for feed in feeds:
-            feed.tell()
+        for queue in queues:
+            queue.tell()
 
     # ---------------------------------------------------------------------------------------------------- ending ---
 
     def abort(self, error: ApiError) -> None:
         """End all calls with an error."""
-        for feed in list(self.feeds):
-            feed.abort(error)
+        for queue in list(self.queues):
+            queue.abort(error)
 
     async def shut(self, error: ApiError) -> None:
         """Close the engine, once nobody waits for it; what is left in it ends with ``error``."""
@@ -178,5 +182,5 @@ class Bridge:
         await asyncio.sleep(0)  # for what was just handed over
         now = time.perf_counter()
         for choice in list(self._choices.values()):
-            choice.feed.end(choice, now, error)
+            choice.queue.end(choice, now, error)
         self._choices.clear()

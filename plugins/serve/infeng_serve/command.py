@@ -81,7 +81,7 @@ class Serve:
         )
         self._configure_access(parser.add_argument_group("access"))
         self._configure_limits(parser.add_argument_group("limits"))
-        self._configure_watching(parser.add_argument_group("watching"))
+        self._configure_observability(parser.add_argument_group("observability"))
         parser.add_argument(
             "--journal", metavar="DIR", help="accepted calls are written here, so that streams go on after a break"
         )
@@ -89,14 +89,17 @@ class Serve:
 
     def run(self, arguments: argparse.Namespace) -> int:
         """Serve until SIGTERM or Ctrl-C; raises InfengError, and what loading the model raises."""
+        from infeng_core.api import Plugins
         from infeng_serve.defaults import as_served
+        from infeng_serve.hookspecs import routes_of
         from infeng_serve.model import Model, load
+        from infeng_serve.observability.process import age
+        from infeng_serve.observability.tracing import check
+        from infeng_serve.routes import page, table
         from infeng_serve.server import Server
         from infeng_serve.settings import Settings
         from infeng_serve.warm import Warming
         from infeng_serve.watchers import watchers
-        from infeng_serve.watching.process import age
-        from infeng_serve.watching.tracing import check
 
         hear_others()
         startup = Laps(age())
@@ -112,7 +115,8 @@ class Serve:
         loras = [parse_lora(text) for text in arguments.lora]
         settings = Settings.read({**self._settings, **config.extra.get("serve", {})})
         keys = keys_of(arguments.api_key, arguments.admin_key, settings.api_keys)
-        config = as_served(config, keys)
+        plugins = Plugins.discover(config)
+        config = as_served(config, keys, plugins)
         if settings.otlp_endpoint:
             check(settings.otlp_endpoint)  # now, and not after the model has been loaded
 
@@ -120,7 +124,7 @@ class Serve:
 
         def loaded() -> Model:
             begin = time.perf_counter()
-            model = load(config, settings, loras, warming=warming.run, startup=startup)
+            model = load(config, settings, loras, plugins=plugins, warming=warming.run, startup=startup)
             if server.grpc_address:
                 say(f"gRPC at {server.grpc_address}", to_stderr=True)
             say(f"serving {model.name}, loaded in {time.perf_counter() - begin:.2f} s", to_stderr=True)
@@ -132,6 +136,7 @@ class Serve:
             loaded,
             keys=keys,
             watch=lambda model: watchers(model, settings, startup),
+            routes=routes_of(plugins, {**table(), **page.routes(settings)}),
             startup=startup,
         )
         if not keys.are_asked_for and not server.is_local:
@@ -172,7 +177,7 @@ class Serve:
         group.add_argument("--request-timeout", type=float, metavar="S", help="an answer ends with what it has (never)")
         group.add_argument("--drain-timeout", type=float, metavar="S", help="for answers in the making at the end (30)")
 
-    def _configure_watching(self, group: Options) -> None:
+    def _configure_observability(self, group: Options) -> None:
         group.add_argument(
             "--access-log", nargs="?", const="logfmt", metavar="FORMAT", help="a line for each answer: logfmt or json"
         )

@@ -17,15 +17,16 @@ FAIR = "fair"
 _log = get_logger(__name__)
 
 
-def as_served(config: EngineConfig, keys: Keys) -> EngineConfig:
+def as_served(config: EngineConfig, keys: Keys, plugins: Plugins) -> EngineConfig:
     """Return a configuration whose calls wait ``MAX_WAIT_MS`` for others at most, and whose tenants share fairly.
 
-    What somebody has set stays. Without the wheel of the scheduler ``fair`` a warning names it.
+    plugins: those of ``config``. What somebody has set stays. Without the wheel of the scheduler ``fair`` a warning
+    names it.
     """
     config = _unless_set(config, "max_wait_ms", MAX_WAIT_MS)
     if not keys.are_shared or config.provenance["scheduler.use"] != "default":
         return config
-    if FAIR in Plugins.discover(config).names("schedulers"):
+    if FAIR in plugins.names("schedulers"):
         return _unless_set(config, "use", FAIR)
     why = "one that fills the engine keeps the others waiting"
     _log.warning("tenants are served first-come", reason=why, remedy="install the wheel infeng-fair")

@@ -12,16 +12,16 @@ import msgspec
 
 from infeng_core.api import Adapters, Request, draw_seed
 from infeng_serve.auth import Caller
+from infeng_serve.event_queue import EventQueue, News
 from infeng_serve.failures import GoneError, failure, reason_of
-from infeng_serve.feed import Feed, News
 from infeng_serve.http import Call
 from infeng_serve.journal import Entry
+from infeng_serve.keepalive import KeepAlive, comment
 from infeng_serve.observers import Record
 from infeng_serve.protocol.answer import Answer, Context
 from infeng_serve.protocol.errors import ApiError
 from infeng_serve.protocol.unknown import Ignored
 from infeng_serve.service import Service
-from infeng_serve.silence import Silence, comment
 
 Read = Callable[[bytes, Context], Answer]
 """``read`` of a module of the protocol."""
@@ -64,10 +64,10 @@ async def generate(service: Service, call: Call, read: Read) -> None:
 
     async def asked() -> tuple[bytes, Entry | None]:
         body = await service.body(call)
-        return body, service.repeats.entry(call, key, body)
+        return body, service.idempotency.entry(call, key, body)
 
-    with service.repeats.one_at_a_time(call, key):
-        await _answer(call, Work(service, call, Feed(call.id, service.observers), key), read, asked)
+    with service.idempotency.one_at_a_time(call, key):
+        await _answer(call, Work(service, call, EventQueue(call.id, service.observers), key), read, asked)
 
 
 async def resume(service: Service, call: Call, reads: Mapping[str, Read]) -> None:
@@ -79,8 +79,8 @@ async def resume(service: Service, call: Call, reads: Mapping[str, Read]) -> Non
     entry = service.journal.find(call.caller.tenant, call.path.removeprefix(STREAMS))
     if entry is None or entry.path not in reads:
         raise ApiError(404, "There is no such stream, or it is not kept any more.", code="stream_not_found")
-    service.repeats.check_same(entry)
-    work = Work(service, call, Feed(call.id, service.observers), "", call.header(b"last-event-id"))
+    service.idempotency.check_same(entry)
+    work = Work(service, call, EventQueue(call.id, service.observers), "", call.header(b"last-event-id"))
 
     async def asked() -> tuple[bytes, Entry | None]:
         return entry.body, entry
@@ -92,35 +92,35 @@ async def _answer(
     call: Call, work: Work, read: Read, asked: Callable[[], Awaitable[tuple[bytes, Entry | None]]]
 ) -> None:
     """Answer one call, of whose body and entry in the journal ``asked`` tells."""
-    service, feed = work.service, work.feed
+    service, queue = work.service, work.queue
     try:
         with service.taken(call.caller):
             # Before the body is read: a call that is refused is to cost little.
             service.bridge.check_room(call.caller.tenant)
             body, work.entry = await asked()
             service.check_open()
-            call.watch(feed.gone)
+            call.watch(queue.gone)
             try:
                 reading = partial(work.read, read, body)
-                answer = await service.bridge.submit(call.caller.tenant, feed, reading, work.settle)
+                answer = await service.bridge.submit(call.caller.tenant, queue, reading, work.settle)
                 call.extra += work.ignored.headers(call.id)
                 await work.keep(body)
                 del body, reading  # they may be large, and the answer take long
                 if answer.streams:
                     await _stream(call, work, answer, service.settings.stream_keep_alive)
                 else:
-                    completions = await feed.all()
+                    completions = await queue.all()
                     await work.compare_adapters()
                     await call.respond(200, answer.body(completions))
             finally:
-                service.bridge.close(feed)
+                service.bridge.close(queue)
     except GoneError:
         raise
     except Exception as error:
-        told = failure(error, call.id, feed.paths)
-        if not any(choice.stream is not None for choice in feed.choices):
+        told = failure(error, call.id, queue.paths)
+        if not any(choice.stream is not None for choice in queue.choices):
             work.reject(told)
-        if feed.is_gone or call.is_started:
+        if queue.is_gone or call.is_started:
             raise GoneError from error
         raise told from error
 
@@ -130,12 +130,12 @@ async def _stream(call: Call, work: Work, answer: Answer, seconds: float) -> Non
 
     seconds: without a byte, after which a comment is sent; 0: none is.
     """
-    feed = work.feed
-    news = await feed.take(HEAD_SECONDS)
+    queue = work.queue
+    news = await queue.take(HEAD_SECONDS)
     if news:
         await work.compare_adapters()
     await call.begin()
-    data, left, silence = answer.opening(), len(answer.requests), Silence(seconds, feed.wake)
+    data, left, keepalive = answer.opening(), len(answer.requests), KeepAlive(seconds, queue.wake)
 
     def at_once(news: News) -> bool:
         """Send what comes between the first frames and the last without waking this task: that would cost as much."""
@@ -144,10 +144,10 @@ async def _stream(call: Call, work: Work, answer: Answer, seconds: float) -> Non
             return False
         if data := b"".join([answer.frames(number, events) for number, events in news.items()]):
             call.write_now(data)
-            silence.broken()
+            keepalive.written()
         return True
 
-    feed.at_once = at_once
+    queue.at_once = at_once
     try:
         while True:
             for number, events in news.items():
@@ -160,17 +160,17 @@ async def _stream(call: Call, work: Work, answer: Answer, seconds: float) -> Non
                 data = comment(has_ids=answer.numbered)
             if data:
                 await call.write(data)
-                silence.broken()
+                keepalive.written()
                 data = b""
-            news = await feed.take()
+            news = await queue.take()
             if news and not work.has_compared:
                 await work.compare_adapters()
     except Exception as error:
-        if feed.is_gone:
+        if queue.is_gone:
             raise GoneError from error
         await call.write(answer.failed(failure(error, call.id)), is_last=True)
     finally:
-        silence.close()
+        keepalive.close()
 
 
 @dataclass(slots=True)
@@ -179,7 +179,7 @@ class Work:
 
     service: Service
     call: Asked
-    feed: Feed
+    queue: EventQueue
     key: str = ""
     """The client's Idempotency-Key."""
     last_id: str = ""
@@ -212,7 +212,7 @@ class Work:
     def context(self) -> Context:
         """Return what the protocol knows of the call; the model that it asks for is noted."""
         context = self.service.context(self.call.id, self.call.own_id, self.call.caller)
-        context = replace(context, check=self.feed.check)
+        context = replace(context, check=self.queue.check)
         if self.entry is not None:
             entry = self.entry
             context = replace(context, id=entry.name or entry.id, own_id=entry.id, created=entry.created)
@@ -258,7 +258,7 @@ class Work:
             self.created,
             body,
             tuple(request.params.seed or 0 for request in self.requests),
-            adapters=self.service.repeats.contents(self.requests),
+            adapters=self.service.idempotency.contents(self.requests),
             key=self.key,
             name=call.id if call.id != call.own_id else "",
         )
@@ -272,11 +272,11 @@ class Work:
         came. Raises ApiError 409 for a call that would now get another answer.
         """
         self.has_compared = True
-        repeats, kept = self.service.repeats, self.entry or self._kept
+        idempotency, kept = self.service.idempotency, self.entry or self._kept
         if self.entry is not None:
-            repeats.check_same(self.entry)
+            idempotency.check_same(self.entry)
         if kept is not None and kept.is_open:
-            await self._write(msgspec.structs.replace(kept, adapters=repeats.contents(self.requests)))
+            await self._write(msgspec.structs.replace(kept, adapters=idempotency.contents(self.requests)))
         self._kept = None
 
     async def _write(self, entry: Entry) -> None:

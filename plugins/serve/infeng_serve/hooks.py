@@ -12,6 +12,6 @@ from infeng_core.api import hookimpl
 def infeng_commands(settings: Mapping[str, Any]) -> list[object]:
     """Return the commands; ``settings`` are the defaults and those of the environment."""
     from infeng_serve.command import Serve
-    from infeng_serve.watching.top import Top
+    from infeng_serve.observability.top import Top
 
     return [Serve(settings), Top()]

@@ -23,7 +23,7 @@ from pathlib import Path
 import msgspec
 
 from infeng_core.api import ResourceError, UsageError, get_logger, own_file, require_trusted
-from infeng_serve.basis import Basis, changes, digest_of
+from infeng_serve.fingerprint import Fingerprint, changes, digest_of
 
 FILES = 4
 """Files that the most bytes are spread over: the oldest goes as a whole."""
@@ -50,7 +50,7 @@ class Entry(msgspec.Struct, frozen=True):
     """What was asked, as it came."""
     seeds: tuple[int, ...]
     """Of each choice, given or drawn."""
-    basis: str = ""
+    fingerprint: str = msgspec.field(default="", name="basis")  # the name in files
     """Digest of what the answer's bytes depend on; ``Journal.add`` sets it."""
     adapters: tuple[tuple[str, str, str], ...] = ()
     """(name, where it was loaded from, content id or "" where nothing was answered yet) of those that answer."""
@@ -73,7 +73,7 @@ class Entry(msgspec.Struct, frozen=True):
 class Head(msgspec.Struct, frozen=True):
     """The first line of a file."""
 
-    basis: dict[str, str]
+    fingerprint: dict[str, str] = msgspec.field(name="basis")  # the name in files
     """What the bytes of the answers depend on."""
 
 
@@ -102,7 +102,7 @@ class Journal:
         self._keys: dict[tuple[str, str], tuple[str, str]] = {}  # tenant and Idempotency-Key -> tenant and id
         self._bytes = 0
         self._guard = threading.Lock()
-        self._basis: Basis = {}
+        self._fingerprint: Fingerprint = {}
         self._digest = ""
         self.trouble = ""
         """Why entries are in memory alone although there is a directory; "" where they are written."""
@@ -122,23 +122,23 @@ class Journal:
             count += 1
         return count
 
-    def begin(self, basis: Basis) -> int:
+    def begin(self, fingerprint: Fingerprint) -> int:
         """Say what this process's answers depend on, before the first ``add``.
 
         Returns how many of the calls that were read it would answer with other bytes.
         """
         with self._guard:
-            self._basis, self._digest = basis, digest_of(basis)
+            self._fingerprint, self._digest = fingerprint, digest_of(fingerprint)
             if self._files is not None:
-                self._files.bases[self._digest] = basis
-            return sum(entry.basis != self._digest for entry in self._entries.values())
+                self._files.fingerprints[self._digest] = fingerprint
+            return sum(entry.fingerprint != self._digest for entry in self._entries.values())
 
     def changes(self, entry: Entry) -> dict[str, str]:
         """Return what is not as it was when a call was accepted, a phrase for each: its answer could be another."""
-        if entry.basis == self._digest:
+        if entry.fingerprint == self._digest:
             return {}
-        before = {} if self._files is None else self._files.bases.get(entry.basis, {})
-        return changes(before, self._basis)
+        before = {} if self._files is None else self._files.fingerprints.get(entry.fingerprint, {})
+        return changes(before, self._fingerprint)
 
     @property
     def is_kept(self) -> bool:
@@ -147,7 +147,7 @@ class Journal:
 
     def add(self, entry: Entry) -> None:
         """Keep a call, again where more is known of it; it is written when this returns, if the disk takes it."""
-        entry = msgspec.structs.replace(entry, basis=self._digest)
+        entry = msgspec.structs.replace(entry, fingerprint=self._digest)
         with self._guard:
             if self._files is not None:
                 self._write(self._files, entry)
@@ -222,7 +222,7 @@ class _Files:
         self.directory = directory
         self._full = full
         self._most_line = most_line
-        self.bases: dict[str, Basis] = {}
+        self.fingerprints: dict[str, Fingerprint] = {}
         """What answers of all files depend on, by their digests."""
         try:
             directory.mkdir(0o700, parents=True, exist_ok=True)
@@ -263,7 +263,7 @@ class _Files:
                 if found is None:
                     broken += 1
                 elif isinstance(found, Head):
-                    self.bases[digest_of(found.basis)] = found.basis
+                    self.fingerprints[digest_of(found.fingerprint)] = found.fingerprint
                 elif found.created >= oldest:
                     yield found
         if broken:
@@ -272,7 +272,7 @@ class _Files:
     def append(self, entry: Entry, most_bytes: int, *, syncs: bool) -> None:
         """Write an entry behind the others."""
         line = _line(entry)
-        head = _line(Head(dict(self.bases[entry.basis]))) if entry.basis else b""
+        head = _line(Head(dict(self.fingerprints[entry.fingerprint]))) if entry.fingerprint else b""
         is_gone = self._handle >= 0 and not os.fstat(self._handle).st_nlink  # somebody has removed the file
         if self._handle < 0 or is_gone or self._size + len(line) > self._full:
             self._begin(most_bytes - len(head) - len(line))

@@ -12,7 +12,7 @@ from typing import Any
 
 from infeng_chat.template import ChatTemplate, find, prepare
 
-from infeng_core.api import Engine, EngineConfig, Laps, RequestError, UsageError
+from infeng_core.api import Engine, EngineConfig, Laps, Plugins, RequestError, UsageError
 from infeng_serve.adapters import AdapterNames
 from infeng_serve.auth import Caller
 from infeng_serve.protocol.answer import Context
@@ -69,16 +69,17 @@ def load(
     settings: Settings,
     loras: Sequence[Lora] = (),
     *,
+    plugins: Plugins | None = None,
     warming: Callable[[Model], object] = lambda model: None,
     startup: Laps | None = None,
 ) -> Model:
     """Load the engine and what belongs to it; ``startup`` gets how long each part takes. Raises InfengError.
 
-    warming: called with the model before anybody is answered.
+    plugins: those of ``config``, where they are known. warming: called with the model before anybody is answered.
     """
     laps = startup or Laps()
     prepare()
-    engine = Engine(config=config)
+    engine = Engine(config=config, plugins=plugins)
     laps.end("engine", engine.startup)
     try:
         check_processors(engine, settings.logit_processors)

@@ -9,10 +9,11 @@ from pathlib import Path
 
 from infeng_core.api import Laps, get_logger
 from infeng_serve.auth import Caller, Keys
-from infeng_serve.basis import basis_of, digest_of
 from infeng_serve.bridge import Bridge
 from infeng_serve.failures import LoadingError
+from infeng_serve.fingerprint import digest_of, fingerprint_of
 from infeng_serve.http import Call, unzipped
+from infeng_serve.idempotency import Idempotency
 from infeng_serve.journal import Journal
 from infeng_serve.limits import Limits
 from infeng_serve.model import Model
@@ -21,7 +22,6 @@ from infeng_serve.protocol.answer import Context
 from infeng_serve.protocol.errors import shutting_down
 from infeng_serve.protocol.unknown import Ignored
 from infeng_serve.readers import Readers
-from infeng_serve.repeats import Repeats
 from infeng_serve.settings import Settings
 
 WAITERS = 64
@@ -49,7 +49,7 @@ class Service:
             most_line=2 * settings.max_body + (1 << 20),  # a body is written in base64
             syncs=settings.journal_sync,
         )
-        self.repeats = Repeats(self.journal)
+        self.idempotency = Idempotency(self.journal)
         self.observers: tuple[Observer, ...] = ()
         """Who is told of each call, once there is a model."""
         self.readers = Readers(settings.threads)
@@ -68,14 +68,14 @@ class Service:
 
     def begin(self, model: Model, observers: Sequence[Observer] = ()) -> None:
         """Serve a model; starts the engine's thread."""
-        basis = basis_of(model, self.settings)
-        self.fingerprint = f"fp_{digest_of(basis)[:10]}"
-        others = self.journal.begin(basis)
+        fingerprint = fingerprint_of(model, self.settings)
+        self.fingerprint = f"fp_{digest_of(fingerprint)[:10]}"
+        others = self.journal.begin(fingerprint)
         if others:
             _log.warning("calls of the journal would get other answers here, and are refused", entries=others)
         self._bridge = Bridge(model.engine, self.readers, self.makers)
         self._model = model
-        self.repeats.engine = model.engine
+        self.idempotency.engine = model.engine
         self.observers = tuple(observers)
 
     @property

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from infeng_core.api import Laps, is_json
 from infeng_serve.model import Model
+from infeng_serve.observability.accesslog import AccessLog, Format
+from infeng_serve.observability.metrics import Metrics
+from infeng_serve.observability.tracing import Tracing
 from infeng_serve.observers import Observer
 from infeng_serve.settings import Settings
-from infeng_serve.watching.accesslog import AccessLog, Format
-from infeng_serve.watching.metrics import Metrics
-from infeng_serve.watching.tracing import Tracing
 
 
 def watchers(model: Model, settings: Settings, startup: Laps | None = None) -> list[Observer]:

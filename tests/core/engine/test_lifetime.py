@@ -19,6 +19,7 @@ from infeng_core import Engine, SamplingParams
 from infeng_core.adapters import NamedAdapters
 from infeng_core.backends.interface import InterruptedStepError
 from infeng_core.errors import KernelError, UsageError
+from infeng_core.telemetry import Observer
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=20, ignore_eos=True)
 
@@ -29,6 +30,7 @@ REFUSED: dict[str, Callable[[Engine], Any]] = {
     "embed": lambda engine: engine.embed("x"),
     "generate": lambda engine: engine.generate("x"),
     "profile": lambda engine: engine.profile(),
+    "observe": lambda engine: engine.observe(Observer()),
     "score": lambda engine: engine.score("x", "y"),
     "start": lambda engine: engine.start(),
     "step": lambda engine: engine.step(),

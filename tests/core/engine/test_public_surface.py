@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from engine_parts import MakeEngine
 
-from infeng_core.api import Engine, InfengError, SamplingParams, Stream, find, load_config
+from infeng_core.api import Engine, EngineConfig, InfengError, SamplingParams, Stream, find, load_config
 
 P = SamplingParams(max_tokens=2, temperature=0.0)
 
@@ -41,6 +41,7 @@ CALLS: dict[str, Callable[[Engine, Any], Any]] = {
     "embed, started": lambda e, v: e.embed("x", started=v),
     "cancel": lambda e, v: e.cancel(v),
     "profile": lambda e, v: profiled(e, v),
+    "observe": lambda e, v: e.observe(v),
     "tokenize": lambda e, v: e.tokenize(v),
     "adapters.load": lambda e, v: e.adapters.load(v, "/nope"),
     "adapters.load, path": lambda e, v: e.adapters.load("n", v),
@@ -85,6 +86,7 @@ def test_what_is_assembled_of_any_type_is_refused_by_a_typed_error(value: Any, t
         lambda: Engine(tmp_path, adapters=value),
         lambda: Engine(tmp_path, speculate=value),
         lambda: Engine(tmp_path, config=value),
+        lambda: Engine(tmp_path, config=EngineConfig(), plugins=value),
         lambda: Engine(tmp_path, threads=value),
         lambda: Engine(tmp_path, format=value),
         lambda: Engine(value, config=None),

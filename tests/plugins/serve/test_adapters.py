@@ -164,6 +164,22 @@ def test_an_adapter_that_cannot_be_used_is_told_when_it_is_loaded(lending: Runni
     assert load(lending, "acme-key", "base", "mine").status == 400
 
 
+def test_an_adapter_whose_files_are_broken_when_they_are_read_again_goes_on_as_it_was(lending: Running, roots: Path):
+    folder = roots / "allowed" / "changing"
+    shutil.copytree(roots / "allowed" / "mine", folder)
+    assert load(lending, "acme-key", "changing", "changing").status == 200
+    before = text(lending, "acme-key", "changing")
+    (folder / "adapter_model.safetensors").write_bytes(b"none")
+    body = {"lora_name": "changing", "lora_path": "changing", "load_inplace": True}
+    reply = call(lending, "acme-key", "/v1/load_lora_adapter", body)
+    assert (reply.status, reply.json["error"]["param"]) == (400, "lora_path")
+    message = reply.json["error"]["message"]
+    assert "changing" in message and str(roots) not in message and inner_name("", "acme") not in message
+    assert text(lending, "acme-key", "changing") == before
+    assert unload(lending, "acme-key", "changing").status == 200
+    shutil.rmtree(folder)
+
+
 def test_nothing_is_loaded_where_no_folder_is_given(served: Running):
     reply = served.ask("/v1/load_lora_adapter", {"lora_name": "x", "lora_path": str(adapter_dir("python"))})
     assert (reply.status, reply.json["error"]["type"]) == (403, "permission_error")

@@ -313,7 +313,7 @@ def unchunked(data: bytes) -> bytes:
 
 def test_no_call_is_left_when_all_have_ended(served: Running):
     assert until(lambda: not served.server.service.limits.calls)
-    assert not served.server.service.bridge.feeds
+    assert not served.server.service.bridge.queues
     assert until(lambda: served.blocks_in_use() == 0)
 
 

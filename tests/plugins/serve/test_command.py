@@ -54,6 +54,9 @@ class Program:
         return self.process.wait(30)
 
 
+EXAMPLE = Path(__file__).parents[3] / "docs" / "examples" / "route" / "infeng_length" / "plugin.yaml"
+
+
 @pytest.fixture
 def programs(tmp_path: Path) -> Iterator[list[Program]]:
     """Programs that are ended with the test."""
@@ -156,3 +159,9 @@ def test_wrong_use_is_told_before_anything_is_loaded(
     error = capsys.readouterr().err
     assert error.startswith("infeng: error: ")
     assert says in error
+
+
+def test_routes_of_plugins_are_served(tmp_path: Path, programs: list[Program]):
+    program = Program(tmp_path, "--set", f"plugins.paths={EXAMPLE}")
+    programs.append(program)
+    assert ask(program.address, "/length", {"text": "Once upon a time"}).json["tokens"] > 0

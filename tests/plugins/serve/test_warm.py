@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from infeng_serve.auth import Keys
 from infeng_serve.journal import Journal
+from infeng_serve.observability.scrape import read
 from infeng_serve.warm import Warming
 from infeng_serve.watchers import watchers
-from infeng_serve.watching.scrape import read
 from serve_parts import Running, running, settings_of, slowed, until
 
 from infeng_core.api import Laps, UsageError

@@ -49,6 +49,19 @@ class Context:
     """Gets what a request asks for without effect."""
 
 
+def merged(events: Sequence[Event]) -> Event:
+    """Return what several steps gave to one request as if one step had; without logits."""
+    if len(events) == 1:  # nearly all
+        return events[0]
+    return Event(
+        index=events[0].index if events else 0,
+        text="".join([event.text for event in events]),
+        token_ids=tuple([token for event in events for token in event.token_ids]),
+        completion=events[-1].completion if events else None,
+        logprobs=tuple([one for event in events for one in event.logprobs]),
+    )
+
+
 class Answer(Protocol):
     """One response in the making. It does no I/O; each call is cheap enough for the event loop.
 

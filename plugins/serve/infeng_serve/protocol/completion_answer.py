@@ -11,10 +11,8 @@ import msgspec
 from infeng_core.api import Completion, Event, Request
 from infeng_serve.protocol import finish
 from infeng_serve.protocol import logprobs as shapes
-from infeng_serve.protocol import usage as counts
 from infeng_serve.protocol.answer import Context
-from infeng_serve.protocol.frames import DONE, Frames
-from infeng_serve.protocol.head import Head, Streaming
+from infeng_serve.protocol.choice_answer import ChoiceAnswer
 from infeng_serve.protocol.logprobs import Legacy, LegacyLogprobs, PromptLogprobs
 from infeng_serve.protocol.usage import Usage
 
@@ -53,8 +51,10 @@ class Echo:
     """Text and ids of each."""
 
 
-class CompletionAnswer(Frames):
+class CompletionAnswer(ChoiceAnswer):
     """See ``Answer``."""
+
+    _END = b'""'
 
     def __init__(
         self,
@@ -66,38 +66,33 @@ class CompletionAnswer(Frames):
         is_nothing_new: bool,
     ) -> None:
         """n: requests of each prompt. is_nothing_new: whether the tokens that were made are left out."""
-        super().__init__(context.own_id, len(requests))
-        self.requests = requests
-        self.streams = bool(given.stream)
-        self.model = given.model or context.model
-        self._name = f"cmpl-{context.id}"
-        self._context = context
-        self._n = n
+        super().__init__(
+            given,
+            context,
+            requests,
+            prompt_tokens=sum(len(request.prompt) for request in requests[::n]),
+            name="cmpl",
+            object="text_completion",
+            piece=b'"text":',
+            n=n,
+            counts_new=not is_nothing_new,
+        )
         self._echo = echo
         self._is_nothing_new = is_nothing_new
         self._wants_prompt = given.prompt_logprobs is not None
-        self._prompt_tokens = sum(len(request.prompt) for request in requests[::n])
-        self._head = Head(self._name, "text_completion", context, self.model, b'"text":')
-        self._stream = Streaming.of(given.stream_options)
-        self._completions: list[Completion | None] = [None] * len(requests)
-        self._given = [0] * len(requests)  # tokens
         reports = given.logprobs is not None
         self._legacy = [self._legacy_of(choice) for choice in range(len(requests))] if reports else None
 
     def body(self, completions: Sequence[Completion]) -> bytes:
         """Return the whole response, where nothing was streamed."""
-        chosen = [self._choice(index, one) for index, one in enumerate(completions)]
-        found = counts.of(completions, self._n, self._prompt_tokens)
-        if self._is_nothing_new:
-            found = counts.so_far(self._prompt_tokens, 0)
         return msgspec.json.encode(
             CompletionResponse(
                 id=self._name,
                 created=self._context.created,
                 model=self.model,
-                system_fingerprint=self._context.fingerprint or msgspec.UNSET,
-                choices=chosen,
-                usage=found,
+                system_fingerprint=self._fingerprint,
+                choices=[self._choice(index, one) for index, one in enumerate(completions)],
+                usage=self._usage(completions),
             )
         )
 
@@ -124,48 +119,19 @@ class CompletionAnswer(Frames):
             choice.prompt_logprobs = shapes.prompt(completion.prompt_logprobs, self._context.tokenizer)
         return choice
 
-    # ------------------------------------------------------------------------------------------------------ frames ---
-
     def _open(self) -> list[bytes]:
         if self._echo is None:
             return []
-        frames = []
-        for choice in range(len(self.requests)):
-            text = msgspec.json.encode(self._echoed(choice)[0])
-            frames.append(self._head.frame(choice, text, usage=self._stream.usage(self._so_far)))
-        return frames
+        texts = (self._echoed(choice)[0] for choice in range(len(self.requests)))
+        return [self._frame(choice, msgspec.json.encode(text)) for choice, text in enumerate(texts)]
 
-    def _render(self, choice: int, events: Sequence[Event]) -> list[bytes]:
-        frames = []
-        text = "".join([event.text for event in events])
-        self._given[choice] += sum([len(event.token_ids) for event in events])
-        known = None
-        if self._legacy is not None and not self._is_nothing_new:
-            tokens = [token for event in events for token in event.token_ids]
-            if tokens:
-                part = self._legacy[choice].take(tokens, [one for event in events for one in event.logprobs])
-                known = msgspec.json.encode(part)
-        if (text or known is not None) and not self._is_nothing_new:
-            frame = self._head.frame(choice, msgspec.json.encode(text), known, usage=self._stream.usage(self._so_far))
-            frames.append(frame)
-        completion = events[-1].completion if events else None
-        if completion is not None:
-            self._completions[choice] = completion
-            usage = self._stream.usage(self._so_far)
-            ending = (finish.reason(completion), finish.cut(completion))
-            frames.append(self._head.frame(choice, b'""', None, *ending, usage))
-        return frames
-
-    def _close(self) -> list[bytes]:
-        if not self._stream.includes:
-            return [DONE]
-        found = counts.of(self._completions, self._n, self._prompt_tokens)
+    def _piece(self, choice: int, event: Event) -> tuple[bytes | None, bytes | None]:
         if self._is_nothing_new:
-            found = counts.so_far(self._prompt_tokens, 0)
-        return [self._head.last(msgspec.json.encode(found)), DONE]
-
-    def _so_far(self) -> Usage:
-        return counts.so_far(self._prompt_tokens, 0 if self._is_nothing_new else sum(self._given))
+            return None, None
+        known = None
+        if self._legacy is not None and event.token_ids:
+            known = msgspec.json.encode(self._legacy[choice].take(event.token_ids, event.logprobs))
+        return (msgspec.json.encode(event.text) if event.text or known is not None else None), known
 
     def _echoed(self, choice: int) -> tuple[str, list[int]]:
         assert self._echo is not None

@@ -12,8 +12,10 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from infeng_core.api import Event
+from infeng_core.api import Event, Request
+from infeng_serve.protocol.answer import Context, merged
 from infeng_serve.protocol.errors import ApiError, invalid
+from infeng_serve.protocol.parameters import Common
 
 DONE = b"data: [DONE]\n\n"
 
@@ -45,8 +47,13 @@ class Frames:
     numbered = False
     """Whether frames carry ids."""
 
-    def __init__(self, call: str, choices: int) -> None:
-        """call: its own id, with which the ids of all frames begin."""
+    def __init__(self, given: Common, context: Context, requests: Sequence[Request]) -> None:
+        """Answer what was given, a choice for each request; the ids of all frames begin with the call's own."""
+        call, choices = context.own_id, len(requests)
+        self.requests = requests
+        self.streams = bool(given.stream)
+        self.model = given.model or context.model
+        self._context = context
         self.paths: Mapping[str, str] = {}
         """Of the parameters that asked for logit processors, by the names of those: what errors are told by."""
         self._call = call
@@ -63,7 +70,8 @@ class Frames:
     def _open(self) -> list[bytes]:
         raise NotImplementedError
 
-    def _render(self, choice: int, events: Sequence[Event]) -> list[bytes]:
+    def _render(self, choice: int, event: Event) -> list[bytes]:
+        """Return the frames of what one request gave in a step, or in several."""
         raise NotImplementedError
 
     def _close(self) -> list[bytes]:
@@ -88,7 +96,7 @@ class Frames:
         if self.numbered:
             self._go_on(0)
             return b"".join(self._numbered(choice, events))
-        return b"".join(self._render(choice, events))
+        return b"".join(self._render(choice, merged(events)))
 
     def closing(self) -> bytes:
         """Return the frames after all choices have ended: usage where it was asked for, and the end mark."""
@@ -135,7 +143,7 @@ class Frames:
             (silent if mark.position <= mark.before else mark.held).append(event)
             taken += 1
         if silent:
-            self._render(choice, silent)
+            self._render(choice, merged(silent))
         if mark.position < mark.after and not (events and events[-1].completion):
             return []
         self._marks[choice] = None
@@ -148,7 +156,7 @@ class Frames:
         before = self._positions[choice]
         after = self._positions[choice] = before + steps(events)
         first = self._sequence
-        frames = self._render(choice, events)
+        frames = self._render(choice, merged(events))
         if not (self.numbered and frames):
             return frames
         if len(frames) == 1:  # nearly all

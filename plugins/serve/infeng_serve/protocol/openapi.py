@@ -11,6 +11,7 @@ from typing import Annotated, Any, get_args
 import msgspec
 
 from infeng_core.api import __version__
+from infeng_serve.idempotency import MOST_CHARACTERS
 from infeng_serve.protocol import (
     chat,
     chat_answer,
@@ -28,7 +29,6 @@ from infeng_serve.protocol import (
 )
 from infeng_serve.protocol.errors import ErrorBody
 from infeng_serve.protocol.unknown import described
-from infeng_serve.repeats import MOST_CHARACTERS
 
 TEXT = "text/plain"
 JSON = "application/json"

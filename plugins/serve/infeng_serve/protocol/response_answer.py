@@ -12,7 +12,7 @@ from infeng_core.api import Completion, Event, Request
 from infeng_serve.protocol import finish
 from infeng_serve.protocol import logprobs as shapes
 from infeng_serve.protocol.answer import Context
-from infeng_serve.protocol.chat_answer import Reader
+from infeng_serve.protocol.answer_reader import Reader
 from infeng_serve.protocol.dialogue import Dialogue
 from infeng_serve.protocol.errors import ApiError, invalid
 from infeng_serve.protocol.frames import Frames
@@ -138,16 +138,10 @@ class ResponseAnswer(Frames):
         selection: Selection,
     ) -> None:
         """Answer a conversation."""
-        super().__init__(context.own_id, 1)
-        self.requests = requests
-        self.streams = bool(given.stream)
-        self.model = given.model or context.model
+        super().__init__(given, context, requests)
         self._given = given
-        self._context = context
-        self._parser = ready.parser
-        self._selection = selection
         self._sequence = 0
-        self._reader = self._new_reader()
+        self._reader = Reader(ready.parser(), selection)
         self._items = Items(context.id)
         # Said again in several events: encoded once, here, where it may take long and be refused.
         self._text_options = _raw({"format": _format(given)}, "text")
@@ -162,12 +156,12 @@ class ResponseAnswer(Frames):
     def body(self, completions: Sequence[Completion]) -> bytes:
         """Return the whole response, where nothing was streamed."""
         [completion] = completions
-        reader, items = self._new_reader(), Items(self._context.id)
-        items.push(reader.push(completion.text, completion))
+        items = self._items
+        items.push(self._reader.push(completion.text, completion))
         items.finish(_status(completion))
         if len(items.items) == 1 and isinstance(items.items[0], OutputMessage):  # else whose are they
             items.items[0].content[0].logprobs = shapes.chat(completion.logprobs, self._context.tokenizer)
-        return msgspec.json.encode(self._ended(completion, items, reader))
+        return msgspec.json.encode(self._ended(completion))
 
     # ------------------------------------------------------------------------------------------------------ frames ---
 
@@ -176,16 +170,15 @@ class ResponseAnswer(Frames):
         return [self._frame("response.created", {"response": response}),
                 self._frame("response.in_progress", {"response": response})]  # fmt: skip
 
-    def _render(self, choice: int, events: Sequence[Event]) -> list[bytes]:
-        completion = events[-1].completion if events else None
-        deltas = self._reader.push("".join([event.text for event in events]), completion)
+    def _render(self, choice: int, event: Event) -> list[bytes]:
+        completion = event.completion
+        deltas = self._reader.push(event.text, completion)
         if len(deltas) == 1 and deltas[0].content and completion is None and not self._reports:  # nearly all
             place = self._items.say(deltas[0].content)
             if place is not None:
                 return [self._text(place, deltas[0].content)]
-        reported = [one for event in events for one in event.logprobs]
-        if reported:
-            self._pending += shapes.chat(reported, self._context.tokenizer)
+        if event.logprobs:
+            self._pending += shapes.chat(event.logprobs, self._context.tokenizer)
         found = self._items.push(deltas, self._pending)
         if any(name == TEXT_DELTA for name, _ in found):
             self._pending = []
@@ -199,7 +192,7 @@ class ResponseAnswer(Frames):
 
     def _close(self) -> list[bytes]:
         assert self._completion is not None
-        response = self._ended(self._completion, self._items, self._reader)
+        response = self._ended(self._completion)
         name = "completed" if response.status == "completed" else "incomplete"
         return [self._frame(f"response.{name}", {"response": response})]
 
@@ -230,22 +223,19 @@ class ResponseAnswer(Frames):
 
     # --------------------------------------------------------------------------------------------------- internals ---
 
-    def _new_reader(self) -> Reader:
-        return Reader(self._parser(), self._selection)
-
-    def _ended(self, completion: Completion, items: Items, reader: Reader) -> Response:
+    def _ended(self, completion: Completion) -> Response:
         cut = finish.cut(completion)
         response = self._response("cancelled" if cut == "cancelled" else _status(completion))
         if cut != "cancelled" and completion.finish_reason != "stop":
             response.incomplete_details = IncompleteDetails(reason=cut or "max_output_tokens")
-        response.output = items.settle()
+        response.output = self._items.settle()
         usage = completion.usage
         response.usage = ResponseUsage(
             input_tokens=usage.prompt_tokens,
             input_tokens_details=InputTokensDetails(cached_tokens=usage.cached_tokens),
             output_tokens=usage.completion_tokens,
             output_tokens_details=OutputTokensDetails(
-                reasoning_tokens=reader.reasoning_tokens(completion, self._context)
+                reasoning_tokens=self._reader.reasoning_tokens(completion, self._context)
             ),
             total_tokens=usage.total_tokens,
         )

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from infeng_serve.http import Call
+from infeng_serve.observability.exposition import wants_openmetrics
+from infeng_serve.observability.families import OPENMETRICS, TEXT
+from infeng_serve.observability.metrics import Metrics
 from infeng_serve.protocol.errors import ApiError
 from infeng_serve.service import Service
-from infeng_serve.watching.exposition import OPENMETRICS, TEXT, wants_openmetrics
-from infeng_serve.watching.metrics import Metrics
 
 
 async def metrics(service: Service, call: Call) -> None:

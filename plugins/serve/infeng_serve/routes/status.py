@@ -6,10 +6,10 @@ import msgspec
 
 from infeng_core.api import __version__
 from infeng_serve.http import Call
+from infeng_serve.observability.load import load_values
 from infeng_serve.protocol.errors import unavailable
 from infeng_serve.protocol.state_types import Load, Ready, Version
 from infeng_serve.service import Service
-from infeng_serve.watching.load import load_values
 
 STALLED_SECONDS = 10.0
 """After which somebody who asks whether the server is ready may ask again."""

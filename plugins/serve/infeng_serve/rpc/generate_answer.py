@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from smg_grpc_proto import vllm_engine_pb2 as pb
 
 from infeng_core.api import Completion, Event, Request, Tokenizer
+from infeng_serve.protocol import finish
+from infeng_serve.protocol.answer import merged
 from infeng_serve.rpc.logprobs import of_output, of_prompt
-
-REASONS = {"stop": "stop", "length": "length", "timeout": "length", "cancelled": "abort"}
-"""Why answers end, in the service's words; one that the time ended is cut off, as HTTP has it."""
 
 
 class GenerateAnswer:
@@ -24,23 +23,19 @@ class GenerateAnswer:
 
     def messages(self, choice: int, events: Sequence[Event]) -> list[pb.GenerateResponse]:
         """Return the messages of what one choice got: its new tokens together, and its end."""
-        found = []
-        tokens = [token for event in events for token in event.token_ids]
-        if tokens:
+        found, event, request = [], merged(events), self.requests[choice]
+        if event.token_ids:
             chunk = pb.GenerateStreamChunk(
-                token_ids=tokens,
-                prompt_tokens=len(self.requests[choice].prompt),
-                completion_tokens=len(tokens),
+                token_ids=event.token_ids,
+                prompt_tokens=len(request.prompt),
+                completion_tokens=len(event.token_ids),
                 index=choice,
             )
-            top = self.requests[choice].params.logprobs
-            if top is not None:
-                given = [one for event in events for one in event.logprobs]
-                chunk.output_logprobs.CopyFrom(of_output(given, top))
+            if request.params.logprobs is not None:
+                chunk.output_logprobs.CopyFrom(of_output(event.logprobs, request.params.logprobs))
             found.append(pb.GenerateResponse(chunk=chunk))
-        completion = events[-1].completion if events else None
-        if completion is not None:
-            found.append(self.complete(choice, completion))
+        if event.completion is not None:
+            found.append(self.complete(choice, event.completion))
         return found
 
     def complete(self, choice: int, completion: Completion) -> pb.GenerateResponse:
@@ -48,7 +43,7 @@ class GenerateAnswer:
         request, usage = self.requests[choice], completion.usage
         found = pb.GenerateComplete(
             output_ids=completion.token_ids,
-            finish_reason=REASONS[completion.finish_reason],
+            finish_reason="abort" if finish.cut(completion) == "cancelled" else finish.reason(completion),
             prompt_tokens=usage.prompt_tokens,
             completion_tokens=usage.completion_tokens,
             cached_tokens=usage.cached_tokens,

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
 from infeng_serve.auth import Caller
-from infeng_serve.feed import Feed
+from infeng_serve.event_queue import EventQueue
 from infeng_serve.protocol.errors import ApiError
 from infeng_serve.rpc.call import Rpc
 
@@ -17,31 +17,31 @@ class Running:
 
     def __init__(self) -> None:
         """Have none."""
-        self._feeds: defaultdict[tuple[str, str], set[Feed]] = defaultdict(set)
+        self._queues: defaultdict[tuple[str, str], set[EventQueue]] = defaultdict(set)
 
     @contextlib.contextmanager
-    def one(self, call: Rpc, id: str, feed: Feed) -> Iterator[None]:
+    def one(self, call: Rpc, id: str, queue: EventQueue) -> Iterator[None]:
         """Have a call while it is answered; one without an ``id`` cannot be aborted."""
         key = (call.caller.tenant, id)
         if id:
-            self._feeds[key].add(feed)
+            self._queues[key].add(queue)
         try:
             yield
         finally:
             if id:
-                self._feeds[key].discard(feed)
-                if not self._feeds[key]:
-                    del self._feeds[key]
+                self._queues[key].discard(queue)
+                if not self._queues[key]:
+                    del self._queues[key]
 
     def abort(self, caller: Caller, ids: Iterable[str]) -> None:
         """Cancel a tenant's calls: those that run end with what they have, those not submitted yet with an error."""
         for id in ids:
-            for feed in self._feeds.get((caller.tenant, id), ()):
-                streams = [choice.stream for choice in feed.choices]
+            for queue in self._queues.get((caller.tenant, id), ()):
+                streams = [choice.stream for choice in queue.choices]
                 if streams and all(stream is not None for stream in streams):
                     for stream in streams:
                         if stream is not None:
                             stream.cancel()
                 else:
-                    feed.leave()
-                    feed.abort(ApiError(499, "The call was aborted."))
+                    queue.leave()
+                    queue.abort(ApiError(499, "The call was aborted."))

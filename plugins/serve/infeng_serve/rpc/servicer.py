@@ -16,8 +16,8 @@ from smg_grpc_proto import vllm_engine_pb2_grpc
 from smg_grpc_proto.generated import common_pb2
 
 from infeng_core.api import Request
+from infeng_serve.event_queue import EventQueue
 from infeng_serve.failures import GoneError, failure
-from infeng_serve.feed import Feed
 from infeng_serve.generating import Work, owned
 from infeng_serve.protocol.errors import ApiError, invalid
 from infeng_serve.rpc import bundle, info
@@ -46,36 +46,36 @@ class Servicer(vllm_engine_pb2_grpc.VllmEngineServicer):  # type: ignore[misc]  
     async def Generate(self, request: pb.GenerateRequest, context: Any) -> None:
         """Go on with a prompt: chunks as a step, or several while the client was slow, brings tokens, and the end."""
         async with self._call(context, "Generate", request.request_id) as call:
-            feed = Feed(call.id, self._service.observers)
-            work = Work(self._service, call, feed)
+            queue = EventQueue(call.id, self._service.observers)
+            work = Work(self._service, call, queue)
             try:
-                with self._service.taken(call.caller), self._running.one(call, request.request_id, feed):
+                with self._service.taken(call.caller), self._running.one(call, request.request_id, queue):
                     await self._generate(request, context, work)
             except (asyncio.CancelledError, GoneError):
-                feed.gone()
+                queue.gone()
                 raise
             except Exception as error:
                 told = _told(error, call, request)
-                if not any(choice.stream is not None for choice in feed.choices):
+                if not any(choice.stream is not None for choice in queue.choices):
                     work.reject(told)
                 raise told from error
 
     async def _generate(self, request: pb.GenerateRequest, context: Any, work: Work) -> None:
-        bridge, feed = self._service.bridge, work.feed
+        bridge, queue = self._service.bridge, work.queue
         try:
-            answer = await bridge.submit(work.call.caller.tenant, feed, partial(_read, request, work), work.settle)
+            answer = await bridge.submit(work.call.caller.tenant, queue, partial(_read, request, work), work.settle)
             if answer.streams:
-                await self._stream(context, feed, answer)
+                await self._stream(context, queue, answer)
                 return
-            for choice, completion in enumerate(await feed.all()):
+            for choice, completion in enumerate(await queue.all()):
                 await self._write(context, answer.complete(choice, completion))
         finally:
-            bridge.close(feed)
+            bridge.close(queue)
 
-    async def _stream(self, context: Any, feed: Feed, answer: GenerateAnswer) -> None:
+    async def _stream(self, context: Any, queue: EventQueue, answer: GenerateAnswer) -> None:
         left = len(answer.requests)
         while left:
-            for choice, events in (await feed.take()).items():
+            for choice, events in (await queue.take()).items():
                 for message in answer.messages(choice, events):
                     await self._write(context, message)
                 left -= events[-1].completion is not None

@@ -10,7 +10,7 @@ from typing import Any
 import grpc
 import pytest
 from infeng_serve.auth import NOBODY, Caller
-from infeng_serve.feed import Feed
+from infeng_serve.event_queue import EventQueue
 from infeng_serve.protocol.errors import ApiError
 from infeng_serve.rpc.running import Running as Runs
 from rpc_parts import Client, Seen, asked, refused
@@ -121,19 +121,19 @@ def test_observers_are_told_of_each_choice_as_of_http(served: Running, seen: See
 
 def test_nothing_is_left_when_all_have_ended(served: Running, seen: Seen):
     assert until(lambda: not served.server.service.limits.calls)
-    assert not served.server.service.bridge.feeds
+    assert not served.server.service.bridge.queues
 
 
 def test_a_call_that_is_aborted_before_it_is_submitted_is_not_submitted():
     async def work() -> None:
-        running, feed, call = Runs(), Feed("one", ()), SimpleNamespace(caller=NOBODY)
-        with running.one(call, "one", feed):
+        running, queue, call = Runs(), EventQueue("one", ()), SimpleNamespace(caller=NOBODY)
+        with running.one(call, "one", queue):
             running.abort(Caller("another"), ["one"])
-            assert not feed.is_left
+            assert not queue.is_left
             running.abort(NOBODY, ["one"])
-        assert feed.is_left
+        assert queue.is_left
         with pytest.raises(ApiError, match="aborted"):
-            await feed.take()
+            await queue.take()
         running.abort(NOBODY, ["one"])  # it is over: nothing is kept
 
     asyncio.run(work())

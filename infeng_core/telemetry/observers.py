@@ -1,0 +1,140 @@
+"""Who is told what an engine does: its profile, its log, a server's traces, and the observers of plugins."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, ParamSpec, TypeVar
+
+from infeng_core.adapters import AdapterChange, AdapterInfo
+from infeng_core.log import get_logger
+from infeng_core.requests.request import Completion, Request
+
+Stage = Literal["tokenize", "schedule", "run", "sample", "detokenize", "step"]
+"""A part of a request's way. "step" holds all but "tokenize"."""
+
+_log = get_logger(__name__)
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class StepReport:
+    """One batch that ran."""
+
+    rows: int
+    """Tokens that went through the model."""
+    requests: int
+    tokens: int
+    """New ones, of all requests together."""
+
+
+class Observer:
+    """What is told of an engine's work; the methods do nothing, and a subclass has those that it wants.
+
+    They are called on the threads that do the work, several at a time, and that work waits for them. One that raises
+    is named by the log and told nothing more.
+    """
+
+    def stage(self, name: Stage, begin: int, end: int) -> None:
+        """A stage has ended, on the thread of this call, also with an error.
+
+        begin, end: nanoseconds of ``time.perf_counter_ns``.
+        """
+
+    def step(self, report: StepReport) -> None:
+        """A batch ran, and its tokens have been given to their requests; its stage "step" ends behind this."""
+
+    def submitted(self, id: int, request: Request, prompt_tokens: int) -> None:
+        """A request waits for its first step. ``id`` is the engine's."""
+
+    def ended(self, id: int, request: Request, outcome: Completion | Exception) -> None:
+        """A request ended with its completion, cancelled ones included, or with an error."""
+
+    def adapter(self, change: AdapterChange, info: AdapterInfo) -> None:
+        """An adapter was loaded, reloaded or unloaded, or failed to load: then ``info.error`` says why."""
+
+    def close(self) -> None:
+        """The engine is closed."""
+
+
+class Observers:
+    """The observers of one engine; any thread may add one or be told of.
+
+    Where nobody observes, ``present`` is empty, and whoever would tell looks at it and calls nothing.
+    """
+
+    def __init__(self) -> None:
+        """Begin without any."""
+        self.present: tuple[Observer, ...] = ()
+
+    def add(self, observer: Observer) -> None:
+        """Tell an observer from now on."""
+        self.present = (*self.present, observer)
+
+    def remove(self, observer: Observer) -> None:
+        """Tell an observer nothing more; one that is not there is none."""
+        self.present = tuple(one for one in self.present if one is not observer)
+
+    def timed(self, stage: Stage, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        """Return what ``function`` returns, or raise what it raises, and tell of it as a stage."""
+        begin = time.perf_counter_ns()
+        try:
+            return function(*args, **kwargs)
+        finally:
+            end = time.perf_counter_ns()
+            self._tell(lambda observer: observer.stage(stage, begin, end))
+
+    def step(self, rows: int, requests: int, tokens: int) -> None:
+        """Tell of a batch."""
+        report = StepReport(rows, requests, tokens)
+        self._tell(lambda observer: observer.step(report))
+
+    def submitted(self, id: int, request: Request, prompt_tokens: int) -> None:
+        """Tell of a request that was put in flight."""
+        self._tell(lambda observer: observer.submitted(id, request, prompt_tokens))
+
+    def ended(self, id: int, request: Request, outcome: Completion | Exception) -> None:
+        """Tell of a request's end."""
+        self._tell(lambda observer: observer.ended(id, request, outcome))
+
+    def adapter(self, change: AdapterChange, info: AdapterInfo) -> None:
+        """Tell of an adapter."""
+        self._tell(lambda observer: observer.adapter(change, info))
+
+    def close(self) -> None:
+        """Tell that the engine is closed, the last that anybody is told."""
+        self._tell(lambda observer: observer.close())
+        self.present = ()
+
+    def _tell(self, say: Callable[[Observer], None]) -> None:
+        for observer in self.present:
+            try:
+                say(observer)
+            except Exception as error:  # nobody's answer depends on who watches it
+                self.remove(observer)
+                _log.warning("an observer is told nothing more", error=f"{type(error).__name__}: {error}")
+
+
+class LogObserver(Observer):
+    """The built-in observer ``log``: a line for each request that ended."""
+
+    def ended(self, id: int, request: Request, outcome: Completion | Exception) -> None:
+        """Log a request."""
+        if isinstance(outcome, Exception):
+            _log.info("request failed", id=id, adapter=request.adapter, error=str(outcome))
+            return
+        usage, timings = outcome.usage, outcome.timings
+        _log.info(
+            "request ended",
+            id=id,
+            adapter=request.adapter,
+            reason=outcome.finish_reason,
+            prompt_tokens=usage.prompt_tokens,
+            cached_tokens=usage.cached_tokens,
+            completion_tokens=usage.completion_tokens,
+            first_token_ms=round(1000 * timings.first_token, 1),
+            total_ms=round(1000 * timings.total, 1),
+        )

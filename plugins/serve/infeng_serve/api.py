@@ -1,0 +1,9 @@
+"""What plugins may import of the server, for the hook ``infeng_serve_routes``; all else may change without notice."""
+
+from infeng_serve.app import Route
+from infeng_serve.auth import Caller
+from infeng_serve.http import Call
+from infeng_serve.protocol.errors import ApiError
+from infeng_serve.service import Service
+
+__all__ = ["ApiError", "Call", "Caller", "Route", "Service"]

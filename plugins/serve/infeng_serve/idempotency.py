@@ -1,0 +1,97 @@
+"""Calls that come again: by the client's Idempotency-Key, or for the rest of a stream that broke."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator
+
+from infeng_core.api import Engine, Request
+from infeng_serve.adapters import told_name
+from infeng_serve.http import Call
+from infeng_serve.journal import Entry, Journal
+from infeng_serve.protocol.errors import ApiError
+
+MOST_CHARACTERS = 255
+"""Of an Idempotency-Key."""
+
+
+class Idempotency:
+    """Finds the call that another one repeats, and says whether its answer can still be the same."""
+
+    def __init__(self, journal: Journal) -> None:
+        """Look into ``journal``."""
+        self.engine: Engine | None = None
+        """What answers, once it is loaded."""
+        self._journal = journal
+        self._running: set[tuple[str, str]] = set()
+
+    @contextlib.contextmanager
+    def one_at_a_time(self, call: Call, key: str) -> Iterator[None]:
+        """Answer one call with a key at a time; raises ApiError 409 for another, 400 for a key that cannot be."""
+        if not key:
+            yield
+            return
+        if len(key) > MOST_CHARACTERS:
+            raise ApiError(400, f"Idempotency-Key has more than {MOST_CHARACTERS} characters.", param="Idempotency-Key")
+        place = (call.caller.tenant, key)
+        if place in self._running:
+            headers = {"retry-after": "1"}
+            why = "A call with this Idempotency-Key is being answered."
+            raise ApiError(409, why, code="idempotency_key_in_use", param="Idempotency-Key", headers=headers)
+        self._running.add(place)
+        try:
+            yield
+        finally:
+            self._running.discard(place)
+
+    def entry(self, call: Call, key: str, body: bytes) -> Entry | None:
+        """Return the call that had this key before; raises ApiError 422 where that one was another."""
+        entry = self._journal.repeated(call.caller.tenant, key) if key else None
+        if entry is None:
+            return None
+        if (entry.path, entry.body) != (call.path, body):
+            why = "This Idempotency-Key came with another call before; give each call its own."
+            raise ApiError(422, why, code="idempotency_key_reused", param="Idempotency-Key")
+        self.check_same(entry)
+        return entry
+
+    def check_same(self, entry: Entry) -> None:
+        """Raise ApiError 409 where other bytes would come than those that did.
+
+        Contents of adapters count as far as they are known: those that are not in memory are read for the answer.
+        """
+        changes = self._journal.changes(entry)
+        adapters = self._changed_adapters(entry)
+        if changes or adapters:
+            code = "model_changed" if adapters or "model" in changes else "engine_changed"
+            what = "; ".join([*changes.values(), *adapters])
+            raise ApiError(409, f"The answer would not be the same: {what}. Make the call anew.", code=code)
+
+    def _changed_adapters(self, entry: Entry) -> list[str]:
+        now = {name: (source, id) for name, source, id in self._known()}
+        changes = []
+        for name, source, id in entry.adapters:
+            told = told_name(name, entry.tenant)
+            if name not in now:
+                changes.append(f"the adapter {told} is not there")
+            elif now[name][0] != source:
+                changes.append(f"the adapter {told} is from elsewhere")
+            elif id and now[name][1] and now[name][1] != id:
+                changes.append(f"the adapter {told} has other contents")
+        return changes
+
+    def contents(self, requests: Iterable[Request]) -> tuple[tuple[str, str, str], ...]:
+        """Return (name, source, content id or "") of the adapters that requests name."""
+        names: set[str] = set()
+        for request in requests:
+            adapter = request.adapter
+            if isinstance(adapter, str):
+                names.add(adapter)
+            elif adapter is not None:
+                names.update(name for name, _ in adapter)
+        return tuple(one for one in self._known() if one[0] in names) if names else ()
+
+    def _known(self) -> Iterator[tuple[str, str, str]]:
+        assert self.engine is not None
+        for info in self.engine.adapters.infos():
+            yield info.name, info.source, info.id or ""

@@ -1,0 +1,111 @@
+"""Families of metrics as prometheus-client writes them: Prometheus' text format 0.0.4, or OpenMetrics 1.0."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import accumulate
+
+from prometheus_client import exposition as text
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+    Metric,
+    SummaryMetricFamily,
+)
+from prometheus_client.openmetrics import exposition as openmetrics
+
+from infeng_serve.observability.families import Family
+
+
+class Histogram:
+    """Counts of values in buckets; adding one takes some 0.2 us."""
+
+    __slots__ = ("bounds", "counts", "sum")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        """Begin with nothing; ``bounds`` ascend, each is the largest value of its bucket."""
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        """Of each bucket alone; the last is of what is larger than all bounds."""
+        self.sum = 0.0
+
+    def observe(self, value: float) -> None:
+        """Count a value."""
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.sum += value
+
+
+def wants_openmetrics(accept: str) -> bool:
+    """Return whether an Accept header asks for OpenMetrics 1.0 at least as much as for the plain text."""
+    weights = {"application/openmetrics-text": 0.0, "text/plain": 0.0}
+    for part in accept.lower().split(","):
+        kind, *parameters = (word.strip() for word in part.split(";"))
+        given = dict(word.partition("=")[::2] for word in parameters)
+        if kind in weights and given.get("version", "1.0.0") in ("0.0.4", "1.0.0"):
+            with suppress(ValueError):
+                weights[kind] = max(weights[kind], float(given.get("q", "1")))
+    openmetrics, text = weights.values()
+    return openmetrics > 0 and openmetrics >= text
+
+
+class Exposition:
+    """One answer to a scrape in the making. Values of labels come in the order of their family's ``labels``."""
+
+    def __init__(self, prefix: str, common: Mapping[str, str]) -> None:
+        """prefix: before the names of families without one of their own. common: labels of all of those."""
+        self._prefix = prefix
+        self._common = common
+        self._families: list[Metric] = []
+
+    def add(self, family: Family, *samples: tuple[tuple[str, ...], float]) -> None:
+        """Add values with their labels."""
+        name, common = self._begin(family)
+        if family.kind == "info":
+            info = InfoMetricFamily(name, family.help, labels=tuple(common))
+            for values, _ in samples:
+                info.add_metric(tuple(common.values()), dict(zip(family.labels, values, strict=True)))
+            self._families.append(info)
+            return
+        kind = CounterMetricFamily if family.kind == "counter" else GaugeMetricFamily
+        made = kind(name, family.help, labels=(*common, *family.labels))
+        for values, value in samples:
+            made.add_metric((*common.values(), *values), value)
+        self._families.append(made)
+
+    def add_histograms(self, family: Family, histograms: Iterable[tuple[tuple[str, ...], Histogram]]) -> None:
+        """Add histograms with their labels."""
+        name, common = self._begin(family)
+        made = HistogramMetricFamily(name, family.help, labels=(*common, *family.labels))
+        for values, histogram in histograms:
+            bounds = (*map(str, map(float, histogram.bounds)), "+Inf")
+            buckets = list(zip(bounds, accumulate(histogram.counts), strict=True))
+            made.add_metric((*common.values(), *values), buckets, histogram.sum)
+        self._families.append(made)
+
+    def add_summaries(self, family: Family, sums: Iterable[tuple[tuple[str, ...], float, int]]) -> None:
+        """Add sums and counts with their labels."""
+        name, common = self._begin(family)
+        made = SummaryMetricFamily(name, family.help, labels=(*common, *family.labels))
+        for values, total, count in sums:
+            made.add_metric((*common.values(), *values), count, total)
+        self._families.append(made)
+
+    def collect(self) -> Iterator[Metric]:
+        """Give the families, as a collector of prometheus-client does."""
+        return iter(self._families)
+
+    def render(self, is_open: bool) -> bytes:
+        """Return the whole, in OpenMetrics or else as text."""
+        exposition = openmetrics if is_open else text
+        found: bytes = exposition.generate_latest(self, openmetrics.ALLOWUTF8)  # others take the colons out of names
+        return found
+
+    def _begin(self, family: Family) -> tuple[str, Mapping[str, str]]:
+        """Return a family's name and the labels that all of its values have."""
+        if family.name.startswith(("process_", "infeng_")):  # as other programs call theirs
+            return family.name.removesuffix("_info"), {}
+        return f"{self._prefix}:{family.name}".removesuffix("_info" if family.kind == "info" else ""), self._common

@@ -1,0 +1,264 @@
+"""Metrics of the server, in plain integers and floats, rendered when they are scraped."""
+
+from __future__ import annotations
+
+import platform
+import time
+from bisect import bisect_left
+from typing import Literal
+
+from infeng_core.api import BASE, AdapterInfo, Engine, InfengError, Laps, __version__
+from infeng_serve.observability.exposition import Exposition, Histogram
+from infeng_serve.observability.families import FAMILIES, FIRST_TOKEN, PER_TOKEN, WHOLE, token_bounds
+from infeng_serve.observability.groups import OTHER, Group, Groups
+from infeng_serve.observability.process import add_process
+from infeng_serve.observers import Record
+
+Prefix = Literal["infeng", "vllm"]
+
+REASONS = ("stop", "length", "tool_calls", "cancelled", "timeout", "error")
+"""How requests end."""
+COMPLETE = frozenset({"stop", "length", "tool_calls"})
+"""Of them those by which an answer is complete: durations of whole requests are of these."""
+REJECTIONS = ("overloaded", "rate_limited", "unauthorized", "forbidden", "not_found", "too_large", "invalid")
+"""Why calls are not accepted; other words are counted as well, up to MOST_REJECTIONS."""
+MOST_REJECTIONS = 32
+
+VLLM_REASONS = {"tool_calls": "stop", "cancelled": "abort", "timeout": "abort"}
+"""What vLLM calls them."""
+
+COMBINED = "combined"
+"""The adapter of requests that combine several: they are not told apart, there are too many ways."""
+NO_TENANT = "default"
+"""The tenant of requests that have none."""
+
+
+class _Live:
+    """A request in flight."""
+
+    __slots__ = ("adapter", "is_prompt_counted", "record", "tenant")
+
+    def __init__(self, record: Record, tenant: Group, adapter: Group) -> None:
+        self.record = record  # by whose address it is found, which is its own as long as this holds it
+        self.tenant = tenant
+        self.adapter = adapter
+        self.is_prompt_counted = False
+
+
+class Metrics:
+    """An Observer that counts. The engine's own figures are read when somebody scrapes."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        model: str,
+        *,
+        prefix: Prefix = "infeng",
+        most_adapters: int = 64,
+        most_tenants: int = 64,
+        startup: Laps | None = None,
+    ) -> None:
+        """model: what the base is served as. prefix: of all names. most_*: how many are told apart; others are "other".
+
+        startup: what the phases of the start took.
+
+        With ``vllm`` reasons and labels are vLLM's, too, so that its dashboards and routers work.
+        """
+        self._engine = engine
+        self._prefix = prefix
+        self._common = {"model_name": model, **({"engine": "0"} if prefix == "vllm" else {})}
+        self._model = model
+        self._startup = startup or Laps()
+        self._most_adapters = most_adapters
+        self._live: dict[int, _Live] = {}
+        self._tenants = Groups(most_tenants)
+        self._adapters = Groups(most_adapters)
+        self._prompted = self._cached = self._generated = 0
+        self._ended = dict.fromkeys(REASONS, 0)
+        self._rejected = dict.fromkeys(REJECTIONS, 0)
+        tokens = token_bounds(engine.limits.context)
+        self._first_token = Histogram(FIRST_TOKEN)
+        self._between = Histogram(PER_TOKEN)
+        self._of_requests = {
+            "e2e_request_latency_seconds": Histogram(WHOLE),
+            "request_queue_time_seconds": Histogram(WHOLE),
+            "request_prefill_time_seconds": Histogram(WHOLE),
+            "request_decode_time_seconds": Histogram(WHOLE),
+            "request_inference_time_seconds": Histogram(WHOLE),
+            "request_time_per_output_token_seconds": Histogram(PER_TOKEN),
+            "request_prompt_tokens": Histogram(tokens),
+            "request_generation_tokens": Histogram(tokens),
+            "request_params_max_tokens": Histogram(tokens),
+        }
+
+    # ---------------------------------------------------------------------------------------------- what happens ---
+
+    def accepted(self, record: Record) -> None:
+        """Count a request in."""
+        self._enter(record)
+
+    def tokens(self, record: Record, new: int, now: float) -> None:
+        """Count new tokens, and the time since the last ones for each of them."""
+        if new <= 0:
+            return
+        live = self._live.get(id(record)) or self._enter(record)
+        self._generated += new
+        live.tenant.generated += new
+        live.adapter.generated += new
+        if not record.last_token:
+            self._begin_answer(live, max(0.0, now - record.arrived))
+            return
+        gap = max(0.0, now - record.last_token)
+        between = self._between
+        between.counts[bisect_left(between.bounds, gap / new)] += new
+        between.sum += gap
+
+    def ended(self, record: Record) -> None:
+        """Count a request out."""
+        live = self._live.pop(id(record), None)
+        if live is None:
+            self._enter(record)
+            live = self._live.pop(id(record))
+        live.tenant.in_flight -= 1
+        live.adapter.in_flight -= 1
+        if record.started:
+            self._count_prompt(live)
+        reason = record.finish_reason if record.finish_reason in self._ended else "error"
+        self._ended[reason] += 1
+        if reason in COMPLETE:
+            self._observe(record)
+
+    def rejected(self, record: Record, reason: str) -> None:
+        """Count a call that was not accepted."""
+        if reason not in self._rejected and len(self._rejected) >= MOST_REJECTIONS:
+            reason = OTHER
+        self._rejected[reason] = self._rejected.get(reason, 0) + 1
+        if record.tenant:
+            self._tenants.of(record.tenant).rejected += 1
+
+    def _enter(self, record: Record) -> _Live:
+        adapter = COMBINED if "+" in record.adapter else record.adapter or BASE
+        live = _Live(record, self._tenants.of(record.tenant or NO_TENANT), self._adapters.of(adapter))
+        self._live[id(record)] = live
+        for group in (live.tenant, live.adapter):
+            group.in_flight += 1
+            group.requests += 1
+        return live
+
+    def _begin_answer(self, live: _Live, seconds: float) -> None:
+        for histogram in (self._first_token, live.tenant.first_token, live.adapter.first_token):
+            histogram.observe(seconds)
+        self._count_prompt(live)
+
+    def _count_prompt(self, live: _Live) -> None:
+        """Count a prompt once, when its length is known."""
+        record = live.record
+        if live.is_prompt_counted or not record.prompt_tokens:
+            return
+        live.is_prompt_counted = True
+        self._prompted += record.prompt_tokens
+        self._cached += record.cached_tokens
+        live.tenant.prompted += record.prompt_tokens
+        live.adapter.prompted += record.prompt_tokens
+
+    def _observe(self, record: Record) -> None:
+        """Add the durations of a request whose answer is complete."""
+        spans = {
+            "e2e_request_latency_seconds": (record.arrived, record.ended),
+            "request_queue_time_seconds": (record.submitted, record.started),
+            "request_prefill_time_seconds": (record.started, record.first_token),
+            "request_decode_time_seconds": (record.first_token, record.last_token),
+            "request_inference_time_seconds": (record.started, record.last_token),
+        }
+        for name, (begin, end) in spans.items():
+            if begin and end:
+                self._of_requests[name].observe(max(0.0, end - begin))
+        if record.completion_tokens > 1 and record.first_token:
+            mean = (record.last_token - record.first_token) / (record.completion_tokens - 1)
+            self._of_requests["request_time_per_output_token_seconds"].observe(max(0.0, mean))
+        self._of_requests["request_prompt_tokens"].observe(record.prompt_tokens)
+        self._of_requests["request_generation_tokens"].observe(record.completion_tokens)
+        if record.max_tokens:
+            self._of_requests["request_params_max_tokens"].observe(record.max_tokens)
+
+    # ------------------------------------------------------------------------------------------ when it is scraped ---
+
+    def render(self, openmetrics: bool) -> bytes:
+        """Return everything, in OpenMetrics 1.0 or else in the text format 0.0.4; on the event loop's thread."""
+        out = Exposition(self._prefix, self._common)
+        infos = self._infos()
+        self._adapters.keep({BASE, COMBINED, *(info.name for info in infos)})
+        self._add_engine(out)
+        self._add_requests(out)
+        self._add_adapters(out, infos)
+        self._add_groups(out, "lora", self._adapters)
+        self._add_groups(out, "tenant", self._tenants)
+        out.add(FAMILIES["tenant_rejections_total"], *(((g.name,), g.rejected) for g in self._tenants))
+        add_process(out)
+        spans = (((phase,), round(seconds, 6)) for phase, seconds in self._startup.seconds.items())
+        out.add(FAMILIES["infeng_startup_seconds"], *spans)
+        build = (__version__, platform.python_version(), self._model, self._engine.config.backend.use)
+        out.add(FAMILIES["infeng_build_info"], (build, 1))
+        return out.render(openmetrics)
+
+    def _infos(self) -> list[AdapterInfo]:
+        try:
+            return self._engine.adapters.infos()
+        except InfengError:  # the engine has been closed
+            return []
+
+    def _add_engine(self, out: Exposition) -> None:
+        load = self._engine.load()
+        for name, value in {
+            "num_requests_running": load.running,
+            "num_requests_waiting": load.waiting,
+            "kv_cache_usage_perc": load.used_blocks / max(1, load.blocks),
+            "predicted_wait_seconds": load.wait_seconds,
+            "prefix_cache_queries_total": load.prefix_queries,
+            "prefix_cache_hits_total": load.prefix_hits,
+            "num_preemptions_total": load.preemptions,
+        }.items():
+            out.add(FAMILIES[name], ((), value))
+        cache = self._engine.config.kv_cache
+        out.add(FAMILIES["cache_config_info"], ((str(cache.block), str(load.blocks), cache.dtype), 1))
+
+    def _add_requests(self, out: Exposition) -> None:
+        out.add(FAMILIES["prompt_tokens_total"], ((), self._prompted))
+        out.add(FAMILIES["prompt_tokens_cached_total"], ((), self._cached))
+        out.add(FAMILIES["generation_tokens_total"], ((), self._generated))
+        out.add_histograms(FAMILIES["time_to_first_token_seconds"], [((), self._first_token)])
+        out.add_histograms(FAMILIES["inter_token_latency_seconds"], [((), self._between)])
+        ended: dict[str, int] = {}
+        for reason, count in self._ended.items():
+            shown = VLLM_REASONS.get(reason, reason) if self._prefix == "vllm" else reason
+            ended[shown] = ended.get(shown, 0) + count
+        out.add(FAMILIES["request_success_total"], *(((r,), n) for r, n in ended.items()))
+        out.add(FAMILIES["admission_rejections_total"], *(((r,), n) for r, n in self._rejected.items()))
+        for name, histogram in self._of_requests.items():
+            out.add_histograms(FAMILIES[name], [((), histogram)])
+
+    def _add_adapters(self, out: Exposition, infos: list[AdapterInfo]) -> None:
+        shown, others = infos[: self._most_adapters], infos[self._most_adapters :]
+        facts = (
+            str(self._engine.config.adapters.max_resident),
+            ",".join(info.name for info in shown if info.references),
+            ",".join(info.name for info in shown if info.waiting),
+        )
+        out.add(FAMILIES["lora_requests_info"], (facts, time.time()))
+        loaded = [((i.name, "" if i.rank is None else str(i.rank)), int(i.state == "resident")) for i in shown]
+        loads = [((i.name,), i.total_load_seconds, i.loads) for i in shown]
+        if others:
+            loaded.append(((OTHER, ""), sum(info.state == "resident" for info in others)))
+            loads.append(((OTHER,), sum(i.total_load_seconds for i in others), sum(i.loads for i in others)))
+        out.add(FAMILIES["lora_adapter_loaded"], *loaded)
+        out.add_summaries(FAMILIES["lora_adapter_load_seconds"], loads)
+
+    def _add_groups(self, out: Exposition, of: str, groups: Groups) -> None:
+        named = [((group.name,), group) for group in groups]
+        out.add(FAMILIES[f"{of}_requests_in_flight"], *((name, group.in_flight) for name, group in named))
+        out.add(FAMILIES[f"{of}_requests_total"], *((name, group.requests) for name, group in named))
+        out.add(FAMILIES[f"{of}_prompt_tokens_total"], *((name, group.prompted) for name, group in named))
+        out.add(FAMILIES[f"{of}_generation_tokens_total"], *((name, group.generated) for name, group in named))
+        out.add_histograms(
+            FAMILIES[f"{of}_time_to_first_token_seconds"], [(name, group.first_token) for name, group in named]
+        )
