@@ -445,5 +445,5 @@ def test_on_a_phone_a_missing_key_opens_its_field(page: Page):
 
 
 def test_the_picture_of_the_manual_is_small():
-    picture = Path(__file__).parents[3] / "docs" / "images" / "serve-page.png"
+    picture = Path(__file__).parents[3] / "docs" / "pictures" / "serve-page.png"
     assert picture.read_bytes().startswith(b"\x89PNG") and picture.stat().st_size < 150_000
