@@ -87,6 +87,7 @@ def infeng_logit_processors() -> dict[str, LogitProcessorFactory]:
 @hookimpl
 def infeng_commands() -> list[Command]:
     """Built-in commands; their modules import the engine only inside ``run``."""
+    from infeng_core.cli.cache import Cache
     from infeng_core.cli.convert import Convert
     from infeng_core.cli.convert_adapter import ConvertAdapter
     from infeng_core.cli.doctor import Doctor
@@ -94,4 +95,4 @@ def infeng_commands() -> list[Command]:
     from infeng_core.cli.plugins import PluginsCommand
     from infeng_core.cli.run import Run
 
-    return [Convert(), ConvertAdapter(), Doctor(), Models(), PluginsCommand(), Run()]
+    return [Cache(), Convert(), ConvertAdapter(), Doctor(), Models(), PluginsCommand(), Run()]

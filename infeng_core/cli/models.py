@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from infeng_core.cli import say
+from infeng_core.cli.model_adapters import look_at_adapters
 from infeng_core.cli.options import add_config_options, config_from
 from infeng_core.errors import InfengError, KernelError
 from infeng_core.machine import memory
@@ -40,6 +41,9 @@ class Models:
         text = "a model, an adapter, a folder of them, or a hub name, of which only the configuration is fetched"
         text += "; without one, families and formats are listed"
         parser.add_argument("paths", metavar="PATH", nargs="*", type=Path, help=text)
+        parser.add_argument(
+            "--base", metavar="MODEL", help="look at adapters instead: what each holds, and whether it fits this model"
+        )
         parser.add_argument("--format", metavar="F", help="the weight format that sizes are counted in")
         parser.add_argument("--json", action="store_true", help="for machines")
         add_config_options(parser)
@@ -52,6 +56,8 @@ class Models:
         config = config_from(arguments, model__format=arguments.format)
         plugins = Plugins.discover(config)
         use_families(plugins)
+        if arguments.base is not None:
+            return look_at_adapters(arguments.paths, arguments.base, config, plugins, as_json=arguments.json)
         if not arguments.paths:
             known = {**readable(), "readers": sorted(plugins.sources())}
             print(json.dumps(known, indent=2)) if arguments.json else say(*_listing(known))

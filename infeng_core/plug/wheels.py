@@ -9,6 +9,7 @@ from infeng_core.errors import unknown_key_remedy
 WHEELS: Mapping[str, Mapping[str, str]] = {
     "backends": {"numpy": "infeng-numpy"},
     "commands": {
+        "adapters": "infeng-client",
         "ask": "infeng-client",
         "bench": "infeng-bench",
         "chat": "infeng-chat",

@@ -109,9 +109,12 @@ class Client:
         """Return the models that the server offers, adapters among them."""
         return self._ask(calls.get("/v1/models"), read_models, timeout)
 
-    def load_adapter(self, name: str, path: str, *, timeout: float | None = DEFAULT) -> None:
-        """Make an adapter known under a name. path: of the server's file system, or a hub name."""
-        self._drive(answered(calls.load_adapter(name, path), self._terms(timeout)))
+    def load_adapter(self, name: str, path: str, *, replace: bool = False, timeout: float | None = DEFAULT) -> None:
+        """Make an adapter known under a name. path: of the server's file system, or a hub name.
+
+        replace: read the files of one that is known already again, from where they were.
+        """
+        self._drive(answered(calls.load_adapter(name, path, replace=replace), self._terms(timeout)))
 
     def unload_adapter(self, name: str, *, timeout: float | None = DEFAULT) -> None:
         """Forget an adapter; calls that named it before are served."""
