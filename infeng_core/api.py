@@ -21,7 +21,8 @@ from infeng_core._native import (
     pack,
     panel_bytes,
 )
-from infeng_core.adapters import BASE, AdapterInfo
+from infeng_core.adapters.names import BASE
+from infeng_core.adapters.records import AdapterInfo
 from infeng_core.backends.interface import (
     Backend,
     BlockAccess,
@@ -77,20 +78,23 @@ from infeng_core.files import (
     read_text,
     require_trusted,
 )
-from infeng_core.formats import FormatChoice, LoadedModel, PackedAdapter, choose, convert, convert_adapter, find
 from infeng_core.formats.adapters.artifact import is_artifact
-from infeng_core.formats.adapters.packed import LoraPart, LoraTensor
+from infeng_core.formats.adapters.conversion import convert_adapter
+from infeng_core.formats.adapters.packed import LoraPart, LoraTensor, PackedAdapter
 from infeng_core.formats.adapters.stacked import unpack_stacked
 from infeng_core.formats.atomic import locked, replace_file, replacing
 from infeng_core.formats.cache import cached_model, require_own
 from infeng_core.formats.checkpoints import Checkpoint
-from infeng_core.formats.conversion import pack_checkpoint
+from infeng_core.formats.choice import FormatChoice, choose
+from infeng_core.formats.conversion import convert, pack_checkpoint
 from infeng_core.formats.huggingface import read_config, side_files
 from infeng_core.formats.identity import conversion_key
+from infeng_core.formats.loader import find
 from infeng_core.formats.native import is_native, read_manifest
 from infeng_core.formats.quant import FormatLookup, Grid, QuantFormat, SubGrid, builtin_format
 from infeng_core.formats.quantizers import Nearest, Quantized, Quantizer, QuantizerChoice, QuantTarget
 from infeng_core.formats.sources import Source
+from infeng_core.formats.tensors import LoadedModel
 from infeng_core.kernels.check.case import OneOp
 from infeng_core.kernels.check.lora import A_FORMATS, RandomAdapters, a_form
 from infeng_core.kernels.choice import Selector

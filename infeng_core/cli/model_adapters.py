@@ -21,8 +21,8 @@ def look_at_adapters(paths: Sequence[Path], base: str, config: EngineConfig, plu
     """Print what each adapter is; return 1 where one does not fit ``base``, else 0."""
     if not paths:
         raise UsageError("--base", "no adapter is named", "give PATH: infeng models ADAPTER --base MODEL")
-    from infeng_core.formats import choose
     from infeng_core.formats.adapters.survey import shape_of, survey_adapter
+    from infeng_core.formats.choice import choose
 
     shape = shape_of(base, choose(config, plugins.quant_format), plugins.quant_format)
     found = [survey_adapter(str(path.expanduser()), shape, config.adapters.dtype) for path in paths]

@@ -50,7 +50,7 @@ class Models:
 
     def run(self, arguments: argparse.Namespace) -> int:
         """Print the report; the status is 1 where a path that was named cannot be run."""
-        from infeng_core.formats import use_families
+        from infeng_core.formats.loader import use_families
         from infeng_core.formats.survey import readable
 
         config = config_from(arguments, model__format=arguments.format)
@@ -72,13 +72,14 @@ class Models:
 
 def _found(paths: Iterable[Path], config: EngineConfig, plugins: Plugins) -> Iterator[tuple[dict[str, Any], bool]]:
     """Yield each model with what it would need, and whether it was named itself and not found in a folder."""
-    from infeng_core.formats import choose, hub, hub_gguf
+    from infeng_core.formats import hub, hub_gguf, hub_names
+    from infeng_core.formats.choice import choose
     from infeng_core.formats.survey import models_below, survey
 
     choice = choose(config, plugins.quant_format)
     with closing(_Sizes(config, plugins)) as sizes:
         for path in (path.expanduser() for path in paths):
-            is_remote = not path.exists() and hub.is_name(str(path))
+            is_remote = not path.exists() and hub_names.is_name(str(path))
             place = hub.fetch_config(str(path)) if is_remote else path
             if is_remote and not (place / "config.json").is_file():
                 hub_gguf.refuse_bare_name(str(path))

@@ -7,15 +7,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import MappingProxyType, TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from infeng_core.adapters import NamedAdapters
+from infeng_core.adapters.named import NamedAdapters
 from infeng_core.backends.interface import BoundOp, Executable
 from infeng_core.engine import arguments
-from infeng_core.engine.assembly import assemble
 from infeng_core.engine.driver import Driver
 from infeng_core.engine.embedding import Embeddings
 from infeng_core.engine.execution import Execution
@@ -23,7 +22,6 @@ from infeng_core.engine.lifetime import Lifetime
 from infeng_core.engine.submission import Submissions, abandon
 from infeng_core.engine.watchdog import HELPED, STREAMS, Place, Stall, Watchdog
 from infeng_core.errors import UsageError
-from infeng_core.plug.assembly import load_config
 from infeng_core.requests import checks
 from infeng_core.requests.input import AdaptersOf, Prompt, Prompts
 from infeng_core.requests.output import Event, Output
@@ -35,7 +33,10 @@ from infeng_core.scheduling.drafts import parse
 from infeng_core.scheduling.scheduler import Scheduler
 from infeng_core.scheduling.schedulers import Load
 from infeng_core.settings.config import EngineConfig
-from infeng_core.telemetry import Laps, Profile, measuring
+from infeng_core.telemetry.laps import Laps
+
+if TYPE_CHECKING:
+    from infeng_core.telemetry.profile import Profile
 
 _STAGES: Mapping[str, Mapping[str, str] | str] = {
     "_submissions.inputs": {"take": "tokenize"},
@@ -80,6 +81,10 @@ class Engine:
 
         Raises ManifestError, ModelError, AdapterError, PluginError, KernelError or ResourceError; each says what to do.
         """
+        # The first engine loads what makes one: a program that only names the class does not wait for it.
+        from infeng_core.engine.assembly import assemble
+        from infeng_core.plug.assembly import load_config
+
         arguments.paths(model, manifest)
         arguments.mappings(adapters=adapters, overrides=overrides)
         arguments.configuration(config)
@@ -324,6 +329,8 @@ class Engine:
         """
         self._lifetime.check()
         events = arguments.count("events", events, 1, arguments.MOST_EVENTS)
+        from infeng_core.telemetry.profile import measuring
+
         return measuring(self, _STAGES, self.executable, self._driver.lock.run, events)
 
     def tokenize(self, text: str) -> list[int]:

@@ -328,7 +328,7 @@ class Plugins:
         if module is None or self._manager.has_plugin(plugin.name):
             return True
         try:
-            if plugin.origin == NAMED:
+            if plugin.found.place == NAMED:
                 _reach(plugin.source, module)
             imported = importlib.import_module(module)
             self._register(imported, plugin.name)

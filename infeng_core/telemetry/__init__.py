@@ -3,8 +3,3 @@
 Nothing here runs unless a profile is being taken: ``Engine.profile`` puts timed stand-ins before the engine's parts and
 takes them away again. Only a start is always timed (``Laps``).
 """
-
-from infeng_core.telemetry.laps import Laps
-from infeng_core.telemetry.profile import Profile, measuring
-
-__all__ = ["Laps", "Profile", "measuring"]

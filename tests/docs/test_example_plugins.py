@@ -23,7 +23,7 @@ from safetensors.numpy import load_file, save_file
 from infeng_core import _native, cli
 from infeng_core.engine import Engine
 from infeng_core.errors import ManifestError, ModelError, PluginError, RequestError, UsageError
-from infeng_core.formats import load
+from infeng_core.formats.loader import load
 from infeng_core.formats.quant import Grid
 from infeng_core.formats.quantizers import QuantTarget
 from infeng_core.models import families

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from infeng_core.errors import AdapterError, ModelError
-from infeng_core.formats import hub
+from infeng_core.formats import hub, hub_names
 from infeng_core.formats.adapters.artifact import FILE, is_artifact, read_artifact, shapes_of
 from infeng_core.formats.adapters.image import Pieces
 from infeng_core.formats.adapters.load import find_adapter, read_adapter
@@ -57,7 +57,7 @@ def survey_adapter(reference: str, base: ModelConfig, dtype: AdapterDtype) -> Ad
 def shape_of(base: str, choice: FormatChoice, lookup: FormatLookup) -> ModelConfig:
     """Return the configuration of a base; of a hub name it alone is fetched. Raises ModelError for what is no model."""
     path = Path(base).expanduser()
-    place = hub.fetch_config(base) if not path.exists() and hub.is_name(base) else path
+    place = hub.fetch_config(base) if not path.exists() and hub_names.is_name(base) else path
     made = survey(place, choice, lookup, needs_weights=False)
     if made.config is None:
         raise ModelError(f"--base {base}", made.why_not or "it is no model", "give the model that answers")

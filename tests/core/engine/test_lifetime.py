@@ -16,7 +16,7 @@ import pytest
 from engine_parts import MakeEngine, Recorder
 
 from infeng_core import Engine, SamplingParams
-from infeng_core.adapters import NamedAdapters
+from infeng_core.adapters.named import NamedAdapters
 from infeng_core.backends.interface import InterruptedStepError
 from infeng_core.errors import KernelError, UsageError
 
