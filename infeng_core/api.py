@@ -48,7 +48,8 @@ from infeng_core.cli.generation import (
 )
 from infeng_core.cli.lora import adapters_of, add_lora_options, as_text, loras, parse_adapter, parse_lora
 from infeng_core.cli.options import add_config_options, config_from
-from infeng_core.cli.parser import add_model
+from infeng_core.cli.parser import Parser, add_model
+from infeng_core.cli.processors import processors_of, request_fields
 from infeng_core.documents import DOCUMENT_KEYS, document_text
 from infeng_core.engine import Engine
 from infeng_core.errors import (
@@ -138,6 +139,7 @@ from infeng_core.plug.hookspecs import (
     KernelLibrary,
     PolicyFactory,
     PrefixStoreFactory,
+    RunOptions,
     TokenizerFactory,
 )
 from infeng_core.plug.manager import Plugins
@@ -254,6 +256,7 @@ __all__ = [
     "OverloadedError",
     "PackedAdapter",
     "Parameter",
+    "Parser",
     "Part",
     "PluginError",
     "Plugins",
@@ -281,6 +284,7 @@ __all__ = [
     "Rope",
     "RopeConfig",
     "Route",
+    "RunOptions",
     "SamplingParams",
     "Scale",
     "Scheduler",
@@ -358,6 +362,7 @@ __all__ = [
     "parse_lora",
     "peak_rss",
     "printable",
+    "processors_of",
     "read_bytes",
     "read_config",
     "read_into",
@@ -367,6 +372,7 @@ __all__ = [
     "read_text",
     "replace_file",
     "replacing",
+    "request_fields",
     "require_own",
     "require_trusted",
     "row_ranges",

@@ -14,6 +14,7 @@ from infeng_core.plug.hookspecs import (
     PolicyFactory,
     QuantFormat,
     Quantizer,
+    RunOptions,
     TokenizerFactory,
 )
 
@@ -82,6 +83,14 @@ def infeng_logit_processors() -> dict[str, LogitProcessorFactory]:
     from infeng_core.requests.own import KINDS, Own
 
     return {name: partial(Own, kind) for name, kind in KINDS.items()}
+
+
+@hookimpl
+def infeng_run_options() -> dict[str, RunOptions]:
+    """The option that names a logit processor of any plugin."""
+    from infeng_core.cli.processors import ProcessorOptions
+
+    return {"processors": ProcessorOptions()}
 
 
 @hookimpl

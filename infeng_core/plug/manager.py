@@ -27,6 +27,7 @@ from infeng_core.plug.hookspecs import (
     PolicyFactory,
     PrefixStoreFactory,
     QuantFormat,
+    RunOptions,
     TokenizerFactory,
 )
 from infeng_core.plug.plugin import PluginManifest
@@ -47,6 +48,7 @@ FACES = {
     "drafters": "infeng_core.scheduling.drafts:Drafter",
     "logit_processors": "infeng_core.requests.processors:LogitProcessors",
     "prefix_stores": "infeng_core.backends.saved_prefixes:PrefixStore",
+    "run_options": "infeng_core.plug.hookspecs:RunOptions",
     "quant_formats": "infeng_core.formats.quant:QuantFormat",
     "quantizers": "infeng_core.formats.quantizers:Quantizer",
 }
@@ -161,6 +163,10 @@ class Plugins:
     def sources(self) -> dict[str, Any]:
         """Return every reader of model files that usable plugins bring; one that is wrong costs a warning."""
         return self._every("sources")
+
+    def run_options(self) -> dict[str, RunOptions]:
+        """Return every group of options that usable plugins bring for the commands that generate text."""
+        return self._every("run_options")
 
     def _every(self, kind: str) -> dict[str, Any]:
         found: dict[str, Any] = {}

@@ -99,6 +99,7 @@ _PROVIDES: Mapping[str, Kind | None] = {
     "drafters": _NAMES,
     "logit_processors": _NAMES,
     "prefix_stores": _NAMES,
+    "run_options": _NAMES,
     "commands": None,
 }
 

@@ -268,7 +268,7 @@ HOOKS = {
 
 
 KINDS = ("tokenizers", "schedulers", "drafters", "logit_processors", "prefix_stores", "model_families", "sources",
-         "quant_formats", "quantizers", "backends")  # fmt: skip
+         "quant_formats", "quantizers", "backends", "run_options")  # fmt: skip
 
 
 def test_there_are_the_hooks_of_the_design():
@@ -288,7 +288,7 @@ def test_every_hook_is_called_for_a_plugin_and_implemented_by_the_core(tmp_path,
     (tmp_path / "six_hooks.py").write_text(imported + """
 from infeng_core.plug import hookimpl
 from infeng_core.formats.quant import QuantFormat
-from infeng_core.plug.hookspecs import KernelLibrary
+from infeng_core.plug.hookspecs import KernelLibrary, RunOptions
 called = set()
 class Command:
     name = help = "six"
@@ -299,6 +299,8 @@ class Backend:
     def block_bytes(self, shape, config): return 1
     def available_bytes(self): return None
     def compile(self, model, config, limits, selector): pass
+class Options(RunOptions):
+    pass
 class Source:
     def reads(self, path): return False
     def write(self, path, directory): pass
@@ -307,7 +309,7 @@ class Quantizer:
 class Family:
     FAMILY, ARCHITECTURES = "six", ("SixForCausalLM",)
     def graph(self, config): pass
-values = {"tokenizers": dict, "schedulers": dict, "drafters": dict, "logit_processors": dict,
+values = {"run_options": Options(), "tokenizers": dict, "schedulers": dict, "drafters": dict, "logit_processors": dict,
           "prefix_stores": dict,
           "model_families": Family(), "sources": Source(), "quant_formats": QuantFormat("six", "f32"),
           "quantizers": Quantizer(), "backends": Backend()}
@@ -331,7 +333,7 @@ def infeng_{kind}(): called.add("infeng_{kind}"); return {{"six": values["{kind}
     assert plugins.backend("six") and plugins.drafter("six") and plugins.model_families().keys() == {"six"}
     assert plugins.sources().keys() == {"six"} and plugins.quantizer("six").plugin == "six"
     assert plugins.logit_processor("six") and plugins.prefix_store("six")
-    assert plugins.command("six").name == "six"
+    assert plugins.command("six").name == "six" and "six" in plugins.run_options()
     assert "first" in [library.name for library in libraries(plugins)]
 
     import six_hooks

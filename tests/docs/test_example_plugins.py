@@ -68,7 +68,7 @@ def ids(made: Engine, prompt: Any = "the quick") -> tuple[int, ...]:
 
 def test_there_is_an_example_for_each_kind() -> None:
     kinds = {"backend", "command", "drafter", "family", "logits", "prefix_store", "quantizer", "scheduler", "source"}
-    kinds |= {"tokenizer"}
+    kinds |= {"run_options", "tokenizer"}
     assert PYTHON.keys() >= kinds
 
 
@@ -365,3 +365,20 @@ def test_the_wheels_build_install_and_are_used(tiny: Path, tmp_path: Path) -> No
     command = [sys.executable, "-P", "-c", code, str(tiny)]
     done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment, cwd=tmp_path)
     assert done.stdout in ("lazy\n", "quick\n")
+
+
+def test_options_of_a_plugin_stand_for_processors_and_for_answers_of_its_own(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("INFENG_PLUGINS_PATHS", str(PYTHON["run_options"]))
+    words = ["run", str(tiny), "-p", "the quick", "-n", "4", "--ignore-eos", "-t", "1", "--json"]
+    assert cli.main([*words, "--only-tokens", "5,6"]) == 0
+    assert set(json.loads(capsys.readouterr().out)["token_ids"]) <= {5, 6}
+    assert cli.main([*words, "--only-tokens", "five"]) == 2
+    assert "these are no token ids: give numbers" in capsys.readouterr().err
+    assert cli.main(["run", "nowhere", "one", "two", "--elsewhere"]) == 0
+    assert capsys.readouterr().out == "> one\n> two\n"
+    for name, shown in (("run", True), ("chat", True), ("convert", False)):
+        with pytest.raises(SystemExit):
+            cli.main([name, "--help"])
+        assert ("--only-tokens IDS" in capsys.readouterr().out) is shown

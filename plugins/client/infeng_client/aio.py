@@ -9,8 +9,9 @@ from typing import Any, TypeVar
 import httpx
 
 from infeng_client import calls
+from infeng_client.aio_exchange import AsyncExchange
 from infeng_client.aio_many import in_order
-from infeng_client.aio_stream import AsyncExchange, AsyncStream
+from infeng_client.aio_stream import AsyncStream
 from infeng_client.calls import Call, Messages, Prompt
 from infeng_client.errors import ApiError
 from infeng_client.results import (

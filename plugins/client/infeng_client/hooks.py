@@ -3,7 +3,9 @@
 No module but these commands' knows the engine.
 """
 
-from infeng_core.api import hookimpl
+from __future__ import annotations
+
+from infeng_core.api import RunOptions, hookimpl
 
 
 @hookimpl
@@ -13,3 +15,11 @@ def infeng_commands() -> list[object]:
     from infeng_client.commands.ask import Ask
 
     return [AdaptersCommand(), Ask()]
+
+
+@hookimpl
+def infeng_run_options() -> dict[str, RunOptions]:
+    """Return ``--server`` of the command ``run``."""
+    from infeng_client.commands.remote import ServerOptions
+
+    return {"server": ServerOptions()}

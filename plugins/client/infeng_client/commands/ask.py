@@ -6,6 +6,8 @@ import argparse
 import json
 import sys
 from collections.abc import Iterator
+from itertools import count
+from textwrap import shorten
 from typing import Any
 
 from infeng_client.calls import Prompt
@@ -13,7 +15,7 @@ from infeng_client.client import Client
 from infeng_client.commands.server import add_server, client_of, explained
 from infeng_client.errors import ApiError
 from infeng_client.results import Completion
-from infeng_core.api import UsageError, add_sampling_options, emit, sampling_fields, say
+from infeng_core.api import UsageError, add_sampling_options, emit, request_fields, say
 
 MAX_PROMPT_BYTES = 16 << 20
 
@@ -23,6 +25,7 @@ class Ask:
 
     name = "ask"
     help = "put a question to a model on a server"
+    takes_run_options = True
 
     def configure(self, parser: argparse.ArgumentParser) -> None:
         """Add the arguments."""
@@ -66,7 +69,7 @@ def questions(arguments: argparse.Namespace) -> list[str]:
 
 def parameters(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the fields of a request's body that the options give."""
-    given = sampling_fields(arguments)
+    given = request_fields(arguments)
     given |= {"model": arguments.model} if arguments.model else {}
     return given | dict(map(field, arguments.field))
 
@@ -87,9 +90,14 @@ def messages(prompt: str, system: str | None) -> list[dict[str, str]]:
 
 
 def show_text(client: Client, prompts: list[str], arguments: argparse.Namespace) -> None:
-    """Stream one answer to stdout, or print several in the order of their questions, each on a line of its own."""
+    """Stream one answer to stdout, or print several in the order of their questions, each on a line of its own.
+
+    A label on standard error says whose answer follows.
+    """
     if len(prompts) > 1:
-        for prompt, answer in zip(prompts, answers(client, prompts, arguments), strict=True):
+        numbered = zip(count(1), prompts, answers(client, prompts, arguments), strict=False)
+        for number, prompt, answer in numbered:
+            say(f"[{number}] {shorten(prompt, 60, placeholder='...')}".rstrip(), to_stderr=True)
             emit((prompt if arguments.echo else "") + answer.text + "\n")
         return
     params = parameters(arguments)
