@@ -21,7 +21,8 @@ from infeng_core._native import (
     pack,
     panel_bytes,
 )
-from infeng_core.adapters import BASE, AdapterChange, AdapterInfo
+from infeng_core.adapters.names import BASE
+from infeng_core.adapters.records import AdapterChange, AdapterInfo
 from infeng_core.backends.interface import (
     Backend,
     BlockAccess,
@@ -47,7 +48,8 @@ from infeng_core.cli.generation import (
 )
 from infeng_core.cli.lora import adapters_of, add_lora_options, as_text, loras, parse_adapter, parse_lora
 from infeng_core.cli.options import add_config_options, config_from
-from infeng_core.cli.parser import add_model
+from infeng_core.cli.parser import Parser, add_model
+from infeng_core.cli.processors import processors_of, request_fields
 from infeng_core.documents import DOCUMENT_KEYS, document_text
 from infeng_core.engine import Engine
 from infeng_core.errors import (
@@ -77,20 +79,23 @@ from infeng_core.files import (
     read_text,
     require_trusted,
 )
-from infeng_core.formats import FormatChoice, LoadedModel, PackedAdapter, choose, convert, convert_adapter, find
 from infeng_core.formats.adapters.artifact import is_artifact
-from infeng_core.formats.adapters.packed import LoraPart, LoraTensor
+from infeng_core.formats.adapters.conversion import convert_adapter
+from infeng_core.formats.adapters.packed import LoraPart, LoraTensor, PackedAdapter
 from infeng_core.formats.adapters.stacked import unpack_stacked
 from infeng_core.formats.atomic import locked, replace_file, replacing
 from infeng_core.formats.cache import cached_model, require_own
 from infeng_core.formats.checkpoints import Checkpoint
-from infeng_core.formats.conversion import pack_checkpoint
+from infeng_core.formats.choice import FormatChoice, choose
+from infeng_core.formats.conversion import convert, pack_checkpoint
 from infeng_core.formats.huggingface import read_config, side_files
 from infeng_core.formats.identity import conversion_key
+from infeng_core.formats.loader import find
 from infeng_core.formats.native import is_native, read_manifest
 from infeng_core.formats.quant import FormatLookup, Grid, QuantFormat, SubGrid, builtin_format
 from infeng_core.formats.quantizers import Nearest, Quantized, Quantizer, QuantizerChoice, QuantTarget
 from infeng_core.formats.sources import Source
+from infeng_core.formats.tensors import LoadedModel
 from infeng_core.kernels.check.case import OneOp
 from infeng_core.kernels.check.lora import A_FORMATS, RandomAdapters, a_form
 from infeng_core.kernels.choice import Selector
@@ -135,6 +140,7 @@ from infeng_core.plug.hookspecs import (
     ObserverFactory,
     PolicyFactory,
     PrefixStoreFactory,
+    RunOptions,
     TokenizerFactory,
 )
 from infeng_core.plug.manager import Plugins
@@ -255,6 +261,7 @@ __all__ = [
     "OverloadedError",
     "PackedAdapter",
     "Parameter",
+    "Parser",
     "Part",
     "PluginError",
     "Plugins",
@@ -282,6 +289,7 @@ __all__ = [
     "Rope",
     "RopeConfig",
     "Route",
+    "RunOptions",
     "SamplingParams",
     "Scale",
     "Scheduler",
@@ -362,6 +370,7 @@ __all__ = [
     "parse_lora",
     "peak_rss",
     "printable",
+    "processors_of",
     "read_bytes",
     "read_config",
     "read_into",
@@ -371,6 +380,7 @@ __all__ = [
     "read_text",
     "replace_file",
     "replacing",
+    "request_fields",
     "require_own",
     "require_trusted",
     "row_ranges",

@@ -15,6 +15,7 @@ from infeng_core.plug.hookspecs import (
     PolicyFactory,
     QuantFormat,
     Quantizer,
+    RunOptions,
     TokenizerFactory,
 )
 
@@ -93,9 +94,17 @@ def infeng_observers() -> dict[str, ObserverFactory]:
     return {"log": lambda config: LogObserver()}
 
 
+def infeng_run_options() -> dict[str, RunOptions]:
+    """The option that names a logit processor of any plugin."""
+    from infeng_core.cli.processors import ProcessorOptions
+
+    return {"processors": ProcessorOptions()}
+
+
 @hookimpl
 def infeng_commands() -> list[Command]:
     """Built-in commands; their modules import the engine only inside ``run``."""
+    from infeng_core.cli.cache import Cache
     from infeng_core.cli.convert import Convert
     from infeng_core.cli.convert_adapter import ConvertAdapter
     from infeng_core.cli.doctor import Doctor
@@ -103,4 +112,4 @@ def infeng_commands() -> list[Command]:
     from infeng_core.cli.plugins import PluginsCommand
     from infeng_core.cli.run import Run
 
-    return [Convert(), ConvertAdapter(), Doctor(), Models(), PluginsCommand(), Run()]
+    return [Cache(), Convert(), ConvertAdapter(), Doctor(), Models(), PluginsCommand(), Run()]

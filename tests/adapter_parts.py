@@ -11,7 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from infeng_core.adapters import AdapterInfo, AdapterReference, Registry
+from infeng_core.adapters.records import AdapterInfo
+from infeng_core.adapters.reference import AdapterReference
+from infeng_core.adapters.registry import Registry
 from infeng_core.formats.adapters.packed import LoraPart, LoraTensor, PackedAdapter
 
 

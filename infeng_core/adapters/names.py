@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 
 from infeng_core.errors import AdapterError
-from infeng_core.formats import hub
-from infeng_core.formats.adapters.packed import MAX_MAGNITUDE
+from infeng_core.formats import hub_names
+from infeng_core.formats.adapters.bounds import MAX_MAGNITUDE
 
 BASE = "base"
 """Stands for the model without an adapter wherever a name is asked for."""
@@ -56,7 +56,7 @@ def check_source(name: str, reference: object, scale: object) -> tuple[str, floa
             return str(path.absolute()), float(scale)
     except (OSError, RuntimeError):  # too long, not to be read, or of a user who does not exist
         pass
-    if hub.is_name(text):
+    if hub_names.is_name(text):
         return text, float(scale)
     remedy = "give a PEFT directory, an adapter artifact or a hub name org/name"
     raise AdapterError(f"adapter {name}", f"{text} is not there", remedy)

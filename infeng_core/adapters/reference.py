@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from infeng_core.adapters.records import Entry, Resident
 from infeng_core.errors import InfengError, RequestError
-from infeng_core.formats.adapters.packed import MAX_MAGNITUDE
+from infeng_core.formats.adapters.bounds import MAX_MAGNITUDE
 
 
 class Holder(Protocol):

@@ -13,8 +13,8 @@ from infeng_core.errors import KernelError
 from infeng_core.step import AdapterHandle, Batch, Limits
 
 if TYPE_CHECKING:
-    from infeng_core.formats import LoadedModel
     from infeng_core.formats.adapters.packed import PackedAdapter
+    from infeng_core.formats.tensors import LoadedModel
     from infeng_core.kernels.choice import Selector
     from infeng_core.models.config import ModelConfig
     from infeng_core.settings.config import EngineConfig

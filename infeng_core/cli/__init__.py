@@ -116,9 +116,25 @@ def _parsed(argv: list[str]) -> argparse.Namespace:
         if name == chosen:
             command = plugins.command(name)  # only this command's plugin is imported
             command.configure(subparser)
+            if getattr(command, "takes_run_options", False):
+                _require_options(argv, plugins.names("run_options"))
+                groups = list(plugins.run_options().values())
+                for group in groups:
+                    group.add(subparser, name)
+                subparser.set_defaults(run_options=groups)
             subparser.set_defaults(run=command.run)
     parsed: argparse.Namespace = parser.parse_args(argv)
     return parsed
+
+
+def _require_options(argv: Sequence[str], brought: Sequence[str]) -> None:
+    """Raise UsageError for an option of one of the project's wheels that is not installed."""
+    from infeng_core.plug.wheels import OPTIONS, WHEELS
+
+    for option in (word.partition("=")[0] for word in argv):
+        if option in OPTIONS and OPTIONS[option] not in brought:
+            wheel = WHEELS["run_options"][OPTIONS[option]]
+            raise UsageError(option, "no plugin here brings it", f"pip install {wheel}")
 
 
 def _end_output() -> None:

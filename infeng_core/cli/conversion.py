@@ -10,9 +10,10 @@ from infeng_core.calibration.profiles import PROFILES, Profile, budget_of
 from infeng_core.calibration.recipe import make
 from infeng_core.calibration.start import Sample, calibrated, sample
 from infeng_core.errors import UsageError
-from infeng_core.formats import choose, find, recipes, use_families
-from infeng_core.formats.choice import FormatChoice
+from infeng_core.formats import recipes
+from infeng_core.formats.choice import FormatChoice, choose
 from infeng_core.formats.conversion import known_recipe, require_free, require_original, require_place
+from infeng_core.formats.loader import find, use_families
 from infeng_core.formats.quantizers import DEFAULT
 from infeng_core.formats.recipes import Recipe
 from infeng_core.formats.spec import ConversionSpec

@@ -65,8 +65,8 @@ class Convert:
         return self._convert(arguments)
 
     def _export(self, arguments: argparse.Namespace) -> int:
-        from infeng_core.formats import find, use_families
         from infeng_core.formats.gguf.export import export_gguf, planned
+        from infeng_core.formats.loader import find, use_families
         from infeng_core.plug.manager import Plugins
 
         for name in ("quantizer", "calibrate", "quality", "budget", "recipe", "act_group", "rotate"):
@@ -129,7 +129,7 @@ def _say_planned(
     arguments: argparse.Namespace, formats: dict[str, str], nbytes: int, facts: dict[str, object], more: str
 ) -> None:
     """Print what a dry run found."""
-    from infeng_core.formats import by_format
+    from infeng_core.formats.choice import by_format
 
     if arguments.json:
         print(json.dumps(facts | {"path": str(arguments.dest), "formats": formats, "dry_run": True}))

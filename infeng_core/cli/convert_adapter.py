@@ -18,12 +18,13 @@ class ConvertAdapter:
         parser.add_argument("adapter", metavar="PEFT", help="directory that PEFT saved, a GGUF file, or a hub name")
         parser.add_argument("--model", required=True, help="the base: a model directory or a hub name")
         parser.add_argument("--format", metavar="F", help="the base's format, which DoRA's norms follow")
-        parser.add_argument("--dtype", choices=("int8", "bf16", "f32"), help="storage, else adapters.dtype")
+        parser.add_argument("--dtype", choices=("int8", "bf16", "f32"), help="storage (default: adapters.dtype, int8)")
         add_conversion_options(parser, "adapter")
 
     def run(self, arguments: argparse.Namespace) -> int:
         """Convert; the summary goes to stdout."""
-        from infeng_core.formats import convert_adapter, load
+        from infeng_core.formats.adapters.conversion import convert_adapter
+        from infeng_core.formats.loader import load
         from infeng_core.plug.manager import Plugins
 
         config = config_from(arguments, model__format=arguments.format)

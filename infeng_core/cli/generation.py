@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import replace
+from collections.abc import Collection
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
 from infeng_core.requests.parameters import SAMPLING, Kind
 from infeng_core.scheduling.drafts import parse
-from infeng_core.settings.config import WEIGHT_FORMATS
+from infeng_core.settings.config import SCHEMA, WEIGHT_FORMATS, default_of
 
 if TYPE_CHECKING:
     from infeng_core.requests.request import SamplingParams
@@ -18,11 +19,14 @@ if TYPE_CHECKING:
 def add_model_options(parser: argparse.ArgumentParser) -> None:
     """Add ``--threads``, ``--format``, ``--context`` and ``--speculate``."""
     parser.add_argument("-t", "--threads", type=int, metavar="N", help="worker threads (default: usable cores)")
-    parser.add_argument("--format", metavar="F", help=f"weight format: {', '.join(WEIGHT_FORMATS)} or a plugin's")
-    parser.add_argument("--context", type=int, metavar="N", help="most tokens of a prompt and its answer (the model's)")
+    format = default_of(SCHEMA["model"]["format"])
+    text = f"weight format: {', '.join(WEIGHT_FORMATS)} or a plugin's (default: {format})"
+    parser.add_argument("--format", metavar="F", help=text)
+    text = "most tokens of a prompt and its answer (default: the model's)"
+    parser.add_argument("--context", type=int, metavar="N", help=text)
     parser.add_argument("-c", "--ctx-size", dest="context", type=int, help=argparse.SUPPRESS)
     parser.add_argument(
-        "--speculate", metavar="ngram[:K]", help="guess up to K tokens ahead from the text itself (off; K is 4)"
+        "--speculate", metavar="ngram[:K]", help="guess up to K tokens ahead from the text itself (default: off; K: 4)"
     )
 
 
@@ -37,21 +41,38 @@ def model_options(arguments: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def add_sampling_options(parser: argparse.ArgumentParser, most_tokens: int | None = 256) -> None:
+def add_sampling_options(
+    parser: argparse.ArgumentParser, most_tokens: int | None = 256, advised: Collection[str] = ()
+) -> None:
     """Add an option for each sampling parameter.
 
-    most_tokens: what the help says of ``--max-tokens``; None where the defaults are a server's.
+    most_tokens: what the help says of ``--max-tokens``; None where the defaults are a server's. advised: parameters
+    whose defaults are those of the model's makers, where they advise some.
     """
+    known = {} if most_tokens is None else _defaults(most_tokens)
     group = parser.add_argument_group("sampling" if most_tokens is not None else "sampling (default: the server's)")
     for name, row in SAMPLING.items():
         words, how = [f"--{name.replace('_', '-')}"], dict(_HOW[row.kind])
         text = row.help
         if name == "max_tokens":
-            words, text = ["-n", *words], text if most_tokens is None else f"{text} ({most_tokens})"
+            words = ["-n", *words]
+        makers = "the model's, else " if name in advised else ""
+        default = f" (default: {makers}{known[name]})" if name in known else ""
         repeats = "; repeats" if row.kind in ("texts", "biases") else ""
-        group.add_argument(*words, help=f"{text}{repeats}", **how)
+        group.add_argument(*words, help=f"{text}{repeats}{default}", **how)
         if name == "max_tokens":  # the words of other engines
             group.add_argument("--max-new-tokens", "--n-predict", dest=name, help=argparse.SUPPRESS, **how)
+
+
+def _defaults(most_tokens: int) -> dict[str, str]:
+    """Return the defaults of sampling parameters in words, of those that have one."""
+    from infeng_core.requests.request import SamplingParams
+
+    shown = {"seed": "a random one", "dry_sequence_breakers": "line break, colon, quotation mark, asterisk"}
+    for field in fields(SamplingParams):
+        if isinstance(field.default, int | float) and not isinstance(field.default, bool):
+            shown[field.name] = f"{field.default:g}"
+    return {**shown, "max_tokens": str(most_tokens)}
 
 
 def sampling_fields(arguments: argparse.Namespace) -> dict[str, Any]:

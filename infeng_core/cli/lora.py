@@ -55,7 +55,7 @@ def parse_lora(text: str) -> tuple[str, str, float]:
 
 def parse_adapter(text: str) -> Adapters | None:
     """Return what ``NAME[*W][,NAME[*W]...]`` means: None for ``base``, a name, or names with weights."""
-    from infeng_core.adapters import BASE
+    from infeng_core.adapters.names import BASE
 
     if text == BASE:
         return None
@@ -98,7 +98,7 @@ def adapters_of(arguments: argparse.Namespace, prompts: int) -> list[Adapters | 
 
 def as_text(adapter: Adapters | None) -> str:
     """Return an adapter as ``--adapter`` takes it."""
-    from infeng_core.adapters import BASE
+    from infeng_core.adapters.names import BASE
 
     if adapter is None or isinstance(adapter, str):
         return adapter or BASE

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from infeng_core.cli import say
+from infeng_core.cli.model_adapters import look_at_adapters
 from infeng_core.cli.options import add_config_options, config_from
 from infeng_core.errors import InfengError, KernelError
 from infeng_core.machine import memory
@@ -40,18 +41,23 @@ class Models:
         text = "a model, an adapter, a folder of them, or a hub name, of which only the configuration is fetched"
         text += "; without one, families and formats are listed"
         parser.add_argument("paths", metavar="PATH", nargs="*", type=Path, help=text)
+        parser.add_argument(
+            "--base", metavar="MODEL", help="look at adapters instead: what each holds, and whether it fits this model"
+        )
         parser.add_argument("--format", metavar="F", help="the weight format that sizes are counted in")
         parser.add_argument("--json", action="store_true", help="for machines")
         add_config_options(parser)
 
     def run(self, arguments: argparse.Namespace) -> int:
         """Print the report; the status is 1 where a path that was named cannot be run."""
-        from infeng_core.formats import use_families
+        from infeng_core.formats.loader import use_families
         from infeng_core.formats.survey import readable
 
         config = config_from(arguments, model__format=arguments.format)
         plugins = Plugins.discover(config)
         use_families(plugins)
+        if arguments.base is not None:
+            return look_at_adapters(arguments.paths, arguments.base, config, plugins, as_json=arguments.json)
         if not arguments.paths:
             known = {**readable(), "readers": sorted(plugins.sources())}
             print(json.dumps(known, indent=2)) if arguments.json else say(*_listing(known))
@@ -66,13 +72,14 @@ class Models:
 
 def _found(paths: Iterable[Path], config: EngineConfig, plugins: Plugins) -> Iterator[tuple[dict[str, Any], bool]]:
     """Yield each model with what it would need, and whether it was named itself and not found in a folder."""
-    from infeng_core.formats import choose, hub, hub_gguf
+    from infeng_core.formats import hub, hub_gguf, hub_names
+    from infeng_core.formats.choice import choose
     from infeng_core.formats.survey import models_below, survey
 
     choice = choose(config, plugins.quant_format)
     with closing(_Sizes(config, plugins)) as sizes:
         for path in (path.expanduser() for path in paths):
-            is_remote = not path.exists() and hub.is_name(str(path))
+            is_remote = not path.exists() and hub_names.is_name(str(path))
             place = hub.fetch_config(str(path)) if is_remote else path
             if is_remote and not (place / "config.json").is_file():
                 hub_gguf.refuse_bare_name(str(path))

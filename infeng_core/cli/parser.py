@@ -10,28 +10,56 @@ from typing import Any, NoReturn
 
 from infeng_core.errors import closest, printable
 
+_NUMBER = re.compile(r" \((-?\d[\w.]*)\)$")  # at a help text's end: the default, as many options say it
 _OPTION = re.compile(r"(?<![\w-])--[a-z][\w-]*")
 
 
-class Parser(argparse.ArgumentParser):
-    """Says what is wrong on one line; an optional last positional may stand behind options.
+class Help(argparse.HelpFormatter):
+    """Help texts, with the default of every option that has one; ``"tokens (96)"`` says it already."""
 
-    argparse itself gives an optional positional its value only where it follows the others directly. A command that
-    has one (``set_defaults(last_positional=NAME)``) takes it wherever it stands.
+    def _get_help_string(self, action: argparse.Action) -> str:
+        text, default = action.help or "", action.default
+        if "default" in text:
+            return text
+        if found := _NUMBER.search(text):
+            return f"{text[: found.start()]} (default: {found[1]})"
+        if default in (None, argparse.SUPPRESS, "") or default == [] or isinstance(default, bool):
+            return text
+        shown = f"{default:g}" if isinstance(default, float) else str(default)
+        return f"{text} (default: {shown.replace('%', '%%')})"
+
+
+class Parser(argparse.ArgumentParser):
+    """Says what is wrong on one line and shows defaults; optional last positionals may stand behind options.
+
+    argparse itself gives optional positionals their values only where they follow the others directly. A command that
+    has some (``set_defaults(last_positional=NAME)``) takes them wherever they stand.
     """
 
+    model: argparse.Action | None = None
+    """The positional MODEL, where ``add_model`` has added one: an option may make it optional."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        """Take what ``ArgumentParser`` takes."""
+        super().__init__(*args, **{"formatter_class": Help, **kwargs})
+
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse, and take what is left over as the last positional where it is a value."""
+        """Parse, and take what is left over as the last positionals where these are values."""
         namespace, rest = super().parse_known_args(args, namespace)
         namespace.parsers = [*getattr(namespace, "parsers", ()), self]  # of commands and verbs, the innermost first
         if (model := getattr(namespace, "model_option", None)) is not None:
-            rest = [*filter(None, [namespace.model]), *rest]  # what stands where MODEL would is the next positional
+            first = [*filter(None, [namespace.model])]  # what stands where MODEL would is the next positional
             namespace.model, namespace.model_option = model, None
+        else:
+            first = []
         name = getattr(namespace, "last_positional", None)
-        is_value = len(rest) == 1 and (rest[0] == "-" or not rest[0].startswith("-"))
-        if name is not None and is_value and getattr(namespace, name) is None:
-            setattr(namespace, name, rest[0])
+        if name is None:
+            return namespace, [*first, *rest]
+        if all(word == "-" or not word.startswith("-") for word in rest):
+            setattr(namespace, name, [*first, *getattr(namespace, name), *rest])
             rest = []
+        elif first:
+            setattr(namespace, name, [*first, *getattr(namespace, name)])
         return namespace, rest
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
@@ -71,6 +99,8 @@ def add_model(parser: argparse.ArgumentParser, help: str = "model directory or h
     option = parser.add_argument("-m", dest="model_option", action=ModelOption, help=argparse.SUPPRESS)
     assert isinstance(option, ModelOption)
     option.positional = positional
+    if isinstance(parser, Parser):
+        parser.model = positional
     return positional
 
 

@@ -90,7 +90,7 @@ class PluginsCommand:
         if arguments.op not in OPS:
             raise UsageError(f"operation {arguments.op}", "unknown", unknown_key_remedy(arguments.op, OPS))
         from infeng_core.backends.native.outline import Outline, shape_and_formats
-        from infeng_core.formats import use_families
+        from infeng_core.formats.loader import use_families
         from infeng_core.scheduling.limits import limits_of
 
         config = config_from(arguments)

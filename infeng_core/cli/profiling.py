@@ -24,7 +24,7 @@ def add_profile_option(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         const=TRACE,
         metavar="FILE",
-        help=f"print where the time goes, and write a trace for ui.perfetto.dev to FILE ({TRACE})",
+        help=f"print where the time goes, and write a trace for ui.perfetto.dev to FILE (default: {TRACE})",
     )
 
 

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 
 from infeng_core.cli import emit, say
@@ -25,9 +26,8 @@ from infeng_core.cli.generation import (
 from infeng_core.cli.lora import adapters_of, add_lora_options, as_text, loras
 from infeng_core.cli.options import add_config_options, config_from
 from infeng_core.cli.parser import add_model
+from infeng_core.cli.processors import groups, processors_of
 from infeng_core.cli.profiling import add_profile_option, profiled
-from infeng_core.cli.server import add_server_options, run_on_server
-from infeng_core.cli.structured import add_structure_options, processors_of
 from infeng_core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -43,11 +43,13 @@ class Run:
 
     name = "run"
     help = "complete a prompt with a model"
+    takes_run_options = True
 
     def configure(self, parser: argparse.ArgumentParser) -> None:
         """Add the arguments."""
-        model = add_model(parser)
-        parser.add_argument("text", nargs="?", metavar="PROMPT", help="prompt; - reads it from standard input")
+        add_model(parser)
+        help = "prompt; several are answered in one batch; - reads one from standard input"
+        parser.add_argument("text", nargs="*", default=[], metavar="PROMPT", help=help)
         parser.set_defaults(last_positional="text")
         parser.add_argument("-p", "--prompt", action="append", metavar="TEXT", help="prompt; repeats, all in one batch")
         parser.add_argument("-f", "--file", metavar="FILE", help="file that holds the prompt; - is standard input")
@@ -59,15 +61,15 @@ class Run:
         parser.add_argument("--json", action="store_true", help="print one JSON object (a list for several prompts)")
         add_profile_option(parser)
         add_lora_options(parser)
-        add_server_options(parser, model)
         add_sampling_options(parser)
-        add_structure_options(parser)
         add_config_options(parser)
 
     def run(self, arguments: argparse.Namespace) -> int:
         """Load the model, complete the prompts, print; raises InfengError, KeyboardInterrupt on Ctrl-C."""
-        if arguments.server is not None:
-            return run_on_server(arguments, read_prompts)
+        for group in groups(arguments):
+            status = group.run(arguments, partial(read_prompts, arguments))
+            if status is not None:
+                return status
         from infeng_core.requests.request import Request
 
         prompts = read_prompts(arguments)
@@ -110,9 +112,11 @@ def guessing(completions: list[Completion]) -> str:
 
 def read_prompts(arguments: argparse.Namespace) -> list[str]:
     """Return the prompts from wherever they come; raises UsageError unless exactly one source is given."""
-    is_stdin = arguments.text == "-"
-    words = [arguments.text] if arguments.text is not None and not is_stdin else None
+    is_stdin = arguments.text == ["-"]
+    words = [] if is_stdin else arguments.text
     sources = (words, arguments.prompt, arguments.ids, arguments.file, "-" if is_stdin else None)
+    if words and "-" in words:
+        raise UsageError("prompt", "- (standard input) stands alone", "give texts, or - alone")
     given = [source for source in sources if source]
     if len(given) != 1:
         why = "PROMPT, -p, --ids, -f and - exclude each other" if given else "none is given"
@@ -171,7 +175,10 @@ def measured(
 def show_text(
     engine: Engine, requests: list[Request], echo: bool, loaded: float, stop: threading.Event
 ) -> list[Completion]:
-    """Stream one completion to stdout, or print several in the order of their prompts, each on a line of its own."""
+    """Stream one completion to stdout, or print several in the order of their prompts, each on a line of its own.
+
+    A label on standard error says whose answer follows.
+    """
     whole: dict[int, Completion] = {}
     printed = 0
     prompts = [str(request.prompt) for request in requests]
@@ -185,11 +192,19 @@ def show_text(
         if event.completion is not None:
             whole[event.index] = event.completion
         while len(prompts) > 1 and printed in whole:
+            label(printed, requests[printed])
             emit((prompts[printed] if echo else "") + whole[printed].text + "\n")
             printed += 1
     if len(prompts) == 1 and sys.stdout.isatty():
         emit("\n")
     return [whole[index] for index in sorted(whole)]
+
+
+def label(index: int, request: Request) -> None:
+    """Say on standard error which prompt, and which adapter, the next answer belongs to."""
+    prompt = request.prompt if isinstance(request.prompt, str) else " ".join(map(str, request.prompt))
+    who = f" ({as_text(request.adapter)})" if request.adapter is not None else ""
+    say(f"[{index + 1}]{who} {shorten(prompt, 60, placeholder='...')}".rstrip(), to_stderr=True)
 
 
 def show_json(

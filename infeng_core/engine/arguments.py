@@ -13,7 +13,7 @@ from infeng_core.plug.manager import Plugins
 from infeng_core.requests.checks import is_unicode, shown
 from infeng_core.requests.stream import Stream
 from infeng_core.settings.config import EngineConfig
-from infeng_core.telemetry import Observer
+from infeng_core.telemetry.observers import Observer
 
 MOST_EVENTS = 1 << 24
 """Of a profile: half a gigabyte of them for each thread."""

@@ -8,11 +8,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from infeng_core import formats
-from infeng_core.adapters import Registry, base_names
+from infeng_core.adapters.names import base_names
+from infeng_core.adapters.registry import Registry
 from infeng_core.backends.interface import Backend, Executable
 from infeng_core.backends.saved_prefixes import SavedPrefixes
 from infeng_core.engine.in_flight import InFlight
+from infeng_core.formats.adapters.load import load_adapter
+from infeng_core.formats.loader import load
 from infeng_core.formats.tensors import LoadedModel
 from infeng_core.kernels.choice import Selector
 from infeng_core.machine.cpu import Cpu
@@ -24,7 +26,8 @@ from infeng_core.scheduling.limits import adapters_budget, limits_of
 from infeng_core.scheduling.schedulers import Schedulers
 from infeng_core.settings.config import EngineConfig
 from infeng_core.step import Limits
-from infeng_core.telemetry import Laps, Observers
+from infeng_core.telemetry.laps import Laps
+from infeng_core.telemetry.observers import Observers
 
 
 @dataclass(frozen=True)
@@ -69,7 +72,7 @@ def assemble(reference: str, config: EngineConfig, laps: Laps, plugins: Plugins 
     laps.end("plugins")
     selector = Selector(plugins, config, cpu) if backend.uses_kernels else None
     laps.end("kernels")
-    model = formats.load(reference, config, plugins)
+    model = load(reference, config, plugins)
     laps.end("weights", {"convert": model.conversion_seconds})
     defaults = recommended(model.tokenizer_dir)
     limits, context_bound = limits_of(config, model.config, backend)
@@ -125,7 +128,7 @@ def _registry(
     """Return a registry of adapters for a model; ``names`` are the base's own."""
     section = config.adapters
     read = partial(
-        formats.load_adapter, model=model, dtype=section.dtype, cache=0 if section.cache == "none" else section.cache
+        load_adapter, model=model, dtype=section.dtype, cache=0 if section.cache == "none" else section.cache
     )
     return Registry(
         read,

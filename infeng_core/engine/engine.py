@@ -8,15 +8,14 @@ from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType, TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from infeng_core.adapters import NamedAdapters
+from infeng_core.adapters.named import NamedAdapters
 from infeng_core.backends.interface import BoundOp, Executable
 from infeng_core.engine import arguments
-from infeng_core.engine.assembly import assemble
 from infeng_core.engine.driver import Driver
 from infeng_core.engine.embedding import Embeddings
 from infeng_core.engine.execution import Execution
@@ -24,8 +23,6 @@ from infeng_core.engine.lifetime import Lifetime
 from infeng_core.engine.submission import Submissions, abandon
 from infeng_core.engine.watchdog import HELPED, STREAMS, Place, Stall, Watchdog
 from infeng_core.errors import UsageError
-from infeng_core.plug.assembly import load_config
-from infeng_core.plug.manager import Plugins
 from infeng_core.requests import checks
 from infeng_core.requests.input import AdaptersOf, Prompt, Prompts
 from infeng_core.requests.output import Event, Output
@@ -37,7 +34,11 @@ from infeng_core.scheduling.drafts import parse
 from infeng_core.scheduling.scheduler import Scheduler
 from infeng_core.scheduling.schedulers import Load
 from infeng_core.settings.config import EngineConfig
-from infeng_core.telemetry import Laps, Observer, Profile, measuring
+from infeng_core.telemetry.laps import Laps
+from infeng_core.telemetry.observers import Observer
+
+if TYPE_CHECKING:
+    from infeng_core.telemetry.profile import Profile
 
 
 class Engine:
@@ -74,6 +75,10 @@ class Engine:
 
         Raises ManifestError, ModelError, AdapterError, PluginError, KernelError or ResourceError; each says what to do.
         """
+        # The first engine loads what makes one: a program that only names the class does not wait for it.
+        from infeng_core.engine.assembly import assemble
+        from infeng_core.plug.assembly import load_config
+
         arguments.paths(model, manifest)
         arguments.mappings(adapters=adapters, overrides=overrides)
         arguments.configuration(config)
@@ -326,6 +331,8 @@ class Engine:
         """
         self._lifetime.check()
         events = arguments.count("events", events, 1, arguments.MOST_EVENTS)
+        from infeng_core.telemetry.profile import measuring
+
         return measuring(self._observers, self.executable, self._driver.lock.run, events)
 
     def observe(self, observer: Observer) -> AbstractContextManager[None]:

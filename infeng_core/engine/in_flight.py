@@ -11,7 +11,7 @@ from typing import Concatenate, ParamSpec, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from infeng_core.adapters import Registry
+from infeng_core.adapters.registry import Registry
 from infeng_core.errors import InfengError, PluginError
 from infeng_core.log import get_logger
 from infeng_core.requests.output import Output, not_finite

@@ -7,9 +7,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from infeng_core.engine.assembly import Parts
 from infeng_core.engine.driver import Driver
 from infeng_core.engine.lifetime import Lifetime
 from infeng_core.errors import EndedError
@@ -23,6 +22,9 @@ from infeng_core.requests.sampler import draw_seed
 from infeng_core.requests.stream import Reader, Stream
 from infeng_core.scheduling.drafts import Guesses
 from infeng_core.step import Sequence as Running
+
+if TYPE_CHECKING:
+    from infeng_core.engine.assembly import Parts
 
 CHARACTERS_PER_TOKEN = 8
 """A text has more tokens than one for so many characters; by it some are refused before they are tokenized."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from infeng_core.errors import ModelError
+from infeng_core.formats.hub_names import NAME
 from infeng_core.formats.huggingface import (
     CHAT_TEMPLATES,
     CONFIG_FILES,
@@ -19,17 +19,6 @@ from infeng_core.formats.huggingface import (
     read_index,
 )
 from infeng_core.formats.native import MANIFEST, is_native
-
-NAME = re.compile(
-    r"(?P<repo>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(@(?P<revision>(?![\w./-]*(?:\.\.|//))\w[\w./-]*(?<!/)))?",
-    re.ASCII,
-)
-"""A revision is a commit, or a branch or a tag as git lets them be: no path that leads elsewhere."""
-
-
-def is_name(reference: str) -> bool:
-    """Return whether ``reference`` has the form of a hub name."""
-    return NAME.fullmatch(reference) is not None
 
 
 def fetch_model(reference: str, without_weights: Callable[[str], None] = lambda reference: None) -> Path:

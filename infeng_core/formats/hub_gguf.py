@@ -11,10 +11,10 @@ from glob import escape
 from pathlib import Path, PurePosixPath
 
 from infeng_core.errors import ModelError
-from infeng_core.formats import hub
+from infeng_core.formats import hub, hub_names
 from infeng_core.formats.gguf.file import SPLIT
 
-NAME = re.compile(rf"(?P<repository>{hub.NAME.pattern}):(?P<file>\w[\w.+ /-]*)", re.ASCII)
+NAME = re.compile(rf"(?P<repository>{hub_names.NAME.pattern}):(?P<file>\w[\w.+ /-]*)", re.ASCII)
 TYPE = re.compile(r"(?:UD-)?(?:(?:IQ|TQ|Q)\d\w*|MXFP4\w*|BF16|F16|F32)$", re.IGNORECASE)
 MAX_LISTED = 20
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from infeng_core import _native
 from infeng_core.errors import ModelError, UsageError, unknown_key_remedy
-from infeng_core.formats import hub, hub_gguf, native
+from infeng_core.formats import hub, hub_gguf, hub_names, native
 from infeng_core.formats.atomic import locked
 from infeng_core.formats.cache import cached_model, mark_used, most_bytes, require_own, trim
 from infeng_core.formats.choice import FormatChoice, choose
@@ -110,7 +110,11 @@ def find(reference: str | Path, plugins: FormatSource | None = None) -> Path:
         raise UsageError(f"{path}", "is a file", remedy)
     if isinstance(reference, str) and hub_gguf.is_name(reference):
         return hub_gguf.fetch_gguf(reference)
-    if isinstance(reference, str) and hub.is_name(reference) and path.suffix not in (".gguf", ".bin", ".safetensors"):
+    if (
+        isinstance(reference, str)
+        and hub_names.is_name(reference)
+        and path.suffix not in (".gguf", ".bin", ".safetensors")
+    ):
         return hub.fetch_model(reference, hub_gguf.refuse_bare_name)
     if path.suffix == ".gguf":
         raise UsageError(f"{reference}", "no such file", "check the path of the GGUF file")

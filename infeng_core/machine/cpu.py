@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from infeng_core import _native
 from infeng_core.errors import UsageError, unknown_key_remedy
-from infeng_core.machine.placement import Placement, ThreadSettings, choose
-from infeng_core.machine.topology import Topology, read
+
+if TYPE_CHECKING:
+    from infeng_core.machine.placement import Placement, ThreadSettings
+    from infeng_core.machine.topology import Topology
 
 VARIABLE = "INFENG_CPU_FEATURES"
 
@@ -54,10 +57,18 @@ class Cpu:
     cores: int  # hardware threads that this process may run on
     quota: float | None = None  # cores' worth of time that the control group allows
     caches: Mapping[str, Any] = field(default_factory=dict)
-    topology: Topology = field(default_factory=read)
+
+    @cached_property
+    def topology(self) -> Topology:
+        """Sockets, cores and NUMA nodes; read when they are first asked for, which few commands do."""
+        from infeng_core.machine.topology import read
+
+        return read()
 
     def place(self, threads: ThreadSettings, model_bytes: int | None = None) -> Placement:
         """Return where the workers of a pool run, by the section ``threads`` and the bytes of the model's weights."""
+        from infeng_core.machine.placement import choose
+
         return choose(self.topology, self.quota, threads, model_bytes)
 
 

@@ -152,7 +152,7 @@ class Held:
         is_method, owed = known.get(name, (inspect.isroutine(value), None))
         if is_method and callable(value):
             law = LAWS.get(f"{self._face.__name__}.{name}")
-            passing = PASSING + (OUTSIDE if self._face.__name__ == "Command" else ())
+            passing = PASSING + (OUTSIDE if self._face.__name__ in ("Command", "RunOptions") else ())
             vars(self)[name] = partial(_call, owner, name, value, owed, law, passing)
             return vars(self)[name]
         if not is_method and name in known and (text := wrong(value, owed)):

@@ -8,7 +8,7 @@ implementation that needs none leaves the argument out.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -63,6 +63,31 @@ class Command(Protocol):
 
     def run(self, arguments: argparse.Namespace) -> int:
         """Do it; return the exit status. InfengError is printed by the caller."""
+
+
+class RunOptions:
+    """Options that a plugin adds to the commands that generate text, ``run``, ``chat`` and ``ask``.
+
+    A plugin's class derives from this one and has the methods that it needs. ``arguments`` are those of the command.
+    """
+
+    def add(self, parser: argparse.ArgumentParser, command: str) -> None:
+        """Add the options to the parser of a command, called by its name."""
+
+    def processors(self, arguments: argparse.Namespace) -> Sequence[tuple[str, object]]:
+        """Return the logit processors that the options stand for, each with its argument; raises UsageError."""
+        return ()
+
+    def fields(self, arguments: argparse.Namespace) -> Mapping[str, object]:
+        """Return the same as fields of a request to a server; raises UsageError."""
+        return {}
+
+    def run(self, arguments: argparse.Namespace, prompts: Callable[[], Sequence[str]]) -> int | None:
+        """Answer in place of an engine and return the exit status, or None to leave it to the command ``run``.
+
+        prompts: returns what is to be completed; reads standard input where that is asked for.
+        """
+        return None
 
 
 @hookspec
@@ -128,3 +153,8 @@ def infeng_observers(settings: Mapping[str, Any]) -> dict[str, ObserverFactory]:
 @hookspec
 def infeng_commands(settings: Mapping[str, Any]) -> list[Command]:  # type: ignore[empty-body]
     """Return commands of the command line."""
+
+
+@hookspec
+def infeng_run_options(settings: Mapping[str, Any]) -> dict[str, RunOptions]:  # type: ignore[empty-body]
+    """Return groups of options for the commands that generate text, by name."""

@@ -28,6 +28,7 @@ from infeng_core.plug.hookspecs import (
     PolicyFactory,
     PrefixStoreFactory,
     QuantFormat,
+    RunOptions,
     TokenizerFactory,
 )
 from infeng_core.plug.plugin import PluginManifest
@@ -49,6 +50,7 @@ FACES = {
     "logit_processors": "infeng_core.requests.processors:LogitProcessors",
     "prefix_stores": "infeng_core.backends.saved_prefixes:PrefixStore",
     "observers": "infeng_core.telemetry.observers:Observer",
+    "run_options": "infeng_core.plug.hookspecs:RunOptions",
     "quant_formats": "infeng_core.formats.quant:QuantFormat",
     "quantizers": "infeng_core.formats.quantizers:Quantizer",
 }
@@ -169,6 +171,10 @@ class Plugins:
     def sources(self) -> dict[str, Any]:
         """Return every reader of model files that usable plugins bring; one that is wrong costs a warning."""
         return self._every("sources")
+
+    def run_options(self) -> dict[str, RunOptions]:
+        """Return every group of options that usable plugins bring for the commands that generate text."""
+        return self._every("run_options")
 
     def _every(self, kind: str) -> dict[str, Any]:
         found: dict[str, Any] = {}
@@ -350,7 +356,7 @@ class Plugins:
         if module is None or self._manager.has_plugin(plugin.name):
             return True
         try:
-            if plugin.origin == NAMED:
+            if plugin.found.place == NAMED:
                 _reach(plugin.source, module)
             imported = importlib.import_module(module)
             self._register(imported, plugin.name)

@@ -101,6 +101,7 @@ _PROVIDES: Mapping[str, Kind | None] = {
     "prefix_stores": _NAMES,
     "observers": _NAMES,
     "hooks": _NAMES,  # that other plugins declare
+    "run_options": _NAMES,
     "commands": None,
 }
 

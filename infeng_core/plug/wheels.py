@@ -9,6 +9,7 @@ from infeng_core.errors import unknown_key_remedy
 WHEELS: Mapping[str, Mapping[str, str]] = {
     "backends": {"numpy": "infeng-numpy"},
     "commands": {
+        "adapters": "infeng-client",
         "ask": "infeng-client",
         "bench": "infeng-bench",
         "chat": "infeng-chat",
@@ -19,9 +20,19 @@ WHEELS: Mapping[str, Mapping[str, str]] = {
     },
     "logit_processors": {"grammar": "infeng-grammar"},
     "prefix_stores": {"disk": "infeng-prefix-store"},
+    "run_options": {"grammar": "infeng-grammar", "server": "infeng-client"},
     "schedulers": {"fair": "infeng-fair"},
 }
 """By the kind of ``provides`` in a plugin.yaml, then by name. A test compares it with the plugins of the project."""
+
+OPTIONS: Mapping[str, str] = {
+    "--server": "server",
+    "--json-schema": "grammar",
+    "--regex": "grammar",
+    "--choice": "grammar",
+    "--grammar": "grammar",
+}
+"""Options of ``run_options`` by the name of their group, for an error where no plugin brings it."""
 
 
 def is_of_a_wheel(kind: str, name: str) -> bool:

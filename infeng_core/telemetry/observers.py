@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, ParamSpec, TypeVar
 
-from infeng_core.adapters import AdapterChange, AdapterInfo
+from infeng_core.adapters.records import AdapterChange, AdapterInfo
 from infeng_core.log import get_logger
 from infeng_core.requests.request import Completion, Request
 

@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 from infeng_bench import adapters
 
-from infeng_core.formats import LoadedModel, convert_adapter, load_adapter
+from infeng_core.formats.adapters.conversion import convert_adapter
+from infeng_core.formats.adapters.load import load_adapter
 from infeng_core.formats.quant import builtin_format
 from infeng_core.formats.read import read_native
+from infeng_core.formats.tensors import LoadedModel
 
 
 @pytest.fixture(scope="module")

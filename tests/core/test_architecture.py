@@ -210,10 +210,11 @@ def test_every_plugin_wheel_requires_the_core_but_the_client_which_runs_without(
         assert any(re.match(r"infeng-core\b", needed) for needed in project.get("dependencies", ())), wheel
 
 
-def test_the_client_knows_the_core_in_its_command_alone():
-    knowing = {path.name for path in (ROOT / "plugins/client/infeng_client").glob("*.py")
+def test_the_client_knows_the_core_in_its_commands_alone():
+    client = ROOT / "plugins/client/infeng_client"
+    knowing = {path.relative_to(client).parts[0] for path in client.rglob("*.py")
                if "infeng_core" in path.read_text(encoding="utf-8")}  # fmt: skip
-    assert knowing == {"command.py", "hooks.py"}
+    assert knowing == {"commands", "hooks.py"}
 
 
 def test_the_core_imports_no_plugin_by_name():
@@ -267,7 +268,7 @@ HOOKS = {
 
 
 KINDS = ("tokenizers", "schedulers", "drafters", "logit_processors", "prefix_stores", "observers", "model_families",
-         "sources", "quant_formats", "quantizers", "backends")  # fmt: skip
+         "sources", "quant_formats", "quantizers", "backends", "run_options")  # fmt: skip
 
 
 def test_there_are_the_hooks_of_the_design():
@@ -287,7 +288,7 @@ def test_every_hook_is_called_for_a_plugin_and_implemented_by_the_core(tmp_path,
     (tmp_path / "six_hooks.py").write_text(imported + """
 from infeng_core.plug import hookimpl
 from infeng_core.formats.quant import QuantFormat
-from infeng_core.plug.hookspecs import KernelLibrary
+from infeng_core.plug.hookspecs import KernelLibrary, RunOptions
 called = set()
 class Command:
     name = help = "six"
@@ -298,6 +299,8 @@ class Backend:
     def block_bytes(self, shape, config): return 1
     def available_bytes(self): return None
     def compile(self, model, config, limits, selector): pass
+class Options(RunOptions):
+    pass
 class Source:
     def reads(self, path): return False
     def write(self, path, directory): pass
@@ -306,7 +309,7 @@ class Quantizer:
 class Family:
     FAMILY, ARCHITECTURES = "six", ("SixForCausalLM",)
     def graph(self, config): pass
-values = {"tokenizers": dict, "schedulers": dict, "drafters": dict, "logit_processors": dict,
+values = {"run_options": Options(), "tokenizers": dict, "schedulers": dict, "drafters": dict, "logit_processors": dict,
           "prefix_stores": dict, "observers": dict,
           "model_families": Family(), "sources": Source(), "quant_formats": QuantFormat("six", "f32"),
           "quantizers": Quantizer(), "backends": Backend()}
@@ -330,7 +333,7 @@ def infeng_{kind}(): called.add("infeng_{kind}"); return {{"six": values["{kind}
     assert plugins.backend("six") and plugins.drafter("six") and plugins.model_families().keys() == {"six"}
     assert plugins.sources().keys() == {"six"} and plugins.quantizer("six").plugin == "six"
     assert plugins.logit_processor("six") and plugins.prefix_store("six") and plugins.observer("six")
-    assert plugins.command("six").name == "six"
+    assert plugins.command("six").name == "six" and "six" in plugins.run_options()
     assert "first" in [library.name for library in libraries(plugins)]
 
     import six_hooks

@@ -24,7 +24,7 @@ from safetensors.numpy import load_file, save_file
 from infeng_core import _native, cli
 from infeng_core.engine import Engine
 from infeng_core.errors import ManifestError, ModelError, PluginError, RequestError, UsageError
-from infeng_core.formats import load
+from infeng_core.formats.loader import load
 from infeng_core.formats.quant import Grid
 from infeng_core.formats.quantizers import QuantTarget
 from infeng_core.models import families
@@ -69,7 +69,7 @@ def ids(made: Engine, prompt: Any = "the quick") -> tuple[int, ...]:
 
 def test_there_is_an_example_for_each_kind() -> None:
     kinds = {"backend", "command", "drafter", "family", "logits", "prefix_store", "quantizer", "scheduler", "source"}
-    kinds |= {"observer", "tokenizer"}
+    kinds |= {"observer", "run_options", "tokenizer"}
     assert PYTHON.keys() >= kinds
 
 
@@ -395,3 +395,20 @@ def test_the_wheels_build_install_and_are_used(tiny: Path, tmp_path: Path) -> No
     command = [sys.executable, "-P", "-c", code, str(tiny)]
     done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment, cwd=tmp_path)
     assert done.stdout in ("lazy\n", "quick\n")
+
+
+def test_options_of_a_plugin_stand_for_processors_and_for_answers_of_its_own(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("INFENG_PLUGINS_PATHS", str(PYTHON["run_options"]))
+    words = ["run", str(tiny), "-p", "the quick", "-n", "4", "--ignore-eos", "-t", "1", "--json"]
+    assert cli.main([*words, "--only-tokens", "5,6"]) == 0
+    assert set(json.loads(capsys.readouterr().out)["token_ids"]) <= {5, 6}
+    assert cli.main([*words, "--only-tokens", "five"]) == 2
+    assert "these are no token ids: give numbers" in capsys.readouterr().err
+    assert cli.main(["run", "nowhere", "one", "two", "--elsewhere"]) == 0
+    assert capsys.readouterr().out == "> one\n> two\n"
+    for name, shown in (("run", True), ("chat", True), ("convert", False)):
+        with pytest.raises(SystemExit):
+            cli.main([name, "--help"])
+        assert ("--only-tokens IDS" in capsys.readouterr().out) is shown

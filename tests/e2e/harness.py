@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from infeng_core import Engine
 from infeng_core.backends.interface import BoundOp
-from infeng_core.formats import load_adapter
+from infeng_core.formats.adapters.load import load_adapter
 from infeng_core.machine.cpu import detect
 from infeng_core.step import AdapterHandle, AdapterRows, Batch
 

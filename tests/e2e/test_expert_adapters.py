@@ -18,7 +18,8 @@ from safetensors.numpy import save_file
 
 from infeng_core import Engine, SamplingParams
 from infeng_core.errors import AdapterError, KernelError
-from infeng_core.formats import convert_adapter, load_adapter
+from infeng_core.formats.adapters.conversion import convert_adapter
+from infeng_core.formats.adapters.load import load_adapter
 from infeng_core.formats.adapters.packed import LoraTensor
 from infeng_core.formats.quant import BUILTIN
 from infeng_core.requests.request import Request

@@ -16,7 +16,7 @@ from goldens.shapes import Case
 from infeng_bench import synthetic
 
 from infeng_core import SamplingParams
-from infeng_core.formats import load_adapter
+from infeng_core.formats.adapters.load import load_adapter
 from infeng_core.requests.request import Request
 
 pytestmark = pytest.mark.slow

@@ -23,8 +23,8 @@ from infeng_core.models.rope import variant
 from infeng_core.step import Batch, Limits
 
 if TYPE_CHECKING:
-    from infeng_core.formats import LoadedModel
     from infeng_core.formats.adapters.packed import PackedAdapter
+    from infeng_core.formats.tensors import LoadedModel
     from infeng_core.kernels.choice import Selector
     from infeng_core.models.config import ModelConfig
     from infeng_core.models.ops import Graph

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, TypeGuard
 from infeng_core.models.ops import Combine, ExpertLinear, Graph, Linear, Op, Residual, Route, consumers
 
 if TYPE_CHECKING:
-    from infeng_core.formats import LoadedModel
     from infeng_core.formats.adapters.packed import AdapterDtype
+    from infeng_core.formats.tensors import LoadedModel
 
 Rounding = tuple[int, bool]
 """How int8 rows are made: the inputs that share a scale, and whether they are rotated."""

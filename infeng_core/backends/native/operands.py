@@ -9,7 +9,7 @@ from infeng_core.backends.native.forms import PLAIN, Rounding
 from infeng_core.models.ops import Bias, GatedMul, Graph, Residual, Scale, SiluMul, Softcap, Step
 
 if TYPE_CHECKING:
-    from infeng_core.formats import LoadedModel
+    from infeng_core.formats.tensors import LoadedModel
 
 Epilogues = list[tuple[str, _native.Epilogue]]
 """Steps that follow an op, each with its name."""

@@ -12,7 +12,9 @@ from infeng_core import _native
 from infeng_core.backends.native.binding import Binder
 from infeng_core.backends.native.executable import plan
 from infeng_core.errors import KernelError
-from infeng_core.formats import checkpoints, choose, find, native
+from infeng_core.formats import checkpoints, native
+from infeng_core.formats.choice import choose
+from infeng_core.formats.loader import find
 from infeng_core.formats.quant import FormatLookup
 from infeng_core.formats.tensors import LoadedModel, PackedTensor
 from infeng_core.kernels.choice import Selector

@@ -40,8 +40,8 @@ from infeng_core.models.ops import (
 from infeng_core.step import Limits
 
 if TYPE_CHECKING:
-    from infeng_core.formats import LoadedModel
     from infeng_core.formats.adapters.packed import AdapterDtype
+    from infeng_core.formats.tensors import LoadedModel
     from infeng_core.kernels.choice import Selector
     from infeng_core.models.config import RopeConfig
 

@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 
 from infeng_core.errors import AdapterError
 from infeng_core.files import parse_json
+from infeng_core.formats.adapters.bounds import MAX_RANK
 from infeng_core.formats.adapters.earlier import laid_out_anew
 from infeng_core.formats.adapters.image import AdapterImage, Pieces, reads_rotated
-from infeng_core.formats.adapters.packed import MAX_RANK, AdapterDtype, PackedAdapter
+from infeng_core.formats.adapters.packed import AdapterDtype, PackedAdapter
 from infeng_core.formats.adapters.sites import EMBED, HEAD, base_tensor, sites
 from infeng_core.formats.adapters.snapshot import Snapshot, read_settled
 from infeng_core.formats.adapters.snapshot import digest as digest_of

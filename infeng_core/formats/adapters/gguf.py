@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from infeng_core.errors import AdapterError
-from infeng_core.formats.adapters.packed import MAX_RANK
+from infeng_core.formats.adapters.bounds import MAX_RANK
 from infeng_core.formats.adapters.peft import Delta, PeftAdapter
 from infeng_core.formats.adapters.sites import Site, sites
 from infeng_core.formats.adapters.snapshot import as_adapter_error

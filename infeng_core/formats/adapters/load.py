@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from infeng_core.errors import AdapterError, ModelError
-from infeng_core.formats import hub
+from infeng_core.formats import hub, hub_names
 from infeng_core.formats.adapters.artifact import FILE, is_artifact, load_artifact
+from infeng_core.formats.adapters.bounds import MAX_MAGNITUDE
 from infeng_core.formats.adapters.cached import load_through_cache
 from infeng_core.formats.adapters.gguf import read_gguf_adapter
 from infeng_core.formats.adapters.image import AdapterImage
-from infeng_core.formats.adapters.packed import MAX_MAGNITUDE, AdapterDtype, PackedAdapter
+from infeng_core.formats.adapters.packed import AdapterDtype, PackedAdapter
 from infeng_core.formats.adapters.packing import pack
 from infeng_core.formats.adapters.peft import WEIGHTS_FILE, PeftAdapter, is_peft, read_peft
 from infeng_core.formats.adapters.peft_config import CONFIG_FILE
@@ -73,7 +74,7 @@ def find_adapter(reference: str | Path) -> Path:
     except (OSError, ValueError, RuntimeError) as error:
         why = f"is no usable path ({getattr(error, 'strerror', None) or error})"
         raise AdapterError(str(reference)[:200], why, "give a directory or org/name") from None
-    if isinstance(reference, str) and hub.is_name(reference):
+    if isinstance(reference, str) and hub_names.is_name(reference):
         try:
             return hub.fetch(reference, HUB_FILES, "adapter")
         except ModelError as error:

@@ -20,12 +20,6 @@ from infeng_core.formats.tensors import PackedTensor
 AdapterDtype = Literal["f32", "bf16", "int8"]
 """How A and B are stored; an engine has one for all of its adapters."""
 
-MAX_RANK = 256
-"""The largest rank of one projection."""
-
-MAX_MAGNITUDE = 2.0**63
-"""Of what an adapter adds: the norm that follows takes squares, which float32 holds up to 2**128."""
-
 
 @dataclass(frozen=True, slots=True)
 class LoraPart:

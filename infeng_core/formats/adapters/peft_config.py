@@ -15,7 +15,7 @@ from typing import Literal
 
 from infeng_core.errors import ModelError
 from infeng_core.files import parse_json
-from infeng_core.formats.adapters.packed import MAX_RANK
+from infeng_core.formats.adapters.bounds import MAX_RANK
 from infeng_core.formats.adapters.patterns import MAX_COUNT, MAX_LENGTH, Patterns, Refuse
 from infeng_core.formats.adapters.snapshot import Snapshot
 from infeng_core.models.fields import Fields, show

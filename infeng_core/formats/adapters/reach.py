@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from infeng_core._native import NativeError
 from infeng_core.errors import AdapterError
-from infeng_core.formats.adapters.packed import MAX_MAGNITUDE
+from infeng_core.formats.adapters.bounds import MAX_MAGNITUDE
 from infeng_core.formats.adapters.sites import base_tensor, sites
 from infeng_core.formats.adapters.spec import A_FORMAT, AdapterSpec
 from infeng_core.formats.adapters.stacked import int8_scales

@@ -7,6 +7,8 @@ import functools
 import importlib
 from typing import Any, Protocol
 
+from infeng_core.api import Parser
+
 VERBS: dict[str, tuple[str, str]] = {
     "gemm": ("infeng_bench.gemm", "measure the linears of a model one by one"),
     "attention": ("infeng_bench.attention", "measure attention over the cache, decoding and prefilling"),
@@ -56,7 +58,7 @@ def verb(name: str) -> Verb:
     return module  # type: ignore[no-any-return]
 
 
-class _LazyParser(argparse.ArgumentParser):
+class _LazyParser(Parser):
     """A parser that learns its arguments when it is used, so that `infeng bench decode` imports no other verb."""
 
     verb_name: str | None = None

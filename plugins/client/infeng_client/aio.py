@@ -9,8 +9,9 @@ from typing import Any, TypeVar
 import httpx
 
 from infeng_client import calls
+from infeng_client.aio_exchange import AsyncExchange
 from infeng_client.aio_many import in_order
-from infeng_client.aio_stream import AsyncExchange, AsyncStream
+from infeng_client.aio_stream import AsyncStream
 from infeng_client.calls import Call, Messages, Prompt
 from infeng_client.errors import ApiError
 from infeng_client.results import (
@@ -109,9 +110,14 @@ class AsyncClient:
         """Return the models that the server offers, adapters among them."""
         return await self._ask(calls.get("/v1/models"), read_models, timeout)
 
-    async def load_adapter(self, name: str, path: str, *, timeout: float | None = DEFAULT) -> None:
-        """Make an adapter known under a name. path: of the server's file system, or a hub name."""
-        await self._drive(answered(calls.load_adapter(name, path), self._terms(timeout)))
+    async def load_adapter(
+        self, name: str, path: str, *, replace: bool = False, timeout: float | None = DEFAULT
+    ) -> None:
+        """Make an adapter known under a name. path: of the server's file system, or a hub name.
+
+        replace: read the files of one that is known already again, from where they were.
+        """
+        await self._drive(answered(calls.load_adapter(name, path, replace=replace), self._terms(timeout)))
 
     async def unload_adapter(self, name: str, *, timeout: float | None = DEFAULT) -> None:
         """Forget an adapter; calls that named it before are served."""

@@ -68,9 +68,13 @@ def resumed(last: str) -> Call:
     return Call("GET", f"/v1/streams/{quote(name, safe='')}", headers={"last-event-id": last})
 
 
-def load_adapter(name: str, path: str) -> Call:
-    """Return a call that makes an adapter known. path: of the server's file system, or a hub name."""
-    return post("/v1/load_lora_adapter", {"lora_name": name, "lora_path": path})
+def load_adapter(name: str, path: str, *, replace: bool = False) -> Call:
+    """Return a call that makes an adapter known. path: of the server's file system, or a hub name.
+
+    replace: read the files of one that is known already again.
+    """
+    again = {"load_inplace": True} if replace else {}
+    return post("/v1/load_lora_adapter", {"lora_name": name, "lora_path": path, **again})
 
 
 def unload_adapter(name: str) -> Call:

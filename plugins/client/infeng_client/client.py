@@ -1,17 +1,22 @@
 """The client that blocks."""
+# Made of aio.py by make_sync.py: change that file and run it again.
+# fmt: off
+# ruff: noqa: I001 - names and imports stand in the order of the source
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
 import httpx
 
 from infeng_client import calls
+from infeng_client.exchange import Exchange
+from infeng_client.many import in_order
+from infeng_client.stream import Stream
 from infeng_client.calls import Call, Messages, Prompt
 from infeng_client.errors import ApiError
-from infeng_client.many import in_order
 from infeng_client.results import (
     Completion,
     Embeddings,
@@ -25,7 +30,6 @@ from infeng_client.results import (
 )
 from infeng_client.retries import STANDARD, Retries
 from infeng_client.sending import Came, Steps, Terms, answered, asked_once
-from infeng_client.stream import Exchange, Stream
 from infeng_client.streaming import Streaming
 from infeng_client.transport import DEFAULT, LIMITS, read, read_health
 
@@ -109,9 +113,14 @@ class Client:
         """Return the models that the server offers, adapters among them."""
         return self._ask(calls.get("/v1/models"), read_models, timeout)
 
-    def load_adapter(self, name: str, path: str, *, timeout: float | None = DEFAULT) -> None:
-        """Make an adapter known under a name. path: of the server's file system, or a hub name."""
-        self._drive(answered(calls.load_adapter(name, path), self._terms(timeout)))
+    def load_adapter(
+        self, name: str, path: str, *, replace: bool = False, timeout: float | None = DEFAULT
+    ) -> None:
+        """Make an adapter known under a name. path: of the server's file system, or a hub name.
+
+        replace: read the files of one that is known already again, from where they were.
+        """
+        self._drive(answered(calls.load_adapter(name, path, replace=replace), self._terms(timeout)))
 
     def unload_adapter(self, name: str, *, timeout: float | None = DEFAULT) -> None:
         """Forget an adapter; calls that named it before are served."""

@@ -1,11 +1,25 @@
-"""What this wheel adds where the engine is installed too: the command `ask`. Nothing else here knows the engine."""
+"""What this wheel adds where the engine is installed too: the commands `adapters` and `ask`.
 
-from infeng_core.api import hookimpl
+No module but these commands' knows the engine.
+"""
+
+from __future__ import annotations
+
+from infeng_core.api import RunOptions, hookimpl
 
 
 @hookimpl
 def infeng_commands() -> list[object]:
-    """Return the command."""
-    from infeng_client.command import Ask
+    """Return the commands."""
+    from infeng_client.commands.adapters import AdaptersCommand
+    from infeng_client.commands.ask import Ask
 
-    return [Ask()]
+    return [AdaptersCommand(), Ask()]
+
+
+@hookimpl
+def infeng_run_options() -> dict[str, RunOptions]:
+    """Return ``--server`` of the command ``run``."""
+    from infeng_client.commands.remote import ServerOptions
+
+    return {"server": ServerOptions()}

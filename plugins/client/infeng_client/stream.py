@@ -1,78 +1,22 @@
-"""A call carried out by blocking, and the stream of its chunks."""
+"""The stream of a call's chunks, for callers that block."""
+# Made of aio_stream.py by make_sync.py: change that file and run it again.
+# fmt: off
+# ruff: noqa: I001 - names and imports stand in the order of the source
 
 from __future__ import annotations
 
-import socket
-import threading
 from collections import deque
-from collections.abc import Iterator
-from contextlib import suppress
 from types import TracebackType
 
-import httpx
-
-from infeng_client.errors import ApiError
+from infeng_client.exchange import Exchange
 from infeng_client.results import Chunk, Completion
-from infeng_client.sending import Came, Give, Read, Send, Steps, Wait
-from infeng_client.streaming import SoFar, Streaming
-from infeng_client.transport import as_error, reply_of, request_of
+from infeng_client.sending import Came, Give, Steps
+from infeng_client.exchange import Cancellable
+from infeng_client.streaming import Streaming
 
 
-class Exchange:
-    """Carries out steps of one call, over one response at a time."""
-
-    def __init__(self, http: httpx.Client, base: str, api_key: str | None) -> None:
-        """Have no response yet."""
-        self._http = http
-        self._base = base
-        self._api_key = api_key
-        self._response: httpx.Response | None = None
-        self._body: Iterator[bytes] = iter(())
-        self.cancelled = threading.Event()
-
-    def perform(self, step: Send | Read | Wait | Give) -> Came:
-        """Do one step; return what came of it."""
-        if isinstance(step, Wait):
-            self.cancelled.wait(step.seconds)
-            return None
-        assert not isinstance(step, Give)
-        try:
-            return next(self._body, b"") if isinstance(step, Read) else self._send(step)
-        except httpx.RequestError as error:
-            return as_error(error, self._base)
-
-    def _send(self, step: Send) -> Came:
-        self.close()
-        response = self._http.send(request_of(self._http, step, self._base, self._api_key), stream=True)
-        self._response = response
-        if step.stream and response.status_code < 400:
-            self._body = response.iter_bytes()
-            return reply_of(response, b"")
-        try:
-            return reply_of(response, response.read())
-        except httpx.RequestError as error:
-            return as_error(error, self._base, begun=True)
-        finally:
-            self.close()
-
-    def cancel(self) -> None:
-        """From any thread: end what runs. A read that waits for the server ends as if the connection broke."""
-        self.cancelled.set()
-        response = self._response
-        network = None if response is None else response.extensions.get("network_stream")
-        if network is not None:
-            with suppress(OSError, AttributeError):
-                network.get_extra_info("socket").shutdown(socket.SHUT_RDWR)  # wakes a thread that reads
-
-    def close(self) -> None:
-        """Close the response, which tells the server that nobody reads on."""
-        response, self._response, self._body = self._response, None, iter(())
-        if response is not None:
-            response.close()
-
-
-class Stream(SoFar):
-    """The chunks of an answer as they come; an iterator, best used with ``with``, which closes it.
+class Stream(Cancellable):
+    """The chunks of an answer as they come; an iterator, best used with ``with``.
 
     ``text`` and ``completion`` say what has come so far. A stream that is closed early is cancelled at the server.
     """
@@ -111,7 +55,7 @@ class Stream(SoFar):
     def _fill(self) -> None:
         """Go on until there is a chunk or the end."""
         while not self._ready and not self._over:
-            if self._exchange.cancelled.is_set():
+            if self._exchange.is_cancelled:
                 self.close()
                 return
             try:
@@ -123,9 +67,9 @@ class Stream(SoFar):
                     self._came = self._exchange.perform(step)
             except StopIteration:
                 self.close()
-            except BaseException as error:
+            except BaseException as error:  # Ctrl-C and the cancellation of a task among them
                 self.close()
-                if not (isinstance(error, ApiError) and self._exchange.cancelled.is_set()):
+                if not self._exchange.forgives(error):
                     raise
 
     def finish(self) -> Completion:
@@ -133,10 +77,6 @@ class Stream(SoFar):
         for _ in self:
             pass
         return self.completion()
-
-    def cancel(self) -> None:
-        """From any thread: end the stream; whoever iterates over it sees its end."""
-        self._exchange.cancel()
 
     def close(self) -> None:
         """Stop reading; the server stops working on it."""

@@ -1,11 +1,11 @@
-"""What this plugin adds: the logit processor ``grammar``."""
+"""What this plugin adds: the logit processor ``grammar``, and the options of the command line that stand for it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from infeng_core.api import LogitProcessors, Vocabulary, hookimpl
+from infeng_core.api import LogitProcessors, RunOptions, Vocabulary, hookimpl
 
 
 @hookimpl
@@ -18,3 +18,11 @@ def infeng_logit_processors(settings: Mapping[str, Any]) -> dict[str, Any]:
         return Grammars(vocabulary)
 
     return {"grammar": grammar}
+
+
+@hookimpl
+def infeng_run_options(settings: Mapping[str, Any]) -> dict[str, RunOptions]:
+    """Return ``--json-schema``, ``--regex``, ``--choice`` and ``--grammar``."""
+    from infeng_grammar.options import GrammarOptions
+
+    return {"grammar": GrammarOptions()}

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from adapter_parts import Store
 
-from infeng_core.adapters import Registry
+from infeng_core.adapters.registry import Registry
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from infeng_core.calibration.statistics import moments
 from infeng_core.calibration.texts import digest, read
 from infeng_core.cli import main
 from infeng_core.errors import UsageError
-from infeng_core.formats import BUILTIN
+from infeng_core.formats.quant import BUILTIN
 from infeng_core.models.config import ModelConfig
 from infeng_core.models.families import families
 

@@ -13,10 +13,9 @@ from infeng_core.calibration.gptq import Gptq
 from infeng_core.calibration.profiles import is_inner
 from infeng_core.calibration.start import forward
 from infeng_core.calibration.statistics import Statistics, moments, sums
-from infeng_core.formats import BUILTIN
 from infeng_core.formats.checkpoints import open_checkpoint
 from infeng_core.formats.packing import gather_vector, pack_tensor
-from infeng_core.formats.quant import QuantFormat, builtin_format, fitting
+from infeng_core.formats.quant import BUILTIN, QuantFormat, builtin_format, fitting
 from infeng_core.formats.quantizers import Quantized, QuantTarget, Seen
 from infeng_core.formats.shards import aligned_bytes
 from infeng_core.formats.tensors import PackedTensor

@@ -5,7 +5,7 @@ import pytest
 
 from infeng_core import _native
 from infeng_core.calibration.gptq import Gptq
-from infeng_core.formats import BUILTIN
+from infeng_core.formats.quant import BUILTIN
 from infeng_core.formats.quantizers import Nearest, Quantized, QuantTarget
 
 

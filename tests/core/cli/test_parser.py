@@ -54,8 +54,9 @@ def test_the_context_of_the_option_is_the_models(tiny: Path, capsys: Capture) ->
         (["run", "MODEL", "text", "--tempreture", "0"], "--tempreture 0: did you mean `--temperature`?"),
         (["run", "MODEL", "text", "--tempreture=0"], "--tempreture=0: did you mean `--temperature`?"),
         (["run", "MODEL", "text", "--qqq"], "unrecognized arguments: --qqq\n"),
-        (["run", "MODEL", "one", "two"], "unrecognized arguments: two\n"),
-        (["run", "-m", "MODEL", "one", "two"], "unrecognized arguments: "),
+        (["plugins", "list", "one"], "unrecognized arguments: one\n"),
+        (["run", "MODEL", "one", "--qqq", "two"], "unrecognized arguments: --qqq two\n"),
+        (["cache", "prune", "--dryrun"], "--dryrun: did you mean `--dry-run`?"),
         (["plugins", "list", "--jsn"], "--jsn: did you mean `--json`?"),
         (["run"], "the following arguments are required: MODEL"),
     ],
@@ -72,3 +73,83 @@ def test_an_unknown_argument_is_named_with_what_was_probably_meant(
 def test_a_prompt_given_twice_is_refused(tiny: Path, capsys: Capture) -> None:
     assert cli.main(["run", str(tiny), "one", "-p", "two"]) == 2
     assert "PROMPT, -p, --ids, -f and - exclude each other" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["MODEL", "the quick", "lazy"],
+        ["MODEL", "the quick", "-n", "6", "lazy"],
+        ["-m", "MODEL", "the quick", "lazy"],
+        ["-n", "6", "-m", "MODEL", "the quick", "lazy"],
+    ],
+    ids=" ".join,
+)
+def test_several_words_are_several_prompts_whose_answers_are_labelled(
+    tiny: Path, make_engine: MakeEngine, words: list[str], capsys: Capture
+) -> None:
+    params = SamplingParams(temperature=0.0, max_tokens=6, ignore_eos=True)
+    answers = [completion.text for completion in make_engine().generate(["the quick", "lazy"], params)]
+    words = [str(tiny) if word == "MODEL" else word for word in words]
+    assert cli.main(["run", *words, "-n", "6", *GREEDY]) == 0
+    out, err = capsys.readouterr()
+    assert out == "".join(f"{text}\n" for text in answers)  # nothing but the answers
+    assert [line for line in err.splitlines() if line.startswith("[")] == ["[1] the quick", "[2] lazy"]
+
+
+def test_an_answer_alone_has_no_label(tiny: Path, capsys: Capture) -> None:
+    assert cli.main(["run", str(tiny), "the quick", "-n", "2", *GREEDY]) == 0
+    assert "[1]" not in capsys.readouterr().err
+
+
+def test_a_word_for_standard_input_stands_alone(tiny: Path, capsys: Capture) -> None:
+    assert cli.main(["run", str(tiny), "one", "-"]) == 2
+    assert "- (standard input) stands alone" in capsys.readouterr().err
+
+
+DEFAULTS = {
+    "run": ["0 is greedy; larger is more even (default: 1)", "most new tokens (default: 256)",
+            "(default: a random one)", "(default: int4-g64)", "(default: the model's)"],
+    "chat": ["0 is greedy; larger is more even (default: the model's, else 1)", "most new tokens (default: 1024)"],
+    "ask": ["sampling (default: the server's)", "(default: 600)"],
+    "demo": ["tokens per answer (default: 96)"],
+    "top": ["(default: 2)"],
+    "bench decode": ["new tokens (default: 32)"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DEFAULTS)
+def test_the_help_says_defaults_once(name: str, capsys: Capture) -> None:
+    with pytest.raises(SystemExit):
+        cli.main([*name.split(), "--help"])
+    text = " ".join(capsys.readouterr().out.split())
+    assert [words for words in DEFAULTS[name] if words not in text] == []
+    assert "(96)" not in text and "(2)" not in text
+
+
+@pytest.mark.parametrize("name", ["run", "chat", "ask", "demo"])
+def test_commands_that_generate_text_call_the_bound_of_an_answer_by_one_name(name: str, capsys: Capture) -> None:
+    with pytest.raises(SystemExit):
+        cli.main([name, "--help"])
+    assert "-n N, --max-tokens N" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (["serve", "MODEL", "--prot", "1"], "--port"),
+        (["top", "URL", "--intervall", "1"], "--interval"),
+        (["demo", "--sed", "1"], "--seed"),
+        (["chat", "MODEL", "--sytem", "x"], "--system"),
+        (["ask", "URL", "--api-kee", "x"], "--api-key"),
+        (["adapters", "list", "URL", "--jsn"], "--json"),
+        (["bench", "decode", "--model", "M", "--contxt", "1"], "--context"),
+    ],
+)
+def test_every_command_suggests_the_option_that_was_probably_meant(
+    words: list[str], meant: str, capsys: Capture
+) -> None:
+    with pytest.raises(SystemExit) as end:
+        cli.main(words)
+    assert end.value.code == 2
+    assert f"did you mean `{meant}`?" in capsys.readouterr().err

@@ -14,8 +14,10 @@ from engine_parts import MakeEngine, Recorder
 from infeng_core import Engine, SamplingParams
 from infeng_core.backends.native.binding import Binder
 from infeng_core.errors import AdapterError
-from infeng_core.formats import FormatChoice, convert, load_adapter
 from infeng_core.formats.adapters.conversion import convert_adapter
+from infeng_core.formats.adapters.load import load_adapter
+from infeng_core.formats.choice import FormatChoice
+from infeng_core.formats.conversion import convert
 from infeng_core.formats.quant import builtin_format
 from infeng_core.formats.read import read_native
 

@@ -16,10 +16,10 @@ import pytest
 from engine_parts import MakeEngine, Recorder
 
 from infeng_core import Engine, SamplingParams
-from infeng_core.adapters import NamedAdapters
+from infeng_core.adapters.named import NamedAdapters
 from infeng_core.backends.interface import InterruptedStepError
 from infeng_core.errors import KernelError, UsageError
-from infeng_core.telemetry import Observer
+from infeng_core.telemetry.observers import Observer
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=20, ignore_eos=True)
 

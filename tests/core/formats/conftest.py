@@ -12,7 +12,8 @@ from goldens.adapted import Adapted
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
-from infeng_core.formats import LoadedModel, load
+from infeng_core.formats.loader import load
+from infeng_core.formats.tensors import LoadedModel
 from infeng_core.models.config import ModelConfig
 from infeng_core.models.weights import layout
 from infeng_core.plug.assembly import load_config

@@ -14,7 +14,8 @@ from quantized_parts import Kind
 
 from infeng_core.cli import main
 from infeng_core.errors import ModelError, UsageError
-from infeng_core.formats import FormatChoice, convert
+from infeng_core.formats.choice import FormatChoice
+from infeng_core.formats.conversion import convert
 from infeng_core.formats.identity import conversion_key
 from infeng_core.formats.quant import BUILTIN, VARIANTS, builtin_format, fitting, misfit, over
 from infeng_core.formats.read import read_native

@@ -11,7 +11,8 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from infeng_core.errors import InfengError, ModelError, UsageError
-from infeng_core.formats import BUILTIN, load
+from infeng_core.formats.loader import load
+from infeng_core.formats.quant import BUILTIN
 from infeng_core.plug.assembly import load_config
 
 Maker = Callable[..., Path]

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from infeng_core.formats import LoadedModel, load
 from infeng_core.formats.cache import REST_SECONDS
+from infeng_core.formats.loader import load
+from infeng_core.formats.tensors import LoadedModel
 from infeng_core.plug.assembly import load_config
 
 Maker = Callable[..., Path]

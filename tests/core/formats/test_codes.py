@@ -10,8 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from infeng_core._native import NativeError
-from infeng_core.formats import BUILTIN
-from infeng_core.formats.quant import Grid, QuantFormat, SubGrid
+from infeng_core.formats.quant import BUILTIN, Grid, QuantFormat, SubGrid
 
 SUB_SCALED = ["int4-p32", "int5-p32", "int6-p32"]  # whose sub-scales and zero points are integers as well
 INTEGERS = sorted(

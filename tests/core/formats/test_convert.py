@@ -21,8 +21,9 @@ import pytest
 
 from infeng_core.cli import main
 from infeng_core.errors import InfengError, ModelError
-from infeng_core.formats import FormatChoice, convert
 from infeng_core.formats.atomic import locked
+from infeng_core.formats.choice import FormatChoice
+from infeng_core.formats.conversion import convert
 from infeng_core.formats.quant import builtin_format
 from infeng_core.formats.read import read_native
 

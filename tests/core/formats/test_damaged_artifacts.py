@@ -16,11 +16,13 @@ import numpy as np
 import pytest
 
 from infeng_core.errors import InfengError, ModelError
-from infeng_core.formats import FormatChoice, LoadedModel, convert
+from infeng_core.formats.choice import FormatChoice
+from infeng_core.formats.conversion import convert
 from infeng_core.formats.native import read_manifest, write_manifest
 from infeng_core.formats.quant import builtin_format
 from infeng_core.formats.read import read_native
 from infeng_core.formats.safetensors import read_header
+from infeng_core.formats.tensors import LoadedModel
 
 FORMATS = ("int4-p32", "int5-p32", "int6-p32", "int4-p32-a128-h64", "int8-row", "int4-g64", "int8-g32", "int4-a128",
            "bf16", "f32")  # fmt: skip

@@ -14,9 +14,8 @@ from infeng_bench.synthetic import tensor_shapes
 from safetensors.numpy import load_file, save_file
 
 from infeng_core.errors import ModelError
-from infeng_core.formats import choose
 from infeng_core.formats.checkpoints import open_checkpoint
-from infeng_core.formats.choice import FormatChoice
+from infeng_core.formats.choice import FormatChoice, choose
 from infeng_core.formats.quant import builtin_format
 from infeng_core.formats.survey import active_parameters, parameters, survey, weight_bytes
 from infeng_core.models.config import ModelConfig

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from infeng_core._native import NativeError
 from infeng_core.errors import UsageError
-from infeng_core.formats import BUILTIN
-from infeng_core.formats.quant import QuantFormat
+from infeng_core.formats.quant import BUILTIN, QuantFormat
 from infeng_core.formats.quantizers import DEFAULT
 
 SUPERBLOCKS = {"int4-a256": 256, "int4-a128": 128}

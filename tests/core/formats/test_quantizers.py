@@ -15,10 +15,12 @@ import yaml
 from numpy.typing import NDArray
 
 from infeng_core.errors import ModelError, PluginError, UsageError
-from infeng_core.formats import BUILTIN, FormatChoice, convert, load
+from infeng_core.formats.choice import FormatChoice
+from infeng_core.formats.conversion import convert
 from infeng_core.formats.identity import conversion_key
+from infeng_core.formats.loader import load
 from infeng_core.formats.native import read_manifest
-from infeng_core.formats.quant import Grid, QuantFormat, builtin_format
+from infeng_core.formats.quant import BUILTIN, Grid, QuantFormat, builtin_format
 from infeng_core.formats.quantizers import (
     BUILT_IN,
     DEFAULT,

@@ -15,9 +15,10 @@ import tiny_model
 from tokenizers import Tokenizer
 
 from infeng_core.errors import ModelError
-from infeng_core.formats import load, tiktoken
 from infeng_core.formats import sentencepiece as ours
+from infeng_core.formats import tiktoken
 from infeng_core.formats.gguf.pretokenizers import SPLITTINGS
+from infeng_core.formats.loader import load
 from infeng_core.plug.assembly import load_config
 from infeng_core.requests.hftokenizer import HfTokenizer
 

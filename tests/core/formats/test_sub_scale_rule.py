@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from infeng_core.formats import BUILTIN
+from infeng_core.formats.quant import BUILTIN
 from infeng_core.formats.quantizers import Nearest, QuantTarget
 
 F32 = np.float32

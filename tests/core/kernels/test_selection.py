@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import itertools
 import json
 import random
@@ -20,12 +19,12 @@ from infeng_core.plug import discovery
 
 def test_a_contested_op_has_the_same_winner_in_any_discovery_order(workshop, monkeypatch):
     paths = [workshop.plugin(name) for name in ("zeta", "alpha", "midway")]
-    installed = list(importlib.metadata.entry_points(group=discovery.GROUP))
+    installed = list(discovery._installed_wheels())
     shuffle = random.Random(1)
     outcomes = set()
     for order in 2 * list(itertools.permutations(paths)):
         shuffle.shuffle(installed)
-        monkeypatch.setattr(importlib.metadata, "entry_points", lambda **_: installed)
+        monkeypatch.setattr(discovery, "_installed_wheels", lambda: installed)
         discovery._wheels_in.cache_clear()
         selector = workshop.selector(*order)
         outcomes.add((workshop.chosen(selector), tuple(workshop.reasons(selector).items())))

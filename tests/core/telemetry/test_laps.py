@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from infeng_core.telemetry import Laps
+from infeng_core.telemetry.laps import Laps
 
 
 def test_phases_add_up_to_the_whole_time_in_the_order_in_which_they_came():

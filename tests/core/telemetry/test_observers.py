@@ -12,9 +12,9 @@ import tiny_adapter
 from engine_parts import MakeEngine
 
 from infeng_core import Completion, Engine, Request, SamplingParams, log
-from infeng_core.adapters import AdapterChange, AdapterInfo
+from infeng_core.adapters.records import AdapterChange, AdapterInfo
 from infeng_core.errors import AdapterError, PluginError
-from infeng_core.telemetry import Observer, StepReport
+from infeng_core.telemetry.observers import Observer, StepReport
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=6, ignore_eos=True)
 PROMPT = [5, 6, 7]

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from infeng_core import Engine, SamplingParams
 from infeng_core.errors import KernelError, UsageError
 from infeng_core.step import Batch
-from infeng_core.telemetry import Profile
+from infeng_core.telemetry.profile import Profile
 
 PROMPTS = ["the quick brown fox", "1 2 3 4 5", "x"]
 GREEDY = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True)

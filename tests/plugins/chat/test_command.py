@@ -256,3 +256,10 @@ def test_reasoning_is_dim_and_control_characters_do_not_reach_the_terminal(
         out, err = capsysbinary.readouterr()
         dim, said = b"\x1b[2mHm\x1b[0m\n\n", "So\ufffd[31m\ufffd\n".encode()
         assert (out, err) == ((dim + said, b"") if is_terminal else (b"So\x1b[31m\x07\n", b"Hm"))
+
+
+def test_every_answer_keeps_to_the_options_of_other_plugins(run: Run) -> None:
+    pytest.importorskip("infeng_grammar", reason="the wheel with these options is not installed")
+    status, out, _ = run("--choice", "maybe", "--choice", "never", "--seed", "1", said=f"{QUESTION}\nWhy?\n")
+    assert status == 0
+    assert {line.strip() for line in out.splitlines() if line.strip()} <= {"maybe", "never"} and out.strip()

@@ -153,6 +153,20 @@ def test_without_a_server_the_model_is_still_needed(capsysbinary: Capture):
     assert b"MODEL" in capsysbinary.readouterr().err
 
 
+def test_ask_takes_the_options_of_other_plugins_too(server: FakeServer):
+    pytest.importorskip("infeng_grammar", reason="the wheel with these options is not installed")
+    assert main(["ask", server.url, "-p", "x", "--regex", "a+", "--logit-processor", 'choice=["a"]']) == 0
+    assert server.seen[-1].body["structured_outputs"] == {"regex": "a+"}
+    assert server.seen[-1].body["logit_processors"] == {"choice": ["a"]}
+
+
+def test_several_answers_are_labelled_on_stderr(server: FakeServer, capsysbinary: Capture):
+    assert main(["ask", server.url, "-p", "Sag: ", "-p", "Nun: ", "--raw"]) == 0
+    out, err = capsysbinary.readouterr()
+    assert out.decode() == f"Sag: {ANSWER}\nNun: {ANSWER}\n"
+    assert [line for line in err.decode().splitlines() if line.startswith("[")] == ["[1] Sag:", "[2] Nun:"]
+
+
 def test_without_the_plugin_the_remedy_is_its_name(capsysbinary: Capture, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("INFENG_PLUGINS_DISABLE", "client")
     assert main(["run", "--server", "http://127.0.0.1:9", "-p", "x"]) == 2

@@ -13,7 +13,7 @@ from goldens.shapes import BIASED
 
 from infeng_core import Engine
 from infeng_core.errors import InfengError, KernelError
-from infeng_core.formats import BUILTIN
+from infeng_core.formats.quant import BUILTIN
 
 NUMPY = {"backend.use": "numpy"}
 

@@ -20,9 +20,12 @@ from infeng_numpy.rounding import Rounding
 from infeng_numpy.weights import rounding_of
 from numpy.typing import NDArray
 
-from infeng_core.formats import FormatChoice, LoadedModel, convert, load_adapter
+from infeng_core.formats.adapters.load import load_adapter
+from infeng_core.formats.choice import FormatChoice
+from infeng_core.formats.conversion import convert
 from infeng_core.formats.quant import builtin_format
 from infeng_core.formats.read import read_native
+from infeng_core.formats.tensors import LoadedModel
 
 # Largest error of B A as a share of its largest element, and of what is stored as it is.
 ERRORS = {"f32": 1e-7, "bf16": 0.01, "int8": 0.02}

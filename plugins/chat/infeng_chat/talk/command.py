@@ -18,6 +18,7 @@ from infeng_core.api import (
     config_from,
     loras,
     model_options,
+    processors_of,
     read_json,
     sampling_params,
     without_words,
@@ -32,6 +33,7 @@ class Chat:
 
     name = "chat"
     help = "talk with a model"
+    takes_run_options = True
 
     def configure(self, parser: argparse.ArgumentParser) -> None:
         """Add the arguments."""
@@ -48,12 +50,12 @@ class Chat:
         )
         add_model_options(parser)
         add_lora_options(parser)
-        add_sampling_options(parser, MOST_TOKENS)
+        add_sampling_options(parser, MOST_TOKENS, _DEFAULTS)
         add_config_options(parser)
 
     def run(self, arguments: argparse.Namespace) -> int:
         """Load the model and talk until the input ends; raises InfengError."""
-        variables = _variables(arguments.chat_template_kwargs)
+        variables, processors = _variables(arguments.chat_template_kwargs), processors_of(arguments)
         adapters_of(arguments, 1)
         config = config_from(arguments, **model_options(arguments))
         from infeng_chat.talk.conversation import Conversation
@@ -67,7 +69,7 @@ class Chat:
                 engine.adapters.load(name, path, scale=scale)
             directory = engine.model.tokenizer_dir
             template = find(directory, engine.tokenizer, override=arguments.chat_template)
-            params = sampling_params(arguments, max_tokens=MOST_TOKENS, **_defaults(directory))
+            params = sampling_params(arguments, max_tokens=MOST_TOKENS, processors=processors, **_defaults(directory))
             params = without_words(arguments, params, engine.tokenizer)
             [adapter] = adapters_of(arguments, 1)
             engine.start()

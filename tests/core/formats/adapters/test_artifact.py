@@ -17,17 +17,19 @@ from safetensors.numpy import save
 
 from infeng_core.cli import main
 from infeng_core.errors import AdapterError, InfengError, ResourceError
-from infeng_core.formats import LoadedModel, PackedAdapter, convert_adapter, load_adapter
 from infeng_core.formats.adapters import artifact as artifacts
 from infeng_core.formats.adapters.artifact import FILE, describe, write_artifact
+from infeng_core.formats.adapters.conversion import convert_adapter
 from infeng_core.formats.adapters.image import AdapterImage, Pieces
-from infeng_core.formats.adapters.load import read_adapter
+from infeng_core.formats.adapters.load import load_adapter, read_adapter
+from infeng_core.formats.adapters.packed import PackedAdapter
 from infeng_core.formats.adapters.packing import from_bf16, pack
 from infeng_core.formats.adapters.sites import sites
 from infeng_core.formats.adapters.snapshot import digest
 from infeng_core.formats.adapters.spec import A_FORMAT
 from infeng_core.formats.adapters.stacked import unpack_stacked
 from infeng_core.formats.shards import aligned_bytes
+from infeng_core.formats.tensors import LoadedModel
 
 CASES = {case.name: case for case in ADAPTED if not case.combines}
 Bases = Callable[[Adapted, str], LoadedModel]

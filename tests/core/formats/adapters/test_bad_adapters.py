@@ -21,10 +21,12 @@ from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 
 from infeng_core.errors import AdapterError
-from infeng_core.formats import LoadedModel, convert_adapter, load_adapter
+from infeng_core.formats.adapters.conversion import convert_adapter
+from infeng_core.formats.adapters.load import load_adapter
 from infeng_core.formats.adapters.packing import from_bf16
 from infeng_core.formats.adapters.peft import read_peft
 from infeng_core.formats.safetensors import SafetensorsFile
+from infeng_core.formats.tensors import LoadedModel
 from infeng_core.models.config import ModelConfig
 
 CASES = {case.name: case for case in ADAPTED if not case.combines}
@@ -400,7 +402,8 @@ def test_no_mutation_of_the_configuration_does_worse_than_an_adapter_error(
 CODE = """
 import sys
 from infeng_core.errors import AdapterError
-from infeng_core.formats import load, load_adapter
+from infeng_core.formats.adapters.load import load_adapter
+from infeng_core.formats.loader import load
 from infeng_core.plug.assembly import load_config
 model = load(sys.argv[1], load_config(), progress=False)
 try:

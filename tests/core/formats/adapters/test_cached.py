@@ -13,9 +13,11 @@ import pytest
 from goldens.adapted import ADAPTED, Adapted
 from safetensors.numpy import load_file, save_file
 
-from infeng_core.formats import LoadedModel, PackedAdapter, load_adapter
 from infeng_core.formats.adapters import cached
 from infeng_core.formats.adapters import load as loading
+from infeng_core.formats.adapters.load import load_adapter
+from infeng_core.formats.adapters.packed import PackedAdapter
+from infeng_core.formats.tensors import LoadedModel
 
 CASE = next(case for case in ADAPTED if case.name == "lora")
 GB = 1 << 30

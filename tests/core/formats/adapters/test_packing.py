@@ -11,13 +11,14 @@ from goldens.peft_files import read, tensors_of
 from numpy.typing import NDArray
 
 from infeng_core.errors import AdapterError
-from infeng_core.formats import LoadedModel, PackedAdapter, load_adapter
-from infeng_core.formats.adapters.packed import LoraPart, LoraTensor
+from infeng_core.formats.adapters.load import load_adapter
+from infeng_core.formats.adapters.packed import LoraPart, LoraTensor, PackedAdapter
 from infeng_core.formats.adapters.packing import from_bf16, quantize_panels
 from infeng_core.formats.adapters.sites import sites
 from infeng_core.formats.adapters.stacked import pack_stacked, stacked_bytes, unpack_stacked
 from infeng_core.formats.quant import BUILTIN
 from infeng_core.formats.shards import aligned_bytes
+from infeng_core.formats.tensors import LoadedModel
 
 SINGLE = [case for case in ADAPTED if not case.combines]
 FORMAT = {"f32": "f32", "bf16": "bf16", "int8": "int8-row"}

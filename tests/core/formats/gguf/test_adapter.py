@@ -18,7 +18,10 @@ from safetensors.numpy import load_file
 
 from infeng_core.engine import Engine
 from infeng_core.errors import AdapterError
-from infeng_core.formats import LoadedModel, convert_adapter, load, load_adapter
+from infeng_core.formats.adapters.conversion import convert_adapter
+from infeng_core.formats.adapters.load import load_adapter
+from infeng_core.formats.loader import load
+from infeng_core.formats.tensors import LoadedModel
 from infeng_core.plug.assembly import load_config
 from infeng_core.requests.request import SamplingParams
 

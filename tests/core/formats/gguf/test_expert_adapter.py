@@ -17,7 +17,9 @@ from goldens.families import GPT_OSS_PLAIN, GRANITE_MOE, MIXTRAL, QWEN3_MOE, Fam
 from safetensors.numpy import save_file
 
 from infeng_core.errors import AdapterError
-from infeng_core.formats import LoadedModel, load, load_adapter
+from infeng_core.formats.adapters.load import load_adapter
+from infeng_core.formats.loader import load
+from infeng_core.formats.tensors import LoadedModel
 from infeng_core.plug.assembly import load_config
 
 ARCHITECTURES = {"qwen3_moe": "qwen3moe", "mixtral": "llama", "granitemoe": "granitemoe", "gpt_oss": "gpt-oss"}

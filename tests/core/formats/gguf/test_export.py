@@ -17,11 +17,13 @@ from tokenizers import Tokenizer
 
 from infeng_core.cli import main
 from infeng_core.errors import ModelError, UsageError
-from infeng_core.formats import LoadedModel, convert, load
 from infeng_core.formats.choice import FormatChoice
+from infeng_core.formats.conversion import convert
 from infeng_core.formats.gguf.export import export_gguf
 from infeng_core.formats.gguf.file import GgufFile
 from infeng_core.formats.gguf.tokenizer import GgufTokenizer
+from infeng_core.formats.loader import load
+from infeng_core.formats.tensors import LoadedModel
 from infeng_core.plug.assembly import load_config
 
 SHAPE = Shape(hidden=64, intermediate=256, tie=False)

@@ -21,10 +21,11 @@ from tiny_model import Shape
 
 from infeng_core.engine import Engine
 from infeng_core.errors import InfengError, ModelError
-from infeng_core.formats import LoadedModel, choose, find, load
-from infeng_core.formats.choice import BASE, FormatChoice
+from infeng_core.formats.choice import BASE, FormatChoice, choose
 from infeng_core.formats.gguf.checkpoint import GgufCheckpoint
+from infeng_core.formats.loader import find, load
 from infeng_core.formats.quant import builtin_format
+from infeng_core.formats.tensors import LoadedModel
 from infeng_core.plug.assembly import load_config
 from infeng_core.requests.defaults import recommended
 from infeng_core.requests.request import SamplingParams

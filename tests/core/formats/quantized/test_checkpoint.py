@@ -14,11 +14,13 @@ import quantized_parts as parts
 from quantized_parts import Kind, Model, Tensors
 
 from infeng_core import Engine
-from infeng_core.formats import BUILTIN, LoadedModel, choose, load
 from infeng_core.formats.checkpoints import Checkpoint, open_checkpoint
+from infeng_core.formats.choice import choose
 from infeng_core.formats.gguf.storage import NEAREST
-from infeng_core.formats.quant import builtin_format
+from infeng_core.formats.loader import load
+from infeng_core.formats.quant import BUILTIN, builtin_format
 from infeng_core.formats.survey import survey
+from infeng_core.formats.tensors import LoadedModel
 from infeng_core.plug.assembly import load_config
 from infeng_core.requests.request import SamplingParams
 

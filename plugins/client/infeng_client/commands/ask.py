@@ -4,36 +4,20 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 from collections.abc import Iterator
+from itertools import count
+from textwrap import shorten
 from typing import Any
 
 from infeng_client.calls import Prompt
 from infeng_client.client import Client
-from infeng_client.errors import (
-    ApiError,
-    BadRequestError,
-    BrokenStreamError,
-    ConnectionFailedError,
-    NotFoundError,
-    OverloadedError,
-    TimedOutError,
-    UnauthorizedError,
-)
+from infeng_client.commands.server import add_server, client_of, explained
+from infeng_client.errors import ApiError
 from infeng_client.results import Completion
-from infeng_core.api import InfengError, UsageError, add_sampling_options, emit, sampling_fields, say
+from infeng_core.api import UsageError, add_sampling_options, emit, request_fields, say
 
 MAX_PROMPT_BYTES = 16 << 20
-KEY = "INFENG_API_KEY"
-REMEDIES: dict[type[ApiError], str] = {
-    UnauthorizedError: f"give --api-key KEY, or set {KEY}",
-    NotFoundError: "see what there is with GET /v1/models",
-    OverloadedError: "try again later",
-    ConnectionFailedError: "check the address, and that a server runs there",
-    BrokenStreamError: "ask again",
-    TimedOutError: "give a longer --timeout",
-}
 
 
 class Ask:
@@ -41,17 +25,16 @@ class Ask:
 
     name = "ask"
     help = "put a question to a model on a server"
+    takes_run_options = True
 
     def configure(self, parser: argparse.ArgumentParser) -> None:
         """Add the arguments."""
-        parser.add_argument("url", metavar="URL", help="address of the server, such as http://localhost:8000")
+        add_server(parser)
         parser.add_argument("stdin", nargs="?", choices=["-"], metavar="-", help="read the question from stdin")
         parser.add_argument("-p", "--prompt", action="append", metavar="TEXT", help="question; repeats, all at once")
         parser.add_argument("--raw", action="store_true", help="complete the text as it stands, no chat template")
         parser.add_argument("--system", metavar="TEXT", help="what the model is told before the question")
         parser.add_argument("-m", "--model", metavar="NAME", help="model or adapter (default: the server's base)")
-        parser.add_argument("--api-key", metavar="KEY", help=f"key of the server (default: {KEY} of the environment)")
-        parser.add_argument("--timeout", type=float, metavar="S", help="seconds that each answer may take (600)")
         parser.add_argument("--echo", action="store_true", help="print the question before its answer")
         parser.add_argument("--json", action="store_true", help="print one JSON object (a list for several questions)")
         add_sampling_options(parser, None)
@@ -63,11 +46,7 @@ class Ask:
         prompts = questions(arguments)
         if arguments.raw and arguments.system is not None:
             raise UsageError("--system", "--raw completes a text, which has no roles", "leave out one of the two")
-        try:
-            client = Client(arguments.url, arguments.api_key or os.environ.get(KEY), timeout=arguments.timeout or 600.0)
-        except ValueError as error:
-            raise UsageError(str(error)) from error
-        with client:
+        with client_of(arguments) as client:
             try:
                 (show_json if arguments.json else show_text)(client, prompts, arguments)
             except ApiError as error:
@@ -90,7 +69,7 @@ def questions(arguments: argparse.Namespace) -> list[str]:
 
 def parameters(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the fields of a request's body that the options give."""
-    given = sampling_fields(arguments)
+    given = request_fields(arguments)
     given |= {"model": arguments.model} if arguments.model else {}
     return given | dict(map(field, arguments.field))
 
@@ -111,9 +90,14 @@ def messages(prompt: str, system: str | None) -> list[dict[str, str]]:
 
 
 def show_text(client: Client, prompts: list[str], arguments: argparse.Namespace) -> None:
-    """Stream one answer to stdout, or print several in the order of their questions, each on a line of its own."""
+    """Stream one answer to stdout, or print several in the order of their questions, each on a line of its own.
+
+    A label on standard error says whose answer follows.
+    """
     if len(prompts) > 1:
-        for prompt, answer in zip(prompts, answers(client, prompts, arguments), strict=True):
+        numbered = zip(count(1), prompts, answers(client, prompts, arguments), strict=False)
+        for number, prompt, answer in numbered:
+            say(f"[{number}] {shorten(prompt, 60, placeholder='...')}".rstrip(), to_stderr=True)
             emit((prompt if arguments.echo else "") + answer.text + "\n")
         return
     params = parameters(arguments)
@@ -167,12 +151,3 @@ def as_json(answer: Completion, before: str) -> dict[str, Any]:
         "id": answer.id,
         "usage": None if usage is None else {name: getattr(usage, name) for name in counts},
     }
-
-
-def explained(error: ApiError, url: str) -> InfengError:
-    """Return an error as one of the command line's, with what can be done about it."""
-    remedy = next((text for kind, text in REMEDIES.items() if isinstance(error, kind)), "")
-    if isinstance(error, OverloadedError) and error.retry_after is not None:
-        remedy = f"try again in {error.retry_after:.1f} s"
-    kind = UsageError if isinstance(error, BadRequestError) else InfengError
-    return kind(url, error.message.removeprefix(f"{url}: "), remedy)

@@ -1,0 +1,53 @@
+"""What a program waits for before anything happens: modules that are loaded though nobody has asked for them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+MOST_OF_THE_ENGINE = 84
+MOST_OF_THE_COMMAND_LINE = 26
+"""Modules of ours: these numbers may only fall."""
+
+LATER = ("calibration", "formats.gguf", "formats.quantized", "formats.conversion", "formats.loader",
+         "formats.huggingface", "backends.native", "kernels", "telemetry.profile", "plug.manager")  # fmt: skip
+"""What the first engine, a file of some format or a profile loads, and the name of the engine does not."""
+
+COUNT = """
+import sys
+{statement}
+print(*sorted(name for name in sys.modules if name.partition(".")[0] in ("infeng_core", "numpy", "structlog")))
+"""
+
+
+def loaded_by(statement: str) -> list[str]:
+    """Return the modules of ours, of numpy and of structlog that a statement loads in a new process."""
+    words = [sys.executable, "-P", "-c", COUNT.format(statement=statement)]
+    out = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    return out.splitlines()[-1].split()
+
+
+def ours(names: list[str]) -> list[str]:
+    return [name for name in names if name.startswith("infeng_core")]
+
+
+def test_naming_the_engine_loads_no_reader_converter_or_kernel():
+    names = ours(loaded_by("import infeng_core.engine"))
+    early = [name for name in names if name.removeprefix("infeng_core.").startswith(LATER)]
+    assert not early
+    assert len(names) <= MOST_OF_THE_ENGINE
+
+
+def test_the_help_loads_neither_the_engine_nor_numpy():
+    statement = "from infeng_core.cli import main\ntry: main(['--help'])\nexcept SystemExit: pass"
+    names = loaded_by(statement)
+    assert not [name for name in names if not name.startswith("infeng_core")]
+    assert len(names) <= MOST_OF_THE_COMMAND_LINE
+
+
+def test_packages_load_nothing_of_their_own():
+    for package in ("adapters", "backends", "calibration", "formats", "formats.adapters", "formats.gguf", "kernels",
+                    "machine", "models", "requests", "scheduling", "settings", "telemetry"):  # fmt: skip
+        names = ours(loaded_by(f"import infeng_core.{package}"))
+        assert names == sorted({"infeng_core", "infeng_core.version", f"infeng_core.{package}",
+                                f"infeng_core.{package.partition('.')[0]}"})  # fmt: skip
