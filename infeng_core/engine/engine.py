@@ -38,6 +38,7 @@ from infeng_core.telemetry.laps import Laps
 from infeng_core.telemetry.observers import Observer
 
 if TYPE_CHECKING:
+    from infeng_core.plug.manager import Plugins
     from infeng_core.telemetry.profile import Profile
 
 
