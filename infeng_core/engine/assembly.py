@@ -78,7 +78,7 @@ def assemble(reference: str, config: EngineConfig, laps: Laps) -> Parts:
     drafter = None if config.speculation.use == "none" else plugins.drafter(config.speculation.use)
     tokenizer: Tokenizer = plugins.tokenizer(config.tokenizer.use)(model.tokenizer_dir, config)
     laps.end("tokenizer")
-    registry = _registry(base_names(reference), config, model, backend, executable)
+    registry = _registry(base_names(reference), config, plugins, model, backend, executable)
     saved = _saved(config, plugins, model, executable)
     policy, restore = plugins.scheduler(config.scheduler.use), None if saved is None else saved.restore
     schedulers = Schedulers(config, limits, policy, model.id, restore)
@@ -102,12 +102,21 @@ def assemble(reference: str, config: EngineConfig, laps: Laps) -> Parts:
 
 
 def _registry(
-    names: frozenset[str], config: EngineConfig, model: LoadedModel, backend: Backend, executable: Executable
+    names: frozenset[str],
+    config: EngineConfig,
+    plugins: Plugins,
+    model: LoadedModel,
+    backend: Backend,
+    executable: Executable,
 ) -> Registry:
     """Return a registry of adapters for a model; ``names`` are the base's own."""
     section = config.adapters
     read = partial(
-        formats.load_adapter, model=model, dtype=section.dtype, cache=0 if section.cache == "none" else section.cache
+        formats.load_adapter,
+        model=model,
+        dtype=section.dtype,
+        cache=0 if section.cache == "none" else section.cache,
+        providers=plugins,
     )
     return Registry(
         read,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 
 from infeng_core.errors import unknown_key_remedy
@@ -17,11 +18,24 @@ WHEELS: Mapping[str, Mapping[str, str]] = {
         "serve": "infeng-serve",
         "top": "infeng-serve",
     },
+    "adapter_readers": {"gguf": "infeng-gguf"},
+    "locators": {"gguf": "infeng-gguf"},
     "logit_processors": {"grammar": "infeng-grammar"},
+    "model_readers": {"gguf": "infeng-gguf"},
+    "model_writers": {"gguf": "infeng-gguf"},
     "prefix_stores": {"disk": "infeng-prefix-store"},
     "schedulers": {"fair": "infeng-fair"},
 }
 """By the kind of ``provides`` in a plugin.yaml, then by name. A test compares it with the plugins of the project."""
+
+
+FILES: Mapping[str, str] = {r"\.gguf$": "gguf", r"^[\w.-]+/[\w.-]+(@[\w./-]+)?:\w": "gguf"}
+"""Which reader of model files is for a path or a name of the hub, by a pattern of it."""
+
+
+def reader_of(reference: str) -> str | None:
+    """Return the name of the reader that is for a path or a name by its form; None where the core's are."""
+    return next((name for pattern, name in FILES.items() if re.search(pattern, reference)), None)
 
 
 def is_of_a_wheel(kind: str, name: str) -> bool:
