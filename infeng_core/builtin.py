@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from infeng_core.plug import hookimpl
 from infeng_core.plug.hookspecs import (
@@ -18,6 +19,14 @@ from infeng_core.plug.hookspecs import (
     RunOptions,
     TokenizerFactory,
 )
+
+if TYPE_CHECKING:
+    from infeng_core.formats.adapters.readers import AdapterReader
+    from infeng_core.formats.locators import Locator
+    from infeng_core.formats.model_readers import ModelReader
+    from infeng_core.formats.quant import QuantFormat
+    from infeng_core.formats.quantizers import Quantizer
+    from infeng_core.models.families import Family
 
 
 @hookimpl
@@ -66,6 +75,38 @@ def infeng_backends() -> dict[str, Backend]:
     from infeng_core.backends.native.executable import NativeBackend
 
     return {"native": NativeBackend()}
+
+
+@hookimpl
+def infeng_model_families() -> dict[str, Family]:
+    """Built-in model families."""
+    from infeng_core.models.families import builtin
+
+    return dict(builtin())
+
+
+@hookimpl
+def infeng_model_readers() -> dict[str, ModelReader]:
+    """Built-in readers of model files."""
+    from infeng_core.formats.checkpoints import BUILTIN
+
+    return dict(BUILTIN)
+
+
+@hookimpl
+def infeng_adapter_readers() -> dict[str, AdapterReader]:
+    """Built-in readers of adapter files."""
+    from infeng_core.formats.adapters.readers import BUILTIN
+
+    return dict(BUILTIN)
+
+
+@hookimpl
+def infeng_locators() -> dict[str, Locator]:
+    """Built-in locators."""
+    from infeng_core.formats.hub import BUILTIN
+
+    return dict(BUILTIN)
 
 
 @hookimpl

@@ -26,13 +26,14 @@ import gguf_seeds
 MEMORY = 4 << 30
 SLOWEST = 20.0  # seconds for one file, on a machine that does other things too
 EDGES = [0, 1, 2, 7, 31, 32, 255, 2**15, 2**16, 2**31 - 1, 2**31, 2**32 - 1, 2**40, 2**60, 2**63, 2**64 - 1]
-READERS = ["infeng_core.formats", "infeng_core.models", "infeng_core.requests.hftokenizer"]
+READERS = ["infeng_core.formats", "infeng_gguf", "infeng_core.models", "infeng_core.requests.hftokenizer"]
 
 
 def open_model(path: Path) -> None:
     """Open a file as a model as an engine does: metadata, all tensors packed in their formats, tokenizer."""
+    from infeng_gguf.checkpoint import GgufCheckpoint
+
     from infeng_core.formats.choice import BASE, FormatChoice
-    from infeng_core.formats.gguf.checkpoint import GgufCheckpoint
     from infeng_core.formats.packing import gather_vector, pack_tensor
     from infeng_core.formats.quant import builtin_format
     from infeng_core.formats.shards import aligned_bytes
@@ -54,7 +55,7 @@ def open_model(path: Path) -> None:
 
 def open_adapter(path: Path) -> None:
     """Open a file as an adapter of the mixture of experts among the seeds."""
-    from infeng_core.formats.adapters.gguf import read_gguf_adapter
+    from infeng_gguf.adapter import read_gguf_adapter
 
     read_gguf_adapter(path, base())
 
@@ -149,8 +150,6 @@ def instrument() -> None:
     import atheris  # type: ignore[import-not-found,unused-ignore]
 
     with atheris.instrument_imports(include=READERS):
-        import infeng_core.formats.adapters.gguf
-        import infeng_core.formats.gguf.checkpoint
         import infeng_core.formats.packing
         import infeng_core.requests.hftokenizer  # noqa: F401
 

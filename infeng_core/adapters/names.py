@@ -12,6 +12,9 @@ from infeng_core.formats.adapters.bounds import MAX_MAGNITUDE
 BASE = "base"
 """Stands for the model without an adapter wherever a name is asked for."""
 
+SCHEME = re.compile(r"[a-z][a-z0-9+.-]*://")
+"""How names of other places than the hub begin."""
+
 _NAME = re.compile(r"\w[\w.-]{0,127}")
 
 
@@ -39,7 +42,8 @@ def check_name(name: object, base: frozenset[str]) -> str:
 def check_source(name: str, reference: object, scale: object) -> tuple[str, float]:
     """Return reference and scale if something may be there; nothing is read. Raises AdapterError.
 
-    A path is made absolute. One that is not there is left to the hub if it has the form of a hub name.
+    A path is made absolute. One that is not there is left to locators if it has the form of a hub name or a scheme,
+    as in store://name.
     """
     remedy = f"1 leaves it as trained, it is at most {MAX_MAGNITUDE:g}"
     if isinstance(scale, bool) or not isinstance(scale, (int, float)) or not abs(scale) <= MAX_MAGNITUDE:
@@ -56,7 +60,7 @@ def check_source(name: str, reference: object, scale: object) -> tuple[str, floa
             return str(path.absolute()), float(scale)
     except (OSError, RuntimeError):  # too long, not to be read, or of a user who does not exist
         pass
-    if hub_names.is_name(text):
+    if hub_names.is_name(text) or SCHEME.match(text):
         return text, float(scale)
     remedy = "give a PEFT directory, an adapter artifact or a hub name org/name"
     raise AdapterError(f"adapter {name}", f"{text} is not there", remedy)

@@ -8,8 +8,9 @@ from infeng_core.calibration.profiles import Losses, Profile, allocate, priors
 from infeng_core.calibration.sensitivity import LENGTH, portion, sensitivities, tokens_for
 from infeng_core.calibration.start import Sample, forward
 from infeng_core.files import reading
-from infeng_core.formats.checkpoints import Checkpoint, open_checkpoint
+from infeng_core.formats.model_readers import Checkpoint
 from infeng_core.formats.progress import Progress, Show
+from infeng_core.formats.providers import reader_of
 from infeng_core.formats.quant import fitting
 from infeng_core.formats.recipes import Recipe, patterns
 from infeng_core.models.weights import PANEL_ROWS
@@ -31,7 +32,7 @@ def make(
     cannot be kept, and what reading and running the model raise.
     """
     with reading(source):
-        checkpoint = open_checkpoint(source)
+        checkpoint = reader_of(source, plugins).open(source)
     layout, budget = checkpoint.layout, profile.budget
     losses = priors(layout, profile)
     # A budget that is too small says so before the work.

@@ -14,7 +14,7 @@ from infeng_core.calibration import texts
 from infeng_core.calibration.forward import ROWS, Forward
 from infeng_core.calibration.statistics import Statistics
 from infeng_core.engine import Engine
-from infeng_core.formats.checkpoints import open_checkpoint
+from infeng_core.formats.providers import reader_of
 from infeng_core.formats.quantizers import QuantizerChoice
 from infeng_core.formats.recipes import Text
 from infeng_core.kernels.choice import Selector
@@ -74,7 +74,7 @@ def forward(
 
 def _read(path: Path, source: Path, config: EngineConfig, plugins: Plugins) -> list[NDArray[np.int32]]:
     tokenizer = plugins.tokenizer(config.tokenizer.use)(source, config)
-    shape = open_checkpoint(source).config
+    shape = reader_of(source, plugins).open(source).config
     return texts.read(path, tokenizer.encode, context=shape.max_positions, bos=shape.bos_id)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from infeng_core.calibration.profiles import PROFILES, Profile, budget_of
@@ -14,6 +15,7 @@ from infeng_core.formats import recipes
 from infeng_core.formats.choice import FormatChoice, choose
 from infeng_core.formats.conversion import known_recipe, require_free, require_original, require_place
 from infeng_core.formats.loader import find, use_families
+from infeng_core.formats.providers import reader_of
 from infeng_core.formats.quantizers import DEFAULT
 from infeng_core.formats.recipes import Recipe
 from infeng_core.formats.spec import ConversionSpec
@@ -101,7 +103,7 @@ class Asked:
         quantizer, statistics = calibrated(quantizer, text, config, plugins)
 
         def spec(choice: FormatChoice, recipe: Recipe | None = None) -> ConversionSpec:
-            return ConversionSpec(choice, lookup, quantizer, statistics, recipe)
+            return ConversionSpec(choice, lookup, quantizer, statistics, recipe, partial(reader_of, providers=plugins))
 
         if self.recipe is not None:
             self._require_text(self.recipe, text)

@@ -1,10 +1,11 @@
-"""``infeng convert``: pack a model's weights once, ahead of time, or write them as GGUF for others."""
+"""``infeng convert``: pack a model's weights once, ahead of time, or write them in a file of another engine."""
 
 from __future__ import annotations
 
 import argparse
 import json
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,8 @@ from infeng_core.settings.config import SCHEMA, WEIGHT_FORMATS, default_of
 
 if TYPE_CHECKING:
     from infeng_core.formats.forecast import Forecast
+    from infeng_core.formats.model_writers import ModelWriter
+    from infeng_core.plug.manager import Plugins
 
 QUALITIES = ("small", "balanced", "faithful", "int8")
 
@@ -24,14 +27,15 @@ class Convert:
     """``infeng convert SOURCE DEST``."""
 
     name = "convert"
-    help = "pack a model's weights into an engine-native directory, or write them as GGUF"
+    help = "pack a model's weights into an engine-native directory, or write them for other engines"
 
     def configure(self, parser: argparse.ArgumentParser) -> None:
         """Add the arguments."""
-        parser.add_argument("source", metavar="SOURCE", help="Hugging Face directory, GGUF file or hub name")
+        help = "Hugging Face directory, file that a plugin reads or hub name"
+        parser.add_argument("source", metavar="SOURCE", help=help)
         names, default = ", ".join(WEIGHT_FORMATS), default_of(SCHEMA["model"]["format"])
-        text = f"{names} or a plugin's (default: {default}; of a GGUF, what keeps its precision)"
-        parser.add_argument("--format", metavar="F", help=f"{text}; to DEST.gguf: f16 (default), f32, bf16, q8_0, q4_0")
+        text = f"{names} or a plugin's (default: {default}; of what is quantized, what keeps its precision)"
+        parser.add_argument("--format", metavar="F", help=f"{text}; or one of the plugin that writes DEST")
         help = "instead of a format: int4 throughout; at most 5.25 bits; 6 and 8 bits; 8 bits"
         parser.add_argument("--quality", choices=QUALITIES, help=help)
         parser.add_argument(
@@ -60,27 +64,33 @@ class Convert:
 
     def run(self, arguments: argparse.Namespace) -> int:
         """Convert; the summary goes to stdout."""
-        if arguments.dest.suffix == ".gguf":
-            return self._export(arguments)
+        from infeng_core.plug.manager import Plugins
+
+        plugins = Plugins.discover(config_from(arguments))
+        writer = next((writer for _, writer in plugins.model_writers() if writer.writes(arguments.dest)), None)
+        if writer is not None:
+            return self._export(arguments, writer, plugins)
+        if wheel := plugins.missing_wheel(str(arguments.dest)):
+            raise UsageError(f"{arguments.dest}", "nothing that is installed writes such a file", wheel)
         return self._convert(arguments)
 
-    def _export(self, arguments: argparse.Namespace) -> int:
-        from infeng_core.formats.gguf.export import export_gguf, planned
+    def _export(self, arguments: argparse.Namespace, writer: ModelWriter, plugins: Plugins) -> int:
         from infeng_core.formats.loader import find, use_families
-        from infeng_core.plug.manager import Plugins
+        from infeng_core.formats.model_writers import open_source
+        from infeng_core.formats.providers import reader_of
 
         for name in ("quantizer", "calibrate", "quality", "budget", "recipe", "act_group", "rotate"):
             if getattr(arguments, name) not in (None, "none"):
-                raise UsageError(f"--{name.replace('_', '-')}", "has no say in what a GGUF stores", "leave it out")
-        plugins = Plugins.discover(config_from(arguments))
+                raise UsageError(f"--{name.replace('_', '-')}", "has no say in what such a file stores", "leave it out")
         use_families(plugins)
-        source = find(arguments.source, plugins)
-        format = arguments.format or "f16"
+        found = find(arguments.source, plugins)
+        source = open_source(found, partial(reader_of, providers=plugins))
+        format = arguments.format or writer.default
         if arguments.dry_run:
-            types, nbytes = planned(source, format)
-            _say_planned(arguments, types, nbytes, {"nbytes": nbytes}, "")
+            planned = writer.plan(source, format)
+            _say_planned(arguments, planned.formats, planned.nbytes, {"nbytes": planned.nbytes}, "")
             return 0
-        made = export_gguf(source, arguments.dest, format, force=arguments.force)
+        made = writer.write(source, arguments.dest, format, force=arguments.force, progress=True)
         say_converted(made, arguments, "", f" as {format}")
         return 0
 
@@ -126,7 +136,7 @@ def _say_forecast(arguments: argparse.Namespace, made: Forecast) -> None:
 
 
 def _say_planned(
-    arguments: argparse.Namespace, formats: dict[str, str], nbytes: int, facts: dict[str, object], more: str
+    arguments: argparse.Namespace, formats: Mapping[str, str], nbytes: int, facts: dict[str, object], more: str
 ) -> None:
     """Print what a dry run found."""
     from infeng_core.formats.choice import by_format

@@ -15,7 +15,8 @@ class ConvertAdapter:
 
     def configure(self, parser: argparse.ArgumentParser) -> None:
         """Add the arguments."""
-        parser.add_argument("adapter", metavar="PEFT", help="directory that PEFT saved, a GGUF file, or a hub name")
+        help = "directory that PEFT saved, a file that a plugin reads, or a hub name"
+        parser.add_argument("adapter", metavar="PEFT", help=help)
         parser.add_argument("--model", required=True, help="the base: a model directory or a hub name")
         parser.add_argument("--format", metavar="F", help="the base's format, which DoRA's norms follow")
         parser.add_argument("--dtype", choices=("int8", "bf16", "f32"), help="storage (default: adapters.dtype, int8)")
@@ -28,9 +29,11 @@ class ConvertAdapter:
         from infeng_core.plug.manager import Plugins
 
         config = config_from(arguments, model__format=arguments.format)
-        model = load(arguments.model, config, Plugins.discover(config))
+        plugins = Plugins.discover(config)
+        model = load(arguments.model, config, plugins)
         dtype = arguments.dtype or config.adapters.dtype
-        made = convert_adapter(arguments.adapter, arguments.dest, model, dtype, force=arguments.force)
+        force = arguments.force
+        made = convert_adapter(arguments.adapter, arguments.dest, model, dtype, force=force, providers=plugins)
         fits = "this base alone" if made.bound else "every base of these shapes"
         say_converted(made, arguments, "with the same contents", f" as {made.dtype}", f"; fits {fits}")
         return 0

@@ -20,7 +20,7 @@ def add_lora_options(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME=PATH[:SCALE]",
-        help="a LoRA adapter: PEFT directory, GGUF file, artifact or hub name; a single one answers; repeats",
+        help="a LoRA adapter: PEFT directory, artifact, plugin's file or hub name; a single one answers; repeats",
     )
     group.add_argument(
         "--adapter",

@@ -59,7 +59,7 @@ class Models:
         if arguments.base is not None:
             return look_at_adapters(arguments.paths, arguments.base, config, plugins, as_json=arguments.json)
         if not arguments.paths:
-            known = {**readable(), "readers": sorted(plugins.sources())}
+            known = readable(plugins)
             print(json.dumps(known, indent=2)) if arguments.json else say(*_listing(known))
             return 0
         found = list(_found(arguments.paths, config, plugins))
@@ -72,20 +72,18 @@ class Models:
 
 def _found(paths: Iterable[Path], config: EngineConfig, plugins: Plugins) -> Iterator[tuple[dict[str, Any], bool]]:
     """Yield each model with what it would need, and whether it was named itself and not found in a folder."""
-    from infeng_core.formats import hub, hub_gguf, hub_names
     from infeng_core.formats.choice import choose
+    from infeng_core.formats.loader import locate
     from infeng_core.formats.survey import models_below, survey
 
     choice = choose(config, plugins.quant_format)
     with closing(_Sizes(config, plugins)) as sizes:
         for path in (path.expanduser() for path in paths):
-            is_remote = not path.exists() and hub_names.is_name(str(path))
-            place = hub.fetch_config(str(path)) if is_remote else path
-            if is_remote and not (place / "config.json").is_file():
-                hub_gguf.refuse_bare_name(str(path))
-            for one in models_below(place):
-                made = survey(one, choice, plugins.quant_format, needs_weights=not is_remote)
-                yield sizes.facts(made), one == place
+            found = None if path.exists() else locate(str(path), plugins, "configuration")
+            for one in models_below(found or path, plugins):
+                needs_weights = found is None or found.is_file()
+                made = survey(one, choice, plugins.quant_format, needs_weights=needs_weights, plugins=plugins)
+                yield sizes.facts(made), one == (found or path)
 
 
 def _listing(known: Mapping[str, Any]) -> Iterator[str]:
@@ -95,9 +93,9 @@ def _listing(known: Mapping[str, Any]) -> Iterator[str]:
     yield "files"
     yield f"  safetensors    Hugging Face directories and hub names: {', '.join(known['safetensors'])}"
     yield f"  quantized      the same by {', '.join(known['quantized'])}"
-    yield f"  GGUF           {', '.join(known['gguf']['architectures'])}: {', '.join(known['gguf']['types'])}"
-    if known["readers"]:
-        yield f"  plugins'       {', '.join(known['readers'])}"
+    for name in known["readers"]:
+        supports = (", ".join(words) for words in known.get(name, {}).values())
+        yield f"  {name:14} {': '.join(supports)}".rstrip()
     yield "weight formats"
     yield f"  {', '.join(known['formats'])}"
 

@@ -97,7 +97,7 @@ class PluginsCommand:
         plugins = Plugins.discover(config)
         use_families(plugins)
         selector = Selector(plugins, config, plugins.cpu)
-        shape, formats = shape_and_formats(arguments.model, config, plugins.quant_format)
+        shape, formats = shape_and_formats(arguments.model, config, plugins.quant_format, plugins)
         limits, _ = limits_of(config, shape, plugins.backend("native"))
         binder = Outline(shape, formats, plugins.quant_format, config, selector, limits).bound()
         decisions = {asked: selector.decide(asked) for asked in binder.asked if asked.op == arguments.op}

@@ -85,7 +85,7 @@ def assemble(reference: str, config: EngineConfig, laps: Laps, plugins: Plugins 
     tokenizer: Tokenizer = plugins.tokenizer(config.tokenizer.use)(model.tokenizer_dir, config)
     laps.end("tokenizer")
     observers = _observers(config, plugins)
-    registry = _registry(base_names(reference), config, model, backend, executable, observers)
+    registry = _registry(base_names(reference), config, plugins, model, backend, executable, observers)
     saved = _saved(config, plugins, model, executable)
     policy, restore = plugins.scheduler(config.scheduler.use), None if saved is None else saved.restore
     schedulers = Schedulers(config, limits, policy, model.id, restore)
@@ -120,6 +120,7 @@ def _observers(config: EngineConfig, plugins: Plugins) -> Observers:
 def _registry(
     names: frozenset[str],
     config: EngineConfig,
+    plugins: Plugins,
     model: LoadedModel,
     backend: Backend,
     executable: Executable,
@@ -128,7 +129,11 @@ def _registry(
     """Return a registry of adapters for a model; ``names`` are the base's own."""
     section = config.adapters
     read = partial(
-        load_adapter, model=model, dtype=section.dtype, cache=0 if section.cache == "none" else section.cache
+        load_adapter,
+        model=model,
+        dtype=section.dtype,
+        cache=0 if section.cache == "none" else section.cache,
+        providers=plugins,
     )
     return Registry(
         read,

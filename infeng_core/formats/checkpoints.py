@@ -1,102 +1,107 @@
-"""What a model is converted from: a Hugging Face directory, in floats or quantized, or a GGUF file, behind one face."""
+"""Hugging Face directories, in floats or quantized, and what of a model can be told before it is converted."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
-
-from numpy.typing import NDArray
 
 from infeng_core.files import read_bytes
 from infeng_core.formats import huggingface
 from infeng_core.formats.choice import FormatChoice
-from infeng_core.formats.gguf.checkpoint import GgufCheckpoint
-from infeng_core.formats.gguf.file import files_of
-from infeng_core.formats.hfcheckpoint import FloatCheckpoint
-from infeng_core.formats.quant import FormatLookup, QuantFormat
+from infeng_core.formats.hfcheckpoint import FLOAT_DTYPES, FloatCheckpoint
+from infeng_core.formats.model_readers import Checkpoint, Description, ModelFiles, ModelReader, ReaderLookup
+from infeng_core.formats.quant import FormatLookup
+from infeng_core.formats.quantized import scheme
 from infeng_core.formats.quantized.checkpoint import QuantizedCheckpoint
-from infeng_core.formats.quantizers import Kept
+from infeng_core.formats.quantized.storage import foreseen
 from infeng_core.models.config import ModelConfig
-from infeng_core.models.weights import Layout, Part
+from infeng_core.models.weights import layout
+
+TEMPLATES = ("chat_template.jinja", "chat_template.json")
 
 
-class Source(Protocol):
-    """A model whose tensors can be read one by one: checkpoints, and engine-native directories that are exported."""
+class HuggingFace:
+    """The reader of directories with a config.json, safetensors files and a tokenizer."""
 
-    directory: Path
-    config: ModelConfig
-    layout: Layout
+    kind = "Hugging Face"
 
-    @property
-    def largest(self) -> int:
-        """Bytes of the largest tensor as ``array`` returns it."""
+    def supports(self) -> dict[str, list[str]]:
+        """Return the types of floats, and the ways to quantize, that are read."""
+        return {"safetensors": list(FLOAT_DTYPES), "quantized": list(scheme.METHODS)}
 
-    def array(self, part: Part) -> NDArray[Any]:
-        """Return the tensor of ``part``, (rows, k) or (rows,), as float32, float16 or, holding bf16, uint16."""
+    def recognizes(self, path: Path) -> bool:
+        """Return whether ``path`` is a directory with a config.json."""
+        return (path / "config.json").is_file()
 
-    def kept(self, part: Part, format: QuantFormat) -> Kept | None:
-        """Return the source's own codes and scales where ``format`` stores them as they are; else None."""
+    def files(self, path: Path) -> ModelFiles:
+        """Return the safetensors files and, with their contents, the small ones; raises ModelError."""
+        small, index = huggingface.side_files(path), path / huggingface.INDEX
+        if index.is_file():
+            small[huggingface.INDEX] = read_bytes(index)
+        is_quantized = any(key.encode() in small.get("config.json", b"") for key in scheme.KEYS)
+        return ModelFiles(huggingface.weight_files(path), small, has_own_types=is_quantized)
 
-    def place(self, part: Part) -> str:
-        """Return "file: tensor name" for errors."""
+    def has_weights(self, path: Path) -> bool:
+        """Return whether there is more than a configuration; raises ModelError for weights that are not read."""
+        if any(path.glob("*.safetensors")) or (path / huggingface.INDEX).exists():
+            return True
+        huggingface.refuse_other_formats(path)
+        return huggingface.read_scheme(path) is not None
 
-    def side_files(self) -> dict[str, bytes]:
-        """Return the configuration and tokenizer files that a converted model keeps, contents by name."""
+    def describe(self, path: Path) -> Description:
+        """Return what config.json and the tokenizer's files tell; raises ModelError."""
+        config, found = huggingface.read_config(path), huggingface.read_scheme(path)
+        return Description(
+            config,
+            tokenizer_bytes(path),
+            has_template(path),
+            "" if found is None else found.method,
+            partial(foreseen, layout(config), found),
+        )
 
-
-class Checkpoint(Source, Protocol):
-    """An opened model whose tensors are all there, in the right shapes."""
-
-    def name(self, part: Part) -> str:
-        """Return the name under which the checkpoint holds ``part``, as transformers spells it."""
-
-    def formats(self, choice: FormatChoice, lookup: FormatLookup) -> dict[str, str]:
-        """Return the weight format of every tensor."""
-
-    def changes(self, formats: Mapping[str, str]) -> dict[str, str]:
-        """Return what was quantized and is rounded again in ``formats``: {"Q4_K -> int8-row": "24 tensors"}."""
-
-    def stored(self) -> dict[str, int]:
-        """Return how many tensors there are of each type."""
-
-
-def open_checkpoint(source: Path) -> Checkpoint:
-    """Open the directory or file ``source``; raises ModelError."""
-    if source.is_file():
-        return GgufCheckpoint(source)
-    scheme = huggingface.read_scheme(source)
-    return FloatCheckpoint(source) if scheme is None else QuantizedCheckpoint(source, scheme)
+    def open(self, path: Path) -> Checkpoint:
+        """Open every file and check that all tensors are there; raises ModelError."""
+        found = huggingface.read_scheme(path)
+        return FloatCheckpoint(path) if found is None else QuantizedCheckpoint(path, found)
 
 
-def plan(source: Path, choice: FormatChoice, lookup: FormatLookup) -> tuple[ModelConfig, dict[str, str]]:
+BUILTIN = {"huggingface": HuggingFace()}
+"""The readers of the core by name."""
+
+
+def builtin_reader(path: Path) -> ModelReader:
+    """Return the reader of a Hugging Face directory, which says what such a directory lacks."""
+    return BUILTIN["huggingface"]
+
+
+def open_checkpoint(source: Path, reader: ReaderLookup = builtin_reader) -> Checkpoint:
+    """Open the model ``source``; raises ModelError."""
+    return reader(source).open(source)
+
+
+def plan(
+    source: Path, choice: FormatChoice, lookup: FormatLookup, reader: ReaderLookup = builtin_reader
+) -> tuple[ModelConfig, dict[str, str]]:
     """Return a model's sizes and the format that each tensor would have; raises ModelError.
 
     Of a directory in floats the configuration is enough; the weights need not be there.
     """
-    if source.is_file() or huggingface.read_scheme(source) is not None:
-        checkpoint = open_checkpoint(source)
+    found = reader(source).describe(source)
+    if found.config is None or found.formats is None or found.method:
+        checkpoint = reader(source).open(source)
         return checkpoint.config, checkpoint.formats(choice, lookup)
-    config = huggingface.read_config(source)
-    return config, choice.for_model(config, lookup)
+    return found.config, found.formats(choice, lookup)
 
 
-def has_weights(source: Path) -> bool:
-    """Return whether there is more than a configuration; raises ModelError for weights in a form that is not read."""
-    if source.is_file() or any(source.glob("*.safetensors")) or (source / huggingface.INDEX).exists():
+def tokenizer_bytes(directory: Path) -> int:
+    """Return the size of the file that the tokenizer is read from, at least 1; 0 where there is none."""
+    files = (directory / name for name in ("tokenizer.json", "tokenizer.model"))
+    return next((max(1, file.stat().st_size) for file in files if file.is_file()), 0)
+
+
+def has_template(directory: Path) -> bool:
+    """Return whether a directory has a chat template, in a file of its own or in tokenizer_config.json."""
+    settings = directory / "tokenizer_config.json"
+    if any((directory / name).is_file() for name in TEMPLATES):
         return True
-    huggingface.refuse_other_formats(source)
-    return huggingface.read_scheme(source) is not None
-
-
-def weight_files(source: Path) -> list[Path]:
-    """Return the files that hold weights, without opening them; raises ModelError where there are none."""
-    return files_of(source) if source.is_file() else huggingface.weight_files(source)
-
-
-def small_files(source: Path) -> dict[str, bytes]:
-    """Return the contents of a directory's other files by name; a GGUF has none."""
-    if source.is_file():
-        return {}
-    index = source / huggingface.INDEX
-    return huggingface.side_files(source) | ({huggingface.INDEX: read_bytes(index)} if index.is_file() else {})
+    return settings.is_file() and b'"chat_template"' in read_bytes(settings)

@@ -1,4 +1,4 @@
-"""From a Hugging Face directory or a GGUF to an engine-native one."""
+"""From a model that some reader opens to an engine-native directory."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from infeng_core.errors import InfengError, ModelError, ResourceError
 from infeng_core.files import reading
 from infeng_core.formats import atomic, native, recipes
-from infeng_core.formats.checkpoints import Checkpoint, open_checkpoint
 from infeng_core.formats.choice import FormatChoice
+from infeng_core.formats.model_readers import Checkpoint
 from infeng_core.formats.packer import Packer, padded_bytes
 from infeng_core.formats.progress import Progress, Show
 from infeng_core.formats.quant import FormatLookup, builtin_format
@@ -72,7 +72,7 @@ def convert_to(
     threads: int = 2,
     progress: Show = True,
 ) -> Conversion:
-    """Pack ``source``, a Hugging Face directory or a GGUF file, into the engine-native directory ``destination``.
+    """Pack ``source``, which ``spec.reader`` finds a reader for, into the engine-native directory ``destination``.
 
     The destination appears complete or not at all: work goes to a temporary name beside it. A second process that
     wants the same waits and takes the first one's result. An existing engine-native directory of another origin is
@@ -87,7 +87,7 @@ def convert_to(
 
     def opened() -> tuple[Checkpoint, dict[str, bytes]]:
         with reading(source):
-            checkpoint = open_checkpoint(source)
+            checkpoint = spec.reader(source).open(source)
             return checkpoint, checkpoint.side_files()
 
     return _convert(_Job(opened, destination.absolute(), key, spec, threads, progress, force), start)

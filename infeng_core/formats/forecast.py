@@ -9,10 +9,9 @@ from pathlib import Path
 from infeng_core.errors import ModelError
 from infeng_core.files import reading
 from infeng_core.formats import native
-from infeng_core.formats.checkpoints import has_weights, open_checkpoint, plan
-from infeng_core.formats.choice import FormatChoice
+from infeng_core.formats.checkpoints import plan
 from infeng_core.formats.packing import chosen_bytes, statistic_bytes
-from infeng_core.formats.quant import FormatLookup, QuantFormat
+from infeng_core.formats.quant import QuantFormat
 from infeng_core.formats.quantizers import QuantizerChoice
 from infeng_core.formats.spec import ConversionSpec
 from infeng_core.formats.survey import parameters, weight_bytes
@@ -41,7 +40,7 @@ def forecast(spec: ConversionSpec, source: Path) -> Forecast:
     if native.is_native(source):
         raise ModelError(f"{source}", "is converted already", "give the original model")
     with reading(source):
-        model, formats, largest, changes = _read(source, spec.choice, spec.lookup)
+        model, formats, largest, changes = _read(source, spec)
     quants = {name: spec.lookup(format) for name, format in formats.items()}
     spec.quantizer.require_use(quants, is_calibrated=spec.is_calibrated)
     nbytes = weight_bytes(model, formats, spec.lookup)
@@ -64,17 +63,16 @@ def _most(model: Layout, quants: Mapping[str, QuantFormat], largest: int, quanti
     return most
 
 
-def _read(
-    source: Path, choice: FormatChoice, lookup: FormatLookup
-) -> tuple[Layout, Mapping[str, str], int, Mapping[str, str]]:
+def _read(source: Path, spec: ConversionSpec) -> tuple[Layout, Mapping[str, str], int, Mapping[str, str]]:
     """Return the tensors of a model, their formats, the bytes of the largest as stored, and what is rounded again.
 
     A configuration without weights is taken for one of a model with two bytes a value.
     """
-    if has_weights(source):
-        checkpoint = open_checkpoint(source)
-        formats = checkpoint.formats(choice, lookup)
+    reader = spec.reader(source)
+    if reader.has_weights(source):
+        checkpoint = reader.open(source)
+        formats = checkpoint.formats(spec.choice, spec.lookup)
         return checkpoint.layout, formats, checkpoint.largest, checkpoint.changes(formats)
-    config, planned = plan(source, choice, lookup)
+    config, planned = plan(source, spec.choice, spec.lookup, spec.reader)
     model = layout(config)
-    return model, planned, 2 * max(part.rows * spec.k for spec in model.tensors for part in spec.parts), {}
+    return model, planned, 2 * max(part.rows * one.k for one in model.tensors for part in one.parts), {}

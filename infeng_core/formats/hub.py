@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from infeng_core.errors import ModelError
-from infeng_core.formats.hub_names import NAME
+from infeng_core.formats.hub_names import NAME, is_name
 from infeng_core.formats.huggingface import (
     CHAT_TEMPLATES,
     CONFIG_FILES,
@@ -18,18 +18,59 @@ from infeng_core.formats.huggingface import (
     read_config,
     read_index,
 )
+from infeng_core.formats.locators import Located
 from infeng_core.formats.native import MANIFEST, is_native
 
+ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors", "infeng_adapter.safetensors")
+"""What is fetched of an adapter: as PEFT saves it, or converted."""
 
-def fetch_model(reference: str, without_weights: Callable[[str], None] = lambda reference: None) -> Path:
+FILE_SUFFIXES = (".bin", ".safetensors")
+"""Of paths to files that are not there: a name of the hub ends otherwise."""
+
+
+class NoWeightsError(ModelError):
+    """A repository without an engine-native model and without safetensors; ``files`` are the paths in it."""
+
+    def __init__(self, reference: str, files: Sequence[str]) -> None:
+        """Name the repository."""
+        remedy = f"name a repository with {SINGLE}, or with {INDEX}"
+        super().__init__(reference, f"holds no {SINGLE} and no {INDEX}", remedy)
+        self.files = files
+
+
+class Hub:
+    """The locator of ``org/name`` and ``org/name@revision``."""
+
+    def locate(self, reference: str, kind: Located) -> Path | None:
+        """Return the local directory of what a name of the hub stands for; raises ModelError."""
+        if not is_name(reference) or (kind == "model" and Path(reference).suffix in FILE_SUFFIXES):
+            return None
+        if kind == "adapter":
+            return fetch(reference, ADAPTER_FILES, "adapter")
+        if kind == "model":
+            return fetch_model(reference)
+        directory = fetch_config(reference)
+        if not is_native(directory) and not (directory / "config.json").is_file():
+            _require_weights(reference)
+        return directory
+
+    def refuse(self, reference: str, files: Sequence[str]) -> None:
+        """Raise nothing: what is not safetensors has no name here."""
+
+
+BUILTIN = {"hub": Hub()}
+"""The locators of the core by name."""
+
+
+def fetch_model(reference: str) -> Path:
     """Return the local directory of a hub model, downloading what the hub's cache lacks of it and a run needs.
 
     The configuration comes first: a model that is not run is refused before any of its weights is downloaded. Raises
-    ModelError. without_weights: may say more of a repository in which there are none that are looked for.
+    ModelError, NoWeightsError where there is nothing that is looked for.
     """
     directory = fetch_config(reference)
     if not is_native(directory) and not (directory / "config.json").is_file():
-        without_weights(reference)
+        _require_weights(reference)
     if is_native(directory):
         weights = ["weights-*.safetensors"]
     else:
@@ -43,8 +84,13 @@ def fetch_model(reference: str, without_weights: Callable[[str], None] = lambda 
     except ModelError as error:
         raise ModelError(error.what.replace(commit, reference), error.why, error.remedy) from None
     if not is_native(directory) and not (directory / INDEX).is_file() and not (directory / SINGLE).is_file():
-        without_weights(reference)
+        _require_weights(reference)
     return directory
+
+
+def _require_weights(reference: str) -> None:
+    """Raise NoWeightsError for a repository that lacks what is looked for."""
+    raise NoWeightsError(reference, listing(reference)[1])
 
 
 def fetch_config(reference: str) -> Path:

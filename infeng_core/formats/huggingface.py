@@ -55,7 +55,7 @@ def read_config(directory: Path) -> ModelConfig:
     data = read_json(path, "a Hugging Face model has one: give its directory", MAX_CONFIG)
     config = ModelConfig.from_hf(data, path, extra)
     if config.rope.partial != 1.0 and not getattr(families()[config.family], "ROTATES_PART", False):
-        # transformers ignores it or fails. In a GGUF file it counts, as it does for llama.cpp.
+        # transformers ignores it or fails. Readers of other files, in which it counts, read no config.json.
         why = f"partial_rotary_factor is {config.rope.partial:g}, and family {config.family} rotates whole heads"
         raise ModelError(f"{path}", why, "use a model as it was released")
     scheme.read(data, path)  # one that cannot be read is refused before weights are fetched
@@ -87,8 +87,6 @@ def weight_files(directory: Path) -> list[Path]:
 def refuse_other_formats(directory: Path) -> None:
     """Raise ModelError with the remedy where a directory holds weights in a format that cannot be read."""
     for path in sorted(directory.iterdir()):
-        if path.suffix == ".gguf":
-            raise ModelError(f"{directory}", "holds GGUF files, of which each is a model of its own", f"give {path}")
         if path.suffix in (".bin", ".pt", ".pth"):
             refuse_file(path)
 

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from infeng_core.files import reading
-from infeng_core.formats.checkpoints import small_files, weight_files
+from infeng_core.formats.checkpoints import builtin_reader
 from infeng_core.formats.choice import FormatChoice
-from infeng_core.formats.gguf import storage
+from infeng_core.formats.kept_integers import RULES as STORAGE
+from infeng_core.formats.model_readers import ReaderLookup
 from infeng_core.formats.native import FORMAT_MAJOR, FORMAT_MINOR
-from infeng_core.formats.quantized import scheme
 from infeng_core.formats.quantizers import BUILT_IN, DEFAULT, QuantizerChoice
 from infeng_core.formats.recipes import digest
 from infeng_core.formats.tokenizer_files import is_needed
@@ -22,7 +22,11 @@ RULES = 3  # counts changes of what a conversion makes of the same files
 
 
 def conversion_key(
-    source: Path, choice: FormatChoice, quantizer: QuantizerChoice = DEFAULT, recipe: bytes = b""
+    source: Path,
+    choice: FormatChoice,
+    quantizer: QuantizerChoice = DEFAULT,
+    recipe: bytes = b"",
+    reader: ReaderLookup = builtin_reader,
 ) -> str:
     """Return a hexadecimal key over the source's files, formats, quantizer and the engine-native format's version.
 
@@ -32,20 +36,21 @@ def conversion_key(
     contents are too large to hash each time; small files count by contents. Raises ModelError where a file is missing.
     """
     with reading(source):
-        small = small_files(source)
+        files = reader(source).files(source)
         identity: dict[str, Any] = {
-            "weights": [_stamp(path) for path in weight_files(source)],
-            "small": {name: hashlib.sha256(data).hexdigest() for name, data in small.items()},
+            "weights": [_stamp(path) for path in files.weights],
+            "small": {name: hashlib.sha256(data).hexdigest() for name, data in files.small.items()},
             "format": choice.base,
             "formats": list(choice.patterns.items()),  # their order decides
             "version": [FORMAT_MAJOR, FORMAT_MINOR, RULES],
         }
-        if is_needed(small):
+        if is_needed(files.small):
             identity["tokenizer"] = "made"
-        own_types = source.is_file() or any(key.encode() in small.get("config.json", b"") for key in scheme.KEYS)
-        if own_types and choice.defaults:
+        if files.has_own_types and choice.defaults:
             identity["defaults"] = sorted(choice.defaults)  # which follow the file's own types
-            identity["storage"] = storage.RULES
+            identity["storage"] = STORAGE
+        if files.rules:
+            identity["reader"] = files.rules
         if quantizer.record != BUILT_IN:
             identity["quantizer"] = quantizer.record
         if recipe:

@@ -5,25 +5,26 @@ from __future__ import annotations
 import atexit
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from infeng_core import _native
-from infeng_core.errors import ModelError, UsageError, unknown_key_remedy
-from infeng_core.formats import hub, hub_gguf, hub_names, native
+from infeng_core.errors import ModelError, UsageError
+from infeng_core.formats import native
 from infeng_core.formats.atomic import locked
 from infeng_core.formats.cache import cached_model, mark_used, most_bytes, require_own, trim
 from infeng_core.formats.choice import FormatChoice, choose
 from infeng_core.formats.conversion import Conversion, convert_to
-from infeng_core.formats.gguf.file import is_gguf
+from infeng_core.formats.hub import NoWeightsError
 from infeng_core.formats.huggingface import refuse_file
-from infeng_core.formats.quant import FormatLookup, QuantFormat, builtin_format
-from infeng_core.formats.quantizers import DEFAULT, QuantizerChoice
+from infeng_core.formats.locators import Located
+from infeng_core.formats.providers import CORE, Providers, reader_of, recognizing
+from infeng_core.formats.quant import FormatLookup
 from infeng_core.formats.read import read_native
-from infeng_core.formats.sources import Source, written
+from infeng_core.formats.sources import written
 from infeng_core.formats.spec import ConversionSpec
 from infeng_core.formats.tensors import LoadedModel
 from infeng_core.formats.tokenizer_files import MADE
@@ -36,44 +37,28 @@ if TYPE_CHECKING:
     from infeng_core.settings.config import EngineConfig
 
 
-class FormatSource(Protocol):
-    """What is needed of ``infeng_core.plug``'s plugins here."""
-
-    def model_families(self) -> Mapping[str, families.Family]:
-        """Return the families of plugins."""
-
-    def sources(self) -> Mapping[str, Source]:
-        """Return the readers of model files that plugins bring."""
-
-    def quant_format(self, name: str) -> QuantFormat:
-        """Return a weight format by name; raises an InfengError that lists the known ones."""
-
-    def quantizer(self, name: str) -> QuantizerChoice:
-        """Return a quantizer by name; raises an InfengError that lists the known ones."""
-
-
 def load(
     reference: str | Path,
     config: EngineConfig,
-    plugins: FormatSource | None = None,
+    plugins: Providers = CORE,
     *,
     verify: bool = True,
     progress: bool = True,
 ) -> LoadedModel:
-    """Load a model from an engine-native directory, a Hugging Face directory, a GGUF file or a hub name.
+    """Load a model from an engine-native directory, from files that a reader knows, or by a name that is located.
 
     All but the first are converted to ``config.model.format`` and ``formats`` on first use and kept in the cache, as
-    ``config.model.cache`` says; they are loaded from there ever after. ``plugins`` finds weight formats and the
-    quantizer; without it only the built-in ones are known.
+    ``config.model.cache`` says; they are loaded from there ever after. ``plugins`` finds readers, weight formats
+    and the quantizer; without it only the core's are known.
     ``verify=False`` skips the checksums. Raises UsageError, ModelError or ResourceError.
     """
-    lookup: FormatLookup = cache(plugins.quant_format) if plugins is not None else builtin_format
-    if plugins is not None:
-        use_families(plugins)
+    lookup: FormatLookup = cache(plugins.quant_format)
+    use_families(plugins)
     directory = find(reference, plugins)
     choice = choose(config, lookup)
     if not native.is_native(directory):
-        spec = ConversionSpec(choice, lookup, _quantizer(config.model.quantizer, plugins))
+        reader = partial(reader_of, providers=plugins)
+        spec = ConversionSpec(choice, lookup, plugins.quantizer(config.model.quantizer), reader=reader)
         return _load_converted(directory, spec, config, verify, progress)
     model = read_native(directory, lookup, load=config.model.load, verify=verify, pages=_pages(config))
     _check_formats(model, choice, config, lookup)
@@ -81,15 +66,15 @@ def load(
     return model
 
 
-def use_families(plugins: FormatSource) -> None:
+def use_families(plugins: Providers) -> None:
     """Let models of the families that plugins bring be read and run."""
     families.add(plugins.model_families())
 
 
-def find(reference: str | Path, plugins: FormatSource | None = None) -> Path:
-    """Return the local directory or GGUF file that a model reference names, fetched from the hub if need be.
+def find(reference: str | Path, plugins: Providers = CORE) -> Path:
+    """Return the local directory or file that a model reference names, fetched if need be.
 
-    What is no model directory may be of a format that a plugin reads.
+    A path that no reader recognizes may be of a format that a plugin writes as a Hugging Face directory.
     """
     try:
         path = Path(reference).expanduser()
@@ -97,40 +82,36 @@ def find(reference: str | Path, plugins: FormatSource | None = None) -> Path:
     except (OSError, ValueError, RuntimeError, TypeError) as error:
         why = f"is no usable path ({getattr(error, 'strerror', None) or error})"
         raise UsageError(f"{str(reference)[:200]}", why, "give a directory, or a hub name such as org/name") from None
-    if plugins is not None and (is_file or (is_directory and not _is_model(path))):
-        made = written(path, plugins.sources())
-        if made is not None:
-            return made
-    if is_directory or is_gguf(path):
+    if (is_directory and _is_model(path)) or ((is_directory or is_file) and recognizing(path, plugins) is not None):
         return path
-    if is_file:
+    if is_directory or is_file:
+        made = written(path, plugins.sources())
+        if made is not None or is_directory:
+            return made or path
         if path.suffix in (".bin", ".pt", ".pth"):
             refuse_file(path)
-        remedy = "give the directory that holds it together with config.json, or a GGUF file"
-        raise UsageError(f"{path}", "is a file", remedy)
-    if isinstance(reference, str) and hub_gguf.is_name(reference):
-        return hub_gguf.fetch_gguf(reference)
-    if (
-        isinstance(reference, str)
-        and hub_names.is_name(reference)
-        and path.suffix not in (".gguf", ".bin", ".safetensors")
-    ):
-        return hub.fetch_model(reference, hub_gguf.refuse_bare_name)
-    if path.suffix == ".gguf":
-        raise UsageError(f"{reference}", "no such file", "check the path of the GGUF file")
+        reader_of(path, plugins)  # which says what to do with a file that nothing reads
+    if wheel := plugins.missing_wheel(str(reference)):
+        raise UsageError(f"{reference}", "nothing that is installed reads it", wheel)
+    if isinstance(reference, str) and (found := locate(reference, plugins)) is not None:
+        return found
     raise UsageError(f"{reference}", "no such model directory", "give a directory, or a hub name such as org/name")
+
+
+def locate(reference: str, plugins: Providers = CORE, kind: Located = "model") -> Path | None:
+    """Return what the first locator that knows the name finds, None where none knows it; raises ModelError."""
+    try:
+        found = (locator.locate(reference, kind) for _, locator in plugins.locators())
+        return next((path for path in found if path is not None), None)
+    except NoWeightsError as error:
+        for _, locator in plugins.locators():
+            locator.refuse(reference, error.files)
+        wheel = next(filter(None, map(plugins.missing_wheel, error.files)), "")
+        raise ModelError(error.what, error.why, wheel or error.remedy) from None
 
 
 def _is_model(directory: Path) -> bool:
     return native.is_native(directory) or (directory / "config.json").exists()
-
-
-def _quantizer(name: str, plugins: FormatSource | None) -> QuantizerChoice:
-    if plugins is not None:
-        return plugins.quantizer(name)
-    if name != DEFAULT.name:
-        raise UsageError(f"quantizer {name}", "unknown", unknown_key_remedy(name, [DEFAULT.name]))
-    return DEFAULT
 
 
 def _load_converted(

@@ -1,4 +1,4 @@
-"""SentencePiece vocabularies as a tokenizer.json: pieces, their scores and kinds, in a .model file or in a GGUF.
+"""SentencePiece vocabularies as a tokenizer.json: pieces, their scores and kinds, from a .model file or elsewhere.
 
 SentencePiece's BPE joins, again and again, the two neighbours whose join is the piece with the highest score. The
 ``tokenizers`` library joins pairs by rank, so every way to make a piece of two becomes a pair, the best score first.
@@ -14,7 +14,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
-"""What a piece is (``sentencepiece_model.proto``, ``SentencePiece.Type``; GGUF has the same numbers)."""
+"""What a piece is (``sentencepiece_model.proto``, ``SentencePiece.Type``; other files have the same numbers)."""
 
 SPACE = "\u2581"
 MAX_LETTERS = 1 << 28  # that all beginnings of all pieces have; the largest vocabularies have a tenth

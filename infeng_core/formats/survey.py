@@ -6,30 +6,25 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from infeng_core.errors import InfengError, ModelError
-from infeng_core.files import read_bytes
-from infeng_core.formats import huggingface, native
+from infeng_core.formats import native
 from infeng_core.formats.adapters.artifact import is_artifact
-from infeng_core.formats.adapters.peft import is_peft
-from infeng_core.formats.checkpoints import open_checkpoint
+from infeng_core.formats.adapters.readers import recognizing as recognizing_adapter
+from infeng_core.formats.checkpoints import BUILTIN as BUILTIN_READERS
+from infeng_core.formats.checkpoints import has_template, tokenizer_bytes
 from infeng_core.formats.choice import FormatChoice, by_format
-from infeng_core.formats.gguf.architectures import ARCHITECTURES
-from infeng_core.formats.gguf.checkpoint import GgufCheckpoint
-from infeng_core.formats.gguf.file import SPLIT, GgufFile, is_gguf
-from infeng_core.formats.gguf.types import TYPES
-from infeng_core.formats.hfcheckpoint import FLOAT_DTYPES
+from infeng_core.formats.model_readers import ModelReader
+from infeng_core.formats.providers import CORE, Providers, recognizing
 from infeng_core.formats.quant import BUILTIN, FormatLookup
-from infeng_core.formats.quantized.scheme import METHODS
-from infeng_core.formats.quantized.storage import foreseen
 from infeng_core.models.config import ModelConfig
 from infeng_core.models.families import families
 from infeng_core.models.weights import Layout, layout
 
 MAX_FOUND = 1000
-TEMPLATES = ("chat_template.jinja", "chat_template.json")
 
 
 @dataclass(frozen=True)
@@ -37,7 +32,7 @@ class Survey:
     """One model or adapter. What is not known is empty; ``why_not`` says why it cannot be run, "" where it can."""
 
     path: Path
-    kind: str  # "Hugging Face", "GGUF", "engine-native", "adapter", or "" where it is nothing of ours
+    kind: str  # a reader's, such as "Hugging Face"; "engine-native", "adapter", or "" where nothing reads it
     config: ModelConfig | None = None
     parameters: int = 0
     active_parameters: int = 0  # that a token is computed with: of experts, those that it goes to
@@ -61,31 +56,30 @@ class Survey:
         return by_format(self.format_of)
 
 
-def readable() -> dict[str, Any]:
-    """Return what can be run: families with their classes, types of tensors by kind of file, weight formats."""
+def readable(plugins: Providers = CORE) -> dict[str, Any]:
+    """Return what can be run: families with their classes, what each reader of a plugin supports, weight formats."""
+    others = {name: reader.supports() for name, reader in plugins.model_readers() if name not in BUILTIN_READERS}
     return {
         "families": {name: list(family.ARCHITECTURES) for name, family in families().items()},
-        "safetensors": list(FLOAT_DTYPES),
-        "quantized": list(METHODS),
-        "gguf": {
-            "architectures": [name for name, one in ARCHITECTURES.items() if one.family in families()],
-            "types": [type.name for type in TYPES.values() if type.is_read],
-        },
+        **BUILTIN_READERS["huggingface"].supports(),
+        **others,
         "formats": list(BUILTIN),
+        "readers": sorted([*others, *plugins.sources()]),
     }
 
 
-def models_below(path: Path) -> Iterator[Path]:
+def models_below(path: Path, plugins: Providers = CORE) -> Iterator[Path]:
     """Yield ``path`` itself where it is a model or an adapter or holds none, else those in it and in its folders.
 
-    Of a GGUF in several files the first stands for all.
+    Of a model in several files that have a name of their own the first stands for all.
     """
-    if not path.is_dir() or _kind(path):
+    if not path.is_dir() or _kind(path, plugins):
         yield path
         return
+    is_one = partial(_is_one, plugins=plugins)
     found = 0
     for child in sorted(path.iterdir()):
-        inside = [child] if _is_one(child) else sorted(filter(_is_one, child.iterdir())) if child.is_dir() else []
+        inside = [child] if is_one(child) else sorted(filter(is_one, child.iterdir())) if child.is_dir() else []
         for one in inside:
             found += 1
             if found > MAX_FOUND:
@@ -95,86 +89,94 @@ def models_below(path: Path) -> Iterator[Path]:
         yield path  # of which is said that it is none
 
 
-def survey(path: Path, choice: FormatChoice, lookup: FormatLookup, *, needs_weights: bool = True) -> Survey:
+def survey(
+    path: Path,
+    choice: FormatChoice,
+    lookup: FormatLookup,
+    *,
+    needs_weights: bool = True,
+    plugins: Providers = CORE,
+) -> Survey:
     """Look at one file or directory; whatever is wrong with it is in the answer.
 
     Of a Hugging Face directory without readable weights sizes follow from its configuration. needs_weights: whether
     that they are not there is wrong.
     """
-    kind = _kind(path)
+    kind = _kind(path, plugins)
     try:
-        if kind == "GGUF":
-            return _gguf(path, choice, lookup)
         if kind == "engine-native":
             return _native(path, lookup)
-        if kind == "Hugging Face":
-            return _huggingface(path, choice, lookup, needs_weights)
         if kind == "adapter":
-            return Survey(path, kind, why_not="it is an adapter: give it with --lora NAME=PATH, over its base")
-        why_not = "it is no model: neither config.json nor a GGUF file"
-        return Survey(path, "", why_not=f"{why_not}, nor a folder with some" if path.is_dir() else why_not)
+            return _adapter(path)
+        reader = recognizing(path, plugins)
+        if reader is not None:
+            return _read(path, reader, choice, lookup, needs_weights)
+        return Survey(path, "", why_not=plugins.missing_wheel(str(path)) or _is_none(path, plugins))
     except InfengError as error:
         return Survey(path, kind, why_not=str(error))
 
 
-def _kind(path: Path) -> str:
-    try:
-        if is_gguf(path):
-            return "GGUF"
-    except ModelError:
-        return ""
+def _is_none(path: Path, plugins: Providers) -> str:
+    kinds = [reader.kind for name, reader in plugins.model_readers() if name not in BUILTIN_READERS]
+    looked_for = f"neither config.json nor a {' or '.join(kinds)} file" if kinds else "no config.json"
+    return f"it is no model: {looked_for}{', nor a folder with some' if path.is_dir() else ''}"
+
+
+def _kind(path: Path, plugins: Providers) -> str:
     if native.is_native(path):
         return "engine-native"
-    if path.is_dir() and (is_peft(path) or is_artifact(path)):
-        return "adapter"
-    return "Hugging Face" if (path / "config.json").is_file() else ""
+    try:
+        if path.is_dir() and _is_adapter(path, plugins):
+            return "adapter"
+        reader = recognizing(path, plugins)
+        if reader is not None:
+            return reader.kind
+        return "adapter" if path.is_file() and _is_adapter(path, plugins) else ""
+    except ModelError:
+        return ""
 
 
-def _is_one(path: Path) -> bool:
-    split = SPLIT.fullmatch(path.name)
-    if path.is_file():
-        return path.suffix == ".gguf" and (split is None or int(split["number"]) == 1)
-    return bool(_kind(path))
+def _is_adapter(path: Path, plugins: Providers) -> bool:
+    return is_artifact(path) or recognizing_adapter(path, plugins.adapter_readers()) is not None
 
 
-def _gguf(path: Path, choice: FormatChoice, lookup: FormatLookup) -> Survey:
-    if GgufFile(path).metadata.get("general.type") == "adapter":
-        return Survey(path, "adapter", why_not="it is an adapter: give it with --lora NAME=PATH, over its base")
-    checkpoint = GgufCheckpoint(path)
-    formats = checkpoint.formats(choice, lookup)
-    words = checkpoint.tokenizer.files()  # says what is wrong with the vocabulary
-    return Survey(
-        path,
-        "GGUF",
-        checkpoint.config,
-        parameters(checkpoint.layout),
-        active_parameters(checkpoint.layout, checkpoint.config),
-        checkpoint.stored(),
-        formats,
-        checkpoint.changes(formats),
-        weight_bytes(checkpoint.layout, formats, lookup),
-        tokenizer_bytes=len(words["tokenizer.json"]),
-        has_template="tokenizer.chat_template" in checkpoint.files[0].metadata,
-    )
+def _is_one(path: Path, plugins: Providers) -> bool:
+    kind = _kind(path, plugins)
+    reader = recognizing(path, plugins) if kind and path.is_file() else None
+    if reader is None:
+        return bool(kind)
+    try:
+        return reader.files(path).weights[0] == path
+    except InfengError:
+        return True  # of which is said what is wrong with it
 
 
-def _huggingface(path: Path, choice: FormatChoice, lookup: FormatLookup, needs_weights: bool) -> Survey:
-    config, scheme, why_not = huggingface.read_config(path), huggingface.read_scheme(path), ""
+def _adapter(path: Path) -> Survey:
+    return Survey(path, "adapter", why_not="it is an adapter: give it with --lora NAME=PATH, over its base")
+
+
+def _read(path: Path, reader: ModelReader, choice: FormatChoice, lookup: FormatLookup, needs_weights: bool) -> Survey:
+    described, why_not = reader.describe(path), ""
+    config = described.config
+    if config is None:
+        return _adapter(path)
     stored: Mapping[str, int] = {}
     changes: Mapping[str, str] = {}
     arranged = layout(config)
-    formats = foreseen(arranged, scheme, choice, lookup)
+    formats = {} if described.formats is None else described.formats(choice, lookup)
     try:
-        checkpoint = open_checkpoint(path)
+        checkpoint = reader.open(path)
         config, arranged, stored = checkpoint.config, checkpoint.layout, checkpoint.stored()
         formats = checkpoint.formats(choice, lookup)
         changes = checkpoint.changes(formats)
     except ModelError as error:
+        if not formats:
+            raise
         if needs_weights or any(path.glob("*.safetensors")):
             why_not = str(error)
     return Survey(
         path,
-        "Hugging Face",
+        reader.kind,
         config,
         parameters(arranged),
         active_parameters(arranged, config),
@@ -182,9 +184,9 @@ def _huggingface(path: Path, choice: FormatChoice, lookup: FormatLookup, needs_w
         formats,
         changes,
         weight_bytes(arranged, formats, lookup),
-        tokenizer_bytes=_tokenizer_bytes(path),
-        has_template=_has_template(path),
-        method="" if scheme is None else scheme.method,
+        tokenizer_bytes=described.tokenizer_bytes,
+        has_template=described.has_template,
+        method=described.method,
         why_not=why_not,
     )
 
@@ -203,22 +205,9 @@ def _native(path: Path, lookup: FormatLookup) -> Survey:
         formats,
         {},
         weight_bytes(made, formats, lookup),
-        tokenizer_bytes=_tokenizer_bytes(path),
-        has_template=_has_template(path),
+        tokenizer_bytes=tokenizer_bytes(path),
+        has_template=has_template(path),
     )
-
-
-def _tokenizer_bytes(directory: Path) -> int:
-    """Return the size of the file that the tokenizer is read from, at least 1; 0 where there is none."""
-    files = (directory / name for name in ("tokenizer.json", "tokenizer.model"))
-    return next((max(1, file.stat().st_size) for file in files if file.is_file()), 0)
-
-
-def _has_template(directory: Path) -> bool:
-    settings = directory / "tokenizer_config.json"
-    if any((directory / name).is_file() for name in TEMPLATES):
-        return True
-    return settings.is_file() and b'"chat_template"' in read_bytes(settings)
 
 
 def parameters(model: Layout) -> int:

@@ -15,12 +15,12 @@ from typing import Any, NoReturn
 import numpy as np
 
 from infeng_core.errors import ModelError
-from infeng_core.formats.gguf.pretokenizers import SPLITTINGS, Splitting
 from infeng_core.formats.pieces import CONTROL, NORMAL, USER_DEFINED, Pieces
+from infeng_core.formats.splitting import LLAMA3_SPLITTING, QWEN2_SPLITTING
 
 MAX_TOKENS = 1 << 20
-BY_FAMILY = {"llama": "llama-bpe", "qwen2": "qwen2", "qwen3": "qwen2"}
-"""How the families whose makers publish such files split texts, by names of ``SPLITTINGS``."""
+BY_FAMILY = {"llama": LLAMA3_SPLITTING, "qwen2": QWEN2_SPLITTING, "qwen3": QWEN2_SPLITTING}
+"""How the families whose makers publish such files split texts."""
 
 REMEDY = "use the model's tokenizer.json"
 
@@ -38,7 +38,7 @@ def tokenizer_json(data: bytes, settings: Mapping[str, Any], family: str, path: 
     """
     if family not in BY_FAMILY:
         _fail(path, f"how a {family} splits texts is not known here")
-    splitting: Splitting = SPLITTINGS[BY_FAMILY[family]]
+    splitting = BY_FAMILY[family]
     tokens = _read(data, path)
     added = _added(settings, path)
     size = max([len(tokens) - 1, *added]) + 1

@@ -53,6 +53,8 @@ def families() -> Mapping[str, Any]:
 def add(found: Mapping[str, Family]) -> None:
     """Add the families of plugins for every engine of this process; raises PluginError for a name that is taken."""
     for name, family in found.items():
+        if builtin().get(name) is family:
+            continue
         architectures = {word for other, one in families().items() if other != name for word in one.ARCHITECTURES}
         if name != family.FAMILY or name in builtin() or architectures & set(family.ARCHITECTURES):
             why = f"it calls itself {family.FAMILY}, for {', '.join(family.ARCHITECTURES)}: taken, or not as promised"
@@ -61,7 +63,7 @@ def add(found: Mapping[str, Family]) -> None:
 
 
 @cache
-def builtin() -> Mapping[str, Any]:
+def builtin() -> Mapping[str, Family]:
     """Return the families of this folder."""
     found: dict[str, Any] = {}
     for info in pkgutil.iter_modules(infeng_core.models.__path__):

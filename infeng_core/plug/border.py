@@ -113,7 +113,8 @@ def wrong(value: Any, owed: Any) -> str:
         return next((f"has a {name} that {text}" for name, text in fields if text), "")
     if origin not in (int, abc.Sequence) and isinstance(value, origin):
         kind = get_args(inner[1]) if len(inner) == 2 and hasattr(value, "dtype") else ()
-        return f"is of {value.dtype}, not {kind[0].__name__}" if kind and value.dtype != kind[0] else ""
+        is_other = bool(kind) and kind[0] is not Any and value.dtype != kind[0]
+        return f"is of {value.dtype}, not {kind[0].__name__}" if is_other else ""
     return f"is {_show(value)}, not {getattr(origin, '__name__', origin)}"
 
 
@@ -122,7 +123,7 @@ class Held:
 
     def __init__(self, inner: Any, face: type, owner: Owner) -> None:
         """Raises PluginError where ``inner`` lacks a member of ``face``."""
-        vars(self).update(_inner=inner, _face=face, _owner=owner)
+        vars(self).update(_inner=inner, _face=face, _owner=owner, _looked_at={})
         for name, (is_method, _) in members(face).items():
             value = getattr(self, name)
             if is_method and not callable(value):
@@ -155,8 +156,10 @@ class Held:
             passing = PASSING + (OUTSIDE if self._face.__name__ in ("Command", "RunOptions") else ())
             vars(self)[name] = partial(_call, owner, name, value, owed, law, passing)
             return vars(self)[name]
-        if not is_method and name in known and (text := wrong(value, owed)):
-            owner.fail(f"{name} {text}")
+        if not is_method and name in known and self._looked_at.get(name) is not value:
+            if text := wrong(value, owed):
+                owner.fail(f"{name} {text}")
+            self._looked_at[name] = value
         return value
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -252,11 +255,13 @@ LAWS: Mapping[str, Law] = {
 def members(face: type) -> dict[str, tuple[bool, Any]]:
     """Return the members of a Protocol: whether each is a method, and the annotation of what it gives."""
     found: dict[str, tuple[bool, Any]] = {}
-    for name, value in vars(face).items():
-        function = value.fget if isinstance(value, property) else value
-        if inspect.isfunction(function) and not name.startswith("_"):
-            found[name] = (function is value, _result(function))
-    return found | {name: (False, owed) for name, owed in _hints(face).items()}
+    for kind in reversed([base for base in face.__mro__ if base is face or _is_protocol(base)]):
+        for name, value in vars(kind).items():
+            function = value.fget if isinstance(value, property) else value
+            if inspect.isfunction(function) and not name.startswith("_"):
+                found[name] = (function is value, _result(function))
+        found |= {name: (False, owed) for name, owed in _hints(kind).items()}
+    return found
 
 
 @cache

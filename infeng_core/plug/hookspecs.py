@@ -8,12 +8,23 @@ implementation that needs none leaves the argument out.
 from __future__ import annotations
 
 import argparse
+import builtins
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from infeng_core.plug import hookspec
+
+if TYPE_CHECKING:
+    from infeng_core.formats.adapters.readers import AdapterReader
+    from infeng_core.formats.locators import Locator
+    from infeng_core.formats.model_readers import ModelReader
+    from infeng_core.formats.model_writers import ModelWriter
+    from infeng_core.formats.quant import QuantFormat
+    from infeng_core.formats.quantizers import Quantizer
+    from infeng_core.formats.sources import Source
+    from infeng_core.models.families import Family
 
 API_VERSION = 1
 """Of these hooks and of what they take and give; raised when an old plugin would meet something else."""
@@ -41,6 +52,18 @@ Quantizer = Any
 """An ``infeng_core.formats.quantizers`` Quantizer."""
 Backend = Any
 """An ``infeng_core.backends.interface.Backend``."""
+
+
+class _Names(dict[str, Any]):
+    """The names in annotations of this module; those that are for type checkers alone stand for anything."""
+
+    def __missing__(self, name: str) -> Any:
+        return globals().get(name, getattr(builtins, name, Any))
+
+
+def owed(hook: str) -> Any:
+    """Return the type that implementations of ``hook`` return; objects in it are looked at when they are used."""
+    return eval(globals()[hook].__annotations__["return"], {}, _Names())
 
 
 @dataclass(frozen=True)
@@ -121,13 +144,33 @@ def infeng_backends(settings: Mapping[str, Any]) -> dict[str, Backend]:  # type:
 
 
 @hookspec
-def infeng_model_families(settings: Mapping[str, Any]) -> dict[str, ModelFamily]:  # type: ignore[empty-body]
+def infeng_model_families(settings: Mapping[str, Any]) -> dict[str, Family]:  # type: ignore[empty-body]
     """Return model families by the ``model_type`` of their config.json."""
 
 
 @hookspec
 def infeng_sources(settings: Mapping[str, Any]) -> dict[str, Source]:  # type: ignore[empty-body]
     """Return readers of model files by name; the first that reads what is no model directory is used."""
+
+
+@hookspec
+def infeng_model_readers(settings: Mapping[str, Any]) -> dict[str, ModelReader]:  # type: ignore[empty-body]
+    """Return readers of model files by name; the first that recognizes a path opens it, tensor by tensor."""
+
+
+@hookspec
+def infeng_model_writers(settings: Mapping[str, Any]) -> dict[str, ModelWriter]:  # type: ignore[empty-body]
+    """Return writers of model files by name; ``infeng convert`` takes the first that writes files so called."""
+
+
+@hookspec
+def infeng_adapter_readers(settings: Mapping[str, Any]) -> dict[str, AdapterReader]:  # type: ignore[empty-body]
+    """Return readers of adapter files by name; the first that recognizes a path packs the adapter."""
+
+
+@hookspec
+def infeng_locators(settings: Mapping[str, Any]) -> dict[str, Locator]:  # type: ignore[empty-body]
+    """Return finders of models and adapters by name, for references that are no local paths."""
 
 
 @hookspec

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 import types
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -36,7 +36,14 @@ from infeng_core.plug.reason import Reason
 from infeng_core.settings.config import EngineConfig, default_of
 
 if TYPE_CHECKING:
+    from infeng_core.formats.adapters.readers import AdapterReader
+    from infeng_core.formats.locators import Locator
+    from infeng_core.formats.model_readers import ModelReader
+    from infeng_core.formats.model_writers import ModelWriter
+    from infeng_core.formats.quant import QuantFormat
     from infeng_core.formats.quantizers import QuantizerChoice
+    from infeng_core.formats.sources import Source
+    from infeng_core.models.families import Family
 
 log = get_logger(__name__)
 
@@ -46,6 +53,10 @@ FACES = {
     "backends": "infeng_core.backends.interface:Backend",
     "model_families": "infeng_core.models.families:Family",
     "sources": "infeng_core.formats.sources:Source",
+    "model_readers": "infeng_core.formats.model_readers:ModelReader",
+    "model_writers": "infeng_core.formats.model_writers:ModelWriter",
+    "adapter_readers": "infeng_core.formats.adapters.readers:AdapterReader",
+    "locators": "infeng_core.formats.locators:Locator",
     "drafters": "infeng_core.scheduling.drafts:Drafter",
     "logit_processors": "infeng_core.requests.processors:LogitProcessors",
     "prefix_stores": "infeng_core.backends.saved_prefixes:PrefixStore",
@@ -164,28 +175,52 @@ class Plugins:
         factory: ObserverFactory = self._provider("observers", name)
         return factory
 
-    def model_families(self) -> dict[str, Any]:
-        """Return every family that usable plugins bring beside the engine's own; one that is wrong costs a warning."""
-        return self._every("model_families")
+    def model_families(self) -> dict[str, Family]:
+        """Return every family that usable plugins bring, the core's first; one that is wrong costs a warning."""
+        return dict(self._each("model_families", self.manifests))
 
-    def sources(self) -> dict[str, Any]:
-        """Return every reader of model files that usable plugins bring; one that is wrong costs a warning."""
-        return self._every("sources")
+    def sources(self) -> dict[str, Source]:
+        """Return what writes model files as Hugging Face directories; one that is wrong costs a warning."""
+        return dict(self._each("sources", self.manifests))
 
     def run_options(self) -> dict[str, RunOptions]:
         """Return every group of options that usable plugins bring for the commands that generate text."""
-        return self._every("run_options")
+        return dict(self._each("run_options", self.manifests))
 
-    def _every(self, kind: str) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        for plugin in self.manifests:
+    def model_readers(self) -> Iterator[tuple[str, ModelReader]]:
+        """Yield the readers of model files with their names, the core's first; each plugin is imported at its turn."""
+        return self._each("model_readers", self.manifests)
+
+    def model_writers(self) -> Iterator[tuple[str, ModelWriter]]:
+        """Yield the writers of model files with their names."""
+        return self._each("model_writers", self.manifests)
+
+    def adapter_readers(self) -> Iterator[tuple[str, AdapterReader]]:
+        """Yield the readers of adapter files with their names, the core's first."""
+        return self._each("adapter_readers", self.manifests)
+
+    def locators(self) -> Iterator[tuple[str, Locator]]:
+        """Yield the locators with their names, the core's last: its names have the simplest form."""
+        return self._each("locators", [*self.manifests[1:], self.manifests[0]])
+
+    def missing_wheel(self, reference: str) -> str:
+        """Return what to install so that a file, or a name, is read that nothing here reads; "" for none known."""
+        found = wheels.reader_of(reference)
+        if found is None or found in self.names("model_readers"):
+            return ""
+        return wheels.remedy("model_readers", found, ())
+
+    def _each(self, kind: str, plugins: Iterable[Plugin]) -> Iterator[tuple[str, Any]]:
+        """Yield what ``plugins`` provide of ``kind`` by name; one that is wrong costs a warning."""
+        for plugin in plugins:
             for name in plugin.manifest.provides[kind] if plugin.usable and plugin.manifest else ():
                 try:
-                    found[name] = self._provider(kind, name)
+                    found = self._provider(kind, name)
                 except PluginError as error:
                     if plugin.usable:
                         self._fail(plugin, error.why)
-        return found
+                else:
+                    yield name, found
 
     def answers(self, hook: Callable[..., Any]) -> dict[str, Any]:
         """Return what plugins give for a hook that another plugin declares, by the plugins' names.
@@ -342,7 +377,8 @@ class Plugins:
             raise
         except BaseException as error:
             return self._fail(plugin, f"{hook}() raised {type(error).__name__}: {error}")
-        owed = get_type_hints(self._declared.get(hook) or getattr(hookspecs, hook))["return"]
+        declared = self._declared.get(hook)
+        owed = get_type_hints(declared)["return"] if declared else hookspecs.owed(hook)
         text = next((text for answer in answers if (text := border.wrong(answer, owed))), "")
         if text:
             return self._fail(plugin, f"what {hook}() returned {text}")

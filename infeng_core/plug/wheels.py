@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 
 from infeng_core.errors import unknown_key_remedy
@@ -18,7 +19,11 @@ WHEELS: Mapping[str, Mapping[str, str]] = {
         "serve": "infeng-serve",
         "top": "infeng-serve",
     },
+    "adapter_readers": {"gguf": "infeng-gguf"},
+    "locators": {"gguf": "infeng-gguf"},
     "logit_processors": {"grammar": "infeng-grammar"},
+    "model_readers": {"gguf": "infeng-gguf"},
+    "model_writers": {"gguf": "infeng-gguf"},
     "prefix_stores": {"disk": "infeng-prefix-store"},
     "run_options": {"grammar": "infeng-grammar", "server": "infeng-client"},
     "schedulers": {"fair": "infeng-fair"},
@@ -33,6 +38,15 @@ OPTIONS: Mapping[str, str] = {
     "--grammar": "grammar",
 }
 """Options of ``run_options`` by the name of their group, for an error where no plugin brings it."""
+
+
+FILES: Mapping[str, str] = {r"\.gguf$": "gguf", r"^[\w.-]+/[\w.-]+(@[\w./-]+)?:\w": "gguf"}
+"""Which reader of model files is for a path or a name of the hub, by a pattern of it."""
+
+
+def reader_of(reference: str) -> str | None:
+    """Return the name of the reader that is for a path or a name by its form; None where the core's are."""
+    return next((name for pattern, name in FILES.items() if re.search(pattern, reference)), None)
 
 
 def is_of_a_wheel(kind: str, name: str) -> bool:

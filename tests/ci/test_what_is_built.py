@@ -70,6 +70,7 @@ def test_the_listed_requirements_are_those_of_the_wheels() -> None:
         ("infeng_bench", "plugins/bench"),
         ("infeng_demo", "plugins/demo"),
         ("infeng_fair", "plugins/fair"),
+        ("infeng_gguf", "plugins/gguf"),
         ("infeng_numpy", "plugins/numpy"),
         ("infeng_prefix_store", "plugins/prefix_store"),
     ],

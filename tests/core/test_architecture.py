@@ -14,8 +14,9 @@ import pytest
 
 import infeng_core
 from infeng_core import api
+from infeng_core.api import formats as api_formats
 from infeng_core.kernels.libraries import libraries
-from infeng_core.plug import hookspecs
+from infeng_core.plug import hookspecs, manager
 from infeng_core.plug.assembly import load_config
 from infeng_core.plug.manager import Plugins
 
@@ -50,8 +51,8 @@ KNOWS = {
 }  # fmt: skip
 """Imports at run time. `builtin` registers everything and the package hands out the engine: neither is listed."""
 
-TYPES = {"settings": {"formats", "requests", "scheduling"}, "formats": {"backends"}, "models": {"scheduling"},
-         "backends": {"scheduling"}}  # fmt: skip
+TYPES = {"settings": {"formats", "requests", "scheduling"}, "formats": {"backends", "plug"},
+         "models": {"plug", "scheduling"}, "backends": {"scheduling"}}  # fmt: skip
 """Who may name a room's types in annotations without importing it: configuration and selector are handed to them."""
 
 
@@ -243,11 +244,17 @@ def test_plugins_import_nothing_of_the_core_but_its_api():
                 )
 
 
+def test_the_core_knows_gguf_by_the_name_of_its_wheel_alone():
+    knowing = {path.relative_to(CORE).as_posix() for path in [*CORE.rglob("*.py"), *CORE.rglob("*.yaml")]
+               if "gguf" in path.read_text(encoding="utf-8").lower()}  # fmt: skip
+    assert knowing == {"plug/wheels.py"}
+
+
 def test_the_api_is_documented_and_holds_what_it_names():
     page = (ROOT / "docs" / "adding-a-plugin.md").read_text(encoding="utf-8")
-    missing = [name for name in api.__all__ if f"`{name}`" not in page]
-    assert not missing
-    assert all(hasattr(api, name) for name in api.__all__)
+    for module in (api, api_formats):
+        assert not [name for name in module.__all__ if f"`{name}`" not in page]
+        assert all(hasattr(module, name) for name in module.__all__)
     assert api.API_VERSION == hookspecs.API_VERSION
 
 
@@ -269,10 +276,20 @@ HOOKS = {
 
 KINDS = ("tokenizers", "schedulers", "drafters", "logit_processors", "prefix_stores", "observers", "model_families",
          "sources", "quant_formats", "quantizers", "backends", "run_options")  # fmt: skip
+KINDS = ("tokenizers", "schedulers", "drafters", "logit_processors", "prefix_stores", "model_families", "sources",
+         "quant_formats", "quantizers", "backends", "model_readers", "model_writers", "adapter_readers",
+         "locators")  # fmt: skip
 
 
 def test_there_are_the_hooks_of_the_design():
     assert HOOKS.keys() == {f"infeng_{kind}" for kind in (*KINDS, "kernel_libraries", "commands")}
+
+
+def test_what_a_hook_is_said_to_give_is_what_is_checked():
+    named = {kind: HOOKS[f"infeng_{kind}"].__annotations__["return"] for kind in manager.FACES}
+    for kind, place in manager.FACES.items():
+        name = named[kind].removeprefix("dict[str, ").removesuffix("]")
+        assert name.endswith("Factory") if kind in manager.FACTORIES else name == place.partition(":")[2]
 
 
 @pytest.mark.parametrize("name", sorted(HOOKS))
@@ -304,6 +321,26 @@ class Options(RunOptions):
 class Source:
     def reads(self, path): return False
     def write(self, path, directory): pass
+class ModelReader:
+    kind = "six"
+    def supports(self): return {}
+    def recognizes(self, path): return False
+    def files(self, path): pass
+    def has_weights(self, path): return True
+    def describe(self, path): pass
+    def open(self, path): pass
+class ModelWriter:
+    default = "f32"
+    def writes(self, path): return False
+    def plan(self, source, format): pass
+    def write(self, source, destination, format, *, force, progress): pass
+class AdapterReader:
+    def recognizes(self, path): return False
+    def files(self, path): return []
+    def read(self, path, model, dtype, scale): pass
+class Locator:
+    def locate(self, reference, kind): return None
+    def refuse(self, reference, files): pass
 class Quantizer:
     def quantize(self, weights, target): pass
 class Family:
@@ -312,7 +349,8 @@ class Family:
 values = {"run_options": Options(), "tokenizers": dict, "schedulers": dict, "drafters": dict, "logit_processors": dict,
           "prefix_stores": dict, "observers": dict,
           "model_families": Family(), "sources": Source(), "quant_formats": QuantFormat("six", "f32"),
-          "quantizers": Quantizer(), "backends": Backend()}
+          "quantizers": Quantizer(), "backends": Backend(), "model_readers": ModelReader(),
+          "model_writers": ModelWriter(), "adapter_readers": AdapterReader(), "locators": Locator()}
 @hookimpl
 def infeng_kernel_libraries(): called.add("infeng_kernel_libraries"); return [KernelLibrary("first", path)]
 @hookimpl
@@ -330,7 +368,9 @@ def infeng_{kind}(): called.add("infeng_{kind}"); return {{"six": values["{kind}
     )
     plugins = Plugins.discover(load_config(overrides={"plugins.paths": [str(path)]}))
     assert plugins.tokenizer("six") and plugins.scheduler("six") and plugins.quant_format("six")
-    assert plugins.backend("six") and plugins.drafter("six") and plugins.model_families().keys() == {"six"}
+    assert plugins.backend("six") and plugins.drafter("six") and plugins.model_families()["six"].FAMILY == "six"
+    for found in (plugins.model_readers(), plugins.model_writers(), plugins.adapter_readers(), plugins.locators()):
+        assert "six" in dict(found)
     assert plugins.sources().keys() == {"six"} and plugins.quantizer("six").plugin == "six"
     assert plugins.logit_processor("six") and plugins.prefix_store("six") and plugins.observer("six")
     assert plugins.command("six").name == "six" and "six" in plugins.run_options()
@@ -341,6 +381,6 @@ def infeng_{kind}(): called.add("infeng_{kind}"); return {{"six": values["{kind}
     from infeng_core import builtin
 
     assert six_hooks.called == HOOKS.keys()
-    # The first two are the files of folders; stores of prefixes come in a wheel.
-    own = HOOKS.keys() - {"infeng_model_families", "infeng_sources", "infeng_prefix_stores"}
+    # Stores of prefixes and writers of model files come in wheels.
+    own = HOOKS.keys() - {"infeng_sources", "infeng_prefix_stores", "infeng_model_writers"}
     assert all(getattr(builtin, name)() for name in own)

@@ -23,7 +23,8 @@ from safetensors.numpy import load_file, save_file
 
 from infeng_core import _native, cli
 from infeng_core.engine import Engine
-from infeng_core.errors import ManifestError, ModelError, PluginError, RequestError, UsageError
+from infeng_core.errors import AdapterError, ManifestError, ModelError, PluginError, RequestError, UsageError
+from infeng_core.formats.adapters.sites import sites
 from infeng_core.formats.loader import load
 from infeng_core.formats.quant import Grid
 from infeng_core.formats.quantizers import QuantTarget
@@ -70,6 +71,7 @@ def ids(made: Engine, prompt: Any = "the quick") -> tuple[int, ...]:
 def test_there_is_an_example_for_each_kind() -> None:
     kinds = {"backend", "command", "drafter", "family", "logits", "prefix_store", "quantizer", "scheduler", "source"}
     kinds |= {"observer", "run_options", "tokenizer"}
+    kinds |= {"tokenizer", "model_reader", "adapter_reader", "locator"}
     assert PYTHON.keys() >= kinds
 
 
@@ -273,6 +275,145 @@ def test_the_source_reads_a_model_from_another_kind_of_file(tiny: Path, tmp_path
     file.write_bytes(file.read_bytes()[:5000])
     with pytest.raises(ModelError, match=r"model\.npz: not a NumPy archive"):
         engine(file, "source")
+
+
+def arrays(tiny: Path, folder: Path) -> Path:
+    """Write a model as a folder of .npy files."""
+    folder.mkdir()
+    for name, values in load_file(tiny / "model.safetensors").items():
+        np.save(folder / f"{name}.npy", values.astype(np.float32))
+    shutil.copy(tiny / "config.json", folder / "model.json")
+    shutil.copy(tiny / "tokenizer.json", folder)
+    return folder
+
+
+def test_the_model_reader_opens_a_model_tensor_by_tensor(tiny: Path, tmp_path: Path, capsys: Any) -> None:
+    folder, given = arrays(tiny, tmp_path / "arrays"), ["--set", f"plugins.paths={PYTHON['model_reader']}"]
+    with pytest.raises(ModelError, match=r"config\.json"):
+        engine(folder)
+    assert ids(engine(folder, "model_reader")) == ids(engine(tiny))
+    assert cli.main(["convert", str(folder), str(tmp_path / "native"), *given]) == 0
+    assert ids(engine(tmp_path / "native")) == ids(engine(tiny))
+    capsys.readouterr()
+    assert cli.main(["models", str(folder), "--json", *given]) == 0
+    [said] = json.loads(capsys.readouterr().out)
+    assert said["kind"] == "NumPy folder" and said["family"] == "llama" and said["has_tokenizer"]
+    assert said["stored"]["float32"] >= 15 and not said["why_not"]
+    np.save(folder / "model.norm.weight.npy", np.zeros(3, np.float32))
+    with pytest.raises(ModelError, match=r"model\.norm\.weight\.npy: is float32 \(3,\), \(64,\) of"):
+        engine(folder, "model_reader")
+
+
+@pytest.mark.parametrize(
+    ("method", "lie", "words"),
+    [
+        ("recognizes", lambda self, path: 1 / 0, r"recognizes\(\) raised ZeroDivisionError"),
+        ("recognizes", lambda self, path: "yes", r"what recognizes\(\) returned is 'yes', not bool"),
+        ("files", lambda self, path: [], r"what files\(\) returned is \[\], not ModelFiles"),
+        ("open", lambda self, path: None, r"it has no .*"),
+        ("open", lambda self, path: sys.exit(3), r"open\(\) raised SystemExit: 3"),
+    ],
+)
+def test_a_model_reader_that_lies_is_named(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, lie: Any, words: str
+) -> None:
+    folder = arrays(tiny, tmp_path / "arrays")
+    with engine(folder, "model_reader"):
+        import infeng_npy
+    monkeypatch.setattr(infeng_npy.NpyReader, method, lie)
+    os.utime(folder / "model.norm.weight.npy", ns=(1, 1))  # another model, which is not in the cache
+    with pytest.raises(PluginError, match=rf"^plugin npy: model reader npy: (what open\(\) returned: )?{words}"):
+        engine(folder, "model_reader")
+
+
+def test_a_tensor_of_a_model_reader_that_is_none_is_named(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = arrays(tiny, tmp_path / "arrays")
+    with engine(folder, "model_reader"):
+        import infeng_npy
+    monkeypatch.setattr(infeng_npy.NpyCheckpoint, "array", lambda self, part: "floats")
+    os.utime(folder / "model.norm.weight.npy", ns=(1, 1))
+    with pytest.raises(PluginError, match=r"^plugin npy: model reader npy: what array\(\) returned is 'floats'"):
+        engine(folder, "model_reader")
+
+
+def test_a_converted_model_and_a_hugging_face_directory_ask_no_reader_of_a_plugin(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert cli.main(["convert", str(tiny), str(tmp_path / "native")]) == 0
+    for name in [name for name in sys.modules if name.startswith("infeng_gguf")]:
+        monkeypatch.delitem(sys.modules, name)
+    with engine(tmp_path / "native", "model_reader"), engine(tiny, "model_reader"):
+        assert "infeng_npy" not in sys.modules and "infeng_gguf" not in sys.modules
+
+
+def test_the_locator_finds_models_and_adapters_by_name(tiny: Path, tmp_path: Path) -> None:
+    shutil.copytree(tiny, tmp_path / "tiny")
+    tiny_adapter.write(tmp_path / "poet", 1)
+    settings = {"shelf__folder": str(tmp_path)}
+    with engine("shelf://tiny", "locator", **settings) as made:  # type: ignore[arg-type]
+        made.adapters.load("poet", "shelf://poet")
+        answer = made.generate([Request("the quick", GREEDY, adapter="poet")])[0]
+        with pytest.raises(AdapterError, match="shelf://nobody: is no adapter in"):
+            made.adapters.load("other", "shelf://nobody")
+    with engine(tiny) as made:
+        made.adapters.load("poet", tmp_path / "poet")
+        assert made.generate([Request("the quick", GREEDY, adapter="poet")])[0].token_ids == answer.token_ids
+    with pytest.raises(ModelError, match="shelf://nothing: is no model in"):
+        engine("shelf://nothing", "locator", **settings)  # type: ignore[arg-type]
+
+
+def test_the_adapter_reader_packs_what_peft_would(tiny: Path, tmp_path: Path) -> None:
+    rng = np.random.default_rng(5)
+    module = "model.layers.0.self_attn.q_proj"
+    with engine(tiny) as made:
+        spec = sites(made.model.config).matrices[module]
+    a = rng.standard_normal((4, spec.k)).astype(np.float32)
+    b = rng.standard_normal((spec.part.rows, 4)).astype(np.float32)
+    np.savez(tmp_path / "poet.npz", scaling=np.float32(2), **{f"{module}.a": a, f"{module}.b": b})
+    peft = tmp_path / "peft"
+    peft.mkdir()
+    config = {"peft_type": "LORA", "r": 4, "lora_alpha": 8, "target_modules": ["layers.0.self_attn.q_proj"]}
+    (peft / "adapter_config.json").write_text(json.dumps(config))
+    names = {"lora_A": a, "lora_B": b}
+    save_file(
+        {f"base_model.model.{module}.{name}.weight": values for name, values in names.items()},
+        peft / "adapter_model.safetensors",
+    )
+    request = Request("the quick", GREEDY, adapter="poet")
+    with engine(tiny, "adapter_reader") as made:
+        plain = made.generate("the quick", GREEDY)[0].token_ids
+        made.adapters.load("poet", tmp_path / "poet.npz")
+        found = made.generate([request])[0].token_ids
+    with engine(tiny) as made:
+        made.adapters.load("poet", peft)
+        assert made.generate([request])[0].token_ids == found != plain
+        with pytest.raises(AdapterError, match=r"poet\.npz: is a file"):
+            made.adapters.load("other", tmp_path / "poet.npz")
+
+
+@pytest.mark.parametrize(
+    ("method", "lie", "words"),
+    [
+        ("recognizes", lambda self, path: None, r"what recognizes\(\) returned is None, not bool"),
+        ("read", lambda self, *given: {}, r"what read\(\) returned is \{\}, not AdapterImage"),
+        ("read", lambda self, *given: 1 / 0, r"read\(\) raised ZeroDivisionError"),
+    ],
+)
+def test_an_adapter_reader_that_lies_is_named_and_the_engine_goes_on(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, lie: Any, words: str
+) -> None:
+    (tmp_path / "poet.npz").write_bytes(b"")
+    with engine(tiny, "adapter_reader") as made:
+        with pytest.raises(AdapterError, match="not a NumPy archive"):
+            made.adapters.load("poet", tmp_path / "poet.npz")
+        import infeng_npzlora
+
+        monkeypatch.setattr(infeng_npzlora.NpzReader, method, lie)
+        with pytest.raises(PluginError, match=rf"plugin npzlora: adapter reader npzlora: {words}"):
+            made.adapters.load("poet", tmp_path / "poet.npz")
+        assert len(made.generate("the quick", GREEDY)[0].token_ids) == 24
 
 
 def test_the_backend_sizes_its_memory_and_opens_no_kernel_library(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from infeng_core.errors import KernelError
 from infeng_core.formats import checkpoints, native
 from infeng_core.formats.choice import choose
 from infeng_core.formats.loader import find
+from infeng_core.formats.providers import CORE, Providers, reader_of
 from infeng_core.formats.quant import FormatLookup
 from infeng_core.formats.tensors import LoadedModel, PackedTensor
 from infeng_core.kernels.choice import Selector
@@ -40,7 +42,7 @@ TINYLLAMA = ModelConfig(
 
 
 def shape_and_formats(
-    reference: str | None, config: EngineConfig, lookup: FormatLookup
+    reference: str | None, config: EngineConfig, lookup: FormatLookup, providers: Providers = CORE
 ) -> tuple[ModelConfig, Mapping[str, str]]:
     """Return the sizes of a model, TINYLLAMA where none is named, and the format that each tensor would have.
 
@@ -48,11 +50,12 @@ def shape_and_formats(
     """
     shape = TINYLLAMA
     if reference is not None:
-        directory = find(reference)
+        directory = find(reference, providers)
         if native.is_native(directory):
             manifest = native.read_manifest(directory, lookup)
             return manifest.model, {name: entry.format for name, entry in manifest.tensors.items()}
-        return checkpoints.plan(directory, choose(config, lookup), lookup)
+        reader = partial(reader_of, providers=providers)
+        return checkpoints.plan(directory, choose(config, lookup), lookup, reader)
     return shape, choose(config, lookup).for_model(shape, lookup)
 
 

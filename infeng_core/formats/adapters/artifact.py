@@ -76,9 +76,9 @@ def shapes_of(config: ModelConfig) -> dict[str, object]:
     return {name: getattr(config, name) for name in SHAPE_FIELDS}
 
 
-def describe(image: AdapterImage, model: LoadedModel, base_name: str) -> Artifact:
+def describe(image: AdapterImage, model: LoadedModel) -> Artifact:
     """Return the header's contents for an image over ``model``."""
-    return Artifact(image.spec, image.digest, shapes_of(model.config), model.id, base_name)
+    return Artifact(image.spec, image.digest, shapes_of(model.config), model.id, image.base_name)
 
 
 def write_artifact(image: AdapterImage, artifact: Artifact, directory: Path) -> None:
@@ -141,8 +141,8 @@ def load_artifact(directory: Path, model: LoadedModel, dtype: AdapterDtype, scal
         _log.info("an adapter of format 1.x is laid out anew at each load", adapter=f"{path}", remedy=AGAIN)
         pieces, data = laid_out_anew(pieces, data)
         digest = digest_of(data)
-    image = AdapterImage(artifact.spec.scaled(scale), pieces, data, digest)
-    return image.adapter(model, directory, artifact.base_name)
+    image = AdapterImage(artifact.spec.scaled(scale), pieces, data, digest, artifact.base_name)
+    return image.adapter(model, directory)
 
 
 def _parse(fields: Fields) -> Artifact:

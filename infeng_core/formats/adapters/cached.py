@@ -14,12 +14,12 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from infeng_core.errors import AdapterError, ModelError, ResourceError
-from infeng_core.files import cache_root, model_file
+from infeng_core.errors import AdapterError, ResourceError
+from infeng_core.files import cache_root
 from infeng_core.formats.adapters.artifact import (
     FILE,
     MAJOR,
@@ -31,8 +31,6 @@ from infeng_core.formats.adapters.artifact import (
 )
 from infeng_core.formats.adapters.image import AdapterImage
 from infeng_core.formats.adapters.packed import AdapterDtype, PackedAdapter
-from infeng_core.formats.adapters.peft import WEIGHTS_FILE
-from infeng_core.formats.adapters.peft_config import CONFIG_FILE
 from infeng_core.formats.cache import mark_used, require_own, trim
 from infeng_core.formats.tensors import LoadedModel
 from infeng_core.log import get_logger
@@ -43,32 +41,38 @@ RULES = 2
 REST_SECONDS = 2.0
 """Files that changed more lately may change again within a tick of the clock that stamps them."""
 
-Pack = Callable[[], tuple[AdapterImage, str]]
-"""Reads and packs an adapter; returns it and what it says that it was trained on."""
+Files = Callable[[], Sequence[Path]]
+"""Returns the files that an adapter is made of; none where they cannot stand for it."""
 
 _log = get_logger(__name__)
 
 
 def load_through_cache(
-    directory: Path, model: LoadedModel, dtype: AdapterDtype, scale: float, pack: Pack, most_bytes: int
+    path: Path,
+    files: Files,
+    model: LoadedModel,
+    dtype: AdapterDtype,
+    scale: float,
+    pack: Callable[[], AdapterImage],
+    most_bytes: int,
 ) -> PackedAdapter:
-    """Return what ``pack`` makes of a PEFT directory, from the cache where it is there, else through ``pack``.
+    """Return what ``pack`` makes of the adapter at ``path``, from the cache where it is there, else through ``pack``.
 
     most_bytes: of all entries; 0: none is read or kept. Raises what ``pack`` raises; the cache fails silently.
     """
-    key = _key(directory, model, dtype, scale) if most_bytes else None
+    key = _key(files(), model, dtype, scale) if most_bytes else None
     entry = None if key is None else _entry(key)
     if entry is not None and is_artifact(entry):
         with contextlib.suppress(AdapterError, ResourceError, OSError):
             require_own(entry)
             found = load_artifact(entry, model, dtype, 1.0)
             mark_used(entry)
-            return replace(found, source=directory)
+            return replace(found, source=path)
         shutil.rmtree(entry, ignore_errors=True)
-    image, base_name = pack()
-    adapter = image.adapter(model, directory, base_name)
-    if entry is not None and key == _key(directory, model, dtype, scale):
-        _keep(entry, image, model, base_name, most_bytes)
+    image = pack()
+    adapter = image.adapter(model, path)
+    if entry is not None and key == _key(files(), model, dtype, scale):
+        _keep(entry, image, model, most_bytes)
     return adapter
 
 
@@ -79,30 +83,32 @@ def _entry(key: str) -> Path | None:
         return None
 
 
-def _key(directory: Path, model: LoadedModel, dtype: AdapterDtype, scale: float) -> str | None:
-    """Return what names an entry; None where a file is missing, has not rested or is a link that leads out."""
+def _key(files: Sequence[Path], model: LoadedModel, dtype: AdapterDtype, scale: float) -> str | None:
+    """Return what names an entry; None where there are no files, or one is missing or has not rested."""
+    if not files:
+        return None
     stamps: list[list[object]] = []
     try:
-        for name in (CONFIG_FILE, WEIGHTS_FILE):
-            path = model_file(directory, name).resolve(strict=True)
+        for file in files:
+            path = file.resolve(strict=True)
             found = path.stat()
             if time.time() - found.st_ctime < REST_SECONDS:
                 return None
             stamps.append([str(path), found.st_size, found.st_ino, found.st_mtime_ns, found.st_ctime_ns])
-    except (OSError, RuntimeError, ModelError):
+    except (OSError, RuntimeError):
         return None
     made_of = [stamps, model.id, dtype, scale, RULES, MAJOR, MINOR]
     return hashlib.sha256(json.dumps(made_of).encode()).hexdigest()[:32]
 
 
-def _keep(entry: Path, image: AdapterImage, model: LoadedModel, base_name: str, most_bytes: int) -> None:
+def _keep(entry: Path, image: AdapterImage, model: LoadedModel, most_bytes: int) -> None:
     """Write an entry, whole or not at all; one that a power failure damages is found by its checksum."""
     if image.data.nbytes > most_bytes:
         return
     try:
         require_own(entry)
         with tempfile.TemporaryDirectory(prefix=".", dir=entry.parent) as folder:
-            write_artifact(image, describe(image, model, base_name), Path(folder))
+            write_artifact(image, describe(image, model), Path(folder))
             (Path(folder) / FILE).chmod(0o600)
             with contextlib.suppress(OSError):  # another process was faster
                 os.rename(folder, entry)  # noqa: PTH104

@@ -1,4 +1,4 @@
-"""From a PEFT adapter to an engine-native one."""
+"""From an adapter that some reader knows to an engine-native one."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pathlib import Path
 
 from infeng_core.errors import AdapterError
 from infeng_core.formats import atomic
-from infeng_core.formats.adapters.artifact import FILE, Artifact, describe, is_artifact, read_artifact, write_artifact
-from infeng_core.formats.adapters.load import find_adapter, read_adapter
+from infeng_core.formats.adapters.artifact import FILE, Artifact, describe, read_artifact, write_artifact
+from infeng_core.formats.adapters.load import find_adapter
 from infeng_core.formats.adapters.packed import AdapterDtype
-from infeng_core.formats.adapters.packing import pack
 from infeng_core.formats.adapters.reach import check_range
+from infeng_core.formats.providers import CORE, Providers
 from infeng_core.formats.safetensors import read_header
 from infeng_core.formats.tensors import LoadedModel
 from infeng_core.log import get_logger
@@ -33,7 +33,13 @@ class AdapterConversion:
 
 
 def convert_adapter(
-    reference: str | Path, destination: Path, model: LoadedModel, dtype: AdapterDtype, *, force: bool = False
+    reference: str | Path,
+    destination: Path,
+    model: LoadedModel,
+    dtype: AdapterDtype,
+    *,
+    force: bool = False,
+    providers: Providers = CORE,
 ) -> AdapterConversion:
     """Pack an adapter over ``model`` into the directory ``destination``, which appears whole or not at all.
 
@@ -41,13 +47,12 @@ def convert_adapter(
     Raises AdapterError for a bad adapter or destination, ResourceError for a full disk.
     """
     start = time.monotonic()
-    directory = find_adapter(reference)
-    if is_artifact(directory):
-        raise AdapterError(f"{directory}", "is converted already", "convert the original PEFT directory")
-    adapter = read_adapter(directory, model.config)
-    image = pack(adapter, model, dtype)
-    check_range(image.spec, image.arrays, model, directory)
-    artifact = describe(image, model, adapter.base_name)
+    path, reader = find_adapter(reference, providers)
+    if reader is None:
+        raise AdapterError(f"{path}", "is converted already", "convert the original PEFT directory")
+    image = reader.read(path, model, dtype, 1.0)
+    check_range(image.spec, image.arrays, model, path)
+    artifact = describe(image, model)
     destination = destination.absolute()
     wait = f"{destination}: another process writes it; waiting"
     with atomic.locked(destination, waiting=lambda: get_logger(__name__).warning(wait)):

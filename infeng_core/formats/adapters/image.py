@@ -64,13 +64,14 @@ class AdapterImage:
     pieces: Pieces = field(repr=False)
     data: NDArray[np.uint8] = field(repr=False)
     digest: str  # of the data
+    base_name: str = ""  # what the adapter says that it was trained on
 
     @cached_property
     def arrays(self) -> Mapping[str, Arrays]:
         """The arrays of each piece, views of ``data``."""
         return self.pieces.views(self.data)
 
-    def adapter(self, model: LoadedModel, source: Path, base_name: str = "") -> PackedAdapter:
+    def adapter(self, model: LoadedModel, source: Path) -> PackedAdapter:
         """Return the adapter whose arrays are views of ``data``; raises AdapterError where ``check_range`` does."""
         reach = check_range(self.spec, self.arrays, model, source)
         content = json.dumps([self.spec.to_dict(), self.digest, model.id], sort_keys=True)
@@ -84,7 +85,7 @@ class AdapterImage:
             embedding=views.embedding,
             saved_tensors=views.saved_tensors,
             saved_vectors=views.saved_vectors,
-            base_name=base_name,
+            base_name=self.base_name,
             reach=reach,
         )
 

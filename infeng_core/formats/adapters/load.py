@@ -2,81 +2,85 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 from infeng_core.errors import AdapterError, ModelError
-from infeng_core.formats import hub, hub_names
 from infeng_core.formats.adapters.artifact import FILE, is_artifact, load_artifact
 from infeng_core.formats.adapters.bounds import MAX_MAGNITUDE
 from infeng_core.formats.adapters.cached import load_through_cache
-from infeng_core.formats.adapters.gguf import read_gguf_adapter
-from infeng_core.formats.adapters.image import AdapterImage
 from infeng_core.formats.adapters.packed import AdapterDtype, PackedAdapter
-from infeng_core.formats.adapters.packing import pack
-from infeng_core.formats.adapters.peft import WEIGHTS_FILE, PeftAdapter, is_peft, read_peft
 from infeng_core.formats.adapters.peft_config import CONFIG_FILE
+from infeng_core.formats.adapters.readers import AdapterReader, recognizing
 from infeng_core.formats.adapters.snapshot import as_adapter_error
 from infeng_core.formats.adapters.spec import A_FORMAT
-from infeng_core.formats.gguf.file import is_gguf
+from infeng_core.formats.providers import CORE, Providers
 from infeng_core.formats.tensors import LoadedModel
-from infeng_core.models.config import ModelConfig
-
-HUB_FILES = (CONFIG_FILE, WEIGHTS_FILE, FILE)
 
 
 def load_adapter(
-    reference: str | Path, model: LoadedModel, dtype: AdapterDtype, *, scale: float = 1.0, cache: int = 0
+    reference: str | Path,
+    model: LoadedModel,
+    dtype: AdapterDtype,
+    *,
+    scale: float = 1.0,
+    cache: int = 0,
+    providers: Providers = CORE,
 ) -> PackedAdapter:
-    """Load an adapter over ``model``: PEFT directory, GGUF file, artifact or hub name (``org/name[@revision]``).
+    """Load an adapter over ``model``: an artifact, what a reader of ``providers`` knows, or a name that one locates.
 
-    ``scale`` multiplies alpha / r. ``cache`` is how many bytes packed PEFT directories may take in the user's cache.
+    ``scale`` multiplies alpha / r. ``cache`` is how many bytes packed adapters may take in the user's cache.
     Raises AdapterError for anything that is broken, that does not fit the base or that is not run.
     """
     if dtype not in A_FORMAT:
         raise AdapterError(f"{reference}", f"unknown storage {dtype!r}", f"known are {', '.join(A_FORMAT)}")
     if not abs(scale) <= MAX_MAGNITUDE:
         raise AdapterError(f"{reference}", f"cannot be scaled by {scale}", f"give a scale of at most {MAX_MAGNITUDE:g}")
-    directory = find_adapter(reference)
-    if is_artifact(directory):
-        return load_artifact(directory, model, dtype, scale)
-
-    def packed() -> tuple[AdapterImage, str]:
-        adapter = read_adapter(directory, model.config)
-        return pack(adapter, model, dtype, scale), adapter.base_name
-
-    return load_through_cache(directory, model, dtype, scale, packed, cache)
+    path, reader = find_adapter(reference, providers)
+    if reader is None:
+        return load_artifact(path, model, dtype, scale)
+    files, packed = partial(reader.files, path), partial(reader.read, path, model, dtype, scale)
+    return load_through_cache(path, files, model, dtype, scale, packed, cache)
 
 
-def read_adapter(path: Path, base: ModelConfig) -> PeftAdapter:
-    """Read a PEFT directory or a GGUF file and check that it fits ``base``; raises AdapterError."""
-    return read_gguf_adapter(path, base) if path.is_file() else read_peft(path, base)
+def find_adapter(reference: str | Path, providers: Providers = CORE) -> tuple[Path, AdapterReader | None]:
+    """Return where an adapter lies, fetched if need be, and what reads it: None for an artifact.
 
-
-def find_adapter(reference: str | Path) -> Path:
-    """Return the directory or GGUF file of an adapter, fetched from the hub if need be; raises AdapterError."""
+    Raises AdapterError.
+    """
     try:
         path = Path(reference).expanduser()
-        if path.is_dir():
-            found = is_peft(path), is_artifact(path)
-            if not any(found):
-                raise AdapterError(
-                    f"{path}", f"holds no adapter (no {CONFIG_FILE})", "give a directory that PEFT saved"
-                )
-            if all(found):
-                why = f"holds {CONFIG_FILE} and {FILE}, of which only one can be meant"
-                raise AdapterError(f"{path}", why, "keep them in two directories")
-            return path
-        if path.exists():
-            with as_adapter_error(path):
-                if is_gguf(path):
-                    return path
-            raise AdapterError(f"{path}", "is a file", "give the directory that holds it, or a GGUF file")
+        if not path.exists():
+            path = _located(reference, providers)
+        return path, _reader(path, providers)
     except (OSError, ValueError, RuntimeError) as error:
         why = f"is no usable path ({getattr(error, 'strerror', None) or error})"
         raise AdapterError(str(reference)[:200], why, "give a directory or org/name") from None
-    if isinstance(reference, str) and hub_names.is_name(reference):
+
+
+def _reader(path: Path, providers: Providers) -> AdapterReader | None:
+    with as_adapter_error(path):
+        reader = recognizing(path, providers.adapter_readers())
+    if path.is_dir() and is_artifact(path):
+        if reader is not None:
+            why = f"holds {CONFIG_FILE} and {FILE}, of which only one can be meant"
+            raise AdapterError(f"{path}", why, "keep them in two directories")
+        return None
+    if reader is not None:
+        return reader
+    if path.is_dir():
+        raise AdapterError(f"{path}", f"holds no adapter (no {CONFIG_FILE})", "give a directory that PEFT saved")
+    remedy = providers.missing_wheel(str(path)) or "give the directory that holds it"
+    raise AdapterError(f"{path}", "is a file", remedy)
+
+
+def _located(reference: str | Path, providers: Providers) -> Path:
+    for _, locator in providers.locators() if isinstance(reference, str) else ():
         try:
-            return hub.fetch(reference, HUB_FILES, "adapter")
+            found = locator.locate(str(reference), "adapter")
         except ModelError as error:
             raise AdapterError(error.what, error.why, error.remedy) from None
-    raise AdapterError(f"{reference}", "no such adapter directory", "give a directory, or a hub name such as org/name")
+        if found is not None:
+            return found
+    remedy = "give a directory, or a hub name such as org/name"
+    raise AdapterError(f"{reference}", "no such adapter directory", remedy)

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from infeng_core.formats.adapters.peft import Delta
+from infeng_core.formats.adapters.weights import Delta
 from infeng_core.formats.tensors import PackedTensor
 from infeng_core.models.weights import PANEL_ROWS
 

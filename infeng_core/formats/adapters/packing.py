@@ -13,11 +13,11 @@ from infeng_core.errors import AdapterError
 from infeng_core.formats.adapters.image import AdapterImage, Pieces, reads_rotated
 from infeng_core.formats.adapters.norms import row_scales
 from infeng_core.formats.adapters.packed import AdapterDtype
-from infeng_core.formats.adapters.peft import Delta, Floats, PeftAdapter
 from infeng_core.formats.adapters.sites import EMBED, HEAD, Site, base_tensor, sites
 from infeng_core.formats.adapters.snapshot import digest
 from infeng_core.formats.adapters.spec import A_FORMAT, AdapterSpec, PartSpec
 from infeng_core.formats.adapters.stacked import pack_stacked
+from infeng_core.formats.adapters.weights import AdapterWeights, Delta, Floats
 from infeng_core.formats.rotation import rotated
 from infeng_core.formats.shards import aligned_bytes
 from infeng_core.formats.tensors import LoadedModel, PackedTensor
@@ -27,7 +27,7 @@ SMALLEST = np.float32(2.0**-100)  # a row whose largest magnitude lies below cou
 Arrays = Mapping[str, NDArray[Any]]
 
 
-def pack(adapter: PeftAdapter, model: LoadedModel, dtype: AdapterDtype, scale: float = 1.0) -> AdapterImage:
+def pack(adapter: AdapterWeights, model: LoadedModel, dtype: AdapterDtype, scale: float = 1.0) -> AdapterImage:
     """Pack an adapter over ``model``; ``scale`` multiplies alpha / r.
 
     Raises AdapterError naming the tensor for a value that is too large for ``dtype``.
@@ -36,7 +36,7 @@ def pack(adapter: PeftAdapter, model: LoadedModel, dtype: AdapterDtype, scale: f
 
 
 class _Packer:
-    def __init__(self, adapter: PeftAdapter, model: LoadedModel, dtype: AdapterDtype, scale: float) -> None:
+    def __init__(self, adapter: AdapterWeights, model: LoadedModel, dtype: AdapterDtype, scale: float) -> None:
         self.adapter = adapter
         self.model = model
         self.dtype = dtype
@@ -76,7 +76,7 @@ class _Packer:
             arrays[f"saved.{name}"]["panels"][:] = panels
         for name, module in vectors.items():
             arrays[f"saved.{name}"]["vector"][:] = self.adapter.saved[module]
-        return AdapterImage(spec, pieces, data, digest(data))
+        return AdapterImage(spec, pieces, data, digest(data), self.adapter.base_name)
 
     def _part_spec(self, module: str) -> PartSpec:
         delta = self.adapter.deltas.get(module)

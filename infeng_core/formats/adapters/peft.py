@@ -7,13 +7,9 @@ PEFT prefixes names with ``base_model.model.`` and leaves the adapter's own name
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn
-
-import numpy as np
-from numpy.typing import NDArray
 
 from infeng_core.errors import AdapterError
 from infeng_core.formats.adapters.names import Names
@@ -21,6 +17,7 @@ from infeng_core.formats.adapters.parameters import Parameter, parameters
 from infeng_core.formats.adapters.peft_config import CONFIG_FILE, PeftConfig, read_peft_config
 from infeng_core.formats.adapters.sites import Site, Sites, sites
 from infeng_core.formats.adapters.snapshot import Snapshot, TensorFile, read_settled
+from infeng_core.formats.adapters.weights import AdapterWeights, Delta, Floats
 from infeng_core.models.config import ModelConfig
 from infeng_core.models.fields import show
 
@@ -31,31 +28,6 @@ TO_SAFETENSORS = "load it with PEFT and save it again: model.save_pretrained(DIR
 
 EXPERTS = re.compile(r"\.experts\.|\.(in|out)put_linear\.")
 ONE_EXPERT = re.compile(r"\.experts\.\d+\.")  # a module of its own, up to transformers 4
-Floats = NDArray[np.float32]
-
-
-@dataclass(frozen=True)
-class Delta:
-    """The low-rank part of one module: the product is ``scaling * b @ a``; an embedding's ``a`` is (rank, vocab)."""
-
-    site: Site
-    a: Floats = field(repr=False)  # (rank, k)
-    b: Floats = field(repr=False)  # (rows, rank)
-    scaling: float
-    magnitude: Floats | None = field(repr=False)  # (rows,), DoRA
-    bias: Floats | None = field(repr=False)  # (rows,), of the product, to be multiplied by ``scaling``
-
-
-@dataclass(frozen=True)
-class PeftAdapter:
-    """All that an adapter holds, as float32 and by module name."""
-
-    source: Path
-    base_name: str  # the model that it was trained on, as it says
-    deltas: Mapping[str, Delta]
-    biases: Mapping[str, Floats]  # that take the place of the base's
-    saved: Mapping[str, Floats]  # matrices and norms that take the place of the base's
-    base_weights: Mapping[str, Floats]  # embeddings and head below their adapters, where PEFT saved them too
 
 
 def is_peft(directory: Path) -> bool:
@@ -63,11 +35,11 @@ def is_peft(directory: Path) -> bool:
     return any((directory / name).exists() for name in (CONFIG_FILE, WEIGHTS_FILE, *PICKLES))
 
 
-def read_peft(directory: Path, base: ModelConfig) -> PeftAdapter:
+def read_peft(directory: Path, base: ModelConfig) -> AdapterWeights:
     """Read an adapter and check that it fits ``base``; raises AdapterError naming file, tensor, reason and remedy."""
     path = directory / WEIGHTS_FILE
 
-    def read(files: Snapshot) -> PeftAdapter:
+    def read(files: Snapshot) -> AdapterWeights:
         config = read_peft_config(directory, files)
         if not path.exists():
             _refuse_pickle(directory)
@@ -100,7 +72,7 @@ class _Reader:
         self.names = Names(self.header.tensors, PREFIX, base.family)
         self.used: set[str] = set()
 
-    def read(self) -> PeftAdapter:
+    def read(self) -> AdapterWeights:
         self.has_modules = any(map(ONE_EXPERT.search, self.header.tensors))
         targets = [site for site in self.sites.matrices.values() if self._is_target(site)]
         targets = self._with_tied(targets)
@@ -121,7 +93,7 @@ class _Reader:
         below = self._expect_base_weights(targets)
         self._refuse_unknown()
         file = TensorFile(self.files, self.path, self.header)
-        return PeftAdapter(
+        return AdapterWeights(
             source=self.directory,
             base_name=self.config.base_name,
             deltas={

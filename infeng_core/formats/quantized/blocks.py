@@ -10,8 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from infeng_core.formats.gguf.storage import halved
-from infeng_core.formats.gguf.types import MXFP4_VALUES
+from infeng_core.formats.kept_integers import MXFP4_VALUES, halved
 from infeng_core.formats.quantized.module import Module
 from infeng_core.formats.quantized.raw import Raw, along
 from infeng_core.formats.quantizers import Quantized

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from infeng_bench import options, shapes
-from infeng_core.api import EngineConfig, FormatLookup, ModelConfig, choose, shape_and_formats
+from infeng_core.api import EngineConfig, FormatLookup, ModelConfig, Plugins, choose, shape_and_formats
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,6 @@ def model_shape(arguments: argparse.Namespace, config: EngineConfig, lookup: For
     """
     name = options.model_name(arguments)
     if arguments.model is not None:
-        return ModelShape(name, *shape_and_formats(arguments.model, config, lookup))
+        return ModelShape(name, *shape_and_formats(arguments.model, config, lookup, Plugins.discover(config)))
     shape = shapes.model_config(arguments.synthetic)
     return ModelShape(name, shape, choose(config, lookup).for_model(shape, lookup))

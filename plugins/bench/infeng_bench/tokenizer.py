@@ -36,14 +36,14 @@ def run(arguments: argparse.Namespace) -> int:
     """Measure, print and write."""
     config = options.config(arguments)
     name = options.model_name(arguments)
-    texts = _texts(arguments)
+    texts, plugins = _texts(arguments), Plugins.discover(config)
     if arguments.model is None:
         from infeng_bench import synthetic
 
         directory = synthetic.hf_directory(arguments.synthetic)
     else:
-        directory = find(arguments.model)
-    tokenizer = Plugins.discover(config).tokenizer(config.tokenizer.use)(directory, config)
+        directory = find(arguments.model, plugins)
+    tokenizer = plugins.tokenizer(config.tokenizer.use)(directory, config)
     nbytes = sum(len(text.encode()) for text in texts)
     ids = tokenizer.encode(texts)  # its threads start, its caches fill
     tokens = sum(map(len, ids))

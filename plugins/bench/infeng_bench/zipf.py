@@ -112,7 +112,8 @@ def _cells(arguments: argparse.Namespace, source: Path) -> Iterator[Cell]:
 def _sizes(file: Path) -> ModelConfig:
     """Return the sizes that a GGUF tells; raises ModelError where it is none of a model."""
     config = EngineConfig()
-    return shape_and_formats(str(file), config, Plugins.discover(config).quant_format)[0]
+    plugins = Plugins.discover(config)
+    return shape_and_formats(str(file), config, plugins.quant_format, plugins)[0]
 
 
 def _workload(arguments: argparse.Namespace, source: Path, context: int) -> Workload:

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import tiny_adapter
 import tiny_model
+from gguf_calls import export_gguf
 
 from infeng_core import cli
 from infeng_core.engine import Engine
-from infeng_core.formats.gguf.export import export_gguf
 from infeng_core.scheduling.blocks import BLOCK_TOKENS
 
 Infeng = Callable[..., tuple[int, str, str]]

@@ -203,13 +203,6 @@ def test_other_weight_formats_say_how_to_convert(make_model: Maker, cache: Path,
         assert file in text and "save_pretrained" in text
 
 
-def test_weights_that_call_themselves_gguf_say_what_they_are_not(make_model: Maker, cache: Path) -> None:
-    directory = make_model()
-    file = (directory / "model.safetensors").rename(directory / "model-q4_0.gguf")
-    assert f"give {file}" in refused(directory, cache)
-    assert "does not begin with GGUF" in refused(file, cache)
-
-
 def test_a_truncated_download_is_named(make_model: Maker, cache: Path) -> None:
     directory = make_model()
     path = directory / "model.safetensors"

@@ -14,6 +14,8 @@ from infeng_core.models.config import ModelConfig
 from infeng_core.models.families import builtin, describe, families
 from infeng_core.models.ops import Attention, Linear
 from infeng_core.models.weights import layout
+from infeng_core.plug.assembly import load_config
+from infeng_core.plug.manager import Plugins
 
 SOURCE = """
 from infeng_core.models.weights import Layout, TensorSpec, stacked
@@ -50,6 +52,13 @@ def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_the_families_are_found() -> None:
     found = {name: module.ARCHITECTURES for name, module in families().items()}
     assert found.items() >= {"llama": ("LlamaForCausalLM",), "qwen2": ("Qwen2ForCausalLM",)}.items()
+
+
+def test_every_family_of_the_core_comes_through_the_hook() -> None:
+    plugins = Plugins.discover(load_config())
+    core = plugins.plugin("core").manifest
+    assert core is not None and sorted(core.provides["model_families"]) == sorted(builtin())
+    assert plugins.model_families().items() >= builtin().items()
 
 
 def test_one_more_file_is_one_more_family(tiny: None) -> None:

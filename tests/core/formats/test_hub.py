@@ -15,11 +15,11 @@ from typing import ClassVar
 
 import pytest
 import tiny_model
+from gguf_calls import export_gguf
+from infeng_gguf import hub as hub_gguf
 from safetensors.numpy import load_file, save_file
 
 from infeng_core.errors import ModelError
-from infeng_core.formats import hub_gguf
-from infeng_core.formats.gguf.export import export_gguf
 from infeng_core.formats.hub import fetch_config, is_name
 
 Maker = Callable[..., Path]
@@ -29,9 +29,12 @@ import sys
 from infeng_core.errors import InfengError
 from infeng_core.formats.loader import load
 from infeng_core.plug.assembly import load_config
+from infeng_core.plug.manager import Plugins
+config = load_config()
+plugins = Plugins.discover(config)
 for line in sys.stdin:
     try:
-        print(load(line.strip(), load_config(), progress=False).formats_used["embed"], flush=True)
+        print(load(line.strip(), config, plugins, progress=False).formats_used["embed"], flush=True)
     except InfengError as error:
         print(f"error: {error}", flush=True)
 """
@@ -375,8 +378,8 @@ def test_a_quantization_is_found_in_the_names_of_files(
 ) -> None:
     """What the hub answers is replaced: the names of one repository of many kinds."""
     asked: list[str] = []
-    monkeypatch.setattr(hub_gguf.hub, "listing", lambda reference: (f"{reference}@{COMMIT}", list(NAMES)))
-    monkeypatch.setattr(hub_gguf.hub, "fetch", lambda reference, names: asked.extend(names) or tmp_path)
+    monkeypatch.setattr(hub_gguf, "hub_listing", lambda reference: (f"{reference}@{COMMIT}", list(NAMES)))
+    monkeypatch.setattr(hub_gguf, "hub_fetch", lambda reference, names: asked.extend(names) or tmp_path)
     if isinstance(files, str):
         with pytest.raises(ModelError, match=f"{files}|is not the name of a GGUF file") as caught:
             hub_gguf.fetch_gguf(f"a/b:{wanted}")

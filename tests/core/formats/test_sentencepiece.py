@@ -17,7 +17,6 @@ from tokenizers import Tokenizer
 from infeng_core.errors import ModelError
 from infeng_core.formats import sentencepiece as ours
 from infeng_core.formats import tiktoken
-from infeng_core.formats.gguf.pretokenizers import SPLITTINGS
 from infeng_core.formats.loader import load
 from infeng_core.plug.assembly import load_config
 from infeng_core.requests.hftokenizer import HfTokenizer
@@ -179,4 +178,3 @@ def test_a_family_that_publishes_no_ranks_is_refused(corpus: list[str]) -> None:
         tiktoken.tokenizer_json(data, {}, "gemma", Path("tokenizer.model"))
     with pytest.raises(ModelError, match="line 3"):
         tiktoken.tokenizer_json(data.replace(b" 2\n", b" 7\n"), {}, "llama", Path("tokenizer.model"))
-    assert {*tiktoken.BY_FAMILY.values()} <= SPLITTINGS.keys()

@@ -50,6 +50,29 @@ def test_a_part_of_a_missing_wheel_is_an_error_that_names_the_wheel(plugin: str,
         getattr(plugins, kind)(name)
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["run", "DIR/model.gguf", "-p", "x"],
+        ["run", "DIR/absent.gguf", "-p", "x"],
+        ["run", "acme/tiny:Q4_K_M", "-p", "x"],
+        ["run", "DIR/folder", "-p", "x"],
+        ["convert", "DIR/folder", "DIR/made.gguf"],
+    ],
+)
+def test_files_of_a_missing_wheel_are_an_error_that_names_the_wheel(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "folder").mkdir()
+    for file in (tmp_path / "model.gguf", tmp_path / "folder" / "model-q4_0.gguf"):
+        file.write_bytes(b"GGUF" + bytes(100))
+    monkeypatch.setenv("INFENG_PLUGINS_DISABLE", "gguf")
+    monkeypatch.setattr("infeng_core.formats.hub.fetch", lambda *given: pytest.fail("the hub was asked"))
+    assert cli.main([word.replace("DIR", str(tmp_path)) for word in words]) != 0
+    said = capsys.readouterr().err
+    assert said.rstrip().endswith("install the wheel infeng-gguf") and said.count("\n") == 1
+
+
 def test_a_command_of_a_missing_wheel_is_an_error_that_names_the_wheel(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -122,7 +122,7 @@ def test_a_file_of_version_1_is_laid_out_anew(
                 array[:] = from_bf16(given) if key.endswith("b_scale") else given
     monkeypatch.setattr(artifacts, "MAJOR", 1)
     image = AdapterImage(now.spec, pieces, data, digest(data))
-    write_artifact(image, dataclasses.replace(describe(image, model, ""), major=1), tmp_path)
+    write_artifact(image, dataclasses.replace(describe(image, model), major=1), tmp_path)
     monkeypatch.undo()
     found = load_adapter(tmp_path, model, dtype)
     assert set(map(now.spec.rank, rows)) == {4, 8, 12}

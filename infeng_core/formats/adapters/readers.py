@@ -1,0 +1,60 @@
+"""The face of a reader of adapter files, and the one of the core: PEFT directories."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from infeng_core.errors import ModelError
+from infeng_core.files import model_file
+from infeng_core.formats.adapters.image import AdapterImage
+from infeng_core.formats.adapters.packed import AdapterDtype
+from infeng_core.formats.adapters.packing import pack
+from infeng_core.formats.adapters.peft import WEIGHTS_FILE, is_peft, read_peft
+from infeng_core.formats.adapters.peft_config import CONFIG_FILE
+from infeng_core.formats.tensors import LoadedModel
+
+
+class AdapterReader(Protocol):
+    """A reader of adapter files. Registered by name through the hook ``infeng_adapter_readers``."""
+
+    def recognizes(self, path: Path) -> bool:
+        """Return whether the file or directory at ``path`` may be such an adapter, by its name or how it begins."""
+
+    def files(self, path: Path) -> Sequence[Path]:
+        """Return the files whose places, sizes and times stand for the adapter, so that it is packed once.
+
+        None of them: it is packed at each load.
+        """
+
+    def read(self, path: Path, model: LoadedModel, dtype: AdapterDtype, scale: float) -> AdapterImage:
+        """Return the adapter packed over ``model``, its factors times ``scale``; raises AdapterError."""
+
+
+class PeftReader:
+    """The reader of directories that PEFT saved."""
+
+    def recognizes(self, path: Path) -> bool:
+        """Return whether a directory holds, or should hold, a PEFT adapter."""
+        return is_peft(path)
+
+    def files(self, path: Path) -> Sequence[Path]:
+        """Return the configuration and the weights; nothing where one of them leads out of the directory."""
+        try:
+            return [model_file(path, name) for name in (CONFIG_FILE, WEIGHTS_FILE)]
+        except ModelError:
+            return []
+
+    def read(self, path: Path, model: LoadedModel, dtype: AdapterDtype, scale: float) -> AdapterImage:
+        """Return the adapter packed over ``model``; raises AdapterError."""
+        return pack(read_peft(path, model.config), model, dtype, scale)
+
+
+BUILTIN = {"peft": PeftReader()}
+"""The readers of the core by name."""
+
+
+def recognizing(path: Path, readers: Iterable[tuple[str, AdapterReader]]) -> AdapterReader | None:
+    """Return the first of ``readers`` that recognizes ``path``; None where none does."""
+    return next((reader for _, reader in readers if reader.recognizes(path)), None)

@@ -1,1 +1,0 @@
-"""GGUF files: what llama.cpp and its tools write, read strictly and written."""

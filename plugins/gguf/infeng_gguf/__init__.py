@@ -1,0 +1,1 @@
+"""GGUF files for INF-ENG."""

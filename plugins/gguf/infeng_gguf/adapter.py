@@ -1,0 +1,133 @@
+"""LoRA adapters as GGUF files: what llama.cpp's ``convert_lora_to_gguf.py`` writes, checked against the base.
+
+Each changed weight has two tensors, ``blk.0.attn_q.weight.lora_a`` (rank, inputs) and ``.lora_b`` (outputs, rank);
+rows of q and k are in the base's order there. The product is multiplied by alpha / rank, by 1 where alpha is 0. Those
+of experts have all of a layer: ``blk.0.ffn_up_exps.weight.lora_a`` (experts, rank, inputs) and ``.lora_b`` (experts,
+outputs, rank), whose products are of plain matrices, also where the checkpoint of the base has them turned.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from infeng_core.api import AdapterError, ModelConfig, layout
+from infeng_core.api.formats import MAX_RANK, AdapterWeights, Delta, Site, as_adapter_error, show, sites
+from infeng_gguf.architectures import ARCHITECTURES, WITH_EXPERTS
+from infeng_gguf.checkpoint import halves
+from infeng_gguf.experts import Place, places
+from infeng_gguf.file import GgufFile
+from infeng_gguf.types import decoded
+
+_NAMES = (ARCHITECTURES, WITH_EXPERTS)
+OTHER_BASE = "load it over the model that it was trained on"
+
+
+def read_gguf_adapter(path: Path, base: ModelConfig) -> AdapterWeights:
+    """Read an adapter and check that it fits ``base``; raises AdapterError naming file, tensor, reason and remedy."""
+    with as_adapter_error(path):
+        return _Reader(GgufFile(path), base).read()
+
+
+class _Reader:
+    def __init__(self, file: GgufFile, base: ModelConfig) -> None:
+        self.file, self.base = file, base
+        fields = file.fields
+        for key, wanted in (("general.type", "adapter"), ("adapter.type", "lora")):
+            found = fields.text(key, "absent")
+            if found != wanted:
+                fields.fail(key, f"is {show(found)}, not {wanted}", "give a GGUF file of a LoRA adapter")
+        if fields.has("adapter.alora.invocation_tokens"):
+            fields.fail("adapter.alora.invocation_tokens", "is set, which is not run here", "use a plain LoRA adapter")
+        name = fields.text("general.architecture")
+        architecture = next((one[name] for one in _NAMES if name in one and one[name].family == base.family), None)
+        if architecture is None:
+            fields.fail("general.architecture", f"is {show(name)}, the base is a {base.family}", OTHER_BASE)
+        self.architecture = architecture
+        self.alpha = fields.number("adapter.lora.alpha", -1e6, 1e6)
+        self.sites = sites(base).matrices
+
+    def read(self) -> AdapterWeights:
+        other = next((name for name in self.file.tensors if not name.endswith((".lora_a", ".lora_b"))), None)
+        if other is not None:
+            self.fail(f"tensor {other[:200]} is neither A nor B of a weight (.lora_a, .lora_b)")
+        weights = sorted({name.rpartition(".")[0] for name in self.file.tensors})
+        if not weights:
+            self.fail("holds no tensor")
+        experts = self._experts(weights)
+        deltas = {
+            delta.site.module: delta
+            for weight in weights
+            for delta in (self._of_experts(weight, experts[weight]) if weight in experts else [self._delta(weight)])
+        }
+        name = self.file.fields.data.get("general.base_model.0.name", "")
+        return AdapterWeights(self.file.path, str(name)[:200], deltas, biases={}, saved={}, base_weights={})
+
+    def _experts(self, weights: Collection[str]) -> Mapping[str, list[tuple[Site, Place]]]:
+        """Return the matrices of experts that lie in each of ``weights``, for those that hold such."""
+        found: dict[str, list[tuple[Site, Place]]] = {}
+        for part, place in places(layout(self.base), frozenset(weights)).items():
+            site = self.sites.get(part.module)  # biases of experts are parts too, and no sites
+            if site is not None and place.name in weights:
+                found.setdefault(place.name, []).append((site, place))
+        return found
+
+    def _delta(self, weight: str) -> Delta:
+        module = (self.architecture.theirs(weight) or "").removesuffix(".weight")
+        site = self.sites.get(module)
+        if site is None:
+            self.fail(f"tensor {weight[:200]} has no place in this base")
+        a, b = self._pair(weight, 2)
+        if site.kind == "embedding":
+            a = np.ascontiguousarray(a.T)  # stored (vocab, rank), for its rows are looked up
+        inputs, outputs = (site.part.rows, site.k) if site.kind == "embedding" else (site.k, site.part.rows)
+        self._check(weight, a, b, (outputs, inputs))
+        heads = self.architecture.rotary_heads(f"{module}.weight", self.base.heads, self.base.kv_heads)
+        return self._made(site, a, halves(b, heads) if heads else b)
+
+    def _of_experts(self, weight: str, held: list[tuple[Site, Place]]) -> Iterator[Delta]:
+        shape = held[0][1].shape  # (experts, rows, k); of one expert (rows, k)
+        a, b = self._pair(weight, len(shape))
+        self._check(weight, a, b, shape)
+        rank, rows = a.shape[-2], shape[-2]
+        a, b = a.reshape(-1, rank, shape[-1]), b.reshape(-1, rows, rank)
+        for site, place in held:
+            expert, begin = divmod(place.begin, rows)
+            yield self._made(site, a[expert], b[expert, begin : begin + site.part.rows])
+
+    def _made(self, site: Site, a: NDArray[np.float32], b: NDArray[np.float32]) -> Delta:
+        scaling = self.alpha / a.shape[0] if self.alpha else 1.0
+        return Delta(site, a, b, scaling, magnitude=None, bias=None)
+
+    def _check(self, weight: str, a: NDArray[np.float32], b: NDArray[np.float32], shape: tuple[int, ...]) -> None:
+        """Raise AdapterError unless A and B are of a weight of this shape, (outputs, inputs) or of so many experts."""
+        rank, experts = a.shape[-2], shape[:-2]
+        if not 1 <= rank <= MAX_RANK:
+            self.fail(f"tensor {weight}.lora_a has the rank {rank}, it may be 1 to {MAX_RANK}")
+        wanted = (*experts, rank, shape[-1]), (*experts, shape[-2], rank)
+        if (a.shape, b.shape) != wanted:
+            expected = f"{wanted[0]} and {wanted[1]}"
+            self.fail(f"tensors {weight}.lora_a and .lora_b are {a.shape} and {b.shape}, {expected} are expected")
+
+    def _pair(self, weight: str, dimensions: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        return self._floats(f"{weight}.lora_a", dimensions), self._floats(f"{weight}.lora_b", dimensions)
+
+    def _floats(self, name: str, dimensions: int) -> NDArray[np.float32]:
+        tensor = self.file.tensors.get(name)
+        if tensor is None:
+            self.fail(f"tensor {name[:200]} is missing")
+        if len(tensor.shape) != dimensions or not tensor.type.is_read:
+            expected = f"numbers in {dimensions} dimensions are expected"
+            self.fail(f"tensor {name[:200]} is {tensor.type.name} {tensor.shape}, {expected}")
+        values = decoded(tensor.type, self.file.rows(name, 0, math.prod(tensor.shape[:-1]))).reshape(tensor.shape)
+        if not np.isfinite(values).all():
+            self.fail(f"tensor {name[:200]} holds a value that is not finite")
+        return values
+
+    def fail(self, why: str) -> NoReturn:
+        raise AdapterError(f"{self.file.path}", why, OTHER_BASE)

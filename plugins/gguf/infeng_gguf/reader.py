@@ -1,0 +1,98 @@
+"""GGUF files as models and as adapters, for the hooks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from infeng_core.api import Checkpoint, LoadedModel
+from infeng_core.api.formats import (
+    AdapterDtype,
+    AdapterImage,
+    Description,
+    Export,
+    ExportPlan,
+    ModelFiles,
+    ModelSource,
+    families,
+    pack_adapter,
+)
+from infeng_gguf.adapter import read_gguf_adapter
+from infeng_gguf.architectures import ARCHITECTURES
+from infeng_gguf.checkpoint import GgufCheckpoint
+from infeng_gguf.export import export_gguf, planned
+from infeng_gguf.file import GgufFile, files_of, is_gguf
+from infeng_gguf.types import TYPES
+
+
+class GgufReader:
+    """The reader of GGUF models, in one file or several."""
+
+    kind = "GGUF"
+
+    def supports(self) -> dict[str, list[str]]:
+        """Return the architectures and the types of tensors that are read."""
+        known = families()
+        return {
+            "architectures": [name for name, one in ARCHITECTURES.items() if one.family in known],
+            "types": [type.name for type in TYPES.values() if type.is_read],
+        }
+
+    def recognizes(self, path: Path) -> bool:
+        """Return whether ``path`` is a file that is, or calls itself, GGUF."""
+        return is_gguf(path)
+
+    def files(self, path: Path) -> ModelFiles:
+        """Return the files of a model, of which the first has the metadata."""
+        return ModelFiles(files_of(path), has_own_types=True)
+
+    def has_weights(self, path: Path) -> bool:
+        """Return that there are weights: without them a file is refused."""
+        return True
+
+    def describe(self, path: Path) -> Description:
+        """Return what the metadata tells; what is wrong with the vocabulary is told here. Raises ModelError."""
+        metadata = GgufFile(path).metadata
+        if metadata.get("general.type") == "adapter":
+            return Description(None)
+        checkpoint = GgufCheckpoint(path)
+        words = checkpoint.tokenizer.files()["tokenizer.json"]
+        return Description(checkpoint.config, len(words), has_template="tokenizer.chat_template" in metadata)
+
+    def open(self, path: Path) -> Checkpoint:
+        """Open a model; raises ModelError."""
+        return GgufCheckpoint(path)
+
+
+class GgufWriter:
+    """The writer of GGUF files."""
+
+    default = "f16"
+
+    def writes(self, path: Path) -> bool:
+        """Return whether a file is called GGUF."""
+        return path.suffix == ".gguf"
+
+    def plan(self, source: ModelSource, format: str) -> ExportPlan:
+        """Return the type of each tensor, and the bytes of all."""
+        return planned(source, format)
+
+    def write(self, source: ModelSource, destination: Path, format: str, *, force: bool, progress: bool) -> Export:
+        """Write a model as one file."""
+        return export_gguf(source, destination, format, force=force, progress=progress)
+
+
+class GgufAdapterReader:
+    """The reader of LoRA adapters in GGUF files."""
+
+    def recognizes(self, path: Path) -> bool:
+        """Return whether ``path`` is a file that is, or calls itself, GGUF."""
+        return is_gguf(path)
+
+    def files(self, path: Path) -> Sequence[Path]:
+        """Return nothing: a file is packed at each load."""
+        return []
+
+    def read(self, path: Path, model: LoadedModel, dtype: AdapterDtype, scale: float) -> AdapterImage:
+        """Return the adapter packed over ``model``; raises AdapterError."""
+        return pack_adapter(read_gguf_adapter(path, model.config), model, dtype, scale)

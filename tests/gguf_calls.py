@@ -1,0 +1,45 @@
+"""The core's functions over files, called with the plugins that are installed, as commands and engines call them."""
+
+from __future__ import annotations
+
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+from infeng_gguf import export
+
+from infeng_core import formats
+from infeng_core.formats import loader, survey
+from infeng_core.formats.model_writers import Export, open_source
+from infeng_core.formats.providers import reader_of
+from infeng_core.plug.assembly import load_config
+from infeng_core.plug.manager import Plugins
+
+
+@cache
+def plugins() -> Plugins:
+    return Plugins.discover(load_config(None, environ={}))
+
+
+def load(path: Path, config: Any, **more: Any) -> formats.LoadedModel:
+    return formats.load(path, config, plugins(), **more)
+
+
+def find(reference: str | Path) -> Path:
+    return loader.find(reference, plugins())
+
+
+def load_adapter(*given: Any, **more: Any) -> formats.PackedAdapter:
+    return formats.load_adapter(*given, providers=plugins(), **more)
+
+
+def convert_adapter(*given: Any, **more: Any) -> formats.AdapterConversion:
+    return formats.convert_adapter(*given, providers=plugins(), **more)
+
+
+def look_at(*given: Any, **more: Any) -> survey.Survey:
+    return survey.survey(*given, plugins=plugins(), **more)
+
+
+def export_gguf(source: Path, destination: Path, format: str, **more: Any) -> Export:
+    return export.export_gguf(open_source(source, partial(reader_of, providers=plugins())), destination, format, **more)
