@@ -27,6 +27,9 @@ MAX_DEPTH = 64  # of JSON; a config.json has 4
 AGAIN = "download the file again"
 REMOVE = "remove it, or set INFENG_CACHE to a directory of your own that no other user may write"
 
+SNAPSHOTS = "snapshots"
+"""The folder of a hub's cache in which a repository's revisions lie, as links into its blobs."""
+
 Kind = type[InfengError]
 
 _STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)  # one without an end reaches to the end: linear
@@ -140,7 +143,7 @@ def model_file(directory: Path, name: str, kind: Kind = ModelError) -> Path:
         home, real = directory.resolve(), path.resolve()
     except (OSError, RuntimeError, ValueError):  # a loop, or what no file can be called
         raise kind(f"{path}", "cannot be read (its links lead nowhere)", AGAIN) from None
-    blobs = home.parent.parent / "blobs" if home.parent.name == "snapshots" else None
+    blobs = home.parent.parent / "blobs" if home.parent.name == SNAPSHOTS else None
     if not real.is_relative_to(home) and real.parent != blobs:
         why = "is a link that leads out of the directory"  # where to is nobody's business who may not look there
         raise kind(f"{path}", why, "put the file itself there, or remove the link")

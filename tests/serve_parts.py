@@ -296,6 +296,41 @@ def slowed(engine: Any, seconds: float) -> Iterator[Slowed]:
         engine.executable = inner
 
 
+class Stepping(Slowed):
+    """An executable of slow steps, of which a test says how many may still run."""
+
+    def __init__(self, inner: Any, seconds: float) -> None:
+        """Let steps run."""
+        super().__init__(inner, seconds)
+        self._left = float("inf")
+        self._changed = threading.Condition()
+
+    def run(self, batch: Any) -> Any:
+        """Run a step, once it may."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: self._left > 0, 60)
+            self._left -= 1
+        return super().run(batch)
+
+    def allow(self, steps: float) -> None:
+        """Let so many further steps run."""
+        with self._changed:
+            self._left = steps
+            self._changed.notify_all()
+
+
+@contextlib.contextmanager
+def stepping(engine: Any, seconds: float) -> Iterator[Stepping]:
+    """Make an engine's steps take longer, and as many run as the test allows."""
+    inner = engine.executable
+    made = engine.executable = Stepping(inner, seconds)
+    try:
+        yield made
+    finally:
+        made.allow(float("inf"))
+        engine.executable = inner
+
+
 class _Held(Slowed):
     """An executable whose steps from one on wait until they may go on."""
 

@@ -6,14 +6,11 @@ import re
 from pathlib import Path
 
 from infeng_core.errors import ModelError
-from infeng_core.files import model_file, read_bytes, read_json
+from infeng_core.files import SNAPSHOTS, model_file, read_bytes, read_json
 from infeng_core.formats.quantized import scheme
 from infeng_core.models.config import ModelConfig
 from infeng_core.models.families import families
 from infeng_core.models.fields import Fields
-
-SNAPSHOTS = "snapshots"
-"""The folder of a hub's cache in which a repository's revisions lie, as links into its blobs."""
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"

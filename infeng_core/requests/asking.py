@@ -1,6 +1,7 @@
 """Asks the logit processors of a batch while it runs, on a thread of their own, and waits for none that is slow.
 
 A request whose answer is not there draws nothing in that step: it rides in the next one again, and is asked again.
+Where the system has no more threads, the step asks by itself and waits for all.
 
 Ctrl-C may come between any two lines of the callers: a flag tells what is done, and no lock is held meanwhile.
 """
@@ -13,8 +14,11 @@ from time import perf_counter
 from typing import NamedTuple
 
 from infeng_core.errors import InfengError
+from infeng_core.log import get_logger
 from infeng_core.requests.changes import Answer, Changes, guesses
 from infeng_core.step import Batch, Processors, Sequence
+
+_log = get_logger(__name__)
 
 PATIENCE = 0.02
 """Seconds that a step waits for processors once its logits are there, while others of the batch could go on ..."""
@@ -98,10 +102,14 @@ class Worker:
     """The thread that asks."""
 
     def __init__(self) -> None:
-        """Start it; raises RuntimeError where the system has no more threads."""
+        """Start nothing yet."""
         self.asked: tuple[Question, float] | None = None
         """The question that is being asked, and since when."""
         self.work: SimpleQueue[Asking | None] = SimpleQueue()
+        self.thread: int | None = None
+
+    def start(self) -> None:
+        """Start the thread; raises RuntimeError where the system has no more."""
         self.thread = _thread.start_new_thread(_serve, (self,))
 
 
@@ -111,19 +119,21 @@ class Asker:
     def __init__(self) -> None:
         """Start nothing yet."""
         self._worker: Worker | None = None
+        self._has_warned = False
 
     @property
     def thread(self) -> int | None:
-        """The thread that asks; None before the first batch."""
+        """The thread that asks; None before the first batch, and where none can start."""
         return None if self._worker is None else self._worker.thread
 
     def ask(self, batch: Batch) -> Asking:
-        """Begin to ask the processors of ``batch``."""
+        """Begin to ask the processors of ``batch``; ask them now where no thread can start."""
         self._give_up_lost()
-        if self._worker is None:
-            self._worker = Worker()
-        asking = Asking(batch)
-        self._worker.work.put(asking)
+        asking, worker = Asking(batch), self._worker or self._started()
+        if worker is None:
+            asking.run(Worker())
+        else:
+            worker.work.put(asking)
         return asking
 
     def close(self) -> None:
@@ -131,6 +141,19 @@ class Asker:
         if self._worker is not None:
             self._worker.work.put(None)
             self._worker = None
+
+    def _started(self) -> Worker | None:
+        """Start the thread and return it; None where the system has no more, and a later batch tries again."""
+        worker = Worker()
+        try:
+            worker.start()
+        except RuntimeError as error:
+            if not self._has_warned:
+                _log.warning("steps wait for logit processors", reason=str(error), remedy="allow more threads")
+                self._has_warned = True
+            return None
+        self._worker = worker
+        return worker
 
     def _give_up_lost(self) -> None:
         """Leave the thread alone whose processor does not come back, and let that request end."""

@@ -680,6 +680,28 @@ def test_a_request_ends_whose_processor_never_comes_back_and_others_are_asked(
     blocking.may.set()
 
 
+@pytest.mark.usefixtures("impatient")
+def test_where_no_thread_can_start_the_step_asks_by_itself(make: MakeEngine, monkeypatch: pytest.MonkeyPatch):
+    requests = [Request(LOOP, probing(SAMPLED, 11)), Request(LOOP, probing(GREEDY, ("row", 5))), Request(LOOP, GREEDY)]
+
+    def answers(engine: Engine) -> list[Any]:
+        streams = [engine.submit(request) for request in requests]
+        with pytest.raises(PluginError, match="by zero"):
+            streams[1].result()
+        return [streams[0].result().token_ids, streams[2].result().token_ids]
+
+    def refuse(*_: Any) -> int:
+        raise RuntimeError("can't start new thread")
+
+    engine = make()
+    with monkeypatch.context() as patch:
+        patch.setattr(asking._thread, "start_new_thread", refuse)
+        found = answers(engine)
+        assert engine._watchdog._helper() is None
+    assert answers(engine) == found
+    assert engine._watchdog._helper() is not None, "a later step has tried again"
+
+
 def test_the_quick_are_asked_before_the_slow():
     class Known(Blocking):
         def __init__(self, cost: float) -> None:

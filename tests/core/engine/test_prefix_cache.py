@@ -107,6 +107,20 @@ def test_prompt_logprobs_are_of_every_token_all_the_same(make_engine: MakeEngine
     assert engine.score(COMMON[:40], COMMON[40:]) == make_engine().score(COMMON[:40], COMMON[40:])
 
 
+def test_a_score_shares_with_requests_of_its_own_salt_alone(make_engine: MakeEngine):
+    engine = make_engine()
+
+    def found(salt: str) -> int:
+        before = engine.scheduler.prefix_hits
+        engine.score(Request(tuple(COMMON[:40]), cache_salt=salt), COMMON[40:])
+        return engine.scheduler.prefix_hits - before
+
+    assert [found(salt) for salt in ("", "a", "b")] == [0, 0, 0]
+    assert [found(salt) for salt in ("", "a", "b")] == [32, 32, 32]
+    asked = engine.submit(Request(tuple(COMMON), GREEDY, cache_salt="a"))
+    assert asked.result().usage.cached_tokens == 48
+
+
 def test_a_prefix_is_not_shared_before_its_step_has_committed(make_engine: MakeEngine):
     engine = make_engine(scheduler__max_batch_tokens=8)
     first = engine.submit([*COMMON, 6], GREEDY)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from serve_parts import Running, connected, posted, read_until, running, until
+from serve_parts import Running, connected, held, posted, read_until, running, until
 
 from infeng_core.api import __version__
 
@@ -20,6 +21,27 @@ def test_liveness_version_and_load(served: Running):
     load = served.ask("/load").json
     assert (load["server_load"], load["running"], load["waiting"]) == (0, 0, 0)
     assert 0 <= load["kv_cache_usage"] <= 1
+
+
+def test_a_server_whose_step_does_not_end_is_alive_and_not_ready(served: Running):
+    dog = served.engine._watchdog
+
+    def is_seen() -> bool:
+        """Let the watchdog look twice, a minute apart."""
+        dog.look(1e9)
+        dog.look(1e9 + 60)
+        return served.engine.stall is not None
+
+    with held(served.engine, 0) as may_go_on, ThreadPoolExecutor(1) as pool:
+        call = pool.submit(served.ask, "/tiny", {"prompt": "x", "max_tokens": 1})
+        assert until(is_seen)
+        reply = served.ask("/ready")
+        assert (reply.status, reply.json["error"]["code"]) == (503, "stalled")
+        assert int(reply.headers["retry-after"]) > 0
+        assert served.ask("/health").status == 200
+        may_go_on.set()
+        assert call.result().status == 200
+    assert until(lambda: served.ask("/ready").status == 200 or dog.look(2e9))
 
 
 def test_adapters_are_listed_as_models_with_root_and_parent(served: Running):
@@ -148,13 +170,14 @@ def test_pages_of_listed_origins_may_call_and_others_may_not():
 
 def test_more_calls_than_allowed_are_503_and_more_of_one_tenant_429():
     from infeng_serve.auth import Keys
-    from serve_parts import slowed
+    from serve_parts import stepping
 
     body = {"prompt": "x", "max_tokens": 200, "ignore_eos": True, "stream": True}
     with running(max_requests=2, max_requests_per_key=1, keys=Keys(["one", "two", "three"])) as served:
-        with slowed(served.engine, 0.02):
+        with stepping(served.engine, 0.0) as steps:
             clients = []
             for key in ("one", "two"):
+                steps.allow(4)
                 clients.append(connected(served.address))
                 clients[-1].sendall(posted("/tiny", body, f"authorization: Bearer {key}"))
                 read_until(clients[-1], b"text")
@@ -165,6 +188,7 @@ def test_more_calls_than_allowed_are_503_and_more_of_one_tenant_429():
             for client in clients:
                 client.close()
             assert until(lambda: not served.server.service.limits.calls)
+            steps.allow(float("inf"))
         assert served.ask("/tiny", {**body, "max_tokens": 1}, authorization="Bearer one").status == 200
 
 
@@ -185,7 +209,7 @@ def test_a_fault_of_the_server_is_500_without_details_and_the_next_call_is_serve
 def test_an_answer_ends_with_what_it_has_after_the_servers_time():
     from serve_parts import slowed
 
-    with running(request_timeout=0.3) as served, slowed(served.engine, 0.02):
+    with running(request_timeout=1.0) as served, slowed(served.engine, 0.02):
         reply = served.ask("/tiny", {"prompt": "x", "max_tokens": 500, "ignore_eos": True})
         assert reply.json["finish_reasons"] == ["timeout"]
         assert reply.json["texts"][0]

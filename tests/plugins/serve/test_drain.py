@@ -7,14 +7,15 @@ import threading
 import pytest
 from infeng_serve.model import Model
 from infeng_serve.settings import Settings
-from serve_parts import connected, demo_model, posted, read_until, running, slowed, until
+from serve_parts import connected, demo_model, posted, read_until, running, slowed, stepping, until
 
 LONG = {"prompt": "Once upon a time", "max_tokens": 30, "ignore_eos": True, "stream": True}
 
 
 def test_what_is_in_the_making_ends_while_nothing_new_is_taken():
-    with running() as served, slowed(served.engine, 0.03):
+    with running(drain_timeout=60.0) as served, stepping(served.engine, 0.0) as steps:
         client = connected(served.address)
+        steps.allow(4)
         client.sendall(posted("/tiny", LONG))
         data = read_until(client, b'"text"')
         served.server.stop()
@@ -23,10 +24,11 @@ def test_what_is_in_the_making_ends_while_nothing_new_is_taken():
         refused = served.ask("/tiny", LONG)
         assert (refused.status, refused.json["error"]["code"]) == (503, "shutting_down")
         assert refused.headers["connection"] == "close"
+        steps.allow(float("inf"))
         data += read_until(client, b"[DONE]")
         assert data.count(b'"text"') >= 2
         assert b'"finish_reason":"length"' in data
-        served.thread.join(10)
+        served.thread.join(30)
         assert not served.thread.is_alive()
         with pytest.raises(OSError):
             connected(served.address)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import base64
+import threading
+from types import ModuleType
 
 import numpy as np
 import pytest
-from serve_parts import Running, connected, posted, slowed, until
+from infeng_serve.routes import adapters, embeddings
+from serve_parts import Running, connected, posted, slowed, stepping, until
 
 TEXTS = ["The king", "def add(a, b):"]
 
@@ -41,16 +44,49 @@ def test_what_cannot_be_is_named(served: Running, more: dict[str, object], statu
     assert (reply.status, reply.json["error"]["param"]) == (status, param)
 
 
-def test_who_leaves_while_vectors_are_made_frees_their_blocks(served: Running):
+@pytest.mark.parametrize(
+    ("module", "path", "body"),
+    [
+        (embeddings, "/v1/embeddings", {"input": "x"}),
+        (adapters, "/v1/load_lora_adapter", {"lora_name": "a", "lora_path": "nowhere"}),
+        (adapters, "/lora-adapters", []),
+    ],
+    ids=["embeddings", "load", "mix"],
+)
+def test_a_body_is_read_on_a_thread_of_its_own(
+    served: Running, module: ModuleType, path: str, body: object, monkeypatch: pytest.MonkeyPatch
+):
+    threads: list[threading.Thread] = []
+    decode = module.decode
+
+    def seen(*args: object) -> object:
+        threads.append(threading.current_thread())
+        return decode(*args)
+
+    monkeypatch.setattr(module, "decode", seen)
+    assert served.ask(path, body).status in (200, 403)
+    [thread] = threads
+    assert thread.name.startswith("infeng-read") and thread is not served.thread
+
+
+def test_who_leaves_while_vectors_are_made_frees_their_blocks(served: Running, monkeypatch: pytest.MonkeyPatch):
     long = [[5 + index] + [7] * 900 for index in range(8)]
     client = connected(served.address)
-    with slowed(served.engine, 0.05) as slow:
+    left, leave = threading.Event(), embeddings._Streams.leave
+
+    def leaves(streams: embeddings._Streams) -> None:
+        leave(streams)
+        left.set()
+
+    monkeypatch.setattr(embeddings._Streams, "leave", leaves)
+    with stepping(served.engine, 0.05) as steps:
         client.sendall(posted("/v1/embeddings", {"input": long}))
         assert until(lambda: served.blocks_in_use() > 0)
-        steps = slow.steps
+        steps.allow(0)
         client.close()
-        assert until(lambda: served.blocks_in_use() == 0 and not served.server.service.limits.calls, 5)
-        assert slow.steps - steps <= 4  # all of them take 15
+        assert left.wait(30)
+        steps.allow(2)  # all of them take 15
+        assert until(lambda: served.blocks_in_use() == 0 and not served.server.service.limits.calls)
     assert served.ask("/v1/embeddings", {"input": "x"}).status == 200
 
 

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from google.protobuf.json_format import MessageToDict
 from infeng_demo import model_dir
+from infeng_serve.protocol.bounds import MOST_BIASES, MOST_CHARACTERS, MOST_ITEMS
+from infeng_serve.protocol.errors import ApiError
 from infeng_serve.rpc import generate_input
 from infeng_serve.rpc.fields import NOT_HERE
 from infeng_serve.rpc.generate_answer import GenerateAnswer
@@ -48,6 +50,31 @@ def test_every_field_becomes_the_parameter_that_means_it(tokenizer: HfTokenizer)
     found = read(tokenizer, "bard", **given)
     assert found.params == SamplingParams(**expected)
     assert found.adapter == "bard"
+
+
+@pytest.mark.parametrize(
+    ("params", "path"),
+    [
+        ({"stop": ["x"] * (MOST_ITEMS + 1)}, "stop"),
+        ({"stop_token_ids": [5] * (MOST_BIASES + 1)}, "stop_token_ids"),
+        ({"logit_bias": dict.fromkeys(range(MOST_BIASES + 1), 1.0)}, "logit_bias"),
+        *(({name: "x" * (4 * MOST_CHARACTERS + 1)}, name) for name in ("json_schema", "regex", "grammar")),
+        ({"choice": pb.ChoiceConstraint(choices=["x"] * (MOST_ITEMS + 1))}, "choice.choices"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_is_too_long_is_refused_before_any_of_it_is_copied_or_looked_at(
+    tokenizer: HfTokenizer, monkeypatch: pytest.MonkeyPatch, params: dict[str, Any], path: str
+):
+    def refuse(*_: object) -> None:
+        raise AssertionError("it was looked at")
+
+    monkeypatch.setattr(generate_input.structured, "one", refuse)
+    if path != "choice.choices":
+        monkeypatch.setattr(generate_input, "_parameters", refuse)
+    with pytest.raises(ApiError, match=r"and at most \d+ are taken") as caught:
+        read(tokenizer, **params)
+    assert caught.value.param == f"sampling_params.{path}"
 
 
 def test_fields_that_are_taken_or_refused_with_a_reason_are_those_of_the_published_service():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import threading
-import time
 
 import grpc
 import pytest
@@ -54,9 +53,8 @@ def test_health_is_told_from_loading_to_the_end_and_what_is_in_the_making_gets_i
                 assert list(short)[-1].complete.finish_reason == "length"
                 code, details, _ = refused(lambda: list(long))
                 assert (code, details["ErrorInfo"].reason) == (grpc.StatusCode.UNAVAILABLE, "shutting_down")
-                begin = time.monotonic()
-                served.thread.join(10)
-                assert time.monotonic() - begin < 3
+                served.thread.join(30)
+                assert not served.thread.is_alive()
 
 
 def test_a_port_that_is_taken_is_an_error_before_anything_is_loaded():
