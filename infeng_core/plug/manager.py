@@ -230,7 +230,7 @@ class Plugins:
         """
         name = hook.__name__
         if name not in self._declared:
-            self._manager.add_hookspecs(types.SimpleNamespace(**{name: hook}))
+            self._manager.add_hookspecs(type(name, (), {name: staticmethod(hook)}))
             self._declared[name] = hook
         asked = [p for p in self.manifests if p.usable and p.manifest and name in p.manifest.provides["hooks"]]
         found = {plugin.name: self._ask(plugin, name) for plugin in asked}

@@ -28,7 +28,8 @@ def infeng_serve_routes():
 
 
 @pytest.fixture(autouse=True)
-def path(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def own_modules(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No module of a plugin, and no place that it lies in, stays."""
     monkeypatch.setattr(sys, "path", list(sys.path))
     yield
     for name in ("infeng_length", "infeng_odd", "infeng_other"):

@@ -185,6 +185,10 @@ class Metrics:
 
     def render(self, openmetrics: bool) -> bytes:
         """Return everything, in OpenMetrics 1.0 or else in the text format 0.0.4; on the event loop's thread."""
+        return self.collect().render(openmetrics)
+
+    def collect(self) -> Exposition:
+        """Return everything as it is now; on the event loop's thread. Any thread may render it."""
         out = Exposition(self._prefix, self._common)
         infos = self._infos()
         self._adapters.keep({BASE, COMBINED, *(info.name for info in infos)})
@@ -199,7 +203,7 @@ class Metrics:
         out.add(FAMILIES["infeng_startup_seconds"], *spans)
         build = (__version__, platform.python_version(), self._model, self._engine.config.backend.use)
         out.add(FAMILIES["infeng_build_info"], (build, 1))
-        return out.render(openmetrics)
+        return out
 
     def _infos(self) -> list[AdapterInfo]:
         try:
