@@ -10,7 +10,7 @@ HERE = Path(__file__).parent
 PAGE = HERE.parent / "performance.md"
 PICTURE = HERE / "headline.svg"
 
-WIDTH, LEFT, RIGHT = 760, 300, 60  # pixels: the picture, the column of names, the room for a bar's figure
+WIDTH, LEFT, RIGHT = 800, 345, 60  # pixels: the picture, the column of names, the room for a bar's figure
 TOP, ROW, BAR = 68, 46, 15  # pixels: above the first row, of a row, of a bar
 MOST = 6.0  # the ratio at which a bar would reach the right edge
 STYLE = """
