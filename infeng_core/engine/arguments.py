@@ -1,4 +1,4 @@
-"""What callers hand to the methods of an engine, beside requests: a wrong type is a UsageError that names it."""
+"""Arguments of an engine's methods, beside requests: a wrong type is a UsageError that names it."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def stream(value: Any) -> Stream:
 
 
 def ready(value: Any) -> None:
-    """Check where a step puts the outputs that have events: what fails there would fail for everybody."""
+    """Check where a step puts the outputs that have events: a failure there would end every request."""
     if value is not None and not isinstance(value, deque):
         raise UsageError("ready", f"{shown(value)} is no deque", "give a collections.deque, or leave it out")
 

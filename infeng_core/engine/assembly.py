@@ -29,7 +29,7 @@ from infeng_core.telemetry import Laps
 
 @dataclass(frozen=True)
 class Parts:
-    """What an engine is made of, loaded and bound."""
+    """The parts of an engine, loaded and bound."""
 
     config: EngineConfig
     cpu: Cpu

@@ -1,4 +1,4 @@
-"""Who runs the steps: the threads that wait for what they bring, or one of the engine's own."""
+"""Which thread runs the steps: the ones that wait for their results, or one of the engine's own."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Driver:
                 raise self._in_flight.no_batch()
 
         while not is_done():
-            self._lifetime.check_process()  # whether it is closed is seen in a turn, after those that close it
+            self._lifetime.check_process()  # whether it is closed is seen in a turn, after any that closes it
             if (thread := self._thread) is not None:
                 thread.wait(is_done)
             else:

@@ -45,14 +45,14 @@ _STAGES: Mapping[str, Mapping[str, str] | str] = {
     "_in_flight.streams": {"push": "detokenize"},
     "_step": "step",
 }
-"""What a profile times: methods of the engine's parts, and of the engine."""
+"""The methods that a profile times: methods of the engine's parts, and of the engine."""
 
 
 class Engine:
     """A model, loaded and ready to answer requests; several may live in one process.
 
     ``generate`` and ``stream`` run the engine themselves, on the thread that calls them. All methods may be called from
-    several threads: one of them runs a step for everybody while the others sleep. Nobody waits for a step to submit or
+    several threads: one of them runs a step for all while the others sleep. No thread waits for a step to submit or
     to cancel. Use it as a context manager, or call ``close``.
     """
 
@@ -156,9 +156,9 @@ class Engine:
         return True
 
     def start(self, on_step: Callable[[], object] | None = None) -> None:
-        """Let a thread of the engine's own run the steps until ``stop`` or ``close``, and sleep when nobody wants one.
+        """Let a thread of the engine's own run the steps until ``stop`` or ``close``, and sleep when none is needed.
 
-        Whoever waits for a stream then sleeps; ``async for`` works on streams. on_step: called on that thread after
+        Callers that wait for a stream then sleep; ``async for`` works on streams. on_step: called on that thread after
         every step, to look at streams (``pending``) and to submit or cancel; it must not wait. A step that fails ends
         what is in flight with its error. Raises UsageError where it runs already.
         """
@@ -216,10 +216,10 @@ class Engine:
         ready: deque[Output] | None = None,
         follows: bool = False,
     ) -> Stream:
-        """Add one request to those in flight and return its stream; it moves on whenever anybody runs the engine.
+        """Add one request to those in flight and return its stream; it moves on whenever any thread runs the engine.
 
         ready: gets an ``Output`` of this ``index`` for each event, on the thread that runs the step: ``on_step`` then
-        need not look at every stream. Who takes events from it (``next_event``) takes them from the stream.
+        need not look at every stream. Events that are taken from it (``next_event``) are taken from the stream.
         follows: it belongs with one that was let in, and is let in as well, whatever waits.
 
         Raises OverloadedError where too many wait already (``scheduler.max_waiting`` and others), before the prompt is
@@ -285,7 +285,7 @@ class Engine:
     def cancel(self, stream: Stream) -> None:
         """End a request soon; its last event then says ``cancelled``. Any thread may call this, at any time.
 
-        Its rows are in no further step; a step that runs for nobody else stops between two tiles.
+        Its rows are in no further step; a step that no other request needs stops between two tiles.
         """
         arguments.stream(stream).cancel()
 
@@ -346,7 +346,7 @@ class Engine:
         self._driver.stop()
 
     def _close(self) -> None:
-        """Each part can be done again, after an interrupt in the middle. Who waits sees his request's end first."""
+        """Each part can be done again, after an interrupt in the middle. Streams see their ends first."""
         if self._lifetime.is_released:
             return
         self._in_flight.close()

@@ -14,7 +14,7 @@ from infeng_core.step import Batch
 
 
 class Execution:
-    """Runs one batch at a time. Any thread may interrupt it or cancel what nobody wants."""
+    """Runs one batch at a time. Any thread may interrupt it or cancel a batch that is not wanted."""
 
     def __init__(self, sampler: Sampler, in_flight: InFlight) -> None:
         """Run nothing yet. sampler: begins its part of a batch beside it. in_flight: whose requests batches are."""
@@ -24,7 +24,7 @@ class Execution:
         self._is_interrupted = False
 
     def run(self, batch: Batch, executable: Executable) -> NDArray[np.float32] | None:
-        """Return a batch's logits, (samples, vocab); None where some spoilt it, which have ended, or nobody wanted it.
+        """Return a batch's logits, (samples, vocab); None where some spoilt it, which have ended, or it was not wanted.
 
         Raises KernelError where an operation fails or ``interrupt`` was called.
         """
@@ -53,7 +53,7 @@ class Execution:
         executable.cancel()
 
     def cancel_unwanted(self, executable: Executable) -> None:
-        """Stop a batch that runs for nobody any more; should another have begun meanwhile, it is run again."""
+        """Stop a batch that no request needs any more; should another have begun meanwhile, it is run again."""
         batch = self._batch
         if batch is not None and self._in_flight.streams.nobody_wants(batch):
             executable.cancel()

@@ -22,7 +22,7 @@ from infeng_core.scheduling.scheduler import Scheduler
 from infeng_core.step import Batch, Sequence
 
 Command = tuple[Callable[[Output], None], Output]
-"""What has to be done before the next step, with which request."""
+"""A task before the next step, and its request."""
 
 _log = get_logger(__name__)
 
@@ -51,7 +51,7 @@ def _orderly(
 class InFlight:
     """The requests of an engine from their submission to their end, and the scheduler that has them.
 
-    What callers have been given is the record, and all else follows from it. Any thread may call ``submit`` and
+    The events given to callers are the record, and all else follows from it. Any thread may call ``submit`` and
     ``cancel``, the other methods are called in turns of the step lock.
     """
 
@@ -61,7 +61,7 @@ class InFlight:
         """Begin with no request.
 
         make_scheduler: called now and after every interrupt. name: of its policy. registry: of adapters, some of which
-        cannot be loaded. backlog: counts those that have not started.
+        cannot be loaded. backlog: counts requests that have not started.
         """
         self._make_scheduler = make_scheduler
         self._name = name
@@ -113,7 +113,7 @@ class InFlight:
             return ask()
 
     def wait(self) -> bool:
-        """Where there was no batch, sleep until there is news of an adapter; return False if nobody waits for one."""
+        """Where there was no batch, sleep until there is news of an adapter; return False if none is waited for."""
         scheduler = self.scheduler
         return scheduler.waiting > 0 and self._registry.wait(self._changes, scheduler.next_deadline - perf_counter())
 
@@ -155,7 +155,7 @@ class InFlight:
             self._begin_again(error)
 
     def _begin_again(self, error: InfengError) -> None:
-        """Make another scheduler for those that come; where none can be made, they end as well."""
+        """Make another scheduler for later requests; where none can be made, they end as well."""
         try:
             self.restore()
         except Exception:

@@ -1,4 +1,4 @@
-"""Whose turn it is: one thread runs a step for everybody, the others sleep until it is over.
+"""Turns: one thread runs a step for all threads, the others sleep until it is over.
 
 Ctrl-C raises KeyboardInterrupt in the main thread after any call and at any turn of a loop. So nothing here counts, and
 nothing is done between a lock and the ``with`` that gives it back: what is held follows from what is stored, in one
@@ -36,14 +36,14 @@ class _Turn:
 
 
 class StepLock:
-    """Hands out turns, one at a time. Who does not get one sleeps through exactly the turn that is in the way.
+    """Hands out turns, one at a time. A thread without one sleeps through exactly the turn in its way.
 
     A plain lock is not enough: the thread that runs one step after another would take it back before any thread that
     waits wakes up, and keep others from the events that its steps bring them.
     """
 
     def __init__(self) -> None:
-        """Nobody's turn yet."""
+        """Begin without a turn."""
         self._turns: dict[str, _Turn] = {}  # the one that goes on, if any
 
     @property
@@ -53,7 +53,7 @@ class StepLock:
         return None if turn is None else (turn, turn.thread)
 
     def attempt(self, work: Callable[[], object]) -> bool:
-        """Call ``work`` in a turn if nobody has one, this thread included, and return whether that was so."""
+        """Call ``work`` in a turn if no thread has one, this one included, and return whether that was so."""
         turn = _Turn()
         with turn.lock:
             try:

@@ -32,7 +32,7 @@ Prepared = tuple[Request, list[int]]
 
 
 class Submissions:
-    """What an engine does with prompts before the next step. Any thread may call any method."""
+    """The work of an engine on prompts before the next step. Any thread may call any method."""
 
     def __init__(self, parts: Parts, driver: Driver, cancel: Callable[[Output], None], lifetime: Lifetime) -> None:
         """Take requests for an engine of these parts.
@@ -112,7 +112,7 @@ class Submissions:
         return tuple(one for one in completion.prompt_logprobs[begin:] if one is not None)
 
     def events(self, prepared: Iterable[Prepared]) -> Iterator[Event]:
-        """Yield the events of requests as they come; whoever stops early cancels what is unfinished."""
+        """Yield the events of requests as they come; a caller that stops early cancels what is unfinished."""
         ready: deque[Output] = deque()
         streams = self.start_all(prepared, ready)
         unfinished = len(streams)
@@ -181,6 +181,6 @@ class Submissions:
 
 
 def abandon(streams: Sequence[Stream]) -> None:
-    """Cancel what nobody reads to its end."""
+    """Cancel streams that are not read to their end."""
     for stream in streams:
         stream.cancel()

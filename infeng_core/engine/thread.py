@@ -127,7 +127,7 @@ class EngineThread:
             self.callback = None
 
     def _tell(self) -> None:
-        """Wake everybody who waits for a step: each event loop once, for all of its tasks."""
+        """Wake all who wait for a step: each event loop once, for all of its tasks."""
         while self._gates:
             self._gates.popleft().release()
         for loop, waiting in list(self._tasks.items()):

@@ -1,7 +1,7 @@
 """Notices a step that does not end, and says where it is: which part of the engine, which method of which plugin.
 
 A step pays one store for each of its parts. All else happens on a thread that looks a few times in the time that a step
-may take: a plugin's method that sleeps, or never comes back, holds everybody's requests and raises nothing.
+may take: a plugin's method that sleeps, or never comes back, holds all requests and raises nothing.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LOOKS = 4
 """How often it looks in the time after which a step is named."""
 
 Moment = tuple[object, int, str]
-"""What is under way, another object for each step, the thread that does it, and what it is, "" for a step."""
+"""The work under way, another object for each step, the thread that does it, and what it is, "" for a step."""
 
 
 class Place:
@@ -40,7 +40,7 @@ class Stall:
     """A step that does not end."""
 
     place: str
-    """Such as "backend native" or "plugin slow: scheduler slow: order()"."""
+    """For example "backend native" or "plugin slow: scheduler slow: order()"."""
     seconds: float
     """Since it began, when it was looked at last."""
 

@@ -2,7 +2,7 @@
 
 A request whose answer is not there draws nothing in that step: it rides in the next one again, and is asked again.
 
-Ctrl-C may come between any two lines of the callers: what is done is told by a flag, and nobody holds a lock meanwhile.
+Ctrl-C may come between any two lines of the callers: a flag tells what is done, and no lock is held meanwhile.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ PATIENCE = 0.02
 """Seconds that a step waits for processors once its logits are there, while others of the batch could go on ..."""
 
 PATIENCE_ALONE = 0.1
-"""... and where nobody of the batch could: who comes meanwhile waits as long."""
+"""... and where no other could: requests that arrive meanwhile wait as long."""
 
 SLOW = 0.005
-"""Seconds of an answer, on average, from which on nobody waits for it who could go on."""
+"""Seconds of an answer, on average, from which on requests that could go on do not wait for it."""
 
 LOST = 60.0
 """Seconds of one call of a processor after which its thread is given up, and its request ends."""
@@ -33,7 +33,7 @@ _FORGOTTEN = 0.1
 
 
 class Question(NamedTuple):
-    """What one request of a batch is asked."""
+    """The question to one request of a batch."""
 
     row: int
     """The first of the sampled rows that it draws from."""
@@ -57,7 +57,7 @@ class Asking:
         self._bell.acquire()
 
     def run(self, worker: Worker) -> None:
-        """Ask, whoever has been quick so far first; once nobody waits any more, the rest is left to a later step."""
+        """Ask, the quickest so far first; once no request waits any more, the rest is left to a later step."""
         try:
             for question in sorted(self._questions, key=lambda one: one.processors.cost):
                 if self._is_left:
@@ -100,7 +100,7 @@ class Worker:
     def __init__(self) -> None:
         """Start it; raises RuntimeError where the system has no more threads."""
         self.asked: tuple[Question, float] | None = None
-        """What is being asked, and since when."""
+        """The question that is being asked, and since when."""
         self.work: SimpleQueue[Asking | None] = SimpleQueue()
         self.thread = _thread.start_new_thread(_serve, (self,))
 
@@ -114,7 +114,7 @@ class Asker:
 
     @property
     def thread(self) -> int | None:
-        """Who asks; None before the first batch."""
+        """The thread that asks; None before the first batch."""
         return None if self._worker is None else self._worker.thread
 
     def ask(self, batch: Batch) -> Asking:

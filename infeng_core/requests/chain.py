@@ -40,7 +40,7 @@ _REMEDY = "leave it out, or ask the author of its plugin for a repair"
 
 
 class Chains:
-    """What an engine's requests name, each kind made once, when the first request names it."""
+    """The processors that an engine's requests name, each kind made once, when the first request names it."""
 
     def __init__(self, factory: Callable[[str], LogitProcessorFactory], vocabulary: Vocabulary) -> None:
         """factory: finds one by its name; raises PluginError."""
@@ -78,7 +78,7 @@ class _State(NamedTuple):
 
 
 class _Answer(NamedTuple):
-    """What was said of some rows."""
+    """The answers for some rows."""
 
     restarts: int
     length: int
@@ -90,8 +90,8 @@ class _Answer(NamedTuple):
 class Chain:
     """The processors of one request, in the order in which they act. They stand behind its tokens when it needs them.
 
-    Whoever asks them takes them and puts them back. Where there are none, for an exception came in the middle, such as
-    Ctrl-C, or a thread still asks for a step that was given up, they are made again from the prompt.
+    A caller takes the processors, asks them and puts them back. Where there are none, because an exception such as
+    Ctrl-C came in the middle or a thread still asks for a step that was given up, they are made again from the prompt.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class Chain:
         self._ends = ends
         self._vocab = vocab
         self._restarts = 0
-        self._states = [_State(0, 0, self._made(prompt))]  # one, or none while somebody asks them
+        self._states = [_State(0, 0, self._made(prompt))]  # one, or none while they are being asked
         self._is_forcing = any(starmap(_can_force, self._states[0].processors))
         self._answer: _Answer | None = None  # the latest
         self._seconds, self._times = 0.0, 0
@@ -115,7 +115,7 @@ class Chain:
 
     @property
     def names(self) -> str:
-        """What the processors are called, for messages."""
+        """The names of the processors, for messages."""
         return ", ".join(name for name, _ in self._makers)
 
     def restart(self) -> None:
@@ -176,7 +176,7 @@ class Chain:
         """Return tokens that have to follow those of ``sequence``, as far as one of the processors knows them.
 
         Where it fails it is not asked again; what it says of rows decides. Nor is it asked while answers are slow: this
-        is called between two steps, when everybody waits.
+        is called between two steps, when all requests wait.
         """
         if not self._is_forcing or self.error is not None or self.cost > MOST_BETWEEN:
             return []

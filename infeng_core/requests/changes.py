@@ -1,4 +1,4 @@
-"""What the logit processors of one step want of its rows, as the arrays that the native sampler reads."""
+"""The wishes of one step's logit processors for its rows, as the arrays that the native sampler reads."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def guesses(batch: Batch, segment: Segment) -> list[int]:
 
 
 Answer = Sequence[Sequence[Adjustment]] | InfengError
-"""What the processors of a request want of its rows (``Processors.rows``), or why they cannot say it."""
+"""The wishes of a request's processors for its rows (``Processors.rows``), or why there are none."""
 
 
 class Changes:

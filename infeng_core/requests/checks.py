@@ -1,4 +1,4 @@
-"""What callers give is checked and brought into one form; a RequestError names what is wrong, and says the remedy."""
+"""Arguments of callers are checked and brought into one form; a RequestError names the fault and the remedy."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from infeng_core.requests.request import SamplingParams
 
 FILE = "generation_config.json"
 TAKEN = ("temperature", "top_k", "top_p", "min_p", "typical_p", "repetition_penalty")
-"""What means the same there as in SamplingParams."""
+"""The keys that mean the same there as in SamplingParams."""
 
 _MOST_BYTES = 4 << 20
 

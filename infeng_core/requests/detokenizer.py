@@ -7,14 +7,14 @@ from itertools import zip_longest
 from typing import Protocol
 
 REPLACEMENT = "\ufffd"
-"""What stands in a decoded text for bytes that are not, or not yet, a character."""
+"""The character that stands in a decoded text for bytes that are not, or not yet, a character."""
 
 CONTEXT_TOKENS = 8
 """Tokens of the prompt that a completion's first token is decoded after."""
 
 
 class Decoder(Protocol):
-    """What is needed of a tokenizer here."""
+    """The methods of a tokenizer that are needed here."""
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Return the text of ``tokens`` without special tokens."""

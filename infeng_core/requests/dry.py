@@ -31,7 +31,7 @@ NO_MATCHES = Matches(np.empty(0, np.intp), np.empty(0, np.uint8))
 
 
 class Dry:
-    """Follows a text and its matches: a new token lengthens those that it goes on with, and ends the others.
+    """Follows a text and its matches: a new token lengthens the matches that it continues, and ends the others.
 
     So a token costs one comparison with each that stands in the text.
     """

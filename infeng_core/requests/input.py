@@ -1,4 +1,4 @@
-"""What callers hand in becomes requests with token ids, or an error before anything runs."""
+"""The input of callers becomes requests with token ids, or an error before anything runs."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from infeng_core.step import Sequence as Running
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """What one step gave to one request."""
+    """The result of one step for one request."""
 
     index: int
     """Which of the prompts of the call it belongs to."""
@@ -38,7 +38,7 @@ class Event:
 
 
 class Output:
-    """What one request has produced so far. ``events`` is the record, and grows in one operation of the interpreter.
+    """The output of one request so far. ``events`` is the record, and grows in one operation of the interpreter.
 
     All else follows from it: ``restore`` puts it in order after an exception between any two lines, such as Ctrl-C.
     """
@@ -63,7 +63,7 @@ class Output:
         self.finished = False  # with a completion or an error
         self.is_cancelled = False  # by its caller, which the next step obeys
         self.reader: object = None
-        """What tells that nobody has the stream of this any more; kept here, for it tells nothing once it is gone."""
+        """Tells that the stream of this has no reader any more; kept here, for it tells nothing once it is gone."""
         self._ready = ready
         self._detokenizer_of = detokenizer
         self._ends = ends
@@ -106,7 +106,7 @@ class Output:
     def take(self, new: list[int], drafted: int, logits: NDArray[np.float32] | None = None) -> None:
         """Take what a step gave: ``new`` tokens, all but the first of them guessed right of ``drafted``; often none.
 
-        What follows the end of the text is dropped. NOT_FINITE stands for a token that could not be drawn. logits: of
+        Text behind its end is dropped. NOT_FINITE stands for a token that could not be drawn. logits: of
         the rows that the tokens were drawn from, where they are reported.
         """
         if not new:  # its logit processors were late: nothing was verified
@@ -138,7 +138,7 @@ class Output:
             self._fail(error)
 
     def fail(self, error: Exception) -> None:
-        """End without a completion: whoever asks for the next event or the result gets ``error``."""
+        """End without a completion: a call for the next event or the result raises ``error``."""
         if not self.finished:
             self._give(error)
 

@@ -35,12 +35,12 @@ class Parameter:
 
     kind: Kind
     help: str
-    """What it does, in few words."""
+    """Its effect, in few words."""
     low: float = -HUGE
     high: float = HUGE
     """Both may be given."""
     remedy: str = ""
-    """What to give instead of what is out of range."""
+    """The remedy for a value out of range."""
 
     def bounds(self) -> dict[str, float]:
         """Return ``minimum`` and ``maximum`` of JSON Schema, where there are such."""

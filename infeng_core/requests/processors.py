@@ -21,7 +21,7 @@ BITS = 32
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Adjustment:
-    """What one processor wants of one row of logits. Arrays are copied at once: the same ones may be used again."""
+    """The wishes of one processor for one row of logits. Arrays are copied at once: the same ones may be used again."""
 
     allowed: NDArray[np.uint32] | None = None
     """(ceil(vocab / 32),): token i may be drawn if bit i % 32 of word i // 32 is set; None allows every token."""
@@ -72,7 +72,7 @@ def copied(wanted: Adjustment) -> Adjustment:
 class LogitProcessor(Protocol):
     """Follows one request and says what is wanted of its rows.
 
-    What it says may depend on its argument, the prompt and the tokens alone: a request may be computed again, and
+    Its answers may depend on its argument, the prompt and the tokens alone: a request may be computed again, and
     tokens are guessed (speculation), neither of which may change what is drawn. One that raises, or returns what it may
     not, ends its own request.
     """
@@ -113,7 +113,7 @@ class LogitProcessors(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """What an engine tells a processor of its tokens."""
+    """The facts about an engine's tokens that a processor gets."""
 
     tokenizer: Tokenizer
     size: int

@@ -1,4 +1,4 @@
-"""What a caller asks for and what comes back. Everything here is immutable."""
+"""Requests and completions: the question of a caller and its answer. Everything here is immutable."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ class Request:
     priority: int = 0
     """Larger is more urgent, of 32 bits; the built-in first-come scheduler does not look at it."""
     tenant: str = ""
-    """Who asks, for schedulers that share fairly: at most 1024 characters."""
+    """The party that asks, for schedulers that share fairly: at most 1024 characters."""
     adapter: Adapters | None = None
     """Name of a loaded LoRA adapter, or ((name, weight), ...) of several that combine; None is the base model."""
     timeout: float | None = None
@@ -194,7 +194,7 @@ class Usage:
     drafted_tokens: int = 0
     """Tokens that were guessed, by speculation or because a processor knew them, and that a step verified."""
     accepted_tokens: int = 0
-    """Those of the completion's tokens that had been guessed."""
+    """The part of the completion's tokens that had been guessed."""
     cached_tokens: int = 0
     """Tokens of the prompt that had been computed for another request, and were not computed again."""
 

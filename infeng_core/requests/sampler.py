@@ -41,7 +41,7 @@ class Sampler:
     def __init__(self, max_samples: int, order: Iterable[str] = ()) -> None:
         """Take the arrays for at most ``max_samples`` rows.
 
-        order: of filters, by their names in ``_native.FILTERS``; those that it does not name follow as they do there.
+        order: of filters, by their names in ``_native.FILTERS``; filters that it does not name follow as they do there.
         """
         self._rows: list[Sequence] = []  # whose parameters the arrays hold
         self._is_processed = False  # whether any of them has logit processors

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 class StopStrings:
     """Finds the first stop string to be complete in a text that comes in pieces.
 
-    What could be the beginning of one is held back until that is decided, so that the text given out never contains a
+    Text that could begin one is held back until that is decided, so that the text given out never contains a
     stop string and does not depend on how it was cut into pieces.
     """
 

@@ -68,7 +68,7 @@ class Streams:
 
 
 class Reader(weakref.ref["Stream"]):
-    """Tells that nobody has a stream any more, from wherever that happens: ``gone`` is called with this object.
+    """Tells that a stream has no reader any more, from wherever that happens: ``gone`` is called with this object.
 
     A ``gone`` that is not Python's own code, such as a deque's ``append``, cannot be interrupted.
     """
@@ -85,9 +85,9 @@ class Reader(weakref.ref["Stream"]):
 
 
 class Stream:
-    """One submitted request. Iterating takes its events, and runs the engine as far as that needs if nobody else does.
+    """One submitted request. Iterating takes its events, and runs the engine as far as needed if no other thread does.
 
-    A request whose stream nobody has any more is cancelled.
+    A request whose stream has no reader any more is cancelled.
     """
 
     def __init__(
@@ -139,7 +139,7 @@ class Stream:
 
     @property
     def cached_tokens(self) -> int:
-        """Those of them that had been computed for another request; 0 before the first step."""
+        """The part of them that had been computed for another request; 0 before the first step."""
         return self._output.sequence.cached
 
     @property

@@ -9,7 +9,7 @@ from infeng_core.errors import OverloadedError
 from infeng_core.scheduling.cost import CostModel
 
 REMEMBERED = 64
-"""Starts from which the rate is taken at which those that wait come to run."""
+"""Starts from which the rate is taken at which waiting requests come to run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Bounds:
 class Backlog:
     """Requests that were accepted and have not started. Any thread may ask and enter.
 
-    What is counted follows from one dictionary, which each call changes in one operation: an interrupt between any two
+    All counts follow from one dictionary, which each call changes in one operation: an interrupt between any two
     lines leaves it right.
     """
 
@@ -85,7 +85,7 @@ class Backlog:
         if found is not None and started:
             self._starts.append((now, found[0]))
         if not self._tokens:
-            self._starts.clear()  # from here on nobody's wait says how fast others start
+            self._starts.clear()  # none waits, so no wait says how fast others start
 
     def seconds(self, ahead: int | None = None) -> float:
         """Return how long prompts of so many tokens together take, all that wait if none are given.

@@ -28,7 +28,7 @@ def blocks_for(tokens: int) -> int:
 
 
 class Watcher(Protocol):
-    """Keeps blocks for later, and wants to know which of them somebody else holds besides."""
+    """Keeps blocks for later, and wants to know which of them have other holders."""
 
     def shared(self, blocks: list[int]) -> None:
         """Take blocks that had one reference and have more now. Some may not be the watcher's."""
@@ -94,7 +94,7 @@ class BlockPool:
             self.watcher.shared(shared)
 
     def release(self, blocks: NDArray[np.int32]) -> None:
-        """Take a reference from each of the blocks, (count,) int32; those that have none left are free.
+        """Take a reference from each of the blocks, (count,) int32; blocks without holders are free.
 
         Raises ValueError, and takes none, where a block has fewer references than the call takes.
         """

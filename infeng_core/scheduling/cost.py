@@ -6,7 +6,7 @@ rows_i is the part of the step's rows that lies between two knots: a few rows wa
 once for all of them, many rows wait for arithmetic. attended: positions that all rows together look back at. adapters:
 ranges of rows with different adapters. The coefficients minimise the squared relative error over the latest steps of
 each size, so that long steps do not drown the short ones. (Vidur, arXiv 2405.05465, shows that such a model is enough
-to plan by; Sarathi-Serve, arXiv 2403.02310, what chunks of bounded cost do for those that decode.)
+to plan by; Sarathi-Serve, arXiv 2403.02310, what chunks of bounded cost do for decoding.)
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _SIZES = len(KNOTS) + 1
 
 
 class StepShape(NamedTuple):
-    """What the cost of a step depends on."""
+    """The quantities that the cost of a step depends on."""
 
     rows: int
     sampled: int

@@ -13,7 +13,7 @@ FEW = 64
 
 
 class Deadlines:
-    """The deadlines of requests that are here; of those that have gone, no more are kept than of these."""
+    """The deadlines of present requests; at most as many deadlines of departed ones are kept beside them."""
 
     def __init__(self) -> None:
         """Nobody has one."""
@@ -41,7 +41,7 @@ class Deadlines:
         return found
 
     def forget(self, gone: Sequence, here: Container[Sequence], count: int) -> None:
-        """Let the first deadline be of one of those that are ``here``, ``count`` of them, after one has ``gone``."""
+        """After one has ``gone``, make the first deadline one of the ``count`` requests that are ``here``."""
         heap = self._heap
         if gone.deadline == math.inf:
             return

@@ -17,7 +17,7 @@ class FirstCome(Policy):
         self._waiting: list[Sequence] = []
 
     def add(self, request: Sequence, now: float) -> None:
-        """Let a request wait behind those that came before it."""
+        """Let a request wait behind all earlier ones."""
         insort(self._waiting, request, key=_arrival)
 
     def remove(self, request: Sequence, now: float) -> None:
@@ -25,7 +25,7 @@ class FirstCome(Policy):
         del self._waiting[bisect_left(self._waiting, _arrival(request), key=_arrival)]
 
     def order(self, now: float) -> abc.Sequence[Sequence]:
-        """Return those that wait, the first come first."""
+        """Return the waiting requests in the order of arrival."""
         return self._waiting
 
 

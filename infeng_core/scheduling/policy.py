@@ -1,4 +1,4 @@
-"""What a scheduler plugin writes: who is next, what a step may cost, and who has to wait again."""
+"""The interface of a scheduler plugin: which request is next, what a step may cost, and which has to wait again."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from infeng_core.step import Sequence as Request
 
 
 class Served(NamedTuple):
-    """What one step did for one request."""
+    """The work of one step for one request."""
 
     request: Request
     prompt_rows: int
@@ -36,26 +36,25 @@ class Policy(Protocol):
         """Forget one of those: it has started (``request.started`` is ``now``) or is gone."""
 
     def order(self, now: float) -> Iterable[Request]:
-        """Return those that wait, who is to start first before the others; read as far as needed.
+        """Return the waiting requests in the order in which they should start; read as far as needed.
 
-        Whoever is not named does not start in this step.
-        Nobody behind the first one that lacks cache blocks starts in its place. Whoever waits for adapters to be loaded
-        is passed by, for as long as that takes.
+        A request that is not named does not start in this step. No request behind the first one that lacks cache blocks
+        starts in its place. A request whose adapters are being loaded is passed by, for as long as that takes.
         """
 
     def active(self, running: Sequence[Request], now: float) -> Iterable[Request]:
         """Return which running requests may have rows in this step; the others keep their blocks.
 
-        Where nobody has any, and nobody starts, it is asked once more.
+        Where none has any, and no request starts, it is asked once more.
         """
         return running
 
     def prompts(self, running: Sequence[Request], now: float) -> Iterable[Request]:
-        """Return the running requests whose prompts are not computed, who gets rows first before the others."""
+        """Return the running requests whose prompts are not computed, in the order in which they get rows."""
         return running
 
     def victim(self, running: Sequence[Request], now: float) -> Request:
-        """Return who gives its blocks back where the cache is full; ``running`` is in the order of their start."""
+        """Return the request that gives its blocks back where the cache is full; ``running`` is in starting order."""
         return running[-1]
 
     def displaced(self, request: Request, running: Sequence[Request], now: float) -> Request | None:
@@ -63,9 +62,9 @@ class Policy(Protocol):
         return None
 
     def seconds(self, decoding: Sequence[Request], now: float) -> float | None:
-        """Return how long a step with prompts may take; ``decoding``: who decodes in it.
+        """Return how long a step with prompts may take; ``decoding``: the requests that decode in it.
 
-        None: what ``scheduler.step_ms`` says where anybody decodes, else as long as it likes.
+        None: what ``scheduler.step_ms`` says where a request decodes, else any time.
         """
         return None
 

@@ -4,18 +4,18 @@ A tree for each key. A node is a block of 16 tokens; its path from the root is a
 depends on its path and its key alone. Of the groups of layers that see all ("wide") it has a block each, as long as it
 is there. Of the groups with a window ("near") it has them until their room is wanted, and sequences give theirs back
 while they go on; then the node only stands for the way to those below it. A prefix is found as far as the wide blocks
-of all its nodes are there, and the near ones of those that the next row sees. Without windows there is one group,
+of all its nodes are there, and the near ones of the nodes that the next row sees. Without windows there is one group,
 which is wide. Here is neither clock nor storage: "recently" counts calls.
 
-What holds between two calls:
+Invariants between two calls:
 
 - the tree has one reference to each block of every node, and no block has two nodes;
 - a node's blocks hold the keys and values of the node's path, computed under the path's key;
 - a node has all of its wide blocks; it has all of its near blocks or none; one that has none at all has others below;
-- a node leaves before its parent does, and only ``drop`` and ``clear`` take one whose wide blocks somebody else holds,
-  or below which somebody holds one; holders keep their blocks;
-- ``evictable`` counts the blocks that ``evict`` could free: near ones that nobody else holds, and the wide ones of
-  nodes of which, and below which, nobody else holds any wide block.
+- a node leaves before its parent does, and only ``drop`` and ``clear`` take one whose wide blocks have other holders,
+  or below which one has; holders keep their blocks;
+- ``evictable`` counts the blocks that ``evict`` could free: near ones without other holders, and the wide ones of
+  nodes where neither they nor any node below them have a wide block with another holder.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class PrefixTree:
     """Finds the blocks of a prefix and keeps them until room is wanted. Not thread-safe, as the pool is not.
 
     The tree holds a reference to each of its blocks and is the pool's watcher, so that it knows without looking which
-    of them nobody else holds.
+    of them have no other holder.
     """
 
     def __init__(self, pool: BlockPool, needs: Needs | None = None) -> None:
@@ -119,11 +119,11 @@ class PrefixTree:
         """Keep the blocks of a prefix and return how many of them the tree took.
 
         tokens: (n,); a last block that they do not fill is left out.
-        blocks: (at least n / 16,) the caller's, written by steps that have been committed; nobody writes to them again.
+        blocks: (at least n / 16,) the caller's, written by steps that have been committed; they are final.
             With windows (groups, at least n / 16), near ones as far as the caller has them, else -1.
 
         Blocks that the tree has for the same prefix stay, and the caller's are left alone. Raises ValueError, and takes
-        nothing, for a block that nobody holds or that already is in the tree with another prefix.
+        nothing, for a block without holders or that already is in the tree with another prefix.
         """
         self._calls = used = self._calls + 1
         tables, wide = blocks if blocks.ndim == 2 else blocks[None], self.needs.wide
@@ -186,7 +186,7 @@ class PrefixTree:
         return freed
 
     def drop(self, key: bytes) -> int:
-        """Forget all prefixes of a key, whoever holds their blocks; return how many blocks that were."""
+        """Forget all prefixes of a key, even where their blocks are held; return how many blocks that were."""
         root = self._roots.pop(key, None)
         return 0 if root is None else self._forget([root])
 
@@ -205,7 +205,7 @@ class PrefixTree:
     # ------------------------------------------------------------------------------------------ the pool's watcher ---
 
     def shared(self, blocks: list[int]) -> None:
-        """Note blocks that somebody else holds, too."""
+        """Note blocks that got another holder."""
         for block in blocks:
             part = self._parts.get(block)
             if part is not None and not part.is_shared:
@@ -216,7 +216,7 @@ class PrefixTree:
                     self.evictable -= len(part.blocks)
 
     def alone(self, blocks: list[int]) -> None:
-        """Note blocks that nobody else holds any more."""
+        """Note blocks that lost their last other holder."""
         for block in blocks:
             part = self._parts.get(block)
             if part is not None and part.is_shared:
@@ -244,7 +244,7 @@ class PrefixTree:
             children = node.children
         if not self.needs.near:
             return nodes
-        usable = begin = 0  # nodes up to the last end that will do; the first of those that have all near blocks
+        usable = begin = 0  # nodes up to the last end that will do; the first with all near blocks
         for count, node in enumerate(nodes, 1):
             if node.near is None:
                 begin = count
@@ -262,7 +262,7 @@ class PrefixTree:
         return len(blocks)
 
     def _give(self, part: Node | Near) -> tuple[int, ...]:
-        """Take from a node what nobody else holds, or what it has as it leaves; return the blocks, to be released."""
+        """Take from a node what has no other holder, or what it has as it leaves; return the blocks, to be released."""
         blocks, part.blocks = part.blocks, ()
         if blocks:
             del self._parts[blocks[0]]

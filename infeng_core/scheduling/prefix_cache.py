@@ -1,4 +1,4 @@
-"""What sequences share of the cache: they begin with blocks that others have computed, or that storage gives back."""
+"""Shared parts of the cache: sequences begin with blocks that others have computed, or that storage gives back."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ class _Found(NamedTuple):
 class PrefixCache:
     """A tree of computed prefixes, what each sequence's are shared under, and where others are stored.
 
-    Blocks that were found for a sequence are held until it takes them, so that whoever asks first how many those are
-    looks for them once.
+    Blocks that were found for a sequence are held until it takes them, so counting them first and taking them later is
+    one search.
     """
 
     def __init__(self, tree: PrefixTree, key_of: KeyOf, restore: Restore | None = None) -> None:
@@ -88,7 +88,7 @@ class PrefixCache:
         return blocks
 
     def let_go(self) -> None:
-        """Hold no blocks that nobody has taken."""
+        """Release the blocks that were found and not taken."""
         if self._found is not None:
             self.tree.pool.release(held(self._found.blocks))
             self._found = None

@@ -1,4 +1,4 @@
-"""What the prefix tree is made of: nodes, the blocks that they have, and tokens cut into their pieces."""
+"""The parts of the prefix tree: nodes, the blocks that they have, and tokens cut into their pieces."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _PIECE = 4 * BLOCK_TOKENS  # bytes of a block's tokens
 
 
 class Part:
-    """What a node has of the groups with a window; as a ``Node``, of those that see all."""
+    """The blocks of a node for the groups with a window; as a ``Node``, for the groups that see all."""
 
     __slots__ = ("blocks", "is_queued", "is_shared", "used")
 
     def __init__(self, blocks: tuple[int, ...], used: int) -> None:
         self.blocks = blocks
         self.used = used  # the number of the last call that came by
-        self.is_shared = bool(blocks)  # somebody beside the tree holds them; at first the caller of ``insert`` does
+        self.is_shared = bool(blocks)  # held beside the tree too; at first the caller of ``insert`` does
         self.is_queued = False  # it has a place in the heap
 
 

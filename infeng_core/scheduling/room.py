@@ -1,4 +1,4 @@
-"""How much of prompts a step has room for: rows, sampled rows, and time beside those that decode."""
+"""How much of prompts a step has room for: rows, sampled rows, and time beside the decoding rows."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ UNKNOWN_CHUNK = 64
 
 
 class Room:
-    """What is left of a step while sequences with prompts take rows of it."""
+    """The rows and time left of a step while sequences with prompts take rows of it."""
 
     def __init__(self, shape: StepShape, rows: int, samples: int, costs: CostModel, seconds: float | None) -> None:
         """Leave ``rows`` rows and ``samples`` sampled ones for prompts.
 
-        shape: of those that decode. samples: with one for every sequence that runs. seconds: what the whole step may
+        shape: of the decoding rows. samples: with one for every sequence that runs. seconds: what the whole step may
         take, by ``costs``; None: any.
         """
         self.shape = shape
-        """Of those that decode and the prompts that have rows, as far as it depends on their positions."""
+        """Of the decoding rows and the prompts that have rows, as far as it depends on their positions."""
         self.reported = 0
         """Sampled rows of prompts whose next tokens are known."""
         self._rows = rows
@@ -64,7 +64,7 @@ def rows_of_prompt(
 ) -> int:
     """Return how many rows of a prompt, from ``position`` on, may join a step of ``shape`` that is to take ``seconds``.
 
-    left: rows of the step that nobody has. taken: those that other prompts have.
+    left: free rows of the step. taken: rows that other prompts have.
     """
     if seconds is None or left <= 0:
         return left

@@ -33,10 +33,10 @@ class Scheduler:
 
     A step holds one row of every sequence that decodes, then chunks of prompts as far as rows and time allow; rows that
     are left over go to guessed tokens. Sequences with the same adapters have neighbouring rows. Blocks are taken as a
-    sequence grows. Where none is left, prefixes that nobody uses go, the longest unused first, then a running sequence
-    is preempted: it waits again, with its tokens, and is computed again. That costs time and changes no token. Whoever
-    asks for a block while decoding gains tokens by it, so that it ends for every load. What layers with a window no
-    longer see goes back to the pool with each step (tables.py).
+    sequence grows. Where none is left, unused prefixes are evicted, the longest unused first, then a running sequence
+    is preempted: it waits again, with its tokens, and is computed again. That costs time and changes no token. Each
+    preemption lets some request gain a token, so scheduling always terminates. Blocks that layers with a window no
+    longer see go back to the pool with each step (tables.py).
 
     Nothing changes between ``next_batch`` and ``commit``: a batch that failed is made again.
     """
@@ -69,7 +69,7 @@ class Scheduler:
         self.prefix_queries = 0
         """Tokens of the prompts that have started, where prefixes are kept."""
         self.prefix_hits = 0
-        """Those of them that were found in the cache, in memory or stored."""
+        """The part of them that was found in the cache, in memory or stored."""
         self.step_seconds = step_seconds
         self.shape = StepShape(0, 0, 0)
         """Of the batch that was made last."""
@@ -100,7 +100,7 @@ class Scheduler:
 
     @property
     def waiting(self) -> int:
-        """Sequences that have no blocks: new ones, and those that were preempted."""
+        """Sequences that have no blocks: new ones and preempted ones."""
         return len(self._waiting)
 
     @property
@@ -110,7 +110,7 @@ class Scheduler:
 
     @property
     def free_blocks(self) -> int:
-        """Blocks that nobody needs: free ones, and those of prefixes that nobody uses."""
+        """Blocks that are free, or of prefixes that are not in use."""
         return self.pool.free + self.prefixes.tree.evictable
 
     @property
@@ -175,7 +175,7 @@ class Scheduler:
             preempted = self.preempted
             batch = self._next_batch(now)
             if batch is not None or (self.preempted == preempted and (is_second or not self._inactive)):
-                return batch  # else those that were active made room in vain, or others wait in vain
+                return batch  # else active requests made room in vain, or others wait in vain
             is_second |= self.preempted == preempted
 
     def _next_batch(self, now: float) -> Batch | None:
@@ -186,7 +186,7 @@ class Scheduler:
         self.shape = StepShape(rows, rows, attended, self._builder.adapters(decoding))
         preempted = self.preempted
         chunks, reported = self._chunks(decoding, now)
-        if self.preempted > preempted:  # by those that a policy prefers; they may have started again
+        if self.preempted > preempted:  # by requests that a policy prefers; they may have started again
             decoding = [one for one in decoding if one in self._running and one not in self._prompts]
         work = prompt_work(self._grouped, chunks) if chunks else []
         if [one for one in decoding if one.forced or one.guesses is not None]:
@@ -237,7 +237,7 @@ class Scheduler:
         end = min(begin + rows, sequence.prompt_length)
         return max(0, end - max(begin, self._reached.get(sequence, 0)))
 
-    # -------------------------------------------------------------------------------------------- those that decode ---
+    # ----------------------------------------------------------------------------------------------------- decoding ---
 
     def _decoding(self, now: float) -> list[Sequence]:
         """Return the sequences whose known tokens but the last are computed, each with a block for that one."""
@@ -261,7 +261,7 @@ class Scheduler:
 
     def _grow(self, sequence: Sequence, size: int, now: float) -> None:
         """Give a sequence what it can use of ``size`` blocks; others make room, or it does."""
-        while sequence in self._running:  # nobody has preempted it meanwhile
+        while sequence in self._running:  # it has not been preempted meanwhile
             lacking = self._tables.lacking(sequence, size)
             if self._make_free(lacking):
                 if lacking:
@@ -270,7 +270,7 @@ class Scheduler:
             self.preempt(self.policy.victim(list(self._running), now), now)
 
     def _room_beyond(self, sequence: Sequence) -> int:
-        """Return how many guessed tokens have room in the cache behind the known ones; nobody is preempted for them."""
+        """Return how many guessed tokens have room in the cache behind the known ones; none is preempted for them."""
         size, running = len(sequence.blocks), len(self._running)
         room = BLOCK_TOKENS * size - sequence.length
         if room < len(sequence.draft) and self.pool.free > running * self._tables.needs.groups:
@@ -279,7 +279,7 @@ class Scheduler:
         return room
 
     def _guessed_work(self, decoding: list[Sequence], reported: int) -> list[Work]:
-        """Return a row of each sequence that decodes, and its guesses as far as nobody else needs the rows.
+        """Return a row of each sequence that decodes, and its guesses as far as no other needs the rows.
 
         reported: sampled rows of prompts beside one of each sequence.
         """
@@ -298,7 +298,7 @@ class Scheduler:
     # ------------------------------------------------------------------------------------------------- prompts ---
 
     def _chunks(self, decoding: list[Sequence], now: float) -> tuple[dict[Sequence, int], int]:
-        """Return how many rows of each prompt join those that decode; sequences that wait start for the rows left.
+        """Return how many rows of each prompt join the decoding ones; waiting sequences start for the rows left.
 
         Also returns how many of the rows are sampled beside one of each sequence.
         """
@@ -332,7 +332,7 @@ class Scheduler:
 
     @property
     def _may_start(self) -> bool:
-        """Whether somebody waits for whom there may be a slot."""
+        """Whether a sequence waits for which there may be a slot."""
         return len(self._waiting) > 0 and (len(self._free_slots) > 0 or self._displaces)
 
     def _start_next(self, now: float) -> Sequence | None:
@@ -372,7 +372,7 @@ class Scheduler:
     def _fits(self, sequence: Sequence, now: float) -> bool:
         """Return whether there are blocks for a sequence that waits, and one more for each that runs.
 
-        Who is to make room for it is preempted, if the policy names one.
+        If the policy names a sequence that should make room for it, that one is preempted.
         """
         while not self._has_blocks(sequence):
             if not self._displace(sequence, now):

@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What an engine has to do now, and what was counted since it was made, by all of its schedulers."""
+    """The work that an engine has now, and the counts of all of its schedulers since it was made."""
 
     running: int
     """Requests that have blocks of the cache."""
     waiting: int
-    """Requests that have none, those that were preempted included."""
+    """Requests that have none, preempted ones included."""
     used_blocks: int
-    """Blocks that somebody needs; those of prefixes that nobody uses are not."""
+    """Blocks in use; the blocks of unused prefixes are not."""
     blocks: int
     """Of the whole cache."""
     tokens: int
@@ -39,7 +39,7 @@ class Load:
     prefix_queries: int
     """Tokens of prompts that were looked for in the cache."""
     prefix_hits: int
-    """Those of them that were found."""
+    """The part of them that was found."""
 
 
 class Schedulers:

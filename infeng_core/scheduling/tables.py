@@ -1,7 +1,7 @@
-"""The tables of blocks of those that run, a line for each group of layers.
+"""The tables of blocks of running sequences, a line for each group of layers.
 
-Groups that see all ("wide") have the blocks of a sequence's whole length. Groups with a window ("near") have those that
-a row which is still to come may see, and of a long prompt those that the next steps write; the entries before and
+Groups that see all ("wide") have the blocks of a sequence's whole length. Groups with a window ("near") have the
+blocks that a later row may see, and of a long prompt the blocks that the next steps write; the entries before and
 behind are -1. What lies before the window goes back to the pool after each step that was committed.
 """
 
@@ -22,13 +22,13 @@ class Needs:
     def __init__(self, windows: Several[int], max_rows: int) -> None:
         """Count for groups of layers with these ``windows`` (0: they see all) and steps of up to ``max_rows`` rows."""
         self.window = max(windows)
-        """What layers with a window see at most; 0: there are none."""
+        """The widest window of a layer; 0: there are none."""
         self.near = sum(window > 0 for window in windows)
         """Groups with a window."""
         self.wide = len(windows) - self.near
         """Groups that see all."""
         self.groups = len(windows)
-        # Those from ``first`` on that hold the window of any position, and the rows of the largest step behind it.
+        # Blocks from ``first`` on that hold the window of any position, and the rows of the largest step behind it.
         self._most_near = blocks_for(self.window + 2 * BLOCK_TOKENS - 3 + max_rows)
 
     def first(self, computed: int) -> int:

@@ -1,4 +1,4 @@
-"""Who of those that wait may start: the first by the policy's order, unless its adapters are still on their way."""
+"""Which waiting sequence may start: the first in the policy's order, unless its adapters are still being loaded."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ LOOKAHEAD = 64
 class Waiting:
     """Sequences that do not run, in the order of a policy.
 
-    Where the adapters of one are not in memory, others may pass: for as long as it takes to load them, since nobody
-    should wait for somebody else's storage. But one whose adapters find no room because of those that run is overtaken
-    by at most ``patience`` others, then those behind it wait as well: whatever runs ends, its adapters may then leave,
-    and the first in the order gets their room (``adapters/prefetch.py``). So nobody starves for want of memory.
+    Where the adapters of one are not in memory, others may pass while they are loaded, since no sequence should wait
+    for the storage of another. A sequence whose adapters find no room beside the running ones is overtaken by at most
+    ``patience`` others; then all sequences behind it wait as well. Every running sequence ends, its adapters may then
+    leave, and the first in the order gets their room (``adapters/prefetch.py``), so no sequence starves.
     """
 
     def __init__(self, policy: Policy, patience: int, name: str = "scheduler") -> None:
-        """Nobody waits yet. name: what errors call the policy."""
+        """Begin with no sequence. name: what errors call the policy."""
         self._policy = policy
         self._name = name
         self._patience = patience
         self._overtaken: dict[Sequence, int] = {}  # of each that waits: by how many while its adapters lacked room
         self._references: dict[Sequence, tuple[Hashable, AdapterReference]] = {}  # of those with adapters, by their set
         self._sets: Counter[Hashable] = Counter()  # of adapters, by how many wait for them
-        self._lacking: set[Hashable] = set()  # those that wait for memory that requests which run hold
-        self._prefetched_at = self._idle_at = -1  # the registry's count of changes; -1: those that wait have changed
+        self._lacking: set[Hashable] = set()  # sets that wait for memory which running requests hold
+        self._prefetched_at = self._idle_at = -1  # the registry's count of changes; -1: the waiting ones have changed
 
     def __len__(self) -> int:
         """Return how many wait."""
@@ -42,7 +42,7 @@ class Waiting:
         return sequence in self._overtaken
 
     def __iter__(self) -> Iterator[Sequence]:
-        """Iterate over those that wait, in the order in which they came here."""
+        """Iterate over the waiting sequences, in the order in which they came here."""
         return iter(self._overtaken)
 
     def add(self, sequence: Sequence, now: float) -> None:
@@ -67,11 +67,11 @@ class Waiting:
         self._policy.remove(sequence, now)
 
     def take(self, fits: Callable[[Sequence], bool], now: float) -> Sequence | None:
-        """Return the first that has its adapters, acquired, if it ``fits`` and nobody starves by that; else None.
+        """Return the first that has its adapters, acquired, if it ``fits`` and no other starves by that; else None.
 
         It waits until ``remove`` is called for it.
         """
-        changes = self._changes()  # before anybody is looked at: what comes in meanwhile is a reason to look again
+        changes = self._changes()  # before any sequence is looked at: what comes in meanwhile is a reason to look again
         if self._idle_at == changes:
             return None
         passed: list[Sequence] = []
@@ -98,7 +98,7 @@ class Waiting:
         return None
 
     def prefetch(self, now: float) -> None:
-        """Bring in adapters for those that wait, if anything has changed since the last time."""
+        """Bring in adapters for the waiting sequences, if anything has changed since the last time."""
         changes = self._changes()
         if changes == self._prefetched_at or not self._references:
             return
@@ -114,7 +114,7 @@ class Waiting:
         self._lacking = set(list(heads)[served:])
 
     def _order(self, now: float) -> Iterator[Sequence]:
-        """Iterate over the policy's order; raises PluginError where it names others than those that wait."""
+        """Iterate over the policy's order; raises PluginError where it names one that does not wait."""
         left = len(self._overtaken)
         try:
             for sequence in self._policy.order(now):
@@ -128,7 +128,7 @@ class Waiting:
             raise PluginError(self._name, f"order() raised {type(error).__name__}: {error}", "use fcfs") from error
 
     def _changes(self) -> int:
-        """Return the registry's count of changes, where anybody waits for adapters."""
+        """Return the registry's count of changes, where a sequence waits for adapters."""
         for _, reference in self._references.values():
             return reference.registry.changes
         return -2
