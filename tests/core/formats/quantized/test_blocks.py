@@ -13,7 +13,8 @@ from quantized_parts import Tensors, save
 
 from infeng_core.errors import ModelError
 from infeng_core.formats import choose, load
-from infeng_core.formats.checkpoints import Checkpoint, open_checkpoint
+from infeng_core.formats.checkpoints import open_checkpoint
+from infeng_core.formats.model_readers import Checkpoint
 from infeng_core.formats.quant import builtin_format
 from infeng_core.formats.survey import survey
 from infeng_core.plug.assembly import load_config

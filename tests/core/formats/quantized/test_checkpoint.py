@@ -15,8 +15,9 @@ from quantized_parts import Kind, Model, Tensors
 
 from infeng_core import Engine
 from infeng_core.formats import BUILTIN, LoadedModel, choose, load
-from infeng_core.formats.checkpoints import Checkpoint, open_checkpoint
+from infeng_core.formats.checkpoints import open_checkpoint
 from infeng_core.formats.kept_integers import NEAREST
+from infeng_core.formats.model_readers import Checkpoint
 from infeng_core.formats.quant import builtin_format
 from infeng_core.formats.survey import survey
 from infeng_core.plug.assembly import load_config
