@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from infeng_core.calibration.forward import Forward, Runner
 from infeng_core.calibration.profiles import is_inner, weights_of
 from infeng_core.calibration.stages import Stage
-from infeng_core.formats.checkpoints import Checkpoint
+from infeng_core.formats.model_readers import Checkpoint
 from infeng_core.formats.packing import gather_vector, pack_tensor
 from infeng_core.formats.quant import FormatLookup, fitting
 from infeng_core.formats.shards import aligned_bytes

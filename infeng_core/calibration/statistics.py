@@ -13,7 +13,7 @@ from infeng_core.calibration.forward import Forward, quantized
 from infeng_core.calibration.profiles import is_inner
 from infeng_core.calibration.routing import Routed
 from infeng_core.calibration.store import release
-from infeng_core.formats.checkpoints import Checkpoint
+from infeng_core.formats.model_readers import Checkpoint
 from infeng_core.formats.packing import pack_tensor
 from infeng_core.formats.quant import BUILTIN, QuantFormat
 from infeng_core.formats.quantizers import Moments, Seen

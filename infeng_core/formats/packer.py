@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from infeng_core.formats.checkpoints import Checkpoint
+from infeng_core.formats.model_readers import Checkpoint
 from infeng_core.formats.packing import chosen_bytes, gather_vector, pack_tensor, statistic_bytes
 from infeng_core.formats.quant import QuantFormat
 from infeng_core.formats.quantizers import Moments, QuantizerChoice

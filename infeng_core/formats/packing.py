@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from infeng_core._native import NativeError
 from infeng_core.errors import ModelError
-from infeng_core.formats.checkpoints import Checkpoint
 from infeng_core.formats.floats import widened
+from infeng_core.formats.model_readers import Checkpoint
 from infeng_core.formats.quant import QuantFormat
 from infeng_core.formats.quantizers import DEFAULT, Moments, QuantizerChoice, QuantTarget, Seen, WithMinima
 from infeng_core.formats.rotation import rotated

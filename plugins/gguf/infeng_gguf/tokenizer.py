@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from infeng_core.api.formats import CONTROL, NORMAL, UNKNOWN, Pieces, show
+from infeng_core.api.formats import CONTROL, NORMAL, UNKNOWN, Pieces, Splitting, show
 from infeng_gguf.file import GgufFile
-from infeng_gguf.pretokenizers import SPLITTINGS, Splitting
+from infeng_gguf.pretokenizers import SPLITTINGS
 
 MAX_VOCAB = 1 << 24
 ENDS = ("<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>")

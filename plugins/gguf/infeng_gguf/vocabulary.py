@@ -19,13 +19,14 @@ from infeng_core.api.formats import (
     UNKNOWN,
     UNUSED,
     USER_DEFINED,
+    Splitting,
     merges_of,
     open_tokenizer,
     read_settings,
     show,
     steps_of,
 )
-from infeng_gguf.pretokenizers import GPT2, SPLITTINGS, Splitting
+from infeng_gguf.pretokenizers import GPT2, SPLITTINGS
 
 TEMPLATE_NAME = re.compile(r"[\w.-]{1,64}")
 OTHER = "export with llama.cpp's convert_hf_to_gguf.py, which knows more tokenizers"

@@ -12,9 +12,10 @@ from mxfp4_parts import CASE, HIDDEN, STACKS, meaning, tensors, write
 from quantized_parts import Tensors, save
 
 from infeng_core.errors import ModelError
-from infeng_core.formats.checkpoints import Checkpoint, open_checkpoint
+from infeng_core.formats.checkpoints import open_checkpoint
 from infeng_core.formats.choice import choose
 from infeng_core.formats.loader import load
+from infeng_core.formats.model_readers import Checkpoint
 from infeng_core.formats.quant import builtin_format
 from infeng_core.formats.survey import survey
 from infeng_core.plug.assembly import load_config

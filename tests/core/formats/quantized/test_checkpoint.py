@@ -14,10 +14,11 @@ import quantized_parts as parts
 from quantized_parts import Kind, Model, Tensors
 
 from infeng_core import Engine
-from infeng_core.formats.checkpoints import Checkpoint, open_checkpoint
+from infeng_core.formats.checkpoints import open_checkpoint
 from infeng_core.formats.choice import choose
 from infeng_core.formats.kept_integers import NEAREST
 from infeng_core.formats.loader import load
+from infeng_core.formats.model_readers import Checkpoint
 from infeng_core.formats.quant import BUILTIN, builtin_format
 from infeng_core.formats.survey import survey
 from infeng_core.formats.tensors import LoadedModel
