@@ -47,7 +47,7 @@ from infeng_core.cli.generation import (
 )
 from infeng_core.cli.lora import adapters_of, add_lora_options, as_text, loras, parse_adapter, parse_lora
 from infeng_core.cli.options import add_config_options, config_from
-from infeng_core.cli.parser import add_model
+from infeng_core.cli.parser import Parser, add_model
 from infeng_core.documents import DOCUMENT_KEYS, document_text
 from infeng_core.engine import Engine
 from infeng_core.errors import (
@@ -250,6 +250,7 @@ __all__ = [
     "OverloadedError",
     "PackedAdapter",
     "Parameter",
+    "Parser",
     "Part",
     "PluginError",
     "Plugins",

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from infeng_bench import adapters
+from infeng_bench.models import adapters
 
 from infeng_core.formats import LoadedModel, convert_adapter, load_adapter
 from infeng_core.formats.quant import builtin_format

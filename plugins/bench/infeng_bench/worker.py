@@ -17,14 +17,15 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any
 
-from infeng_bench import results, serving
-from infeng_bench.bound import kernel_features
-from infeng_bench.costs import costs
-from infeng_bench.holding import Holder
-from infeng_bench.running import perform
-from infeng_bench.serving import Job, Served
-from infeng_bench.spread import spread
-from infeng_bench.works import Work
+from infeng_bench.engine.adapter_set import Holder
+from infeng_bench.engine.running import perform
+from infeng_bench.engine.work import Work
+from infeng_bench.load import serving
+from infeng_bench.load.serving import Job, Served
+from infeng_bench.models.token_costs import costs
+from infeng_bench.reports import results
+from infeng_bench.reports.machine import kernel_features
+from infeng_bench.stats.summary import spread
 from infeng_core import api
 from infeng_core.api import InfengError, UsageError, add_config_options, config_from
 

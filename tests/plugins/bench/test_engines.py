@@ -7,10 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from infeng_bench import engines
-from infeng_bench.engines import EngineProcess
-from infeng_bench.peers import PeerError
-from infeng_bench.works import Work
+from infeng_bench.engine.work import Work
+from infeng_bench.peers import PeerError, process
+from infeng_bench.peers.process import EngineProcess
 
 FAKE = Path(__file__).with_name("fake_peer.py")
 
@@ -119,7 +118,7 @@ def test_a_peer_that_died_in_its_sleep_is_found_out(start: Started) -> None:
 
 
 def test_a_peer_that_does_not_end_is_ended(start: Started, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engines, "GRACE", 0.5)
+    monkeypatch.setattr(process, "GRACE", 0.5)
     engine = start("deaf-end")
     engine.ready()
     begin = time.monotonic()

@@ -1,8 +1,8 @@
 """The arithmetic of figures."""
 
 import pytest
-from infeng_bench.figures import Ceiling, fractions, rates
-from infeng_bench.spread import latencies, percentile, spread
+from infeng_bench.stats.rates import Ceiling, fractions, rates
+from infeng_bench.stats.summary import latencies, percentile, spread
 
 
 def test_rates_are_of_the_median() -> None:

@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from infeng_bench import gguf as exporter
-from infeng_bench import peers, synthetic
+from infeng_bench import peers
+from infeng_bench.models import synthetic
+from infeng_bench.peers import export_gguf as exporter
 from infeng_bench.peers.environment import Environment
 from safetensors.numpy import load_file, save_file
 

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from infeng_bench import adapters, gguf_adapter, synthetic
-from infeng_bench import gguf as exporter
+from infeng_bench.models import adapters, synthetic
+from infeng_bench.peers import export_gguf as exporter
+from infeng_bench.peers import export_gguf_adapter
 from safetensors.numpy import save_file
 
 NO_GGUF = "reads the file back with the package gguf, which is not installed here"
@@ -18,7 +19,7 @@ PREFIX = "base_model.model."
 
 def export(adapter: Path, base: Path, out: Path, kind: str = "f32") -> Any:
     """Run the exporter as a program."""
-    command = [sys.executable, "-P", gguf_adapter.__file__, str(adapter), str(base), str(out), "--type", kind]
+    command = [sys.executable, "-P", export_gguf_adapter.__file__, str(adapter), str(base), str(out), "--type", kind]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
@@ -35,9 +36,9 @@ def differences(adapter: Path) -> dict[str, np.ndarray]:
     """Return what an adapter adds to each weight: scaling * B A."""
     config = json.loads((adapter / "adapter_config.json").read_text())
     found = {}
-    for name, both in gguf_adapter.pairs(adapter).items():
+    for name, both in export_gguf_adapter.pairs(adapter).items():
         rank = both["A"].shape[0]
-        found[name] = gguf_adapter.scaling(config, name, rank) * (both["B"].astype(np.float64) @ both["A"])
+        found[name] = export_gguf_adapter.scaling(config, name, rank) * (both["B"].astype(np.float64) @ both["A"])
     return found
 
 
@@ -86,10 +87,10 @@ def test_the_file_adds_to_each_weight_what_peft_adds(
 
 def test_patterns_are_matched_as_peft_matches_them() -> None:
     config = {"lora_alpha": 8, "alpha_pattern": {"q_proj": 2, r"layers\.0\..*": 4}}
-    assert gguf_adapter.scaling(config, "model.layers.1.self_attn.q_proj.weight", 4) == 0.5
-    assert gguf_adapter.scaling(config, "model.layers.0.self_attn.v_proj.weight", 4) == 1.0
-    assert gguf_adapter.scaling(config, "model.layers.1.self_attn.xq_proj.weight", 4) == 2.0
-    assert gguf_adapter.scaling({"use_rslora": True, "lora_alpha": 8}, "x.weight", 16) == 2.0
+    assert export_gguf_adapter.scaling(config, "model.layers.1.self_attn.q_proj.weight", 4) == 0.5
+    assert export_gguf_adapter.scaling(config, "model.layers.0.self_attn.v_proj.weight", 4) == 1.0
+    assert export_gguf_adapter.scaling(config, "model.layers.1.self_attn.xq_proj.weight", 4) == 2.0
+    assert export_gguf_adapter.scaling({"use_rslora": True, "lora_alpha": 8}, "x.weight", 16) == 2.0
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from infeng_bench.loads import KINDS, Load
-from infeng_bench.traffic import GREEDY, NOBODY, Traffic, draw
+from infeng_bench.load.kinds import KINDS, Load
+from infeng_bench.load.traffic import GREEDY, NOBODY, Traffic, draw
 
 from infeng_core.api import UsageError
 

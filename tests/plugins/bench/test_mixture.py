@@ -1,7 +1,7 @@
 """Popularity of adapters."""
 
 import pytest
-from infeng_bench.mixture import draw, weights
+from infeng_bench.load.popularity import draw, weights
 
 
 def test_the_kth_adapter_weighs_one_over_k_plus_one_to_the_alpha() -> None:

@@ -5,7 +5,7 @@ import statistics
 from math import comb
 
 import pytest
-from infeng_bench import pairs
+from infeng_bench.stats import paired
 
 
 @pytest.mark.parametrize(
@@ -15,7 +15,7 @@ from infeng_bench import pairs
 def test_the_lower_bound_is_the_order_statistic_of_the_sign_test(count: int, place: int) -> None:
     values = list(range(1, count + 1))
     random.Random(0).shuffle(values)
-    bound = pairs.lower_bound(values)
+    bound = paired.lower_bound(values)
     assert bound.value == place
     assert bound.confidence >= 0.95
     assert bound.confidence == pytest.approx(1 - sum(comb(count, i) for i in range(place)) / 2**count)
@@ -23,38 +23,40 @@ def test_the_lower_bound_is_the_order_statistic_of_the_sign_test(count: int, pla
 
 @pytest.mark.parametrize(("count", "confidence"), [(1, 0.5), (2, 0.75), (3, 0.875), (4, 0.9375)])
 def test_too_few_pairs_say_how_sure_their_smallest_is(count: int, confidence: float) -> None:
-    assert pairs.lower_bound([3.0, 2.0, 5.0, 4.0][:count]) == pairs.Bound(min([3.0, 2.0, 5.0, 4.0][:count]), confidence)
+    assert paired.lower_bound([3.0, 2.0, 5.0, 4.0][:count]) == paired.Bound(
+        min([3.0, 2.0, 5.0, 4.0][:count]), confidence
+    )
 
 
 def test_the_bound_holds_as_often_as_it_says() -> None:
     rng = random.Random(7)
     samples = [[rng.expovariate(1.0) for _ in range(20)] for _ in range(4000)]
-    held = statistics.fmean(pairs.lower_bound(values).value <= 0.6931 for values in samples)
+    held = statistics.fmean(paired.lower_bound(values).value <= 0.6931 for values in samples)
     assert 0.965 < held < 0.99  # the sixth of twenty: 0.979
 
 
 def test_nothing_measured_has_no_bound() -> None:
     with pytest.raises(ValueError, match="no values"):
-        pairs.lower_bound([])
+        paired.lower_bound([])
 
 
 def test_ratios_are_taken_pair_by_pair() -> None:
-    assert pairs.ratios([10.0, 30.0, 20.0], [5.0, 10.0, 20.0]) == [2.0, 3.0, 1.0]
+    assert paired.ratios([10.0, 30.0, 20.0], [5.0, 10.0, 20.0]) == [2.0, 3.0, 1.0]
 
 
 def test_what_are_no_pairs_is_refused() -> None:
     with pytest.raises(ValueError, match="no pairs"):
-        pairs.ratios([1.0], [1.0, 2.0])
+        paired.ratios([1.0], [1.0, 2.0])
     with pytest.raises(ValueError, match="above 0"):
-        pairs.ratios([1.0, 2.0], [1.0, 0.0])
+        paired.ratios([1.0, 2.0], [1.0, 0.0])
 
 
 def test_a_pair_with_an_engine_below_half_its_median_is_named() -> None:
-    assert pairs.starved([[10, 10, 10, 4.9], [1, 0.4, 1, 1]]) == [1, 3]
-    assert pairs.starved([[10, 10, 5], [1, 1, 1]]) == []
+    assert paired.starved([[10, 10, 10, 4.9], [1, 0.4, 1, 1]]) == [1, 3]
+    assert paired.starved([[10, 10, 5], [1, 1, 1]]) == []
 
 
 def test_the_upper_bound_is_the_lower_one_from_the_other_end() -> None:
-    bound = pairs.upper_bound([float(value) for value in range(1, 21)])
-    assert bound == pairs.Bound(15, pairs.lower_bound(range(1, 21)).confidence)
-    assert pairs.upper_bound([3.0, 2.0]) == pairs.Bound(3.0, 0.75)
+    bound = paired.upper_bound([float(value) for value in range(1, 21)])
+    assert bound == paired.Bound(15, paired.lower_bound(range(1, 21)).confidence)
+    assert paired.upper_bound([3.0, 2.0]) == paired.Bound(3.0, 0.75)

@@ -4,10 +4,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from infeng_bench import popularity
-from infeng_bench.arrivals import Arrival, Lengths
-from infeng_bench.serving import Job, Served, Trace, covered, delays, rates
-from infeng_bench.workload import Workload, trial, variant
+from infeng_bench.load.arrivals import Arrival, Lengths
+from infeng_bench.load.serving import Job, Served, Trace, delays, rates
+from infeng_bench.load.workload import Workload, trial, variant
+from infeng_bench.peers import adapter_comparison
+from infeng_bench.stats.summary import covered
 
 
 def served(pace: float, adapters: str = "aab", ids: int = 0) -> Served:
@@ -37,15 +38,15 @@ def test_rates_and_latencies_of_one_round() -> None:
 
 
 def test_time_that_spans_share_counts_once() -> None:
-    assert covered([(0, 2), (1, 3), (5, 6), (5.5, 5.6)]) == 4
-    assert covered([]) == 0
+    assert covered([0, 1, 5, 5.5], [2, 3, 6, 5.6]) == 4
+    assert covered([], []) == 0
 
 
 def test_the_medians_of_pairs() -> None:
     mixed = [served(pace, ids=1) for pace in (1.0, 1.1, 1.3)]
     single = [served(pace) for pace in (0.9, 1.0, 1.0)]
     base = [served(1.0, ids=0) for _ in range(3)]
-    found = popularity.of_engine({"mixed": mixed, "single": single, "base": base}, 2, is_closed=True)
+    found = adapter_comparison.of_engine({"mixed": mixed, "single": single, "base": base}, 2, is_closed=True)
     assert found["lora_tax"] == pytest.approx(0.1)
     assert found["lora_tax_spread"]["max"] == pytest.approx(0.3)
     assert found["mixed_over_single"] == pytest.approx(0.9)
@@ -55,15 +56,15 @@ def test_the_medians_of_pairs() -> None:
     assert found["answers_changed"] == 1.0
     assert found["cpu_utilization"] == pytest.approx(0.75)
     assert {name: group["requests"] for name, group in found["per_adapter"].items()} == {"a": 6, "b": 3}
-    assert popularity.changed([served(1, "a.b", 1)], [served(1, "a.b", 0)]) == 1.0
-    assert popularity.changed([served(1, "a.b", 1)], [served(1, "a.b", 1)]) == 0.0
-    assert popularity.changed([served(1, "...", 1)], [served(1, "...", 0)]) is None
+    assert adapter_comparison.changed([served(1, "a.b", 1)], [served(1, "a.b", 0)]) == 1.0
+    assert adapter_comparison.changed([served(1, "a.b", 1)], [served(1, "a.b", 1)]) == 0.0
+    assert adapter_comparison.changed([served(1, "...", 1)], [served(1, "...", 0)]) is None
 
 
 def test_ratios_are_ours_over_each_other_engine() -> None:
     ours = [served(pace) for pace in (0.2, 0.25, 0.25, 0.5, 0.1)]
     found = {"peer": {"mixed": [served(1.0)] * 5}, "infeng": {"mixed": ours}}
-    result = popularity.compared(found, 2, is_closed=True)
+    result = adapter_comparison.compared(found, 2, is_closed=True)
     assert result["base"] == "infeng"
     assert result["ratios"] == {"peer": pytest.approx(4)}
     assert result["ratio_low"] == {"peer": pytest.approx(2)}
@@ -83,7 +84,7 @@ def test_rounds_are_interleaved_and_the_first_ones_are_not_kept() -> None:
         return SimpleNamespace(name=name, serve=serve)
 
     load = Workload(3, 4, 0.0, True, 7, float("inf"), Lengths.parse("5"))
-    found = popularity.rounds(
+    found = adapter_comparison.rounds(
         [engine("x"), engine("y")],
         load,
         ["a", "b"],

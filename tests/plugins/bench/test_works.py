@@ -1,7 +1,7 @@
 """What an engine is asked to do, as a text and back."""
 
 import pytest
-from infeng_bench.works import Work
+from infeng_bench.engine.work import Work
 
 from infeng_core.errors import UsageError
 

@@ -1,0 +1,62 @@
+"""`infeng bench prefill`: how fast prompts are read, until each has its first new token."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from infeng_bench import options
+from infeng_bench.engine import session
+from infeng_bench.engine.running import Timing
+from infeng_bench.engine.session import RATES, Session
+from infeng_bench.engine.work import Work
+from infeng_bench.options import Column
+from infeng_bench.stats.contention import withheld
+from infeng_bench.stats.rates import fractions
+from infeng_bench.stats.summary import latencies, spread
+from infeng_bench.verbs import compare
+
+NAME = "prefill"
+
+ROUNDS = 5
+TABLE = (
+    Column("work", "work"),
+    *(Column(heading, f"tokens_per_s.{key}", ".0f") for heading, key in RATES),
+    Column("ms to first token", "median_ttft_ms", ".0f"),
+    Column("p99", "p99_ttft_ms", ".0f"),
+    Column("of int8", "int8_fraction", ".0%"),
+)
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments."""
+    session.add_works(parser, "prompts", ROUNDS)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Measure, print and write."""
+    works = [Work(NAME, rows, context) for rows in arguments.rows for context in arguments.context]
+    if arguments.engines:
+        return compare.against(arguments, works, arguments.rounds)
+    result = session.measured(NAME, arguments, works, measurement)
+    hidden = ("int8_fraction",) if withheld(result) else ()
+    options.deliver(result, arguments, options.columns(options.table(TABLE, result["measurements"], hidden)))
+    return 0
+
+
+def measurement(bench: Session, work: Work, timings: list[Timing]) -> dict[str, Any]:
+    """Return the figures of one work: rates are medians over the rounds, latencies are of every prompt."""
+    rates = spread([timing.tokens_per_s for timing in timings])
+    found = {
+        "work": str(work),
+        "rows": work.rows,
+        "context": work.context,
+        "tokens_per_s": rates,
+        "prefill_tokens_per_s": rates["median"],
+        **latencies("ttft", [seconds for timing in timings for seconds in timing.first_tokens]),
+    }
+    batch = min(bench.engine.limits.max_rows, work.tokens)
+    steps = -(-work.tokens // batch)
+    macs, nbytes = bench.cost.prefill_macs(work.rows, work.context), steps * bench.cost.step_bytes(batch)
+    seconds = spread([timing.seconds for timing in timings])["median"]
+    return found | fractions(macs, nbytes, seconds, bench.ceiling(batch))
