@@ -20,13 +20,14 @@ from infeng_bench.stats import contention
 from infeng_core.api import EngineConfig, UsageError, add_config_options, config_from, detect
 
 if TYPE_CHECKING:
-    from infeng_bench.verbs.roofline import Roofline
+    from infeng_bench.kernels.roofline import Roofline
 
 T = TypeVar("T")
 Arguments = argparse.ArgumentParser | argparse._ArgumentGroup
 
 UNITS = {"": 1, "k": 1000, "kb": 1000, "m": 10**6, "mb": 10**6, "g": 10**9, "gb": 10**9}
 TIMEOUT = 600.0  # seconds
+REAL = "a real model: directory or hub name"
 MODEL = "model_or_shape"  # what arguments call the positional MODEL
 
 
@@ -36,7 +37,7 @@ def add_threads(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-t", "--threads", "--n-threads", type=positive, metavar="N", help=help)
 
 
-def add_model(parser: argparse.ArgumentParser, what: str = "a real model: directory or hub name") -> None:
+def add_model(parser: argparse.ArgumentParser, what: str = REAL) -> None:
     """Add the model, its format, threads, and the engine's assembly. what: which models ``--model`` may be."""
     group = parser.add_argument_group("model")
     help = "a model as --model takes it, or what --synthetic takes"
@@ -48,6 +49,14 @@ def add_model(parser: argparse.ArgumentParser, what: str = "a real model: direct
     parser.set_defaults(last_positional=MODEL)  # which may stand behind options
     add_threads(parser)
     add_config_options(parser)
+
+
+def add_run(parser: argparse.ArgumentParser, what: str = REAL, *report: str) -> None:
+    """Add the model and the results of a verb; what and report: as of ``add_model`` and ``add_output``."""
+    if parser.get_default("roofline") is None:
+        parser.set_defaults(roofline="none")
+    add_model(parser, what)
+    add_output(parser, *report)
 
 
 def settle_model(arguments: argparse.Namespace) -> None:
@@ -89,10 +98,7 @@ def add_measurement(parser: argparse.ArgumentParser, rounds: int, *, has_rooflin
     add_seed(parser)
     if has_roofline:
         add_roofline(parser)
-    else:
-        parser.set_defaults(roofline="none")
-    add_model(parser)
-    add_output(parser)
+    add_run(parser)
 
 
 def add_engines(parser: Arguments, what: str, default: str | None = None, *, required: bool = False) -> None:
@@ -166,13 +172,13 @@ def model_directory(arguments: argparse.Namespace, format: str) -> str:
 
 def roofline(arguments: argparse.Namespace, threads: int) -> Roofline | None:
     """Return the ceilings to compare with: measured now, read from a file, or none."""
-    from infeng_bench.verbs import roofline as module
+    from infeng_bench.kernels import roofline as ceilings
 
     if arguments.roofline == "none":
         return None
     if arguments.roofline == "measure":
-        return module.measure(threads)
-    return module.from_result(arguments.roofline, threads)
+        return ceilings.measure(threads)
+    return ceilings.from_result(arguments.roofline, threads)
 
 
 def deliver(result: Mapping[str, Any], arguments: argparse.Namespace, lines: Iterable[str]) -> None:

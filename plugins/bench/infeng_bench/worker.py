@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any
 
-from infeng_bench.engine.adapter_set import Holder
+from infeng_bench.engine.adapter_set import AdapterSet
 from infeng_bench.engine.running import perform
 from infeng_bench.engine.work import Work
 from infeng_bench.load import serving
@@ -65,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def introduction(engine: Engine) -> dict[str, Any]:
-    """Return the first line: who this is and what a token costs it."""
+    """Return the first line: the engine's name and what a token costs it."""
     config = engine.config
     cost = costs(engine.model, config.kv_cache.dtype)
     details = {
@@ -98,7 +98,7 @@ def introduction(engine: Engine) -> dict[str, Any]:
 
 def serve(engine: Engine, requests: Iterable[str], answers: IO[str]) -> None:
     """Answer one line after the other."""
-    with Holder(engine) as holder:
+    with AdapterSet(engine) as holder:
         for line in requests:
             if not line.strip():
                 continue

@@ -53,7 +53,7 @@ def test_bytes_are_of_one_layers_cache(tiny: ModelConfig) -> None:
 
 def test_prompts_are_cut_as_the_engine_cuts_them(tiny: ModelConfig) -> None:
     config = load_config(overrides={"scheduler.max_batch_tokens": 16, "kv_cache.dtype": "f32"})
-    bench = attention_ops.Attending(config, [], 1)
+    bench = attention_ops.AttentionOps(config, [], 1)
     try:
         first = [[(16, 0)], [(16, 16)], [(8, 32)]]
         assert bench.steps(Work("prefill", 2, 40)) == [*first, *([(0, 0), *step] for step in first)]

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from infeng_bench import peers
 from infeng_bench.engine.work import Work
+from infeng_bench.kernels.roofline import Roofline
 from infeng_bench.peers import comparison, environment
 from infeng_bench.peers.comparison import Round
 from infeng_bench.peers.process import EngineProcess
 from infeng_bench.reports import results
 from infeng_bench.stats.contention import Waits
-from infeng_bench.verbs.roofline import Roofline
 
 from infeng_core.api import EngineConfig
 from infeng_core.cli import main

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from infeng_bench.verbs import roofline
+from infeng_bench.kernels import roofline
 
 from infeng_core.cli import main
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from infeng_bench.engine.alternating import ByTurns
+from infeng_bench.engine.alternating import AlternatingGroups
 from infeng_bench.engine.sides import Pair, Side
 from infeng_bench.verbs import lora_tax
 
@@ -143,7 +143,7 @@ def test_two_groups_share_an_engine_and_one_runs_at_a_time(tiny_config: Path, tm
     overrides = {"scheduler.use": "bench-turns"}
     with Engine(synthetic.native_directory(tiny_config, "int4-g64"), threads=1, overrides=overrides) as engine:
         scheduler, policy = engine.scheduler, engine.scheduler.policy
-        assert isinstance(policy, ByTurns)
+        assert isinstance(policy, AlternatingGroups)
         params = SamplingParams(max_tokens=3, temperature=0.0, ignore_eos=True)
         assert len(engine.generate([[5, 6], [7]], params)) == 2
         policy.turn = True

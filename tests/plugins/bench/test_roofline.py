@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 from infeng_bench import options
-from infeng_bench.kernels import probe
-from infeng_bench.verbs import roofline
+from infeng_bench.kernels import probe, roofline
 
 from infeng_core.cli import main
 from infeng_core.errors import UsageError

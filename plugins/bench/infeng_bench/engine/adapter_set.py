@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from infeng_core.api import Engine
 
 
-class Holder:
+class AdapterSet:
     """Gives an engine adapters. A PEFT directory is read as it is the first time and converted then: from the second
     time on its engine-native form is loaded. A context manager, for the converted ones lie in a temporary folder.
     """
@@ -62,12 +62,10 @@ class Holder:
         for path in [path for path in self._converted if path not in keeping]:
             shutil.rmtree(self._converted.pop(path), ignore_errors=True)
 
-    def __enter__(self) -> Holder:
-        """Return the holder."""
+    def __enter__(self) -> AdapterSet:
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Remove what was converted."""
         shutil.rmtree(self._folder, ignore_errors=True)

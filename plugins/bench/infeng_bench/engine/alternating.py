@@ -10,7 +10,7 @@ from infeng_core.api import Sequence as Request
 NAME = "bench-turns"
 
 
-class ByTurns(FirstCome):
+class AlternatingGroups(FirstCome):
     """Requests with adapters are one group, those without the other; each is served first come, first served.
 
     Both groups keep their places in the cache while the other runs, so that long contexts are read once and steps with
@@ -21,12 +21,12 @@ class ByTurns(FirstCome):
     """True: only requests with adapters run. False: only those without. None: those without, and then the others."""
 
     def order(self, now: float) -> Sequence[Request]:
-        """Return those that wait, of the group whose turn it is."""
+        """Return the waiting requests of the group whose turn it is."""
         waiting = super().order(now)
         return waiting if self.turn is None else [one for one in waiting if self._uses(one) == self.turn]
 
     def active(self, running: Sequence[Request], now: float) -> Sequence[Request]:
-        """Return those that run, of the group whose turn it is."""
+        """Return the running requests of the group whose turn it is."""
         turn = all(map(self._uses, running)) if self.turn is None else self.turn
         return [one for one in running if self._uses(one) == turn]
 

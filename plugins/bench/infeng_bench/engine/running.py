@@ -127,7 +127,7 @@ def _until_first_tokens(engine: Engine, streams: Sequence[Stream]) -> tuple[list
 def _room(engine: Engine, work: Work) -> int:
     """Return the most new tokens of a sequence: none ends before the steps are over, as far as the context allows."""
     if work.kind == "prefill":
-        return 1  # nobody decodes beside the prompts that are timed
+        return 1  # no row decodes beside the prompts that are timed
     wanted = (work.positions - work.context + waiting(engine, work)) * most_of_a_step(engine)
     free = engine.limits.tokens // work.rows // 16 * 16  # positions that each sequence can have
     return max(1, min(wanted, min(engine.limits.context, free) - work.context))

@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from infeng_bench import options
-from infeng_bench.engine.running import Timing, perform
+from infeng_bench.engine.running import perform
 from infeng_bench.engine.work import Work
+from infeng_bench.kernels.roofline import Roofline
 from infeng_bench.models.model_shape import most_common
 from infeng_bench.models.token_costs import Costs, costs
 from infeng_bench.peers import OURS
@@ -18,11 +19,9 @@ from infeng_bench.reports import results
 from infeng_bench.reports.machine import kernel_features
 from infeng_bench.stats.contention import Mark, judged
 from infeng_bench.stats.rates import Ceiling
-from infeng_bench.verbs.roofline import Roofline
 from infeng_core import api
 from infeng_core.api import Engine
 
-RATES = (("tokens/s", "median"), ("min", "min"), ("max", "max"))  # headings and keys of a spread of rates
 WARM_UP = 16  # tokens of the prompt, and steps, before anything is timed
 
 
@@ -124,27 +123,3 @@ def opened(arguments: argparse.Namespace, **settings: object) -> Iterator[Sessio
         ceilings = options.roofline(arguments, workers)
         perform(engine, Work("decode", 1, min(WARM_UP, engine.limits.context // 4), 4), seed=2**31)
         yield Session(engine, name, loaded, ceilings, arguments.assignments)
-
-
-def add_works(parser: argparse.ArgumentParser, what: str, rounds: int) -> None:
-    """Add the sizes of the works that ``measured`` does, and what every measurement has; what: what a row is."""
-    parser.add_argument("--rows", type=options.counts, default="1", metavar="N,N", help=f"{what} at a time")
-    parser.add_argument("--context", type=options.counts, default="1024", metavar="N,N", help="tokens of each")
-    options.add_engines(parser, "in turn, as infeng bench compare")
-    options.add_measurement(parser, rounds, has_roofline=True)
-
-
-def measured(
-    kind: str,
-    arguments: argparse.Namespace,
-    works: Sequence[Work],
-    figures: Callable[[Session, Work, list[Timing]], dict[str, Any]],
-) -> dict[str, Any]:
-    """Do every work ``arguments.rounds`` times, in turn; return the result with the figures of each."""
-    with opened(arguments) as session:
-        timings: dict[Work, list[Timing]] = {work: [] for work in works}
-        turns = [(index, work) for index in range(arguments.rounds) for work in works]
-        for index, work in options.progress(turns, kind):
-            timings[work].append(perform(session.engine, work, arguments.seed + index))
-        found = [figures(session, work, timings[work]) for work in works]
-        return session.record(kind, {"measurements": found}, seed=arguments.seed, rounds=arguments.rounds)

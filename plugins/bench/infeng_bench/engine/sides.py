@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from infeng_bench.engine.alternating import ByTurns
+from infeng_bench.engine.alternating import AlternatingGroups
 from infeng_bench.engine.running import check, collected, greedy, most_of_a_step, waiting
 from infeng_bench.engine.work import Work
 from infeng_core.api import Request
@@ -34,7 +34,7 @@ class Side:
     def step(self) -> float:
         """Run one step of these requests and return its seconds."""
         scheduler = self.engine.scheduler.policy
-        if isinstance(scheduler, ByTurns):
+        if isinstance(scheduler, AlternatingGroups):
             scheduler.turn = bool(self.adapters)
         begin = time.perf_counter()
         self.engine.step()
@@ -83,7 +83,8 @@ def pairs(
     """Measure ``work`` ``count`` times with each side, in turn, after one pair that warms up and is not kept.
 
     ``decode``: both sides read the prompts, then take turns of ``work.steps`` steps while their contexts grow alike.
-    ``prefill``: each pair has new prompts, seed, seed + 1, ...; sides take turns step by step. Who begins alternates.
+    ``prefill``: each pair has new prompts, seed, seed + 1, ...; sides take turns step by step.
+    The side that begins alternates.
     Raises UsageError where an engine is too small, MeasurementError where a row did not decode in every step.
     """
     measure = _decode if work.kind == "decode" else _prefill

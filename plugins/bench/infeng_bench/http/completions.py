@@ -54,7 +54,7 @@ class Server:
         return found | {"Authorization": f"Bearer {self.key}"} if self.key else found
 
     def models(self) -> list[dict[str, Any]]:
-        """Return what /v1/models lists; raises ResourceError where nobody answers, or not with that."""
+        """Return what /v1/models lists; raises ResourceError for no answer, or another one."""
         connection = self.connect()
         try:
             connection.request("GET", self.path("models"), headers=self.headers)
@@ -87,7 +87,8 @@ def drive(
 ) -> Outcomes:
     """Send all requests of ``traffic``, each on a thread of its own, and return what became of them.
 
-    model: who answers those without an adapter; an adapter is a model's name as well. The tenant is sent as ``user``.
+    model: the name that answers requests without an adapter; an adapter is a model too. The tenant is sent as
+    ``user``.
     clients, done: as of Driver.
     """
     driver = _HttpDriver(server, model, traffic, clients, done)
@@ -115,7 +116,7 @@ class _HttpDriver(Driver):
         threading.Thread(target=self._send, args=(place, made, connection), daemon=True).start()
 
     def _send(self, place: int, body: str, connection: http.client.HTTPConnection) -> None:
-        """Send a request, read its answer to the end, and hand in who has its place."""
+        """Send a request, read its answer to the end, and hand in the next request."""
         times: list[float] = []
         why: str | None = None
         try:

@@ -16,14 +16,14 @@ from infeng_bench.engine.running import greedy
 from infeng_bench.http.open_loop import Client, Reply
 from infeng_bench.http.overhead_figures import IN_PROCESS, SERVED
 from infeng_bench.http.pace import SHORT, asked, until_begun
-from infeng_bench.http.paired import Both, both
+from infeng_bench.http.paired import PairedEngines, both
 from infeng_bench.http.traffic import Figures
+from infeng_bench.load import load_options
 from infeng_bench.load.prompts import random_ids
-from infeng_bench.verbs import simulate
 from infeng_core.api import Engine, Stream
 
 PHASES = ("decode", "prefill")
-DECODED = 4  # tokens that one has who leaves while it decodes
+DECODED = 4  # tokens that a client has when it leaves in decode
 ATTEMPTS = 4  # for each round: a short prompt may be computed before anybody can leave
 PAUSE = 0.0001  # seconds
 
@@ -34,7 +34,7 @@ def measured(arguments: argparse.Namespace) -> tuple[Figures, dict[str, Any]]:
     """Return the steps until blocks are free, of each side, for clients that leave in decode and in prefill."""
     load = arguments.load
     rounds = int(load["rounds"])
-    settings = {**simulate.AS_SERVED, "kv_cache__prefix": False}
+    settings = {**load_options.AS_SERVED, "kv_cache__prefix": False}
     found: Figures = {IN_PROCESS: {}, SERVED: {}}
     with both(arguments, settings) as sides:
         most = min(int(load["prompt"]), sides.context - 2)
@@ -117,7 +117,7 @@ class _InProcess:
 class _OverHttp:
     """The server."""
 
-    def __init__(self, sides: Both, prompt: int) -> None:
+    def __init__(self, sides: PairedEngines, prompt: int) -> None:
         self._sides, self._prompt = sides, prompt
         self._load = sides.server.address.look("/load")
         self._other: Reply | None = None

@@ -40,7 +40,7 @@ class Due:
 
     at: float
     request: bytes
-    place: int = 0  # whose it is: for who asked
+    place: int = 0  # the caller's number for it
 
 
 @dataclass(slots=True, eq=False)
@@ -81,7 +81,7 @@ class Effort:
 
 
 class Client:
-    """Sends requests, and takes in what comes while somebody pumps. A context manager."""
+    """Sends requests, and takes in what comes while ``pump`` runs. A context manager."""
 
     def __init__(self, name: str, address: Address, timeout: float) -> None:
         """Ask ``address``. name: for errors. timeout: seconds without a byte after which it has failed."""
@@ -93,11 +93,9 @@ class Client:
         _raise_open_files()
 
     def __enter__(self) -> Client:
-        """Return the client."""
         return self
 
     def __exit__(self, *of_error: object) -> None:
-        """Close every connection."""
         for connection in list(self._open.values()):
             self._close(connection)
         self._epoll.close()

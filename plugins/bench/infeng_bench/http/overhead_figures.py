@@ -41,8 +41,7 @@ def figures(clients: int, adapters: int, rounds: Sequence[Round]) -> dict[str, A
     rates = {name: [_rate(one.served[name]) for one in rounds] for name in names}
     ratio = paired.ratios(rates[SERVED], rates[IN_PROCESS])
     low = paired.lower_bound(ratio)
-    against = {name: paired.ratios(rates[SERVED], rates[name]) for name in names if name not in (SERVED, IN_PROCESS)}
-    bounds = {name: paired.lower_bound(values) for name, values in against.items()}
+    against = paired.Ratios.of(rates, SERVED, (IN_PROCESS,))
     starved = paired.starved(list(rates.values()))
     return {
         "clients": clients,
@@ -54,17 +53,14 @@ def figures(clients: int, adapters: int, rounds: Sequence[Round]) -> dict[str, A
         "served_ratio_low_confidence": low.confidence,
         "http_cpu_us_per_token": quartiles(_costs(rounds, lambda served: served.cpu_seconds)),
         "http_wall_us_per_token": quartiles(_costs(rounds, lambda served: served.seconds)),
-        "ratios": {name: quartiles(values) for name, values in against.items()},
-        "ratio_low": {name: bound.value for name, bound in bounds.items()},
-        "ratio_low_confidence": {name: bound.confidence for name, bound in bounds.items()},
+        **against.figures(quartiles),
         "pair_count": len(rounds),
         "starved_pairs": len(starved),
         "starved": starved,
         "steal": spread([one.steal for one in rounds]),
         "contention": judged(
             {IN_PROCESS: [one.waits for one in rounds]},
-            {"in-process": (quartiles(ratio)["median"], low.value)}
-            | {name: (quartiles(values)["median"], bounds[name].value) for name, values in against.items()},
+            {"in-process": (quartiles(ratio)["median"], low.value)} | against.bounded,
         ),
         "pairs": [
             {**{name: rates[name][number] for name in names}, "steal": round(one.steal, 4)}

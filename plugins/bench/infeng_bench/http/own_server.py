@@ -23,7 +23,7 @@ def started(
     """Start our server. ours: model, threads, settings. more: further arguments. key: which ``wire`` sends."""
     infeng = [sys.executable, "-P", "-c", "import sys; from infeng_core.cli import main; sys.exit(main())", "serve"]
     loras = [word for name, path in adapters.items() for word in ("--lora", f"{name}={path}")]
-    waits = ("--set", "scheduler.max_wait_ms=0")  # a closed loop comes all at once, and nobody is to be refused
+    waits = ("--set", "scheduler.max_wait_ms=0")  # a closed loop comes all at once, and no request is to be refused
     command = [*infeng, *waits, *ours, *more, "--served-model-name", MODEL, *loras]
     log = cache_root() / "bench" / "peers" / "infeng-serve.log"
     return ServerProcess(NAME, lambda port: [*command, "--port", str(port)], wire(key=key), log, timeout)

@@ -1,4 +1,4 @@
-"""An engine in this process and the same behind HTTP: one model, the same settings; who is not measured sleeps."""
+"""An engine in this process and the same behind HTTP: one model, the same settings; one side sleeps at any time."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SAMPLE_SECONDS = 0.25
 
 
 @dataclass(frozen=True)
-class Both:
+class PairedEngines:
     """The two sides."""
 
     session: Session
@@ -85,7 +85,7 @@ def both(
     adapters: Mapping[str, Path] = NONE,
     more: Sequence[str] = (),
     key: str = "",
-) -> Iterator[Both]:
+) -> Iterator[PairedEngines]:
     """Load the engine twice: here, and in `infeng serve`.
 
     settings: ``section__key=value`` for both, which the user's outrank; None: as an engine has it. adapters: by their
@@ -98,7 +98,7 @@ def both(
         for name, path in adapters.items():
             session.engine.adapters.load(name, path)
         server.ready()
-        yield Both(session, server, arguments.timeout)
+        yield PairedEngines(session, server, arguments.timeout)
 
 
 def server_of(

@@ -16,15 +16,14 @@ from infeng_bench.engine.running import greedy
 from infeng_bench.http import own_server, paired
 from infeng_bench.http.open_loop import Due, Effort, Reply
 from infeng_bench.http.overhead_figures import IN_PROCESS
-from infeng_bench.http.paired import SIDES, Both, both
-from infeng_bench.load import in_process, outcomes
+from infeng_bench.http.paired import SIDES, PairedEngines, both
+from infeng_bench.load import in_process, load_options, outcomes
 from infeng_bench.load.kinds import Load
 from infeng_bench.load.outcomes import Outcomes
 from infeng_bench.load.serving import Job
 from infeng_bench.load.traffic import GREEDY, Traffic, draw
 from infeng_bench.models import adapters
 from infeng_bench.stats.summary import percentile
-from infeng_bench.verbs import simulate
 from infeng_core.api import UsageError
 
 Figures = dict[str, dict[str, Any]]  # by side
@@ -52,9 +51,9 @@ class Run:
 
 def any_load(arguments: argparse.Namespace) -> tuple[Figures, dict[str, Any]]:
     """Return the usual figures of traffic, of each side, and the record of the run."""
-    with both(arguments, simulate.AS_SERVED, more=ROOM) as sides:
+    with both(arguments, load_options.AS_SERVED, more=ROOM) as sides:
         traffic = drawn(arguments, sides)
-        wanted = simulate.targets(arguments)
+        wanted = load_options.targets(arguments)
         found = {}
         for side in SIDES:
             run = _run(side, sides, traffic)
@@ -74,17 +73,17 @@ def tenants(arguments: argparse.Namespace) -> tuple[Figures, dict[str, Any]]:
         file.write_text("".join(f"{key} {name}\n" for name, key in keys.items()), encoding="utf-8")
         more = [*ROOM, "--api-keys", str(file)]
         for policy in POLICIES:
-            settings = {**simulate.AS_SERVED, "scheduler__use": policy}
+            settings = {**load_options.AS_SERVED, "scheduler__use": policy}
             with both(arguments, settings, more=more, key=keys[GREEDY]) as sides:
                 traffic = drawn(arguments, sides)
                 arguments.load = _at_rate(arguments.load, traffic.rate)  # the other policy gets the same requests
                 for side in SIDES:
                     beside = _run(side, sides, traffic, keys)
-                    told = _fairness(beside, simulate.targets(arguments))
+                    told = _fairness(beside, load_options.targets(arguments))
                     if policy == POLICIES[0]:
                         alone = _run(side, sides, traffic.without(GREEDY), keys).outcomes
                         found[side] |= {**_ttft("alone", alone), **_efforts(beside)}
-                        found[side]["victim_p99_ttft_ratio"] = simulate.victims_ratio(beside.outcomes, alone)
+                        found[side]["victim_p99_ttft_ratio"] = outcomes.victims_ratio(beside.outcomes, alone)
                         found[side] |= told
                     else:
                         found[side] |= {f"fcfs_{name}": value for name, value in told.items()}
@@ -102,7 +101,7 @@ def zipf(arguments: argparse.Namespace) -> tuple[Figures, dict[str, Any]]:
     found: Figures = {side: {} for side in SIDES}
     record: dict[str, Any] = {}
     for name, places in (("resident", count), ("half", (count + 1) // 2)):
-        settings = {**simulate.AS_SERVED, "adapters__max_resident": places}
+        settings = {**load_options.AS_SERVED, "adapters__max_resident": places}
         with both(arguments, settings, made, ROOM) as sides:
             _touch(sides, list(made))
             traffic = drawn(arguments, sides)
@@ -119,10 +118,10 @@ def zipf(arguments: argparse.Namespace) -> tuple[Figures, dict[str, Any]]:
 def overload(arguments: argparse.Namespace) -> tuple[Figures, dict[str, Any]]:
     """Return how refusals, /health and memory stand several times the load that can be served."""
     load = arguments.load
-    if load.needs_capacity:  # of a server that refuses nobody: a closed loop comes all at once
-        with both(arguments, simulate.AS_SERVED) as sides:
+    if load.needs_capacity:  # of a server that refuses no request: a closed loop comes all at once
+        with both(arguments, load_options.AS_SERVED) as sides:
             arguments.load = _at_rate(load, drawn(arguments, sides, DRAWN).rate)
-    settings = {**simulate.AS_SERVED, "scheduler__max_waiting": int(load["waiting"])}
+    settings = {**load_options.AS_SERVED, "scheduler__max_waiting": int(load["waiting"])}
     with both(arguments, settings) as sides:
         rate = float(arguments.load["rate"])
         traffic = drawn(arguments, sides, max(1, round(rate * load["seconds"])))
@@ -138,7 +137,7 @@ def overload(arguments: argparse.Namespace) -> tuple[Figures, dict[str, Any]]:
 # ------------------------------------------------------------------------------------------------------- requests ---
 
 
-def drawn(arguments: argparse.Namespace, sides: Both, count: int | None = None) -> Traffic:
+def drawn(arguments: argparse.Namespace, sides: PairedEngines, count: int | None = None) -> Traffic:
     """Return the requests of the load; a rate of ``auto`` is a share of what the server answers in a closed loop.
 
     Raises UsageError for urgent requests: the client does not send priorities.
@@ -155,7 +154,7 @@ def _at_rate(load: Load, rate: float) -> Load:
     return replace(load, values={**load.values, "rate": rate})
 
 
-def _touch(sides: Both, names: Sequence[str]) -> None:
+def _touch(sides: PairedEngines, names: Sequence[str]) -> None:
     """Let each adapter answer once on both sides: what is made at first use is there then."""
     with sides.client() as client:
         for name in names:
@@ -165,7 +164,7 @@ def _touch(sides: Both, names: Sequence[str]) -> None:
 
 def _run(
     side: str,
-    sides: Both,
+    sides: PairedEngines,
     traffic: Traffic,
     keys: Mapping[str, str] | None = None,
     *,
@@ -187,7 +186,7 @@ def _run(
     return Run(_outcomes(traffic, [reply for reply in replies if reply.due.place != PROBE]), memory, effort, health)
 
 
-def _dues(sides: Both, traffic: Traffic, keys: Mapping[str, str], streams: bool) -> Iterator[Due]:
+def _dues(sides: PairedEngines, traffic: Traffic, keys: Mapping[str, str], streams: bool) -> Iterator[Due]:
     wires = {tenant: own_server.wire(streams=streams, key=keys.get(tenant, "")) for tenant in traffic.tenants}
     for place, arrival in enumerate(traffic):
         job = Job(arrival.at, traffic.ids(place, sides.vocab), arrival.new, arrival.adapter)
@@ -261,6 +260,6 @@ def _efforts(run: Run) -> dict[str, float]:
     return {"client_cpu_share": run.effort.cpu_share, "client_lag_p99_ms": 1000 * run.effort.lag_p99}
 
 
-def _record(arguments: argparse.Namespace, sides: Both, traffic: Traffic, **more: Any) -> dict[str, Any]:
-    facts = simulate.load_facts(arguments, traffic)
+def _record(arguments: argparse.Namespace, sides: PairedEngines, traffic: Traffic, **more: Any) -> dict[str, Any]:
+    facts = load_options.load_facts(arguments, traffic)
     return sides.session.record("serve-load", {}, seed=arguments.seed, **facts, **more)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from infeng_bench.engine.work import Work
-from infeng_bench.kernels.programs import Choice, Choices, Ours, pool
+from infeng_bench.kernels.programs import Choice, Choices, KernelProgram, pool
 from infeng_core import api
 from infeng_core.api import EngineConfig, FormatLookup, ModelConfig, OneOp
 
 BLOCK = 16
 
 
-class Attending:
+class AttentionOps:
     """Attention over one cache format."""
 
     def __init__(self, config: EngineConfig, wanted: list[str], threads: int) -> None:
@@ -30,14 +30,14 @@ class Attending:
         """End the processes that tried libraries."""
         self._choices.close()
 
-    def subjects(self, shape: ModelConfig, work: Work) -> tuple[list[Choice], list[Ours]]:
+    def subjects(self, shape: ModelConfig, work: Work) -> tuple[list[Choice], list[KernelProgram]]:
         """Return the kernels for ``work`` and a program of each; all read the same cache."""
         steps = self.steps(work)
         rows = max(sum(count for count, _ in step) for step in steps)
         sizes = {"kv": self.kv, "kv_heads": shape.kv_heads, "head_dim": shape.head_dim, "context": work.context}
         kernels = self._choices.of(rows, workers=self.threads, heads=shape.heads, **sizes)
         case = {"op": "attention", "rows": [1, rows], "heads": shape.heads, **sizes}
-        ours: list[Ours] = []
+        ours: list[KernelProgram] = []
         for choice in kernels:
             like = ours[0].op if ours else None
             op = OneOp(
@@ -50,7 +50,7 @@ class Attending:
                 copies=shape.layers,
                 like=like,
             )
-            ours.append(Ours(choice.name, op))
+            ours.append(KernelProgram(choice.name, op))
         return kernels, ours
 
     def steps(self, work: Work) -> list[list[tuple[int, int]]]:

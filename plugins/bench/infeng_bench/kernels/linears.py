@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from infeng_bench import options
-from infeng_bench.kernels.programs import Choice, Choices, Ours
+from infeng_bench.kernels.programs import Choice, Choices, KernelProgram
 from infeng_bench.models.model_shape import ModelShape
 from infeng_core import api
 from infeng_core.api import FormatLookup, OneOp, QuantFormat, UsageError, layout, unknown_key_remedy
@@ -85,7 +85,7 @@ def copies_for(linear: Linear, rows: int, footprint: int) -> int:
 
 def subject(
     linear: Linear, choice: Choice, copies: int, rows: int, pool: api.Pool, choices: Choices, like: OneOp | None
-) -> Ours:
+) -> KernelProgram:
     """Return a program of ``copies`` linears on ``rows`` random rows; ``like``: another, whose weights it shares."""
     op = OneOp(
         case(linear, rows),
@@ -97,7 +97,7 @@ def subject(
         copies=copies,
         like=like,
     )
-    return Ours(choice.name, op)
+    return KernelProgram(choice.name, op)
 
 
 def case(linear: Linear, rows: int, *epilogues: str) -> dict[str, Any]:

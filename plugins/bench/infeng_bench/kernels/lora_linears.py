@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from infeng_bench.kernels.linears import Linear, case
-from infeng_bench.kernels.programs import Choice, Ours
+from infeng_bench.kernels.programs import Choice, KernelProgram
 from infeng_core import api
 from infeng_core.api import ModelConfig, OneOp, Part, RandomAdapters, a_form, layout
 
@@ -42,7 +42,7 @@ class Adapted:
 
 @dataclass(frozen=True)
 class Kernels:
-    """Those that a way needs: shrink except for the base, epilogue for the unfused way."""
+    """The kernels that a way needs: shrink except for the base, epilogue for the unfused way."""
 
     linear: Choice
     shrink: Choice | None = None
@@ -63,7 +63,7 @@ def subject(
     pool: api.Pool,
     reference: api.Library,
     like: OneOp | None,
-) -> Ours:
+) -> KernelProgram:
     """Return a program of ``copies`` linears on ``rows`` random rows; every copy has adapters of its own in memory.
 
     ``like``: another, whose weights it shares.
@@ -84,4 +84,4 @@ def subject(
         copies=copies,
         like=like,
     )
-    return Ours(kernels.linear.name, op)
+    return KernelProgram(kernels.linear.name, op)

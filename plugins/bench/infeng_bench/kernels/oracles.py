@@ -123,11 +123,9 @@ class Oracle:
             self._process.wait()
 
     def __enter__(self) -> Oracle:
-        """Return the oracle."""
         return self
 
     def __exit__(self, *error: object) -> None:
-        """End the process."""
         self.close()
 
     def _make(self, op: str, kind: str, size: dict[str, int]) -> OracleOp:

@@ -33,7 +33,7 @@ def _library() -> ctypes.CDLL:
 def clock_hz(readings: int = 5, seconds: float = 0.004) -> float:
     """Return cycles per second of one core now, from a chain of dependent additions.
 
-    The best of several readings: while somebody else has the core, time passes and no cycle is counted.
+    The best of several readings: while another program has the core, time passes and no cycle is counted.
     """
     return max(float(_library().infeng_bench_clock(seconds)) for _ in range(readings))
 

@@ -96,7 +96,7 @@ class Choices:
         return Choice(f"{kernel.library}/{kernel.name}", kernel, state.features_of(kernel.name, kernel.features))
 
 
-class Ours:
+class KernelProgram:
     """A program of one op with one of our kernels."""
 
     def __init__(self, name: str, op: OneOp) -> None:

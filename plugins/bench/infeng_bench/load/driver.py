@@ -26,7 +26,7 @@ class Driver(ABC):
         self.outcomes = Outcomes.of(traffic)
         self.traffic = traffic
         self.lock = threading.RLock()
-        """Of the outcomes and of who is in flight: requests may end on other threads than they came from."""
+        """Guards the outcomes and the requests in flight, which may end on other threads than they came from."""
         self._clients = clients
         self._done = done
         self._coming = deque(enumerate(traffic))

@@ -172,7 +172,7 @@ class Load:
 
     @property
     def needs_capacity(self) -> bool:
-        """Whether its rate is a share of what can be served, which somebody has to know."""
+        """Whether its rate is a share of the capacity, which the caller has to know."""
         return bool(self["scale" if self.kind == "trace" else "rate"] == AUTO)
 
     def __str__(self) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from infeng_bench.load.traffic import NOBODY, Traffic
+from infeng_bench.load.traffic import ABSENT, GREEDY, Traffic
 from infeng_bench.stats import fairness
 from infeng_bench.stats.summary import latencies, rate_within
 
@@ -68,7 +68,6 @@ class Gaps:
         return min(int(math.log(max(seconds, self._LOW) / self._LOW) / self._STEP), self._BINS - 1)
 
     def __len__(self) -> int:
-        """Return how many there are."""
         return self._total
 
     def quantile(self, share: float) -> float:
@@ -103,7 +102,7 @@ class Outcomes:
     is_done: NDArray[np.bool_]  # whether it was answered to its end
     refused: dict[str, int] = field(default_factory=dict)  # requests that were not answered, by the reason
     refusals: list[float] = field(default_factory=list)
-    """Seconds that it took to refuse each of those that the engine, or the server, would not take."""
+    """Seconds that each refusal of the engine, or the server, took."""
     gaps: Gaps = field(default_factory=Gaps)
 
     @staticmethod
@@ -185,7 +184,7 @@ def groups(outcomes: Outcomes, targets: Targets) -> dict[str, dict[str, dict[str
             name: _group(outcomes.only(traffic.tenant == k), targets) for k, name in enumerate(traffic.tenants)
         }
     if traffic.adapters:
-        named = [*enumerate(traffic.adapters), (NOBODY, "base")]
+        named = [*enumerate(traffic.adapters), (ABSENT, "base")]
         shown = {name: _group(outcomes.only(traffic.adapter == k), targets) for k, name in named}
         found["per_adapter"] = {name: one for name, one in shown.items() if one["requests"]}
     return found
@@ -228,3 +227,12 @@ def _is_good(done: Outcomes, targets: Targets) -> NDArray[np.bool_]:
         (done.last - done.first) / after <= targets.tpot
     )
     return good
+
+
+def victims_ratio(served: Outcomes, alone: Outcomes) -> float | None:
+    """Return the 99th percentile of the other tenants' TTFT beside the greedy one over that without him."""
+    greedy = list(served.traffic.tenants).index(GREEDY)
+    beside, without = served.only(served.traffic.tenant != greedy).ttft, alone.ttft
+    if not len(beside) or not len(without):
+        return None
+    return float(np.quantile(beside, 0.99) / np.quantile(without, 0.99))

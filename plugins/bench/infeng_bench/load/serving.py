@@ -67,7 +67,7 @@ class Served:
     seconds: float
     cpu_seconds: float
     peak_rss_bytes: int
-    waits: Waits = NOTHING  # what the engine's threads waited for; nothing where nobody looked
+    waits: Waits = NOTHING  # what the engine's threads waited for; nothing where it was not measured
 
     @staticmethod
     def of(jobs: Sequence[Job], answer: Mapping[str, Any]) -> Served:

@@ -18,7 +18,7 @@ from infeng_core.api import UsageError
 
 GREEDY = "greedy"
 CHUNK = 4096
-NOBODY = -1  # of ``adapter``: the base model; of ``prefix``: a prompt that shares nothing
+ABSENT = -1  # of ``adapter``: the base model; of ``prefix``: a prompt that shares nothing
 
 TIMES, LENGTHS, TENANTS, URGENT, PREFIXES, PREFIX_IDS = range(10, 16)  # streams of random numbers of a seed
 
@@ -35,7 +35,7 @@ class Arrival(NamedTuple):
     adapter: str | None
     prompt: int  # tokens of the prompt, the shared ones among them
     new: int  # new tokens that are wanted
-    prefix: int  # which shared beginning the prompt has, or NOBODY
+    prefix: int  # which shared beginning the prompt has, or ABSENT
     prefix_length: int
 
 
@@ -58,17 +58,15 @@ class Traffic:
     prefix: NDArray[np.int16]
 
     def __len__(self) -> int:
-        """Return the number of requests."""
         return len(self.at)
 
     def __iter__(self) -> Iterator[Arrival]:
-        """Iterate over the requests."""
-        names = [*self.adapters, None]  # the last for NOBODY
+        names = [*self.adapters, None]  # the last for ABSENT
         columns = (self.at, self.tenant, self.priority, self.adapter, self.prompt, self.new, self.prefix)
         for begin in range(0, len(self), CHUNK):  # objects of few requests at a time
             rows = zip(*(column[begin : begin + CHUNK].tolist() for column in columns), strict=True)
             for at, tenant, priority, adapter, prompt, new, prefix in rows:
-                length = self.prefix_length if prefix != NOBODY else 0
+                length = self.prefix_length if prefix != ABSENT else 0
                 yield Arrival(at, self.tenants[tenant], priority, names[adapter], prompt, new, prefix, length)
 
     def only(self, mask: NDArray[Any]) -> Traffic:
@@ -84,7 +82,7 @@ class Traffic:
         """Return the prompt of the request at ``place`` as token ids: its shared beginning, then its own."""
         length, prefix = int(self.prompt[place]), int(self.prefix[place])
         shared: list[int] = []
-        if prefix != NOBODY:
+        if prefix != ABSENT:
             low = min(FIRST_ID, vocab - 1)
             rng = np.random.default_rng([self.seed, PREFIX_IDS, prefix])
             shared = rng.integers(low, vocab, self.prefix_length).tolist()
@@ -103,7 +101,7 @@ def draw(load: Load, count: int, seed: int, context: int, capacity: Capacity | N
     check_traffic(load)
     prompt, new, recorded = _lengths(load, count, seed, context)
     shared = min(int(load["prefix"]), max(0, context - 2))
-    prefix = np.full(count, NOBODY, np.int16)
+    prefix = np.full(count, ABSENT, np.int16)
     if shared:
         choices = popularity.weights(int(load["prefixes"]), 1.0)
         prefix[:] = np.random.default_rng([seed, PREFIXES]).choice(len(choices), count, p=choices)
@@ -204,7 +202,7 @@ def _tenants(load: Load, count: int, seed: int) -> tuple[Sequence[str], Ints]:
 
 def _adapters(load: Load, count: int, seed: int) -> tuple[Sequence[str], Ints]:
     if load.kind != "zipf":
-        return (), np.full(count, NOBODY)
+        return (), np.full(count, ABSENT)
     names = tuple(f"a{k}" for k in range(int(load["adapters"])))
     chosen = popularity.choices(count, len(names), float(load["alpha"]), bool(load["include_base"]), seed)
-    return names, np.where(chosen == len(names), NOBODY, chosen)
+    return names, np.where(chosen == len(names), ABSENT, chosen)

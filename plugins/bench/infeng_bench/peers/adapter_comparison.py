@@ -68,18 +68,14 @@ def compared(found: Rounds, threads: int, *, is_closed: bool) -> dict[str, Any]:
     if len(found) == 1:
         return result | {"contention": judged(waits)}
     throughput = {name: output(kinds["mixed"]) for name, kinds in found.items()}
-    against = {name: paired.ratios(throughput[base], values) for name, values in throughput.items() if name != base}
-    bounds = {name: paired.lower_bound(values) for name, values in against.items()}
+    against = paired.Ratios.of(throughput, base)
     starved = paired.starved(list(throughput.values()))
-    ratios = {name: statistics.median(values) for name, values in against.items()}
     return result | {
         "base": base,
         "engines": engines,
-        "contention": judged(waits, {name: (ratios[name], bounds[name].value) for name in ratios}),
-        "ratios": ratios,
-        "ratio_low": {name: bound.value for name, bound in bounds.items()},
-        "ratio_low_confidence": {name: bound.confidence for name, bound in bounds.items()},
-        "ratio_spread": {name: spread(values) for name, values in against.items()},
+        "contention": judged(waits, against.bounded),
+        **against.figures(),
+        "ratio_spread": against.spreads,
         "pairs": [dict(zip(throughput, values, strict=True)) for values in zip(*throughput.values(), strict=True)],
         "starved": starved,
     }

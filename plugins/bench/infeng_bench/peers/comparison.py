@@ -16,8 +16,8 @@ from infeng_bench.stats.contention import NOTHING, Waits, judged
 from infeng_bench.stats.summary import spread
 
 if TYPE_CHECKING:
+    from infeng_bench.kernels.roofline import Roofline
     from infeng_bench.peers.process import EngineProcess
-    from infeng_bench.verbs.roofline import Roofline
 
 
 @dataclass(frozen=True)
@@ -68,30 +68,26 @@ def compared(
     names = list(introductions)
     base = OURS if OURS in names else names[0]
     rates = {name: [one.rates[name] for one in found] for name in names}
-    against = {name: paired.ratios(rates[base], rates[name]) for name in names if name != base}
-    bounds = {name: paired.lower_bound(values) for name, values in against.items()}
+    against = paired.Ratios.of(rates, base)
     engines: dict[str, Any] = {}
     for name in names:
         engines[name] = {"tokens_per_s": spread(rates[name])} | traffic(work, introductions[name])
         if work.kind == "decode":
             engines[name]["prefill_seconds"] = spread([one.prefill_seconds[name] for one in found])
     starved = paired.starved(list(rates.values()))
-    ratios = {name: spread(values)["median"] for name, values in against.items()}
     waits = {name: [one.waits.get(name, NOTHING) for one in found] for name in names}
     return {
         "work": str(work),
         "base": base,
         "engines": engines,
-        "ratios": ratios,
-        "ratio_low": {name: bound.value for name, bound in bounds.items()},
-        "ratio_spread": {name: spread(values) for name, values in against.items()},
-        "ratio_low_confidence": {name: bound.confidence for name, bound in bounds.items()},
+        **against.figures(),
+        "ratio_spread": against.spreads,
         "roofline": limits(work, engines[base]["tokens_per_s"]["median"], introductions[base], roofline),
         "pair_count": len(found),
         "starved_pairs": len(starved),
         "starved": starved,
         "steal": spread([one.steal for one in found]),
-        "contention": judged(waits, {name: (ratios[name], bounds[name].value) for name in ratios}),
+        "contention": judged(waits, against.bounded),
         "pairs": [{**one.rates, "steal": round(one.steal, 4)} for one in found],
     }
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from infeng_bench.load.outcomes import QUANTILES
+from infeng_bench.reports.results import measurements
 from infeng_bench.stats.contention import withheld
-from infeng_bench.verbs.compare import measurements
 from infeng_core.api import UsageError
 
 BAR_HEIGHT = 26  # pixels
@@ -64,12 +64,7 @@ class Figures:
                 name=f"against {_text(peer)}",
                 mode="markers",
                 marker={"size": 11},
-                error_x={
-                    "type": "data",
-                    "symmetric": False,
-                    "array": [0] * len(shown),
-                    "arrayminus": [one["ratios"][peer] - one["ratio_low"][peer] for _, one in shown],
-                },
+                error_x=_error([0] * len(shown), [one["ratios"][peer] - one["ratio_low"][peer] for _, one in shown]),
             )
         if not named:
             return ""
@@ -93,12 +88,7 @@ class Figures:
                 x=[_text(one["work"]) for one in shown],
                 y=[rate["median"] for rate in rates],
                 name=_text(name),
-                error_y={
-                    "type": "data",
-                    "symmetric": False,
-                    "array": [rate["max"] - rate["median"] for rate in rates],
-                    "arrayminus": [rate["median"] - rate["min"] for rate in rates],
-                },
+                error_y=_error_of(rates),
             )
         figure.update_layout(title="Tokens/s: median, smallest, largest", yaxis_title="tokens/s", barmode="group")
         return self._html(figure)
@@ -119,12 +109,7 @@ class Figures:
                     name=name,
                     mode="lines+markers",
                     line_dash=DASHES[engines.index(engine) % len(DASHES)],
-                    error_y={
-                        "type": "data",
-                        "symmetric": False,
-                        "array": [spread["max"] - spread["median"] for spread in spreads],
-                        "arrayminus": [spread["median"] - spread["min"] for spread in spreads],
-                    },
+                    error_y=_error_of(spreads),
                 )
         figure.update_layout(
             title=f"Requests with adapters, Zipf {result['zipf_alpha']:g}, {result['concurrency']} at a time",
@@ -193,6 +178,17 @@ class Figures:
         self._drawn += 1
         text: str = self._output.to_html(figure, include_plotlyjs=False, full_html=False)
         return text
+
+
+def _error(above: Sequence[float], below: Sequence[float]) -> dict[str, Any]:
+    """Return the bars of an error, as Plotly takes them."""
+    return {"type": "data", "symmetric": False, "array": above, "arrayminus": below}
+
+
+def _error_of(spreads: Sequence[Mapping[str, float]]) -> dict[str, Any]:
+    """Return bars from the smallest reading to the largest."""
+    above = [one["max"] - one["median"] for one in spreads]
+    return _error(above, [one["median"] - one["min"] for one in spreads])
 
 
 def _text(value: Any) -> str:

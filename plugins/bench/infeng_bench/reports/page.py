@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from infeng_bench.reports import charts, results
+from infeng_bench.reports.results import measurements
 from infeng_bench.stats.contention import warnings, withheld
-from infeng_bench.verbs.compare import measurements
 
 FACTS = ("schema", "kind", "time", "kernels", "machine", "features", "versions")
 DEEP = ("pairs", "engine_details", "costs", "timeline", "policies", "per_tenant", "per_adapter", "contention")

@@ -140,7 +140,7 @@ def write_text(path: str | Path, text: str) -> None:
 
 
 def _write_to(target: Path, text: str) -> None:
-    """Write to a device or a pipe; one that nobody reads, for as long as we wait, is an OSError (ENXIO)."""
+    """Write to a device or a pipe; a pipe without a reader for READER_SECONDS is an OSError (ENXIO)."""
     end = time.monotonic() + READER_SECONDS
     while True:
         try:
@@ -153,3 +153,9 @@ def _write_to(target: Path, text: str) -> None:
     os.set_blocking(handle, True)
     with os.fdopen(handle, "w", encoding="utf-8") as file:
         file.write(text)
+
+
+def measurements(result: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return a result's comparisons: those listed, or the result itself where there is but one."""
+    listed: list[Mapping[str, Any]] | None = result.get("measurements")
+    return [result] if listed is None else listed

@@ -17,7 +17,7 @@ class _Handle:
 class VirtualRegistry:
     """Keeps at most ``most`` adapters; one is read after the other, which takes ``load_seconds`` each.
 
-    Like the engine's, it takes the place of the one that nobody uses and that was used longest ago.
+    Like the engine's, it evicts the least recently used adapter that no request uses.
     """
 
     def __init__(self, most: int, load_seconds: float) -> None:
@@ -76,7 +76,7 @@ class VirtualRegistry:
             self.changes += 1
 
     def _evict(self, wanted: dict[str, None]) -> bool:
-        """Drop the one that nobody uses or waits for, if there is one; return whether there was."""
+        """Drop an adapter that no request uses or waits for; return whether there was one."""
         name = next((name for name, users in self._users.items() if users == 0 and name not in wanted), None)
         if name is None:
             return False
@@ -99,7 +99,7 @@ class VirtualReference:
 
     @property
     def registry(self) -> VirtualRegistry:
-        """Who brings it in."""
+        """The registry that loads it."""
         return self._registry
 
     @property

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from infeng_bench.load.outcomes import Outcomes
-from infeng_bench.load.traffic import NOBODY, Arrival, Traffic
+from infeng_bench.load.traffic import ABSENT, Arrival, Traffic
 from infeng_bench.sim.activity import Activity
 from infeng_bench.sim.adapters import VirtualRegistry
 from infeng_bench.sim.step_costs import Step, StepCosts
@@ -74,7 +74,7 @@ class Simulation:
 
 
 class PreemptedError(Exception):
-    """Somebody was preempted in a simulation that was to go without."""
+    """A request was preempted in a simulation that was to go without."""
 
 
 @dataclass
@@ -136,7 +136,7 @@ class _Loop:
             self.requests[key] = request
         end = arrival.prompt + arrival.new
         tokens = np.full(end, int(self.traffic.index[place]), np.int32)
-        if arrival.prefix != NOBODY:
+        if arrival.prefix != ABSENT:
             tokens[: arrival.prefix_length] = SHARED_ID + arrival.prefix
         adapters = None if arrival.adapter is None else self.registry.reference(arrival.adapter)
         return Simulated(
@@ -158,8 +158,8 @@ def simulate(
     """Serve all requests of ``traffic`` with a scheduler that ``schedulers`` makes for the machine's limits.
 
     clients: requests in flight at most, the next one comes when one has gone; infinite: they come at their times.
-    Raises PluginError where requests wait and the scheduler has no batch, PreemptedError where somebody is preempted
-    and nobody may be.
+    Raises PluginError where requests wait and the scheduler has no batch, PreemptedError where a request is preempted
+    and none may be.
     """
     limits = machine.limits
     registry = VirtualRegistry(machine.max_adapters, machine.costs.adapter_load)
@@ -198,7 +198,7 @@ def reason(error: InfengError) -> str:
 
 
 def _run(loop: _Loop) -> None:
-    """Let the scheduler have its steps, one after the other, until nobody is left."""
+    """Let the scheduler have its steps, one after the other, until no request is left."""
     scheduler, registry = loop.scheduler, loop.registry
     base = loop.machine.costs.table(loop.machine.limits.max_rows)
     while True:
@@ -264,7 +264,7 @@ def _step(loop: _Loop, batch: Batch, base: list[float]) -> None:
 
 
 def _record(loop: _Loop, sampled: list[Simulated], now: float, end: float, times: list[float]) -> list[Simulated]:
-    """Note the tokens of steps that took ``times``, the first until ``now``, all until ``end``; return who is done."""
+    """Note the tokens of steps that took ``times``, the first until ``now``, all until ``end``; return the finished."""
     outcomes, gaps, before = loop.outcomes, loop.outcomes.gaps, loop.now
     even = 0
     finished: list[Simulated] = []
@@ -317,7 +317,7 @@ def _more_steps(loop: _Loop, sampled: list[Simulated], prompts: list[Segment], s
         is_full = is_full or has_no_row
         growth += costs.attended * rows * rows
     times: list[float] = []
-    # Who comes meanwhile cannot start; but its adapters could be brought in.
+    # A request that comes meanwhile cannot start, but its adapters could be loaded.
     is_full = loop.only_orders and (is_full or loop.scheduler.waiting > 0) and not loop.traffic.adapters
     left = min(math.inf if is_full else loop.next_arrival(), loop.registry.next_change) - loop.now - seconds
     while len(times) < most - 1 and left > 0:

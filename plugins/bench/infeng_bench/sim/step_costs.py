@@ -81,7 +81,7 @@ class StepCosts:
         )
 
     def table(self, most: int) -> list[float]:
-        """Return ``base`` of 0 to ``most`` rows, for whoever asks a million times; beyond the last point it goes on."""
+        """Return ``base`` of 0 to ``most`` rows, for a million look-ups; beyond the last point it goes on."""
         rows = np.arange(most + 1)
         found: list[float] = np.interp(rows, list(self.base), list(self.base.values())).tolist()
         last = max(self.base)

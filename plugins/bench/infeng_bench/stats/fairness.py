@@ -4,8 +4,8 @@ Service is counted as in the Virtual Token Counter (arXiv 2401.00588): a token o
 is cut into windows. In each, a tenant's demand is the cost of all its requests that have come by the window's end, less
 what it was served before; the fair share of what was served in the window is what ``max_min`` gives of it. A tenant's
 figure is what it was served over its fair shares, of the windows in which more was wanted than served, and ``jain``
-says how even these figures are. A tenant who asks for little and has it at once counts 1, as does a greedy one who gets
-what the others leave; one who is made to wait for a greedy one counts less.
+says how even these figures are. A tenant that asks for little and has it at once counts 1, as does a greedy one that
+gets what the others leave; a tenant that waits for a greedy one counts less.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def jain(values: Sequence[float] | Costs) -> float:
 
 
 def max_min(demands: Costs, supply: float) -> Costs:
-    """Return what each of ``demands`` gets of ``supply``: the smallest is met first, who wants more shares the rest."""
+    """Return what each of ``demands`` gets of ``supply``: the smallest is met first, larger ones share the rest."""
     given = np.zeros(len(demands))
     left = supply
     order = np.argsort(demands)

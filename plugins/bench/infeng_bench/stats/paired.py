@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import comb
+from typing import Any
+
+from infeng_bench.stats.summary import spread
 
 CONFIDENCE = 0.95
 STARVED = 0.5  # of an engine's own median
@@ -55,6 +58,38 @@ def ratios(base: Sequence[float], other: Sequence[float]) -> list[float]:
     if min(*base, *other) <= 0:
         raise ValueError("a rate is not above 0")
     return [a / b for a, b in zip(base, other, strict=True)]
+
+
+@dataclass(frozen=True)
+class Ratios:
+    """Rates of one engine over those of each other one, pair by pair."""
+
+    values: Mapping[str, Sequence[float]]
+
+    @staticmethod
+    def of(rates: Mapping[str, Sequence[float]], base: str, leaving_out: Collection[str] = ()) -> Ratios:
+        """Return the ratios of ``base`` to all others but some; rates: one value a pair, of each engine."""
+        others = [name for name in rates if name != base and name not in leaving_out]
+        return Ratios({name: ratios(rates[base], rates[name]) for name in others})
+
+    def figures(self, shown: Callable[[Sequence[float]], Any] = statistics.median) -> dict[str, Any]:
+        """Return the ratios as ``shown`` gives each, their lower bounds, and how sure these are."""
+        bounds = {name: lower_bound(values) for name, values in self.values.items()}
+        return {
+            "ratios": {name: shown(values) for name, values in self.values.items()},
+            "ratio_low": {name: bound.value for name, bound in bounds.items()},
+            "ratio_low_confidence": {name: bound.confidence for name, bound in bounds.items()},
+        }
+
+    @property
+    def bounded(self) -> dict[str, tuple[float, float]]:
+        """Return the median of each, and its lower bound, as ``contention.judged`` takes them."""
+        return {name: (statistics.median(each), lower_bound(each).value) for name, each in self.values.items()}
+
+    @property
+    def spreads(self) -> dict[str, dict[str, float]]:
+        """Return how each spreads."""
+        return {name: spread(values) for name, values in self.values.items()}
 
 
 def starved(rates: Sequence[Sequence[float]]) -> list[int]:

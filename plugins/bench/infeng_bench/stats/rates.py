@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from infeng_bench.stats.summary import spread
 
 if TYPE_CHECKING:
-    from infeng_bench.verbs.roofline import Roofline
+    from infeng_bench.kernels.roofline import Roofline
 
 
 @dataclass(frozen=True)

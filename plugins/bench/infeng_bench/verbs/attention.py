@@ -8,11 +8,12 @@ from typing import Any
 
 from infeng_bench import options
 from infeng_bench.engine.work import Work
-from infeng_bench.kernels import attention_ops, oracles, probe, programs, single_op
+from infeng_bench.kernels import attention_ops, oracles, probe, programs
+from infeng_bench.kernels.roofline import Roofline
 from infeng_bench.models.model_shape import model_shape
 from infeng_bench.options import Column
 from infeng_bench.stats.rates import Ceiling, rates
-from infeng_bench.verbs.roofline import Roofline
+from infeng_bench.verbs import single_op
 from infeng_core.api import ModelConfig
 
 NAME = "attention"
@@ -34,7 +35,6 @@ TABLE = (
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments."""
     help = f"what to do, repeats ({' '.join(WORKS)}); decode: one row of each sequence; prefill: whole prompts"
     parser.add_argument("--work", action="append", type=Work.parse, metavar="WORK", help=help)
     help = "how keys and values are stored (kv_cache.dtype)"
@@ -43,7 +43,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Measure, print and write."""
     threads = options.threads(arguments)
     works = arguments.work or [Work.parse(text) for text in WORKS]
     formats = arguments.kv or [options.config(arguments).kv_cache.dtype]
@@ -52,7 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
     ceilings = options.roofline(arguments, threads)
     with oracles.started(arguments, threads) as others:
         for config in configs:
-            bench = attention_ops.Attending(config, arguments.kernel, threads)
+            bench = attention_ops.AttentionOps(config, arguments.kernel, threads)
             try:
                 shape = model_shape(arguments, config, bench.lookup)
                 for work in options.progress(works, f"{config.kv_cache.dtype} cache"):
@@ -66,7 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _measure(
-    bench: attention_ops.Attending,
+    bench: attention_ops.AttentionOps,
     shape: ModelConfig,
     work: Work,
     others: list[oracles.Oracle],

@@ -21,19 +21,16 @@ PAIRS = 20
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments."""
     help = "such as decode:rows=1,context=1024; repeats"
     parser.add_argument("--work", action="append", required=True, metavar="W", help=help)
     options.add_engines(parser, f"ratios are {OURS}/B", required=True)
     options.add_pairs(parser, PAIRS, "rounds kept", "pairs")
     options.add_seed(parser, "prompts")
     options.add_roofline(parser)
-    options.add_model(parser, "a Hugging Face directory of a Llama, or a GGUF for all")
-    options.add_output(parser)
+    options.add_run(parser, "a Hugging Face directory of a Llama, or a GGUF for all")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Measure, print and write."""
     return against(arguments, [Work.parse(text) for text in arguments.work], arguments.pairs)
 
 
@@ -66,12 +63,6 @@ def against(arguments: argparse.Namespace, works: Sequence[Work], pairs: int) ->
             options.keep(result, arguments)
     options.deliver(result, arguments, show(found, result["seconds_in_all"]))
     return 0
-
-
-def measurements(result: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return a result's comparisons: those listed, or the result itself where there is but one."""
-    listed: list[Mapping[str, Any]] | None = result.get("measurements")
-    return [result] if listed is None else listed
 
 
 def show(found: Sequence[Mapping[str, Any]], seconds: float) -> list[str]:

@@ -6,22 +6,18 @@ import argparse
 from typing import Any
 
 from infeng_bench import options
-from infeng_bench.engine import session
 from infeng_bench.engine.running import Timing
-from infeng_bench.engine.session import RATES, Session
+from infeng_bench.engine.session import Session
 from infeng_bench.engine.work import STEPS, Work
 from infeng_bench.options import Column
-from infeng_bench.stats.contention import withheld
 from infeng_bench.stats.rates import fractions
 from infeng_bench.stats.summary import latencies, spread
-from infeng_bench.verbs import compare
+from infeng_bench.verbs import timed_works
 
 NAME = "decode"
-
-ROUNDS = 5
 TABLE = (
     Column("work", "work"),
-    *(Column(heading, f"tokens_per_s.{key}", ".1f") for heading, key in RATES),
+    *(Column(heading, f"tokens_per_s.{key}", ".1f") for heading, key in timed_works.RATES),
     Column("ms a step", "median_itl_ms", ".2f"),
     Column("p99", "p99_itl_ms", ".2f"),
     Column("MB a step", "bytes_per_step", ".1f", 1e-6),
@@ -32,20 +28,13 @@ TABLE = (
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments."""
-    session.add_works(parser, "sequences", ROUNDS)
+    timed_works.configure(parser, "sequences")
     parser.add_argument("--steps", type=options.positive, default=STEPS, metavar="N", help="new tokens")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Measure, print and write."""
     works = [Work(NAME, rows, context, arguments.steps) for rows in arguments.rows for context in arguments.context]
-    if arguments.engines:
-        return compare.against(arguments, works, arguments.rounds)
-    result = session.measured(NAME, arguments, works, measurement)
-    hidden = ("dram_fraction", "int8_fraction") if withheld(result) else ()
-    options.deliver(result, arguments, options.columns(options.table(TABLE, result["measurements"], hidden)))
-    return 0
+    return timed_works.run(NAME, arguments, works, measurement, TABLE)
 
 
 def measurement(bench: Session, work: Work, timings: list[Timing]) -> dict[str, Any]:

@@ -7,12 +7,13 @@ from collections.abc import Iterator
 from typing import Any
 
 from infeng_bench import options
-from infeng_bench.kernels import linears, oracles, probe, programs, single_op
+from infeng_bench.kernels import linears, oracles, probe, programs
 from infeng_bench.kernels.linears import Linear
+from infeng_bench.kernels.roofline import Roofline
 from infeng_bench.models.model_shape import model_shape
 from infeng_bench.options import Column
 from infeng_bench.stats.rates import Ceiling, rates
-from infeng_bench.verbs.roofline import Roofline
+from infeng_bench.verbs import single_op
 from infeng_core.api import EngineConfig
 
 NAME = "gemm"
@@ -32,14 +33,12 @@ TABLE = (
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments."""
     parser.add_argument("--rows", type=options.counts, default=ROWS, metavar="N,N", help="batch sizes")
     linears.add_linear(parser)
     single_op.add_arguments(parser, ROUNDS)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Measure, print and write."""
     config = options.config(arguments)
     threads = options.threads(arguments)
     choices = programs.Choices(config, "linear", arguments.kernel)
@@ -59,15 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
     finally:
         choices.close()
     facts = {"model": shape.name, "format": shape.format, "threads": threads}
-    return single_op.deliver(
-        NAME,
-        arguments,
-        measured,
-        TABLE,
-        ceilings=ceilings,
-        others=others,
-        **facts,
-    )
+    return single_op.deliver(NAME, arguments, measured, TABLE, ceilings=ceilings, others=others, **facts)
 
 
 class _Bench:
@@ -88,7 +79,7 @@ class _Bench:
         fields = {"weight": quant.stored, "act": quant.activation, "n": linear.panels * linears.PANEL, "k": linear.k}
         kernels = self._choices.of(rows, workers=self._threads, **fields)
         copies = linears.copies_for(linear, rows, self._footprint)
-        ours: list[programs.Ours] = []
+        ours: list[programs.KernelProgram] = []
         for kernel in kernels:
             like = ours[0].op if ours else None
             ours.append(linears.subject(linear, kernel, copies, rows, self._pool, self._choices, like))

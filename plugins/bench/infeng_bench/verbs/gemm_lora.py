@@ -38,7 +38,6 @@ FACTS = ("time", "model", "threads")  # of the whole result: the first columns o
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments."""
     parser.add_argument("--rows", type=options.counts, default=ROWS, metavar="N,N", help="batch sizes")
     parser.add_argument("--ranks", type=options.counts, default=RANKS, metavar="R,R", help="ranks of adapters")
     help = "adapters that share the rows"
@@ -137,7 +136,7 @@ class _Bench:
         adapted = Adapted(lora_linears.parts_of(config, linear), rank, self._adapters, storage)
         ways = dict(zip(WAYS, self._kernels(linear, adapted, rows), strict=True))
         copies = linears.copies_for(linear, rows, self.footprint)
-        ours: list[programs.Ours] = []
+        ours: list[programs.KernelProgram] = []
         for kernels in ways.values():
             like, reference = ours[0].op if ours else None, self._choices["linear"].reference
             ours.append(lora_linears.subject(linear, adapted, kernels, copies, rows, self._pool, reference, like))

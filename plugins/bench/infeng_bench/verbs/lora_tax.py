@@ -31,7 +31,6 @@ STORAGES = ("int8", "bf16", "f32")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments."""
     parser.add_argument("--rows", type=options.positive, default=4, metavar="N", help="sequences at a time")
     help = "row i uses adapter i mod N"
     parser.add_argument("--adapters", type=options.positive, default=4, metavar="N", help=help)
@@ -47,13 +46,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     help = "no row uses an adapter: an engine that holds adapters against one without any"
     parser.add_argument("--base-only", action="store_true", help=help)
     options.add_seed(parser, "prompts and adapters")
-    parser.set_defaults(roofline="none")
-    options.add_model(parser)
-    options.add_output(parser)
+    options.add_run(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Measure, print and write."""
     context = arguments.context or CONTEXT[arguments.phase]
     steps = {"steps": arguments.steps} if arguments.phase == "decode" else {}
     work = Work(arguments.phase, arguments.rows, context, **steps)

@@ -29,7 +29,6 @@ SAID = ("kv_bytes", "scratch_bytes", "process_bytes", "memory_bytes")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments."""
     help = "shapes that are known by name, or config.json files (default: all published ones that fit)"
     parser.add_argument(options.MODEL, metavar="MODEL,MODEL", nargs="?", help=help)
     parser.add_argument("--synthetic", metavar="NAME,NAME", type=options.words, help="the same")

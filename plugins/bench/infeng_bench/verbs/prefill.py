@@ -5,23 +5,18 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from infeng_bench import options
-from infeng_bench.engine import session
 from infeng_bench.engine.running import Timing
-from infeng_bench.engine.session import RATES, Session
+from infeng_bench.engine.session import Session
 from infeng_bench.engine.work import Work
 from infeng_bench.options import Column
-from infeng_bench.stats.contention import withheld
 from infeng_bench.stats.rates import fractions
 from infeng_bench.stats.summary import latencies, spread
-from infeng_bench.verbs import compare
+from infeng_bench.verbs import timed_works
 
 NAME = "prefill"
-
-ROUNDS = 5
 TABLE = (
     Column("work", "work"),
-    *(Column(heading, f"tokens_per_s.{key}", ".0f") for heading, key in RATES),
+    *(Column(heading, f"tokens_per_s.{key}", ".0f") for heading, key in timed_works.RATES),
     Column("ms to first token", "median_ttft_ms", ".0f"),
     Column("p99", "p99_ttft_ms", ".0f"),
     Column("of int8", "int8_fraction", ".0%"),
@@ -29,19 +24,12 @@ TABLE = (
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments."""
-    session.add_works(parser, "prompts", ROUNDS)
+    timed_works.configure(parser, "prompts")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Measure, print and write."""
     works = [Work(NAME, rows, context) for rows in arguments.rows for context in arguments.context]
-    if arguments.engines:
-        return compare.against(arguments, works, arguments.rounds)
-    result = session.measured(NAME, arguments, works, measurement)
-    hidden = ("int8_fraction",) if withheld(result) else ()
-    options.deliver(result, arguments, options.columns(options.table(TABLE, result["measurements"], hidden)))
-    return 0
+    return timed_works.run(NAME, arguments, works, measurement, TABLE)
 
 
 def measurement(bench: Session, work: Work, timings: list[Timing]) -> dict[str, Any]:

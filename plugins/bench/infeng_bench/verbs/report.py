@@ -11,7 +11,6 @@ from infeng_core.api import UsageError
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments."""
     parser.add_argument("files", nargs="+", metavar="FILE", help="results that infeng bench ... --json wrote")
     parser.add_argument("-o", "--output", "--report", default="report.html", metavar="OUT", help="the page")
 

@@ -16,7 +16,7 @@ from infeng_bench import options, peers
 from infeng_bench.engine.running import greedy
 from infeng_bench.engine.session import Session, opened
 from infeng_bench.http import completions, measured_loads, overhead
-from infeng_bench.load import in_process, outcomes
+from infeng_bench.load import in_process, load_options, outcomes
 from infeng_bench.load.kinds import Load, check_traffic
 from infeng_bench.load.outcomes import Outcomes
 from infeng_bench.load.traffic import Traffic, draw
@@ -28,7 +28,6 @@ from infeng_bench.sim.activity import Activity
 from infeng_bench.sim.simulator import Machine
 from infeng_bench.sim.step_costs import StepCosts
 from infeng_bench.stats.rates import rows_of_traffic
-from infeng_bench.verbs import simulate
 from infeng_core.api import UsageError
 
 NAME = "serve"
@@ -37,8 +36,7 @@ KEY = "OPENAI_API_KEY"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments."""
-    simulate.add_load(parser, 64, options.counts)
+    load_options.add_load(parser, 64, options.counts)
     parser.set_defaults(load=None)
     parser.add_argument("--url", metavar="U", help="a server with OpenAI's API, such as http://localhost:8000")
     help = f"of the server's models the base's name (default: the first listed); {KEY} is sent as its key"
@@ -48,13 +46,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     cost_source.add_costs(parser)
     help = "write what the steps took, for infeng bench simulate --costs FILE"
     parser.add_argument("--fit", metavar="FILE", help=help)
-    options.add_model(parser)
-    options.add_output(parser)
-    parser.set_defaults(roofline="none")
+    options.add_run(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Measure, print and write."""
     others = [name for name in lineup.names(arguments.engines) if name != peers.OURS]
     if others and not (arguments.http and others == list(overhead.PEERS)):
         remedy = f"give --http --engines {peers.OURS},{overhead.PEERS[0]}"
@@ -76,7 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _in_process(arguments: argparse.Namespace) -> dict[str, Any]:
-    with opened(arguments, **simulate.AS_SERVED) as session:
+    with opened(arguments, **load_options.AS_SERVED) as session:
         engine = session.engine
         costs = _costs(arguments, session)
         machine = None if costs is None else Machine(engine.limits, costs)
@@ -98,7 +93,7 @@ def _in_process(arguments: argparse.Namespace) -> dict[str, Any]:
             NAME,
             found,
             seed=arguments.seed,
-            **simulate.load_facts(arguments, traffic),
+            **load_options.load_facts(arguments, traffic),
             costs=None if costs is None else costs.to_dict(),
         )
 
@@ -125,7 +120,7 @@ def _behind_url(arguments: argparse.Namespace) -> dict[str, Any]:
         model=model,
         url=arguments.url,
         seed=arguments.seed,
-        **simulate.load_facts(arguments, traffic),
+        **load_options.load_facts(arguments, traffic),
     )
 
 
@@ -163,7 +158,7 @@ def _load_adapters(arguments: argparse.Namespace, session: Session, traffic: Tra
 
 
 def _figures(arguments: argparse.Namespace, served: Outcomes, activity: Activity | None) -> dict[str, Any]:
-    wanted = simulate.targets(arguments)
+    wanted = load_options.targets(arguments)
     found = outcomes.figures(served, wanted)
     if not found["completed"]:
         reasons = ", ".join(f"{count} x {why}" for why, count in served.refused.items())

@@ -7,7 +7,7 @@ import contextlib
 import math
 import multiprocessing
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
@@ -15,8 +15,8 @@ import numpy as np
 
 from infeng_bench import options
 from infeng_bench.load import outcomes
-from infeng_bench.load.kinds import Load, help_text
-from infeng_bench.load.outcomes import Outcomes, Targets
+from infeng_bench.load.load_options import AS_SERVED, add_load, load_facts, targets
+from infeng_bench.load.outcomes import Outcomes, Targets, victims_ratio
 from infeng_bench.load.traffic import GREEDY, Traffic, draw
 from infeng_bench.models import model_shape
 from infeng_bench.options import Column
@@ -41,8 +41,6 @@ TABLE = (
     Column("starved", "starved", "d"),
     Column("preempted", "preemptions", "d"),
 )
-AS_SERVED: Mapping[str, object] = {"kv_cache__prefix": None, "scheduler__step_ms": None}
-"""Settings that other verbs change: traffic is served as an engine does it."""
 WITHOUT_PREFIXES: Mapping[str, object] = {"kv_cache__prefix": False}
 PARALLEL = 5000
 """Requests from which on policies are simulated side by side: fewer take less time than a process takes to start."""
@@ -50,34 +48,11 @@ AUTO_SEQUENCES = 8  # of full context, for which kv_cache.memory: auto has room 
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments."""
     add_load(parser, 10_000)
     help = "schedulers, compared on the same requests"
     parser.add_argument("--policies", type=options.words, metavar="P,P", help=help)
     cost_source.add_costs(parser)
-    options.add_model(parser)
-    options.add_output(parser, "--html")
-
-
-def add_load(parser: argparse.ArgumentParser, requests: int, clients: Callable[[str], Any] = options.positive) -> None:
-    """Add what decides the requests, and what they should keep. clients: how their number is read."""
-    parser.epilog = f"loads and their defaults:\n{help_text()}"
-    targets = Targets()
-    parser.add_argument("--load", type=Load.parse, default="poisson", metavar="L", help="traffic, see below")
-    parser.add_argument("--requests", type=options.positive, default=requests, metavar="N", help="how many requests")
-    help = "a closed loop: at most N in flight, the next one comes when one has gone"
-    parser.add_argument("--clients", type=clients, metavar="N", help=help)
-    options.add_seed(parser, "everything drawn")
-    for name, what in (("ttft", "the first token"), ("tpot", "each token after it")):
-        default, help = 1000 * getattr(targets, name), f"milliseconds to {what} for goodput"
-        parser.add_argument(f"--{name}-target", type=options.rate, default=default, metavar="MS", help=help)
-    help = "a request starved that waited X times the median and longer than the TTFT target"
-    parser.add_argument("--patience", type=options.rate, default=targets.patience, metavar="X", help=help)
-
-
-def targets(arguments: argparse.Namespace) -> Targets:
-    """Return what the options ask of a request."""
-    return Targets(arguments.ttft_target / 1000, arguments.tpot_target / 1000, arguments.patience)
+    options.add_run(parser, options.REAL, "--html")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -132,7 +107,7 @@ def _one(arguments: argparse.Namespace, policy: str, traffic: Traffic, engine: M
     clients = arguments.clients or math.inf
 
     def served(some: Traffic) -> Simulation:
-        if not some.prefix_length:  # nobody finds anything, but one who was preempted what he had computed
+        if not some.prefix_length:  # only a preempted request finds anything: what it had computed
             with contextlib.suppress(PreemptedError):
                 own = Schedulers(alike, engine.limits, make, "simulated", None)
                 return simulate(some, own, engine, clients=clients, may_preempt=False)
@@ -143,18 +118,6 @@ def _one(arguments: argparse.Namespace, policy: str, traffic: Traffic, engine: M
     if GREEDY in traffic.tenants and len(traffic.tenants) > 1:
         alone = served(traffic.without(GREEDY)).outcomes
     return {**figures(simulated, alone, targets(arguments)), "seconds": time.monotonic() - begin}
-
-
-def load_facts(arguments: argparse.Namespace, traffic: Traffic) -> dict[str, Any]:
-    """Return what results say of the requests."""
-    wanted = targets(arguments)
-    return {
-        "load": str(arguments.load),
-        "num_requests": len(traffic),
-        "clients": arguments.clients,
-        "request_rate": None if arguments.clients or math.isinf(traffic.rate) else traffic.rate,
-        "targets": {"ttft_ms": 1000 * wanted.ttft, "tpot_ms": 1000 * wanted.tpot, "patience": wanted.patience},
-    }
 
 
 def figures(simulated: Simulation, alone: Outcomes | None, wanted: Targets) -> dict[str, Any]:
@@ -173,15 +136,6 @@ def figures(simulated: Simulation, alone: Outcomes | None, wanted: Targets) -> d
     found["ttft_curve_ms"] = outcomes.ttft_curve(served)
     found["timeline"] = simulated.activity.timeline()
     return found
-
-
-def victims_ratio(served: Outcomes, alone: Outcomes) -> float | None:
-    """Return the 99th percentile of the other tenants' TTFT beside the greedy one over that without him."""
-    greedy = list(served.traffic.tenants).index(GREEDY)
-    beside, without = served.only(served.traffic.tenant != greedy).ttft, alone.ttft
-    if not len(beside) or not len(without):
-        return None
-    return float(np.quantile(beside, 0.99) / np.quantile(without, 0.99))
 
 
 def limits(config: EngineConfig, shape: ModelConfig) -> Limits:

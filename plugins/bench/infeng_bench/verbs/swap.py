@@ -36,7 +36,6 @@ class Swap:
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments."""
     parser.add_argument("--rows", type=options.positive, default=4, metavar="N", help="sequences that decode")
     parser.add_argument("--context", type=options.positive, default=128, metavar="N", help="tokens of each")
     options.add_adapters(parser)
@@ -47,7 +46,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Measure, print and write."""
     with (
         tempfile.TemporaryDirectory(prefix="infeng-swap-") as folder,
         opened(

@@ -20,7 +20,6 @@ NAME = "throughput"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments."""
     parser.add_argument("--requests", type=options.positive, default=64, metavar="N", help="how many requests")
     help = "requests a second, Poisson; inf: all at once"
     parser.add_argument("--rate", type=options.rate, default=math.inf, metavar="R", help=help)
@@ -30,13 +29,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output-len", type=Lengths.parse, default="16:128", metavar="L", help=help)
     parser.add_argument("--temperature", type=float, default=1.0, metavar="T", help="0 is greedy")
     options.add_seed(parser, "everything drawn")
-    options.add_model(parser)
-    options.add_output(parser)
-    parser.set_defaults(roofline="none")
+    options.add_run(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Measure, print and write."""
     with opened(arguments) as session:
         engine = session.engine
         context = min(engine.limits.context, engine.limits.tokens)

@@ -23,7 +23,6 @@ SYLLABLES = tuple(consonant + vowel for consonant in "bcdfghklmnprstvwz" for vow
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments."""
     parser.add_argument("--file", metavar="FILE", help="text to encode (default: made up, from the seed)")
     parser.add_argument("--texts", type=options.positive, default=TEXTS, metavar="N", help="how many prompts")
     help = "characters of each"
@@ -32,7 +31,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Measure, print and write."""
     config = options.config(arguments)
     name = options.model_name(arguments)
     texts = _texts(arguments)

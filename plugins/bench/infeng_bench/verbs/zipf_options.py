@@ -34,7 +34,6 @@ OF_ADAPTER = (Column("requests", "requests"), Column("new tokens", "output_token
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments."""
     options.add_model(parser, "directory, GGUF or hub name")
     _add_adapters(parser)
     _add_requests(parser)

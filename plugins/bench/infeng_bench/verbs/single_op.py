@@ -8,9 +8,9 @@ from typing import Any
 
 from infeng_bench import options
 from infeng_bench.kernels import linears, oracles
+from infeng_bench.kernels.roofline import Roofline
 from infeng_bench.options import Column
 from infeng_bench.reports import results
-from infeng_bench.verbs.roofline import Roofline
 
 RATES = (
     Column("GMAC/s", "gmacs_per_s", ".1f"),
