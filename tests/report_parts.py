@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from infeng_bench import comparison, popularity, results
-from infeng_bench.comparison import Round
-from infeng_bench.roofline import Roofline
-from infeng_bench.serving import Job, Served, Trace
-from infeng_bench.works import Work
+from infeng_bench.engine.work import Work
+from infeng_bench.kernels.roofline import Roofline
+from infeng_bench.load.serving import Job, Served, Trace
+from infeng_bench.peers import adapter_comparison, comparison
+from infeng_bench.peers.comparison import Round
+from infeng_bench.reports import results
 
 CEILINGS = Roofline(2, 3e10, 1e10, {"avx2": 1e11, "avx512_vnni": 4e11}, 3e9, {})
 COMMON: dict[str, Any] = {"model": "m", "format": "int4-g64", "threads": 2, "seed": 0}
@@ -64,7 +65,7 @@ def swept() -> dict[str, Any]:
             job = Job(0.0, [1] * 4, 2, "a0")
             trace = Trace(job, 0.0, [step, 2 * step], [5, 6])
             engines[name] = {"mixed": [Served([trace], 2 * step, step, 1000)] * 5}
-        figures = popularity.compared(engines, 1, is_closed=True)
+        figures = adapter_comparison.compared(engines, 1, is_closed=True)
         times = {"adapter_load_ms": 9.0, "adapter_swap_ms": 3.0}
         figures["engines"] = {name: {**one, **times} for name, one in figures["engines"].items()}
         cells.append({"adapters": count, "rank": rank, "targets": "all", **figures, **times})

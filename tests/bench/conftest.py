@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from infeng_bench import synthetic
+from infeng_bench.models import synthetic
 
 
 @pytest.fixture(scope="session", autouse=True)

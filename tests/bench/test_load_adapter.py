@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from infeng_bench import adapters
+from infeng_bench.models import adapters
 
 from infeng_core.formats.adapters.conversion import convert_adapter
 from infeng_core.formats.adapters.load import load_adapter

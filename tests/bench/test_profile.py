@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from infeng_bench import synthetic
+from infeng_bench.models import synthetic
 
 from infeng_core import Engine, SamplingParams
 

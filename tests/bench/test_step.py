@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from infeng_bench.adapters import peft_directory
+from infeng_bench.models.adapters import peft_directory
 
 from infeng_core import Engine, SamplingParams
 from infeng_core.scheduling.drafts import Guesses

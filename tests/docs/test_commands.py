@@ -140,7 +140,7 @@ def test_a_command_of_the_documentation_is_taken(page: str, command: str, is_who
 
 @pytest.mark.parametrize(
     ("command", "is_whole"),
-    [("infeng bench serve MODEL --load ...", False), ("infeng run --nonsense", False), ("infeng nonsense", False),
+    [("infeng bench roofline MODEL -t ...", False), ("infeng run --nonsense", False), ("infeng nonsense", False),
      ("infeng run MODEL -p x --max-tokens some", True), ("infeng convert A", True), ("infeng run -p", True),
      ("infeng bench nonsense", False)],
 )  # fmt: skip

@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 
 import pytest
-from infeng_bench import shapes
+from infeng_bench.models import shapes
 
 from infeng_core.cli import main
 

@@ -13,7 +13,7 @@ from e2e import harness
 from goldens import environment, oracle
 from goldens.adapted import STEPS
 from goldens.shapes import Case
-from infeng_bench import synthetic
+from infeng_bench.models import synthetic
 
 from infeng_core import SamplingParams
 from infeng_core.formats.adapters.load import load_adapter

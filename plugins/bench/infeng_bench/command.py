@@ -9,41 +9,31 @@ from typing import Any, Protocol
 
 from infeng_core.api import Parser
 
-VERBS: dict[str, tuple[str, str]] = {
-    "gemm": ("infeng_bench.gemm", "measure the linears of a model one by one"),
-    "attention": ("infeng_bench.attention", "measure attention over the cache, decoding and prefilling"),
-    "decode": ("infeng_bench.decode", "measure decoding: tokens per second of sequences that hold a context"),
-    "prefill": ("infeng_bench.prefill", "measure prefilling: tokens of prompts per second"),
-    "lora-tax": (
-        "infeng_bench.lora_tax",
-        "measure what adapters cost: the same rows with and without them, in turn",
-    ),
-    "gemm-lora": ("infeng_bench.gemm_lora", "measure linears with adapters: fused, unfused and without"),
-    "pace": ("infeng_bench.pace", "measure decoding beside long prompts: the pace of tokens, and what a prompt loses"),
-    "prefix": (
-        "infeng_bench.prefix",
-        "measure shared beginnings of prompts: first token computed, from memory, from disk",
-    ),
-    "swap": ("infeng_bench.swap", "measure loading adapters: latency, and what the running batch feels of it"),
-    "throughput": ("infeng_bench.throughput", "measure many requests in flight: throughput and latencies"),
-    "tokenizer": ("infeng_bench.tokenizer", "measure the tokenizer: encoding, and decoding token by token"),
-    "zipf": ("infeng_bench.zipf", "measure requests with many adapters, popular ones and others, beside other engines"),
-    "serve": ("infeng_bench.serve", "measure an engine, or a server, under traffic: latencies, goodput, fairness"),
-    "simulate": ("infeng_bench.simulate", "run the scheduler under traffic on a virtual clock, policy against policy"),
-    "memory": ("infeng_bench.memory", "measure what memory models take, beside what was said before they were made"),
-    "compare": ("infeng_bench.compare", "measure engines side by side, interleaved, with ratios pair by pair"),
-    "peers": ("infeng_bench.peers.verb", "install, list and remove other engines, each in an environment of its own"),
-    "report": ("infeng_bench.report", "write a self-contained page of tables and charts from result files"),
-    "roofline": ("infeng_bench.roofline", "measure what this machine can do: DRAM bandwidth and int8 peak"),
-}
-"""Verb -> (module, help). The module has ``NAME`` and ``HELP`` (as here), ``configure(parser)``, ``run(arguments)``."""
+VERBS = {
+    "gemm": "measure the linears of a model one by one",
+    "attention": "measure attention over the cache, decoding and prefilling",
+    "decode": "measure decoding: tokens per second of sequences that hold a context",
+    "prefill": "measure prefilling: tokens of prompts per second",
+    "lora-tax": "measure what adapters cost: the same rows with and without them, in turn",
+    "gemm-lora": "measure linears with adapters: fused, unfused and without",
+    "pace": "measure decoding beside long prompts: the pace of tokens, and what a prompt loses",
+    "prefix": "measure shared beginnings of prompts: first token computed, from memory, from disk",
+    "swap": "measure loading adapters: latency, and what the running batch feels of it",
+    "throughput": "measure many requests in flight: throughput and latencies",
+    "tokenizer": "measure the tokenizer: encoding, and decoding token by token",
+    "zipf": "measure requests with many adapters, popular ones and others, beside other engines",
+    "serve": "measure an engine, or a server, under traffic: latencies, goodput, fairness",
+    "simulate": "run the scheduler under traffic on a virtual clock, policy against policy",
+    "memory": "measure what memory models take, beside what was said before they were made",
+    "compare": "measure engines side by side, interleaved, with ratios pair by pair",
+    "peers": "install, list and remove other engines, each in an environment of its own",
+    "report": "write a self-contained page of tables and charts from result files",
+    "roofline": "measure what this machine can do: DRAM bandwidth and int8 peak",
+}  # verb -> help; its module is that of its name in verbs/
 
 
 class Verb(Protocol):
     """The face of a verb's module."""
-
-    NAME: str
-    HELP: str
 
     def configure(self, parser: argparse.ArgumentParser) -> None:
         """Add the verb's arguments."""
@@ -54,7 +44,7 @@ class Verb(Protocol):
 
 def verb(name: str) -> Verb:
     """Import the module of one of VERBS."""
-    module: Any = importlib.import_module(VERBS[name][0])
+    module: Any = importlib.import_module(f"infeng_bench.verbs.{name.replace('-', '_')}")
     return module  # type: ignore[no-any-return]
 
 
@@ -73,10 +63,16 @@ class _LazyParser(Parser):
 
 
 def _run(name: str, arguments: argparse.Namespace) -> int:
-    """Run a verb whose results have places to go to."""
-    from infeng_bench import results
+    """Run a verb whose model is settled, and whose results have places to go to."""
+    from infeng_bench import options
+    from infeng_bench.reports import results
 
+    options.settle_model(arguments)
     results.require_places(arguments)
+    if getattr(arguments, "report", None):
+        from infeng_bench.reports import charts
+
+        charts.Figures()  # raises where its packages are missing: before the work, not after it
     return verb(name).run(arguments)
 
 
@@ -89,7 +85,7 @@ class Bench:
     def configure(self, parser: argparse.ArgumentParser) -> None:
         """Add the verbs."""
         parsers = parser.add_subparsers(dest="verb", metavar="VERB", required=True, parser_class=_LazyParser)
-        for name, (_, help) in VERBS.items():
+        for name, help in VERBS.items():
             parsers.add_parser(name, help=help, description=help).verb_name = name
 
     def run(self, arguments: argparse.Namespace) -> int:

@@ -14,6 +14,6 @@ def infeng_commands() -> list[object]:
 @hookimpl
 def infeng_schedulers() -> dict[str, PolicyFactory]:
     """Return the scheduler of two groups that take turns."""
-    from infeng_bench.byturns import NAME, ByTurns
+    from infeng_bench.engine.alternating import NAME, AlternatingGroups
 
-    return {NAME: ByTurns}
+    return {NAME: AlternatingGroups}

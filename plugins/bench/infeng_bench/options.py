@@ -5,39 +5,88 @@ from __future__ import annotations
 import argparse
 import math
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from tqdm import tqdm
 
-from infeng_bench import contention, results
+from infeng_bench import peers
+from infeng_bench.models import shapes
+from infeng_bench.peers import OURS
+from infeng_bench.reports import results
+from infeng_bench.stats import contention
 from infeng_core.api import EngineConfig, UsageError, add_config_options, config_from, detect
 
 if TYPE_CHECKING:
-    from infeng_bench.roofline import Roofline
+    from infeng_bench.kernels.roofline import Roofline
 
 T = TypeVar("T")
+Arguments = argparse.ArgumentParser | argparse._ArgumentGroup
 
 UNITS = {"": 1, "k": 1000, "kb": 1000, "m": 10**6, "mb": 10**6, "g": 10**9, "gb": 10**9}
+TIMEOUT = 600.0  # seconds
+REAL = "a real model: directory or hub name"
+MODEL = "model_or_shape"  # what arguments call the positional MODEL
 
 
 def add_threads(parser: argparse.ArgumentParser) -> None:
     """Add ``--threads``."""
-    parser.add_argument("-t", "--threads", type=positive, metavar="N", help="worker threads (default: usable cores)")
+    help = "worker threads (default: usable cores)"
+    parser.add_argument("-t", "--threads", "--n-threads", type=positive, metavar="N", help=help)
 
 
-def add_model(parser: argparse.ArgumentParser) -> None:
-    """Add the model, its format, threads, and the engine's assembly."""
+def add_model(parser: argparse.ArgumentParser, what: str = REAL) -> None:
+    """Add the model, its format, threads, and the engine's assembly. what: which models ``--model`` may be."""
     group = parser.add_argument_group("model")
-    group.add_argument(
-        "--synthetic", metavar="NAME", help="random weights of known shapes, such as tinyllama-1.1b, or a config.json"
-    )
-    group.add_argument("--model", metavar="PATH", help="a real model: directory or hub name")
+    help = "a model as --model takes it, or what --synthetic takes"
+    group.add_argument(MODEL, metavar="MODEL", nargs="?", help=help)
+    help = "random weights of known shapes, such as tinyllama-1.1b, or a config.json"
+    group.add_argument("--synthetic", metavar="NAME", help=help)
+    group.add_argument("--model", "--base-model", metavar="PATH", help=what)
     group.add_argument("--format", metavar="F", help="weight format, such as int4-g64")
+    parser.set_defaults(last_positional=MODEL)  # which may stand behind options
     add_threads(parser)
     add_config_options(parser)
+
+
+def add_run(parser: argparse.ArgumentParser, what: str = REAL, *report: str) -> None:
+    """Add the model and the results of a verb; what and report: as of ``add_model`` and ``add_output``."""
+    if parser.get_default("roofline") is None:
+        parser.set_defaults(roofline="none")
+    add_model(parser, what)
+    add_output(parser, *report)
+
+
+def settle_model(arguments: argparse.Namespace) -> None:
+    """Let the positional MODEL be ``--model`` or, where no such path exists, the ``--synthetic`` of a known shape.
+
+    A config.json is that of random weights. Raises UsageError where one of the options is given as well.
+    """
+    given = getattr(arguments, MODEL, None)
+    if given is None:
+        return
+    if getattr(arguments, "model", None) or arguments.synthetic:
+        raise UsageError("model", f"{given!r} is given beside --model or --synthetic", "name one model")
+    path = Path(given).expanduser()
+    if not hasattr(arguments, "model"):
+        arguments.synthetic = words(given)
+    elif path.suffix == ".json" or (not path.exists() and given in {*shapes.SHAPES, *shapes.published()}):
+        arguments.synthetic = given
+    else:
+        arguments.model = given
+
+
+def add_seed(parser: Arguments, what: str = "prompts and values") -> None:
+    """Add ``--seed``."""
+    parser.add_argument("--seed", type=natural, default=0, metavar="S", help=f"seed of {what}")
+
+
+def add_pairs(parser: Arguments, default: int, what: str = "readings of each", dest: str = "rounds") -> None:
+    """Add how often is measured: ``--pairs``, with the spellings that verbs had for it."""
+    names = ("--pairs", "--rounds", "--iters")
+    parser.add_argument(*names, dest=dest, type=positive, default=default, metavar="N", help=what)
 
 
 def add_measurement(parser: argparse.ArgumentParser, rounds: int, *, has_roofline: bool = False) -> None:
@@ -45,31 +94,42 @@ def add_measurement(parser: argparse.ArgumentParser, rounds: int, *, has_rooflin
 
     has_roofline: whether the verb has figures to compare with what the machine can do.
     """
-    parser.add_argument("--rounds", type=positive, default=rounds, metavar="N", help=f"readings of each ({rounds})")
-    parser.add_argument("--seed", type=natural, default=0, metavar="S", help="seed of prompts and values (0)")
+    add_pairs(parser, rounds)
+    add_seed(parser)
     if has_roofline:
         add_roofline(parser)
-    else:
-        parser.set_defaults(roofline="none")
-    add_model(parser)
-    add_output(parser)
+    add_run(parser)
+
+
+def add_engines(parser: Arguments, what: str, default: str | None = None, *, required: bool = False) -> None:
+    """Add the engines that are measured in turn, how long one may take to answer, and settings of peers."""
+    help = f"of {OURS}, {', '.join(peers.NAMES)}: {what}"
+    parser.add_argument("--engines", default=default, required=required, metavar="A,B", help=help)
+    parser.add_argument("--timeout", type=seconds, default=TIMEOUT, metavar="S", help="seconds of one answer")
+    help = "a setting of a peer; repeats"
+    parser.add_argument("--option", action="append", default=[], metavar="PEER.KEY=VALUE", help=help)
+
+
+def add_adapters(parser: Arguments, rank: Callable[[str], Any] | None = None) -> None:
+    """Add the rank, and how it is read, and the targets of adapters that are made at random."""
+    parser.add_argument("--rank", type=rank or positive, default="16", metavar="R", help="rank of random adapters")
+    help = "what adapters change: all, qv, or modules such as q_proj,down_proj"
+    parser.add_argument("--targets", default="all", metavar="T", help=help)
 
 
 def add_roofline(parser: argparse.ArgumentParser) -> None:
     """Add ``--roofline``."""
-    parser.add_argument(
-        "--roofline",
-        default="measure",
-        metavar="R",
-        help="what figures are compared with: measure (default), none, or a result of infeng bench roofline",
-    )
+    help = "what figures are compared with: measure, none, or a result of infeng bench roofline"
+    parser.add_argument("--roofline", default="measure", metavar="R", help=help)
 
 
-def add_output(parser: argparse.ArgumentParser) -> None:
-    """Add ``--json`` and ``--csv``."""
+def add_output(parser: argparse.ArgumentParser, *report: str) -> None:
+    """Add ``--json``, ``--csv`` and ``--report``. report: further spellings of it."""
     group = parser.add_argument_group("results")
     group.add_argument("--json", metavar="OUT", help="write the result as JSON; - is standard output")
     group.add_argument("--csv", metavar="OUT", help="write a table; - is standard output")
+    help = "write a page of tables and charts"
+    group.add_argument("-o", "--report", *report, dest="report", metavar="OUT", help=help)
 
 
 def config(arguments: argparse.Namespace, **more: object) -> EngineConfig:
@@ -93,7 +153,7 @@ def model_name(arguments: argparse.Namespace) -> str:
     """Return what results call the model; raises UsageError unless exactly one is named."""
     if (arguments.model is None) == (arguments.synthetic is None):
         why = "none is given" if arguments.model is None else "--model and --synthetic exclude each other"
-        raise UsageError("model", why, "give --synthetic NAME or --model PATH")
+        raise UsageError("model", why, "give --synthetic NAME or --model PATH, or MODEL alone")
     if arguments.model is None:
         return f"synthetic:{Path(arguments.synthetic).name}"
     path = Path(arguments.model)
@@ -105,20 +165,20 @@ def model_directory(arguments: argparse.Namespace, format: str) -> str:
     model_name(arguments)
     if arguments.model is not None:
         return str(arguments.model)
-    from infeng_bench import synthetic
+    from infeng_bench.models import synthetic
 
     return str(synthetic.native_directory(arguments.synthetic, format))
 
 
 def roofline(arguments: argparse.Namespace, threads: int) -> Roofline | None:
     """Return the ceilings to compare with: measured now, read from a file, or none."""
-    from infeng_bench import roofline as module
+    from infeng_bench.kernels import roofline as ceilings
 
     if arguments.roofline == "none":
         return None
     if arguments.roofline == "measure":
-        return module.measure(threads)
-    return module.from_result(arguments.roofline, threads)
+        return ceilings.measure(threads)
+    return ceilings.from_result(arguments.roofline, threads)
 
 
 def deliver(result: Mapping[str, Any], arguments: argparse.Namespace, lines: Iterable[str]) -> None:
@@ -132,12 +192,47 @@ def deliver(result: Mapping[str, Any], arguments: argparse.Namespace, lines: Ite
         results.write(arguments.json, result)
     if arguments.csv:
         results.write_csv(arguments.csv, result)
+    if arguments.report:
+        from infeng_bench.reports import page
+
+        results.write_text(arguments.report, page.page([(str(result["kind"]), result)]))
+        print(f"{arguments.report}: the page", file=sys.stderr)
+
+
+def keep(result: Mapping[str, Any], arguments: argparse.Namespace) -> None:
+    """Write the JSON of what there is so far, so that a measurement that is cut short is kept."""
+    if arguments.json not in (None, "-"):
+        results.write(arguments.json, result)
 
 
 def progress(items: Sequence[T], what: str) -> Iterable[T]:
     """Iterate over ``items`` with a bar on standard error where that is a terminal."""
     bar: Iterable[T] = tqdm(items, desc=what, leave=False, disable=None)
     return bar
+
+
+class Column(NamedTuple):
+    """A column of a table for people."""
+
+    heading: str
+    key: str  # of a figure; dots lead into nested objects
+    form: str = ""  # as of format()
+    factor: float = 1.0  # what the figure is multiplied with
+
+
+def table(
+    shown: Sequence[Column], lines: Iterable[Mapping[str, Any]], hidden: Collection[str] = ()
+) -> Iterator[list[str]]:
+    """Yield the headings, and a row of each of ``lines``; what a line has not, or is in ``hidden``, is left empty."""
+    yield [column.heading for column in shown]
+    for line in lines:
+        figures = {key: value for key, value in results.flat(line) if key not in hidden and value is not None}
+        yield [cell(figures[one.key], one) if one.key in figures else "" for one in shown]
+
+
+def cell(value: Any, column: Column) -> str:
+    """Return a figure as the column shows it."""
+    return f"{value if column.factor == 1 else value * column.factor:{column.form}}"
 
 
 def columns(table: Iterable[Iterable[object]]) -> list[str]:
@@ -149,40 +244,41 @@ def columns(table: Iterable[Iterable[object]]) -> list[str]:
     ]
 
 
-def positive(text: str) -> int:
-    """Read a whole number of at least 1."""
-    if not (text.isascii() and text.isdigit() and int(text) >= 1):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
-    return int(text)
-
-
-def seconds(text: str) -> float:
-    """Read a number of seconds above 0."""
+def _number(text: str, wanted: str, most: float = math.inf) -> float:
+    """Read a number above 0 and at most ``most``; raises ArgumentTypeError that says what is ``wanted``."""
     try:
         number = float(text)
     except ValueError:
         number = 0.0
-    if not 0 < number < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
+    if not 0 < number <= most:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of {wanted}")
     return number
+
+
+def _whole(text: str, least: int) -> int:
+    if not (text.isascii() and text.isdigit() and int(text) >= least):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least {least}")
+    return int(text)
+
+
+def positive(text: str) -> int:
+    """Read a whole number of at least 1."""
+    return _whole(text, 1)
 
 
 def natural(text: str) -> int:
     """Read a whole number of at least 0."""
-    if not (text.isascii() and text.isdigit()):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 0")
-    return int(text)
+    return _whole(text, 0)
+
+
+def seconds(text: str) -> float:
+    """Read a number of seconds above 0."""
+    return _number(text, "seconds above 0", sys.float_info.max)
 
 
 def rate(text: str) -> float:
     """Read a number of requests a second above 0, or inf."""
-    try:
-        number = float(text)
-    except ValueError:
-        number = 0.0
-    if not number > 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of requests a second above 0, or inf")
-    return number
+    return _number(text, "requests a second above 0, or inf")
 
 
 def counts(text: str) -> list[int]:

@@ -17,14 +17,15 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any
 
-from infeng_bench import results, serving
-from infeng_bench.bound import kernel_features
-from infeng_bench.costs import costs
-from infeng_bench.holding import Holder
-from infeng_bench.running import perform
-from infeng_bench.serving import Job, Served
-from infeng_bench.spread import spread
-from infeng_bench.works import Work
+from infeng_bench.engine.adapter_set import AdapterSet
+from infeng_bench.engine.running import perform
+from infeng_bench.engine.work import Work
+from infeng_bench.load import serving
+from infeng_bench.load.serving import Job, Served
+from infeng_bench.models.token_costs import costs
+from infeng_bench.reports import results
+from infeng_bench.reports.machine import kernel_features
+from infeng_bench.stats.summary import spread
 from infeng_core import api
 from infeng_core.api import InfengError, UsageError, add_config_options, config_from
 
@@ -64,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def introduction(engine: Engine) -> dict[str, Any]:
-    """Return the first line: who this is and what a token costs it."""
+    """Return the first line: the engine's name and what a token costs it."""
     config = engine.config
     cost = costs(engine.model, config.kv_cache.dtype)
     details = {
@@ -97,7 +98,7 @@ def introduction(engine: Engine) -> dict[str, Any]:
 
 def serve(engine: Engine, requests: Iterable[str], answers: IO[str]) -> None:
     """Answer one line after the other."""
-    with Holder(engine) as holder:
+    with AdapterSet(engine) as holder:
         for line in requests:
             if not line.strip():
                 continue

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from goldens.families import GPT_OSS, GPT_OSS_PLAIN
-from infeng_bench.synthetic import tensor_shapes
+from infeng_bench.models.synthetic import tensor_shapes
 from safetensors.numpy import load_file, save_file
 
 from infeng_core.errors import ModelError

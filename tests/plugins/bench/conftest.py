@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from infeng_bench import contention
+from infeng_bench.stats import contention
 
 from infeng_core.cli import main
 
@@ -62,7 +62,7 @@ def moe_config(cache: Path) -> Path:
 def schema() -> Any:
     """Return a check of a result against the JSON Schema of the wheel; it raises on a difference."""
     import jsonschema
-    from infeng_bench import results
+    from infeng_bench.reports import results
 
     loaded = results.schema()
     jsonschema.Draft202012Validator.check_schema(loaded)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from infeng_bench import adapters, shapes, synthetic
+from infeng_bench.models import adapters, shapes, synthetic
 from safetensors import safe_open
 
 from infeng_core.errors import UsageError

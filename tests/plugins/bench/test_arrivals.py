@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from infeng_bench.arrivals import Arrival, Lengths, arrivals, trace
+from infeng_bench.load.arrivals import Arrival, Lengths, arrivals, trace
 
 from infeng_core.errors import UsageError
 

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from infeng_bench import attending, oracles, shapes
-from infeng_bench.works import Work
+from infeng_bench.engine.work import Work
+from infeng_bench.kernels import attention_ops, oracles
+from infeng_bench.models import shapes
 
 from infeng_core.cli import main
 from infeng_core.models.config import ModelConfig
@@ -41,18 +42,18 @@ def test_every_work_is_measured_with_every_cache(tiny_config: Path, tmp_path: Pa
 
 
 def test_multiplications_are_of_heads_rows_and_positions_seen(tiny: ModelConfig) -> None:
-    assert attending.macs(tiny, Work("decode", 3, 40)) == 2 * 4 * 16 * 3 * 40
-    assert attending.macs(tiny, Work("prefill", 2, 5)) == 2 * 4 * 16 * 2 * (1 + 2 + 3 + 4 + 5)
+    assert attention_ops.macs(tiny, Work("decode", 3, 40)) == 2 * 4 * 16 * 3 * 40
+    assert attention_ops.macs(tiny, Work("prefill", 2, 5)) == 2 * 4 * 16 * 2 * (1 + 2 + 3 + 4 + 5)
 
 
 def test_bytes_are_of_one_layers_cache(tiny: ModelConfig) -> None:
-    assert attending.kv_bytes(tiny, Work("decode", 3, 40), "f32") == 3 * 40 * 2 * 2 * 16 * 4
-    assert attending.kv_bytes(tiny, Work("decode", 3, 40), "int8") == 3 * 40 * 2 * (2 * 16 + 8)
+    assert attention_ops.kv_bytes(tiny, Work("decode", 3, 40), "f32") == 3 * 40 * 2 * 2 * 16 * 4
+    assert attention_ops.kv_bytes(tiny, Work("decode", 3, 40), "int8") == 3 * 40 * 2 * (2 * 16 + 8)
 
 
 def test_prompts_are_cut_as_the_engine_cuts_them(tiny: ModelConfig) -> None:
     config = load_config(overrides={"scheduler.max_batch_tokens": 16, "kv_cache.dtype": "f32"})
-    bench = attending.Attending(config, [], 1)
+    bench = attention_ops.AttentionOps(config, [], 1)
     try:
         first = [[(16, 0)], [(16, 16)], [(8, 32)]]
         assert bench.steps(Work("prefill", 2, 40)) == [*first, *([(0, 0), *step] for step in first)]
@@ -78,7 +79,7 @@ def test_an_oracle_is_measured_once_whatever_the_caches(
 
 
 def test_the_default_works_are_those_that_matter(tiny_config: Path) -> None:
-    from infeng_bench import attention as verb
+    from infeng_bench.verbs import attention as verb
 
     assert [str(Work.parse(text)) for text in verb.WORKS] == list(verb.WORKS)
 

@@ -10,12 +10,6 @@ from infeng_core.cli import main
 
 
 @pytest.mark.parametrize("name", list(command.VERBS))
-def test_a_verb_is_what_the_table_says(name: str) -> None:
-    module = command.verb(name)
-    assert (name, command.VERBS[name][1]) == (module.NAME, module.HELP)
-
-
-@pytest.mark.parametrize("name", list(command.VERBS))
 def test_every_verb_explains_itself(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         main(["bench", name, "--help"])
@@ -30,8 +24,7 @@ def test_help_imports_no_verb() -> None:
         "import sys; from infeng_core.cli import main\n"
         "try: main(['bench', '--help'])\n"
         "except SystemExit: pass\n"
-        "from infeng_bench.command import VERBS\n"
-        "print([name for name, (module, _) in VERBS.items() if module in sys.modules], file=sys.stderr)"
+        "print([name for name in sys.modules if name.startswith('infeng_bench.verbs.')], file=sys.stderr)"
     )
     ended = subprocess.run([sys.executable, "-P", "-c", script], capture_output=True, text=True, timeout=60)
     assert ended.stderr.strip() == "[]"

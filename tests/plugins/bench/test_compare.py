@@ -7,13 +7,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from infeng_bench import comparison, peers, results
-from infeng_bench.comparison import Round
-from infeng_bench.contention import Waits
-from infeng_bench.engines import EngineProcess
-from infeng_bench.peers import environment
-from infeng_bench.roofline import Roofline
-from infeng_bench.works import Work
+from infeng_bench import peers
+from infeng_bench.engine.work import Work
+from infeng_bench.kernels.roofline import Roofline
+from infeng_bench.peers import comparison, environment
+from infeng_bench.peers.comparison import Round
+from infeng_bench.peers.process import EngineProcess
+from infeng_bench.reports import results
+from infeng_bench.stats.contention import Waits
 
 from infeng_core.api import EngineConfig
 from infeng_core.cli import main
@@ -272,3 +273,19 @@ def test_a_time_that_is_none_is_refused(
     with pytest.raises(SystemExit):
         compare(tiny_config, roofline, "--work", "decode", "--timeout", seconds)
     assert "is not a number of seconds above 0" in capsys.readouterr().err
+
+
+def test_decode_and_prefill_measure_other_engines_too(
+    fake: Any, tiny_config: Path, roofline: Path, tmp_path: Path, schema: Any
+) -> None:
+    out = tmp_path / "out.json"
+    call = ["--engines", "infeng,fake", "--rows", "1,2", "--context", "16", "--pairs", "1", "-t", "1"]
+    call += ["--roofline", str(roofline), "--json", str(out)]
+    for verb, steps, tail in (("decode", ["--steps", "2"], ",steps=2"), ("prefill", [], "")):
+        assert main(["bench", verb, str(tiny_config), *call, *steps]) == 0
+        result = json.loads(out.read_text())
+        schema(result)
+        assert [one["work"] for one in result["measurements"]] == [
+            f"{verb}:rows={rows},context=16{tail}" for rows in (1, 2)
+        ]
+        assert all(set(one["ratios"]) == {"fake"} for one in result["measurements"])

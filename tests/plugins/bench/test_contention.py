@@ -10,12 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from infeng_bench import comparison, contention, options, results
-from infeng_bench.compare import show
-from infeng_bench.comparison import Round
-from infeng_bench.contention import Mark, Waits, judged
-from infeng_bench.engines import EngineProcess
-from infeng_bench.works import Work
+from infeng_bench import options
+from infeng_bench.engine.work import Work
+from infeng_bench.peers import comparison
+from infeng_bench.peers.comparison import Round
+from infeng_bench.peers.process import EngineProcess
+from infeng_bench.reports import results
+from infeng_bench.stats import contention
+from infeng_bench.stats.contention import Mark, Waits, judged
+from infeng_bench.verbs.compare import show
 from report_parts import COMMON, TOLD
 
 from infeng_core.cli import main
@@ -154,7 +157,7 @@ def test_a_report_says_why_it_shows_no_ratio(tmp_path: Path) -> None:
 
 def test_every_verb_says_so_below_its_table(capsys: pytest.CaptureFixture[str]) -> None:
     result = {"measurements": [{"contention": judged({"infeng": [BUSY]})}, {}]}
-    options.deliver(result, argparse.Namespace(json=None, csv=None), ["a table"])
+    options.deliver(result, argparse.Namespace(json=None, csv=None, report=None), ["a table"])
     assert capsys.readouterr().out.splitlines()[1].startswith("withheld: infeng's threads waited 34%")
 
 

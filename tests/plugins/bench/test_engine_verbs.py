@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from infeng_bench import roofline
+from infeng_bench.kernels import roofline
 
 from infeng_core.cli import main
 
@@ -107,7 +107,7 @@ def test_requests_arrive_when_their_time_has_come(tiny_config: Path, tmp_path: P
     options = ("--requests", "4", "--input-len", "4", "--output-len", "2", "--rate", "100")
     result = bench("throughput", tmp_path / "out.json", tiny_config, *options)
     schema(result)
-    from infeng_bench.arrivals import Lengths, arrivals
+    from infeng_bench.load.arrivals import Lengths, arrivals
 
     last = arrivals(4, 100.0, Lengths.parse("4"), Lengths.parse("2"), 0, 256)[-1].at
     assert result["duration"] >= last
@@ -138,7 +138,7 @@ def test_people_read_a_table(verb: str, tiny_config: Path, capsys: pytest.Captur
 
 
 def test_a_real_model_is_taken_by_its_directory(tiny_config: Path, tmp_path: Path) -> None:
-    from infeng_bench import synthetic
+    from infeng_bench.models import synthetic
 
     directory = synthetic.native_directory(tiny_config, "int8-row")
     options = ["--context", "9", "--rounds", "1", "--roofline", "none", "--json", str(tmp_path / "out.json")]

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from infeng_bench import linears, oracles, roofline, shapes
-from infeng_bench.modelshape import ModelShape
+from infeng_bench.kernels import linears, oracles, roofline
+from infeng_bench.models import shapes
+from infeng_bench.models.model_shape import ModelShape
 
 from infeng_core.cli import main
 from infeng_core.formats.quant import builtin_format

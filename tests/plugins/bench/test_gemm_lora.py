@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from infeng_bench import linears, loralinears, shapes, subjects
-from infeng_bench.modelshape import ModelShape
+from infeng_bench.kernels import linears, lora_linears, programs
+from infeng_bench.models import shapes
+from infeng_bench.models.model_shape import ModelShape
 
 from infeng_core import _native
 from infeng_core.cli import main
@@ -57,7 +58,7 @@ def test_the_taxes_are_medians_of_what_was_measured_in_turn(
     tiny_config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     readings = [[1.0, 2.0, 4.0], [1.5, 2.2, 5.0], [2.0, 6.0, 8.4]]
-    monkeypatch.setattr(subjects, "readings", lambda ours, rounds: readings[: len(ours)])
+    monkeypatch.setattr(programs, "readings", lambda ours, rounds: readings[: len(ours)])
     result = gemm_lora(tmp_path, tiny_config, "--rows", "2", "--ranks", "4", "--linear", "o_proj")
     [line] = result["measurements"]
     assert line["lora_tax"] == pytest.approx(0.25)  # of 0.5, 0.1 and 0.25
@@ -98,10 +99,10 @@ def test_fused_and_unfused_give_the_same_and_not_what_the_base_gives(
     names = ("qkv_proj", "o_proj", "gate_up_proj", "down_proj")
     formats = {f"layers.{i}.{name}": format for i in range(2) for name in names} | {"embed": format, "lm_head": format}
     linear = linears.linears(ModelShape("tiny", config, formats), builtin_format)[2]
-    adapted = loralinears.Adapted(loralinears.parts_of(config, linear), 4, 2, storage)
+    adapted = lora_linears.Adapted(lora_linears.parts_of(config, linear), 4, 2, storage)
     assert [part.first_panel for part in adapted.parts] == [0, 1]  # gate and up
     product = {"weight": format, "act": linear.quant.activation, "n": 256, "k": 64}
-    choices = {op: subjects.Choices(load_config(), op, []) for op in ("linear", "shrink", "epilogue")}
+    choices = {op: programs.Choices(load_config(), op, []) for op in ("linear", "shrink", "epilogue")}
     kernels = {
         "linear": choices["linear"].of(3, workers=1, **product, epilogues=["lora"])[0],
         "shrink": choices["shrink"].of(3, workers=1, weight=adapted.a_format, act=adapted.act, n=16, k=64)[0],
@@ -111,9 +112,9 @@ def test_fused_and_unfused_give_the_same_and_not_what_the_base_gives(
         each.close()
     found, like = {}, None
     for way, ops in {"base": ["linear"], "fused": ["linear", "shrink"], "unfused": list(kernels)}.items():
-        chosen = loralinears.Kernels(**{op: kernels[op] for op in ops})
+        chosen = lora_linears.Kernels(**{op: kernels[op] for op in ops})
         reference = choices["linear"].reference
-        made = loralinears.subject(linear, adapted, chosen, 2, 3, _native.Pool(1), reference, like)
+        made = lora_linears.subject(linear, adapted, chosen, 2, 3, _native.Pool(1), reference, like)
         assert made.once() > 0
         found[way], like = dict(made.op.run(0))["out"], made.op
     assert found["fused"].tobytes() == found["unfused"].tobytes()

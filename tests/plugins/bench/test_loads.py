@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from infeng_bench.loads import KINDS, Load
-from infeng_bench.traffic import GREEDY, NOBODY, Traffic, draw
+from infeng_bench.load.kinds import KINDS, Load
+from infeng_bench.load.traffic import ABSENT, GREEDY, Traffic, draw
 
 from infeng_core.api import UsageError
 
@@ -102,7 +102,7 @@ def test_prompts_of_one_prefix_begin_alike_and_go_on_differently() -> None:
 
 def test_adapters_are_as_popular_as_zipfs_law_says_and_the_base_is_one_more_choice() -> None:
     traffic = drawn("zipf:alpha=1,adapters=2,rate=1,include_base", 30_000)
-    shares = [float((traffic.adapter == k).mean()) for k in (0, 1, NOBODY)]
+    shares = [float((traffic.adapter == k).mean()) for k in (0, 1, ABSENT)]
     assert shares == pytest.approx([6 / 11, 3 / 11, 2 / 11], abs=0.01)
     assert {one.adapter for one in traffic} == {"a0", "a1", None}
     assert (drawn("zipf:alpha=0,adapters=3,rate=1", 5).adapter == [0, 1, 2, 0, 1]).all()

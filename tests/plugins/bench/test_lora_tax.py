@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from infeng_bench import lora_tax
-from infeng_bench.byturns import ByTurns
-from infeng_bench.sides import Pair, Side
+from infeng_bench.engine.alternating import AlternatingGroups
+from infeng_bench.engine.sides import Pair, Side
+from infeng_bench.verbs import lora_tax
 
 from infeng_core import Engine
 from infeng_core.cli import main
@@ -136,14 +136,14 @@ def test_a_pair_compares_times_a_token() -> None:
 
 def test_two_groups_share_an_engine_and_one_runs_at_a_time(tiny_config: Path, tmp_path: Path) -> None:
     """Without a turn, everything is served: warming up needs no steering."""
-    from infeng_bench import synthetic
+    from infeng_bench.models import synthetic
 
     from infeng_core import SamplingParams
 
     overrides = {"scheduler.use": "bench-turns"}
     with Engine(synthetic.native_directory(tiny_config, "int4-g64"), threads=1, overrides=overrides) as engine:
         scheduler, policy = engine.scheduler, engine.scheduler.policy
-        assert isinstance(policy, ByTurns)
+        assert isinstance(policy, AlternatingGroups)
         params = SamplingParams(max_tokens=3, temperature=0.0, ignore_eos=True)
         assert len(engine.generate([[5, 6], [7]], params)) == 2
         policy.turn = True

@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from infeng_bench import memory, results
+from infeng_bench.reports import results
+from infeng_bench.verbs import memory
 
 from infeng_core.cli import main
 

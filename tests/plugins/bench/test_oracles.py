@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from infeng_bench import oracles
+from infeng_bench.kernels import oracles
 
 from infeng_core.errors import PluginError
 

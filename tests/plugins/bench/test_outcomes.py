@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
-from infeng_bench import fairness, outcomes
-from infeng_bench.loads import Load
-from infeng_bench.outcomes import Gaps, Outcomes, Targets
-from infeng_bench.traffic import draw
+from infeng_bench.load import outcomes
+from infeng_bench.load.kinds import Load
+from infeng_bench.load.outcomes import Gaps, Outcomes, Targets
+from infeng_bench.load.traffic import draw
+from infeng_bench.stats import fairness, summary
 
 
 def answered(text: str, arrived: list[float], first: list[float], last: list[float], tokens: list[int]) -> Outcomes:
@@ -39,7 +40,7 @@ def test_latencies_and_rates_of_three_requests() -> None:
     [([0, 1, 5], [2, 3, 6], 4), ([0, 1], [9, 2], 9), ([3, 0], [4, 1], 2), ([1], [1], 0)],
 )
 def test_time_in_several_spans_counts_once(begins: list[float], ends: list[float], expected: float) -> None:
-    assert outcomes.covered(np.array(begins, float), np.array(ends, float)) == expected
+    assert summary.covered(np.array(begins, float), np.array(ends, float)) == expected
 
 
 def test_requests_that_were_refused_count_against_goodput_and_are_told_by_reason() -> None:

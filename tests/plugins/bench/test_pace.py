@@ -9,7 +9,7 @@ from typing import Any
 import jsonschema
 import pytest
 import tiny_model
-from infeng_bench import results
+from infeng_bench.reports import results
 
 from infeng_core.cli import main
 

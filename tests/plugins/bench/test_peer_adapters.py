@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from infeng_bench import adapters, gguf_adapter, peers, synthetic
-from infeng_bench import gguf as exporter
-from infeng_bench.engines import EngineProcess
-from infeng_bench.peers import PeerError, serve
+from infeng_bench import peers
+from infeng_bench.load.serving import Job
+from infeng_bench.models import adapters, synthetic
+from infeng_bench.peers import PeerError, export_gguf_adapter, serve
+from infeng_bench.peers import export_gguf as exporter
 from infeng_bench.peers.environment import Environment
-from infeng_bench.serving import Job
+from infeng_bench.peers.process import EngineProcess
 from safetensors.numpy import load_file, save_file
 
 PLACES = {name: Environment(peers.peer(name)) for name in ("llama_cpp", "transformers")}
@@ -30,8 +31,8 @@ def differences(adapter: Path, scale: float) -> dict[str, Any]:
     """Return what an adapter adds to each weight: scale * scaling * B A."""
     config = json.loads((adapter / "adapter_config.json").read_text())
     found = {}
-    for name, both in gguf_adapter.pairs(adapter).items():
-        factor = scale * gguf_adapter.scaling(config, name, both["A"].shape[0])
+    for name, both in export_gguf_adapter.pairs(adapter).items():
+        factor = scale * export_gguf_adapter.scaling(config, name, both["A"].shape[0])
         found[name] = factor * (both["B"].astype(np.float64) @ both["A"])
     return found
 
@@ -81,7 +82,7 @@ def held(peer: str, base: Path, adapter: Path, folder: Path) -> str:
     if peer == "transformers":
         return str(adapter)
     out = folder / f"{adapter.name}.gguf"
-    gguf_adapter.export(adapter, base, out, "f32")
+    export_gguf_adapter.export(adapter, base, out, "f32")
     return str(out)
 
 

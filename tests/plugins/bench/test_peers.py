@@ -7,9 +7,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from infeng_bench import lineup, peers, synthetic
-from infeng_bench.peers import PeerError, environment, models, verb
+from infeng_bench import peers
+from infeng_bench.models import synthetic
+from infeng_bench.peers import PeerError, environment, lineup, models
 from infeng_bench.peers.environment import Environment
+from infeng_bench.verbs import peers as verb
 
 from infeng_core.cli import main
 from infeng_core.errors import UsageError

@@ -6,7 +6,7 @@ from itertools import islice
 from pathlib import Path
 
 import pytest
-from infeng_bench import prompts
+from infeng_bench.load import prompts
 
 from infeng_core.errors import UsageError
 

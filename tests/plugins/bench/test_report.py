@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from infeng_bench import results
+from infeng_bench.reports import results
 from report_parts import ceilings, compared, compared_twice, gemms, swept
 
 from infeng_core.cli import main

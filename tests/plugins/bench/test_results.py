@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from infeng_bench import decode, results
+from infeng_bench.reports import results
+from infeng_bench.verbs import decode
 
 from infeng_core.errors import ResourceError, UsageError
 

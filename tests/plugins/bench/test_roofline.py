@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from infeng_bench import options, probe, roofline
+from infeng_bench import options
+from infeng_bench.kernels import probe, roofline
 
 from infeng_core.cli import main
 from infeng_core.errors import UsageError
@@ -83,7 +84,7 @@ def test_a_bad_number_is_a_usage_error(arguments: list[str], capsys: pytest.Capt
 @pytest.mark.skipif(detect().arch != "x86_64", reason="the loops are x86 assembly")
 @pytest.mark.skipif(shutil.which("objdump") is None, reason="objdump (binutils) is not installed")
 def test_a_loop_holds_the_products_that_are_counted_and_nothing_is_spilled() -> None:
-    library = Path(probe.__file__).with_name("libinfeng_bench.so")
+    library = Path(probe.__file__).parents[1].joinpath("libinfeng_bench.so")
     listing = subprocess.run(["objdump", "-d", "-C", str(library)], check=True, capture_output=True, text=True).stdout
     found = {}
     for name, body in re.findall(

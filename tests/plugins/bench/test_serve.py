@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from infeng_bench import completions
-from infeng_bench.completions import Server
-from infeng_bench.loads import Load
-from infeng_bench.stepcosts import StepCosts
-from infeng_bench.traffic import draw
+from infeng_bench.http import completions
+from infeng_bench.http.completions import Server
+from infeng_bench.load.kinds import Load
+from infeng_bench.load.traffic import draw
+from infeng_bench.sim.step_costs import StepCosts
 
 from infeng_core.api import UsageError
 from infeng_core.cli import main

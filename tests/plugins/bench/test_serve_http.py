@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from infeng_bench import httpfigures, httpload
-from infeng_bench.httpfigures import IN_PROCESS, SERVED, Round
-from infeng_bench.httpload import Address, Wire
+from infeng_bench.http import closed_loop, overhead_figures
+from infeng_bench.http.closed_loop import Address, Wire
+from infeng_bench.http.overhead_figures import IN_PROCESS, SERVED, Round
+from infeng_bench.http.server_process import ServedOverHttp, ServerProcess
+from infeng_bench.load.serving import Job, Served, Trace
 from infeng_bench.peers import PeerError, environment, llama_server, models
-from infeng_bench.servers import ServedOverHttp, ServerProcess
-from infeng_bench.serving import Job, Served, Trace
 
 from infeng_core.cli import main
 
@@ -75,7 +75,7 @@ def stream(tokens: int, head: bytes = HEAD) -> list[bytes]:
 def test_a_client_sends_the_next_request_on_its_connection_and_takes_the_moments_of_the_pieces(answering: Any) -> None:
     address, seen = answering([stream(2), stream(3)])
     jobs = [Job(0.0, [5, 6], 2), Job(0.0, [7], 3)]
-    traces, seconds, cpu = httpload.drive("it", address, WIRE, jobs, 1, 5.0)
+    traces, seconds, cpu = closed_loop.drive("it", address, WIRE, jobs, 1, 5.0)
     assert [trace.job for trace in traces] == jobs
     assert all(1 <= len(trace.tokens) <= trace.job.new for trace in traces)
     assert 0 <= traces[0].admitted < traces[0].tokens[0] <= traces[1].admitted < traces[1].tokens[-1] <= seconds
@@ -91,7 +91,7 @@ def test_a_client_comes_again_where_the_server_closes_the_connection(
 ) -> None:
     closing = HEAD.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n" if says_so else b"\r\nClosing: 1\r\n\r\n")
     address, seen = answering([stream(1, closing), stream(1)])
-    httpload.drive("it", address, WIRE, [Job(0.0, [5], 1)] * 2, clients, 5.0)
+    closed_loop.drive("it", address, WIRE, [Job(0.0, [5], 1)] * 2, clients, 5.0)
     assert len(seen) == 2
 
 
@@ -106,7 +106,7 @@ def test_a_client_comes_again_where_the_server_closes_the_connection(
 def test_an_answer_that_is_not_whole_is_an_error(answering: Any, answer: list[bytes], said: str) -> None:
     address, _ = answering([answer])
     with pytest.raises(PeerError, match=said):
-        httpload.drive("it", address, WIRE, [Job(0.0, [5], 2)], 1, 5.0)
+        closed_loop.drive("it", address, WIRE, [Job(0.0, [5], 2)], 1, 5.0)
 
 
 # -------------------------------------------------------------------------------------------------------- figures ---
@@ -124,7 +124,7 @@ def test_costs_and_ratios_are_taken_pair_by_pair() -> None:
         )
         for seconds, cpu in ((1.25, 2.001), (2.0, 2.003), (1.6, 2.002))
     ]
-    found = httpfigures.figures(1, 0, rounds)
+    found = overhead_figures.figures(1, 0, rounds)
     assert found["served_ratio"]["median"] == pytest.approx(1 / 1.6)
     assert found["served_ratio_low"] == pytest.approx(0.5)
     assert found["http_cpu_us_per_token"]["median"] == pytest.approx(200)

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from infeng_bench.httpfigures import IN_PROCESS, SERVED
-from infeng_bench.loads import Load
-from infeng_bench.openloop import Due, Reply
-from infeng_bench.servedtraffic import _outcomes
-from infeng_bench.traffic import draw
+from infeng_bench.http.open_loop import Due, Reply
+from infeng_bench.http.overhead_figures import IN_PROCESS, SERVED
+from infeng_bench.http.traffic import _outcomes
+from infeng_bench.load.kinds import Load
+from infeng_bench.load.traffic import draw
 
 from infeng_core.cli import main
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from infeng_bench import simulate as simulate_verb
-from infeng_bench import simulator, stepcosts
-from infeng_bench.loads import Load
-from infeng_bench.simadapters import VirtualRegistry
-from infeng_bench.simulator import Machine, PreemptedError, Simulation, simulate
-from infeng_bench.stepcosts import Step, StepCosts, fit
-from infeng_bench.traffic import draw
+from infeng_bench.load.kinds import Load
+from infeng_bench.load.traffic import draw
+from infeng_bench.sim import simulator, step_costs
+from infeng_bench.sim.adapters import VirtualRegistry
+from infeng_bench.sim.simulator import Machine, PreemptedError, Simulation, simulate
+from infeng_bench.sim.step_costs import Step, StepCosts, fit
+from infeng_bench.verbs import simulate as simulate_verb
 
 from infeng_core.api import Limits, Plugins, Schedulers, UsageError, load_config
 from infeng_core.cli import main
@@ -257,7 +257,7 @@ def test_costs_come_from_a_file(tiny_config: Path, tmp_path: Path) -> None:
 
 
 def test_costs_that_are_measured_are_kept(tiny_config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from infeng_bench import calibration
+    from infeng_bench.sim import calibration
 
     options = ("--load", "poisson:prompt=8,output=2", "--requests", "20", "--costs", "measure")
     first = bench(tmp_path / "out.json", tiny_config, *options)["costs"]
@@ -324,7 +324,7 @@ def test_costs_are_the_same_from_the_table_as_from_the_formula_and_go_on_beyond_
 
 
 def test_costs_read_back_as_written() -> None:
-    shipped = stepcosts.default()
+    shipped = step_costs.default()
     assert StepCosts.from_dict(json.loads(json.dumps(shipped.to_dict()))) == shipped
     assert shipped.facts["macs_per_token"] > 1e9
     assert shipped.scaled(2.0, "twice").seconds(Step(8, 9, 9, 8)) == pytest.approx(

@@ -8,7 +8,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 import tiny_model
-from infeng_bench import results
+from infeng_bench.reports import results
 
 from infeng_core.cli import main
 

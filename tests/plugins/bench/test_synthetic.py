@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from infeng_bench import shapes, synthetic
-from infeng_bench.drawn import Drawn
+from infeng_bench.models import shapes, synthetic
+from infeng_bench.models.random_checkpoint import Drawn
 from safetensors import safe_open
 
 from infeng_core import Engine, SamplingParams

@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 import tiny_model
-from infeng_bench import adapters, peers, zipfoptions
-from infeng_bench import gguf_adapter as exporter
+from infeng_bench import peers
+from infeng_bench.models import adapters
 from infeng_bench.peers import environment
+from infeng_bench.peers import export_gguf_adapter as exporter
+from infeng_bench.verbs import zipf_options
 
 from infeng_core.cli import main
 
@@ -326,5 +328,5 @@ def test_a_wrong_call_is_an_error_that_says_why(
 
 
 def test_a_sweep_names_what_it_varies() -> None:
-    assert zipfoptions.sweep("rank=8,16") == {"adapters": [4], "rank": [8, 16]}
-    assert zipfoptions.sweep("adapters=1,2;rank=64") == {"adapters": [1, 2], "rank": [64]}
+    assert zipf_options.sweep("rank=8,16") == {"adapters": [4], "rank": [8, 16]}
+    assert zipf_options.sweep("adapters=1,2;rank=64") == {"adapters": [1, 2], "rank": [64]}

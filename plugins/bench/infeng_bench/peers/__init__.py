@@ -17,8 +17,8 @@ from typing import Any, Protocol
 
 from infeng_core.api import InfengError, UsageError, unknown_key_remedy
 
-NAMES = ("llama_cpp", "openvino", "transformers")
-"""Every known peer."""
+OURS = "infeng"  # what results call this engine
+NAMES = ("llama_cpp", "openvino", "transformers")  # every known peer
 
 
 class PeerError(InfengError):

@@ -31,14 +31,7 @@ FORMATS = {
 }
 """Our weight format -> the type of GGUF that stands against it. Q4_0 has groups of 32, llama.cpp's fastest 4 bits."""
 
-OPTIONS = {
-    "flash_attn": "best",
-    "kv": "f16",
-    "ubatch": "512",
-    "turns": "rotate",
-    "contexts": "one",
-    "unified": "off",
-}
+OPTIONS = {"flash_attn": "best", "kv": "f16", "ubatch": "512", "turns": "rotate", "contexts": "one", "unified": "off"}
 """``flash_attn`` on, off, auto, or best: on for prompts and off for decoding, which is what was fastest where it was
 tried (16 rows decode five times slower with it); off for requests with adapters. ``kv`` f16 or q8_0, which needs it on.
 ``ubatch`` rows of one pass. Of requests with adapters: ``turns`` rotate, drain or sort, see ``slots.py``; ``contexts``
@@ -84,7 +77,7 @@ def build_environment(features: Collection[str], gcc: int | None) -> dict[str, s
 
 def export_commands(tools: Path, source: Path, folder: Path, kind: str) -> list[list[str]]:
     """Return the commands that write ``folder/model.gguf`` from the Hugging Face directory ``source``."""
-    exporter = Path(__file__).parents[1] / "gguf.py"
+    exporter = Path(__file__).with_name("export_gguf.py")
     return [[str(tools / "python"), "-P", str(exporter), str(source), str(folder / "model.gguf"), "--type", kind]]
 
 
@@ -95,7 +88,7 @@ def model_path(folder: Path) -> Path:
 
 def adapter_commands(tools: Path, adapter: Path, base: Path, folder: Path) -> list[list[str]]:
     """Return the command that writes ``folder/adapter.gguf`` from a PEFT directory; base: a directory or a GGUF."""
-    exporter = Path(__file__).parents[1] / "gguf_adapter.py"
+    exporter = Path(__file__).with_name("export_gguf_adapter.py")
     return [[str(tools / "python"), "-P", str(exporter), str(adapter), str(base), str(folder / "adapter.gguf")]]
 
 

@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from infeng_bench.httpload import Wire
+from infeng_bench.http.closed_loop import Wire
+from infeng_bench.load.serving import Job
 from infeng_bench.peers import PeerError
-from infeng_bench.serving import Job
 
 CELL = 256  # positions: llama.cpp rounds a sequence's cache up to these
 

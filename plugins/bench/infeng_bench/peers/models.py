@@ -12,8 +12,7 @@ from infeng_bench.peers.environment import Environment
 from infeng_core import api
 from infeng_core.api import UsageError, cache_root, get_logger
 
-VERSION = 1
-"""Counts changes of what exporters write: other versions do not share a place in the cache."""
+VERSION = 1  # counts changes of what exporters write: other versions do not share a place in the cache
 
 
 def is_gguf(path: Path) -> bool:
@@ -76,11 +75,7 @@ def peer_adapter(peer: Any, adapter: Path, base: Path) -> Path:
 
 
 def _export(
-    peer: Peer,
-    destination: Path,
-    kind: str,
-    commands: Callable[[Path], list[list[str]]],
-    made: Callable[[Path], Path],
+    peer: Peer, destination: Path, kind: str, commands: Callable[[Path], list[list[str]]], made: Callable[[Path], Path]
 ) -> None:
     """Fill ``destination`` by ``commands`` unless it is there."""
     environment = Environment(peer)

@@ -77,12 +77,7 @@ def perform(engine: Any, text: str, seed: int) -> dict[str, Any]:
                 raise RuntimeError(f"{tokens} tokens of {steps} steps of {rows} rows: not all decoded in all of them")
     finally:
         engine.stop()
-    return {
-        "tokens_per_s": tokens / seconds,
-        "seconds": seconds,
-        "prefill_seconds": first - begin,
-        "tokens": tokens,
-    }
+    return {"tokens_per_s": tokens / seconds, "seconds": seconds, "prefill_seconds": first - begin, "tokens": tokens}
 
 
 def answer_to(engine: Any, request: dict[str, Any], options: dict[str, str]) -> dict[str, Any]:

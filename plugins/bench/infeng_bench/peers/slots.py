@@ -1,4 +1,4 @@
-"""Requests in flight, for peers: who comes in when, and which of them take the next step together.
+"""Requests in flight, for peers: when each is admitted, and which of them take the next step together.
 
 Read by ``serve.py`` in the peer's own interpreter, so only the standard library is imported. An engine that serves
 requests has, beside the members that ``serve.py`` describes:
@@ -69,7 +69,7 @@ class Flight:
 
 
 def serve(engine: Any, requests: Sequence[dict[str, Any]], places: int, rule: str) -> dict[str, Any]:
-    """Answer ``requests``, at most ``places`` at a time, and return what ``engines.py`` on the asking side reads.
+    """Answer ``requests``, at most ``places`` at a time, and return what ``process.py`` on the asking side reads.
 
     requests: ``{"at": seconds, "prompt": ids, "new": tokens, "adapter": name or None}`` in order of arrival.
     """

@@ -1,0 +1,1 @@
+"""An engine in this process under measurement."""

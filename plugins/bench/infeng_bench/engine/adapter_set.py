@@ -1,0 +1,71 @@
+"""The adapters that an engine under measurement holds, and what it takes to give it others."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from infeng_core.api import UsageError, convert_adapter, is_artifact
+
+if TYPE_CHECKING:
+    from infeng_core.api import Engine
+
+
+class AdapterSet:
+    """Gives an engine adapters. A PEFT directory is read as it is the first time and converted then: from the second
+    time on its engine-native form is loaded. A context manager, for the converted ones lie in a temporary folder.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        """Give adapters to ``engine``."""
+        self._engine = engine
+        self._folder = Path(tempfile.mkdtemp(prefix="infeng-adapters-"))
+        self._numbers = itertools.count()
+        self._converted: dict[str, Path] = {}
+
+    def replace(self, wanted: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+        """Let the engine hold ``wanted``, {"name", "path", "scale"}, and no others; return milliseconds of each.
+
+        They stay in memory, unless the engine has room for fewer: then those that were asked for last. Raises
+        UsageError for what does not have this form, and what ``engine.adapters.load`` raises.
+        """
+        try:
+            asked = [(str(one["name"]), str(one["path"]), float(one["scale"])) for one in wanted]
+        except (KeyError, TypeError, ValueError) as error:
+            remedy = 'send {"adapters": [{"name": "a", "path": "/adapters/a", "scale": 1.0}]}'
+            raise UsageError("adapters", f"not in the form that is expected ({error})", remedy) from error
+        for info in self._engine.adapters.infos():
+            self._engine.adapters.unload(info.name)
+        self._forget(keeping={path for _, path, _ in asked})
+        all_fit = len(asked) <= self._engine.config.adapters.max_resident
+        taken = {}
+        for name, path, scale in asked:
+            begin = time.perf_counter()
+            self._engine.adapters.load(name, self._converted.get(path, path), scale=scale, pin=True)
+            taken[name] = 1000 * (time.perf_counter() - begin)
+            if not all_fit:
+                self._engine.adapters.pin(name, pinned=False)
+        for _, path, _ in asked:
+            if path not in self._converted and not is_artifact(Path(path)):
+                place = self._folder / f"{next(self._numbers)}"
+                config = self._engine.config
+                self._converted[path] = convert_adapter(path, place, self._engine.model, config.adapters.dtype).path
+        return taken
+
+    def _forget(self, keeping: set[str]) -> None:
+        for path in [path for path in self._converted if path not in keeping]:
+            shutil.rmtree(self._converted.pop(path), ignore_errors=True)
+
+    def __enter__(self) -> AdapterSet:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        shutil.rmtree(self._folder, ignore_errors=True)

@@ -1,0 +1,125 @@
+"""An engine under measurement: opened as the options say, with what its results have in common."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from infeng_bench import options
+from infeng_bench.engine.running import perform
+from infeng_bench.engine.work import Work
+from infeng_bench.kernels.roofline import Roofline
+from infeng_bench.models.model_shape import most_common
+from infeng_bench.models.token_costs import Costs, costs
+from infeng_bench.peers import OURS
+from infeng_bench.reports import results
+from infeng_bench.reports.machine import kernel_features
+from infeng_bench.stats.contention import Mark, judged
+from infeng_bench.stats.rates import Ceiling
+from infeng_core import api
+from infeng_core.api import Engine
+
+WARM_UP = 16  # tokens of the prompt, and steps, before anything is timed
+
+
+class Session:
+    """An engine, and the machine's ceilings."""
+
+    def __init__(
+        self, engine: Engine, name: str, loaded: float, ceilings: Roofline | None, settings: Sequence[str] = ()
+    ) -> None:
+        """Made by ``opened``; settings: those that the user gave, ``section.key=value``."""
+        self.engine = engine
+        self.threads = engine.cpu.place(engine.config.threads, engine.model.nbytes).workers
+        self.cost: Costs = costs(engine.model, engine.config.kv_cache.dtype)
+        self._name = name
+        self._features = kernel_features(engine)
+        self._loaded = loaded
+        self._ceilings = ceilings
+        self._settings = list(settings)
+        self._meter = Meter(self.threads)
+
+    def restart(self) -> None:
+        """Count the process's time from now on."""
+        self._meter = Meter(self.threads)
+
+    def ceiling(self, rows: int) -> Ceiling | None:
+        """Return what linears on ``rows`` rows could reach with the instructions that their kernels use."""
+        features: set[str] = set()
+        integer = False
+        for op in self.engine.bound():
+            if op.op == "linear" and op.rows[0] <= rows <= op.rows[1]:
+                features |= {*self._features.get(f"{op.library}/{op.kernel}", ())}
+                integer = integer or "int" in op.detail
+        return Ceiling.of(self._ceilings, features, integer)
+
+    def record(self, kind: str, figures: Mapping[str, Any], **context: Any) -> dict[str, Any]:
+        """Return a result with the figures of the process and of the engine."""
+        config, formats = self.engine.config, self.engine.model.formats_used
+        common: dict[str, Any] = {
+            "cpu_utilization": self._meter.utilization(),
+            "contention": self._meter.contention(),
+            "peak_rss_bytes": api.peak_rss(),
+            "load_seconds": self._loaded,
+            "bytes_per_token": self.cost.weight_bytes,
+            "kv_bytes_per_position": self.cost.kv_bytes,
+            "macs_per_token": self.cost.block_macs + self.cost.head_macs,
+        }
+        if self.cost.expert_bytes:
+            common |= {"expert_bytes": self.cost.expert_bytes, "expert_share": self.cost.share}
+        if self._ceilings is not None:
+            common["roofline"] = self._ceilings.to_dict()
+        if config.speculation.use != "none":
+            context["speculate"] = f"{config.speculation.use}:{config.speculation.tokens}"
+        return results.record(
+            kind,
+            {name: value for name, value in {**common, **figures}.items() if value is not None},
+            model=self._name,
+            format=most_common(formats),
+            kv_dtype=config.kv_cache.dtype,
+            threads=self.threads,
+            settings=self._settings or None,
+            kernels=results.kernels(self.engine.bound()),
+            **context,
+        )
+
+
+class Meter:
+    """What this process did since its making: the share of the workers' cores that it kept busy, and its waits."""
+
+    def __init__(self, threads: int) -> None:
+        """Begin."""
+        self._threads = threads
+        self._wall, self._cpu = time.perf_counter(), time.process_time()
+        self._mark = Mark.now()
+
+    def utilization(self) -> float:
+        """Return processor time over wall time and threads: 1 is all of them all the time."""
+        wall, cpu = time.perf_counter() - self._wall, time.process_time() - self._cpu
+        return cpu / wall / self._threads
+
+    def contention(self) -> dict[str, Any]:
+        """Return how long the threads waited for a processor, as ``contention.judged`` says it."""
+        return judged({OURS: [self._mark.waits()]})
+
+
+@contextlib.contextmanager
+def opened(arguments: argparse.Namespace, **settings: object) -> Iterator[Session]:
+    """Load the model that the options name, warm up, and measure the machine if that was asked for.
+
+    settings: as in ``options.config``, for what the verb needs unless the user said otherwise.
+    """
+    name = options.model_name(arguments)
+    config = options.config(arguments, **settings)
+    path = options.model_directory(arguments, config.model.format)
+    config = options.config(arguments, model__path=path, **settings)
+    start = time.perf_counter()
+    with Engine(config=config) as engine:
+        loaded = time.perf_counter() - start
+        workers = engine.cpu.place(engine.config.threads, engine.model.nbytes).workers
+        ceilings = options.roofline(arguments, workers)
+        perform(engine, Work("decode", 1, min(WARM_UP, engine.limits.context // 4), 4), seed=2**31)
+        yield Session(engine, name, loaded, ceilings, arguments.assignments)

@@ -1,0 +1,1 @@
+"""Servers behind HTTP, and clients light enough to measure them."""

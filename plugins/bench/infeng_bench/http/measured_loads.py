@@ -1,0 +1,112 @@
+"""`infeng bench serve --http --load L`: what a load does to an engine in this process, beside the same behind HTTP."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from infeng_bench import options
+from infeng_bench.http import disconnects, pace, prefix, traffic
+from infeng_bench.http.paired import SIDES
+from infeng_bench.http.traffic import Figures
+from infeng_core.api import UsageError
+
+LOADS: Mapping[str, Callable[[argparse.Namespace], tuple[Figures, dict[str, Any]]]] = {
+    "pace": pace.measured,
+    "prefix": prefix.measured,
+    "leave": disconnects.measured,
+    "tenants": traffic.tenants,
+    "zipf": traffic.zipf,
+    "overload": traffic.overload,
+}
+"""What measures a kind of load; others are traffic like any."""
+
+MB, GB = 1e6, 1e9
+
+SHOWN: Mapping[str, tuple[str, float]] = {
+    "median_itl_ms": ("time between tokens, median ms", 1),
+    "p99_itl_ms": ("p99 ms", 1),
+    "p99_itl_ms_unbounded": ("p99 ms, steps of any length", 1),
+    "prefill_tokens_per_s": ("tokens of prompts/s", 1),
+    "decode_tokens_per_s": ("tokens decoded/s", 1),
+    "prefill_loss": ("the prompt is later by", 1),
+    "total_loss": ("all tokens/s are less by", 1),
+    "cold_ttft_ms": ("first token computed, ms", 1),
+    "hit_ttft_ms": ("beginning in memory, ms", 1),
+    "hit_ratio": ("computed over in memory", 1),
+    "saved_ttft_ms": ("beginning on disk, after a restart, ms", 1),
+    "prefix_bytes": ("the beginning's cache, MB", 1 / MB),
+    "restore_bytes_per_s": ("from disk, GB/s", 1 / GB),
+    "median_decode_steps": ("left in decode: free after steps, median", 1),
+    "max_decode_steps": ("most", 1),
+    "median_prefill_steps": ("left in prefill: free after steps, median", 1),
+    "max_prefill_steps": ("most", 1),
+    "alone_median_ttft_ms": ("others without the greedy tenant: first token, median ms", 1),
+    "alone_p99_ttft_ms": ("p99 ms", 1),
+    "beside_median_ttft_ms": ("beside him, median ms", 1),
+    "beside_p99_ttft_ms": ("p99 ms", 1),
+    "victim_p99_ttft_ratio": ("beside over without, p99", 1),
+    "fcfs_beside_p99_ttft_ms": ("under first-come, p99 ms", 1),
+    "jain": ("Jain's index", 1),
+    "fcfs_jain": ("under first-come", 1),
+    "resident_median_ttft_ms": ("all adapters resident: first token, median ms", 1),
+    "resident_p99_ttft_ms": ("p99 ms", 1),
+    "half_median_ttft_ms": ("places for half of them, median ms", 1),
+    "half_p99_ttft_ms": ("p99 ms", 1),
+    "ttft_ratio": ("half over all, median", 1),
+    "capacity": ("requests/s of a closed loop", 1),
+    "request_rate": ("requests/s that came", 1),
+    "request_throughput": ("requests/s", 1),
+    "fcfs_request_throughput": ("under first-come", 1),
+    "throughput_over_fcfs": ("over first-come", 1),
+    "output_throughput": ("new tokens/s", 1),
+    "median_ttft_ms": ("first token, median ms", 1),
+    "p99_ttft_ms": ("p99 ms", 1),
+    "completed": ("answered", 1),
+    "answered": ("answered", 1),
+    "refused": ("refused", 1),
+    "lost": ("lost", 1),
+    "p99_e2el_ms": ("whole answer, p99 ms", 1),
+    "p50_refusal_ms": ("refusal, median ms", 1),
+    "p99_refusal_ms": ("p99 ms", 1),
+    "max_refusal_ms": ("longest ms", 1),
+    "p50_health_ms": ("/health, median ms", 1),
+    "p99_health_ms": ("p99 ms", 1),
+    "memory_first_quarter_bytes": ("most memory in the first quarter, MB", 1 / MB),
+    "memory_last_quarter_bytes": ("in the last, MB", 1 / MB),
+    "client_cpu_share": ("the client: share of a core", 1),
+    "client_lag_p99_ms": ("sent later than due, p99 ms", 1),
+}
+"""What people read of the figures, and what they are multiplied with; results have all of them."""
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Measure, print and write."""
+    if arguments.peer or arguments.clients or arguments.fit or arguments.adapters:
+        why = "a load has clients and adapters of its own, and no peer"
+        raise UsageError("--http", why, "leave --clients, --adapters, --peer and --fit out, or --load")
+    options.model_name(arguments)
+    begin = time.monotonic()
+    asked = str(arguments.load)
+    sides, record = LOADS.get(arguments.load.kind, traffic.any_load)(arguments)
+    result = {**record, "asked_load": asked, "sides": sides, "seconds_in_all": time.monotonic() - begin}
+    options.deliver(result, arguments, [asked, *options.columns(_table(sides))])
+    return 0
+
+
+def _table(sides: Figures) -> Iterator[list[str]]:
+    yield ["", *SIDES]
+    for name, (label, factor) in SHOWN.items():
+        values = [sides[side].get(name) for side in SIDES]
+        if any(value is not None for value in values):
+            yield [label, *(_shown(value, factor) for value in values)]
+
+
+def _shown(value: float | None, factor: float) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, int) and factor == 1:
+        return f"{value}"
+    return f"{value * factor:,.0f}" if abs(value * factor) >= 1000 else f"{value * factor:.3g}"

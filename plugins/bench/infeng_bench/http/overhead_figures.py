@@ -1,0 +1,139 @@
+"""What rounds of the same requests in-process and over HTTP say: ratios, what HTTP costs, latencies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from infeng_bench.http import own_server
+from infeng_bench.http.server_process import ServedOverHttp
+from infeng_bench.load.serving import Served, delays
+from infeng_bench.options import Column
+from infeng_bench.stats import paired
+from infeng_bench.stats.contention import Waits, judged, withheld
+from infeng_bench.stats.summary import percentile, spread
+
+IN_PROCESS = "in_process"
+SERVED = own_server.NAME
+
+
+@dataclass(frozen=True)
+class Round:
+    """The same requests on each side, one after the other."""
+
+    served: Mapping[str, Served]  # by side: IN_PROCESS, SERVED, and names of peers
+
+    @property
+    def waits(self) -> Waits:
+        """Return what the in-process side's threads waited for: there, nothing of ours runs beside them."""
+        return self.served[IN_PROCESS].waits
+
+    @property
+    def steal(self) -> float:
+        """Return the share of the processors' time that the host gave to others meanwhile."""
+        return self.waits.stolen
+
+
+def figures(clients: int, adapters: int, rounds: Sequence[Round]) -> dict[str, Any]:
+    """Return the figures of one number of clients. adapters: how many the requests were for; 0: the base alone."""
+    names = list(rounds[0].served)
+    rates = {name: [_rate(one.served[name]) for one in rounds] for name in names}
+    ratio = paired.ratios(rates[SERVED], rates[IN_PROCESS])
+    low = paired.lower_bound(ratio)
+    against = paired.Ratios.of(rates, SERVED, (IN_PROCESS,))
+    starved = paired.starved(list(rates.values()))
+    return {
+        "clients": clients,
+        "adapters": adapters,
+        "tokens": _tokens(rounds[0].served[SERVED]),
+        "engines": {name: _side([one.served[name] for one in rounds], rates[name]) for name in names},
+        "served_ratio": quartiles(ratio),
+        "served_ratio_low": low.value,
+        "served_ratio_low_confidence": low.confidence,
+        "http_cpu_us_per_token": quartiles(_costs(rounds, lambda served: served.cpu_seconds)),
+        "http_wall_us_per_token": quartiles(_costs(rounds, lambda served: served.seconds)),
+        **against.figures(quartiles),
+        "pair_count": len(rounds),
+        "starved_pairs": len(starved),
+        "starved": starved,
+        "steal": spread([one.steal for one in rounds]),
+        "contention": judged(
+            {IN_PROCESS: [one.waits for one in rounds]},
+            {"in-process": (quartiles(ratio)["median"], low.value)} | against.bounded,
+        ),
+        "pairs": [
+            {**{name: rates[name][number] for name in names}, "steal": round(one.steal, 4)}
+            for number, one in enumerate(rounds)
+        ],
+    }
+
+
+def quartiles(values: Sequence[float]) -> dict[str, float]:
+    """Return {"median", "min", "max", "q1", "q3"}."""
+    return {**spread(values), "q1": percentile(values, 0.25), "q3": percentile(values, 0.75)}
+
+
+TABLE = (
+    *(Column(name, name) for name in ("clients", "adapters", "side")),
+    Column("tokens/s", "tokens_per_s.median", ".1f"),
+    Column("ratio", "ratio"),
+    Column("low", "low", ".3f"),
+    Column("HTTP cpu us/tok", "http_cpu_us_per_token.median", ".0f"),
+    Column("wall us/tok", "http_wall_us_per_token.median", ".0f"),
+    Column("loop us/tok", "loop_cpu_us_per_token.median", ".0f"),
+    Column("client us/tok", "client_cpu_us_per_token.median", ".0f"),
+    Column("ttft ms p50", "median_ttft_ms", ".2f"),
+    Column("p99", "p99_ttft_ms", ".2f"),
+    Column("itl ms p50", "median_itl_ms", ".2f"),
+    Column("p99", "p99_itl_ms", ".2f"),
+)
+
+
+def lines(found: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield a line of TABLE for each number of clients and side."""
+    for one in found:
+        for name, side in one["engines"].items():
+            line = {"clients": one["clients"], "adapters": one["adapters"], "side": name, **side}
+            ratio, low = one["ratios"].get(name), one["ratio_low"].get(name)
+            if name == SERVED:
+                ratio, low = one["served_ratio"], one["served_ratio_low"]
+                line |= {key: one[key] for key in ("http_cpu_us_per_token", "http_wall_us_per_token")}
+            if ratio is not None and not withheld(one):
+                line |= {"ratio": f"{ratio['median']:.3f} ({ratio['q1']:.3f} {ratio['q3']:.3f})", "low": low}
+            yield line
+
+
+def _side(served: Sequence[Served], rates: Sequence[float]) -> dict[str, Any]:
+    """Return the figures of one side; latencies are those of all requests of all rounds."""
+    waits = delays([trace for one in served for trace in one.traces], is_closed=True)
+    found: dict[str, Any] = {
+        "tokens_per_s": quartiles(rates),
+        "cpu_us_per_token": quartiles([1e6 * one.cpu_seconds / _tokens(one) for one in served]),
+        "peak_rss_bytes": max(one.peak_rss_bytes for one in served),
+        **{name: value for name, value in waits.items() if name.endswith(("ttft_ms", "itl_ms", "e2el_ms"))},
+    }
+    over_http = [one for one in served if isinstance(one, ServedOverHttp)]
+    if over_http:
+        taken = [1e6 * one.client_cpu_seconds / _tokens(one) for one in over_http]
+        found["client_cpu_us_per_token"] = quartiles(taken)
+    loops = [1e6 * one.loop_cpu_seconds / _tokens(one) for one in over_http if one.loop_cpu_seconds is not None]
+    if loops:
+        found["loop_cpu_us_per_token"] = quartiles(loops)
+    return found
+
+
+def _tokens(served: Served) -> int:
+    return sum(trace.job.new for trace in served.traces)
+
+
+def _rate(served: Served) -> float:
+    return _tokens(served) / served.seconds
+
+
+def _costs(rounds: Sequence[Round], seconds: Callable[[Served], float]) -> list[float]:
+    """Return what a token over HTTP takes more than in-process, in microseconds, pair by pair."""
+    return [
+        1e6 * (seconds(one.served[SERVED]) - seconds(one.served[IN_PROCESS])) / _tokens(one.served[SERVED])
+        for one in rounds
+    ]

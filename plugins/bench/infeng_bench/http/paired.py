@@ -1,0 +1,143 @@
+"""An engine in this process and the same behind HTTP: one model, the same settings; one side sleeps at any time."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+
+from infeng_bench import options
+from infeng_bench.engine.session import Session, opened
+from infeng_bench.http import own_server
+from infeng_bench.http.open_loop import Client
+from infeng_bench.http.overhead_figures import IN_PROCESS, SERVED
+from infeng_bench.http.server_process import ServerProcess
+from infeng_bench.load import prompts
+from infeng_bench.load.serving import Job
+from infeng_bench.peers import lineup
+from infeng_core.api import Engine
+
+SIDES = (IN_PROCESS, SERVED)
+NONE: Mapping[str, Path] = MappingProxyType({})
+CAPACITY_SECONDS = 2.0  # of a closed loop that finds out how many requests a second are answered
+CAPACITY_SEED = 1 << 31
+SAMPLE_SECONDS = 0.25
+
+
+@dataclass(frozen=True)
+class PairedEngines:
+    """The two sides."""
+
+    session: Session
+    server: ServerProcess
+    timeout: float
+
+    @property
+    def engine(self) -> Engine:
+        """That of this process."""
+        return self.session.engine
+
+    @property
+    def context(self) -> int:
+        """Most positions of a request."""
+        return min(self.engine.limits.context, self.engine.limits.tokens)
+
+    @property
+    def vocab(self) -> int:
+        """Ids of prompts are below."""
+        return self.engine.model.config.vocab
+
+    @contextlib.contextmanager
+    def client(self) -> Iterator[Client]:
+        """Return a client of the server, which is awake within."""
+        with self.server.awake(), Client(SERVED, self.server.address, self.timeout) as client:
+            yield client
+
+    def capacity(self, prompt: float, new: float) -> float:
+        """Return the requests a second that the server answers in a closed loop that takes all of its places.
+
+        prompt, new: tokens of each request.
+        """
+        places = min(self.engine.limits.max_segments, self.engine.limits.max_samples)
+        done, seconds, rounds = 0, 0.0, 0
+        while seconds < CAPACITY_SECONDS:
+            first = 4 * places * rounds
+            numbers = range(first, first + (4 if rounds else 1) * places)
+            jobs = [
+                Job(0.0, prompts.random_ids(round(prompt), CAPACITY_SEED, k, self.vocab), max(2, round(new)))
+                for k in numbers
+            ]
+            served = self.server.serve(jobs, places)
+            if rounds:  # the first warms up
+                done, seconds = done + len(jobs), seconds + served.seconds
+            rounds += 1
+        return done / seconds
+
+
+@contextlib.contextmanager
+def both(
+    arguments: argparse.Namespace,
+    settings: Mapping[str, object],
+    adapters: Mapping[str, Path] = NONE,
+    more: Sequence[str] = (),
+    key: str = "",
+) -> Iterator[PairedEngines]:
+    """Load the engine twice: here, and in `infeng serve`.
+
+    settings: ``section__key=value`` for both, which the user's outrank; None: as an engine has it. adapters: by their
+    names. more: further arguments of the server; key: one that it asks for.
+    """
+    with contextlib.ExitStack() as stack:
+        server = server_of(arguments, settings, adapters, more, key)
+        stack.callback(server.close)
+        session = stack.enter_context(opened(arguments, **settings))
+        for name, path in adapters.items():
+            session.engine.adapters.load(name, path)
+        server.ready()
+        yield PairedEngines(session, server, arguments.timeout)
+
+
+def server_of(
+    arguments: argparse.Namespace,
+    settings: Mapping[str, object],
+    adapters: Mapping[str, Path] = NONE,
+    more: Sequence[str] = (),
+    key: str = "",
+) -> ServerProcess:
+    """Start the server alone, as ``both`` does."""
+    options.model_name(arguments)
+    ours = lineup.own_arguments(arguments, Path(arguments.model or ""), options.threads(arguments))
+    given = [word for name, value in settings.items() if value is not None for word in ("--set", _word(name, value))]
+    return own_server.started([ours[0], *given, *ours[1:]], adapters, arguments.timeout, more, key)
+
+
+@contextlib.contextmanager
+def resident(pid: int | str) -> Iterator[list[int]]:
+    """Yield a list that gets the resident bytes of a process, four times a second, as long as this lasts."""
+    found: list[int] = []
+    is_over = threading.Event()
+    status = Path(f"/proc/{pid}/status")
+
+    def watch() -> None:
+        with contextlib.suppress(OSError):  # another system
+            while True:
+                lines = status.read_text(encoding="ascii", errors="replace").splitlines()
+                found.extend(1024 * int(line.split()[1]) for line in lines if line.startswith("VmRSS:"))
+                if is_over.wait(SAMPLE_SECONDS):
+                    return
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield found
+    finally:
+        is_over.set()
+        thread.join()
+
+
+def _word(name: str, value: object) -> str:
+    return f"{name.replace('__', '.')}={str(value).lower() if isinstance(value, bool) else value}"

@@ -1,0 +1,1 @@
+"""Single ops: which kernels, and programs of nothing but one of them."""

@@ -1,0 +1,106 @@
+"""The linears of a model: their shapes, and weights like theirs to compute with."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from infeng_bench import options
+from infeng_bench.kernels.programs import Choice, Choices, KernelProgram
+from infeng_bench.models.model_shape import ModelShape
+from infeng_core import api
+from infeng_core.api import FormatLookup, OneOp, QuantFormat, UsageError, layout, unknown_key_remedy
+
+PANEL = 16
+MAC_BUDGET = 1 << 35  # of one reading of large batches: some tens of milliseconds
+
+
+@dataclass(frozen=True)
+class Linear:
+    """Weights of one shape: ``count`` of them in the model, each ``n`` outputs by ``k`` inputs."""
+
+    name: str  # "layers.*.down_proj"
+    n: int
+    k: int
+    panels: int
+    quant: QuantFormat
+    count: int
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of one."""
+        return self.panels * self.quant.panel_bytes(self.k)
+
+
+def linears(shape: ModelShape, lookup: FormatLookup) -> list[Linear]:
+    """Return the linears of a model in the order in which a step reads them; the head is the last."""
+    config = shape.config
+    found: dict[str, Linear] = {}
+    for tensor in layout(config).tensors:
+        if tensor.name == "embed" and not config.tie_embeddings:
+            continue
+        name = re.sub(r"\.\d+\.", ".*.", tensor.name)
+        same = found.get(name)
+        count = same.count + 1 if same else 1
+        found[name] = Linear(name, tensor.n, tensor.k, tensor.panels, lookup(shape.formats[tensor.name]), count)
+    if "embed" in found:
+        found["embed"] = found.pop("embed")  # the head comes last
+    return list(found.values())
+
+
+def add_linear(parser: argparse.ArgumentParser) -> None:
+    """Add ``--linear``."""
+    help = "only these, such as down_proj"
+    parser.add_argument("--linear", type=options.words, default=[], metavar="NAME,NAME", help=help)
+
+
+def shaped(measured: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield measurements with the shape of their weights as people read it."""
+    for line in measured:
+        yield {**line, "shape": f"{line['n']}x{line['k']}"} if "n" in line else {**line}
+
+
+def named(every: list[Linear], names: Sequence[str]) -> list[Linear]:
+    """Return the linears that the user named, by their last part or in full; all where none is named."""
+    known = {linear.name: linear for linear in every} | {linear.name.rsplit(".", 1)[-1]: linear for linear in every}
+    for name in names:
+        if name not in known:
+            short = [linear.name.rsplit(".", 1)[-1] for linear in every]
+            raise UsageError(f"--linear {name}", "the model has no such linear", unknown_key_remedy(name, short))
+    return [known[name] for name in names] or every
+
+
+def copies_for(linear: Linear, rows: int, footprint: int) -> int:
+    """Return how many weights one reading goes through.
+
+    As many as the whole model is large, so that a weight has left the caches when it is read again; fewer for large
+    batches, which compute rather than read.
+    """
+    affordable = MAC_BUDGET // (rows * linear.n * linear.k)
+    return max(1, min(-(-footprint // linear.nbytes), affordable))
+
+
+def subject(
+    linear: Linear, choice: Choice, copies: int, rows: int, pool: api.Pool, choices: Choices, like: OneOp | None
+) -> KernelProgram:
+    """Return a program of ``copies`` linears on ``rows`` random rows; ``like``: another, whose weights it shares."""
+    op = OneOp(
+        case(linear, rows),
+        choice.kernel,
+        choices.reference,
+        [[(rows, 0)]],
+        pool=pool,
+        calls=copies,
+        copies=copies,
+        like=like,
+    )
+    return KernelProgram(choice.name, op)
+
+
+def case(linear: Linear, rows: int, *epilogues: str) -> dict[str, Any]:
+    """Return what a linear is asked to do."""
+    fields = {"op": "linear", "rows": [1, rows], "n": linear.panels * PANEL, "k": linear.k}
+    return {**fields, "weight": linear.quant.stored, "act": linear.quant.activation, "epilogues": list(epilogues)}

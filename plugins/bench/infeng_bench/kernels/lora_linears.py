@@ -1,0 +1,87 @@
+"""A linear with adapters on its rows as a program of its own: fused, unfused or without adapters."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from infeng_bench.kernels.linears import Linear, case
+from infeng_bench.kernels.programs import Choice, KernelProgram
+from infeng_core import api
+from infeng_core.api import ModelConfig, OneOp, Part, RandomAdapters, a_form, layout
+
+WAYS = ("base", "fused", "unfused")
+"""The linear alone; shrink, and the linear expands in its epilogue; shrink, the linear, and an op of its own."""
+
+
+@dataclass(frozen=True)
+class Adapted:
+    """Adapters on the rows of a linear: each has ``rank`` for every projection."""
+
+    parts: Sequence[Part]
+    rank: int
+    adapters: int
+    storage: str
+
+    @property
+    def stacked(self) -> int:
+        """Rank rows of all projections: those of one A."""
+        return self.rank * len(self.parts)
+
+    @property
+    def a_format(self) -> str:
+        """The format in which A is packed."""
+        return a_form(self.storage)[0]
+
+    @property
+    def act(self) -> str:
+        """What shrink reads."""
+        return a_form(self.storage)[1]
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """The kernels that a way needs: shrink except for the base, epilogue for the unfused way."""
+
+    linear: Choice
+    shrink: Choice | None = None
+    epilogue: Choice | None = None
+
+
+def parts_of(config: ModelConfig, linear: Linear) -> tuple[Part, ...]:
+    """Return the projections of one of a model's linears."""
+    return next(spec.parts for spec in layout(config).tensors if re.sub(r"\.\d+\.", ".*.", spec.name) == linear.name)
+
+
+def subject(
+    linear: Linear,
+    adapted: Adapted,
+    kernels: Kernels,
+    copies: int,
+    rows: int,
+    pool: api.Pool,
+    reference: api.Library,
+    like: OneOp | None,
+) -> KernelProgram:
+    """Return a program of ``copies`` linears on ``rows`` random rows; every copy has adapters of its own in memory.
+
+    ``like``: another, whose weights it shares.
+    """
+    adapters = None
+    if kernels.shrink is not None:
+        parts = [(part.first_panel, part.panel_step, part.panels) for part in adapted.parts]
+        adapters = RandomAdapters(adapted.storage, min(adapted.adapters, rows), adapted.rank, parts)
+    op = OneOp(
+        case(linear, rows, *(["lora"] if adapters and kernels.epilogue is None else [])),
+        kernels.linear.kernel,
+        reference,
+        [[(rows, 0)]],
+        adapters=adapters,
+        others=[choice.kernel for choice in (kernels.shrink, kernels.epilogue) if choice is not None],
+        pool=pool,
+        calls=copies,
+        copies=copies,
+        like=like,
+    )
+    return KernelProgram(kernels.linear.name, op)

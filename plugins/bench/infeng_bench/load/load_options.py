@@ -1,0 +1,51 @@
+"""The options that decide the requests of a load, what they should keep, and what results say of them."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from infeng_bench import options
+from infeng_bench.load.kinds import Load, help_text
+from infeng_bench.load.outcomes import Targets
+from infeng_bench.load.traffic import Traffic
+
+AS_SERVED: Mapping[str, object] = {"kv_cache__prefix": None, "scheduler__step_ms": None}
+
+
+"""Settings that other verbs change: traffic is served as an engine does it."""
+
+
+def add_load(parser: argparse.ArgumentParser, requests: int, clients: Callable[[str], Any] = options.positive) -> None:
+    """Add what decides the requests, and what they should keep. clients: how their number is read."""
+    parser.epilog = f"loads and their defaults:\n{help_text()}"
+    targets = Targets()
+    parser.add_argument("--load", type=Load.parse, default="poisson", metavar="L", help="traffic, see below")
+    parser.add_argument("--requests", type=options.positive, default=requests, metavar="N", help="how many requests")
+    help = "a closed loop: at most N in flight, the next one comes when one has gone"
+    parser.add_argument("--clients", type=clients, metavar="N", help=help)
+    options.add_seed(parser, "everything drawn")
+    for name, what in (("ttft", "the first token"), ("tpot", "each token after it")):
+        default, help = 1000 * getattr(targets, name), f"milliseconds to {what} for goodput"
+        parser.add_argument(f"--{name}-target", type=options.rate, default=default, metavar="MS", help=help)
+    help = "a request starved that waited X times the median and longer than the TTFT target"
+    parser.add_argument("--patience", type=options.rate, default=targets.patience, metavar="X", help=help)
+
+
+def targets(arguments: argparse.Namespace) -> Targets:
+    """Return what the options ask of a request."""
+    return Targets(arguments.ttft_target / 1000, arguments.tpot_target / 1000, arguments.patience)
+
+
+def load_facts(arguments: argparse.Namespace, traffic: Traffic) -> dict[str, Any]:
+    """Return what results say of the requests."""
+    wanted = targets(arguments)
+    return {
+        "load": str(arguments.load),
+        "num_requests": len(traffic),
+        "clients": arguments.clients,
+        "request_rate": None if arguments.clients or math.isinf(traffic.rate) else traffic.rate,
+        "targets": {"ttft_ms": 1000 * wanted.ttft, "tpot_ms": 1000 * wanted.tpot, "patience": wanted.patience},
+    }

@@ -1,0 +1,98 @@
+"""Prompts of benchmarks: random ids, well-known sets of questions, or a file of the user's."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from infeng_bench.engine.work import FIRST_ID
+from infeng_bench.load.arrivals import Lengths
+from infeng_core.api import UsageError, unknown_key_remedy
+
+VARIABLE = "INFENG_BENCH_DATA"
+RANDOM = "random:"
+SETS = {
+    "humaneval": ("HumanEval.jsonl.gz", "HumanEval.jsonl"),
+    "gsm8k": ("gsm8k_test.jsonl", "gsm8k.jsonl", "test.jsonl"),
+    "specbench": ("specbench.jsonl", "question.jsonl"),
+}
+"""Name -> what its file is called, by its makers or by people who keep several in one folder. No set is part of this
+wheel: they are read from the folder that the user names, or from one below it."""
+
+FIELDS = ("prompt", "question", "turns", "text", "instruction")
+"""Where a line of JSON has its prompt; of several turns it is the first."""
+
+
+def texts(name: str, folder: str | None) -> list[str]:
+    """Return the prompts of a known set or of a file: JSON lines (also gzipped), or plain lines.
+
+    folder: where known sets lie, default ``$INFENG_BENCH_DATA``. Raises UsageError with what is missing.
+    """
+    path = _find(name, folder)
+    try:
+        with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8") as file:
+            lines = [line.strip() for line in file]
+    except (OSError, EOFError, UnicodeDecodeError) as error:
+        raise UsageError(str(path), f"cannot be read as text ({error})", "give JSON lines or plain lines") from error
+    is_json = ".jsonl" in path.suffixes
+    found = [_prompt(line, path, number) if is_json else line for number, line in enumerate(lines, 1) if line]
+    if not found:
+        raise UsageError(str(path), "it has no prompt", "give JSON lines or plain lines")
+    return found
+
+
+def shuffled(prompts: Sequence[list[int]], seed: int) -> Iterator[list[int]]:
+    """Yield prompts without end, each once before any comes again, in an order that the seed decides; none of none."""
+    rng = np.random.default_rng([seed, 4])
+    while prompts:
+        yield from (prompts[index] for index in rng.permutation(len(prompts)))
+
+
+def random_ids(length: int, seed: int, index: int, vocab: int) -> list[int]:
+    """Return the ids of request ``index``; another seed or index gives others."""
+    rng = np.random.default_rng([seed, 2, index])
+    drawn: list[int] = rng.integers(min(FIRST_ID, vocab - 1), vocab, length).tolist()
+    return drawn
+
+
+def random_lengths(name: str) -> Lengths | None:
+    """Return the lengths that ``random:LENGTH`` asks for; None for the name of a set or file."""
+    return Lengths.parse(name.removeprefix(RANDOM)) if name.startswith(RANDOM) else None
+
+
+def _find(name: str, folder: str | None) -> Path:
+    path = Path(name).expanduser()
+    if path.is_file():
+        return path
+    if name not in SETS:
+        why = "there is neither a file nor a set of this name"
+        raise UsageError(f"prompts {name!r}", why, unknown_key_remedy(name, [*SETS, f"{RANDOM}128"]))
+    place = folder or os.environ.get(VARIABLE)
+    if not place:
+        raise UsageError(f"prompts {name!r}", "no folder of prompts is known", f"give --data DIR or set {VARIABLE}")
+    root = Path(place).expanduser()
+    for folder_path in (root, *sorted(path for path in root.glob("*") if path.is_dir())):
+        for file in SETS[name]:
+            if (folder_path / file).is_file():
+                return folder_path / file
+    raise UsageError(f"prompts {name!r}", f"{root} has no {' or '.join(SETS[name])}", "download it there")
+
+
+def _prompt(line: str, path: Path, number: int) -> str:
+    try:
+        data: Any = json.loads(line)
+    except ValueError as error:
+        raise UsageError(f"{path}:{number}", f"not JSON: {error}", "give JSON lines or plain lines") from error
+    for name in FIELDS:
+        value = data.get(name) if isinstance(data, dict) else None
+        if isinstance(value, list) and value:
+            value = value[0]
+        if isinstance(value, str) and value:
+            return value
+    raise UsageError(f"{path}:{number}", "it has no prompt", f"name it {' or '.join(FIELDS)}")

@@ -1,0 +1,208 @@
+"""Requests drawn from a load: when each comes, whose it is, what it asks for. Everything follows from one seed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from infeng_bench.engine.work import FIRST_ID
+from infeng_bench.load import popularity, prompts
+from infeng_bench.load.arrivals import Lengths, trace
+from infeng_bench.load.kinds import AUTO, Load, check_traffic
+from infeng_core.api import UsageError
+
+GREEDY = "greedy"
+CHUNK = 4096
+ABSENT = -1  # of ``adapter``: the base model; of ``prefix``: a prompt that shares nothing
+
+TIMES, LENGTHS, TENANTS, URGENT, PREFIXES, PREFIX_IDS = range(10, 16)  # streams of random numbers of a seed
+
+Capacity = Callable[[float, float], float]
+"""``(mean prompt tokens, mean new tokens)`` -> requests a second that can be served."""
+
+
+class Arrival(NamedTuple):
+    """One request."""
+
+    at: float  # seconds after the beginning
+    tenant: str
+    priority: int
+    adapter: str | None
+    prompt: int  # tokens of the prompt, the shared ones among them
+    new: int  # new tokens that are wanted
+    prefix: int  # which shared beginning the prompt has, or ABSENT
+    prefix_length: int
+
+
+@dataclass(frozen=True, eq=False)
+class Traffic:
+    """All requests of a run in the order of their arrival, one array per property, each of shape (requests,)."""
+
+    seed: int
+    tenants: Sequence[str]
+    adapters: Sequence[str]
+    rate: float  # mean requests a second; infinite where all are there at the beginning
+    prefix_length: int
+    index: NDArray[np.int64]  # the number of each request, which decides its prompt's ids
+    at: NDArray[np.float64]
+    tenant: NDArray[np.int16]
+    priority: NDArray[np.int8]
+    adapter: NDArray[np.int16]
+    prompt: NDArray[np.int32]
+    new: NDArray[np.int32]
+    prefix: NDArray[np.int16]
+
+    def __len__(self) -> int:
+        return len(self.at)
+
+    def __iter__(self) -> Iterator[Arrival]:
+        names = [*self.adapters, None]  # the last for ABSENT
+        columns = (self.at, self.tenant, self.priority, self.adapter, self.prompt, self.new, self.prefix)
+        for begin in range(0, len(self), CHUNK):  # objects of few requests at a time
+            rows = zip(*(column[begin : begin + CHUNK].tolist() for column in columns), strict=True)
+            for at, tenant, priority, adapter, prompt, new, prefix in rows:
+                length = self.prefix_length if prefix != ABSENT else 0
+                yield Arrival(at, self.tenants[tenant], priority, names[adapter], prompt, new, prefix, length)
+
+    def only(self, mask: NDArray[Any]) -> Traffic:
+        """Return some of the requests, by a mask or by their places; the others never come."""
+        names = ("index", "at", "tenant", "priority", "adapter", "prompt", "new", "prefix")
+        return replace(self, **{name: getattr(self, name)[mask] for name in names})
+
+    def without(self, tenant: str) -> Traffic:
+        """Return the requests of all tenants but one."""
+        return self.only(self.tenant != list(self.tenants).index(tenant))
+
+    def ids(self, place: int, vocab: int) -> list[int]:
+        """Return the prompt of the request at ``place`` as token ids: its shared beginning, then its own."""
+        length, prefix = int(self.prompt[place]), int(self.prefix[place])
+        shared: list[int] = []
+        if prefix != ABSENT:
+            low = min(FIRST_ID, vocab - 1)
+            rng = np.random.default_rng([self.seed, PREFIX_IDS, prefix])
+            shared = rng.integers(low, vocab, self.prefix_length).tolist()
+        return shared + prompts.random_ids(length - len(shared), self.seed, int(self.index[place]), vocab)
+
+
+def draw(load: Load, count: int, seed: int, context: int, capacity: Capacity | None = None) -> Traffic:
+    """Return ``count`` requests of ``load``; the same arguments give the same requests.
+
+    context: most positions of one request; longer prompts are cut so that one new token fits, then answers.
+    capacity: what a rate or scale of ``auto`` is a share of; None where the load names its rate.
+
+    Raises UsageError for a trace that cannot be read, a load that is no traffic, or where a rate is wanted and nothing
+    tells it.
+    """
+    check_traffic(load)
+    prompt, new, recorded = _lengths(load, count, seed, context)
+    shared = min(int(load["prefix"]), max(0, context - 2))
+    prefix = np.full(count, ABSENT, np.int16)
+    if shared:
+        choices = popularity.weights(int(load["prefixes"]), 1.0)
+        prefix[:] = np.random.default_rng([seed, PREFIXES]).choice(len(choices), count, p=choices)
+        prompt = np.maximum(prompt, shared + 1)
+        new = np.minimum(new, context - prompt)
+    rate = _rate(load, prompt, new, capacity)
+    at = _times(load, count, seed, rate) if recorded is None else recorded / _scale(load, recorded, rate)
+    tenants, tenant = _tenants(load, count, seed)
+    adapters, adapter = _adapters(load, count, seed)
+    urgent = np.random.default_rng([seed, URGENT]).random(count) < load["urgent"]
+    mean = (count - 1) / at[-1] if count > 1 and at[-1] > 0 else math.inf
+    return Traffic(
+        seed,
+        tenants,
+        adapters,
+        mean if recorded is not None else rate,
+        shared,
+        np.arange(count),
+        at,
+        tenant.astype(np.int16),
+        urgent.astype(np.int8),
+        adapter.astype(np.int16),
+        prompt.astype(np.int32),
+        new.astype(np.int32),
+        prefix,
+    )
+
+
+Ints = NDArray[np.int64]
+
+
+def _lengths(load: Load, count: int, seed: int, context: int) -> tuple[Ints, Ints, NDArray[np.float64] | None]:
+    """Return prompt and new tokens of each request and, of a trace, its recorded times."""
+    if load.file is not None:
+        lines = trace(load.file, count, 1.0, context)
+        table = np.array([(line.at, line.prompt, line.new) for line in lines])
+        turns = -(-count // len(lines))
+        pause = table[-1, 0] / max(1, len(lines) - 1)  # a trace that is too short begins again
+        times = np.concatenate([table[:, 0] + turn * (table[-1, 0] + pause) for turn in range(turns)])[:count]
+        lengths = np.tile(table[:, 1:], (turns, 1))[:count].astype(np.int64)
+        return lengths[:, 0], lengths[:, 1], times
+    rng = np.random.default_rng([seed, LENGTHS])
+    asked, wanted = load["prompt"], load["output"]
+    assert isinstance(asked, Lengths) and isinstance(wanted, Lengths)
+    prompt = asked.sample(rng, count, context - 1)
+    return prompt, np.minimum(wanted.sample(rng, count, context), context - prompt), None
+
+
+def _rate(load: Load, prompt: Ints, new: Ints, capacity: Capacity | None) -> float:
+    """Return the mean rate that is wanted, 0 for a trace at its own times a number."""
+    if not load.needs_capacity:
+        return 0.0 if load.kind == "trace" else float(load["rate"])
+    if capacity is None:
+        key = "scale" if load.kind == "trace" else "rate"
+        raise UsageError(f"load {load.text!r}", f"{key} is auto, and the capacity is not known", f"give {key}=NUMBER")
+    return float(load["load"]) * capacity(float(prompt.mean()), float(new.mean()))
+
+
+def _scale(load: Load, recorded: NDArray[np.float64], rate: float) -> float:
+    if load["scale"] != AUTO:
+        return float(load["scale"])
+    own = (len(recorded) - 1) / recorded[-1] if recorded[-1] > 0 else rate
+    return rate / own
+
+
+def _times(load: Load, count: int, seed: int, rate: float) -> NDArray[np.float64]:
+    """Return ascending times, the first of a Poisson process at 0."""
+    if math.isinf(rate):
+        return np.zeros(count)
+    rng = np.random.default_rng([seed, TIMES])
+    if load.kind != "bursts":
+        return _poisson(rng, rate, count)
+    size = int(load["size"])
+    every = 2 * size / rate if load["every"] == AUTO else float(load["every"])
+    calm = rate - size / every
+    if calm < 0:
+        why = f"bursts of {size} every {every:g} s are {size / every:g} a second, more than rate={rate:g}"
+        raise UsageError(f"load {load.text!r}", why, "give a higher rate, or fewer in a burst")
+    between = _poisson(rng, calm, count) if calm > 0 else np.zeros(0)
+    bursts = np.repeat((1 + np.arange(-(-count // size))) * every, size)
+    return np.sort(np.concatenate([between, bursts]), kind="stable")[:count]
+
+
+def _poisson(rng: np.random.Generator, rate: float, count: int) -> NDArray[np.float64]:
+    gaps = rng.exponential(1 / rate, count)
+    gaps[:1] = 0.0
+    return np.cumsum(gaps)
+
+
+def _tenants(load: Load, count: int, seed: int) -> tuple[Sequence[str], Ints]:
+    if load.kind != "tenants":
+        return ("",), np.zeros(count, np.int64)
+    others = int(load["others"])
+    weights = np.array([float(load["greedy"]), *[1.0] * others])
+    chosen = np.random.default_rng([seed, TENANTS]).choice(1 + others, count, p=weights / weights.sum())
+    return (GREEDY, *(f"other{k}" for k in range(others))), chosen
+
+
+def _adapters(load: Load, count: int, seed: int) -> tuple[Sequence[str], Ints]:
+    if load.kind != "zipf":
+        return (), np.full(count, ABSENT)
+    names = tuple(f"a{k}" for k in range(int(load["adapters"])))
+    chosen = popularity.choices(count, len(names), float(load["alpha"]), bool(load["include_base"]), seed)
+    return names, np.where(chosen == len(names), ABSENT, chosen)

@@ -1,0 +1,72 @@
+"""What `infeng bench zipf` asks of engines: the same requests, in the same order, of each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+
+import numpy as np
+
+from infeng_bench.load import popularity, prompts
+from infeng_bench.load.arrivals import Arrival, Lengths, arrivals
+from infeng_bench.load.serving import Job
+
+VARIANTS = ("mixed", "single", "base")
+"""The requests with the adapters that were drawn, all of them with the first adapter, or all without one."""
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Everything that decides the requests of a round; another round has other ones."""
+
+    requests: int
+    new: int | None  # new tokens of each request; of a trace, the most
+    alpha: float
+    include_base: bool
+    seed: int
+    rate: float  # requests a second of a Poisson process; infinite: all are there at the beginning
+    lengths: Lengths | None  # of random prompts; None: ``texts``
+    texts: Sequence[list[int]] = field(default=(), repr=False)  # prompts as token ids
+    trace: Sequence[Arrival] = field(default=(), repr=False)
+    """Arrivals and lengths, instead of ``rate``, ``lengths`` and ``texts``."""
+
+    def jobs(self, number: int, names: Sequence[str], vocab: int, context: int) -> list[Job]:
+        """Return the requests of round ``number``.
+
+        names: adapters, the most popular first. context: most positions of a request; longer prompts lose their ends.
+        """
+        seed = self.seed + number
+        first = number * self.requests
+        texts = list(islice(prompts.shuffled(self.texts, self.seed), first, first + self.requests))
+        wanted = self._arrivals(seed, context, texts)
+        chosen = popularity.draw(len(wanted), names, self.alpha, self.include_base, seed)
+        found = []
+        for index, (arrival, adapter) in enumerate(zip(wanted, chosen, strict=True)):
+            text = texts[index] if texts else prompts.random_ids(arrival.prompt, seed, index, vocab)
+            found.append(Job(arrival.at, text[: arrival.prompt], arrival.new, adapter))
+        return found
+
+    def _arrivals(self, seed: int, context: int, texts: Sequence[list[int]]) -> list[Arrival]:
+        if self.trace:
+            return [replace(one, new=min(one.new, self.new or one.new)) for one in self.trace]
+        assert self.new is not None
+        new = min(self.new, context - 1)
+        room = context - new
+        lengths = self.lengths or Lengths("uniform", 1, 1)
+        found = arrivals(self.requests, self.rate, lengths, Lengths("uniform", new, new), seed, context)
+        sizes = [len(text) for text in texts] or [one.prompt for one in found]
+        return [replace(one, prompt=min(size, room), new=new) for one, size in zip(found, sizes, strict=True)]
+
+
+def variant(jobs: Sequence[Job], kind: str, names: Sequence[str]) -> list[Job]:
+    """Return the same requests with the adapters that ``kind``, one of VARIANTS, wants."""
+    if kind == "mixed":
+        return list(jobs)
+    return [replace(job, adapter=names[0] if kind == "single" else None) for job in jobs]
+
+
+def trial(names: Sequence[str], vocab: int, new: int = 2) -> list[Job]:
+    """Return a short request for each adapter and the base: what is made at first use is made before a round."""
+    ids = np.random.default_rng(0).integers(0, vocab, 8).tolist()
+    return [Job(0.0, ids, new, name) for name in (*names, None)]

@@ -1,0 +1,50 @@
+"""Directories that are made once and kept in the cache, and the beginning of the safetensors file in one."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from infeng_core import api
+from infeng_core.api import get_logger
+
+SIZES = {"F32": 4, "F16": 2, "BF16": 2}  # bytes of a value, by the name that the file has for its type
+
+
+def header(dtype: str, shapes: Mapping[str, Sequence[int]]) -> bytes:
+    """Return what comes before the data of tensors of one ``dtype`` that follow each other in the order of ``shapes``.
+
+    Format: 8 bytes of length, JSON padded with blanks, then the data (huggingface/safetensors, "Format").
+    """
+    entries: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    position = 0
+    for name, shape in shapes.items():
+        end = position + SIZES[dtype] * math.prod(shape)
+        entries[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [position, end]}
+        position = end
+    text = json.dumps(entries, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text
+
+
+def digest(facts: object, length: int = 8) -> str:
+    """Return the name of facts that JSON can hold: other facts have another one."""
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:length]
+
+
+def made_once(destination: Path, file: str, fill: Callable[[Path], None]) -> Path:
+    """Return ``destination``, filled by ``fill`` unless ``file`` is in it; one process fills it, others wait.
+
+    Raises ResourceError where the disk is full, or for what another user could have put there.
+    """
+    api.require_own(destination)
+    warn = get_logger(__name__).warning
+    with api.locked(destination, waiting=lambda: warn(f"{destination}: another process writes it; waiting")):
+        if not (destination / file).is_file():
+            with api.replacing(destination) as folder:
+                fill(folder)
+    return destination

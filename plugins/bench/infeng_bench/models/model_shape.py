@@ -1,0 +1,43 @@
+"""The sizes of the model that a command names, without its weights."""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from infeng_bench import options
+from infeng_bench.models import shapes
+from infeng_core.api import EngineConfig, FormatLookup, ModelConfig, Plugins, choose, shape_and_formats
+
+
+@dataclass(frozen=True)
+class ModelShape:
+    """A model's name in results, its sizes, and the format of each of its tensors."""
+
+    name: str
+    config: ModelConfig
+    formats: Mapping[str, str]
+
+    @property
+    def format(self) -> str:
+        """The format of most tensors."""
+        return most_common(self.formats)
+
+
+def most_common(formats: Mapping[str, str]) -> str:
+    """Return the format of most of a model's tensors."""
+    return Counter(formats.values()).most_common(1)[0][0]
+
+
+def model_shape(arguments: argparse.Namespace, config: EngineConfig, lookup: FormatLookup) -> ModelShape:
+    """Return what ``--synthetic`` or ``--model`` names; nothing is built. Raises UsageError or ModelError.
+
+    Formats are those that an engine under ``config`` would choose; a converted model has its own.
+    """
+    name = options.model_name(arguments)
+    if arguments.model is not None:
+        return ModelShape(name, *shape_and_formats(arguments.model, config, lookup, Plugins.discover(config)))
+    shape = shapes.model_config(arguments.synthetic)
+    return ModelShape(name, shape, choose(config, lookup).for_model(shape, lookup))

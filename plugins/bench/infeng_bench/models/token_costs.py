@@ -1,0 +1,74 @@
+"""What one token costs by arithmetic alone: multiplications and bytes, to set against what the machine can do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from infeng_core import api
+
+if TYPE_CHECKING:
+    from infeng_core.api import LoadedModel
+
+BLOCK = 16  # positions per block of the cache
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Of one model in memory."""
+
+    weight_bytes: int
+    """Bytes of weights that a step of one row reads, of experts those that it goes to, the head included.
+
+    A row of the embedding is not.
+    """
+    block_macs: int  # multiply-adds of one row in the linears of all layers, of experts in those that it goes to
+    head_macs: int  # multiply-adds of one sampled row in the head
+    attention_macs: int  # multiply-adds of one row for each position that it attends to, all layers
+    kv_bytes: int  # bytes of the cache per position, all layers
+    expert_bytes: int = 0  # bytes of all experts of all layers
+    share: float = 1.0  # how many of a layer's experts a row goes to, as a part of them
+
+    def step_bytes(self, rows: int) -> int:
+        """Return the bytes of weights that a step of ``rows`` rows reads; of experts, where rows choose independently.
+
+        Every row goes to ``share`` of a layer's experts, so ``(1 - share) ** rows`` of them are left alone.
+        """
+        more = 1 - (1 - self.share) ** rows - self.share
+        return self.weight_bytes + round(self.expert_bytes * more)
+
+    def decode_bytes(self, rows: int, context: int) -> int:
+        """Return the bytes that a step of ``rows`` sequences of ``context`` positions reads."""
+        return self.step_bytes(rows) + rows * context * self.kv_bytes
+
+    def decode_macs(self, rows: int, context: int) -> int:
+        """Return the multiply-adds of such a step."""
+        return rows * (self.block_macs + self.head_macs + context * self.attention_macs)
+
+    def prefill_macs(self, rows: int, context: int) -> int:
+        """Return the multiply-adds of ``rows`` prompts of ``context`` tokens; row i attends to i + 1 positions."""
+        attended = context * (context + 1) // 2
+        return rows * (context * self.block_macs + self.head_macs + attended * self.attention_macs)
+
+
+def costs(model: LoadedModel, kv_format: str) -> Costs:
+    """Return the costs of a loaded model with a cache of ``kv_format``; padding counts, for it is computed and read."""
+    shape = model.config
+    head = "embed" if shape.tie_embeddings else "lm_head"
+    read = {name: tensor for name, tensor in model.tensors.items() if name != "embed" or head == "embed"}
+    experts = {spec.name for spec in api.layout(shape).tensors if spec.experts}
+    share = shape.experts_per_token / shape.experts if shape.experts else 1.0
+    active = {name: share if name in experts else 1.0 for name in read}
+    macs = {name: round(active[name] * tensor.panels * 16 * tensor.k) for name, tensor in read.items()}
+    per_block = api.KvCache.bytes_per_block(
+        kv_format, layers=shape.layers, kv_heads=shape.kv_heads, head_dim=shape.head_dim
+    )
+    return Costs(
+        weight_bytes=sum(round(active[name] * tensor.nbytes) for name, tensor in read.items()),
+        block_macs=sum(count for name, count in macs.items() if name != head),
+        head_macs=macs[head],
+        attention_macs=2 * shape.layers * shape.heads * shape.head_dim,
+        kv_bytes=per_block // BLOCK,
+        expert_bytes=sum(tensor.nbytes for name, tensor in read.items() if name in experts),
+        share=share,
+    )

@@ -1,0 +1,145 @@
+"""Engines that serve requests with adapters, in turn, and what that says: figures, ratios, the cost of adapters."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from infeng_bench.load import workload
+from infeng_bench.load.serving import Served, delays, rates
+from infeng_bench.load.workload import Workload
+from infeng_bench.peers import OURS
+from infeng_bench.peers.process import EngineProcess
+from infeng_bench.stats import paired
+from infeng_bench.stats.contention import judged
+from infeng_bench.stats.summary import spread
+
+Rounds = Mapping[str, Mapping[str, Sequence[Served]]]  # by engine and variant, one of each round
+
+RATES = (
+    "request_throughput",
+    "output_throughput",
+    "total_token_throughput",
+    "prefill_tokens_per_s",
+    "decode_tokens_per_s",
+)
+SUMS = ("completed", "duration", "total_input_tokens", "total_output_tokens")
+BASE = "base"
+
+
+def rounds(
+    engines: Sequence[EngineProcess],
+    load: Workload,
+    names: Sequence[str],
+    vocab: int,
+    context: int,
+    *,
+    places: int,
+    warmup: int,
+    count: int,
+    variants: Sequence[str],
+    done: Callable[[], object] = lambda: None,
+) -> dict[str, dict[str, list[Served]]]:
+    """Let each engine serve each variant of a round's requests, one after the other: A B C, then the next round.
+
+    warmup: rounds before those that are kept, besides a short request for each adapter. Raises PeerError.
+    """
+    for engine in engines:
+        engine.serve(workload.trial(names, vocab), places)
+    found: dict[str, dict[str, list[Served]]] = {engine.name: {kind: [] for kind in variants} for engine in engines}
+    for number in range(warmup + count):
+        jobs = load.jobs(number, names, vocab, context)
+        for engine in engines:
+            for kind in variants:
+                served = engine.serve(workload.variant(jobs, kind, names), places)
+                done()
+                if number >= warmup:
+                    found[engine.name][kind].append(served)
+    return found
+
+
+def compared(found: Rounds, threads: int, *, is_closed: bool) -> dict[str, Any]:
+    """Return the figures of our engine, or the first one; where there are several, those of each and their ratios."""
+    base = OURS if OURS in found else next(iter(found))
+    waits = {name: [one.waits for several in kinds.values() for one in several] for name, kinds in found.items()}
+    engines = {name: of_engine(kinds, threads, is_closed=is_closed) for name, kinds in found.items()}
+    result = dict(engines[base])
+    if len(found) == 1:
+        return result | {"contention": judged(waits)}
+    throughput = {name: output(kinds["mixed"]) for name, kinds in found.items()}
+    against = paired.Ratios.of(throughput, base)
+    starved = paired.starved(list(throughput.values()))
+    return result | {
+        "base": base,
+        "engines": engines,
+        "contention": judged(waits, against.bounded),
+        **against.figures(),
+        "ratio_spread": against.spreads,
+        "pairs": [dict(zip(throughput, values, strict=True)) for values in zip(*throughput.values(), strict=True)],
+        "starved": starved,
+    }
+
+
+def of_engine(kinds: Mapping[str, Sequence[Served]], threads: int, *, is_closed: bool) -> dict[str, Any]:
+    """Return the figures of one engine.
+
+    Rates are the median of the rounds, latencies those of all requests. ``lora_tax`` is the time with adapters over
+    the time of the same requests without, less 1; ``mixed_over_single`` the output throughput over that of the same
+    requests with one adapter. Both are medians of pairs. ``answers_changed`` tells whether adapters do anything.
+    """
+    found = figures(kinds["mixed"], threads, is_closed=is_closed)
+    mixed = output(kinds["mixed"])
+    if "base" in kinds:
+        taxes = [ratio - 1 for ratio in paired.ratios(output(kinds["base"]), mixed)]
+        found |= {"lora_tax": statistics.median(taxes), "lora_tax_spread": spread(taxes)}
+        found["base_output_throughput"] = statistics.median(output(kinds["base"]))
+        found["answers_changed"] = changed(kinds["mixed"], kinds["base"])
+    if "single" in kinds:
+        shares = paired.ratios(mixed, output(kinds["single"]))
+        low = paired.lower_bound(shares)
+        found |= {"mixed_over_single": statistics.median(shares), "mixed_over_single_spread": spread(shares)}
+        found |= {"mixed_over_single_low": low.value, "mixed_over_single_low_confidence": low.confidence}
+        found["single_output_throughput"] = statistics.median(output(kinds["single"]))
+    return found
+
+
+def figures(served: Sequence[Served], threads: int, *, is_closed: bool) -> dict[str, Any]:
+    """Return the figures of rounds of one kind."""
+    each = [rates(one.traces) for one in served]
+    traces = [trace for one in served for trace in one.traces]
+    users = dict.fromkeys(trace.job.adapter for trace in traces)
+    groups = {user or BASE: [trace for trace in traces if trace.job.adapter == user] for user in users}
+    return {
+        **{name: sum(one[name] for one in each) for name in SUMS},
+        **{name: statistics.median(one[name] for one in each) for name in RATES if all(name in one for one in each)},
+        "output_throughput_spread": spread(output(served)),
+        **delays(traces, is_closed=is_closed),
+        "cpu_utilization": sum(one.cpu_seconds for one in served) / sum(one.seconds for one in served) / threads,
+        "peak_rss_bytes": max(one.peak_rss_bytes for one in served),
+        "per_adapter": {
+            name: {
+                "requests": len(group),
+                "input_tokens": sum(len(trace.job.prompt) for trace in group),
+                "output_tokens": sum(trace.job.new for trace in group),
+                **delays(group, is_closed=is_closed),
+            }
+            for name, group in sorted(groups.items())
+        },
+    }
+
+
+def output(served: Sequence[Served]) -> list[float]:
+    """Return the output throughput of each round, tokens/s."""
+    return [float(rates(one.traces)["output_throughput"]) for one in served]
+
+
+def changed(adapted: Sequence[Served], plain: Sequence[Served]) -> float | None:
+    """Return the share of the requests with an adapter that are answered otherwise than without; None without any."""
+    found = [
+        one.ids != other.ids
+        for first, second in zip(adapted, plain, strict=True)
+        for one, other in zip(first.traces, second.traces, strict=True)
+        if one.job.adapter is not None
+    ]
+    return sum(found) / len(found) if found else None

@@ -1,0 +1,138 @@
+"""The engines that a command names: how each is started on the model, and all of them running."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from infeng_bench import options, peers
+from infeng_bench.models import synthetic
+from infeng_bench.peers import OURS, environment, models, serve
+from infeng_bench.peers.process import EngineProcess
+from infeng_bench.reports import results
+from infeng_core.api import UsageError, cache_root, unknown_key_remedy
+
+FORMAT = "int4-g64"  # of the linears, where none is asked for
+
+
+def names(text: str, fewest: int = 1) -> list[str]:
+    """Read names separated by commas, at least ``fewest`` different ones; raises UsageError with what was meant."""
+    found = text.split(",")
+    for name in found:
+        if name not in (OURS, *peers.NAMES):
+            raise UsageError(f"engine {name!r}", "unknown", unknown_key_remedy(name, (OURS, *peers.NAMES)))
+    if len(set(found)) != len(found) or len(found) < fewest:
+        why = f"{text!r} does not name {'two ' if fewest > 1 else ''}different engines"
+        raise UsageError("engines", why, f"give {OURS},llama_cpp")
+    return found
+
+
+def source(arguments: argparse.Namespace) -> Path:
+    """Return the Hugging Face directory of ``--synthetic`` or ``--model``, or the GGUF that ``--model`` names.
+
+    Raises UsageError where there is neither.
+    """
+    if arguments.synthetic:
+        return synthetic.hf_directory(arguments.synthetic)
+    folder = Path(arguments.model).expanduser()
+    if models.is_gguf(folder):
+        return _own_formats(arguments, folder)
+    if not (folder / "config.json").is_file():
+        raise UsageError(str(folder), "no config.json is there", "give a Hugging Face directory, or --synthetic NAME")
+    return folder
+
+
+def _own_formats(arguments: argparse.Namespace, file: Path) -> Path:
+    """Return ``file``, whose weights every engine reads as they are; raises UsageError where a format is asked for."""
+    if arguments.format:
+        raise UsageError("--format", f"{file.name} has formats of its own", "leave it out, or give a directory")
+    return file
+
+
+def command(name: str, arguments: argparse.Namespace, source: Path, threads: int) -> list[str]:
+    """Return how to start an engine on ``source``, its own form of the weights made before."""
+    if name == OURS:
+        ours = own_arguments(arguments, source, threads)
+        return [sys.executable, "-P", "-m", "infeng_bench.worker", *ours]
+    peer = peers.peer(name)
+    place = environment.Environment(peer)
+    place.require()
+    model_path = models.peer_model(peer, source, arguments.format or FORMAT)
+    command = [str(place.python), "-P", str(serve.__file__), str(peer.__file__), str(model_path)]
+    command += ["--threads", str(threads)]
+    for text in arguments.option:
+        key, equals, _ = text.partition("=")
+        owner, dot, setting = key.partition(".")
+        if not equals or not dot or owner not in peers.NAMES:
+            raise UsageError(f"--option {text!r}", "is not PEER.KEY=VALUE", "give one such as llama_cpp.kv=q8_0")
+        if owner == name:
+            if setting not in peer.OPTIONS:
+                raise UsageError(f"--option {text!r}", "unknown", unknown_key_remedy(setting, peer.OPTIONS))
+            value, allowed = text.partition("=")[2], peer.CHOICES.get(setting)
+            if allowed is not None and value not in allowed:
+                raise UsageError(f"--option {text!r}", f"{value!r} is no {setting}", f"give {', '.join(allowed)}")
+            command += ["--set", text.partition(".")[2]]
+    return command
+
+
+def own_arguments(arguments: argparse.Namespace, source: Path, threads: int) -> list[str]:
+    """Return the arguments by which each of our programs loads the model, with the settings that are asked for.
+
+    Raises UsageError for a setting that there is not, before anything is loaded.
+    """
+    options.config(arguments)
+    if arguments.synthetic:
+        model = [str(synthetic.native_directory(arguments.synthetic, arguments.format or FORMAT))]
+    else:
+        model = [str(source), *(["--set", f"model.format={arguments.format}"] if arguments.format else [])]
+    settings = ["--manifest", arguments.manifest] if arguments.manifest else []
+    settings += [word for text in arguments.assignments for word in ("--set", text)]
+    settings += ["--strict"] if arguments.strict else []
+    return [*model, "--threads", str(threads), *settings]
+
+
+def make_room(arguments: argparse.Namespace, places: int, adapters: int) -> None:
+    """Let our engine have as many requests in flight, and adapters in memory, as are asked for."""
+    for setting, needed in (("scheduler.max_running", places), ("adapters.max_resident", adapters)):
+        default = {"scheduler.max_running": 32, "adapters.max_resident": 16}[setting]
+        if needed > default and not any(text.startswith(f"{setting}=") for text in arguments.assignments):
+            arguments.assignments.append(f"{setting}={needed}")
+
+
+@contextlib.contextmanager
+def running(commands: Mapping[str, Sequence[str]], timeout: float) -> Iterator[list[EngineProcess]]:
+    """Load every engine, one after the other; all are resident and asleep until they are asked."""
+    logs = cache_root() / "bench" / "peers"
+    with contextlib.ExitStack() as stack:
+        engines = []
+        for name, command in commands.items():
+            engine = EngineProcess(name, command, logs / f"{name}.log", timeout)
+            stack.callback(engine.close)
+            engine.ready()
+            engines.append(engine)
+        yield engines
+
+
+def record(
+    kind: str,
+    arguments: argparse.Namespace,
+    told: Mapping[str, Mapping[str, Any]],
+    figures: Mapping[str, Any],
+    **context: Any,
+) -> dict[str, Any]:
+    """Return the result of engines that introduced themselves as ``told``; ``context`` as in ``results.record``."""
+    details = {name: {"version": one.get("version"), **one.get("details", {})} for name, one in told.items()}
+    kernels = {name: one.get("kernels", []) for name, one in told.items()}
+    return results.record(
+        kind,
+        {"engine_details": details, **figures},
+        model=options.model_name(arguments),
+        seed=arguments.seed,
+        settings=list(arguments.assignments) or None,
+        kernels=kernels if len(kernels) > 1 else next(iter(kernels.values())),
+        **context,
+    )

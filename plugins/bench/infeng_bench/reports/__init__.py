@@ -1,0 +1,1 @@
+"""Results as plain data, and pages of them."""

@@ -1,0 +1,203 @@
+"""Charts of results, drawn by Plotly; its script stands once in the page, before all of them."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from infeng_bench.load.outcomes import QUANTILES
+from infeng_bench.reports.results import measurements
+from infeng_bench.stats.contention import withheld
+from infeng_core.api import UsageError
+
+BAR_HEIGHT = 26  # pixels
+DASHES = ("solid", "dash", "dot", "dashdot")  # of the engines in one picture
+
+
+def missing(error: ImportError) -> UsageError:
+    """Return the error of a package that is not installed."""
+    return UsageError("report", f"{error.name} is not installed", "pip install 'infeng-bench[report]'")
+
+
+class Figures:
+    """Draws charts as pieces of one HTML page. Raises UsageError where Plotly is not installed."""
+
+    def __init__(self) -> None:
+        """Import Plotly."""
+        try:
+            import plotly.graph_objects as plotly
+            import plotly.io as output
+        except ImportError as error:
+            raise missing(error) from error
+        self._plotly = plotly
+        self._output = output
+        self._drawn = 0
+
+    @property
+    def script(self) -> str:
+        """Plotly's own script, which has to stand before every chart of a page; "" as long as none was drawn."""
+        if not self._drawn:
+            return ""
+        from plotly.offline import get_plotlyjs
+
+        return f"<script>{get_plotlyjs()}</script>"
+
+    def across(self, found: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
+        """Return the ratios of all comparisons that are shown, each with its lower bound; "" if there are none."""
+        named = [
+            (f"{_what(one)}<br>{_text(result.get('model', ''))} {_text(result.get('format', ''))} ({_text(name)})", one)
+            for name, result in found
+            if result["kind"] in ("compare", "zipf")
+            for one in measurements(result)
+            if "ratios" in one and not withheld(one)
+        ]
+        figure = self._plotly.Figure()
+        for peer in dict.fromkeys(peer for _, one in named for peer in one["ratios"]):
+            shown = [(label, one) for label, one in named if peer in one["ratios"]]
+            ratios = [one["ratios"][peer] for _, one in shown]
+            figure.add_scatter(
+                x=ratios,
+                y=[label for label, _ in shown],
+                name=f"against {_text(peer)}",
+                mode="markers",
+                marker={"size": 11},
+                error_x=_error([0] * len(shown), [one["ratios"][peer] - one["ratio_low"][peer] for _, one in shown]),
+            )
+        if not named:
+            return ""
+        figure.add_vline(x=1, line_dash="dot", line_color="grey")
+        figure.update_layout(
+            title="Ratio of tokens/s, median of pairs; the bar ends at its lower bound",
+            xaxis={"title": "times as fast", "rangemode": "tozero"},
+            yaxis={"autorange": "reversed"},
+            scattermode="group",
+            height=160 + 3 * BAR_HEIGHT * len(named),
+        )
+        return self._html(figure)
+
+    def compare(self, result: Mapping[str, Any]) -> str:
+        """Return tokens/s of each engine per work, with the smallest and the largest reading."""
+        shown = measurements(result)
+        figure = self._plotly.Figure()
+        for name in shown[0]["engines"]:
+            rates = [one["engines"][name]["tokens_per_s"] for one in shown]
+            figure.add_bar(
+                x=[_text(one["work"]) for one in shown],
+                y=[rate["median"] for rate in rates],
+                name=_text(name),
+                error_y=_error_of(rates),
+            )
+        figure.update_layout(title="Tokens/s: median, smallest, largest", yaxis_title="tokens/s", barmode="group")
+        return self._html(figure)
+
+    def zipf(self, result: Mapping[str, Any]) -> str:
+        """Return new tokens/s over the number of adapters, a line for each engine and rank."""
+        shown = measurements(result)
+        engines = list(shown[0].get("engines") or {"": None})
+        figure = self._plotly.Figure()
+        for engine in engines:
+            for rank in dict.fromkeys(one.get("rank") for one in shown):
+                own = [one for one in shown if one.get("rank") == rank]
+                spreads = [(one["engines"][engine] if engine else one)["output_throughput_spread"] for one in own]
+                name = _text(" ".join(word for word in (engine, f"rank {rank}" if rank else "") if word))
+                figure.add_scatter(
+                    x=[one["adapters"] for one in own],
+                    y=[spread["median"] for spread in spreads],
+                    name=name,
+                    mode="lines+markers",
+                    line_dash=DASHES[engines.index(engine) % len(DASHES)],
+                    error_y=_error_of(spreads),
+                )
+        figure.update_layout(
+            title=f"Requests with adapters, Zipf {result['zipf_alpha']:g}, {result['concurrency']} at a time",
+            xaxis={"title": "adapters", "tickvals": sorted({one["adapters"] for one in shown})},
+            yaxis={"title": "new tokens/s: median, smallest, largest", "rangemode": "tozero"},
+            showlegend=True,
+        )
+        return self._html(figure)
+
+    def gemm(self, result: Mapping[str, Any]) -> str:
+        """Return the roofline picture of linears: GMAC/s over MAC per byte, under what memory and arithmetic allow."""
+        figure = self._plotly.Figure()
+        points = [(one["gmacs_per_s"] * 1e9 / one["bytes_per_s"], one) for one in result["measurements"]]
+        for kernel in dict.fromkeys(one["kernel"] for _, one in points):
+            own = [(density, one) for density, one in points if one["kernel"] == kernel]
+            figure.add_scatter(
+                x=[density for density, _ in own],
+                y=[one["gmacs_per_s"] for _, one in own],
+                text=[_text(f"{one['linear']} {one['n']}x{one['k']}, {one['rows']} rows") for _, one in own],
+                name=_text(kernel),
+                mode="markers",
+            )
+        limits = result.get("roofline") or {}
+        if limits and points:
+            densities = [density for density, _ in points]
+            across = np.geomspace(min(densities) / 2, max(densities) * 2, 200)
+            for isa, peak in limits["int8_macs_per_s"].items():
+                allowed = np.minimum(across * limits["dram_bytes_per_s"], peak) / 1e9
+                figure.add_scatter(
+                    x=across.tolist(), y=allowed.tolist(), name=f"limit: DRAM, {_text(isa)}", mode="lines"
+                )
+        figure.update_layout(
+            title="Roofline: linears",
+            xaxis={"title": "multiply-adds per byte of weights", "type": "log"},
+            yaxis={"title": "GMAC/s", "type": "log"},
+        )
+        return self._html(figure)
+
+    def simulate(self, result: Mapping[str, Any]) -> str:
+        """Return three pictures: the time to first token over the share of the requests, that of tenants, the queue."""
+        policies: Mapping[str, Any] = result["policies"]
+        curves, tenants, queue = (self._plotly.Figure() for _ in range(3))
+        for policy, one in policies.items():
+            name = _text(policy)
+            curves.add_scatter(x=[100 * share for share in QUANTILES], y=one["ttft_curve_ms"], name=name, mode="lines")
+            owned = one.get("per_tenant") or one.get("per_adapter") or {}
+            shown = {_text(who): figures["p99_ttft_ms"] for who, figures in owned.items() if figures["completed"]}
+            tenants.add_bar(x=list(shown), y=list(shown.values()), name=name)
+            line = one["timeline"]
+            queue.add_scatter(x=line["seconds"], y=line["waiting"], name=f"{name}: waiting", mode="lines")
+            queue.add_scatter(
+                x=line["seconds"], y=line["running"], name=f"{name}: running", mode="lines", line_dash="dot"
+            )
+        curves.update_layout(
+            title="Time to first token",
+            xaxis_title="share of the requests that have it by then, %",
+            yaxis={"title": "ms", "type": "log"},
+            showlegend=True,
+        )
+        tenants.update_layout(title="99th percentile of it, by whose request it is", yaxis_title="ms", barmode="group")
+        queue.update_layout(title="Requests that run and wait", xaxis_title="simulated seconds", showlegend=True)
+        several = any("per_tenant" in one or "per_adapter" in one for one in policies.values())
+        return "".join(self._html(figure) for figure in ((curves, tenants, queue) if several else (curves, queue)))
+
+    def _html(self, figure: Any) -> str:
+        self._drawn += 1
+        text: str = self._output.to_html(figure, include_plotlyjs=False, full_html=False)
+        return text
+
+
+def _error(above: Sequence[float], below: Sequence[float]) -> dict[str, Any]:
+    """Return the bars of an error, as Plotly takes them."""
+    return {"type": "data", "symmetric": False, "array": above, "arrayminus": below}
+
+
+def _error_of(spreads: Sequence[Mapping[str, float]]) -> dict[str, Any]:
+    """Return bars from the smallest reading to the largest."""
+    above = [one["max"] - one["median"] for one in spreads]
+    return _error(above, [one["median"] - one["min"] for one in spreads])
+
+
+def _text(value: Any) -> str:
+    """Return a label as it is: Plotly takes some markup in labels, and a file's names are none."""
+    return html.escape(str(value), quote=False)
+
+
+def _what(one: Mapping[str, Any]) -> str:
+    """Return what was compared: a work, or requests with adapters."""
+    if "work" in one:
+        return _text(one["work"])
+    return _text(f"{one['adapters']} adapters" + (f", rank {one['rank']}" if "rank" in one else ""))

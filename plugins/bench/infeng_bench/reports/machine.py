@@ -1,0 +1,57 @@
+"""Where and with what a figure was measured. Nothing here names the computer or its user."""
+
+from __future__ import annotations
+
+import platform
+from importlib import metadata
+from typing import TYPE_CHECKING, Any
+
+from infeng_core import api
+from infeng_core.api import Cpu, detect
+
+if TYPE_CHECKING:
+    from infeng_core.api import Engine
+
+
+def machine(cpu: Cpu | None = None) -> dict[str, Any]:
+    """Return processor, cores, memory in bytes, huge pages and kernel; what cannot be read is left out."""
+    facts = api.machine(cpu or detect())
+    names = ("arch", "cores", "quota", "caches", "numa_nodes", "system", "huge_pages")
+    result = {"cpu": facts["model"], **{name: facts[name] for name in names if facts[name] is not None}}
+    result["huge_pages"].pop("used_bytes", None)  # changes from moment to moment
+    if "total" in facts["memory"]:
+        result["memory_bytes"] = facts["memory"]["total"]
+    return result
+
+
+def features(cpu: Cpu | None = None) -> list[str]:
+    """Return the features of the processor that kernels may use here."""
+    return sorted((cpu or detect()).features)
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of Python, of what computes and of every installed plugin's distribution."""
+    found = {"python": platform.python_version()}
+    names = ["infeng-abi", "numpy", "tokenizers"]
+    names += [point.dist.name for point in metadata.entry_points(group="infeng.plugins") if point.dist is not None]
+    for name in sorted(set(names)):
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def kernel_features(engine: Engine) -> dict[str, list[str]]:
+    """Return the processor features that each bound kernel, "library/kernel", may use.
+
+    Kernels of a backend that brings its own, outside any library, are left out.
+    """
+    states = {state.name: state for state in (engine.selector.states if engine.selector else ())}
+    found = {}
+    for op in engine.bound():
+        state = states.get(op.library)
+        if state is not None and state.native is not None:
+            own = next((kernel.features for kernel in state.native.kernels if kernel.name == op.kernel), [])
+            found[f"{op.library}/{op.kernel}"] = sorted(state.features_of(op.kernel, own))
+    return found

@@ -1,0 +1,1 @@
+"""The scheduler on a virtual clock, and what its steps take."""

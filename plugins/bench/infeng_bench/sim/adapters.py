@@ -1,0 +1,133 @@
+"""Adapters of a simulation: names that take their time to come in and leave when others need their places."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Sequence
+
+from infeng_core.api import AdapterHandle, InfengError
+
+
+class _Handle:
+    """Stands for an adapter in memory."""
+
+    nbytes = 0
+
+
+class VirtualRegistry:
+    """Keeps at most ``most`` adapters; one is read after the other, which takes ``load_seconds`` each.
+
+    Like the engine's, it evicts the least recently used adapter that no request uses.
+    """
+
+    def __init__(self, most: int, load_seconds: float) -> None:
+        """Hold none."""
+        self.changes = 0
+        self.loads = 0
+        self.now = 0.0
+        self._most = most
+        self._load_seconds = load_seconds
+        self._users: dict[str, int] = {}  # of those in memory, the one used longest ago first
+        self._loading: dict[str, float] = {}  # and when they are there
+        self._handles: dict[str, _Handle] = {}
+
+    def advance(self, now: float) -> None:
+        """Let it be ``now``: what has been read by then is in memory."""
+        self.now = now
+        if not self._loading:
+            return
+        for name in [name for name, ready in self._loading.items() if ready <= now]:
+            del self._loading[name]
+            self._users[name] = 0
+            self.changes += 1
+
+    @property
+    def next_change(self) -> float:
+        """When the next adapter is there; infinite where none is on its way."""
+        return min(self._loading.values(), default=math.inf)
+
+    def reference(self, name: str) -> VirtualReference:
+        """Return what a request has that wants the adapter ``name``."""
+        return VirtualReference(self, name, self._handles.setdefault(name, _Handle()))
+
+    def prefetch(self, references: Sequence[VirtualReference]) -> int:
+        """Begin to load what is missing; return how many of the first do not lack room."""
+        wanted = dict.fromkeys(reference.name for reference in references)
+        for count, reference in enumerate(references):
+            name = reference.name
+            if name in self._users or name in self._loading:
+                continue
+            if len(self._users) + len(self._loading) >= self._most and not self._evict(wanted):
+                return count
+            begin = max(self.now, max(self._loading.values(), default=0.0))
+            self._loading[name] = begin + self._load_seconds
+            self.loads += 1
+        return len(references)
+
+    def is_ready(self, name: str) -> bool:
+        """Return whether an adapter is in memory."""
+        return name in self._users
+
+    def take(self, name: str, count: int) -> None:
+        """Let ``count`` more requests use an adapter in memory."""
+        users = self._users.pop(name) + count
+        self._users[name] = users  # used last
+        if users == 0:
+            self.changes += 1
+
+    def _evict(self, wanted: dict[str, None]) -> bool:
+        """Drop an adapter that no request uses or waits for; return whether there was one."""
+        name = next((name for name, users in self._users.items() if users == 0 and name not in wanted), None)
+        if name is None:
+            return False
+        del self._users[name]
+        return True
+
+
+class VirtualReference:
+    """The adapter of one request, with the face of the engine's references."""
+
+    error: InfengError | None = None
+
+    def __init__(self, registry: VirtualRegistry, name: str, handle: _Handle) -> None:
+        """Made by ``VirtualRegistry.reference``."""
+        self._registry = registry
+        self.name = name
+        self.weights: tuple[float, ...] = (1.0,)
+        self.rows: tuple[tuple[AdapterHandle, float], ...] = ()
+        self._handle = handle
+
+    @property
+    def registry(self) -> VirtualRegistry:
+        """The registry that loads it."""
+        return self._registry
+
+    @property
+    def uses(self) -> Hashable:
+        """Equal for requests that use the same adapter."""
+        return self.name
+
+    def known(self) -> tuple[str, ...]:
+        """Return its content's name."""
+        return (self.name,)
+
+    def is_ready(self) -> bool:
+        """Return whether it is in memory."""
+        return self.registry.is_ready(self.name)
+
+    def acquire(self) -> bool:
+        """Take it if it is in memory; return whether the request has it."""
+        if not self.rows and self.is_ready():
+            self.registry.take(self.name, 1)
+            self.rows = ((self._handle, 1.0),)
+        return bool(self.rows)
+
+    def release(self) -> None:
+        """Give it back for as long as the request does not run."""
+        if self.rows:
+            self.registry.take(self.name, -1)
+            self.rows = ()
+
+    def close(self) -> None:
+        """Give it back for good."""
+        self.release()

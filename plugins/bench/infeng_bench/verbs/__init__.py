@@ -1,0 +1,1 @@
+"""The verbs of `infeng bench`: each module has configure(parser) and run(arguments)."""

@@ -1,0 +1,95 @@
+"""`infeng bench attention`: attention over the paged cache by itself, decoding and prefilling."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from typing import Any
+
+from infeng_bench import options
+from infeng_bench.engine.work import Work
+from infeng_bench.kernels import attention_ops, oracles, probe, programs
+from infeng_bench.kernels.roofline import Roofline
+from infeng_bench.models.model_shape import model_shape
+from infeng_bench.options import Column
+from infeng_bench.stats.rates import Ceiling, rates
+from infeng_bench.verbs import single_op
+from infeng_core.api import ModelConfig
+
+NAME = "attention"
+
+WORKS = (
+    "decode:rows=1,context=1024",
+    "decode:rows=4,context=512",
+    "decode:rows=16,context=512",
+    "prefill:rows=1,context=1024",
+)
+ROUNDS = 10
+TABLE = (
+    Column("work", "work"),
+    Column("cache", "kv_dtype"),
+    Column("kernel", "kernel"),
+    Column("us a layer", "seconds.median", ".0f", 1e6),
+    *single_op.RATES,
+)
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    help = f"what to do, repeats ({' '.join(WORKS)}); decode: one row of each sequence; prefill: whole prompts"
+    parser.add_argument("--work", action="append", type=Work.parse, metavar="WORK", help=help)
+    help = "how keys and values are stored (kv_cache.dtype)"
+    parser.add_argument("--kv", type=options.words, metavar="T,T", help=help)
+    single_op.add_arguments(parser, ROUNDS)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    threads = options.threads(arguments)
+    works = arguments.work or [Work.parse(text) for text in WORKS]
+    formats = arguments.kv or [options.config(arguments).kv_cache.dtype]
+    configs = [options.config(arguments, kv_cache__dtype=kv) for kv in formats]  # a wrong name is found before any work
+    measured: list[dict[str, Any]] = []
+    ceilings = options.roofline(arguments, threads)
+    with oracles.started(arguments, threads) as others:
+        for config in configs:
+            bench = attention_ops.AttentionOps(config, arguments.kernel, threads)
+            try:
+                shape = model_shape(arguments, config, bench.lookup)
+                for work in options.progress(works, f"{config.kv_cache.dtype} cache"):
+                    # The oracle's own caches are what they are: it is measured beside the first of ours.
+                    asked = others if config is configs[0] else []
+                    measured += _measure(bench, shape.config, work, asked, ceilings, arguments.rounds)
+            finally:
+                bench.close()
+    facts = {"model": shape.name, "threads": threads}
+    return single_op.deliver(NAME, arguments, measured, TABLE, ceilings=ceilings, others=others, **facts)
+
+
+def _measure(
+    bench: attention_ops.AttentionOps,
+    shape: ModelConfig,
+    work: Work,
+    others: list[oracles.Oracle],
+    ceilings: Roofline | None,
+    rounds: int,
+) -> Iterator[dict[str, Any]]:
+    """Yield a measurement for each kernel and oracle, taken in turn."""
+    kernels, ours = bench.subjects(shape, work)
+    theirs = [subject for oracle in others for subject in oracle.attention(**attention_ops.oracle_size(shape, work))]
+    times = programs.readings([*ours, *theirs], rounds)
+    for oracle in others:
+        oracle.clear()
+    clock = probe.clock_hz()
+    macs = attention_ops.macs(shape, work)
+    nbytes = attention_ops.kv_bytes(shape, work, bench.kv)
+    for kernel, seconds in zip(kernels, times, strict=False):
+        ceiling = Ceiling.of(ceilings, kernel.features, is_int8=False)  # half of the multiplications are of floats
+        shown = rates(macs, nbytes, seconds, threads=bench.threads, clock_hz=clock, ceiling=ceiling)
+        yield {"work": _name(work), "kv_dtype": bench.kv, "kernel": kernel.name, **shown}
+    for subject, seconds in zip(theirs, times[len(ours) :], strict=True):
+        shown = rates(macs, subject.nbytes, seconds, threads=bench.threads, clock_hz=clock, ceiling=None)
+        yield {"work": _name(work), "kv_dtype": subject.format, "kernel": subject.name, "oracle": True, **shown}
+
+
+def _name(work: Work) -> str:
+    """Return a work without steps: one step is measured."""
+    return str(Work(work.kind, work.rows, work.context))

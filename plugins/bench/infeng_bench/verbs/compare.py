@@ -1,0 +1,98 @@
+"""`infeng bench compare`: this engine and others, side by side on the same shapes, threads and lengths."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tqdm import tqdm
+
+from infeng_bench import options
+from infeng_bench.engine.work import Work
+from infeng_bench.peers import OURS, comparison, lineup, models
+from infeng_bench.stats.contention import withheld
+
+NAME = "compare"
+
+PAIRS = 20
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    help = "such as decode:rows=1,context=1024; repeats"
+    parser.add_argument("--work", action="append", required=True, metavar="W", help=help)
+    options.add_engines(parser, f"ratios are {OURS}/B", required=True)
+    options.add_pairs(parser, PAIRS, "rounds kept", "pairs")
+    options.add_seed(parser, "prompts")
+    options.add_roofline(parser)
+    options.add_run(parser, "a Hugging Face directory of a Llama, or a GGUF for all")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    return against(arguments, [Work.parse(text) for text in arguments.work], arguments.pairs)
+
+
+def against(arguments: argparse.Namespace, works: Sequence[Work], pairs: int) -> int:
+    """Measure ``works`` with the engines that the arguments name; each work is written as soon as it is done."""
+    begin = time.monotonic()
+    options.model_name(arguments)
+    threads = options.threads(arguments)
+    source = lineup.source(arguments)
+    if not models.is_gguf(source):
+        arguments.format = arguments.format or lineup.FORMAT
+    commands = {
+        name: lineup.command(name, arguments, source, threads) for name in lineup.names(arguments.engines, fewest=2)
+    }
+    found: list[dict[str, Any]] = []
+    result: dict[str, Any] = {}
+    bar = tqdm(total=len(works) * len(commands) * (pairs + 1), unit="sample", disable=None, file=sys.stderr)
+    with lineup.running(commands, arguments.timeout) as engines, bar:
+        introductions = {engine.name: engine.introduction for engine in engines}
+        machine = options.roofline(arguments, threads)  # the engines sleep meanwhile
+        for number, work in enumerate(works):
+            bar.set_description(str(work))
+            seed = arguments.seed + number * (pairs + 1)
+            measured = comparison.rounds(engines, work, pairs, seed, bar.update)
+            found.append(comparison.compared(work, measured, introductions, machine))
+            figures: dict[str, Any] = dict(found[0]) if len(works) == 1 else {"measurements": list(found)}
+            facts = {"work": figures.pop("work", None), "format": arguments.format or source.name, "threads": threads}
+            figures["seconds_in_all"] = time.monotonic() - begin
+            result = lineup.record(NAME, arguments, introductions, figures, **facts)
+            options.keep(result, arguments)
+    options.deliver(result, arguments, show(found, result["seconds_in_all"]))
+    return 0
+
+
+def show(found: Sequence[Mapping[str, Any]], seconds: float) -> list[str]:
+    """Return lines for people."""
+    lines = []
+    for one in found:
+        lines.append(f"{one['work']}, {one['pair_count']} pairs")
+        lines += [f"  {name:14}{_engine_line(one, name)}" for name in one["engines"]]
+        share = one["roofline"]
+        if share["dram_fraction"] is not None:
+            text = f"{share['dram_fraction']:.0%} of DRAM"
+            text += f", {share['int8_fraction']:.0%} of int8 ({share['int8_isa']})" if share["int8_fraction"] else ""
+            lines.append(f"  {'limit':14}{text}")
+        if why := withheld(one):
+            lines.append(f"  {'no ratio':14}{why}")
+        if one["starved"]:
+            lines.append(
+                f"  {'starved':14}{one['starved_pairs']} pairs with an engine below half its median; they count"
+            )
+    lines.append(f"total time {seconds:.0f} s")
+    return lines
+
+
+def _engine_line(one: Mapping[str, Any], name: str) -> str:
+    engine = one["engines"][name]
+    rate = engine["tokens_per_s"]
+    text = f"{rate['median']:.1f} tokens/s ({rate['min']:.1f} to {rate['max']:.1f})"
+    if "bytes_per_token" in engine:
+        text += f", {engine['bytes_per_token'] / 1e6:.0f} MB a token"
+    if name in one["ratios"] and not withheld(one):
+        low, sure = one["ratio_low"][name], one["ratio_low_confidence"][name]
+        text += f"; {one['base']} is {one['ratios'][name]:.2f} x, at least {low:.2f} ({sure:.0%})"
+    return text

@@ -1,0 +1,100 @@
+"""`infeng bench gemm`: each linear of a model by itself, with the kernels that the engine would bind, or others."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from typing import Any
+
+from infeng_bench import options
+from infeng_bench.kernels import linears, oracles, probe, programs
+from infeng_bench.kernels.linears import Linear
+from infeng_bench.kernels.roofline import Roofline
+from infeng_bench.models.model_shape import model_shape
+from infeng_bench.options import Column
+from infeng_bench.stats.rates import Ceiling, rates
+from infeng_bench.verbs import single_op
+from infeng_core.api import EngineConfig
+
+NAME = "gemm"
+
+ROWS = "1,4,16,64,256"
+ROUNDS = 10
+TABLE = (
+    Column("linear", "linear"),
+    Column("n x k", "shape"),
+    Column("rows", "rows"),
+    Column("kernel", "kernel"),
+    Column("us", "seconds.median", ".0f", 1e6),
+    *single_op.RATES,
+    Column("of int8", "int8_fraction", ".0%"),
+    Column("bound", "bound"),
+)
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--rows", type=options.counts, default=ROWS, metavar="N,N", help="batch sizes")
+    linears.add_linear(parser)
+    single_op.add_arguments(parser, ROUNDS)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    config = options.config(arguments)
+    threads = options.threads(arguments)
+    choices = programs.Choices(config, "linear", arguments.kernel)
+    try:
+        lookup = choices.plugins.quant_format
+        shape = model_shape(arguments, config, lookup)
+        every = linears.linears(shape, lookup)
+        wanted = linears.named(every, arguments.linear)
+        ceilings = options.roofline(arguments, threads)
+        with oracles.started(arguments, threads) as others:
+            bench = _Bench(config, choices, threads, sum(linear.nbytes * linear.count for linear in every), ceilings)
+            measured = [
+                line
+                for linear, rows in options.progress([(a, b) for a in wanted for b in arguments.rows], "linears")
+                for line in bench.measure(linear, rows, arguments.rounds, others)
+            ]
+    finally:
+        choices.close()
+    facts = {"model": shape.name, "format": shape.format, "threads": threads}
+    return single_op.deliver(NAME, arguments, measured, TABLE, ceilings=ceilings, others=others, **facts)
+
+
+class _Bench:
+    """What all measurements of a run share."""
+
+    def __init__(
+        self, config: EngineConfig, choices: programs.Choices, threads: int, footprint: int, ceilings: Roofline | None
+    ) -> None:
+        self._choices = choices
+        self._threads = threads
+        self._footprint = footprint
+        self._ceilings = ceilings
+        self._pool = programs.pool(config, threads)
+
+    def measure(self, linear: Linear, rows: int, rounds: int, others: list[oracles.Oracle]) -> Iterator[dict[str, Any]]:
+        """Yield a measurement for each kernel and oracle, taken in turn."""
+        quant = linear.quant
+        fields = {"weight": quant.stored, "act": quant.activation, "n": linear.panels * linears.PANEL, "k": linear.k}
+        kernels = self._choices.of(rows, workers=self._threads, **fields)
+        copies = linears.copies_for(linear, rows, self._footprint)
+        ours: list[programs.KernelProgram] = []
+        for kernel in kernels:
+            like = ours[0].op if ours else None
+            ours.append(linears.subject(linear, kernel, copies, rows, self._pool, self._choices, like))
+        theirs = [subject for oracle in others for subject in oracle.linear(linear, rows, copies)]
+        times = programs.readings([*ours, *theirs], rounds)
+        for oracle in others:
+            oracle.clear()
+        clock = probe.clock_hz()
+        macs = rows * linear.n * linear.k
+        facts = {"linear": linear.name, "n": linear.n, "k": linear.k, "rows": rows}
+        for kernel, seconds in zip(kernels, times, strict=False):
+            ceiling = Ceiling.of(self._ceilings, kernel.features, not quant.is_float)
+            shown = rates(macs, linear.nbytes, seconds, threads=self._threads, clock_hz=clock, ceiling=ceiling)
+            yield {**facts, "format": quant.name, "kernel": kernel.name, "copies": copies, **shown}
+        for subject, seconds in zip(theirs, times[len(ours) :], strict=True):
+            shown = rates(macs, subject.nbytes, seconds, threads=self._threads, clock_hz=clock, ceiling=None)
+            facts_of = {"format": subject.format, "kernel": subject.name, "copies": subject.calls, "oracle": True}
+            yield {**facts, **facts_of, **shown}

@@ -1,0 +1,38 @@
+"""`infeng bench report`: one HTML page, with nothing to download, from any set of result files."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from infeng_bench.reports import charts, page, results
+from infeng_core.api import UsageError
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("files", nargs="+", metavar="FILE", help="results that infeng bench ... --json wrote")
+    parser.add_argument("-o", "--output", "--report", default="report.html", metavar="OUT", help="the page")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Read, check and write. Raises UsageError for a file that is no result, or where a package is missing."""
+    found = [(Path(name).name, _checked(name)) for name in arguments.files]
+    target = Path(arguments.output)
+    results.write_text(target, page.page(found))
+    print(f"{target}: {len(found)} results")
+    return 0
+
+
+def _checked(name: str) -> dict[str, Any]:
+    try:
+        import jsonschema
+    except ImportError as error:
+        raise charts.missing(error) from error
+    result = results.read(name)
+    try:
+        jsonschema.Draft202012Validator(results.schema()).validate(result)
+    except jsonschema.ValidationError as error:
+        where = ".".join(str(part) for part in error.absolute_path) or "the result"
+        raise UsageError(name, f"{where}: {error.message}", "measure again with this version") from error
+    return result

@@ -1,0 +1,176 @@
+"""`infeng bench swap`: how long a cold adapter takes to come in, and what the batch that runs feels of it."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from infeng_bench import options
+from infeng_bench.engine.running import MeasurementError, greedy
+from infeng_bench.engine.session import Session, opened
+from infeng_bench.engine.work import Work
+from infeng_bench.models.adapters import peft_directory
+from infeng_bench.stats.summary import percentile, spread
+from infeng_core.api import Engine, Stream, convert_adapter
+
+NAME = "swap"
+
+ROUNDS = 20
+SETTLE = 8  # steps between two swaps that are counted as undisturbed
+
+
+@dataclass(frozen=True)
+class Swap:
+    """One adapter that came in while the batch ran; seconds."""
+
+    load: float  # from its first byte read until it could be used
+    wait: float  # from the request that named it until it could be used: what was between two steps counts too
+    steps: tuple[float, ...]  # of the steps that ended after that request, up to the one within which it could be used
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--rows", type=options.positive, default=4, metavar="N", help="sequences that decode")
+    parser.add_argument("--context", type=options.positive, default=128, metavar="N", help="tokens of each")
+    options.add_adapters(parser)
+    parser.add_argument("--storage", choices=("int8", "bf16", "f32"), default="int8", help="of A and B in memory")
+    help = "what is read: converted, or as PEFT saves it"
+    parser.add_argument("--source", choices=("artifact", "peft"), default="artifact", help=help)
+    options.add_measurement(parser, ROUNDS)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    with (
+        tempfile.TemporaryDirectory(prefix="infeng-swap-") as folder,
+        opened(
+            arguments, adapters__dtype=arguments.storage, adapters__max_resident=1, adapters__cache="none"
+        ) as session,
+    ):
+        engine = session.engine
+        for index in range(2):  # each drives the other out
+            engine.adapters.load(f"swap{index}", _directory(engine, arguments, index, Path(folder)))
+        idle = [_idle(engine, index) for index in range(min(arguments.rounds, 6))][2:] or [_idle(engine, 0)]
+        plain, swaps = _measure(engine, arguments)
+        figures = _figures(plain, swaps, idle)
+        figures |= {"rank": arguments.rank, "targets": arguments.targets, "source": arguments.source}
+        figures |= {"storage": arguments.storage, "rows": arguments.rows, "context": arguments.context}
+        figures["adapter_bytes"] = engine.adapters.infos()[0].bytes
+        result = _record(session, figures, arguments)
+    options.deliver(result, arguments, options.columns(_table(figures)))
+    return 0
+
+
+def _record(session: Session, figures: dict[str, Any], arguments: argparse.Namespace) -> dict[str, Any]:
+    work = str(Work("decode", arguments.rows, arguments.context, SETTLE))
+    return session.record(NAME, {**figures, "work": work}, seed=arguments.seed, rounds=arguments.rounds)
+
+
+def _directory(engine: Engine, arguments: argparse.Namespace, index: int, folder: Path) -> Path:
+    shape = arguments.synthetic or arguments.model
+    source = peft_directory(shape, arguments.rank, arguments.targets, arguments.seed + index)
+    if arguments.source == "peft":
+        return source
+    return convert_adapter(source, folder / str(index), engine.model, arguments.storage).path
+
+
+def _idle(engine: Engine, index: int) -> float:
+    """Return the seconds of a load while nothing runs."""
+    name = f"swap{index % 2}"
+    engine.submit([1], greedy(1), adapter=name).result()
+    return _seconds(engine, name)
+
+
+def _measure(engine: Engine, arguments: argparse.Namespace) -> tuple[list[float], list[Swap]]:
+    """Return the seconds of undisturbed steps, and the swaps between them, all of which all rows decoded in.
+
+    Raises MeasurementError where rows end again and again before a swap has.
+    """
+    prompts = Work("decode", arguments.rows, arguments.context, 1).prompts(arguments.seed, engine.model.config.vocab)
+    plain: list[float] = []
+    swaps: list[Swap] = []
+    streams: list[Stream] = []
+    for tries in itertools.count():
+        if len(swaps) == arguments.rounds:
+            break
+        if tries > 2 * arguments.rounds + 1:
+            why = f"its rows ended before a load had, {tries - len(swaps)} times"
+            raise MeasurementError(NAME, why, "give a shorter --context, or a model of a longer one")
+        if not streams:
+            streams = [engine.submit(prompt, greedy(engine.limits.context)) for prompt in prompts]
+            while not all(stream.is_ready for stream in streams):
+                engine.step()
+        for stream in streams:
+            stream.pending()
+        steps = [_step(engine) for _ in range(SETTLE)]
+        swap = _swap(engine, f"swap{tries % 2}")
+        if any(stream.finished for stream in streams):  # fewer rows decoded in some of these steps
+            for stream in streams:
+                stream.cancel()
+            streams = []
+            continue
+        plain += steps
+        swaps.append(swap)
+    for stream in streams:
+        stream.cancel()
+    return plain, swaps
+
+
+def _swap(engine: Engine, name: str) -> Swap:
+    begin = time.perf_counter()
+    request = engine.submit([1], greedy(1), adapter=name)
+    steps = []
+    while not _is_resident(engine, name):
+        steps.append(_step(engine))
+    wait = time.perf_counter() - begin
+    request.result()
+    return Swap(_seconds(engine, name), wait, tuple(steps))
+
+
+def _step(engine: Engine) -> float:
+    begin = time.perf_counter()
+    engine.step()
+    return time.perf_counter() - begin
+
+
+def _is_resident(engine: Engine, name: str) -> bool:
+    return any(info.name == name and info.state == "resident" for info in engine.adapters.infos())
+
+
+def _seconds(engine: Engine, name: str) -> float:
+    return next(info.load_seconds or 0.0 for info in engine.adapters.infos() if info.name == name)
+
+
+def _figures(plain: list[float], swaps: list[Swap], idle: list[float]) -> dict[str, Any]:
+    during = [seconds for swap in swaps for seconds in swap.steps]
+    median = statistics.median(plain)
+    return {
+        "adapter_swap_ms": 1000 * statistics.median(swap.load for swap in swaps),
+        "adapter_swap": spread([1000 * swap.load for swap in swaps]),
+        "adapter_wait_ms": 1000 * statistics.median(swap.wait for swap in swaps),
+        "idle_adapter_swap_ms": 1000 * statistics.median(idle),
+        "median_itl_ms": 1000 * median,
+        "p99_itl_ms": 1000 * percentile(plain, 0.99),
+        "swap_itl": spread([1000 * seconds for seconds in during]),
+        "swap_itl_ratio": statistics.median(during) / median,
+        "swap_itl_ratio_p90": percentile(during, 0.9) / median,
+        "swap_itl_ratio_max": max(during) / median,
+        "swaps": len(swaps),
+    }
+
+
+def _table(figures: dict[str, Any]) -> Iterator[list[str]]:
+    yield ["", "median", "min", "max"]
+    swap, itl = figures["adapter_swap"], figures["swap_itl"]
+    yield ["load beside the batch, ms", *(f"{swap[name]:.1f}" for name in ("median", "min", "max"))]
+    yield ["load while nothing runs, ms", f"{figures['idle_adapter_swap_ms']:.1f}"]
+    yield ["from request to adapter, ms", f"{figures['adapter_wait_ms']:.1f}"]
+    yield ["step undisturbed, ms", f"{figures['median_itl_ms']:.2f}"]
+    yield ["step during a load, ms", *(f"{itl[name]:.2f}" for name in ("median", "min", "max"))]
+    ratios = (figures[f"swap_itl_ratio{end}"] for end in ("", "_p90", "_max"))
+    yield ["as a share: median, p90, max", *(f"{ratio:.2f}" for ratio in ratios)]

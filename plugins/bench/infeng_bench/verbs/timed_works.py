@@ -1,0 +1,52 @@
+"""The frame of `decode` and `prefill`: works of several sizes, in turn on one engine, or on several."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from infeng_bench import options
+from infeng_bench.engine.running import Timing, perform
+from infeng_bench.engine.session import Session, opened
+from infeng_bench.engine.work import Work
+from infeng_bench.options import Column
+from infeng_bench.stats.contention import withheld
+from infeng_bench.verbs import compare
+
+ROUNDS = 5
+SHARES = ("dram_fraction", "int8_fraction")
+RATES = (("tokens/s", "median"), ("min", "min"), ("max", "max"))  # headings and keys of a spread of rates
+
+
+def configure(parser: argparse.ArgumentParser, what: str) -> None:
+    """Add the sizes of the works, and what every measurement has; what: what a row is."""
+    parser.add_argument("--rows", type=options.counts, default="1", metavar="N,N", help=f"{what} at a time")
+    parser.add_argument("--context", type=options.counts, default="1024", metavar="N,N", help="tokens of each")
+    options.add_engines(parser, "in turn, as infeng bench compare")
+    options.add_measurement(parser, ROUNDS, has_roofline=True)
+
+
+def run(
+    kind: str,
+    arguments: argparse.Namespace,
+    works: Sequence[Work],
+    figures: Callable[[Session, Work, list[Timing]], dict[str, Any]],
+    table: Sequence[Column],
+) -> int:
+    """Do every work ``arguments.rounds`` times, in turn; write and show the figures of each.
+
+    table: what people read; shares of ceilings are left out where the machine was too busy for them.
+    """
+    if arguments.engines:
+        return compare.against(arguments, works, arguments.rounds)
+    with opened(arguments) as session:
+        timings: dict[Work, list[Timing]] = {work: [] for work in works}
+        turns = [(index, work) for index in range(arguments.rounds) for work in works]
+        for index, work in options.progress(turns, kind):
+            timings[work].append(perform(session.engine, work, arguments.seed + index))
+        found = [figures(session, work, timings[work]) for work in works]
+        result = session.record(kind, {"measurements": found}, seed=arguments.seed, rounds=arguments.rounds)
+    hidden = SHARES if withheld(result) else ()
+    options.deliver(result, arguments, options.columns(options.table(table, found, hidden)))
+    return 0

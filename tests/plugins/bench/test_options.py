@@ -1,0 +1,123 @@
+"""The options that all verbs of `infeng bench` share."""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from infeng_bench import command
+
+from infeng_core.cli import main
+
+WITH_MODEL = [name for name in command.VERBS if name not in ("peers", "report", "roofline", "memory")]
+NEEDED = {"compare": ("--engines", "infeng,llama_cpp", "--work", "decode")}
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return ``asked(verb, *words)``: the arguments with which the verb would run."""
+
+    def ask(name: str, *words: str) -> argparse.Namespace:
+        found: list[argparse.Namespace] = []
+        monkeypatch.setattr(command.verb(name), "run", lambda arguments: found.append(arguments) or 0)
+        assert main(["bench", name, *words]) == 0
+        return found[0]
+
+    return ask
+
+
+@pytest.mark.parametrize("name", WITH_MODEL)
+def test_every_verb_takes_a_model_before_and_behind_its_options(name: str, asked: Any, tmp_path: Path) -> None:
+    needed = NEEDED.get(name, ())
+    for words in ((str(tmp_path), *needed, "--seed", "3"), (*needed, "--seed", "3", str(tmp_path))):
+        arguments = asked(name, *words)
+        assert (arguments.model, arguments.synthetic, arguments.seed) == (str(tmp_path), None, 3)
+    for option in ("--model", "--base-model"):
+        assert asked(name, *needed, option, str(tmp_path)).model == str(tmp_path)
+
+
+def test_a_model_of_the_name_of_a_shape_is_that_shape_where_no_such_path_exists(
+    asked: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert asked("decode", "smollm2-135m").synthetic == "smollm2-135m"
+    (tmp_path / "smollm2-135m").mkdir()
+    arguments = asked("decode", "smollm2-135m")
+    assert (arguments.model, arguments.synthetic) == ("smollm2-135m", None)
+
+
+def test_a_config_is_that_of_random_weights(asked: Any, tiny_config: Path) -> None:
+    assert asked("prefill", str(tiny_config)).synthetic == str(tiny_config)
+
+
+def test_memory_takes_several_models(asked: Any) -> None:
+    assert asked("memory", "--context", "64", "smollm2-135m,tinyllama-1.1b").synthetic == [
+        "smollm2-135m",
+        "tinyllama-1.1b",
+    ]
+
+
+@pytest.mark.parametrize("option", ["--model", "--synthetic"])
+def test_two_models_are_a_usage_error(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "decode", "smollm2-135m", option, "tinyllama-1.1b"]) == 2
+    assert "name one model" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["compare", "zipf"])
+def test_no_model_is_a_usage_error(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", name, *NEEDED.get(name, ())]) == 2
+    assert "give --synthetic NAME or --model PATH, or MODEL alone" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("name", "dest"), [("decode", "rounds"), ("zipf", "iters"), ("lora-tax", "pairs")])
+def test_the_number_of_pairs_has_one_spelling_beside_those_of_before(name: str, dest: str, asked: Any) -> None:
+    for option in ("--pairs", "--rounds", "--iters"):
+        assert getattr(asked(name, "smollm2-135m", option, "7"), dest) == 7
+
+
+@pytest.mark.parametrize("name", ["compare", "zipf", "serve", "decode"])
+def test_engines_are_named_alike_everywhere(name: str, asked: Any) -> None:
+    more = ("--work", "decode") if name == "compare" else ()
+    for option in ("--engines", "--engine"):
+        assert asked(name, "smollm2-135m", *more, option, "infeng,openvino").engines == "infeng,openvino"
+
+
+def test_serve_starts_the_servers_of_no_other_peer(tiny_config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "serve", str(tiny_config), "--http", "--engines", "infeng,openvino"]) == 2
+    assert "--http --engines infeng,llama_cpp" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", [name for name in command.VERBS if name not in ("peers", "report")])
+def test_an_unknown_option_is_told_what_was_meant(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["bench", name, *NEEDED.get(name, ()), "--reprot", "page.html"])
+    assert caught.value.code == 2
+    assert "did you mean `--report`?" in capsys.readouterr().err
+
+
+def test_help_shows_the_defaults_of_options_and_of_no_flag(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["bench", "lora-tax", "--help"])
+    shown = " ".join(capsys.readouterr().out.split())
+    for text in ("row i uses adapter i mod N (default: 4)", "seed of prompts and adapters (default: 0)"):
+        assert text in shown
+    assert "False" not in shown and "[]" not in shown
+
+
+def test_a_report_lies_beside_the_json(tiny_config: Path, tmp_path: Path) -> None:
+    pytest.importorskip("plotly")
+    out, page = tmp_path / "out.json", tmp_path / "page.html"
+    sizes = ("--rows", "1", "--context", "16", "--steps", "2", "--pairs", "1", "--roofline", "none", "-t", "1")
+    assert main(["bench", "decode", str(tiny_config), *sizes, "--json", str(out), "-o", str(page)]) == 0
+    assert json.loads(out.read_text())["measurements"][0]["work"] in page.read_text()
+
+
+def test_a_report_that_cannot_be_drawn_is_told_before_the_work(
+    tiny_config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "plotly.graph_objects", None)
+    monkeypatch.setattr(command.verb("decode"), "run", lambda arguments: pytest.fail("it ran"))
+    assert main(["bench", "decode", str(tiny_config), "--report", str(tmp_path / "page.html")]) == 2
+    assert "infeng-bench[report]" in capsys.readouterr().err
