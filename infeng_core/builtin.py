@@ -14,8 +14,6 @@ from infeng_core.plug.hookspecs import (
     LogitProcessorFactory,
     ObserverFactory,
     PolicyFactory,
-    QuantFormat,
-    Quantizer,
     RunOptions,
     TokenizerFactory,
 )

@@ -2,9 +2,6 @@
 
 from infeng_core.files import opened, reading
 from infeng_core.formats.adapters.bounds import MAX_RANK
-from infeng_core.formats.adapters.image import AdapterImage
-from infeng_core.formats.adapters.packed import AdapterDtype
-from infeng_core.formats.adapters.packing import pack as pack_adapter
 from infeng_core.formats.adapters.readers import AdapterReader
 from infeng_core.formats.adapters.sites import Site, sites
 from infeng_core.formats.adapters.snapshot import as_adapter_error
@@ -60,8 +57,6 @@ __all__ = [
     "UNKNOWN",
     "UNUSED",
     "USER_DEFINED",
-    "AdapterDtype",
-    "AdapterImage",
     "AdapterReader",
     "AdapterWeights",
     "Delta",
@@ -91,7 +86,6 @@ __all__ = [
     "merges_of",
     "open_tokenizer",
     "opened",
-    "pack_adapter",
     "read_settings",
     "reader_of",
     "reading",

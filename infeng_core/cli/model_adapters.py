@@ -24,8 +24,8 @@ def look_at_adapters(paths: Sequence[Path], base: str, config: EngineConfig, plu
     from infeng_core.formats.adapters.survey import shape_of, survey_adapter
     from infeng_core.formats.choice import choose
 
-    shape = shape_of(base, choose(config, plugins.quant_format), plugins.quant_format)
-    found = [survey_adapter(str(path.expanduser()), shape, config.adapters.dtype) for path in paths]
+    shape = shape_of(base, choose(config, plugins.quant_format), plugins.quant_format, plugins)
+    found = [survey_adapter(str(path.expanduser()), shape, config.adapters.dtype, plugins) for path in paths]
     if as_json:
         print(json.dumps([facts(one, base) for one in found], indent=2))
     else:

@@ -42,14 +42,6 @@ PrefixStoreFactory = Callable[..., Any]
 ``infeng_core.api.PrefixStore``."""
 ObserverFactory = Callable[..., Any]
 """Called as ``factory(config: EngineConfig)``; returns an ``infeng_core.api.Observer``."""
-ModelFamily = Any
-"""An ``infeng_core.models.families`` Family: a module or an object."""
-Source = Any
-"""An ``infeng_core.formats.sources`` Source."""
-QuantFormat = Any
-"""An ``infeng_core.formats`` QuantFormat."""
-Quantizer = Any
-"""An ``infeng_core.formats.quantizers`` Quantizer."""
 Backend = Any
 """An ``infeng_core.backends.interface.Backend``."""
 

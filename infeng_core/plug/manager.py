@@ -27,7 +27,6 @@ from infeng_core.plug.hookspecs import (
     ObserverFactory,
     PolicyFactory,
     PrefixStoreFactory,
-    QuantFormat,
     RunOptions,
     TokenizerFactory,
 )

@@ -337,7 +337,7 @@ class ModelWriter:
 class AdapterReader:
     def recognizes(self, path): return False
     def files(self, path): return []
-    def read(self, path, model, dtype, scale): pass
+    def read(self, path, config): pass
 class Locator:
     def locate(self, reference, kind): return None
     def refuse(self, reference, files): pass

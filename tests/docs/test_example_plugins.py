@@ -397,7 +397,7 @@ def test_the_adapter_reader_packs_what_peft_would(tiny: Path, tmp_path: Path) ->
     ("method", "lie", "words"),
     [
         ("recognizes", lambda self, path: None, r"what recognizes\(\) returned is None, not bool"),
-        ("read", lambda self, *given: {}, r"what read\(\) returned is \{\}, not AdapterImage"),
+        ("read", lambda self, *given: {}, r"what read\(\) returned is \{\}, not AdapterWeights"),
         ("read", lambda self, *given: 1 / 0, r"read\(\) raised ZeroDivisionError"),
     ],
 )

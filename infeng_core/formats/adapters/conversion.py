@@ -12,6 +12,7 @@ from infeng_core.formats import atomic
 from infeng_core.formats.adapters.artifact import FILE, Artifact, describe, read_artifact, write_artifact
 from infeng_core.formats.adapters.load import find_adapter
 from infeng_core.formats.adapters.packed import AdapterDtype
+from infeng_core.formats.adapters.packing import pack
 from infeng_core.formats.adapters.reach import check_range
 from infeng_core.formats.providers import CORE, Providers
 from infeng_core.formats.safetensors import read_header
@@ -50,7 +51,7 @@ def convert_adapter(
     path, reader = find_adapter(reference, providers)
     if reader is None:
         raise AdapterError(f"{path}", "is converted already", "convert the original PEFT directory")
-    image = reader.read(path, model, dtype, 1.0)
+    image = pack(reader.read(path, model.config), model, dtype, 1.0)
     check_range(image.spec, image.arrays, model, path)
     artifact = describe(image, model)
     destination = destination.absolute()

@@ -9,7 +9,9 @@ from infeng_core.errors import AdapterError, ModelError
 from infeng_core.formats.adapters.artifact import FILE, is_artifact, load_artifact
 from infeng_core.formats.adapters.bounds import MAX_MAGNITUDE
 from infeng_core.formats.adapters.cached import load_through_cache
+from infeng_core.formats.adapters.image import AdapterImage
 from infeng_core.formats.adapters.packed import AdapterDtype, PackedAdapter
+from infeng_core.formats.adapters.packing import pack
 from infeng_core.formats.adapters.peft_config import CONFIG_FILE
 from infeng_core.formats.adapters.readers import AdapterReader, recognizing
 from infeng_core.formats.adapters.snapshot import as_adapter_error
@@ -39,8 +41,11 @@ def load_adapter(
     path, reader = find_adapter(reference, providers)
     if reader is None:
         return load_artifact(path, model, dtype, scale)
-    files, packed = partial(reader.files, path), partial(reader.read, path, model, dtype, scale)
-    return load_through_cache(path, files, model, dtype, scale, packed, cache)
+
+    def packed() -> AdapterImage:
+        return pack(reader.read(path, model.config), model, dtype, scale)
+
+    return load_through_cache(path, partial(reader.files, path), model, dtype, scale, packed, cache)
 
 
 def find_adapter(reference: str | Path, providers: Providers = CORE) -> tuple[Path, AdapterReader | None]:

@@ -8,12 +8,10 @@ from typing import Protocol
 
 from infeng_core.errors import ModelError
 from infeng_core.files import model_file
-from infeng_core.formats.adapters.image import AdapterImage
-from infeng_core.formats.adapters.packed import AdapterDtype
-from infeng_core.formats.adapters.packing import pack
 from infeng_core.formats.adapters.peft import WEIGHTS_FILE, is_peft, read_peft
 from infeng_core.formats.adapters.peft_config import CONFIG_FILE
-from infeng_core.formats.tensors import LoadedModel
+from infeng_core.formats.adapters.weights import AdapterWeights
+from infeng_core.models.config import ModelConfig
 
 
 class AdapterReader(Protocol):
@@ -28,8 +26,8 @@ class AdapterReader(Protocol):
         None of them: it is packed at each load.
         """
 
-    def read(self, path: Path, model: LoadedModel, dtype: AdapterDtype, scale: float) -> AdapterImage:
-        """Return the adapter packed over ``model``, its factors times ``scale``; raises AdapterError."""
+    def read(self, path: Path, config: ModelConfig) -> AdapterWeights:
+        """Return the adapter's weights for a base of the shape ``config``; raises AdapterError."""
 
 
 class PeftReader:
@@ -46,9 +44,9 @@ class PeftReader:
         except ModelError:
             return []
 
-    def read(self, path: Path, model: LoadedModel, dtype: AdapterDtype, scale: float) -> AdapterImage:
-        """Return the adapter packed over ``model``; raises AdapterError."""
-        return pack(read_peft(path, model.config), model, dtype, scale)
+    def read(self, path: Path, config: ModelConfig) -> AdapterWeights:
+        """Return the adapter's weights; raises AdapterError."""
+        return read_peft(path, config)
 
 
 BUILTIN = {"peft": PeftReader()}

@@ -8,15 +8,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from infeng_core.errors import AdapterError, ModelError
-from infeng_core.formats import hub, hub_names
-from infeng_core.formats.adapters.artifact import FILE, is_artifact, read_artifact, shapes_of
+from infeng_core.formats.adapters.artifact import FILE, read_artifact, shapes_of
 from infeng_core.formats.adapters.image import Pieces
-from infeng_core.formats.adapters.load import find_adapter, read_adapter
+from infeng_core.formats.adapters.load import find_adapter
 from infeng_core.formats.adapters.packed import AdapterDtype
-from infeng_core.formats.adapters.peft import PeftAdapter
 from infeng_core.formats.adapters.sites import EMBED, Sites, sites
 from infeng_core.formats.adapters.spec import AdapterSpec, PartSpec
+from infeng_core.formats.adapters.weights import AdapterWeights
 from infeng_core.formats.choice import FormatChoice
+from infeng_core.formats.loader import locate
+from infeng_core.formats.providers import CORE, Providers
 from infeng_core.formats.quant import FormatLookup
 from infeng_core.formats.safetensors import read_header
 from infeng_core.formats.survey import survey
@@ -39,32 +40,34 @@ class AdapterSurvey:
     why_not: str = ""
 
 
-def survey_adapter(reference: str, base: ModelConfig, dtype: AdapterDtype) -> AdapterSurvey:
-    """Look at an adapter: a directory, GGUF file or hub name. dtype: that the engine's adapters have.
+def survey_adapter(
+    reference: str, base: ModelConfig, dtype: AdapterDtype, providers: Providers = CORE
+) -> AdapterSurvey:
+    """Look at an adapter: a path that a reader of ``providers`` knows, or a name. dtype: that the engine's adapters have.
 
     Whatever is wrong with it, or keeps it from running over ``base``, is in the answer.
     """
     path = Path(reference)
     try:
-        path = find_adapter(reference)
-        if is_artifact(path):
+        path, reader = find_adapter(reference, providers)
+        if reader is None:
             return _artifact(path, base, dtype)
-        return _peft(path, read_adapter(path, base), base, dtype)
+        return _read(path, reader.read(path, base), base, dtype)
     except AdapterError as error:
         return AdapterSurvey(path, why_not=str(error))
 
 
-def shape_of(base: str, choice: FormatChoice, lookup: FormatLookup) -> ModelConfig:
-    """Return the configuration of a base; of a hub name it alone is fetched. Raises ModelError for what is no model."""
+def shape_of(base: str, choice: FormatChoice, lookup: FormatLookup, providers: Providers = CORE) -> ModelConfig:
+    """Return the configuration of a base; of a name it alone is fetched. Raises ModelError for what is no model."""
     path = Path(base).expanduser()
-    place = hub.fetch_config(base) if not path.exists() and hub_names.is_name(base) else path
-    made = survey(place, choice, lookup, needs_weights=False)
+    found = None if path.exists() else locate(base, providers, "configuration")
+    made = survey(found or path, choice, lookup, needs_weights=False, plugins=providers)
     if made.config is None:
         raise ModelError(f"--base {base}", made.why_not or "it is no model", "give the model that answers")
     return made.config
 
 
-def _peft(path: Path, adapter: PeftAdapter, base: ModelConfig, dtype: AdapterDtype) -> AdapterSurvey:
+def _read(path: Path, adapter: AdapterWeights, base: ModelConfig, dtype: AdapterDtype) -> AdapterSurvey:
     spec = _spec(adapter, sites(base), dtype)
     ranks = tuple(sorted({delta.a.shape[0] for delta in adapter.deltas.values()}))
     modules = [delta.site.target for delta in adapter.deltas.values()] + [*adapter.saved]
@@ -116,7 +119,7 @@ def _targets(modules: list[str]) -> dict[str, int]:
     return dict(sorted(Counter(module.rpartition(".")[2] for module in set(modules)).items()))
 
 
-def _spec(adapter: PeftAdapter, known: Sites, dtype: AdapterDtype) -> AdapterSpec:
+def _spec(adapter: AdapterWeights, known: Sites, dtype: AdapterDtype) -> AdapterSpec:
     """Return what the adapter's low-rank parts, scales and biases are when they are packed."""
 
     def part(module: str) -> PartSpec:

@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from infeng_core.api import Checkpoint, LoadedModel
+from infeng_core.api import Checkpoint, ModelConfig
 from infeng_core.api.formats import (
-    AdapterDtype,
-    AdapterImage,
+    AdapterWeights,
     Description,
     Export,
     ExportPlan,
     ModelFiles,
     ModelSource,
     families,
-    pack_adapter,
 )
 from infeng_gguf.adapter import read_gguf_adapter
 from infeng_gguf.architectures import ARCHITECTURES
@@ -93,6 +91,6 @@ class GgufAdapterReader:
         """Return nothing: a file is packed at each load."""
         return []
 
-    def read(self, path: Path, model: LoadedModel, dtype: AdapterDtype, scale: float) -> AdapterImage:
-        """Return the adapter packed over ``model``; raises AdapterError."""
-        return pack_adapter(read_gguf_adapter(path, model.config), model, dtype, scale)
+    def read(self, path: Path, config: ModelConfig) -> AdapterWeights:
+        """Return the adapter's weights; raises AdapterError."""
+        return read_gguf_adapter(path, config)

@@ -10,14 +10,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from infeng_core.api import AdapterError, LoadedModel, hookimpl
+from infeng_core.api import AdapterError, ModelConfig, hookimpl
 from infeng_core.api.formats import (
-    AdapterDtype,
-    AdapterImage,
     AdapterReader,
     AdapterWeights,
     Delta,
-    pack_adapter,
     sites,
 )
 
@@ -33,8 +30,8 @@ class NpzReader:
         """Return the file: while it does not change, it is packed once."""
         return [path]
 
-    def read(self, path: Path, model: LoadedModel, dtype: AdapterDtype, scale: float) -> AdapterImage:
-        """Return the adapter packed over ``model``; raises AdapterError for a module that the model has not."""
+    def read(self, path: Path, config: ModelConfig) -> AdapterWeights:
+        """Return the adapter's weights; raises AdapterError for a module that the model has not."""
         try:
             with np.load(path, allow_pickle=False) as archive:
                 found = {name: archive[name].astype(np.float32) for name in archive.files}
@@ -42,13 +39,13 @@ class NpzReader:
             raise AdapterError(f"{path}", f"not a NumPy archive: {error}", "save it again with numpy.savez") from error
         scaling = float(found.pop("scaling", np.float32(1)))
         modules = sorted({name.rpartition(".")[0] for name in found})
-        deltas = {module: self._delta(path, module, found, model, scaling) for module in modules}
-        return pack_adapter(AdapterWeights(path, "", deltas, {}, {}, {}), model, dtype, scale)
+        deltas = {module: self._delta(path, module, found, config, scaling) for module in modules}
+        return AdapterWeights(path, "", deltas, {}, {}, {})
 
     def _delta(
-        self, path: Path, module: str, found: dict[str, NDArray[np.float32]], model: LoadedModel, scaling: float
+        self, path: Path, module: str, found: dict[str, NDArray[np.float32]], config: ModelConfig, scaling: float
     ) -> Delta:
-        site = sites(model.config).matrices.get(module)
+        site = sites(config).matrices.get(module)
         a, b = found.get(f"{module}.a"), found.get(f"{module}.b")
         if site is None or site.kind == "embedding" or a is None or b is None:
             raise AdapterError(f"{path}", f"{module} is no linear of the model, with a and b", "export it again")
