@@ -20,7 +20,8 @@ from safetensors.numpy import load_file, save_file
 from infeng_core.errors import ModelError
 from infeng_core.formats import hub_gguf
 from infeng_core.formats.gguf.export import export_gguf
-from infeng_core.formats.hub import fetch_config, is_name
+from infeng_core.formats.hub import fetch_config
+from infeng_core.formats.hub_names import is_name
 
 Maker = Callable[..., Path]
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
