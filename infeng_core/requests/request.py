@@ -6,14 +6,15 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any, Literal
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any, Literal
 
 from infeng_core.errors import RequestError
 from infeng_core.requests import checks
 from infeng_core.requests.parameters import SAMPLING
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 Adapters = str | tuple[tuple[str, float], ...]
 """Which adapters answer: one by its name, or several that combine, each (name, weight)."""

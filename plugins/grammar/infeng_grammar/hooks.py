@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from infeng_core.api import LogitProcessors, RunOptions, Vocabulary, hookimpl
+from infeng_core.api import RunOptions, hookimpl
+
+if TYPE_CHECKING:
+    from infeng_core.api import LogitProcessors, Vocabulary
 
 
 @hookimpl
