@@ -1,7 +1,7 @@
 """What plugins, benchmarks and servers may import of the engine; everything else may change without notice.
 
-The names, with the modules that they come from, are listed in ``__init__.pyi`` beside this file, which type checkers read
-too. A name is imported when it is first asked for, so that a plugin's hooks load nothing but what they use.
+The names, with the modules that they come from, are listed in ``__init__.pyi`` beside this file, which type checkers
+read too. A name is imported when it is first asked for, so that a plugin's hooks load nothing but what they use.
 """
 
 from __future__ import annotations

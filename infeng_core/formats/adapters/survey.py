@@ -43,7 +43,7 @@ class AdapterSurvey:
 def survey_adapter(
     reference: str, base: ModelConfig, dtype: AdapterDtype, providers: Providers = CORE
 ) -> AdapterSurvey:
-    """Look at an adapter: a path that a reader of ``providers`` knows, or a name; dtype is that of the engine's adapters.
+    """Look at an adapter: a path that a reader of ``providers`` knows, or a name. dtype: of the engine's adapters.
 
     Whatever is wrong with it, or keeps it from running over ``base``, is in the answer.
     """
