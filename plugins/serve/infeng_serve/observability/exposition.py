@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import accumulate
 
 from prometheus_client import exposition as text
@@ -53,50 +54,65 @@ def wants_openmetrics(accept: str) -> bool:
 
 
 class Exposition:
-    """One answer to a scrape in the making. Values of labels come in the order of their family's ``labels``."""
+    """One answer to a scrape in the making. Values of labels come in the order of their family's ``labels``.
+
+    What is added is kept as it is then; families are made of it by ``collect``, on whatever thread that is.
+    """
 
     def __init__(self, prefix: str, common: Mapping[str, str]) -> None:
         """prefix: before the names of families without one of their own. common: labels of all of those."""
         self._prefix = prefix
         self._common = common
-        self._families: list[Metric] = []
+        self._families: list[Callable[[], Metric]] = []
 
     def add(self, family: Family, *samples: tuple[tuple[str, ...], float]) -> None:
         """Add values with their labels."""
+        self._families.append(partial(self._info if family.kind == "info" else self._values, family, samples))
+
+    def add_histograms(self, family: Family, histograms: Iterable[tuple[tuple[str, ...], Histogram]]) -> None:
+        """Add histograms with their labels."""
+        kept = [(values, one.bounds, tuple(one.counts), one.sum) for values, one in histograms]
+        self._families.append(partial(self._histograms, family, kept))
+
+    def add_summaries(self, family: Family, sums: Iterable[tuple[tuple[str, ...], float, int]]) -> None:
+        """Add sums and counts with their labels."""
+        self._families.append(partial(self._summaries, family, list(sums)))
+
+    def _info(self, family: Family, samples: Iterable[tuple[tuple[str, ...], float]]) -> Metric:
         name, common = self._begin(family)
-        if family.kind == "info":
-            info = InfoMetricFamily(name, family.help, labels=tuple(common))
-            for values, _ in samples:
-                info.add_metric(tuple(common.values()), dict(zip(family.labels, values, strict=True)))
-            self._families.append(info)
-            return
+        made = InfoMetricFamily(name, family.help, labels=tuple(common))
+        for values, _ in samples:
+            made.add_metric(tuple(common.values()), dict(zip(family.labels, values, strict=True)))
+        return made
+
+    def _values(self, family: Family, samples: Iterable[tuple[tuple[str, ...], float]]) -> Metric:
+        name, common = self._begin(family)
         kind = CounterMetricFamily if family.kind == "counter" else GaugeMetricFamily
         made = kind(name, family.help, labels=(*common, *family.labels))
         for values, value in samples:
             made.add_metric((*common.values(), *values), value)
-        self._families.append(made)
+        return made
 
-    def add_histograms(self, family: Family, histograms: Iterable[tuple[tuple[str, ...], Histogram]]) -> None:
-        """Add histograms with their labels."""
+    def _histograms(
+        self, family: Family, histograms: Iterable[tuple[tuple[str, ...], Sequence[float], Sequence[int], float]]
+    ) -> Metric:
         name, common = self._begin(family)
         made = HistogramMetricFamily(name, family.help, labels=(*common, *family.labels))
-        for values, histogram in histograms:
-            bounds = (*map(str, map(float, histogram.bounds)), "+Inf")
-            buckets = list(zip(bounds, accumulate(histogram.counts), strict=True))
-            made.add_metric((*common.values(), *values), buckets, histogram.sum)
-        self._families.append(made)
+        for values, bounds, counts, total in histograms:
+            shown = (*map(str, map(float, bounds)), "+Inf")
+            made.add_metric((*common.values(), *values), list(zip(shown, accumulate(counts), strict=True)), total)
+        return made
 
-    def add_summaries(self, family: Family, sums: Iterable[tuple[tuple[str, ...], float, int]]) -> None:
-        """Add sums and counts with their labels."""
+    def _summaries(self, family: Family, sums: Iterable[tuple[tuple[str, ...], float, int]]) -> Metric:
         name, common = self._begin(family)
         made = SummaryMetricFamily(name, family.help, labels=(*common, *family.labels))
         for values, total, count in sums:
             made.add_metric((*common.values(), *values), count, total)
-        self._families.append(made)
+        return made
 
     def collect(self) -> Iterator[Metric]:
         """Give the families, as a collector of prometheus-client does."""
-        return iter(self._families)
+        return (make() for make in self._families)
 
     def render(self, is_open: bool) -> bytes:
         """Return the whole, in OpenMetrics or else as text."""
