@@ -17,6 +17,7 @@ from infeng_core import Engine
 from infeng_core.backends.interface import BoundOp
 from infeng_core.formats.adapters.load import load_adapter
 from infeng_core.machine.cpu import detect
+from infeng_core.plug.manager import Plugins
 from infeng_core.step import AdapterHandle, AdapterRows, Batch
 
 F32 = {"model.format": "f32", "model.formats": {}, "kv_cache.dtype": "f32", "adapters.dtype": "f32"}
@@ -82,11 +83,10 @@ def engine(
 
 
 def applied(engine: Engine, adapters: Iterable[tuple[Path, float]]) -> Applied:
-    """Load PEFT directories with their weights into an engine's executable, stored as its configuration says."""
-    dtype = engine.config.adapters.dtype
-    return [
-        (engine.executable.load_adapter(load_adapter(path, engine.model, dtype)), weight) for path, weight in adapters
-    ]
+    """Load adapters with their weights into an engine's executable, stored as its configuration says."""
+    dtype, plugins = engine.config.adapters.dtype, Plugins.discover(engine.config)
+    packed = [(load_adapter(path, engine.model, dtype, providers=plugins), weight) for path, weight in adapters]
+    return [(engine.executable.load_adapter(adapter), weight) for adapter, weight in packed]
 
 
 def logits(
