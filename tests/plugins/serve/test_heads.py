@@ -98,8 +98,8 @@ def test_a_packed_body_has_the_bound_of_what_it_holds(strict: Running):
     ("body", "encoding", "status"),
     [
         (b"{}", "gzip", 400),
-        (gzip.compress(b"{}")[:-4], "gzip", 400),
-        (gzip.compress(b"{}") + b"more", "gzip", 400),
+        (gzip.compress(b"{}", mtime=0)[:-4], "gzip", 400),
+        (gzip.compress(b"{}", mtime=0) + b"more", "gzip", 400),
         (b"{}", "br", 415),
         (b"{}", "gzip, gzip", 415),
     ],

@@ -21,9 +21,10 @@ from infeng_core.formats.adapters import artifact as artifacts
 from infeng_core.formats.adapters.artifact import FILE, describe, write_artifact
 from infeng_core.formats.adapters.conversion import convert_adapter
 from infeng_core.formats.adapters.image import AdapterImage, Pieces
-from infeng_core.formats.adapters.load import load_adapter, read_adapter
+from infeng_core.formats.adapters.load import load_adapter
 from infeng_core.formats.adapters.packed import PackedAdapter
 from infeng_core.formats.adapters.packing import from_bf16, pack
+from infeng_core.formats.adapters.peft import read_peft
 from infeng_core.formats.adapters.sites import sites
 from infeng_core.formats.adapters.snapshot import digest
 from infeng_core.formats.adapters.spec import A_FORMAT
@@ -106,7 +107,7 @@ def test_a_file_of_version_1_is_laid_out_anew(
 ) -> None:
     case, format = CASES["lora"], A_FORMAT[dtype]
     model = bases(case, "f32")
-    now = pack(read_adapter(case.directory, model.config), model, dtype)
+    now = pack(read_peft(case.directory, model.config), model, dtype)
     pieces = Pieces(now.spec, model, is_first=True)
     data = aligned_bytes(pieces.total)
     data[:] = 0
