@@ -152,7 +152,7 @@ class Held:
         is_method, owed = known.get(name, (inspect.isroutine(value), None))
         if is_method and callable(value):
             law = LAWS.get(f"{self._face.__name__}.{name}")
-            passing = PASSING + (OUTSIDE if self._face.__name__ == "Command" else ())
+            passing = PASSING + (OUTSIDE if self._face.__name__ in EXPLAINED else ())
             vars(self)[name] = partial(_call, owner, name, value, owed, law, passing)
             return vars(self)[name]
         if not is_method and name in known and (text := wrong(value, owed)):
@@ -166,7 +166,8 @@ class Held:
 
 PASSING: tuple[type[BaseException], ...] = (InfengError, KeyboardInterrupt, GeneratorExit)
 OUTSIDE: tuple[type[BaseException], ...] = (SystemExit, OSError, MemoryError)
-"""What a command may also raise: the command line explains it."""
+EXPLAINED = ("Command", "Calibrator", "Statistics")
+"""What may raise these as well, for it works with people's files and models: the command line explains them."""
 
 
 def _call(

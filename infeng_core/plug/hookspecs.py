@@ -29,6 +29,9 @@ LogitProcessorFactory = Callable[..., Any]
 PrefixStoreFactory = Callable[..., Any]
 """Called as ``factory(directory: Path, identity: str, block_bytes: int, most_bytes: int)``; returns an
 ``infeng_core.api.PrefixStore``."""
+CalibratorFactory = Callable[..., object]
+"""Called once by a conversion as ``factory(config: EngineConfig, plugins: Plugins)``; returns an
+``infeng_core.api.Calibrator``."""
 ModelFamily = Any
 """An ``infeng_core.models.families`` Family: a module or an object."""
 Source = Any
@@ -86,6 +89,11 @@ def infeng_quant_formats(settings: Mapping[str, Any]) -> dict[str, QuantFormat]:
 @hookspec
 def infeng_quantizers(settings: Mapping[str, Any]) -> dict[str, Quantizer]:  # type: ignore[empty-body]
     """Return quantizers, which choose the codes of integer formats, by the name that ``model.quantizer`` selects."""
+
+
+@hookspec
+def infeng_calibrators(settings: Mapping[str, Any]) -> dict[str, CalibratorFactory]:  # type: ignore[empty-body]
+    """Return calibrators, which fit conversions to text, by name; ``infeng convert --calibrate`` uses ``text``."""
 
 
 @hookspec

@@ -8,6 +8,7 @@ from infeng_core.errors import unknown_key_remedy
 
 WHEELS: Mapping[str, Mapping[str, str]] = {
     "backends": {"numpy": "infeng-numpy"},
+    "calibrators": {"text": "infeng-calibrate"},
     "commands": {
         "ask": "infeng-client",
         "bench": "infeng-bench",
@@ -19,6 +20,7 @@ WHEELS: Mapping[str, Mapping[str, str]] = {
     },
     "logit_processors": {"grammar": "infeng-grammar"},
     "prefix_stores": {"disk": "infeng-prefix-store"},
+    "quantizers": {"gptq": "infeng-calibrate"},
     "schedulers": {"fair": "infeng-fair"},
 }
 """By the kind of ``provides`` in a plugin.yaml, then by name. A test compares it with the plugins of the project."""

@@ -41,9 +41,7 @@ KNOWS = {
     "telemetry": {"backends", "machine"},
     "engine": {"adapters", "backends", "formats", "kernels", "machine", "plug", "requests", "requests.request",
                "scheduling", "settings", "step", "telemetry"},
-    "calibration": {"_native", "backends", "engine", "formats", "kernels", "models", "plug", "requests",
-                    "requests.request", "settings", "step"},
-    "cli": {"adapters", "backends", "calibration", "engine", "formats", "kernels", "machine", "plug", "requests",
+    "cli": {"adapters", "backends", "engine", "formats", "kernels", "machine", "plug", "requests",
             "requests.request", "scheduling", "settings", "telemetry"},
     "api": {"_native", "adapters", "backends", "cli", "engine", "formats", "kernels", "machine", "models", "plug",
             "requests", "requests.request", "scheduling", "settings", "step", "telemetry"},
@@ -153,8 +151,7 @@ NATIVE_KNOWS = {
     "vocabulary": {"weights"},
     "library": {"machine", "vocabulary", "weights"},
     "program": {"library", "machine", "vocabulary", "weights"},
-    "calibration": {"weights"},
-    "bind": {"calibration", "library", "machine", "program", "sampling", "vocabulary", "weights"},
+    "bind": {"library", "machine", "program", "sampling", "vocabulary", "weights"},
 }
 """Which folders of the native core a folder includes headers of; ``error.h`` and the contract are known by all."""
 
@@ -175,6 +172,27 @@ def test_no_folder_of_the_native_core_includes_what_it_may_not_know():
         if "/" in name and name.split("/")[0] not in known | {room}
     ]
     assert not wrong
+
+
+def test_native_code_of_plugins_includes_its_own_files_and_the_headers_of_the_abi_wheel():
+    folders = [path.parent for path in (ROOT / "plugins").glob("*/pyproject.toml")]
+    sources = [(folder, path) for folder in folders for path in folder.rglob("*") if path.suffix in (".cc", ".c", ".h")]
+    assert len(sources) > 50
+    for folder, path in sources:
+        text = path.read_text(encoding="utf-8")
+        for name in re.findall(r'^#include "([^"]+)"', text, re.MULTILINE):
+            header = (path.parent / name).resolve()
+            assert header.is_file() and header.is_relative_to(folder), (path, name)
+        for name in re.findall(r"^#include <(infeng/[^>]+)>", text, re.MULTILINE):
+            assert (ROOT / "abi" / "include" / name).is_file(), (path, name)
+
+
+def test_kernels_include_nothing_of_what_extension_modules_share():
+    sources = [path for name in ("avx2", "avx512", "amx") for path in (ROOT / "plugins" / name).rglob("*.[ch]*")]
+    sources += [*(ROOT / "abi").glob("include/infeng/[os]*/*.h"), ROOT / "abi/include/infeng/abi.h"]
+    sources = [path for path in sources if path.is_file()]
+    assert len(sources) > 50
+    assert not [path for path in sources if "infeng/extension/" in path.read_text(encoding="utf-8")]
 
 
 @pytest.mark.parametrize("known_by", [NATIVE_KNOWS, None], ids=["folders", "headers"])
@@ -267,7 +285,7 @@ HOOKS = {
 
 
 KINDS = ("tokenizers", "schedulers", "drafters", "logit_processors", "prefix_stores", "model_families", "sources",
-         "quant_formats", "quantizers", "backends")  # fmt: skip
+         "quant_formats", "quantizers", "calibrators", "backends")  # fmt: skip
 
 
 def test_there_are_the_hooks_of_the_design():
@@ -307,7 +325,7 @@ class Family:
     FAMILY, ARCHITECTURES = "six", ("SixForCausalLM",)
     def graph(self, config): pass
 values = {"tokenizers": dict, "schedulers": dict, "drafters": dict, "logit_processors": dict,
-          "prefix_stores": dict,
+          "prefix_stores": dict, "calibrators": dict,
           "model_families": Family(), "sources": Source(), "quant_formats": QuantFormat("six", "f32"),
           "quantizers": Quantizer(), "backends": Backend()}
 @hookimpl
@@ -329,7 +347,7 @@ def infeng_{kind}(): called.add("infeng_{kind}"); return {{"six": values["{kind}
     assert plugins.tokenizer("six") and plugins.scheduler("six") and plugins.quant_format("six")
     assert plugins.backend("six") and plugins.drafter("six") and plugins.model_families().keys() == {"six"}
     assert plugins.sources().keys() == {"six"} and plugins.quantizer("six").plugin == "six"
-    assert plugins.logit_processor("six") and plugins.prefix_store("six")
+    assert plugins.logit_processor("six") and plugins.prefix_store("six") and plugins.calibrator("six")
     assert plugins.command("six").name == "six"
     assert "first" in [library.name for library in libraries(plugins)]
 
@@ -338,6 +356,6 @@ def infeng_{kind}(): called.add("infeng_{kind}"); return {{"six": values["{kind}
     from infeng_core import builtin
 
     assert six_hooks.called == HOOKS.keys()
-    # The first two are the files of folders; stores of prefixes come in a wheel.
-    own = HOOKS.keys() - {"infeng_model_families", "infeng_sources", "infeng_prefix_stores"}
+    # The first two are the files of folders; stores of prefixes and calibrators come in wheels.
+    own = HOOKS.keys() - {"infeng_model_families", "infeng_sources", "infeng_prefix_stores", "infeng_calibrators"}
     assert all(getattr(builtin, name)() for name in own)
